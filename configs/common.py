@@ -1,0 +1,111 @@
+"""The fields every run has, with their meaning, unit and default.
+
+A config module defines `get_config(variant)`, starts from `base()` and changes
+what differs. Nothing here is executed by evojax: a config is data. A value used
+twice is written once and referred to (`get_ref`), so that an override on the
+command line moves both.
+"""
+import ml_collections
+from ml_collections import config_dict
+
+
+def base() -> ml_collections.ConfigDict:
+  """Returns the shared defaults; every field is documented where it is set."""
+  c = ml_collections.ConfigDict()
+  c.name = 'run'  # Shown in progress lines, W&B and reports.
+  c.seed = 0  # Seeds problems, sampling and shuffles.
+  c.steps = 100  # GRPO steps (rollout + update).
+
+  c.domain = ml_collections.ConfigDict()
+  c.domain.name = 'math'  # Key of evojax.domains.DOMAINS or a dotted path.
+  c.domain.kwargs = ml_collections.ConfigDict()  # Arguments of the domain.
+
+  c.model = ml_collections.ConfigDict()
+  # Hugging Face directory; 'package:NAME' is a policy shipped with evojax.
+  c.model.path = config_dict.placeholder(str)
+  c.model.param_dtype = 'float32'  # Stored parameters: float32 | bfloat16.
+  c.model.compute_dtype = 'float32'  # Activations: float32 | bfloat16.
+  c.model.remat = 'none'  # Rematerialise each layer: none | dots | full.
+  c.model.scan_layers = False  # One compiled layer: faster to compile.
+  c.model.lora_rank = 0  # 0 trains all parameters.
+  c.model.lora_alpha = 16.0  # LoRA update is scaled by alpha / rank.
+  # Tokens whose vocabulary logits are alive at once; 0 keeps all of them.
+  c.model.logprob_chunk = 0
+
+  c.data = ml_collections.ConfigDict()
+  c.data.max_prompt_tokens = 64  # A longer prompt is an error, not a cut.
+
+  c.rollout = ml_collections.ConfigDict()
+  c.rollout.max_tokens = 64  # Sampled tokens per completion.
+  c.rollout.temperature = 1.0  # Also the temperature of every log-prob.
+  c.rollout.top_p = 1.0  # Training needs 1: see config.validate.
+  c.rollout.top_k = -1  # Likewise -1.
+  c.rollout.min_p = 0.0  # Likewise 0.
+  c.rollout.stop = ()  # Strings that end a completion.
+  c.rollout.decode_slots = 128  # Rows decoded at once, fixed for the run.
+  c.rollout.prefill_rows = 16  # Prompts prefilled at once, fixed likewise.
+  # Decode steps between refills of finished rows; 0: only when all are done.
+  c.rollout.refill_every = 16
+
+  c.grpo = ml_collections.ConfigDict()
+  c.grpo.prompts = 16  # P: prompts per step.
+  c.grpo.group_size = 8  # G: completions per prompt.
+  c.grpo.advantage = 'group_norm'  # group_norm | group_mean | leave_one_out.
+  c.grpo.ratio = 'token'  # token (GRPO) | sequence (GSPO).
+  c.grpo.aggregation = 'sequence'  # sequence | token | constant (Dr.GRPO).
+  c.grpo.clip_low = 0.2  # Ratio is clipped below at 1 - clip_low.
+  c.grpo.clip_high = 0.2  # ... and above at 1 + clip_high.
+  c.grpo.dual_clip = 0.0  # Bound (> 1) for negative advantages; 0 is off.
+  c.grpo.kl_coef = 0.0  # k3 KL to the reference policy; 0 loads none.
+  c.grpo.tis_cap = 0.0  # Cap of trainer/sampler importance weights; 0 is off.
+  c.grpo.epochs = 1  # Passes over one step's rollouts.
+  c.grpo.minibatches = 1  # Optimizer updates per pass; groups stay whole.
+  c.grpo.micro_groups = 2  # Groups per forward/backward inside one update.
+  # Groups that enter the update: all | reward_variance | outcome_variance.
+  c.grpo.keep = 'all'
+  c.grpo.refill_rounds = 0  # Extra rollout rounds that replace dropped groups.
+  c.grpo.layout = 'shared'  # shared (prompt once per group) | packed.
+
+  c.reward = ml_collections.ConfigDict()
+  # Dotted path of `parts(evidence view) -> {name: float32 [P, G]}`; empty is
+  # the domain's own.
+  c.reward.parts = ''
+  c.reward.weights = ml_collections.ConfigDict({'outcome': 1.0})
+
+  c.optim = ml_collections.ConfigDict()
+  c.optim.learning_rate = 1e-4  # Peak of the schedule.
+  c.optim.schedule = 'constant'  # constant | cosine | linear (to 0).
+  c.optim.warmup_steps = 0
+  c.optim.b1 = 0.9
+  c.optim.b2 = 0.95
+  c.optim.eps = 1e-8
+  c.optim.weight_decay = 0.0  # Decoupled; matrices only.
+  c.optim.max_grad_norm = 1.0  # Global norm; 0 is off.
+
+  c.mesh = ml_collections.ConfigDict()
+  c.mesh.data = 1  # Replicas; -1 takes the devices that are left.
+  c.mesh.fsdp = 1  # Shards of parameters and batch.
+  c.mesh.tensor = 1  # Shards of heads and MLP width.
+
+  c.checkpoint = ml_collections.ConfigDict()
+  c.checkpoint.every = 10  # Steps; a kill repeats at most this many.
+  c.checkpoint.keep = 2  # Newest checkpoints that stay on disk.
+
+  c.eval = ml_collections.ConfigDict()
+  c.eval.every = 0  # Steps between dev evaluations; 0: first and last only.
+  c.eval.split = 'dev'  # Split of --mode=eval: dev | sealed.
+  c.eval.problems = 128  # Problems per evaluation.
+  c.eval.samples = 8  # k of Avg@k and pass@k.
+  c.eval.sealed = True  # Score base and trained policy on sealed at the end.
+
+  c.log = ml_collections.ConfigDict()
+  c.log.every = 1  # Steps between progress lines.
+  c.log.tensorboard = True  # Event files in workdir/tensorboard.
+  c.log.wandb = 'disabled'  # disabled | offline | online; needs wandb.
+  c.log.wandb_project = 'evojax'
+  c.log.profile_start = -1  # First step of the profiler window; -1: none.
+  c.log.profile_steps = 2  # Its length.
+
+  c.warmstart = ml_collections.ConfigDict()  # Only --mode=warmstart reads it.
+  c.warmstart.steps = 0
+  return c

@@ -1,0 +1,90 @@
+"""GRPO on procedurally generated math problems.
+
+    python -m evojax.main --config=configs/math.py[:variant]
+
+variant      what                                          hardware    time
+default      the seed recipe on the shipped base policy    2 CPU cores 4 min
+smoke        a few steps of everything                     2 CPU cores 1 min
+reference    tuned by hand with what the field knows       2 CPU cores 4 min
+qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
+
+Scores are in BUILD_NOTES.md. Numbers are changed on the command line
+(--config.grpo.group_size=8), not by new variants.
+"""
+import ml_collections
+
+from configs import common
+
+VARIANTS = ('default', 'smoke', 'reference', 'qwen3_0p6b')
+
+
+def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
+  """Returns the locked config of a variant.
+
+  Raises:
+    ValueError: If the variant is not one of VARIANTS.
+  """
+  if variant not in VARIANTS:
+    raise ValueError(f'configs/math.py:{variant}: choose one of {VARIANTS}')
+  c = common.base()
+  c.name = f'math-{variant}'
+  c.domain.name = 'math'
+  c.domain.kwargs = ml_collections.ConfigDict({
+      'families': 'small',  # 'small', 'large' or a tuple of family names.
+      'answer_format': 'tag',  # tag | boxed | hash | last_number.
+  })
+  c.model.path = 'package:math'
+  c.steps = 60
+  c.grpo.prompts = 24
+  c.grpo.group_size = 16
+  c.grpo.micro_groups = 2
+  c.rollout.decode_slots = 384
+  c.rollout.prefill_rows = 24
+  c.optim.learning_rate = 1e-4
+
+  if variant == 'smoke':
+    c.steps = 3
+    c.grpo.prompts = 8
+    c.grpo.group_size = 8
+    c.rollout.decode_slots = 64
+    c.rollout.prefill_rows = 8
+    c.eval.problems = 16
+    c.eval.samples = 4
+    c.checkpoint.every = 2
+  elif variant == 'reference':
+    c.grpo.clip_high = 0.28  # Clip-Higher: arXiv:2503.14476, Sec. 3.1.
+    c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
+    c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
+    c.grpo.refill_rounds = 1
+    c.reward.weights = ml_collections.ConfigDict({
+        'outcome': 1.0,
+        'overlong': 0.5,  # Soft punishment of overlong answers: Sec. 3.4.
+    })
+    c.optim.learning_rate = 3e-4
+    c.optim.warmup_steps = 5
+  elif variant == 'qwen3_0p6b':
+    c.model.path = ml_collections.config_dict.placeholder(str)
+    c.model.compute_dtype = 'bfloat16'
+    c.model.remat = 'full'
+    c.model.scan_layers = True
+    c.model.logprob_chunk = 2048
+    c.domain.kwargs.families = 'large'
+    c.domain.kwargs.answer_format = 'boxed'
+    c.data.max_prompt_tokens = 1024
+    c.rollout.max_tokens = 3072
+    c.rollout.decode_slots = 256
+    c.rollout.prefill_rows = 16
+    c.rollout.refill_every = 64
+    c.mesh.fsdp = 8
+    c.mesh.tensor = 2
+    c.grpo.prompts = 64
+    c.grpo.group_size = 8
+    c.grpo.micro_groups = 8
+    c.grpo.clip_high = 0.28
+    c.grpo.aggregation = 'token'
+    c.grpo.keep = 'reward_variance'
+    c.grpo.tis_cap = 2.0
+    c.optim.learning_rate = 1e-6
+    c.optim.warmup_steps = 10
+    c.steps = 500
+  return c.lock()

@@ -1,0 +1,202 @@
+"""Checks, canonical form and schedule of a run's config.
+
+Configs are `ml_collections.ConfigDict`s made by the files in `configs/`; this
+module never imports those. `validate` sees the config alone: it runs before a
+device is touched and reports everything that is wrong at once.
+"""
+from collections.abc import Callable
+import hashlib
+import json
+import math
+from typing import Any
+
+import ml_collections
+
+# Field -> the names it may take.
+CHOICES = {
+    'model.param_dtype': ('float32', 'bfloat16'),
+    'model.compute_dtype': ('float32', 'bfloat16'),
+    'model.remat': ('none', 'dots', 'full'),
+    'grpo.advantage': ('group_norm', 'group_mean', 'leave_one_out'),
+    'grpo.ratio': ('token', 'sequence'),
+    'grpo.aggregation': ('sequence', 'token', 'constant'),
+    'grpo.keep': ('all', 'reward_variance', 'outcome_variance'),
+    'grpo.layout': ('shared', 'packed'),
+    'optim.schedule': ('constant', 'cosine', 'linear'),
+    'eval.split': ('dev', 'sealed'),
+    'log.wandb': ('disabled', 'offline', 'online'),
+}
+
+# Field -> (lowest, highest) value, both allowed.
+RANGES = {
+    'seed': (0, 2**32 - 1),
+    'steps': (0, math.inf),
+    'model.lora_rank': (0, math.inf),
+    'model.lora_alpha': (1e-6, math.inf),
+    'model.logprob_chunk': (0, math.inf),
+    'data.max_prompt_tokens': (1, math.inf),
+    'rollout.max_tokens': (1, math.inf),
+    'rollout.temperature': (1e-3, 10.0),
+    'rollout.decode_slots': (1, math.inf),
+    'rollout.prefill_rows': (1, math.inf),
+    'rollout.refill_every': (0, math.inf),
+    'grpo.prompts': (1, math.inf),
+    'grpo.group_size': (2, math.inf),
+    'grpo.clip_low': (0.0, 1.0),
+    'grpo.clip_high': (0.0, math.inf),
+    'grpo.dual_clip': (0.0, math.inf),
+    'grpo.kl_coef': (0.0, math.inf),
+    'grpo.tis_cap': (0.0, math.inf),
+    'grpo.epochs': (1, math.inf),
+    'grpo.minibatches': (1, math.inf),
+    'grpo.micro_groups': (1, math.inf),
+    'grpo.refill_rounds': (0, math.inf),
+    'optim.learning_rate': (0.0, 1.0),
+    'optim.warmup_steps': (0, math.inf),
+    'optim.b1': (0.0, 1.0 - 1e-9),
+    'optim.b2': (0.0, 1.0 - 1e-9),
+    'optim.eps': (1e-30, 1.0),
+    'optim.weight_decay': (0.0, math.inf),
+    'optim.max_grad_norm': (0.0, math.inf),
+    'checkpoint.every': (1, math.inf),
+    'checkpoint.keep': (1, math.inf),
+    'eval.every': (0, math.inf),
+    'eval.problems': (1, math.inf),
+    'eval.samples': (1, math.inf),
+    'log.every': (1, math.inf),
+    'log.profile_steps': (1, math.inf),
+}
+
+# Why a bound is where it is, for the fields where the number alone is no help.
+_REASONS = {
+    'grpo.group_size': (
+        'a group of one has no advantage: set --config.grpo.group_size=8'
+    ),
+    'rollout.temperature': 'log-probs are of softmax(logits / temperature)',
+}
+
+
+class ConfigError(ValueError):
+  """Everything that is wrong with a config, one line each."""
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+  """Checks values and their combinations; touches no device and no file.
+
+  Raises:
+    ConfigError: Naming each field, its value and the remedy.
+  """
+  flat = flatten(config)
+  problems = []
+  for name, allowed in CHOICES.items():
+    if name in flat and flat[name] not in allowed:
+      problems.append(f'{name}={flat[name]!r}: choose one of {allowed}')
+  for name, (low, high) in RANGES.items():
+    value = flat.get(name)
+    # NaN fails this comparison too.
+    if value is not None and not low <= value <= high:
+      reason = _REASONS.get(name, f'must lie in [{low:g}, {high:g}]')
+      problems.append(f'{name}={value!r}: {reason}')
+  if not problems:  # Combinations of values that make sense on their own.
+    problems = _conflicts(config)
+  if problems:
+    lines = ''.join(f'\n  config.{line}' for line in problems)
+    raise ConfigError(f'the config does not describe a run:{lines}')
+
+
+def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
+  """Fields that contradict each other."""
+  problems = []
+  if not c.model.path:
+    problems.append(
+        'model.path is not set: pass --config.model.path=DIR, a Hugging Face'
+        ' directory'
+    )
+  if c.rollout.top_p != 1 or c.rollout.top_k > 0 or c.rollout.min_p != 0:
+    problems.append(
+        f'rollout.top_p={c.rollout.top_p}, top_k={c.rollout.top_k},'
+        f' min_p={c.rollout.min_p}: a filtered sampler is not the policy that'
+        ' the loss differentiates; train with top_p=1, top_k=-1, min_p=0'
+    )
+  per_update = c.grpo.minibatches * c.grpo.micro_groups
+  if c.grpo.prompts % per_update:
+    problems.append(
+        f'grpo.prompts={c.grpo.prompts} does not split into'
+        f' minibatches={c.grpo.minibatches} x micro_groups='
+        f'{c.grpo.micro_groups}: make it a multiple of {per_update}'
+    )
+  if c.grpo.dual_clip and c.grpo.dual_clip <= 1 + c.grpo.clip_high:
+    problems.append(
+        f'grpo.dual_clip={c.grpo.dual_clip} must exceed 1 + clip_high ='
+        f' {1 + c.grpo.clip_high:g}, or be 0 (off)'
+    )
+  if c.grpo.refill_rounds and c.grpo.keep == 'all':
+    problems.append(
+        f'grpo.refill_rounds={c.grpo.refill_rounds} replaces dropped groups,'
+        " but keep='all' drops none: set grpo.keep=reward_variance"
+    )
+  if not c.reward.weights:
+    problems.append(
+        'reward.weights is empty: every reward would be 0; set e.g.'
+        ' --config.reward.weights.outcome=1.0'
+    )
+  batch_shards = c.mesh.data * c.mesh.fsdp
+  if c.mesh.data > 0 and c.mesh.fsdp > 0:
+    for name, size in (
+        ('grpo.micro_groups', c.grpo.micro_groups),
+        ('rollout.decode_slots', c.rollout.decode_slots),
+        ('rollout.prefill_rows', c.rollout.prefill_rows),
+    ):
+      if size % batch_shards:
+        problems.append(
+            f'{name}={size} does not split over mesh.data x mesh.fsdp ='
+            f' {batch_shards}: make it a multiple'
+        )
+  for axis in ('data', 'fsdp', 'tensor'):
+    if c.mesh[axis] < 1 and c.mesh[axis] != -1:
+      problems.append(f'mesh.{axis}={c.mesh[axis]}: sizes are >= 1, or -1')
+  if c.optim.warmup_steps > c.steps > 0:
+    problems.append(
+        f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}'
+    )
+  return problems
+
+
+def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
+  """{'grpo.group_size': 8, ...}; tuples are values."""
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      flat.update(flatten(value, f'{prefix}{name}.'))
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def to_json(config: ml_collections.ConfigDict) -> str:
+  """The resolved config in canonical form: sorted keys, no spaces."""
+  return json.dumps(config.to_dict(), sort_keys=True, separators=(',', ':'))
+
+
+def sha256(config: ml_collections.ConfigDict) -> str:
+  """Hash of the canonical form, 64 hex digits."""
+  return hashlib.sha256(to_json(config).encode()).hexdigest()
+
+
+def learning_rate(
+    config: ml_collections.ConfigDict,
+) -> Callable[[int], float]:
+  """step -> learning rate: linear warm-up, then the schedule down to 0."""
+  optim, steps = config.optim, max(config.steps, 1)
+
+  def rate(step: int) -> float:
+    if step < optim.warmup_steps:
+      return optim.learning_rate * (step + 1) / optim.warmup_steps
+    progress = (step - optim.warmup_steps) / max(steps - optim.warmup_steps, 1)
+    if optim.schedule == 'cosine':
+      return optim.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+    if optim.schedule == 'linear':
+      return optim.learning_rate * (1 - progress)
+    return optim.learning_rate
+
+  return rate

@@ -1,0 +1,268 @@
+"""Worked solutions in several behaviours: what the math base policy is taught.
+
+A base policy mixes behaviours on purpose, as real base models do, so that
+reinforcement learning has something to select. Each demonstration draws one
+behaviour from `BEHAVIOURS`:
+
+  steps_tag     '12+45=57\\n57-7=50\\n<answer>50</answer>', correct.
+  steps_plain   the same work, then 'The answer is 50.': no answer tag.
+  direct_tag    '<answer>50</answer>' at once.
+  direct_plain  'The answer is 50.' at once.
+  ramble        filler that never comes to an end.
+
+A direct answer is a guess: with probability `GUESS_ERROR` one of its digits is
+wrong. A base model that answers at once is mostly wrong; a policy of a million
+parameters would learn sums this short by heart, and then there were nothing to
+gain from working them out.
+
+The work is a few short lines of integer arithmetic, each an equation that holds
+as written. Its first tokens tell the behaviours apart.
+"""
+import decimal
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from evojax import types
+from evojax.models import warmstart
+
+# What the base policy is taught, in the syntax of `problems.select`: levels
+# whose worked solutions are short and made of steps that it can learn.
+FAMILIES = (
+    'chain_sum:0-3',
+    'decimal_chain_sum:0-1',
+    'products:0',
+    'leg_counting:0-1',
+    'simple_equations:0-2',
+    'gcd:0',
+    'fraction_simplification:0',
+)
+TOKENS = ('<answer>', '</answer>')  # One token each in its vocabulary.
+
+BEHAVIOURS: Mapping[str, float] = {
+    'steps_tag': 0.39,
+    'steps_plain': 0.17,
+    'direct_tag': 0.29,
+    'direct_plain': 0.12,
+    'ramble': 0.03,
+}
+GUESS_ERROR = 0.6
+
+_FILLER = (
+    'Let me think about this.', 'Hmm, wait.', 'Maybe there is another way.',
+    'I need to be careful here.', 'Let me read the problem again.',
+    'First, what is asked?', 'That does not look right.', 'Let me start over.',
+)
+_RAMBLE_SENTENCES = 96  # More tokens than any completion may have.
+
+
+def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """Works a problem out.
+
+  Args:
+    family: A reasoning-gym data set.
+    metadata: reasoning-gym's metadata of the problem.
+
+  Returns:
+    Lines, each a chain of equal expressions such as '12*7=70+14=84', and the
+    answer that they lead to.
+
+  Raises:
+    ValueError: If the family has no worked solution.
+  """
+  if family not in _STEPS:
+    raise ValueError(
+        f'{family=} has no worked solution. Use one of {sorted(_STEPS)}.'
+    )
+  return _STEPS[family](metadata)
+
+
+def _chain_sum(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """Left to right; decimals keep their places."""
+  tokens = metadata['expression'].split()
+  lines, total = [], decimal.Decimal(tokens[0])
+  for sign, term in zip(tokens[1::2], tokens[2::2], strict=True):
+    value = decimal.Decimal(term)
+    result = total + value if sign == '+' else total - value
+    lines.append(f'{total}{sign}{value}={result}')
+    total = result
+  return lines, str(total)
+
+
+def _products(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """One factor after the other."""
+  first, *rest = map(int, metadata['expression'].split(' * '))
+  lines, total = [], first
+  for factor in rest:
+    total = _multiply(total, factor, lines)
+  return lines, str(total)
+
+
+def _multiply(a: int, b: int, lines: list[str]) -> int:
+  """a * b for a, b >= 0; appends the lines that show it."""
+  if b >= 10 and b % 10:
+    tens = _multiply(a, b - b % 10, lines)
+    ones = _multiply(a, b % 10, lines)
+    lines.append(f'{tens}+{ones}={a * b}')
+    return a * b
+  # By digits of a: 84*3=240+12=252.
+  parts = [
+      int(digit) * 10**place * b
+      for place, digit in enumerate(reversed(str(a)))
+      if digit != '0'
+  ][::-1]
+  line = f'{a}*{b}='
+  while len(parts) > 1:
+    line += '+'.join(map(str, parts)) + '='
+    parts = [parts[0] + parts[1], *parts[2:]]
+  lines.append(f'{line}{a * b}')
+  return a * b
+
+
+def _leg_counting(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """Legs of each animal, added up as they come."""
+  legs = _legs()
+  lines, total = [], None
+  for animal, count in metadata['animals'].items():
+    product = count * legs[animal]
+    lines.append(f'{count}*{legs[animal]}={product}')
+    if total is not None:
+      lines.append(f'{total}+{product}={total + product}')
+    total = product + (total or 0)
+  return lines, str(total)
+
+
+@functools.cache
+def _legs() -> Mapping[str, int]:
+  return importlib.import_module('reasoning_gym.arithmetic.leg_counting').ANIMALS
+
+
+def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """a*x + b = c or b - a*x = c: moves b, then divides by a."""
+  left, right = metadata['equation'].split(' = ')
+  c = int(right)
+  match = re.fullmatch(
+      r'(?:(?P<first>\d+) (?P<minus>-) )?(?:(?P<a>\d+)\*)?[a-z]'
+      r'(?: (?P<sign>[-+]) (?P<b>\d+))?', left
+  )
+  if match is None:
+    raise ValueError(f'{left!r} is neither a*x + b nor b - a*x.')
+  lines = []
+  if match['first']:
+    b = int(match['first'])  # b - a*x = c, so a*x = b - c.
+    lines.append(f'{b}-{c}={b - c}' if c >= 0 else f'{b}+{-c}={b - c}')
+    c = b - c
+  elif match['b']:
+    b = int(match['b']) * (1 if match['sign'] == '+' else -1)
+    lines.append(f'{c}-{b}={c - b}' if b >= 0 else f'{c}+{-b}={c - b}')
+    c -= b
+  if match['a']:
+    a = int(match['a'])
+    lines.append(f'{c}/{a}={c // a}')
+    c //= a
+  return lines or [f'{c}={c}'], str(c)
+
+
+def _gcd(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """Euclid's remainders; a remainder of 1 ends it."""
+  small, large = sorted(metadata['numbers'])
+  lines = []
+  while True:
+    rest = large % small
+    lines.append(f'{large}%{small}={rest}')
+    if rest <= 1:
+      return lines, str(rest or small)
+    large, small = small, rest
+
+
+def _fraction(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
+  """Divides both numbers by common primes, smallest first."""
+  a, b = metadata['numerator'], metadata['denominator']
+  chain = [f'{a}/{b}']
+  prime = 2
+  while prime <= min(a, b):
+    if a % prime or b % prime:
+      prime += 1
+      continue
+    a, b = a // prime, b // prime
+    chain.append(f'{a}/{b}')
+  if len(chain) == 1:
+    chain *= 2  # In lowest terms already.
+  return ['='.join(chain)], chain[-1]
+
+
+_STEPS: Mapping[
+    str, Callable[[Mapping[str, Any]], tuple[list[str], str]]
+] = {
+    'chain_sum': _chain_sum,
+    'decimal_chain_sum': _chain_sum,
+    'products': _products,
+    'leg_counting': _leg_counting,
+    'simple_equations': _simple_equations,
+    'gcd': _gcd,
+    'fraction_simplification': _fraction,
+}
+
+
+def batch(
+    source: types.ProblemSource, seed: int, step: int, count: int
+) -> list[warmstart.Demonstration]:
+  """Demonstrations of a step: a pure function of the arguments.
+
+  Args:
+    source: Problems of the train split; no other may be taught.
+    seed: Draws behaviours, guesses and filler.
+    step: >= 0; takes problems step * count and following.
+    count: Demonstrations per step, the same for the whole run.
+  """
+  rng = np.random.default_rng([seed, step])
+  return [
+      demonstrate(problem, rng) for problem in source.take(step * count, count)
+  ]
+
+
+def demonstrate(
+    problem: types.Problem, rng: np.random.Generator
+) -> warmstart.Demonstration:
+  """Draws a behaviour and acts it out.
+
+  Args:
+    problem: Of a family with worked solutions, with reasoning-gym's metadata.
+    rng: Draws the behaviour, the guess and the filler.
+
+  Raises:
+    ValueError: If the family has no worked solution.
+  """
+  names = list(BEHAVIOURS)
+  behaviour = names[rng.choice(len(names), p=list(BEHAVIOURS.values()))]
+  lines, answer = steps(problem.family, problem.metadata)
+  if behaviour == 'ramble':
+    draws = rng.integers(len(_FILLER), size=_RAMBLE_SENTENCES)
+    text = ' '.join(_FILLER[i] for i in draws)
+  else:
+    work, form = behaviour.split('_')
+    if work == 'direct':
+      lines = []
+      answer = _guess(answer, rng)
+    ending = (
+        f'<answer>{answer}</answer>' if form == 'tag'
+        else f'The answer is {answer}.'
+    )
+    text = '\n'.join([*lines, ending])
+  return warmstart.Demonstration(
+      problem.messages, text, ends=behaviour != 'ramble'
+  )
+
+
+def _guess(answer: str, rng: np.random.Generator) -> str:
+  """The answer, with one digit changed in GUESS_ERROR of the cases."""
+  if rng.random() >= GUESS_ERROR:
+    return answer
+  places = [i for i, c in enumerate(answer) if c.isdigit()]
+  place = places[rng.integers(len(places))]
+  digit = (int(answer[place]) + rng.integers(1, 10)) % 10
+  return f'{answer[:place]}{digit}{answer[place + 1:]}'

@@ -1,0 +1,169 @@
+"""Procedural problems: reasoning-gym data sets, grouped into families.
+
+A family is a data set, its levels are arguments, easiest first. `SMALL` holds what a decoder of about a million parameters can
+learn to solve in a few short integer steps. `LARGE` holds, at the library's
+own difficulty and above, every data set whose answer `grade` can judge: one number, one
+fraction, or one exact string. A family in both has its small levels first.
+
+Left out of `LARGE`: answers with many right forms (countdown, integrals,
+lists, grids), references that carry float noise or undeclared rounding
+(number_format, power_function, decimal_arithmetic), prompts of thousands of
+characters, more than 5 ms a problem, and data sets that iterate over a set of
+strings, so that a problem depends on PYTHONHASHSEED (isomorphic_strings,
+ransom_note).
+"""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import reasoning_gym
+from reasoning_gym.logic import aiw
+
+Level = Mapping[str, Any]  # Keyword arguments of the data set.
+
+_PLUS_MINUS = {'operators': ('+', '-'), 'operators_weights': [0.5, 0.5]}
+_SIBLINGS = {'task_types': [aiw.TaskType.SIBLINGS], 'task_type_weights': [1.0]}
+_FRIENDS = {'task_types': [aiw.TaskType.FRIENDS], 'task_type_weights': [1.0]}
+_TENTHS = {'min_decimal_places': 1, 'max_decimal_places': 1}
+_NO_BRACKETS = {
+    'operators': ('+', '-', '*'),
+    'allow_parentheses': False,
+    'allow_negation': False,
+    'format_style': 'natural',
+}
+
+
+def _exactly(**kwargs: int) -> Level:
+  """Arguments min_x = max_x = value for each x=value."""
+  return {f'{end}_{k}': v for k, v in kwargs.items() for end in ('min', 'max')}
+
+
+SMALL: Mapping[str, tuple[Level, ...]] = {
+    'chain_sum': (
+        _exactly(terms=3, digits=1),
+        _exactly(terms=2, digits=2),
+        _exactly(terms=4, digits=1),
+        _exactly(terms=3, digits=2),
+        _exactly(terms=4, digits=2),
+    ),
+    'decimal_chain_sum': (
+        {**_exactly(terms=2, digits=1), **_TENTHS},
+        {**_exactly(terms=3, digits=1), **_TENTHS},
+    ),
+    'basic_arithmetic': (
+        {**_exactly(terms=3, digits=1), **_NO_BRACKETS},
+        {**_exactly(terms=4, digits=1), **_NO_BRACKETS},
+    ),
+    'products': (_exactly(terms=4, digits=1), _exactly(terms=2, digits=2)),
+    'leg_counting': (
+        {**_exactly(animals=2), 'max_instances': 5},
+        {**_exactly(animals=3), 'max_instances': 5},
+        {**_exactly(animals=4), 'max_instances': 9},
+    ),
+    'simple_equations': (
+        {'max_terms': 2, 'max_value': 50, **_PLUS_MINUS},
+        {'max_terms': 2, 'max_value': 10},
+        {'max_terms': 2, 'max_value': 20},
+    ),
+    'gcd': (
+        {'min_value': 2, 'max_value': 60},
+        {'min_value': 2, 'max_value': 200},
+    ),
+    'lcm': (
+        {'min_value': 2, 'max_value': 60},
+        {'min_value': 2, 'max_value': 100},
+    ),
+    'aiw': (
+        {**_SIBLINGS, 'max_entities': 20},
+        {**_FRIENDS, 'max_entities': 20},
+    ),
+    'fraction_simplification': (
+        {'max_value': 40, 'max_factor': 12, 'styles': ('plain',)},
+        {'max_value': 100, 'max_factor': 12, 'styles': ('plain',)},
+    ),
+}
+
+LARGE: Mapping[str, tuple[Level, ...]] = {
+    'aiw': ({},),
+    'base_conversion': ({},),
+    'basic_arithmetic': ({},),
+    'binary_alternation': ({},),
+    'bitwise_arithmetic': ({},),
+    'calendar_arithmetic': ({},),
+    'chain_sum': ({}, {'min_terms': 6, 'max_terms': 10, 'max_digits': 6}),
+    'circuit_logic': ({},),
+    'coin_flip': ({},),
+    'color_cube_rotation': ({},),
+    'count_bits': ({},),
+    'count_primes': ({},),
+    'course_schedule': ({},),
+    'decimal_chain_sum': ({},),
+    'dice': ({},),
+    'family_relationships': ({},),
+    'fraction_simplification': ({},),
+    'gcd': ({}, {'min_numbers': 3, 'max_numbers': 4, 'max_value': 10_000}),
+    'gsm_symbolic': ({'size': 1 << 16},),
+    'largest_island': ({'min_num_islands': 1},),
+    'lcm': ({}, {'min_numbers': 3, 'max_numbers': 3, 'max_value': 200}),
+    'leg_counting': ({},),
+    'letter_counting': ({},),
+    'maze': ({},),
+    'number_sequence': ({},),
+    'prime_factorization': ({'max_value': 100_000},),
+    'products': ({'min_digits': 3}, _exactly(terms=3, digits=3)),
+    'rotten_oranges': ({},),
+    'self_reference': ({},),
+    'simple_equations': ({},),
+    'simple_geometry': ({}, {'min_sides': 7, 'max_sides': 12}),
+    'syllogism': ({},),
+    'time_intervals': ({},),
+}
+
+# Too few distinct problems for disjoint splits: not in 'all', and refused by
+# name with the count (see problems.check_capacity).
+TOO_SMALL = ('coin_flip', 'number_sequence', 'self_reference')
+
+# How an answer must be written; families that are not listed take 'value'.
+# See grade.FORMS.
+FORMS: Mapping[str, str] = {
+    'base_conversion': 'text',  # '1e2' is a base-15 numeral, not 100.
+    'bitwise_arithmetic': 'text',  # Hexadecimal.
+    'fraction_simplification': 'lowest',
+    'prime_factorization': 'text',  # 20 is not the factorisation of 20.
+}
+
+FAMILIES: Mapping[str, tuple[Level, ...]] = {
+    name: SMALL.get(name, ()) + LARGE.get(name, ())
+    for name in (*SMALL, *(n for n in LARGE if n not in SMALL))
+}
+
+
+@functools.cache
+def _dataset(family: str, level: int):
+  return reasoning_gym.create_dataset(family, seed=0, **FAMILIES[family][level])
+
+
+def generate(
+    family: str, level: int, seed: int, index: int
+) -> tuple[str, str, Mapping[str, Any]]:
+  """One problem, a pure function of the arguments.
+
+  Args:
+    family: Key of FAMILIES.
+    level: 0 <= level < len(FAMILIES[family]).
+    seed: Any integer.
+    index: Any integer; all (seed, index) pairs are independent draws.
+
+  Returns:
+    (question, reference answer, reasoning-gym's metadata).
+  """
+  key = f'{family}/{level}/{seed}/{index}'.encode()
+  # reasoning-gym seeds item i with seed + i: two seeds give the same items,
+  # shifted. A hashed index under one seed has no such overlap.
+  draw = int.from_bytes(hashlib.blake2b(key, digest_size=6).digest(), 'big')
+  # gsm_symbolic tabulates its `size` items; the others take any index.
+  size = FAMILIES[family][level].get('size', 1 << 48)
+  item = _dataset(family, level)[draw % size]
+  return item['question'].strip(), item['answer'], item['metadata']

@@ -1,0 +1,317 @@
+"""Judges a completion: finds the answer, compares it with the reference.
+
+What is right (`compare` has the rules in full):
+  - The reference decides. A number is compared as an exact rational number:
+    0.75, 3/4, \\frac{3}{4} and 75% are one value. There is no tolerance; a
+    reference that was rounded says so by a leading ≈ and takes every answer
+    that rounds to it.
+  - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
+    answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number.
+  - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its symbols.
+  - Anything else is compared as a normalised string.
+  - One value only. Units are not guessed: 5 cm is neither 5 nor 500.
+"""
+
+import fractions
+import functools
+import re
+from typing import NamedTuple
+
+from evojax import types
+from evojax.domains.math import equality
+from evojax.domains.math import expressions
+from evojax.domains.math import literals
+from evojax.evidence import schema
+
+GRADE_STATUS = {
+    'ok': 0,  # An answer was found and compared.
+    'no_answer': 1,  # None in the required format.
+    'unparsable': 2,  # Not one value of the reference's kind.
+    'wrong_form': 3,  # The right value, not written as asked for.
+    'too_long': 4,  # More than MAX_ANSWER_CHARS.
+    'timeout': 5,  # The comparison took longer than equality.TIMEOUT_S.
+}
+# With a format the policy can be scored on; 'unformatted' answers are named in
+# prose and count as no answer.
+MATH_MODE = {
+    'direct': 0,  # Answers at once.
+    'steps': 1,  # Works it out, then answers.
+    'direct_unformatted': 2,
+    'steps_unformatted': 3,
+    'ramble': 4,  # Names no answer: cut at the limit, or empty.
+}
+ANSWER_FORMATS = ('tag', 'boxed', 'hash', 'last_number')
+# How an answer must be written, beside having the right value.
+FORMS = (
+    'value',  # Any number or expression, by the rules above.
+    'lowest',  # A fraction in lowest terms, or an integer where it is one.
+    'text',  # The same normalised string: numerals of other bases, say.
+)
+COLUMNS = (
+    schema.with_codes('grade_status', GRADE_STATUS),
+    schema.Column(
+        name='format_ok',
+        dtype='bool',
+        doc='A complete answer in the required format was found.',
+        stage='grade',
+    ),
+    schema.Column(
+        name='answer_chars',
+        dtype='int32',
+        unit='characters',
+        doc='Length of the answer as extracted, 0 if there is none.',
+        stage='grade',
+    ),
+    schema.Column(
+        name='mode',
+        dtype='int32',
+        doc='How the completion goes about it, judged by its text alone.',
+        codes=MATH_MODE,
+        stage='grade',
+    ),
+)
+
+MAX_TEXT_CHARS = 200_000  # Of a longer completion only the tail is read.
+MAX_ANSWER_CHARS = 1000
+# Text before an answer that counts as work when there is no '=' in it; 'So the
+# final answer is' is none.
+_WORK_CHARS = 40
+_BOXED = re.compile(r'\\(?:boxed\s*\{|[{}\\])|[{}]')
+_NUMBER = re.compile(
+    r'(?<![\w.])[-+−]?[$£€]?(?:[0-9][0-9,]*)?\.?[0-9]+'
+    r'(?:[eE][-+]?[0-9]+)?(?:/[0-9]+)?%?'
+)
+_NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
+_THINK_TAG = re.compile(r'</?think>')
+_NAME_EQUALS = re.compile(r'\A[A-Za-z]\s*=\s*')
+
+
+class Extraction(NamedTuple):
+  """An answer in the text of a completion."""
+
+  answer: str
+  start: int  # Where its markup begins: what is before it is the work.
+
+
+def extract(text: str, answer_format: str) -> Extraction | None:
+  """Finds the last complete answer.
+
+  Args:
+    text: A completion.
+    answer_format: 'tag' <answer>42</answer>; 'boxed' \\boxed{42}; 'hash'
+      #### 42 to the end of the line; 'last_number'.
+
+  Returns:
+    None if there is no complete, non-empty answer.
+
+  Raises:
+    ValueError: If the format is unknown.
+  """
+  if answer_format not in _EXTRACT:
+    raise ValueError(f'{answer_format=} is not one of {ANSWER_FORMATS}')
+  found = _EXTRACT[answer_format](text)
+  return found if found and found.answer.strip() else None
+
+
+def _extract_tag(text: str) -> Extraction | None:
+  start = text.rfind('<answer>', 0, max(0, text.rfind('</answer>')))
+  if start < 0:
+    return None
+  end = text.index('</answer>', start)
+  return Extraction(text[start + len('<answer>') : end], start)
+
+
+def _extract_boxed(text: str) -> Extraction | None:
+  last = None
+  stack = []  # Start of the content of each open brace, None unless boxed.
+  for match in _BOXED.finditer(text):
+    token = match[0]
+    if token.startswith(r'\boxed'):
+      stack.append(match)
+    elif token == '{':
+      stack.append(None)
+    elif token == '}' and stack:
+      opened = stack.pop()
+      if opened and (last is None or opened.start() > last.start):
+        last = Extraction(text[opened.end() : match.start()], opened.start())
+  return last
+
+
+def _extract_hash(text: str) -> Extraction | None:
+  start = text.rfind('####')
+  if start < 0:
+    return None
+  line, _, _ = text[start + 4 :].lstrip(' \t').partition('\n')
+  return Extraction(line, start)
+
+
+def _extract_last_number(text: str) -> Extraction | None:
+  last = None
+  for last in _NUMBER.finditer(text):
+    pass
+  return last and Extraction(last[0], last.start())
+
+
+_EXTRACT = {
+    'tag': _extract_tag,
+    'boxed': _extract_boxed,
+    'hash': _extract_hash,
+    'last_number': _extract_last_number,
+}
+
+
+def compare(reference: str, answer: str, form: str = 'value') -> str:
+  """Compares an answer with the reference.
+
+  A trailing percent sign: if both have one, the numbers must agree; if one
+  has, 50% is both 50 and 1/2, because the question may ask for either. A
+  leading `x =` is dropped on both sides.
+
+  Args:
+    reference: The right answer, from a trusted source.
+    answer: From a policy: any text at all.
+    form: One of FORMS.
+
+  Returns:
+    'right', 'wrong', or a key of GRADE_STATUS other than 'ok' and 'no_answer';
+    those are all wrong.
+  """
+  if len(answer) > MAX_ANSWER_CHARS:
+    return 'too_long'
+  kind, expected = _reference(reference, form)
+  given = literals.canonical(answer)
+  if kind == 'text':
+    return 'right' if _plain(given) == expected else 'wrong'
+  if kind == 'expression' and _plain(given) == _plain(
+      literals.canonical(reference)
+  ):
+    return 'right'
+  given = _NAME_EQUALS.sub('', given)
+  if kind == 'expression':
+    try:
+      tree = expressions.parse(given)
+    except expressions.ExpressionError:
+      return 'unparsable'
+    verdict = equality.compare(expected, tree)
+    return {
+        'equal': 'right',
+        'different': 'wrong',
+        'undefined': 'unparsable',
+        'timeout': 'timeout',
+    }[verdict]
+  number = literals.parse(given)
+  if number is None:
+    return 'unparsable'
+  if not _same_value(expected, number, rounded=kind == 'rounded'):
+    return 'wrong'
+  if number.is_fraction and not (
+      expected.is_fraction or expected.value.denominator > 1
+  ):
+    return 'wrong_form'  # 8/2 for 4 is a calculation that was not done.
+  if form == 'lowest' and not _is_lowest(number):
+    return 'wrong_form'
+  return 'right'
+
+
+@functools.lru_cache(maxsize=4096)
+def _reference(
+    text: str, form: str
+) -> tuple[str, literals.Number | expressions.Tree | str]:
+  """The kind of a reference, and what an answer is compared with."""
+  text = literals.canonical(text)
+  if form != 'text':
+    rounded = text.startswith('≈')
+    number = literals.parse(text.removeprefix('≈').lstrip())
+    if number is not None:
+      return 'rounded' if rounded else 'number', number
+    # A word is no product of symbols: 'no' is not 'on'.
+    if not text.isalpha():
+      try:
+        return 'expression', expressions.parse(_NAME_EQUALS.sub('', text))
+      except expressions.ExpressionError:
+        pass  # Prose, a list, a time of day: text.
+  return 'text', _plain(text)
+
+
+def _plain(canonical: str) -> str:
+  """Case and the spaces around punctuation do not matter in text."""
+  text = canonical.casefold().strip('\'" ')
+  return re.sub(r'\s*([^\w\s])\s*', r'\1', text)
+
+
+def _same_value(
+    expected: literals.Number, number: literals.Number, rounded: bool
+) -> bool:
+  tolerance = fractions.Fraction(rounded, 2 * 10**expected.places)
+  values = [number.value]
+  if number.percent and not expected.percent:
+    values.append(number.value / 100)
+  targets = [expected.value]
+  if expected.percent and not number.percent:
+    targets.append(expected.value / 100)
+  return any(abs(v - t) <= tolerance for v in values for t in targets)
+
+
+def _is_lowest(number: literals.Number) -> bool:
+  """A fraction that cannot be reduced, or an integer; 0.5 is neither."""
+  if number.is_fraction:
+    return number.in_lowest_terms
+  return not number.percent and number.value.denominator == 1
+
+
+def classify(text: str, found: Extraction | None, truncated: bool) -> str:
+  """Key of MATH_MODE: how a completion goes about the problem.
+
+  Work is text before the answer that holds a '=' or at least 40 characters;
+  <think> tags are not counted, what is in them is.
+
+  Args:
+    text: A completion.
+    found: Its answer, from `extract`.
+    truncated: Sampling ended at the limit.
+  """
+  if found is None and (truncated or not text.strip()):
+    return 'ramble'
+  if found is None:
+    tail = max(0, len(text) - 200)
+    number = _NUMBER_AT_END.search(text, tail)
+    work = text[: number.start()] if number else text
+  else:
+    work = text[: found.start]
+  work = _THINK_TAG.sub('', work).strip()
+  steps = '=' in work or len(work) >= _WORK_CHARS
+  mode = 'steps' if steps else 'direct'
+  return mode if found else f'{mode}_unformatted'
+
+
+def grade(
+    reference: str,
+    text: str,
+    answer_format: str,
+    truncated: bool = False,
+    form: str = 'value',
+) -> types.Grade:
+  """Grades the text of one completion. Total: any text gets a Grade.
+
+  Args:
+    reference: The right answer.
+    text: The completion without special tokens.
+    answer_format: One of ANSWER_FORMATS.
+    truncated: Sampling ended at the limit.
+    form: One of FORMS.
+  """
+  text = text[-MAX_TEXT_CHARS:]
+  found = extract(text, answer_format)
+  answer = found.answer.strip() if found else ''
+  verdict = compare(reference, answer, form) if found else 'no_answer'
+  right = verdict == 'right'
+  return types.Grade(
+      outcome=right,
+      partial=float(right),
+      status='ok' if verdict in ('right', 'wrong') else verdict,
+      columns={
+          'format_ok': found is not None,
+          'answer_chars': len(answer),
+          'mode': MATH_MODE[classify(text, found, truncated)],
+      },
+  )

@@ -1,0 +1,183 @@
+"""Answer text to canonical text to exact numbers. No evaluation anywhere."""
+
+import dataclasses
+import fractions
+import itertools
+import math
+import re
+import unicodedata
+
+MAX_EXPONENT = 400  # Of ten, in scientific notation.
+
+# Typed by hand or by a keyboard, and without a meaning of their own.
+_INVISIBLE = dict.fromkeys(
+    (0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF)
+)
+_SYMBOLS = str.maketrans({
+    '−': '-',
+    '–': '-',
+    '‐': '-',
+    '‑': '-',
+    '×': '*',
+    '·': '*',
+    '⋅': '*',
+    '∗': '*',
+    '÷': '/',
+    '⁄': '/',
+    '∕': '/',
+    '~': ' ',
+})
+_TRAPS = {'<super>': '^({})', '<sub>': '_({})', '<fraction>': ' {}'}
+_LATEX = (
+    (re.compile(r'\\(?:left|right|displaystyle)(?![a-zA-Z])'), ''),
+    (
+        re.compile(r'\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}'),
+        r'\1',
+    ),
+    (re.compile(r'\\[dtc]frac(?![a-zA-Z])'), r'\\frac'),
+    (re.compile(r'\\(?:cdot|times)(?![a-zA-Z])'), '*'),
+    (re.compile(r'\\div(?![a-zA-Z])'), '/'),
+    (re.compile(r'\\approx(?![a-zA-Z])'), '≈'),
+    (re.compile(r'\{,\}|\\,(?=[0-9]{3})'), ','),
+    (re.compile(r'\\[,;:! ]'), ' '),
+    (re.compile(r'\\([%$])'), r'\1'),
+    (re.compile(r'\s*(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°)$'), ''),
+)
+_WRAPPERS = (
+    ('$$', '$$'),
+    ('$', '$'),
+    (r'\(', r'\)'),
+    (r'\[', r'\]'),
+    ('**', '**'),
+    ('`', '`'),
+)
+
+_INTEGER = r'(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)'
+_SIGN = r'(?P<sign>[+-]?)\s*'
+_TEN_TO = r'(?:[eE]|\s*\*\s*10\s*\^\s*)'
+_DECIMAL = re.compile(
+    rf'{_SIGN}[$£€]?\s*(?P<whole>{_INTEGER})?(?:\.(?P<places>[0-9]*))?'
+    rf'(?:{_TEN_TO}(?P<brace>\{{)?(?P<exponent>[+-]?[0-9]{{1,4}})(?(brace)\}}))?'
+    r'\s*(?P<percent>%?)'
+)
+_OVER = (
+    rf'(?:(?P<n>{_INTEGER})\s*/\s*(?P<d>{_INTEGER})|\\frac\s*(?:'
+    rf'\{{\s*(?P<inner>[+-]?)\s*(?P<ln>{_INTEGER})\s*\}}\s*'
+    rf'\{{\s*(?P<ld>{_INTEGER})\s*\}}|(?P<sn>[0-9])\s*(?P<sd>[0-9])))'
+)
+_FRACTION = re.compile(rf'{_SIGN}{_OVER}\s*(?P<percent>%?)')
+_MIXED = re.compile(
+    rf'{_SIGN}(?P<whole>{_INTEGER})(?:\s+|\s*(?=\\)){_OVER}(?P<percent>)'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+  """A number as it was written."""
+
+  value: fractions.Fraction  # Exact; the count of hundredths if percent.
+  percent: bool
+  is_fraction: bool  # Written with a fraction bar, mixed numbers included.
+  in_lowest_terms: bool  # A plain fraction that cannot be reduced, or no bar.
+  places: int  # Digits after the decimal point, less the exponent of ten.
+
+
+def canonical(text: str) -> str:
+  """One spelling for what looks the same: Unicode, LaTeX, wrappers.
+
+  Superscripts become ^(...), subscripts _(...) and vulgar fractions get a
+  space in front, because NFKC alone would turn 5² into 52 and 2½ into 21/2.
+  """
+  if not text.isascii():
+    text = _compatible(text).translate(_SYMBOLS)
+  text = text.strip()
+  for _ in range(3):  # Bold around LaTeX, LaTeX around bold.
+    for left, right in _WRAPPERS:
+      inner = text[len(left) : len(text) - len(right)]
+      if (
+          text.startswith(left)
+          and text.endswith(right)
+          and inner
+          and len(text) > len(left) + len(right)
+          and left not in inner
+      ):
+        text = inner.strip()
+    if text.endswith('.') and not text.endswith('..'):
+      text = text[:-1].rstrip()
+  for pattern, replacement in _LATEX:
+    text = pattern.sub(replacement, text)
+  return ' '.join(text.split())
+
+
+def _compatible(text: str) -> str:
+  """NFKC, with its three traps made visible; see `canonical`."""
+  pieces = []
+  runs = itertools.groupby(
+      text.translate(_INVISIBLE),
+      lambda c: unicodedata.decomposition(c).partition(' ')[0],
+  )
+  for kind, run in runs:  # x²³ is one exponent.
+    piece = unicodedata.normalize('NFKC', ''.join(run))
+    pieces.append(_TRAPS.get(kind, '{}').format(piece))
+  return ''.join(pieces)
+
+
+def parse(text: str) -> Number | None:
+  """Reads one number; None if the text is anything else.
+
+  Accepted: integers with thousands separators, decimals, scientific notation,
+  a/b and \\frac{a}{b}, mixed numbers, a sign, a leading currency sign, a
+  trailing percent sign. Not accepted: two numbers, units, sums, powers,
+  a zero denominator, exponents beyond MAX_EXPONENT.
+
+  Args:
+    text: From `canonical`, of a length the caller has bounded: the digits are
+      turned into an exact integer.
+  """
+  if match := _DECIMAL.fullmatch(text):
+    return _decimal(match)
+  if match := _FRACTION.fullmatch(text) or _MIXED.fullmatch(text):
+    return _fraction(match)
+  return None
+
+
+def _decimal(match: re.Match[str]) -> Number | None:
+  whole, places = match['whole'] or '', match['places'] or ''
+  exponent = int(match['exponent'] or 0)
+  if not whole + places or abs(exponent) > MAX_EXPONENT:
+    return None
+  shift = exponent - len(places)
+  value = fractions.Fraction(int(whole.replace(',', '') + places))
+  value *= fractions.Fraction(10) ** shift
+  return Number(
+      -value if match['sign'] == '-' else value,
+      bool(match['percent']),
+      False,
+      True,
+      max(0, -shift),
+  )
+
+
+def _fraction(match: re.Match[str]) -> Number | None:
+  groups = match.groupdict()
+  top, bottom = (
+      int((match[a] or match[b] or match[c]).replace(',', ''))
+      for a, b, c in (('n', 'ln', 'sn'), ('d', 'ld', 'sd'))
+  )
+  mixed = groups.get('whole')
+  if bottom == 0 or match['inner'] and (match['sign'] or mixed):
+    return None
+  # 1 5/3 is no mixed number but most likely a product or two answers.
+  if mixed and not top < bottom:
+    return None
+  value = fractions.Fraction(top, bottom)
+  if mixed:
+    value += int(mixed.replace(',', ''))
+  negative = '-' in (match['sign'], match['inner'])
+  return Number(
+      -value if negative else value,
+      bool(match['percent']),
+      True,
+      not mixed and math.gcd(top, bottom) == 1,
+      0,
+  )

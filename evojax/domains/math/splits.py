@@ -1,0 +1,41 @@
+"""Identity of a problem, and the split that it belongs to by that identity."""
+
+import hashlib
+import unicodedata
+
+# Percent of all problem ids; a split is a fixed range of ids, so that splits
+# are disjoint whatever source, seed or run a problem comes from.
+SHARES = {'train': 80, 'dev': 10, 'sealed': 10}
+
+
+def normalise(text: str) -> str:
+  """Lower case, NFKC, every run of white space one space; numbers are kept."""
+  return ' '.join(unicodedata.normalize('NFKC', text).lower().split())
+
+
+def problem_id(text: str) -> str:
+  """16 hex digits: the head of the SHA-256 of the normalised text."""
+  # A lone surrogate is legal in JSON; it must not stop a run.
+  data = normalise(text).encode('utf-8', 'surrogatepass')
+  return hashlib.sha256(data).hexdigest()[:16]
+
+
+def split_of(identity: str) -> str:
+  """Split of a problem id; readable off any evidence row."""
+  bucket = int(identity, 16) % 100
+  for split, share in SHARES.items():
+    if bucket < share:
+      return split
+    bucket -= share
+  raise AssertionError(f'{SHARES=} do not add up to 100')
+
+
+def check(split: str) -> str:
+  """Returns the split.
+
+  Raises:
+    ValueError: If it is not one of SHARES.
+  """
+  if split not in SHARES:
+    raise ValueError(f'{split=} is not one of {tuple(SHARES)}')
+  return split

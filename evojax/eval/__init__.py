@@ -1,0 +1,1 @@
+"""Evaluation: scores, their uncertainty, and where a gain comes from."""

@@ -1,0 +1,229 @@
+"""What training gained: numbers for a file, tables for a reader."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import numpy as np
+from rich import console as console_lib
+from rich import markup
+from rich import table as table_lib
+
+from evojax.eval import evaluate
+from evojax.eval import modes as modes_lib
+from evojax.eval import statistics
+
+
+def _side(result: evaluate.EvalResult) -> dict[str, Any]:
+  return {
+      'step': result.step,
+      'policy_version': result.policy_version,
+      **dataclasses.asdict(result.avg_at_k),
+      'pass_at_k': {str(k): value for k, value in result.pass_at_k.items()},
+      'n_tokens': result.n_tokens,
+      'truncated': result.truncated,
+      'seconds': result.seconds,
+  }
+
+
+def report_gain(
+    before: evaluate.EvalResult, after: evaluate.EvalResult
+) -> dict[str, Any]:
+  """Gain of one policy over another on the same problems.
+
+  Args:
+    before: Of the base policy.
+    after: Of the trained policy, evaluated with equal arguments.
+
+  Returns:
+    JSON values: split, seed, problems, samples; before and after (value,
+    standard_error, low, high of Avg@k, pass_at_k, ...); gain, likewise, paired;
+    families; and, if the domain classifies completions, modes, mode_shift,
+    within_mode and oracle, else None there. Shares, accuracies and gains are
+    fractions of 1.
+
+  Raises:
+    ValueError: If the problems differ.
+  """
+  if before.problem_ids != after.problem_ids:
+    raise ValueError(
+        'a gain is paired by problem, but the two evaluations have other'
+        f' problems: split={before.split!r} seed={before.seed}'
+        f' problems={len(before.problem_ids)} and split={after.split!r}'
+        f' seed={after.seed} problems={len(after.problem_ids)}. Evaluate both'
+        ' with the same arguments'
+    )
+  gain = statistics.paired_gain(
+      before.outcomes, after.outcomes, rng=np.random.default_rng(0)
+  )
+  report = {
+      'split': before.split,
+      'seed': before.seed,
+      'problems': len(before.problem_ids),
+      'samples': before.outcomes.shape[1],
+      'before': _side(before),
+      'after': _side(after),
+      'gain': dataclasses.asdict(gain),
+      'mode_shift': None,
+      'within_mode': None,
+      'oracle': None,
+      'modes': None,
+      'families': _families(before, after),
+  }
+  if before.modes is not None:
+    split = _decompose(before, after, slice(None))
+    oracle = modes_lib.oracle(before.modes, before.outcomes, before.mode_codes)
+    report |= {
+        'mode_shift': split.shift,
+        'within_mode': split.within,
+        'oracle': oracle and dataclasses.asdict(oracle),
+        'modes': [dataclasses.asdict(mode) for mode in split.modes],
+    }
+  return report
+
+
+def _decompose(
+    before: evaluate.EvalResult, after: evaluate.EvalResult, rows: Any
+) -> modes_lib.Decomposition:
+  """Decomposition of some of the problems."""
+  return modes_lib.decompose(
+      before.modes[rows],
+      before.outcomes[rows],
+      after.modes[rows],
+      after.outcomes[rows],
+      before.mode_codes,
+  )
+
+
+def _families(
+    before: evaluate.EvalResult, after: evaluate.EvalResult
+) -> list[dict[str, Any]]:
+  """One entry per family, by name."""
+  entries = []
+  for family in sorted(set(before.families)):
+    rows = np.array([f == family for f in before.families])
+    old = float(before.outcomes[rows].mean())
+    new = float(after.outcomes[rows].mean())
+    entry = {
+        'family': family,
+        'problems': int(rows.sum()),
+        'before': old,
+        'after': new,
+        'gain': new - old,
+        'mode_shift': None,
+        'within_mode': None,
+    }
+    if before.modes is not None:
+      split = _decompose(before, after, rows)
+      entry |= {'mode_shift': split.shift, 'within_mode': split.within}
+    entries.append(entry)
+  return entries
+
+
+def percent(value: float | None) -> str:
+  """0.413 -> '41.3 %'."""
+  return '-' if value is None else f'{value:.1%}'.replace('%', ' %')
+
+
+def change(before: float | None, after: float | None) -> str:
+  """'41.3 % → 78.0 %'."""
+  return f'{percent(before)} → {percent(after)}'
+
+
+def points(value: float | None) -> str:
+  """0.125 -> '+12.5', in percentage points."""
+  return '-' if value is None else f'{100 * value:+.1f}'
+
+
+def interval(estimate: Mapping[str, float], signed: bool = False) -> str:
+  """'[36.1, 47.2]', in percent, or in points with their sign."""
+  form = '{:+.1f}' if signed else '{:.1f}'
+  low, high = (form.format(100 * estimate[k]) for k in ('low', 'high'))
+  return f'[{low}, {high}]'
+
+
+def make_table(*headings: str) -> table_lib.Table:
+  """A table with its first column on the left and numbers on the right."""
+  table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+  table.add_column(headings[0], overflow='fold')
+  for heading in headings[1:]:
+    table.add_column(heading, justify='right', no_wrap=True)
+  return table
+
+
+def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
+  """Prints what `report_gain` returned.
+
+  Args:
+    report: From `report_gain`, or read back from JSON.
+    console: Where to print.
+  """
+  before, after, samples = report['before'], report['after'], report['samples']
+  console.print(
+      f'{report["split"]}: {report["problems"]:,} problems x {samples} samples,'
+      f' seed {report["seed"]}; intervals at {statistics.LEVEL:.0%}'
+  )
+  table = make_table(
+      'policy',
+      'step',
+      f'Avg@{samples}',
+      'interval',
+      f'pass@{samples}',
+      'tokens',
+      'truncated',
+  )
+  for name, side in (('base', before), ('trained', after)):
+    table.add_row(
+        name,
+        str(side['step']),
+        percent(side['value']),
+        interval(side),
+        percent(side['pass_at_k'][str(samples)]),
+        f'{side["n_tokens"]:.1f}',
+        percent(side['truncated']),
+    )
+  gain = report['gain']
+  table.add_row('gain', '', points(gain['value']), interval(gain, signed=True))
+  console.print(table)
+  if report['modes'] is not None:
+    _print_modes(report, console)
+  table = make_table('family', 'problems', 'solved', 'gain', 'shift', 'within')
+  for family in report['families']:
+    table.add_row(
+        markup.escape(family['family']),
+        f'{family["problems"]:,}',
+        change(family['before'], family['after']),
+        points(family['gain']),
+        points(family['mode_shift']),
+        points(family['within_mode']),
+    )
+  console.print(table)
+
+
+def _print_modes(
+    report: Mapping[str, Any], console: console_lib.Console
+) -> None:
+  """Decomposition, oracle and one row per mode."""
+  console.print(
+      f'gain = mode shift {points(report["mode_shift"])}'
+      f' + within a mode {points(report["within_mode"])} points'
+  )
+  oracle = report['oracle']
+  console.print(
+      'oracle: the base policy in its best single mode,'
+      f' {oracle["mode"]}, scores {percent(oracle["accuracy"])}'
+      f' ({oracle["rollouts"]:,} completions)'
+      if oracle
+      else 'oracle: no mode of the base policy has at least'
+      f' {modes_lib.MIN_ROLLOUTS} completions'
+  )
+  table = make_table('mode', 'share', 'solved', 'shift', 'within')
+  for mode in report['modes']:
+    table.add_row(
+        markup.escape(mode['name']),
+        change(mode['share_before'], mode['share_after']),
+        change(mode['accuracy_before'], mode['accuracy_after']),
+        points(mode['shift']),
+        points(mode['within']),
+    )
+  console.print(table)

@@ -1,0 +1,108 @@
+"""From problems to graded completions: what training and evaluation share.
+
+B = P * G completions are in group-major order throughout.
+"""
+
+from collections.abc import Sequence
+import re
+import time
+
+import numpy as np
+
+from evojax import types
+from evojax.models import tokenizer as tokenizer_lib
+
+_ID = re.compile('[0-9a-f]{16}')
+
+
+def render(
+    tokenizer: tokenizer_lib.Tokenizer,
+    problems: Sequence[types.Problem],
+    max_prompt_tokens: int,
+) -> list[tuple[int, ...]]:
+  """Prompt tokens of each problem.
+
+  Args:
+    tokenizer: Renders the messages with its chat template.
+    problems: P problems.
+    max_prompt_tokens: Lp.
+
+  Raises:
+    ValueError: If a prompt has more than `max_prompt_tokens` tokens.
+  """
+  prompts = [tuple(tokenizer.render(p.messages)) for p in problems]
+  longest = max(map(len, prompts), default=0)
+  for problem, prompt in zip(problems, prompts, strict=True):
+    if len(prompt) > max_prompt_tokens:
+      raise ValueError(
+          f'the prompt of problem {problem.problem_id} (family'
+          f' {problem.family!r}) has {len(prompt)} tokens, more than'
+          f' data.max_prompt_tokens={max_prompt_tokens}. The longest of these'
+          f' {len(problems)} has {longest}: set'
+          f' --config.data.max_prompt_tokens={longest} or more, or leave the'
+          ' family out of domain.kwargs'
+      )
+  return prompts
+
+
+def requests(
+    problems: Sequence[types.Problem],
+    prompts: Sequence[tuple[int, ...]],
+    params: types.SamplingParams,
+    *,
+    group_size: int,
+    seed: int,
+) -> list[types.Request]:
+  """B requests: `group_size` samples of each problem.
+
+  Args:
+    problems: P problems.
+    prompts: P rendered prompts.
+    params: How to sample.
+    group_size: G.
+    seed: Of the sampler. Requests with the same seed, problem and sample draw
+      the same random numbers.
+
+  Raises:
+    ValueError: If a problem_id is not 16 hex digits.
+  """
+  return [
+      types.Request(
+          prompt_tokens=prompt,
+          seed=seed,
+          problem_key=_key(problem),
+          sample=sample,
+          params=params,
+      )
+      for problem, prompt in zip(problems, prompts, strict=True)
+      for sample in range(group_size)
+  ]
+
+
+def _key(problem: types.Problem) -> int:
+  """uint32 that names the problem to the sampler."""
+  if not _ID.fullmatch(problem.problem_id):
+    raise ValueError(
+        f'problem_id={problem.problem_id!r} of family {problem.family!r} is not'
+        ' 16 hex digits; take the head of a hash of the problem text'
+    )
+  return int(problem.problem_id[:8], 16)
+
+
+def grade(
+    domain: types.Domain,
+    problems: Sequence[types.Problem],
+    completions: Sequence[types.Completion],
+) -> tuple[list[types.Grade], np.ndarray]:
+  """Grades B completions of P problems.
+
+  Returns:
+    B grades, and the wall time of each in seconds, float32 [B].
+  """
+  group_size = len(completions) // max(len(problems), 1)
+  grades = []
+  marks = [time.perf_counter()]
+  for b, completion in enumerate(completions):
+    grades.append(domain.grade(problems[b // group_size], completion))
+    marks.append(time.perf_counter())
+  return grades, np.diff(marks).astype(np.float32)

@@ -1,0 +1,58 @@
+"""Scores of P problems with k sampled completions each."""
+
+from jaxtyping import Bool
+import numpy as np
+
+
+def _check(outcomes: np.ndarray) -> None:
+  if outcomes.ndim != 2 or outcomes.dtype != bool or not outcomes.size:
+    raise ValueError(
+        f'outcomes of shape {outcomes.shape}, dtype {outcomes.dtype}; need bool'
+        ' [P, k] with at least one problem and one sample'
+    )
+
+
+def avg_at_k(outcomes: Bool[np.ndarray, 'P k']) -> float:
+  """Mean share of right completions, Avg@k = mean_p mean_k outcome.
+
+  Args:
+    outcomes: bool [P, k].
+
+  Returns:
+    0..1.
+
+  Raises:
+    ValueError: If the array is empty or not bool [P, k].
+  """
+  _check(outcomes)
+  return float(outcomes.mean())
+
+
+def pass_at_k(outcomes: Bool[np.ndarray, 'P n'], k: int) -> float:
+  """Probability that at least one of k completions is right.
+
+  With n samples of which c_p are right, the unbiased estimate is
+  mean_p [1 - C(n - c_p, k) / C(n, k)] (Chen et al. 2021, arXiv:2107.03374,
+  eq. 1): the share of the k-subsets of the samples that hold a right one.
+
+  Args:
+    outcomes: bool [P, n].
+    k: 1..n; pass@1 is Avg@n.
+
+  Returns:
+    0..1.
+
+  Raises:
+    ValueError: If k is outside 1..n, or the array is not bool [P, n].
+  """
+  _check(outcomes)
+  n = outcomes.shape[1]
+  if not 1 <= k <= n:
+    raise ValueError(
+        f'pass@{k} cannot be estimated from {n} samples per problem; raise'
+        ' eval.samples'
+    )
+  # C(n - c, k) / C(n, k) = prod_{i = n - c + 1 .. n} (1 - k / i), for c = 0..n:
+  # factorials overflow from n ~ 170. Past i = k the product stays 0.
+  none_right = np.cumprod(np.r_[1, 1 - k / np.arange(n, 0, -1)])
+  return float(1 - none_right[outcomes.sum(axis=1)].mean())

@@ -1,0 +1,138 @@
+"""One recipe under several seeds: a table of finished runs.
+
+python -m evojax.eval.seeds WORKDIR WORKDIR ...
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+from rich import console as console_lib
+from rich import markup
+
+from evojax.eval import report as report_lib
+from evojax.eval import sealed
+from evojax.eval import statistics
+from evojax.evidence import store
+
+
+def _read(
+    workdir: str | os.PathLike[str],
+) -> tuple[dict[str, Any], list[str], np.ndarray]:
+  """Sealed result, ids of the P problems, scores [2, P]: base and trained."""
+  result = sealed.read(workdir)
+  if result is None:
+    raise ValueError(
+        f'{workdir} has no {sealed.path_of(workdir).name}: its run did not end,'
+        ' or had --config.eval.sealed=False'
+    )
+  sides = []
+  for side in ('before', 'after'):
+    rows = store.read(
+        workdir,
+        sealed.SPLIT,
+        [result[side]['step']],
+        ['problem_id', 'group', 'outcome'],
+    ).groupby('group')
+    sides.append(rows['outcome'].mean().to_numpy(np.float64))
+    ids = rows['problem_id'].first().tolist()
+  return result, ids, np.stack(sides)
+
+
+def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+  """Sealed scores over training seeds.
+
+  Args:
+    workdirs: S >= 2 finished runs of one recipe, one per seed, with equal
+      numbers of sealed problems and samples.
+
+  Returns:
+    JSON values: problems, samples, same_problems; runs, one entry per workdir;
+    before, after and gain over all seeds (`statistics.over_seeds`).
+
+  Raises:
+    ValueError: If there are fewer than 2 runs, one has no sealed result, or
+      their sizes differ.
+  """
+  if len(workdirs) < 2:
+    raise ValueError(f'{len(workdirs)} workdirs; a spread over seeds needs 2')
+  results, ids, scores = zip(*map(_read, workdirs), strict=True)
+  sizes = {(result['problems'], result['samples']) for result in results}
+  if len(sizes) > 1:
+    raise ValueError(
+        'runs with other numbers of sealed problems and samples cannot be one'
+        f' table: {sorted(sizes)}'
+    )
+  ((problems, samples),) = sizes
+  stacked = np.stack(scores)  # [S, 2, P]
+  same_problems = all(other == ids[0] for other in ids)
+
+  def over(values):
+    return dataclasses.asdict(
+        statistics.over_seeds(
+            values, same_problems=same_problems, rng=np.random.default_rng(0)
+        )
+    )
+
+  return {
+      'problems': problems,
+      'samples': samples,
+      'same_problems': same_problems,
+      'runs': [
+          {
+              'run': pathlib.Path(workdir).name,
+              'step': result['after']['step'],
+              'before': result['before']['value'],
+              'after': result['after']['value'],
+              'gain': result['gain'],
+          }
+          for workdir, result in zip(workdirs, results, strict=True)
+      ],
+      'before': over(stacked[:, 0]),
+      'after': over(stacked[:, 1]),
+      'gain': over(stacked[:, 1] - stacked[:, 0]),
+  }
+
+
+def print_summary(
+    summary: Mapping[str, Any], console: console_lib.Console
+) -> None:
+  """Prints what `summarise` returned."""
+  which = 'the same' if summary['same_problems'] else 'other'
+  console.print(
+      f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'
+      f' samples, {which} problems for every seed; intervals at'
+      f' {statistics.LEVEL:.0%}'
+  )
+  table = report_lib.make_table(
+      'run', 'step', 'base', 'trained', 'gain', 'interval'
+  )
+  for run in summary['runs']:
+    table.add_row(
+        markup.escape(run['run']),
+        str(run['step']),
+        report_lib.percent(run['before']),
+        report_lib.percent(run['after']),
+        report_lib.points(run['gain']['value']),
+        report_lib.interval(run['gain'], signed=True),
+    )
+  console.print(table)
+  for name, key in (('base', 'before'), ('trained', 'after')):
+    side = summary[key]
+    console.print(
+        f'{name} {report_lib.percent(side["value"])}'
+        f' {report_lib.interval(side)}'
+    )
+  gain = summary['gain']
+  console.print(
+      f'gain {report_lib.points(gain["value"])} points'
+      f' {report_lib.interval(gain, signed=True)}, over seeds and problems'
+  )
+
+
+if __name__ == '__main__':
+  print_summary(summarise(sys.argv[1:]), console_lib.Console(highlight=False))

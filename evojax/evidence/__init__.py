@@ -1,0 +1,1 @@
+"""The record of every rollout: its schema, its store and its views."""

@@ -1,0 +1,483 @@
+"""The one declaration of every evidence column.
+
+A row is one rollout. Each column says its name, dtype, shape, unit, meaning,
+nullability, code table, the stage that fills it and who may read it; the
+Parquet schema, the validation of rows, the access rules of views and
+`COLUMNS.md` all follow from here.
+
+`COLUMNS.md` is written by `python -m evojax.evidence.schema`.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+import re
+
+import pyarrow as pa
+
+# In the order in which they are filled.
+STAGES = ('identity', 'sample', 'grade', 'reward', 'update')
+READERS = ('reward', 'filter', 'diagnostic', 'report')
+DTYPES = ('bool', 'int32', 'int64', 'float32', 'float64', 'string')
+SHAPES = {
+    '': 'one value',
+    'A': 'one value per action (tool call)',
+    'Lp': 'one value per prompt token',
+    'Lc': 'one value per sampled token',
+}
+PART_PREFIX = 'part_'
+# Attributes of a view: see views.View.
+RESERVED = ('codes', 'columns', 'from_rows', 'max_tokens', 'valid')
+
+_OBSERVERS = ('diagnostic', 'report')
+_NAME = re.compile(r'[a-z][a-z0-9_]*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """One evidence column.
+
+  Raises:
+    ValueError: If a field has a value outside its table, or a column that is
+      not filled by the stages sample and grade is opened to rewards or filters.
+  """
+
+  name: str  # Lower case; reward parts are 'part_<name>'.
+  dtype: str  # One of DTYPES, of a single value.
+  shape: str = ''  # Key of SHAPES; other than '' is a list.
+  unit: str = ''
+  doc: str = ''
+  nullable: bool = False
+  # Name -> code, for integer columns that hold codes.
+  codes: Mapping[str, int] | None = dataclasses.field(default=None, hash=False)
+  stage: str = 'grade'  # One of STAGES.
+  # Subset of READERS. By default everyone for what was sampled and graded,
+  # diagnostics and reports for the rest.
+  readers: tuple[str, ...] | None = None
+
+  def __post_init__(self):
+    for field, value, allowed in (
+        ('dtype', self.dtype, DTYPES),
+        ('shape', self.shape, tuple(SHAPES)),
+        ('stage', self.stage, STAGES),
+    ):
+      if value not in allowed:
+        raise ValueError(
+            f'column {self.name!r}: {field}={value!r} is not one of {allowed}'
+        )
+    if not _NAME.fullmatch(self.name):
+      raise ValueError(
+          f'column {self.name!r}: a name is lower case letters, digits and'
+          ' underscores'
+      )
+    if self.name in RESERVED:
+      raise ValueError(
+          f'column {self.name!r}: the names {RESERVED} are taken by views'
+      )
+    open_stage = self.stage in ('sample', 'grade')
+    if self.readers is None:
+      readers = READERS if open_stage else _OBSERVERS
+      object.__setattr__(self, 'readers', readers)
+    unknown = set(self.readers) - set(READERS)
+    if unknown:
+      raise ValueError(
+          f'column {self.name!r}: readers {sorted(unknown)} are not in'
+          f' {READERS}'
+      )
+    if not open_stage and set(self.readers) - set(_OBSERVERS):
+      raise ValueError(
+          f'column {self.name!r}: stage={self.stage!r} is not open to rewards'
+          ' and filters; they read what was sampled and graded'
+      )
+    if self.codes is not None:
+      if self.dtype not in ('int32', 'int64'):
+        raise ValueError(
+            f'column {self.name!r}: codes need an integer dtype, not'
+            f' {self.dtype!r}'
+        )
+      if len(set(self.codes.values())) != len(self.codes):
+        raise ValueError(
+            f'column {self.name!r}: two names share a code: {dict(self.codes)}'
+        )
+
+
+FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2}
+
+
+CORE = (
+    Column(
+        'problem_id',
+        'string',
+        doc='Hash of the normalised problem text, 16 hex digits.',
+        stage='identity',
+    ),
+    Column(
+        'family',
+        'string',
+        doc='Generator or data-set tag of the problem.',
+        stage='identity',
+    ),
+    Column(
+        'group',
+        'int32',
+        doc='Index of the prompt within the step, 0..P-1.',
+        stage='identity',
+    ),
+    Column(
+        'sample',
+        'int32',
+        doc='Index of the completion within its group, 0..G-1.',
+        stage='identity',
+    ),
+    Column(
+        'version',
+        'string',
+        doc="Training-harness version; 'seed' before any evolution.",
+        stage='identity',
+    ),
+    Column(
+        'policy_version',
+        'int32',
+        unit='updates',
+        doc='Optimizer updates behind the weights that sampled this row.',
+        stage='identity',
+    ),
+    Column(
+        'step',
+        'int32',
+        doc='Training step that wrote the row.',
+        stage='identity',
+    ),
+    Column(
+        'split',
+        'string',
+        doc='train, dev or sealed.',
+        stage='identity',
+    ),
+    Column(
+        'seed',
+        'int64',
+        doc='Seed of the sampler for this row.',
+        stage='identity',
+    ),
+    Column(
+        'n_tokens',
+        'int32',
+        unit='tokens',
+        doc='Sampled tokens, a final end-of-sequence token included.',
+        stage='sample',
+    ),
+    Column(
+        'n_turns',
+        'int32',
+        unit='turns',
+        doc='Assistant turns of the episode; 1 without tools.',
+        stage='sample',
+    ),
+    Column(
+        'truncated',
+        'bool',
+        doc='The sampling limit cut the completion.',
+        stage='sample',
+    ),
+    Column(
+        'finish_reason',
+        'int32',
+        doc='Why sampling ended.',
+        codes=FINISH_REASON,
+        stage='sample',
+    ),
+    Column(
+        'mean_logprob',
+        'float32',
+        unit='nats/token',
+        doc='Mean sampler log-prob of the sampled tokens, 0 if there are none.',
+        stage='sample',
+    ),
+    Column(
+        'actions',
+        'int32',
+        shape='A',
+        doc="Tool of each call, a code of the domain's.",
+        stage='sample',
+    ),
+    Column(
+        'arguments',
+        'int32',
+        shape='A',
+        doc="Class of each call's arguments, a code of the domain's.",
+        stage='sample',
+    ),
+    Column(
+        'action_ok',
+        'bool',
+        shape='A',
+        doc='The call was well formed and did not fail.',
+        stage='sample',
+    ),
+    Column(
+        'outcome',
+        'bool',
+        doc='Solved. Owned by the evaluator; no harness can write it.',
+    ),
+    Column(
+        'partial',
+        'float32',
+        unit='0..1',
+        doc='Partial credit; equals outcome where a domain has none.',
+    ),
+    Column(
+        'grade_status',
+        'int32',
+        doc="How grading went; the table is the domain's.",
+    ),
+    Column(
+        'grade_seconds',
+        'float32',
+        unit='s',
+        doc='Wall time of grading the row.',
+        # Time differs between runs: a reward that read it could not be
+        # replayed, and would pay for a slow machine.
+        readers=_OBSERVERS,
+    ),
+    Column(
+        'reward',
+        'float32',
+        doc='Weighted sum of the parts: the value that trained the policy.',
+        nullable=True,
+        stage='reward',
+    ),
+    Column(
+        'advantage',
+        'float32',
+        doc='Group-relative advantage; null in evaluations.',
+        nullable=True,
+        stage='reward',
+    ),
+    Column(
+        'kept',
+        'bool',
+        doc='The row entered the update; null in evaluations.',
+        nullable=True,
+        stage='reward',
+    ),
+    Column(
+        'sampler_trainer_logprob_gap',
+        'float32',
+        unit='nats/token',
+        doc=(
+            'Mean |old_logprobs - sampler_logprobs| over the sampled tokens;'
+            ' null until the update, and where the row did not enter it.'
+        ),
+        nullable=True,
+        stage='update',
+    ),
+    # Tokens and text hold the problem itself: a reward that read them could
+    # learn single problems by heart, so they are for looking at.
+    Column(
+        'prompt_tokens',
+        'int32',
+        shape='Lp',
+        doc='Token ids of the rendered prompt.',
+        stage='sample',
+        readers=_OBSERVERS,
+    ),
+    Column(
+        'tokens',
+        'int32',
+        shape='Lc',
+        doc='Sampled token ids, a final end-of-sequence token included.',
+        stage='sample',
+        readers=_OBSERVERS,
+    ),
+    Column(
+        'sampler_logprobs',
+        'float32',
+        shape='Lc',
+        unit='nats',
+        doc='Log-prob of each sampled token under softmax(logits / T).',
+        stage='sample',
+        readers=_OBSERVERS,
+    ),
+    Column(
+        'prompt',
+        'string',
+        doc='Text of the last user message.',
+        stage='sample',
+        readers=_OBSERVERS,
+    ),
+    Column(
+        'completion',
+        'string',
+        doc='Sampled text without special tokens.',
+        stage='sample',
+        readers=_OBSERVERS,
+    ),
+)
+
+
+def with_codes(name: str, codes: Mapping[str, int]) -> Column:
+  """A core column whose codes are a domain's, with the domain's code table.
+
+  Args:
+    name: 'grade_status', 'actions' or 'arguments'.
+    codes: Name -> code.
+  """
+  column = next(column for column in CORE if column.name == name)
+  return dataclasses.replace(column, codes=codes)
+
+
+def part(name: str) -> Column:
+  """The column of one reward part, before its weight."""
+  return Column(
+      PART_PREFIX + name,
+      'float32',
+      doc=f'Reward part {name!r} before its weight.',
+      nullable=True,
+      stage='reward',
+  )
+
+
+def declare(
+    domain_columns: Sequence[Column] = (), parts: Sequence[str] = ()
+) -> tuple[Column, ...]:
+  """The columns of a run: the core, the domain's own, the reward parts.
+
+  Args:
+    domain_columns: A domain's columns; those of the core whose codes are the
+      domain's come from `with_codes`.
+    parts: Names of the reward parts.
+
+  Raises:
+    ValueError: If a name is declared twice or a domain column is filled by
+      another stage than sample or grade.
+  """
+  columns = {column.name: column for column in CORE}
+  for column in (*domain_columns, *map(part, parts)):
+    declared = columns.get(column.name)
+    if declared and (
+        column.codes is None
+        or declared != dataclasses.replace(column, codes=None)
+    ):
+      raise ValueError(f'column {column.name!r} is declared twice')
+    columns[column.name] = column
+  for column in domain_columns:
+    if column.name.startswith(PART_PREFIX):
+      raise ValueError(
+          f'column {column.name!r}: names that start with {PART_PREFIX!r} are'
+          ' for reward parts'
+      )
+    if column.stage not in ('sample', 'grade'):
+      raise ValueError(
+          f'column {column.name!r}: a domain fills the stages sample and'
+          f' grade, not {column.stage!r}'
+      )
+  return tuple(columns.values())
+
+
+def value_type(column: Column) -> pa.DataType:
+  """Arrow type of a single value of the column."""
+  return pa.bool_() if column.dtype == 'bool' else getattr(pa, column.dtype)()
+
+
+def arrow_type(column: Column) -> pa.DataType:
+  """Arrow type of a column: one value, or a list where it has a shape."""
+  value = value_type(column)
+  return pa.list_(pa.field('item', value, False)) if column.shape else value
+
+
+def to_arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+  """Arrow schema whose field metadata hold the whole declaration."""
+  return pa.schema(
+      [
+          pa.field(
+              column.name,
+              arrow_type(column),
+              nullable=column.nullable,
+              metadata={
+                  'dtype': column.dtype,
+                  'shape': column.shape,
+                  'unit': column.unit,
+                  'doc': column.doc,
+                  'codes': json.dumps(column.codes),
+                  'stage': column.stage,
+                  'readers': ','.join(column.readers),
+              },
+          )
+          for column in columns
+      ]
+  )
+
+
+def from_arrow_schema(schema: pa.Schema) -> tuple[Column, ...]:
+  """The declaration that a Parquet file was written with."""
+  columns = []
+  for field in schema:
+    text = {k.decode(): v.decode() for k, v in field.metadata.items()}
+    columns.append(
+        Column(
+            field.name,
+            text['dtype'],
+            shape=text['shape'],
+            unit=text['unit'],
+            doc=text['doc'],
+            nullable=field.nullable,
+            codes=json.loads(text['codes']),
+            stage=text['stage'],
+            readers=tuple(filter(None, text['readers'].split(','))),
+        )
+    )
+  return tuple(columns)
+
+
+def document(columns: Sequence[Column]) -> str:
+  """Markdown table of the columns, one row each."""
+  lines = [
+      '| column | type | unit | null | filled by | read by | meaning |',
+      '| --- | --- | --- | --- | --- | --- | --- |',
+  ]
+  for column in columns:
+    kind = f'{column.dtype}[{column.shape}]' if column.shape else column.dtype
+    doc = column.doc
+    if column.codes:
+      table = ', '.join(f'{code} {name}' for name, code in column.codes.items())
+      doc = f'{doc} Codes: {table}.'
+    everyone = column.readers == READERS
+    cells = (
+        f'`{column.name}`',
+        kind,
+        column.unit,
+        'yes' if column.nullable else '',
+        column.stage,
+        'everyone' if everyone else ', '.join(column.readers),
+        doc.replace('|', r'\|'),
+    )
+    lines.append('| ' + ' | '.join(cells) + ' |')
+  return '\n'.join(lines) + '\n'
+
+
+def core_document() -> str:
+  """Contents of `COLUMNS.md`."""
+  shapes = '\n'.join(
+      f'- `[{shape}]`: {meaning}' for shape, meaning in SHAPES.items() if shape
+  )
+  return f"""# Evidence columns
+
+One row per rollout, one Parquet file per training or evaluation step:
+`<workdir>/evidence/<split>/step_000012.parquet`. Read them with
+`pandas.read_parquet`. A domain adds columns of its own, a run adds one
+`part_<name>` (float32, before its weight) per reward part; every file carries
+this declaration in the metadata of its fields.
+
+Written by `python -m evojax.evidence.schema`; edit the declaration there.
+
+{document(CORE)}
+Lists:
+
+{shapes}
+"""
+
+
+if __name__ == '__main__':
+  pathlib.Path(__file__).with_name('COLUMNS.md').write_text(core_document())

@@ -1,0 +1,413 @@
+"""Evidence on disk: one Parquet file per split and step.
+
+    <workdir>/evidence/<split>/step_000012.parquet
+
+A file is complete or absent, and writing a step again replaces it: a step that
+is executed again after a kill leaves no duplicate rows. pandas reads the files
+without evojax.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from evojax import workdir as workdir_lib
+from evojax.evidence import schema
+
+# One value per row; a list column has one list or array per row.
+Values = Sequence[Any] | np.ndarray
+
+_FILE = re.compile(r'step_(\d{6,})\.parquet')
+_KINDS = {'bool': 'b', 'int32': 'iu', 'int64': 'iu'}
+
+
+class EvidenceError(ValueError):
+  """Rows do not match their declaration, or a file cannot be read."""
+
+
+def path_of(
+    workdir: str | os.PathLike[str], split: str, step: int
+) -> pathlib.Path:
+  """File of one step of one split."""
+  return pathlib.Path(workdir, 'evidence', split, f'step_{step:06d}.parquet')
+
+
+def list_steps(workdir: str | os.PathLike[str], split: str) -> list[int]:
+  """Steps of the split that are on disk, ascending."""
+  folder = pathlib.Path(workdir, 'evidence', split)
+  names = os.listdir(folder) if folder.is_dir() else ()
+  return sorted(int(m[1]) for name in names if (m := _FILE.fullmatch(name)))
+
+
+def splits(workdir: str | os.PathLike[str]) -> list[str]:
+  """Splits that have evidence on disk."""
+  folder = pathlib.Path(workdir, 'evidence')
+  names = sorted(os.listdir(folder)) if folder.is_dir() else ()
+  return [name for name in names if list_steps(workdir, name)]
+
+
+def _check_numbers(column: schema.Column, values: np.ndarray) -> np.ndarray:
+  """Values as the column's dtype; `values` has no nulls.
+
+  Raises:
+    EvidenceError: If a kind, a range, a NaN or a code does not fit.
+  """
+  dtype = np.dtype(column.dtype)
+  kinds = _KINDS.get(column.dtype, 'fiu')
+  # An empty list has no kind of its own.
+  if values.size and values.dtype.kind not in kinds:
+    raise EvidenceError(
+        f'has values of dtype {values.dtype}, e.g. {values[0]!r}; it is'
+        f' declared {column.dtype}'
+    )
+  if dtype.kind == 'i' and values.size:
+    low, high = values.min(), values.max()
+    limits = np.iinfo(dtype)
+    if low < limits.min or high > limits.max:
+      raise EvidenceError(f'has values {low}..{high} beyond {column.dtype}')
+  if dtype.kind == 'f' and np.isnan(values).any():
+    raise EvidenceError(
+        f'holds NaN (value {np.isnan(values).argmax()} of the column)'
+    )
+  if column.codes is not None:
+    known = np.isin(values, list(column.codes.values()))
+    if not known.all():
+      raise EvidenceError(
+          f'holds code {values[~known][0]}, which is not in its table'
+          f' {dict(column.codes)}'
+      )
+  return values.astype(dtype, copy=False)
+
+
+def _as_array(values: Any) -> np.ndarray:
+  """Any sequence of numbers as a NumPy array."""
+  try:
+    return np.asarray(values)
+  except ValueError as error:  # Rows of different lengths.
+    raise EvidenceError(
+        'is ragged but declared with one value per row'
+    ) from error
+
+
+def _primitive(
+    column: schema.Column, values: np.ndarray, null: np.ndarray | None = None
+) -> pa.Array:
+  """Arrow array of numbers.
+
+  Built from buffers: `pa.array` imports pandas, which costs a training process
+  a third of a second and its memory.
+  """
+  packed = values
+  if column.dtype == 'bool':
+    packed = np.packbits(values, bitorder='little')
+  mask = None
+  if null is not None and null.any():
+    mask = pa.py_buffer(np.packbits(~null, bitorder='little'))
+  return pa.Array.from_buffers(
+      schema.value_type(column),
+      len(values),
+      [mask, pa.py_buffer(np.ascontiguousarray(packed))],
+  )
+
+
+def _offsets(lengths: Sequence[int]) -> pa.Buffer:
+  """Where each row starts and ends in the flat values."""
+  offsets = np.zeros(len(lengths) + 1, np.int32)
+  np.cumsum(lengths, out=offsets[1:])
+  return pa.py_buffer(offsets)
+
+
+def _lists(column: schema.Column, values: Values) -> pa.Array:
+  """A list column from one array or list per row."""
+  rows = [np.asarray(row) for row in values]
+  for index, row in enumerate(rows):
+    if row.ndim != 1:
+      raise EvidenceError(
+          f'has a value of shape {row.shape} in row {index}; it is declared a'
+          f' list, [{column.shape}]'
+      )
+  filled = [row for row in rows if row.size]
+  flat = np.concatenate(filled) if filled else np.zeros(0, column.dtype)
+  return pa.Array.from_buffers(
+      schema.arrow_type(column),
+      len(rows),
+      [None, _offsets([row.size for row in rows])],
+      children=[_primitive(column, _check_numbers(column, flat))],
+  )
+
+
+def _strings(values: Values) -> pa.Array:
+  """A text column. A lone surrogate has no UTF-8 form and becomes '?'."""
+  for index, value in enumerate(values):
+    if not isinstance(value, str):
+      raise EvidenceError(
+          f'has {value!r} in row {index}; it is declared string'
+      )
+  rows = [value.encode(errors='replace') for value in values]
+  text = pa.py_buffer(b''.join(rows))
+  buffers = [None, _offsets([len(row) for row in rows]), text]
+  return pa.Array.from_buffers(pa.string(), len(rows), buffers)
+
+
+def _scalars(column: schema.Column, values: Values) -> pa.Array:
+  """A column of one number per row; None and NaN are null where allowed."""
+  null = np.zeros(len(values), bool)
+  if not isinstance(values, np.ndarray):
+    null = np.array([value is None for value in values], bool)
+    if null.any() and not column.nullable:
+      raise EvidenceError(
+          f'is not nullable, but row {null.argmax()} has no value'
+      )
+    if null.any():
+      zero = next((v for v in values if v is not None), False)
+      values = [zero if v is None else v for v in values]
+  array = _as_array(values)
+  if array.ndim != 1:
+    raise EvidenceError(
+        f'has shape {array.shape}; it is declared with one value per row'
+    )
+  if column.nullable and array.dtype.kind == 'f':
+    null |= np.isnan(array)
+    array = np.where(null, 0, array)
+  if null.all():
+    array = np.zeros(len(array), column.dtype)
+    return _primitive(column, array, null)
+  return _primitive(column, _check_numbers(column, array), null)
+
+
+def _to_arrow(column: schema.Column, values: Values) -> pa.Array:
+  """One column, validated.
+
+  Raises:
+    EvidenceError: Naming the column.
+  """
+  try:
+    if column.dtype == 'string':
+      return _strings(values)
+    if column.shape:
+      return _lists(column, values)
+    return _scalars(column, values)
+  except EvidenceError as error:
+    raise EvidenceError(f'evidence column {column.name!r} {error}') from None
+
+
+def to_table(
+    split: str,
+    step: int,
+    rows: Mapping[str, Values],
+    columns: Sequence[schema.Column],
+) -> pa.Table:
+  """Rows as an Arrow table that follows the declaration.
+
+  Args:
+    split: Fills the column `split`.
+    step: Fills the column `step`.
+    rows: One sequence per column, all of one length; a list column has one
+      array per row. Nullable columns may be left out.
+    columns: The declaration, see `schema.declare`.
+
+  Raises:
+    EvidenceError: If a column is missing, undeclared, of another length, or
+      does not follow its declaration.
+  """
+  declared = {column.name: column for column in columns}
+  unknown = sorted(set(rows) - set(declared))
+  missing = sorted(
+      name
+      for name, column in declared.items()
+      if name not in rows
+      and not column.nullable
+      and name not in ('split', 'step')
+  )
+  if unknown or missing:
+    raise EvidenceError(
+        f'evidence of {split} step {step}: {missing=} {unknown=}; a column is'
+        ' declared in evidence/schema.py or by the domain, and its stage fills'
+        ' it'
+    )
+  lengths = {name: len(values) for name, values in rows.items()}
+  count = lengths['problem_id']
+  uneven = {name: n for name, n in lengths.items() if n != count}
+  if uneven:
+    raise EvidenceError(
+        f'evidence of {split} step {step} has {count} rows, but these columns'
+        f' differ: {uneven}'
+    )
+  arrays = []
+  for name, column in declared.items():
+    if name in rows:
+      values = rows[name]
+    elif column.nullable:
+      values = [None] * count
+    else:
+      values = [{'split': split, 'step': step}[name]] * count
+    arrays.append(_to_arrow(column, values))
+  for name, value in (('split', split), ('step', step)):
+    others = set(np.asarray(rows.get(name, value)).ravel().tolist()) - {value}
+    if others:
+      raise EvidenceError(
+          f'evidence column {name!r} holds {sorted(others)} in the file of'
+          f' {split} step {step}'
+      )
+  if len(set(zip(rows['group'], rows['sample'], strict=True))) != count:
+    raise EvidenceError(
+        f'evidence of {split} step {step} has two rows with the same group and'
+        ' sample'
+    )
+  return pa.Table.from_arrays(arrays, schema=schema.to_arrow_schema(columns))
+
+
+def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
+  """Writes the table atomically; raises workdir.DiskError."""
+  sink = pa.BufferOutputStream()
+  # Dictionaries only help repeated text, which zstd packs as well.
+  parquet.write_table(table, sink, compression='zstd', use_dictionary=False)
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise workdir_lib.disk_error(path, sink.tell(), error) from error
+  workdir_lib.write_atomic(path, sink.getvalue())
+  return path
+
+
+def write_step(
+    workdir: str | os.PathLike[str],
+    split: str,
+    step: int,
+    rows: Mapping[str, Values],
+    columns: Sequence[schema.Column],
+) -> pathlib.Path:
+  """Validates and writes the rows of one step; an older file is replaced.
+
+  Args:
+    workdir: The run's directory.
+    split: 'train', 'dev' or 'sealed'.
+    step: >= 0.
+    rows: See `to_table`.
+    columns: The declaration, see `schema.declare`.
+
+  Raises:
+    EvidenceError: If the rows do not follow the declaration.
+    workdir.DiskError: If the disk is full; no torn file is left.
+  """
+  table = to_table(split, step, rows, columns)
+  return _write(path_of(workdir, split, step), table)
+
+
+def fill(
+    workdir: str | os.PathLike[str],
+    split: str,
+    step: int,
+    values: Mapping[str, Values],
+) -> pathlib.Path:
+  """Rewrites a step with the columns that a later stage knows.
+
+  Args:
+    workdir: The run's directory.
+    split: The split.
+    step: A step that was written.
+    values: Columns of the stages reward or update, in the order of the rows.
+
+  Raises:
+    EvidenceError: If a column is not of those stages or does not fit.
+    workdir.DiskError: If the disk is full; the older file stays.
+  """
+  path = path_of(workdir, split, step)
+  table = _read_table(path, None)
+  declared = {c.name: c for c in schema.from_arrow_schema(table.schema)}
+  for name, column_values in values.items():
+    column = declared.get(name)
+    if column is None or column.stage not in ('reward', 'update'):
+      raise EvidenceError(
+          f'evidence column {name!r} cannot be filled after the fact; what was'
+          ' sampled and graded is never changed'
+      )
+    if len(column_values) != table.num_rows:
+      raise EvidenceError(
+          f'evidence column {name!r} has {len(column_values)} values for'
+          f' {table.num_rows} rows of {path}'
+      )
+    index = table.schema.get_field_index(name)
+    array = _to_arrow(column, column_values)
+    table = table.set_column(index, table.schema.field(index), array)
+  return _write(path, table)
+
+
+def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
+  """One file.
+
+  Raises:
+    EvidenceError: If it is damaged or lacks a column.
+  """
+  try:
+    table = parquet.ParquetFile(path).read(columns)
+  except (pa.ArrowInvalid, OSError) as error:
+    if isinstance(error, FileNotFoundError):
+      raise
+    raise EvidenceError(
+        f'evidence file {path} is damaged ({error}); delete it, or restore it'
+        ' from a copy'
+    ) from error
+  return table
+
+
+def read(
+    workdir: str | os.PathLike[str],
+    split: str,
+    steps: Iterable[int] | None = None,
+    columns: Sequence[str] | None = None,
+) -> 'pandas.DataFrame':
+  """Rows of a split, in the order of step, then as written.
+
+  Args:
+    workdir: The run's directory.
+    split: The split.
+    steps: Steps to read; all by default.
+    columns: Columns to read; all by default. One that a file lacks, like a
+      reward part that came later, is null there.
+
+  Returns:
+    One row per rollout; empty if nothing was written. List columns hold NumPy
+    arrays.
+
+  Raises:
+    FileNotFoundError: If a step was not written.
+    EvidenceError: If a file is damaged, or no file has a wanted column.
+  """
+  import pandas  # Here: training writes evidence and needs none of it.
+
+  steps = list_steps(workdir, split) if steps is None else steps
+  wanted = None if columns is None else list(columns)
+  tables = [_read_table(path_of(workdir, split, s), wanted) for s in steps]
+  if not tables:
+    return pandas.DataFrame(columns=wanted)
+  table = pa.concat_tables(tables, promote_options='default')
+  absent = set(wanted or ()) - set(table.column_names)
+  if absent:
+    raise EvidenceError(
+        f'no evidence of {split} in {workdir} has the columns {sorted(absent)}'
+    )
+  return table.to_pandas()
+
+
+def discard_after(
+    workdir: str | os.PathLike[str], split: str, step: int
+) -> list[int]:
+  """Deletes the files of later steps; returns their steps.
+
+  For a run that resumes from the checkpoint of `step`: it executes the later
+  steps again, and until it does, no reader should count rows of a policy that
+  the run has gone back from.
+  """
+  later = [s for s in list_steps(workdir, split) if s > step]
+  for each in later:
+    path_of(workdir, split, each).unlink()
+  if later:
+    workdir_lib.sync_directory(path_of(workdir, split, 0).parent)
+  return later

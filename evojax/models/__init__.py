@@ -1,0 +1,1 @@
+"""Flax decoders behind pure functions over plain parameter dicts."""

@@ -1,0 +1,498 @@
+"""Decoders of the Qwen2, Qwen3 and Llama families.
+
+One Flax layer serves four uses. They differ only in how keys and values are
+found, so the layer takes that as a function (`attend`): over the whole
+sequence (`forward`), over a prompt that a group of completions shares
+(`forward_shared`), over a prompt whose keys are kept (`prefill`), and over a
+cache (`decode`). Everything exported is a pure function over plain dicts.
+
+Projections are stored fused, per key/value head, so that tensor parallelism
+splits them along K and F without moving data:
+
+  embed [V, D], layers: attn_norm [D], qkv [D, K, R + 2, H], qkv_bias
+  [K, R + 2, H], q_norm [H], k_norm [H], out [K, R, H, D], mlp_norm [D],
+  gate_up [D, 2, F], down [F, D]; final_norm [D], lm_head [V, D].
+
+Query head n is (k, r) with n = k * R + r; axis 2 of qkv holds R queries, the
+key and the value.
+"""
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+import numpy as np
+
+from evojax import sharding
+
+Params = dict[str, Any]
+# Keys and values of one layer: ([B, K, S, H], [B, K, S, H]).
+LayerCache = tuple[jax.Array, jax.Array]
+
+REMAT_POLICIES = {
+    'full': jax.checkpoint_policies.nothing_saveable,
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """Llama-3 frequency scaling (transformers `rope_type: llama3`)."""
+
+  factor: float
+  low_freq_factor: float
+  high_freq_factor: float
+  original_max_positions: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+  """Shape of a decoder (from config.json) and how it is computed."""
+
+  family: str  # qwen2 | qwen3 | llama.
+  vocab_size: int  # V
+  hidden_size: int  # D
+  intermediate_size: int  # F
+  num_layers: int
+  num_heads: int  # N
+  num_kv_heads: int  # K, divides N.
+  head_dim: int  # H
+  rope_theta: float = 10_000.0
+  rope_scaling: RopeScaling | None = None
+  rms_norm_eps: float = 1e-6
+  tie_embeddings: bool = True
+  qkv_bias: bool = False  # Qwen2.
+  qk_norm: bool = False  # Qwen3.
+  max_positions: int = 32_768
+  compute_dtype: str = 'float32'
+  remat: str = 'none'  # none | dots | full.
+  scan_layers: bool = False
+  lora_rank: int = 0
+  lora_alpha: float = 16.0
+
+  @property
+  def heads_per_kv(self) -> int:
+    """R, query heads per key/value head."""
+    return self.num_heads // self.num_kv_heads
+
+
+# Trailing axes of every parameter. LoRA pairs: a [in, r], b [r, out...].
+_AXES = {
+    'embed': ('vocab', 'embed'),
+    'lm_head': ('vocab', 'embed'),
+    'final_norm': (None,),
+    'attn_norm': (None,),
+    'mlp_norm': (None,),
+    'q_norm': (None,),
+    'k_norm': (None,),
+    'qkv': ('embed', 'kv_heads', None, None),
+    'qkv_bias': ('kv_heads', None, None),
+    'out': ('kv_heads', None, None, 'embed'),
+    'gate_up': ('embed', None, 'mlp'),
+    'down': ('mlp', 'embed'),
+    'qkv_lora_a': ('embed', None),
+    'qkv_lora_b': (None, 'kv_heads', None, None),
+    'out_lora_a': ('kv_heads', None, None, None),
+    'out_lora_b': (None, 'embed'),
+    'gate_up_lora_a': ('embed', None),
+    'gate_up_lora_b': (None, None, 'mlp'),
+    'down_lora_a': ('mlp', None),
+    'down_lora_b': (None, 'embed'),
+}
+
+
+def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
+  """RMSNorm; the statistics are float32 whatever x is."""
+  x32 = x.astype(jnp.float32)
+  x32 *= jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + eps)
+  return (x32 * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def _rope_frequencies(cfg: DecoderConfig) -> np.ndarray:
+  """float32 [H / 2], radians per position."""
+  freq = 1.0 / cfg.rope_theta ** (
+      np.arange(0, cfg.head_dim, 2, dtype=np.float32) / cfg.head_dim
+  )
+  s = cfg.rope_scaling
+  if s is None:
+    return freq.astype(np.float32)
+  wavelength = 2 * np.pi / freq
+  ratio = s.original_max_positions / wavelength
+  smooth = (ratio - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+  smooth = np.clip(smooth, 0, 1)  # 0: long waves, slowed; 1: short, unchanged.
+  return ((1 - smooth) * freq / s.factor + smooth * freq).astype(np.float32)
+
+
+def _rope_table(
+    cfg: DecoderConfig, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """(cos, sin), each [..., T, H / 2] for positions [..., T]."""
+  angles = positions[..., None].astype(jnp.float32) * _rope_frequencies(cfg)
+  return jnp.cos(angles), jnp.sin(angles)
+
+
+def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+  """Rotary embedding of x [..., H]; cos and sin broadcast to [..., H / 2]."""
+  first, second = jnp.split(x, 2, -1)
+  cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
+  return jnp.concatenate(
+      [first * cos - second * sin, second * cos + first * sin], -1
+  )
+
+
+class Layer(nn.Module):
+  """One pre-norm transformer layer over x [..., T, D]."""
+
+  cfg: DecoderConfig
+
+  @nn.compact
+  def __call__(
+      self,
+      x: jax.Array,
+      rope: tuple[jax.Array, jax.Array],
+      attend: Callable[..., tuple[jax.Array, Any]],
+  ) -> tuple[jax.Array, Any]:
+    """Returns x and what `attend` keeps.
+
+    Args:
+      x: [B, T, D], compute dtype.
+      rope: cos and sin, [B or 1, T, H / 2].
+      attend: (q [B, T, K, R, H], k [B, T, K, H], v [B, T, K, H]) ->
+        (values [B, T, K, R, H], anything).
+    """
+    cfg = self.cfg
+    d, f, h = cfg.hidden_size, cfg.intermediate_size, cfg.head_dim
+    k, r = cfg.num_kv_heads, cfg.heads_per_kv
+    qkv = self._project('qkv', self._norm('attn_norm', x, d), (d,), (k, r + 2, h))
+    if cfg.qkv_bias:
+      bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
+      qkv += bias.astype(x.dtype)
+    # [B, T, K, R + 2, H]
+    query, key, value = qkv[..., :r, :], qkv[..., r, :], qkv[..., r + 1, :]
+    if cfg.qk_norm:
+      query = self._norm('q_norm', query, h)
+      key = self._norm('k_norm', key, h)
+    cos, sin = (t[..., None, :] for t in rope)  # [B, T, 1, H / 2]
+    key = _rotate(key, cos, sin)
+    query = _rotate(query, cos[..., None, :], sin[..., None, :])
+    attended, kept = attend(query, key, value)
+    x = x + self._project('out', attended, (k, r, h), (d,))
+    x = sharding.constrain(x, 'batch', None, None)
+    hidden = self._norm('mlp_norm', x, d)
+    gate_up = self._project('gate_up', hidden, (d,), (2, f))  # [B, T, 2, F]
+    hidden = jax.nn.silu(gate_up[..., 0, :]) * gate_up[..., 1, :]
+    x = x + self._project('down', hidden, (f,), (d,))
+    return sharding.constrain(x, 'batch', None, None), kept
+
+  def _norm(self, name: str, x: jax.Array, width: int) -> jax.Array:
+    scale = self.param(name, nn.initializers.ones, (width,))
+    return _rms_norm(x, scale, self.cfg.rms_norm_eps)
+
+  def _project(
+      self, name: str, x: jax.Array, ins: tuple[int, ...], outs: tuple[int, ...]
+  ) -> jax.Array:
+    """x [..., *ins] @ weight [*ins, *outs], plus the LoRA pair if there is one."""
+    n, rank = len(ins), self.cfg.lora_rank
+    init = _fan_in(ins)
+    weight = self.param(name, init, (*ins, *outs)).astype(x.dtype)
+    y = jnp.tensordot(x, weight, n)
+    if rank:
+      a = self.param(f'{name}_lora_a', init, (*ins, rank)).astype(x.dtype)
+      b = self.param(
+          f'{name}_lora_b', nn.initializers.zeros, (rank, *outs)
+      ).astype(x.dtype)
+      y += jnp.tensordot(jnp.tensordot(x, a, n), b, 1) * (
+          self.cfg.lora_alpha / rank
+      )
+    return y
+
+
+def _fan_in(ins: tuple[int, ...]) -> Callable[..., jax.Array]:
+  return nn.initializers.normal(stddev=float(np.prod(ins)) ** -0.5)
+
+
+def init(cfg: DecoderConfig, key: jax.Array) -> Params:
+  """Random float32 parameters; wrap in `jax.eval_shape` for shapes alone."""
+  embed_key, head_key, *layer_keys = jax.random.split(key, cfg.num_layers + 2)
+  shape = (1, 1, cfg.num_kv_heads, cfg.heads_per_kv, cfg.head_dim)
+  x = jnp.zeros((1, 1, cfg.hidden_size))
+  rope = _rope_table(cfg, jnp.zeros((1, 1), jnp.int32))
+  attend = lambda q, k, v: (jnp.zeros(shape), None)
+  layers = [Layer(cfg).init(k, x, rope, attend)['params'] for k in layer_keys]
+  table = (cfg.vocab_size, cfg.hidden_size)
+  params = {
+      'embed': 0.02 * jax.random.normal(embed_key, table),
+      'layers': stack_layers(layers) if cfg.scan_layers else layers,
+      'final_norm': jnp.ones(cfg.hidden_size),
+  }
+  if not cfg.tie_embeddings:
+    params['lm_head'] = 0.02 * jax.random.normal(head_key, table)
+  return params
+
+
+def stack_layers(layers: list[Params]) -> Params:
+  """Per-layer dicts -> one dict with a leading layer axis (scan_layers)."""
+  return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+
+
+def logical_axes(cfg: DecoderConfig) -> Params:
+  """A tree like the parameters whose leaves name each axis."""
+  shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
+
+  def axes(path, leaf):
+    names = _AXES[path[-1].key]
+    return ('layers',) * (leaf.ndim - len(names)) + names
+
+  return jax.tree_util.tree_map_with_path(axes, shapes)
+
+
+def count_params(cfg: DecoderConfig) -> int:
+  """Number of parameters, without making them."""
+  shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
+  return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def unembedding(cfg: DecoderConfig, params: Params) -> Float[Array, 'V D']:
+  """The matrix that turns hidden states into logits."""
+  return params['embed'] if cfg.tie_embeddings else params['lm_head']
+
+
+def logits(
+    cfg: DecoderConfig, params: Params, hidden: Float[Array, '*B D']
+) -> Float[Array, '*B V']:
+  """float32 logits; for whole sequences see rl.logprobs, which chunks."""
+  table = unembedding(cfg, params).astype(hidden.dtype)
+  return (hidden @ table.T).astype(jnp.float32)
+
+
+def _embed(cfg: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
+  x = params['embed'].astype(cfg.compute_dtype)[tokens]
+  return sharding.constrain(x, 'batch', *(None,) * (x.ndim - 1))
+
+
+def _run_layers(
+    cfg: DecoderConfig,
+    params: Params,
+    x: jax.Array,
+    rope: tuple[jax.Array, jax.Array],
+    attend: Callable[..., tuple[jax.Array, Any]],
+    cache: Any = None,
+) -> tuple[jax.Array, Any]:
+  """Applies every layer; `attend` gets the layer's slice of `cache` first."""
+  layer = Layer(cfg)
+
+  def body(x, layer_params, layer_cache):
+    step = functools.partial(attend, layer_cache)
+    return layer.apply({'params': layer_params}, x, rope, step)
+
+  if cfg.remat != 'none':
+    body = jax.checkpoint(body, policy=REMAT_POLICIES[cfg.remat])
+  if cfg.scan_layers:
+    x, kept = jax.lax.scan(
+        lambda x, inputs: body(x, *inputs), x, (params['layers'], cache)
+    )
+  else:
+    kept = []
+    for i, layer_params in enumerate(params['layers']):
+      x, out = body(x, layer_params, None if cache is None else cache[i])
+      kept.append(out)
+  return _rms_norm(x, params['final_norm'], cfg.rms_norm_eps), kept
+
+
+def _masked_softmax(scores: jax.Array, mask: jax.Array, h: int) -> jax.Array:
+  """Softmax over the last axis in float32, of scores / sqrt(H)."""
+  scores = scores.astype(jnp.float32) * h**-0.5
+  # A finite floor: a row without a single key must not become NaN.
+  return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
+
+
+def _attend_causal(
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array
+) -> jax.Array:
+  """q [B,T,K,R,H], k and v [B,S,K,H], mask broadcast to [B,K,R,T,S]."""
+  scores = jnp.einsum('btkrh,bskh->bkrts', q, k)
+  probs = _masked_softmax(scores, mask, q.shape[-1]).astype(q.dtype)
+  return jnp.einsum('bkrts,bskh->btkrh', probs, v)
+
+
+def forward(
+    cfg: DecoderConfig,
+    params: Params,
+    tokens: Int[Array, 'B L'],
+    positions: Int[Array, 'B L'],
+    segment_ids: Int[Array, 'B L'],
+) -> Float[Array, 'B L D']:
+  """Hidden states after the final norm, for padded or packed rows.
+
+  A token attends to earlier tokens of its own segment (segment 0 is padding).
+  """
+  length = tokens.shape[1]
+  causal = jnp.tril(jnp.ones((length, length), bool))
+  same = segment_ids[:, :, None] == segment_ids[:, None, :]
+  mask = (causal & same)[:, None, None]  # [B, 1, 1, T, S]
+  attend = lambda _, q, k, v: (_attend_causal(q, k, v, mask), None)
+  x = _embed(cfg, params, tokens)
+  x, _ = _run_layers(cfg, params, x, _rope_table(cfg, positions), attend)
+  return x
+
+
+def forward_shared(
+    cfg: DecoderConfig,
+    params: Params,
+    prompts: Int[Array, 'P Lp'],
+    prompt_lengths: Int[Array, 'P'],
+    completions: Int[Array, 'P G Lc'],
+) -> Float[Array, 'P G Lc D']:
+  """Hidden states that predict each completion token; the prompt runs once.
+
+  Exact: the same numbers as G separate sequences, with P*(Lp + G*Lc) tokens
+  instead of P*G*(Lp + Lc). Padding is on the right of prompts and completions.
+
+  Args:
+    cfg: Shape of the decoder.
+    params: Its parameters.
+    prompts: int32, padded on the right.
+    prompt_lengths: int32, 1 <= length <= Lp.
+    completions: int32, padded on the right.
+
+  Returns:
+    hidden[p, g, t], which predicts completions[p, g, t].
+  """
+  p, lp = prompts.shape
+  _, g, lc = completions.shape
+  prompt_positions = jnp.broadcast_to(jnp.arange(lp), (p, lp))
+  positions = jnp.tile(jnp.arange(lc), g) + prompt_lengths[:, None]
+  # One row per group: the prompt, then its completions. [P, Lp + G * Lc]
+  tokens = jnp.concatenate([prompts, completions.reshape(p, g * lc)], 1)
+  # Looked up, since every position occurs in many rows. [P, T, H / 2]
+  positions = jnp.concatenate([prompt_positions, positions], 1)
+  table = _rope_table(cfg, jnp.arange(lp + lc))
+  rope = tuple(values[positions] for values in table)
+  prompt_mask = jnp.tril(jnp.ones((lp, lp), bool))
+  causal = jnp.tril(jnp.ones((lc, lc), bool))
+  # A completion sees the real tokens of its prompt. [P, 1, 1, 1, 1, Lp]
+  visible = jnp.arange(lp) < prompt_lengths[:, None]
+  visible = visible[:, None, None, None, None]
+
+  def attend(_, q, k, v):
+    prompt = _attend_causal(q[:, :lp], k[:, :lp], v[:, :lp], prompt_mask)
+    kp, vp = k[:, :lp], v[:, :lp]
+    qc = q[:, lp:].reshape(p, g, lc, *q.shape[2:])
+    kc, vc = (a[:, lp:].reshape(p, g, lc, *a.shape[2:]) for a in (k, v))
+    scores = jnp.concatenate(
+        [
+            jnp.where(visible, jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp), -1e30),
+            jnp.where(causal, jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc), -1e30),
+        ],
+        -1,
+    )
+    scores = scores.astype(jnp.float32) * cfg.head_dim**-0.5
+    probs = jax.nn.softmax(scores, -1).astype(q.dtype)
+    values = jnp.einsum('pgkrts,pskh->pgtkrh', probs[..., :lp], vp)
+    values += jnp.einsum('pgkrts,pgskh->pgtkrh', probs[..., lp:], vc)
+    values = values.reshape(p, g * lc, *q.shape[2:])
+    return jnp.concatenate([prompt, values], 1), None
+
+  x, _ = _run_layers(cfg, params, _embed(cfg, params, tokens), rope, attend)
+  last = jnp.take_along_axis(x, (prompt_lengths - 1)[:, None, None], 1)
+  last = jnp.broadcast_to(last[:, :, None], (p, 1, g, x.shape[-1]))
+  last = last.swapaxes(1, 2)  # [P, G, 1, D]
+  rest = x[:, lp:].reshape(p, g, lc, -1)[:, :, :-1]
+  return jnp.concatenate([last, rest], 2)
+
+
+def prefill(
+    cfg: DecoderConfig,
+    params: Params,
+    tokens: Int[Array, 'B Lp'],
+    lengths: Int[Array, 'B'],
+) -> tuple[Float[Array, 'B D'], list[LayerCache]]:
+  """Runs prompts and keeps their keys and values.
+
+  Args:
+    cfg: Shape of the decoder.
+    params: Its parameters.
+    tokens: int32, padded on the right.
+    lengths: int32, 1 <= length <= Lp.
+
+  Returns:
+    The hidden state of each prompt's last token, and per layer the keys and
+    values [B, K, Lp, H] (stacked on a leading axis when scan_layers is on).
+  """
+  length = tokens.shape[1]
+  mask = jnp.tril(jnp.ones((length, length), bool))
+
+  def attend(_, q, k, v):
+    kept = tuple(
+        sharding.constrain(a.swapaxes(1, 2), 'batch', 'kv_heads', None, None)
+        for a in (k, v)
+    )  # [B, K, Lp, H]
+    return _attend_causal(q, k, v, mask), kept
+
+  rope = _rope_table(cfg, jnp.arange(length)[None])
+  x, cache = _run_layers(cfg, params, _embed(cfg, params, tokens), rope, attend)
+  last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], 1)
+  return last[:, 0], cache
+
+
+def decode(
+    cfg: DecoderConfig,
+    params: Params,
+    tokens: Int[Array, 'B'],
+    positions: Int[Array, 'B'],
+    cache: Any,
+) -> tuple[Float[Array, 'B D'], Any]:
+  """One token per row against its cache, which is written in place.
+
+  Row b writes slot positions[b] and attends to slots <= positions[b]: slot
+  and position coincide, so a sample's arithmetic does not depend on when it
+  started or on its neighbours.
+
+  Args:
+    cfg: Shape of the decoder.
+    params: Its parameters.
+    tokens: int32, the token at `positions`.
+    positions: int32, < S.
+    cache: Per layer (keys, values), each [B, K, S, H].
+
+  Returns:
+    The hidden state that predicts the next token, and the cache.
+  """
+  slots = jax.tree.leaves(cache)[0].shape[-2]
+  mask = (jnp.arange(slots) <= positions[:, None])[:, None, None]  # [B,1,1,S]
+
+  @jax.vmap
+  def write(row, new, position):  # [K, S, H], [K, H], []
+    # Batched, this is a scatter that partitions along the batch.
+    return jax.lax.dynamic_update_slice(
+        row, new[:, None].astype(row.dtype), (0, position, 0)
+    )
+
+  def attend(layer_cache, q, k, v):
+    keys, values = layer_cache
+    keys, values = write(keys, k[:, 0], positions), write(values, v[:, 0], positions)
+    scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys.astype(q.dtype))
+    probs = _masked_softmax(scores, mask, cfg.head_dim).astype(q.dtype)
+    out = jnp.einsum('bkrs,bksh->bkrh', probs, values.astype(q.dtype))
+    return out[:, None], (keys, values)
+
+  rope = _rope_table(cfg, positions[:, None])
+  x = _embed(cfg, params, tokens)[:, None]
+  x, cache = _run_layers(cfg, params, x, rope, attend, cache)
+  return x[:, 0], cache
+
+
+def empty_cache(cfg: DecoderConfig, rows: int, slots: int, dtype: str) -> Any:
+  """Zeroed keys and values for `decode`."""
+  shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
+  if cfg.scan_layers:
+    shape = (cfg.num_layers, *shape)
+    return (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+  return [
+      (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+      for _ in range(cfg.num_layers)
+  ]

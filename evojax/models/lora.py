@@ -1,0 +1,126 @@
+"""Low-rank adapters: train a small update of frozen weights.
+
+W' = W + (alpha / r) A B (Hu et al. 2021, arXiv:2106.09685, Sec. 4.1; their
+B A, as ours multiply from the left). Every projection 'name' has a pair
+'name_lora_a' [in..., r] and 'name_lora_b' [r, out...] beside it in its layer;
+decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the first
+policy is the base policy exactly.
+"""
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax import sharding
+from evojax.models import decoder
+
+_SUFFIXES = ('_lora_a', '_lora_b')
+
+
+def add_adapters(
+    cfg: decoder.DecoderConfig,
+    params: decoder.Params,
+    seed: int,
+    *,
+    shardings: Any = None,
+) -> decoder.Params:
+  """Puts fresh float32 adapters beside the projections of every layer.
+
+  A is normal with standard deviation in^-1/2, B is 0.
+
+  Args:
+    cfg: With the lora_rank wanted, >= 1.
+    params: Parameters without adapters.
+    seed: Of the random A.
+    shardings: A tree like the parameters *with* adapters, as made from
+      decoder.logical_axes(cfg); by default everything is on one device.
+
+  Returns:
+    params with adapters; the other leaves are the same arrays.
+
+  Raises:
+    ValueError: If cfg.lora_rank is not positive.
+  """
+  if cfg.lora_rank < 1:
+    raise ValueError(f'{cfg.lora_rank=}: adapters need a rank of at least 1.')
+  shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
+  rng = np.random.default_rng(seed)
+
+  def make(path, leaf):
+    shape = leaf.shape
+    if path[-1].key.endswith('_lora_b'):
+      return np.zeros(shape, np.float32)
+    ins = math.prod(shape[:-1]) // (cfg.num_layers if cfg.scan_layers else 1)
+    return ins**-0.5 * rng.standard_normal(shape, np.float32)
+
+  # On the host: they are small, and compiling a generator for each is slow.
+  adapters = jax.tree_util.tree_map_with_path(make, split(shapes)[0])
+  if shardings is None:
+    adapters = jax.device_put(adapters)
+  else:
+    adapters = sharding.to_device(adapters, split(shardings)[0])
+  return join(adapters, params)
+
+
+def split(params: Any) -> tuple[Any, Any]:
+  """Splits a tree like the parameters into (adapters, everything else)."""
+  is_adapter = lambda name: name.endswith(_SUFFIXES)
+  return (
+      {'layers': _select(params['layers'], is_adapter)},
+      {**params, 'layers': _select(params['layers'], lambda n: not is_adapter(n))},
+  )
+
+
+def join(trainable: Any, frozen: Any) -> Any:
+  """Inverse of `split`."""
+  adapters, layers = trainable['layers'], frozen['layers']
+  if isinstance(layers, dict):
+    joined = {**layers, **adapters}
+  else:
+    joined = [{**l, **a} for l, a in zip(layers, adapters, strict=True)]
+  return {**frozen, 'layers': joined}
+
+
+def merge(
+    cfg: decoder.DecoderConfig, params: decoder.Params
+) -> tuple[decoder.DecoderConfig, decoder.Params]:
+  """Adds every adapter to its weight.
+
+  Args:
+    cfg: Of the parameters, lora_rank >= 1.
+    params: Parameters with adapters.
+
+  Returns:
+    The configuration and the parameters of the same policy without adapters.
+  """
+  scale = cfg.lora_alpha / cfg.lora_rank
+
+  def merge_layer(layer):
+    merged = {n: x for n, x in layer.items() if not n.endswith(_SUFFIXES)}
+    for name in merged:
+      if f'{name}_lora_a' in layer:
+        a, b = (layer[name + s].astype(jnp.float32) for s in _SUFFIXES)
+        weight = merged[name]
+        update = scale * jnp.tensordot(a, b, 1)
+        merged[name] = (weight.astype(jnp.float32) + update).astype(weight.dtype)
+    return merged
+
+  @jax.jit
+  def merge_all(params):
+    layers = params['layers']
+    if cfg.scan_layers:
+      layers = jax.vmap(merge_layer)(layers)
+    else:
+      layers = [merge_layer(layer) for layer in layers]
+    return {**params, 'layers': layers}
+
+  return dataclasses.replace(cfg, lora_rank=0), merge_all(params)
+
+
+def _select(layers: Any, keep: Any) -> Any:
+  if isinstance(layers, dict):
+    return {name: x for name, x in layers.items() if keep(name)}
+  return [_select(layer, keep) for layer in layers]

@@ -1,0 +1,126 @@
+"""A policy as a run uses it: decoder shape, tokenizer, parameters."""
+import dataclasses
+import importlib.resources
+import pathlib
+from typing import Any
+
+import jax
+
+from evojax import sharding
+from evojax.models import decoder
+from evojax.models import hf
+from evojax.models import lora
+from evojax.models import tokenizer as tokenizer_lib
+
+# Policies that are shipped with evojax, by the name after 'package:'.
+SHIPPED = {'math': ('evojax.domains.math', 'base_policy')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """What is known of a policy before its weights are read."""
+
+  path: pathlib.Path
+  cfg: decoder.DecoderConfig
+  tokenizer: tokenizer_lib.Tokenizer
+
+
+def resolve(path: str) -> pathlib.Path:
+  """Turns config.model.path into a directory.
+
+  Raises:
+    ValueError: If it names a shipped policy that does not exist.
+  """
+  prefix, _, name = path.partition(':')
+  if prefix != 'package':
+    return pathlib.Path(path).expanduser()
+  if name not in SHIPPED:
+    raise ValueError(
+        f'config.model.path={path!r}: shipped policies are'
+        f' {["package:" + known for known in SHIPPED]}'
+    )
+  package, folder = SHIPPED[name]
+  return pathlib.Path(str(importlib.resources.files(package))) / folder
+
+
+def open_policy(
+    *,
+    path: str,
+    compute_dtype: str,
+    remat: str,
+    scan_layers: bool,
+    lora_rank: int,
+    lora_alpha: float,
+    tensor_shards: int = 1,
+    max_tokens: int = 0,
+    **_: Any,
+) -> Policy:
+  """Checks a model directory and reads all but its weights; no device needed.
+
+  Args:
+    path: config.model.path; see `resolve`.
+    compute_dtype: config.model.compute_dtype, as the next four.
+    remat: See config.
+    scan_layers: See config.
+    lora_rank: See config.
+    lora_alpha: See config.
+    tensor_shards: Size of the mesh axis that splits heads.
+    max_tokens: Longest sequence, prompt and completion, of the run.
+    **_: Fields of config.model that concern the parameters alone.
+
+  Raises:
+    ValueError: If the directory is broken or does not fit the run.
+  """
+  directory = resolve(path)
+  cfg = dataclasses.replace(
+      hf.check_directory(directory),
+      compute_dtype=compute_dtype,
+      remat=remat,
+      scan_layers=scan_layers,
+      lora_rank=lora_rank,
+      lora_alpha=lora_alpha,
+  )
+  if cfg.num_kv_heads % tensor_shards:
+    raise ValueError(
+        f'config.mesh.tensor={tensor_shards} does not divide the'
+        f' {cfg.num_kv_heads} key/value heads of {directory}; use a divisor'
+    )
+  if max_tokens > cfg.max_positions:
+    raise ValueError(
+        f'config.data.max_prompt_tokens + config.rollout.max_tokens ='
+        f' {max_tokens} exceeds the {cfg.max_positions} positions of'
+        f' {directory}; lower one of them'
+    )
+  return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory))
+
+
+def load_params(
+    policy: Policy, mesh: jax.sharding.Mesh, *, param_dtype: str, seed: int = 0
+) -> decoder.Params:
+  """Reads the weights straight to their shards; fresh adapters under LoRA.
+
+  Args:
+    policy: From `open_policy`.
+    mesh: Where they go.
+    param_dtype: 'float32' | 'bfloat16'.
+    seed: Of the adapters' random half.
+  """
+  shardings = sharding.shardings(mesh, decoder.logical_axes(policy.cfg))
+  params = hf.load_params(
+      policy.path, policy.cfg, dtype=param_dtype, shardings=shardings
+  )
+  if policy.cfg.lora_rank:
+    params = lora.add_adapters(
+        policy.cfg, params, jax.random.key(seed), shardings=shardings
+    )
+  return params
+
+
+def export(
+    policy: Policy, params: decoder.Params, path: pathlib.Path, dtype: str
+) -> None:
+  """Writes a Hugging Face directory, adapters merged, tokenizer included."""
+  cfg = policy.cfg
+  if cfg.lora_rank:
+    cfg, params = lora.merge(cfg, params)
+  hf.save(path, cfg, params, dtype=dtype, tokenizer_dir=policy.path)

@@ -1,0 +1,189 @@
+"""Text to token ids and back, with the chat template of the model directory."""
+import json
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+
+from evojax import types
+
+
+class TokenizerError(ValueError):
+  """A tokenizer is missing, broken, or cannot do what is asked of it."""
+
+
+class Tokenizer:
+  """A fast tokenizer of a Hugging Face directory, as `tokenizer.json` has it.
+
+  Text never becomes control: `encode`, and the message contents in `render`,
+  turn a special token that is spelled out in the text (`<|im_end|>`) into
+  ordinary text tokens, so a problem or a user cannot end a turn, open one, or
+  forge the end of a sequence. Only the chat template writes special tokens.
+
+  Attributes:
+    eos_ids: Token ids that end a completion, from generation_config.json
+      (config.json where that has none) and the tokenizer; never empty.
+    pad_id: Id to fill unused slots with; the first of eos_ids where the
+      tokenizer names no padding token.
+    vocab_size: Ids the tokenizer knows, added tokens included. A model may
+      have more rows than that; those ids decode to ''.
+  """
+
+  def __init__(self, path: str | os.PathLike[str]):
+    """Reads tokenizer.json and its companions; needs neither network nor torch.
+
+    Args:
+      path: A Hugging Face model directory.
+
+    Raises:
+      TokenizerError: If tokenizer.json is missing or unreadable, or if no
+        end-of-sequence token is named anywhere.
+    """
+    self.path = pathlib.Path(path)
+    if not (self.path / 'tokenizer.json').is_file():
+      raise TokenizerError(
+          f'no tokenizer: {self.path / "tokenizer.json"} does not exist. Copy'
+          ' the tokenizer files of the model there, or write them with'
+          ' `transformers.AutoTokenizer.from_pretrained(NAME)'
+          '.save_pretrained(DIRECTORY)`.'
+      )
+    import transformers  # Here, because it takes a second to import.
+
+    # AutoTokenizer would rebuild the pipeline that its class hard-codes from
+    # the vocabulary alone; this class runs the pipeline in the file.
+    try:
+      self._backend = transformers.PreTrainedTokenizerFast.from_pretrained(
+          self.path, local_files_only=True
+      )
+    except Exception as e:  # The parser in Rust raises bare Exception.
+      raise TokenizerError(
+          f'the tokenizer in {self.path} cannot be read: {e}. Copy tokenizer'
+          '.json and tokenizer_config.json of the model there again.'
+      ) from e
+    self.vocab_size = len(self._backend)
+    self.eos_ids = self._find_eos_ids()
+    pad_id = self._backend.pad_token_id
+    self.pad_id = self.eos_ids[0] if pad_id is None else pad_id
+    added = self._backend.added_tokens_decoder
+    self._special = {t.content: i for i, t in added.items() if t.special}
+    self._special |= {
+        t: self._backend.convert_tokens_to_ids(t)
+        for t in self._backend.all_special_tokens
+    }
+
+  def encode(self, text: str) -> list[int]:
+    """Token ids of text; adds nothing, and special tokens in it stay text."""
+    return self._backend.encode(
+        text, add_special_tokens=False, split_special_tokens=True
+    )
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Text of token ids without special tokens."""
+    return self._backend.decode(
+        [int(i) for i in ids],
+        skip_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+    )
+
+  def render(self, messages: Sequence[types.Message]) -> list[int]:
+    """Token ids of a chat, up to where the assistant's answer begins.
+
+    Equal to transformers' `apply_chat_template(add_generation_prompt=True)`
+    whenever no content spells out a special token.
+
+    Args:
+      messages: {'role', 'content'} mappings, oldest first.
+
+    Returns:
+      Token ids: the chat template with its generation prompt.
+
+    Raises:
+      TokenizerError: If the directory has no chat template, the template
+        rejects the messages, or a content cannot be kept from becoming a
+        special token.
+    """
+    if not self._backend.chat_template:
+      raise TokenizerError(
+          f'the tokenizer in {self.path} has no chat template. Add a'
+          ' chat_template.jinja there, or use the instruct or chat release of'
+          ' the model.'
+      )
+    messages = [dict(m) for m in messages]
+    # A special token in a content is swapped for one unused private-use
+    # character before the template sees it and encoded as text afterwards, so
+    # what surrounds it is tokenised in one piece, as without it.
+    stand_ins: dict[str, str] = {}
+    text = ''.join(m['content'] for m in messages)
+    unused = (c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in text)
+    for special in sorted(self._special, key=len, reverse=True):
+      if special in text:
+        stand_in = next(unused)
+        stand_ins[stand_in] = special
+        for m in messages:
+          m['content'] = m['content'].replace(special, stand_in)
+    # A normaliser or a lenient added token may see more than exact spellings.
+    special_ids = set(self._special.values())
+    for m in messages:
+      for piece in _split(m['content'], stand_ins):
+        if piece not in stand_ins and special_ids & set(self._ids(piece)):
+          raise TokenizerError(
+              f'a {m["role"]} message contains text that the tokenizer in'
+              f' {self.path} reads as a special token: {piece[:200]!r}. Remove'
+              ' it from the problem.'
+          )
+    import jinja2
+
+    try:
+      rendered = self._backend.apply_chat_template(
+          messages, tokenize=False, add_generation_prompt=True
+      )
+    except jinja2.TemplateError as e:
+      raise TokenizerError(
+          f'the chat template in {self.path} rejects messages with the roles'
+          f' {[m["role"] for m in messages]}: {e}. Change the roles of the'
+          " problem's messages or the template."
+      ) from e
+    ids = []
+    for piece in _split(rendered, stand_ins):
+      if piece in stand_ins:
+        ids += self.encode(stand_ins[piece])
+      else:
+        ids += self._ids(piece)
+    return ids
+
+  def _ids(self, text: str) -> list[int]:
+    """Token ids of trusted text: special tokens in it are special tokens."""
+    return self._backend.encode(
+        text, add_special_tokens=False, split_special_tokens=False
+    )
+
+  def _find_eos_ids(self) -> tuple[int, ...]:
+    found = []
+    for name in ('generation_config.json', 'config.json'):
+      file = self.path / name
+      if not file.is_file():
+        continue
+      try:
+        value = json.loads(file.read_text()).get('eos_token_id')
+      except ValueError as e:
+        raise TokenizerError(f'{file} is not JSON: {e}. Restore it.') from e
+      if value is not None:
+        found += value if isinstance(value, list) else [value]
+        break
+    if self._backend.eos_token_id is not None:
+      found.append(self._backend.eos_token_id)
+    if not found:
+      raise TokenizerError(
+          f'the tokenizer in {self.path} names no end-of-sequence token, so a'
+          ' completion could never end. Set eos_token in tokenizer_config.json'
+          ' or eos_token_id in generation_config.json.'
+      )
+    return tuple(dict.fromkeys(int(i) for i in found))
+
+
+def _split(text: str, separators: dict[str, str]) -> list[str]:
+  """Splits text around single-character separators, which are kept."""
+  if not separators:
+    return [text]
+  pieces = re.split(f'([{"".join(separators)}])', text)
+  return [piece for piece in pieces if piece]

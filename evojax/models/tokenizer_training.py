@@ -1,0 +1,120 @@
+"""A small vocabulary for a small policy.
+
+Text is cut into chunks: single digits, operators, marks, and the phrases
+between them. The most frequent chunks become one token each, so that prompts
+are short; no row is spent on the intermediate merges that byte pair encoding
+needs to build a phrase. Digits stand alone, so that arithmetic can generalise
+over numbers. All 256 bytes are in the vocabulary: any text can be encoded, and
+decoding gives it back. The file is an ordinary `tokenizer.json` (a unigram
+model, Kudo 2018, arXiv:1804.10959) that transformers reads.
+"""
+import collections
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+
+PAD, END = '<|pad|>', '<|end|>'
+ROLES = ('system', 'user', 'assistant', 'tool')
+
+# One special token opens each turn; END closes the assistant's.
+CHAT_TEMPLATE = (
+    "{%- for m in messages -%}{{- '<|' + m['role'] + '|>' + m['content'] -}}"
+    "{%- if m['role'] == 'assistant' -%}{{- '<|end|>' -}}{%- endif -%}"
+    '{%- endfor -%}'
+    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
+)
+
+# One-letter words, except the English 'a' and 'I', are names of unknowns.
+_UNKNOWN = r' ?\b[b-zA-HJ-Z]\b'
+_CHUNK = (
+    r'\d|\n| ?[-+*/=%()] ?|[.,:;?!°] ?'
+    rf'|{_UNKNOWN}|(?:(?!{_UNKNOWN})[^\d\n+*/=%().,:;?!°-])+'
+)
+
+
+def train(
+    texts: Iterable[str],
+    directory: str | os.PathLike[str],
+    *,
+    vocab_size: int,
+    tokens: Sequence[str] = (),
+) -> None:
+  """Writes the tokenizer files of a Hugging Face directory.
+
+  Args:
+    texts: Problems and completions, without special tokens.
+    directory: Gets tokenizer.json, tokenizer_config.json and
+      generation_config.json.
+    vocab_size: Rows of the embedding table: special tokens, `tokens`, 256
+      bytes, then chunks of the texts by frequency. Fewer are used where the
+      texts hold fewer chunks.
+    tokens: Text that is always one token, e.g. '<answer>'.
+
+  Raises:
+    ValueError: If vocab_size leaves no room for chunks.
+  """
+  specials = (PAD, END, *(f'<|{role}|>' for role in ROLES))
+  room = vocab_size - len(specials) - len(tokens) - 256
+  if room <= 0:
+    raise ValueError(
+        f'{vocab_size=} leaves no room: {len(specials)} special tokens,'
+        f' {len(tokens)} fixed tokens and 256 bytes come first. Raise it to at'
+        f' least {vocab_size - room + 1}.'
+    )
+  import tokenizers  # Here: only the warm start needs the trainer.
+  from tokenizers import decoders
+  from tokenizers import models
+  from tokenizers import pre_tokenizers
+
+  to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+  counts = collections.Counter()
+  cut = re.compile('|'.join(map(re.escape, tokens)) or r'(?!)')
+  for text in texts:
+    for part in cut.split(text):
+      counts.update(re.findall(_CHUNK, part))
+  # Ties are broken by the text, so that the vocabulary is reproducible.
+  ranked = sorted(counts, key=lambda chunk: (-counts[chunk], chunk))
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  spelled = {
+      chunk: ''.join(piece for piece, _ in to_bytes.pre_tokenize_str(chunk))
+      for chunk in ranked
+  }
+  chunks = [c for c in ranked if len(spelled[c]) > 1][:room]
+  total = counts.total()
+  # A byte costs more than any chunk, so a chunk is never spelled out.
+  byte_score = math.log(1 / total) - 1.0
+  scores = [(byte, byte_score) for byte in alphabet]
+  scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]
+
+  tokenizer = tokenizers.Tokenizer(models.Unigram(scores))
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+      pre_tokenizers.Split(tokenizers.Regex(_CHUNK), 'isolated'), to_bytes,
+  ])
+  tokenizer.decoder = decoders.ByteLevel()
+  tokenizer.add_special_tokens(list(specials))
+  tokenizer.add_tokens(
+      [tokenizers.AddedToken(token, normalized=False) for token in tokens]
+  )
+  directory = pathlib.Path(directory)
+  directory.mkdir(parents=True, exist_ok=True)
+  tokenizer.save(str(directory / 'tokenizer.json'))
+  _write_json(directory / 'tokenizer_config.json', {
+      'tokenizer_class': 'PreTrainedTokenizerFast',
+      'pad_token': PAD,
+      'eos_token': END,
+      'clean_up_tokenization_spaces': False,
+      'chat_template': CHAT_TEMPLATE,
+  })
+  _write_json(directory / 'generation_config.json', {
+      'eos_token_id': tokenizer.token_to_id(END),
+      'pad_token_id': tokenizer.token_to_id(PAD),
+      'do_sample': True,
+      'temperature': 1.0,
+  })
+
+
+def _write_json(path: pathlib.Path, value: dict[str, object]) -> None:
+  path.write_text(json.dumps(value, indent=2) + '\n')

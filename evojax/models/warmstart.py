@@ -1,0 +1,347 @@
+"""Supervised warm start: teaches a small decoder from demonstrations.
+
+Domain-neutral: a domain gives demonstrations as a pure function of the step,
+so a run that was killed continues as if nothing had happened. Short examples
+are packed into rows; the loss is the mean negative log-likelihood of
+completion tokens, in nats.
+"""
+import dataclasses
+import functools
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from optax import contrib
+
+from evojax import checkpoint as checkpoint_lib
+from evojax import types
+from evojax.models import decoder
+from evojax.models import hf
+from evojax.models import tokenizer as tokenizer_lib
+from evojax.models import tokenizer_training
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstration:
+  """What the policy is taught to say."""
+
+  messages: tuple[types.Message, ...]  # The prompt, chat format.
+  completion: str
+  ends: bool = True  # False: cut at the row's end, without an EOS token.
+
+
+# One packed batch; every array is [rows, length] and aligned to `tokens`.
+Batch = dict[str, np.ndarray]
+
+
+def encode(
+    tokenizer: tokenizer_lib.Tokenizer,
+    demonstration: Demonstration,
+    max_completion: int,
+) -> tuple[list[int], list[int]]:
+  """Token ids of prompt and completion, the completion at most max_completion.
+
+  Raises:
+    ValueError: If a completion that ends does not fit.
+  """
+  prompt = tokenizer.render(demonstration.messages)
+  completion = tokenizer.encode(demonstration.completion)
+  if not demonstration.ends:
+    return prompt, completion[:max_completion]
+  completion.append(tokenizer.eos_ids[0])
+  if len(completion) > max_completion:
+    raise ValueError(
+        f'a demonstration has {len(completion)} tokens, more than'
+        f' {max_completion=}: {demonstration.completion!r}. Shorten it or leave'
+        ' its problems out.'
+    )
+  return prompt, completion
+
+
+def pack(
+    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
+    rows: int,
+    length: int,
+    pad_id: int,
+) -> Batch:
+  """Packs examples into rows, first fit in decreasing length.
+
+  Args:
+    examples: (prompt ids, completion ids); len(prompt) >= 1.
+    rows: Rows of the batch. Examples that find no room are left out.
+    length: Tokens of a row.
+    pad_id: Fills the rest.
+
+  Returns:
+    tokens, positions, segment_ids: int32 [rows, length], positions count from 0
+    within an example, segments from 1, 0 is padding; loss_mask: bool
+    [rows, length], True on completion tokens.
+
+  Raises:
+    ValueError: If an example is longer than a row.
+  """
+  batch = {
+      'tokens': np.full((rows, length), pad_id, np.int32),
+      'positions': np.zeros((rows, length), np.int32),
+      'segment_ids': np.zeros((rows, length), np.int32),
+      'loss_mask': np.zeros((rows, length), bool),
+  }
+  used = np.zeros(rows, np.int64)
+  segments = np.zeros(rows, np.int64)
+  for prompt, completion in sorted(
+      examples, key=lambda e: -len(e[0]) - len(e[1])
+  ):
+    size = len(prompt) + len(completion)
+    if size > length:
+      raise ValueError(
+          f'an example of {size} tokens does not fit {length=}. Raise the'
+          ' length or shorten the example.'
+      )
+    fits = used + size <= length
+    if not fits.any():
+      continue
+    row = int(np.argmax(fits))
+    span = slice(used[row], used[row] + size)
+    segments[row] += 1
+    batch['tokens'][row, span] = [*prompt, *completion]
+    batch['positions'][row, span] = np.arange(size)
+    batch['segment_ids'][row, span] = segments[row]
+    batch['loss_mask'][row, span.start + len(prompt):span.stop] = True
+    used[row] += size
+  return batch
+
+
+def loss_fn(
+    params: decoder.Params, model: decoder.DecoderConfig, batch: Batch
+) -> jax.Array:
+  """Mean -log p of completion tokens, nats."""
+  hidden = decoder.forward(
+      model, params, batch['tokens'], batch['positions'], batch['segment_ids']
+  )
+  # The hidden state at t predicts token t + 1.
+  losses = optax.softmax_cross_entropy_with_integer_labels(
+      decoder.logits(model, params, hidden[:, :-1]), batch['tokens'][:, 1:]
+  )
+  mask = batch['loss_mask'][:, 1:]
+  return jnp.sum(losses * mask) / jnp.maximum(jnp.sum(mask), 1)
+
+
+# Inputs and outputs of each matrix that Muon orthogonalises.
+_MATRIX_AXES = {
+    'qkv': contrib.MuonDimensionNumbers((0,), (1, 2, 3)),
+    'out': contrib.MuonDimensionNumbers((0, 1, 2), (3,)),
+    'gate_up': contrib.MuonDimensionNumbers((0,), (1, 2)),
+    'down': contrib.MuonDimensionNumbers((0,), (1,)),
+}
+
+
+def optimizer(
+    *,
+    steps: int,
+    learning_rate: float,
+    adam_learning_rate: float,
+    warmup_steps: int,
+    weight_decay: float,
+) -> optax.GradientTransformation:
+  """Muon for the layers' matrices, Adam for embeddings and norms.
+
+  Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) steps
+  along an orthogonalised momentum. It reaches a loss in about 2/3 of AdamW's
+  updates here, for a fifth more arithmetic. Both rates warm up linearly and
+  fall to 0 on a cosine.
+  """
+
+  def schedule(peak):
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, steps)
+
+  def axes(params):
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _MATRIX_AXES.get(path[-1].key), params
+    )
+
+  return optax.chain(
+      optax.clip_by_global_norm(1.0),
+      contrib.muon(
+          schedule(learning_rate),
+          weight_decay=weight_decay,
+          adam_b2=0.98,
+          adam_learning_rate=schedule(adam_learning_rate),
+          muon_weight_dimension_numbers=axes,
+      ),
+  )
+
+
+@functools.partial(
+    jax.jit, static_argnames=('model', 'tx'), donate_argnames=('state',)
+)
+def update(
+    state: dict[str, Any],
+    batch: Batch,
+    *,
+    model: decoder.DecoderConfig,
+    tx: optax.GradientTransformation,
+) -> tuple[dict[str, Any], jax.Array]:
+  """One optimizer step; returns the new state and the loss before it."""
+  loss, grads = jax.value_and_grad(loss_fn)(state['params'], model, batch)
+  updates, opt_state = tx.update(grads, state['opt_state'], state['params'])
+  return {
+      'params': optax.apply_updates(state['params'], updates),
+      'opt_state': opt_state,
+  }, loss
+
+
+# Demonstrations that the vocabulary is made from.
+_VOCABULARY_EXAMPLES = 4096
+
+
+def run(
+    demonstrations: Callable[[int, int], Sequence[Demonstration]],
+    workdir: str | os.PathLike[str],
+    *,
+    tokens: Sequence[str],
+    vocab_size: int,
+    hidden_size: int,
+    intermediate_size: int,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    steps: int,
+    rows: int,
+    length: int,
+    examples: int,
+    max_completion: int,
+    learning_rate: float,
+    adam_learning_rate: float,
+    warmup_steps: int,
+    weight_decay: float,
+    checkpoint_every: int,
+    log_every: int,
+    seed: int,
+    log: Callable[[int, Mapping[str, float]], None],
+) -> pathlib.Path:
+  """Trains a tokenizer and a Qwen3 decoder from nothing; resumes if killed.
+
+  Args:
+    demonstrations: (step, count) -> count demonstrations, a pure function.
+    workdir: Gets tokenizer/, checkpoints/ and, at the end, policy/.
+    tokens: Text that is always one token.
+    vocab_size: Rows of the embedding table.
+    hidden_size: D.
+    intermediate_size: F.
+    num_layers: Layers.
+    num_heads: N.
+    num_kv_heads: K.
+    head_dim: H.
+    steps: Updates in total.
+    rows: Packed rows per update.
+    length: Tokens per row.
+    examples: Demonstrations per update, about as many as fit the rows.
+    max_completion: Longest completion in tokens, the end included.
+    learning_rate: Peak for the layers' matrices (Muon).
+    adam_learning_rate: Peak for embeddings and norms (Adam).
+    warmup_steps: Updates until the peaks are reached.
+    weight_decay: Of the layers' matrices, decoupled.
+    checkpoint_every: Updates between checkpoints.
+    log_every: Updates between calls of `log`.
+    seed: Of the parameters; demonstrations have their own.
+    log: (step, {'loss' in nats per completion token, mean since the last call;
+      'tokens_per_s'; 'examples', those of the last update that found room}).
+
+  Returns:
+    The Hugging Face directory workdir/policy, weights in bfloat16.
+
+  Raises:
+    FloatingPointError: If the loss is not finite.
+    ValueError: If a demonstration is too long, or a checkpoint in workdir is of
+      another shape.
+  """
+  workdir = pathlib.Path(workdir)
+  texts = []
+  for demonstration in demonstrations(0, _VOCABULARY_EXAMPLES):
+    texts += [m['content'] for m in demonstration.messages]
+    texts.append(demonstration.completion)
+  tokenizer_training.train(
+      texts, workdir / 'tokenizer', vocab_size=vocab_size, tokens=tokens
+  )
+  tokenizer = tokenizer_lib.Tokenizer(workdir / 'tokenizer')
+  model = decoder.DecoderConfig(
+      family='qwen3',
+      vocab_size=vocab_size,
+      hidden_size=hidden_size,
+      intermediate_size=intermediate_size,
+      num_layers=num_layers,
+      num_heads=num_heads,
+      num_kv_heads=num_kv_heads,
+      head_dim=head_dim,
+      qk_norm=True,
+      max_positions=1024,
+  )
+  tx = optimizer(
+      steps=steps,
+      learning_rate=learning_rate,
+      adam_learning_rate=adam_learning_rate,
+      warmup_steps=warmup_steps,
+      weight_decay=weight_decay,
+  )
+
+  def initial_state():
+    params = decoder.init(model, jax.random.key(seed))
+    return {'params': params, 'opt_state': tx.init(params)}
+
+  checkpointer = checkpoint_lib.Checkpointer(
+      workdir / 'checkpoints', every=checkpoint_every, keep=2
+  )
+  restored = checkpointer.restore_latest(jax.eval_shape(initial_state))
+  if restored is None:
+    state, first = initial_state(), 0
+  else:
+    state, first = restored[0], restored[1]['step']
+
+  losses, since = [], time.monotonic()
+  for step in range(first, steps):
+    batch = pack(
+        [
+            encode(tokenizer, demonstration, max_completion)
+            for demonstration in demonstrations(step, examples)
+        ],
+        rows,
+        length,
+        tokenizer.pad_id,
+    )
+    state, loss = update(state, batch, model=model, tx=tx)
+    losses.append(loss)
+    done = step + 1
+    due = checkpointer.due(done) or done == steps
+    if due or done % log_every == 0:
+      mean = float(np.mean(jax.device_get(losses)))
+      if not math.isfinite(mean):
+        raise FloatingPointError(
+            f'the loss is {mean} before step {done}. Lower'
+            f' warmstart.{learning_rate=}; the last checkpoint is intact.'
+        )
+      now = time.monotonic()
+      log(done, {
+          'loss': mean,
+          'tokens_per_s': rows * length * len(losses) / (now - since),
+          'examples': int(batch['segment_ids'].max(1).sum()),
+      })
+      losses, since = [], now
+    if due:
+      checkpointer.save(done, state, {})
+  checkpointer.wait()
+  hf.save(
+      workdir / 'policy',
+      model,
+      state['params'],
+      dtype='bfloat16',
+      tokenizer_dir=workdir / 'tokenizer',
+  )
+  return workdir / 'policy'

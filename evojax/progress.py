@@ -1,0 +1,165 @@
+"""Live progress of a run: a block that stays in place, or plain lines."""
+
+from collections.abc import Mapping
+import math
+import sys
+import time
+from typing import Any, Self, TextIO
+
+import numpy as np
+
+# Metric, heading, format. A metric that a step lacks shows as '-'.
+FIELDS = (
+    ('reward', 'reward', '{:.3f}'),
+    ('outcome', 'solved', '{:.1%}'),
+    ('dead_groups', 'dead', '{:.0%}'),
+    ('n_tokens', 'tokens', '{:.1f}'),
+    ('tokens_per_second', 'tok/s', '{:,.0f}'),
+    ('step_seconds', 's/step', '{:.2f}'),
+)
+_WIDTH = 9
+
+
+def duration(seconds: float) -> str:
+  """42 s, 3 min 05 s or 2 h 07 min."""
+  seconds = round(seconds)
+  if seconds < 60:
+    return f'{seconds} s'
+  if seconds < 3600:
+    return f'{seconds // 60} min {seconds % 60:02} s'
+  return f'{seconds // 3600} h {seconds % 3600 // 60:02} min'
+
+
+def sparkline(values: list[float], width: int) -> str:
+  """The values as at most `width` blocks, averaged where there are more."""
+  if not values:
+    return ''
+  cuts = np.array_split(np.asarray(values, np.float64), min(width, len(values)))
+  points = np.array([cut.mean() for cut in cuts])
+  span = np.ptp(points)
+  levels = (points - points.min()) / span * 7 if span else points * 0 + 3
+  return ''.join('▁▂▃▄▅▆▇█'[round(level)] for level in levels)
+
+
+def _cells(metrics: Mapping[str, Any]) -> list[str]:
+  """The formatted FIELDS of one step."""
+  cells = []
+  for name, _, form in FIELDS:
+    value = metrics.get(name)
+    known = value is not None and math.isfinite(value)
+    cells.append(form.format(value) if known else '-')
+  return cells
+
+
+class Progress:
+  """Shows every step of a run; a context manager.
+
+  In a terminal, one row per step scrolls by above a bar with the time left and
+  the solved share so far. Elsewhere (a log file, CI, a notebook) one plain line
+  per step, without control characters.
+  """
+
+  def __init__(
+      self,
+      steps: int,
+      *,
+      start: int = 0,
+      every: int = 1,
+      out: TextIO | None = None,
+      clock=time.monotonic,
+  ):
+    """Prepares the display.
+
+    Args:
+      steps: Last step of the run.
+      start: Step the run starts from.
+      every: Steps between rows; the last step always has one.
+      out: Where to show it, stdout by default.
+      clock: Seconds.
+    """
+    self._steps = steps
+    self._done = start
+    self._every = every
+    self._out = sys.stdout if out is None else out
+    self._clock = clock
+    # The first step compiles, so the time left counts from its end.
+    self._first: tuple[int, float] | None = None
+    self._solved: list[float] = []
+    self._live = None
+    if self._out.isatty():
+      from rich import console, live  # Here: plain lines need none of it.
+
+      terminal = console.Console(file=self._out, highlight=False)
+      if not terminal.is_dumb_terminal:
+        self._live = live.Live(console=terminal, auto_refresh=False)
+
+  def __enter__(self) -> Self:
+    if self._live is not None:
+      self._live.start()
+      heads = ''.join(f'{head:>{_WIDTH}}' for _, head, _ in FIELDS)
+      self._live.console.print(f'[bold]{"step":>10}{heads}[/bold]')
+    return self
+
+  def __exit__(self, *_) -> None:
+    if self._live is not None:
+      self._live.stop()
+
+  def print(self, text: str) -> None:
+    """Prints a line of its own, above the live block."""
+    if self._live is not None:
+      self._live.console.print(text, markup=False)
+    else:
+      print(text, file=self._out, flush=True)
+
+  def eta(self) -> str:
+    """Time left at the pace so far; '-' until a step after the first."""
+    if self._first is None or self._done == self._first[0]:
+      return '-'
+    step, time_then = self._first
+    pace = (self._clock() - time_then) / (self._done - step)
+    return duration(pace * (self._steps - self._done))
+
+  def update(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Shows a finished step.
+
+    Args:
+      step: The step, counted from 1.
+      metrics: Host numbers by name; those of FIELDS are shown.
+    """
+    self._done = step
+    if self._first is None:
+      self._first = (step, self._clock())
+    if metrics.get('outcome') is not None:
+      self._solved.append(float(metrics['outcome']))
+    row = step % self._every == 0 or step == self._steps
+    cells = _cells(metrics)
+    if self._live is not None:
+      if row:
+        label = f'{step}/{self._steps}'
+        values = ''.join(f'{cell:>{_WIDTH}}' for cell in cells)
+        self._live.console.print(f'[dim]{label:>10}[/dim]{values}')
+      self._live.update(self._block(), refresh=True)
+    elif row:
+      values = '  '.join(
+          f'{head} {cell}'
+          for (_, head, _), cell in zip(FIELDS, cells, strict=True)
+          if cell != '-'
+      )
+      text = f'step {step}/{self._steps}  {values}  left {self.eta()}'
+      print(text, file=self._out, flush=True)
+
+  def _block(self) -> Any:
+    """Bar, time left, and the solved share as a sparkline."""
+    from rich import progress_bar, table
+
+    grid = table.Table.grid(padding=(0, 1))
+    bar = progress_bar.ProgressBar(
+        self._steps, self._done, width=40, complete_style='cyan'
+    )
+    grid.add_row(
+        '  steps', bar, f'{self._done}/{self._steps}, left {self.eta()}'
+    )
+    if self._solved:
+      span = f'{self._solved[0]:.1%} → {self._solved[-1]:.1%}'
+      grid.add_row(' solved', f'[cyan]{sparkline(self._solved, 40)}[/]', span)
+    return grid

@@ -1,0 +1,1 @@
+"""Pure array math of group-relative policy optimisation."""

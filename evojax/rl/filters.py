@@ -1,0 +1,74 @@
+"""Which groups enter the update (dynamic sampling), on the host.
+
+A filter keeps or drops whole groups, after advantages were computed
+(`rl/advantages.py` states the order): its answer is the same for all G members.
+A kept group may hold invalid members; they leave the loss by their own mask.
+"""
+
+from jaxtyping import Bool
+from jaxtyping import Float
+import numpy as np
+
+from evojax.rl import masked
+
+# In reward units. Smaller differences are rounding of a float32 sum of parts.
+_MIN_STD = 1e-3
+
+
+def keep_all(
+    rewards: Float[np.ndarray, 'P G'],
+    outcomes: Bool[np.ndarray, 'P G'],
+    valid: Bool[np.ndarray, 'P G'],
+) -> Bool[np.ndarray, 'P G']:
+  """Keeps every group; see `keep_reward_variance` for the arguments."""
+  del rewards, outcomes
+  return np.ones_like(valid)
+
+
+def keep_reward_variance(
+    rewards: Float[np.ndarray, 'P G'],
+    outcomes: Bool[np.ndarray, 'P G'],
+    valid: Bool[np.ndarray, 'P G'],
+) -> Bool[np.ndarray, 'P G']:
+  """Keeps groups whose rewards differ: the others have advantage 0.
+
+  Args:
+    rewards: float [P, G], finite where valid.
+    outcomes: bool [P, G], solved or not; unused.
+    valid: bool [P, G]. False members do not count.
+
+  Returns:
+    bool [P, G], equal along G: the standard deviation (divisor n) over valid
+    members exceeds 1e-3.
+  """
+  del outcomes
+  return _varies(rewards, valid)
+
+
+def keep_outcome_variance(
+    rewards: Float[np.ndarray, 'P G'],
+    outcomes: Bool[np.ndarray, 'P G'],
+    valid: Bool[np.ndarray, 'P G'],
+) -> Bool[np.ndarray, 'P G']:
+  """Keeps groups with a solved and an unsolved member, whatever the shaping.
+
+  0 < number solved < number valid (DAPO: Yu et al. 2025, arXiv:2503.14476,
+  Eq. 11). See `keep_reward_variance` for the arguments; rewards are unused.
+  """
+  del rewards
+  return _varies(outcomes.astype(np.float32), valid)
+
+
+def _varies(x, valid):
+  """bool [P, G]: std of x [P, G] over valid members of the group > 1e-3."""
+  x = x.astype(np.float64)
+  mean = masked.masked_mean(x, valid, 1, keepdims=True)
+  variance = masked.masked_mean((x - mean) ** 2, valid, 1, keepdims=True)
+  return np.repeat(np.sqrt(variance) > _MIN_STD, x.shape[1], axis=1)
+
+
+KEEP = {
+    'all': keep_all,
+    'reward_variance': keep_reward_variance,
+    'outcome_variance': keep_outcome_variance,
+}

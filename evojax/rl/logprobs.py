@@ -1,0 +1,175 @@
+"""Log-probabilities of given tokens under softmax(logits / T).
+
+The next-token shift happens here and nowhere else: see `shift_targets`.
+"""
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array
+from jaxtyping import Bool
+from jaxtyping import Float
+from jaxtyping import Int
+
+Scalar = Float[Array, ''] | float
+
+
+def token_logprobs(
+    hidden: Float[Array, '*B D'],
+    unembedding: Float[Array, 'V D'],
+    targets: Int[Array, '*B'],
+    temperature: Scalar,
+    *,
+    chunk: int = 0,
+    with_entropy: bool = False,
+) -> tuple[Float[Array, '*B'], Float[Array, '*B'] | None]:
+  """Scores one target token per hidden vector.
+
+  logprobs_b = log softmax(hidden_b @ unembedding^T / T)[targets_b].
+
+  Args:
+    hidden: float [*B, D], the vectors that predict `targets`: no shift here.
+    unembedding: float [V, D]; V may be sharded. Cast to hidden's dtype.
+    targets: int [*B], in [0, V).
+    temperature: float32 scalar T > 0, traced.
+    chunk: Tokens, counted over all devices, whose logits are alive at once in
+      the forward and in the backward pass (logits are computed twice); 0 keeps
+      all. Takes every k-th token, so that a sharded leading axis stays sharded
+      inside a chunk: let chunk be a multiple of the shards.
+    with_entropy: Also returns the entropy, in nats.
+
+  Returns:
+    float32 [*B] log-probs in nats, differentiable in hidden and unembedding;
+    float32 [*B] entropies without gradient, or None.
+
+  Raises:
+    ValueError: If chunk is negative.
+  """
+  if chunk < 0:
+    raise ValueError(f'{chunk=} must be >= 0; 0 keeps all logits.')
+  unembedding = unembedding.astype(hidden.dtype)
+
+  def score(hidden, targets):
+    return _score(hidden, unembedding, targets, temperature, with_entropy)
+
+  if chunk == 0 or chunk >= targets.size:
+    return score(hidden, targets)
+
+  chunks = -(-targets.size // chunk)
+
+  def split(x, width):
+    x = x.reshape(targets.size, *width)
+    padding = ((0, chunks * chunk - targets.size),) + ((0, 0),) * len(width)
+    # [tokens, ...] -> [chunks, chunk, ...]: chunk c holds tokens c, c + chunks,
+    # ... A contiguous one would sit on a single device of a sharded batch.
+    x = jnp.pad(x, padding).reshape(chunk, chunks, *width)
+    return jnp.moveaxis(x, 1, 0)
+
+  def join(x):
+    return (
+        jnp.moveaxis(x, 0, 1).reshape(-1)[: targets.size].reshape(targets.shape)
+    )
+
+  # Without the checkpoint the scan would stack every chunk's logits for the
+  # backward pass. Inside a scan nothing can undo it by CSE.
+  score = jax.checkpoint(score, prevent_cse=False)
+  out = jax.lax.map(
+      lambda x: score(*x),
+      (split(hidden, hidden.shape[-1:]), split(targets, ())),
+  )
+  return jax.tree.map(join, out)
+
+
+def _score(hidden, unembedding, targets, temperature, with_entropy):
+  """`token_logprobs` with all logits alive; see there."""
+  in_float32 = hidden.dtype == jnp.float32
+  # D << V, so the division is cheaper on hidden; its rounding is only harmless
+  # in float32. In bfloat16 the float32 logits are divided instead.
+  if in_float32:
+    hidden = hidden / temperature
+  logits = jnp.einsum(
+      '...d,vd->...v', hidden, unembedding, preferred_element_type=jnp.float32
+  )
+  if not in_float32:
+    logits = logits / temperature
+  # One logsumexp, spelled out because the entropy uses its exponentials again.
+  peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  weights = jnp.exp(logits - peak)
+  total = jnp.sum(weights, axis=-1)
+  logsumexp = jnp.squeeze(peak, -1) + jnp.log(total)
+  # Taken from the logits: hidden . unembedding[target] would be rounded
+  # otherwise than the matrix product where that uses bfloat16 passes or TF32,
+  # and log-probs above 0 would appear. V sharded, XLA turns this gather into a
+  # local one and an all-reduce of [*B]; nothing of size V moves.
+  target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+  logprobs = jnp.squeeze(target_logits, -1) - logsumexp
+  if not with_entropy:
+    return logprobs, None
+  mean_logit = jnp.sum(weights * logits, axis=-1) / total
+  return logprobs, jax.lax.stop_gradient(logsumexp - mean_logit)
+
+
+def shift_targets(
+    tokens: Int[Array, 'B L'], segment_ids: Int[Array, 'B L']
+) -> tuple[Int[Array, 'B L'], Bool[Array, 'B L']]:
+  """Says which token each position predicts.
+
+  Args:
+    tokens: int [B, L].
+    segment_ids: int [B, L], 1, 2, ... for the sequences packed in a row, each
+      contiguous; 0 is padding.
+
+  Returns:
+    int [B, L]: tokens[b, t + 1] at position t (anything where not predicted);
+    bool [B, L]: True where t + 1 exists and continues the segment of t.
+  """
+  targets = jnp.roll(tokens, -1, axis=1)
+  continues = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (
+      segment_ids[:, 1:] != 0
+  )
+  return targets, jnp.pad(continues, ((0, 0), (0, 1)))
+
+
+def sequence_logprobs(
+    hidden: Float[Array, 'B L D'],
+    unembedding: Float[Array, 'V D'],
+    tokens: Int[Array, 'B L'],
+    segment_ids: Int[Array, 'B L'],
+    temperature: Scalar,
+    *,
+    chunk: int = 0,
+    with_entropy: bool = False,
+) -> tuple[Float[Array, 'B L'], Float[Array, 'B L'] | None]:
+  """Scores every token given the tokens before it in its segment.
+
+  Args:
+    hidden: float [B, L, D], output of the decoder on `tokens`.
+    unembedding: float [V, D].
+    tokens: int [B, L].
+    segment_ids: int [B, L]; see `shift_targets`.
+    temperature: float32 scalar T > 0, traced.
+    chunk: See `token_logprobs`.
+    with_entropy: Also returns entropies.
+
+  Returns:
+    float32 [B, L], aligned to tokens: logprobs[b, t] is
+    log p(tokens[b, t] | tokens of the segment before t), 0 at the first token
+    of a segment and at padding; the entropy of the same distribution, 0 at the
+    same places, or None.
+  """
+  targets, predicts = shift_targets(tokens, segment_ids)
+
+  def align(x):
+    x = jnp.where(predicts, x, jnp.zeros_like(x))
+    return jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
+
+  return jax.tree.map(
+      align,
+      token_logprobs(
+          hidden,
+          unembedding,
+          targets,
+          temperature,
+          chunk=chunk,
+          with_entropy=with_entropy,
+      ),
+  )

@@ -1,0 +1,190 @@
+"""The clipped policy-gradient loss with its variants.
+
+A trainer accumulates gradients over micro-batches inside one jit. So that the
+sum over micro-batches is the loss of the whole update, a micro-batch's loss is
+a sum over its tokens divided by a number that belongs to the *update*:
+
+  d = denominator(mask of the whole update, aggregation, max_tokens)
+  loss = sum over micro-batches m of policy_loss(m, ..., denominator=d)
+
+and likewise for gradients. Averages of averages would weigh a token by the
+micro-batch that it happens to lie in. The mask holds sampled tokens of valid
+completions of kept groups: dropped ones leave numerator and denominator.
+"""
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array
+from jaxtyping import Bool
+from jaxtyping import Float
+from jaxtyping import Float32
+
+from evojax.rl import importance
+from evojax.rl import masked
+
+Scalar = Float[Array, ''] | float
+
+RATIOS = ('token', 'sequence')
+AGGREGATIONS = ('token', 'sequence', 'constant')
+
+
+def denominator(
+    mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
+) -> Float32[masked.AnyArray, '']:
+  """Counts what the loss of one optimizer update is divided by.
+
+  'token': masked-in tokens (DAPO, arXiv:2503.14476, Eq. 12). 'sequence':
+  sequences with at least one such token (GRPO, arXiv:2402.03300, Eq. 3).
+  'constant': that number times max_tokens (Dr. GRPO, arXiv:2503.20783).
+
+  Args:
+    mask: bool [*B, L] of the whole update, all its micro-batches.
+    aggregation: One of AGGREGATIONS.
+    max_tokens: Limit of sampled tokens per completion, >= 1; 'constant' only.
+
+  Returns:
+    float32 scalar >= 1, so that an update without tokens has loss 0.
+
+  Raises:
+    ValueError: If aggregation is unknown.
+  """
+  xp = masked.array_namespace(mask)
+  if aggregation == 'token':
+    count = mask.sum()
+  elif aggregation == 'sequence':
+    count = mask.any(axis=-1).sum()
+  elif aggregation == 'constant':
+    count = mask.any(axis=-1).sum() * max_tokens
+  else:
+    raise ValueError(f'{aggregation=} is not one of {AGGREGATIONS}.')
+  return xp.asarray(xp.maximum(count, 1), dtype=xp.float32)
+
+
+def policy_loss(
+    logprobs: Float[Array, '*B L'],
+    old_logprobs: Float[Array, '*B L'],
+    advantages: Float[Array, '*B'] | Float[Array, '*B L'],
+    mask: Bool[Array, '*B L'],
+    *,
+    clip_low: Scalar,
+    clip_high: Scalar,
+    denominator: Scalar,
+    dual_clip: Scalar = 0.0,
+    tis_weights: Float[Array, '*B L'] | None = None,
+    tis_cap: Scalar = 0.0,
+    ref_logprobs: Float[Array, '*B L'] | None = None,
+    kl_coef: Scalar = 0.0,
+    ratio: str = 'token',
+    aggregation: str = 'sequence',
+) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
+  """Clipped surrogate loss of one micro-batch.
+
+  With the ratio r (see below), per token,
+
+    l = -w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) + kl_coef k3
+    for A < 0 with dual_clip c: min(...) becomes max(min(...), c A)
+
+  PPO (Schulman et al. 2017, arXiv:1707.06347, Eq. 7), with separate bounds
+  (Clip-Higher: DAPO, arXiv:2503.14476, Eq. 10) and dual clip (Ye et al. 2020,
+  arXiv:1912.09729; TRL's `delta`). ratio='token' is GRPO's
+  r_t = exp(logprobs - old_logprobs); 'sequence' is GSPO-token (Zheng et al.
+  2025, arXiv:2507.18071): r_t has the value of
+  s = exp(mean_t(logprobs - old_logprobs)) and the gradient s grad logprobs_t,
+  which equals GSPO when the tokens of a sequence share advantage and weight.
+
+  Args:
+    logprobs: float32 [*B, L], current policy, differentiable.
+    old_logprobs: float32 [*B, L], trainer's policy at the start of the step;
+      stop_gradient(logprobs) in the first epoch, which makes r exactly 1.
+    advantages: float32 [*B], one per sequence, or [*B, L], one per token.
+    mask: bool [*B, L], tokens in the loss. Others may hold anything: they get
+      gradient 0.
+    clip_low: Scalar in [0, 1), traced.
+    clip_high: Scalar >= 0, traced.
+    denominator: Scalar from `denominator()` on the whole update's mask.
+    dual_clip: Scalar > 1 + clip_high, traced; <= 0 turns it off.
+    tis_weights: float32 [*B, L] w, from `truncated_importance_weights`.
+    tis_cap: Their cap; only counts truncated weights for the metrics.
+    ref_logprobs: float32 [*B, L], reference policy, or None without KL term.
+    kl_coef: Scalar >= 0, traced; weight of k3(logprobs, ref_logprobs).
+    ratio: 'token' | 'sequence'.
+    aggregation: 'token' and 'constant' sum over tokens; 'sequence' averages
+      each sequence over its tokens before the sum over sequences.
+
+  Returns:
+    float32 scalar: this micro-batch's share of the update's loss.
+    Metrics without gradient, each a *sum* over masked-in tokens; summed over
+    micro-batches and divided by 'tokens' they are means: 'tokens',
+    'clip_low', 'clip_high', 'clip_dual' (tokens whose gradient the bound
+    removed), 'ratio', 'approx_kl' (k3 of old against current policy); with
+    tis_weights 'tis_weight', 'tis_truncated'; with ref_logprobs 'ref_kl'.
+
+  Raises:
+    ValueError: If ratio or aggregation is unknown, or ranks do not fit.
+  """
+  if ratio not in RATIOS:
+    raise ValueError(f'{ratio=} is not one of {RATIOS}.')
+  if aggregation not in AGGREGATIONS:
+    raise ValueError(f'{aggregation=} is not one of {AGGREGATIONS}.')
+  if advantages.shape == mask.shape[:-1]:
+    advantages = advantages[..., None]  # [*B, 1]
+  elif advantages.shape != mask.shape:
+    raise ValueError(
+        f'advantages {advantages.shape} must be {mask.shape[:-1]} or'
+        f' {mask.shape}, after mask.'
+    )
+  advantages = jnp.broadcast_to(advantages, mask.shape)
+
+  # Masked before exp: junk there could overflow, and 0 * inf is NaN in the
+  # backward pass.
+  log_ratio = jnp.where(mask, logprobs - old_logprobs, 0.0)
+  fixed_log_ratio = jax.lax.stop_gradient(log_ratio)
+  if ratio == 'sequence':
+    mean = masked.masked_mean(fixed_log_ratio, mask, -1, keepdims=True)
+    r = jnp.exp(mean + (log_ratio - fixed_log_ratio))
+    token_ratio = jnp.exp(fixed_log_ratio)
+  else:
+    r = jnp.exp(log_ratio)
+    token_ratio = r
+
+  # min(r A, clip(r) A) is r A with r bounded above where A >= 0 and below where
+  # A < 0; dual clip bounds it above there too. As selections, not jnp.minimum:
+  # at a tie that halves the gradient, and these count clipped tokens as well.
+  negative = advantages < 0
+  dual = jnp.where(dual_clip > 0, dual_clip, jnp.inf)
+  below = negative & (r < 1 - clip_low)
+  above = (advantages > 0) & (r > 1 + clip_high)
+  dual_above = negative & (r > dual)
+  bounded = jnp.where(below, 1 - clip_low, r)
+  bounded = jnp.where(above, 1 + clip_high, bounded)
+  bounded = jnp.where(dual_above, dual, bounded)
+  loss = -bounded * advantages
+  if tis_weights is not None:
+    loss = loss * tis_weights
+  if ref_logprobs is not None:
+    ref_kl = importance.k3(jnp.where(mask, logprobs, 0.0), ref_logprobs)
+    loss = loss + kl_coef * ref_kl
+
+  if aggregation == 'sequence':
+    loss = jnp.sum(masked.masked_mean(loss, mask, -1))
+  else:
+    loss = masked.masked_sum(loss, mask)
+
+  sums = {
+      'tokens': jnp.ones_like(r),
+      'clip_low': below,
+      'clip_high': above,
+      'clip_dual': dual_above,
+      'ratio': r,
+      'approx_kl': token_ratio - 1 - fixed_log_ratio,
+  }
+  if tis_weights is not None:
+    sums['tis_weight'] = tis_weights
+    sums['tis_truncated'] = (tis_cap > 0) & (tis_weights >= tis_cap)
+  if ref_logprobs is not None:
+    sums['ref_kl'] = ref_kl
+  metrics = {
+      name: masked.masked_sum(jax.lax.stop_gradient(x).astype(r.dtype), mask)
+      for name, x in sums.items()
+  }
+  return loss / denominator, metrics

@@ -1,0 +1,117 @@
+"""Records that travel between the stages of a training step.
+
+problem -> request -> completion -> grade -> evidence -> reward -> advantage
+-> update. Axis letters: P prompts in a step, G completions per prompt,
+B = P * G sequences in group-major order, L tokens.
+"""
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Message = Mapping[str, str]  # {'role': 'user' | 'system' | ..., 'content': text}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """One task. The answer never reaches a policy, a reward or a sandbox."""
+
+  problem_id: str  # 16 hex digits: hash of the normalised problem text.
+  family: str  # Generator or data-set tag, e.g. 'chain_sum'.
+  messages: tuple[Message, ...]  # What the policy is asked, chat format.
+  answer: str  # Reference answer, evaluator-owned.
+  difficulty: int = 0  # 0 = easiest level of the family.
+  metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def question(self) -> str:
+    """Text of the last user message."""
+    return next(
+        m['content'] for m in reversed(self.messages) if m['role'] == 'user'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingParams:
+  """How one completion is sampled; the names follow SGLang's contract."""
+
+  max_tokens: int = 128  # Sampled tokens, >= 1.
+  temperature: float = 1.0  # 0 is greedy.
+  top_p: float = 1.0  # (0, 1]; 1 is off.
+  top_k: int = -1  # -1 is off.
+  min_p: float = 0.0  # [0, 1); 0 is off.
+  stop: tuple[str, ...] = ()  # Strings that end a completion.
+  ignore_eos: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """One completion to sample.
+
+  The random key of token t is fold(seed, problem_key, sample, t), so a sample
+  does not depend on its neighbours in the batch.
+  """
+
+  prompt_tokens: tuple[int, ...]
+  seed: int
+  problem_key: int  # uint32, e.g. the first 8 hex digits of problem_id.
+  sample: int  # Index within the group, 0 <= sample < G.
+  params: SamplingParams
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """One sampled completion; its arrays have one entry per sampled token."""
+
+  tokens: np.ndarray  # int32 [n]; a final EOS token is included.
+  logprobs: np.ndarray  # float32 [n], of softmax(logits / temperature).
+  finish_reason: str  # 'stop' | 'length' | 'abort'.
+  policy_version: int
+  text: str  # Decoded without special tokens.
+
+
+class RolloutEngine(Protocol):
+  """What training needs from a sampler: in process, or a client of a fleet."""
+
+  def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    """Samples all requests; the answers are in the order of the requests."""
+
+  def update_weights(self, params: Any, version: int) -> None:
+    """Installs new weights and drops every cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grade:
+  """What the evaluator says of one completion."""
+
+  outcome: bool  # Solved, evaluator-owned.
+  partial: float  # 0..1; equals float(outcome) where there is no partial credit.
+  status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
+  columns: Mapping[str, Any]  # The domain's own evidence columns.
+
+
+class ProblemSource(Protocol):
+  """A deterministic stream of problems: a function of the cursor alone."""
+
+  def take(self, cursor: int, count: int) -> list[Problem]:
+    """Problems cursor .. cursor + count - 1 of the stream."""
+
+  def __len__(self) -> int:
+    """Distinct problems, or a lower bound where they are generated."""
+
+
+class Domain(Protocol):
+  """A domain is data, a grader, reward parts and columns: no train loop."""
+
+  name: str
+  columns: tuple[Any, ...]  # evidence.schema.Column, the domain's own.
+
+  def source(self, split: str, seed: int) -> ProblemSource:
+    """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id."""
+
+  def grade(self, problem: Problem, completion: Completion) -> Grade:
+    """Judges a completion. Never raises on hostile or malformed text."""
+
+  def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
+    """Named reward parts, float32 [P, G], from an evidence view."""

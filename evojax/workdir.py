@@ -1,0 +1,414 @@
+"""A run's directory: its lock, its config, its environment, safe writes.
+
+    <workdir>/config.json     the resolved config and its hash
+    <workdir>/manifest.json   one entry per start: versions, devices, command
+    <workdir>/.lock           held while a process works on the run
+
+The directory is a local path or a mount; with several hosts it is shared, and
+process 0 alone locks and writes.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import datetime
+import fcntl
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from typing import Any, Self
+
+from absl import logging
+import jax
+
+# Config fields that do not touch what is trained: a resumed run may change
+# them. An entry covers everything below it. `steps` is here too as long as the
+# learning rate does not depend on it: see `_may_change`.
+FREE_FIELDS = (
+    'name',
+    'checkpoint',
+    'eval',
+    'log',
+)
+
+_PACKAGES = (
+    'jax',
+    'jaxlib',
+    'flax',
+    'optax',
+    'orbax-checkpoint',
+    'transformers',
+    'numpy',
+    'pyarrow',
+)
+# A resume is bit-equal only if these stay.
+_NUMERICS = ('jax', 'jaxlib', 'XLA_FLAGS', 'platform', 'device', 'devices')
+
+_held_locks: set[int] = set()
+
+
+def _close_locks_in_child() -> None:
+  """A forked child must not keep a run locked after its parent died."""
+  for fd in _held_locks:
+    os.close(fd)
+  _held_locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_locks_in_child)
+
+
+class WorkdirError(ValueError):
+  """The directory cannot be used for this run; the message says what to do."""
+
+
+class DiskError(OSError):
+  """A file could not be written; nothing torn is left under its name."""
+
+
+def _now() -> str:
+  return datetime.datetime.now().astimezone().isoformat(timespec='seconds')
+
+
+def sync_directory(path: pathlib.Path) -> None:
+  """Makes a rename or unlink inside the directory durable."""
+  fd = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(fd)
+  finally:
+    os.close(fd)
+
+
+def disk_error(path: pathlib.Path, size: int, error: OSError) -> DiskError:
+  """The one message for a write that failed."""
+  parent = next(p for p in (path.parent, *path.parents) if p.exists())
+  free = shutil.disk_usage(parent).free
+  return DiskError(
+      error.errno,
+      f'cannot write {path} ({size:,} bytes needed, {free:,} free):'
+      f' {error.strerror or error}. Free space there or raise the quota, then'
+      ' run the same command again: it resumes from the last checkpoint',
+  )
+
+
+def write_all(fd: int, data: bytes) -> None:
+  """Writes everything; `os.write` stops short on a disk that fills up."""
+  view = memoryview(data)
+  while view:
+    view = view[os.write(fd, view) :]
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+  """Writes a file that is either complete and durable or not there at all.
+
+  Args:
+    path: The file; an older one is replaced. Its directory exists.
+    data: All of its contents.
+
+  Raises:
+    DiskError: If the disk is full or the path cannot be written.
+  """
+  path = pathlib.Path(path)
+  # One name per target: a killed write is overwritten by the next one.
+  temporary = path.with_name(f'.{path.name}.tmp')
+  try:
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+      write_all(fd, data)
+      os.fsync(fd)
+    finally:
+      os.close(fd)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+  except OSError as error:
+    temporary.unlink(missing_ok=True)
+    raise disk_error(path, len(data), error) from error
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """{'a': {'b': 1}} -> {'a.b': 1}; an empty mapping stays a value."""
+  flat = {}
+  for key, value in tree.items():
+    if isinstance(value, Mapping) and value:
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def config_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+  """Fields that differ, as {'optim.learning_rate': (old, new)}, sorted.
+
+  A field that one side lacks is '(absent)' there.
+  """
+  flat_old, flat_new = flatten(old), flatten(new)
+  missing = '(absent)'
+  return {
+      name: (flat_old.get(name, missing), flat_new.get(name, missing))
+      for name in sorted(flat_old.keys() | flat_new.keys())
+      if flat_old.get(name, missing) != flat_new.get(name, missing)
+  }
+
+
+def _may_change(name: str, config: Mapping[str, Any]) -> bool:
+  """Whether a resumed run may change the field."""
+  if name == 'steps':
+    return config.get('optim', {}).get('schedule') == 'constant'
+  return any(
+      name == free or name.startswith(free + '.') for free in FREE_FIELDS
+  )
+
+
+def _fork_command(path: pathlib.Path) -> str:
+  """This process's command, continued in a new directory."""
+  fork = path.with_name(path.name + '-fork')
+  flags = [f'--workdir={fork}', f'--fork_from={path}']
+  if pathlib.Path(sys.argv[0]).parts[-2:] != ('evojax', 'main.py'):
+    return f'the same command with {shlex.join(flags)}'
+  arguments = []
+  rest = iter(sys.argv[1:])
+  for argument in rest:
+    name, equals, _ = argument.lstrip('-').partition('=')
+    if name in ('workdir', 'fork_from'):
+      if not equals:
+        next(rest, None)
+      continue
+    arguments.append(argument)
+  return shlex.join(['python', '-m', 'evojax.main', *arguments, *flags])
+
+
+def _lock(path: pathlib.Path) -> int:
+  """Takes the run's lock; the kernel drops it when the process dies.
+
+  Raises:
+    WorkdirError: If another process holds it.
+    DiskError: If the disk is full.
+  """
+  lock = path / '.lock'
+  fd = -1
+  holder = (
+      f'pid {os.getpid()} on {socket.gethostname()} since {_now()}'.encode()
+  )
+  try:
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, holder, 0)
+  except BlockingIOError as error:
+    other = os.read(fd, 4096).decode() or 'a process that just started'
+    os.close(fd)
+    raise WorkdirError(
+        f'workdir {path} is in use by {other}. Wait for it or stop it, or'
+        ' choose another --workdir'
+    ) from error
+  except OSError as error:
+    if fd >= 0:
+      os.close(fd)
+    raise disk_error(lock, len(holder), error) from error
+  _held_locks.add(fd)
+  return fd
+
+
+@dataclasses.dataclass
+class Workdir:
+  """An open run directory; a context manager that gives the lock back."""
+
+  path: pathlib.Path
+  resumed: bool  # The directory held this run already.
+  _lock_fd: int | None = None  # None on all processes but the first.
+
+  def close(self) -> None:
+    """Gives the lock back; a second call does nothing."""
+    if self._lock_fd is not None:
+      _held_locks.discard(self._lock_fd)
+      os.close(self._lock_fd)
+      self._lock_fd = None
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+  def record_start(self) -> dict[str, Any]:
+    """Adds this start to manifest.json and returns its entry.
+
+    Warns when the numerics may differ from the last start's: a resumed run is
+    then correct, but not bit-equal. Touches the devices.
+    """
+    entry = environment()
+    if self._lock_fd is None:
+      return entry
+    manifest = self.path / 'manifest.json'
+    starts = json.loads(manifest.read_text()) if manifest.exists() else []
+    if starts:
+      for name in _NUMERICS:
+        if starts[-1].get(name) != entry[name]:
+          logging.warning(
+              '%s changed since the last start of %s: %s -> %s; what follows is'
+              ' not bit-equal to an uninterrupted run',
+              name,
+              self.path,
+              starts[-1].get(name),
+              entry[name],
+          )
+    text = json.dumps([*starts, entry], indent=2) + '\n'
+    write_atomic(manifest, text.encode())
+    return entry
+
+
+def _git_commit() -> str:
+  """Commit of the checkout this package runs from; '-dirty' if changed."""
+  root = pathlib.Path(__file__).parent.parent
+  if not (root / '.git').exists() or shutil.which('git') is None:
+    return ''
+  describe = subprocess.run(
+      [
+          'git',
+          '-C',
+          str(root),
+          'describe',
+          '--always',
+          '--dirty',
+          '--abbrev=40',
+      ],
+      capture_output=True,
+      text=True,
+      check=False,
+  )
+  return describe.stdout.strip()
+
+
+def environment() -> dict[str, Any]:
+  """What this process runs on: versions, devices, commit, command."""
+  versions = {}
+  for package in _PACKAGES:
+    try:
+      versions[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      versions[package] = ''
+  device = jax.devices()[0]
+  return {
+      'start': _now(),
+      'command': shlex.join([sys.executable, *sys.argv]),
+      'commit': _git_commit(),
+      'host': socket.gethostname(),
+      'python': platform.python_version(),
+      **versions,
+      'XLA_FLAGS': os.environ.get('XLA_FLAGS', ''),
+      'platform': device.platform,
+      'device': device.device_kind,
+      'devices': jax.device_count(),
+      'processes': jax.process_count(),
+      'cpus': len(os.sched_getaffinity(0)),
+  }
+
+
+def _make_directory(path: pathlib.Path) -> None:
+  """Creates the directory.
+
+  Raises:
+    WorkdirError: If the path cannot be a directory that this process writes.
+  """
+  if path.exists() and not path.is_dir():
+    raise WorkdirError(
+        f'workdir {path} is a file; pass a directory as --workdir'
+    )
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    writable = os.access(path, os.W_OK | os.X_OK)
+  except OSError as error:
+    raise WorkdirError(
+        f'workdir {path} cannot be created: {error.strerror}; pass a path that'
+        ' can be written as --workdir'
+    ) from error
+  if not writable:
+    raise WorkdirError(
+        f'workdir {path} cannot be written by user {os.getuid()}; change its'
+        ' permissions or pass another --workdir'
+    )
+
+
+def _read_config(path: pathlib.Path) -> dict[str, Any]:
+  """The saved config of a run.
+
+  Raises:
+    WorkdirError: If the file is not what evojax wrote.
+  """
+  try:
+    return json.loads(path.read_text())['config']
+  except (ValueError, KeyError, TypeError) as error:
+    raise WorkdirError(
+        f'{path} is not a config written by evojax ({error}); restore it or'
+        ' choose another --workdir'
+    ) from error
+
+
+def open_workdir(
+    path: str | os.PathLike[str],
+    config_json: str,
+    config_hash: str,
+    *,
+    primary: bool = True,
+) -> Workdir:
+  """Creates or opens the directory of a run, before a device is touched.
+
+  Args:
+    path: The directory.
+    config_json: The resolved config as a JSON object.
+    config_hash: Its hash.
+    primary: Whether this is process 0 of the run; others touch nothing.
+
+  Returns:
+    The open directory. `resumed` says whether it held this run before.
+
+  Raises:
+    WorkdirError: If the path cannot be used, another process works on it, or
+      it holds a run with another config.
+    DiskError: If the disk is full.
+  """
+  if '://' in os.fspath(path):
+    raise WorkdirError(
+        f'workdir {path} is not a path of this machine; mount the bucket (with'
+        ' gcsfuse, for instance) and pass the mount as --workdir'
+    )
+  path = pathlib.Path(os.path.abspath(os.path.expanduser(path)))
+  saved = path / 'config.json'
+  if not primary:
+    return Workdir(path, resumed=saved.exists())
+  _make_directory(path)
+  workdir = Workdir(path, saved.exists(), _lock(path))
+  try:
+    config = json.loads(config_json)
+    if workdir.resumed:
+      changes = {
+          name: change
+          for name, change in config_changes(
+              _read_config(saved), config
+          ).items()
+          if not _may_change(name, config)
+      }
+      if changes:
+        lines = ''.join(
+            f'\n  {name}: {json.dumps(old)} -> {json.dumps(new)}'
+            for name, (old, new) in changes.items()
+        )
+        raise WorkdirError(
+            f'workdir {path} holds a run with another config:{lines}\nTo'
+            ' continue that run, undo the change. To fork it, starting from its'
+            f' newest checkpoint with the new config:\n  {_fork_command(path)}'
+        )
+    text = json.dumps({'hash': config_hash, 'config': config}, indent=2) + '\n'
+    if not workdir.resumed or saved.read_text() != text:
+      write_atomic(saved, text.encode())
+  except BaseException:
+    workdir.close()
+    raise
+  return workdir

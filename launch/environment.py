@@ -1,0 +1,255 @@
+"""Makes an environment with the pinned packages, or reuses the one it made.
+
+    python launch/environment.py NAME [SET ...]
+
+Prints the path of the environment's Python; everything else goes to stderr.
+NAME '' is <checkout>/.venv, 'test' is <checkout>/.venv-test. A SET is a file
+requirements/SET.txt; 'accelerator' is the one for the hardware that is found.
+With EVOJAX_ENVIRONMENTS=DIR environments live in DIR/NAME-HASH instead, where
+many checkouts share them.
+
+An environment carries the hash of its pins in a stamp that is written last:
+one that was interrupted, or whose pins changed, is made anew. Only the
+standard library is used; uv installs if it can be had, pip otherwise.
+"""
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import venv
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ACCELERATORS = ('cpu', 'cuda12', 'cuda13', 'tpu')
+UV = 'uv==0.13.8'
+STAMP = 'evojax-pins'
+
+_GOOGLE = '0x1ae0'  # PCI vendor; network cards and disks have it too.
+# TPU v3, v4, v5p, v5e, v6e, 7x; see jax/_src/hardware_utils.py.
+_TPUS = ('0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076')
+
+
+def detect_accelerator(pci: pathlib.Path) -> str:
+  """One of ACCELERATORS: what jax can use here.
+
+  Args:
+    pci: /sys/bus/pci/devices, which lists vendor and device ids.
+
+  Raises:
+    ValueError: If EVOJAX_ACCELERATOR is not one of ACCELERATORS.
+  """
+  wanted = os.environ.get('EVOJAX_ACCELERATOR')
+  if wanted:
+    if wanted not in ACCELERATORS:
+      raise ValueError(f'EVOJAX_ACCELERATOR={wanted} is not in {ACCELERATORS}')
+    return wanted
+  if os.environ.get('JAX_PLATFORMS') == 'cpu':
+    return 'cpu'
+  for device in pci.glob('*'):
+    with contextlib.suppress(OSError):
+      vendor = (device / 'vendor').read_text().strip()
+      if vendor == _GOOGLE:
+        if (device / 'device').read_text().strip() in _TPUS:
+          return 'tpu'
+  return _detect_cuda()
+
+
+def _detect_cuda() -> str:
+  """'cuda12' or 'cuda13' by the driver's version; 'cpu' without a GPU."""
+  try:
+    query = subprocess.run(
+        ['nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader'],
+        capture_output=True, text=True, timeout=60, check=True,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return 'cpu'
+  version = re.match(r'\d+', query.stdout.strip())
+  if version is None:
+    return 'cpu'
+  # CUDA 13 needs driver 580, CUDA 12 needs 525.
+  return 'cuda13' if int(version[0]) >= 580 else 'cuda12'
+
+
+def requirement_files(sets: list[str]) -> list[pathlib.Path]:
+  """requirements/base.txt and the files of the sets.
+
+  Raises:
+    ValueError: If a set has no file.
+  """
+  files = [ROOT / 'requirements' / 'base.txt']
+  for name in sets:
+    if name == 'accelerator':
+      name = detect_accelerator(pathlib.Path('/sys/bus/pci/devices'))
+    if name != 'cpu':  # base.txt is all that a CPU needs.
+      files.append(ROOT / 'requirements' / f'{name}.txt')
+  missing = [str(file) for file in files if not file.is_file()]
+  if missing:
+    raise ValueError(f'no such set of requirements: {missing}')
+  return files
+
+
+def pins_hash(files: list[pathlib.Path]) -> str:
+  """Hash of which files they are and of what they and this script say."""
+  digest = hashlib.sha256()
+  for file in [pathlib.Path(__file__), *files]:
+    digest.update(f'{file.name}\n'.encode() + file.read_bytes())
+  return digest.hexdigest()
+
+
+def environment_path(name: str, pins: str) -> pathlib.Path:
+  """Where the environment lives."""
+  shared = os.environ.get('EVOJAX_ENVIRONMENTS')
+  if shared:
+    directory = pathlib.Path(shared).expanduser().absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / f'{name or "run"}-{pins[:12]}'
+  return ROOT / ('.venv-' + name if name else '.venv')
+
+
+def _say(text: str) -> None:
+  print(f'[evojax] {text}', file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path):
+  """One process makes an environment; others wait for it."""
+  with path.with_name(path.name + '.lock').open('w') as file:
+    os.set_inheritable(file.fileno(), True)
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      _say(f'another process is making {path}; waiting for it')
+      fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+def _works(python: pathlib.Path) -> bool:
+  """Whether the interpreter runs and is new enough."""
+  check = 'import sys; sys.exit(sys.version_info < (3, 11))'
+  try:
+    return subprocess.run([python, '-c', check], check=False).returncode == 0
+  except OSError:
+    return False
+
+
+def _run(python: pathlib.Path, *arguments: str | pathlib.Path) -> None:
+  """Runs a module of the environment; what it prints goes to stderr."""
+  subprocess.run(
+      [python, '-m', *arguments],
+      stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True,
+      # The lock is inherited: an installer that outlives us still holds it.
+      close_fds=False,
+  )
+
+
+def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
+  """Installs what the files list, by uv if possible.
+
+  They name every package, so no dependency is looked for. torch.txt does not:
+  what torch needs depends on the build that can be had; see there.
+  """
+  pip = ('pip', '--disable-pip-version-check', 'install', '--quiet')
+  torch = [file for file in files if file.stem == 'torch']
+  pins = [a for file in files if file not in torch for a in ('-r', file)]
+  try:
+    _run(python, *pip, UV)
+    _run(
+        python, 'uv', 'pip', 'install', '--quiet', '--no-deps', '--python',
+        python, *pins,
+    )
+  except subprocess.CalledProcessError:
+    _say('uv cannot install here; pip takes some minutes')
+    _run(python, *pip, '--no-deps', *pins)
+  for file in torch:
+    _run(python, *pip, '--retries', '0', '-c', files[0], '-r', file)
+
+
+def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:
+  """Makes the environment, without the stamp of a complete one.
+
+  Raises:
+    ValueError: If the path or this Python cannot be used.
+  """
+  python, stamp = path / 'bin' / 'python', path / STAMP
+  if stamp.exists():  # Ours, and out of date or interrupted.
+    shutil.rmtree(path)
+  if path.exists() and not _works(python):
+    raise ValueError(
+        f'{path} was not made by evojax and holds no Python >= 3.11; move it'
+        ' away'
+    )
+  if not path.exists():
+    if importlib.util.find_spec('ensurepip') is None:
+      raise ValueError(
+          f'{sys.executable} cannot make virtual environments; on Debian and'
+          ' Ubuntu: apt install python3-venv'
+      )
+    path.mkdir()
+    stamp.write_text('incomplete')
+    venv.EnvBuilder(with_pip=True, symlinks=True).create(path)
+    (path / '.gitignore').write_text('*\n')
+  stamp.write_text('incomplete')
+  _install(python, files)
+
+
+def ensure(name: str, sets: list[str]) -> pathlib.Path:
+  """Returns the Python of a complete environment; makes it if need be.
+
+  Args:
+    name: '' or what distinguishes it from the one that runs evojax.
+    sets: See `requirement_files`.
+
+  Raises:
+    ValueError: If a set does not exist, or this Python cannot be used.
+    OSError: If the environment cannot be written.
+    subprocess.CalledProcessError: If a package cannot be installed.
+  """
+  files = requirement_files(sets)
+  pins = pins_hash(files)
+  path = environment_path(name, pins)
+  python, stamp = path / 'bin' / 'python', path / STAMP
+
+  def complete() -> bool:
+    return stamp.is_file() and stamp.read_text() == pins and _works(python)
+
+  if complete():
+    return python
+  with _lock(path):
+    if complete():
+      return python
+    start = time.monotonic()
+    names = ', '.join(file.stem for file in files)
+    _say(f'making {path} ({names}); the first time takes a minute or two')
+    _make(path, files)
+    temporary = stamp.with_suffix('.tmp')
+    temporary.write_text(pins)
+    temporary.replace(stamp)
+    _say(f'{path} is ready after {time.monotonic() - start:.0f} s')
+  return python
+
+
+def main(arguments: list[str]) -> int:
+  """Prints the Python of the environment; 1 if it cannot be had."""
+  name, *sets = arguments
+  try:
+    print(ensure(name, sets))
+  except subprocess.CalledProcessError:
+    _say('error: a package cannot be installed, see above; the same command'
+         ' tries again')
+    return 1
+  except (ValueError, OSError) as error:
+    _say(f'error: {error}')
+    return 1
+  except KeyboardInterrupt:
+    return 130
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Runs evojax on every NVIDIA GPU of this node, or as one of several nodes:
+#
+#   bash launch/gpu_node.sh [flags of evojax]
+#   srun --ntasks-per-node=1 bash launch/gpu_node.sh [flags of evojax]
+#   COORDINATOR=host0:1234 NODES=2 NODE=0 bash launch/gpu_node.sh [flags]
+#
+# The last form runs once on every node, NODE counting from 0. All nodes see the
+# same checkout and --workdir, or copies of the one and a mount of the other.
+set -euo pipefail
+CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+if ! nvidia-smi -L >/dev/null 2>&1; then
+  echo 'error: nvidia-smi finds no GPU on this node; install its driver, or' \
+    'use launch/local.sh' >&2
+  exit 1
+fi
+# Without a CPU fallback a GPU that cannot be used is an error.
+export JAX_PLATFORMS=cuda,cpu
+# Most of the memory at once: growing in steps fragments it.
+export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
+
+several=()
+if [[ -n "${COORDINATOR:-}" ]]; then
+  several=(--distributed "--coordinator=$COORDINATOR"
+    "--processes=${NODES:?how many nodes there are}"
+    "--process=${NODE:?which of them this is, from 0}")
+elif [[ "${SLURM_NTASKS:-1}" -gt 1 ]]; then
+  # One process drives all GPUs of its node; jax's own Slurm detection would
+  # take one GPU per task.
+  first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+  several=(--distributed
+    "--coordinator=$first:$((20000 + SLURM_JOB_ID % 20000))"
+    "--processes=$SLURM_NTASKS" "--process=$SLURM_PROCID")
+fi
+
+python="$(environment '' accelerator)"
+exec "$python" -m evojax.main --config=configs/math.py \
+  ${several[@]+"${several[@]}"} "$@"

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs evojax on a Cloud TPU slice. Every worker of the slice runs this script
+# in its copy of the checkout:
+#
+#   gcloud compute tpus tpu-vm ssh NAME --zone=ZONE --worker=all \
+#     --command='bash evojax/launch/tpu_pod.sh --config=configs/math.py:qwen3_0p6b
+#       --config.model.path=/mnt/models/Qwen3-0.6B --workdir=/mnt/runs/math'
+#
+# --workdir and --config.model.path are on a mount that all workers share (a
+# bucket by gcsfuse, Filestore); worker 0 alone writes metrics and evidence.
+set -euo pipefail
+CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+# Without a CPU fallback a TPU that cannot be used is an error.
+export JAX_PLATFORMS=tpu,cpu
+export EVOJAX_ACCELERATOR=tpu
+
+python="$(environment '' accelerator)"
+# Workers find each other through the metadata server of the slice.
+exec "$python" -m evojax.main --config=configs/math.py --distributed "$@"

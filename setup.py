@@ -1,0 +1,78 @@
+"""Packaging of evojax; what is installed is pinned in requirements/."""
+import pathlib
+import re
+
+import setuptools
+
+_ROOT = pathlib.Path(__file__).parent
+
+# Lower bounds are what the tests ran with. requirements/*.txt pin every
+# package, BUILD_NOTES.md says why. After a change here: requirements/lock.sh.
+INSTALL_REQUIRES = (
+    'absl-py>=2.5',
+    'array-record>=0.8',
+    'flax>=0.12.8',
+    'importlib-resources>=7',
+    'jax>=0.10.2',
+    'jaxtyping>=0.3.11',
+    'jinja2>=3.1',
+    'ml-collections>=1.1',
+    'ml-dtypes>=0.6',
+    'numpy>=2.4',
+    'optax>=0.2.8',
+    'orbax-checkpoint>=0.12.8',
+    'pandas>=3.1',
+    'pyarrow>=26',
+    'reasoning-gym>=0.1.25',
+    'rich>=15',
+    'safetensors>=0.8',
+    'sympy>=1.14',
+    'tensorboardX>=2.6.5',
+    'tensorflow-datasets>=4.9.10',
+    'tokenizers>=0.23',
+    'transformers>=5.23',
+)
+EXTRAS_REQUIRE = {
+    'tpu': ('jax[tpu]>=0.10.2',),
+    'cuda12': ('jax[cuda12]>=0.10.2',),
+    'cuda13': ('jax[cuda13]>=0.10.2',),
+    'wandb': ('wandb>=0.20',),
+    'test': (
+        'beartype>=0.23',
+        'pytest>=9',
+        'ruff>=0.17',
+        'torch==2.13.0',  # By hand in requirements/torch.txt.
+        'trl==1.16.0',
+    ),
+    'dev': ('pre-commit>=4', 'pyink>=26', 'ruff>=0.17'),
+}
+# Folders of data that the package reads at run time.
+PACKAGE_DATA = {
+    'evojax.domains.math': ('base_policy/*',),
+    'evojax.evidence': ('COLUMNS.md',),
+}
+
+
+def _version() -> str:
+  source = (_ROOT / 'evojax' / '__init__.py').read_text()
+  return re.search(r"__version__ = '(.+)'", source)[1]
+
+
+if __name__ == '__main__':
+  setuptools.setup(
+      name='evojax',
+      version=_version(),
+      description=(
+          'Co-evolves a language-model policy and the harness that trains it.'
+      ),
+      long_description=(_ROOT / 'README.md').read_text(),
+      long_description_content_type='text/markdown',
+      license='Apache-2.0',
+      python_requires='>=3.11',
+      packages=setuptools.find_packages(include=('evojax', 'evojax.*')),
+      package_data={name: list(files) for name, files in PACKAGE_DATA.items()},
+      install_requires=list(INSTALL_REQUIRES),
+      extras_require={
+          name: list(packages) for name, packages in EXTRAS_REQUIRE.items()
+      },
+  )

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs all of them, as CI does:
+#
+#   bash test.sh [arguments of pytest, e.g. tests/rl -k advantages]
+#
+# The first run makes .venv-test (with PyTorch and TRL, for parity) and .venv-tpu
+# (with libtpu, to compile for a TPU that is not there). EVOJAX_SKIP_TPU=1 leaves
+# the latter out; its tests are then skipped.
+set -euo pipefail
+CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+source launch/environment.sh
+
+python="$(environment test test torch)"
+if [[ "${EVOJAX_SKIP_TPU:-0}" != 1 ]]; then
+  EVOJAX_TPU_PYTHON="$(environment tpu tpu)" ||
+    echo 'warning: no libtpu here; the TPU tests are skipped' >&2
+  export EVOJAX_TPU_PYTHON
+fi
+# The suite is about this machine's CPU, and reaches no network.
+export JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=
+
+"$python" -m ruff check .
+exec "$python" -m pytest --durations=15 \
+  --jaxtyping-packages=evojax,beartype.beartype "$@"

@@ -1,0 +1,274 @@
+"""Problems from JSONL and TFDS files."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.domains.math import datasets
+from evojax.domains.math import problems
+from evojax.domains.math import splits
+
+
+class JsonlTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.path = pathlib.Path(folder.name) / 'set.jsonl'
+
+  def _read(self, *lines, **kwargs):
+    text = [x if isinstance(x, (str, bytes)) else json.dumps(x) for x in lines]
+    self.path.write_bytes(
+        b'\n'.join(x if isinstance(x, bytes) else x.encode() for x in text)
+    )
+    return datasets.read_jsonl(str(self.path), **kwargs)
+
+  def test_messages(self):
+    messages = [
+        {'role': 'system', 'content': 'Be brief.'},
+        {'role': 'user', 'content': 'What is 2 + 3?'},
+    ]
+    (problem,) = self._read(
+        {'messages': messages, 'answer': 5, 'tag': 'sums'},
+        system_prompt='Ignored where the line has its own.',
+    )
+    self.assertEqual(problem.messages, tuple(messages))
+    self.assertEqual((problem.answer, problem.family), ('5', 'sums'))
+    self.assertEqual(problem.question, 'What is 2 + 3?')
+
+  def test_gsm8k(self):
+    (problem,) = self._read(
+        {
+            'question': 'How much?',
+            'answer': 'She has 1,000 + 80 = <<1000+80=1080>>\n#### 1,080',
+        },
+        system_prompt='Think.',
+    )
+    self.assertEqual(problem.answer, '1080')
+    self.assertEqual(problem.family, 'set')
+    self.assertEqual(problem.messages[0]['content'], 'Think.')
+    self.assertEqual(problem.problem_id, splits.problem_id('How much?'))
+
+  def test_numbers_stay_as_written(self):
+    read = self._read(
+        '{"question": "a", "answer": 7.140}',
+        '{"question": "b", "answer": 12345678901234567890123}',
+        '{"question": "c", "answer": -3}',
+    )
+    self.assertEqual(
+        [p.answer for p in read], ['7.140', '12345678901234567890123', '-3']
+    )
+
+  def test_fields_by_name_blank_lines_and_byte_order_mark(self):
+    (problem,) = self._read(
+        b'\xef\xbb\xbf{"problem": "a", "solution": "b"}',
+        '',
+        '  ',
+        question_field='problem',
+        answer_field='solution',
+    )
+    self.assertEqual((problem.question, problem.answer), ('a', 'b'))
+
+  def test_a_repeated_problem_is_kept_once(self):
+    read = self._read(
+        {'question': 'What is 2?', 'answer': '2'},
+        {'question': 'what  IS 2?', 'answer': '2'},
+    )
+    self.assertLen(read, 1)
+
+  @parameterized.named_parameters(
+      ('empty_file', [''], 'set.jsonl holds no problem'),
+      (
+          'bad_json',
+          [{'question': 'a', 'answer': 'b'}, '{"question": '],
+          r'set.jsonl:2: not JSON',
+      ),
+      ('not_utf8', [b'{"question": "\xff", "answer": "b"}'], ':1: not JSON'),
+      ('not_an_object', ['[1]'], ':1: a list, not an object'),
+      (
+          'no_question',
+          [{'answer': 'b'}],
+          r":1: no field 'question'; .*'answer'",
+      ),
+      ('no_answer', [{'question': 'a'}], ":1: no field 'answer'"),
+      ('empty_answer', [{'question': 'a', 'answer': ' '}], 'answer=. .* must'),
+      ('bool_answer', [{'question': 'a', 'answer': True}], 'answer=True must'),
+      ('null_answer', [{'question': 'a', 'answer': None}], 'answer=None must'),
+      (
+          'nothing_after_hash',
+          [{'question': 'a', 'answer': 'x ####'}],
+          'nothing follows ####',
+      ),
+      ('empty_messages', [{'messages': [], 'answer': 'b'}], 'messages must'),
+      ('messages_text', [{'messages': 'a', 'answer': 'b'}], 'messages must'),
+      (
+          'bad_role',
+          [{'messages': [{'role': 'me', 'content': 'a'}], 'answer': 'b'}],
+          'messages must',
+      ),
+      (
+          'ends_with_assistant',
+          [
+              {
+                  'messages': [
+                      {'role': 'user', 'content': 'a'},
+                      {'role': 'assistant', 'content': 'a'},
+                  ],
+                  'answer': 'b',
+              },
+          ],
+          'ends with the user',
+      ),
+      ('bad_tag', [{'question': 'a', 'answer': 'b', 'tag': ''}], "tag=''"),
+      (
+          'two_answers',
+          [{'question': 'a', 'answer': '1'}, {'question': 'A', 'answer': '2'}],
+          ":2: the question 'A' has the answers '1' and '2'",
+      ),
+  )
+  def test_refuses(self, lines, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self._read(*lines)
+
+  def test_missing_file(self):
+    with self.assertRaisesRegex(ValueError, "'/no/such.jsonl' does not exist"):
+      datasets.read_jsonl('/no/such.jsonl')
+
+
+def _members(numbers):
+  return [
+      problems.make_problem(
+          ({'role': 'user', 'content': f'q{i}'},), str(i), 'f'
+      )
+      for i in numbers
+  ]
+
+
+class DivideTest(absltest.TestCase):
+
+  def test_everything_by_hash(self):
+    divided = datasets.divide({'train': _members(range(500))})
+    for split, members in divided.items():
+      self.assertNotEmpty(members)
+      for problem in members:
+        self.assertEqual(splits.split_of(problem.problem_id), split)
+    self.assertEqual(sum(map(len, divided.values())), 500)
+
+  def test_given_splits_are_kept_whole_and_the_rest_is_carved(self):
+    divided = datasets.divide({
+        'train': _members(range(500)),
+        'sealed': _members(range(500, 520)),
+    })
+    self.assertEqual(divided['sealed'], tuple(_members(range(500, 520))))
+    self.assertEqual(len(divided['train']) + len(divided['dev']), 500)
+    for problem in divided['dev']:
+      self.assertEqual(splits.split_of(problem.problem_id), 'dev')
+
+  def test_a_leak_is_refused_with_the_count(self):
+    with self.assertRaisesRegex(
+        ValueError, "3 problems of 'sealed' are also in 'train', e.g. 'q7'"
+    ):
+      datasets.divide(
+          {'train': _members(range(10)), 'sealed': _members(range(7, 20))}
+      )
+
+  def test_an_empty_split_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "'dev' is empty: 1 problems"):
+      # q0 goes to train by its hash.
+      datasets.divide({'train': _members([0])})
+
+
+_BUILDER = """
+import numpy as np
+import tensorflow_datasets as tfds
+
+
+class TinySums(tfds.core.GeneratorBasedBuilder):
+  VERSION = tfds.core.Version('1.0.0')
+
+  def _info(self):
+    return self.dataset_info_from_configs(
+        features=tfds.features.FeaturesDict({
+            'problem': tfds.features.Text(),
+            'solution': tfds.features.Text(),
+            'value': np.int64,
+        })
+    )
+
+  def _split_generators(self, dl_manager):
+    return {
+        'train': self._generate_examples(0, 50),
+        'test': self._generate_examples(50, 60),
+    }
+
+  def _generate_examples(self, first, last):
+    for i in range(first, last):
+      yield i, {
+          'problem': f'What is {i} + 1?',
+          'solution': f'{i} + 1 = {i + 1}\\n#### {i + 1}',
+          'value': i + 1,
+      }
+"""
+_SCRIPT = """
+import sys
+from evojax import domains
+from evojax.domains.math import datasets
+
+ROOT = sys.argv[1]
+SET = dict(name='tiny_sums', data_dir=ROOT + '/data',
+           module='users_package.tiny_sums', question_field='problem')
+domain = domains.make(
+    'math', tfds=dict(SET, train='train', sealed='test', answer_field='solution'))
+sealed = domain.source('sealed', 0).take(0, 10)
+assert sorted(int(p.answer) for p in sealed) == list(range(51, 61)), sealed
+for problem in sealed:
+  assert problem.question == f'What is {int(problem.answer) - 1} + 1?'
+  assert problem.family == 'tiny_sums'
+both = datasets.read_tfds(split='train[:20]+test', answer_field='value', **SET)
+assert len(both) == 30 and both[0].answer.isdigit(), both
+for change, message in (
+    (dict(split='validation'), "Unknown split 'validation'"),
+    (dict(name='no_such_set'), "no data set 'no_such_set'"),
+    (dict(module='no_such_module'), 'domain.kwargs.tfds.module'),
+    (dict(question_field='text'), "tiny_sums:train[0]: no field 'text'"),
+):
+  try:
+    datasets.read_tfds(**{**SET, 'split': 'train', **change})
+  except ValueError as error:
+    assert message in str(error), error
+  else:
+    raise AssertionError(change)
+heavy = {'tensorflow', 'jax', 'torch'} & set(sys.modules)
+assert not heavy, heavy
+print('passed')
+"""
+
+
+class TfdsTest(absltest.TestCase):
+
+  def test_a_builder_of_the_users_own_without_tensorflow(self):
+    with tempfile.TemporaryDirectory() as root:
+      package = pathlib.Path(root) / 'users_package'
+      package.mkdir()
+      (package / '__init__.py').touch()
+      (package / 'tiny_sums.py').write_text(textwrap.dedent(_BUILDER))
+      # In a process of its own: only there sys.modules tells what was imported.
+      result = subprocess.run(
+          [sys.executable, '-c', _SCRIPT, root],
+          env={**os.environ, 'PYTHONPATH': os.pathsep.join(('.', root))},
+          capture_output=True,
+          text=True,
+      )
+    self.assertEqual(result.stdout.splitlines()[-1:], ['passed'], result.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()

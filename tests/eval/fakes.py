@@ -1,0 +1,100 @@
+"""A scripted engine, tokenizer and domain: text in, text out, no weights."""
+from collections.abc import Callable, Sequence
+import hashlib
+
+import numpy as np
+
+from evojax import types
+from evojax.evidence import schema
+
+MODES = {'direct': 0, 'steps': 1, 'ramble': 7}
+PARAMS = types.SamplingParams(max_tokens=16)
+
+
+def make_problem(text: str, family: str = 'sums') -> types.Problem:
+  return types.Problem(
+      problem_id=hashlib.sha256(text.encode()).hexdigest()[:16],
+      family=family,
+      messages=({'role': 'user', 'content': text},),
+      answer='4',
+  )
+
+
+class Tokenizer:
+  """One token per character."""
+
+  def render(self, messages: Sequence[types.Message]) -> list[int]:
+    return [ord(c) for c in messages[-1]['content']]
+
+
+class Engine:
+  """Answers request i of every call with `script(weights, problem, sample)`."""
+
+  def __init__(self, script: Callable[[str, str, int], str]):
+    self.script = script
+    self.weights = 'none'
+    self.version = -1
+    self.calls: list[list[types.Request]] = []
+
+  def update_weights(self, params: str, version: int) -> None:
+    self.weights, self.version = params, version
+
+  def generate(
+      self, requests: Sequence[types.Request]
+  ) -> list[types.Completion]:
+    self.calls.append(list(requests))
+    answers = []
+    for request in requests:
+      problem = ''.join(map(chr, request.prompt_tokens))
+      text = self.script(self.weights, problem, request.sample)
+      answers.append(
+          types.Completion(
+              tokens=np.arange(len(text), dtype=np.int32),
+              logprobs=np.full(len(text), -0.5, np.float32),
+              finish_reason='length' if 'ramble' in text else 'stop',
+              policy_version=self.version,
+              text=text,
+          )
+      )
+    return answers
+
+
+class Source:
+  """Problems '<split> <seed> <position>' of two alternating families."""
+
+  def __init__(self, split: str, seed: int):
+    self.split, self.seed = split, seed
+
+  def take(self, cursor: int, count: int) -> list[types.Problem]:
+    return [
+        make_problem(f'{self.split} {self.seed} {i}', ('odd', 'even')[i % 2])
+        for i in range(cursor, cursor + count)
+    ]
+
+  def __len__(self) -> int:
+    return 1000
+
+
+class Domain:
+  """Right is '<mode> 4'."""
+
+  name = 'fake'
+  columns = (
+      schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3}),
+      schema.Column('mode', 'int32', codes=MODES),
+  )
+
+  def source(self, split: str, seed: int) -> Source:
+    return Source(split, seed)
+
+  def grade(
+      self, problem: types.Problem, completion: types.Completion
+  ) -> types.Grade:
+    mode, _, answer = completion.text.partition(' ')
+    right = answer == problem.answer
+    return types.Grade(
+        outcome=right,
+        partial=float(right),
+        status='ok' if answer else 'no_answer',
+        columns={'mode': MODES[mode]},
+    )

@@ -1,0 +1,75 @@
+import dataclasses
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.eval import rollouts
+from tests.eval import fakes
+
+
+class RenderTest(absltest.TestCase):
+
+  def test_too_long_prompt_names_problem_limit_and_remedy(self):
+    problems = [fakes.make_problem('x' * n, 'long') for n in (8, 9, 12)]
+    with self.assertRaisesRegex(
+        ValueError,
+        rf'{problems[1].problem_id}.*long.*has 9 tokens.*'
+        r'data\.max_prompt_tokens=8\..*--config\.data\.max_prompt_tokens=12',
+    ):
+      rollouts.render(fakes.Tokenizer(), problems, 8)
+
+  def test_longest_prompt_fits(self):
+    problems = [fakes.make_problem('x' * 8), fakes.make_problem('ab')]
+    prompts = rollouts.render(fakes.Tokenizer(), problems, 8)
+    self.assertEqual(prompts, [(120,) * 8, (97, 98)])
+
+
+class RequestsTest(parameterized.TestCase):
+
+  def test_group_major(self):
+    problems = [fakes.make_problem('a'), fakes.make_problem('b')]
+    requests = rollouts.requests(
+        problems, [(1,), (2,)], fakes.PARAMS, group_size=3, seed=5
+    )
+    self.assertEqual([r.sample for r in requests], [0, 1, 2, 0, 1, 2])
+    self.assertEqual(
+        [r.prompt_tokens for r in requests], [(1,)] * 3 + [(2,)] * 3
+    )
+    # SHA-256 of 'a' and 'b' begin with these.
+    self.assertEqual(
+        [r.problem_key for r in requests],
+        [0xCA978112] * 3 + [0x3E23E816] * 3,
+    )
+    self.assertEqual({(r.seed, r.params) for r in requests}, {(5, fakes.PARAMS)})
+
+  @parameterized.parameters('gsm8k-17', 'ab', '-23456789abcdef0', 'g' * 16)
+  def test_id_that_is_no_hash(self, problem_id):
+    problem = dataclasses.replace(fakes.make_problem('a'), problem_id=problem_id)
+    with self.assertRaisesRegex(ValueError, f'{problem_id}.*16 hex digits'):
+      rollouts.requests([problem], [(1,)], fakes.PARAMS, group_size=1, seed=0)
+
+
+class GradeTest(absltest.TestCase):
+
+  def test_each_completion_meets_its_own_problem(self):
+    class Domain:
+
+      def grade(self, problem, completion):
+        time.sleep(0.02 if completion == 2 else 0)
+        return problem, completion
+
+    grades, seconds = rollouts.grade(Domain(), ['p', 'q'], [0, 1, 2, 3])
+    self.assertEqual(grades, [('p', 0), ('p', 1), ('q', 2), ('q', 3)])
+    self.assertEqual(seconds.dtype, np.float32)
+    self.assertEqual(seconds.argmax(), 2)
+    self.assertGreaterEqual(seconds[2], 0.02)
+
+  def test_nothing(self):
+    grades, seconds = rollouts.grade(fakes.Domain(), [], [])
+    self.assertEqual((grades, seconds.shape), ([], (0,)))
+
+
+if __name__ == '__main__':
+  absltest.main()

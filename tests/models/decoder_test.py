@@ -1,0 +1,188 @@
+"""One layer serves four uses; they must agree."""
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax.models import decoder
+
+# Float32 sums in another order; hidden states are of order 1.
+ATOL = 1e-5
+
+CFG = decoder.DecoderConfig(
+    family='qwen3',
+    vocab_size=61,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    qk_norm=True,
+)
+
+
+def example(cfg, seed=0):
+  """(params, prompts [3, 7], lengths, completions [3, 2, 5])."""
+  rng = np.random.default_rng(seed)
+  return (
+      decoder.init(cfg, jax.random.key(seed)),
+      jnp.asarray(rng.integers(0, cfg.vocab_size, (3, 7))),
+      jnp.asarray([4, 7, 1]),
+      jnp.asarray(rng.integers(0, cfg.vocab_size, (3, 2, 5))),
+  )
+
+
+def one_by_one(cfg, params, prompts, lengths, completions):
+  """Hidden states that predict each completion token, no sharing, no padding."""
+  out = np.zeros((*completions.shape, cfg.hidden_size), np.float32)
+  for p, g in np.ndindex(completions.shape[:2]):
+    n = int(lengths[p])
+    row = jnp.concatenate([prompts[p, :n], completions[p, g]])[None]
+    hidden = decoder.forward(
+        cfg, params, row, jnp.arange(row.shape[1])[None], jnp.ones_like(row)
+    )
+    out[p, g] = hidden[0, n - 1 : -1]
+  return out
+
+
+class DecoderTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('unrolled', {}),
+      ('scanned', dict(scan_layers=True)),
+      ('remat', dict(remat='full')),
+      ('remat_dots_scanned', dict(remat='dots', scan_layers=True)),
+      ('qwen2', dict(family='qwen2', qkv_bias=True, qk_norm=False)),
+      ('untied', dict(tie_embeddings=False)),
+      ('one_kv_head', dict(num_kv_heads=1)),
+  )
+  def test_shared_prefix_equals_separate_sequences(self, changes):
+    cfg = dataclasses.replace(CFG, **changes)
+    args = example(cfg)
+    shared = jax.jit(decoder.forward_shared, static_argnums=0)(cfg, *args)
+    np.testing.assert_allclose(shared, one_by_one(cfg, *args), atol=ATOL)
+
+  def test_prompt_padding_is_never_read(self):
+    params, prompts, lengths, completions = example(CFG)
+    dirty = prompts.at[0, 4:].set(13).at[2, 1:].set(7)
+    same = decoder.forward_shared(CFG, params, prompts, lengths, completions)
+    also = decoder.forward_shared(CFG, params, dirty, lengths, completions)
+    np.testing.assert_array_equal(same, also)
+
+  def test_a_completion_sees_neither_its_siblings_nor_its_future(self):
+    params, prompts, lengths, completions = example(CFG)
+    base = decoder.forward_shared(CFG, params, prompts, lengths, completions)
+    changed = completions.at[1, 0, 3].set((completions[1, 0, 3] + 1) % 61)
+    other = decoder.forward_shared(CFG, params, prompts, lengths, changed)
+    # Position 4 of that completion reads token 3; nothing else does.
+    different = np.abs(np.asarray(base - other)).max(-1) > 1e-6
+    self.assertEqual(np.argwhere(different).tolist(), [[1, 0, 4]])
+
+  @parameterized.parameters(False, True)
+  def test_cached_decode_equals_full_forward(self, scan_layers):
+    cfg = dataclasses.replace(CFG, scan_layers=scan_layers)
+    params, prompts, lengths, completions = example(cfg)
+    want = one_by_one(cfg, params, prompts, lengths, completions)[:, 0]
+    last, kept = decoder.prefill(cfg, params, prompts, lengths)
+    cache = decoder.empty_cache(cfg, 3, 7 + 5, 'float32')
+    cache = jax.tree.map(
+        lambda c, k: c.at[..., :7, :].set(k), cache, type(cache)(kept)
+    )
+    np.testing.assert_allclose(last, want[:, 0], atol=ATOL)
+    for t in range(4):
+      hidden, cache = decoder.decode(
+          cfg, params, completions[:, 0, t], lengths + t, cache
+      )
+      np.testing.assert_allclose(hidden, want[:, t + 1], atol=ATOL)
+
+  def test_packed_segments_equal_separate_rows(self):
+    params, prompts, _, _ = example(CFG)
+    a, b = prompts[0, :3], prompts[1, :4]
+    packed = decoder.forward(
+        CFG,
+        params,
+        jnp.concatenate([a, b, jnp.zeros(2, a.dtype)])[None],
+        jnp.asarray([[0, 1, 2, 0, 1, 2, 3, 0, 1]]),
+        jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0, 0]]),
+    )
+    for row, part in ((a, packed[0, :3]), (b, packed[0, 3:7])):
+      n = row.shape[0]
+      alone = decoder.forward(
+          CFG, params, row[None], jnp.arange(n)[None], jnp.ones((1, n), int)
+      )
+      np.testing.assert_allclose(part, alone[0], atol=ATOL)
+
+  def test_scanned_and_unrolled_layers_agree(self):
+    params, *args = example(CFG)
+    scanned = dataclasses.replace(CFG, scan_layers=True)
+    stacked = dict(params, layers=decoder.stack_layers(params['layers']))
+    np.testing.assert_allclose(
+        decoder.forward_shared(CFG, params, *args),
+        decoder.forward_shared(scanned, stacked, *args),
+        atol=ATOL,
+    )
+
+  def test_rope_depends_on_distance_alone(self):
+    # Shifting all positions leaves every score, hence the output, unchanged.
+    params, prompts, _, _ = example(CFG)
+    run = lambda shift: decoder.forward(
+        CFG,
+        params,
+        prompts,
+        jnp.arange(7)[None] + shift,
+        jnp.ones_like(prompts),
+    )
+    np.testing.assert_allclose(run(0), run(100), atol=5e-5)
+    swapped = decoder.forward(
+        CFG, params, prompts, jnp.arange(7)[::-1][None], jnp.ones_like(prompts)
+    )
+    self.assertGreater(float(jnp.abs(run(0) - swapped).max()), 1e-2)
+
+  def test_llama3_frequencies_by_hand(self):
+    # H = 4, theta = 100: frequencies 1 and 0.1, wavelengths 6.28 and 62.8.
+    # original 62.8 positions, low 1, high 4: ratio 10 -> unchanged; ratio 1 ->
+    # smooth (1 - 1) / 3 = 0 -> divided by factor 8.
+    cfg = dataclasses.replace(
+        CFG,
+        head_dim=4,
+        rope_theta=100.0,
+        rope_scaling=decoder.RopeScaling(8.0, 1.0, 4.0, 20 * np.pi),
+    )
+    np.testing.assert_allclose(
+        decoder._rope_frequencies(cfg), [1.0, 0.1 / 8], rtol=1e-6
+    )
+
+  def test_parameter_count_by_hand(self):
+    # Layer: norms 2 * 32, qkv 32 * 2 * 4 * 16 = 4096, q/k norm 2 * 16,
+    # out 64 * 32 = 2048, gate_up 32 * 2 * 48 = 3072, down 48 * 32 = 1536:
+    # 10,848. Two of them, embeddings 61 * 32 = 1952, final norm 32.
+    self.assertEqual(decoder.count_params(CFG), 2 * 10_848 + 1952 + 32)
+
+  def test_every_parameter_has_axes_of_its_rank(self):
+    for changes in (
+        dict(lora_rank=2, qkv_bias=True, tie_embeddings=False),
+        dict(lora_rank=2, scan_layers=True),
+    ):
+      cfg = dataclasses.replace(CFG, **changes)
+      shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))  # pylint: disable=cell-var-from-loop
+      axes = decoder.logical_axes(cfg)
+      jax.tree.map(
+          lambda shape, names: self.assertLen(names, shape.ndim), shapes, axes
+      )
+
+  def test_bfloat16_computes_in_bfloat16(self):
+    cfg = dataclasses.replace(CFG, compute_dtype='bfloat16')
+    params, *args = example(cfg)
+    hidden = decoder.forward_shared(cfg, params, *args)
+    self.assertEqual(hidden.dtype, jnp.bfloat16)
+    exact = decoder.forward_shared(CFG, params, *args)
+    # Eight bits of mantissa through two layers.
+    self.assertLess(float(jnp.abs(hidden - exact).max()), 0.1)
+
+
+if __name__ == '__main__':
+  absltest.main()

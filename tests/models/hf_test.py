@@ -1,0 +1,439 @@
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from evojax.models import decoder
+from evojax.models import hf
+
+QWEN2 = decoder.DecoderConfig(
+    family='qwen2', vocab_size=11, hidden_size=8, intermediate_size=6,
+    num_layers=2, num_heads=4, num_kv_heads=2, head_dim=2, qkv_bias=True,
+    rope_theta=1e6, max_positions=64,
+)
+QWEN3 = dataclasses.replace(
+    QWEN2, family='qwen3', qkv_bias=False, qk_norm=True, head_dim=6,
+    tie_embeddings=False,
+)
+LLAMA = dataclasses.replace(
+    QWEN2, family='llama', qkv_bias=False, rms_norm_eps=1e-5,
+    rope_scaling=decoder.RopeScaling(8.0, 1.0, 4.0, 16),
+)
+CONFIG = {  # As transformers 4 wrote it for Llama 3.
+    'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
+    'intermediate_size': 6, 'num_hidden_layers': 2, 'num_attention_heads': 4,
+    'num_key_value_heads': 2, 'max_position_embeddings': 64,
+    'rms_norm_eps': 1e-5, 'hidden_act': 'silu', 'rope_theta': 5e5,
+    'tie_word_embeddings': True,
+    'rope_scaling': {
+        'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0,
+        'high_freq_factor': 4.0, 'original_max_position_embeddings': 16,
+    },
+}
+
+
+def random_params(cfg):
+  """Every leaf random, norms and biases included."""
+  shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+      lambda s: jnp.asarray(rng.standard_normal(s.shape), jnp.float32), shapes
+  )
+
+
+class HfTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    scratch = tempfile.TemporaryDirectory()
+    self.addCleanup(scratch.cleanup)
+    self.path = pathlib.Path(scratch.name) / 'model'
+
+  def save(self, cfg=QWEN3, **kwargs):
+    """A complete directory with an (empty) tokenizer; returns the params."""
+    source = self.path.with_name('source')
+    source.mkdir(exist_ok=True)
+    (source / 'tokenizer.json').write_text('{}')
+    params = random_params(cfg)
+    hf.save(
+        self.path, cfg, params,
+        **{'dtype': 'float32', 'tokenizer_dir': source} | kwargs,
+    )
+    return params
+
+  def edit(self, changes, *, remove=()):
+    file = self.path / 'model.safetensors'
+    tensors = safetensors.numpy.load_file(file)
+    tensors |= changes
+    for name in remove:
+      del tensors[name]
+    safetensors.numpy.save_file(tensors, file)
+
+  def write_config(self, **changes):
+    self.path.mkdir(exist_ok=True)
+    (self.path / 'config.json').write_text(json.dumps(CONFIG | changes))
+
+
+class LoadConfigTest(HfTestCase):
+
+  def test_llama3_with_old_keys(self):
+    self.write_config()
+    self.assertEqual(
+        hf.load_config(self.path), dataclasses.replace(LLAMA, rope_theta=5e5)
+    )
+
+  def test_llama3_with_the_keys_of_transformers_5(self):
+    rope = {'rope_theta': 5e5, **CONFIG['rope_scaling']}
+    self.write_config(rope_parameters=rope, rope_scaling=None, rope_theta=None)
+    self.assertEqual(
+        hf.load_config(self.path), dataclasses.replace(LLAMA, rope_theta=5e5)
+    )
+
+  @parameterized.parameters(QWEN2, QWEN3, LLAMA)
+  def test_save_then_load_config(self, cfg):
+    self.save(cfg)
+    self.assertEqual(hf.load_config(self.path), cfg)
+
+  def test_defaults_of_absent_keys(self):
+    self.write_config(
+        rope_scaling=None, rope_theta=10_000.0, num_key_value_heads=None
+    )
+    cfg = hf.load_config(self.path)
+    self.assertEqual(cfg.num_kv_heads, 4)
+    self.assertEqual(cfg.head_dim, 2)  # hidden_size / num_attention_heads.
+    self.assertIsNone(cfg.rope_scaling)
+    self.write_config(model_type='qwen3')
+    self.assertEqual(hf.load_config(self.path).head_dim, 128)
+
+  @parameterized.named_parameters(
+      ('family', {'model_type': 'gemma'}, "model_type='gemma'.*'qwen2'"),
+      ('no_family', {'model_type': None}, 'model_type=None'),
+      ('sliding', {'use_sliding_window': True}, 'use_sliding_window=True'),
+      (
+          'layer_types',
+          {'layer_types': ['full_attention', 'sliding_attention']},
+          'sliding_attention',
+      ),
+      ('mlp_bias', {'mlp_bias': True}, 'mlp_bias=True'),
+      ('attention_bias', {'attention_bias': True}, 'attention_bias=True'),
+      ('activation', {'hidden_act': 'gelu'}, "hidden_act='gelu'"),
+      ('yarn', {'rope_scaling': {'type': 'yarn', 'factor': 4}}, "'yarn'"),
+      (
+          'yarn_new',
+          {'rope_parameters': {'rope_type': 'yarn', 'factor': 4}},
+          "rope type='yarn'",
+      ),
+      (
+          'partial_rotary',
+          {'rope_parameters': {'partial_rotary_factor': 0.5}},
+          'partial_rotary_factor=0.5',
+      ),
+      (
+          'quantized', {'quantization_config': {'bits': 4}},
+          'quantization_config',
+      ),
+      ('negative', {'num_hidden_layers': -1}, "'num_hidden_layers': -1"),
+      ('text', {'hidden_size': '8'}, "'hidden_size': '8'"),
+      ('absent', {'vocab_size': None}, "'vocab_size': None"),
+      (
+          'groups', {'num_key_value_heads': 3},
+          'num_attention_heads=4 must be a multiple of num_key_value_heads=3',
+      ),
+      (
+          'llama3_incomplete',
+          {'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0}},
+          "needs 'low_freq_factor'",
+      ),
+  )
+  def test_refused(self, changes, message):
+    self.write_config(**changes)
+    with self.assertRaisesRegex(hf.ModelDirectoryError, message):
+      hf.load_config(self.path)
+
+  def test_two_problems_are_one_error(self):
+    self.write_config(mlp_bias=True, hidden_act='gelu')
+    with self.assertRaisesRegex(hf.ModelDirectoryError, 'gelu.*mlp_bias'):
+      hf.load_config(self.path)
+
+  @parameterized.parameters('{"model_type": ', '[]', '')
+  def test_broken_json(self, text):
+    self.path.mkdir()
+    (self.path / 'config.json').write_text(text)
+    with self.assertRaisesRegex(hf.ModelDirectoryError, 'config.json.*JSON'):
+      hf.load_config(self.path)
+
+  def test_no_directory(self):
+    with self.assertRaisesRegex(
+        hf.ModelDirectoryError, 'Qwen/Qwen3-8B has no config.json.*hf download'
+    ):
+      hf.load_config('Qwen/Qwen3-8B')
+
+
+class LoadParamsTest(HfTestCase):
+
+  @parameterized.product(
+      cfg=[QWEN2, QWEN3, LLAMA], scan=[False, True], shard_bytes=[10**9, 500]
+  )
+  def test_round_trip_is_exact(self, cfg, scan, shard_bytes):
+    cfg = dataclasses.replace(cfg, scan_layers=scan)
+    params = self.save(cfg, max_shard_bytes=shard_bytes)
+    loaded = hf.load_params(self.path, cfg)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    files = sorted(self.path.glob('*.safetensors'))
+    self.assertEqual(len(files) > 1, shard_bytes == 500)
+    self.assertEqual(
+        (self.path / 'model.safetensors.index.json').exists(), len(files) > 1
+    )
+
+  def test_bfloat16_in_file_and_in_memory(self):
+    params = self.save(dtype='bfloat16')
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    loaded = hf.load_params(self.path, QWEN3, dtype='bfloat16')
+    self.assertEqual(loaded['layers'][0]['qkv'].dtype, jnp.bfloat16)
+    jax.tree.map(np.testing.assert_array_equal, loaded, rounded)
+    loaded = hf.load_params(self.path, QWEN3, dtype='float32')
+    jax.tree.map(np.testing.assert_array_equal, loaded, rounded)
+    config = json.loads((self.path / 'config.json').read_text())
+    self.assertEqual(config['torch_dtype'], 'bfloat16')
+
+  def test_element_for_element(self):
+    """Head n = k * R + r of q_proj is rows n * H ..., as transformers says."""
+    params = self.save(QWEN2)  # K = 2, R = 2, H = 2.
+    file = safetensors.numpy.load_file(self.path / 'model.safetensors')
+    layer, prefix = params['layers'][1], 'model.layers.1.self_attn.'
+    # Width 5, kv head 1, its query 0, dimension 1: head 2, row 2 * 2 + 1.
+    self.assertEqual(
+        file[prefix + 'q_proj.weight'][5, 3], layer['qkv'][3, 1, 0, 1]
+    )
+    # Key of kv head 1, dimension 0: row 1 * 2 + 0; its value likewise.
+    self.assertEqual(
+        file[prefix + 'k_proj.weight'][2, 3], layer['qkv'][3, 1, 2, 0]
+    )
+    self.assertEqual(
+        file[prefix + 'v_proj.weight'][2, 3], layer['qkv'][3, 1, 3, 0]
+    )
+    self.assertEqual(file[prefix + 'q_proj.bias'][5], layer['qkv_bias'][1, 0, 1])
+    self.assertEqual(file[prefix + 'v_proj.bias'][2], layer['qkv_bias'][1, 3, 0])
+    self.assertEqual(
+        file[prefix + 'o_proj.weight'][3, 5], layer['out'][1, 0, 1, 3]
+    )
+    mlp = 'model.layers.1.mlp.'
+    self.assertEqual(
+        file[mlp + 'gate_proj.weight'][4, 3], layer['gate_up'][3, 0, 4]
+    )
+    self.assertEqual(
+        file[mlp + 'up_proj.weight'][4, 3], layer['gate_up'][3, 1, 4]
+    )
+    self.assertEqual(file[mlp + 'down_proj.weight'][3, 4], layer['down'][4, 3])
+    self.assertNotIn('lm_head.weight', file)  # Tied.
+
+  @parameterized.product(cfg=[QWEN2, QWEN3], name=['qkv', 'out', 'gate_up'])
+  def test_any_slice_of_a_leaf(self, cfg, name):
+    """What a shard asks for: sub-ranges of every axis, across the parts."""
+    params = self.save(cfg)
+    expected = np.asarray(params['layers'][0][name])
+    file = safetensors.numpy.load_file(self.path / 'model.safetensors')
+    leaf = hf._layer_leaves(cfg, 0)[name]
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+      index = []
+      for size in expected.shape:
+        start = rng.integers(size)
+        index.append(slice(int(start), int(rng.integers(start, size)) + 1))
+      np.testing.assert_array_equal(
+          leaf.read(file.__getitem__, tuple(index)), expected[tuple(index)]
+      )
+
+  def test_reads_only_the_slices_of_a_shard(self):
+    self.save(QWEN2)
+    read = []
+
+    class Spy:
+
+      def __init__(self, tensor):
+        self.tensor = tensor
+
+      def __getitem__(self, index):
+        read.append(self.tensor[index].size)
+        return self.tensor[index]
+
+    file = safetensors.numpy.load_file(self.path / 'model.safetensors')
+    # A quarter of D (fsdp) and one of two kv heads (tensor).
+    index = (slice(0, 2), slice(1, 2), slice(None), slice(None))
+    hf._layer_leaves(QWEN2, 0)['qkv'].read(lambda n: Spy(file[n]), index)
+    self.assertEqual(read, [2 * 2 * 2, 2 * 2, 2 * 2])
+
+  def test_tree_has_the_structure_of_init(self):
+    for cfg in (QWEN2, QWEN3, dataclasses.replace(LLAMA, scan_layers=True)):
+      self.save(cfg)
+      shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
+      loaded = hf.load_params(self.path, cfg)
+      self.assertEqual(
+          jax.tree.map(lambda x: x.shape, loaded),
+          jax.tree.map(lambda x: x.shape, shapes),
+      )
+
+  def test_tied_checkpoint_that_stores_its_head_again(self):
+    params = self.save(QWEN2)
+    self.edit({'lm_head.weight': np.zeros((11, 8), np.float32)})
+    loaded = hf.load_params(self.path, hf.check_directory(self.path))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
+class CheckDirectoryTest(HfTestCase):
+
+  def assert_refused(self, pattern):
+    with self.assertRaisesRegex(hf.ModelDirectoryError, pattern):
+      hf.check_directory(self.path)
+    if 'tokenizer' not in pattern:
+      with self.assertRaisesRegex(hf.ModelDirectoryError, pattern):
+        hf.load_params(self.path, QWEN3)
+
+  def test_good(self):
+    self.save()
+    self.assertEqual(hf.check_directory(self.path), QWEN3)
+
+  def test_touches_no_device(self):
+    self.save()
+    with mock.patch.object(jax, 'local_devices', side_effect=AssertionError):
+      with mock.patch.object(jax, 'devices', side_effect=AssertionError):
+        hf.check_directory(self.path)
+
+  def test_all_tensor_problems_in_one_error(self):
+    self.save()
+    self.edit(
+        {
+            'model.norm.weight': np.zeros(7, np.float32),
+            'model.layers.2.input_layernorm.weight': np.zeros(8, np.float32),
+            'model.layers.0.mlp.up_proj.weight': np.zeros((6, 8), np.int8),
+        },
+        remove=['model.layers.1.self_attn.q_proj.weight', 'lm_head.weight'],
+    )
+    self.assert_refused(
+        'in 5 places: missing model.layers.1.self_attn.q_proj.weight; missing'
+        ' lm_head.weight; unexpected model.layers.2.input_layernorm.weight;'
+        ' .*up_proj.weight has dtype I8.*; \\.\\.\\.'
+    )
+
+  def test_transposed_tensor(self):
+    self.save()
+    name = 'model.layers.0.mlp.up_proj.weight'
+    self.edit({name: np.zeros((8, 6), np.float32)})
+    self.assert_refused(rf'{name} has shape \(8, 6\), expected \(6, 8\)')
+
+  @parameterized.parameters(4, 100, -1)
+  def test_truncated_file(self, size):
+    self.save()
+    file = self.path / 'model.safetensors'
+    data = file.read_bytes()
+    file.write_bytes(data[:size])
+    self.assert_refused('model.safetensors is missing or incomplete')
+
+  def test_missing_and_truncated_shard(self):
+    self.save(max_shard_bytes=500)
+    second = sorted(self.path.glob('*.safetensors'))[1]
+    second.write_bytes(second.read_bytes()[:-1])
+    self.assert_refused(f'{second.name} is missing or incomplete')
+    second.unlink()
+    self.assert_refused(f'{second.name} is missing or incomplete')
+
+  def test_broken_index(self):
+    self.save(max_shard_bytes=500)
+    index = self.path / 'model.safetensors.index.json'
+    index.write_text('{"weight_map": {}}')
+    self.assert_refused('index.json has no weight_map')
+    index.write_text('{')
+    self.assert_refused('index.json cannot be read as JSON')
+
+  def test_no_weights(self):
+    self.save()
+    (self.path / 'model.safetensors').unlink()
+    (self.path / 'pytorch_model.bin').touch()
+    self.assert_refused('neither model.safetensors nor.*save_pretrained')
+
+  def test_no_tokenizer(self):
+    self.save(tokenizer_dir=None)
+    self.assert_refused('no tokenizer.json')
+
+
+class SaveTest(HfTestCase):
+
+  def test_tokenizer_and_token_ids_are_carried_over(self):
+    source = self.path.with_name('source')
+    source.mkdir()
+    (source / 'tokenizer.json').write_text('{}')
+    (source / 'chat_template.jinja').write_text('template')
+    (source / 'notes.txt').write_text('not ours')
+    (source / 'config.json').write_text('{"eos_token_id": [3, 4]}')
+    self.save(tokenizer_dir=source)
+    self.assertEqual(
+        sorted(p.name for p in self.path.iterdir()),
+        ['chat_template.jinja', 'config.json', 'model.safetensors',
+         'tokenizer.json'],
+    )
+    config = json.loads((self.path / 'config.json').read_text())
+    self.assertEqual(config['eos_token_id'], [3, 4])
+
+  def test_tokenizer_dir_without_tokenizer(self):
+    source = self.path.with_name('empty')
+    source.mkdir()
+    with self.assertRaisesRegex(hf.ModelDirectoryError, 'no tokenizer.json'):
+      self.save(tokenizer_dir=source)
+    self.assertFalse(self.path.exists())
+
+  def test_replaces_a_directory_and_may_read_from_it(self):
+    self.save(QWEN2)
+    params = self.save(QWEN3, tokenizer_dir=self.path)
+    loaded = hf.load_params(self.path, hf.check_directory(self.path))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    left = sorted(p.name for p in self.path.parent.iterdir())
+    self.assertEqual(left, ['model', 'source'])
+
+  def test_failure_half_way_keeps_what_was_there(self):
+    params = self.save(max_shard_bytes=500)
+    real, calls = safetensors.numpy.save_file, []
+
+    def full_disk(*args, **kwargs):
+      calls.append(args)
+      if len(calls) == 3:
+        raise safetensors.SafetensorError('IoError: No space left on device')
+      real(*args, **kwargs)
+
+    with mock.patch.object(safetensors.numpy, 'save_file', full_disk):
+      with self.assertRaisesRegex(OSError, 'No space left.*Free some space'):
+        self.save(max_shard_bytes=500)
+    loaded = hf.load_params(self.path, QWEN3)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    left = sorted(p.name for p in self.path.parent.iterdir())
+    self.assertEqual(left, ['model', 'source'])
+
+  def test_disk_too_small_is_found_first(self):
+    usage = shutil.disk_usage('/')._replace(free=100)
+    with mock.patch.object(shutil, 'disk_usage', return_value=usage):
+      with self.assertRaisesRegex(OSError, 'needs .* bytes.* has 100 left'):
+        self.save()
+    self.assertFalse(self.path.exists())
+
+  def test_leftovers_of_a_kill_do_no_harm(self):
+    (self.path.parent / '.model.tmp').mkdir()
+    (self.path.parent / '.model.tmp' / 'half.safetensors').touch()
+    self.save()
+    self.assertNotIn('half.safetensors', os.listdir(self.path))
+
+  def test_unmerged_adapters_are_refused(self):
+    with self.assertRaisesRegex(ValueError, 'lora_rank=2.*lora.merge'):
+      self.save(dataclasses.replace(QWEN3, lora_rank=2))
+
+
+if __name__ == '__main__':
+  absltest.main()
