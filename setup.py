@@ -1,8 +1,7 @@
 """Packaging of evojax; what is installed is pinned in requirements/."""
+
 import pathlib
 import re
-
-import setuptools
 
 _ROOT = pathlib.Path(__file__).parent
 
@@ -26,6 +25,7 @@ INSTALL_REQUIRES = (
     'reasoning-gym>=0.1.25',
     'rich>=15',
     'safetensors>=0.8',
+    'scipy>=1.17',
     'sympy>=1.14',
     'tensorboardX>=2.6.5',
     'tensorflow-datasets>=4.9.10',
@@ -59,6 +59,8 @@ def _version() -> str:
 
 
 if __name__ == '__main__':
+  import setuptools  # Here: a test reads the names above without it.
+
   setuptools.setup(
       name='evojax',
       version=_version(),

@@ -15,6 +15,17 @@ import ml_collections
 
 from configs import common
 
+# What the shipped base policy was taught: family:levels of
+# evojax/domains/math/generators.py.
+FAMILIES = (
+    'chain_sum:0-3',
+    'decimal_chain_sum:0-1',
+    'products:0',
+    'leg_counting:0-1',
+    'simple_equations:0-2',
+    'gcd:0',
+    'fraction_simplification:0',
+)
 VARIANTS = ('default', 'smoke', 'reference', 'qwen3_0p6b')
 
 
@@ -30,7 +41,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.name = f'math-{variant}'
   c.domain.name = 'math'
   c.domain.kwargs = ml_collections.ConfigDict({
-      'families': 'small',  # 'small', 'large' or a tuple of family names.
+      'families': FAMILIES,  # Names, 'name:levels', 'small' or 'all'.
       'answer_format': 'tag',  # tag | boxed | hash | last_number.
   })
   c.model.path = 'package:math'
@@ -38,8 +49,9 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.grpo.prompts = 24
   c.grpo.group_size = 16
   c.grpo.micro_groups = 2
-  c.rollout.decode_slots = 384
-  c.rollout.prefill_rows = 24
+  c.rollout.decode_slots = 128
+  c.rollout.prefill_rows = 8
+  c.rollout.refill_every = 8
   c.optim.learning_rate = 1e-4
 
   if variant == 'smoke':
@@ -48,6 +60,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.grpo.group_size = 8
     c.rollout.decode_slots = 64
     c.rollout.prefill_rows = 8
+  c.rollout.refill_every = 8
     c.eval.problems = 16
     c.eval.samples = 4
     c.checkpoint.every = 2
@@ -68,8 +81,13 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.model.remat = 'full'
     c.model.scan_layers = True
     c.model.logprob_chunk = 2048
-    c.domain.kwargs.families = 'large'
-    c.domain.kwargs.answer_format = 'boxed'
+    c.domain.kwargs = ml_collections.ConfigDict({
+        'families': ('all',),
+        'answer_format': 'boxed',
+        'system_prompt': (
+            'Reason step by step and put the final answer in \\boxed{}.'
+        ),
+    })
     c.data.max_prompt_tokens = 1024
     c.rollout.max_tokens = 3072
     c.rollout.decode_slots = 256

@@ -6,19 +6,22 @@ asked. Reads evidence only; the run may still be going on.
 """
 
 from collections.abc import Callable, Sequence
+import io
 import math
 import os
 import pathlib
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 import pandas as pd
-from rich import box, markup
+from rich import box
 from rich import console as rich_console
+from rich import markup
 from rich import table as rich_table
 
 from evojax import progress
-from evojax.evidence import schema, store
+from evojax.evidence import schema
+from evojax.evidence import store
 
 _SUMMARY_COLUMNS = (
     'problem_id',
@@ -426,7 +429,7 @@ def run(
     tokens: bool = False,
     limit: int = 20,
     decode: Callable[[list[int]], str] | None = None,
-    out: TextIO | None = None,
+    out: io.TextIOBase | None = None,
 ) -> None:
   """Prints problems, one problem, or what changed.
 

@@ -364,7 +364,7 @@ def update_step(
           jnp.zeros(mask.shape[:-1]),
       ),
   )
-  norm = optax.global_norm(grads)
+  norm = optax.tree.norm(grads)
   clip = hyper['max_grad_norm']
   scale = jnp.where(clip > 0, jnp.minimum(1.0, clip / (norm + 1e-6)), 1.0)
   grads = jax.tree.map(lambda g: g * scale, grads)

@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import time
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -108,14 +108,13 @@ class MetricWriter:
       return names
     data = self._path.read_bytes()
     kept = []
-    for line in data.splitlines(keepends=True):
+    for line in data.splitlines():
       try:
-        row = json.loads(line) if line.endswith(b'\n') else {}
-      except ValueError:
-        row = {}
-      if 'step' not in row or row['step'] > step:
+        row = json.loads(line)
+      except ValueError:  # Torn by a kill.
         continue
-      kept.append(line)
+      if row['step'] <= step:
+        kept.append(line + b'\n')
       if row['step'] == step:
         names |= set(row)
     if b''.join(kept) != data:
@@ -200,7 +199,7 @@ class MetricWriter:
     if self._wandb is not None:
       self._wandb.finish()
 
-  def __enter__(self) -> Self:
+  def __enter__(self) -> 'MetricWriter':
     return self
 
   def __exit__(self, *_) -> None:

@@ -1,10 +1,11 @@
 """Live progress of a run: a block that stays in place, or plain lines."""
 
 from collections.abc import Mapping
+import io
 import math
 import sys
 import time
-from typing import Any, Self, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class Progress:
       *,
       start: int = 0,
       every: int = 1,
-      out: TextIO | None = None,
+      out: io.TextIOBase | None = None,
       clock=time.monotonic,
   ):
     """Prepares the display.
@@ -87,13 +88,14 @@ class Progress:
     self._solved: list[float] = []
     self._live = None
     if self._out.isatty():
-      from rich import console, live  # Here: plain lines need none of it.
+      from rich import console  # Here: plain lines need none of it.
+      from rich import live  # Here: plain lines need none of it.
 
       terminal = console.Console(file=self._out, highlight=False)
       if not terminal.is_dumb_terminal:
         self._live = live.Live(console=terminal, auto_refresh=False)
 
-  def __enter__(self) -> Self:
+  def __enter__(self) -> 'Progress':
     if self._live is not None:
       self._live.start()
       heads = ''.join(f'{head:>{_WIDTH}}' for _, head, _ in FIELDS)
@@ -150,7 +152,8 @@ class Progress:
 
   def _block(self) -> Any:
     """Bar, time left, and the solved share as a sparkline."""
-    from rich import progress_bar, table
+    from rich import progress_bar
+    from rich import table
 
     grid = table.Table.grid(padding=(0, 1))
     bar = progress_bar.ProgressBar(

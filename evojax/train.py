@@ -251,6 +251,10 @@ class Trainer:
       self.state.update(saved['learner'])
       self.key, self.cursor = saved['key'], int(saved['cursor'])
       self.step = meta['step']
+      if jax.process_index() == 0:
+        # What the killed process wrote beyond it is about to be written again.
+        for split in ('train', 'dev'):
+          store.discard_after(workdir, split, self.step)
     self.install()
 
   def _saved(self) -> dict[str, Any]:
@@ -293,20 +297,21 @@ class Trainer:
 
   def sample(
       self, problems: Sequence[types.Problem], round_: int
-  ) -> tuple[list[tuple[int, ...]], list[types.Completion]]:
-    """Prompts [P] and completions [B] of a rollout round."""
+  ) -> tuple[int, list[tuple[int, ...]], list[types.Completion]]:
+    """Sampling seed, prompts [P] and completions [B] of a rollout round."""
     prompts = rollouts.render(
         self.policy.tokenizer, problems, self.config.data.max_prompt_tokens
     )
+    seed = self._seed(round_)
     requests = rollouts.requests(
         problems,
         prompts,
         sampling_params(self.config),
         group_size=self.config.grpo.group_size,
-        seed=self._seed(round_),
+        seed=seed,
     )
     with self.phases('rollout'):
-      return prompts, self.engine.generate(requests)
+      return seed, prompts, self.engine.generate(requests)
 
   def collect(self) -> Step:
     """Rolls out until P groups are kept, or the refill rounds are used up."""
@@ -316,12 +321,13 @@ class Trainer:
     for round_ in range(1 + c.refill_rounds):
       problems = self.source.take(self.cursor, missing)
       self.cursor += missing
-      prompts, completions = self.sample(problems, round_)
+      seed, prompts, completions = self.sample(problems, round_)
       rounds.append(
           self.judge(
               problems,
               prompts,
               completions,
+              seed=seed,
               first_group=sum(len(r.kept) for r in rounds),
           )
       )
@@ -335,6 +341,8 @@ class Trainer:
       problems: Sequence[types.Problem],
       prompts: Sequence[tuple[int, ...]],
       completions: Sequence[types.Completion],
+      *,
+      seed: int,
       first_group: int,
   ) -> Step:
     """Grades, rewards and compares the completions of whole groups."""
@@ -349,7 +357,7 @@ class Trainer:
         group_size=g,
         step=self.step,
         split='train',
-        seed=c.seed,
+        seed=seed,
         version='seed',
         prompt_tokens=prompts,
         grade_seconds=seconds,
@@ -695,6 +703,9 @@ def _run(
           lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
           writer.write(trainer.step, dict(log, **lap))
           progress.update(trainer.step, log)
+      # Before the checkpoint: a kill in between repeats the evaluation.
+      if config.eval.every and trainer.step % config.eval.every == 0:
+        evaluate()
       if trainer.checkpointer.due(trainer.step) or (
           trainer.step == config.steps or sigterm
       ):
@@ -706,8 +717,6 @@ def _run(
             f'SIGTERM: step {trainer.step} is saved in {path}; the same command'
             ' continues'
         )
-      if config.eval.every and trainer.step % config.eval.every == 0:
-        evaluate()
     evaluate()
     return _finish(trainer, evaluations, primary)
 

@@ -6,7 +6,7 @@ B = P * G sequences in group-major order, L tokens.
 """
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -71,6 +71,7 @@ class Completion:
   text: str  # Decoded without special tokens.
 
 
+@runtime_checkable
 class RolloutEngine(Protocol):
   """What training needs from a sampler: in process, or a client of a fleet."""
 
@@ -91,6 +92,7 @@ class Grade:
   columns: Mapping[str, Any]  # The domain's own evidence columns.
 
 
+@runtime_checkable
 class ProblemSource(Protocol):
   """A deterministic stream of problems: a function of the cursor alone."""
 
@@ -101,6 +103,7 @@ class ProblemSource(Protocol):
     """Distinct problems, or a lower bound where they are generated."""
 
 
+@runtime_checkable
 class Domain(Protocol):
   """A domain is data, a grader, reward parts and columns: no train loop."""
 

@@ -22,7 +22,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from typing import Any, Self
+from typing import Any
 
 from absl import logging
 import jax
@@ -96,14 +96,16 @@ def disk_error(path: pathlib.Path, size: int, error: OSError) -> DiskError:
   )
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
   """Writes everything; `os.write` stops short on a disk that fills up."""
   view = memoryview(data)
   while view:
     view = view[os.write(fd, view) :]
 
 
-def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomic(
+    path: str | os.PathLike[str], data: bytes | memoryview
+) -> None:
   """Writes a file that is either complete and durable or not there at all.
 
   Args:
@@ -231,7 +233,7 @@ class Workdir:
       os.close(self._lock_fd)
       self._lock_fd = None
 
-  def __enter__(self) -> Self:
+  def __enter__(self) -> 'Workdir':
     return self
 
   def __exit__(self, *_) -> None:
@@ -367,7 +369,8 @@ def open_workdir(
     primary: Whether this is process 0 of the run; others touch nothing.
 
   Returns:
-    The open directory. `resumed` says whether it held this run before.
+    The open directory. `resumed` says whether it held this run before; on
+    other processes than the first it may see what the first just wrote.
 
   Raises:
     WorkdirError: If the path cannot be used, another process works on it, or

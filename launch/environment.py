@@ -12,6 +12,7 @@ An environment carries the hash of its pins in a stamp that is written last:
 one that was interrupted, or whose pins changed, is made anew. Only the
 standard library is used; uv installs if it can be had, pip otherwise.
 """
+
 import contextlib
 import fcntl
 import hashlib
@@ -65,7 +66,10 @@ def _detect_cuda() -> str:
   try:
     query = subprocess.run(
         ['nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader'],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
   except (OSError, subprocess.SubprocessError):
     return 'cpu'
@@ -142,7 +146,9 @@ def _run(python: pathlib.Path, *arguments: str | pathlib.Path) -> None:
   """Runs a module of the environment; what it prints goes to stderr."""
   subprocess.run(
       [python, '-m', *arguments],
-      stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True,
+      stdin=subprocess.DEVNULL,
+      stdout=sys.stderr,
+      check=True,
       # The lock is inherited: an installer that outlives us still holds it.
       close_fds=False,
   )
@@ -160,8 +166,15 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
   try:
     _run(python, *pip, UV)
     _run(
-        python, 'uv', 'pip', 'install', '--quiet', '--no-deps', '--python',
-        python, *pins,
+        python,
+        'uv',
+        'pip',
+        'install',
+        '--quiet',
+        '--no-deps',
+        '--python',
+        python,
+        *pins,
     )
   except subprocess.CalledProcessError:
     _say('uv cannot install here; pip takes some minutes')
@@ -240,8 +253,10 @@ def main(arguments: list[str]) -> int:
   try:
     print(ensure(name, sets))
   except subprocess.CalledProcessError:
-    _say('error: a package cannot be installed, see above; the same command'
-         ' tries again')
+    _say(
+        'error: a package cannot be installed, see above; the same command'
+        ' tries again'
+    )
     return 1
   except (ValueError, OSError) as error:
     _say(f'error: {error}')

@@ -1,4 +1,5 @@
 """Tests for checkpoints: equal bits, damage, kills, full disks, shards."""
+
 import os
 import pathlib
 import shutil
@@ -135,7 +136,8 @@ class RoundTripTest(CheckpointTestCase):
     self.save(1)
     subprocess.run(
         ['sha256sum', '--check', '--strict', '--quiet', 'SHA256SUMS'],
-        cwd=self.directory / 'step_000001', check=True,
+        cwd=self.directory / 'step_000001',
+        check=True,
     )
 
   def test_due(self):
@@ -231,8 +233,14 @@ def delete_everything(folder):
 
 
 DAMAGES = (
-    truncate, flip_a_bit, empty, delete_data, delete_meta, delete_sums,
-    empty_sums, delete_everything,
+    truncate,
+    flip_a_bit,
+    empty,
+    delete_data,
+    delete_meta,
+    delete_sums,
+    empty_sums,
+    delete_everything,
 )
 
 
@@ -414,13 +422,21 @@ class KillTest(parameterized.TestCase):
     cls.root = cls.enterClassContext(tempfile.TemporaryDirectory())
     done = subprocess.run(
         [sys.executable, '-c', KILLS.format(path=sys.path, root=cls.root)],
-        capture_output=True, text=True, check=True,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     cls.printed = done.stdout
 
   @parameterized.parameters(
-      ('orbax', 1), ('meta', 1), ('sums', 1), ('rename', 1), ('renamed', 2),
-      ('old', 2), ('trash', 2), ('full', 1),
+      ('orbax', 1),
+      ('meta', 1),
+      ('sums', 1),
+      ('rename', 1),
+      ('renamed', 2),
+      ('old', 2),
+      ('trash', 2),
+      ('full', 1),
   )
   def test_one_whole_checkpoint_is_left(self, point, step):
     end = 0 if point == 'full' else int(signal.SIGKILL)
@@ -472,7 +488,8 @@ def init(seed):
       params=dict(
           w=jax.random.normal(key, (16, 8)),
           half=jax.random.normal(key, (8, 3)).astype(jnp.bfloat16)),
-      key=key, keys=jax.random.split(key, 8), count=jnp.asarray(seed, jnp.int32))
+      key=key, keys=jax.random.split(key, 8),
+      count=jnp.asarray(seed, jnp.int32))
 make = jax.jit(init, out_shardings=shardings)
 
 like = jax.tree.map(
@@ -518,7 +535,9 @@ class ShardedTest(absltest.TestCase):
     running = [
         subprocess.Popen(
             [sys.executable, '-c', script, str(i), str(processes), str(port)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for i in range(processes)
     ]

@@ -1,23 +1,24 @@
 """Minutes per suite, printed before pytest's own summary line."""
+
 import collections
 import pathlib
 
 
 def pytest_terminal_summary(terminalreporter):
   """Adds up setup, call and teardown of every test, by folder of tests/."""
-  seconds, tests = collections.Counter(), collections.Counter()
+  seconds, tests = collections.Counter(), collections.defaultdict(set)
   for reports in terminalreporter.stats.values():
     for report in reports:
-      if getattr(report, 'when', None) is None:
+      # A subtest's time is part of its test's; warnings have none.
+      if not hasattr(report, 'duration') or hasattr(report, 'context'):
         continue
-      parts = pathlib.PurePath(report.nodeid.split('::')[0]).parts
-      suite = '/'.join(parts[:-1])
+      suite = pathlib.PurePath(report.nodeid.split('::')[0]).parent
       seconds[suite] += report.duration
-      tests[suite] += report.when == 'call'
+      tests[suite].add(report.nodeid)
   if not seconds:
     return
   terminalreporter.section('minutes per suite')
   for suite, total in seconds.most_common():
     terminalreporter.line(
-        f'{total / 60:6.2f} min  {tests[suite]:5} tests  {suite}'
+        f'{total / 60:6.2f} min  {len(tests[suite]):5} tests  {suite}'
     )

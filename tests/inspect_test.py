@@ -1,7 +1,7 @@
 """Tests for looking into evidence from a terminal."""
+
 import io
 import os
-import pty
 import tempfile
 
 from absl.testing import absltest
@@ -11,6 +11,7 @@ import numpy as np
 from evojax import inspect
 from evojax.evidence import schema
 from evojax.evidence import store
+from tests import terminals
 
 COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
 IDS = ('00ff00ff00ff00ff', '12ab12ab12ab12ab', '12cd12cd12cd12cd')
@@ -66,7 +67,7 @@ class InspectTest(parameterized.TestCase):
     write(self.a, 0, [[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
     write(self.a, 5, [[1, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]])
     write(self.a, 9, [[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1]])
-    write(self.b, 9, [[0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1]])
+    write(self.b, 9, [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
 
   def show(self, *workdirs, **kwargs):
     out = io.StringIO()
@@ -131,7 +132,7 @@ class InspectTest(parameterized.TestCase):
     # Largest change first.
     self.assertEqual(
         [(line[0], line[4]) for line in lines[2:]],
-        [(IDS[0], '-0.75'), (IDS[1], '-0.25')],
+        [(IDS[0], '-0.75'), (IDS[2], '+0.50'), (IDS[1], '-0.25')],
     )
 
   def test_runs_of_the_same_name_are_told_apart(self):
@@ -146,7 +147,14 @@ class InspectTest(parameterized.TestCase):
     # Sample 2 is solved before and after.
     self.assertEqual(
         samples,
-        [['0', '✗'], ['1', '✗'], ['3', '✓'], ['0', '✓'], ['1', '✓'], ['3', '✗']],
+        [
+            ['0', '✗'],
+            ['1', '✗'],
+            ['3', '✓'],
+            ['0', '✓'],
+            ['1', '✓'],
+            ['3', '✗'],
+        ],
     )
 
   @parameterized.parameters(('0', 0), ('2', 2), ('12c', 2), ('00', 0))
@@ -199,15 +207,11 @@ class InspectTest(parameterized.TestCase):
     self.assertEqual(lines[-1][-2:], [r'a\x1b[2Jb', r'[red]c\x07'])
 
   def test_colours_in_a_terminal(self):
-    main, other = pty.openpty()
     with absltest.mock.patch.dict(os.environ, TERM='xterm-256color'):
-      with open(other, 'w', encoding='utf-8') as out:
-        inspect.run([self.a], problem='0', limit=3, out=out)
-        out.flush()
-        text = os.read(main, 1 << 16).decode()
-    os.close(main)
-    self.assertIn('\x1b[32m✓', text)
-    self.assertIn('\x1b[31m✗', text)
+      with terminals.Terminal() as terminal:
+        inspect.run([self.a], problem='0', limit=3, out=terminal.out)
+    self.assertIn('\x1b[32m✓', terminal.text)
+    self.assertIn('\x1b[31m✗', terminal.text)
 
   @parameterized.named_parameters(
       ('no_such_problem', {'problem': 'beef'}, "problem='beef' names no"),

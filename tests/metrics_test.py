@@ -1,4 +1,5 @@
 """Tests for metric rows and phases."""
+
 import errno
 import glob
 import json
@@ -36,10 +37,12 @@ class MetricWriterTest(absltest.TestCase):
         writer.write(step, row)
 
   def test_rows(self):
-    self.write([
-        (1, {'loss': np.float32(0.5), 'n': np.int64(3), 'split': 'dev'}),
-        (2, {'loss': float('nan'), 'gap': np.float32('inf')}),
-    ])
+    self.write(
+        [
+            (1, {'loss': np.float32(0.5), 'n': np.int64(3), 'split': 'dev'}),
+            (2, {'loss': float('nan'), 'gap': np.float32('inf')}),
+        ]
+    )
     self.assertEqual(
         self.rows(),
         [
@@ -73,9 +76,15 @@ class MetricWriterTest(absltest.TestCase):
       self.path.write_bytes(whole + second[:cut])
       self.write([(2, {'loss': 2})], step=1)
       self.assertEqual(self.path.read_bytes(), whole + second, f'{cut=}')
+    # Whole but for its end of line: the row stays, and stays a line.
+    self.path.write_bytes(whole[:-1])
+    self.write([(2, {'loss': 2})], step=1)
+    self.assertEqual(self.path.read_bytes(), whole + second)
 
   def test_a_metric_is_written_once_per_step(self):
-    self.write([(3, {'train': 1}), (3, {'dev': 2, 'train': 9}), (3, {'dev': 5})])
+    self.write(
+        [(3, {'train': 1}), (3, {'dev': 2, 'train': 9}), (3, {'dev': 5})]
+    )
     self.assertEqual(
         self.rows(), [{'step': 3, 'train': 1}, {'step': 3, 'dev': 2}]
     )
@@ -99,8 +108,10 @@ class MetricWriterTest(absltest.TestCase):
 
   def test_tensorboard_holds_the_same_scalars(self):
     self.write(
-        [(1, {'loss': 0.5, 'split': 'dev', 'bad': float('nan')}),
-         (2, {'loss': 0.25})],
+        [
+            (1, {'loss': 0.5, 'split': 'dev', 'bad': float('nan')}),
+            (2, {'loss': 0.25}),
+        ],
         tensorboard=True,
     )
     self.write([(2, {'loss': 0.25})], tensorboard=True, step=1)
@@ -111,7 +122,9 @@ class MetricWriterTest(absltest.TestCase):
         size = int.from_bytes(data[:8], 'little')
         event = event_pb2.Event.FromString(data[12 : 12 + size])
         data = data[16 + size :]
-        scalars += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+        scalars += [
+            (event.step, v.tag, v.simple_value) for v in event.summary.value
+        ]
         if event.HasField('session_log'):
           purged.append(event.step)
     self.assertIn((1, 'loss', 0.5), scalars)
@@ -147,8 +160,12 @@ class WandbTest(parameterized.TestCase):
     with absltest.mock.patch.dict(sys.modules, wandb=fake):
       for step in (1, 2):
         with metrics.MetricWriter(
-            workdir, step=step - 1, wandb='offline', wandb_project='evojax',
-            name='math', config={'seed': 0},
+            workdir,
+            step=step - 1,
+            wandb='offline',
+            wandb_project='evojax',
+            name='math',
+            config={'seed': 0},
         ) as writer:
           writer.write(step, {'loss': 0.5, 'bad': float('nan')})
     self.assertEqual([i['id'] for i in inits], [None, 'abc123'])

@@ -1,12 +1,13 @@
 """Tests for the live progress."""
+
 import io
 import os
-import pty
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from evojax import progress
+from tests import terminals
 
 METRICS = {
     'reward': 0.25,
@@ -49,33 +50,36 @@ class PlainTest(absltest.TestCase):
 class TerminalTest(absltest.TestCase):
 
   def test_rows_and_a_bar(self):
-    main, other = pty.openpty()
     with absltest.mock.patch.dict(os.environ, TERM='xterm', COLUMNS='100'):
-      with open(other, 'w', encoding='utf-8') as out:
-        with progress.Progress(2, out=out) as shown:
+      with terminals.Terminal() as terminal:
+        with progress.Progress(2, out=terminal.out) as shown:
           shown.update(1, METRICS)
           shown.print('a [line] of its own')
           shown.update(2, METRICS)
-        out.flush()
-        text = os.read(main, 1 << 16).decode()
-    os.close(main)
     for part in ('\x1b[', '1/2', '2/2', '50.0%', 'a [line] of its own', '━'):
-      self.assertIn(part, text)
+      self.assertIn(part, terminal.text)
 
 
 class TextTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (0.4, '0 s'), (59.4, '59 s'), (59.6, '1 min 00 s'), (185, '3 min 05 s'),
-      (3600, '1 h 00 min'), (7620, '2 h 07 min'),
+      (0.4, '0 s'),
+      (59.4, '59 s'),
+      (59.6, '1 min 00 s'),
+      (185.0, '3 min 05 s'),
+      (3600.0, '1 h 00 min'),
+      (7620.0, '2 h 07 min'),
   )
   def test_duration(self, seconds, text):
     self.assertEqual(progress.duration(seconds), text)
 
   @parameterized.parameters(
-      ([], ''), ([5.0], '▄'), ([1.0, 1.0], '▄▄'), ([0.0, 7.0], '▁█'),
+      ([], ''),
+      ([5.0], '▄'),
+      ([1.0, 1.0], '▄▄'),
+      ([0.0, 7.0], '▁█'),
       # Eight values in four blocks: the means of neighbours are 0, 2, 5, 7.
-      ([0, 0, 1, 3, 5, 5, 7, 7], '▁▃▆█'),
+      ([0.0, 0.0, 1.0, 3.0, 5.0, 5.0, 7.0, 7.0], '▁▃▆█'),
   )
   def test_sparkline(self, values, text):
     self.assertEqual(progress.sparkline(values, 4), text)

@@ -1,4 +1,5 @@
 """Tests for the run directory: lock, config, manifest, safe writes."""
+
 import errno
 import json
 import os
@@ -71,14 +72,19 @@ class ConfigTest(WorkdirTestCase):
     self.assertIn('\n  optim.learning_rate: 0.0001 -> 0.0003\n', message)
     self.assertIn('\n  rollout.top_k: "(absent)" -> 5\n', message)
     self.assertNotIn('steps', message)  # Free, as the schedule is constant.
-    self.assertIn(f'--workdir={self.path}-fork --fork_from={self.path}', message)
+    flags = f'--workdir={self.path}-fork --fork_from={self.path}'
+    self.assertIn(flags, message)
     self.assertEqual((self.path / 'config.json').read_bytes(), before)
     self.open().close()  # The lock was given back.
 
   def test_fork_command_is_this_command_in_another_directory(self):
     argv = [
-        '/src/evojax/main.py', '--config=configs/math.py', '--workdir', 'old',
-        '--config.name=a b', '--fork_from=older',
+        '/src/evojax/main.py',
+        '--config=configs/math.py',
+        '--workdir',
+        'old',
+        '--config.name=a b',
+        '--fork_from=older',
     ]
     with absltest.mock.patch.object(sys, 'argv', argv):
       command = workdir_lib._fork_command(pathlib.Path('/runs/old'))
@@ -89,7 +95,11 @@ class ConfigTest(WorkdirTestCase):
     )
 
   @parameterized.parameters(
-      'steps', 'name', 'checkpoint__every', 'checkpoint__keep', 'eval__every',
+      'steps',
+      'name',
+      'checkpoint__every',
+      'checkpoint__keep',
+      'eval__every',
       'log__wandb',
   )
   def test_field_that_does_not_touch_training_may_change(self, field):
@@ -125,7 +135,8 @@ class LockTest(WorkdirTestCase):
     with self.open():
       with self.assertRaisesRegex(
           workdir_lib.WorkdirError,
-          f'{self.path} is in use by pid {os.getpid()} on {os.uname().nodename}',
+          f'{self.path} is in use by pid {os.getpid()} on'
+          f' {os.uname().nodename} since ',
       ):
         self.open()
     self.open().close()
@@ -154,7 +165,8 @@ class LockTest(WorkdirTestCase):
     """
     with subprocess.Popen(
         [sys.executable, '-c', textwrap.dedent(script)],
-        stdout=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
       child = int(process.stdout.readline())
       try:
@@ -192,7 +204,9 @@ class PathTest(WorkdirTestCase):
   def test_read_only_directory(self):
     self.path.mkdir()
     with absltest.mock.patch.object(os, 'access', return_value=False):
-      with self.assertRaisesRegex(workdir_lib.WorkdirError, 'cannot be written'):
+      with self.assertRaisesRegex(
+          workdir_lib.WorkdirError, 'cannot be written'
+      ):
         self.open()
 
   def test_bucket(self):
@@ -247,9 +261,23 @@ class ManifestTest(WorkdirTestCase):
       manifest = self.path / 'manifest.json'
       self.assertEqual(json.loads(manifest.read_text()), [entry])
       self.assertContainsSubset(
-          {'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'transformers',
-           'python', 'platform', 'device', 'devices', 'commit', 'XLA_FLAGS',
-           'host', 'start', 'command'},
+          {
+              'jax',
+              'jaxlib',
+              'flax',
+              'optax',
+              'orbax-checkpoint',
+              'transformers',
+              'python',
+              'platform',
+              'device',
+              'devices',
+              'commit',
+              'XLA_FLAGS',
+              'host',
+              'start',
+              'command',
+          },
           entry,
       )
       self.assertEqual(entry['platform'], 'cpu')

@@ -99,7 +99,8 @@ def evaluate(
     version: Training-harness version.
     workdir: Where evidence is written; None writes none.
     phases: Counts the time of rollout, grade and log.
-    allow_sealed: Whether the split may be 'sealed'; for `sealed.score` alone.
+    allow_sealed: Whether the split may be 'sealed': only where no training can
+      follow from the score.
 
   Raises:
     ValueError: If a number is impossible, a prompt is too long, the split is

@@ -122,7 +122,7 @@ def _families(
 
 def percent(value: float | None) -> str:
   """0.413 -> '41.3 %'."""
-  return '-' if value is None else f'{value:.1%}'.replace('%', ' %')
+  return '-' if value is None else f'{100 * value:.1f} %'
 
 
 def change(before: float | None, after: float | None) -> str:
@@ -132,14 +132,25 @@ def change(before: float | None, after: float | None) -> str:
 
 def points(value: float | None) -> str:
   """0.125 -> '+12.5', in percentage points."""
-  return '-' if value is None else f'{100 * value:+.1f}'
+  if value is None:
+    return '-'
+  rounded = round(100 * value, 1)
+  return f'{rounded:+.1f}' if rounded else '0.0'
 
 
-def interval(estimate: Mapping[str, float], signed: bool = False) -> str:
+def interval(estimate: Mapping[str, Any], signed: bool = False) -> str:
   """'[36.1, 47.2]', in percent, or in points with their sign."""
   form = '{:+.1f}' if signed else '{:.1f}'
   low, high = (form.format(100 * estimate[k]) for k in ('low', 'high'))
   return f'[{low}, {high}]'
+
+
+def heading(split: str, problems: int, samples: int, seed: int) -> str:
+  """What the numbers below are about."""
+  return (
+      f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
+      f' {100 * statistics.LEVEL:.0f} % intervals'
+  )
 
 
 def make_table(*headings: str) -> table_lib.Table:
@@ -151,6 +162,48 @@ def make_table(*headings: str) -> table_lib.Table:
   return table
 
 
+def print_scores(
+    result: evaluate.EvalResult, console: console_lib.Console
+) -> None:
+  """Prints the scores of one policy."""
+  samples = result.outcomes.shape[1]
+  console.print(
+      heading(result.split, len(result.outcomes), samples, result.seed)
+  )
+  passes = [f'pass@{k}' for k in result.pass_at_k if k > 1]
+  table = make_table(
+      f'Avg@{samples}', 'interval', *passes, 'tokens', 'truncated'
+  )
+  table.add_row(
+      percent(result.avg_at_k.value),
+      interval(dataclasses.asdict(result.avg_at_k)),
+      *(percent(value) for k, value in result.pass_at_k.items() if k > 1),
+      f'{result.n_tokens:.1f}',
+      percent(result.truncated),
+  )
+  console.print(table)
+  if result.modes is not None:
+    table = make_table('mode', 'share', 'solved')
+    for name, code in result.mode_codes.items():
+      chosen = result.modes == code
+      if chosen.any():
+        table.add_row(
+            markup.escape(name),
+            percent(chosen.mean()),
+            percent(result.outcomes[chosen].mean()),
+        )
+    console.print(table)
+  table = make_table('family', 'problems', 'solved')
+  for family in sorted(set(result.families)):
+    rows = np.array([f == family for f in result.families])
+    table.add_row(
+        markup.escape(family),
+        f'{rows.sum():,}',
+        percent(result.outcomes[rows].mean()),
+    )
+  console.print(table)
+
+
 def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
   """Prints what `report_gain` returned.
 
@@ -160,8 +213,7 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
   """
   before, after, samples = report['before'], report['after'], report['samples']
   console.print(
-      f'{report["split"]}: {report["problems"]:,} problems x {samples} samples,'
-      f' seed {report["seed"]}; intervals at {statistics.LEVEL:.0%}'
+      heading(report['split'], report['problems'], samples, report['seed'])
   )
   table = make_table(
       'policy',
@@ -210,12 +262,12 @@ def _print_modes(
   )
   oracle = report['oracle']
   console.print(
-      'oracle: the base policy in its best single mode,'
-      f' {oracle["mode"]}, scores {percent(oracle["accuracy"])}'
-      f' ({oracle["rollouts"]:,} completions)'
+      f'oracle = best single mode of the base policy: {oracle["mode"]}, right'
+      f' in {percent(oracle["accuracy"])} of {oracle["rollouts"]:,}'
       if oracle
       else 'oracle: no mode of the base policy has at least'
-      f' {modes_lib.MIN_ROLLOUTS} completions'
+      f' {modes_lib.MIN_ROLLOUTS} completions',
+      markup=False,
   )
   table = make_table('mode', 'share', 'solved', 'shift', 'within')
   for mode in report['modes']:

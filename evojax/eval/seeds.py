@@ -1,6 +1,6 @@
 """One recipe under several seeds: a table of finished runs.
 
-python -m evojax.eval.seeds WORKDIR WORKDIR ...
+Run as `python -m evojax.eval.seeds WORKDIR WORKDIR ...`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,8 +105,8 @@ def print_summary(
   which = 'the same' if summary['same_problems'] else 'other'
   console.print(
       f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'
-      f' samples, {which} problems for every seed; intervals at'
-      f' {statistics.LEVEL:.0%}'
+      f' samples, {which} problems for every seed;'
+      f' {100 * statistics.LEVEL:.0f} % intervals'
   )
   table = report_lib.make_table(
       'run', 'step', 'base', 'trained', 'gain', 'interval'

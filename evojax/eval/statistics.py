@@ -108,7 +108,7 @@ def over_problems(
     return scores.take(chosen).mean(axis=1)
 
   resamples = _resample(draw, count)
-  return _estimate(scores.mean(), error, count - 1, resamples)
+  return _estimate(scores.mean(), error, count - 1.0, resamples)
 
 
 def paired_gain(
@@ -190,7 +190,7 @@ def over_seeds(
         + by_problem**2 / (problems - 1)
         + by_both**2 / rest_degrees
     )
-    degrees = square**2 / noise if noise else seeds - 1
+    degrees = square**2 / noise if noise else seeds - 1.0
 
     def draw(resamples):
       weights = rng.multinomial(seeds, [1 / seeds] * seeds, size=resamples)
@@ -200,7 +200,7 @@ def over_seeds(
 
   else:
     noise = scores.var(axis=1, ddof=1).mean() / cells
-    square, degrees = max(by_seed, noise), seeds - 1
+    square, degrees = max(by_seed, noise), seeds - 1.0
 
     def draw(resamples):
       drawn = rng.integers(seeds, size=(resamples, seeds, 1))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxtyping import Float
 import numpy as np
 
 from evojax import types
@@ -21,7 +22,7 @@ def from_rollouts(
     seed: int,
     version: str,
     prompt_tokens: Sequence[Sequence[int]],
-    grade_seconds: Sequence[float],
+    grade_seconds: Sequence[float] | Float[np.ndarray, 'B'],
 ) -> dict[str, Any]:
   """Columns of the stages identity, sample and grade, B = P * G rows.
 

@@ -272,7 +272,7 @@ def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise workdir_lib.disk_error(path, sink.tell(), error) from error
-  workdir_lib.write_atomic(path, sink.getvalue())
+  workdir_lib.write_atomic(path, memoryview(sink.getvalue()))
   return path
 
 

@@ -5,6 +5,7 @@ made of Hugging Face tensors; reading, writing and checking all follow it.
 Reading goes slice by slice, from the memory-mapped file to the shard that
 needs it: no host ever holds the whole model.
 """
+
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
@@ -109,7 +110,9 @@ class _Leaf:
       self, tensor: Callable[[str], Any], index: tuple[slice, ...]
   ) -> np.ndarray:
     """Reads `index` of the leaf; tensor(name) is sliced lazily."""
-    index = [slice(*s.indices(n)) for s, n in zip(index, self.shape)]
+    index = [
+        slice(*s.indices(n)) for s, n in zip(index, self.shape, strict=True)
+    ]
     wanted, begin, blocks = index[self.axis], 0, []
     for part in self.parts:
       size = part.ours[self.axis]
@@ -125,7 +128,7 @@ class _Leaf:
     """Turns the leaf back into Hugging Face tensors."""
     ends = np.cumsum([p.ours[self.axis] for p in self.parts])
     blocks = np.split(leaf, ends[:-1], self.axis)
-    return {p.name: p.write(b) for p, b in zip(self.parts, blocks)}
+    return {p.name: p.write(b) for p, b in zip(self.parts, blocks, strict=True)}
 
 
 def _whole(name: str, *shape: int) -> _Leaf:
@@ -252,7 +255,8 @@ def load_config(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
       ),
       'rope type': (rope_type, ('default', 'llama3')),
       'partial_rotary_factor': (
-          rope.get('partial_rotary_factor', 1.0), (1.0, None)
+          rope.get('partial_rotary_factor', 1.0),
+          (1.0, None),
       ),
       'quantization_config': (raw.get('quantization_config'), (None,)),
   }
@@ -339,22 +343,21 @@ def load_config(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
 def _open_weights(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Memory-maps every shard; yields {tensor name: lazily sliced tensor}."""
   single, index = (
-      path / 'model.safetensors', path / 'model.safetensors.index.json'
+      path / 'model.safetensors',
+      path / 'model.safetensors.index.json',
   )
   if single.is_file():
     files = [single]
   elif index.is_file():
     names = _read_json(index).get('weight_map')
     if not isinstance(names, dict) or not names:
-      raise ModelDirectoryError(
-          f'{index} has no weight_map. Restore the file.'
-      )
+      raise ModelDirectoryError(f'{index} has no weight_map. Restore the file.')
     files = [path / name for name in sorted(set(names.values()))]
   else:
     raise ModelDirectoryError(
         f'{path} has neither {single.name} nor {index.name}. Download the'
         ' weights; other formats are converted with transformers'
-        " (`from_pretrained(...).save_pretrained(...)`)."
+        ' (`from_pretrained(...).save_pretrained(...)`).'
     )
   with contextlib.ExitStack() as stack:
     tensors = {}
@@ -394,7 +397,8 @@ def _check_tensors(
   if problems:
     raise ModelDirectoryError(
         f'the weights in {path} do not fit its config.json in'
-        f' {len(problems)} places: ' + '; '.join(problems[:4])
+        f' {len(problems)} places: '
+        + '; '.join(problems[:4])
         + ('; ...' if len(problems) > 4 else '')
         + '. Restore config.json or download the weights again.'
     )
@@ -483,7 +487,7 @@ def load_params(
       given = given.get('layers', [{}] * len(layers))
       params['layers'] = [
           {name: make([leaf], s.get(name), False) for name, leaf in l.items()}
-          for l, s in zip(layers, given)
+          for l, s in zip(layers, given, strict=True)
       ]
   return params
 
@@ -645,9 +649,7 @@ def save(
       shutil.rmtree(tmp, ignore_errors=True)
 
 
-def _plan_shards(
-    sizes: dict[str, int], max_bytes: int
-) -> dict[str, list[str]]:
+def _plan_shards(sizes: dict[str, int], max_bytes: int) -> dict[str, list[str]]:
   """Groups tensors, in order, into files of at most max_bytes."""
   groups, total = [[]], 0
   for name, size in sizes.items():

@@ -6,6 +6,7 @@ B A, as ours multiply from the left). Every projection 'name' has a pair
 decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the first
 policy is the base policy exactly.
 """
+
 import dataclasses
 import math
 from typing import Any
@@ -67,10 +68,10 @@ def add_adapters(
 
 def split(params: Any) -> tuple[Any, Any]:
   """Splits a tree like the parameters into (adapters, everything else)."""
-  is_adapter = lambda name: name.endswith(_SUFFIXES)
+  layers = params['layers']
   return (
-      {'layers': _select(params['layers'], is_adapter)},
-      {**params, 'layers': _select(params['layers'], lambda n: not is_adapter(n))},
+      {'layers': _select(layers, adapters=True)},
+      {**params, 'layers': _select(layers, adapters=False)},
   )
 
 
@@ -103,9 +104,9 @@ def merge(
     for name in merged:
       if f'{name}_lora_a' in layer:
         a, b = (layer[name + s].astype(jnp.float32) for s in _SUFFIXES)
-        weight = merged[name]
-        update = scale * jnp.tensordot(a, b, 1)
-        merged[name] = (weight.astype(jnp.float32) + update).astype(weight.dtype)
+        weight = merged[name].astype(jnp.float32)
+        weight += scale * jnp.tensordot(a, b, 1)
+        merged[name] = weight.astype(merged[name].dtype)
     return merged
 
   @jax.jit
@@ -120,7 +121,9 @@ def merge(
   return dataclasses.replace(cfg, lora_rank=0), merge_all(params)
 
 
-def _select(layers: Any, keep: Any) -> Any:
+def _select(layers: Any, adapters: bool) -> Any:
   if isinstance(layers, dict):
-    return {name: x for name, x in layers.items() if keep(name)}
-  return [_select(layer, keep) for layer in layers]
+    return {
+        n: x for n, x in layers.items() if n.endswith(_SUFFIXES) == adapters
+    }
+  return [_select(layer, adapters) for layer in layers]

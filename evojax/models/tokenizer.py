@@ -1,9 +1,10 @@
 """Text to token ids and back, with the chat template of the model directory."""
+
+from collections.abc import Sequence
 import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
 
 from evojax import types
 

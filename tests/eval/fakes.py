@@ -1,4 +1,5 @@
 """A scripted engine, tokenizer and domain: text in, text out, no weights."""
+
 from collections.abc import Callable, Sequence
 import hashlib
 
@@ -6,6 +7,8 @@ import numpy as np
 
 from evojax import types
 from evojax.evidence import schema
+from evojax.evidence import views
+from evojax.models import tokenizer as tokenizer_lib
 
 MODES = {'direct': 0, 'steps': 1, 'ramble': 7}
 PARAMS = types.SamplingParams(max_tokens=16)
@@ -20,8 +23,11 @@ def make_problem(text: str, family: str = 'sums') -> types.Problem:
   )
 
 
-class Tokenizer:
+class Tokenizer(tokenizer_lib.Tokenizer):
   """One token per character."""
+
+  def __init__(self):  # There is no directory to read.
+    pass
 
   def render(self, messages: Sequence[types.Message]) -> list[int]:
     return [ord(c) for c in messages[-1]['content']]
@@ -98,3 +104,6 @@ class Domain:
         status='ok' if answer else 'no_answer',
         columns={'mode': MODES[mode]},
     )
+
+  def reward_parts(self, e: views.View) -> dict[str, np.ndarray]:
+    return {'outcome': e.outcome.astype(np.float32)}

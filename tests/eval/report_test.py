@@ -56,13 +56,18 @@ class ReportTest(absltest.TestCase):
     self.assertAlmostEqual(result['within_mode'], 9 / 32, places=15)
     # 16 completions are too few; both modes have them.
     self.assertIsNone(result['oracle'])
-    gcd, sums = result['families']
-    self.assertEqual(gcd['family'], 'gcd')
+    sums, gcd = result['families']
+    self.assertEqual((sums['family'], gcd['family']), ('[b]sums', 'gcd'))
     self.assertEqual((gcd['before'], gcd['after']), (0.25, 0.5))
     self.assertEqual((gcd['mode_shift'], gcd['within_mode']), (0, 0.25))
     # Another mode altogether: all of it is shift.
     self.assertEqual((sums['mode_shift'], sums['within_mode']), (0.75, 0))
     self.assertEqual(sums['problems'], 8)
+
+  def test_zero_has_no_sign(self):
+    self.assertEqual(report.points(-1e-9), '0.0')
+    self.assertEqual(report.points(-0.0006), '-0.1')
+    self.assertEqual(report.points(0.125), '+12.5')
 
   def test_oracle_is_of_the_base_policy(self):
     twice = lambda x, step: _result(
@@ -119,6 +124,22 @@ class ReportTest(absltest.TestCase):
       self.assertIn(expected, text)
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
     self.assertNotIn('…', text)
+
+  def test_scores_of_one_policy(self):
+    out = io.StringIO()
+    console = console_lib.Console(file=out, width=80)
+    report.print_scores(BEFORE, console)
+    lines = [' '.join(line.split()) for line in out.getvalue().splitlines()]
+    for expected in (
+        'sealed: 16 problems x 2 samples, seed 7; 95 % intervals',
+        'Avg@2 interval pass@2 tokens truncated',
+        '12.5 % [20.0, 61.2] 50.0 % 31.2 4.0 %',
+        'direct 50.0 % 0.0 %',
+        'steps 50.0 % 25.0 %',
+        '[b]sums 8 0.0 %',
+        'gcd 8 25.0 %',
+    ):
+      self.assertIn(expected, lines)
 
   def test_printed_without_modes(self):
     none = dict(modes=None, mode_codes=None)

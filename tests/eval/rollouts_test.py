@@ -5,6 +5,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax import types
 from evojax.eval import rollouts
 from tests.eval import fakes
 
@@ -42,11 +43,15 @@ class RequestsTest(parameterized.TestCase):
         [r.problem_key for r in requests],
         [0xCA978112] * 3 + [0x3E23E816] * 3,
     )
-    self.assertEqual({(r.seed, r.params) for r in requests}, {(5, fakes.PARAMS)})
+    self.assertEqual(
+        {(r.seed, r.params) for r in requests}, {(5, fakes.PARAMS)}
+    )
 
   @parameterized.parameters('gsm8k-17', 'ab', '-23456789abcdef0', 'g' * 16)
   def test_id_that_is_no_hash(self, problem_id):
-    problem = dataclasses.replace(fakes.make_problem('a'), problem_id=problem_id)
+    problem = dataclasses.replace(
+        fakes.make_problem('a'), problem_id=problem_id
+    )
     with self.assertRaisesRegex(ValueError, f'{problem_id}.*16 hex digits'):
       rollouts.requests([problem], [(1,)], fakes.PARAMS, group_size=1, seed=0)
 
@@ -54,14 +59,20 @@ class RequestsTest(parameterized.TestCase):
 class GradeTest(absltest.TestCase):
 
   def test_each_completion_meets_its_own_problem(self):
-    class Domain:
+    class Domain(fakes.Domain):
 
       def grade(self, problem, completion):
-        time.sleep(0.02 if completion == 2 else 0)
-        return problem, completion
+        time.sleep(0.02 if completion.text == 'c' else 0)
+        name = f'{problem.question} {completion.text}'
+        return types.Grade(False, 0.0, name, {})
 
-    grades, seconds = rollouts.grade(Domain(), ['p', 'q'], [0, 1, 2, 3])
-    self.assertEqual(grades, [('p', 0), ('p', 1), ('q', 2), ('q', 3)])
+    none = np.zeros(0)
+    grades, seconds = rollouts.grade(
+        Domain(),
+        [fakes.make_problem('p'), fakes.make_problem('q')],
+        [types.Completion(none, none, 'stop', 0, text) for text in 'abcd'],
+    )
+    self.assertEqual([g.status for g in grades], ['p a', 'p b', 'q c', 'q d'])
     self.assertEqual(seconds.dtype, np.float32)
     self.assertEqual(seconds.argmax(), 2)
     self.assertGreaterEqual(seconds[2], 0.02)

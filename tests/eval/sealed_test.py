@@ -1,4 +1,5 @@
 import pathlib
+import tempfile
 
 from absl.testing import absltest
 
@@ -18,7 +19,9 @@ class SealedTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.workdir = pathlib.Path(self.create_tempdir().full_path)
+    self.workdir = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
     self.engine = fakes.Engine(_script)
 
   def _score(self, **changes):

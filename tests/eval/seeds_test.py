@@ -1,6 +1,7 @@
 import io
 import json
 import pathlib
+import tempfile
 
 from absl.testing import absltest
 from rich import console as console_lib
@@ -14,7 +15,7 @@ class SeedsTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.root = pathlib.Path(self.create_tempdir().full_path)
+    self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
   def _run(self, name, right, seed, samples=4):
     """A run whose trained policy gets the first `right` samples right."""
@@ -47,14 +48,17 @@ class SeedsTest(absltest.TestCase):
     runs = [self._run(f'run{i}', i, i) for i in (2, 3, 4)]
     summary = seeds.summarise(runs)
     self.assertFalse(summary['same_problems'])
-    self.assertEqual([run['run'] for run in summary['runs']], [
-        'run2', 'run3', 'run4',
-    ])  # pyformat: disable
+    self.assertEqual(
+        [run['run'] for run in summary['runs']],
+        [
+            'run2',
+            'run3',
+            'run4',
+        ],
+    )  # pyformat: disable
     # 8 of 12 problems, 1 of 4 samples; then 2, 3, 4 of 4.
     self.assertAlmostEqual(summary['before']['value'], 8 / 12 / 4, places=12)
-    self.assertAlmostEqual(
-        summary['after']['value'], 8 / 12 * 3 / 4, places=12
-    )
+    self.assertAlmostEqual(summary['after']['value'], 8 / 12 * 3 / 4, places=12)
     self.assertAlmostEqual(summary['gain']['value'], 8 / 12 / 2, places=12)
     # Gains 1/6, 2/6, 3/6: variance 1/36, / 3.
     self.assertAlmostEqual(

@@ -40,10 +40,16 @@ COMPLETIONS = [
         policy_version=7,
         text=f'text {b}',
     )
-    for b, (length, reason) in enumerate([
-        (3, 'stop'), (4, 'length'), (1, 'stop'),
-        (0, 'abort'), (2, 'length'), (5, 'stop'),
-    ])
+    for b, (length, reason) in enumerate(
+        [
+            (3, 'stop'),
+            (4, 'length'),
+            (1, 'stop'),
+            (0, 'abort'),
+            (2, 'length'),
+            (5, 'stop'),
+        ]
+    )
 ]  # pyformat: disable
 GRADES = [
     types.Grade(
@@ -68,7 +74,7 @@ def _rows(**changes):
       seed=2**40,
       version='seed',
       prompt_tokens=[(1, 2, 3), (4, 5)],
-      grade_seconds=np.arange(6) / 8,
+      grade_seconds=np.arange(6, dtype=np.float32) / 8,
   )
   return rows.from_rollouts(**(arguments | changes))
 

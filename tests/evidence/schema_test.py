@@ -1,4 +1,5 @@
 """Tests for the declaration of evidence columns."""
+
 import dataclasses
 import pathlib
 
@@ -41,16 +42,35 @@ class ColumnTest(parameterized.TestCase):
         schema.Column('x', 'int32', stage=stage, readers=(reader,))
 
   @parameterized.parameters(
-      'problem_id', 'seed', 'split', 'grade_seconds', 'step', 'version',
-      'reward', 'advantage', 'kept', 'sampler_trainer_logprob_gap', 'tokens',
-      'prompt', 'completion',
+      'problem_id',
+      'seed',
+      'split',
+      'grade_seconds',
+      'step',
+      'version',
+      'reward',
+      'advantage',
+      'kept',
+      'sampler_trainer_logprob_gap',
+      'tokens',
+      'prompt',
+      'completion',
   )
   def test_core_column_is_closed_to_rewards_and_filters(self, name):
     self.assertNoCommonElements(column(name).readers, ('reward', 'filter'))
 
   @parameterized.parameters(
-      'outcome', 'partial', 'grade_status', 'n_tokens', 'n_turns', 'truncated',
-      'finish_reason', 'mean_logprob', 'actions', 'arguments', 'action_ok',
+      'outcome',
+      'partial',
+      'grade_status',
+      'n_tokens',
+      'n_turns',
+      'truncated',
+      'finish_reason',
+      'mean_logprob',
+      'actions',
+      'arguments',
+      'action_ok',
   )
   def test_core_column_is_open_to_everyone(self, name):
     self.assertEqual(column(name).readers, schema.READERS)
@@ -75,12 +95,21 @@ class DeclareTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('core_name', schema.Column('outcome', 'bool'), 'declared twice'),
-      ('other_dtype', schema.Column('grade_status', 'int64', codes={'ok': 0}),
-       'declared twice'),
-      ('core_codes', schema.Column(
-          'finish_reason', 'int32', codes={'stop': 1}), 'declared twice'),
-      ('reward_stage', schema.Column('x', 'int32', stage='reward'),
-       'sample and grade'),
+      (
+          'other_dtype',
+          schema.Column('grade_status', 'int64', codes={'ok': 0}),
+          'declared twice',
+      ),
+      (
+          'core_codes',
+          schema.Column('finish_reason', 'int32', codes={'stop': 1}),
+          'declared twice',
+      ),
+      (
+          'reward_stage',
+          schema.Column('x', 'int32', stage='reward'),
+          'sample and grade',
+      ),
       ('part_name', schema.Column('part_x', 'float32'), 'for reward parts'),
   )
   def test_refuses_domain_column(self, bad, message):
@@ -111,9 +140,7 @@ class ArrowTest(absltest.TestCase):
     self.assertTrue(types['advantage'].nullable)
     self.assertEqual(types['sampler_logprobs'].type.value_type, pa.float32())
     self.assertEqual(types['action_ok'].type.value_type, pa.bool_())
-    self.assertEqual(
-        types['mean_logprob'].metadata[b'unit'], b'nats/token'
-    )
+    self.assertEqual(types['mean_logprob'].metadata[b'unit'], b'nats/token')
 
 
 class DocumentTest(absltest.TestCase):

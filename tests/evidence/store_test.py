@@ -1,4 +1,5 @@
 """Tests for the Parquet store."""
+
 import errno
 import os
 import pathlib
@@ -18,7 +19,8 @@ from evojax.evidence import schema
 from evojax.evidence import store
 
 COLUMNS = schema.declare(
-    (schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3}),), ('outcome',)
+    (schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3}),),
+    ('outcome',),
 )
 
 
@@ -138,9 +140,7 @@ class RoundTripTest(absltest.TestCase):
     store.write_step(self.workdir, 'train', 1, rows, COLUMNS)
     before = store.read(self.workdir, 'train')
     gap = np.array([0.5, np.nan, 0.25, 0.0])
-    store.fill(
-        self.workdir, 'train', 1, {'sampler_trainer_logprob_gap': gap}
-    )
+    store.fill(self.workdir, 'train', 1, {'sampler_trainer_logprob_gap': gap})
     after = store.read(self.workdir, 'train')
     np.testing.assert_array_equal(after['sampler_trainer_logprob_gap'], gap)
     name = 'sampler_trainer_logprob_gap'
@@ -186,7 +186,9 @@ class ReadTest(absltest.TestCase):
     frame = store.read(
         self.workdir, 'train', columns=['part_brevity', 'grade_status']
     )
-    self.assertEqual(frame['part_brevity'].isna().tolist(), [True] * 4 + [False] * 4)
+    self.assertEqual(
+        frame['part_brevity'].isna().tolist(), [True] * 4 + [False] * 4
+    )
     self.assertEqual(frame['grade_status'].tolist(), [3] * 4 + [4] * 4)
     with self.assertRaisesRegex(store.EvidenceError, 'nonsense'):
       store.read(self.workdir, 'train', columns=['nonsense'])
@@ -302,7 +304,9 @@ class DiskTest(absltest.TestCase):
     """
     done = subprocess.run(
         [sys.executable, '-c', textwrap.dedent(script)],
-        capture_output=True, text=True, check=True,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     self.assertIn('File too large', done.stdout)
     self.assertEqual(self.path.read_bytes(), before)

@@ -1,4 +1,5 @@
 """Tests for what a function may see of the evidence."""
+
 import copy
 
 from absl.testing import absltest
@@ -8,10 +9,12 @@ import numpy as np
 from evojax.evidence import schema
 from evojax.evidence import views
 
-COLUMNS = schema.declare((
-    schema.with_codes('grade_status', {'ok': 0, 'no_answer': 1}),
-    schema.Column('share', 'float32', nullable=True),
-))
+COLUMNS = schema.declare(
+    (
+        schema.with_codes('grade_status', {'ok': 0, 'no_answer': 1}),
+        schema.Column('share', 'float32', nullable=True),
+    )
+)
 
 
 def make_rows():
@@ -32,8 +35,13 @@ def make_rows():
 
 def make_view(reader='reward', rows=None, **kwargs):
   return views.View.from_rows(
-      make_rows() if rows is None else rows, COLUMNS, prompts=2, group_size=3,
-      max_tokens=32, reader=reader, **kwargs,
+      make_rows() if rows is None else rows,
+      COLUMNS,
+      prompts=2,
+      group_size=3,
+      max_tokens=32,
+      reader=reader,
+      **kwargs,
   )
 
 
@@ -72,7 +80,8 @@ class ArrangementTest(absltest.TestCase):
 
   def test_null_number_is_nan(self):
     np.testing.assert_array_equal(
-        make_view().share, np.array([[0.25, np.nan, 0], [1, 0, 0.5]], np.float32)
+        make_view().share,
+        np.array([[0.25, np.nan, 0], [1, 0, 0.5]], np.float32),
     )
 
   def test_invalid_rows_show_nothing(self):
@@ -128,16 +137,12 @@ class AccessTest(parameterized.TestCase):
     with self.assertRaises(views.EvidenceAccessError) as caught:
       _ = make_view().problem_id
     listed = str(caught.exception).rpartition('may read ')[2].split(', ')
-    self.assertEqual(
-        listed, [c.name for c in COLUMNS if 'reward' in c.readers]
-    )
+    self.assertEqual(listed, [c.name for c in COLUMNS if 'reward' in c.readers])
     self.assertContainsSubset(listed, dir(make_view()))
 
   def test_diagnostics_see_ids_and_tokens(self):
     e = make_view('diagnostic')
-    self.assertEqual(
-        e.problem_id.tolist(), [['a', 'a', 'a'], ['b', '', 'b']]
-    )
+    self.assertEqual(e.problem_id.tolist(), [['a', 'a', 'a'], ['b', '', 'b']])
     np.testing.assert_array_equal(e.sampler_logprobs[0, 0], [-0.5, -0.25])
     # Not filled yet.
     self.assertTrue(np.isnan(e.reward[e.valid]).all())

@@ -17,27 +17,52 @@ from evojax.models import decoder
 from evojax.models import hf
 
 QWEN2 = decoder.DecoderConfig(
-    family='qwen2', vocab_size=11, hidden_size=8, intermediate_size=6,
-    num_layers=2, num_heads=4, num_kv_heads=2, head_dim=2, qkv_bias=True,
-    rope_theta=1e6, max_positions=64,
+    family='qwen2',
+    vocab_size=11,
+    hidden_size=8,
+    intermediate_size=6,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=2,
+    qkv_bias=True,
+    rope_theta=1e6,
+    max_positions=64,
 )
 QWEN3 = dataclasses.replace(
-    QWEN2, family='qwen3', qkv_bias=False, qk_norm=True, head_dim=6,
+    QWEN2,
+    family='qwen3',
+    qkv_bias=False,
+    qk_norm=True,
+    head_dim=6,
     tie_embeddings=False,
 )
 LLAMA = dataclasses.replace(
-    QWEN2, family='llama', qkv_bias=False, rms_norm_eps=1e-5,
+    QWEN2,
+    family='llama',
+    qkv_bias=False,
+    rms_norm_eps=1e-5,
     rope_scaling=decoder.RopeScaling(8.0, 1.0, 4.0, 16),
 )
 CONFIG = {  # As transformers 4 wrote it for Llama 3.
-    'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
-    'intermediate_size': 6, 'num_hidden_layers': 2, 'num_attention_heads': 4,
-    'num_key_value_heads': 2, 'max_position_embeddings': 64,
-    'rms_norm_eps': 1e-5, 'hidden_act': 'silu', 'rope_theta': 5e5,
+    'model_type': 'llama',
+    'vocab_size': 11,
+    'hidden_size': 8,
+    'intermediate_size': 6,
+    'num_hidden_layers': 2,
+    'num_attention_heads': 4,
+    'num_key_value_heads': 2,
+    'max_position_embeddings': 64,
+    'rms_norm_eps': 1e-5,
+    'hidden_act': 'silu',
+    'rope_theta': 5e5,
     'tie_word_embeddings': True,
     'rope_scaling': {
-        'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0,
-        'high_freq_factor': 4.0, 'original_max_position_embeddings': 16,
+        'rope_type': 'llama3',
+        'factor': 8.0,
+        'low_freq_factor': 1.0,
+        'high_freq_factor': 4.0,
+        'original_max_position_embeddings': 16,
     },
 }
 
@@ -66,7 +91,9 @@ class HfTestCase(parameterized.TestCase):
     (source / 'tokenizer.json').write_text('{}')
     params = random_params(cfg)
     hf.save(
-        self.path, cfg, params,
+        self.path,
+        cfg,
+        params,
         **{'dtype': 'float32', 'tokenizer_dir': source} | kwargs,
     )
     return params
@@ -139,14 +166,16 @@ class LoadConfigTest(HfTestCase):
           'partial_rotary_factor=0.5',
       ),
       (
-          'quantized', {'quantization_config': {'bits': 4}},
+          'quantized',
+          {'quantization_config': {'bits': 4}},
           'quantization_config',
       ),
       ('negative', {'num_hidden_layers': -1}, "'num_hidden_layers': -1"),
       ('text', {'hidden_size': '8'}, "'hidden_size': '8'"),
       ('absent', {'vocab_size': None}, "'vocab_size': None"),
       (
-          'groups', {'num_key_value_heads': 3},
+          'groups',
+          {'num_key_value_heads': 3},
           'num_attention_heads=4 must be a multiple of num_key_value_heads=3',
       ),
       (
@@ -222,8 +251,12 @@ class LoadParamsTest(HfTestCase):
     self.assertEqual(
         file[prefix + 'v_proj.weight'][2, 3], layer['qkv'][3, 1, 3, 0]
     )
-    self.assertEqual(file[prefix + 'q_proj.bias'][5], layer['qkv_bias'][1, 0, 1])
-    self.assertEqual(file[prefix + 'v_proj.bias'][2], layer['qkv_bias'][1, 3, 0])
+    self.assertEqual(
+        file[prefix + 'q_proj.bias'][5], layer['qkv_bias'][1, 0, 1]
+    )
+    self.assertEqual(
+        file[prefix + 'v_proj.bias'][2], layer['qkv_bias'][1, 3, 0]
+    )
     self.assertEqual(
         file[prefix + 'o_proj.weight'][3, 5], layer['out'][1, 0, 1, 3]
     )
@@ -273,15 +306,17 @@ class LoadParamsTest(HfTestCase):
     hf._layer_leaves(QWEN2, 0)['qkv'].read(lambda n: Spy(file[n]), index)
     self.assertEqual(read, [2 * 2 * 2, 2 * 2, 2 * 2])
 
-  def test_tree_has_the_structure_of_init(self):
-    for cfg in (QWEN2, QWEN3, dataclasses.replace(LLAMA, scan_layers=True)):
-      self.save(cfg)
-      shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
-      loaded = hf.load_params(self.path, cfg)
-      self.assertEqual(
-          jax.tree.map(lambda x: x.shape, loaded),
-          jax.tree.map(lambda x: x.shape, shapes),
-      )
+  @parameterized.parameters(
+      QWEN2, QWEN3, dataclasses.replace(LLAMA, scan_layers=True)
+  )
+  def test_tree_has_the_structure_of_init(self, cfg):
+    self.save(cfg)
+    shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
+    loaded = hf.load_params(self.path, cfg)
+    self.assertEqual(
+        jax.tree.map(lambda x: x.shape, loaded),
+        jax.tree.map(lambda x: x.shape, shapes),
+    )
 
   def test_tied_checkpoint_that_stores_its_head_again(self):
     params = self.save(QWEN2)
@@ -378,8 +413,12 @@ class SaveTest(HfTestCase):
     self.save(tokenizer_dir=source)
     self.assertEqual(
         sorted(p.name for p in self.path.iterdir()),
-        ['chat_template.jinja', 'config.json', 'model.safetensors',
-         'tokenizer.json'],
+        [
+            'chat_template.jinja',
+            'config.json',
+            'model.safetensors',
+            'tokenizer.json',
+        ],
     )
     config = json.loads((self.path / 'config.json').read_text())
     self.assertEqual(config['eos_token_id'], [3, 4])

@@ -11,8 +11,15 @@ from evojax.models import decoder
 from evojax.models import lora
 
 BASE = decoder.DecoderConfig(
-    family='qwen3', vocab_size=13, hidden_size=8, intermediate_size=12,
-    num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6, qk_norm=True,
+    family='qwen3',
+    vocab_size=13,
+    hidden_size=8,
+    intermediate_size=12,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=6,
+    qk_norm=True,
 )
 CONFIG = dataclasses.replace(BASE, lora_rank=3, lora_alpha=6.0)
 ADAPTERS = {
@@ -26,7 +33,8 @@ ADAPTERS = {
 def logits(cfg, params):
   tokens = jnp.arange(10, dtype=jnp.int32).reshape(2, 5)
   positions = jnp.broadcast_to(jnp.arange(5), (2, 5))
-  hidden = decoder.forward(cfg, params, tokens, positions, jnp.ones_like(tokens))
+  segments = jnp.ones_like(tokens)
+  hidden = decoder.forward(cfg, params, tokens, positions, segments)
   return decoder.logits(cfg, params, hidden)
 
 
@@ -83,9 +91,7 @@ class LoraTest(parameterized.TestCase):
     params = trained(params)
     merged_cfg, merged = lora.merge(cfg, params)
     self.assertEqual(merged_cfg.lora_rank, 0)
-    self.assertEqual(
-        jax.tree.structure(merged), jax.tree.structure(base)
-    )
+    self.assertEqual(jax.tree.structure(merged), jax.tree.structure(base))
     # Float32 sums of 3 (rank) to 24 terms in another order.
     np.testing.assert_allclose(
         logits(merged_cfg, merged), logits(cfg, params), atol=1e-4

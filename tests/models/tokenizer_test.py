@@ -10,15 +10,19 @@ import transformers
 from evojax.models import tokenizer
 
 CHATML = (
-    '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n'
-    '{% endfor %}'
+    '{% for m in messages %}<|im_start|>{{ m.role }}\n'
+    '{{ m.content }}<|im_end|>\n{% endfor %}'
     '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
 )
 SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>']
 
 
 def make_directory(
-    path, *, template=CHATML, eos='<|im_end|>', pad='<|endoftext|>',
+    path,
+    *,
+    template=CHATML,
+    eos='<|im_end|>',
+    pad='<|endoftext|>',
     lowercase=False,
 ):
   """A byte-level BPE tokenizer like Qwen's, but small."""
@@ -43,7 +47,9 @@ def make_directory(
         [tokenizers.AddedToken('<|stop|>', special=True, normalized=True)]
     )
   fast = transformers.PreTrainedTokenizerFast(
-      tokenizer_object=backend, eos_token=eos, pad_token=pad,
+      tokenizer_object=backend,
+      eos_token=eos,
+      pad_token=pad,
       additional_special_tokens=['<|im_start|>', '<|im_end|>'],
   )
   fast.chat_template = template
@@ -77,8 +83,10 @@ class TokenizerTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('one', [('user', 'what is 12 + 30?')]),
-      ('turns', [('system', 'the'), ('user', '1'), ('assistant', '2'),
-                 ('user', '3')]),
+      (
+          'turns',
+          [('system', 'the'), ('user', '1'), ('assistant', '2'), ('user', '3')],
+      ),
       # 'user\n' and a content of line breaks merge into one run of them.
       ('leading_newlines', [('user', '\n\nwhat')]),
       ('empty', [('user', '')]),

@@ -2,6 +2,7 @@
 
 Needs torch (CPU build) in the test environment; skipped where it is absent.
 """
+
 import dataclasses
 import functools
 import pathlib
@@ -19,28 +20,41 @@ from evojax.models import decoder
 from evojax.models import hf
 
 torch = pytest.importorskip('torch', reason='parity tests need torch')
+pytestmark = pytest.mark.torch
 
 # Float32 through 3 layers on logits of standard deviation ~1.
 TOLERANCE = 1e-4
 
 SHAPE = dict(
-    vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
-    num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=128,
+    vocab_size=97,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=3,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
 )
 LLAMA3 = dict(
     # H = 8: wavelengths 6, 63, 628, 6283 over thresholds 40 and 160: a band
     # that is kept, one that is blended, two that are slowed.
-    rope_type='llama3', rope_theta=10_000.0, factor=8.0, low_freq_factor=1.0,
-    high_freq_factor=4.0, original_max_position_embeddings=160,
+    rope_type='llama3',
+    rope_theta=10_000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=160,
 )
 CASES = {
     'qwen2_tied': transformers.Qwen2Config(
-        **SHAPE, tie_word_embeddings=True,
+        **SHAPE,
+        tie_word_embeddings=True,
         rope_parameters=dict(rope_type='default', rope_theta=1e6),
     ),
     'qwen2_untied': transformers.Qwen2Config(**SHAPE),
     'qwen3_tied_head_dim_16': transformers.Qwen3Config(
-        **SHAPE, tie_word_embeddings=True, head_dim=16,
+        **SHAPE,
+        tie_word_embeddings=True,
+        head_dim=16,
         rope_parameters=dict(rope_type='default', rope_theta=1e6),
     ),
     'qwen3_untied_head_dim_4': transformers.Qwen3Config(
@@ -74,7 +88,8 @@ def their_logits(model, tokens, mask=None, positions=None):
   as_tensor = lambda x: None if x is None else torch.tensor(np.asarray(x))
   with torch.no_grad():
     return model(
-        as_tensor(tokens), attention_mask=as_tensor(mask),
+        as_tensor(tokens),
+        attention_mask=as_tensor(mask),
         position_ids=as_tensor(positions),
     ).logits.numpy()
 

@@ -1,9 +1,9 @@
 """Problems from files: JSONL, and TensorFlow Datasets without TensorFlow."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import importlib
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evojax import types

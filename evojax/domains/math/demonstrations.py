@@ -4,7 +4,7 @@ A base policy mixes behaviours on purpose, as real base models do, so that
 reinforcement learning has something to select. Each demonstration draws one
 behaviour from `BEHAVIOURS`:
 
-  steps_tag     '12+45=57\\n57-7=50\\n<answer>50</answer>', correct.
+  steps_tag     '12+45=50+7=57\\n57-7=50\\n<answer>50</answer>', correct.
   steps_plain   the same work, then 'The answer is 50.': no answer tag.
   direct_tag    '<answer>50</answer>' at once.
   direct_plain  'The answer is 50.' at once.
@@ -37,7 +37,7 @@ FAMILIES = (
     'decimal_chain_sum:0-1',
     'products:0',
     'leg_counting:0-1',
-    'simple_equations:0-2',
+    'simple_equations:0-1',
     'gcd:0',
     'fraction_simplification:0',
 )
@@ -58,6 +58,9 @@ _FILLER = (
     'First, what is asked?', 'That does not look right.', 'Let me start over.',
 )
 _RAMBLE_SENTENCES = 96  # More tokens than any completion may have.
+
+
+_Number = int | decimal.Decimal  # The latter with one decimal place.
 
 
 def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -83,14 +86,33 @@ def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 def _chain_sum(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   """Left to right; decimals keep their places."""
-  tokens = metadata['expression'].split()
-  lines, total = [], decimal.Decimal(tokens[0])
-  for sign, term in zip(tokens[1::2], tokens[2::2], strict=True):
-    value = decimal.Decimal(term)
-    result = total + value if sign == '+' else total - value
-    lines.append(f'{total}{sign}{value}={result}')
-    total = result
+  first, *rest = metadata['expression'].split()
+  number = decimal.Decimal if '.' in first else int
+  lines, total = [], number(first)
+  for sign, term in zip(rest[::2], rest[1::2], strict=True):
+    total = _add(total, sign, number(term), lines)
   return lines, str(total)
+
+
+def _add(a: _Number, sign: str, b: _Number, lines: list[str]) -> _Number:
+  """a + b or a - b for b >= 0; appends the line that shows it.
+
+  The last digits are added apart from the rest, so that a number on the line
+  depends on few others: 57+68=110+15=125, 4.1-8.7=-4-0.6=-4.6.
+  """
+  signed = b if sign == '+' else -b
+  result = a + signed
+  rest = _truncate(a) + _truncate(signed)
+  line = f'{a}{sign}{b}='
+  if rest not in (0, a, result):
+    line += f'{rest}{result - rest:+}='
+  lines.append(f'{line}{result}')
+  return result
+
+
+def _truncate(x: _Number) -> int:
+  """x without its last digit, towards 0: 57 -> 50, -4.1 -> -4."""
+  return int(x) if isinstance(x, decimal.Decimal) else int(x / 10) * 10
 
 
 def _products(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -130,9 +152,7 @@ def _leg_counting(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   for animal, count in metadata['animals'].items():
     product = count * legs[animal]
     lines.append(f'{count}*{legs[animal]}={product}')
-    if total is not None:
-      lines.append(f'{total}+{product}={total + product}')
-    total = product + (total or 0)
+    total = product if total is None else _add(total, '+', product, lines)
   return lines, str(total)
 
 
@@ -152,14 +172,10 @@ def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   if match is None:
     raise ValueError(f'{left!r} is neither a*x + b nor b - a*x.')
   lines = []
-  if match['first']:
-    b = int(match['first'])  # b - a*x = c, so a*x = b - c.
-    lines.append(f'{b}-{c}={b - c}' if c >= 0 else f'{b}+{-c}={b - c}')
-    c = b - c
+  if match['first']:  # b - a*x = c, so a*x = b - c.
+    c = _add(int(match['first']), '-' if c >= 0 else '+', abs(c), lines)
   elif match['b']:
-    b = int(match['b']) * (1 if match['sign'] == '+' else -1)
-    lines.append(f'{c}-{b}={c - b}' if b >= 0 else f'{c}+{-b}={c - b}')
-    c -= b
+    c = _add(c, '-' if match['sign'] == '+' else '+', int(match['b']), lines)
   if match['a']:
     a = int(match['a'])
     lines.append(f'{c}/{a}={c // a}')

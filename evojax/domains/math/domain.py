@@ -1,19 +1,15 @@
 """The math domain: where problems come from, and how they are judged."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+import dataclasses
 from typing import Any
-
-import numpy as np
 
 from evojax import types
 from evojax.domains.math import datasets
 from evojax.domains.math import grade
 from evojax.domains.math import problems
 from evojax.domains.math import reward
-from evojax.domains.math import reward
 from evojax.domains.math import splits
-from evojax.evidence import views
 
 _READ_ARGUMENTS = {
     'jsonl': ('question_field', 'answer_field'),
@@ -58,10 +54,6 @@ class MathDomain:
         completion.finish_reason == 'length',
         problem.metadata.get('answer_form', 'value'),
     )
-
-  def reward_parts(self, e: views.View) -> Mapping[str, np.ndarray]:
-    """Named reward parts, float32 [P, G]; see `reward.parts`."""
-    return reward.parts(e)
 
 
 def make(

@@ -19,38 +19,42 @@ MAX_DEPTH = 30
 MAX_DIGITS = 100  # Of one number.
 MAX_POWER = 100  # Absolute value of a numeric exponent.
 
-FUNCTIONS = frozenset({
-    'sqrt',
-    'sin',
-    'cos',
-    'tan',
-    'sec',
-    'csc',
-    'cot',
-    'arcsin',
-    'arccos',
-    'arctan',
-    'sinh',
-    'cosh',
-    'tanh',
-    'log',
-    'ln',
-    'exp',
-    'abs',
-})
+FUNCTIONS = frozenset(
+    {
+        'sqrt',
+        'sin',
+        'cos',
+        'tan',
+        'sec',
+        'csc',
+        'cot',
+        'arcsin',
+        'arccos',
+        'arctan',
+        'sinh',
+        'cosh',
+        'tanh',
+        'log',
+        'ln',
+        'exp',
+        'abs',
+    }
+)
 CONSTANTS = frozenset({'pi'})
-_GREEK = frozenset({
-    'alpha',
-    'beta',
-    'gamma',
-    'delta',
-    'epsilon',
-    'theta',
-    'lambda',
-    'mu',
-    'phi',
-    'omega',
-})
+_GREEK = frozenset(
+    {
+        'alpha',
+        'beta',
+        'gamma',
+        'delta',
+        'epsilon',
+        'theta',
+        'lambda',
+        'mu',
+        'phi',
+        'omega',
+    }
+)
 _TOKEN = re.compile(
     r'\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)'
     r'|\\?(?P<word>[A-Za-z]+)|(?P<power>\*\*|\^)|(?P<op>[-+*/()\[\]{}]))'

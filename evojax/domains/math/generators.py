@@ -1,9 +1,10 @@
 """Procedural problems: reasoning-gym data sets, grouped into families.
 
-A family is a data set, its levels are arguments, easiest first. `SMALL` holds what a decoder of about a million parameters can
-learn to solve in a few short integer steps. `LARGE` holds, at the library's
-own difficulty and above, every data set whose answer `grade` can judge: one number, one
-fraction, or one exact string. A family in both has its small levels first.
+A family is a data set, its levels are arguments, easiest first. `SMALL` holds
+what a decoder of about a million parameters can learn to solve in a few short
+integer steps. `LARGE` holds, at the library's own difficulty and above, every
+data set whose answer `grade` can judge: one number, one fraction, or one exact
+string. A family in both has its small levels first.
 
 Left out of `LARGE`: answers with many right forms (countdown, integrals,
 lists, grids), references that carry float noise or undeclared rounding
@@ -13,9 +14,9 @@ strings, so that a problem depends on PYTHONHASHSEED (isomorphic_strings,
 ransom_note).
 """
 
+from collections.abc import Mapping
 import functools
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import reasoning_gym

@@ -7,11 +7,13 @@ What is right (`compare` has the rules in full):
     that rounds to it.
   - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
     answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number.
-  - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its symbols.
+  - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
+    symbols.
   - Anything else is compared as a normalised string.
   - One value only. Units are not guessed: 5 cm is neither 5 nor 500.
 """
 
+import collections
 import fractions
 import functools
 import re
@@ -31,8 +33,7 @@ GRADE_STATUS = {
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
     'timeout': 5,  # The comparison took longer than equality.TIMEOUT_S.
 }
-# With a format the policy can be scored on; 'unformatted' answers are named in
-# prose and count as no answer.
+# An unformatted answer is named in prose, and counts as none.
 MATH_MODE = {
     'direct': 0,  # Answers at once.
     'steps': 1,  # Works it out, then answers.
@@ -146,10 +147,8 @@ def _extract_hash(text: str) -> Extraction | None:
 
 
 def _extract_last_number(text: str) -> Extraction | None:
-  last = None
-  for last in _NUMBER.finditer(text):
-    pass
-  return last and Extraction(last[0], last.start())
+  found = collections.deque(_NUMBER.finditer(text), maxlen=1)
+  return Extraction(found[0][0], found[0].start()) if found else None
 
 
 _EXTRACT = {

@@ -13,20 +13,14 @@ MAX_EXPONENT = 400  # Of ten, in scientific notation.
 _INVISIBLE = dict.fromkeys(
     (0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF)
 )
-_SYMBOLS = str.maketrans({
-    '−': '-',
-    '–': '-',
-    '‐': '-',
-    '‑': '-',
-    '×': '*',
-    '·': '*',
-    '⋅': '*',
-    '∗': '*',
-    '÷': '/',
-    '⁄': '/',
-    '∕': '/',
-    '~': ' ',
-})
+_SYMBOLS = str.maketrans(
+    {
+        **dict.fromkeys('\u2212\u2010\u2011\u2013', '-'),  # Minus, dashes.
+        **dict.fromkeys('×·⋅∗', '*'),
+        **dict.fromkeys('÷\u2044\u2215', '/'),  # Fraction and division slash.
+        '~': ' ',
+    }
+)
 _TRAPS = {'<super>': '^({})', '<sub>': '_({})', '<fraction>': ' {}'}
 _LATEX = (
     (re.compile(r'\\(?:left|right|displaystyle)(?![a-zA-Z])'), ''),
@@ -57,8 +51,8 @@ _SIGN = r'(?P<sign>[+-]?)\s*'
 _TEN_TO = r'(?:[eE]|\s*\*\s*10\s*\^\s*)'
 _DECIMAL = re.compile(
     rf'{_SIGN}[$£€]?\s*(?P<whole>{_INTEGER})?(?:\.(?P<places>[0-9]*))?'
-    rf'(?:{_TEN_TO}(?P<brace>\{{)?(?P<exponent>[+-]?[0-9]{{1,4}})(?(brace)\}}))?'
-    r'\s*(?P<percent>%?)'
+    rf'(?:{_TEN_TO}(?P<brace>\{{)?(?P<exponent>[+-]?[0-9]{{1,4}})'
+    r'(?(brace)\}))?\s*(?P<percent>%?)'
 )
 _OVER = (
     rf'(?:(?P<n>{_INTEGER})\s*/\s*(?P<d>{_INTEGER})|\\frac\s*(?:'

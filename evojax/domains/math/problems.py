@@ -2,13 +2,13 @@
 
 import bisect
 import collections
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evojax import types

@@ -1,7 +1,7 @@
 """Reward parts of the math domain; a config weighs them and adds them up."""
 
-import numpy as np
 from jaxtyping import Float
+import numpy as np
 
 from evojax.evidence import views
 

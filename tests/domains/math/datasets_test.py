@@ -163,10 +163,12 @@ class DivideTest(absltest.TestCase):
     self.assertEqual(sum(map(len, divided.values())), 500)
 
   def test_given_splits_are_kept_whole_and_the_rest_is_carved(self):
-    divided = datasets.divide({
-        'train': _members(range(500)),
-        'sealed': _members(range(500, 520)),
-    })
+    divided = datasets.divide(
+        {
+            'train': _members(range(500)),
+            'sealed': _members(range(500, 520)),
+        }
+    )
     self.assertEqual(divided['sealed'], tuple(_members(range(500, 520))))
     self.assertEqual(len(divided['train']) + len(divided['dev']), 500)
     for problem in divided['dev']:
@@ -225,8 +227,8 @@ from evojax.domains.math import datasets
 ROOT = sys.argv[1]
 SET = dict(name='tiny_sums', data_dir=ROOT + '/data',
            module='users_package.tiny_sums', question_field='problem')
-domain = domains.make(
-    'math', tfds=dict(SET, train='train', sealed='test', answer_field='solution'))
+given = dict(SET, train='train', sealed='test', answer_field='solution')
+domain = domains.make('math', tfds=given)
 sealed = domain.source('sealed', 0).take(0, 10)
 assert sorted(int(p.answer) for p in sealed) == list(range(51, 61)), sealed
 for problem in sealed:

@@ -70,11 +70,13 @@ class MathDomainTest(parameterized.TestCase):
               for i in range(100)
           )
       )
-      kwargs = ml_collections.ConfigDict({
-          'families': '',
-          'jsonl': {'train': path, 'dev': '', 'question_field': 'question'},
-          'tfds': {'name': '', 'train': ''},
-      })
+      kwargs = ml_collections.ConfigDict(
+          {
+              'families': '',
+              'jsonl': {'train': path, 'dev': '', 'question_field': 'question'},
+              'tfds': {'name': '', 'train': ''},
+          }
+      )
       domain = domains.make('math', **kwargs.to_dict())
     sizes = [len(domain.source(s, 0)) for s in ('train', 'dev', 'sealed')]
     self.assertEqual(sum(sizes), 100)

@@ -50,7 +50,7 @@ class EqualityTest(parameterized.TestCase):
     self.comparer._timeout_s = 0.5
     begin = time.monotonic()
     self.assertEqual(self._compare(_HEAVY, 'x'), 'timeout')
-    self.assertLess(time.monotonic() - begin, 5)
+    self.assertLess(time.monotonic() - begin, 15)
     self.comparer._timeout_s = 10.0
     self.assertEqual(self._compare('x', 'x'), 'equal')
 

@@ -1,0 +1,61 @@
+"""Executes the notebooks, cell by cell, as a fresh runtime would."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NOTEBOOKS = tuple(sorted(p.name for p in (ROOT / 'colab').glob('*.ipynb')))
+MAX_CODE_LINES = 80  # A notebook calls the package; it does not extend it.
+
+
+def cells(name: str) -> list[str]:
+  """Sources of the code cells."""
+  notebook = json.loads((ROOT / 'colab' / name).read_text())
+  return [
+      ''.join(cell['source'])
+      for cell in notebook['cells']
+      if cell['cell_type'] == 'code'
+  ]
+
+
+class ColabTest(parameterized.TestCase):
+
+  @parameterized.parameters(*((name,) for name in NOTEBOOKS))
+  def test_is_thin_and_without_output(self, name):
+    notebook = json.loads((ROOT / 'colab' / name).read_text())
+    for cell in notebook['cells']:
+      self.assertEmpty(cell.get('outputs', ()))
+    self.assertLess(sum(c.count('\n') for c in cells(name)), MAX_CODE_LINES)
+
+  @pytest.mark.slow
+  @parameterized.parameters(*((name,) for name in NOTEBOOKS))
+  def test_runs(self, name):
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    # As after a clone: the checkout lies beside the notebook's outputs.
+    pathlib.Path(folder, 'evojax').symlink_to(ROOT)
+    program = '\n'.join(cells(name))
+    run = subprocess.run(
+        [sys.executable, '-c', program],
+        cwd=folder,
+        capture_output=True,
+        env=os.environ | {'JAX_PLATFORMS': 'cpu', 'HOME': folder},
+        text=True,
+        check=False,
+    )
+    self.assertEqual(run.returncode, 0, run.stderr[-4000:])
+    self.assertIn('devices: ', run.stdout)
+    self.assertTrue(
+        pathlib.Path(folder, 'runs', 'quickstart', 'summary.json').is_file()
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

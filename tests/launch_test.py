@@ -1,0 +1,323 @@
+"""The launch scripts: which environment they make, and when."""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+import venv
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_SPEC = importlib.util.spec_from_file_location(
+    'environment', ROOT / 'launch' / 'environment.py'
+)
+environment = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(environment)
+
+
+def script(path: pathlib.Path, text: str) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(f'#!/bin/bash\n{text}\n')
+  path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+class TestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    # A space in every path: checkouts have them.
+    self.folder = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory(prefix='a folder '))
+    )
+    self.shared = self.folder / 'environments'
+    clean = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith('EVOJAX_') and k != 'JAX_PLATFORMS'
+    }
+    self.enter_context(mock.patch.dict(os.environ, clean, clear=True))
+    self.set(EVOJAX_ENVIRONMENTS=str(self.shared))
+
+  def set(self, **variables):
+    self.enter_context(mock.patch.dict(os.environ, variables))
+
+
+class AcceleratorTest(TestCase):
+
+  def detect(self, *, devices=(), driver='', status=0):
+    pci = self.folder / 'pci'
+    for i, (vendor, device) in enumerate(devices):
+      (pci / str(i)).mkdir(parents=True)
+      (pci / str(i) / 'vendor').write_text(f'{vendor}\n')
+      (pci / str(i) / 'device').write_text(f'{device}\n')
+    script(self.folder / 'nvidia-smi', f'echo "{driver}"; exit {status}')
+    self.set(PATH=f'{self.folder}:/usr/bin:/bin')
+    return environment.detect_accelerator(pci)
+
+  @parameterized.parameters(
+      ('580.65.06', 'cuda13'),
+      ('580.65.06\n580.65.06', 'cuda13'),
+      ('575.57.08', 'cuda12'),
+      ('No devices were found', 'cpu'),
+      ('', 'cpu'),
+  )
+  def test_driver(self, driver, expected):
+    self.assertEqual(self.detect(driver=driver), expected)
+
+  def test_driver_that_does_not_answer(self):
+    self.assertEqual(self.detect(driver='580.65.06', status=9), 'cpu')
+
+  @parameterized.parameters(
+      ('0x1ae0', '0x0063', 'tpu'),  # v5e.
+      ('0x1ae0', '0x0042', 'cpu'),  # The network card of any Google VM.
+      ('0x8086', '0x0063', 'cpu'),  # Another maker's device of that number.
+  )
+  def test_pci(self, vendor, device, expected):
+    found = self.detect(
+        devices=[('0x8086', '0x1237'), (vendor, device)], status=1
+    )
+    self.assertEqual(found, expected)
+
+  def test_jax_platforms_cpu_wins(self):
+    self.set(JAX_PLATFORMS='cpu')
+    self.assertEqual(self.detect(driver='580.65.06'), 'cpu')
+
+  def test_variable_wins(self):
+    self.set(JAX_PLATFORMS='cpu', EVOJAX_ACCELERATOR='cuda12')
+    self.assertEqual(self.detect(driver='580.65.06'), 'cuda12')
+
+  def test_unknown_variable(self):
+    self.set(EVOJAX_ACCELERATOR='gpu')
+    with self.assertRaisesRegex(ValueError, r'EVOJAX_ACCELERATOR=gpu.*cuda13'):
+      self.detect()
+
+  def test_every_accelerator_has_its_pins(self):
+    for name in environment.ACCELERATORS:
+      self.set(EVOJAX_ACCELERATOR=name)
+      files = environment.requirement_files(['accelerator'])
+      self.assertLen(files, 1 if name == 'cpu' else 2)
+
+
+class EnsureTest(TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.set(EVOJAX_ACCELERATOR='cpu')
+    builder = venv.EnvBuilder
+    self.enter_context(  # Without pip it takes no time.
+        mock.patch.object(
+            venv, 'EnvBuilder', lambda **_: builder(symlinks=True)
+        )
+    )
+    self.install = self.enter_context(
+        mock.patch.object(environment, '_install')
+    )
+
+  def ensure(self):
+    python = environment.ensure('', ['accelerator'])
+    subprocess.run([python, '-c', ''], check=True)
+    return python.parent.parent
+
+  def test_made_once(self):
+    path = self.ensure()
+    self.assertEqual(self.ensure(), path)
+    self.install.assert_called_once()
+
+  def test_interrupted_is_made_anew(self):
+    self.install.side_effect = KeyboardInterrupt
+    with self.assertRaises(KeyboardInterrupt):
+      self.ensure()
+    [leftover] = self.shared.glob('*/bin')
+    (leftover / 'half-written').touch()
+    self.install.side_effect = None
+    self.ensure()
+    self.assertEqual(self.install.call_count, 2)
+    self.assertFalse((leftover / 'half-written').exists())
+
+  def test_changed_pins_are_installed(self):
+    os.environ.pop('EVOJAX_ENVIRONMENTS')
+    root = self.folder / 'checkout'
+    (root / 'requirements').mkdir(parents=True)
+    pins = root / 'requirements' / 'base.txt'
+    pins.write_text('jax==1')
+    with mock.patch.object(environment, 'ROOT', root):
+      path = self.ensure()
+      self.assertEqual(path, root / '.venv')
+      (path / 'lib' / 'stale').touch()
+      pins.write_text('jax==2')
+      self.assertEqual(self.ensure(), path)
+    self.assertEqual(self.install.call_count, 2)
+    self.assertFalse((path / 'lib' / 'stale').exists())
+
+  def test_broken_python_is_replaced(self):
+    path = self.ensure()
+    (path / 'bin' / 'python').unlink()
+    self.ensure()
+    self.assertEqual(self.install.call_count, 2)
+
+  def _own_environment(self) -> pathlib.Path:
+    files = environment.requirement_files([])
+    path = environment.environment_path('', environment.pins_hash(files))
+    path.mkdir()
+    (path / 'mine').touch()
+    return path
+
+  def test_users_environment_is_kept(self):
+    path = self._own_environment()
+    venv.EnvBuilder().create(path)
+    self.assertEqual(self.ensure(), path)
+    self.assertTrue((path / 'mine').exists())
+    self.install.assert_called_once()
+
+  def test_users_folder_is_not_removed(self):
+    path = self._own_environment()
+    with self.assertRaisesRegex(ValueError, 'was not made by evojax'):
+      self.ensure()
+    self.assertTrue((path / 'mine').exists())
+
+  def test_two_processes_install_once(self):
+    code = (
+        'import sys, time, unittest.mock as m, venv;'
+        f'sys.path.insert(0, {str(ROOT / "launch")!r});'
+        'import environment as e; builder = venv.EnvBuilder;'
+        'venv.EnvBuilder = lambda **_: builder(symlinks=True);'
+        'e._install = lambda *_: (print("installs"), time.sleep(0.5));'
+        'e.ensure("", [])'
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    outputs = [process.communicate()[0] for process in processes]
+    self.assertEqual([p.returncode for p in processes], [0, 0, 0])
+    self.assertEqual(''.join(outputs), 'installs\n')
+
+  def test_without_ensurepip(self):
+    with mock.patch.object(importlib.util, 'find_spec', return_value=None):
+      with self.assertRaisesRegex(ValueError, 'apt install python3-venv'):
+        self.ensure()
+    self.install.assert_not_called()
+
+  def test_unknown_set(self):
+    with self.assertRaisesRegex(ValueError, 'nonsense.txt'):
+      environment.ensure('', ['nonsense'])
+
+
+class ScriptTest(TestCase):
+  """The scripts themselves, with a Python that prints what it is asked."""
+
+  def setUp(self):
+    super().setUp()
+    self.set(EVOJAX_ACCELERATOR='cpu', PYTHON=sys.executable)
+
+  def complete_environment(self, name, *sets):
+    files = environment.requirement_files(list(sets))
+    pins = environment.pins_hash(files)
+    path = environment.environment_path(name, pins)
+    script(
+        path / 'bin' / 'python',
+        '[[ "$1" = -c ]] && exit\n'
+        'printf "<%s>" "$@"; echo " in $PWD, platforms ${JAX_PLATFORMS:-any}"',
+    )
+    (path / environment.STAMP).write_text(pins)
+
+  def run_script(self, name, *flags):
+    return subprocess.run(
+        ['bash', ROOT / name, *flags],
+        cwd=self.folder,
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+  def test_local(self):
+    self.complete_environment('', 'accelerator')
+    run = self.run_script('launch/local.sh', '--config=a b', '--mode=plan')
+    self.assertEqual(run.stderr, '')
+    self.assertEqual(
+        run.stdout,
+        '<-m><evojax.main><--config=configs/math.py><--config=a b><--mode=plan>'
+        f' in {ROOT}, platforms any\n',
+    )
+
+  def test_tpu_pod(self):
+    self.set(EVOJAX_ACCELERATOR='tpu')
+    self.complete_environment('', 'accelerator')
+    run = self.run_script('launch/tpu_pod.sh', '--workdir=/mnt/x')
+    self.assertEqual(
+        run.stdout,
+        '<-m><evojax.main><--config=configs/math.py><--distributed>'
+        f'<--workdir=/mnt/x> in {ROOT}, platforms tpu,cpu\n',
+    )
+
+  def gpu_node(self):
+    script(self.folder / 'bin' / 'nvidia-smi', 'exit 0')
+    script(self.folder / 'bin' / 'scontrol', 'echo first; echo second')
+    self.set(
+        EVOJAX_ACCELERATOR='cuda13',
+        PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}',
+    )
+    self.complete_environment('', 'accelerator')
+    return self.run_script('launch/gpu_node.sh', '--mode=eval').stdout
+
+  def test_gpu_node_alone(self):
+    self.assertStartsWith(
+        self.gpu_node(),
+        '<-m><evojax.main><--config=configs/math.py><--mode=eval>',
+    )
+
+  def test_gpu_nodes_by_hand(self):
+    self.set(COORDINATOR='host:1', NODES='2', NODE='0')
+    self.assertIn(
+        '<--distributed><--coordinator=host:1><--processes=2><--process=0>'
+        '<--mode=eval>',
+        self.gpu_node(),
+    )
+
+  def test_gpu_nodes_by_slurm(self):
+    self.set(
+        SLURM_NTASKS='2',
+        SLURM_PROCID='1',
+        SLURM_JOB_ID='40007',
+        SLURM_JOB_NODELIST='ignored',
+    )
+    self.assertIn(  # 20000 + 40007 % 20000
+        '<--distributed><--coordinator=first:20007><--processes=2>'
+        '<--process=1><--mode=eval>',
+        self.gpu_node(),
+    )
+
+  def test_gpu_node_without_gpu(self):
+    script(self.folder / 'bin' / 'nvidia-smi', 'exit 9')
+    self.set(PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}')
+    run = self.run_script('launch/gpu_node.sh')
+    self.assertEqual(run.returncode, 1)
+    self.assertIn('nvidia-smi finds no GPU', run.stderr)
+
+  def test_no_python(self):
+    for name in ('bash', 'dirname'):
+      (self.folder / name).symlink_to(shutil.which(name))
+    script(self.folder / 'python3', 'exit 1')  # Too old.
+    self.set(PATH=str(self.folder), PYTHON='')
+    run = self.run_script('launch/local.sh')
+    self.assertEqual(run.returncode, 1)
+    self.assertEqual(run.stdout, '')
+    self.assertIn('no Python >= 3.11', run.stderr)
+    self.assertIn('PYTHON=', run.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,159 @@
+"""Sharded = unsharded: one device, a mesh of eight, two processes of four."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax.models import decoder
+from evojax.models import hf
+
+CONFIG = decoder.DecoderConfig(
+    family='qwen3',
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    qk_norm=True,
+    tie_embeddings=False,
+)
+WORKER = pathlib.Path(__file__).with_name('worker.py')
+ROOT = WORKER.parents[2]
+# Float32 sums in another order; the arrays are of order 1.
+TOLERANCE = 1e-5
+
+
+def start(devices, *args):
+  """Starts a worker that has so many virtual devices."""
+  flags = (
+      f'--xla_force_host_platform_device_count={devices}'
+      # Optimising the code would take longer than running it.
+      ' --xla_backend_optimization_level=0'
+      ' --xla_llvm_disable_expensive_passes=true'
+  )
+  return subprocess.Popen(
+      [sys.executable, WORKER, *map(str, args)],
+      env=os.environ
+      | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+  )
+
+
+def free_port():
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    return s.getsockname()[1]
+
+
+class ShardedTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    scratch = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(scratch.cleanup)
+    path = pathlib.Path(scratch.name)
+    shapes = jax.eval_shape(lambda: decoder.init(CONFIG, jax.random.key(0)))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda s: jnp.asarray(rng.normal(0, 0.2, s.shape), jnp.float32), shapes
+    )
+    hf.save(path / 'model', CONFIG, params, dtype='float32')
+    port = free_port()
+    runs = {
+        'one': [(1, path / 'model', path / 'one.npz', 1, 1)],
+        'mesh': [(8, path / 'model', path / 'mesh.npz', 4, 2)],
+        'two': [
+            (4, path / 'model', path / 'two.npz', 4, 2, process, port)
+            for process in (0, 1)
+        ],
+    }
+    cls.results = {}
+    for name, commands in runs.items():
+      workers = [start(*command) for command in commands]
+      for worker in workers:
+        cls.addClassCleanup(worker.kill)
+      for worker in workers:
+        log, _ = worker.communicate(timeout=600)
+        if worker.returncode:
+          raise AssertionError(f'worker of {name!r} failed:\n{log}')
+      with np.load(path / f'{name}.npz') as f:
+        cls.results[name] = dict(f)
+
+  def assert_equal_to_one_device(self, prefix, runs=('mesh', 'two')):
+    expected = {
+        k: v for k, v in self.results['one'].items() if k.startswith(prefix)
+    }
+    self.assertNotEmpty(expected)
+    for name in runs:
+      for key, value in expected.items():
+        np.testing.assert_allclose(
+            self.results[name][key],
+            value,
+            atol=TOLERANCE,
+            rtol=TOLERANCE,
+            err_msg=f'{name} {key}',
+        )
+
+  def test_logits(self):
+    self.assert_equal_to_one_device("['forward']['forward']", ['mesh'])
+
+  def test_prefill_and_decode(self):
+    self.assert_equal_to_one_device("['forward']['stepwise']", ['mesh'])
+    for run in (self.results['one'], self.results['mesh']):
+      np.testing.assert_allclose(
+          run["['forward']['stepwise']"],
+          run["['forward']['forward']"][:, 4:],  # From the prompt's last token.
+          atol=TOLERANCE,
+          rtol=TOLERANCE,
+      )
+
+  def test_engine_samples_the_same_tokens(self):
+    self.assert_equal_to_one_device("['engine']")
+
+  def test_update_with_shared_prompts(self):
+    self.assert_equal_to_one_device("['shared']")
+    norm = self.results['one']["['shared']['metrics']['grad_norm']"]
+    self.assertGreater(norm, 0.1)  # Or equality says nothing.
+
+  def test_update_with_packed_rows_scanned_rematerialised(self):
+    self.assert_equal_to_one_device("['packed']", ['mesh'])
+
+  def test_layouts_agree(self):
+    run = self.results['one']
+    for name in ('loss', 'grad_norm', 'entropy', 'tokens'):
+      np.testing.assert_allclose(
+          run[f"['shared']['metrics']['{name}']"],
+          run[f"['packed']['metrics']['{name}']"],
+          rtol=1e-4,
+      )
+
+  def test_every_device_holds_its_share(self):
+    """Bytes per leaf and local device, right after loading."""
+    one, mesh = (self.results[n]["['held']"] for n in ('one', 'mesh'))
+    two = self.results['two']["['held']"]
+    self.assertEqual(one.shape[1], 1)
+    self.assertEqual(mesh.shape[1], 8)
+    self.assertEqual(two.shape[1], 4)
+    # Norms (up to 32 floats) are everywhere; every matrix is split 8 ways.
+    matrices = one[:, 0] > 4 * 32
+    self.assertEqual(matrices.sum(), 2 + 4 * CONFIG.num_layers)
+    for held in (mesh, two):
+      self.assertTrue(np.all(held[matrices] * 8 == one[matrices]))
+      self.assertTrue(np.all(held[~matrices] == one[~matrices]))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,194 @@
+"""One process of a multi-device run; started by sharded_test.py.
+
+  worker.py DIRECTORY OUTPUT FSDP TENSOR [PROCESS PORT]
+
+Loads the checkpoint in DIRECTORY onto an FSDP x TENSOR mesh of the virtual CPU
+devices in XLA_FLAGS (with PROCESS, of two processes), runs forward, prefill,
+decode, the engine and one update of each kind (with PROCESS: engine and one
+update, a GRPO step), and has process 0 write every result to OUTPUT (.npz).
+"""
+
+import dataclasses
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax import learner
+from evojax import sharding
+from evojax import types
+from evojax.models import decoder
+from evojax.models import hf
+from evojax.rollout import engine
+
+P, G, LP, LC = 8, 2, 5, 6
+
+
+def load(directory, mesh, cfg):
+  """Parameters straight on their shards, and the bytes of each device."""
+  layout = sharding.shardings(mesh, decoder.logical_axes(cfg))
+  params = hf.load_params(directory, cfg, shardings=layout)
+  held = [
+      [
+          sum(s.data.nbytes for s in leaf.addressable_shards if s.device == d)
+          for d in jax.local_devices()
+      ]
+      for leaf in jax.tree.leaves(params)
+  ]
+  return params, np.array(held)
+
+
+def run_forward(mesh, cfg, params, tokens):
+  """Logits of the whole sequence, and by prefill and decode."""
+  whole = sharding.replicated(mesh)
+  put = lambda x: sharding.to_device(x, whole)
+
+  @jax.jit
+  def full(params, tokens):
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    hidden = decoder.forward(
+        cfg, params, tokens, positions, jnp.ones_like(tokens)
+    )
+    return decoder.logits(cfg, params, hidden)
+
+  @jax.jit
+  def stepwise(params, tokens):
+    rows, slots = tokens.shape
+    lengths = jnp.full(rows, LP)
+    hidden, kept = decoder.prefill(cfg, params, tokens[:, :LP], lengths)
+    out = [hidden]
+    cache = jax.tree.map(
+        lambda slots, new: slots.at[..., :LP, :].set(new),
+        decoder.empty_cache(cfg, rows, slots, 'float32'),
+        kept,
+    )
+    for t in range(LP, slots):
+      positions = jnp.full(rows, t)
+      hidden, cache = decoder.decode(
+          cfg, params, tokens[:, t], positions, cache
+      )
+      out.append(hidden)
+    return decoder.logits(cfg, params, jnp.stack(out, 1))
+
+  with sharding.use(mesh):
+    return {
+        'forward': full(params, put(tokens)),
+        'stepwise': stepwise(params, put(tokens)),
+    }
+
+
+def run_engine(mesh, cfg, params):
+  """Sampled tokens and log-probs of 12 requests on 8 slots."""
+  sampler = engine.Engine(
+      cfg,
+      eos_ids=(3,),
+      decode_text=str,
+      max_prompt_tokens=LP,
+      max_tokens=LC,
+      decode_slots=8,
+      prefill_rows=4,
+      refill_every=2,
+      mesh=mesh,
+  )
+  sampler.update_weights(params, 0)
+  requests = [
+      types.Request(
+          prompt_tokens=tuple(range(5, 6 + i % 4)),
+          seed=0,
+          problem_key=i % 4,
+          sample=i // 4,
+          params=types.SamplingParams(max_tokens=LC),
+      )
+      for i in range(12)
+  ]
+  answers = sampler.generate(requests)
+  return {
+      'sampled': np.concatenate([a.tokens for a in answers]),
+      'sampler_logprobs': np.concatenate([a.logprobs for a in answers]),
+  }
+
+
+def run_update(mesh, cfg, params, layout):
+  """State and metrics after one update."""
+  rng = np.random.default_rng(1)
+  draw = lambda n: rng.integers(4, cfg.vocab_size, n).astype(np.int32)
+  prompts = [p for _ in range(P) for p in [draw(rng.integers(1, LP + 1))] * G]
+  completions = [draw(rng.integers(1, LC + 1)) for _ in range(P * G)]
+  advantages = rng.standard_normal((P, G))
+  included = np.ones((P, G), bool)
+  included[2] = False  # A dropped group,
+  included[4, 1] = False  # and a dropped completion.
+  batch, live, _ = learner.make_batch(
+      prompts,
+      completions,
+      [-np.ones(len(c), np.float32) for c in completions],
+      advantages,
+      included,
+      max_prompt_tokens=LP,
+      max_tokens=LC,
+      micro_groups=4,
+      layout=layout,
+  )
+  algorithm = learner.Algorithm(
+      layout=layout,
+      max_tokens=LC,
+      aggregation='token',
+      logprob_chunk=16,
+      # Adam's first step is nearly the sign of the gradient, which turns the
+      # rounding of a gradient near 0 into a whole step. Not with eps = 1.
+      eps=1.0,
+  )
+  whole = sharding.replicated(mesh)
+  values = dict.fromkeys(learner.HYPERPARAMETERS, 0.0) | dict(
+      learning_rate=1.0, temperature=0.8, clip_low=0.2, clip_high=0.2
+  )
+  with sharding.use(mesh):
+    state = jax.jit(
+        lambda p: learner.init_state(cfg, algorithm, p),
+        out_shardings=learner.state_shardings(cfg, algorithm, mesh),
+    )(params)
+    state, metrics, rows = learner.jit_update_step(cfg, algorithm, mesh)(
+        state,
+        sharding.to_device(batch, learner.batch_shardings(batch, mesh)),
+        sharding.to_device(np.int32(live), whole),
+        sharding.to_device(
+            {k: np.float32(v) for k, v in values.items()}, whole
+        ),
+    )
+  return dict(state=state, metrics=metrics, rows=rows)
+
+
+def main(directory, output, fsdp, tensor, process=None, port=None):
+  if process is not None:
+    jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+    jax.distributed.initialize(
+        f'localhost:{port}', num_processes=2, process_id=int(process)
+    )
+  mesh = sharding.make_mesh(
+      data=1, fsdp=int(fsdp), tensor=int(tensor), devices=jax.devices()
+  )
+  results = {}
+  base = hf.load_config(directory)
+  tokens = np.random.default_rng(0).integers(4, base.vocab_size, (8, LP + 3))
+  alone = jax.process_count() == 1
+  for layout, scan in (('shared', False), ('packed', True))[: 1 + alone]:
+    cfg = dataclasses.replace(
+        base, scan_layers=scan, remat='full' if scan else 'none'
+    )
+    params, held = load(directory, mesh, cfg)
+    if not scan:
+      results['held'] = held
+      if alone:
+        results['forward'] = run_forward(mesh, cfg, params, tokens)
+      results['engine'] = run_engine(mesh, cfg, params)
+    results[layout] = run_update(mesh, cfg, params, layout)
+  results = jax.tree.map(
+      lambda x: sharding.to_host(x) if isinstance(x, jax.Array) else x, results
+  )
+  if jax.process_index() == 0:
+    flat, _ = jax.tree_util.tree_flatten_with_path(results)
+    np.savez(output, **{jax.tree_util.keystr(k): v for k, v in flat})
+
+
+main(*sys.argv[1:])

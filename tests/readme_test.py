@@ -1,0 +1,139 @@
+"""Runs what the README shows, as it shows it.
+
+A fenced block after `<!-- test: NAME -->` is run by bash, one after
+`<!-- test: NAME FILE -->` is written to FILE; NAME's blocks run in their order,
+in an empty directory with the package and the configs.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pandas as pd
+import pytest
+
+from configs import math as math_config
+import evojax.main
+from evojax.models import policy
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = (ROOT / 'README.md').read_text()
+_BLOCK = re.compile(
+    r'^<!-- test: (\w+) ?(\S*) -->\n```(\w+)\n(.*?)^```$', re.M | re.S
+)
+BLOCKS = _BLOCK.findall(README)
+NAMES = tuple(dict.fromkeys(name for name, *_ in BLOCKS))
+MAX_LINES = 40  # A thing of the user's own is short.
+
+
+class ReadmeTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    # The examples share compiled programs, and nothing with other runs.
+    cls.home = cls.enterClassContext(tempfile.TemporaryDirectory())
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
+    for name in ('evojax', 'configs'):
+      (self.folder / name).symlink_to(ROOT / name)
+    self.environment = os.environ | {
+        'HOME': self.home,
+        'JAX_PLATFORMS': 'cpu',
+        'MODEL': str(policy.resolve('package:math')),
+        'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
+    }
+
+  def run_blocks(self, wanted: str) -> str:
+    """Runs the blocks of a name; returns what they print."""
+    printed = ''
+    for name, file, _, text in BLOCKS:
+      if name == wanted and file:
+        (self.folder / file).write_text(text)
+      elif name == wanted:
+        run = subprocess.run(
+            ['bash', '-euo', 'pipefail', '-c', text],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(run.returncode, 0, f'{text}\n{run.stderr[-4000:]}')
+        printed += run.stdout
+    return printed
+
+  def evidence(self, workdir: str) -> pd.DataFrame:
+    return pd.concat(
+        pd.read_parquet(file)
+        for file in self.folder.glob(f'runs/{workdir}/evidence/train/*.parquet')
+    )
+
+  def test_every_marker_has_its_block(self):
+    self.assertLen(re.findall('<!-- test:', README), len(BLOCKS))
+    self.assertSameElements(NAMES, [n[5:] for n in dir(self) if n[5:] in NAMES])
+
+  @parameterized.parameters('model', 'data', 'domain', 'reward')
+  def test_is_short(self, name):
+    lines = sum(text.count('\n') for block, *_, text in BLOCKS if block == name)
+    self.assertBetween(lines, 1, MAX_LINES)
+
+  def test_links_and_paths_exist(self):
+    linked = re.findall(r'\]\(([^):]+)\)', README)
+    self.assertNotEmpty(linked)
+    for path in [*linked, *re.findall(r'bash ([\w./]+\.sh)', README)]:
+      with self.subTest(path):
+        self.assertTrue((ROOT / path).is_file())
+
+  def test_names_every_mode_and_variant(self):
+    modes = evojax.main.flags.FLAGS['mode'].parser.enum_values
+    for name in (*math_config.VARIANTS, *modes):
+      with self.subTest(name):
+        self.assertIn(f'| `{name}` |', README)
+
+  @pytest.mark.slow
+  def test_python(self):
+    self.run_blocks('python')
+    subprocess.run(
+        ['python', 'run.py'], cwd=self.folder, env=self.environment, check=True
+    )
+    self.assertTrue((self.folder / 'runs/from_python/summary.json').is_file())
+    self.assertEqual(self.evidence('from_python')['group'].nunique(), 4)
+
+  @pytest.mark.slow
+  def test_model(self):
+    printed = self.run_blocks('model')
+    self.assertStartsWith(printed, 'devices: ')
+
+  @pytest.mark.slow
+  def test_data(self):
+    self.run_blocks('data')
+    self.assertEqual(set(self.evidence('data')['family']), {'times_plus_one'})
+
+  @pytest.mark.slow
+  def test_domain(self):
+    self.run_blocks('domain')
+    rows = self.evidence('domain')
+    self.assertEqual(set(rows['family']), {'backwards'})
+    self.assertTrue(rows['prompt'].str.fullmatch('Spell [a-f]{4} .*').all())
+
+  @pytest.mark.slow
+  def test_reward(self):
+    self.run_blocks('reward')
+    rows = self.evidence('reward')
+    expected = rows['part_outcome'] + 0.2 * rows['part_brief']
+    self.assertLess((rows['reward'] - expected).abs().max(), 1e-6)
+    self.assertGreater(rows['part_brief'].sum(), 0)
+
+
+if __name__ == '__main__':
+  absltest.main()

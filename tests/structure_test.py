@@ -1,0 +1,365 @@
+"""The house holds: which module may import which, what stays light."""
+
+import ast
+import fnmatch
+import importlib
+import importlib.metadata
+import pathlib
+import re
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import ml_collections
+
+from configs import math as math_config
+import setup
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / 'evojax').rglob('*.py'))
+
+# From the top down. A module imports its own floor and those below it.
+FLOORS = (
+    ('main',),
+    ('train', 'warmstart', 'plan', 'inspect'),
+    ('eval',),
+    ('learner',),
+    ('domains',),
+    ('rollout', 'models'),
+    ('rl', 'evidence', 'reward'),
+    (
+        'types',
+        'config',
+        'sharding',
+        'checkpoint',
+        'metrics',
+        'progress',
+        'workdir',
+    ),
+)
+FLOOR = {name: -i for i, names in enumerate(FLOORS) for name in names}
+# Stored in the repository, read by people or tools that are not Python.
+_MACHINE_PATH = re.compile(r'(?<![\w.}~-])/(?:work|root|home/\w+|Users/\w+)/\w')
+
+
+def module_name(path: pathlib.Path) -> str:
+  """'evojax.rl.losses' for evojax/rl/losses.py; a package for __init__.py."""
+  parts = path.relative_to(ROOT).with_suffix('').parts
+  return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def imports(path: pathlib.Path, *, nested: bool = True) -> set[str]:
+  """Modules that a file imports, inside functions too if nested.
+
+  `from a import b` is a.b where that is a module of ours, else a.
+  """
+  tree = ast.parse(path.read_text(), str(path))
+  nodes = list(ast.walk(tree)) if nested else _run_on_import(tree)
+  found = set()
+  for node in nodes:
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      for alias in node.names:
+        name = f'{node.module}.{alias.name}'
+        found.add(name if _is_ours(name) else node.module)
+  return found
+
+
+def _run_on_import(tree: ast.AST) -> list[ast.AST]:
+  """All nodes but those in the bodies of functions."""
+  nodes = []
+  for node in ast.iter_child_nodes(tree):
+    nodes.append(node)
+    if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+      nodes += _run_on_import(node)
+  return nodes
+
+
+def _is_ours(name: str) -> bool:
+  path = ROOT.joinpath(*name.split('.'))
+  return path.with_suffix('.py').is_file() or (path / '__init__.py').is_file()
+
+
+def top(name: str) -> str:
+  """'rl' for 'evojax.rl.losses', '' for the package itself."""
+  return name.split('.')[1] if '.' in name else ''
+
+
+def distributions(names: set[str]) -> set[str]:
+  """The packages, as in requirements, that third-party modules come from."""
+  owners = importlib.metadata.packages_distributions()
+  foreign = {name.split('.')[0] for name in names}
+  foreign -= set(sys.stdlib_module_names)
+  foreign -= {'evojax', 'configs', 'tests', 'benchmarks', 'setup'}
+  return {
+      normal(owner) for name in foreign for owner in owners.get(name, (name,))
+  }
+
+
+def normal(requirement: str) -> str:
+  """'tensorboardx' for 'tensorboardX>=2.6.5'; underscores are hyphens."""
+  name = re.match(r'[\w.-]+', requirement)[0]
+  return re.sub(r'[-_.]+', '-', name).lower()
+
+
+def repository_files() -> list[pathlib.Path]:
+  """Text files of the checkout that git tracks or would track."""
+  listed = subprocess.run(
+      [
+          'git',
+          '-C',
+          ROOT,
+          'ls-files',
+          '-z',
+          '--cached',
+          '--others',
+          '--exclude-standard',
+      ],
+      capture_output=True,
+      text=True,
+      check=False,
+  )
+  if listed.returncode:  # An unpacked archive.
+    paths = [p for p in ROOT.rglob('*') if '.venv' not in str(p)]
+  else:
+    paths = [ROOT / name for name in listed.stdout.split('\0') if name]
+  return [p for p in paths if p.is_file() and b'\0' not in p.read_bytes()]
+
+
+def modules_after(statement: str) -> set[str]:
+  """Top-level modules that a fresh interpreter holds after the statement."""
+  code = f'{statement}\nimport sys\nprint(*sys.modules)'
+  run = subprocess.run(
+      [sys.executable, '-c', code],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  return set(run.stdout.split())
+
+
+class ImportsTest(parameterized.TestCase):
+
+  def test_every_module_has_a_floor(self):
+    homeless = {top(module_name(p)) for p in SOURCES} - set(FLOOR) - {''}
+    self.assertEmpty(homeless, 'add them to FLOORS, see design section 1')
+
+  def test_imports_go_down(self):
+    upward = [
+        f'{name} imports {other}'
+        for name, other in self._arrows()
+        if FLOOR[top(name)] < FLOOR[top(other)]
+    ]
+    self.assertEmpty(upward)
+
+  def test_no_cycles(self):
+    graph = {}
+    for name, other in self._arrows(nested=False):
+      if name != other:
+        graph.setdefault(name, set()).add(other)
+    done = set()
+
+    def visit(name, trail):
+      self.assertNotIn(name, trail, f'cycle: {[*trail, name]}')
+      if name not in done:
+        for other in sorted(graph.get(name, ())):
+          visit(other, [*trail, name])
+        done.add(name)
+
+    for name in sorted(graph):
+      visit(name, [])
+
+  def _arrows(self, nested=True):
+    """(importing module, imported module), both below evojax."""
+    for path in SOURCES:
+      for other in sorted(imports(path, nested=nested)):
+        name = module_name(path)
+        if top(name) and other.startswith('evojax.'):
+          yield name, other
+
+  def test_rl_sees_arrays_only(self):
+    allowed = ('jax', 'jaxtyping', 'numpy', 'evojax.rl')
+    for path in (ROOT / 'evojax' / 'rl').glob('*.py'):
+      for name in imports(path):
+        if name.split('.')[0] in sys.stdlib_module_names:
+          continue
+        with self.subTest(f'{path.name}: {name}'):
+          self.assertTrue(any(f'{name}.'.startswith(f'{a}.') for a in allowed))
+
+  def test_flax_stays_in_models(self):
+    for path in SOURCES:
+      if path.parent.name != 'models':
+        with self.subTest(module_name(path)):
+          self.assertNotIn('flax', {n.split('.')[0] for n in imports(path)})
+
+  def test_nothing_imports_configs(self):
+    for path in [*SOURCES, *(ROOT / 'benchmarks').rglob('*.py')]:
+      if path.is_relative_to(ROOT / 'evojax'):
+        with self.subTest(module_name(path)):
+          self.assertNotIn('configs', {n.split('.')[0] for n in imports(path)})
+
+  def test_configs_import_only_ml_collections(self):
+    for path in (ROOT / 'configs').glob('*.py'):
+      with self.subTest(path.name):
+        self.assertContainsSubset(
+            {n.split('.')[0] for n in imports(path)},
+            {'configs', 'ml_collections'},
+        )
+
+  def test_train_does_not_know_the_meta_loop(self):
+    for path in SOURCES:
+      name = module_name(path)
+      if top(name) not in ('main', 'evolve', 'report'):
+        with self.subTest(name):
+          self.assertFalse(
+              any(n.startswith('evojax.evolve') for n in imports(path))
+          )
+
+  def test_rl_loads_no_model(self):
+    names = sorted(p.stem for p in (ROOT / 'evojax' / 'rl').glob('[a-z]*.py'))
+    loaded = modules_after(
+        '\n'.join(f'import evojax.rl.{name}' for name in names)
+    )
+    self.assertContainsSubset({f'evojax.rl.{n}' for n in names}, loaded)
+    heavy = {'flax', 'transformers', 'ml_collections', 'orbax', 'pandas'}
+    self.assertEmpty(heavy & loaded)
+    self.assertEmpty({m for m in loaded if m.startswith('evojax.models')})
+
+  def test_configs_are_light(self):
+    loaded = modules_after('import configs.math as c; c.get_config()')
+    heavy = {'jax', 'flax', 'transformers', 'pandas', 'pyarrow', 'evojax'}
+    self.assertEmpty(heavy & loaded)
+
+  def test_the_package_is_light(self):
+    loaded = modules_after('import evojax; evojax.run')
+    self.assertEmpty({'jax', 'transformers', 'numpy'} & loaded)
+
+
+class PackagingTest(parameterized.TestCase):
+
+  def test_what_is_imported_is_required(self):
+    needed = distributions(set().union(*map(imports, SOURCES)))
+    needed -= {normal(r) for r in setup.EXTRAS_REQUIRE['wandb']}  # Optional.
+    declared = {normal(r) for r in setup.INSTALL_REQUIRES}
+    self.assertContainsSubset(needed - {'jaxlib'}, declared)
+
+  def test_what_tests_import_is_required(self):
+    paths = [*(ROOT / 'tests').rglob('*.py'), *ROOT.glob('benchmarks/*.py')]
+    needed = distributions(set().union(*map(imports, paths)))
+    declared = {
+        normal(r)
+        for r in (*setup.INSTALL_REQUIRES, *setup.EXTRAS_REQUIRE['test'])
+    }
+    self.assertContainsSubset(needed - {'jaxlib'}, declared)
+
+  def test_every_requirement_is_pinned(self):
+    for extra, wanted in (
+        ('base', setup.INSTALL_REQUIRES),
+        *setup.EXTRAS_REQUIRE.items(),
+    ):
+      if extra in ('dev', 'wandb'):  # For people, not for a run.
+        continue
+      pins = self._pins('base') | self._pins(extra) | self._pins('torch')
+      for requirement in wanted:
+        with self.subTest(requirement):
+          self.assertIn(normal(requirement), pins)
+
+  def test_build_notes_name_the_pins(self):
+    """Every direct dependency has a row with its pin and the reason."""
+    rows = dict(
+        re.findall(
+            r'^\| `([\w.-]+)` \| ([\w.]+) \| \S',
+            (ROOT / 'BUILD_NOTES.md').read_text(),
+            re.MULTILINE,
+        )
+    )
+    pins = self._pins('base') | self._pins('test') | self._pins('torch')
+    direct = (*setup.INSTALL_REQUIRES, *setup.EXTRAS_REQUIRE['test'])
+    for name in map(normal, direct):
+      with self.subTest(name):
+        self.assertEqual(rows.get(name), pins[name])
+
+  def _pins(self, name):
+    text = (ROOT / 'requirements' / f'{name}.txt').read_text()
+    found = re.findall(r'^([\w.-]+)==([^\s;]+)', text, re.MULTILINE)
+    return {normal(package): version for package, version in found}
+
+  def test_data_files_are_packaged(self):
+    for path in (ROOT / 'evojax').rglob('*'):
+      if (
+          path.is_dir()
+          or path.suffix in ('.py', '.pyc')
+          or path.name.startswith('.')
+      ):
+        continue
+      with self.subTest(str(path)):
+        self.assertTrue(
+            any(
+                fnmatch.fnmatch(
+                    path.relative_to(ROOT).as_posix(),
+                    f'{package.replace(".", "/")}/{pattern}',
+                )
+                for package, patterns in setup.PACKAGE_DATA.items()
+                for pattern in patterns
+            )
+        )
+
+  def test_every_folder_of_sources_is_a_package(self):
+    for path in SOURCES:
+      with self.subTest(str(path)):
+        self.assertTrue((path.parent / '__init__.py').is_file())
+
+  def test_no_path_of_one_machine(self):
+    for path in repository_files():
+      for number, line in enumerate(path.read_text().splitlines(), 1):
+        found = _MACHINE_PATH.search(line)
+        if found and path != pathlib.Path(__file__).resolve():
+          self.fail(f'{path.relative_to(ROOT)}:{number}: {found[0]}')
+      self.assertNotIn(f'{ROOT}/', path.read_text(), str(path))
+
+
+class ConfigsTest(parameterized.TestCase):
+
+  def test_every_config_and_variant_loads(self):
+    """Locked, with tuples for lists, and never the same object twice."""
+    for path in sorted((ROOT / 'configs').glob('*.py')):
+      if path.stem in ('common', '__init__'):
+        continue
+      module = importlib.import_module(f'configs.{path.stem}')
+      for variant in module.VARIANTS:
+        with self.subTest(f'{path.name}:{variant}'):
+          config = module.get_config(variant)
+          self.assertTrue(config.is_locked)
+          self.assertIsNot(config, module.get_config(variant))
+          self._assert_overridable(config)
+
+  def test_default_is_a_variant(self):
+    self.assertEqual(
+        math_config.get_config().to_dict(),
+        math_config.get_config('default').to_dict(),
+    )
+
+  def test_unknown_variant(self):
+    with self.assertRaisesRegex(ValueError, r'nonsense.*smoke'):
+      math_config.get_config('nonsense')
+
+  def _assert_overridable(self, config, prefix='config'):
+    """No list and no bare None: neither can be set from the command line."""
+    for name in config:
+      value = config.get_ref(name) if config[name] is None else config[name]
+      if isinstance(value, ml_collections.ConfigDict):
+        self.assertTrue(value.is_locked, f'{prefix}.{name}')
+        self._assert_overridable(value, f'{prefix}.{name}')
+      else:
+        self.assertNotIsInstance(value, list, f'{prefix}.{name}')
+        if config[name] is None:
+          self.assertIsNot(
+              value.get_type(), type(None), f'{prefix}.{name}: placeholder'
+          )
+
+
+if __name__ == '__main__':
+  absltest.main()
