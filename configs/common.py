@@ -106,6 +106,24 @@ def base() -> ml_collections.ConfigDict:
   c.log.profile_start = -1  # First step of the profiler window; -1: none.
   c.log.profile_steps = 2  # Its length.
 
-  c.warmstart = ml_collections.ConfigDict()  # Only --mode=warmstart reads it.
-  c.warmstart.steps = 0
+  # Only --mode=warmstart reads these: a small Qwen3 made from nothing.
+  c.warmstart = ml_collections.ConfigDict()
+  c.warmstart.steps = 0  # Updates; 0: the config describes no warm start.
+  c.warmstart.vocab_size = 448  # Rows of the embedding table.
+  c.warmstart.hidden_size = 192
+  c.warmstart.intermediate_size = 512
+  c.warmstart.num_layers = 3
+  c.warmstart.num_heads = 2
+  c.warmstart.num_kv_heads = 1
+  c.warmstart.head_dim = 128  # What SGLang's TPU kernels ask for.
+  c.warmstart.rows = 32  # Packed rows per update.
+  c.warmstart.length = 96  # Tokens per row.
+  c.warmstart.examples = 84  # Demonstrations per update: what fits the rows.
+  c.warmstart.max_completion = 64  # Tokens; longer rambling is cut there.
+  c.warmstart.learning_rate = 0.02  # Muon, for the layers' matrices.
+  c.warmstart.adam_learning_rate = 3e-3  # Embeddings and norms.
+  c.warmstart.warmup_steps = 70
+  c.warmstart.weight_decay = 0.05  # Of the matrices, decoupled.
+  c.warmstart.checkpoint_every = 100
+  c.warmstart.log_every = 20
   return c

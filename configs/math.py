@@ -22,7 +22,7 @@ FAMILIES = (
     'decimal_chain_sum:0-1',
     'products:0',
     'leg_counting:0-1',
-    'simple_equations:0-2',
+    'simple_equations:0-1',
     'gcd:0',
     'fraction_simplification:0',
 )
@@ -45,6 +45,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'answer_format': 'tag',  # tag | boxed | hash | last_number.
   })
   c.model.path = 'package:math'
+  c.data.max_prompt_tokens = 32
   c.steps = 60
   c.grpo.prompts = 24
   c.grpo.group_size = 16
@@ -53,6 +54,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
   c.optim.learning_rate = 1e-4
+  c.warmstart.steps = 1400
 
   if variant == 'smoke':
     c.steps = 3
@@ -60,7 +62,6 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.grpo.group_size = 8
     c.rollout.decode_slots = 64
     c.rollout.prefill_rows = 8
-  c.rollout.refill_every = 8
     c.eval.problems = 16
     c.eval.samples = 4
     c.checkpoint.every = 2

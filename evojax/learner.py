@@ -47,7 +47,7 @@ HYPERPARAMETERS = (
 
 # Rows of a packed micro-batch are rounded up to this, which bounds how many
 # shapes, hence programs, a run can meet.
-_PACKED_ROWS_BUCKET = 8
+PACKED_ROWS_BUCKET = 8
 
 
 class NonFiniteError(FloatingPointError):
@@ -179,7 +179,7 @@ def make_batch(
     shape = dict(group_size=size, micro_groups=micro_groups, length=length)
     row_count = packing.rows_needed(
         [len(p) + len(c) for p, c in zip(prompts, completions)],
-        bucket=_PACKED_ROWS_BUCKET,
+        bucket=PACKED_ROWS_BUCKET,
         **shape,
     )
     packed = packing.pack_micro_batches(

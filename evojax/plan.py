@@ -7,6 +7,7 @@ the compiler's own numbers are shown; a large one, or a mesh that is elsewhere
 products, two per multiply-add; every sequence counts at its longest.
 """
 from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import math
@@ -255,7 +256,7 @@ def estimate(
   )
   run = _Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS
-  with sharding.use(mesh) if exact else _nothing():
+  with sharding.use(mesh) if exact else contextlib.nullcontext():
     temporaries = dict(compiled(run) if exact else bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   result = Plan(
@@ -267,7 +268,7 @@ def estimate(
       parameters=count(run.params),
       trained=count(run.state['params']),
       resident=_resident(run),
-      gradients=_size(_as_float32(run.state['params'])),
+      gradients=_size(_as_dtype(run.state['params'], 'float32')),
       temporaries=temporaries,
       exact=exact,
       programs=_programs(run),
@@ -294,10 +295,6 @@ def estimate(
   )
 
 
-def _nothing() -> contextlib.AbstractContextManager[None]:
-  return contextlib.nullcontext()
-
-
 # ------------------------------------------------------------------ memory
 
 
@@ -319,19 +316,13 @@ def _resident(run: _Run) -> dict[str, int]:
 
 
 def _sampler_weights(run: _Run) -> Any:
-  return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(
-          x.shape, run.cfg.compute_dtype, sharding=x.sharding
-      ),
-      run.params,
-  )
+  """Shapes of the weights as the engine holds them."""
+  return _as_dtype(run.params, run.cfg.compute_dtype)
 
 
-def _as_float32(placed: Any) -> Any:
+def _as_dtype(placed: Any, dtype: str) -> Any:
   return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(
-          x.shape, jnp.float32, sharding=x.sharding
-      ),
+      lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding),
       placed,
   )
 
@@ -365,8 +356,20 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       {name: scalar for name in learner.HYPERPARAMETERS},
   )
   engine = train.make_engine(c, run.policy, run.mesh)
-  rows = c.rollout.prefill_rows
-  yield from engine.lower(_sampler_weights(run)).items()
+  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
+  weights, lengths = _sampler_weights(run), array((rows,), jnp.int32)
+  tokens = array((rows, c.data.max_prompt_tokens), jnp.int32)
+  prefill = engine._prefill.lower(weights, tokens, lengths)
+  yield 'prefill', prefill
+  state = _place(jax.eval_shape(engine._empty_state), engine._layout())
+  logits, block = jax.tree.map(lambda x: array(x.shape, x.dtype), prefill.out_info)
+  row = jax.tree.map(lambda x: array(x.shape, x.dtype), state['row'])
+  yield 'insert', engine._insert.lower(
+      state, logits, block, lengths, array((slots,), jnp.int32), row
+  )
+  yield 'decode', engine._decode.lower(
+      weights, state, array((slots,), bool), array((), jnp.int32)
+  )
 
 
 def compiled(run: _Run) -> Iterator[tuple[str, int]]:
@@ -376,3 +379,301 @@ def compiled(run: _Run) -> Iterator[tuple[str, int]]:
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
     block = _size(run.block) if name in ('insert', 'decode') else 0
     yield name, memory.temp_size_in_bytes + fresh + block
+
+
+def bounds(run: _Run) -> Iterator[tuple[str, int]]:
+  """Temporary bytes of each program, from what must be alive in it.
+
+  Estimates on the safe side: a compiler that fuses well needs less.
+  """
+  c, cfg, mesh = run.config, run.cfg, dict(run.mesh.shape)
+  tensor, shards = mesh['tensor'], mesh['data'] * mesh['fsdp']
+  item = jnp.dtype(cfg.compute_dtype).itemsize
+  d, h, n, k = (
+      cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads
+  )
+  prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
+
+  def layer(slots: int) -> float:
+    """Bytes per token of a layer's activations, scores of `slots` keys too."""
+    split = (2 * (n + 2 * k) * h + n * h + 3 * cfg.intermediate_size) * item
+    return d * (4 * item + 8) + (split + n * slots * (4 + item)) / tensor
+
+  saved = {  # Bytes per token that each layer keeps for the backward pass.
+      'none': layer(prompt + new),
+      'dots': (
+          3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor
+      ) * item,
+      'full': d * item,
+  }[cfg.remat]
+  logits = cfg.vocab_size * 4 / tensor  # Bytes per token.
+  layers = run.params['layers']
+  weights = _size(_as_dtype(layers, cfg.compute_dtype)) * mesh['fsdp']
+  table = cfg.vocab_size * d * item / tensor
+  # Cast, or gathered from the fsdp axis, for use: the next layer's with it.
+  copies = cfg.compute_dtype != c.model.param_dtype or mesh['fsdp'] > 1
+  used = copies * (2 * weights / cfg.num_layers + table)
+
+  groups, size = c.grpo.micro_groups, c.grpo.group_size
+  if c.grpo.layout == 'shared':
+    tokens = groups * (prompt + size * new) / shards
+  else:
+    tokens = math.prod(run.batch['tokens'].shape[1:]) / shards
+  targets = tokens if c.grpo.layout == 'packed' else groups * size * new / shards
+  alive = min(c.model.logprob_chunk / shards or math.inf, targets)
+  forward = tokens * layer(prompt + new) + used
+  yield 'update', (
+      # The sum over micro-batches, and one micro-batch's.
+      2 * _size(_as_dtype(run.state['params'], 'float32'))
+      + cfg.num_layers * tokens * saved
+      + 2 * forward
+      + 3 * alive * logits
+  )
+  if _scores(run):
+    yield 'score', 2 * forward + 2 * alive * logits
+  block = _size(run.block)
+  rows = c.rollout.prefill_rows / shards
+  yield 'prefill', (
+      block + rows * (2 * prompt * layer(prompt) + logits) + used
+  )
+  slots = c.rollout.decode_slots / shards
+  yield 'insert', block + _size(run.cache) / cfg.num_layers + slots * logits
+  yield 'decode', (
+      block + slots * (2 * layer(prompt + new) + 5 * logits) + used
+  )
+
+
+# ---------------------------------------------------------- programs, tokens
+
+
+def _programs(run: _Run) -> dict[str, int]:
+  """How many programs of each kind a run compiles, at most."""
+  shapes = 1
+  if run.config.grpo.layout == 'packed':  # One per bucket of rows.
+    rows = run.batch['tokens'].shape[1]
+    shapes = -(-rows // learner.PACKED_ROWS_BUCKET)
+  programs = dict(update=shapes, prefill=1, insert=1, decode=1)
+  if _scores(run):
+    programs['score'] = shapes
+  # Optimizer moments, free slots, the sampler's seed: once each, and small.
+  programs['set-up'] = 3
+  return programs
+
+
+def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
+  """(dev, sealed) evaluations of a run."""
+  every, steps = config.eval.every, config.steps
+  visited = {0, steps} | (set(range(every, steps + 1, every)) if every else set())
+  return len(visited), 2 if config.eval.sealed and steps else 0
+
+
+def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
+  """(sampled, prompt) tokens by stage, every sequence at its longest."""
+  c = config
+  new, prompt = c.rollout.max_tokens, c.data.max_prompt_tokens
+  prompts = c.grpo.prompts * (1 + c.grpo.refill_rounds)
+  step = (prompts * c.grpo.group_size * new, prompts * prompt)
+  scored = (c.eval.problems * c.eval.samples * new, c.eval.problems * prompt)
+  times = lambda count, pair: (count * pair[0], count * pair[1])
+  training = times(c.steps, step)
+  evaluations = times(sum(_evaluations(c)), scored)
+  return {
+      'a step': step,
+      'training': training,
+      'evaluations': evaluations,
+      'the run': tuple(map(sum, zip(training, evaluations))),
+  }
+
+
+# ------------------------------------------------------------- work and time
+
+FORWARD = (
+    'forward(tokens, pairs, logits) = 2 layers (D (N + 2K) H + N H D + 3 D F)'
+    ' tokens + 4 layers N H pairs + 2 D V logits'
+)
+
+
+def forward_flops(
+    cfg: decoder.DecoderConfig, tokens: float, pairs: float, logits: float
+) -> float:
+  """FLOPs of the matrix products of a forward pass: see FORWARD.
+
+  Args:
+    cfg: Shape of the decoder.
+    tokens: Tokens that run through the layers.
+    pairs: Query-key pairs whose score is computed, masked ones included.
+    logits: Tokens whose logits are computed.
+  """
+  d, h, n, k = (
+      cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads
+  )
+  layer = d * (n + 2 * k) * h + n * h * d + 3 * d * cfg.intermediate_size
+  return (
+      2 * cfg.num_layers * layer * tokens
+      + 4 * cfg.num_layers * n * h * pairs
+      + 2 * d * cfg.vocab_size * logits
+  )
+
+
+def _work(run: _Run) -> dict[str, Work]:
+  """The run's computation by phase."""
+  c, cfg = run.config, run.cfg
+  prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
+  group, length = c.grpo.group_size, prompt + new
+  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
+  weights, cache = _size(_sampler_weights(run)), _size(run.cache)
+
+  def sample(calls: int, prompts: int, samples: int, name: str):
+    blocks = calls * -(-prompts // rows)
+    steps = calls * -(-prompts * samples // slots) * (new - 1)
+    yield f'{name}prefill', Work(
+        forward_flops(cfg, blocks * rows * prompt, blocks * rows * prompt**2,
+                      blocks * rows),
+        f'{blocks:,} blocks x forward({rows} x {prompt}, {rows} x {prompt}^2,'
+        f' {rows})',
+    )
+    yield f'{name}decode', Work(
+        forward_flops(cfg, steps * slots, steps * slots * length, steps * slots),
+        f'{steps:,} steps x forward({slots}, {slots} x {length}, {slots})',
+        # The table is read whole, for the logits.
+        float(steps) * (weights + cache),
+    )
+
+  work = dict(
+      sample(c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group, '')
+  )
+  groups = c.steps * c.grpo.prompts
+  if c.grpo.layout == 'shared':
+    tokens, targets = prompt + group * new, group * new
+    pairs = prompt**2 + group * new * length
+    text = f'{prompt} + {group} x {new}, {prompt}^2 + {group} x {new} x {length}, {group} x {new}'
+  else:
+    tokens = targets = group * length
+    pairs = group * length**2
+    text = f'{group} x {length}, {group} x {length}^2, {group} x {length}'
+  forward = forward_flops(cfg, tokens, pairs, targets)
+  passes = (not run.algorithm.on_policy) + run.algorithm.reference
+  if passes:
+    work['score'] = Work(
+        groups * passes * forward, f'{groups * passes:,} groups x forward({text})'
+    )
+  # Forward, and two products per product backward (one for frozen weights);
+  # what is not kept for the backward pass is computed again.
+  head = forward_flops(cfg, 0, 0, targets)
+  back = 1 if cfg.lora_rank else 2
+  body_factor = 1 + back + (cfg.remat == 'full')
+  head_factor = 1 + back + bool(c.model.logprob_chunk)
+  per_group = body_factor * (forward - head) + head_factor * head
+  work['update'] = Work(
+      c.grpo.epochs * groups * per_group,
+      f'{c.grpo.epochs * groups:,} groups x {body_factor} forward({text})'
+      + (f', {head_factor} for logits' if head_factor != body_factor else ''),
+  )
+  work.update(
+      sample(sum(_evaluations(c)), c.eval.problems, c.eval.samples, 'evaluation ')
+  )
+  return work
+
+
+def _seconds(
+    plan_: Plan, device: Device, share: Mapping[str, float]
+) -> dict[str, float]:
+  """Seconds by phase: the slower of computing and reading."""
+  seconds = {}
+  for name, w in plan_.work.items():
+    kind = 'decode' if name.endswith('decode') else 'update'
+    computing = w.flops / (plan_.devices * device.flops * share[kind])
+    reading = w.bytes_per_device / (device.bandwidth * share['bandwidth'])
+    seconds[name] = max(computing, reading)
+  return seconds
+
+
+def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
+  """What the devices that are here can do, and the key of UTILISATION."""
+  kind, platform = devices[0].device_kind, devices[0].platform
+  if platform == 'cpu':
+    memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    # Virtual devices share the machine.
+    return Device(
+        name=f'{os.cpu_count()} CPU cores, shared by {len(devices)} devices',
+        flops=_measure_flops(devices[0]) / len(devices),
+        bandwidth=math.inf,
+        memory_bytes=memory // len(devices),
+    ), 'cpu'
+  known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
+  if not known:
+    raise ValueError(
+        f'device_kind={kind!r} is not in evojax.plan.DEVICES; add its peak'
+        f' FLOP/s, bandwidth and memory there. Known: {sorted(DEVICES)}'
+    )
+  device = DEVICES[max(known, key=len)]
+  usable = (devices[0].memory_stats() or {}).get('bytes_limit')
+  return dataclasses.replace(
+      device, name=kind, memory_bytes=usable or device.memory_bytes
+  ), 'accelerator'
+
+
+def _measure_flops(device: Any, size: int = 1024) -> float:
+  """FLOP/s of float32 matrix products: the best of a few."""
+  x = jax.device_put(np.ones((size, size), np.float32), device)
+  product = jax.jit(lambda x: x @ x).lower(x).compile()
+  best, stop = math.inf, time.perf_counter() + _MATMUL_SECONDS
+  while time.perf_counter() < stop or math.isinf(best):
+    start = time.perf_counter()
+    product(x).block_until_ready()
+    best = min(best, time.perf_counter() - start)
+  return 2 * size**3 / best
+
+
+# ---------------------------------------------------------------------- show
+
+
+def _bytes(size: float) -> str:
+  return f'{size / 2**20:,.1f} MiB'
+
+
+def _duration(seconds: float) -> str:
+  if seconds < 120:
+    return f'{seconds:,.1f} s'
+  return f'{seconds / 60:,.0f} min' if seconds < 7200 else f'{seconds / 3600:,.1f} h'
+
+
+def show(plan: Plan, out: TextIO | None = None) -> None:
+  """Prints a plan: one block per question."""
+  write = functools.partial(print, file=sys.stdout if out is None else out)
+  mesh = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
+  write(f'{plan.title}\nmesh {mesh}: {plan.devices} devices')
+  write(f'parameters {plan.parameters:,}, trained {plan.trained:,}')
+
+  source = 'as compiled' if plan.exact else 'bounds from shapes'
+  write(f'\nmemory per device (temporaries {source})')
+  for name, size in plan.resident.items():
+    write(f'  {name:28}{_bytes(size):>16}')
+  for name, size in plan.temporaries.items():
+    note = f', {_bytes(plan.gradients)} of it gradients' * (name == 'update')
+    write(f'  during {name:21}{_bytes(size):>16}{note}')
+  write(f'  {"at most":28}{_bytes(plan.peak):>16}')
+
+  total = sum(plan.programs.values())
+  listed = ', '.join(f'{name} {n}' for name, n in plan.programs.items())
+  write(f'\nprograms compiled: {total} at most ({listed})')
+
+  write(f'\n{"tokens, at most":28}{"sampled":>16}{"prompt":>16}')
+  for name, (sampled, prompt) in plan.tokens.items():
+    write(f'  {name:26}{sampled:>16,}{prompt:>16,}')
+
+  write('\nFLOPs of matrix products')
+  write(f'  {FORWARD}')
+  for name, work in plan.work.items():
+    write(f'  {name:20}{work.flops:10.3g} = {work.formula}')
+
+  write('\ndevice-seconds (compiling, grading and disk not counted)')
+  for estimate in plan.estimates:
+    device, share = estimate.device, UTILISATION[estimate.platform]
+    seconds = sum(estimate.seconds.values())
+    write(
+        f'  {device.name:14} {seconds * plan.devices:12,.0f}  wall'
+        f' {_duration(seconds)}, {device.flops / 1e12:.3g} TFLOP/s,'
+        f' {_bytes(device.memory_bytes)}:'
+        f' {"fits" if estimate.fits else "DOES NOT FIT"}'
+    )

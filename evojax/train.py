@@ -696,7 +696,12 @@ def _run(
     else:
       evaluate()
     while trainer.step < config.steps:
-      with _profiler(config, path, trainer.step):
+      # An array that crosses to the device unasked is a bug: every step would
+      # wait for it.
+      with (
+          _profiler(config, path, trainer.step),
+          jax.transfer_guard('disallow'),
+      ):
         log = trainer.train_step()
       if primary and trainer.step % config.log.every == 0:
         with phases('log'):

@@ -143,11 +143,11 @@ def _works(python: pathlib.Path) -> bool:
 
 
 def _run(python: pathlib.Path, *arguments: str | pathlib.Path) -> None:
-  """Runs a module of the environment; what it prints goes to stderr."""
+  """Runs a module of the environment; its errors go to stderr."""
   subprocess.run(
       [python, '-m', *arguments],
       stdin=subprocess.DEVNULL,
-      stdout=sys.stderr,
+      stdout=subprocess.DEVNULL,
       check=True,
       # The lock is inherited: an installer that outlives us still holds it.
       close_fds=False,
@@ -163,6 +163,7 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
   pip = ('pip', '--disable-pip-version-check', 'install', '--quiet')
   torch = [file for file in files if file.stem == 'torch']
   pins = [a for file in files if file not in torch for a in ('-r', file)]
+  _run(python, 'ensurepip')
   try:
     _run(python, *pip, UV)
     _run(
@@ -205,7 +206,7 @@ def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:
       )
     path.mkdir()
     stamp.write_text('incomplete')
-    venv.EnvBuilder(with_pip=True, symlinks=True).create(path)
+    venv.EnvBuilder(symlinks=True).create(path)
     (path / '.gitignore').write_text('*\n')
   stamp.write_text('incomplete')
   _install(python, files)

@@ -110,12 +110,6 @@ class EnsureTest(TestCase):
   def setUp(self):
     super().setUp()
     self.set(EVOJAX_ACCELERATOR='cpu')
-    builder = venv.EnvBuilder
-    self.enter_context(  # Without pip it takes no time.
-        mock.patch.object(
-            venv, 'EnvBuilder', lambda **_: builder(symlinks=True)
-        )
-    )
     self.install = self.enter_context(
         mock.patch.object(environment, '_install')
     )
@@ -184,10 +178,9 @@ class EnsureTest(TestCase):
 
   def test_two_processes_install_once(self):
     code = (
-        'import sys, time, unittest.mock as m, venv;'
+        'import sys, time;'
         f'sys.path.insert(0, {str(ROOT / "launch")!r});'
-        'import environment as e; builder = venv.EnvBuilder;'
-        'venv.EnvBuilder = lambda **_: builder(symlinks=True);'
+        'import environment as e;'
         'e._install = lambda *_: (print("installs"), time.sleep(0.5));'
         'e.ensure("", [])'
     )

@@ -1,4 +1,5 @@
 """A policy as a run uses it: decoder shape, tokenizer, parameters."""
+from collections.abc import Callable, Sequence
 import dataclasses
 import importlib.resources
 import pathlib
@@ -92,6 +93,13 @@ def open_policy(
         f' {directory}; lower one of them'
     )
   return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory))
+
+
+def token_decoder(path: str | None) -> Callable[[Sequence[int]], str] | None:
+  """Token ids -> text for the policy at config.model.path, if it is there."""
+  if not path or not (resolve(path) / 'tokenizer.json').is_file():
+    return None
+  return tokenizer_lib.Tokenizer(resolve(path)).decode
 
 
 def load_params(

@@ -48,6 +48,8 @@ class Tokenizer:
           ' `transformers.AutoTokenizer.from_pretrained(NAME)'
           '.save_pretrained(DIRECTORY)`.'
       )
+    # It would advise to install PyTorch, which evojax has no use for.
+    os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
     import transformers  # Here, because it takes a second to import.
 
     # AutoTokenizer would rebuild the pipeline that its class hard-codes from
