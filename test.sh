@@ -19,6 +19,6 @@ fi
 # The suite is about this machine's CPU, and reaches no network.
 export JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=
 
-"$python" -m ruff check .
+"$python" -m ruff check --output-format=concise .
 exec "$python" -m pytest --durations=15 \
   --jaxtyping-packages=evojax,beartype.beartype "$@"

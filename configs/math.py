@@ -45,8 +45,9 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'answer_format': 'tag',  # tag | boxed | hash | last_number.
   })
   c.model.path = 'package:math'
-  c.data.max_prompt_tokens = 32
-  c.steps = 60
+  c.data.max_prompt_tokens = 32  # Its prompts have 10 to 18.
+  c.steps = 30
+  c.eval.problems = 256
   c.grpo.prompts = 24
   c.grpo.group_size = 16
   c.grpo.micro_groups = 2

@@ -5,6 +5,7 @@ module never imports those. `validate` sees the config alone: it runs before a
 device is touched and reports everything that is wrong at once.
 """
 from collections.abc import Callable
+import difflib
 import hashlib
 import json
 import math
@@ -61,7 +62,7 @@ RANGES = {
     'checkpoint.every': (1, math.inf),
     'checkpoint.keep': (1, math.inf),
     'eval.every': (0, math.inf),
-    'eval.problems': (1, math.inf),
+    'eval.problems': (2, math.inf),
     'eval.samples': (1, math.inf),
     'log.every': (1, math.inf),
     'log.profile_steps': (1, math.inf),
@@ -73,6 +74,7 @@ _REASONS = {
         'a group of one has no advantage: set --config.grpo.group_size=8'
     ),
     'rollout.temperature': 'log-probs are of softmax(logits / temperature)',
+    'eval.problems': 'an interval over problems needs at least two',
 }
 
 
@@ -91,10 +93,11 @@ def validate(config: ml_collections.ConfigDict) -> None:
   for name, allowed in CHOICES.items():
     if name in flat and flat[name] not in allowed:
       problems.append(f'{name}={flat[name]!r}: choose one of {allowed}')
-  for name, (low, high) in RANGES.items():
-    value = flat.get(name)
-    # NaN fails this comparison too.
-    if value is not None and not low <= value <= high:
+  for name, value in flat.items():
+    low, high = RANGES.get(name, (-math.inf, math.inf))
+    if isinstance(value, float) and not math.isfinite(value):
+      problems.append(f'{name}={value!r}: must be a finite number')
+    elif name in RANGES and not low <= value <= high:
       reason = _REASONS.get(name, f'must lie in [{low:g}, {high:g}]')
       problems.append(f'{name}={value!r}: {reason}')
   if not problems:  # Combinations of values that make sense on their own.
@@ -140,6 +143,13 @@ def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
         'reward.weights is empty: every reward would be 0; set e.g.'
         ' --config.reward.weights.outcome=1.0'
     )
+  for name, weight in c.reward.weights.items():
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+      problems.append(f'reward.weights.{name}={weight!r}: must be a number')
+  if not all(isinstance(text, str) and text for text in c.rollout.stop):
+    problems.append(
+        f'rollout.stop={c.rollout.stop!r}: must hold strings that are not empty'
+    )
   batch_shards = c.mesh.data * c.mesh.fsdp
   if c.mesh.data > 0 and c.mesh.fsdp > 0:
     for name, size in (
@@ -152,14 +162,48 @@ def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
             f'{name}={size} does not split over mesh.data x mesh.fsdp ='
             f' {batch_shards}: make it a multiple'
         )
-  for axis in ('data', 'fsdp', 'tensor'):
-    if c.mesh[axis] < 1 and c.mesh[axis] != -1:
-      problems.append(f'mesh.{axis}={c.mesh[axis]}: sizes are >= 1, or -1')
+  for axis, size in c.mesh.items():
+    if size < 1 and size != -1:
+      problems.append(f'mesh.{axis}={size}: sizes are >= 1, or -1')
+  if list(c.mesh.values()).count(-1) > 1:
+    problems.append(
+        f'mesh={c.mesh.to_dict()}: -1 takes the devices that are left; only one'
+        ' axis can'
+    )
   if c.optim.warmup_steps > c.steps > 0:
     problems.append(
         f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}'
     )
   return problems
+
+
+def check_field(config: ml_collections.ConfigDict, name: str) -> None:
+  """Checks that a field can be set.
+
+  Args:
+    config: Any config.
+    name: Dotted name of a field or a group of fields, e.g. 'grpo.group_size'.
+
+  Raises:
+    ConfigError: If the config has neither; with the names that come near.
+  """
+  node = config
+  for part in name.split('.'):
+    if not isinstance(node, ml_collections.ConfigDict) or part not in node:
+      break
+    node = node[part]
+  else:
+    return
+  fields = flatten(config)
+  group, _, leaf = name.rpartition('.')
+  near = difflib.get_close_matches(name, fields, n=3, cutoff=0.75)
+  near += [f for f in fields if f.rpartition('.')[2] == leaf and f not in near]
+  beside = [f for f in fields if f.rpartition('.')[0] == group]
+  told = ', '.join(f'config.{field}' for field in near or beside or fields)
+  raise ConfigError(
+      f'config.{name} is not a field; {"did you mean" if near else "there are"}'
+      f' {told}{"?" if near else ""}'
+  )
 
 
 def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:

@@ -6,14 +6,18 @@ The config says what is computed and can be overridden field by field
 (--config.grpo.group_size=8); flags say where and how this process runs.
 """
 import os
-import pathlib
+import re
+import runpy
 import sys
+from typing import Any
 
 from absl import app
 from absl import flags
 from absl import logging
 import jax
 from ml_collections import config_flags
+
+from evojax import config as config_lib
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 _MODE = flags.DEFINE_enum(
@@ -24,7 +28,10 @@ _MODE = flags.DEFINE_enum(
     ' cost of a run, before it is paid. inspect: read rollouts.',
 )
 _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Directory of the run; default: runs/<config.name>.'
+    'workdir',
+    None,
+    'Directory of the run; default: runs/<config.name>, with --mode=eval'
+    ' runs/<config.name>-eval.',
 )
 _FORK_FROM = flags.DEFINE_string(
     'fork_from', '', 'Workdir whose newest checkpoint a new workdir starts from.'
@@ -57,12 +64,12 @@ _RUNS = flags.DEFINE_list(
 
 # What a user can mend; anything else is our bug and shows its traceback.
 _USER_ERRORS = (ValueError, OSError, FloatingPointError)
+_NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
 
 def main(argv: list[str]) -> int | None:
   """Runs one mode; user errors become one line and exit code 2."""
-  if len(argv) > 1:
-    raise app.UsageError(f'unknown arguments {argv[1:]}: flags begin with --')
+  del argv  # `parse_flags` leaves none.
   try:
     return _dispatch()
   except _USER_ERRORS as error:
@@ -72,12 +79,69 @@ def main(argv: list[str]) -> int | None:
     return 2
 
 
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses the command line; a wrong one becomes one line and exit code 2.
+
+  Left alone, config_flags answers an unknown field or variant with a traceback.
+  """
+  try:
+    fields = _check_config(argv)
+    try:
+      rest = flags.FLAGS(argv)[1:]
+    except flags.IllegalFlagValueError as error:
+      name = re.match(r'flag --config\.([\w.]+)=', str(error))
+      if name is None or name[1] not in fields:
+        raise
+      raise ValueError(
+          f'{error}; it takes a value like {fields[name[1]]!r}'
+      ) from error
+    if rest:
+      raise ValueError(f'unknown arguments {rest}: flags begin with --')
+  except (flags.Error, ValueError) as error:
+    if '--debug' in argv:
+      raise
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+  return argv[:1]
+
+
+def _check_config(argv: list[str]) -> dict[str, Any]:
+  """Loads the config of a command line; returns its fields by dotted name.
+
+  Raises:
+    ValueError: If there is no such file or variant, or if an override names no
+      field of it.
+  """
+  path, names = None, []
+  for argument, following in zip(argv[1:], [*argv[2:], '']):
+    if match := re.fullmatch(r'--?config(?:=(.*))?', argument):
+      path = following if match[1] is None else match[1]
+    elif match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):
+      names.append(match[1])
+  if path is None:
+    if names:
+      raise ValueError(_NO_CONFIG)
+    return {}
+  file, colon, variant = path.partition(':')
+  if not os.path.isfile(file):
+    raise ValueError(f'--config={path}: there is no file {file!r}')
+  get_config = runpy.run_path(file).get('get_config')
+  if not callable(get_config):
+    raise ValueError(f'--config={path}: {file} has no function get_config')
+  config = get_config(variant) if colon else get_config()
+  for name in names:
+    config_lib.check_field(config, name)
+  return config_lib.flatten(config)
+
+
 def _dispatch() -> int | None:
   """Prepares jax and hands over to the mode."""
   config = _CONFIG.value
   if config is None:
-    raise ValueError('--config is missing: e.g. --config=configs/math.py')
-  workdir = _WORKDIR.value or os.path.join('runs', config.name)
+    raise ValueError(_NO_CONFIG)
+  # A score leaves the evidence of the run it is about alone.
+  suffix = '-eval' if _MODE.value == 'eval' else ''
+  workdir = _WORKDIR.value or os.path.join('runs', config.name + suffix)
   if _DISTRIBUTED.value:
     jax.distributed.initialize(
         coordinator_address=_COORDINATOR.value,
@@ -122,4 +186,4 @@ def _dispatch() -> int | None:
 
 if __name__ == '__main__':
   logging.set_verbosity(logging.WARNING)
-  app.run(main)
+  app.run(main, flags_parser=parse_flags)

@@ -596,7 +596,7 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
     # Virtual devices share the machine.
     return Device(
         name=f'{os.cpu_count()} CPU cores, shared by {len(devices)} devices',
-        flops=_measure_flops(devices[0]) / len(devices),
+        flops=measure_flops(devices[0]) / len(devices),
         bandwidth=math.inf,
         memory_bytes=memory // len(devices),
     ), 'cpu'
@@ -613,7 +613,7 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
   ), 'accelerator'
 
 
-def _measure_flops(device: Any, size: int = 1024) -> float:
+def measure_flops(device: Any, size: int = 1024) -> float:
   """FLOP/s of float32 matrix products: the best of a few."""
   x = jax.device_put(np.ones((size, size), np.float32), device)
   product = jax.jit(lambda x: x @ x).lower(x).compile()

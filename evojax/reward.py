@@ -26,16 +26,22 @@ def load_parts(path: str, default: Parts) -> Parts:
   if not path:
     return default
   module, _, name = path.rpartition('.')
+  if not module or not all(x.isidentifier() for x in path.split('.')):
+    raise RewardError(
+        f'config.reward.parts={path!r} is not the dotted path of a function,'
+        ' such as my_package.my_module.parts'
+    )
   try:
     found = getattr(importlib.import_module(module), name, None)
-  except (ImportError, ValueError) as error:
+  except ImportError as error:
     raise RewardError(
-        f'config.reward.parts={path!r} cannot be imported ({error}); it is the'
-        ' dotted path of a function, and its module must be on PYTHONPATH'
+        f'config.reward.parts={path!r} cannot be imported ({error}); its module'
+        ' is looked up in PYTHONPATH and the working directory'
     ) from error
   if not callable(found):
     raise RewardError(
-        f'config.reward.parts={path!r}: {module} has no function {name}'
+        f'config.reward.parts={path!r}: {module} has no function {name}; name'
+        ' one that it has, or leave the field empty for the domain\'s own'
     )
   return found
 
@@ -54,8 +60,8 @@ def compute(
     float32 [P, G] rewards, and the parts named in `weights`, before weighting.
 
   Raises:
-    RewardError: If a weight names no part, or a part has another shape or is
-      not finite.
+    RewardError: If a weight names no part, a part has another shape, or a part
+      or the sum is not finite.
   """
   shape = view.valid.shape
   found = parts(view)
@@ -72,15 +78,31 @@ def compute(
     )
   total, used = np.zeros(shape, np.float32), {}
   for name, weight in weights.items():
-    part = np.asarray(found[name], np.float32)
+    try:
+      part = np.asarray(found[name], np.float32)
+    except (TypeError, ValueError) as error:
+      raise RewardError(
+          f'reward part {name!r} is not an array of numbers: {error}'
+      ) from error
     if part.shape != shape:
       raise RewardError(
           f'reward part {name!r} has shape {part.shape}; it must be [P, G] ='
           f' {shape}'
       )
     part = np.where(view.valid, part, 0)
-    if not np.isfinite(part).all():
-      raise RewardError(f'reward part {name!r} has values that are not finite')
+    bad = np.argwhere(~np.isfinite(part)).tolist()
+    if bad:
+      raise RewardError(
+          f'reward part {name!r} is {part[tuple(bad[0])]} at [p, g] = {bad[0]}'
+          f' and {len(bad) - 1} other places; give every completion a finite'
+          ' number'
+      )
     used[name] = part
-    total += np.float32(weight) * part
+    with np.errstate(over='ignore', invalid='ignore'):
+      total += np.float32(weight) * part
+  if not np.isfinite(total).all():
+    raise RewardError(
+        f'the reward leaves the range of float32 with config.reward.weights ='
+        f' {dict(weights)}; lower them'
+    )
   return total, used

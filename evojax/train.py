@@ -51,7 +51,10 @@ _DEAD_STD = 1e-3
 
 
 class Preempted(SystemExit):
-  """SIGTERM arrived; the state is saved and the same command continues."""
+  """SIGTERM arrived; the state is saved and the same command continues.
+
+  Its code is 143, what a shell reports of a process that SIGTERM ended.
+  """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,12 +100,9 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
   )
   parts = reward_lib.load_parts(config.reward.parts, domain.reward_parts)
   columns = schema.declare(domain.columns, tuple(config.reward.weights))
-  problem = domain.source('train', config.seed).take(0, 1)[0]
+  problem = _check_prompts(config, domain, policy)
   silent = types.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
-  )
-  prompts = rollouts.render(
-      policy.tokenizer, [problem], config.data.max_prompt_tokens
   )
   grade = domain.grade(problem, silent)
   rows = rows_lib.from_rollouts(
@@ -115,7 +115,7 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
       split='train',
       seed=config.seed,
       version='seed',
-      prompt_tokens=prompts,
+      prompt_tokens=[()],
       grade_seconds=[0.0] * 2,
   )
   view = views.View.from_rows(
@@ -127,6 +127,31 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
   )
   reward_lib.compute(parts, view, config.reward.weights.to_dict())
   return Setup(config, domain, policy, parts, columns)
+
+
+def _check_prompts(
+    config: ml_collections.ConfigDict,
+    domain: types.Domain,
+    policy: policy_lib.Policy,
+) -> types.Problem:
+  """Renders the first step and every evaluation; returns the first problem.
+
+  Sealed problems are asked last: one that is too long must not show up only
+  then.
+
+  Raises:
+    ValueError: If a prompt is too long, or the chat template refuses it.
+  """
+  counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
+  if config.eval.sealed or config.eval.split == 'sealed':
+    counts['sealed'] = config.eval.problems
+  drawn = {
+      split: domain.source(split, config.seed).take(0, count)
+      for split, count in counts.items()
+  }
+  for problems in drawn.values():
+    rollouts.render(policy.tokenizer, problems, config.data.max_prompt_tokens)
+  return drawn['train'][0]
 
 
 def make_engine(
@@ -251,10 +276,13 @@ class Trainer:
       self.state.update(saved['learner'])
       self.key, self.cursor = saved['key'], int(saved['cursor'])
       self.step = meta['step']
-      if jax.process_index() == 0:
-        # What the killed process wrote beyond it is about to be written again.
-        for split in ('train', 'dev'):
-          store.discard_after(workdir, split, self.step)
+    self.saved_step = self.step
+    if jax.process_index() == 0:
+      # What a killed process wrote beyond it is about to be written again. Dev
+      # evidence of a step is of the weights after it, train evidence of those
+      # before.
+      store.discard_after(workdir, 'train', self.step - 1)
+      store.discard_after(workdir, 'dev', self.step)
     self.install()
 
   def _saved(self) -> dict[str, Any]:
@@ -274,6 +302,7 @@ class Trainer:
         self._saved(),
         dict(config_sha256=config_lib.sha256(self.config), jax=jax.__version__),
     )
+    self.saved_step = self.step
 
   def install(self) -> None:
     """Gives the engine the current weights; their version is the step."""
@@ -467,6 +496,10 @@ class Trainer:
         store.write_step(
             self.workdir, 'train', self.step, step.rows, self.setup.columns
         )
+    with self.phases('checkpoint'):
+      # It is written beside this step's rollout. Were it not there after this
+      # step's update, a kill would repeat more than checkpoint.every steps.
+      self.checkpointer.wait()
     learned = self.learn(step)
     if primary:
       with self.phases('evidence'):
@@ -484,23 +517,25 @@ class Trainer:
     metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
     return metrics
 
-  def evaluate(self, split: str, **kwargs: Any) -> evaluate_lib.EvalResult:
-    """Scores the installed weights; the seed of dev is fixed within a run."""
+  def evaluate(
+      self, step: int, workdir: pathlib.Path | None
+  ) -> evaluate_lib.EvalResult:
+    """Scores the installed weights, of a step, on the run's dev problems."""
     c = self.config
     with self.phases('eval'):
       return evaluate_lib.evaluate(
           self.engine,
           self.policy.tokenizer,
           self.domain,
-          split=split,
+          split='dev',
           seed=c.seed,
           problems=c.eval.problems,
           samples=c.eval.samples,
           params=sampling_params(c),
           max_prompt_tokens=c.data.max_prompt_tokens,
-          step=self.step,
+          step=step,
+          workdir=workdir,
           phases=self.phases,
-          **kwargs,
       )
 
 
@@ -609,10 +644,19 @@ def run(
       ) as directory,
       _sigterm_flag() as sigterm,
   ):
-    if fork_from and primary:
-      _fork(pathlib.Path(fork_from), directory.path)
-    print(describe_devices(), flush=True)
-    return _run(setup, directory, sigterm, primary)
+    trainer = None
+    try:
+      if fork_from and primary:
+        _fork(pathlib.Path(fork_from).expanduser(), directory.path)
+      print(describe_devices(), flush=True)
+      trainer = Trainer(setup, directory.path, metrics_lib.Phases())
+      return _run(trainer, directory, sigterm, primary)
+    except BaseException:
+      unused = not (trainer.step if trainer else directory.resumed)
+      if unused and primary:
+        # Nothing was trained: a corrected command may use the directory.
+        (directory.path / 'config.json').unlink(missing_ok=True)
+      raise
 
 
 def describe_devices() -> str:
@@ -634,7 +678,8 @@ def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
   if not steps:
     raise ValueError(
         f'--fork_from={source} holds no checkpoint; name the workdir of a run'
-        ' that has saved one'
+        ' that has saved one, or leave the flag out to start with the policy of'
+        ' config.model.path'
     )
   if (target / 'checkpoints').exists():
     return
@@ -646,15 +691,13 @@ def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _run(
-    setup: Setup,
+    trainer: Trainer,
     directory: workdir_lib.Workdir,
     sigterm: list[int],
     primary: bool,
 ) -> dict[str, Any]:
   """The loop, between an opened workdir and the summary."""
-  config, path = setup.config, directory.path
-  phases = metrics_lib.Phases()
-  trainer = Trainer(setup, path, phases)
+  config, path, phases = trainer.config, directory.path, trainer.phases
   if primary:
     directory.record_start()
   with contextlib.ExitStack() as stack:
@@ -682,7 +725,7 @@ def _run(
     def evaluate() -> None:
       if trainer.step in evaluations:
         return
-      result = trainer.evaluate('dev', workdir=path if primary else None)
+      result = trainer.evaluate(trainer.step, path if primary else None)
       evaluations[trainer.step] = result
       if primary:
         writer.write(trainer.step, result.metrics())
@@ -691,11 +734,27 @@ def _run(
             f'step {trainer.step}: dev Avg@{config.eval.samples} {score}'
         )
 
+    def stop_if_asked() -> None:
+      # Hosts are told at different times, but save together.
+      if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
+        return
+      with phases('checkpoint'):
+        if trainer.saved_step < trainer.step:
+          trainer.save()
+        trainer.checkpointer.wait()
+      if primary:
+        progress.print(
+            f'SIGTERM: {trainer.step} steps are saved in {path}; the same'
+            ' command continues'
+        )
+      raise Preempted(128 + signal.SIGTERM)
+
     if trainer.step:
       progress and progress.print(f'continuing from step {trainer.step}')
     else:
       evaluate()
     while trainer.step < config.steps:
+      stop_if_asked()
       # An array that crosses to the device unasked is a bug: every step would
       # wait for it.
       with (
@@ -711,17 +770,13 @@ def _run(
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
-      if trainer.checkpointer.due(trainer.step) or (
-          trainer.step == config.steps or sigterm
+      if (
+          trainer.checkpointer.due(trainer.step)
+          or trainer.step == config.steps
       ):
         with phases('checkpoint'):
           trainer.save()
-      if sigterm:
-        trainer.checkpointer.wait()
-        raise Preempted(
-            f'SIGTERM: step {trainer.step} is saved in {path}; the same command'
-            ' continues'
-        )
+    stop_if_asked()
     evaluate()
     return _finish(trainer, evaluations, primary)
 
@@ -774,8 +829,11 @@ def _finish(
           step=trainer.step,
           primary=primary,
       )
-  elif trainer.step and 0 in evaluations:
-    reports['dev'] = report_lib.report_gain(
+  elif trainer.step:
+    if 0 not in evaluations:  # A resumed run.
+      install_base()
+      evaluations[0] = trainer.evaluate(0, None)
+    reports['dev_gain'] = report_lib.report_gain(
         evaluations[0], evaluations[trainer.step]
     )
   with trainer.phases('export'):
@@ -789,11 +847,11 @@ def _finish(
       name=config.name,
       steps=trainer.step,
       config_sha256=config_lib.sha256(config),
-      dev=evaluations[trainer.step].metrics(),
+      scores=evaluations[trainer.step].metrics(),
       policy=str(path / 'policy'),
       compilations=trainer.compilations(),
       time_shares=trainer.phases.shares(),
-      **reports,
+      gain=reports,
   )
   if primary:
     text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
@@ -822,34 +880,48 @@ def evaluate(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   """
   setup = prepare(config)
   primary = not jax.distributed.is_initialized() or jax.process_index() == 0
-  path = pathlib.Path(workdir)
-  print(describe_devices(), flush=True)
-  mesh = sharding.make_mesh(**config.mesh.to_dict())
-  engine = make_engine(config, setup.policy, mesh)
-  engine.update_weights(
-      policy_lib.load_params(
-          setup.policy, mesh, param_dtype=config.model.param_dtype
-      ),
-      0,
-  )
-  result = evaluate_lib.evaluate(
-      engine,
-      setup.policy.tokenizer,
-      setup.domain,
-      split=config.eval.split,
-      seed=config.seed,
-      problems=config.eval.problems,
-      samples=config.eval.samples,
-      params=sampling_params(config),
-      max_prompt_tokens=config.data.max_prompt_tokens,
-      step=0,
-      workdir=path if primary else None,
-      # A policy that is not being trained: nothing can be fitted to the split.
-      allow_sealed=True,
-  )
-  summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
-  if primary:
-    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(path / 'eval.json', text.encode())
-    report_lib.print_scores(result, rich_console.Console(highlight=False))
+  with workdir_lib.open_workdir(
+      workdir,
+      config_lib.to_json(config),
+      config_lib.sha256(config),
+      primary=primary,
+  ) as directory:
+    path = directory.path
+    if (path / 'checkpoints').exists():
+      raise ValueError(
+          f'workdir {path} holds a training run, whose evidence an evaluation'
+          ' would replace; pass another --workdir'
+      )
+    print(describe_devices(), flush=True)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    engine = make_engine(config, setup.policy, mesh)
+    engine.update_weights(
+        policy_lib.load_params(
+            setup.policy, mesh, param_dtype=config.model.param_dtype
+        ),
+        0,
+    )
+    if primary:
+      directory.record_start()
+    result = evaluate_lib.evaluate(
+        engine,
+        setup.policy.tokenizer,
+        setup.domain,
+        split=config.eval.split,
+        seed=config.seed,
+        problems=config.eval.problems,
+        samples=config.eval.samples,
+        params=sampling_params(config),
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        step=0,
+        workdir=path if primary else None,
+        # A policy that is not being trained: nothing can be fitted to the
+        # split.
+        allow_sealed=True,
+    )
+    summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
+    if primary:
+      text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
+      workdir_lib.write_atomic(path / 'eval.json', text.encode())
+      report_lib.print_scores(result, rich_console.Console(highlight=False))
   return summary

@@ -9,12 +9,12 @@ decoding gives it back. The file is an ordinary `tokenizer.json` (a unigram
 model, Kudo 2018, arXiv:1804.10959) that transformers reads.
 """
 import collections
+from collections.abc import Iterable, Sequence
 import json
 import math
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
 
 PAD, END = '<|pad|>', '<|end|>'
 ROLES = ('system', 'user', 'assistant', 'tool')

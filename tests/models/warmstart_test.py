@@ -8,7 +8,6 @@ import tempfile
 
 from absl.testing import absltest
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from evojax.models import decoder
@@ -128,27 +127,30 @@ class LossTest(absltest.TestCase):
 
   def test_packed_is_the_mean_over_completion_tokens_alone(self):
     packed = warmstart.pack(self.examples, rows=2, length=12, pad_id=0)
+    # Each example in a row of its own, padded on the right.
+    alone = np.zeros((4, 8), np.int32)
+    for row, (prompt, completion) in zip(alone, self.examples):
+      row[: len(prompt) + len(completion)] = prompt + completion
+    positions = np.tile(np.arange(8), (4, 1))
+    hidden = jax.jit(decoder.forward, static_argnums=0)(
+        _MODEL, self.params, alone, positions, np.ones_like(alone)
+    )
+    logprobs = jax.nn.log_softmax(
+        decoder.logits(_MODEL, self.params, hidden)
+    )
     total = 0.0
-    for prompt, completion in self.examples:
-      ids = jnp.array([prompt + completion])
-      positions = jnp.arange(ids.shape[1])[None]
-      hidden = decoder.forward(
-          _MODEL, self.params, ids, positions, jnp.ones_like(ids)
-      )
-      logprobs = jax.nn.log_softmax(
-          decoder.logits(_MODEL, self.params, hidden)[0]
-      )
-      start = len(prompt)
-      for t in range(start, ids.shape[1]):
-        total -= logprobs[t - 1, ids[0, t]]
+    for i, (prompt, completion) in enumerate(self.examples):
+      for t, token in enumerate(completion, len(prompt)):
+        total -= logprobs[i, t - 1, token]
     # 4 + 2 + 3 + 4 completion tokens.
+    loss = jax.jit(warmstart.loss_fn, static_argnums=1)
     np.testing.assert_allclose(
-        warmstart.loss_fn(self.params, _MODEL, packed), total / 13, rtol=1e-5
+        loss(self.params, _MODEL, packed), total / 13, rtol=1e-5
     )
 
   def test_prompt_and_padding_targets_do_not_matter(self):
     batch = warmstart.pack(self.examples, rows=2, length=16, pad_id=0)
-    gradient = jax.grad(warmstart.loss_fn)
+    gradient = jax.jit(jax.grad(warmstart.loss_fn), static_argnums=1)
     expected = gradient(self.params, _MODEL, batch)
     batch['tokens'][batch['segment_ids'] == 0] = 7
     for a, b in zip(
@@ -209,7 +211,8 @@ class TokenizerTrainingTest(absltest.TestCase):
 
   def test_any_text_comes_back(self):
     tokenizer = self._train(['Solve for b: 1'])
-    for text in ('Ünï 漢字\t\r\n 🙂', '  two  spaces ', '<answer><|end|>', '-3'):
+    texts = 'Ünï 漢字\t\r\n 🙂', '  two  spaces ', '<answer><|end|>', '-3'
+    for text in texts:
       self.assertEqual(tokenizer.decode(tokenizer.encode(text)), text)
 
   def test_chat(self):
@@ -249,7 +252,8 @@ class RunTest(absltest.TestCase):
   def test_learns_and_writes_a_policy(self):
     workdir = _directory(self)
     losses = []
-    path = _run(workdir, lambda _, metrics: losses.append(metrics['loss']))
+    log = lambda _, metrics: losses.append(metrics['loss'])
+    path = _run(workdir, log, steps=120, checkpoint_every=120)
     # From ln(320) nats per token at first to almost certain copies.
     self.assertGreater(losses[0], 2.0)
     self.assertLess(losses[-1], 0.3)

@@ -1,5 +1,6 @@
 """Sharded = unsharded: one device, a mesh of eight, two processes of four."""
 
+import dataclasses
 import os
 import pathlib
 import socket
@@ -64,7 +65,7 @@ class ShardedTest(absltest.TestCase):
     super().setUpClass()
     scratch = tempfile.TemporaryDirectory()
     cls.addClassCleanup(scratch.cleanup)
-    path = pathlib.Path(scratch.name)
+    path = cls.path = pathlib.Path(scratch.name)
     shapes = jax.eval_shape(lambda: decoder.init(CONFIG, jax.random.key(0)))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
@@ -139,6 +140,23 @@ class ShardedTest(absltest.TestCase):
           run[f"['packed']['metrics']['{name}']"],
           rtol=1e-4,
       )
+
+  def test_exported_directories(self):
+    """What processes write together is what they hold together."""
+    for name, layout in (
+        ('one', 'shared'),
+        ('mesh', 'packed'),
+        ('two', 'shared'),
+    ):
+      exported = hf.load_params(
+          self.path / f'{name}.npz-{layout}',
+          dataclasses.replace(CONFIG, scan_layers=layout == 'packed'),
+      )
+      for key, value in jax.tree_util.tree_leaves_with_path(exported):
+        held = f"['{layout}']['state']['params']{jax.tree_util.keystr(key)}"
+        np.testing.assert_array_equal(
+            value, self.results[name][held], err_msg=f'{name} {held}'
+        )
 
   def test_every_device_holds_its_share(self):
     """Bytes per leaf and local device, right after loading."""

@@ -5,7 +5,8 @@
 Loads the checkpoint in DIRECTORY onto an FSDP x TENSOR mesh of the virtual CPU
 devices in XLA_FLAGS (with PROCESS, of two processes), runs forward, prefill,
 decode, the engine and one update of each kind (with PROCESS: engine and one
-update, a GRPO step), and has process 0 write every result to OUTPUT (.npz).
+update, a GRPO step), and has process 0 write every result to OUTPUT (.npz) and
+the updated policies to OUTPUT-shared and OUTPUT-packed.
 """
 
 import dataclasses
@@ -183,6 +184,8 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
         results['forward'] = run_forward(mesh, cfg, params, tokens)
       results['engine'] = run_engine(mesh, cfg, params)
     results[layout] = run_update(mesh, cfg, params, layout)
+    updated = results[layout]['state']['params']
+    hf.save(f'{output}-{layout}', cfg, updated, dtype='float32')
   results = jax.tree.map(
       lambda x: sharding.to_host(x) if isinstance(x, jax.Array) else x, results
   )

@@ -46,6 +46,7 @@ def find(hlo: str) -> list[Collective]:
   """Lists the collectives of every reachable computation."""
   computations, entry = _computations(hlo)
   found = []
+  seen = set()
 
   def walk(name, times, loops):
     for line in computations.get(name, ()):
@@ -55,6 +56,13 @@ def find(hlo: str) -> list[Collective]:
       _, shape, op = match.groups()
       kind = op.removesuffix('-start')
       if kind in KINDS:
+        # A transfer that overlaps with computation shows up in every step of
+        # it, under the same channel.
+        channel = re.search(r'channel_id=(\d+)', line)
+        key = (channel[1], times, loops) if channel else (line,)
+        if key in seen:
+          continue
+        seen.add(key)
         source = re.search(r'op_name="([^"]*)"', line)
         found.append(
             Collective(

@@ -18,11 +18,11 @@ gain from working them out.
 The work is a few short lines of integer arithmetic, each an equation that holds
 as written. Its first tokens tell the behaviours apart.
 """
+from collections.abc import Callable, Mapping
 import decimal
 import functools
 import importlib
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,9 @@ def _leg_counting(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 @functools.cache
 def _legs() -> Mapping[str, int]:
-  return importlib.import_module('reasoning_gym.arithmetic.leg_counting').ANIMALS
+  # By name: the package exports classes under the names of its modules.
+  module = importlib.import_module('reasoning_gym.arithmetic.leg_counting')
+  return module.ANIMALS
 
 
 def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:

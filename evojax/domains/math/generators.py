@@ -28,12 +28,9 @@ _PLUS_MINUS = {'operators': ('+', '-'), 'operators_weights': [0.5, 0.5]}
 _SIBLINGS = {'task_types': [aiw.TaskType.SIBLINGS], 'task_type_weights': [1.0]}
 _FRIENDS = {'task_types': [aiw.TaskType.FRIENDS], 'task_type_weights': [1.0]}
 _TENTHS = {'min_decimal_places': 1, 'max_decimal_places': 1}
-_NO_BRACKETS = {
-    'operators': ('+', '-', '*'),
-    'allow_parentheses': False,
-    'allow_negation': False,
-    'format_style': 'natural',
-}
+# With '/' the library truncates, and without brackets it ignores precedence:
+# its references are then wrong.
+_EXACT = {'operators': ('+', '-', '*'), 'format_style': 'natural'}
 
 
 def _exactly(**kwargs: int) -> Level:
@@ -54,8 +51,8 @@ SMALL: Mapping[str, tuple[Level, ...]] = {
         {**_exactly(terms=3, digits=1), **_TENTHS},
     ),
     'basic_arithmetic': (
-        {**_exactly(terms=3, digits=1), **_NO_BRACKETS},
-        {**_exactly(terms=4, digits=1), **_NO_BRACKETS},
+        {**_exactly(terms=3, digits=1), **_EXACT},
+        {**_exactly(terms=4, digits=1), **_EXACT},
     ),
     'products': (_exactly(terms=4, digits=1), _exactly(terms=2, digits=2)),
     'leg_counting': (
@@ -89,7 +86,7 @@ SMALL: Mapping[str, tuple[Level, ...]] = {
 LARGE: Mapping[str, tuple[Level, ...]] = {
     'aiw': ({},),
     'base_conversion': ({},),
-    'basic_arithmetic': ({},),
+    'basic_arithmetic': (_EXACT,),
     'binary_alternation': ({},),
     'bitwise_arithmetic': ({},),
     'calendar_arithmetic': ({},),

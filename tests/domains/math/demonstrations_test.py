@@ -29,7 +29,11 @@ def _value(expression: str) -> fractions.Fraction:
 class StepsTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ('chain_sum', {'expression': '12 + 45 - 70'}, '12+45=50+7=57 57-70=-20+7=-13'),
+      (
+          'chain_sum',
+          {'expression': '12 + 45 - 70'},
+          '12+45=50+7=57 57-70=-20+7=-13',
+      ),
       ('chain_sum', {'expression': '57 + 68'}, '57+68=110+15=125'),
       ('chain_sum', {'expression': '3 - 8 - 9'}, '3-8=-5 -5-9=-14'),
       ('chain_sum', {'expression': '50 - 2'}, '50-2=48'),
@@ -52,9 +56,17 @@ class StepsTest(parameterized.TestCase):
           {'animals': {'spider': 2, 'human': 3, 'snake': 1}},
           '2*8=16 3*2=6 16+6=10+12=22 1*0=0 22+0=20+2=22',
       ),
-      ('simple_equations', {'equation': '3*h + 9 = 36'}, '36-9=30-3=27 27/3=9'),
+      (
+          'simple_equations',
+          {'equation': '3*h + 9 = 36'},
+          '36-9=30-3=27 27/3=9',
+      ),
       ('simple_equations', {'equation': '3*h - 9 = -3'}, '-3+9=6 6/3=2'),
-      ('simple_equations', {'equation': '5 - 8*e = -51'}, '5+51=50+6=56 56/8=7'),
+      (
+          'simple_equations',
+          {'equation': '5 - 8*e = -51'},
+          '5+51=50+6=56 56/8=7',
+      ),
       ('simple_equations', {'equation': '20 - e = 4'}, '20-4=16'),
       ('simple_equations', {'equation': 'x + 9 = 33'}, '33-9=30-6=24'),
       ('simple_equations', {'equation': 'x = 4'}, '4=4'),

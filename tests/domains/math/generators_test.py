@@ -1,5 +1,8 @@
 """Every level of every family gives gradable, deterministic problems."""
 
+import fractions
+import re
+
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -44,6 +47,18 @@ class GeneratorsTest(parameterized.TestCase):
       question, answer, _ = generators.generate(family, level, 0, index)
       self.assertLessEqual(len(question), 220)
       self.assertRegex(answer, r'^-?[0-9]+(\.[0-9]|/[0-9]+)?$')
+
+  @parameterized.parameters(
+      'chain_sum', 'decimal_chain_sum', 'basic_arithmetic', 'products'
+  )
+  def test_references_are_right(self, family):
+    # The library's own arithmetic is not always.
+    for level in range(len(generators.FAMILIES[family])):
+      for index in range(60):
+        _, answer, metadata = generators.generate(family, level, 0, index)
+        exact = re.sub(r'[0-9.]+', r"F('\g<0>')", metadata['expression'])
+        value = eval(exact, {'F': fractions.Fraction})  # pylint: disable=eval-used
+        self.assertEqual(value, fractions.Fraction(answer), metadata)
 
   def test_there_are_enough_small_families_with_several_levels(self):
     self.assertGreaterEqual(len(generators.SMALL), 6)
