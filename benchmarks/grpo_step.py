@@ -25,10 +25,10 @@ import numpy as np
 
 from benchmarks import floor
 from evojax import learner
-from evojax import plan
 from evojax import sharding
 from evojax import types
 from evojax.models import decoder
+from evojax.models import flops as flops_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rollout import engine as engine_lib
 
@@ -94,11 +94,22 @@ class Evojax:
     self.whole = sharding.replicated(self.mesh)
     placed = learner.state_shardings(self.cfg, self.algorithm, self.mesh)
 
-    def init(key):
-      params = decoder.init(self.cfg, key)
-      return learner.init_state(self.cfg, self.algorithm, params)
-
-    self.state = jax.jit(init, out_shardings=placed)(jax.random.key(0))
+    # Drawn on the host: a program that draws would add its compilation to the
+    # peak memory, and a run reads its weights.
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: decoder.init(self.cfg, jax.random.key(0)))
+    params = jax.tree.map(
+        lambda x, s: jax.device_put(
+            0.05 * rng.standard_normal(x.shape, np.float32), s
+        ),
+        shapes,
+        placed['params'],
+    )
+    self.state = jax.jit(
+        lambda params: learner.init_state(self.cfg, self.algorithm, params),
+        out_shardings=placed,
+        donate_argnums=0,
+    )(params)
     self.engine = engine_lib.Engine(
         self.cfg,
         eos_ids=(1,),
@@ -197,7 +208,7 @@ def flops(w: floor.Workload, cfg: decoder.DecoderConfig) -> dict[str, float]:
   rows, length = w.prompts * w.group, w.prompt_tokens + w.new_tokens
   decoded = rows * (w.new_tokens - 1)
   prompt, new = w.prompts * w.prompt_tokens, rows * w.new_tokens
-  forward = lambda *counts: plan.forward_flops(cfg, *counts)
+  forward = lambda *counts: flops_lib.forward(cfg, *counts)
   return dict(
       rollout=forward(prompt, prompt * w.prompt_tokens, w.prompts)
       + forward(decoded, decoded * length, decoded),
@@ -238,7 +249,7 @@ def measure(
     prompts = draw()
     for name in sorted(sides, reverse=i % 2 == 1):
       sides[name].step(prompts, i, timers[name])
-    peaks.append(plan.measure_flops(jax.devices()[0]))
+    peaks.append(flops_lib.measure(jax.devices()[0]))
   needed = flops(w, sides['evojax'].cfg)
   result = dict(
       peak_gflops=float(np.median(peaks)) / 1e9,
@@ -273,7 +284,7 @@ def report(w: floor.Workload, result: dict[str, Any]) -> None:
   """Prints what was measured."""
   needed = result['needed_gflop']
   print(f'matmul peak, same run: {result["peak_gflops"]:,.0f} GFLOP/s float32')
-  print(plan.FORWARD)
+  print(flops_lib.FORMULA)
   print(
       f'rollout {needed["rollout"]:,.0f} GFLOP (prefill and decode forward),'
       f' train {needed["train"]:,.0f} GFLOP (3 x forward)'

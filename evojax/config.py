@@ -187,23 +187,28 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
   Raises:
     ConfigError: If the config has neither; with the names that come near.
   """
-  node = config
+  node, known = config, 'config'
   for part in name.split('.'):
     if not isinstance(node, ml_collections.ConfigDict) or part not in node:
       break
-    node = node[part]
+    node, known = node[part], f'{known}.{part}'
   else:
     return
-  fields = flatten(config)
-  group, _, leaf = name.rpartition('.')
-  near = difflib.get_close_matches(name, fields, n=3, cutoff=0.75)
-  near += [f for f in fields if f.rpartition('.')[2] == leaf and f not in near]
-  beside = [f for f in fields if f.rpartition('.')[0] == group]
-  told = ', '.join(f'config.{field}' for field in near or beside or fields)
-  raise ConfigError(
-      f'config.{name} is not a field; {"did you mean" if near else "there are"}'
-      f' {told}{"?" if near else ""}'
-  )
+  names = list(node) if isinstance(node, ml_collections.ConfigDict) else []
+  near = [f'{known}.{n}' for n in difflib.get_close_matches(part, names, n=2)]
+  leaf = name.rpartition('.')[2]
+  near += [
+      f'config.{field}'
+      for field in flatten(config)
+      if field.rpartition('.')[2] == leaf
+  ]
+  if near:
+    hint = f'did you mean {" or ".join(near)}?'
+  elif names:
+    hint = f'{known} has {", ".join(names)}'
+  else:
+    hint = f'{known} is a value, not a group'
+  raise ConfigError(f'config.{name} is not a field; {hint}')
 
 
 def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:

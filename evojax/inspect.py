@@ -232,7 +232,7 @@ def _show_overview(
   console.print(table)
   if len(shares) > limit:
     console.print(
-        f'{limit} of {len(shares)} problems; a higher limit shows more'
+        f'{limit} of {len(shares)} problems; a higher --limit shows more'
     )
 
 
@@ -286,7 +286,7 @@ def _show_flips(
     console.print(table)
   if len(order) > limit:
     console.print(
-        f'{limit} of {len(order)} changed problems; a higher limit shows more'
+        f'{limit} of {len(order)} changed problems; a higher --limit shows more'
     )
 
 
@@ -417,7 +417,7 @@ def _show_problem(
     if not tokens:
       console.print(table)
     if len(rows) > each:
-      console.print(f'{each} of {len(rows)} samples; a higher limit shows more')
+      console.print(f'{each} of {len(rows)} samples; a higher --limit shows more')
 
 
 def run(

@@ -61,6 +61,9 @@ _TOKENS = flags.DEFINE_bool(
 _RUNS = flags.DEFINE_list(
     'runs', [], 'inspect: further workdirs to set beside --workdir.'
 )
+_LIMIT = flags.DEFINE_integer(
+    'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
+)
 
 # What a user can mend; anything else is our bug and shows its traceback.
 _USER_ERRORS = (ValueError, OSError, FloatingPointError)
@@ -179,6 +182,7 @@ def _dispatch() -> int | None:
         split=_SPLIT.value,
         flips=_FLIPS.value,
         tokens=_TOKENS.value,
+        limit=_LIMIT.value,
         decode=policy.token_decoder(config.model.path),
     )
   return None

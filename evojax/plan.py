@@ -13,7 +13,6 @@ import functools
 import math
 import os
 import sys
-import time
 from typing import Any, TextIO
 
 import jax
@@ -26,11 +25,11 @@ from evojax import learner
 from evojax import sharding
 from evojax import train
 from evojax.models import decoder
+from evojax.models import flops
 from evojax.models import policy as policy_lib
 
 # Up to this many parameters programs are compiled for their temporaries.
 _COMPILE_PARAMETERS = 50_000_000
-_MATMUL_SECONDS = 0.3
 
 # Assumed share of the peak in matrix products of updates and prefills, and in
 # decode steps; and of the bandwidth in decode steps that are bound by memory.
@@ -487,34 +486,6 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 
 # ------------------------------------------------------------- work and time
 
-FORWARD = (
-    'forward(tokens, pairs, logits) = 2 layers (D (N + 2K) H + N H D + 3 D F)'
-    ' tokens + 4 layers N H pairs + 2 D V logits'
-)
-
-
-def forward_flops(
-    cfg: decoder.DecoderConfig, tokens: float, pairs: float, logits: float
-) -> float:
-  """FLOPs of the matrix products of a forward pass: see FORWARD.
-
-  Args:
-    cfg: Shape of the decoder.
-    tokens: Tokens that run through the layers.
-    pairs: Query-key pairs whose score is computed, masked ones included.
-    logits: Tokens whose logits are computed.
-  """
-  d, h, n, k = (
-      cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads
-  )
-  layer = d * (n + 2 * k) * h + n * h * d + 3 * d * cfg.intermediate_size
-  return (
-      2 * cfg.num_layers * layer * tokens
-      + 4 * cfg.num_layers * n * h * pairs
-      + 2 * d * cfg.vocab_size * logits
-  )
-
-
 def _work(run: _Run) -> dict[str, Work]:
   """The run's computation by phase."""
   c, cfg = run.config, run.cfg
@@ -527,13 +498,13 @@ def _work(run: _Run) -> dict[str, Work]:
     blocks = calls * -(-prompts // rows)
     steps = calls * -(-prompts * samples // slots) * (new - 1)
     yield f'{name}prefill', Work(
-        forward_flops(cfg, blocks * rows * prompt, blocks * rows * prompt**2,
+        flops.forward(cfg, blocks * rows * prompt, blocks * rows * prompt**2,
                       blocks * rows),
         f'{blocks:,} blocks x forward({rows} x {prompt}, {rows} x {prompt}^2,'
         f' {rows})',
     )
     yield f'{name}decode', Work(
-        forward_flops(cfg, steps * slots, steps * slots * length, steps * slots),
+        flops.forward(cfg, steps * slots, steps * slots * length, steps * slots),
         f'{steps:,} steps x forward({slots}, {slots} x {length}, {slots})',
         # The table is read whole, for the logits.
         float(steps) * (weights + cache),
@@ -551,7 +522,7 @@ def _work(run: _Run) -> dict[str, Work]:
     tokens = targets = group * length
     pairs = group * length**2
     text = f'{group} x {length}, {group} x {length}^2, {group} x {length}'
-  forward = forward_flops(cfg, tokens, pairs, targets)
+  forward = flops.forward(cfg, tokens, pairs, targets)
   passes = (not run.algorithm.on_policy) + run.algorithm.reference
   if passes:
     work['score'] = Work(
@@ -559,7 +530,7 @@ def _work(run: _Run) -> dict[str, Work]:
     )
   # Forward, and two products per product backward (one for frozen weights);
   # what is not kept for the backward pass is computed again.
-  head = forward_flops(cfg, 0, 0, targets)
+  head = flops.forward(cfg, 0, 0, targets)
   back = 1 if cfg.lora_rank else 2
   body_factor = 1 + back + (cfg.remat == 'full')
   head_factor = 1 + back + bool(c.model.logprob_chunk)
@@ -596,7 +567,7 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
     # Virtual devices share the machine.
     return Device(
         name=f'{os.cpu_count()} CPU cores, shared by {len(devices)} devices',
-        flops=measure_flops(devices[0]) / len(devices),
+        flops=flops.measure(devices[0]) / len(devices),
         bandwidth=math.inf,
         memory_bytes=memory // len(devices),
     ), 'cpu'
@@ -611,18 +582,6 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
   return dataclasses.replace(
       device, name=kind, memory_bytes=usable or device.memory_bytes
   ), 'accelerator'
-
-
-def measure_flops(device: Any, size: int = 1024) -> float:
-  """FLOP/s of float32 matrix products: the best of a few."""
-  x = jax.device_put(np.ones((size, size), np.float32), device)
-  product = jax.jit(lambda x: x @ x).lower(x).compile()
-  best, stop = math.inf, time.perf_counter() + _MATMUL_SECONDS
-  while time.perf_counter() < stop or math.isinf(best):
-    start = time.perf_counter()
-    product(x).block_until_ready()
-    best = min(best, time.perf_counter() - start)
-  return 2 * size**3 / best
 
 
 # ---------------------------------------------------------------------- show
@@ -663,7 +622,7 @@ def show(plan: Plan, out: TextIO | None = None) -> None:
     write(f'  {name:26}{sampled:>16,}{prompt:>16,}')
 
   write('\nFLOPs of matrix products')
-  write(f'  {FORWARD}')
+  write(f'  {flops.FORMULA}')
   for name, work in plan.work.items():
     write(f'  {name:20}{work.flops:10.3g} = {work.formula}')
 

@@ -5,7 +5,7 @@
 One step is one call each. What a domain brings is data and a grader; what a
 harness turns are config values and the reward. Nothing here knows more.
 """
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -645,18 +645,29 @@ def run(
       _sigterm_flag() as sigterm,
   ):
     trainer = None
-    try:
+    with _given_back(
+        directory,
+        primary,
+        used=lambda: trainer.step if trainer else directory.resumed,
+    ):
       if fork_from and primary:
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
       print(describe_devices(), flush=True)
       trainer = Trainer(setup, directory.path, metrics_lib.Phases())
       return _run(trainer, directory, sigterm, primary)
-    except BaseException:
-      unused = not (trainer.step if trainer else directory.resumed)
-      if unused and primary:
-        # Nothing was trained: a corrected command may use the directory.
-        (directory.path / 'config.json').unlink(missing_ok=True)
-      raise
+
+
+@contextlib.contextmanager
+def _given_back(
+    directory: workdir_lib.Workdir, primary: bool, used: Callable[[], Any]
+):
+  """After an error, lets a corrected config have an unused directory."""
+  try:
+    yield
+  except BaseException:
+    if primary and not used():
+      (directory.path / 'config.json').unlink(missing_ok=True)
+    raise
 
 
 def describe_devices() -> str:
@@ -833,7 +844,7 @@ def _finish(
     if 0 not in evaluations:  # A resumed run.
       install_base()
       evaluations[0] = trainer.evaluate(0, None)
-    reports['dev_gain'] = report_lib.report_gain(
+    reports['dev'] = report_lib.report_gain(
         evaluations[0], evaluations[trainer.step]
     )
   with trainer.phases('export'):
@@ -880,14 +891,17 @@ def evaluate(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   """
   setup = prepare(config)
   primary = not jax.distributed.is_initialized() or jax.process_index() == 0
-  with workdir_lib.open_workdir(
-      workdir,
-      config_lib.to_json(config),
-      config_lib.sha256(config),
-      primary=primary,
-  ) as directory:
+  with (
+      workdir_lib.open_workdir(
+          workdir,
+          config_lib.to_json(config),
+          config_lib.sha256(config),
+          primary=primary,
+      ) as directory,
+      _given_back(directory, primary, used=lambda: directory.resumed),
+  ):
     path = directory.path
-    if (path / 'checkpoints').exists():
+    if (path / 'metrics.jsonl').exists():
       raise ValueError(
           f'workdir {path} holds a training run, whose evidence an evaluation'
           ' would replace; pass another --workdir'

@@ -5,9 +5,11 @@ Also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`.
 
 import os
 import pathlib
+import sys
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import ml_collections
 import numpy as np
 
@@ -16,14 +18,35 @@ from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import policy as policy_lib
 
-# Processes that compile the same small programs compile them once. Set before
-# jax reads its environment, so in the environment of a child.
-CACHE = {
-    'JAX_PLATFORMS': 'cpu',
-    'JAX_COMPILATION_CACHE_DIR': os.path.expanduser('~/.cache/evojax/tests'),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The processes of these tests compile the same small programs: once, and without
+# optimising them, which would take longer than running them.
+CACHE = os.path.expanduser('~/.cache/evojax/tests')
+_OPTIONS = {
+    'jax_compilation_cache_dir': CACHE,
+    'jax_persistent_cache_min_compile_time_secs': 0,
+    'jax_persistent_cache_min_entry_size_bytes': -1,
+    'jax_disable_most_optimizations': True,
 }
+
+
+def environment(**extra: str) -> dict[str, str]:
+  """Of a child process, which then shares compiled programs."""
+  options = {name.upper(): str(v) for name, v in _OPTIONS.items()}
+  # What pytest was told about paths, it was told alone.
+  path = os.pathsep.join(map(str, (ROOT, *filter(None, sys.path))))
+  paths = {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
+  return os.environ | paths | options | extra
+
+
+def share_compiled(test: Any) -> None:
+  """Makes this process share compiled programs until a test class is done."""
+  for name, value in _OPTIONS.items():
+    test.addClassCleanup(jax.config.update, name, jax.config.values[name])
+    jax.config.update(name, value)
+  # jax looks at its options once.
+  compilation_cache.reset_cache()
+  test.addClassCleanup(compilation_cache.reset_cache)
 
 
 def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:
@@ -57,9 +80,10 @@ def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:
 
 
 def parts(e: Any) -> dict[str, np.ndarray]:
-  """Reward parts that differ within every group, even of random text."""
+  """Reward parts for random text, which solves nothing."""
   return {
-      'sure': e.mean_logprob,
+      'sure': e.mean_logprob,  # Differs within every group,
+      'coarse': np.round(e.mean_logprob),  # and not within every group.
       'brief': 1 - e.n_tokens / np.float32(e.max_tokens),
       'outcome': e.outcome.astype(np.float32),
   }
@@ -68,7 +92,7 @@ def parts(e: Any) -> dict[str, np.ndarray]:
 def make_config(
     policy: str | os.PathLike[str], **overrides: Any
 ) -> ml_collections.ConfigDict:
-  """The run, locked.
+  """The run: two steps of two groups of four.
 
   Args:
     policy: From `make_policy`.
@@ -93,12 +117,24 @@ def make_config(
   c.eval.problems = 4
   c.eval.samples = 2
   c.log.tensorboard = False
-  c.update_from_flattened_dict(
-      {name.replace('__', '.'): value for name, value in overrides.items()}
-  )
+  for name, value in overrides.items():
+    *groups, leaf = name.split('__')
+    holder = c
+    for group in groups:
+      holder = holder[group]
+    holder[leaf] = value
   return c.lock()
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
-  """The run as a config file; its variant is the policy's directory."""
-  return make_config(policy, steps=4)
+  """A run with everything that a resume must carry on; see `kill_test`."""
+  return make_config(
+      policy,
+      seed=5,  # Every step has groups to replace, so the cursor's pace varies.
+      steps=4,
+      eval__every=2,
+      grpo__keep='reward_variance',
+      grpo__refill_rounds=2,
+      reward__weights=ml_collections.ConfigDict({'coarse': 1.0, 'brief': 0.5}),
+      optim__warmup_steps=3,
+  )

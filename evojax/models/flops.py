@@ -1,0 +1,51 @@
+"""FLOPs: what a forward pass needs and what a device gives.
+
+Those of the matrix products alone, two per multiply-add.
+"""
+import math
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from evojax.models import decoder
+
+FORMULA = (
+    'forward(tokens, pairs, logits) = 2 layers (D (N + 2K) H + N H D + 3 D F)'
+    ' tokens + 4 layers N H pairs + 2 D V logits'
+)
+
+
+def forward(
+    cfg: decoder.DecoderConfig, tokens: float, pairs: float, logits: float
+) -> float:
+  """FLOPs of a forward pass: FORMULA.
+
+  Args:
+    cfg: Shape of the decoder.
+    tokens: Tokens that run through the layers, padding included.
+    pairs: Query-key pairs whose score is computed, masked ones included.
+    logits: Tokens whose logits are computed.
+  """
+  d, h, n, k = (
+      cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads
+  )
+  layer = d * (n + 2 * k) * h + n * h * d + 3 * d * cfg.intermediate_size
+  return (
+      2 * cfg.num_layers * layer * tokens
+      + 4 * cfg.num_layers * n * h * pairs
+      + 2 * d * cfg.vocab_size * logits
+  )
+
+
+def measure(device: Any, *, size: int = 1024, seconds: float = 0.3) -> float:
+  """FLOP/s of float32 matrix products on a device: the best of a few."""
+  x = jax.device_put(np.ones((size, size), np.float32), device)
+  product = jax.jit(lambda x: x @ x).lower(x).compile()
+  best, stop = math.inf, time.perf_counter() + seconds
+  while time.perf_counter() < stop or math.isinf(best):
+    start = time.perf_counter()
+    product(x).block_until_ready()
+    best = min(best, time.perf_counter() - start)
+  return 2 * size**3 / best

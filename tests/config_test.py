@@ -1,0 +1,348 @@
+"""What a config may say: every bound, every conflict, the schedule, the hash."""
+
+import hashlib
+import importlib
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import ml_collections
+
+from configs import common
+from configs import math as math_config
+from evojax import config as config_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+VARIANTS = [
+    (path.stem, variant)
+    for path in sorted((ROOT / 'configs').glob('*.py'))
+    if path.stem not in ('common', '__init__')
+    for variant in importlib.import_module(f'configs.{path.stem}').VARIANTS
+]
+
+
+def make(**overrides):
+  """The default run with values of fields, grpo__epochs for grpo.epochs."""
+  config = math_config.get_config().unlock()
+  for name, value in overrides.items():
+    *groups, leaf = name.split('__')
+    holder = config
+    for group in groups:
+      holder = holder[group]
+    # As a config of the user's own may: without a look at the old type.
+    with holder.ignore_type():
+      holder[leaf] = value
+  return config.lock()
+
+
+class ValidateTest(parameterized.TestCase):
+
+  def assert_refused(self, config, *patterns):
+    with self.assertRaises(config_lib.ConfigError) as caught:
+      config_lib.validate(config)
+    lines = str(caught.exception).splitlines()
+    self.assertEqual(lines[0], 'the config does not describe a run:')
+    self.assertLen(lines, 1 + len(patterns))
+    for line, pattern in zip(lines[1:], patterns):
+      self.assertRegex(line, rf'^  config\.{pattern}')
+
+  @parameterized.parameters(*VARIANTS)
+  def test_every_variant_is_a_run(self, module, variant):
+    module = importlib.import_module(f'configs.{module}')
+    config = module.get_config(variant)
+    if config.model.path is None:
+      self.assert_refused(config, r'model\.path is not set: pass --config\.')
+      config.model.path = '/weights'
+    config_lib.validate(config)
+
+  @parameterized.parameters(*config_lib.CHOICES)
+  def test_choices(self, name):
+    field = name.replace('.', '__')
+    for choice in config_lib.CHOICES[name]:
+      config_lib.validate(make(**{field: choice}))
+    self.assert_refused(
+        make(**{field: 'nonsense'}),
+        rf"{re.escape(name)}='nonsense': choose one of \(.*'{choice}'",
+    )
+
+  @parameterized.parameters(*config_lib.RANGES)
+  def test_ranges(self, name):
+    field = name.replace('.', '__')
+    for bound, beyond in zip(config_lib.RANGES[name], (-1, 1)):
+      if math.isinf(bound):
+        continue
+      step = beyond if isinstance(bound, int) else beyond * abs(bound or 1) / 8
+      named = rf'{re.escape(name)}={re.escape(repr(bound + step))}: \w'
+      self.assert_refused(make(**{field: bound + step}), named)
+
+  @parameterized.parameters(
+      ('grpo__group_size', 2),  # The smallest group with an advantage.
+      ('grpo__clip_low', 1.0),
+      ('rollout__max_tokens', 1),
+      ('eval__problems', 2),
+      ('optim__learning_rate', 0.0),
+      ('steps', 0),
+      ('seed', 2**32 - 1),
+  )
+  def test_bounds_are_allowed(self, field, value):
+    config_lib.validate(make(**{field: value}))
+
+  @parameterized.parameters(
+      *[
+          (field, value)
+          for field in (
+              'grpo__kl_coef',
+              'optim__learning_rate',
+              'model__lora_alpha',
+              'reward__weights__outcome',  # Has no range.
+          )
+          for value in (math.nan, math.inf, -math.inf)
+      ]
+  )
+  def test_not_finite(self, field, value):
+    name = re.escape(field.replace('__', '.'))
+    self.assert_refused(
+        make(**{field: value}), f'{name}={value}: must be a finite number'
+    )
+
+  @parameterized.named_parameters(
+      ('group of one', dict(grpo__group_size=1), r'grpo\.group_size=1: .*=8$'),
+      (
+          'prompts that do not divide',
+          dict(grpo__prompts=10, grpo__minibatches=2, grpo__micro_groups=3),
+          r'grpo\.prompts=10 .*minibatches=2 x micro_groups=3: .* of 6$',
+      ),
+      ('top_p', dict(rollout__top_p=0.9), r'rollout\.top_p=0\.9.*train with'),
+      ('top_k', dict(rollout__top_k=5), r'rollout\..*top_k=5.*train with'),
+      ('min_p', dict(rollout__min_p=0.1), r'rollout\..*min_p=0\.1.*train with'),
+      (
+          'dual clip inside the clip',
+          dict(grpo__dual_clip=1.2, grpo__clip_high=0.2),
+          r'grpo\.dual_clip=1\.2 must exceed 1 \+ clip_high = 1\.2, or be 0',
+      ),
+      (
+          'refill without a filter',
+          dict(grpo__refill_rounds=1, grpo__keep='all'),
+          r"grpo\.refill_rounds=1 .*set grpo\.keep=reward_variance",
+      ),
+      (
+          'no reward',
+          dict(reward__weights=ml_collections.ConfigDict()),
+          r'reward\.weights is empty: .*outcome=1\.0',
+      ),
+      (
+          'weight that is no number',
+          dict(reward__weights=ml_collections.ConfigDict({'x': 'high'})),
+          r"reward\.weights\.x='high': must be a number",
+      ),
+      ('empty stop', dict(rollout__stop=('a', '')), r"rollout\.stop=\('a', ''"),
+      (
+          'micro-batch over the mesh',
+          dict(mesh__fsdp=4, grpo__prompts=24, grpo__micro_groups=2),
+          r'grpo\.micro_groups=2 .* mesh\.data x mesh\.fsdp = 4: .* multiple',
+      ),
+      (
+          'slots over the mesh',
+          dict(mesh__data=2, rollout__decode_slots=9, rollout__prefill_rows=3),
+          r'rollout\.decode_slots=9 ',
+          r'rollout\.prefill_rows=3 ',
+      ),
+      ('mesh of 0', dict(mesh__tensor=0), r'mesh\.tensor=0: sizes are >= 1'),
+      (
+          'mesh that takes the rest twice',
+          dict(mesh__data=-1, mesh__fsdp=-1),
+          r"mesh=\{'data': -1, .*only one",
+      ),
+      (
+          'warm-up beyond the end',
+          dict(steps=9, optim__warmup_steps=10),
+          r'optim\.warmup_steps=10 exceeds steps=9',
+      ),
+      (
+          'two at once',
+          dict(grpo__group_size=1, grpo__keep='some'),
+          r"grpo\.keep='some'",
+          r'grpo\.group_size=1',
+      ),
+  )
+  def test_refuses(self, overrides, *patterns):
+    self.assert_refused(make(**overrides), *patterns)
+
+  def test_touches_no_device_and_needs_no_jax(self):
+    script = (
+        'import sys\nfrom configs import math\nfrom evojax import config\n'
+        'config.validate(math.get_config())\n'
+        "assert not any(m.split('.')[0] == 'jax' for m in sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, '-c', script],
+        check=True,
+        cwd=ROOT,
+        env={'PYTHONPATH': ':'.join(map(str, filter(None, sys.path)))},
+    )
+
+
+class FieldTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      'steps',
+      'grpo.group_size',
+      'grpo',
+      'domain.kwargs.families',
+      'reward.weights',
+      'model.path',
+  )
+  def test_known(self, name):
+    config_lib.check_field(math_config.get_config('qwen3_0p6b'), name)
+
+  def test_empty_group_is_known(self):
+    config_lib.check_field(common.base(), 'domain.kwargs')
+
+  @parameterized.parameters(
+      ('grpo.grup_size', r'did you mean config\.grpo\.group_size\?$'),
+      ('group_size', r'did you mean config\.grpo\.group_size\?$'),
+      ('gpro.group_size', r'did you mean config\.grpo or config\.grpo\.group_s'),
+      ('grpo.learning_rate', r'did you mean config\.optim\.learning_rate or'),
+      ('optim.lr', r'config\.optim has b1, b2, eps, learning_rate, '),
+      ('nothing.like.it', r'config has checkpoint, data, domain, '),
+      ('steps.more', r'config\.steps is a value, not a group$'),
+  )
+  def test_unknown(self, name, pattern):
+    with self.assertRaisesRegex(
+        config_lib.ConfigError, f'config.{name} is not a field; {pattern}'
+    ):
+      config_lib.check_field(math_config.get_config(), name)
+
+
+class OverrideTest(absltest.TestCase):
+
+  def test_every_type_of_field_can_be_set_from_the_command_line(self):
+    # In a process of its own: flags are global.
+    flags = {
+        'name': ('mine', 'mine'),
+        'steps': ('7', 7),
+        'optim.learning_rate': ('3e-5', 3e-5),
+        'grpo.clip_high': ('1', 1.0),  # An int for a float.
+        'eval.sealed': ('false', False),
+        'model.path': ('/weights', '/weights'),  # A placeholder.
+        'rollout.stop': ("('a', 'b c')", ['a', 'b c']),
+        'domain.kwargs.families': ("('small',)", ['small']),
+        'reward.weights.outcome': ('2', 2.0),
+    }
+    config = math_config.get_config('qwen3_0p6b')
+    fields = config_lib.flatten(config)
+    types = {type(v) for v in fields.values()}
+    self.assertEqual(types, {type(fields[name]) for name in flags})
+    script = (
+        'from absl import flags\nimport sys\nfrom evojax import config, main\n'
+        'main.parse_flags(sys.argv)\n'
+        "print(config.to_json(flags.FLAGS['config'].value))"
+    )
+    arguments = [f'--config.{name}={text}' for name, (text, _) in flags.items()]
+    run = subprocess.run(
+        [
+            sys.executable,
+            '-c',
+            script,
+            '--config=configs/math.py:qwen3_0p6b',
+            *arguments,
+        ],
+        check=True,
+        cwd=ROOT,
+        env={'PYTHONPATH': ':'.join(map(str, filter(None, sys.path)))},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = json.loads(run.stdout)
+    expected = json.loads(config_lib.to_json(config))
+    for name, (_, value) in flags.items():
+      *groups, leaf = name.split('.')
+      holder = expected
+      for group in groups:
+        holder = holder[group]
+      holder[leaf] = value
+    self.assertEqual(found, expected)
+
+
+class FormTest(absltest.TestCase):
+
+  def test_flatten(self):
+    config = ml_collections.ConfigDict({'a': {'b': 1, 'c': {'d': (1, 2)}}})
+    self.assertEqual(config_lib.flatten(config), {'a.b': 1, 'a.c.d': (1, 2)})
+
+  def test_json_and_hash_by_hand(self):
+    config = ml_collections.ConfigDict({'b': {'d': (1, 'x')}, 'a': 0.5})
+    text = '{"a":0.5,"b":{"d":[1,"x"]}}'
+    self.assertEqual(config_lib.to_json(config), text)
+    self.assertEqual(
+        config_lib.sha256(config), hashlib.sha256(text.encode()).hexdigest()
+    )
+
+  def test_hash_is_of_the_values_alone(self):
+    one = ml_collections.ConfigDict({'a': 1, 'b': {'c': (2,)}})
+    other = ml_collections.ConfigDict()  # Other order, a reference, locked.
+    other.b = ml_collections.ConfigDict({'c': (2,)})
+    other.a = 1
+    self.assertEqual(config_lib.sha256(one), config_lib.sha256(other.lock()))
+    one.b.c = (3,)
+    self.assertNotEqual(config_lib.sha256(one), config_lib.sha256(other))
+
+  def test_every_field_is_in_the_hash(self):
+    config = make()
+    before = config_lib.sha256(config)
+    hashes = {before}
+    for name, value in config_lib.flatten(config).items():
+      *groups, leaf = name.split('.')
+      changed = make()
+      holder = changed
+      for group in groups:
+        holder = holder[group]
+      with holder.unlocked(), holder.ignore_type():
+        holder[leaf] = f'not {value}'
+      hashes.add(config_lib.sha256(changed))
+    self.assertLen(hashes, 1 + len(config_lib.flatten(config)))
+    self.assertEqual(config_lib.sha256(config), before)
+
+
+class ScheduleTest(parameterized.TestCase):
+
+  def rates(self, count=None, **fields):
+    config = make(optim__learning_rate=8.0, **fields)
+    rate = config_lib.learning_rate(config)
+    return [rate(step) for step in range(count or config.steps)]
+
+  def test_constant(self):
+    self.assertEqual(self.rates(steps=3), [8, 8, 8])
+
+  def test_warmup_ends_at_the_peak(self):
+    # (step + 1) / 4 of the peak: the first step moves, the fourth is whole.
+    rates = self.rates(steps=6, optim__warmup_steps=4)
+    self.assertEqual(rates, [2, 4, 6, 8, 8, 8])
+
+  def test_linear_after_warmup(self):
+    # 4 steps after 2 of warm-up: 1 - 0/4, 1 - 1/4, ...
+    rates = self.rates(
+        steps=6, optim__warmup_steps=2, optim__schedule='linear'
+    )
+    self.assertEqual(rates, [4, 8, 8, 6, 4, 2])
+
+  def test_cosine(self):
+    # 4 (1 + cos(pi k / 4)) for k = 0 .. 3, and 0 at the end.
+    rates = self.rates(5, steps=4, optim__schedule='cosine')
+    root = math.sqrt(0.5)
+    for found, expected in zip(
+        rates, (8, 4 * (1 + root), 4, 4 * (1 - root), 0)
+    ):
+      self.assertAlmostEqual(found, expected, places=12)
+
+  def test_no_steps(self):
+    self.assertEqual(self.rates(1, steps=0, optim__schedule='linear'), [8])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,235 @@
+"""Killed anywhere, the same command goes on as if nothing had happened."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from pyarrow import parquet
+import pytest
+
+from tests import tiny
+
+# In the order of kill_worker.POINTS.
+POINTS = (
+    'sampled',
+    'evidence',
+    'updated',
+    'logged',
+    'saving',
+    'committed',
+    'evaluating',
+    'exporting',
+    'summary',
+)
+STEPS, EVERY = 4, 2
+# What a clock writes.
+TIMING = ('seconds', 'tokens_per_second')
+
+
+def metrics(workdir):
+  """(step, name) -> value of metrics.jsonl, without timing."""
+  found = {}
+  for line in (workdir / 'metrics.jsonl').read_text().splitlines():
+    row = json.loads(line)
+    step = row.pop('step')
+    for name, value in row.items():
+      if not any(word in name for word in TIMING):
+        if (step, name) in found:
+          raise AssertionError(f'{workdir}: {name} of step {step} twice')
+        found[step, name] = value
+  return found
+
+
+def evidence(workdir):
+  """Path -> table, without timing; a half-written file is none of them."""
+  root = workdir / 'evidence'
+  return {
+      str(file.relative_to(root)): parquet.ParquetFile(file)
+      .read()
+      .drop_columns('grade_seconds')
+      for file in sorted(root.rglob('*.parquet'))
+  }
+
+
+def policy(workdir):
+  """File name -> bytes of the exported directory."""
+  return {f.name: f.read_bytes() for f in (workdir / 'policy').iterdir()}
+
+
+def timeless(tree):
+  """JSON without what a clock, a path or the life of a process decides."""
+  if not isinstance(tree, dict):
+    return tree
+  gone = ('seconds', 'time_shares', 'compilations', 'policy')
+  return {
+      name: timeless(value)
+      for name, value in tree.items()
+      if name not in gone and not name.endswith('/seconds')
+  }
+
+
+def read_json(file):
+  return timeless(json.loads(file.read_text()))
+
+
+@pytest.mark.slow
+class KillTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    cls.policy = tiny.make_policy(cls.root / 'policy')
+    worker = subprocess.run(
+        [sys.executable, '-m', 'tests.faults.kill_worker', cls.policy, cls.root],
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert worker.returncode == 0, worker.stdout + worker.stderr
+    cls.reference = cls.root / 'reference'
+
+  def finished_steps(self, name):
+    """Steps whose update the process of a point finished."""
+    file = self.root / f'{name}.steps'
+    return [int(x) for x in file.read_text().split()] if file.exists() else []
+
+  def assert_bit_equal(self, workdir):
+    self.assertEqual(metrics(workdir), metrics(self.reference))
+    found, wanted = evidence(workdir), evidence(self.reference)
+    self.assertEqual(list(found), list(wanted))
+    for name, table in wanted.items():
+      self.assertTrue(found[name].equals(table), name)
+    self.assertEqual(policy(workdir), policy(self.reference))
+    for name in ('sealed.json', 'summary.json'):
+      self.assertEqual(
+          read_json(workdir / name), read_json(self.reference / name)
+      )
+
+  def test_reference_is_worth_comparing_with(self):
+    rows = metrics(self.reference)
+    groups = [rows[step + 1, 'groups'] for step in range(STEPS)]
+    self.assertLen(set(groups), 3)  # The cursor is more than a step count.
+    for step in range(STEPS):
+      self.assertGreater(rows[step + 1, 'grad_norm'], 0.1)
+    rates = [rows[step + 1, 'learning_rate'] for step in range(STEPS)]
+    self.assertGreater(rates[1], rates[0])
+    self.assertEqual(
+        list(evidence(self.reference)),
+        [f'dev/step_{i:06}.parquet' for i in (0, 2, 4)]
+        + [f'sealed/step_{i:06}.parquet' for i in (0, 4)]
+        + [f'train/step_{i:06}.parquet' for i in range(STEPS)],
+    )
+    start = (self.policy / 'model.safetensors').read_bytes()
+    self.assertNotEqual(policy(self.reference)['model.safetensors'], start)
+
+  def test_the_end_is_bit_equal(self):
+    self.assert_bit_equal(self.root / 'killed')
+
+  @parameterized.parameters(*POINTS)
+  def test_what_a_kill_leaves_is_of_the_reference(self, point):
+    left = self.root / point
+    found, wanted = metrics(left), metrics(self.reference)
+    self.assertNotEmpty(found)
+    self.assertEqual(found, {key: wanted[key] for key in found})
+    wanted = evidence(self.reference)
+    for name, table in evidence(left).items():
+      if not table.equals(wanted[name]):
+        # Its update was not finished.
+        gap = 'sampler_trainer_logprob_gap'
+        self.assertEqual(table[gap].null_count, len(table), name)
+        sampled = wanted[name].drop_columns(gap)
+        self.assertTrue(table.drop_columns(gap).equals(sampled), name)
+    self.assertEqual((left / 'policy').exists(), point == 'summary')
+    self.assertFalse((left / 'summary.json').exists())
+
+  def test_points_are_where_they_say(self):
+    train = lambda point: sorted(
+        path.name for path in (self.root / point / 'evidence/train').iterdir()
+    )
+    files = [f'step_{i:06}.parquet' for i in range(STEPS)]
+    self.assertEqual(train('sampled'), files[:1])
+    self.assertEqual(train('evidence'), files[:2])
+    self.assertEqual(self.finished_steps('evidence'), [0])
+    self.assertEqual(self.finished_steps('updated'), [0, 1])
+    self.assertEqual(self.finished_steps('logged'), [0, 1])
+    checkpoints = lambda point: sorted(
+        p.name for p in (self.root / point / 'checkpoints').iterdir()
+    )
+    self.assertEqual(checkpoints('saving'), ['step_000002.tmp'])
+    self.assertEqual(checkpoints('committed'), ['step_000002'])
+    self.assertEqual(
+        checkpoints('exporting'), ['step_000002', 'step_000004']
+    )
+
+  def test_at_most_checkpoint_every_steps_are_run_again(self):
+    reached = 0  # Steps that were finished, by any process.
+    for name in (*POINTS, 'finish'):
+      steps = self.finished_steps(name)
+      if steps:
+        self.assertEqual(steps, list(range(steps[0], steps[-1] + 1)), name)
+        self.assertLessEqual(reached - steps[0], EVERY, name)
+        reached = max(reached, steps[-1] + 1)
+    self.assertEqual(reached, STEPS)
+    # The thread that writes the checkpoint was slow, and training waited.
+    self.assertEqual(self.finished_steps('saving'), [0, 1])
+    # What was saved is not trained again.
+    self.assertEqual(self.finished_steps('evaluating')[0], 2)
+    self.assertEqual(self.finished_steps('summary'), [])
+    self.assertEqual(self.finished_steps('finish'), [])
+
+  def run_command(self, workdir, fatal):
+    return subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'evojax.main',
+            f'--config=tests/tiny.py:{self.policy}',
+            '--config.reward.parts=tests.faults.fatal_reward.parts',
+            f'--compilation_cache={tiny.CACHE}',
+            f'--workdir={workdir}',
+        ],
+        cwd=tiny.ROOT,
+        env=tiny.environment(FATAL=fatal),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+  def test_commands_that_are_killed_and_terminated(self):
+    workdir = self.root / 'command'
+    # Calls of the reward: one before the run, 2 in step 0, 4 in step 1, ...
+    killed = self.run_command(workdir, f'{signal.SIGKILL}@9')
+    self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
+    self.assertIn('step 2/4', killed.stdout)
+    terminated = self.run_command(workdir, f'{signal.SIGTERM}@2')
+    self.assertEqual(terminated.returncode, 143, terminated.stderr)
+    self.assertRegex(
+        terminated.stdout, rf'SIGTERM: \d steps are saved in {workdir}; the'
+    )
+    self.assertNotIn('Traceback', terminated.stderr)
+    # The step in which it arrived was finished and saved, though none was due.
+    found = max(step for step, _ in metrics(workdir))
+    self.assertIn(
+        f'step_{found:06}', os.listdir(workdir / 'checkpoints')
+    )
+    finished = self.run_command(workdir, '')
+    self.assertEqual(finished.returncode, 0, finished.stderr)
+    self.assertIn(f'continuing from step {found}\n', finished.stdout)
+    self.assertStartsWith(finished.stdout, 'devices: 1 x cpu')
+    self.assertEqual(metrics(workdir), metrics(self.reference))
+    self.assertEqual(policy(workdir), policy(self.reference))
+    starts = json.loads((workdir / 'manifest.json').read_text())
+    self.assertLen(starts, 3)
+
+
+if __name__ == '__main__':
+  absltest.main()

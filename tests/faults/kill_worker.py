@@ -1,0 +1,136 @@
+"""Trains the tiny run several times, and ends most of them by SIGKILL.
+
+    python kill_worker.py POLICY ROOT
+
+ROOT/reference is one undisturbed run. ROOT/killed is one run that meets its end
+at every point of POINTS in turn, each time in a process of its own, which
+continues what the one before it left. ROOT/<point>/ shows what was left, and
+ROOT/<point>.steps the steps whose update that process finished.
+
+The processes are forked before jax starts a thread: importing takes longer than
+training.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+
+from absl import logging
+
+import evojax
+from evojax import checkpoint
+from evojax import train
+from evojax import workdir
+from evojax.eval import sealed
+from evojax.models import hf
+from tests import tiny
+
+UNDISTURBED = ('reference', 'finish')
+
+
+def die():
+  os.kill(os.getpid(), signal.SIGKILL)
+  time.sleep(60)  # Not one more line is run.
+
+
+def intercept(owner, name, matches, after=False):
+  """Replaces a function by one that dies where its arguments match."""
+  original = getattr(owner, name)
+
+  def wrapper(*args, **kwargs):
+    found = matches(*args, **kwargs)
+    result = original(*args, **kwargs) if after or not found else None
+    return die() if found else result
+
+  setattr(owner, name, wrapper)
+
+
+def at_step(step):
+  return lambda trainer, *args, **kwargs: trainer.step == step
+
+
+def writes(name):
+  return lambda path, *args: pathlib.Path(path).name == name
+
+
+def saving():
+  original = checkpoint.Checkpointer._commit
+
+  def slow(*args):
+    time.sleep(1)  # The training could run ahead, if nothing held it.
+    original(*args)
+
+  checkpoint.Checkpointer._commit = slow
+  intercept(workdir, 'write_atomic', writes('meta.json'))
+
+
+def exporting():
+  def last_step_is_saved(tmp, path):
+    checkpoints = path.with_name('checkpoints')
+    while not (checkpoints / 'step_000004').exists():
+      time.sleep(0.01)
+    return True
+
+  intercept(hf, '_replace', last_step_is_saved)
+
+
+# In the order in which one run meets them; steps count from 0.
+POINTS = dict(
+    sampled=lambda: intercept(train.Trainer, 'judge', at_step(1)),
+    evidence=lambda: intercept(train.Trainer, 'learn', at_step(1)),
+    updated=lambda: intercept(train.Trainer, 'learn', at_step(1), after=True),
+    logged=lambda: intercept(train.Trainer, 'save', at_step(2)),
+    saving=saving,
+    committed=lambda: intercept(
+        checkpoint.Checkpointer, '_delete_old', lambda self: True
+    ),
+    evaluating=lambda: intercept(
+        sealed.evaluate,
+        'evaluate',
+        lambda *args, split, step, **kwargs: split == 'sealed' and step > 0,
+    ),
+    exporting=exporting,
+    summary=lambda: intercept(workdir, 'write_atomic', writes('summary.json')),
+)
+
+
+def run(config, root, name):
+  """One process; its exit status."""
+  child = os.fork()
+  if child:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+  logging.set_verbosity(logging.ERROR)
+  learn = train.Trainer.learn
+
+  def logged_learn(trainer, step):
+    result = learn(trainer, step)
+    with open(root / f'{name}.steps', 'a') as file:
+      print(trainer.step, file=file)
+    return result
+
+  train.Trainer.learn = logged_learn
+  POINTS.get(name, lambda: None)()
+  folder = 'reference' if name == 'reference' else 'killed'
+  evojax.run(config, str(root / folder))
+  os._exit(0)
+
+
+def main(policy, root):
+  root = pathlib.Path(root)
+  config = tiny.get_config(policy)
+  for name in ('reference', *POINTS, 'finish'):
+    started = time.time()
+    status = run(config, root, name)
+    wanted = 0 if name in UNDISTURBED else -signal.SIGKILL
+    print(f'{name}: {status} {time.time() - started:.1f} s', flush=True)
+    if status != wanted:
+      sys.exit(f'{name}: exit status {status}, not {wanted}')
+    if name in POINTS:
+      shutil.copytree(root / 'killed', root / name)
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

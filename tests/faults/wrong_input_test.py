@@ -1,0 +1,512 @@
+"""Wrong input: one clear error, before a device is touched, nothing lost."""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+
+import evojax
+from evojax import checkpoint
+from evojax import config as config_lib
+from evojax import learner
+from evojax import train
+from evojax import workdir as workdir_lib
+from evojax.evidence import store
+from evojax.models import policy as policy_lib
+from tests import tiny
+
+
+def copy_policy(source, target, *, without=()):
+  shutil.copytree(source, target, ignore=shutil.ignore_patterns(*without))
+  return target
+
+
+def edit_json(file, **changes):
+  value = json.loads(file.read_text()) | changes
+  file.write_text(json.dumps({k: v for k, v in value.items() if v is not None}))
+
+
+def damage(policy):
+  """Directories that are broken, by what is wrong with them."""
+  root = policy.parent
+  made = {
+      name: copy_policy(policy, root / name)
+      for name in ('truncated', 'no_json', 'gpt2', 'other_shape', 'bad_token')
+  }
+  weights = made['truncated'] / 'model.safetensors'
+  os.truncate(weights, weights.stat().st_size // 2)
+  (made['no_json'] / 'config.json').write_text('{"model_type": "qwen3",')
+  edit_json(made['gpt2'] / 'config.json', model_type='gpt2')
+  edit_json(made['other_shape'] / 'config.json', hidden_size=32)
+  (made['bad_token'] / 'tokenizer.json').write_text('{}')
+  for name, missing in (
+      ('no_weights', 'model.safetensors'),
+      ('no_tokenizer', 'tokenizer*'),
+  ):
+    made[name] = copy_policy(policy, root / name, without=(missing,))
+  template = made['no_template'] = copy_policy(policy, root / 'no_template')
+  edit_json(template / 'tokenizer_config.json', chat_template=None)
+  (root / 'empty').mkdir()
+  (root / 'no_function.py').write_text('steps = 3\n')
+
+
+# Name: arguments of a command, patterns of its error. {root} holds what
+# `damage` makes.
+REFUSED = {
+    # Flags.
+    'no config': ([], r'^error: --config is missing: .*configs/math\.py'),
+    'no config file': (
+        ['--config=configs/nope.py'],
+        r"--config=configs/nope\.py: there is no file 'configs/nope\.py'",
+    ),
+    'file without get_config': (
+        ['--config={root}/no_function.py'],
+        r'no_function\.py has no function get_config',
+    ),
+    'unknown variant': (
+        ['--config=configs/math.py:nope'],
+        r"^error: configs/math\.py:nope: choose one of \('default', 'smoke',",
+    ),
+    'unknown field': (
+        ['{tiny}', '--config.grpo.nope=1'],
+        r'^error: config\.grpo\.nope is not a field; config\.grpo has .*group_s',
+    ),
+    'misspelt field': (
+        ['{tiny}', '--config.grpo.grup_size=4'],
+        r'config\.grpo\.grup_size .*did you mean config\.grpo\.group_size\?',
+    ),
+    'wrong type': (
+        ['{tiny}', '--config.steps=abc'],
+        r"--config\.steps=abc: .*'abc'; it takes a value like 4$",
+    ),
+    'part of a number': (
+        ['{tiny}', '--config.steps=1.5'],
+        r'--config\.steps=1\.5: .*; it takes a value like 4$',
+    ),
+    'value for a group': (
+        ['{tiny}', '--config.grpo=3'],
+        r"--config\.grpo=3: .*'3' .* not a dict",
+    ),
+    'field before its config': (
+        ['--config.steps=3', '{tiny}'],
+        r'Found --config\.steps=3 .* before',
+    ),
+    'field without a config': (['--config.steps=3'], '--config is missing'),
+    'field without a value': (
+        ['{tiny}', '--config.steps'],
+        r'Missing value for flag --config\.steps',
+    ),
+    'unknown mode': (
+        ['{tiny}', '--mode=teach'],
+        r'--mode=teach: .*<train\|eval\|warmstart\|plan\|inspect>',
+    ),
+    'unknown flag': (['{tiny}', '--stepz=3'], "Unknown .*flag 'stepz'"),
+    'argument without a flag': (
+        ['{tiny}', 'steps=3'],
+        r"unknown arguments \['steps=3'\]: flags begin with --",
+    ),
+    # Config.
+    'group of one': (
+        ['{tiny}', '--config.grpo.group_size=1'],
+        r'config\.grpo\.group_size=1: .*set --config\.grpo\.group_size=8',
+    ),
+    'prompts that do not divide': (
+        ['{tiny}', '--config.grpo.prompts=3', '--config.grpo.micro_groups=2'],
+        r'config\.grpo\.prompts=3 .*micro_groups=2: make it a multiple of 2',
+    ),
+    'batch that does not divide by the mesh': (
+        ['{tiny}', '--config.mesh.fsdp=2'],
+        r'config\.grpo\.micro_groups=1 .* mesh\.fsdp = 2: make it a multiple',
+    ),
+    'filtered sampler': (
+        ['{tiny}', '--config.rollout.top_p=0.9'],
+        r'config\.rollout\.top_p=0\.9, .*train with top_p=1',
+    ),
+    'not a number': (
+        ['{tiny}', '--config.optim.learning_rate=nan'],
+        r'config\.optim\.learning_rate=nan: must be a finite number',
+    ),
+    'wandb that is not installed': (
+        ['{tiny}', '--config.log.wandb=offline'],
+        r"log\.wandb='offline' needs .*pip install wandb",
+    ),
+    # Model.
+    'no model': (
+        ['{tiny}', '--config.model.path={root}/nowhere'],
+        r'{root}/nowhere has no config\.json.*config\.model\.path',
+    ),
+    'no model path': (
+        ['--config=configs/math.py:qwen3_0p6b'],
+        r'config\.model\.path is not set: pass --config\.model\.path=DIR',
+    ),
+    'unknown shipped model': (
+        ['{tiny}', '--config.model.path=package:chess'],
+        r"config\.model\.path='package:chess': .*'package:math'",
+    ),
+    'empty model directory': (
+        ['{tiny}', '--config.model.path={root}/empty'],
+        r'{root}/empty has no config\.json',
+    ),
+    'model config that is no JSON': (
+        ['{tiny}', '--config.model.path={root}/no_json'],
+        r'{root}/no_json/config\.json cannot be read as JSON',
+    ),
+    'model of another kind': (
+        ['{tiny}', '--config.model.path={root}/gpt2'],
+        r"model_type='gpt2' .*Use a dense Qwen2, Qwen3 or Llama",
+    ),
+    'weights of another shape': (
+        ['{tiny}', '--config.model.path={root}/other_shape'],
+        r'{root}/other_shape do not fit .*\(448, 16\), expected \(448, 32\)',
+    ),
+    'truncated weights': (
+        ['{tiny}', '--config.model.path={root}/truncated'],
+        r'{root}/truncated/model\.safetensors is .*incomplete.*again',
+    ),
+    'no weights': (
+        ['{tiny}', '--config.model.path={root}/no_weights'],
+        r'{root}/no_weights has neither model\.safetensors nor',
+    ),
+    'no tokenizer': (
+        ['{tiny}', '--config.model.path={root}/no_tokenizer'],
+        r'{root}/no_tokenizer has no tokenizer\.json.*Copy',
+    ),
+    'broken tokenizer': (
+        ['{tiny}', '--config.model.path={root}/bad_token'],
+        r'tokenizer in {root}/bad_token cannot be read',
+    ),
+    'no chat template': (
+        ['{tiny}', '--config.model.path={root}/no_template'],
+        r'{root}/no_template has no chat template.*chat_template\.jinja',
+    ),
+    'prompt over the limit': (
+        ['{tiny}', '--config.data.max_prompt_tokens=5'],
+        r'has \d+ tokens, more than data\.max_prompt_tokens=5.* set'
+        r' --config\.data\.max_prompt_tokens=\d',
+    ),
+    'sequence beyond the positions': (
+        ['{tiny}', '--config.rollout.max_tokens=60'],
+        r'rollout\.max_tokens = 92 exceeds the 64 positions of .*lower',
+    ),
+    'heads that do not divide by the mesh': (
+        ['{tiny}', '--config.mesh.tensor=2'],
+        r'config\.mesh\.tensor=2 does not divide the 1 key/value heads',
+    ),
+    # Reward.
+    'unknown part': (
+        ['{tiny}', "--config.reward.weights={{'nope': 1.0}}"],
+        r"config\.reward\.weights names \['nope'\]; .*'coarse'",
+    ),
+    'no such module of a reward': (
+        ['{tiny}', '--config.reward.parts=nowhere.parts'],
+        r"config\.reward\.parts='nowhere\.parts' cannot be imported.*PYTHONP",
+    ),
+    'no such function of a reward': (
+        ['{tiny}', '--config.reward.parts=tests.faults.wrong_rewards.nope'],
+        r"config\.reward\.parts='tests\..*has no function nope",
+    ),
+    **{
+        f'reward: {name}': (
+            [
+                '{tiny}',
+                "--config.reward.weights={{'sure': 1.0}}",
+                f'--config.reward.parts=tests.faults.wrong_rewards.{name}',
+            ],
+            pattern,
+        )
+        for name, pattern in {
+            'flat': r"part 'sure' has shape \(2,\); it must be .* \(1, 2\)",
+            'not_a_number': r"part 'sure' is nan at \[p, g\] = \[0, 0\]",
+            'closed': r"'completion' is closed to rewards; a reward may read",
+            'none': r'the reward returned NoneType, not a dict',
+        }.items()
+    },
+    # Domain.
+    'unknown domain': (
+        ['{tiny}', '--config.domain.name=chess'],
+        r"domain\.name='chess' is neither one of \['math'\] nor a module",
+    ),
+    'unknown argument of a domain': (
+        ['{tiny}', "--config.domain.kwargs={{'level': 3}}"],
+        r"domain\.kwargs of 'math': .*'level'.*it takes: families",
+    ),
+    'unknown family': (
+        ['{tiny}', "--config.domain.kwargs.families=('chess',)"],
+        r'chess.*chain_sum',
+    ),
+    # Workdir.
+    'workdir is a file': (
+        ['{tiny}', '--workdir={root}/no_function.py'],
+        r'no_function\.py is a file; pass a directory as --workdir',
+    ),
+    'workdir below a file': (
+        ['{tiny}', '--workdir={root}/no_function.py/run'],
+        r'workdir .*cannot be created: .*--workdir',
+    ),
+    'place where nobody writes': (
+        ['{tiny}', '--workdir=/proc/run'],
+        r'workdir /proc/run cannot be created: .*--workdir',
+    ),
+    'workdir in a bucket': (
+        ['{tiny}', '--workdir=gs://bucket/run'],
+        r'workdir gs://bucket/run .*mount the bucket',
+    ),
+    'workdir in use': (
+        ['{tiny}', '--workdir={root}/locked'],
+        r'workdir {root}/locked is in use by pid {pid} on .*--workdir',
+    ),
+    'config of another run': (
+        ['{tiny}', '--workdir={root}/other', '--config.optim.learning_rate=0.5'],
+        r'workdir {root}/other holds a run with another config:\n'
+        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  python -m evojax\.main'
+        r' .* --workdir={root}/other-fork --fork_from={root}/other$',
+    ),
+    'evaluation where a run is': (
+        ['{tiny}', '--workdir={root}/other', '--mode=eval'],
+        r'workdir {root}/other holds a training run, .*another --workdir',
+    ),
+}
+
+
+def tree(root):
+  """Relative path -> bytes of every file but locks; None for a folder."""
+  return {
+      str(p.relative_to(root)): p.read_bytes() if p.is_file() else None
+      for p in sorted(root.rglob('*'))
+      if p.name != '.lock'
+  }
+
+
+class RefusedTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    policy = tiny.make_policy(root / 'policy')
+    damage(policy)
+    config = tiny.get_config(policy)
+    text, sha = config_lib.to_json(config), config_lib.sha256(config)
+    locked = workdir_lib.open_workdir(root / 'locked', text, sha)
+    cls.addClassCleanup(locked.close)
+    workdir_lib.open_workdir(root / 'other', text, sha).close()
+    (root / 'other/metrics.jsonl').write_text('{"step": 0}\n')
+    cls.names = {
+        'root': root,
+        'tiny': f'--config=tests/tiny.py:{policy}',
+        'pid': os.getpid(),
+    }
+    commands = []
+    for arguments, _ in REFUSED.values():
+      arguments = [a.format(**cls.names) for a in arguments]
+      if not any('workdir' in a for a in arguments):
+        arguments.insert(0, f'--workdir={root}/fresh')
+      commands.append(arguments)
+    before = tree(root)
+    worker = subprocess.run(
+        [sys.executable, '-m', 'tests.faults.command_worker'],
+        input=json.dumps(commands),
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert worker.returncode == 0, worker.stderr
+    cls.changed = before.items() ^ tree(root).items()
+    cls.results = dict(zip(REFUSED, json.loads(worker.stdout)))
+
+  @parameterized.parameters(*REFUSED)
+  def test_one_clear_error(self, name):
+    result = self.results[name]
+    self.assertEqual(result['code'], 2, result)
+    self.assertEqual(result['out'], '')
+    error = result['err'].rstrip('\n')
+    self.assertStartsWith(error, 'error: ')
+    self.assertEqual(error.count('error: '), 1)
+    self.assertNotIn('Traceback', error)
+    names = {k: re.escape(str(v)) for k, v in self.names.items()}
+    pattern = REFUSED[name][1]
+    for key, value in names.items():
+      pattern = pattern.replace('{' + key + '}', value)
+    self.assertRegex(error, pattern)
+    self.assertFalse(result['device'], 'a device was touched')
+
+  def test_nothing_changed_on_disk(self):
+    # Not even a workdir was made.
+    self.assertEmpty(self.changed)
+
+
+class NothingLostTest(parameterized.TestCase):
+  """What only shows on a device, or in the middle of a run."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.shared = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.policy = tiny.make_policy(cls.shared / 'policy')
+    cls.config = tiny.make_config(cls.policy, checkpoint__every=1)
+    evojax.run(cls.config, str(cls.shared / 'run'))
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder, 'run')
+
+  def copy(self):
+    """A finished run of two steps, with checkpoints of both."""
+    return pathlib.Path(shutil.copytree(self.shared / 'run', self.path))
+
+  def weights(self, workdir):
+    return (workdir / 'policy/model.safetensors').read_bytes()
+
+  def make_config(self, **overrides):
+    return tiny.make_config(self.policy, checkpoint__every=1, **overrides)
+
+  def test_mesh_of_other_devices(self):
+    config = self.make_config(
+        mesh__data=2, grpo__prompts=4, grpo__micro_groups=2
+    )
+    with self.assertRaisesRegex(
+        ValueError, r'config\.mesh has data=2 .*1 devices; set .*data=-1'
+    ):
+      evojax.run(config, str(self.path))
+    # The corrected command may have the directory.
+    text = config_lib.to_json(self.config)
+    workdir_lib.open_workdir(self.path, text, 'hash').close()
+
+  def test_newest_checkpoint_is_torn(self):
+    workdir = self.copy()
+    torn = workdir / 'checkpoints/step_000002/meta.json'
+    os.truncate(torn, torn.stat().st_size // 2)
+    shutil.rmtree(workdir / 'policy')
+    with self.assertLogs('absl', 'WARNING') as logs:
+      evojax.run(self.config, str(workdir))
+    self.assertIn('step_000002 is damaged', ' '.join(logs.output))
+    self.assertEqual(self.weights(workdir), self.weights(self.shared / 'run'))
+
+  def test_every_checkpoint_is_torn(self):
+    workdir = self.copy()
+    for step in (1, 2):
+      (workdir / f'checkpoints/step_{step:06}/SHA256SUMS').unlink()
+    before = tree(workdir)
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, r'no checkpoint .* is intact(.*\n)*.*from a copy'
+    ):
+      evojax.run(self.config, str(workdir))
+    self.assertEqual(tree(workdir), before)
+
+  def test_fork_of_what_holds_no_checkpoint(self):
+    with self.assertRaisesRegex(
+        ValueError, r'--fork_from=/nowhere holds no checkpoint; .*leave'
+    ):
+      evojax.run(self.config, str(self.path), fork_from='/nowhere')
+
+  def test_loss_that_is_not_finite(self):
+    # Rewards of 1e30 are finite; the squares in the norm of their gradient are
+    # not. The fork continues at step 2, with checkpoints to lose.
+    config = self.make_config(
+        steps=4,
+        grpo__advantage='group_mean',
+        reward__weights={'sure': 1e30},
+    )
+    source = tree(self.shared / 'run')
+    with self.assertRaisesRegex(
+        learner.NonFiniteError,
+        r'step 2: loss=.*, grad_norm=\w+ is not finite\. .*learning_rate',
+    ):
+      evojax.run(config, str(self.path), fork_from=str(self.shared / 'run'))
+    self.assertEqual(tree(self.shared / 'run'), source)
+    self.assertEqual(
+        os.listdir(self.path / 'checkpoints'), ['step_000002']
+    )
+    # What led there is kept, to be looked at.
+    rows = store.read(self.path, 'train')
+    self.assertEqual(set(rows['step']), {2})
+    self.assertGreater(rows['reward'].abs().min(), 1e29)
+    self.assertTrue(rows['sampler_trainer_logprob_gap'].isna().all())
+
+  @parameterized.named_parameters(
+      ('evidence', store, 'write_step'),
+      ('checkpoint', train.Trainer, 'save'),
+      ('export', policy_lib, 'export'),
+  )
+  def test_full_disk(self, owner, name):
+    original = getattr(owner, name)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    calls = []
+
+    def fill(*args, **kwargs):
+      calls.append(args)
+      if len(calls) == (1 if name == 'export' else 2):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+      return original(*args, **kwargs)
+
+    try:
+      with absltest.mock.patch.object(owner, name, fill):
+        with self.assertRaises((OSError, ValueError)) as caught:
+          evojax.run(self.config, str(self.path))
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    message = str(caught.exception)
+    self.assertIn(str(self.path), message)
+    self.assertRegex(message, 'same command again')
+    self.assertFalse((self.path / 'policy').exists())
+    # With room again, it continues to the same end.
+    evojax.run(self.config, str(self.path))
+    self.assertEqual(self.weights(self.path), self.weights(self.shared / 'run'))
+    self.assertEqual(
+        store.list_steps(self.path, 'train'),
+        store.list_steps(self.shared / 'run', 'train'),
+    )
+
+  @pytest.mark.slow
+  def test_the_fork_command_of_the_refusal_works(self):
+    workdir = self.copy()
+    command = (
+        'python -m evojax.main'
+        f' --config=tests/tiny.py:{self.policy} --config.steps=3'
+        # All that differs from `self.config`, ...
+        ' --config.seed=0 --config.eval.every=0 --config.grpo.keep=all'
+        ' --config.grpo.refill_rounds=0 --config.optim.warmup_steps=0'
+        " --config.reward.weights=\"{'sure': 1.0, 'brief': 0.5}\""
+        ' --config.grpo.clip_high=0.4'  # ... and what is not allowed to.
+        f' --compilation_cache={tiny.CACHE} --workdir={workdir}'
+    )
+    path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
+    bash = lambda text: subprocess.run(
+        ['bash', '-c', text],
+        cwd=tiny.ROOT,
+        env=tiny.environment(PATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    before = tree(workdir)
+    refused = bash(command)
+    self.assertEqual(refused.returncode, 2, refused.stderr)
+    self.assertIn('\n  grpo.clip_high: 0.2 -> 0.4\nTo', refused.stderr)
+    fork = refused.stderr.splitlines()[-1]
+    forked = bash(fork)
+    self.assertEqual(forked.returncode, 0, forked.stderr)
+    self.assertIn('continuing from step 2\nstep 3/3', forked.stdout)
+    self.assertEqual(tree(workdir), before)
+    self.assertEqual(
+        store.list_steps(f'{workdir}-fork', 'train'), [2]
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
