@@ -417,7 +417,9 @@ def _show_problem(
     if not tokens:
       console.print(table)
     if len(rows) > each:
-      console.print(f'{each} of {len(rows)} samples; a higher --limit shows more')
+      console.print(
+          f'{each} of {len(rows)} samples; a higher --limit shows more'
+      )
 
 
 def run(

@@ -8,6 +8,7 @@ A batch is a dict of arrays with a leading axis of M micro-batches of p whole
 groups each, made by `make_batch`. Dropped groups come last, in micro-batches
 that are not run. Axis letters as in `evojax.types`.
 """
+
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -178,7 +179,7 @@ def make_batch(
     length = max_prompt_tokens + max_tokens
     shape = dict(group_size=size, micro_groups=micro_groups, length=length)
     row_count = packing.rows_needed(
-        [len(p) + len(c) for p, c in zip(prompts, completions)],
+        [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)],
         bucket=PACKED_ROWS_BUCKET,
         **shape,
     )
@@ -203,9 +204,7 @@ def make_batch(
 
 def batch_shardings(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
   """Groups (or packed rows) of a micro-batch are split over the batch axes."""
-  return sharding.shardings(
-      mesh, {name: (None, 'batch') for name in batch}
-  )
+  return sharding.shardings(mesh, {name: (None, 'batch') for name in batch})
 
 
 def _logprobs(

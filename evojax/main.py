@@ -5,6 +5,7 @@
 The config says what is computed and can be overridden field by field
 (--config.grpo.group_size=8); flags say where and how this process runs.
 """
+
 import os
 import re
 import runpy
@@ -34,7 +35,9 @@ _WORKDIR = flags.DEFINE_string(
     ' runs/<config.name>-eval.',
 )
 _FORK_FROM = flags.DEFINE_string(
-    'fork_from', '', 'Workdir whose newest checkpoint a new workdir starts from.'
+    'fork_from',
+    '',
+    'Workdir whose newest checkpoint a new workdir starts from.',
 )
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'Join the other hosts; TPU pods need no address.'
@@ -116,7 +119,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
       field of it.
   """
   path, names = None, []
-  for argument, following in zip(argv[1:], [*argv[2:], '']):
+  for argument, following in zip(argv[1:], [*argv[2:], ''], strict=True):
     if match := re.fullmatch(r'--?config(?:=(.*))?', argument):
       path = following if match[1] is None else match[1]
     elif match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):
@@ -161,9 +164,9 @@ def _dispatch() -> int | None:
 
     train.run(config, workdir, fork_from=_FORK_FROM.value)
   elif _MODE.value == 'eval':
-    from evojax import train
+    from evojax import score
 
-    train.evaluate(config, workdir)
+    score.run(config, workdir)
   elif _MODE.value == 'warmstart':
     from evojax import warmstart
 

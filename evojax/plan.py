@@ -22,8 +22,8 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import learner
+from evojax import prepare
 from evojax import sharding
-from evojax import train
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -62,6 +62,27 @@ DEVICES = {
     'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, 80 * 10**9),
     'NVIDIA H100': Device('H100', 989e12, 3.35e12, 80 * 10**9),
     'NVIDIA H200': Device('H200', 989e12, 4.8e12, 141 * 10**9),
+}
+
+
+_WEIGHTS = (
+    'raise --config.mesh.fsdp, or train adapters with --config.model.lora_rank'
+)
+# What to turn if this entry of the memory is the largest and it does not fit.
+REMEDIES = {
+    'parameters': _WEIGHTS,
+    'optimizer moments': _WEIGHTS,
+    'reference policy': 'raise --config.mesh.fsdp, or --config.grpo.kl_coef=0',
+    'sampler weights': 'raise --config.mesh.fsdp',
+    'rollout cache': 'lower --config.rollout.decode_slots',
+    'update': (
+        'lower --config.grpo.micro_groups, or set --config.model.remat=full and'
+        ' --config.model.logprob_chunk=1024'
+    ),
+    'score': 'lower --config.grpo.micro_groups',
+    'prefill': 'lower --config.rollout.prefill_rows',
+    'insert': 'lower --config.rollout.prefill_rows',
+    'decode': 'lower --config.rollout.decode_slots',
 }
 
 
@@ -113,6 +134,12 @@ class Plan:
     """Bytes per device while the largest program runs."""
     return sum(self.resident.values()) + max(self.temporaries.values())
 
+  @property
+  def remedy(self) -> str:
+    """What makes the largest part of the memory smaller."""
+    parts = {**self.resident, **self.temporaries}
+    return REMEDIES[max(parts, key=parts.get)]
+
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
@@ -128,7 +155,7 @@ class _Run:
 
   @functools.cached_property
   def algorithm(self) -> learner.Algorithm:
-    return train.make_algorithm(self.config)
+    return prepare.make_algorithm(self.config)
 
   @functools.cached_property
   def params(self) -> decoder.Params:
@@ -308,9 +335,7 @@ def _resident(run: _Run) -> dict[str, int]:
   if run.algorithm.reference:
     memory['reference policy'] = _size(run.params)
   if model.compute_dtype != model.param_dtype:
-    memory[f'sampler weights ({model.compute_dtype})'] = _size(
-        _sampler_weights(run)
-    )
+    memory['sampler weights'] = _size(_sampler_weights(run))
   return memory
 
 
@@ -354,7 +379,7 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       array((), jnp.int32),
       {name: scalar for name in learner.HYPERPARAMETERS},
   )
-  engine = train.make_engine(c, run.policy, run.mesh)
+  engine = prepare.make_engine(c, run.policy, run.mesh)
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
   weights, lengths = _sampler_weights(run), array((rows,), jnp.int32)
   tokens = array((rows, c.data.max_prompt_tokens), jnp.int32)
@@ -492,56 +517,53 @@ def _work(run: _Run) -> dict[str, Work]:
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  weights, cache = _size(_sampler_weights(run)), _size(run.cache)
+  read = float(_size(_sampler_weights(run)) + _size(run.cache))
 
-  def sample(calls: int, prompts: int, samples: int, name: str):
+  def forwards(times: int, unit: str, *counts: int, read: float = 0.0) -> Work:
+    listed = ', '.join(f'{count:,}' for count in counts)
+    return Work(
+        flops=times * flops.forward(cfg, *counts),
+        formula=f'{times:,} {unit} x forward({listed})',
+        bytes_per_device=times * read,
+    )
+
+  def sample(calls: int, prompts: int, samples: int) -> tuple[Work, Work]:
     blocks = calls * -(-prompts // rows)
+    # The first token comes with the prefill.
     steps = calls * -(-prompts * samples // slots) * (new - 1)
-    yield f'{name}prefill', Work(
-        flops.forward(cfg, blocks * rows * prompt, blocks * rows * prompt**2,
-                      blocks * rows),
-        f'{blocks:,} blocks x forward({rows} x {prompt}, {rows} x {prompt}^2,'
-        f' {rows})',
-    )
-    yield f'{name}decode', Work(
-        flops.forward(cfg, steps * slots, steps * slots * length, steps * slots),
-        f'{steps:,} steps x forward({slots}, {slots} x {length}, {slots})',
-        # The table is read whole, for the logits.
-        float(steps) * (weights + cache),
+    return (
+        forwards(blocks, 'blocks', rows * prompt, rows * prompt**2, rows),
+        forwards(steps, 'steps', slots, slots * length, slots, read=read),
     )
 
-  work = dict(
-      sample(c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group, '')
+  work = {}
+  work['prefill'], work['decode'] = sample(
+      c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group
   )
-  groups = c.steps * c.grpo.prompts
   if c.grpo.layout == 'shared':
-    tokens, targets = prompt + group * new, group * new
+    tokens, logits = prompt + group * new, group * new
     pairs = prompt**2 + group * new * length
-    text = f'{prompt} + {group} x {new}, {prompt}^2 + {group} x {new} x {length}, {group} x {new}'
   else:
-    tokens = targets = group * length
-    pairs = group * length**2
-    text = f'{group} x {length}, {group} x {length}^2, {group} x {length}'
-  forward = flops.forward(cfg, tokens, pairs, targets)
-  passes = (not run.algorithm.on_policy) + run.algorithm.reference
-  if passes:
-    work['score'] = Work(
-        groups * passes * forward, f'{groups * passes:,} groups x forward({text})'
-    )
-  # Forward, and two products per product backward (one for frozen weights);
-  # what is not kept for the backward pass is computed again.
-  head = flops.forward(cfg, 0, 0, targets)
+    tokens, logits, pairs = group * length, group * length, group * length**2
+  groups = c.steps * c.grpo.prompts
+  if _scores(run):
+    passes = (not run.algorithm.on_policy) + run.algorithm.reference
+    work['score'] = forwards(passes * groups, 'groups', tokens, pairs, logits)
+  # Backward, two products for each product, one where weights are frozen; and
+  # what is not kept for it is computed again.
   back = 1 if cfg.lora_rank else 2
-  body_factor = 1 + back + (cfg.remat == 'full')
-  head_factor = 1 + back + bool(c.model.logprob_chunk)
-  per_group = body_factor * (forward - head) + head_factor * head
-  work['update'] = Work(
-      c.grpo.epochs * groups * per_group,
-      f'{c.grpo.epochs * groups:,} groups x {body_factor} forward({text})'
-      + (f', {head_factor} for logits' if head_factor != body_factor else ''),
+  layers = 1 + back + (cfg.remat == 'full')
+  head = 1 + back + (c.model.logprob_chunk > 0)
+  once = forwards(c.grpo.epochs * groups, 'groups', tokens, pairs, logits)
+  heads = c.grpo.epochs * groups * flops.forward(cfg, 0, 0, logits)
+  work['update'] = dataclasses.replace(
+      once,
+      flops=layers * (once.flops - heads) + head * heads,
+      formula=f'{layers} x {once.formula}'
+      + f', logits {head} x' * (head != layers),
   )
-  work.update(
-      sample(sum(_evaluations(c)), c.eval.problems, c.eval.samples, 'evaluation ')
+  work['evaluation prefill'], work['evaluation decode'] = sample(
+      sum(_evaluations(c)), c.eval.problems, c.eval.samples
   )
   return work
 
@@ -593,46 +615,60 @@ def _bytes(size: float) -> str:
 
 def _duration(seconds: float) -> str:
   if seconds < 120:
-    return f'{seconds:,.1f} s'
-  return f'{seconds / 60:,.0f} min' if seconds < 7200 else f'{seconds / 3600:,.1f} h'
+    return f'{seconds:,.0f} s'
+  if seconds < 7200:
+    return f'{seconds / 60:,.0f} min'
+  return f'{seconds / 3600:,.1f} h'
 
 
 def show(plan: Plan, out: TextIO | None = None) -> None:
-  """Prints a plan: one block per question."""
+  """Prints a plan, a block per question."""
   write = functools.partial(print, file=sys.stdout if out is None else out)
-  mesh = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
-  write(f'{plan.title}\nmesh {mesh}: {plan.devices} devices')
+  axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
+  write(f'plan of {plan.title}')
+  write(f'mesh {axes}: {plan.devices} device{"s" * (plan.devices > 1)}')
   write(f'parameters {plan.parameters:,}, trained {plan.trained:,}')
 
-  source = 'as compiled' if plan.exact else 'bounds from shapes'
-  write(f'\nmemory per device (temporaries {source})')
+  source = 'as compiled' if plan.exact else 'estimated from shapes'
+  write(f'\nmemory per device, temporaries {source}')
   for name, size in plan.resident.items():
-    write(f'  {name:28}{_bytes(size):>16}')
+    write(f'  {name:24}{_bytes(size):>16}')
   for name, size in plan.temporaries.items():
-    note = f', {_bytes(plan.gradients)} of it gradients' * (name == 'update')
-    write(f'  during {name:21}{_bytes(size):>16}{note}')
-  write(f'  {"at most":28}{_bytes(plan.peak):>16}')
+    note = f', gradients {_bytes(plan.gradients)} of it' * (name == 'update')
+    write(f'  {"during " + name:24}{_bytes(size):>16}{note}')
+  write(f'  {"at once, at most":24}{_bytes(plan.peak):>16}')
 
-  total = sum(plan.programs.values())
   listed = ', '.join(f'{name} {n}' for name, n in plan.programs.items())
-  write(f'\nprograms compiled: {total} at most ({listed})')
+  write(f'\nprograms compiled, at most: {sum(plan.programs.values())} ({listed})')
 
-  write(f'\n{"tokens, at most":28}{"sampled":>16}{"prompt":>16}')
+  write(f'\n{"tokens, at most":20}{"sampled":>20}{"prompt":>20}')
   for name, (sampled, prompt) in plan.tokens.items():
-    write(f'  {name:26}{sampled:>16,}{prompt:>16,}')
+    write(f'  {name:18}{sampled:>20,}{prompt:>20,}')
 
-  write('\nFLOPs of matrix products')
+  write('\nFLOPs of matrix products, at most, with')
   write(f'  {flops.FORMULA}')
   for name, work in plan.work.items():
     write(f'  {name:20}{work.flops:10.3g} = {work.formula}')
 
-  write('\ndevice-seconds (compiling, grading and disk not counted)')
+  share = UTILISATION[plan.estimates[0].platform]
+  write(
+      f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'
+      f' prefills, {share["decode"]:.0%} in decoding,\nand'
+      f' {share["bandwidth"]:.0%} of the bandwidth where that bounds decoding'
+      ' (assumed); without compiling, grading and disk'
+  )
   for estimate in plan.estimates:
-    device, share = estimate.device, UTILISATION[estimate.platform]
-    seconds = sum(estimate.seconds.values())
+    device, seconds = estimate.device, sum(estimate.seconds.values())
+    phases = ', '.join(
+        f'{name} {_duration(time)}' for name, time in estimate.seconds.items()
+    )
     write(
-        f'  {device.name:14} {seconds * plan.devices:12,.0f}  wall'
-        f' {_duration(seconds)}, {device.flops / 1e12:.3g} TFLOP/s,'
-        f' {_bytes(device.memory_bytes)}:'
-        f' {"fits" if estimate.fits else "DOES NOT FIT"}'
+        f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
+        f' {seconds * plan.devices:,.0f} device-seconds, {_duration(seconds)}'
+        f' ({phases})'
+    )
+    fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
+    remedy = '' if estimate.fits else f'; {plan.remedy}'
+    write(
+        f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}{remedy}'
     )

@@ -132,6 +132,14 @@ def to_host(tree: Any) -> Any:
   return multihost_utils.process_allgather(tree, tiled=True)
 
 
+def is_primary() -> bool:
+  """Whether this is process 0, which owns the run's directory.
+
+  A lone process is, and is told so without touching a device.
+  """
+  return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
 def broadcast(tree: Any) -> Any:
   """Process 0's host arrays, in every process."""
   if jax.process_count() == 1:

@@ -4,13 +4,16 @@ problem -> request -> completion -> grade -> evidence -> reward -> advantage
 -> update. Axis letters: P prompts in a step, G completions per prompt,
 B = P * G sequences in group-major order, L tokens.
 """
-import dataclasses
+
 from collections.abc import Mapping, Sequence
+import dataclasses
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-Message = Mapping[str, str]  # {'role': 'user' | 'system' | ..., 'content': text}
+Message = Mapping[
+    str, str
+]  # {'role': 'user' | 'system' | ..., 'content': text}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +90,9 @@ class Grade:
   """What the evaluator says of one completion."""
 
   outcome: bool  # Solved, evaluator-owned.
-  partial: float  # 0..1; equals float(outcome) where there is no partial credit.
+  partial: (
+      float  # 0..1; equals float(outcome) where there is no partial credit.
+  )
   status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
   columns: Mapping[str, Any]  # The domain's own evidence columns.
 

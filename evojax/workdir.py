@@ -8,7 +8,8 @@ The directory is a local path or a mount; with several hosts it is shared, and
 process 0 alone locks and writes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import dataclasses
 import datetime
 import fcntl
@@ -264,6 +265,25 @@ class Workdir:
     text = json.dumps([*starts, entry], indent=2) + '\n'
     write_atomic(manifest, text.encode())
     return entry
+
+
+@contextlib.contextmanager
+def release_if_unused(
+    directory: Workdir, primary: bool, used: Callable[[], Any]
+) -> Iterator[None]:
+  """After an error, lets a corrected config have an unused directory.
+
+  Args:
+    directory: Open.
+    primary: Whether this is process 0 of the run.
+    used: Tells, after the error, whether anything was computed.
+  """
+  try:
+    yield
+  except BaseException:
+    if primary and not used():
+      (directory.path / 'config.json').unlink(missing_ok=True)
+    raise
 
 
 def _git_commit() -> str:

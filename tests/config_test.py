@@ -1,4 +1,4 @@
-"""What a config may say: every bound, every conflict, the schedule, the hash."""
+"""What a config may say: every bound and conflict, the schedule, the hash."""
 
 import hashlib
 import importlib
@@ -128,7 +128,7 @@ class ValidateTest(parameterized.TestCase):
       (
           'refill without a filter',
           dict(grpo__refill_rounds=1, grpo__keep='all'),
-          r"grpo\.refill_rounds=1 .*set grpo\.keep=reward_variance",
+          r'grpo\.refill_rounds=1 .*set grpo\.keep=reward_variance',
       ),
       (
           'no reward',
@@ -206,7 +206,10 @@ class FieldTest(parameterized.TestCase):
   @parameterized.parameters(
       ('grpo.grup_size', r'did you mean config\.grpo\.group_size\?$'),
       ('group_size', r'did you mean config\.grpo\.group_size\?$'),
-      ('gpro.group_size', r'did you mean config\.grpo or config\.grpo\.group_s'),
+      (
+          'gpro.group_size',
+          r'did you mean config\.grpo or config\.grpo\.group_s',
+      ),
       ('grpo.learning_rate', r'did you mean config\.optim\.learning_rate or'),
       ('optim.lr', r'config\.optim has b1, b2, eps, learning_rate, '),
       ('nothing.like.it', r'config has checkpoint, data, domain, '),
@@ -326,9 +329,7 @@ class ScheduleTest(parameterized.TestCase):
 
   def test_linear_after_warmup(self):
     # 4 steps after 2 of warm-up: 1 - 0/4, 1 - 1/4, ...
-    rates = self.rates(
-        steps=6, optim__warmup_steps=2, optim__schedule='linear'
-    )
+    rates = self.rates(steps=6, optim__warmup_steps=2, optim__schedule='linear')
     self.assertEqual(rates, [4, 8, 8, 6, 4, 2])
 
   def test_cosine(self):

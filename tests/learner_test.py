@@ -1,4 +1,5 @@
 """One update equals its definition, however it is laid out."""
+
 import dataclasses
 import functools
 
@@ -75,7 +76,13 @@ class Update:
     self.step = learner.jit_update_step(cfg, self.algorithm, self.mesh)
 
   def __call__(
-      self, data, included=None, micro_groups=2, extra=None, params=None, **hyper
+      self,
+      data,
+      included=None,
+      micro_groups=2,
+      extra=None,
+      params=None,
+      **hyper
   ):
     prompts, completions, sampler, advantages = data
     if included is None:
@@ -127,9 +134,7 @@ def naive_logprobs(params, prompts, completions, temperature=1.0):
 class LearnerTest(parameterized.TestCase):
 
   def assert_params(self, a, b, atol=ATOL):
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b
-    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
 
   @parameterized.product(
       layout=('shared', 'packed'),
@@ -189,7 +194,9 @@ class LearnerTest(parameterized.TestCase):
     self.assert_params(a, b, atol=0)
     self.assertEqual(metrics['loss'], also['loss'])
     everything, _, _ = update(data)
-    self.assertGreater(float(jnp.abs(a['embed'] - everything['embed']).max()), 1e-3)
+    self.assertGreater(
+        float(jnp.abs(a['embed'] - everything['embed']).max()), 1e-3
+    )
 
   def test_nothing_kept_is_a_step_of_zero(self):
     update = make_update()
@@ -233,9 +240,9 @@ class LearnerTest(parameterized.TestCase):
         batch['sampler_logprobs'] + shift
     ).astype(np.float32)
     # Current log-probs lie near -log 31; ratios fall on both sides of 1.
-    around = lambda batch: np.where(
-        np.arange(LC) % 2, -3.0, -4.0
-    ).astype(np.float32) * np.ones(batch['sampler_logprobs'].shape, np.float32)
+    around = lambda batch: np.where(np.arange(LC) % 2, -3.0, -4.0).astype(
+        np.float32
+    ) * np.ones(batch['sampler_logprobs'].shape, np.float32)
     extra = dict(old_logprobs=around, ref_logprobs=near(0.3))
     base = HYPER | dict(
         max_grad_norm=1e3, kl_coef=0.1, tis_cap=2.0, dual_clip=3.0
@@ -282,9 +289,7 @@ class LearnerTest(parameterized.TestCase):
     )
     free, metrics, _ = update(rollouts(), learning_rate=1e6)
     bound = 0.25 * float(metrics['grad_norm'])
-    clipped, _, _ = update(
-        rollouts(), learning_rate=1e6, max_grad_norm=bound
-    )
+    clipped, _, _ = update(rollouts(), learning_rate=1e6, max_grad_norm=bound)
     np.testing.assert_allclose(length(free), metrics['grad_norm'], rtol=1e-2)
     np.testing.assert_allclose(length(clipped), bound, rtol=1e-2)
 
@@ -299,7 +304,9 @@ class LearnerTest(parameterized.TestCase):
             for path, _ in jax.tree_util.tree_leaves_with_path(trained)
         )
     )
-    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), trained, start)
+    moved = jax.tree.map(
+        lambda a, b: float(jnp.abs(a - b).max()), trained, start
+    )
     self.assertGreater(max(jax.tree.leaves(moved)), 1e-4)
 
   def test_prompts_that_differ_in_a_group_fall_back_to_packing(self):

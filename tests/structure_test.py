@@ -22,7 +22,8 @@ SOURCES = sorted((ROOT / 'evojax').rglob('*.py'))
 # From the top down. A module imports its own floor and those below it.
 FLOORS = (
     ('main',),
-    ('train', 'warmstart', 'plan', 'inspect'),
+    ('train', 'score', 'warmstart', 'plan', 'inspect'),
+    ('trainer', 'prepare'),
     ('eval',),
     ('learner',),
     ('domains',),

@@ -19,7 +19,7 @@ from evojax.models import hf
 from evojax.models import policy as policy_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The processes of these tests compile the same small programs: once, and without
+# The processes of these tests compile the same programs: once, and without
 # optimising them, which would take longer than running them.
 CACHE = os.path.expanduser('~/.cache/evojax/tests')
 _OPTIONS = {

@@ -186,9 +186,7 @@ class Layer(nn.Module):
     x = sharding.constrain(x, 'batch', None, None)
     hidden = self._norm('mlp_norm', x, d)
     gate_up = self._project('gate_up', hidden, (d,), (2, f))  # [B, T, 2, F]
-    gate, up = jnp.split(gate_up, 2, -2)
-    hidden = (jax.nn.silu(gate) * up)[..., 0, :]
-    x = x + self._project('down', hidden, (f,), (d,))
+    x = x + self._project('down', _gated(gate_up), (f,), (d,))
     return sharding.constrain(x, 'batch', None, None), kept
 
   def _norm(self, name: str, x: jax.Array, width: int) -> jax.Array:
@@ -213,6 +211,13 @@ class Layer(nn.Module):
           self.cfg.lora_alpha / rank
       )
     return y
+
+
+@jax.checkpoint  # Computing it again is cheaper than keeping its parts.
+def _gated(gate_up: jax.Array) -> jax.Array:
+  """SwiGLU: silu(gate) * up, [..., F] from [..., 2, F]."""
+  gate, up = jnp.split(gate_up, 2, -2)
+  return (jax.nn.silu(gate) * up)[..., 0, :]
 
 
 @jax.custom_vjp

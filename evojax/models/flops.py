@@ -12,8 +12,9 @@ import numpy as np
 from evojax.models import decoder
 
 FORMULA = (
-    'forward(tokens, pairs, logits) = 2 layers (D (N + 2K) H + N H D + 3 D F)'
-    ' tokens + 4 layers N H pairs + 2 D V logits'
+    'forward(tokens, pairs, logits) ='
+    ' layers (2 (D (N + 2K) H + N H D + 3 D F) tokens + 4 N H pairs)'
+    ' + 2 D V logits'
 )
 
 

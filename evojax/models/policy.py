@@ -119,7 +119,7 @@ def load_params(
   )
   if policy.cfg.lora_rank:
     params = lora.add_adapters(
-        policy.cfg, params, jax.random.key(seed), shardings=shardings
+        policy.cfg, params, seed, shardings=shardings
     )
   return params
 

@@ -10,9 +10,7 @@ invalid or where the group has fewer than two valid members. JAX in, JAX out;
 NumPy in, NumPy out, so that the host can log the very array that trains.
 """
 
-from jaxtyping import Bool
-from jaxtyping import Float
-from jaxtyping import Float32
+from jaxtyping import Bool, Float, Float32
 
 from evojax.rl import masked
 

@@ -5,8 +5,7 @@ A filter keeps or drops whole groups, after advantages were computed
 A kept group may hold invalid members; they leave the loss by their own mask.
 """
 
-from jaxtyping import Bool
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 import numpy as np
 
 from evojax.rl import masked

@@ -8,9 +8,7 @@ one and never negative.
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Bool
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float
 
 Scalar = Float[Array, ''] | float
 

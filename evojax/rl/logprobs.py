@@ -5,10 +5,7 @@ The next-token shift happens here and nowhere else: see `shift_targets`.
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Bool
-from jaxtyping import Float
-from jaxtyping import Int
+from jaxtyping import Array, Bool, Float, Int
 
 Scalar = Float[Array, ''] | float
 

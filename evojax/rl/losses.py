@@ -14,10 +14,7 @@ completions of kept groups: dropped ones leave numerator and denominator.
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Bool
-from jaxtyping import Float
-from jaxtyping import Float32
+from jaxtyping import Array, Bool, Float, Float32
 
 from evojax.rl import importance
 from evojax.rl import masked

@@ -8,8 +8,7 @@ from types import ModuleType
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Bool
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 import numpy as np
 
 AnyArray = jax.Array | np.ndarray

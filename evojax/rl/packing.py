@@ -15,8 +15,7 @@ Sequences are listed in group-major order: that of (p, g) is p * G + g.
 from collections.abc import Sequence
 import dataclasses
 
-from jaxtyping import Bool
-from jaxtyping import Int32
+from jaxtyping import Bool, Int32
 import numpy as np
 
 Tokens = Int32[np.ndarray, '_']

@@ -8,6 +8,7 @@ array has one shape for the life of the engine, so three programs are compiled
 are bit-equal whatever runs beside it: its key is fold(seed, problem, sample,
 token), its cache slot is its position, and every operation is row-wise.
 """
+
 from collections.abc import Callable, Sequence
 import functools
 from typing import Any
@@ -230,12 +231,8 @@ def _insert(eos_ids, state, logits, cache, lengths, source, row):
       position=pick(lengths[source], state['position']),
       count=pick(zero + 1, state['count']),
       done=pick(stop | (row['limit'] <= 1), state['done']),
-      tokens=pick(
-          state['tokens'].at[:, 0].set(token), state['tokens']
-      ),
-      logprobs=pick(
-          state['logprobs'].at[:, 0].set(logprob), state['logprobs']
-      ),
+      tokens=pick(state['tokens'].at[:, 0].set(token), state['tokens']),
+      logprobs=pick(state['logprobs'].at[:, 0].set(logprob), state['logprobs']),
       row=row,
       keys=keys,
   )
@@ -399,7 +396,9 @@ class _Batch:
           logprobs=view['logprobs'][b, : len(tokens)].copy(),
           finish_reason='stop' if ended else 'length',
           policy_version=self.engine.policy_version,
-          text=self.engine._decode_text(tokens.tolist()) if text is None else text,
+          text=self.engine._decode_text(tokens.tolist())
+          if text is None
+          else text,
       )
       self.slots[b] = None
 

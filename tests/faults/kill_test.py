@@ -84,10 +84,18 @@ class KillTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    cls.root = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     cls.policy = tiny.make_policy(cls.root / 'policy')
     worker = subprocess.run(
-        [sys.executable, '-m', 'tests.faults.kill_worker', cls.policy, cls.root],
+        [
+            sys.executable,
+            '-m',
+            'tests.faults.kill_worker',
+            cls.policy,
+            cls.root,
+        ],
         cwd=tiny.ROOT,
         env=tiny.environment(),
         capture_output=True,
@@ -166,9 +174,7 @@ class KillTest(parameterized.TestCase):
     )
     self.assertEqual(checkpoints('saving'), ['step_000002.tmp'])
     self.assertEqual(checkpoints('committed'), ['step_000002'])
-    self.assertEqual(
-        checkpoints('exporting'), ['step_000002', 'step_000004']
-    )
+    self.assertEqual(checkpoints('exporting'), ['step_000002', 'step_000004'])
 
   def test_at_most_checkpoint_every_steps_are_run_again(self):
     reached = 0  # Steps that were finished, by any process.
@@ -218,9 +224,7 @@ class KillTest(parameterized.TestCase):
     self.assertNotIn('Traceback', terminated.stderr)
     # The step in which it arrived was finished and saved, though none was due.
     found = max(step for step, _ in metrics(workdir))
-    self.assertIn(
-        f'step_{found:06}', os.listdir(workdir / 'checkpoints')
-    )
+    self.assertIn(f'step_{found:06}', os.listdir(workdir / 'checkpoints'))
     finished = self.run_command(workdir, '')
     self.assertEqual(finished.returncode, 0, finished.stderr)
     self.assertIn(f'continuing from step {found}\n', finished.stdout)

@@ -22,7 +22,7 @@ from absl import logging
 
 import evojax
 from evojax import checkpoint
-from evojax import train
+from evojax import trainer as trainer_lib
 from evojax import workdir
 from evojax.eval import sealed
 from evojax.models import hf
@@ -79,10 +79,12 @@ def exporting():
 
 # In the order in which one run meets them; steps count from 0.
 POINTS = dict(
-    sampled=lambda: intercept(train.Trainer, 'judge', at_step(1)),
-    evidence=lambda: intercept(train.Trainer, 'learn', at_step(1)),
-    updated=lambda: intercept(train.Trainer, 'learn', at_step(1), after=True),
-    logged=lambda: intercept(train.Trainer, 'save', at_step(2)),
+    sampled=lambda: intercept(trainer_lib.Trainer, 'judge', at_step(1)),
+    evidence=lambda: intercept(trainer_lib.Trainer, 'learn', at_step(1)),
+    updated=lambda: intercept(
+        trainer_lib.Trainer, 'learn', at_step(1), after=True
+    ),
+    logged=lambda: intercept(trainer_lib.Trainer, 'save', at_step(2)),
     saving=saving,
     committed=lambda: intercept(
         checkpoint.Checkpointer, '_delete_old', lambda self: True
@@ -103,7 +105,7 @@ def run(config, root, name):
   if child:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   logging.set_verbosity(logging.ERROR)
-  learn = train.Trainer.learn
+  learn = trainer_lib.Trainer.learn
 
   def logged_learn(trainer, step):
     result = learn(trainer, step)
@@ -111,7 +113,7 @@ def run(config, root, name):
       print(trainer.step, file=file)
     return result
 
-  train.Trainer.learn = logged_learn
+  trainer_lib.Trainer.learn = logged_learn
   POINTS.get(name, lambda: None)()
   folder = 'reference' if name == 'reference' else 'killed'
   evojax.run(config, str(root / folder))

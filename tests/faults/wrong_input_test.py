@@ -18,7 +18,7 @@ import evojax
 from evojax import checkpoint
 from evojax import config as config_lib
 from evojax import learner
-from evojax import train
+from evojax import trainer as trainer_lib
 from evojax import workdir as workdir_lib
 from evojax.evidence import store
 from evojax.models import policy as policy_lib
@@ -78,7 +78,7 @@ REFUSED = {
     ),
     'unknown field': (
         ['{tiny}', '--config.grpo.nope=1'],
-        r'^error: config\.grpo\.nope is not a field; config\.grpo has .*group_s',
+        r'^error: config\.grpo\.nope is not a field; config\.grpo has .*gro',
     ),
     'misspelt field': (
         ['{tiny}', '--config.grpo.grup_size=4'],
@@ -265,9 +265,13 @@ REFUSED = {
         r'workdir {root}/locked is in use by pid {pid} on .*--workdir',
     ),
     'config of another run': (
-        ['{tiny}', '--workdir={root}/other', '--config.optim.learning_rate=0.5'],
+        [
+            '{tiny}',
+            '--workdir={root}/other',
+            '--config.optim.learning_rate=0.5',
+        ],
         r'workdir {root}/other holds a run with another config:\n'
-        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  python -m evojax\.main'
+        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  python -m evojax\.m'
         r' .* --workdir={root}/other-fork --fork_from={root}/other$',
     ),
     'evaluation where a run is': (
@@ -403,7 +407,8 @@ class NothingLostTest(parameterized.TestCase):
       (workdir / f'checkpoints/step_{step:06}/SHA256SUMS').unlink()
     before = tree(workdir)
     with self.assertRaisesRegex(
-        checkpoint.CheckpointError, r'no checkpoint .* is intact(.*\n)*.*from a copy'
+        checkpoint.CheckpointError,
+        r'no checkpoint .* is intact(.*\n)*.*from a copy',
     ):
       evojax.run(self.config, str(workdir))
     self.assertEqual(tree(workdir), before)
@@ -429,9 +434,7 @@ class NothingLostTest(parameterized.TestCase):
     ):
       evojax.run(config, str(self.path), fork_from=str(self.shared / 'run'))
     self.assertEqual(tree(self.shared / 'run'), source)
-    self.assertEqual(
-        os.listdir(self.path / 'checkpoints'), ['step_000002']
-    )
+    self.assertEqual(os.listdir(self.path / 'checkpoints'), ['step_000002'])
     # What led there is kept, to be looked at.
     rows = store.read(self.path, 'train')
     self.assertEqual(set(rows['step']), {2})
@@ -440,7 +443,7 @@ class NothingLostTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('evidence', store, 'write_step'),
-      ('checkpoint', train.Trainer, 'save'),
+      ('checkpoint', trainer_lib.Trainer, 'save'),
       ('export', policy_lib, 'export'),
   )
   def test_full_disk(self, owner, name):
@@ -503,9 +506,7 @@ class NothingLostTest(parameterized.TestCase):
     self.assertEqual(forked.returncode, 0, forked.stderr)
     self.assertIn('continuing from step 2\nstep 3/3', forked.stdout)
     self.assertEqual(tree(workdir), before)
-    self.assertEqual(
-        store.list_steps(f'{workdir}-fork', 'train'), [2]
-    )
+    self.assertEqual(store.list_steps(f'{workdir}-fork', 'train'), [2])
 
 
 if __name__ == '__main__':

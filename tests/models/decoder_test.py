@@ -1,5 +1,7 @@
 """One layer serves four uses; they must agree."""
+
 import dataclasses
+import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -37,7 +39,7 @@ def example(cfg, seed=0):
 
 
 def one_by_one(cfg, params, prompts, lengths, completions):
-  """Hidden states that predict each completion token, no sharing, no padding."""
+  """Hidden states that predict each token, with neither sharing nor padding."""
   out = np.zeros((*completions.shape, cfg.hidden_size), np.float32)
   for p, g in np.ndindex(completions.shape[:2]):
     n = int(lengths[p])
@@ -168,7 +170,8 @@ class DecoderTest(parameterized.TestCase):
         dict(lora_rank=2, scan_layers=True),
     ):
       cfg = dataclasses.replace(CFG, **changes)
-      shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))  # pylint: disable=cell-var-from-loop
+      key = jax.eval_shape(lambda: jax.random.key(0))
+      shapes = jax.eval_shape(functools.partial(decoder.init, cfg), key)
       axes = decoder.logical_axes(cfg)
       jax.tree.map(
           lambda shape, names: self.assertLen(names, shape.ndim), shapes, axes

@@ -178,10 +178,10 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
         base, scan_layers=scan, remat='full' if scan else 'none'
     )
     params, held = load(directory, mesh, cfg)
-    if not scan:
+    if scan:
+      results['forward'] = run_forward(mesh, cfg, params, tokens)
+    else:
       results['held'] = held
-      if alone:
-        results['forward'] = run_forward(mesh, cfg, params, tokens)
       results['engine'] = run_engine(mesh, cfg, params)
     results[layout] = run_update(mesh, cfg, params, layout)
     updated = results[layout]['state']['params']

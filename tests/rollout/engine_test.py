@@ -1,4 +1,5 @@
 """The engine samples the policy, and a sample does not know its neighbours."""
+
 import dataclasses
 
 from absl.testing import absltest
@@ -48,7 +49,10 @@ def make_engine(params, **kwargs):
 def request(prompt, problem=0, sample=0, seed=0, **params):
   options = dict(max_tokens=12)
   return types.Request(
-      tuple(prompt), seed, problem, sample,
+      tuple(prompt),
+      seed,
+      problem,
+      sample,
       types.SamplingParams(**(options | params)),
   )
 
@@ -165,7 +169,9 @@ class EngineTest(parameterized.TestCase):
     if 'top_k' in filters:
       allowed = set(order[:3].tolist())
     elif 'top_p' in filters:
-      allowed = set(order[: np.searchsorted(np.cumsum(p[order]), 0.5) + 1].tolist())
+      allowed = set(
+          order[: np.searchsorted(np.cumsum(p[order]), 0.5) + 1].tolist()
+      )
     else:
       allowed = set(np.flatnonzero(p >= 0.3 * p.max()).tolist())
     self.assertEqual(seen, allowed)

@@ -90,8 +90,14 @@ def compile_all(shape):
     pytest.skip(f'no libtpu in the environment of {python}')
   run = subprocess.run(
       [python, '-m', 'tests.tpu_aot.programs', shape],
-      # Or libtpu asks the metadata server of a machine that is no TPU VM.
-      env=os.environ | {'TPU_SKIP_MDS_QUERY': '1', 'JAX_PLATFORMS': 'cpu'},
+      env=os.environ
+      | {
+          'JAX_PLATFORMS': 'cpu',
+          # There is no TPU to ask the metadata server about, or to lock: a
+          # lock would outlive a killed test.
+          'TPU_SKIP_MDS_QUERY': '1',
+          'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+      },
       cwd=ROOT,
       capture_output=True,
       text=True,

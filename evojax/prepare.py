@@ -1,0 +1,183 @@
+"""What a run needs before a device is touched, and how configs map to it."""
+
+import dataclasses
+import os
+
+import jax
+import ml_collections
+import numpy as np
+
+from evojax import config as config_lib
+from evojax import domains
+from evojax import learner
+from evojax import metrics as metrics_lib
+from evojax import reward as reward_lib
+from evojax import types
+from evojax.eval import rollouts
+from evojax.evidence import rows as rows_lib
+from evojax.evidence import schema
+from evojax.evidence import views
+from evojax.models import policy as policy_lib
+from evojax.rollout import engine as engine_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """All that a run needs before a device is touched."""
+
+  config: ml_collections.ConfigDict
+  domain: types.Domain
+  policy: policy_lib.Policy
+  parts: reward_lib.Parts
+  columns: tuple[schema.Column, ...]
+
+
+def prepare(config: ml_collections.ConfigDict) -> Setup:
+  """Checks and builds everything that needs no device.
+
+  The reward is tried on one graded problem, so that a wrong weight or a broken
+  function of the user's own shows up here and not after the first rollout.
+
+  Raises:
+    ValueError: Whatever is wrong, with the field, its value and the remedy.
+  """
+  config_lib.validate(config)
+  metrics_lib.check_available(config.log.wandb)
+  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+  policy = policy_lib.open_policy(
+      tensor_shards=max(config.mesh.tensor, 1),
+      max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
+      **config.model.to_dict(),
+  )
+  parts = reward_lib.load_parts(config.reward.parts, domain.reward_parts)
+  columns = schema.declare(domain.columns, tuple(config.reward.weights))
+  problem = _check_prompts(config, domain, policy)
+  silent = types.Completion(
+      np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
+  )
+  grade = domain.grade(problem, silent)
+  rows = rows_lib.from_rollouts(
+      [problem],
+      [silent] * 2,
+      [grade] * 2,
+      columns=columns,
+      group_size=2,
+      step=0,
+      split='train',
+      seed=config.seed,
+      version='seed',
+      prompt_tokens=[()],
+      grade_seconds=[0.0] * 2,
+  )
+  view = views.View.from_rows(
+      rows,
+      columns,
+      prompts=1,
+      group_size=2,
+      max_tokens=config.rollout.max_tokens,
+  )
+  reward_lib.compute(parts, view, config.reward.weights.to_dict())
+  return Setup(config, domain, policy, parts, columns)
+
+
+def _check_prompts(
+    config: ml_collections.ConfigDict,
+    domain: types.Domain,
+    policy: policy_lib.Policy,
+) -> types.Problem:
+  """Renders the first step and every evaluation; returns the first problem.
+
+  Sealed problems are asked last: one that is too long must not show up only
+  then.
+
+  Raises:
+    ValueError: If a prompt is too long, or the chat template refuses it.
+  """
+  counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
+  if config.eval.sealed or config.eval.split == 'sealed':
+    counts['sealed'] = config.eval.problems
+  drawn = {
+      split: domain.source(split, config.seed).take(0, count)
+      for split, count in counts.items()
+  }
+  for problems in drawn.values():
+    rollouts.render(policy.tokenizer, problems, config.data.max_prompt_tokens)
+  return drawn['train'][0]
+
+
+def make_engine(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+) -> engine_lib.Engine:
+  """The in-process engine at the run's fixed shapes."""
+  return engine_lib.Engine(
+      policy.cfg,
+      eos_ids=policy.tokenizer.eos_ids,
+      decode_text=policy.tokenizer.decode,
+      max_prompt_tokens=config.data.max_prompt_tokens,
+      max_tokens=config.rollout.max_tokens,
+      decode_slots=config.rollout.decode_slots,
+      prefill_rows=config.rollout.prefill_rows,
+      refill_every=config.rollout.refill_every,
+      mesh=mesh,
+  )
+
+
+def make_algorithm(config: ml_collections.ConfigDict) -> learner.Algorithm:
+  """What of the config is compiled into the update."""
+  return learner.Algorithm(
+      ratio=config.grpo.ratio,
+      aggregation=config.grpo.aggregation,
+      layout=config.grpo.layout,
+      on_policy=config.grpo.epochs == 1 and config.grpo.minibatches == 1,
+      reference=config.grpo.kl_coef > 0,
+      importance=config.grpo.tis_cap > 0,
+      max_tokens=config.rollout.max_tokens,
+      logprob_chunk=config.model.logprob_chunk,
+      b1=config.optim.b1,
+      b2=config.optim.b2,
+      eps=config.optim.eps,
+  )
+
+
+def hyperparameters(
+    config: ml_collections.ConfigDict, step: int
+) -> dict[str, np.float32]:
+  """The traced scalars of a step."""
+  values = dict(
+      learning_rate=config_lib.learning_rate(config)(step),
+      weight_decay=config.optim.weight_decay,
+      max_grad_norm=config.optim.max_grad_norm,
+      temperature=config.rollout.temperature,
+      clip_low=config.grpo.clip_low,
+      clip_high=config.grpo.clip_high,
+      dual_clip=config.grpo.dual_clip,
+      kl_coef=config.grpo.kl_coef,
+      tis_cap=config.grpo.tis_cap,
+  )
+  return {name: np.float32(values[name]) for name in learner.HYPERPARAMETERS}
+
+
+def sampling_params(config: ml_collections.ConfigDict) -> types.SamplingParams:
+  """How training and evaluation sample."""
+  return types.SamplingParams(
+      max_tokens=config.rollout.max_tokens,
+      temperature=config.rollout.temperature,
+      top_p=config.rollout.top_p,
+      top_k=config.rollout.top_k,
+      min_p=config.rollout.min_p,
+      stop=tuple(config.rollout.stop),
+  )
+
+
+def describe_devices() -> str:
+  """One line: what this run computes on."""
+  kinds: dict[str, int] = {}
+  for device in jax.devices():
+    name = f'{device.platform} ({device.device_kind})'
+    kinds[name] = kinds.get(name, 0) + 1
+  listed = ', '.join(f'{count} x {name}' for name, count in kinds.items())
+  return (
+      f'devices: {listed}; {os.cpu_count()} host cores, jax {jax.__version__}'
+  )

@@ -1,0 +1,241 @@
+"""The command line: what each mode is handed, and how it ends."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+import jax
+
+from configs import math as math_config
+from evojax import inspect
+from evojax import main
+from evojax import plan
+from evojax import score
+from evojax import train
+from evojax import warmstart
+from evojax.models import policy
+from tests import tiny
+
+SMOKE = '--config=configs/math.py:smoke'
+
+
+class MainTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enterContext(flagsaver.flagsaver())
+    # --config=configs/... is relative, as it is for a user.
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(tiny.ROOT)
+    cache = 'jax_compilation_cache_dir'
+    self.addCleanup(jax.config.update, cache, jax.config.values[cache])
+
+  def command(self, *arguments):
+    """What `python -m evojax.main ARGUMENTS` exits with."""
+    argv = [main.__file__, *arguments]
+    with absltest.mock.patch.object(sys, 'argv', argv):
+      return main.main(main.parse_flags(argv))
+
+
+class ModeTest(MainTestCase):
+
+  def test_train_is_the_default(self):
+    with absltest.mock.patch.object(train, 'run') as run:
+      code = self.command(SMOKE, '--config.grpo.group_size=4')
+    self.assertIsNone(code)
+    (config, workdir), kwargs = run.call_args
+    self.assertEqual(config.grpo.group_size, 4)
+    self.assertEqual(config.steps, math_config.get_config('smoke').steps)
+    self.assertTrue(config.is_locked)
+    self.assertEqual(workdir, 'runs/math-smoke')
+    self.assertEqual(kwargs, {'fork_from': ''})
+
+  def test_train_in_a_workdir_forked_from_another(self):
+    with absltest.mock.patch.object(train, 'run') as run:
+      self.command(SMOKE, '--workdir', '/x', '--fork_from=/y', '--mode=train')
+    self.assertEqual(run.call_args.args[1], '/x')
+    self.assertEqual(run.call_args.kwargs, {'fork_from': '/y'})
+
+  @parameterized.parameters(
+      ('eval', score, 'run', 'runs/math-smoke-eval'),
+      ('warmstart', warmstart, 'run', 'runs/math-smoke'),
+  )
+  def test_modes_with_a_workdir(self, mode, module, function, workdir):
+    with absltest.mock.patch.object(module, function) as run:
+      self.command(SMOKE, f'--mode={mode}')
+    (config, found), kwargs = run.call_args
+    self.assertEqual((config.name, found), ('math-smoke', workdir))
+    self.assertEqual(kwargs, {})
+
+  def test_plan_is_shown(self):
+    with (
+        absltest.mock.patch.object(plan, 'plan', return_value='p') as make,
+        absltest.mock.patch.object(plan, 'show') as show,
+    ):
+      self.command(SMOKE, '--mode=plan', '--config.steps=9')
+    self.assertEqual(make.call_args.args[0].steps, 9)
+    show.assert_called_once_with('p')
+
+  def test_inspect_hands_its_flags_and_its_exit_code(self):
+    decoder = absltest.mock.sentinel.decoder
+    with (
+        absltest.mock.patch.object(inspect, 'run', return_value=3) as run,
+        absltest.mock.patch.object(
+            policy, 'token_decoder', return_value=decoder
+        ) as token_decoder,
+    ):
+      code = self.command(
+          SMOKE,
+          '--mode=inspect',
+          '--runs=a,b',
+          '--problem=7',
+          '--split=train',
+          '--flips',
+          '--tokens',
+          '--limit=2',
+      )
+    self.assertEqual(code, 3)
+    token_decoder.assert_called_once_with('package:math')
+    run.assert_called_once_with(
+        ['runs/math-smoke', 'a', 'b'],
+        problem='7',
+        split='train',
+        flips=True,
+        tokens=True,
+        limit=2,
+        decode=decoder,
+    )
+
+  @parameterized.parameters(
+      ((), os.path.expanduser('~/.cache/evojax/xla')),
+      (('--compilation_cache=/c',), '/c'),
+  )
+  def test_compilation_cache(self, arguments, folder):
+    with absltest.mock.patch.object(train, 'run'):
+      self.command(SMOKE, *arguments)
+    self.assertEqual(jax.config.jax_compilation_cache_dir, folder)
+
+  def test_no_compilation_cache(self):
+    jax.config.update('jax_compilation_cache_dir', None)
+    with absltest.mock.patch.object(train, 'run'):
+      self.command(SMOKE, '--compilation_cache=')
+    self.assertIsNone(jax.config.jax_compilation_cache_dir)
+
+  def test_distributed(self):
+    with (
+        absltest.mock.patch.object(train, 'run') as run,
+        absltest.mock.patch.object(jax.distributed, 'initialize') as join,
+    ):
+      join.side_effect = lambda **_: run.assert_not_called()
+      self.command(
+          SMOKE,
+          '--distributed',
+          '--coordinator=host:1',
+          '--processes=4',
+          '--process=2',
+      )
+    join.assert_called_once_with(
+        coordinator_address='host:1', num_processes=4, process_id=2
+    )
+    run.assert_called_once()
+
+
+class ErrorTest(MainTestCase):
+
+  @parameterized.parameters(
+      ValueError('steps=3: too few'),
+      OSError(28, 'No space left on device'),
+      FloatingPointError('loss=nan'),
+  )
+  def test_of_the_user_is_one_line(self, error):
+    for debug in (False, True):
+      stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+      with absltest.mock.patch.object(train, 'run', side_effect=error):
+        if debug:
+          with self.assertRaises(type(error)):
+            self.command(SMOKE, '--debug')
+          continue
+        self.assertEqual(self.command(SMOKE), 2)
+      written = ''.join(call.args[0] for call in stderr.write.call_args_list)
+      self.assertEqual(written, f'error: {error}\n')
+
+  def test_of_ours_shows_its_traceback(self):
+    with absltest.mock.patch.object(
+        train, 'run', side_effect=TypeError('ours')
+    ):
+      with self.assertRaisesRegex(TypeError, 'ours'):
+        self.command(SMOKE)
+
+  def test_of_the_command_line_with_debug(self):
+    with self.assertRaisesRegex(ValueError, 'config.stepz is not a field'):
+      self.command(SMOKE, '--debug', '--config.stepz=3')
+
+  def test_preemption_passes(self):
+    with absltest.mock.patch.object(
+        train, 'run', side_effect=train.Preempted(143)
+    ):
+      with self.assertRaises(SystemExit) as caught:
+        self.command(SMOKE)
+    self.assertEqual(caught.exception.code, 143)
+
+
+class FlagTest(MainTestCase):
+
+  @parameterized.parameters(
+      (('--config', 'configs/math.py:smoke'),),
+      (('-config=configs/math.py:smoke',),),
+      (('--workdir=--config=', SMOKE),),
+  )
+  def test_ways_to_write_a_config(self, arguments):
+    with absltest.mock.patch.object(train, 'run') as run:
+      self.command(*arguments)
+    self.assertEqual(run.call_args.args[0].name, 'math-smoke')
+
+  def test_switches_of_a_config(self):
+    with absltest.mock.patch.object(train, 'run') as run:
+      self.command(SMOKE, '--noconfig.eval.sealed', '--config.log.tensorboard')
+    config = run.call_args.args[0]
+    self.assertFalse(config.eval.sealed)
+    self.assertTrue(config.log.tensorboard)
+
+  def test_a_group_as_a_dict(self):
+    with absltest.mock.patch.object(train, 'run') as run:
+      self.command(SMOKE, "--config.reward.weights={'overlong': 0.5}")
+    weights = run.call_args.args[0].reward.weights
+    self.assertEqual(weights.to_dict(), {'overlong': 0.5})
+
+  def test_every_field_of_a_group_moves_with_its_reference(self):
+    with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
+      file.write(
+          'from configs import math\n'
+          'def get_config():\n'
+          '  c = math.get_config().unlock()\n'
+          "  c.eval.problems = c.get_ref('steps')\n"
+          '  return c.lock()\n'
+      )
+      file.flush()
+      with absltest.mock.patch.object(train, 'run') as run:
+        self.command(f'--config={file.name}', '--config.steps=11')
+    self.assertEqual(run.call_args.args[0].eval.problems, 11)
+
+  def test_help(self):
+    done = subprocess.run(
+        [sys.executable, '-m', 'evojax.main', '--help'],
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertIn('python -m evojax.main --config=', done.stdout)
+    for name in ('--mode', '--workdir', '--fork_from', '--[no]debug'):
+      self.assertIn(name, done.stdout)
+    self.assertEmpty(done.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()
