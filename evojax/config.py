@@ -4,6 +4,7 @@ Configs are `ml_collections.ConfigDict`s made by the files in `configs/`; this
 module never imports those. `validate` sees the config alone: it runs before a
 device is touched and reports everything that is wrong at once.
 """
+
 from collections.abc import Callable
 import difflib
 import hashlib

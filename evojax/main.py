@@ -6,6 +6,7 @@ The config says what is computed and can be overridden field by field
 (--config.grpo.group_size=8); flags say where and how this process runs.
 """
 
+import itertools
 import os
 import re
 import runpy
@@ -119,7 +120,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
       field of it.
   """
   path, names = None, []
-  for argument, following in zip(argv[1:], [*argv[2:], ''], strict=True):
+  for argument, following in itertools.pairwise([*argv[1:], '']):
     if match := re.fullmatch(r'--?config(?:=(.*))?', argument):
       path = following if match[1] is None else match[1]
     elif match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):

@@ -3,6 +3,7 @@
 Grading runs programs and is slow; reward is arithmetic on what was graded. It
 is linear in its weights, and every part is logged beside the sum.
 """
+
 from collections.abc import Callable, Mapping
 import importlib
 from typing import Any
@@ -41,7 +42,7 @@ def load_parts(path: str, default: Parts) -> Parts:
   if not callable(found):
     raise RewardError(
         f'config.reward.parts={path!r}: {module} has no function {name}; name'
-        ' one that it has, or leave the field empty for the domain\'s own'
+        " one that it has, or leave the field empty for the domain's own"
     )
   return found
 

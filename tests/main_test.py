@@ -170,6 +170,13 @@ class ErrorTest(MainTestCase):
       with self.assertRaisesRegex(TypeError, 'ours'):
         self.command(SMOKE)
 
+  def test_nothing_at_all(self):
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    self.assertEqual(self.command(), 2)
+    stderr.write.assert_any_call(
+        'error: --config is missing: e.g. --config=configs/math.py'
+    )
+
   def test_of_the_command_line_with_debug(self):
     with self.assertRaisesRegex(ValueError, 'config.stepz is not a field'):
       self.command(SMOKE, '--debug', '--config.stepz=3')

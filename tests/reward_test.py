@@ -45,9 +45,7 @@ class ComputeTest(parameterized.TestCase):
     # Before their weights, in the order of the weights, and only those.
     self.assertEqual(list(used), ['outcome', 'length', 'count'])
     np.testing.assert_array_equal(used['outcome'], [[1, 0, 1], [0, 1, 0]])
-    np.testing.assert_array_equal(
-        used['length'], [[-1, -0.5, 0], [0.25, 0, 0]]
-    )
+    np.testing.assert_array_equal(used['length'], [[-1, -0.5, 0], [0.25, 0, 0]])
 
   def test_linear_in_the_weights(self):
     one, _ = reward.compute(parts, VIEW, {'outcome': 1.0})
@@ -133,8 +131,11 @@ class LoadTest(parameterized.TestCase):
       reward.load_parts('users_own_reward.number', parts)
 
   @parameterized.parameters(
-      ('no_such_module.parts', "='no_such_module.parts' cannot be imported.*No "
-       "module named 'no_such_module'.*PYTHONPATH"),
+      (
+          'no_such_module.parts',
+          "='no_such_module.parts' cannot be imported.*No "
+          "module named 'no_such_module'.*PYTHONPATH",
+      ),
       ('evojax.reward.nothing', 'evojax.reward has no function nothing'),
       ('parts', 'is not the dotted path of a function'),
       ('.parts', 'is not the dotted path of a function'),

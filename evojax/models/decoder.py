@@ -30,8 +30,6 @@ import numpy as np
 from evojax import sharding
 
 Params = dict[str, Any]
-# Keys and values of one layer: ([B, K, S, H], [B, K, S, H]).
-LayerCache = tuple[jax.Array, jax.Array]
 
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
@@ -46,7 +44,7 @@ class RopeScaling:
   factor: float
   low_freq_factor: float
   high_freq_factor: float
-  original_max_positions: int
+  original_max_positions: int | float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -442,7 +440,7 @@ def prefill(
     params: Params,
     tokens: Int[Array, 'B Lp'],
     lengths: Int[Array, 'B'],
-) -> tuple[Float[Array, 'B D'], list[LayerCache]]:
+) -> tuple[Float[Array, 'B D'], Any]:
   """Runs prompts and keeps their keys and values.
 
   Args:

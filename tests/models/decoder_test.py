@@ -135,12 +135,16 @@ class DecoderTest(parameterized.TestCase):
         CFG,
         params,
         prompts,
-        jnp.arange(7)[None] + shift,
+        jnp.broadcast_to(jnp.arange(7) + shift, prompts.shape),
         jnp.ones_like(prompts),
     )
     np.testing.assert_allclose(run(0), run(100), atol=5e-5)
     swapped = decoder.forward(
-        CFG, params, prompts, jnp.arange(7)[::-1][None], jnp.ones_like(prompts)
+        CFG,
+        params,
+        prompts,
+        jnp.broadcast_to(jnp.arange(7)[::-1], (3, 7)),
+        jnp.ones_like(prompts),
     )
     self.assertGreater(float(jnp.abs(run(0) - swapped).max()), 1e-2)
 
