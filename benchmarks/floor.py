@@ -6,6 +6,7 @@ is timed against it in `benchmarks/grpo_step.py`; it shares no code with the
 package, only the two ideas that decide the cost (a group's prompt runs once in
 rollout and update; an update accumulates over micro-batches of whole groups).
 """
+
 import dataclasses
 import functools
 from typing import Any
@@ -128,8 +129,10 @@ def _decode(w, params, token, position, cache):
 
   def attend(kept, q, k, v):
     keys, values = (
-        jax.lax.dynamic_update_slice_in_dim(old, new.swapaxes(1, 2), position, 2)
-        for old, new in zip(kept, (k, v))
+        jax.lax.dynamic_update_slice_in_dim(
+            old, new.swapaxes(1, 2), position, 2
+        )
+        for old, new in zip(kept, (k, v), strict=True)
     )
     scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys)
     probs = _softmax(scores, visible, w.head_dim)
@@ -137,7 +140,7 @@ def _decode(w, params, token, position, cache):
     return out[:, None], (keys, values)
 
   x, new_cache = params['embed'][token][:, None], []
-  for p, kept in zip(params['layers'], cache):
+  for p, kept in zip(params['layers'], cache, strict=True):
     x, kept = _layer(w, p, x, position[None], functools.partial(attend, kept))
     new_cache.append(kept)
   return _norm(x[:, 0], params['norm']) @ params['embed'].T, new_cache
@@ -179,9 +182,7 @@ def _completion_logprobs(w, params, prompts, completions):
   """Log-probs [p, G, Lc] of completions; each prompt runs once."""
   p, g, t = completions.shape
   lp = w.prompt_tokens
-  positions = jnp.concatenate(
-      [jnp.arange(lp), lp + jnp.tile(jnp.arange(t), g)]
-  )
+  positions = jnp.concatenate([jnp.arange(lp), lp + jnp.tile(jnp.arange(t), g)])
   causal = jnp.tril(jnp.ones((t, t), bool))
 
   def attend(q, k, v):

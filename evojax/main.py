@@ -192,6 +192,27 @@ def _dispatch() -> int | None:
   return None
 
 
+def _hush_orbax() -> None:
+  """Leaves a failed save to the one error that `checkpoint` makes of it.
+
+  Orbax logs it with a traceback per thread, and each write that was still under
+  way complains that its event loop is gone.
+  """
+  logging.get_absl_handler().addFilter(
+      lambda record: _DEBUG.value
+      or record.levelno < logging.converter.STANDARD_ERROR
+      or 'orbax' not in record.pathname
+  )
+  hook = sys.unraisablehook
+
+  def unraisable(event):
+    if _DEBUG.value or str(event.exc_value) != 'Event loop is closed':
+      hook(event)
+
+  sys.unraisablehook = unraisable
+
+
 if __name__ == '__main__':
   logging.set_verbosity(logging.WARNING)
+  _hush_orbax()
   app.run(main, flags_parser=parse_flags)

@@ -6,6 +6,7 @@ the compiler's own numbers are shown; a large one, or a mesh that is elsewhere
 (a pod, planned on a laptop), gets bounds. FLOPs are those of the matrix
 products, two per multiply-add; every sequence counts at its longest.
 """
+
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -287,8 +288,8 @@ def estimate(
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   result = Plan(
       title=(
-          f'{config.name}: {config.steps} steps of {config.grpo.prompts} prompts'
-          f' x {config.grpo.group_size} completions'
+          f'{config.name}: {config.steps} steps of {config.grpo.prompts}'
+          f' prompts x {config.grpo.group_size} completions'
       ),
       mesh=dict(mesh.shape),
       parameters=count(run.params),
@@ -386,7 +387,9 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
   prefill = engine._prefill.lower(weights, tokens, lengths)
   yield 'prefill', prefill
   state = _place(jax.eval_shape(engine._empty_state), engine._layout())
-  logits, block = jax.tree.map(lambda x: array(x.shape, x.dtype), prefill.out_info)
+  logits, block = jax.tree.map(
+      lambda x: array(x.shape, x.dtype), prefill.out_info
+  )
   row = jax.tree.map(lambda x: array(x.shape, x.dtype), state['row'])
   yield 'insert', engine._insert.lower(
       state, logits, block, lengths, array((slots,), jnp.int32), row
@@ -413,9 +416,7 @@ def bounds(run: _Run) -> Iterator[tuple[str, int]]:
   c, cfg, mesh = run.config, run.cfg, dict(run.mesh.shape)
   tensor, shards = mesh['tensor'], mesh['data'] * mesh['fsdp']
   item = jnp.dtype(cfg.compute_dtype).itemsize
-  d, h, n, k = (
-      cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads
-  )
+  d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
 
   def layer(slots: int) -> float:
@@ -425,9 +426,8 @@ def bounds(run: _Run) -> Iterator[tuple[str, int]]:
 
   saved = {  # Bytes per token that each layer keeps for the backward pass.
       'none': layer(prompt + new),
-      'dots': (
-          3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor
-      ) * item,
+      'dots': (3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor)
+      * item,
       'full': d * item,
   }[cfg.remat]
   logits = cfg.vocab_size * 4 / tensor  # Bytes per token.
@@ -443,7 +443,9 @@ def bounds(run: _Run) -> Iterator[tuple[str, int]]:
     tokens = groups * (prompt + size * new) / shards
   else:
     tokens = math.prod(run.batch['tokens'].shape[1:]) / shards
-  targets = tokens if c.grpo.layout == 'packed' else groups * size * new / shards
+  targets = (
+      tokens if c.grpo.layout == 'packed' else groups * size * new / shards
+  )
   alive = min(c.model.logprob_chunk / shards or math.inf, targets)
   forward = tokens * layer(prompt + new) + used
   yield 'update', (
@@ -457,9 +459,7 @@ def bounds(run: _Run) -> Iterator[tuple[str, int]]:
     yield 'score', 2 * forward + 2 * alive * logits
   block = _size(run.block)
   rows = c.rollout.prefill_rows / shards
-  yield 'prefill', (
-      block + rows * (2 * prompt * layer(prompt) + logits) + used
-  )
+  yield 'prefill', (block + rows * (2 * prompt * layer(prompt) + logits) + used)
   slots = c.rollout.decode_slots / shards
   yield 'insert', block + _size(run.cache) / cfg.num_layers + slots * logits
   yield 'decode', (
@@ -487,7 +487,9 @@ def _programs(run: _Run) -> dict[str, int]:
 def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
   """(dev, sealed) evaluations of a run."""
   every, steps = config.eval.every, config.steps
-  visited = {0, steps} | (set(range(every, steps + 1, every)) if every else set())
+  visited = {0, steps} | (
+      set(range(every, steps + 1, every)) if every else set()
+  )
   return len(visited), 2 if config.eval.sealed and steps else 0
 
 
@@ -505,11 +507,12 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
       'a step': step,
       'training': training,
       'evaluations': evaluations,
-      'the run': tuple(map(sum, zip(training, evaluations))),
+      'the run': tuple(map(sum, zip(training, evaluations, strict=True))),
   }
 
 
 # ------------------------------------------------------------- work and time
+
 
 def _work(run: _Run) -> dict[str, Work]:
   """The run's computation by phase."""
@@ -587,12 +590,16 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
   if platform == 'cpu':
     memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     # Virtual devices share the machine.
-    return Device(
-        name=f'{os.cpu_count()} CPU cores, shared by {len(devices)} devices',
-        flops=flops.measure(devices[0]) / len(devices),
-        bandwidth=math.inf,
-        memory_bytes=memory // len(devices),
-    ), 'cpu'
+    return (
+        Device(
+            name=f'{os.cpu_count()} CPU cores, shared by {len(devices)}'
+            ' devices',
+            flops=flops.measure(devices[0]) / len(devices),
+            bandwidth=math.inf,
+            memory_bytes=memory // len(devices),
+        ),
+        'cpu',
+    )
   known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
   if not known:
     raise ValueError(
@@ -601,9 +608,12 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
     )
   device = DEVICES[max(known, key=len)]
   usable = (devices[0].memory_stats() or {}).get('bytes_limit')
-  return dataclasses.replace(
-      device, name=kind, memory_bytes=usable or device.memory_bytes
-  ), 'accelerator'
+  return (
+      dataclasses.replace(
+          device, name=kind, memory_bytes=usable or device.memory_bytes
+      ),
+      'accelerator',
+  )
 
 
 # ---------------------------------------------------------------------- show
@@ -639,7 +649,9 @@ def show(plan: Plan, out: TextIO | None = None) -> None:
   write(f'  {"at once, at most":24}{_bytes(plan.peak):>16}')
 
   listed = ', '.join(f'{name} {n}' for name, n in plan.programs.items())
-  write(f'\nprograms compiled, at most: {sum(plan.programs.values())} ({listed})')
+  write(
+      f'\nprograms compiled, at most: {sum(plan.programs.values())} ({listed})'
+  )
 
   write(f'\n{"tokens, at most":20}{"sampled":>20}{"prompt":>20}')
   for name, (sampled, prompt) in plan.tokens.items():

@@ -173,6 +173,8 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
         'install',
         '--quiet',
         '--no-deps',
+        # Now, or the first run prints the warnings of packages' sources.
+        '--compile-bytecode',
         '--python',
         python,
         *pins,

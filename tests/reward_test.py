@@ -111,7 +111,7 @@ class LoadTest(parameterized.TestCase):
     self.assertIs(reward.load_parts('', parts), parts)
 
   def test_dotted_path(self):
-    found = reward.load_parts('evojax.domains.math.reward.parts', None)
+    found = reward.load_parts('evojax.domains.math.reward.parts', parts)
     self.assertEqual(found.__name__, 'parts')
     self.assertEqual(found.__module__, 'evojax.domains.math.reward')
 

@@ -415,6 +415,7 @@ class PrepareTest(TrainTestCase):
     class Domain:
       """One long problem, at the end of what the run will ask."""
 
+      name = domain.name
       columns, reward_parts = domain.columns, domain.reward_parts
       grade = domain.grade
 

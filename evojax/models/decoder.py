@@ -16,6 +16,7 @@ splits them along K and F without moving data:
 Query head n is (k, r) with n = k * R + r; axis 2 of qkv holds R queries, the
 key and the value.
 """
+
 from collections.abc import Callable
 import dataclasses
 import functools
@@ -120,7 +121,9 @@ def _rope_frequencies(cfg: DecoderConfig) -> np.ndarray:
     return freq.astype(np.float32)
   wavelength = 2 * np.pi / freq
   ratio = s.original_max_positions / wavelength
-  smooth = (ratio - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+  smooth = (ratio - s.low_freq_factor) / (
+      s.high_freq_factor - s.low_freq_factor
+  )
   smooth = np.clip(smooth, 0, 1)  # 0: long waves, slowed; 1: short, unchanged.
   return ((1 - smooth) * freq / s.factor + smooth * freq).astype(np.float32)
 
@@ -165,7 +168,9 @@ class Layer(nn.Module):
     cfg = self.cfg
     d, f, h = cfg.hidden_size, cfg.intermediate_size, cfg.head_dim
     k, r = cfg.num_kv_heads, cfg.heads_per_kv
-    qkv = self._project('qkv', self._norm('attn_norm', x, d), (d,), (k, r + 2, h))
+    qkv = self._project(
+        'qkv', self._norm('attn_norm', x, d), (d,), (k, r + 2, h)
+    )
     if cfg.qkv_bias:
       bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
       qkv += bias.astype(x.dtype)
@@ -194,7 +199,7 @@ class Layer(nn.Module):
   def _project(
       self, name: str, x: jax.Array, ins: tuple[int, ...], outs: tuple[int, ...]
   ) -> jax.Array:
-    """x [..., *ins] @ weight [*ins, *outs], plus the LoRA pair if there is one."""
+    """x [..., *ins] @ weight [*ins, *outs], plus the LoRA pair if any."""
     n, rank = len(ins), self.cfg.lora_rank
     init = _fan_in(ins)
     weight = self.param(name, init, (*ins, *outs)).astype(x.dtype)
@@ -414,8 +419,12 @@ def forward_shared(
     qc, kc, vc = (a.reshape(p, g, lc, *a.shape[2:]) for a in (qc, kc, vc))
     scores = jnp.concatenate(
         [
-            jnp.where(visible, jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp), -1e30),
-            jnp.where(causal, jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc), -1e30),
+            jnp.where(
+                visible, jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp), -1e30
+            ),
+            jnp.where(
+                causal, jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc), -1e30
+            ),
         ],
         -1,
     )
@@ -504,7 +513,9 @@ def decode(
 
   def attend(layer_cache, q, k, v):
     keys, values = layer_cache
-    keys, values = write(keys, k[:, 0], positions), write(values, v[:, 0], positions)
+    keys, values = write(keys, k[:, 0], positions), write(
+        values, v[:, 0], positions
+    )
     scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys.astype(q.dtype))
     probs = _masked_softmax(scores, mask, cfg.head_dim).astype(q.dtype)
     out = jnp.einsum('bkrs,bksh->bkrh', probs, values.astype(q.dtype))

@@ -1,4 +1,5 @@
 """A policy as a run uses it: decoder shape, tokenizer, parameters."""
+
 from collections.abc import Callable, Sequence
 import dataclasses
 import importlib.resources
@@ -118,9 +119,7 @@ def load_params(
       policy.path, policy.cfg, dtype=param_dtype, shardings=shardings
   )
   if policy.cfg.lora_rank:
-    params = lora.add_adapters(
-        policy.cfg, params, seed, shardings=shardings
-    )
+    params = lora.add_adapters(policy.cfg, params, seed, shardings=shardings)
   return params
 
 

@@ -38,7 +38,7 @@ class Demonstration:
 
 
 # One packed batch; every array is [rows, length] and aligned to `tokens`.
-Batch = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray | jax.Array]
 
 
 def encode(

@@ -1,23 +1,29 @@
-"""A reward that sends its own process a signal, for commands that are real.
+"""A reward that brings disaster over its own process: commands stay real.
 
-FATAL=9@4 sends SIGKILL at its fourth call. The first call is the check before
-the run, each further one a rollout round.
+FATAL=9@4 sends SIGKILL at its fourth call, FATAL=disk@4 lets no file grow any
+further than evidence needs. The first call is the check before the run, each
+further one a rollout round.
 """
 
 import itertools
 import os
+import resource
 from typing import Any
 
 import numpy as np
 
 from tests import tiny
 
+_ROOM = 60_000  # Bytes; the arrays of a tiny checkpoint have more.
 _calls = itertools.count(1)
 
 
 def parts(e: Any) -> dict[str, np.ndarray]:
   """`tiny.parts`, or the end."""
-  number, _, call = os.environ.get('FATAL', '').partition('@')
+  what, _, call = os.environ.get('FATAL', '').partition('@')
   if str(next(_calls)) == call:
-    os.kill(os.getpid(), int(number))
+    if what == 'disk':
+      resource.setrlimit(resource.RLIMIT_FSIZE, (_ROOM, _ROOM))
+    else:
+      os.kill(os.getpid(), int(what))
   return tiny.parts(e)

@@ -271,8 +271,9 @@ REFUSED = {
             '--config.optim.learning_rate=0.5',
         ],
         r'workdir {root}/other holds a run with another config:\n'
-        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  python -m evojax\.m'
-        r' .* --workdir={root}/other-fork --fork_from={root}/other$',
+        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  python -m '
+        r'evojax\.main .* --workdir={root}/other-fork'
+        r' --fork_from={root}/other$',
     ),
     'evaluation where a run is': (
         ['{tiny}', '--workdir={root}/other', '--mode=eval'],
@@ -474,6 +475,36 @@ class NothingLostTest(parameterized.TestCase):
         store.list_steps(self.path, 'train'),
         store.list_steps(self.shared / 'run', 'train'),
     )
+
+  @pytest.mark.slow
+  def test_full_disk_is_one_error_of_a_command(self):
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'evojax.main',
+            f'--config=tests/tiny.py:{self.policy}',
+            '--config.reward.parts=tests.faults.fatal_reward.parts',
+            f'--compilation_cache={tiny.CACHE}',
+            f'--workdir={self.path}',
+        ],
+        cwd=tiny.ROOT,
+        env=tiny.environment(FATAL='disk@2'),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, 2, done.stderr)
+    checkpoint_path = self.path / 'checkpoints/step_000002'
+    self.assertStartsWith(
+        done.stderr, f'error: checkpoint {checkpoint_path} could not be written'
+    )
+    self.assertEndsWith(
+        done.stderr, 'same command again: it resumes from the last checkpoint\n'
+    )
+    self.assertNotIn('Traceback', done.stderr)
+    self.assertEqual(os.listdir(checkpoint_path.parent), [])
+    self.assertEqual(store.list_steps(self.path, 'train')[:2], [0, 1])
 
   @pytest.mark.slow
   def test_the_fork_command_of_the_refusal_works(self):
