@@ -3,9 +3,9 @@
     python -m evojax.main --config=configs/math.py[:variant]
 
 variant      what                                          hardware    time
-default      the seed recipe on the shipped base policy    2 CPU cores 4 min
-smoke        a few steps of everything                     2 CPU cores 1 min
-reference    tuned by hand with what the field knows       2 CPU cores 4 min
+default      the seed recipe on the shipped base policy    2 CPU cores 3 min
+smoke        a few steps of everything                     2 CPU cores 20 s
+reference    tuned by hand with what the field knows       2 CPU cores 3 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 
 Scores are in BUILD_NOTES.md. Numbers are changed on the command line

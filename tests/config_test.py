@@ -16,6 +16,7 @@ import ml_collections
 from configs import common
 from configs import math as math_config
 from evojax import config as config_lib
+from evojax.domains.math import demonstrations
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 VARIANTS = [
@@ -310,6 +311,13 @@ class FormTest(absltest.TestCase):
       hashes.add(config_lib.sha256(changed))
     self.assertLen(hashes, 1 + len(config_lib.flatten(config)))
     self.assertEqual(config_lib.sha256(config), before)
+
+
+class MathTest(absltest.TestCase):
+
+  def test_families_are_those_the_base_policy_was_taught(self):
+    # Written twice, as neither side may import the other.
+    self.assertEqual(math_config.FAMILIES, demonstrations.FAMILIES)
 
 
 class ScheduleTest(parameterized.TestCase):

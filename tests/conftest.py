@@ -5,14 +5,15 @@ import pathlib
 
 
 def pytest_terminal_summary(terminalreporter):
-  """Adds up setup, call and teardown of every test, by folder of tests/."""
+  """Adds up setup, call and teardown by folder; in tests/ itself by file."""
   seconds, tests = collections.Counter(), collections.defaultdict(set)
   for reports in terminalreporter.stats.values():
     for report in reports:
       # A subtest's time is part of its test's; warnings have none.
       if not hasattr(report, 'duration') or hasattr(report, 'context'):
         continue
-      suite = pathlib.PurePath(report.nodeid.split('::')[0]).parent
+      file = pathlib.PurePath(report.nodeid.split('::')[0])
+      suite = file if file.parent.name == 'tests' else file.parent
       seconds[suite] += report.duration
       tests[suite].add(report.nodeid)
   if not seconds:

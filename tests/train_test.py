@@ -3,6 +3,7 @@ trained."""
 
 import json
 import pathlib
+import shutil
 import tempfile
 
 from absl.testing import absltest
@@ -212,6 +213,31 @@ class EndToEndTest(TrainTestCase):
     base = store.read(self.done, 'sealed', [0])
     self.assertEqual(list(base['problem_id']), list(ours['problem_id']))
     self.assertFalse(base['completion'].equals(ours['completion']))
+
+  def test_evidence_ahead_of_the_checkpoint_goes(self):
+    # As a killed process leaves it: two steps and an evaluation too far.
+    shutil.copytree(self.done, self.workdir)
+    evidence = self.workdir / 'evidence'
+    for split, source, target in (
+        ('train', 1, 2),
+        ('train', 1, 3),
+        ('dev', 2, 3),
+    ):
+      shutil.copy(
+          evidence / split / f'step_{source:06}.parquet',
+          evidence / split / f'step_{target:06}.parquet',
+      )
+    trainer = self.make_trainer()
+    self.assertEqual(trainer.step, 2)
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [0, 1])
+    self.assertEqual(store.list_steps(self.workdir, 'dev'), [0, 2])
+    # Without a checkpoint the run starts again.
+    shutil.rmtree(self.workdir / 'checkpoints')
+    trainer = self.make_trainer()
+    self.assertEqual(trainer.step, 0)
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [])
+    self.assertEqual(store.list_steps(self.workdir, 'dev'), [0])
+    self.assertEqual(store.list_steps(self.workdir, 'sealed'), [0, 2])
 
   def test_another_seed_is_another_run(self):
     trainer = self.make_trainer(seed=1)
