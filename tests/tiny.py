@@ -111,7 +111,7 @@ def make_config(
   c.grpo.group_size = 4
   c.grpo.micro_groups = 1
   c.reward.parts = 'tests.tiny.parts'
-  c.reward.weights = ml_collections.ConfigDict({'sure': 1.0, 'brief': 0.5})
+  c.reward.weights = ml_collections.ConfigDict({'sure': 2.0, 'brief': 0.5})
   c.optim.learning_rate = 1e-2
   c.checkpoint.every = 2
   c.eval.problems = 4

@@ -113,7 +113,7 @@ class EndToEndTest(TrainTestCase):
       # The weights of tiny.make_config.
       np.testing.assert_allclose(
           rows['reward'],
-          rows['part_sure'] + 0.5 * rows['part_brief'],
+          2 * rows['part_sure'] + 0.5 * rows['part_brief'],
           rtol=1e-6,
       )
       self.assertAlmostEqual(logged['reward'], rewards.mean(), places=5)

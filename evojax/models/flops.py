@@ -2,6 +2,7 @@
 
 Those of the matrix products alone, two per multiply-add.
 """
+
 import math
 import time
 from typing import Any
@@ -19,8 +20,11 @@ FORMULA = (
 
 
 def forward(
-    cfg: decoder.DecoderConfig, tokens: float, pairs: float, logits: float
-) -> float:
+    cfg: decoder.DecoderConfig,
+    tokens: int | float,
+    pairs: int | float,
+    logits: int | float,
+) -> int | float:
   """FLOPs of a forward pass: FORMULA.
 
   Args:
@@ -29,9 +33,7 @@ def forward(
     pairs: Query-key pairs whose score is computed, masked ones included.
     logits: Tokens whose logits are computed.
   """
-  d, h, n, k = (
-      cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads
-  )
+  d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   layer = d * (n + 2 * k) * h + n * h * d + 3 * d * cfg.intermediate_size
   return (
       2 * cfg.num_layers * layer * tokens

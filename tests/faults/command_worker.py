@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import sys
+import traceback
 
 from absl import logging
 from absl.testing import flagsaver
@@ -30,6 +31,9 @@ def run(arguments):
       code = main.main(main.parse_flags(sys.argv))
     except SystemExit as end:
       code = end.code
+    except Exception:  # What the interpreter would do; the next one is run.
+      traceback.print_exc()
+      code = 1
   return dict(
       code=code or 0,
       out=out.getvalue(),

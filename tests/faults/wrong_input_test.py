@@ -442,13 +442,13 @@ class NothingLostTest(parameterized.TestCase):
     self.assertGreater(rows['reward'].abs().min(), 1e29)
     self.assertTrue(rows['sampler_trainer_logprob_gap'].isna().all())
 
-  # Orbax leaves writes behind when it fails; see main._hush_orbax.
-  @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
   @parameterized.named_parameters(
       ('evidence', store, 'write_step'),
       ('checkpoint', trainer_lib.Trainer, 'save'),
       ('export', policy_lib, 'export'),
   )
+  # Orbax leaves writes behind when it fails; see main._hush_orbax.
+  @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
   def test_full_disk(self, owner, name):
     original = getattr(owner, name)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -517,7 +517,7 @@ class NothingLostTest(parameterized.TestCase):
         # All that differs from `self.config`, ...
         ' --config.seed=0 --config.eval.every=0 --config.grpo.keep=all'
         ' --config.grpo.refill_rounds=0 --config.optim.warmup_steps=0'
-        " --config.reward.weights=\"{'sure': 1.0, 'brief': 0.5}\""
+        " --config.reward.weights=\"{'sure': 2.0, 'brief': 0.5}\""
         ' --config.grpo.clip_high=0.4'  # ... and what is not allowed to.
         f' --compilation_cache={tiny.CACHE} --workdir={workdir}'
     )
