@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks import floor
 from evojax import learner
+from evojax import prepare
 from evojax import sharding
 from evojax import types
 from evojax.models import decoder
@@ -234,6 +235,7 @@ def measure(
 ) -> dict[str, Any]:
   """Times `reps` steps of evojax and, unless alone, of the floor by turns."""
   compiled = compile_times()
+  prepare.trim_memory_after_compiling()  # As every run does.
   sides = {'evojax': Evojax(w, layout, chunk)}
   if not alone:
     sides['floor'] = Floor(w)

@@ -11,6 +11,7 @@ import os
 import re
 import runpy
 import sys
+import warnings
 from typing import Any
 
 from absl import app
@@ -210,6 +211,8 @@ def _hush_orbax() -> None:
       hook(event)
 
   sys.unraisablehook = unraisable
+  # So does each of its coroutines that a failure kept from starting.
+  warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
 
 
 if __name__ == '__main__':
