@@ -92,7 +92,7 @@ def init_state(
 
 
 def state_shardings(
-    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
+    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
 ) -> State:
   """Where each leaf of the state lives; moments lie beside their parameter."""
   axes = decoder.logical_axes(cfg)
@@ -202,7 +202,7 @@ def make_batch(
   return batch, live, order
 
 
-def batch_shardings(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
+def batch_shardings(batch: Batch, mesh: sharding.AnyMesh) -> Batch:
   """Groups (or packed rows) of a micro-batch are split over the batch axes."""
   return sharding.shardings(mesh, {name: (None, 'batch') for name in batch})
 

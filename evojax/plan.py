@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+import io
 import math
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -91,10 +92,10 @@ REMEDIES = {
 class Work:
   """One kind of computation, over the whole run and all devices."""
 
-  flops: float
+  flops: int | float
   formula: str
   # Bytes that every device must read for it; 0: not bound by memory.
-  bytes_per_device: float = 0.0
+  bytes_per_device: int | float = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Plan:
   def remedy(self) -> str:
     """What makes the largest part of the memory smaller."""
     parts = {**self.resident, **self.temporaries}
+    parts['update'] -= self.gradients  # They shrink with the weights.
     return REMEDIES[max(parts, key=parts.get)]
 
 
@@ -148,7 +150,7 @@ class _Run:
 
   config: ml_collections.ConfigDict
   policy: policy_lib.Policy
-  mesh: Any  # Mesh, or AbstractMesh where its devices are elsewhere.
+  mesh: sharding.AnyMesh  # Abstract where its devices are elsewhere.
 
   @property
   def cfg(self) -> decoder.DecoderConfig:
@@ -296,7 +298,7 @@ def estimate(
       trained=count(run.state['params']),
       resident=_resident(run),
       gradients=_size(_as_dtype(run.state['params'], 'float32')),
-      temporaries=temporaries,
+      temporaries={k: math.ceil(size) for k, size in temporaries.items()},
       exact=exact,
       programs=_programs(run),
       tokens=_tokens(config),
@@ -408,7 +410,7 @@ def compiled(run: _Run) -> Iterator[tuple[str, int]]:
     yield name, memory.temp_size_in_bytes + fresh + block
 
 
-def bounds(run: _Run) -> Iterator[tuple[str, int]]:
+def bounds(run: _Run) -> Iterator[tuple[str, int | float]]:
   """Temporary bytes of each program, from what must be alive in it.
 
   Estimates on the safe side: a compiler that fuses well needs less.
@@ -520,9 +522,9 @@ def _work(run: _Run) -> dict[str, Work]:
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  read = float(_size(_sampler_weights(run)) + _size(run.cache))
+  read = _size(_sampler_weights(run)) + _size(run.cache)
 
-  def forwards(times: int, unit: str, *counts: int, read: float = 0.0) -> Work:
+  def forwards(times: int, unit: str, *counts: int, read: int = 0) -> Work:
     listed = ', '.join(f'{count:,}' for count in counts)
     return Work(
         flops=times * flops.forward(cfg, *counts),
@@ -631,7 +633,7 @@ def _duration(seconds: float) -> str:
   return f'{seconds / 3600:,.1f} h'
 
 
-def show(plan: Plan, out: TextIO | None = None) -> None:
+def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   """Prints a plan, a block per question."""
   write = functools.partial(print, file=sys.stdout if out is None else out)
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())

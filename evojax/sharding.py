@@ -14,6 +14,8 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 P = jax.sharding.PartitionSpec
+# Shapes can be laid out on a mesh whose devices are elsewhere.
+AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 MESH_AXES = ('data', 'fsdp', 'tensor')
 RULES = {
@@ -72,7 +74,7 @@ def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
   return P(*(RULES[axis] for axis in axes))
 
 
-def shardings(mesh: jax.sharding.Mesh, axes: Any) -> Any:
+def shardings(mesh: AnyMesh, axes: Any) -> Any:
   """Named shardings for a tree whose leaves are tuples of axis names."""
   return jax.tree.map(
       lambda leaf: jax.sharding.NamedSharding(mesh, spec(leaf)),
@@ -88,7 +90,7 @@ def _is_axes(node: Any) -> bool:
   )
 
 
-def replicated(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
   """The sharding of an array that every device holds whole."""
   return jax.sharding.NamedSharding(mesh, P())
 
