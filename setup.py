@@ -49,6 +49,8 @@ EXTRAS_REQUIRE = {
 # Folders of data that the package reads at run time.
 PACKAGE_DATA = {
     'evojax.domains.math': ('base_policy/*',),
+    'evojax.domains.math.seed_blind': ('overlay.json',),
+    'evojax.domains.math.seed_harness': ('overlay.json',),
     'evojax.evidence': ('COLUMNS.md',),
 }
 

@@ -34,6 +34,9 @@ def base() -> ml_collections.ConfigDict:
 
   c.data = ml_collections.ConfigDict()
   c.data.max_prompt_tokens = 64  # A longer prompt is an error, not a cut.
+  # Slice of the domain's families that is trained on, ('name:levels', ...);
+  # empty: all of them. Evaluations always draw from all.
+  c.data.families = ()
 
   c.rollout = ml_collections.ConfigDict()
   c.rollout.max_tokens = 64  # Sampled tokens per completion.
@@ -66,6 +69,12 @@ def base() -> ml_collections.ConfigDict:
   c.grpo.refill_rounds = 0  # Extra rollout rounds that replace dropped groups.
   c.grpo.layout = 'shared'  # shared (prompt once per group) | packed.
 
+  # Directory of the training harness: reward, filter, credit, and the config
+  # values they go with. Empty: --mode=train takes the reward of `reward`, and
+  # --mode=evolve starts from the domain's seed harness.
+  c.harness = ml_collections.ConfigDict()
+  c.harness.path = ''
+
   c.reward = ml_collections.ConfigDict()
   # Dotted path of `parts(evidence view) -> {name: float32 [P, G]}`; empty is
   # the domain's own.
@@ -96,7 +105,33 @@ def base() -> ml_collections.ConfigDict:
   c.eval.split = 'dev'  # Split of --mode=eval: dev | sealed.
   c.eval.problems = 128  # Problems per evaluation.
   c.eval.samples = 8  # k of Avg@k and pass@k.
+  c.eval.temperature = 1.0  # Whatever temperature trains.
   c.eval.sealed = True  # Score base and trained policy on sealed at the end.
+
+  # The meta-loop: one change of the harness per trial.
+  c.evolve = ml_collections.ConfigDict()
+  c.evolve.trials = 5  # At most; 0 trains without evolution.
+  c.evolve.seed_harness = 'seed_harness'  # Of the domain: or seed_blind.
+  c.evolve.proposer = 'rules'  # rules | random.
+  c.evolve.updates = 30  # GRPO steps of every arm.
+  c.evolve.prompts = 12  # P of an arm's step.
+  c.evolve.group_size = 8  # G of an arm's step.
+  c.evolve.controls = 4  # Arms of the parent, one seed each; >= 4.
+  c.evolve.children = 2  # Arms of the changed harness, at least; >= 2.
+  c.evolve.max_children = 4  # More are run where 2 would detect too little.
+  # A trial that could not detect its own prediction: refuse | run.
+  c.evolve.underpowered = 'refuse'
+  c.evolve.problems = 128  # Fresh dev problems of a trial.
+  c.evolve.samples = 8  # Completions of each.
+  c.evolve.false_discovery_rate = 0.2  # Over all trials of a run, online.
+  c.evolve.replay_updates = 3  # K replayed updates of a backtest.
+  c.evolve.replay_problems = 48  # Held-out train problems that score it.
+  c.evolve.arm_seconds = 0.0  # Wall time after which an arm is aborted; 0: none.
+  c.evolve.device_seconds = 0.0  # Budget of the run; 0: none.
+  c.evolve.dollars = 0.0  # Likewise.
+  c.evolve.dollars_per_device_hour = 0.0  # What a device costs.
+  c.evolve.skills = ()  # Directories of skills that other runs wrote.
+  c.evolve.salt = ''  # Of the sealed draw; empty: drawn at random, once.
 
   c.log = ml_collections.ConfigDict()
   c.log.every = 1  # Steps between progress lines.

@@ -3,9 +3,11 @@
     python -m evojax.main --config=configs/math.py[:variant]
 
 variant      what                                          hardware    time
-default      the seed recipe on the shipped base policy    2 CPU cores 3 min
-smoke        a few steps of everything                     2 CPU cores 20 s
+default      evolves the seed recipe on the shipped policy 2 CPU cores 20 min
+smoke        a little of everything                        2 CPU cores 2 min
 reference    tuned by hand with what the field knows       2 CPU cores 3 min
+seed         the seed recipe for as long as default takes  2 CPU cores 20 min
+random       default with random changes                   2 CPU cores 20 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 
 Scores are in BUILD_NOTES.md. Numbers are changed on the command line
@@ -26,7 +28,7 @@ FAMILIES = (
     'gcd:0',
     'fraction_simplification:0',
 )
-VARIANTS = ('default', 'smoke', 'reference', 'qwen3_0p6b')
+VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', 'qwen3_0p6b')
 
 
 def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
@@ -66,7 +68,22 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.eval.problems = 16
     c.eval.samples = 4
     c.checkpoint.every = 2
+    c.evolve.trials = 3
+    c.evolve.updates = 4
+    c.evolve.prompts = 4
+    c.evolve.group_size = 4
+    c.evolve.problems = 16
+    c.evolve.samples = 2
+    c.evolve.replay_updates = 1
+    c.evolve.replay_problems = 8
+    c.evolve.underpowered = 'run'  # So little can detect nothing.
+  elif variant == 'seed':
+    c.evolve.trials = 0
+    c.steps = 180
+  elif variant == 'random':
+    c.evolve.proposer = 'random'
   elif variant == 'reference':
+    c.evolve.trials = 0
     c.grpo.clip_high = 0.28  # Clip-Higher: arXiv:2503.14476, Sec. 3.1.
     c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
     c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
@@ -106,5 +123,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.grpo.tis_cap = 2.0
     c.optim.learning_rate = 1e-6
     c.optim.warmup_steps = 10
+    c.evolve.updates = 50
+    c.evolve.prompts = 32
+    c.evolve.problems = 256
     c.steps = 500
   return c.lock()

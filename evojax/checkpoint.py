@@ -96,6 +96,30 @@ def _sums(folder: pathlib.Path) -> dict[str, str]:
     }
 
 
+def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
+  """Restores one checkpoint of another run; all processes call it together.
+
+  Args:
+    path: Directory of a step.
+    abstract_state: As for `Checkpointer.restore_latest`.
+
+  Raises:
+    CheckpointError: If it is damaged or holds another state.
+  """
+  step = _STEP.fullmatch(path.name)
+  if step is None or not path.is_dir():
+    raise CheckpointError(f'{path} is not the directory of a checkpoint')
+  source = Checkpointer(path.parent, every=1, keep=1)
+  if jax.process_index() == 0:
+    try:
+      source._verify(path)
+    except _DamagedError as error:
+      raise CheckpointError(
+          f'checkpoint {path} is damaged: {error}; restore it from a copy'
+      ) from error
+  return source._restore(int(step[1]), abstract_state)[0]
+
+
 class Checkpointer:
   """Saves and restores the state of a run.
 
@@ -223,6 +247,12 @@ class Checkpointer:
       )
     if step == _NONE:
       return None
+    return self._restore(step, abstract_state)
+
+  def _restore(
+      self, step: int, abstract_state: PyTree
+  ) -> tuple[PyTree, dict[str, Any]]:
+    """State and metadata of a step that is intact."""
     meta = json.loads((self.path_of(step) / 'meta.json').read_text())
     leaves = {
         path: _Leaf(tuple(leaf['shape']), leaf['dtype'])

@@ -26,6 +26,8 @@ CHOICES = {
     'grpo.layout': ('shared', 'packed'),
     'optim.schedule': ('constant', 'cosine', 'linear'),
     'eval.split': ('dev', 'sealed'),
+    'evolve.proposer': ('rules', 'random'),
+    'evolve.underpowered': ('refuse', 'run'),
     'log.wandb': ('disabled', 'offline', 'online'),
 }
 
@@ -65,6 +67,23 @@ RANGES = {
     'eval.every': (0, math.inf),
     'eval.problems': (2, math.inf),
     'eval.samples': (1, math.inf),
+    'eval.temperature': (1e-3, 10.0),
+    'evolve.trials': (0, math.inf),
+    'evolve.updates': (1, math.inf),
+    'evolve.prompts': (1, math.inf),
+    'evolve.group_size': (2, math.inf),
+    'evolve.controls': (4, math.inf),
+    'evolve.children': (2, math.inf),
+    'evolve.max_children': (2, math.inf),
+    'evolve.problems': (2, math.inf),
+    'evolve.samples': (1, math.inf),
+    'evolve.false_discovery_rate': (1e-6, 1.0 - 1e-6),
+    'evolve.replay_updates': (1, math.inf),
+    'evolve.replay_problems': (2, math.inf),
+    'evolve.arm_seconds': (0.0, math.inf),
+    'evolve.device_seconds': (0.0, math.inf),
+    'evolve.dollars': (0.0, math.inf),
+    'evolve.dollars_per_device_hour': (0.0, math.inf),
     'log.every': (1, math.inf),
     'log.profile_steps': (1, math.inf),
 }
@@ -76,6 +95,8 @@ _REASONS = {
     ),
     'rollout.temperature': 'log-probs are of softmax(logits / temperature)',
     'eval.problems': 'an interval over problems needs at least two',
+    'evolve.controls': 'the spread between seeds needs at least four arms',
+    'evolve.children': 'a child that one seed liked proves nothing: at least 2',
 }
 
 
@@ -150,6 +171,16 @@ def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
   if not all(isinstance(text, str) and text for text in c.rollout.stop):
     problems.append(
         f'rollout.stop={c.rollout.stop!r}: must hold strings that are not empty'
+    )
+  if c.evolve.trials and c.evolve.max_children < c.evolve.children:
+    problems.append(
+        f'evolve.max_children={c.evolve.max_children} is less than'
+        f' evolve.children={c.evolve.children}: raise it'
+    )
+  if c.evolve.dollars and not c.evolve.dollars_per_device_hour:
+    problems.append(
+        f'evolve.dollars={c.evolve.dollars:g} limits nothing without'
+        ' evolve.dollars_per_device_hour, the price of a device'
     )
   batch_shards = c.mesh.data * c.mesh.fsdp
   if c.mesh.data > 0 and c.mesh.fsdp > 0:

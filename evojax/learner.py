@@ -12,6 +12,7 @@ that are not run. Axis letters as in `evojax.types`.
 from collections.abc import Sequence
 import dataclasses
 import functools
+import hashlib
 from typing import Any
 
 import jax
@@ -394,6 +395,7 @@ def update_step(
   return new_state, metrics, {'gap': rows}
 
 
+@functools.cache  # Runs of one shape share the program.
 def jit_update_step(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
 ) -> Any:
@@ -404,6 +406,70 @@ def jit_update_step(
       donate_argnums=0,
       out_shardings=(state_shardings(cfg, algorithm, mesh), whole, whole),
   )
+
+
+@functools.cache
+def jit_init_state(
+    cfg: decoder.DecoderConfig,
+    algorithm: Algorithm,
+    mesh: jax.sharding.Mesh,
+    *,
+    donate: bool,
+) -> Any:
+  """`init_state`, compiled for a mesh; donated parameters move into it."""
+  return jax.jit(
+      functools.partial(init_state, cfg, algorithm),
+      out_shardings=state_shardings(cfg, algorithm, mesh),
+      donate_argnums=0 if donate else (),
+  )
+
+
+@functools.cache
+def jit_score_step(
+    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
+) -> Any:
+  """`score_step`, compiled for a mesh."""
+  return jax.jit(
+      functools.partial(score_step, cfg, algorithm),
+      out_shardings=sharding.shardings(mesh, (None, 'batch')),
+  )
+
+
+@jax.jit
+def _checksums(leaves: list[jax.Array]) -> jax.Array:
+  """uint32 [leaves, 2]: sums of a leaf's words, weighted by their place."""
+
+  def checksum(x):
+    x = jnp.atleast_1d(x)
+    unsigned = jnp.dtype(f'uint{8 * x.dtype.itemsize}')
+    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    place = jnp.zeros(words.shape, jnp.uint32)
+    for axis, size in enumerate(words.shape):
+      place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
+          jnp.uint32, words.shape, axis
+      )
+    # Odd multipliers: no word's change is lost, in whatever place it is.
+    a, b = 2 * place + 1, (place * jnp.uint32(2654435761)) | 1
+    # A product alone would let multiples of 2^31 cancel in pairs.
+    mixed = words ^ (words >> 15)
+    return jnp.stack([jnp.sum(words * a), jnp.sum(mixed * b)])
+
+  return jnp.stack([checksum(leaf) for leaf in leaves])
+
+
+def fingerprint(state: State) -> str:
+  """64 hex digits that tell two states apart; the same on every mesh.
+
+  A hash of two 32-bit checksums per leaf, which are made where the leaf lies:
+  against mistakes, not against forgery.
+  """
+  flat = jax.tree_util.tree_leaves_with_path(state)
+  sums = sharding.to_host(_checksums([leaf for _, leaf in flat]))
+  digest = hashlib.sha256()
+  for (path, leaf), pair in zip(flat, np.asarray(sums), strict=True):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    digest.update(f'{name} {leaf.dtype} {leaf.shape} {pair.tolist()}\n'.encode())
+  return digest.hexdigest()
 
 
 def check_finite(metrics: dict[str, Any], step: int) -> None:

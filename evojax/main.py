@@ -8,6 +8,7 @@ The config says what is computed and can be overridden field by field
 
 import itertools
 import os
+import pathlib
 import re
 import runpy
 import sys
@@ -25,10 +26,15 @@ from evojax import config as config_lib
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 _MODE = flags.DEFINE_enum(
     'mode',
-    'train',
-    ['train', 'eval', 'warmstart', 'plan', 'inspect'],
-    'train: GRPO. eval: score a policy. warmstart: make the base policy. plan:'
-    ' cost of a run, before it is paid. inspect: read rollouts.',
+    'evolve',
+    [
+        'evolve', 'train', 'eval', 'warmstart', 'plan', 'inspect', 'report',
+        'check',
+    ],
+    'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
+    ' make the base policy. plan: cost of a run, before it is paid. inspect:'
+    ' read rollouts. report: rebuild the page of a workdir. check: what would'
+    ' be refused of a harness, a domain, a reward.',
 )
 _WORKDIR = flags.DEFINE_string(
     'workdir',
@@ -40,6 +46,20 @@ _FORK_FROM = flags.DEFINE_string(
     'fork_from',
     '',
     'Workdir whose newest checkpoint a new workdir starts from.',
+)
+_FORK_VERSION = flags.DEFINE_string(
+    'fork_version',
+    '',
+    'evolve, with --fork_from: version to start from; empty: the newest.',
+)
+_COMPARE = flags.DEFINE_list(
+    'compare',
+    [],
+    'evolve: workdirs of finished runs whose policies are scored on the same'
+    ' sealed problems.',
+)
+_HARNESSES = flags.DEFINE_list(
+    'harnesses', [], 'check: directories of harnesses.'
 )
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'Join the other hosts; TPU pods need no address.'
@@ -161,7 +181,25 @@ def _dispatch() -> int | None:
         'jax_compilation_cache_dir', os.path.expanduser(_CACHE.value)
     )
   # Imported per mode: reading evidence needs no decoder, planning no trainer.
-  if _MODE.value == 'train':
+  if _MODE.value == 'evolve':
+    from evojax.evolve import loop
+
+    loop.run(
+        config,
+        workdir,
+        compare=_COMPARE.value,
+        fork_from=_FORK_FROM.value,
+        fork_version=_FORK_VERSION.value,
+    )
+  elif _MODE.value == 'report':
+    from evojax.report import page
+
+    print(f'page: {page.build(pathlib.Path(workdir))}')
+  elif _MODE.value == 'check':
+    from evojax import check
+
+    return check.run(config, _HARNESSES.value)
+  elif _MODE.value == 'train':
     from evojax import train
 
     train.run(config, workdir, fork_from=_FORK_FROM.value)

@@ -75,7 +75,10 @@ REMEDIES = {
     'parameters': _WEIGHTS,
     'optimizer moments': _WEIGHTS,
     'reference policy': 'raise --config.mesh.fsdp, or --config.grpo.kl_coef=0',
-    'sampler weights': 'raise --config.mesh.fsdp',
+    'sampler weights': (
+        'raise --config.mesh.tensor, or set'
+        ' --config.model.compute_dtype=bfloat16'
+    ),
     'rollout cache': 'lower --config.rollout.decode_slots',
     'update': (
         'lower --config.grpo.micro_groups, or set --config.model.remat=full and'
@@ -263,6 +266,7 @@ def plan(
   """
   config_lib.validate(config)
   policy = policy_lib.open_policy(
+      fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
       **config.model.to_dict(),
@@ -282,6 +286,9 @@ def estimate(
       sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
       if here
       else jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
+  )
+  policy_lib.check_shards(
+      policy.path, policy.cfg, mesh.shape['fsdp'], mesh.shape['tensor']
   )
   run = _Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS
@@ -329,7 +336,6 @@ def estimate(
 
 def _resident(run: _Run) -> dict[str, int]:
   """Bytes per device of what stays between programs."""
-  model = run.config.model
   memory = {
       'parameters': _size((run.state['params'], run.state['frozen'])),
       'optimizer moments': _size(run.state['moments']),
@@ -337,14 +343,25 @@ def _resident(run: _Run) -> dict[str, int]:
   }
   if run.algorithm.reference:
     memory['reference policy'] = _size(run.params)
-  if model.compute_dtype != model.param_dtype:
+  if _copies_weights(run):
     memory['sampler weights'] = _size(_sampler_weights(run))
   return memory
 
 
+def _copies_weights(run: _Run) -> bool:
+  """Whether a weight is used in another form than it is stored in."""
+  model = run.config.model
+  return model.compute_dtype != model.param_dtype or run.mesh.shape['fsdp'] > 1
+
+
 def _sampler_weights(run: _Run) -> Any:
-  """Shapes of the weights as the engine holds them."""
-  return _as_dtype(run.params, run.cfg.compute_dtype)
+  """Shapes of the weights as the engine holds them: whole along fsdp."""
+  return _place(
+      _cast(run.params, run.cfg.compute_dtype),
+      sharding.shardings(
+          run.mesh, decoder.logical_axes(run.cfg, gathered=True)
+      ),
+  )
 
 
 def _as_dtype(placed: Any, dtype: str) -> Any:
@@ -416,7 +433,8 @@ def bounds(run: _Run) -> Iterator[tuple[str, int | float]]:
   Estimates on the safe side: a compiler that fuses well needs less.
   """
   c, cfg, mesh = run.config, run.cfg, dict(run.mesh.shape)
-  tensor, shards = mesh['tensor'], mesh['data'] * mesh['fsdp']
+  fsdp, tensor, replicas = mesh['fsdp'], mesh['tensor'], mesh['data']
+  shards = replicas * fsdp  # Of a batch.
   item = jnp.dtype(cfg.compute_dtype).itemsize
   d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
@@ -432,41 +450,47 @@ def bounds(run: _Run) -> Iterator[tuple[str, int | float]]:
       * item,
       'full': d * item,
   }[cfg.remat]
-  logits = cfg.vocab_size * 4 / tensor  # Bytes per token.
-  layers = run.params['layers']
-  weights = _size(_as_dtype(layers, cfg.compute_dtype)) * mesh['fsdp']
-  table = cfg.vocab_size * d * item / tensor
-  # Cast, or gathered from the fsdp axis, for use: the next layer's with it.
-  copies = cfg.compute_dtype != c.model.param_dtype or mesh['fsdp'] > 1
-  used = copies * (2 * weights / cfg.num_layers + table)
+  # Bytes per token: its logits, and its hidden state, whole beside them.
+  logits = cfg.vocab_size * 4 / (fsdp * tensor) + d * item
+  weights = _size(_sampler_weights(run)['layers'])
+  table = cfg.vocab_size * d * item / (fsdp * tensor)
+  # Cast and gathered over fsdp for use: the next layer's with it.
+  copies = _copies_weights(run)
+  used = (
+      copies * 2 * weights / cfg.num_layers
+      + (cfg.compute_dtype != c.model.param_dtype) * table
+  )
 
   groups, size = c.grpo.micro_groups, c.grpo.group_size
   if c.grpo.layout == 'shared':
     tokens = groups * (prompt + size * new) / shards
+    targets = groups * size * new / replicas
   else:
     tokens = math.prod(run.batch['tokens'].shape[1:]) / shards
-  targets = (
-      tokens if c.grpo.layout == 'packed' else groups * size * new / shards
-  )
-  alive = min(c.model.logprob_chunk / shards or math.inf, targets)
+    targets = tokens * fsdp
+  alive = min(c.model.logprob_chunk / replicas or math.inf, targets)
   forward = tokens * layer(prompt + new) + used
   yield 'update', (
       # The sum over micro-batches, and one micro-batch's.
       2 * _size(_as_dtype(run.state['params'], 'float32'))
       + cfg.num_layers * tokens * saved
+      # Without recomputation copies of all weights wait for the backward pass.
+      + copies * (cfg.remat == 'none') * weights
       + 2 * forward
       + 3 * alive * logits
   )
   if _scores(run):
     yield 'score', 2 * forward + 2 * alive * logits
   block = _size(run.block)
-  rows = c.rollout.prefill_rows / shards
-  yield 'prefill', (block + rows * (2 * prompt * layer(prompt) + logits) + used)
-  slots = c.rollout.decode_slots / shards
-  yield 'insert', block + _size(run.cache) / cfg.num_layers + slots * logits
-  yield 'decode', (
-      block + slots * (2 * layer(prompt + new) + 5 * logits) + used
+  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
+  scored = slots / replicas * logits
+  yield 'prefill', (
+      block
+      + rows / shards * 2 * prompt * layer(prompt)
+      + rows / replicas * logits
   )
+  yield 'insert', block + _size(run.cache) / cfg.num_layers + scored
+  yield 'decode', block + slots / shards * 2 * layer(prompt + new) + 5 * scored
 
 
 # ---------------------------------------------------------- programs, tokens
@@ -481,8 +505,9 @@ def _programs(run: _Run) -> dict[str, int]:
   programs = dict(update=shapes, prefill=1, insert=1, decode=1)
   if _scores(run):
     programs['score'] = shapes
-  # Optimizer moments, free slots, the sampler's seed: once each, and small.
-  programs['set-up'] = 3
+  # Optimizer moments, free slots, the sampler's seed, and its weights where it
+  # has its own: once each, and small.
+  programs['set-up'] = 3 + _copies_weights(run)
   return programs
 
 
@@ -621,7 +646,7 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
 # ---------------------------------------------------------------------- show
 
 
-def _bytes(size: float) -> str:
+def _bytes(size: int) -> str:
   return f'{size / 2**20:,.1f} MiB'
 
 

@@ -19,6 +19,9 @@ from evojax.eval import rollouts
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
+from evojax.harness import run
+from evojax.harness import spec
+from evojax.harness import surface
 from evojax.models import policy as policy_lib
 from evojax.rollout import engine as engine_lib
 
@@ -30,34 +33,67 @@ _COMPILED = '/jax/core/compile/backend_compile_duration'
 class Setup:
   """All that a run needs before a device is touched."""
 
-  config: ml_collections.ConfigDict
+  config: ml_collections.ConfigDict  # With the harness's overlay applied.
   domain: types.Domain
+  taught: types.Domain  # Gives the training problems: a slice of `domain`.
   policy: policy_lib.Policy
   parts: reward_lib.Parts
   columns: tuple[schema.Column, ...]
+  functions: run.Functions | None = None  # Of the harness, in their worker.
+
+  def close(self) -> None:
+    """Ends the harness's worker."""
+    if self.functions is not None:
+      self.functions.close()
 
 
-def prepare(config: ml_collections.ConfigDict) -> Setup:
+def prepare(
+    config: ml_collections.ConfigDict, *, policy: policy_lib.Policy | None = None
+) -> Setup:
   """Checks and builds everything that needs no device.
 
   The reward is tried on one graded problem, so that a wrong weight or a broken
   function of the user's own shows up here and not after the first rollout.
 
+  Args:
+    config: Of the run; `harness.path` names the harness that trains it.
+    policy: Opened already, to save the time.
+
   Raises:
     ValueError: Whatever is wrong, with the field, its value and the remedy.
   """
   trim_memory_after_compiling()
+  functions = None
+  if config.harness.path:
+    harness = spec.read(config.harness.path)
+    surface.check(harness.overlay)
+    config = surface.apply(config, harness.overlay)
+    functions = run.Functions(harness)
   config_lib.validate(config)
   metrics_lib.check_available(config.log.wandb)
-  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-  policy = policy_lib.open_policy(
+  kwargs = config.domain.kwargs.to_dict()
+  domain = taught = domains.make(config.domain.name, **kwargs)
+  if config.data.families:
+    if 'families' not in kwargs:
+      raise ValueError(
+          f'config.data.families={config.data.families}: the domain'
+          f' {config.domain.name!r} has no families to train a slice of; leave'
+          ' the field empty'
+      )
+    taught = domains.make(
+        config.domain.name, **(kwargs | {'families': config.data.families})
+    )
+  policy = policy or policy_lib.open_policy(
+      fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
       **config.model.to_dict(),
   )
   parts = reward_lib.load_parts(config.reward.parts, domain.reward_parts)
+  if functions:
+    parts = _joined(functions.parts, parts if config.reward.parts else None)
   columns = schema.declare(domain.columns, tuple(config.reward.weights))
-  problem = _check_prompts(config, domain, policy)
+  problem = _check_prompts(config, domain, taught, policy)
   silent = types.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
@@ -83,12 +119,25 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
       max_tokens=config.rollout.max_tokens,
   )
   reward_lib.compute(parts, view, config.reward.weights.to_dict())
-  return Setup(config, domain, policy, parts, columns)
+  return Setup(config, domain, taught, policy, parts, columns, functions)
+
+
+def _joined(
+    parts: reward_lib.Parts, own: reward_lib.Parts | None
+) -> reward_lib.Parts:
+  """A harness's parts, beside those of the user's own reward if there is one.
+
+  Whether they count is said by the weights in the harness's overlay.
+  """
+  if own is None:
+    return parts
+  return lambda e: {**own(e), **parts(e)}
 
 
 def _check_prompts(
     config: ml_collections.ConfigDict,
     domain: types.Domain,
+    taught: types.Domain,
     policy: policy_lib.Policy,
 ) -> types.Problem:
   """Renders the first step and every evaluation; returns the first problem.
@@ -103,7 +152,9 @@ def _check_prompts(
   if config.eval.sealed or config.eval.split == 'sealed':
     counts['sealed'] = config.eval.problems
   drawn = {
-      split: domain.source(split, config.seed).take(0, count)
+      split: (taught if split == 'train' else domain)
+      .source(split, config.seed)
+      .take(0, count)
       for split, count in counts.items()
   }
   for problems in drawn.values():
@@ -165,8 +216,15 @@ def hyperparameters(
   return {name: np.float32(values[name]) for name in learner.HYPERPARAMETERS}
 
 
+def eval_params(config: ml_collections.ConfigDict) -> types.SamplingParams:
+  """How evaluation samples: as training, but at its own temperature."""
+  return dataclasses.replace(
+      sampling_params(config), temperature=config.eval.temperature
+  )
+
+
 def sampling_params(config: ml_collections.ConfigDict) -> types.SamplingParams:
-  """How training and evaluation sample."""
+  """How training samples."""
   return types.SamplingParams(
       max_tokens=config.rollout.max_tokens,
       temperature=config.rollout.temperature,

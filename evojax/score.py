@@ -66,7 +66,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         seed=config.seed,
         problems=config.eval.problems,
         samples=config.eval.samples,
-        params=prepare_lib.sampling_params(config),
+        params=prepare_lib.eval_params(config),
         max_prompt_tokens=config.data.max_prompt_tokens,
         step=0,
         workdir=path if primary else None,

@@ -2,7 +2,9 @@
 
 Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
 which mesh axes split them. Mesh axes: `data` replicates parameters and splits
-the batch, `fsdp` splits both, `tensor` splits heads, MLP width and vocabulary.
+the batch, `fsdp` splits both, `tensor` splits heads and MLP width. `fsdp` and
+`tensor` together split the vocabulary, in the embedding tables as in logits:
+hidden states travel to the table, which is far larger, and not the reverse.
 """
 from collections.abc import Sequence
 import contextlib
@@ -20,7 +22,8 @@ AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 MESH_AXES = ('data', 'fsdp', 'tensor')
 RULES = {
     'batch': ('data', 'fsdp'),
-    'vocab': 'tensor',
+    'replica': 'data',  # The batch where fsdp splits another axis.
+    'vocab': ('fsdp', 'tensor'),
     'embed': 'fsdp',
     'kv_heads': 'tensor',
     'mlp': 'tensor',
@@ -101,6 +104,11 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x
   return jax.lax.with_sharding_constraint(x, spec(axes))
+
+
+def per_replica(rank: int) -> tuple[str | None, ...]:
+  """Axes of a batch [B, ...] that only `data` splits; () for rank 0."""
+  return ('replica', *(None,) * (rank - 1))[:rank]
 
 
 def use(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:

@@ -6,6 +6,7 @@ One step is one call each. What a domain brings is data and a grader; what a
 harness turns are config values and the reward. Nothing here knows more.
 """
 
+from collections.abc import Callable
 import contextlib
 import json
 import os
@@ -42,7 +43,7 @@ class Preempted(SystemExit):
 
 
 @contextlib.contextmanager
-def _sigterm_flag():
+def sigterm_flag():
   """Yields a list that is non-empty once SIGTERM has arrived."""
   arrived: list[int] = []
   try:
@@ -80,13 +81,14 @@ def run(
   setup = prepare_lib.prepare(config)
   primary = sharding.is_primary()
   with (
+      contextlib.closing(setup),
       workdir_lib.open_workdir(
           workdir,
           config_lib.to_json(config),
           config_lib.sha256(config),
           primary=primary,
       ) as directory,
-      _sigterm_flag() as sigterm,
+      sigterm_flag() as sigterm,
   ):
     trainer = None
     with workdir_lib.release_if_unused(
@@ -183,15 +185,8 @@ def _run(
       progress and progress.print(f'continuing from step {trainer.step}')
     else:
       evaluate()
-    while trainer.step < config.steps:
-      stop_if_asked()
-      # An array that crosses to the device unasked is a bug: every step would
-      # wait for it.
-      with (
-          _profiler(config, path, trainer.step),
-          jax.transfer_guard('disallow'),
-      ):
-        log = trainer.train_step()
+
+    def after_step(log: dict[str, float]) -> None:
       if primary and trainer.step % config.log.every == 0:
         with phases('log'):
           lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
@@ -200,12 +195,40 @@ def _run(
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
-      if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
-        with phases('checkpoint'):
-          trainer.save()
+
+    loop(trainer, before_step=stop_if_asked, after_step=after_step)
     stop_if_asked()
     evaluate()
     return _finish(trainer, evaluations, primary)
+
+
+def loop(
+    trainer: trainer_lib.Trainer,
+    *,
+    before_step: Callable[[], None],
+    after_step: Callable[[dict[str, float]], None],
+) -> None:
+  """The steps that are left, each checkpointed when it is due.
+
+  Args:
+    trainer: Anywhere between its first and its last step.
+    before_step: May raise to stop; all finished steps are there.
+    after_step: Gets the step's metrics, before its checkpoint.
+  """
+  config = trainer.config
+  while trainer.step < config.steps:
+    before_step()
+    # An array that crosses to the device unasked is a bug: every step would
+    # wait for it.
+    with (
+        _profiler(config, trainer.workdir, trainer.step),
+        jax.transfer_guard('disallow'),
+    ):
+      log = trainer.train_step()
+    after_step(log)
+    if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
+      with trainer.phases('checkpoint'):
+        trainer.save()
 
 
 @contextlib.contextmanager
@@ -251,7 +274,7 @@ def _finish(
           seed=config.seed,
           problems=config.eval.problems,
           samples=config.eval.samples,
-          params=prepare_lib.sampling_params(config),
+          params=prepare_lib.eval_params(config),
           max_prompt_tokens=config.data.max_prompt_tokens,
           step=trainer.step,
           primary=primary,

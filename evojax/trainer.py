@@ -8,7 +8,6 @@ values and the reward. Nothing here knows more.
 
 from collections.abc import Sequence
 import dataclasses
-import functools
 import pathlib
 import time
 from typing import Any
@@ -31,6 +30,7 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.models import policy as policy_lib
+from evojax.rollout import engine as engine_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
 
@@ -51,6 +51,53 @@ class Step:
   parts: dict[str, np.ndarray]  # float32 [P, G], before weighting.
 
 
+class Weigher:
+  """Rewards, advantages and kept groups, of graded rows alone.
+
+  Recorded evidence is weighed exactly as live rollouts are. Holds the state of
+  the harness's filter.
+  """
+
+  def __init__(self, setup: prepare_lib.Setup):
+    self.setup = setup
+    self.keep_state: dict[str, np.ndarray] = {}
+    if setup.functions and setup.functions.has('keep'):
+      self.keep_state = setup.functions.init()
+
+  def weigh(
+      self, rows: dict[str, Any], prompts: int, group_size: int
+  ) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Rewards [P, G], their parts, advantages [P, G] and kept groups [P]."""
+    c, functions = self.setup.config, self.setup.functions
+
+    def view(reader):
+      return views.View.from_rows(
+          rows,
+          self.setup.columns,
+          prompts=prompts,
+          group_size=group_size,
+          max_tokens=c.rollout.max_tokens,
+          reader=reader,
+      )
+
+    e = view('reward')
+    weights = c.reward.weights.to_dict()
+    rewards, parts = reward_lib.compute(self.setup.parts, e, weights)
+    # Advantages compare a completion with its whole group; groups without
+    # signal are dropped afterwards, and leave loss and denominator.
+    advantages = np.asarray(
+        advantages_lib.ADVANTAGES[c.grpo.advantage](rewards, e.valid)
+    )
+    if functions and functions.has('weight'):
+      # One turn so far: its weight is that of the completion.
+      advantages = advantages * functions.weight(e)[..., 0]
+    kept = filters.KEEP[c.grpo.keep](rewards, e.outcome, e.valid)
+    if functions and functions.has('keep'):
+      chosen, self.keep_state = functions.keep(view('filter'), self.keep_state)
+      kept = kept & chosen
+    return rewards, parts, advantages, kept.any(1)
+
+
 class Trainer:
   """The state of a run and one method per stage of a step."""
 
@@ -59,24 +106,34 @@ class Trainer:
       setup: prepare_lib.Setup,
       workdir: pathlib.Path,
       phases: metrics_lib.Phases,
+      *,
+      engine: engine_lib.Engine | None = None,
+      start: pathlib.Path | None = None,
   ):
-    """Builds mesh, state and engine, and restores the newest checkpoint."""
+    """Builds mesh, state and engine, and restores the newest checkpoint.
+
+    Args:
+      setup: What `prepare` made.
+      workdir: Holds the run's evidence and checkpoints.
+      phases: Counts the time of each stage.
+      engine: Of another trainer with the same shapes; it gets this one's
+        weights. Default: a new one.
+      start: Directory of a checkpoint whose parameters and moments a new run
+        starts from, at step 0 and with its own problems and random numbers.
+        Default: the policy of config.model.path.
+    """
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
     self.domain, self.policy = setup.domain, setup.policy
-    self.source = self.domain.source('train', c.seed)
+    self.source = setup.taught.source('train', c.seed)
 
     # Mesh, shapes, shardings; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self.whole = sharding.replicated(self.mesh)
     cfg, self.algorithm = self.policy.cfg, prepare_lib.make_algorithm(c)
-    self.layout = learner.state_shardings(cfg, self.algorithm, self.mesh)
-    self.engine = prepare_lib.make_engine(c, self.policy, self.mesh)
+    self.engine = engine or prepare_lib.make_engine(c, self.policy, self.mesh)
     self.update = learner.jit_update_step(cfg, self.algorithm, self.mesh)
-    self.score = jax.jit(
-        functools.partial(learner.score_step, cfg, self.algorithm),
-        out_shardings=sharding.shardings(self.mesh, (None, 'batch')),
-    )
+    self.score = learner.jit_score_step(cfg, self.algorithm, self.mesh)
 
     # The order of a restore: (1) the base policy's weights, for the reference,
     # for frozen parameters and for a new run; (2) the optimizer's zeros; (3)
@@ -88,27 +145,34 @@ class Trainer:
         seed=c.seed,
     )
     self.reference = base if self.algorithm.reference else None
-    self.state = jax.jit(
-        functools.partial(learner.init_state, cfg, self.algorithm),
-        out_shardings=self.layout,
-        # The reference lives on; otherwise the state takes the buffers over.
-        donate_argnums=() if self.algorithm.reference else 0,
+    # The reference lives on; otherwise the state takes the buffers over.
+    self.state = learner.jit_init_state(
+        cfg, self.algorithm, self.mesh, donate=not self.algorithm.reference
     )(base)
     self.step, self.cursor = 0, 0
     self.key = jax.random.key(c.seed)
+    self.weigher = Weigher(setup)
     self.checkpointer = checkpoint_lib.Checkpointer(
         workdir / 'checkpoints',
         every=c.checkpoint.every,
         keep=c.checkpoint.keep,
     )
-    restored = self.checkpointer.restore_latest(
-        jax.tree.map(_abstract, self._saved())
-    )
+    abstract = abstract_state(self._learned())
+    restored = self.checkpointer.restore_latest(abstract)
     if restored is not None:
       saved, meta = restored
       self.state.update(saved['learner'])
       self.key, self.cursor = saved['key'], int(saved['cursor'])
       self.step = meta['step']
+      self.weigher.keep_state = {
+          name: np.array(values, np.float32)
+          for name, values in meta['metadata']['keep_state'].items()
+      }
+      self.start = meta['metadata']['start']
+    else:
+      if start is not None:
+        self.state.update(checkpoint_lib.restore(start, abstract)['learner'])
+      self.start = learner.fingerprint(self._learned())
     self.saved_step = self.step
     if jax.process_index() == 0:
       # What a killed process wrote beyond it is about to be written again. Dev
@@ -118,22 +182,35 @@ class Trainer:
       store.discard_after(workdir, 'dev', self.step)
     self.install()
 
+  def _learned(self) -> dict[str, Any]:
+    """Parameters and moments."""
+    return {k: v for k, v in self.state.items() if k != 'frozen'}
+
+  def fingerprint(self) -> str:
+    """Of parameters and moments, see `learner.fingerprint`."""
+    return learner.fingerprint(self._learned())
+
   def _saved(self) -> dict[str, Any]:
-    """What a checkpoint holds: all that the next step depends on."""
-    learned = {k: v for k, v in self.state.items() if k != 'frozen'}
-    return dict(
-        learner=learned,
-        key=self.key,
-        cursor=np.asarray(self.cursor, np.int64),
-        policy_version=np.asarray(self.step, np.int32),
-    )
+    """What a checkpoint holds: all that the next step depends on.
+
+    The filter's state, too small to be sharded, is in the metadata.
+    """
+    return _to_save(self._learned(), self.key, self.cursor, self.step)
 
   def save(self) -> None:
     """Starts an asynchronous checkpoint of the finished step."""
     self.checkpointer.save(
         self.step,
         self._saved(),
-        dict(config_sha256=config_lib.sha256(self.config), jax=jax.__version__),
+        dict(
+            config_sha256=config_lib.sha256(self.config),
+            jax=jax.__version__,
+            start=self.start,
+            keep_state={
+                name: values.tolist()
+                for name, values in self.weigher.keep_state.items()
+            },
+        ),
     )
     self.saved_step = self.step
 
@@ -223,24 +300,12 @@ class Trainer:
         grade_seconds=seconds,
     )
     with self.phases('reward'):
-      view = views.View.from_rows(
-          rows,
-          self.setup.columns,
-          prompts=len(problems),
-          group_size=g,
-          max_tokens=c.rollout.max_tokens,
+      rewards, parts, advantages, kept = self.weigher.weigh(
+          rows, len(problems), g
       )
-      weights = c.reward.weights.to_dict()
-      rewards, parts = reward_lib.compute(self.setup.parts, view, weights)
-      # Advantages compare a completion with its whole group; groups without
-      # signal are dropped afterwards, and leave loss and denominator.
-      advantages = np.asarray(
-          advantages_lib.ADVANTAGES[c.grpo.advantage](rewards, view.valid)
-      )
-      kept = filters.KEEP[c.grpo.keep](rewards, view.outcome, view.valid)
       # Grading may hit a time limit on one host only; all hosts must agree.
       rewards, advantages, kept = sharding.broadcast(
-          (rewards, advantages, kept.any(1))
+          (rewards, advantages, kept)
       )
     rows['group'] = np.asarray(rows['group']) + first_group
     rows['reward'] = rewards.reshape(-1)
@@ -360,20 +425,60 @@ class Trainer:
     """Scores the installed weights, of a step, on the run's dev problems."""
     c = self.config
     with self.phases('eval'):
-      return evaluate_lib.evaluate(
-          self.engine,
-          self.policy.tokenizer,
-          self.domain,
-          split='dev',
+      return self.score_split(
+          'dev',
           seed=c.seed,
           problems=c.eval.problems,
           samples=c.eval.samples,
-          params=prepare_lib.sampling_params(c),
-          max_prompt_tokens=c.data.max_prompt_tokens,
           step=step,
           workdir=workdir,
-          phases=self.phases,
       )
+
+  def score_split(
+      self,
+      split: str,
+      *,
+      seed: int,
+      problems: int,
+      samples: int,
+      step: int = 0,
+      workdir: pathlib.Path | None = None,
+  ) -> evaluate_lib.EvalResult:
+    """Scores the installed weights on any problems but the sealed ones."""
+    c = self.config
+    return evaluate_lib.evaluate(
+        self.engine,
+        self.policy.tokenizer,
+        self.domain,
+        split=split,
+        seed=seed,
+        problems=problems,
+        samples=samples,
+        params=prepare_lib.eval_params(c),
+        max_prompt_tokens=c.data.max_prompt_tokens,
+        step=step,
+        workdir=workdir,
+        phases=self.phases,
+    )
+
+
+def _to_save(
+    learned: dict[str, Any], key: jax.Array, cursor: int, step: int
+) -> dict[str, Any]:
+  """The tree of a checkpoint."""
+  return dict(
+      learner=learned,
+      key=key,
+      cursor=np.asarray(cursor, np.int64),
+      policy_version=np.asarray(step, np.int32),
+  )
+
+
+def abstract_state(state: learner.State) -> dict[str, Any]:
+  """Shapes and places of a checkpoint of this state, to restore one."""
+  learned = {k: v for k, v in state.items() if k != 'frozen'}
+  saved = _to_save(learned, jax.random.key(0), 0, 0)
+  return jax.tree.map(_abstract, saved)
 
 
 @jax.jit

@@ -36,6 +36,10 @@ FREE_FIELDS = (
     'checkpoint',
     'eval',
     'log',
+    'evolve.trials',
+    'evolve.device_seconds',
+    'evolve.dollars',
+    'evolve.dollars_per_device_hour',
 )
 
 _PACKAGES = (

@@ -1,6 +1,9 @@
 """The command line: what each mode is handed, and how it ends."""
 
+import contextlib
+import io
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -142,6 +145,27 @@ class ModeTest(MainTestCase):
         coordinator_address='host:1', num_processes=4, process_id=2
     )
     run.assert_called_once()
+
+
+class PlanTest(MainTestCase):
+
+  def test_is_printed_and_nothing_written(self):
+    tiny.share_compiled(type(self))
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    policy_path = tiny.make_policy(folder / 'policy')
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      code = self.command(
+          f'--config=tests/tiny.py:{policy_path}',
+          f'--workdir={folder / "run"}',
+          '--compilation_cache=',
+          '--mode=plan',
+          '--config.steps=9',
+      )
+    self.assertIsNone(code)
+    self.assertStartsWith(out.getvalue(), 'plan of tiny: 9 steps of ')
+    self.assertIn('temporaries as compiled', out.getvalue())
+    self.assertFalse((folder / 'run').exists())
 
 
 class ErrorTest(MainTestCase):

@@ -111,9 +111,10 @@ class LoadTest(parameterized.TestCase):
     self.assertIs(reward.load_parts('', parts), parts)
 
   def test_dotted_path(self):
-    found = reward.load_parts('evojax.domains.math.reward.parts', parts)
+    module = 'evojax.domains.math.seed_harness.reward'
+    found = reward.load_parts(f'{module}.parts', parts)
     self.assertEqual(found.__name__, 'parts')
-    self.assertEqual(found.__module__, 'evojax.domains.math.reward')
+    self.assertEqual(found.__module__, module)
 
   def test_module_of_the_users_own(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())

@@ -81,8 +81,8 @@ class DecoderConfig:
 
 # Trailing axes of every parameter. LoRA pairs: a [in, r], b [r, out...].
 _AXES = {
-    'embed': ('vocab', 'embed'),
-    'lm_head': ('vocab', 'embed'),
+    'embed': ('vocab', None),
+    'lm_head': ('vocab', None),
     'final_norm': (None,),
     'attn_norm': (None,),
     'mlp_norm': (None,),
@@ -102,6 +102,11 @@ _AXES = {
     'down_lora_a': ('mlp', None),
     'down_lora_b': (None, 'embed'),
 }
+
+
+def _gathered(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+  """Axes of a weight as it is used: whole along fsdp."""
+  return tuple(None if axis == 'embed' else axis for axis in axes)
 
 
 def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -203,6 +208,8 @@ class Layer(nn.Module):
     n, rank = len(ins), self.cfg.lora_rank
     init = _fan_in(ins)
     weight = self.param(name, init, (*ins, *outs)).astype(x.dtype)
+    # Gathered over fsdp here, in the compute dtype and one layer at a time.
+    weight = sharding.constrain(weight, *_gathered(_AXES[name]))
     widens = n == 1 and np.prod(outs) > ins[0]
     y = _widen(x, weight) if widens else jnp.tensordot(x, weight, n)
     if rank:
@@ -274,12 +281,19 @@ def stack_layers(layers: list[Params]) -> Params:
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
-def logical_axes(cfg: DecoderConfig) -> Params:
-  """A tree like the parameters whose leaves name each axis."""
+def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
+  """A tree like the parameters whose leaves name each axis.
+
+  Args:
+    cfg: Shape of the decoder.
+    gathered: As the weights are used, whole along fsdp but for the tables of
+      the vocabulary, instead of as they are stored.
+  """
   shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
 
   def axes(path, leaf):
     names = _AXES[path[-1].key]
+    names = _gathered(names) if gathered else names
     return ('layers',) * (leaf.ndim - len(names)) + names
 
   return jax.tree_util.tree_map_with_path(axes, shapes)
@@ -301,7 +315,10 @@ def logits(
 ) -> Float[Array, '*B V']:
   """float32 logits; for whole sequences see rl.logprobs, which chunks."""
   table = unembedding(cfg, params).astype(hidden.dtype)
-  return (hidden @ table.T).astype(jnp.float32)
+  rows = sharding.per_replica(hidden.ndim - 1)
+  hidden = sharding.constrain(hidden, *rows, None)
+  out = sharding.constrain(hidden @ table.T, *rows, 'vocab')
+  return out.astype(jnp.float32)
 
 
 def _embed(cfg: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:

@@ -53,6 +53,7 @@ def open_policy(
     scan_layers: bool,
     lora_rank: int,
     lora_alpha: float,
+    fsdp_shards: int = 1,
     tensor_shards: int = 1,
     max_tokens: int = 0,
     **_: Any,
@@ -66,7 +67,8 @@ def open_policy(
     scan_layers: See config.
     lora_rank: See config.
     lora_alpha: See config.
-    tensor_shards: Size of the mesh axis that splits heads.
+    fsdp_shards: config.mesh.fsdp; 1 where it is not known yet.
+    tensor_shards: config.mesh.tensor, likewise.
     max_tokens: Longest sequence, prompt and completion, of the run.
     **_: Fields of config.model that concern the parameters alone.
 
@@ -82,11 +84,7 @@ def open_policy(
       lora_rank=lora_rank,
       lora_alpha=lora_alpha,
   )
-  if cfg.num_kv_heads % tensor_shards:
-    raise ValueError(
-        f'config.mesh.tensor={tensor_shards} does not divide the'
-        f' {cfg.num_kv_heads} key/value heads of {directory}; use a divisor'
-    )
+  check_shards(directory, cfg, fsdp_shards, tensor_shards)
   if max_tokens > cfg.max_positions:
     raise ValueError(
         f'config.data.max_prompt_tokens + config.rollout.max_tokens ='
@@ -94,6 +92,29 @@ def open_policy(
         f' {directory}; lower one of them'
     )
   return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory))
+
+
+def check_shards(
+    directory: pathlib.Path, cfg: decoder.DecoderConfig, fsdp: int, tensor: int
+) -> None:
+  """Checks that a mesh splits every parameter evenly; see `sharding.RULES`.
+
+  Raises:
+    ValueError: If it does not.
+  """
+  table = 'tokens of the vocabulary'
+  by_fsdp, by_tensor = f'config.mesh.{fsdp=}', f'config.mesh.{tensor=}'
+  for fields, shards, size, what in (
+      (by_tensor, tensor, cfg.num_kv_heads, 'key/value heads'),
+      (by_tensor, tensor, cfg.intermediate_size, 'intermediate features'),
+      (by_fsdp, fsdp, cfg.hidden_size, 'hidden features'),
+      (f'{by_fsdp} x {by_tensor}', fsdp * tensor, cfg.vocab_size, table),
+  ):
+    if size % shards:
+      raise ValueError(
+          f'{fields} does not divide the {size} {what} of {directory}; use a'
+          ' divisor'
+      )
 
 
 def token_decoder(path: str | None) -> Callable[[Sequence[int]], str] | None:
@@ -113,7 +134,12 @@ def load_params(
     mesh: Where they go.
     param_dtype: 'float32' | 'bfloat16'.
     seed: Of the adapters' random half.
+
+  Raises:
+    ValueError: If the mesh does not split them evenly.
   """
+  shape = mesh.shape
+  check_shards(policy.path, policy.cfg, shape['fsdp'], shape['tensor'])
   shardings = sharding.shardings(mesh, decoder.logical_axes(policy.cfg))
   params = hf.load_params(
       policy.path, policy.cfg, dtype=param_dtype, shardings=shardings

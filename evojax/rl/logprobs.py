@@ -7,6 +7,8 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from evojax import sharding
+
 Scalar = Float[Array, ''] | float
 
 
@@ -83,9 +85,14 @@ def _score(hidden, unembedding, targets, temperature, with_entropy):
   # in float32. In bfloat16 the float32 logits are divided instead.
   if in_float32:
     hidden = hidden / temperature
+  # Every device scores all tokens of its replica against its part of V. Split
+  # by tokens, every chunk would gather the table and reduce its gradient.
+  tokens = sharding.per_replica(hidden.ndim - 1)
+  hidden = sharding.constrain(hidden, *tokens, None)
   logits = jnp.einsum(
       '...d,vd->...v', hidden, unembedding, preferred_element_type=jnp.float32
   )
+  logits = sharding.constrain(logits, *tokens, 'vocab')
   if not in_float32:
     logits = logits / temperature
   # One logsumexp, spelled out because the entropy uses its exponentials again.

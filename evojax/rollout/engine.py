@@ -81,10 +81,14 @@ class Engine:
         donate_argnums=1,
         out_shardings=layout,
     )
+    # Whole along fsdp, over which every token would gather them again.
     self._cast = jax.jit(
         lambda params: jax.tree.map(
             lambda x: x.astype(cfg.compute_dtype), params
-        )
+        ),
+        out_shardings=sharding.shardings(
+            self.mesh, decoder.logical_axes(cfg, gathered=True)
+        ),
     )
     # Made by the first `generate`; every slot is free between two calls.
     self._state: Any = None
@@ -100,12 +104,14 @@ class Engine:
 
     Args:
       params: On the device. The engine keeps references, not copies, where
-        their dtype is already the compute dtype.
+        their dtype is the compute dtype already and fsdp splits nothing.
       version: Stamped on every completion sampled from now on.
     """
+    self._params = None  # Freed before the new ones are made.
     self._params = (
         params
         if jax.tree.leaves(params)[0].dtype == self.cfg.compute_dtype
+        and self.mesh.shape['fsdp'] == 1
         else self._cast(params)
     )
     self.policy_version = version

@@ -201,6 +201,17 @@ REFUSED = {
         ['{tiny}', '--config.mesh.tensor=2'],
         r'config\.mesh\.tensor=2 does not divide the 1 key/value heads',
     ),
+    'width that does not divide by the mesh': (
+        [
+            '{tiny}',
+            '--config.mesh.fsdp=3',
+            '--config.grpo.prompts=3',
+            '--config.grpo.micro_groups=3',
+            '--config.rollout.decode_slots=9',
+            '--config.rollout.prefill_rows=3',
+        ],
+        r'config\.mesh\.fsdp=3 does not divide the 16 hidden features',
+    ),
     # Reward.
     'unknown part': (
         ['{tiny}', "--config.reward.weights={{'nope': 1.0}}"],

@@ -1,4 +1,4 @@
-"""Sharded = unsharded: one device, a mesh of eight, two processes of four."""
+"""Sharded = unsharded: one device, meshes of eight, two processes of four."""
 
 import dataclasses
 import os
@@ -32,6 +32,7 @@ WORKER = pathlib.Path(__file__).with_name('worker.py')
 ROOT = WORKER.parents[2]
 # Float32 sums in another order; the arrays are of order 1.
 TOLERANCE = 1e-5
+ALONE = ('mesh', 'replicas')  # Runs of one process with several devices.
 
 
 def start(devices, *args):
@@ -76,6 +77,7 @@ class ShardedTest(absltest.TestCase):
     runs = {
         'one': [(1, path / 'model', path / 'one.npz', 1, 1)],
         'mesh': [(8, path / 'model', path / 'mesh.npz', 4, 2)],
+        'replicas': [(8, path / 'model', path / 'replicas.npz', 2, 2)],
         'two': [
             (4, path / 'model', path / 'two.npz', 4, 2, process, port)
             for process in (0, 1)
@@ -93,7 +95,7 @@ class ShardedTest(absltest.TestCase):
       with np.load(path / f'{name}.npz') as f:
         cls.results[name] = dict(f)
 
-  def assert_equal_to_one_device(self, prefix, runs=('mesh', 'two')):
+  def assert_equal_to_one_device(self, prefix, runs=(*ALONE, 'two')):
     expected = {
         k: v for k, v in self.results['one'].items() if k.startswith(prefix)
     }
@@ -109,11 +111,11 @@ class ShardedTest(absltest.TestCase):
         )
 
   def test_logits(self):
-    self.assert_equal_to_one_device("['forward']['forward']", ['mesh'])
+    self.assert_equal_to_one_device("['forward']['forward']", ALONE)
 
   def test_prefill_and_decode(self):
-    self.assert_equal_to_one_device("['forward']['stepwise']", ['mesh'])
-    for run in (self.results['one'], self.results['mesh']):
+    self.assert_equal_to_one_device("['forward']['stepwise']", ALONE)
+    for run in (self.results[name] for name in ('one', *ALONE)):
       np.testing.assert_allclose(
           run["['forward']['stepwise']"],
           run["['forward']['forward']"][:, 4:],  # From the prompt's last token.
@@ -130,7 +132,7 @@ class ShardedTest(absltest.TestCase):
     self.assertGreater(norm, 0.1)  # Or equality says nothing.
 
   def test_update_with_packed_rows_scanned_rematerialised(self):
-    self.assert_equal_to_one_device("['packed']", ['mesh'])
+    self.assert_equal_to_one_device("['packed']", ALONE)
 
   def test_layouts_agree(self):
     run = self.results['one']
@@ -171,6 +173,14 @@ class ShardedTest(absltest.TestCase):
     for held in (mesh, two):
       self.assertTrue(np.all(held[matrices] * 8 == one[matrices]))
       self.assertTrue(np.all(held[~matrices] == one[~matrices]))
+
+  def test_the_sampler_holds_weights_whole_along_fsdp(self):
+    one, mesh = (self.results[n]["['sampler_held']"] for n in ('one', 'mesh'))
+    tables = [0, -1]  # embed and lm_head: the first and the last by name.
+    self.assertTrue(np.all(mesh[tables] * 8 == one[tables]))
+    matrices = one[:, 0] > 4 * 32
+    matrices[tables] = False
+    self.assertTrue(np.all(mesh[matrices] * 2 == one[matrices]))
 
 
 if __name__ == '__main__':

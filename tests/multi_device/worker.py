@@ -2,11 +2,12 @@
 
   worker.py DIRECTORY OUTPUT FSDP TENSOR [PROCESS PORT]
 
-Loads the checkpoint in DIRECTORY onto an FSDP x TENSOR mesh of the virtual CPU
-devices in XLA_FLAGS (with PROCESS, of two processes), runs forward, prefill,
-decode, the engine and one update of each kind (with PROCESS: engine and one
-update, a GRPO step), and has process 0 write every result to OUTPUT (.npz) and
-the updated policies to OUTPUT-shared and OUTPUT-packed.
+Loads the checkpoint in DIRECTORY onto FSDP x TENSOR shards, replicated over the
+virtual CPU devices in XLA_FLAGS (with PROCESS, of two processes) that are left,
+runs forward, prefill, decode, the engine and one update of each kind (with
+PROCESS: engine and one update, a GRPO step), and has process 0 write every
+result to OUTPUT (.npz) and the updated policies to OUTPUT-shared and
+OUTPUT-packed.
 """
 
 import dataclasses
@@ -30,6 +31,11 @@ def load(directory, mesh, cfg):
   """Parameters straight on their shards, and the bytes of each device."""
   layout = sharding.shardings(mesh, decoder.logical_axes(cfg))
   params = hf.load_params(directory, cfg, shardings=layout)
+  return params, held_bytes(params)
+
+
+def held_bytes(params):
+  """Bytes [leaves, devices] that every local device holds."""
   held = [
       [
           sum(s.data.nbytes for s in leaf.addressable_shards if s.device == d)
@@ -37,7 +43,7 @@ def load(directory, mesh, cfg):
       ]
       for leaf in jax.tree.leaves(params)
   ]
-  return params, np.array(held)
+  return np.array(held)
 
 
 def run_forward(mesh, cfg, params, tokens):
@@ -105,6 +111,7 @@ def run_engine(mesh, cfg, params):
   ]
   answers = sampler.generate(requests)
   return {
+      'weights': held_bytes(sampler._params),
       'sampled': np.concatenate([a.tokens for a in answers]),
       'sampler_logprobs': np.concatenate([a.logprobs for a in answers]),
   }
@@ -167,7 +174,7 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
         f'localhost:{port}', num_processes=2, process_id=int(process)
     )
   mesh = sharding.make_mesh(
-      data=1, fsdp=int(fsdp), tensor=int(tensor), devices=jax.devices()
+      data=-1, fsdp=int(fsdp), tensor=int(tensor), devices=jax.devices()
   )
   results = {}
   base = hf.load_config(directory)
@@ -183,6 +190,7 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
     else:
       results['held'] = held
       results['engine'] = run_engine(mesh, cfg, params)
+      results['sampler_held'] = results['engine'].pop('weights')
     results[layout] = run_update(mesh, cfg, params, layout)
     updated = results[layout]['state']['params']
     hf.save(f'{output}-{layout}', cfg, updated, dtype='float32')

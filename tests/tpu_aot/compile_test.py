@@ -21,6 +21,9 @@ from tests.tpu_aot import collectives
 ROOT = pathlib.Path(__file__).parents[2]
 HBM_GIB = 15.75  # Of the 16 of a v5e chip, what a program may use.
 GIB, MIB = 2**30, 2**20
+# Of a sampled token: activations, and 37 MiB of logits to be sorted for top_p.
+# Gathered weights would be hundreds.
+DECODE_MIB = 64
 
 HLO = """
 %add (a: f32[], b: f32[]) -> f32[] {
@@ -128,6 +131,12 @@ class CompileTest(parameterized.TestCase):
     for name, program in programs.items():
       with self.subTest(name):
         self.assertLess(hbm_gib(program), HBM_GIB)
+    moved = sum(
+        c['nbytes'] * c['times']
+        for c in programs['decode']['collectives']
+        if c['loops']
+    )
+    self.assertLess(moved / MIB, DECODE_MIB)
 
   def _print(self, name, program):
     print(

@@ -108,7 +108,8 @@ def lower_engine(cfg, mesh):
   params = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, cfg.compute_dtype), params
   )
-  params = placed(params, sharding.shardings(mesh, decoder.logical_axes(cfg)))
+  axes = decoder.logical_axes(cfg, gathered=True)
+  params = placed(params, sharding.shardings(mesh, axes))
   state = placed(jax.eval_shape(sampler._empty_state), sampler._layout())
   whole = sharding.replicated(mesh)
   given = lambda shape, dtype: jax.ShapeDtypeStruct(

@@ -8,8 +8,8 @@ from evojax import types
 from evojax.domains.math import datasets
 from evojax.domains.math import grade
 from evojax.domains.math import problems
-from evojax.domains.math import reward
 from evojax.domains.math import splits
+from evojax.domains.math.seed_harness import reward
 
 _READ_ARGUMENTS = {
     'jsonl': ('question_field', 'answer_field'),

@@ -1,0 +1,1 @@
+"""What is measured of every version; each file runs in the worker."""

@@ -1,0 +1,1 @@
+"""The meta-loop: diagnose, change one thing, try it, decide, remember."""

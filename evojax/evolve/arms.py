@@ -1,0 +1,193 @@
+"""One arm: a harness and a seed, trained from a checkpoint for some updates."""
+
+from collections.abc import Callable
+import json
+import math
+import pathlib
+import time
+from typing import Any
+
+import ml_collections
+import numpy as np
+from pyarrow import parquet
+
+from evojax import learner
+from evojax import metrics as metrics_lib
+from evojax import prepare as prepare_lib
+from evojax import progress as progress_lib
+from evojax import reward as reward_lib
+from evojax import train
+from evojax import trainer as trainer_lib
+from evojax import workdir as workdir_lib
+from evojax.evidence import store
+from evojax.evolve import session as session_lib
+from evojax.harness import run as run_lib
+
+# outcomes so far -> why to stop, or None.
+Watch = Callable[[np.ndarray], str | None]
+
+
+class _Stopped(Exception):
+  """An arm ends before its last update."""
+
+  def __init__(self, status: str, why: str):
+    super().__init__(why)
+    self.status = status
+
+
+def config_of(
+    session: session_lib.Session, harness: str, seed: int
+) -> ml_collections.ConfigDict:
+  """The config of an arm: the run's, with the arm's shapes and seed."""
+  c = session.under(harness)
+  e = c.evolve
+  with c.unlocked():
+    c.seed = seed
+    c.steps = e.updates
+    c.grpo.prompts, c.grpo.group_size = e.prompts, e.group_size
+    c.grpo.micro_groups = math.gcd(c.grpo.micro_groups, e.prompts)
+    c.eval.sealed = False
+    # Its middle, where an arm may be stopped and a backtest replays, and its
+    # end, where the next version starts.
+    c.checkpoint.every, c.checkpoint.keep = max(1, e.updates // 2), 2
+  return c
+
+
+def outcomes(folder: pathlib.Path) -> np.ndarray:
+  """float64 [T]: share of solved rollouts of each update so far."""
+  means = []
+  for step in store.list_steps(folder, 'train'):
+    path = store.path_of(folder, 'train', step)
+    column = parquet.read_table(path, columns=['outcome'])['outcome']
+    means.append(float(column.to_numpy().mean()))
+  return np.array(means, np.float64)
+
+
+def end_of(folder: pathlib.Path, updates: int) -> pathlib.Path:
+  """Checkpoint of an arm after all its updates."""
+  return folder / 'checkpoints' / f'step_{updates:06d}'
+
+
+def train_arm(
+    session: session_lib.Session,
+    name: str,
+    config: ml_collections.ConfigDict,
+    start: pathlib.Path | None,
+    *,
+    label: str,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+  """Trains an arm to its end; a second call returns what the first found.
+
+  Args:
+    session: The run.
+    name: Folder of the arm below the workdir.
+    config: From `config_of`, say.
+    start: Checkpoint that it starts from; None is the base policy.
+    label: For the reader of the progress.
+    watch: Asked once, at the half.
+
+  Returns:
+    JSON values: arm, seed, harness; start and end, fingerprints of the state;
+    status ('done', 'futility', 'collapse', 'crash', 'train_budget_overrun')
+    and why; updates, outcome (one value per update) and sampled_tokens.
+  """
+  folder = session.path / name
+  stored = session.decide(lambda: _read(folder / 'arm.json'))
+  if stored is not None:
+    return stored
+  setup = prepare_lib.prepare(config, policy=session.setup.policy)
+  try:
+    result = _train(session, folder, setup, start, label, watch)
+  finally:
+    setup.close()
+  harness = pathlib.Path(config.harness.path).name
+  result = dict(result, arm=name, seed=config.seed, harness=harness)
+  if session.primary:
+    data = json.dumps(result, sort_keys=True).encode()
+    workdir_lib.write_atomic(folder / 'arm.json', data)
+  return result
+
+
+def _read(path: pathlib.Path) -> dict[str, Any] | None:
+  return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _train(
+    session: session_lib.Session,
+    folder: pathlib.Path,
+    setup: prepare_lib.Setup,
+    start: pathlib.Path | None,
+    label: str,
+    watch: Watch | None,
+) -> dict[str, Any]:
+  """Trains, and says how it ended."""
+  config = setup.config
+  if session.primary:
+    folder.mkdir(parents=True, exist_ok=True)
+  trainer = trainer_lib.Trainer(
+      setup, folder, session.phases, engine=session.engine, start=start
+  )
+  began = time.monotonic()
+  limit = config.evolve.arm_seconds
+  half = config.steps // 2
+
+  def before_step() -> None:
+    session.stop_if_asked()
+    if limit and time.monotonic() - began > limit:
+      why = f'more than evolve.arm_seconds={limit:g} s'
+      raise _Stopped('train_budget_overrun', why)
+    if watch and trainer.step == half and half > 0:
+      status = session.decide(lambda: watch(outcomes(folder)[:half]))
+      if status:
+        raise _Stopped(status, f'after {half} of {config.steps} updates')
+
+  status, why = 'done', ''
+  writer = metrics_lib.MetricWriter(folder, step=trainer.step)
+  progress = progress_lib.Progress(
+      config.steps, start=trainer.step, every=max(1, config.steps // 3)
+  )
+  with writer, progress:
+    if session.primary:
+      progress.print(label)
+
+    def after_step(log: dict[str, float]) -> None:
+      if session.primary:
+        writer.write(trainer.step, log)
+        progress.update(trainer.step, log)
+
+    try:
+      train.loop(trainer, before_step=before_step, after_step=after_step)
+    except _Stopped as stopped:
+      status, why = stopped.status, str(stopped)
+    except (
+        run_lib.FunctionError,
+        reward_lib.RewardError,
+        learner.NonFiniteError,
+    ) as error:
+      status, why = 'crash', str(error)
+    finally:
+      trainer.checkpointer.wait()
+  first, end = trainer.start, trainer.fingerprint()
+  del trainer  # Its state would lie beside the next arm's.
+  solved = session.decide(lambda: outcomes(folder).tolist())
+  tokens = session.decide(lambda: _sampled_tokens(folder))
+  return dict(
+      start=first,
+      end=end,
+      status=status,
+      why=why,
+      updates=len(solved),
+      outcome=solved,
+      sampled_tokens=tokens,
+  )
+
+
+def _sampled_tokens(folder: pathlib.Path) -> int:
+  """Tokens that the arm sampled for training."""
+  total = 0
+  for step in store.list_steps(folder, 'train'):
+    path = store.path_of(folder, 'train', step)
+    column = parquet.read_table(path, columns=['n_tokens'])['n_tokens']
+    total += int(column.to_numpy().sum())
+  return total

@@ -1,0 +1,346 @@
+"""What a change would have done to recorded evidence, before it is trained.
+
+Two kinds of numbers, (candidate, checkpoints, evidence, seed) -> numbers:
+statistics of the recorded groups under the candidate's reward and filter, and
+K replayed updates from retained checkpoints, scored on held-out train problems
+against the same updates under the parent. The answer may be NOT_IDENTIFIABLE:
+old rollouts do not tell what another temperature would have sampled.
+"""
+
+import hashlib
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from evojax import prepare as prepare_lib
+from evojax import trainer as trainer_lib
+from evojax import types
+from evojax import workdir as workdir_lib
+from evojax.eval import statistics
+from evojax.evidence import schema
+from evojax.evidence import store
+from evojax.evolve import arms
+from evojax.evolve import ledger as ledger_lib
+from evojax.evolve import session as session_lib
+from evojax.harness import delta as delta_lib
+from evojax.harness import run as run_lib
+
+NOT_IDENTIFIABLE = 'not identifiable'
+# Classes of changes that alter what is sampled; replaying old rollouts under
+# them says nothing.
+_UNSEEN = ('exploration', 'data')
+_DEAD_STD = 1e-3  # In units of the reward, as for trainer._DEAD_STD.
+
+
+def run(
+    session: session_lib.Session,
+    *,
+    version: str,
+    before: str,
+    after: str,
+    delta: delta_lib.Delta,
+    folder: pathlib.Path,
+) -> dict[str, Any]:
+  """Backtests a candidate against its parent.
+
+  Args:
+    session: The run.
+    version: The parent version.
+    before: Hash of the parent harness.
+    after: Hash of the candidate.
+    delta: What differs.
+    folder: Of the arm that left the parent's evidence and checkpoints.
+
+  Returns:
+    JSON values: key, the hash of all inputs; statistics, name -> number or
+    NOT_IDENTIFIABLE; predicted, the 95 % interval of the replayed effect, or
+    None. The same inputs give the same numbers, which are kept by their key.
+
+  Raises:
+    harness.run.FunctionError: If a function of the candidate fails.
+  """
+  steps = session.decide(lambda: store.list_steps(folder, 'train'))
+  key = session.decide(
+      lambda: _key(session, folder, steps, [before, after, version])
+  )
+  path = session.path / 'backtests' / f'{key}.json'
+  stored = session.decide(
+      lambda: json.loads(path.read_bytes()) if path.exists() else None
+  )
+  if stored is not None:
+    return stored
+  result: dict[str, Any] = dict(key=key, predicted=None)
+  recent = steps[-max(1, len(steps) // 3) :]
+  old = recorded(session, before, folder, recent)
+  new = recorded(session, after, folder, recent)
+  result['statistics'] = compare(old, new)
+  result['statistics'] |= _own_statistics(session, before, old, new)
+  names = ('replayed_effect', 'replayed_low', 'replayed_high')
+  if delta.klass in _UNSEEN:
+    result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
+  else:
+    effect = replay(session, before, after, folder, steps)
+    numbers = (effect.value, effect.low, effect.high)
+    result['statistics'] |= dict(zip(names, numbers, strict=True))
+    result['predicted'] = [effect.low, effect.high]
+  if session.primary:
+    path.parent.mkdir(exist_ok=True)
+    text = ledger_lib.canonical_json(result) + '\n'
+    workdir_lib.write_atomic(path, text.encode())
+  return result
+
+
+def _key(
+    session: session_lib.Session,
+    folder: pathlib.Path,
+    steps: list[int],
+    names: list[str],
+) -> str:
+  """Hash of everything that the numbers depend on."""
+  e = session.config.evolve
+  digest = hashlib.sha256()
+  for name in (*names, session.config.seed, e.replay_updates, e.replay_problems):
+    digest.update(f'{name}\n'.encode())
+  for step in steps:
+    digest.update(store.path_of(folder, 'train', step).read_bytes())
+  for checkpoint in checkpoints(folder):
+    digest.update((checkpoint / 'SHA256SUMS').read_bytes())
+  return digest.hexdigest()
+
+
+def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Retained checkpoints of an arm, oldest first."""
+  return sorted((folder / 'checkpoints').glob('step_' + 6 * '[0-9]'))
+
+
+# ------------------------------------------------------------------ statistics
+
+
+def recorded(
+    session: session_lib.Session,
+    harness: str,
+    folder: pathlib.Path,
+    steps: list[int],
+) -> dict[str, Any]:
+  """Recorded groups as a harness weighs them.
+
+  Returns:
+    rewards, advantages, outcome, n_tokens [P, G]; kept [P]; parts, weights; and
+    view, the evidence with these rewards for the reader 'diagnostic'.
+  """
+  setup = prepare_lib.prepare(
+      arms.config_of(session, harness, session.config.seed),
+      policy=session.setup.policy,
+  )
+  try:
+    rows = session_lib.load_rows(folder, steps)
+    weigher = trainer_lib.Weigher(setup)
+    groups = int(rows['group'].max()) + 1
+    size = int(rows['sample'].max()) + 1
+    rewards, parts, advantages, kept = weigher.weigh(rows, groups, size)
+  finally:
+    setup.close()
+  order = np.lexsort((rows['sample'], rows['group']))
+  grid = lambda name: rows[name][order].reshape(groups, size)
+  rows = {n: v for n, v in rows.items() if not n.startswith(schema.PART_PREFIX)}
+  rows['reward'] = rewards[rows['group'], rows['sample']]
+  rows['advantage'] = advantages[rows['group'], rows['sample']]
+  rows['kept'] = kept[rows['group']]
+  return dict(
+      rewards=rewards,
+      advantages=advantages,
+      kept=kept,
+      parts=parts,
+      weights=setup.config.reward.weights.to_dict(),
+      outcome=grid('outcome').astype(bool),
+      n_tokens=grid('n_tokens').astype(np.float64),
+      view=session_lib.view_of(rows, setup, 'diagnostic'),
+  )
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+  """Statistics of recorded groups under a candidate, beside the parent's.
+
+  alive_by_outcome: share of kept groups with solved and unsolved members.
+  alive_by_shaping: share of kept groups whose outcomes agree and whose rewards
+    differ: they push towards what only the shaping likes.
+  phantom_advantage: share of the absolute advantage that falls on them.
+  sign_agreement: share of the completions in groups that are alive by outcome
+    whose advantage has the sign of solved (+) or unsolved (-).
+  constant_parts: reward parts with a weight that do not vary at all.
+  length_correlation: of n_tokens and reward.
+  gradient_cosine: cosine of the advantages with those of the outcome alone,
+    each completion weighted by its length: where score functions of completions
+    are orthogonal and as long as their tokens, that of the policy gradients.
+  kept_groups: share of groups that enter the update.
+
+  Returns:
+    Name -> number of the candidate; '<name>_before' -> of the parent.
+  """
+  result: dict[str, Any] = dict(_describe(after))
+  result |= {f'{name}_before': v for name, v in _describe(before).items()}
+  return result
+
+
+def _describe(r: dict[str, Any]) -> dict[str, Any]:
+  kept, outcome = r['kept'], r['outcome']
+  advantages = np.where(kept[:, None], r['advantages'], 0).astype(np.float64)
+  mixed = outcome.any(1) & ~outcome.all(1)
+  differs = r['rewards'].std(1) > _DEAD_STD
+  shaped = kept & differs & ~mixed
+  total = np.abs(advantages).sum()
+  alive = kept & mixed
+  signs = np.sign(advantages[alive]) == np.where(outcome[alive], 1, -1)
+  plain = outcome - outcome.mean(1, keepdims=True)
+  length = np.sqrt(r['n_tokens'])
+  a, b = (advantages * length).ravel(), (plain * length).ravel()
+  norm = math.sqrt(float(a @ a) * float(b @ b))
+  constant = [
+      name
+      for name, part in r['parts'].items()
+      if r['weights'].get(name) and np.ptp(part) == 0
+  ]
+  rewards, tokens = r['rewards'].ravel(), r['n_tokens'].ravel()
+  varies = rewards.std() > 0 and tokens.std() > 0
+  missing = NOT_IDENTIFIABLE
+  return dict(
+      alive_by_outcome=float(alive.mean()),
+      alive_by_shaping=float(shaped.mean()),
+      phantom_advantage=(
+          float(np.abs(advantages[shaped]).sum() / total) if total else 0.0
+      ),
+      sign_agreement=float(signs.mean()) if signs.size else missing,
+      constant_parts=len(constant),
+      length_correlation=(
+          float(np.corrcoef(tokens, rewards)[0, 1]) if varies else missing
+      ),
+      gradient_cosine=float(a @ b / norm) if norm else missing,
+      kept_groups=float(kept.mean()),
+  )
+
+
+def _own_statistics(
+    session: session_lib.Session,
+    harness: str,
+    before: dict[str, Any],
+    after: dict[str, Any],
+) -> dict[str, Any]:
+  """Statistics that the harness brings; one that fails is a status."""
+  found: dict[str, Any] = {}
+  with run_lib.Functions(session.harness(harness)) as functions:
+    for name in functions.backtests:
+      try:
+        found |= functions.predict(name, before['view'], after['view'])
+      except run_lib.FunctionError as error:
+        found[name] = error.status
+  return found
+
+
+# ---------------------------------------------------------------------- replay
+
+
+def replay(
+    session: session_lib.Session,
+    before: str,
+    after: str,
+    folder: pathlib.Path,
+    steps: list[int],
+) -> statistics.Estimate:
+  """Effect of K updates on recorded rollouts, on held-out train problems.
+
+  From every retained checkpoint, K updates under the parent and K under the
+  candidate learn from the rollouts that were recorded nearest to it (after it,
+  or where it is the last, before); both policies are then scored on the same
+  problems of the train split, drawn under a seed of their own.
+  """
+  e = session.config.evolve
+  count = min(e.replay_updates, len(steps))
+  seed = _replay_seed(session.config.seed)
+  gains = []
+  for checkpoint in checkpoints(folder):
+    at = int(checkpoint.name.removeprefix('step_'))
+    follow = [s for s in steps if s >= at][:count]
+    chosen = follow if len(follow) == count else steps[-count:]
+    scores = [
+        _replayed(session, harness, checkpoint, folder, chosen, seed)
+        for harness in (before, after)
+    ]
+    gains.append(scores[1] - scores[0])
+  # Checkpoints are no sample of anything: problems are, and share them.
+  return statistics.over_problems(
+      np.mean(gains, axis=0), rng=np.random.default_rng(0)
+  )
+
+
+def _replay_seed(seed: int) -> int:
+  digest = hashlib.sha256(f'replay {seed}'.encode()).digest()
+  return int.from_bytes(digest[:4], 'big')
+
+
+def _replayed(
+    session: session_lib.Session,
+    harness: str,
+    checkpoint: pathlib.Path,
+    folder: pathlib.Path,
+    steps: list[int],
+    seed: int,
+) -> np.ndarray:
+  """Scores [problems] after the replayed updates."""
+  config = arms.config_of(session, harness, session.config.seed)
+  setup = prepare_lib.prepare(config, policy=session.setup.policy)
+  try:
+    trainer = trainer_lib.Trainer(
+        setup,
+        session.path / 'backtests' / 'none',  # Nothing is written there.
+        session.phases,
+        engine=session.engine,
+        start=checkpoint,
+    )
+    for step in steps:
+      trainer.learn(_step_of(trainer, folder, step))
+      trainer.step += 1
+    trainer.install()
+    with session.phases('eval'):
+      result = trainer.score_split(
+          'train',
+          seed=seed,
+          problems=config.evolve.replay_problems,
+          samples=config.evolve.samples,
+      )
+  finally:
+    setup.close()
+  return result.outcomes.mean(axis=1)
+
+
+def _step_of(
+    trainer: trainer_lib.Trainer, folder: pathlib.Path, step: int
+) -> trainer_lib.Step:
+  """Recorded rollouts, weighed by the trainer's harness."""
+  rows = session_lib.load_rows(folder, [step])
+  order = np.lexsort((rows['sample'], rows['group']))
+  rows = {name: values[order] for name, values in rows.items()}
+  groups, size = int(rows['group'].max()) + 1, int(rows['sample'].max()) + 1
+  rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
+  codes = {code: name for name, code in schema.FINISH_REASON.items()}
+  completions = [
+      types.Completion(
+          tokens=np.asarray(rows['tokens'][i], np.int32),
+          logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
+          finish_reason=codes[int(rows['finish_reason'][i])],
+          policy_version=int(rows['policy_version'][i]),
+          text=rows['completion'][i],
+      )
+      for i in range(groups * size)
+  ]
+  return trainer_lib.Step(
+      rows=dict(rows),
+      prompts=[np.asarray(p, np.int32) for p in rows['prompt_tokens']],
+      completions=completions,
+      rewards=rewards,
+      advantages=advantages,
+      kept=kept,
+      parts=parts,
+  )

@@ -1,0 +1,448 @@
+"""What is wrong with a version, told from its evidence and the ledger.
+
+Four layers. score, signal and behaviour are measured by the harness's own
+diagnostics on recorded rollouts; the learning curve and the layer 'version'
+come from the ledger. RULES then combine several measures into one finding, such
+as slow_learning. Every finding is a `Measure` with the number behind it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from evojax.harness import run
+
+LAYERS = ('score', 'signal', 'behaviour', 'version')
+_SEVERITY = {'critical': 0, 'warn': 1}
+Threshold = tuple[str, float]  # ('>', 0.3): too high above 0.3.
+Values = Mapping[str, float]  # Name -> value of what could be measured.
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """One number about a version and how alarming it is."""
+
+  name: str
+  layer: str  # One of LAYERS.
+  unit: str
+  value: float | None  # None where level is 'failed'.
+  warn: Threshold | None
+  critical: Threshold | None
+  level: str  # ok | warn | critical | failed.
+  status: str = ''  # Of a failed diagnostic: crash, hang, non_finite, ...
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON values, as the ledger takes them."""
+    fields = dataclasses.asdict(self)
+    for name in ('warn', 'critical'):
+      fields[name] = list(fields[name]) if fields[name] else None
+    return fields
+
+
+def from_json(fields: Mapping[str, Any]) -> Measure:
+  """The inverse of `Measure.to_json`."""
+  pair = lambda x: (str(x[0]), float(x[1])) if x else None
+  value = fields['value']
+  return Measure(
+      **{
+          **fields,
+          'value': None if value is None else float(value),
+          'warn': pair(fields['warn']),
+          'critical': pair(fields['critical']),
+      }
+  )
+
+
+def _beyond(value: float, threshold: Threshold | None) -> bool:
+  if threshold is None:
+    return False
+  sign, bound = threshold
+  return value > bound if sign == '>' else value < bound
+
+
+def _judged(
+    name: str,
+    layer: str,
+    unit: str,
+    value: float,
+    warn: Threshold | None = None,
+    critical: Threshold | None = None,
+    fires: bool = True,
+) -> Measure:
+  """A measure with its level; a rule whose conditions do not hold is 'ok'."""
+  level = 'ok'
+  if fires and _beyond(value, critical):
+    level = 'critical'
+  elif fires and _beyond(value, warn):
+    level = 'warn'
+  return Measure(name, layer, unit, float(value), warn, critical, level)
+
+
+# ------------------------------------------------------------- learning curve
+
+
+def learning_curve(outcome: Sequence[float]) -> Values:
+  """How an arm learned, from a straight line through its outcomes.
+
+  Args:
+    outcome: Share of completions solved, one value per update.
+
+  Returns:
+    outcome_start and outcome_rise (of the fitted line, fractions),
+    outcome_rise_high (upper end of its one-sided 95 % interval, Student's t on
+    the residuals) and unsolved_closed, the rise as a share of what was not
+    solved at the start. Nothing for fewer than three updates, where a line has
+    no residuals.
+  """
+  y = np.asarray(outcome, np.float64)
+  n = len(y)
+  if n < 3:
+    return {}
+  x = np.arange(n) - (n - 1) / 2
+  slope = float(x @ y / (x @ x))
+  residual = y - y.mean() - slope * x
+  error = math.sqrt(float(residual @ residual) / (n - 2) / float(x @ x))
+  start = float(np.clip(y.mean() + slope * x[0], 0, 1))
+  rise = slope * (n - 1)
+  quantile = float(stats.t.ppf(0.95, n - 2))
+  curve = {
+      'outcome_start': start,
+      'outcome_rise': rise,
+      'outcome_rise_high': rise + quantile * error * (n - 1),
+  }
+  if start < 1:
+    curve['unsolved_closed'] = rise / (1 - start)
+  return curve
+
+
+def _payloads(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+  return [row['payload'] for row in history]
+
+
+def head_outcome(history: Sequence[Mapping[str, Any]]) -> list[float]:
+  """Outcome per update of the version that training goes on from.
+
+  Args:
+    history: Rows of the ledger.
+
+  Returns:
+    Of a kept version the mean over its finished child arms; of the first one,
+    that of its train row; [] if the ledger holds neither.
+  """
+  rows = _payloads(history)
+  heads = [r['head'] for r in rows if r['step'] == 'accumulate']
+  head = heads[-1] if heads else None
+  for row in reversed(rows):
+    if row['step'] == 'verify' and head and row['version'] == head:
+      if row['status'] == 'keep':
+        return _children(rows, row['trial'])
+    elif row['step'] == 'train' and row['version'] == (head or row['version']):
+      return [float(x) for x in row['outcome']]
+  return []
+
+
+def _children(rows: Sequence[Mapping[str, Any]], trial: int) -> list[float]:
+  """Mean outcome per update over the finished child arms of a trial."""
+  for row in reversed(rows):
+    if row['step'] == 'trial' and row['trial'] == trial:
+      arms = [
+          arm['outcome']
+          for arm in row['arms']
+          if arm['role'] == 'child' and arm['status'] == 'done'
+      ]
+      return np.mean(arms, axis=0).tolist() if arms else []
+  return []
+
+
+# -------------------------------------------------------------------- versions
+
+
+def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
+  """Layer 'version': what the ledger says about the search itself.
+
+  failures_in_row: trials since the last kept one. calibration: mean of realised
+  minus predicted effect (middle of the interval; fractions of Avg@k), negative
+  where predictions are too high. sign_agreement: share of the trials whose
+  95 % interval excludes 0 that went where the prediction said.
+  tried_<class>: trials of an intervention class.
+
+  None of them is critical: they are about the search, so they must not keep a
+  good version from being promoted.
+  """
+  rows = _payloads(history)
+  verdicts = [r for r in rows if r['step'] == 'verify']
+  predicted = {
+      r['trial']: sum(r['expected']) / 2
+      for r in rows
+      if r['step'] == 'hypothesize'
+  }
+  failures = 0
+  for row in reversed(verdicts):
+    if row['status'] == 'keep':
+      break
+    failures += 1
+  found = [
+      # "After 3 failures in a row": EvoTrainer, arXiv:2606.03108.
+      _judged(
+          'failures_in_row',
+          'version',
+          'trials',
+          float(failures),
+          ('>', 2.0),
+      )
+  ]
+  pairs = [
+      (predicted[r['trial']], r)
+      for r in verdicts
+      if r.get('effect') is not None and r['trial'] in predicted
+  ]
+  if pairs:
+    error = float(np.mean([r['effect'] - p for p, r in pairs]))
+    found.append(
+        _judged('calibration', 'version', 'fraction', error, ('<', -0.05))
+    )
+  clear = [(p, r) for p, r in pairs if r['low'] > 0 or r['high'] < 0]
+  if clear:
+    agree = float(np.mean([(p > 0) == (r['effect'] > 0) for p, r in clear]))
+    found.append(_judged('sign_agreement', 'version', 'fraction', agree))
+  judged = {r['trial'] for r in verdicts}
+  classes = [
+      r['delta']['klass']
+      for r in rows
+      if r['step'] == 'design' and r['trial'] in judged
+  ]
+  for klass in sorted(set(classes)):
+    count = float(classes.count(klass))
+    found.append(_judged(f'tried_{klass}', 'version', 'trials', count))
+  return found
+
+
+def _since_last(
+    history: Sequence[Mapping[str, Any]], values: Values
+) -> Mapping[str, float]:
+  """Change of reward and outcome since the diagnosis before this one.
+
+  Nothing where a change of the reward was designed in between, since the two
+  rewards may then be different quantities, or where either number is missing.
+  """
+  for row in reversed(_payloads(history)):
+    if row['step'] == 'design' and row['delta']['klass'] == 'reward':
+      return {}
+    if row['step'] == 'diagnose':
+      before = {m['name']: m['value'] for m in row['measures']}
+      changes = {}
+      for name in ('reward_mean', 'outcome'):
+        if before.get(name) is None or name not in values:
+          return {}
+        changes[f'{name}_change'] = values[name] - before[name]
+      return changes
+  return {}
+
+
+# ----------------------------------------------------------------------- rules
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """A finding that takes several measures to see."""
+
+  name: str
+  layer: str
+  unit: str
+  needs: tuple[str, ...]  # Measures; without one of them nothing is said.
+  value: Callable[[Values], float]  # The number behind the finding.
+  warn: Threshold
+  critical: Threshold | None
+  when: Callable[[Values], bool]  # What must hold besides the threshold.
+
+
+# Where less than a tenth is unsolved, slow or certain is no failure.
+_UNSOLVED = 0.1
+
+RULES = (
+    # An arm should solve most of what was unsolved at its start.
+    Rule(
+        name='slow_learning',
+        layer='score',
+        unit='share of what was unsolved',
+        needs=('unsolved_closed', 'outcome'),
+        value=lambda v: v['unsolved_closed'],
+        warn=('<', 2 / 3),
+        critical=None,
+        when=lambda v: 1 - v['outcome'] > _UNSOLVED,
+    ),
+    # The whole one-sided interval of the rise is below 0.
+    Rule(
+        name='outcome_falling',
+        layer='score',
+        unit='fraction per arm',
+        needs=('outcome_rise', 'outcome_rise_high'),
+        value=lambda v: v['outcome_rise'],
+        warn=('<', 0.0),
+        critical=('<', -0.05),
+        when=lambda v: v['outcome_rise_high'] < 0,
+    ),
+    # Groups whose outcomes differ are the only ones that teach the outcome.
+    Rule(
+        name='weak_signal',
+        layer='signal',
+        unit='fraction of groups',
+        needs=('alive_by_outcome',),
+        value=lambda v: v['alive_by_outcome'],
+        warn=('<', 0.7),
+        critical=None,
+        when=lambda v: True,
+    ),
+    Rule(
+        name='too_hard',
+        layer='signal',
+        unit='fraction of groups',
+        needs=('dead_group_ratio', 'outcome'),
+        value=lambda v: v['dead_group_ratio'],
+        warn=('>', 0.2),
+        critical=None,
+        when=lambda v: v['outcome'] < 0.4,
+    ),
+    Rule(
+        name='too_easy',
+        layer='signal',
+        unit='fraction of groups',
+        needs=('dead_group_ratio', 'outcome'),
+        value=lambda v: v['dead_group_ratio'],
+        warn=('>', 0.2),
+        critical=None,
+        when=lambda v: v['outcome'] > 0.6,
+    ),
+    # Certain of its tokens while much is unsolved: it stopped looking.
+    Rule(
+        name='exploration_collapse',
+        layer='behaviour',
+        unit='nats/token',
+        needs=('mean_logprob', 'outcome'),
+        value=lambda v: v['mean_logprob'],
+        warn=('>', -0.1),
+        critical=None,
+        when=lambda v: 1 - v['outcome'] > _UNSOLVED,
+    ),
+    # Length pays, and completions run into the limit.
+    Rule(
+        name='length_gaming',
+        layer='behaviour',
+        unit='correlation',
+        needs=('length_reward_corr', 'truncated'),
+        value=lambda v: v['length_reward_corr'],
+        warn=('>', 0.3),
+        critical=None,
+        when=lambda v: v['truncated'] > 0.05,
+    ),
+    # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
+    Rule(
+        name='reward_hacking',
+        layer='signal',
+        unit='reward since the last diagnosis',
+        needs=('reward_mean_change', 'outcome_change'),
+        value=lambda v: v['reward_mean_change'],
+        warn=('>', 0.05),
+        critical=('>', 0.2),
+        when=lambda v: v['outcome_change'] < 0.01,
+    ),
+)
+
+
+def _apply(rule: Rule, values: Values) -> Measure | None:
+  if any(name not in values for name in rule.needs):
+    return None
+  return _judged(
+      rule.name,
+      rule.layer,
+      rule.unit,
+      rule.value(values),
+      rule.warn,
+      rule.critical,
+      bool(rule.when(values)),
+  )
+
+
+# ------------------------------------------------------------------ everything
+
+
+def _run(functions: run.Functions, name: str, view: Any) -> list[Measure]:
+  """The measures of one diagnostic, or one failed measure under its name."""
+  try:
+    meta = functions.meta(name)
+    values = functions.measure(name, view)
+  except run.FunctionError as error:
+    return [
+        Measure(name, 'behaviour', '', None, None, None, 'failed', error.status)
+    ]
+  unit = meta['UNIT']
+  return [
+      _judged(
+          key,
+          meta['LAYER'],
+          unit,
+          value,
+          _threshold(meta['WARN'].get(key)),
+          _threshold(meta['CRITICAL'].get(key)),
+      )
+      for key, value in sorted(values.items())
+  ]
+
+
+def _threshold(pair: Sequence[Any] | None) -> Threshold | None:
+  return None if pair is None else (str(pair[0]), float(pair[1]))
+
+
+def measure(
+    functions: run.Functions,
+    view: Any,
+    history: Sequence[Mapping[str, Any]],
+    outcome: Sequence[float] | None = None,
+) -> list[Measure]:
+  """Everything that is known about a version.
+
+  Args:
+    functions: Of the version's harness; its diagnostics are run on the view.
+    view: Recorded evidence, an `evidence.views.View` of reader 'diagnostic'.
+    history: Rows of the ledger, oldest first, without this diagnosis.
+    outcome: Outcome per update of the arm that made the evidence; that of the
+      version which training goes on from if None.
+
+  Returns:
+    Measures of the harness's diagnostics by name, the learning curve, the
+    layer 'version', then the rules. A diagnostic that fails is one measure of
+    level 'failed' without a value: what it would have measured is unknown, and
+    no rule reads it.
+  """
+  found = [
+      m for name in functions.diagnostics for m in _run(functions, name, view)
+  ]
+  if outcome is None:
+    outcome = head_outcome(history)
+  for name, value in learning_curve(outcome).items():
+    found.append(_judged(name, 'score', 'fraction', value))
+  found += version_measures(history)
+  values = {m.name: m.value for m in found if m.value is not None}
+  values |= _since_last(history, values)
+  # A rule refines the diagnostic of the same name, if the harness has one.
+  for finding in (_apply(rule, values) for rule in RULES):
+    if finding is not None and finding.name not in values:
+      found.append(finding)
+  return found
+
+
+def alerts(measures: Sequence[Measure]) -> list[str]:
+  """Names of the measures that call for action, worst first.
+
+  Critical before warnings; within a level by layer (score, signal, behaviour,
+  version), then by name.
+  """
+  raised = [m for m in measures if m.level in _SEVERITY]
+  raised.sort(
+      key=lambda m: (_SEVERITY[m.level], LAYERS.index(m.layer), m.name)
+  )
+  return [m.name for m in raised]

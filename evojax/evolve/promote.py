@@ -1,0 +1,377 @@
+"""Whether a child is better than its parent, and how sure one may be.
+
+A trial trains C control arms (the parent under C seeds) and K child arms from
+one restored state and scores all of them on the same fresh problems:
+y[a, p] = mean over the samples of problem p under arm a. Decisions are plain
+NumPy: no device, no randomness.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Literal
+
+from jaxtyping import Float
+import numpy as np
+from scipy import special
+
+LEVEL = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+  """Mean score of the children minus mean score of the controls."""
+
+  value: float  # Fraction of problems solved: 0.01 is a point.
+  standard_error: float
+  df: float  # Degrees of freedom of standard_error.
+  sigma_seed: float  # Standard deviation of one arm's mean score.
+  se_problems: float  # What pairing over problems alone would give.
+  low: float  # Of the two-sided interval at LEVEL.
+  high: float
+  p_one_sided: float  # Of value <= 0.
+  wilcoxon_p: float  # One-sided signed ranks over problems; reported only.
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """The decision on a trial."""
+
+  status: Literal['keep', 'discard']
+  reasons: tuple[str, ...]  # One sentence per condition that decided.
+
+
+def _check(scores: np.ndarray, arms: int, who: str) -> None:
+  if scores.shape[0] < arms:
+    raise ValueError(
+        f'{scores.shape[0]} {who} arms; need at least {arms}: train more seeds'
+    )
+  if scores.shape[1] < 2:
+    raise ValueError(f'{scores.shape[1]} problems; need at least 2')
+  if not np.isfinite(scores).all():
+    raise ValueError(f'the scores of the {who} arms hold NaN or infinity')
+
+
+def _pooled(*roles: np.ndarray) -> tuple[float, float, int]:
+  """Variance of arms' means, mean square of the rest, degrees of the former.
+
+  Both are about the means of each role, [A, P]: the first is the spread of
+  arms, the second what arms and problems leave over, with P - 1 times as many
+  degrees of freedom. Arms of a few problems may tie exactly, which is no proof
+  that seeds agree: the noise of their samples, rest / P, then stands for it.
+  """
+  spread, rest, degrees = 0.0, 0.0, 0
+  for scores in roles:
+    from_problem = scores - scores.mean(axis=0)
+    of_arm = from_problem.mean(axis=1, keepdims=True)
+    spread += float((of_arm**2).sum())
+    rest += float(((from_problem - of_arm) ** 2).sum())
+    degrees += len(scores) - 1
+  problems = roles[0].shape[1]
+  rest /= degrees * (problems - 1)
+  return spread / degrees or rest / problems, rest, degrees
+
+
+def estimate(
+    control: Float[np.ndarray, 'C P'], child: Float[np.ndarray, 'K P']
+) -> Effect:
+  """Effect of a change on Avg@k, with seeds and problems in its error.
+
+  y[a, p] = mu + problem_p + treatment + seed_a + (treatment x problem)_p
+  + rest_ap, and value = mean of the children - mean of the controls. Problems
+  are shared, so problem_p cancels. What remains:
+
+    SE^2 = sigma_seed^2 (1/C + 1/K) + interaction.
+
+  sigma_seed^2, the pooled variance of the arms' means about their role's, holds
+  the spread between seeds and rest / P (sampling noise); C + K - 2 degrees of
+  freedom. From the controls alone it would be as exact for a change that does
+  nothing, and wrong for one that makes training unsteady, as a higher learning
+  rate does: with twice the spread and no effect, 12 % of children would pass a
+  5 % test at C = K = 4, and 6 % do so (at K = 2, 13 % and 10 %).
+
+  interaction is the problem x treatment variance over P, the chance that these
+  problems happen to like the change. With d_p the difference at problem p,
+  var_p(d_p) / P holds it together with rest (1/C + 1/K) / P, which sigma_seed
+  has already; so
+
+    interaction = max(0, var_p(d_p) / P - rest (1/C + 1/K) / P),
+
+  with rest the mean square that arms and problems leave over (two-way analysis
+  of variance by role, pooled). value / SE is compared with Student's t at
+  degrees of freedom by Satterthwaite (1946, Biometrics Bulletin 2:110), at
+  least C + K - 2. Exact for Gaussian arms but for the cut at 0, which errs on
+  the safe side where seeds hardly differ.
+
+  Args:
+    control: [C, P], C, P >= 2, mean score of each problem under each arm.
+    child: [K, P], K >= 1, column p about the problem of `control`'s column p.
+
+  Raises:
+    ValueError: If there are too few arms or problems, or they differ.
+  """
+  _check(control, 2, 'control')
+  _check(child, 1, 'child')
+  if control.shape[1] != child.shape[1]:
+    raise ValueError(
+        f'{control.shape[1]} problems of the controls and {child.shape[1]} of'
+        ' the children cannot be paired; score all arms on the same problems'
+    )
+  controls, problems = control.shape
+  children = child.shape[0]
+  difference = child.mean(axis=0) - control.mean(axis=0)  # [P]
+  value = float(difference.mean())
+
+  variance, rest, degrees = _pooled(control, child)
+  share = 1 / controls + 1 / children
+  by_problem = float(difference.var(ddof=1)) / problems
+  noise = rest * share / problems
+  square = variance * share
+  uncertainty = square**2 / degrees
+  if by_problem > noise:
+    square += by_problem - noise
+    uncertainty += by_problem**2 / (problems - 1)
+    uncertainty += noise**2 / (degrees * (problems - 1))
+  df = max(float(degrees), square**2 / uncertainty if uncertainty else 0.0)
+  error = math.sqrt(square)
+  if error:
+    p = float(special.stdtr(df, -value / error))
+  else:  # Every arm of a role has the same score on every problem.
+    p = 0.0 if value > 0 else 1.0
+  margin = float(special.stdtrit(df, (1 + LEVEL) / 2)) * error
+  return Effect(
+      value=value,
+      standard_error=error,
+      df=df,
+      sigma_seed=math.sqrt(variance),
+      se_problems=math.sqrt(by_problem),
+      low=value - margin,
+      high=value + margin,
+      p_one_sided=p,
+      wilcoxon_p=_wilcoxon(difference),
+  )
+
+
+def _wilcoxon(difference: np.ndarray) -> float:
+  """One-sided p of Wilcoxon's signed ranks, normal approximation, ties."""
+  difference = difference[difference != 0]
+  if not len(difference):
+    return 1.0
+  _, rank, count = np.unique(
+      np.abs(difference), return_inverse=True, return_counts=True
+  )
+  rank = (count.cumsum() - (count - 1) / 2)[rank]
+  signed = (rank * np.sign(difference)).sum()
+  return float(special.ndtr(-signed / math.sqrt((rank**2).sum())))
+
+
+def mde(
+    control: Float[np.ndarray, 'C P'],
+    children: int,
+    alpha: float,
+    power: float = 0.8,
+) -> float:
+  """The least effect that a trial detects with probability `power`.
+
+  It is a multiple m of what the controls, all there is before a child is paid
+  for, say of the error: MDE = m S, with S = sigma_seed sqrt(1/C + 1/K). At this
+  effect the test of `estimate`, value > t S' with S' from all arms, passes with
+  probability
+
+    E Phi(m x - t y),  x^2 = X / (C - 1),  y^2 = (X + Y) / (C + K - 2),
+
+  X and Y chi-square with C - 1 and K - 1 degrees of freedom, t the quantile
+  t_{1 - alpha, C + K - 2}: m solves it for `power`, exactly for Gaussian arms
+  whose spread the change leaves alone. With one child y = x, and m is
+  t_{1 - alpha} + t_{power}. A problem x treatment interaction, unknown before
+  there is a child, comes on top; and with the controls of another trial the
+  power is less (two thirds instead of 80 % at C = 4): train the controls first.
+
+  Args:
+    control: [C, P], scores of the control arms of this trial.
+    children: K, child arms that would be trained.
+    alpha: Level of the one-sided test, in (0, 1).
+    power: In (0, 1).
+
+  Returns:
+    In the unit of the scores.
+  """
+  _check(control, 2, 'control')
+  variance, _, own = _pooled(control)
+  degrees = own + children - 1
+  t = special.stdtrit(degrees, 1 - alpha)
+  of_control = _chi_square(own)[:, None]
+  of_child = _chi_square(children - 1) if children > 1 else 0.0
+  x, y = np.sqrt(of_control / own), np.sqrt((of_control + of_child) / degrees)
+
+  low, high = 0.0, 1.0
+  while special.ndtr(high * x - t * y).mean() < power:
+    high *= 2
+  for _ in range(40):
+    multiple = (low + high) / 2
+    if special.ndtr(multiple * x - t * y).mean() < power:
+      low = multiple
+    else:
+      high = multiple
+  return high * math.sqrt(variance * (1 / (own + 1) + 1 / children))
+
+
+def _chi_square(degrees: int) -> np.ndarray:
+  """Equally likely values of a chi-square variable; exact to 0.1 % in `mde`."""
+  return 2 * special.gammaincinv(degrees / 2, (np.arange(128) + 0.5) / 128)
+
+
+def children_needed(
+    control: Float[np.ndarray, 'C P'],
+    predicted: float,
+    alpha: float,
+    maximum: int,
+    power: float = 0.8,
+) -> int | None:
+  """Fewest child arms, at most `maximum`, whose `mde` is at most `predicted`.
+
+  None if not even `maximum` are enough: more controls might be.
+  """
+  for children in range(1, maximum + 1):
+    if mde(control, children, alpha, power) <= predicted:
+      return children
+  return None
+
+
+def alpha_t(level: float, rejections: Sequence[bool]) -> float:
+  """Level of the next test, so that false discoveries stay below `level`.
+
+  LORD++ (Ramdas, Yang, Wainwright, Jordan 2017, arXiv:1710.00499, sec. 3, after
+  Javanmard and Montanari 2018, arXiv:1603.09000): with w_0 = level / 2 and
+  tau_j the time of the j-th rejection,
+
+    alpha_t = gamma_t w_0 + (level - w_0) gamma_{t - tau_1}
+              + level sum_{j >= 2} gamma_{t - tau_j}.
+
+  gamma_j = 6 / (pi^2 j^2), which sums to 1; steeper than the usual choice, as a
+  run makes tens of tests, not thousands. Whatever the data,
+  sum_t alpha_t <= level max(1, rejections): the expected share of false among
+  all rejections is at most `level` for independent p-values, and the ratio of
+  expectations (mFDR) for any that are uniform or larger given the past.
+
+  Args:
+    level: Of false discoveries over the whole run, in (0, 1).
+    rejections: Whether each former test rejected, oldest first. Counting fewer
+      than the tests said (only what was kept) is safe.
+  """
+  t = len(rejections) + 1
+  start = level / 2
+  gamma = lambda j: 6 / (math.pi**2 * j**2)
+  alpha = start * gamma(t)
+  payout = level - start
+  for tau, rejected in enumerate(rejections, 1):
+    if rejected:
+      alpha += payout * gamma(t - tau)
+      payout = level
+  return alpha
+
+
+@dataclasses.dataclass(frozen=True)
+class Wealth:
+  """What a run may still spend on tests; see `alpha_t`."""
+
+  level: float
+  rejections: tuple[bool, ...] = ()
+
+  @property
+  def alpha(self) -> float:
+    """Level of the next test."""
+    return alpha_t(self.level, self.rejections)
+
+  def after(self, rejected: bool) -> 'Wealth':
+    """The wealth once the next test has been made."""
+    return Wealth(self.level, (*self.rejections, rejected))
+
+
+def decide(
+    effect: Effect,
+    alpha: float,
+    *,
+    critical_alerts: Sequence[str],
+    perturbed: Effect | None,
+) -> Verdict:
+  """Keeps a change whose effect is real, harmless and no trick of the problems.
+
+  Args:
+    effect: Of the trial.
+    alpha: Level of its test; see `alpha_t`.
+    critical_alerts: Names of the critical alerts that the child raises and its
+      parent does not.
+    perturbed: The effect on perturbed problems, None if there are none. It must
+      be positive, too: a child that learned the surface of the problems loses
+      here.
+  """
+  conditions = [(
+      effect.p_one_sided <= alpha,
+      f'p {effect.p_one_sided:.4g} <= alpha {alpha:.4g}',
+      f'p {effect.p_one_sided:.4g} > alpha {alpha:.4g}',
+  )]
+  for name in critical_alerts:
+    conditions.append((False, '', f'critical alert that is new: {name}'))
+  if perturbed is not None:
+    score = f'effect on perturbed problems {perturbed.value:+.4f}'
+    conditions.append((
+        perturbed.value > 0,
+        f'{score} agrees in sign',
+        f'{score} disagrees with {effect.value:+.4f}',
+    ))
+  failed = tuple(why for holds, _, why in conditions if not holds)
+  if failed:
+    return Verdict('discard', failed)
+  return Verdict('keep', tuple(why for _, why, _ in conditions))
+
+
+def no_loss(effect: Effect, margin: float = 0.02) -> bool:
+  """Whether the interval excludes a loss of `margin` (a fraction) or more."""
+  return effect.low > -margin
+
+
+def early(
+    child_outcomes: Float[np.ndarray, 'T'],
+    control_outcomes: Float[np.ndarray, 'C T'],
+) -> Literal['futility', 'collapse'] | None:
+  """Whether a child arm is worth no more updates; asked at the half.
+
+  collapse: over the last quarter of the updates the child solves less than half
+  of what the controls solve, and less than each of them.
+
+  futility: the upper 97.5 % bound of its mean outcome minus the controls' is
+  below 0. Arms see the same prompts at each update, so prompts cancel in the
+  difference of means. The error is that of one new arm among C,
+  sigma^2 (1 + 1/C) with sigma the spread of the controls' means and C - 1
+  degrees of freedom; differences of one arm's updates go up and down together,
+  and their spread alone would stop good children. It bounds from below only.
+
+  Stopping is no test and spends no wealth: it can only discard.
+
+  Args:
+    child_outcomes: [T], T >= 1, mean outcome of the training rollouts of each
+      update so far.
+    control_outcomes: [C, T], C >= 2, of the control arms.
+
+  Raises:
+    ValueError: If there are fewer than 2 controls or the updates differ.
+  """
+  controls, updates = control_outcomes.shape
+  if controls < 2 or child_outcomes.shape != (updates,) or not updates:
+    raise ValueError(
+        f'outcomes of the child {child_outcomes.shape} and of the controls'
+        f' {control_outcomes.shape} must be [T] and [C, T] with T >= 1, C >= 2'
+    )
+  quarter = -(-updates // 4)
+  late = child_outcomes[-quarter:].mean()
+  control_late = control_outcomes[:, -quarter:].mean(axis=1)
+  if late < control_late.mean() / 2 and late < control_late.min():
+    return 'collapse'
+
+  difference = child_outcomes - control_outcomes.mean(axis=0)
+  square = control_outcomes.mean(axis=1).var(ddof=1) * (1 + 1 / controls)
+  if updates > 1:
+    square = max(square, difference.var(ddof=1) / updates)
+  margin = special.stdtrit(controls - 1, 0.975) * math.sqrt(square)
+  return 'futility' if difference.mean() + margin < 0 else None

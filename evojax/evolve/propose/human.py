@@ -1,0 +1,208 @@
+"""The user's inbox: changes to try next and vetoes, one JSON file each.
+
+    <workdir>/inbox/10-rate.json
+      {"delta": {"overlay": {"optim.learning_rate": 3e-4}},
+       "hypothesis": "It learns too slowly.", "expected": [0.0, 0.05]}
+    <workdir>/inbox/20-filter.json
+      {"delta": {"file": "keep.py",
+                 "source_of": "library/keep/outcome_variance.py"},
+       "hypothesis": "...", "expected": [-0.01, 0.03]}
+    <workdir>/inbox/no-kl.json
+      {"veto": "grpo.kl_coef"}
+
+Changes are taken in name order and move to inbox/done/ once they are in the
+ledger. A veto is a factor or the hash of a delta; it holds while its file is in
+the inbox or in done/. What cannot be used stays as NAME.json.refused, beside
+NAME.json.reason.txt.
+"""
+
+from collections.abc import Mapping
+import json
+import os
+import pathlib
+from typing import Any
+
+from absl import logging
+
+from evojax.evolve import propose as propose_lib
+from evojax.harness import library
+from evojax.harness import spec
+
+MAX_BYTES = 64 << 10
+TRIGGER = 'inbox/'  # Before the file's name, as the trigger of a proposal.
+_DELTA_FIELDS = ('delta', 'hypothesis', 'expected', 'note')
+
+
+class InboxError(ValueError):
+  """A file of the inbox cannot be used; the message says why."""
+
+
+def vetoes(inbox: str | os.PathLike[str]) -> frozenset[str]:
+  """Factors and hashes of deltas that the user does not want.
+
+  A file that is no veto is left alone here; `propose` judges it.
+  """
+  inbox = pathlib.Path(inbox)
+  found = set()
+  for path in (*_files(inbox), *_files(inbox / 'done')):
+    try:
+      fields = _read(path)
+      if 'veto' in fields:
+        found.add(_veto(fields))
+    except InboxError:
+      continue
+  return frozenset(found)
+
+
+def propose(
+    context: propose_lib.Context, inbox: str | os.PathLike[str]
+) -> propose_lib.Proposal | None:
+  """The first queued change that can be tried, None if there is none.
+
+  The file stays where it is until `taken`. One that cannot be used is renamed
+  to NAME.json.refused, with the reason beside it.
+
+  Args:
+    context: The parent and what was tried.
+    inbox: The directory; it need not exist.
+  """
+  for path in _files(pathlib.Path(inbox)):
+    try:
+      fields = _read(path)
+      if 'veto' in fields:
+        _veto(fields)
+        continue
+      return _proposal(context, path.name, fields)
+    except (InboxError, propose_lib.ProposalError, spec.HarnessError) as error:
+      _refuse(path, str(error))
+  return None
+
+
+def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
+  """Moves a queued file to done/; to be called after its row is on disk.
+
+  A second call does nothing.
+
+  Args:
+    inbox: The directory.
+    trigger: Of the proposal; those of other proposers are ignored.
+  """
+  if not trigger.startswith(TRIGGER):
+    return
+  inbox = pathlib.Path(inbox)
+  path = inbox / trigger.removeprefix(TRIGGER)
+  if path.parent != inbox or not path.exists():
+    return
+  done = inbox / 'done'
+  done.mkdir(exist_ok=True)
+  target, count = done / path.name, 1
+  while target.exists():  # Nothing that the user wrote is lost.
+    target, count = done / f'{path.stem}-{count}.json', count + 1
+  os.rename(path, target)
+
+
+def _files(directory: pathlib.Path) -> list[pathlib.Path]:
+  return sorted(p for p in directory.glob('[!.]*.json') if p.is_file())
+
+
+def _read(path: pathlib.Path) -> Mapping[str, Any]:
+  """The object in a file.
+
+  Raises:
+    InboxError: If it is none.
+  """
+  try:
+    if path.stat().st_size > MAX_BYTES:
+      raise InboxError(f'larger than {MAX_BYTES} bytes')
+    fields = json.loads(path.read_bytes().decode())
+  except (OSError, ValueError, RecursionError) as error:
+    raise InboxError(f'is not JSON: {error}') from error
+  if not isinstance(fields, dict):
+    raise InboxError(f'holds a {type(fields).__name__}, not an object')
+  return fields
+
+
+def _veto(fields: Mapping[str, Any]) -> str:
+  veto = fields['veto']
+  if list(fields) != ['veto'] or not isinstance(veto, str) or not veto:
+    raise InboxError(
+        'a veto is {"veto": "<factor or hash of a delta>"} and nothing else'
+    )
+  return veto
+
+
+def _proposal(
+    context: propose_lib.Context, name: str, fields: Mapping[str, Any]
+) -> propose_lib.Proposal:
+  """The proposal that a file describes.
+
+  Raises:
+    InboxError: If a field is missing, unknown or of the wrong kind.
+    propose.ProposalError: If the change may not be proposed.
+    spec.HarnessError: If a value is not one that a harness holds.
+  """
+  unknown = sorted(set(fields) - set(_DELTA_FIELDS))
+  if unknown:
+    raise InboxError(f'unknown fields {unknown}; known are {_DELTA_FIELDS}')
+  hypothesis, note = fields.get('hypothesis'), fields.get('note', '')
+  if not isinstance(hypothesis, str) or not hypothesis.strip():
+    raise InboxError('hypothesis: say in a sentence why it should help')
+  if not isinstance(note, str):
+    raise InboxError(f'note={note!r} is not text')
+  expected = _expected(fields.get('expected'))
+  after = _after(context, fields.get('delta'))
+  delta, retry = propose_lib.consider(context, after)
+  return propose_lib.Proposal(
+      hypothesis=hypothesis,
+      after=after,
+      delta=delta,
+      expected=expected,
+      criterion=propose_lib.CRITERION,
+      rollback=propose_lib.rollback(context),
+      source='the user',
+      proposer='human',
+      trigger=f'{TRIGGER}{name}',
+      note='; '.join(text for text in (note, retry) if text),
+  )
+
+
+def _expected(value: Any) -> tuple[float, float]:
+  numbers = isinstance(value, list) and all(
+      isinstance(x, int | float) and not isinstance(x, bool) for x in value
+  )
+  if not numbers or len(value) != 2 or not -1 <= value[0] <= value[1] <= 1:
+    raise InboxError(
+        f'expected={value!r} is not [low, high], the effect on Avg@k in'
+        ' fractions: [0.0, 0.05] is nothing to 5 points'
+    )
+  return float(value[0]), float(value[1])
+
+
+def _after(context: propose_lib.Context, delta: Any) -> spec.Harness:
+  """The parent with the change of a file."""
+  kind = set(delta) if isinstance(delta, dict) else set()
+  if kind == {'overlay'} and isinstance(delta['overlay'], dict):
+    return context.parent.with_overlay(delta['overlay'])
+  if kind == {'file', 'source_of'}:
+    return context.parent.with_file(
+        str(delta['file']), _shipped(delta['source_of'])
+    )
+  raise InboxError(
+      'delta is {"overlay": {path: value}} or {"file": "keep.py", "source_of":'
+      ' "library/keep/NAME.py"}'
+  )
+
+
+def _shipped(name: Any) -> str:
+  """The text of a function that evojax ships."""
+  known = [f'library/{file}' for file in library.names()]
+  if name not in known:
+    raise InboxError(f'source_of={name!r} is not shipped; known are {known}')
+  return library.source(name.removeprefix('library/'))
+
+
+def _refuse(path: pathlib.Path, reason: str) -> None:
+  """Renames the file and says why beside it."""
+  logging.warning('inbox: %s refused: %s', path.name, reason)
+  path.with_name(f'{path.name[:-5]}.json.reason.txt').write_text(reason + '\n')
+  os.replace(path, path.with_name(f'{path.name}.refused'))

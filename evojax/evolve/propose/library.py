@@ -1,0 +1,516 @@
+"""Interventions: which alert calls for which change, and why.
+
+An entry's expected effect is a 90 % interval for Avg@k after one arm, in
+fractions, against the same arm without the change. It comes from what its
+source reports, halved (a long run at another scale gains more than an arm) and
+widened below: most changes do nothing. `rules` narrows it with the trials of
+the run.
+"""
+
+from collections.abc import Callable
+import dataclasses
+
+from evojax.evolve import propose
+from evojax.evolve import skills
+from evojax.harness import library as shipped
+from evojax.harness import spec
+from evojax.harness import surface
+
+# The parent with the change, or None where it would change nothing.
+Change = Callable[[propose.Context], spec.Harness | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """One intervention."""
+
+  name: str
+  factor: str  # What it changes, as `harness.delta` names it.
+  triggers: tuple[str, ...]  # Alerts; any of them calls for it.
+  change: Change
+  expected: tuple[float, float]
+  hypothesis: str
+  source: str
+  check: str = ''  # What else should be seen if the hypothesis holds.
+
+
+# --------------------------------------------------------------------- changes
+
+
+def set_values(**values: object) -> Change:
+  """Sets paths, written with __ for the dot."""
+  wanted = {path.replace('__', '.'): value for path, value in values.items()}
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    if all(context.config.get(p) == value for p, value in wanted.items()):
+      return None
+    return context.parent.with_overlay(wanted)
+
+  return change
+
+
+def scale(path: str, factor: float) -> Change:
+  """Multiplies a value, up to its bound."""
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    current = context.config.get(path)
+    if not current:  # Off, or not a field of this config.
+      return None
+    value = within(context.surface.field(path), current * factor)
+    if value == current:
+      return None
+    return context.parent.with_overlay({path: value})
+
+  return change
+
+
+def shift(path: str, step: float) -> Change:
+  """Adds to a value, up to its bound."""
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    current = context.config[path]
+    value = within(context.surface.field(path), current + step)
+    if value == current:
+      return None
+    return context.parent.with_overlay({path: value})
+
+  return change
+
+
+def turn_off(path: str) -> Change:
+  """Sets a value that is on to the one that turns it off."""
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    off = context.surface.field(path).off
+    if context.config.get(path) == off:
+      return None
+    return context.parent.with_overlay({path: off})
+
+  return change
+
+
+def warm_up(context: propose.Context) -> spec.Harness | None:
+  """A sixth of the arm, where there is less."""
+  steps = round(context.config['steps'] / 6)
+  if context.config['optim.warmup_steps'] >= steps:
+    return None
+  return context.parent.with_overlay({'optim.warmup_steps': steps})
+
+
+def filter_and_refill(context: propose.Context) -> spec.Harness | None:
+  """Drops groups of equal rewards and samples others, once."""
+  if context.config['grpo.keep'] != 'all':
+    return None
+  return context.parent.with_overlay(
+      {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1}
+  )
+
+
+def within(field: surface.Field, value: float) -> int | float:
+  """The nearest value inside the bounds, three digits."""
+  return skills.round_value(field, min(max(value, field.low), field.high))
+
+
+def weigh(part: str, weight: float) -> Change:
+  """Gives a reward part without one a weight; adds it if it is shipped."""
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    path = surface.WEIGHTS + part
+    if context.config.get(path):
+      return None
+    after = skills.with_part(context.parent, part)
+    return after and after.with_overlay({path: weight})
+
+  return change
+
+
+def shipped_file(name: str, path: str) -> Change:
+  """Puts a function of evojax/harness/library into the harness."""
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    after = context.parent.with_file(name, shipped.source(path))
+    return None if after.sha256 == context.parent.sha256 else after
+
+  return change
+
+
+def half_of_levels(harder: bool) -> Change:
+  """The harder or easier half of every family's levels."""
+
+  def change(context: propose.Context) -> spec.Harness | None:
+    names = context.config.get('data.families') or context.config.get(
+        'domain.kwargs.families', ()
+    )
+    halves = [_half(name, harder) for name in names]
+    if None in halves or tuple(halves) == tuple(names):
+      return None
+    return context.parent.with_overlay({'data.families': tuple(halves)})
+
+  return change
+
+
+def _half(name: str, harder: bool) -> str | None:
+  """'gcd:2-3' or 'gcd:0-1' of 'gcd:0-3'; None where the levels are not said."""
+  family, colon, levels = name.partition(':')
+  if not colon:
+    return None
+  first, _, last = levels.partition('-')
+  low, high = int(first), int(last or first)
+  if low == high:
+    return name
+  middle = (low + high) // 2
+  low, high = (middle + 1, high) if harder else (low, middle)
+  return f'{family}:{low}' if low == high else f'{family}:{low}-{high}'
+
+
+# ------------------------------------------------------------------ conditions
+
+
+def if_off_policy(change: Change) -> Change:
+  """Only with several updates per rollout: else every ratio is exactly 1."""
+
+  def conditional(context: propose.Context) -> spec.Harness | None:
+    updates = context.config['grpo.epochs'] * context.config['grpo.minibatches']
+    return change(context) if updates > 1 else None
+
+  return conditional
+
+
+def if_shaped(change: Change) -> Change:
+  """Only if parts besides the outcome have a weight."""
+
+  def conditional(context: propose.Context) -> spec.Harness | None:
+    shaped = [
+        path
+        for path, weight in context.config.items()
+        if path.startswith(surface.WEIGHTS)
+        and path != f'{surface.WEIGHTS}outcome'
+        and weight
+    ]
+    return change(context) if shaped else None
+
+  return conditional
+
+
+# --------------------------------------------------------------------- entries
+
+_COLLAPSE = ('exploration_collapse', 'mean_logprob')
+_WEAK = ('dead_group_ratio', 'weak_signal', 'reward_spread')
+_UNSTABLE = ('outcome_falling',)
+_BALANCED = 'Bae et al. 2025, arXiv:2504.03380: success near 1/2 teaches most'
+
+ENTRIES = (
+    Entry(
+        name='learning_rate_up',
+        factor='optim.learning_rate',
+        triggers=('slow_learning',),
+        change=scale('optim.learning_rate', 3.0),
+        expected=(-0.02, 0.12),
+        hypothesis=(
+            'The policy moves too little per update: three times the learning'
+            ' rate moves it three times as far on the same rollouts.'
+        ),
+        source=(
+            'Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1: the step of Adam is'
+            ' bounded by the learning rate'
+        ),
+        check='unsolved_closed rises',
+    ),
+    Entry(
+        name='learning_rate_down',
+        factor='optim.learning_rate',
+        triggers=_UNSTABLE,
+        change=scale('optim.learning_rate', 1 / 3),
+        expected=(-0.03, 0.08),
+        hypothesis='Updates overshoot: the outcome falls as training goes on.',
+        source='Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1',
+        check='outcome_falling is gone',
+    ),
+    Entry(
+        name='warmup',
+        factor='optim.warmup_steps',
+        triggers=_UNSTABLE,
+        change=warm_up,
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            "Adam's first steps, before its second moment is known, do damage"
+            ' that later ones repair.'
+        ),
+        source='Ma & Yarats 2021, arXiv:1910.04209',
+    ),
+    Entry(
+        name='tighter_gradient_clip',
+        factor='optim.max_grad_norm',
+        triggers=_UNSTABLE,
+        change=scale('optim.max_grad_norm', 0.3),
+        expected=(-0.02, 0.03),
+        hypothesis='A few groups with large gradients throw the policy off.',
+        source='Pascanu et al. 2013, arXiv:1211.5063, Sec. 3.2',
+        check='outcome_falling is gone',
+    ),
+    Entry(
+        name='token_aggregation',
+        factor='grpo.aggregation',
+        triggers=('truncated', 'length_gaming', 'slow_learning'),
+        change=set_values(grpo__aggregation='token'),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'Averaging every completion over its length first gives the tokens'
+            ' of long ones little weight: neither good steps nor rambling in'
+            ' them are learned from.'
+        ),
+        source=(
+            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.3; Table 1: +1'
+            ' point on AIME 2024'
+        ),
+    ),
+    Entry(
+        name='constant_aggregation',
+        factor='grpo.aggregation',
+        triggers=('truncated', 'length_gaming', 'length_reward_corr'),
+        change=set_values(grpo__aggregation='constant'),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'Dividing by the length makes a long wrong answer cheaper than a'
+            ' short one; one constant for all removes that bias.'
+        ),
+        source='Dr. GRPO, Liu et al. 2025, arXiv:2503.20783, Sec. 3',
+        check='truncated falls',
+    ),
+    Entry(
+        name='centred_advantages',
+        factor='grpo.advantage',
+        triggers=('slow_learning', 'too_hard', 'too_easy', 'weak_signal'),
+        change=set_values(grpo__advantage='group_mean'),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'Dividing by the standard deviation gives groups with one odd'
+            ' completion the largest advantages; centring alone weighs groups'
+            ' by what they tell.'
+        ),
+        source='Dr. GRPO, Liu et al. 2025, arXiv:2503.20783, Sec. 3',
+    ),
+    Entry(
+        name='leave_one_out',
+        factor='grpo.advantage',
+        triggers=('weak_signal', 'reward_spread'),
+        change=set_values(grpo__advantage='leave_one_out'),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'A baseline without the completion itself is unbiased in small'
+            ' groups.'
+        ),
+        source='RLOO, Ahmadian et al. 2024, arXiv:2402.14740, Sec. 3',
+    ),
+    Entry(
+        name='sequence_ratio',
+        factor='grpo.ratio',
+        triggers=_UNSTABLE,
+        change=if_off_policy(set_values(grpo__ratio='sequence')),
+        expected=(-0.02, 0.03),
+        hypothesis='The ratios of single tokens are noise in the update.',
+        source='GSPO, Zheng et al. 2025, arXiv:2507.18071, Sec. 4',
+    ),
+    Entry(
+        name='clip_higher',
+        factor='clip',
+        triggers=(*_COLLAPSE, *_WEAK),
+        change=if_off_policy(scale('grpo.clip_high', 1.4)),
+        expected=(-0.01, 0.03),
+        hypothesis=(
+            'The upper clip bound stops unlikely tokens from becoming likelier:'
+            ' a higher one keeps exploration alive.'
+        ),
+        source=(
+            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.1; Table 1: +2'
+            ' points on AIME 2024'
+        ),
+        check='mean_logprob stays lower',
+    ),
+    Entry(
+        name='dual_clip',
+        factor='grpo.dual_clip',
+        triggers=_UNSTABLE,
+        change=if_off_policy(set_values(grpo__dual_clip=3.0)),
+        expected=(-0.01, 0.02),
+        hypothesis='Large ratios under negative advantages have no bound yet.',
+        source='Ye et al. 2020, arXiv:1912.09729, Sec. 4.3',
+    ),
+    Entry(
+        name='reward_variance_filter',
+        factor='filter',
+        triggers=(*_WEAK, 'slow_learning'),
+        change=filter_and_refill,
+        expected=(-0.01, 0.05),
+        hypothesis=(
+            'Groups with equal rewards teach nothing: replacing them by others'
+            ' fills every update with signal.'
+        ),
+        source=(
+            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.2, Table 1: +8'
+            ' points on AIME 2024; EvoTrainer, arXiv:2606.03108, v2: +1.9'
+        ),
+    ),
+    Entry(
+        name='outcome_variance_filter',
+        factor='keep',
+        triggers=('reward_hacking', 'alive_by_shaping', *_WEAK),
+        change=if_shaped(shipped_file('keep.py', 'keep/outcome_variance.py')),
+        expected=(-0.02, 0.04),
+        hypothesis=(
+            'Groups that only the shaping tells apart teach the shaping: the'
+            ' outcome alone should say which groups train.'
+        ),
+        source='DAPO, Yu et al. 2025, arXiv:2503.14476, Eq. 11',
+        check='alive_by_shaping falls among what trains',
+    ),
+    Entry(
+        name='middle_difficulty_filter',
+        factor='keep',
+        triggers=('too_hard', 'too_easy', 'weak_signal'),
+        change=shipped_file('keep.py', 'keep/middle_difficulty.py'),
+        expected=(-0.03, 0.04),
+        hypothesis=(
+            'Groups with one odd completion are mostly noise: those solved'
+            ' neither nearly always nor nearly never teach most.'
+        ),
+        source=_BALANCED,
+    ),
+    Entry(
+        name='no_credit_for_cut_completions',
+        factor='weight',
+        triggers=('truncated',),
+        change=shipped_file('weight.py', 'weight/finished_only.py'),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'What a cut completion would have become is unknown: its advantage'
+            ' is noise.'
+        ),
+        source=(
+            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.4; Table 1: +6'
+            ' points on AIME 2024 from overlong filtering'
+        ),
+    ),
+    Entry(
+        name='credit_for_hard_groups',
+        factor='weight',
+        triggers=('too_easy', 'exploration_collapse'),
+        change=shipped_file('weight.py', 'weight/hard_groups.py'),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'What is solved already takes most of the gradient: groups that are'
+            ' still hard should count more.'
+        ),
+        source='GRPO-LEAD, Zhang & Zuo 2025, arXiv:2504.09696',
+    ),
+    Entry(
+        name='overlong_penalty',
+        factor='reward:overlong',
+        triggers=('truncated', 'length_gaming'),
+        change=weigh('overlong', 0.5),
+        expected=(-0.01, 0.03),
+        hypothesis=(
+            'Completions run into the limit and count as wrong: a soft penalty'
+            ' before it tells them apart from wrong ones that end.'
+        ),
+        source=(
+            'DAPO, Yu et al. 2025, arXiv:2503.14476, Eq. 13; Table 1: +3 points'
+            ' on AIME 2024'
+        ),
+        check='truncated falls below 15 %',
+    ),
+    Entry(
+        name='format_reward',
+        factor='reward:format',
+        triggers=('format_failures',),
+        change=weigh('format', 0.3),
+        expected=(-0.02, 0.06),
+        hypothesis=(
+            'Right values are lost to a missing answer format: a reward for the'
+            ' format also teaches it in groups that nobody solves.'
+        ),
+        source=(
+            'DeepSeek-R1, Guo et al. 2025, arXiv:2501.12948, Sec. 2.2.2: format'
+            ' reward beside accuracy'
+        ),
+        check='format_failures falls below 30 %',
+    ),
+    Entry(
+        name='brevity',
+        factor='reward:brevity',
+        triggers=('length_gaming', 'length_reward_corr'),
+        change=weigh('brevity', 0.2),
+        expected=(-0.02, 0.03),
+        hypothesis='Longer completions earn more without solving more.',
+        source='Kimi k1.5, arXiv:2501.12599, Sec. 2.3.3: length reward',
+        check='length_reward_corr falls below 0.3',
+    ),
+    Entry(
+        name='rare_success',
+        factor='reward:rare_success',
+        triggers=('too_hard', 'exploration_collapse'),
+        change=weigh('rare_success', 0.5),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'Sharpening what is likely anyway gains little: a success that the'
+            ' rest of its group missed should pay more.'
+        ),
+        source='He et al. 2025, arXiv:2506.02355: unlikeliness reward',
+        check='pass_at_g does not fall',
+    ),
+    Entry(
+        name='temperature_up',
+        factor='rollout.temperature',
+        triggers=(*_COLLAPSE, *_WEAK),
+        change=shift('rollout.temperature', 0.2),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'Completions of a group are too much alike: sampled hotter, they'
+            ' differ in what they earn.'
+        ),
+        source='Skywork-OR1, He et al. 2025, arXiv:2505.22312, Sec. 3',
+        check='dead_group_ratio falls',
+    ),
+    Entry(
+        name='kl_penalty',
+        factor='grpo.kl_coef',
+        triggers=(*_COLLAPSE, *_UNSTABLE, 'reward_hacking'),
+        change=set_values(grpo__kl_coef=0.01),
+        expected=(-0.02, 0.03),
+        hypothesis=(
+            'The policy drifts far from where it started: a pull towards the'
+            ' reference keeps its other answers alive.'
+        ),
+        source='GRPO, Shao et al. 2024, arXiv:2402.03300, Eq. 4 (beta 0.04)',
+        check='mean_logprob stays lower',
+    ),
+    Entry(
+        name='no_kl_penalty',
+        factor='grpo.kl_coef',
+        triggers=('slow_learning',),
+        change=turn_off('grpo.kl_coef'),
+        expected=(-0.02, 0.04),
+        hypothesis='The pull towards the reference holds learning back.',
+        source='DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 2.3',
+    ),
+    Entry(
+        name='easier_problems',
+        factor='data.families',
+        triggers=('too_hard',),
+        change=half_of_levels(harder=False),
+        expected=(-0.03, 0.05),
+        hypothesis='Nobody solves the harder problems yet: they teach nothing.',
+        source=_BALANCED,
+        check='dead_group_ratio falls',
+    ),
+    Entry(
+        name='harder_problems',
+        factor='data.families',
+        triggers=('too_easy',),
+        change=half_of_levels(harder=True),
+        expected=(-0.03, 0.05),
+        hypothesis='Everybody solves the easier problems: they teach nothing.',
+        source=_BALANCED,
+        check='dead_group_ratio falls',
+    ),
+)

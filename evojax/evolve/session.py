@@ -1,0 +1,235 @@
+"""What the steps of the meta-loop share: devices, the ledger, decisions.
+
+Process 0 owns the ledger and decides; the others hear of it. All of them walk
+the same state machine, so that devices are used together.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import json
+import pathlib
+import resource
+import time
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from evojax import checkpoint as checkpoint_lib
+from evojax import config as config_lib
+from evojax import learner
+from evojax import metrics as metrics_lib
+from evojax import prepare as prepare_lib
+from evojax import sharding
+from evojax import trainer as trainer_lib
+from evojax.eval import evaluate as evaluate_lib
+from evojax.evidence import store
+from evojax.evidence import views
+from evojax.evolve import budget as budget_lib
+from evojax.evolve import ledger as ledger_lib
+from evojax.harness import spec
+from evojax.harness import surface
+from evojax.models import decoder
+from evojax.models import policy as policy_lib
+from evojax.rollout import engine as engine_lib
+
+Payload = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Session:
+  """A run that evolves, in one process of it."""
+
+  config: ml_collections.ConfigDict  # Of the run, without any overlay.
+  path: pathlib.Path
+  setup: prepare_lib.Setup  # Domain and policy; without a harness.
+  mesh: jax.sharding.Mesh
+  engine: engine_lib.Engine
+  phases: metrics_lib.Phases
+  stop_if_asked: Callable[[], None]
+  ledger: ledger_lib.Ledger | None  # Of process 0.
+  rows: list[Any] = dataclasses.field(default_factory=list)
+  fault: Callable[[str], None] = lambda step: None  # For tests of a kill.
+
+  def __post_init__(self):
+    rows = self.decide(lambda: list(self.ledger.rows))
+    self.rows.extend(rows)
+
+  # -------------------------------------------------------------- the ledger
+
+  @property
+  def primary(self) -> bool:
+    """Whether this is the process that writes and decides."""
+    return self.ledger is not None
+
+  def decide(self, choose: Callable[[], Any]) -> Any:
+    """Process 0's choice, a JSON value, in every process."""
+    text = b''
+    if self.primary:
+      text = ledger_lib.canonical_json(choose()).encode()
+    if jax.process_count() > 1:
+      size = int(sharding.broadcast(np.int64(len(text))))
+      data = np.zeros(size, np.uint8)
+      data[: len(text)] = np.frombuffer(text, np.uint8)
+      text = np.asarray(sharding.broadcast(data), np.uint8).tobytes()
+    return json.loads(text)
+
+  def find(self, step: str, **match: Any) -> Payload | None:
+    """Payload of the last row of a step that has these values."""
+    for row in reversed(self.rows):
+      payload = row['payload']
+      if payload['step'] == step and match.items() <= payload.items():
+        return payload
+    return None
+
+  def record(
+      self, step: str, make: Callable[[], Mapping[str, Any]], **key: Any
+  ) -> Payload:
+    """The row of a step, made now if there is none: steps are idempotent.
+
+    What `make` leaves on disk is there before the row is.
+    """
+    found = self.find(step, **key)
+    if found is not None:
+      return found
+    self.stop_if_asked()
+    start = time.perf_counter()
+    data = {**key, **make()}
+    self.fault(step)
+    seconds = time.perf_counter() - start
+
+    def append():
+      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+      measured = dict(
+          seconds=seconds,
+          device_seconds=seconds * jax.device_count(),
+          peak_rss_mb=peak,
+      )
+      return self.ledger.append(step, data, measured)
+
+    self.rows.append(self.decide(append))
+    return self.rows[-1]['payload']
+
+  @property
+  def head(self) -> str:
+    """Hash of the last row."""
+    return self.rows[-1]['hash'] if self.rows else ledger_lib.START
+
+  @property
+  def budget(self) -> budget_lib.Budget:
+    """What the config allows the run to spend."""
+    e = self.config.evolve
+    return budget_lib.Budget(
+        e.device_seconds, e.dollars, e.dollars_per_device_hour
+    )
+
+  # ------------------------------------------------------------ the harnesses
+
+  def harness(self, sha256: str) -> spec.Harness:
+    """A harness of this run, checked against its name."""
+    return spec.load(self.path / 'harness', sha256)
+
+  def under(self, sha256: str) -> ml_collections.ConfigDict:
+    """The run's config under a harness."""
+    c = self.config.copy_and_resolve_references()
+    with c.unlocked():
+      c.harness.path = str(self.path / 'harness' / sha256)
+    return c
+
+  def values(self, sha256: str) -> dict[str, Any]:
+    """Config values under a harness, by dotted path."""
+    overlay = self.harness(sha256).overlay
+    return config_lib.flatten(surface.apply(self.config, overlay))
+
+  # ------------------------------------------------------------- the policies
+
+  def params(
+      self,
+      checkpoint: pathlib.Path | None,
+      policy: policy_lib.Policy | None = None,
+  ) -> decoder.Params:
+    """Parameters of a checkpoint; without one, of a policy's directory.
+
+    Args:
+      checkpoint: Of an arm.
+      policy: Of the shape of the run's, which it is by default.
+    """
+    policy = policy or self.setup.policy
+    dtype = self.config.model.param_dtype
+    params = policy_lib.load_params(
+        policy, self.mesh, param_dtype=dtype, seed=self.config.seed
+    )
+    if checkpoint is not None:
+      # Whatever algorithm trained it, parameters and moments look alike.
+      algorithm = prepare_lib.make_algorithm(self.config)
+      state = learner.jit_init_state(
+          policy.cfg, algorithm, self.mesh, donate=True
+      )(params)
+      saved = checkpoint_lib.restore(
+          checkpoint, trainer_lib.abstract_state(state)
+      )
+      state.update(saved['learner'])
+      params = learner.policy_params(policy.cfg, state)
+    return params
+
+  def evaluate(
+      self,
+      checkpoint: pathlib.Path | None,
+      *,
+      split: str,
+      seed: int,
+      problems: int,
+      samples: int,
+      step: int = 0,
+      folder: pathlib.Path | None = None,
+      policy: policy_lib.Policy | None = None,
+  ) -> evaluate_lib.EvalResult:
+    """Scores a policy, see `params`; evidence goes into a folder, if given."""
+    self.engine.update_weights(self.params(checkpoint, policy), 0)
+    with self.phases('eval'):
+      return evaluate_lib.evaluate(
+          self.engine,
+          self.setup.policy.tokenizer,
+          self.setup.domain,
+          split=split,
+          seed=seed,
+          problems=problems,
+          samples=samples,
+          params=prepare_lib.eval_params(self.config),
+          max_prompt_tokens=self.config.data.max_prompt_tokens,
+          step=step,
+          workdir=folder if self.primary else None,
+          phases=self.phases,
+          allow_sealed=split == 'sealed',
+      )
+
+
+def load_rows(folder: pathlib.Path, steps: list[int]) -> dict[str, Any]:
+  """Train evidence of some steps as one batch of groups, by column.
+
+  Groups are numbered through. Where refill rounds made the steps unequal, all
+  their groups are there.
+  """
+  frame = store.read(folder, 'train', steps)
+  rows = {name: frame[name].to_numpy() for name in frame.columns}
+  first, offset = {}, 0
+  for step in steps:
+    first[step] = offset
+    offset += int(rows['group'][rows['step'] == step].max()) + 1
+  rows['group'] = rows['group'] + np.array([first[s] for s in rows['step']])
+  return rows
+
+
+def view_of(
+    rows: dict[str, Any], setup: prepare_lib.Setup, reader: str
+) -> views.View:
+  """Rows as a function of the harness sees them."""
+  return views.View.from_rows(
+      rows,
+      setup.columns,
+      prompts=int(rows['group'].max()) + 1,
+      group_size=int(rows['sample'].max()) + 1,
+      max_tokens=setup.config.rollout.max_tokens,
+      reader=reader,
+  )

@@ -1,0 +1,358 @@
+"""Skills: changes that worked, with the evidence for them.
+
+A skill is one JSON file, `<sha256>.json`. Its hash is that of trigger and
+change: finding the same one again, perhaps in another domain, adds evidence to
+it. Values are relative where the surface has a scale ("three times the learning
+rate"), so that a skill can be applied to a recipe that it was not found on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import pathlib
+import types
+from typing import Any
+
+from absl import logging
+
+from evojax.evolve import diagnose
+from evojax.harness import delta as delta_lib
+from evojax.harness import library
+from evojax.harness import spec
+from evojax.harness import surface
+from evojax.harness import syntax
+
+CROSS_DOMAIN = 2  # Domains in which a skill must have held to serve others.
+_OPERATIONS = ('set', 'scale')
+
+
+class SkillError(ValueError):
+  """A skill file is not what `write` writes, or a skill does not apply."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """One trial that kept the change."""
+
+  run: str  # Name of the run.
+  trial: int
+  domain: str
+  base: str  # Hash of the harness that it was tried on.
+  effect: float  # Avg@k, a fraction.
+  low: float  # 95 % interval.
+  high: float
+
+  def __post_init__(self):
+    numbers = (self.effect, self.low, self.high)
+    if not all(math.isfinite(x) and abs(x) <= 1 for x in numbers):
+      raise SkillError(f'effect, low and high are fractions, not {numbers}')
+    if not self.low <= self.effect <= self.high:
+      raise SkillError(f'the effect lies outside its interval: {numbers}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Skill:
+  """What to change when an alert fires, and what that did.
+
+  Exactly one of overlay and file is not empty.
+  """
+
+  trigger: str  # Name of the alert.
+  hypothesis: str
+  # Dotted path -> ('set', value) or ('scale', factor).
+  overlay: Mapping[str, tuple[str, Any]]
+  file: str  # Path in the harness.
+  source: str  # Its source.
+  evidence: tuple[Evidence, ...]
+
+  def __post_init__(self):
+    if bool(self.overlay) == bool(self.file) or not self.trigger:
+      raise SkillError('a skill has a trigger, and either an overlay or a file')
+    if not self.evidence:
+      raise SkillError('a skill without evidence is a guess')
+    for path, (operation, value) in self.overlay.items():
+      surface.field(path)
+      number = isinstance(value, int | float) and not isinstance(value, bool)
+      if operation not in _OPERATIONS or (
+          operation == 'scale' and not (number and 0 < value < math.inf)
+      ):
+        raise SkillError(f'{path}: {operation!r} {value!r} is no change')
+    frozen = types.MappingProxyType(dict(sorted(self.overlay.items())))
+    object.__setattr__(self, 'overlay', frozen)
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Hash of trigger and change; evidence and wording are not part of it."""
+    identity = {
+        'trigger': self.trigger,
+        'overlay': {k: list(v) for k, v in self.overlay.items()},
+        'file': self.file,
+        'source': self.source,
+    }
+    text = json.dumps(identity, sort_keys=True, separators=(',', ':'))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+  @property
+  def domains(self) -> tuple[str, ...]:
+    """Where it held, sorted."""
+    return tuple(sorted({e.domain for e in self.evidence}))
+
+  @property
+  def expected(self) -> tuple[float, float]:
+    """What it did so far: from the lowest to the highest interval bound."""
+    return (
+        min(e.low for e in self.evidence),
+        max(e.high for e in self.evidence),
+    )
+
+  def apply(
+      self, parent: spec.Harness, config: Mapping[str, Any]
+  ) -> spec.Harness:
+    """The parent with the change.
+
+    Args:
+      parent: Any harness.
+      config: Flat values under the parent, for relative changes.
+
+    Raises:
+      SkillError: If the config lacks a number to scale, or the reward a part.
+    """
+    if self.file:
+      return parent.with_file(self.file, self.source)
+    values, after = {}, parent
+    for path, (operation, value) in self.overlay.items():
+      if path.startswith(surface.WEIGHTS):
+        part = path.removeprefix(surface.WEIGHTS)
+        after = with_part(after, part)
+        if after is None:
+          raise SkillError(f'there is no reward part {part!r}')
+      if operation == 'scale':
+        current = config.get(path)
+        if isinstance(current, bool) or not isinstance(current, int | float):
+          raise SkillError(f'{path}={current!r} is no number to scale')
+        value = round_value(surface.field(path), current * value)
+      values[path] = value
+    return after.with_overlay(values)
+
+  def to_json(self) -> str:
+    """The text of the skill's file."""
+    fields = {
+        'sha256': self.sha256,
+        'trigger': self.trigger,
+        'hypothesis': self.hypothesis,
+        'overlay': {k: list(v) for k, v in self.overlay.items()},
+        'file': self.file,
+        'source': self.source,
+        'evidence': [dataclasses.asdict(e) for e in self.evidence],
+        'domains': list(self.domains),
+        'expected': list(self.expected),
+    }
+    return json.dumps(fields, indent=2, sort_keys=True) + '\n'
+
+
+def round_value(field: surface.Field, value: float) -> int | float:
+  """A value that reads well: three digits, whole where the field is.
+
+  1e-4 * 3 is then 3e-4 and not 0.00030000000000000003, so that the same idea
+  leads to the same harness hash.
+  """
+  return round(value) if field.kind == 'int' else float(f'{value:.3g}')
+
+
+def with_part(harness: spec.Harness, part: str) -> spec.Harness | None:
+  """The harness with a reward part: its own or the shipped one, else None."""
+  reward = harness.files.get('reward.py')
+  if reward is None or part in syntax.parts(reward):
+    return None if reward is None else harness
+  file = f'reward/{part}.py'
+  if file not in library.names():
+    return None
+  reward = syntax.add_part(reward, library.source(file))
+  return harness.with_file('reward.py', reward)
+
+
+def learned(
+    delta: delta_lib.Delta,
+    after: spec.Harness,
+    before: Mapping[str, Any],
+    *,
+    trigger: str,
+    hypothesis: str,
+    evidence: Evidence,
+) -> Skill:
+  """The skill that a kept trial teaches.
+
+  Args:
+    delta: What was changed.
+    after: The harness with the change.
+    before: Flat config values under the parent.
+    trigger: Alert that had called for it.
+    hypothesis: Why it should work.
+    evidence: What the trial measured.
+
+  Returns:
+    The skill: relative for numbers with a logarithmic scale, absolute else.
+
+  Raises:
+    SkillError: If it cannot be applied elsewhere: the change took something out
+      of the harness, or wrote a reward part that is not shipped.
+  """
+  sources = [path for path, _ in delta.sources]
+  if sources and not sources[0].startswith('reward.py:'):
+    source = after.files.get(sources[0], '')
+    if not source:
+      raise SkillError(f'{sources[0]} was taken out; nothing is left to apply')
+    return Skill(trigger, hypothesis, {}, sources[0], source, (evidence,))
+  for path, part_hash in delta.sources:
+    part = path.partition(':')[2]
+    if part_hash != _shipped_part(part):
+      raise SkillError(f'the reward part {part!r} is not the shipped one')
+  overlay = {}
+  for path, *_ in delta.changes:
+    if path in sources:
+      continue
+    if path not in after.overlay:
+      raise SkillError(f'{path} was taken out; nothing is left to apply')
+    overlay[path] = _relative(path, before.get(path), after.overlay[path])
+  return Skill(trigger, hypothesis, overlay, '', '', (evidence,))
+
+
+def _shipped_part(part: str) -> str:
+  """Hash of what a shipped reward part does, '' if there is none."""
+  file = f'reward/{part}.py'
+  if file not in library.names():
+    return ''
+  return syntax.parts(library.source(file))[part]
+
+
+def _relative(path: str, old: Any, new: Any) -> tuple[str, Any]:
+  """('scale', factor) on a logarithmic scale, ('set', value) otherwise."""
+  field = surface.field(path)
+  number = isinstance(old, int | float) and not isinstance(old, bool)
+  if field.scale == 'log' and number and old > 0 and new > 0:
+    return 'scale', float(f'{new / old:.6g}')
+  return 'set', new
+
+
+def _parse(text: str) -> Skill:
+  """A skill from its file.
+
+  Raises:
+    SkillError: If it is not one, or its hash is not that of its content.
+  """
+  try:
+    fields = json.loads(text)
+    skill = Skill(
+        trigger=str(fields['trigger']),
+        hypothesis=str(fields['hypothesis']),
+        overlay={
+            str(path): (str(operation), _frozen(value))
+            for path, (operation, value) in fields['overlay'].items()
+        },
+        file=str(fields['file']),
+        source=str(fields['source']),
+        evidence=tuple(
+            Evidence(
+                run=str(e['run']),
+                trial=int(e['trial']),
+                domain=str(e['domain']),
+                base=str(e['base']),
+                effect=float(e['effect']),
+                low=float(e['low']),
+                high=float(e['high']),
+            )
+            for e in fields['evidence']
+        ),
+    )
+  except SkillError:
+    raise
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise SkillError(f'is not a skill: {error!r}') from error
+  if fields.get('sha256') != skill.sha256:
+    raise SkillError(f'was changed: its content has the hash {skill.sha256}')
+  return skill
+
+
+def _frozen(value: Any) -> Any:
+  return tuple(value) if isinstance(value, list) else value
+
+
+def _merge(old: Skill, new: Skill) -> Skill:
+  """One skill with the evidence of both, each trial once."""
+  evidence = dict.fromkeys((*old.evidence, *new.evidence))
+  return dataclasses.replace(old, evidence=tuple(evidence))
+
+
+def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
+  """Writes root/<sha256>.json, complete or not at all; adds to one there.
+
+  Writing the same skill again changes nothing.
+
+  Raises:
+    SkillError: If the file that is there is damaged.
+  """
+  root = pathlib.Path(root)
+  root.mkdir(parents=True, exist_ok=True)
+  path = root / f'{skill.sha256}.json'
+  if path.exists():
+    skill = _merge(_read(path), skill)
+  temporary = root / f'.{path.name}.tmp'
+  with temporary.open('w', encoding='utf-8', newline='\n') as file:
+    file.write(skill.to_json())
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(temporary, path)
+  return path
+
+
+def _read(path: pathlib.Path) -> Skill:
+  try:
+    return _parse(path.read_bytes().decode())
+  except (SkillError, OSError, UnicodeDecodeError) as error:
+    raise SkillError(f'{path}: {error}') from error
+
+
+def read_all(
+    directories: Iterable[str | os.PathLike[str]],
+) -> tuple[Skill, ...]:
+  """All skills of some directories, sorted by hash.
+
+  The same skill in two of them is one skill with the evidence of both. A file
+  that is damaged is left out with a warning; a directory that is not there
+  holds no skills.
+  """
+  found: dict[str, Skill] = {}
+  for directory in directories:
+    for path in sorted(pathlib.Path(directory).glob('[!.]*.json')):
+      try:
+        skill = _read(path)
+      except SkillError as error:
+        logging.warning('skill left out: %s', error)
+        continue
+      known = found.get(skill.sha256)
+      found[skill.sha256] = _merge(known, skill) if known else skill
+  return tuple(found[sha256] for sha256 in sorted(found))
+
+
+def matching(
+    library: Sequence[Skill],
+    domain: str,
+    measures: Sequence[diagnose.Measure],
+) -> list[Skill]:
+  """Skills whose alert fires here, the surest first.
+
+  A skill serves the domains that it held in, and any domain once it held in
+  CROSS_DOMAIN of them.
+  """
+  alerts = diagnose.alerts(measures)
+  usable = [
+      skill
+      for skill in library
+      if skill.trigger in alerts
+      and (domain in skill.domains or len(skill.domains) >= CROSS_DOMAIN)
+  ]
+  return sorted(usable, key=lambda s: (-s.expected[0], s.sha256))

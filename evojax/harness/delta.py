@@ -1,0 +1,220 @@
+"""The one factor in which two harnesses differ.
+
+A version changes exactly one thing: one config value or declared group, one
+reward part (weight and code together), the filter, the credit, one diagnostic
+or one backtest. Read off the overlays and the syntax trees, not off a claim.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import hashlib
+import json
+from typing import Any
+
+from evojax.harness import spec
+from evojax.harness import surface
+from evojax.harness import syntax
+
+_KLASS = {
+    'reward': 'reward',
+    'keep': 'filter',
+    'weight': 'credit',
+    'diagnostic': 'measurement',
+    'backtest': 'measurement',
+}
+
+# (path, before, after): JSON values of the overlay (None: unset), or the head
+# of the source's hash and what happened to it.
+Change = tuple[str, Any, Any]
+
+
+class DeltaError(ValueError):
+  """Two harnesses differ in no factor, or in several.
+
+  Attributes:
+    factors: Their names, sorted.
+  """
+
+  def __init__(self, message: str, factors: tuple[str, ...] = ()):
+    super().__init__(message)
+    self.factors = factors
+
+
+@dataclasses.dataclass(frozen=True)
+class Delta:
+  """One factor, changed."""
+
+  factor: str  # 'clip', 'optim.learning_rate', 'reward:overlong', 'keep', ...
+  kind: str  # recipe (a value) | harness (a function, a reward part).
+  klass: str  # Intervention class, see surface.Field.
+  changes: tuple[Change, ...]
+  before: str  # sha256 of the harness before.
+  after: str  # sha256 of the harness after.
+  # Whole hashes of what the sources do afterwards, '' where one is gone.
+  sources: tuple[tuple[str, str], ...] = ()
+
+  @property
+  def trains(self) -> bool:
+    """False where no policy could turn out otherwise."""
+    return not self.factor.startswith(('diagnostic:', 'backtest:'))
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Identity of the change: the factor and what it becomes, on any parent."""
+    named = dict(self.sources)
+    values = {
+        path: _number(after)
+        for path, _, after in self.changes
+        if path not in named
+    }
+    text = json.dumps([self.factor, values, named], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+  def __str__(self) -> str:
+    return _describe(self.factor, self.changes)
+
+
+def _number(value: Any) -> Any:
+  """1 and 1.0 are one value."""
+  if isinstance(value, int) and not isinstance(value, bool):
+    return float(value)
+  return value
+
+
+def diff(
+    before: spec.Harness,
+    after: spec.Harness,
+    current: Mapping[str, Any] | None = None,
+) -> Delta:
+  """The single factor in which `after` differs from `before`.
+
+  Args:
+    before: The parent.
+    after: The candidate.
+    current: Values of the config below both, by dotted path
+      (`config.flatten`): what a path is that an overlay does not name.
+
+  Raises:
+    DeltaError: If there is none or more than one, naming all of them; or if a
+      source cannot be compared.
+    surface.SurfaceError: If an overlay names a path that is not on the surface.
+  """
+  try:
+    found = _overlay_changes(before, after, dict(current or {}))
+    sources = _source_changes(before, after)
+  except syntax.SourceError as error:
+    raise DeltaError(str(error)) from error
+  hashes: dict[str, list[tuple[str, str]]] = {}
+  for factor, (path, old, new) in sources:
+    done = 'source changed' if old and new else 'source added'
+    change = (path, old[:12] or None, done if new else 'source removed')
+    found.setdefault(factor, []).append(change)
+    hashes.setdefault(factor, []).append((path, new))
+  if not found:
+    same = before.sha256 == after.sha256
+    raise DeltaError(
+        'no factor: the two harnesses are the same'
+        if same
+        else 'no factor: only comments, formatting or values that are so anyway'
+        ' differ'
+    )
+  if len(found) > 1:
+    listed = ' and '.join(_describe(f, found[f]) for f in sorted(found))
+    count = {2: 'two', 3: 'three'}.get(len(found), str(len(found)))
+    raise DeltaError(
+        f'{count} factors: {listed}; propose them one after the other',
+        tuple(sorted(found)),
+    )
+  ((factor, changes),) = found.items()
+  stem = factor.partition(':')[0]
+  return Delta(
+      factor=factor,
+      kind='harness' if stem in _KLASS else 'recipe',
+      klass=_KLASS.get(stem) or surface.field(changes[0][0]).klass,
+      changes=tuple(changes),
+      before=before.sha256,
+      after=after.sha256,
+      sources=tuple(hashes.get(factor, ())),
+  )
+
+
+def _overlay_changes(
+    before: spec.Harness, after: spec.Harness, current: dict[str, Any]
+) -> dict[str, list[Change]]:
+  """Factor -> its changed values."""
+  found: dict[str, list[Change]] = {}
+  old = _effective(before.overlay, current)
+  new = _effective(after.overlay, current)
+  for path in sorted({*old, *new}):
+    a, b = old.get(path), new.get(path)
+    if path.startswith(surface.WEIGHTS):  # An unnamed part does not count.
+      a, b = a or 0.0, b or 0.0
+    if a != b:
+      found.setdefault(surface.factor(path), []).append((path, a, b))
+  return found
+
+
+def _effective(
+    overlay: Mapping[str, Any], current: dict[str, Any]
+) -> dict[str, Any]:
+  """Values of the surface under an overlay, see `surface.apply`."""
+  is_weight = lambda path: path.startswith(surface.WEIGHTS)
+  known = {f.path for f in surface.FIELDS}
+  weighted = any(map(is_weight, overlay))
+  base = {
+      path: tuple(value) if isinstance(value, list) else value
+      for path, value in current.items()
+      if path in known or (is_weight(path) and not weighted)
+  }
+  return {**base, **overlay}
+
+
+def _source_changes(
+    before: spec.Harness, after: spec.Harness
+) -> list[tuple[str, tuple[str, str, str]]]:
+  """(factor, (path, hash before, hash after)) where the hashes differ."""
+  found = []
+  for factor, path, old, new in _fingerprints(before, after):
+    if old != new:
+      found.append((factor, (path, old, new)))
+  return found
+
+
+def _fingerprints(before: spec.Harness, after: spec.Harness):
+  """(factor, path, hash before or '', hash after or '') of every source."""
+  for name in sorted({*before.files, *after.files}):
+    old, new = before.files.get(name), after.files.get(name)
+    if old == new:
+      continue
+    if name == 'reward.py':
+      a, b = (syntax.parts(text) if text else {} for text in (old, new))
+      for part in sorted({*a, *b}):
+        path = f'{name}:{part}'
+        yield f'reward:{part}', path, a.get(part, ''), b.get(part, '')
+      continue
+    a, b = (syntax.fingerprint(name, text) if text else '' for text in (old, new))
+    folder, _, file = name.rpartition('/')
+    stem = file.removesuffix('.py')
+    factor = f'{folder.removesuffix("s")}:{stem}' if folder else stem
+    yield factor, name, a, b
+
+
+def _describe(factor: str, changes) -> str:
+  """'clip (clip_low 0.2 -> 0.1, clip_high ...)', in one line."""
+  texts = []
+  for path, old, new in changes:
+    if path.partition(':')[0].endswith('.py'):
+      texts.append(new)
+    else:
+      name = f'{path.rpartition(".")[2]} ' if path not in factor else ''
+      if factor.startswith('reward:'):
+        name = ''
+      texts.append(f'{name}{_text(old)} -> {_text(new)}')
+  return f'{factor} ({", ".join(texts)})'
+
+
+def _text(value: Any) -> str:
+  if value is None:
+    return 'unset'
+  return f'{value:g}' if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Statistics that say before a trial what a change would do."""

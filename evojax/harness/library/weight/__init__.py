@@ -1,0 +1,1 @@
+"""Credit: what a completion's turns count."""

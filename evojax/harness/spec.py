@@ -1,0 +1,260 @@
+"""A harness is a small directory: an overlay of config values and functions.
+
+    overlay.json       {'optim.learning_rate': 1e-4, ...}
+    reward.py          def parts(e) -> {name: float32 [P, G]}
+    keep.py            def init() -> state;  def keep(e, state) -> (bool [P, G],
+                       state)
+    weight.py          def weight(e) -> float32 [P, G, A]
+    diagnostics/*.py   def measure(e) -> {name: float};  LAYER, UNIT, WARN,
+                       CRITICAL
+    backtests/*.py     def predict(before, after) -> {name: float}
+
+Its name is the hash of its content; sources are text here and run elsewhere
+(see `run`).
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import types
+from typing import Any
+
+OVERLAY = 'overlay.json'
+MAX_FILE_BYTES = 64 << 10
+MAX_FILES = 64
+
+_FILE = re.compile(
+    r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
+)
+# What Python puts into a folder of sources that is also a package.
+_PACKAGING = ('__init__.py', '__pycache__')
+
+
+class HarnessError(ValueError):
+  """A directory is not a harness, or not the one that its name says."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Harness:
+  """Overlay and sources, both read-only and in canonical order.
+
+  Raises:
+    HarnessError: If a path, a value or a source is not of the shape above.
+  """
+
+  overlay: Mapping[str, Any]  # Dotted config path -> JSON value; flat.
+  files: Mapping[str, str]  # Relative path -> Python source.
+
+  def __post_init__(self):
+    overlay = {
+        path: _canonical_value(path, self.overlay[path])
+        for path in sorted(self.overlay)
+    }
+    files = {
+        path: _canonical_source(path, self.files[path])
+        for path in sorted(self.files)
+    }
+    if len(files) > MAX_FILES:
+      raise HarnessError(f'{len(files)} files; a harness has <= {MAX_FILES}')
+    object.__setattr__(self, 'overlay', types.MappingProxyType(overlay))
+    object.__setattr__(self, 'files', types.MappingProxyType(files))
+
+  def __hash__(self) -> int:
+    return hash(self.sha256)
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Hash of the content, 64 hex digits; 1 and 1.0 are one number."""
+    content = {
+        'overlay': {k: _as_float(v) for k, v in self.overlay.items()},
+        'files': dict(self.files),
+    }
+    text = json.dumps(content, sort_keys=True, separators=(',', ':'))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+  def with_overlay(self, changes: Mapping[str, Any]) -> 'Harness':
+    """A copy with these values; None takes a path out."""
+    merged = {**self.overlay, **changes}
+    kept = {path: value for path, value in merged.items() if value is not None}
+    return dataclasses.replace(self, overlay=kept)
+
+  def with_file(self, name: str, text: str | None) -> 'Harness':
+    """A copy with this source; None takes the file out."""
+    files = {path: source for path, source in self.files.items()}
+    if text is None:
+      files.pop(name, None)
+    else:
+      files[name] = text
+    return dataclasses.replace(self, files=files)
+
+
+def _canonical_value(path: str, value: Any) -> Any:
+  """Numbers, strings, and lists of them as tuples."""
+  if not all(part.isidentifier() for part in path.split('.')):
+    raise HarnessError(
+        f'{OVERLAY}: {path!r} is not a dotted config path such as'
+        ' optim.learning_rate'
+    )
+  if isinstance(value, list | tuple):
+    return tuple(_canonical_value(path, item) for item in value)
+  if isinstance(value, float) and not math.isfinite(value):
+    raise HarnessError(f'{OVERLAY}: {path}={value} is not a finite number')
+  if not isinstance(value, bool | int | float | str):
+    raise HarnessError(
+        f'{OVERLAY}: {path}={value!r} is not a number, a string or a list of'
+        ' them'
+    )
+  return value
+
+
+def _as_float(value: Any) -> Any:
+  """Every number as a float, -0.0 as 0.0: equal values, equal text."""
+  if isinstance(value, tuple):
+    return [_as_float(item) for item in value]
+  if isinstance(value, int | float) and not isinstance(value, bool):
+    return float(value) + 0.0
+  return value
+
+
+def _canonical_source(path: str, source: str) -> str:
+  """The source with \\n line ends and one at its end."""
+  if not _FILE.fullmatch(path):
+    raise HarnessError(
+        f'{path!r} is not a file of a harness; it holds {OVERLAY}, reward.py,'
+        ' keep.py, weight.py, diagnostics/NAME.py and backtests/NAME.py'
+    )
+  if len(source.encode(errors='surrogatepass')) > MAX_FILE_BYTES:
+    raise HarnessError(f'{path} is larger than {MAX_FILE_BYTES} bytes')
+  if '\0' in source or any('\ud800' <= c <= '\udfff' for c in source):
+    raise HarnessError(f'{path} is not text')
+  lines = source.replace('\r\n', '\n').replace('\r', '\n')
+  return lines.rstrip('\n') + '\n'
+
+
+def read(directory: str | os.PathLike[str]) -> Harness:
+  """Reads a directory.
+
+  Raises:
+    HarnessError: If it holds anything but a harness; naming the file.
+  """
+  root = pathlib.Path(directory)
+  if not root.is_dir():
+    raise HarnessError(f'{root} is not a directory')
+  overlay, files = {}, {}
+  for path in sorted(_walk(root)):
+    name = path.relative_to(root).as_posix()
+    if path.stat().st_size > MAX_FILE_BYTES:
+      raise HarnessError(f'{path} is larger than {MAX_FILE_BYTES} bytes')
+    try:
+      text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+      raise HarnessError(f'{path} is not UTF-8 text: {error}') from error
+    if name == OVERLAY:
+      overlay = _parse(path, text)
+    else:
+      files[name] = text
+  try:
+    return Harness(overlay, files)
+  except HarnessError as error:
+    raise HarnessError(f'{root}: {error}') from error
+
+
+def _walk(root: pathlib.Path):
+  """All files below root but those of packaging.
+
+  Raises:
+    HarnessError: If one is a link: it could change without its content's hash.
+  """
+  for path in root.iterdir():
+    if path.name in _PACKAGING:
+      continue
+    if path.is_symlink():
+      raise HarnessError(f'{path} is a symbolic link; a harness holds copies')
+    if path.is_dir():
+      yield from _walk(path)
+    else:
+      yield path
+
+
+def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
+  """The overlay as a dict."""
+
+  def once(pairs):
+    names = [name for name, _ in pairs]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+      raise HarnessError(f'{path}: {sorted(twice)} stand there twice')
+    return dict(pairs)
+
+  try:
+    value = json.loads(text, object_pairs_hook=once)
+  except json.JSONDecodeError as error:
+    raise HarnessError(f'{path} is not JSON: {error}') from error
+  if not isinstance(value, dict):
+    raise HarnessError(
+        f'{path} holds a {type(value).__name__}, not an object such as'
+        ' {"optim.learning_rate": 1e-4}'
+    )
+  return value
+
+
+def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
+  """Writes root/<sha256>/ at once or not at all; an equal one may be there.
+
+  Raises:
+    HarnessError: If what is there has another content than its name says.
+  """
+  root = pathlib.Path(root)
+  target = root / harness.sha256
+  if target.exists():
+    load(root, harness.sha256)
+    return target
+  temporary = root / f'{harness.sha256}.{os.getpid()}.tmp'
+  shutil.rmtree(temporary, ignore_errors=True)
+  overlay = json.dumps(dict(harness.overlay), indent=2, sort_keys=True) + '\n'
+  for name, text in {OVERLAY: overlay, **harness.files}.items():
+    path = temporary / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open('w', encoding='utf-8', newline='\n') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+  try:
+    os.rename(temporary, target)
+  except OSError:  # Another process was first.
+    shutil.rmtree(temporary)
+    load(root, harness.sha256)
+  _sync_directory(root)
+  return target
+
+
+def _sync_directory(path: pathlib.Path) -> None:
+  """Makes a rename inside the directory durable."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def load(root: str | os.PathLike[str], sha256: str) -> Harness:
+  """Reads root/<sha256>/ and checks that it is what its name says.
+
+  Raises:
+    HarnessError: If it is not there, or was changed.
+  """
+  harness = read(pathlib.Path(root) / sha256)
+  if harness.sha256 != sha256:
+    raise HarnessError(
+        f'{pathlib.Path(root) / sha256} was changed: its content has the hash'
+        f' {harness.sha256}; restore it, or write what it holds under a new'
+        ' name'
+    )
+  return harness

@@ -1,0 +1,272 @@
+"""What changed in a source, read off its syntax tree.
+
+Comments, docstrings and formatting are no change. In reward.py the parts are
+told apart: `parts` is one `return` of a dict, and what makes up a part is its
+value there and every top-level name that it reaches.
+"""
+
+import ast
+from collections.abc import Mapping
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+# Through these a part reaches names that the tree does not show.
+_DYNAMIC = frozenset(
+    ('compile', 'eval', 'exec', 'globals', 'locals', 'vars', '__import__')
+)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class SourceError(ValueError):
+  """A source is not of the shape that its file needs; names the line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+  """A reward.py taken apart."""
+
+  values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
+  names: Mapping[str, ast.stmt]  # Top-level name -> what binds it.
+  function: ast.FunctionDef  # parts(e).
+
+  def reached(self, part: str) -> list[str]:
+    """Top-level names that a part reaches, directly or not; sorted."""
+    found, open_ = set(), [self.values[part]]
+    while open_:
+      for node in ast.walk(open_.pop()):
+        if isinstance(node, ast.Name) and node.id in self.names:
+          if node.id not in found:
+            found.add(node.id)
+            open_.append(self.names[node.id])
+    return sorted(found)
+
+
+def parse(name: str, source: str) -> ast.Module:
+  """The tree of a source without docstrings.
+
+  Raises:
+    SourceError: If it is not Python.
+  """
+  try:
+    tree = ast.parse(source)
+  except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+    line = getattr(error, 'lineno', None) or 0
+    message = getattr(error, 'msg', None) or 'cannot be parsed'
+    raise SourceError(f'{name} line {line}: {message}') from error
+  for node in ast.walk(tree):
+    if isinstance(node, (ast.Module, *_FUNCTIONS)) and _has_docstring(node):
+      node.body = node.body[1:] or [ast.Pass()]
+  return tree
+
+
+def _has_docstring(node: Any) -> bool:
+  first = node.body[0] if node.body else None
+  return (
+      isinstance(first, ast.Expr)
+      and isinstance(first.value, ast.Constant)
+      and isinstance(first.value.value, str)
+  )
+
+
+def _hash(*texts: str) -> str:
+  return hashlib.sha256('\n'.join(texts).encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def fingerprint(name: str, source: str) -> str:
+  """Hash of what a source does, 64 hex digits.
+
+  Raises:
+    SourceError: If it is not Python.
+  """
+  return _hash(ast.unparse(parse(name, source)))
+
+
+@functools.lru_cache(maxsize=256)
+def parts(source: str) -> Mapping[str, str]:
+  """Part of a reward.py -> hash of all that it computes.
+
+  Raises:
+    SourceError: See `take_apart`.
+  """
+  reward = take_apart(source)
+  return {
+      part: _hash(
+          ast.unparse(value),
+          *(ast.unparse(reward.names[n]) for n in reward.reached(part)),
+      )
+      for part, value in reward.values.items()
+  }
+
+
+def take_apart(source: str) -> Reward:
+  """Reads a reward.py: imports, constants, functions, and `parts`.
+
+  Raises:
+    SourceError: If it holds anything else, or `parts` is not one `return` of a
+      dict with a name for each value.
+  """
+  tree = parse('reward.py', source)
+  names: dict[str, ast.stmt] = {}
+  function = None
+  for statement in tree.body:
+    bound = _bound(statement)
+    if bound is None:
+      raise _error(
+          statement,
+          'only imports, constants (NAME = value) and functions can be told'
+          ' apart by part',
+      )
+    for name, binding in bound.items():
+      if name in names or (name == 'parts' and function):
+        raise _error(statement, f'{name} is bound twice')
+      if name == 'parts':
+        function = binding
+      else:
+        names[name] = binding
+  if not isinstance(function, ast.FunctionDef):
+    raise SourceError('reward.py: there is no function parts(e)')
+  for node in ast.walk(tree):
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+      raise _error(node, 'a part remembers nothing: no global, no nonlocal')
+    if isinstance(node, ast.Name) and node.id in _DYNAMIC:
+      raise _error(node, f'{node.id} hides which names a part reaches')
+    if isinstance(node, ast.Name) and node.id == 'parts':
+      raise _error(node, 'parts is what evojax calls, nothing else')
+  reward = Reward(_returned(function), names, function)
+  used = set().union(*(reward.reached(part) for part in reward.values))
+  for name, binding in names.items():
+    if name not in used:
+      raise _error(binding, f'{name} is used by no part; take it out')
+  return reward
+
+
+def _error(node: ast.AST, message: str) -> SourceError:
+  return SourceError(f'reward.py line {getattr(node, "lineno", 0)}: {message}')
+
+
+def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
+  """Names that a top-level statement binds, or None for other statements."""
+  if isinstance(statement, ast.FunctionDef):
+    return {statement.name: statement}
+  if isinstance(statement, (ast.Import, ast.ImportFrom)):
+    bound = {}
+    for alias in statement.names:
+      # One name at a time: another import on the line is another factor.
+      single = type(statement)(**{**vars(statement), 'names': [alias]})
+      bound[(alias.asname or alias.name).split('.')[0]] = single
+    return bound
+  targets = []
+  if isinstance(statement, ast.Assign):
+    targets = statement.targets
+  elif isinstance(statement, ast.AnnAssign) and statement.value:
+    targets = [statement.target]
+  if targets and all(isinstance(target, ast.Name) for target in targets):
+    return {target.id: statement for target in targets}
+  return None
+
+
+def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
+  """The dict that `parts(e)` returns.
+
+  Raises:
+    SourceError: If that is not all the function is.
+  """
+  a = function.args
+  plain = not (a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg)
+  if not plain or [arg.arg for arg in a.args] != ['e'] or a.defaults:
+    raise _error(function, 'the signature is parts(e)')
+  if function.decorator_list:
+    raise _error(function, 'parts has no decorators')
+  body = function.body
+  if (
+      len(body) != 1
+      or not isinstance(body[0], ast.Return)
+      or not isinstance(body[0].value, ast.Dict)
+  ):
+    raise _error(
+        function,
+        'parts is one `return {name: value, ...}`; put what values share into'
+        ' functions above it',
+    )
+  values: dict[str, ast.expr] = {}
+  for key, value in zip(body[0].value.keys, body[0].value.values, strict=True):
+    if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+      raise _error(value, "a part's name stands there as text")
+    if not key.value.isidentifier() or key.value in values:
+      raise _error(value, f'{key.value!r} is no name, or stands there twice')
+    if any(isinstance(node, ast.NamedExpr) for node in ast.walk(value)):
+      raise _error(value, ':= would carry a value from part to part')
+    values[key.value] = value
+  return values
+
+
+def add_part(source: str, part_source: str) -> str:
+  """A reward.py with the parts of another one added or put in their place.
+
+  What the new parts need comes along; what only the replaced ones used goes.
+  The words of the rest, comments and docstrings, stay as they are.
+
+  Raises:
+    SourceError: If either is not of the right shape, or both bind a name to
+      different things.
+  """
+  old, new = take_apart(source), take_apart(part_source)
+  kept = [part for part in old.values if part not in new.values]
+  needed = set().union(*(old.reached(part) for part in kept))
+  for name, binding in new.names.items():
+    if name in needed and ast.unparse(old.names[name]) != ast.unparse(binding):
+      raise _error(binding, f'{name} is something else in the reward')
+  imports, others, texts = [], [], {}
+  for text, unwanted, tree in (
+      (source, set(old.names) - needed, old),
+      (part_source, needed, new),
+  ):
+    for statement, block in _blocks(text):
+      bound = set(_bound(statement) or {})
+      if bound and bound <= unwanted:
+        continue
+      if bound & unwanted:
+        raise _error(statement, 'bind one name a line, so that one can go')
+      is_import = isinstance(statement, (ast.Import, ast.ImportFrom))
+      if 'parts' not in bound and (bound or tree is old):
+        # The docstring stays above the imports.
+        (imports if is_import or not bound else others).append(block)
+    for part, value in tree.values.items():
+      texts[part] = ast.get_source_segment(text, value)
+  entries = ''.join(f'      {part!r}: {text},\n' for part, text in texts.items())
+  others.append(f'{_header(source)}return {{\n{entries}  }}\n')
+  combined = '\n'.join(imports)
+  combined += ''.join(f'\n\n{block}' for block in others)
+  combined = combined.lstrip('\n')
+  if parts(combined) != {**parts(source), **parts(part_source)}:
+    raise SourceError('reward.py: the parts do not stand beside each other')
+  return combined
+
+
+def _header(source: str) -> str:
+  """All of `parts` that comes before its `return`, comments above included."""
+  function, block = next(
+      (s, b) for s, b in _blocks(source) if 'parts' in (_bound(s) or {})
+  )
+  end = function.body[-1]
+  if end.lineno == function.lineno:
+    return 'def parts(e):\n  '
+  lines = block.splitlines(keepends=True)
+  above = lines[: len(lines) - (function.end_lineno - end.lineno + 1)]
+  return ''.join(above) + ' ' * end.col_offset
+
+
+def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
+  """(statement, its lines and the comments above it) of a source."""
+  lines = source.splitlines(keepends=True)
+  blocks, end = [], 0
+  for statement in ast.parse(source).body:
+    if statement.lineno <= end:
+      raise _error(statement, 'one statement a line')
+    text = ''.join(lines[end : statement.end_lineno]).strip('\n') + '\n'
+    blocks.append((statement, text))
+    end = statement.end_lineno
+  return blocks

@@ -1,0 +1,310 @@
+"""Tests for the diagnosis of a version."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.evidence import schema
+from evojax.evidence import views
+from evojax.evolve import diagnose
+from evojax.harness import run
+from evojax.harness import spec
+
+COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
+
+GROUPS = """
+LAYER = 'signal'
+UNIT = 'fraction'
+WARN = {'dead_group_ratio': ('>', 0.30), 'spread': ('<', 0.05)}
+CRITICAL = {'dead_group_ratio': ('>', 0.50)}
+
+
+def measure(e):
+  rate = e.outcome.mean(1)
+  return {
+      'dead_group_ratio': float(((rate == 0) | (rate == 1)).mean()),
+      'outcome': float(rate.mean()),
+      'spread': 0.01,
+  }
+"""
+CRASH = GROUPS.replace('e.outcome', 'e.nonsense')
+NOT_FINITE = GROUPS.replace('0.01', 'float("nan")')
+
+
+def view(outcome):
+  """Evidence of [P, G] outcomes."""
+  prompts, group_size = np.shape(outcome)
+  group, sample = np.indices((prompts, group_size)).reshape(2, -1)
+  rows = {
+      'group': group,
+      'sample': sample,
+      'outcome': np.asarray(outcome, bool).reshape(-1),
+  }
+  return views.View.from_rows(
+      rows,
+      COLUMNS,
+      prompts=prompts,
+      group_size=group_size,
+      max_tokens=8,
+      reader='diagnostic',
+  )
+
+
+# Two of four groups are dead; 5 of 8 completions solved.
+HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
+
+
+def measure(sources, outcome=HALF_DEAD, history=(), curve=None):
+  files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
+  with run.Functions(spec.Harness({}, files), limit_seconds=5.0) as functions:
+    return diagnose.measure(functions, view(outcome), list(history), curve)
+
+
+def by_name(measures):
+  found = {m.name: m for m in measures}
+  assert len(found) == len(measures), 'a name twice'
+  return found
+
+
+def rows(*payloads):
+  return [{'payload': p, 'measured': {}, 'hash': ''} for p in payloads]
+
+
+def trained(outcome, version='v0'):
+  return {'step': 'train', 'version': version, 'outcome': outcome}
+
+
+def verdict(trial, status, effect=None, low=None, high=None, version=''):
+  return {
+      'step': 'verify',
+      'trial': trial,
+      'version': version,
+      'status': status,
+      'effect': effect,
+      'low': low,
+      'high': high,
+  }
+
+
+def designed(trial, klass):
+  return {'step': 'design', 'trial': trial, 'delta': {'klass': klass}}
+
+
+def arm(role, outcome, status='done'):
+  return {'role': role, 'status': status, 'outcome': outcome}
+
+
+class DiagnosticsTest(absltest.TestCase):
+
+  def test_values_and_levels(self):
+    found = by_name(measure({'groups': GROUPS}))
+    dead = found['dead_group_ratio']  # 3 of 4 groups: critical above 1/2.
+    self.assertEqual((dead.value, dead.level), (0.75, 'critical'))
+    self.assertEqual((dead.warn, dead.critical), (('>', 0.3), ('>', 0.5)))
+    self.assertEqual((dead.layer, dead.unit), ('signal', 'fraction'))
+    self.assertEqual(found['spread'].level, 'warn')  # 0.01 < 0.05.
+    self.assertEqual(found['outcome'].level, 'ok')  # No threshold.
+
+  def test_a_threshold_itself_is_no_alert(self):
+    self.assertEqual(
+        by_name(measure({'groups': GROUPS}, [[1, 1], [1, 0]]))[
+            'dead_group_ratio'
+        ].level,
+        'warn',  # 1/2 is not > 1/2, but > 0.3.
+    )
+
+  def test_a_failed_diagnostic_is_a_status_and_no_number(self):
+    for source, status in ((CRASH, 'crash'), (NOT_FINITE, 'non_finite')):
+      with self.subTest(status):
+        measures = measure({'broken': source, 'groups': GROUPS})
+        failed = by_name(measures)['broken']
+        self.assertEqual((failed.level, failed.status), ('failed', status))
+        self.assertIsNone(failed.value)
+        self.assertNotIn('broken', diagnose.alerts(measures))
+        # The other one is not touched by it.
+        self.assertEqual(by_name(measures)['dead_group_ratio'].value, 0.75)
+
+  def test_no_rule_speaks_without_its_measures(self):
+    names = by_name(measure({'broken': CRASH}, curve=[0.3] * 10))
+    self.assertNotIn('too_easy', names)
+    self.assertNotIn('slow_learning', names)  # The outcome is unknown.
+
+  def test_json_round_trip(self):
+    for found in measure({'groups': GROUPS, 'broken': CRASH}):
+      text = json.dumps(found.to_json(), allow_nan=False)
+      self.assertEqual(diagnose.from_json(json.loads(text)), found)
+
+
+class LearningCurveTest(parameterized.TestCase):
+
+  def test_line_through_hand_worked_points(self):
+    # y = .2, .4, .3, .5: mean .35, x = -1.5, -.5, .5, 1.5, x.x = 5,
+    # x.y = -.3 - .2 + .15 + .75 = .4, slope .08, start .35 - .12 = .23,
+    # rise 3 * .08 = .24, closed .24 / .77.
+    # Residuals -.03, .09, -.09, .03: sum of squares .018; slope's error
+    # sqrt(.018 / 2 / 5) = .0424264; t_{.95, 2} = 2.919986.
+    curve = diagnose.learning_curve([0.2, 0.4, 0.3, 0.5])
+    self.assertAlmostEqual(curve['outcome_start'], 0.23)
+    self.assertAlmostEqual(curve['outcome_rise'], 0.24)
+    self.assertAlmostEqual(curve['unsolved_closed'], 0.24 / 0.77)
+    self.assertAlmostEqual(
+        curve['outcome_rise_high'], 0.24 + 2.919986 * 0.0424264 * 3, places=5
+    )
+
+  def test_too_short(self):
+    self.assertEqual(diagnose.learning_curve([0.2, 0.4]), {})
+    self.assertEqual(diagnose.learning_curve([]), {})
+
+  def test_all_solved_has_nothing_left_to_close(self):
+    self.assertNotIn('unsolved_closed', diagnose.learning_curve([1.0] * 5))
+
+  @parameterized.named_parameters(
+      ('slow', np.linspace(0.3, 0.5, 30), 0.5, True),
+      ('fast', np.linspace(0.3, 0.95, 30), 0.75, False),
+      # Little is left unsolved: slow is no failure.
+      ('at_the_top', [0.95] * 30, 0.95, False),
+  )
+  def test_slow_learning(self, curve, solved, fires):
+    count = round(solved * 20)
+    outcome = [[1] * count + [0] * (20 - count)]
+    measures = measure({'groups': GROUPS}, outcome, curve=list(curve))
+    self.assertEqual('slow_learning' in diagnose.alerts(measures), fires)
+
+  def test_falling_needs_more_than_noise(self):
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.05, 30)
+    flat = measure({'g': GROUPS}, curve=(0.5 + noise).tolist())
+    self.assertNotIn('outcome_falling', diagnose.alerts(flat))
+    falls = (0.6 - 0.01 * np.arange(30) + noise).tolist()
+    self.assertIn(
+        'outcome_falling', diagnose.alerts(measure({'g': GROUPS}, curve=falls))
+    )
+
+
+class HistoryTest(absltest.TestCase):
+
+  def test_the_curve_is_that_of_the_head(self):
+    history = rows(
+        trained([0.1, 0.2]),
+        {
+            'step': 'trial',
+            'trial': 0,
+            'arms': [
+                arm('control', [0.9, 0.9]),
+                arm('child', [0.2, 0.4]),
+                arm('child', [0.4, 0.8]),
+                arm('child', [0.0], 'crash'),
+            ],
+        },
+        verdict(0, 'keep', 0.1, 0.05, 0.15, version='v1'),
+        {'step': 'accumulate', 'trial': 0, 'head': 'v1'},
+    )
+    # Mean of the children that finished; no control, no crash.
+    np.testing.assert_allclose(diagnose.head_outcome(history), [0.3, 0.6])
+    self.assertEqual(diagnose.head_outcome(history[:1]), [0.1, 0.2])
+    discarded = rows(
+        trained([0.1, 0.2]),
+        verdict(0, 'discard', 0.0, -0.1, 0.1, version='v1'),
+        {'step': 'accumulate', 'trial': 0, 'head': 'v0'},
+    )
+    self.assertEqual(diagnose.head_outcome(discarded), [0.1, 0.2])
+    self.assertEqual(diagnose.head_outcome([]), [])
+
+  def test_version_layer(self):
+    expect = lambda trial, low, high: {
+        'step': 'hypothesize',
+        'trial': trial,
+        'expected': [low, high],
+    }
+    history = rows(
+        expect(0, 0.0, 0.1),
+        designed(0, 'optimizer'),
+        verdict(0, 'keep', 0.02, 0.01, 0.03),
+        expect(1, 0.0, 0.02),
+        designed(1, 'reward'),
+        verdict(1, 'discard', -0.03, -0.05, -0.01),
+        expect(2, 0.0, 0.04),
+        designed(2, 'reward'),
+        verdict(2, 'crash'),
+        expect(3, 0.0, 0.04),  # Not judged yet.
+        designed(3, 'loss'),
+    )
+    found = by_name(diagnose.version_measures(history))
+    self.assertEqual(found['failures_in_row'].value, 2.0)
+    self.assertEqual(found['failures_in_row'].level, 'ok')
+    # ((.02 - .05) + (-.03 - .01)) / 2; the crash has no effect.
+    self.assertAlmostEqual(found['calibration'].value, -0.035)
+    self.assertEqual(found['sign_agreement'].value, 0.5)
+    self.assertEqual(found['tried_reward'].value, 2.0)
+    self.assertNotIn('tried_loss', found)
+
+  def test_three_failures_in_a_row_warn_and_are_never_critical(self):
+    history = rows(*(verdict(i, 'discard', 0, -0.1, 0.1) for i in range(9)))
+    failures = by_name(diagnose.version_measures(history))['failures_in_row']
+    self.assertEqual(failures.level, 'warn')
+    self.assertIsNone(failures.critical)
+
+  def test_reward_hacking_is_reward_up_and_outcome_flat(self):
+    source = GROUPS.replace("'spread'", "'reward_mean'").replace('0.01', '0.9')
+    source = source.replace("WARN = {'dead", "WARN = {'x': ('>', 1), 'dead")
+    before = {
+        'step': 'diagnose',
+        'measures': [
+            {'name': 'reward_mean', 'value': 0.5},
+            {'name': 'outcome', 'value': 0.625},
+        ],
+    }
+    curve = [0.6] * 5
+    hacked = measure({'g': source}, history=rows(before), curve=curve)
+    self.assertIn('reward_hacking', diagnose.alerts(hacked))
+    self.assertAlmostEqual(by_name(hacked)['reward_hacking'].value, 0.4)
+    # Another reward is another unit: nothing is said.
+    other = rows(before, designed(0, 'reward'))
+    self.assertNotIn(
+        'reward_hacking',
+        by_name(measure({'g': source}, history=other, curve=curve)),
+    )
+    # The outcome rose with it.
+    honest = json.loads(json.dumps(before))
+    honest['measures'][1]['value'] = 0.4
+    self.assertNotIn(
+        'reward_hacking',
+        diagnose.alerts(
+            measure({'g': source}, history=rows(honest), curve=curve)
+        ),
+    )
+
+
+class AlertsTest(absltest.TestCase):
+
+  def test_worst_first(self):
+    base = diagnose.Measure('a', 'score', '', 1.0, None, None, 'warn')
+    measures = [
+        dataclasses.replace(base, name='z', layer='behaviour'),
+        dataclasses.replace(base, name='b', layer='signal'),
+        dataclasses.replace(base, name='c', layer='signal', level='critical'),
+        dataclasses.replace(base, name='d', level='ok'),
+        dataclasses.replace(base, name='e', level='failed', value=None),
+        base,
+    ]
+    self.assertEqual(diagnose.alerts(measures), ['c', 'a', 'b', 'z'])
+
+
+class ImportTest(absltest.TestCase):
+
+  def test_decisions_load_no_jax(self):
+    code = (
+        'import sys, evojax.evolve.diagnose, evojax.evolve.skills\n'
+        'from evojax.evolve.propose import human, random, rules\n'
+        "sys.exit('jax' in sys.modules)"
+    )
+    subprocess.run([sys.executable, '-c', code], check=True)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,166 @@
+"""Error rates of promotion on simulated trials whose truth is known.
+
+Everything is drawn from fixed seeds; bands are those that 99 % of exactly
+calibrated tests fall into.
+"""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+from scipy import stats
+
+from evojax.evolve import promote
+
+FAMILIES = 2_000
+# Of scores of problems, as a multiple of one arm's sampling noise 0.15: whether
+# it is seeds or samples that make arms differ.
+STEADY, MIXED, UNSTEADY = 0.0, 0.02, 0.08
+
+
+def _band(rate, runs=FAMILIES):
+  low, high = stats.binom.interval(0.99, runs, rate)
+  return low / runs, high / runs
+
+
+def _gaussian(rng, controls, children, problems, sigma_seed, interaction=0.0):
+  """Scores of one trial without an effect, on problems of their own."""
+  hard = rng.normal(0.5, 0.3, problems)
+  arms = lambda n: (
+      hard
+      + rng.normal(0, sigma_seed, (n, 1))
+      + rng.normal(0, 0.15, (n, problems))
+  )
+  liking = rng.normal(0, interaction, problems) if interaction else 0.0
+  return arms(controls), arms(children) + liking
+
+
+def _graded(rng, controls, children, problems, samples):
+  """As above, of solved and unsolved completions: skewed, with many ties."""
+  hard = rng.normal(-1, 1.5, problems)
+
+  def arms(count):
+    logits = hard + rng.normal(0, 0.2, (count, 1))
+    return rng.binomial(samples, 1 / (1 + np.exp(-logits))) / samples
+
+  return arms(controls), arms(children)
+
+
+def _null(draw, *arguments, seed=0, **options):
+  rng = np.random.default_rng(seed)
+  return [draw(rng, *arguments, **options) for _ in range(FAMILIES)]
+
+
+class CalibrationTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('steady', 4, 2, 64, STEADY, 0.05),
+      ('mixed', 4, 2, 64, MIXED, 0.05),
+      ('unsteady', 4, 2, 64, UNSTEADY, 0.05),
+      ('one_child', 4, 1, 64, MIXED, 0.05),
+      ('many_arms', 8, 4, 48, MIXED, 0.05),
+      ('many_children', 4, 6, 48, UNSTEADY, 0.05),
+      ('many_problems', 4, 2, 256, MIXED, 0.05),
+      ('first_test_of_a_run', 4, 2, 64, MIXED, promote.alpha_t(0.2, ())),
+      ('second_test_of_a_run', 4, 2, 64, MIXED, promote.alpha_t(0.2, (False,))),
+  )
+  def test_false_accepts_and_power(
+      self, controls, children, problems, sigma, alpha
+  ):
+    trials = _null(_gaussian, controls, children, problems, sigma)
+    p = [promote.estimate(*trial).p_one_sided for trial in trials]
+    low, high = _band(alpha)
+    self.assertBetween(np.mean(np.array(p) <= alpha), low, high)
+
+    passed = []
+    for control, child in trials:
+      better = child + promote.mde(control, children, alpha)
+      passed.append(promote.estimate(control, better).p_one_sided <= alpha)
+    self.assertBetween(np.mean(passed), 0.75, 0.85)
+
+  @parameterized.named_parameters(
+      # What the trials of the smoke and of the default configuration see.
+      ('small', functools.partial(_null, _graded, 4, 2, 24, 4)),
+      ('large', functools.partial(_null, _graded, 4, 2, 128, 8)),
+      # A change that some problems like and others do not, by 0 on average.
+      ('interaction', functools.partial(
+          _null, _gaussian, 4, 2, 64, MIXED, interaction=0.2)),
+      ('interaction_only', functools.partial(
+          _null, _gaussian, 4, 2, 64, STEADY, interaction=0.3)),
+  )
+  def test_false_accepts_and_coverage(self, null):
+    effects = [promote.estimate(*trial) for trial in null()]
+    rejected = [effect.p_one_sided <= 0.05 for effect in effects]
+    covered = [effect.low <= 0 <= effect.high for effect in effects]
+    low, high = _band(0.05)
+    self.assertBetween(np.mean(rejected), low, high)
+    low, high = _band(0.95)
+    self.assertBetween(np.mean(covered), low, high)
+
+  def test_pairing_over_problems_alone_would_be_wrong(self):
+    trials = _null(_gaussian, 4, 2, 64, UNSTEADY)
+    effects = [promote.estimate(*trial) for trial in trials[:500]]
+    naive = [effect.value > 1.645 * effect.se_problems for effect in effects]
+    self.assertGreater(np.mean(naive), 0.25)
+
+
+class OnlineTest(parameterized.TestCase):
+  LEVEL, RUNS, TRIALS = 0.2, 400, 12
+
+  def _proportions(self, share, effect):
+    """False-discovery proportion and number of discoveries of each run."""
+    rng = np.random.default_rng(1)
+    proportions, discoveries = [], []
+    for _ in range(self.RUNS):
+      wealth, false = promote.Wealth(self.LEVEL), 0
+      for _ in range(self.TRIALS):
+        control, child = _gaussian(rng, 4, 2, 16, MIXED)
+        helps = bool(rng.random() < share)
+        measured = promote.estimate(control, child + effect * helps)
+        keep = measured.p_one_sided <= wealth.alpha
+        false += keep and not helps
+        wealth = wealth.after(keep)
+      proportions.append(false / max(1, sum(wealth.rejections)))
+      discoveries.append(sum(wealth.rejections))
+    return np.array(proportions), np.array(discoveries)
+
+  def test_without_any_effect(self):
+    # Every discovery is false: the chance of one is all but w_0 = level / 2.
+    proportions, _ = self._proportions(0.0, 0.0)
+    gamma = 6 / np.pi**2 / np.arange(1, self.TRIALS + 1) ** 2
+    expected = 1 - np.prod(1 - self.LEVEL / 2 * gamma)
+    low, high = _band(expected, self.RUNS)
+    self.assertBetween(np.mean(proportions > 0), low, high)
+    self.assertLess(high, self.LEVEL)
+
+  def test_with_effects(self):
+    proportions, discoveries = self._proportions(0.4, 0.3)
+    error = proportions.std() / self.RUNS**0.5
+    self.assertLess(proportions.mean() + 2.6 * error, self.LEVEL)
+    # Wealth comes back: about 0.4 * 12 = 4.8 are there to be found.
+    self.assertGreater(discoveries.mean(), 3.5)
+
+
+class EarlyTest(absltest.TestCase):
+
+  def test_children_like_their_controls_are_rarely_stopped(self):
+    # Outcomes that wander, as those of a policy do: from update to update they
+    # are far from independent.
+    rng = np.random.default_rng(0)
+    walk = rng.normal(0, 0.02, (FAMILIES, 5, 15)).cumsum(axis=2)
+    prompts = rng.normal(0, 0.05, (FAMILIES, 1, 15))
+    noise = rng.normal(0, 0.03, walk.shape)
+    outcomes = 0.5 + walk + prompts + noise
+    stopped = [promote.early(family[0], family[1:]) for family in outcomes]
+    share = lambda name: np.mean([why == name for why in stopped])
+    self.assertLess(share('collapse'), 0.005)
+    self.assertLess(share('futility'), _band(0.025)[1])
+    # With the spread over updates alone it would be a third of them.
+    difference = outcomes[:, 0] - outcomes[:, 1:].mean(axis=1)
+    error = difference.std(axis=1, ddof=1) / 15**0.5
+    self.assertGreater(np.mean(difference.mean(1) + 2.145 * error < 0), 0.2)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,137 @@
+"""Recomputes every verdict of a run from its evidence.
+
+    python tests/evolve/recompute.py WORKDIR
+
+Reads the ledger and the dev evidence of all arms and shares no code with the
+package, so that a wrong decision there cannot confirm itself here. Exits with 0
+if all numbers agree to 1e-9, with 1 and the differences otherwise.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+TOLERANCE = 1e-9
+
+
+def arm_scores(folder: pathlib.Path) -> pd.Series:
+  """Mean outcome of each problem of an arm's last dev evaluation."""
+  file = max((folder / 'evidence' / 'dev').glob('step_*.parquet'))
+  frame = pd.read_parquet(file, columns=['group', 'problem_id', 'outcome'])
+  outcome = frame['outcome'].astype('float64')
+  return outcome.groupby([frame['group'], frame['problem_id']]).mean()
+
+
+def sum_of_rest(table: pd.DataFrame) -> float:
+  """What arms (columns) and problems leave over: two-way analysis of variance."""
+  of_arm, of_problem = table.mean(axis=0), table.mean(axis=1)
+  total = table.stack().var(ddof=0) * table.size
+  arms = len(table) * of_arm.var(ddof=0) * table.shape[1]
+  problems = table.shape[1] * of_problem.var(ddof=0) * len(table)
+  return total - arms - problems
+
+
+def effect(control: pd.DataFrame, child: pd.DataFrame) -> dict[str, float]:
+  """Columns are arms, rows problems."""
+  if not control.index.equals(child.index):
+    raise ValueError('controls and children were scored on other problems')
+  problems, arms, children = len(control), control.shape[1], child.shape[1]
+  value = child.stack().mean() - control.stack().mean()
+  free = arms + children - 2
+  rest = (sum_of_rest(control) + sum_of_rest(child)) / free / (problems - 1)
+  spread = control.mean().var(ddof=0) * arms + child.mean().var(ddof=0) * children
+  variance = spread / free or rest / problems
+  seeds = variance / arms + variance / children
+
+  paired = (child.mean(axis=1) - control.mean(axis=1)).var() / problems
+  noise = (rest / arms + rest / children) / problems
+  interaction = paired - noise
+  terms = [(seeds, free)]
+  if interaction > 0:
+    terms += [(paired, problems - 1), (noise, free * (problems - 1))]
+  square = seeds + max(interaction, 0.0)
+  spread = sum(term**2 / degrees for term, degrees in terms)
+  df = max(square**2 / spread, free) if spread else free
+  error = square**0.5
+  if error:
+    p = stats.t(df).sf(value / error)
+    low, high = stats.t(df, value, error).interval(0.95)
+  else:
+    p, low, high = float(value <= 0), value, value
+  return {
+      'effect': value,
+      'standard_error': error,
+      'df': df,
+      'sigma_seed': variance**0.5,
+      'low': low,
+      'high': high,
+      'p': p,
+      'control': control.stack().mean(),
+      'child': child.stack().mean(),
+  }
+
+
+def level_of_test(level: float, kept: list[bool]) -> float:
+  """LORD++ with gamma_j = 6 / (pi j)^2 and half of the wealth at the start."""
+  now = len(kept) + 1
+  discoveries = [when for when, found in enumerate(kept, 1) if found]
+  total = level / 2 / now**2
+  for rank, when in enumerate(discoveries):
+    total += (level / 2 if rank == 0 else level) / (now - when) ** 2
+  return total * 6 / np.pi**2
+
+
+def compare(workdir: pathlib.Path) -> list[str]:
+  """Every number that differs, in words."""
+  lines = (workdir / 'ledger.jsonl').read_text().splitlines()
+  rows = [json.loads(line)['payload'] for line in lines]
+  config = next(row['config'] for row in rows if row['step'] == 'open')
+  rate = config['evolve']['false_discovery_rate']
+  trials = {row['trial']: row for row in rows if row['step'] == 'trial'}
+  kept, differences = [], []
+  for row in rows:
+    if row['step'] != 'verify' or row.get('p') is None:
+      continue
+    arms = {'control': {}, 'child': {}}
+    for arm in trials[row['trial']]['arms']:
+      if arm['status'] == 'done':
+        arms[arm['role']][arm['arm']] = arm_scores(workdir / arm['arm'])
+    tables = []
+    for scores in arms.values():
+      table = pd.DataFrame(scores)
+      if table.isna().any(axis=None):
+        raise ValueError('arms of a trial were scored on different problems')
+      tables.append(table)
+    numbers = effect(*tables)
+    numbers['alpha'] = level_of_test(rate, kept)
+    for name, value in numbers.items():
+      if not abs(row[name] - value) <= TOLERANCE:
+        differences.append(
+            f'trial {row["trial"]}: {name} is {row[name]!r} in the ledger and'
+            f' {value!r} from the evidence'
+        )
+    perturbed = row.get('perturbed_effect')
+    keep = (
+        numbers['p'] <= numbers['alpha']
+        and not row['alerts']
+        and (perturbed is None or perturbed > 0)
+    )
+    status = 'keep' if keep else 'discard'
+    if row['status'] != status:
+      differences.append(
+          f'trial {row["trial"]}: {row["status"]} in the ledger, {status} from'
+          ' the evidence'
+      )
+    kept.append(keep)
+  print(f'{len(kept)} verdicts recomputed, {len(differences)} differences')
+  return differences
+
+
+if __name__ == '__main__':
+  found = compare(pathlib.Path(sys.argv[1]))
+  print(*found, sep='\n')
+  sys.exit(bool(found))

@@ -1,0 +1,569 @@
+"""Functions in the worker: only arrays come back, and every failure is one."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import types
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.harness import run
+from evojax.harness import spec
+from tests.harness import recorded
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+GOOD = "def parts(e):\n  return {'outcome': e.outcome * 1.0}\n"
+
+
+def functions(limit_seconds=10.0, **files):
+  """Functions of a harness: keep='...' is keep.py, d_x=... diagnostics/x.py."""
+  sources = {'reward.py': GOOD}
+  for name, text in files.items():
+    folder = {'d_': 'diagnostics/', 'b_': 'backtests/'}.get(name[:2], '')
+    stem = name[2:] if folder else name
+    sources[f'{folder}{stem}.py'] = textwrap.dedent(text)
+  return run.Functions(spec.Harness({}, sources), limit_seconds=limit_seconds)
+
+
+def returning(expression, before=''):
+  """A reward whose part x is an expression."""
+  return f'import numpy as np\n{before}\ndef parts(e):\n  return {expression}\n'
+
+
+def is_running(pid):
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  status = pathlib.Path(f'/proc/{pid}/status')
+  return not status.exists() or 'State:\tZ' not in status.read_text()
+
+
+class CallTest(parameterized.TestCase):
+
+  def open(self, *args, **kwargs):
+    return self.enterContext(functions(*args, **kwargs))
+
+  def test_parts_by_hand(self):
+    view = recorded.view(
+        n_tokens=[[16, 32, 64], [8, 0, 4]],
+        outcome=[[1, 0, 1], [0, 1, 1]],
+        valid=[[1, 1, 1], [1, 1, 0]],
+    )
+    f = self.open(
+        reward=returning(
+            "{'used': e.n_tokens / e.max_tokens, 'solved': e.outcome,"
+            " 'count': np.arange(6).reshape(2, 3)}"
+        )
+    )
+    parts = f.parts(view)
+    self.assertEqual(list(parts), ['used', 'solved', 'count'])
+    for part in parts.values():
+      self.assertEqual(part.dtype, np.float32)
+    # Of 64 tokens; what is not valid is 0.
+    np.testing.assert_array_equal(
+        parts['used'], [[0.25, 0.5, 1], [0.125, 0, 0]]
+    )
+    np.testing.assert_array_equal(parts['solved'], [[1, 0, 1], [0, 1, 0]])
+    np.testing.assert_array_equal(parts['count'], [[0, 1, 2], [3, 4, 0]])
+
+  def test_keep_carries_its_state(self):
+    f = self.open(
+        keep="""
+        import numpy as np
+        CALLS = []
+        def init():
+          return {'seen': np.zeros(()), 'keep': np.arange(2)}
+        def keep(e, state):
+          CALLS.append(1)
+          seen = state['seen'] + len(CALLS)
+          return e.outcome, {'seen': seen, 'keep': state['keep'] * 2}
+        """
+    )
+    view = recorded.view(outcome=[[1, 0, 1], [0, 1, 1]])
+    state = f.init()
+    self.assertEqual(state['seen'].dtype, np.float32)
+    for step in (1, 2, 3):
+      mask, state = f.keep(view, state)
+      # No memory but the state: the list is empty at every call.
+      self.assertEqual(state['seen'], step)
+      np.testing.assert_array_equal(state['keep'], [0, 2**step])
+      np.testing.assert_array_equal(mask, view.outcome)
+      self.assertEqual(mask.dtype, np.bool_)
+
+  def test_keep_without_init(self):
+    f = self.open(keep='def keep(e, s):\n  return e.outcome, s\n')
+    self.assertEqual(f.init(), {})
+    self.assertEqual(f.keep(recorded.view(), {})[1], {})
+
+  def test_weight_has_one_value_a_turn(self):
+    view = recorded.view(n_turns=[[1, 2, 1], [3, 1, 1]])
+    f = self.open(
+        weight='import numpy as np\n'
+        'def weight(e):\n  return np.arange(18).reshape(2, 3, 3)\n'
+    )
+    weight = f.weight(view)
+    np.testing.assert_array_equal(weight, np.arange(18).reshape(2, 3, 3))
+    self.assertEqual(weight.dtype, np.float32)
+    self.assertIsNone(self.open().weight(view))
+
+  def test_measure_and_predict(self):
+    f = self.open(
+        d_text="""
+        LAYER = 'behaviour'
+        UNIT = 'characters'
+        WARN = {'longest': ('>', 3), 'code': ('<', -1.5)}
+        def measure(e):
+          lengths = [len(text) for text in e.completion.ravel()]
+          return {'longest': max(lengths), 'code': e.codes['mode']['ramble']}
+        """,
+        b_gain="""
+        def predict(before, after):
+          return {'gain': (after.outcome.mean() - before.outcome.mean())}
+        """,
+    )
+    words = [['a', 'häß', '日本'], ['', 'x y z', '😀']]
+    # 'x y z' has 5 characters; ramble is code 4 of grade.MATH_MODE.
+    self.assertEqual(
+        f.measure('text', recorded.view(completion=words)),
+        {'longest': 5.0, 'code': 4.0},
+    )
+    before = recorded.view(outcome=[[1, 0, 0], [0, 0, 0]])
+    after = recorded.view(outcome=[[1, 1, 1], [0, 1, 0]])
+    self.assertAlmostEqual(f.predict('gain', before, after)['gain'], 0.5)
+    self.assertEqual(
+        f.meta('text'),
+        {
+            'LAYER': 'behaviour',
+            'UNIT': 'characters',
+            'WARN': {'longest': ('>', 3), 'code': ('<', -1.5)},
+            'CRITICAL': {},
+        },
+    )
+    self.assertEqual((f.diagnostics, f.backtests), (('text',), ('gain',)))
+    self.assertTrue(f.has('reward') and f.has('diagnostic:text'))
+    self.assertFalse(f.has('keep') or f.has('diagnostic:gain'))
+
+  def test_same_inputs_same_bits(self):
+    source = returning(
+        "{'x': np.tanh(e.mean_logprob) @ W, 'y': np.float32(len(S)) + 0 * W}",
+        'S = sorted({"b", "a", "c"}, key=hash)\n'
+        'W = np.exp(np.arange(256.0).reshape(16, 16) / 99) * len(S[0])\n',
+    )
+    view = recorded.view(prompts=16, group_size=16)
+    answers = []
+    for _ in range(2):
+      with functions(reward=source) as f:
+        answers += [f.parts(view), f.parts(view)]
+    for other in answers[1:]:
+      for name in answers[0]:
+        self.assertEqual(answers[0][name].tobytes(), other[name].tobytes())
+
+  def test_order_of_a_set_is_the_same_in_every_process(self):
+    source = "def measure(e):\n  return {'x': float(hash('text') % 10**9)}\n"
+    found = set()
+    for _ in range(2):
+      with functions(d_x=source) as f:
+        found.add(f.measure('x', recorded.view())['x'])
+    self.assertLen(found, 1)
+
+  def test_many_at_once(self):
+    opened = [self.open(reward=returning(f"{{'x': e.valid * {i}.0}}")) for i in range(3)]
+    view = recorded.view()
+    for _ in range(2):
+      for i, f in enumerate(opened):
+        self.assertEqual(f.parts(view)['x'][0, 0], i)
+    self.assertLen({f._process.pid for f in opened}, 3)
+
+  def test_fast_enough(self):
+    """One round trip, whatever else a machine does: far below a rollout."""
+    views = [recorded.view(prompts=24, group_size=16) for _ in range(20)]
+    f = self.open()
+    f.parts(views[0])
+    seconds = []
+    for view in views:
+      started = time.perf_counter()
+      f.parts(view)
+      seconds.append(time.perf_counter() - started)
+    self.assertLess(min(seconds), 0.003)
+
+
+class AccessTest(parameterized.TestCase):
+
+  SEES = """
+      import numpy as np
+      def measure(e):
+        names = ('outcome', 'seed', 'problem_id', 'reward', 'part_a', 'prompt')
+        return {n: float(hasattr(e, n) and n in e.columns) for n in names}
+      """
+
+  def test_diagnostics_see_what_is_open_to_them(self):
+    view = recorded.view(parts=('a',))
+    with functions(d_x=self.SEES) as f:
+      seen = f.measure('x', view)
+    self.assertEqual(
+        seen,
+        # The identity of a problem is closed to rewards alone.
+        dict(outcome=1, seed=1, problem_id=1, reward=1, part_a=1, prompt=1),
+    )
+
+  @parameterized.parameters(
+      'seed', 'problem_id', 'split', 'family', 'reward', 'advantage', 'part_a',
+      'completion', 'prompt', 'tokens', 'grade_seconds', 'step', 'nonsense',
+  )
+  def test_rewards_and_filters_do_not(self, name):
+    """Not even of a view that is open to diagnostics."""
+    view = recorded.view(parts=('a',), reader='diagnostic')
+    with functions(
+        reward=f'def parts(e):\n  return {{"x": e.{name}}}\n',
+        keep=f'def keep(e, s):\n  return getattr(e, "{name}"), s\n',
+        weight=f'def weight(e):\n  return e.__dict__["{name}"]\n',
+        d_x=self.SEES,
+    ) as f:
+      f.measure('x', view)  # The worker holds the columns now.
+      for call in (
+          lambda: f.parts(view),
+          lambda: f.keep(view, {}),
+          lambda: f.weight(view),
+      ):
+        with self.assertRaisesRegex(run.FunctionError, name) as caught:
+          call()
+        self.assertEqual(caught.exception.status, 'crash')
+
+  def test_the_message_says_what_is_open(self):
+    with functions(reward=returning("{'x': e.seed}")) as f:
+      with self.assertRaisesRegex(
+          run.FunctionError,
+          r"reward.py: crash: line 4: AttributeError: evidence 'seed' is not"
+          r' there for a reward; it may read n_tokens, .*outcome',
+      ):
+        f.parts(recorded.view())
+
+  @parameterized.parameters(
+      'e.outcome[0] = True',
+      'e.outcome.flags.writeable = True',
+      'e.outcome = 0',
+      'del e.outcome',
+      'e.new = 0',
+  )
+  def test_evidence_is_read_only(self, statement):
+    with functions(
+        d_x=f'def measure(e):\n  e.outcome\n  {statement}\n  return {{}}\n'
+    ) as f:
+      with self.assertRaises(run.FunctionError):
+        f.measure('x', recorded.view())
+
+  def test_no_secret_and_no_file(self):
+    with absltest.mock.patch.dict(os.environ, {'HF_TOKEN': 'x', 'PYTHONPATH': 'y'}):
+      with functions(
+          d_environment="""
+          import os
+          def measure(e):
+            return {name: 1.0 for name in os.environ}
+          """,
+          d_file="""
+          def measure(e):
+            with open('/tmp/evojax_run_test', 'w') as file:
+              file.write('x')
+            return {}
+          """,
+          d_evojax='import evojax\ndef measure(e):\n  return {}\n',
+      ) as f:
+        names = f.measure('environment', recorded.view())
+        self.assertNotIn('HF_TOKEN', names)
+        self.assertNotIn('PYTHONPATH', names)
+        self.assertLess(len(names), 12)
+        with self.assertRaisesRegex(run.FunctionError, 'line [23]: OSError'):
+          f.measure('file', recorded.view())
+        pathlib.Path('/tmp/evojax_run_test').unlink(missing_ok=True)
+
+  def test_columns_go_to_the_worker_once_per_view(self):
+    view = recorded.view(prompts=8, group_size=8)
+    other = recorded.view(prompts=8, group_size=8)
+    with functions(
+        d_a="def measure(e):\n  return {'x': float(e.outcome[0, 0])}\n",
+        d_b=(
+            "def measure(e):\n  return {'x': float(e.outcome[0, 0]),"
+            " 'y': float(e.n_tokens[0, 0])}\n"
+        ),
+    ) as f:
+      sent = []
+      write = f._write
+      f._write = lambda data, deadline: (sent.append(data), write(data, deadline))
+      for name, seen in (('a', view), ('a', view), ('b', view), ('a', other)):
+        f.measure(name, seen)
+    has = lambda data, array: array.tobytes() in data
+    self.assertEqual([has(d, view.outcome) for d in sent], [True, False, False, True])
+    self.assertEqual(
+        [has(d, view.n_tokens) for d in sent], [False, False, True, False]
+    )
+
+
+class FailureTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('raises', "{'x': 1 / 0}", 'crash', 'line 4: ZeroDivisionError'),
+      ('name', "{'x': missing}", 'crash', "line 4: NameError: name 'missing'"),
+      ('exit', "exit_()", 'crash', 'SystemExit: 3'),
+      ('hard exit', 'leave()', 'crash', 'ended the process with exit code 7'),
+      ('signal', 'die()', 'crash', 'killed by SIGSEGV'),
+      ('recursion', 'deep()', 'crash', 'RecursionError'),
+      ('no dict', '[1]', 'wrong_type', 'parts returned list, not a dict'),
+      ('nothing', '{}', 'wrong_type', 'parts returned no part'),
+      ('name no text', '{1: e.valid}', 'wrong_type', 'returned the name 1'),
+      ('text', "{'x': np.array([['a'] * 3] * 2)}", 'wrong_type', 'dtype <U1'),
+      ('object', "{'x': np.array([[None] * 3] * 2)}", 'wrong_type', 'object'),
+      ('complex', "{'x': e.valid * 1j}", 'wrong_type', 'complex128'),
+      ('ragged', "{'x': [[1, 2, 3], [4]]}", 'wrong_type', 'x is no array'),
+      ('scalar', "{'x': 1.0}", 'wrong_shape', r'x has shape \(\), not \(2, 3\)'),
+      ('flat', "{'x': e.valid.ravel()}", 'wrong_shape', r'shape \(6,\)'),
+      ('broadcast', "{'x': np.ones((2, 1))}", 'wrong_shape', r'\(2, 1\)'),
+      ('swapped', "{'x': e.valid.T}", 'wrong_shape', r'\(3, 2\)'),
+      ('nan', "{'x': e.valid * np.nan}", 'non_finite', r'x is nan at \[0, 0\]'),
+      ('inf', "{'x': e.valid / 0.0}", 'non_finite', 'and 5 other places'),
+      ('beyond float32', "{'x': e.valid * 1e39}", 'non_finite', 'x is inf'),
+      ('huge', "{'x': np.zeros(10**8)}", 'too_large', '800000000 bytes'),
+      ('memory', "{'x': np.ones(10**11)}", 'crash', 'MemoryError'),
+      ('memory hog', 'hog()', 'crash', 'MemoryError'),
+      ('pipe', 'scribble()', 'crash', 'wrote to the pipe'),
+      ('hang', 'spin()', 'hang', 'no answer within 1 s'),
+      ('sleep', 'sleep()', 'hang', 'no answer within 1 s'),
+      ('deaf', 'deaf()', 'hang', 'no answer within 1 s'),
+  )
+  def test_is_a_status_and_the_next_call_works(self, expression, status, message):
+    before = textwrap.dedent("""\
+        import os, signal, sys, time
+        def exit_(): sys.exit(3)
+        def leave(): os._exit(7)
+        def die(): os.kill(os.getpid(), signal.SIGSEGV)
+        def deep(): return deep()
+        def hog():
+          kept = []
+          while True: kept.append(bytearray(1 << 24))
+        def scribble():
+          for fd in range(3, 9):
+            try: os.write(fd, b'\\x05\\0\\0\\0hello' * 9)
+            except OSError: pass
+          return {}
+        def spin():
+          while True: pass
+        def sleep(): time.sleep(100)
+        def deaf():
+          signal.signal(signal.SIGTERM, signal.SIG_IGN)
+          os.fork() or time.sleep(100)
+          time.sleep(100)
+        """)
+    # One line above `def parts`, so that line numbers are those of the cases.
+    source = f'import numpy as np\n\ndef parts(e):\n  return {expression}\n{before}'
+    view = recorded.view()
+    with functions(
+        1.0, reward=source, d_x="def measure(e):\n  return {'x': 2}\n"
+    ) as f:
+      self.assertEqual(f.measure('x', view), {'x': 2.0})
+      started = time.monotonic()
+      with self.assertRaisesRegex(run.FunctionError, message) as caught:
+        f.parts(view)
+      self.assertLess(time.monotonic() - started, 4)
+      self.assertEqual(caught.exception.status, status)
+      self.assertIn(caught.exception.status, run.STATUSES)
+      self.assertEqual(caught.exception.function, 'reward.py')
+      self.assertNotIn('\n', str(caught.exception))
+      self.assertEqual(f.measure('x', view), {'x': 2.0})
+
+  @parameterized.named_parameters(
+      ('syntax', 'def parts(e:\n  pass\n', 'crash', 'line 1: SyntaxError'),
+      ('none', 'x = 1\n', 'wrong_type', 'there is no function parts'),
+      ('no function', 'parts = 1\n', 'wrong_type', 'no function parts'),
+      ('at import', 'x = 1\nraise ValueError("a\\nb")\n', 'crash', 'line 2: ValueError: a b'),
+  )
+  def test_a_source_that_cannot_be_loaded(self, source, status, message):
+    with functions(reward=source) as f:
+      with self.assertRaisesRegex(run.FunctionError, message) as caught:
+        f.parts(recorded.view())
+      self.assertEqual(caught.exception.status, status)
+
+  def test_prints_do_not_reach_the_answer(self):
+    source = (
+        'import os, sys\n'
+        'def measure(e):\n'
+        "  print('x' * 100000)\n"
+        "  print('y' * 100000, file=sys.stderr, flush=True)\n"
+        "  os.write(1, b'z' * 100000)\n"
+        '  sys.stdin.read()\n'
+        "  return {'x': 1}\n"
+    )
+    with functions(d_x=source) as f:
+      for _ in range(3):
+        self.assertEqual(f.measure('x', recorded.view()), {'x': 1.0})
+
+  @parameterized.named_parameters(
+      ('no tuple', 'return e.outcome', 'wrong_type', 'keep returns'),
+      ('numbers', 'return e.outcome * 1, {}', 'wrong_type', 'int64, not bool'),
+      ('groups', 'return e.outcome[:, 0], {}', 'wrong_shape', r'\(2,\)'),
+      ('state', 'return e.outcome, [1]', 'wrong_type', 'not a dict'),
+      ('nan', "return e.outcome, {'a': float('nan')}", 'non_finite', 'a is nan'),
+      (
+          'large',
+          "return e.outcome, {'a': [0.0] * 1025}",
+          'too_large',
+          'takes 4100 bytes; at most 4096',
+      ),
+  )
+  def test_keep(self, body, status, message):
+    with functions(keep=f'def keep(e, s):\n  {body}\n') as f:
+      with self.assertRaisesRegex(run.FunctionError, message) as caught:
+        f.keep(recorded.view(), {})
+      self.assertEqual(caught.exception.status, status)
+
+  def test_numbers(self):
+    with functions(
+        d_x="def measure(e):\n  return {'x': float('nan')}\n",
+        d_y="def measure(e):\n  return {'x': [1.0]}\n",
+        d_z="def measure(e):\n  return {'x': 'one'}\n",
+    ) as f:
+      for name, status in (('x', 'non_finite'), ('y', 'wrong_shape'), ('z', 'wrong_type')):
+        with self.assertRaises(run.FunctionError) as caught:
+          f.measure(name, recorded.view())
+        self.assertEqual(caught.exception.status, status)
+
+  @parameterized.named_parameters(
+      ('no layer', "UNIT = 'x'\n", 'LAYER=None is not one of'),
+      ('layer', "LAYER = 'x'\nUNIT = 'x'\n", "LAYER='x' is not one of"),
+      ('unit', "LAYER = 'score'\n", 'UNIT=None is not text'),
+      (
+          'bound',
+          "LAYER = 'score'\nUNIT = 'x'\nWARN = {'x': 0.3}\n",
+          "WARN={'x': 0.3} is not",
+      ),
+      ('computed', "LAYER = str('score')\nUNIT = 'x'\n", 'line 1: '),
+      ('syntax', 'LAYER = \n', 'line 1: '),
+  )
+  def test_meta(self, source, message):
+    with functions(d_x=source) as f:
+      with self.assertRaisesRegex(run.FunctionError, message):
+        f.meta('x')
+
+  def test_a_view_that_lacks_a_column_leaves_the_worker_in_step(self):
+    class Broken:
+      columns, codes, max_tokens = ('outcome', 'truncated'), {}, 8
+      valid = np.ones((2, 3), bool)
+      outcome = np.ones((2, 3), bool)
+
+    with functions(
+        d_x="def measure(e):\n  return {'x': e.outcome.sum() + e.truncated.sum()}\n",
+        d_y="def measure(e):\n  return {'y': float(e.outcome.sum())}\n",
+    ) as f:
+      broken = Broken()
+      with self.assertRaises(AttributeError):
+        f.measure('x', broken)
+      self.assertEqual(f.measure('y', broken), {'y': 6.0})
+
+  def test_unknown_names(self):
+    with functions() as f:
+      for call in (
+          lambda: f.measure('x', recorded.view()),
+          lambda: f.keep(recorded.view(), {}),
+      ):
+        with self.assertRaisesRegex(ValueError, 'has no (diag|keep).*it has reward'):
+          call()
+
+
+class ProcessTest(parameterized.TestCase):
+
+  def test_close_and_garbage_leave_no_process(self):
+    for end in ('close', 'garbage'):
+      f = functions()
+      f.parts(recorded.view())
+      pid = f._process.pid
+      self.assertTrue(is_running(pid))
+      if end == 'close':
+        f.close()
+        f.close()
+      else:
+        del f
+      self.assertFalse(is_running(pid), end)
+
+  def test_starts_again_after_close(self):
+    with functions() as f:
+      f.parts(recorded.view())
+      f.close()
+      f.parts(recorded.view())
+
+  @parameterized.parameters('return {}', 'while True: pass', 'time.sleep(100)')
+  def test_ends_with_its_parent(self, body):
+    """Idle, computing or asleep: a killed run leaves nothing behind."""
+    code = textwrap.dedent(f"""
+        from evojax.harness import run, spec
+        from tests.harness import recorded
+        source = 'import time\\ndef measure(e):\\n  {body}\\n'
+        f = run.Functions(
+            spec.Harness({{}}, {{'diagnostics/x.py': source, 'reward.py': {GOOD!r}}}),
+            limit_seconds=0.5 if 'return' not in {body!r} else 10.0,
+        )
+        f.parts(recorded.view())
+        print(f._process.pid, flush=True)
+        f._wait = None
+        f.measure('x', recorded.view())
+        import time; time.sleep(100)
+        """)
+    parent = subprocess.Popen(
+        [sys.executable, '-c', code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    )
+    pid = int(parent.stdout.readline())
+    time.sleep(0.1)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 8
+    while is_running(pid) and time.monotonic() < deadline:
+      time.sleep(0.05)
+    self.assertFalse(is_running(pid))
+
+  def test_what_a_function_starts_is_ended_too(self):
+    source = """
+        import os, time
+        def measure(e):
+          child = os.fork()
+          if child == 0:
+            time.sleep(100)
+          return {'pid': float(child)}
+        """
+    with functions(d_x=source) as f:
+      try:
+        pid = int(f.measure('x', recorded.view())['pid'])
+      except run.FunctionError as error:  # Not root: it cannot even start one.
+        self.assertIn('Resource temporarily unavailable', str(error))
+        return
+    time.sleep(0.1)
+    self.assertFalse(is_running(pid))
+
+  def test_a_worker_that_cannot_start(self):
+    with absltest.mock.patch.object(np, '__file__', '/nowhere/numpy/__init__.py'):
+      with self.assertRaisesRegex(RuntimeError, "did not start.*No module named"):
+        functions().parts(recorded.view())
+
+  def test_namespace_is_not_needed(self):
+    """Anything with the attributes of a view will do."""
+    view = types.SimpleNamespace(
+        valid=np.ones((1, 2), bool),
+        outcome=np.array([[True, False]]),
+        columns=('outcome',),
+        codes={},
+        max_tokens=4,
+    )
+    with functions() as f:
+      np.testing.assert_array_equal(f.parts(view)['outcome'], [[1, 0]])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,178 @@
+"""Parts of a reward are told apart on the syntax tree."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.harness import syntax
+
+REWARD = '''"""Doc."""
+import numpy as np
+
+LIMIT = 0.5
+
+
+def _used(e):
+  """Share."""
+  return e.n_tokens / e.max_tokens
+
+
+def _over(e):
+  return np.clip(_used(e) - LIMIT, 0, 1)
+
+
+def parts(e):
+  """Parts."""
+  return {
+      'outcome': e.outcome * 1.0,
+      'length': _used(e),
+      'over': _over(e),
+  }
+'''
+
+
+def changed(old, new, source=REWARD):
+  """Parts whose hash moves when old becomes new."""
+  assert source.count(old) == 1, old
+  before, after = syntax.parts(source), syntax.parts(source.replace(old, new))
+  return sorted(
+      part
+      for part in {*before, *after}
+      if before.get(part) != after.get(part)
+  )
+
+
+class PartsTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('its value', 'e.outcome * 1.0', 'e.outcome * 2.0', ['outcome']),
+      ('own helper', '- LIMIT', '+ LIMIT', ['over']),
+      ('constant', 'LIMIT = 0.5', 'LIMIT = 0.25', ['over']),
+      ('shared', 'e.n_tokens / e', '2 * e.n_tokens / e', ['length', 'over']),
+      ('import', 'import numpy as np', 'import scipy as np', ['over']),
+      ('default', 'def _over(e)', 'def _over(e, k=[1])', ['over']),
+      ('gone', "      'length': _used(e),\n", '', ['length']),
+      ('renamed', "'length'", "'long'", ['length', 'long']),
+      ('module doc', '"""Doc."""', '"""Other."""', []),
+      ('doc', '"""Share."""', '"""Other."""', []),
+      ('doc of parts', '  """Parts."""\n', '', []),
+      ('comment', 'LIMIT = 0.5', 'LIMIT = 0.5  # Half.', []),
+      ('form', 'e.n_tokens / e', '(e.n_tokens\n      / e', []),
+      ('blank lines', '\n\n\ndef _used', '\ndef _used', []),
+      ('quotes', "'length'", '"length"', []),
+  )
+  def test_change(self, old, new, parts):
+    if new.startswith('(e.n_tokens'):
+      old, new = 'e.n_tokens / e.max_tokens', f'{new}.max_tokens)'
+    self.assertEqual(changed(old, new), parts)
+
+  def test_order_of_parts_and_of_statements_is_no_change(self):
+    lines = REWARD.replace(
+        "      'outcome': e.outcome * 1.0,\n      'length': _used(e),\n",
+        "      'length': _used(e),\n      'outcome': e.outcome * 1.0,\n",
+    ).replace('LIMIT = 0.5\n', '') + 'LIMIT = 0.5\n'
+    self.assertEqual(syntax.parts(lines), syntax.parts(REWARD))
+
+  def test_one_import_line_is_several_names(self):
+    source = (
+        'from math import cos, sin\n'
+        'def parts(e):\n'
+        "  return {'a': sin(e.x), 'b': cos(e.x)}\n"
+    )
+    self.assertEqual(changed('cos, sin', 'cos, tan as sin', source), ['a'])
+
+  @parameterized.named_parameters(
+      ('no parts', 'X = 1\n', 'there is no function parts'),
+      ('local', "def parts(e):\n  x = 1\n  return {'a': x}\n", 'line 1: parts'),
+      ('no dict', 'def parts(e):\n  return dict(a=e)\n', 'one `return'),
+      ('computed name', 'def parts(e):\n  return {str(e): 1}\n', 'as text'),
+      ('spread', "def parts(e):\n  return {**e, 'a': 1}\n", 'as text'),
+      ('twice', "def parts(e):\n  return {'a': 1, 'a': 2}\n", 'twice'),
+      ('walrus', "def parts(e):\n  return {'a': (x := 1), 'b': x}\n", ':='),
+      ('signature', "def parts(e, f=1):\n  return {'a': 1}\n", r'parts\(e\)'),
+      ('decorated', "@x\ndef parts(e):\n  return {'a': 1}\n", 'decorators'),
+      (
+          'unused',
+          "import os\ndef parts(e):\n  return {'a': 1}\n",
+          'line 1: os is used by no part',
+      ),
+      (
+          'rebound',
+          "A = 1\nA = 2\ndef parts(e):\n  return {'a': A}\n",
+          'line 2: A is bound twice',
+      ),
+      (
+          'loop',
+          "for i in (1, 2):\n  A = i\ndef parts(e):\n  return {'a': A}\n",
+          'line 1: only imports, constants',
+      ),
+      (
+          'global',
+          'A = 1\ndef f(e):\n  global A\n  A += 1\n  return A\n'
+          "def parts(e):\n  return {'a': f(e)}\n",
+          'line 3: a part remembers nothing',
+      ),
+      (
+          'dynamic',
+          "def parts(e):\n  return {'a': globals()['b']}\n",
+          'globals hides which names',
+      ),
+      ('syntax', 'def parts(e:\n', r'line 1: '),
+  )
+  def test_refuses(self, source, message):
+    with self.assertRaisesRegex(syntax.SourceError, message):
+      syntax.parts(source)
+
+
+class AddTest(parameterized.TestCase):
+
+  def test_adds_with_what_it_needs(self):
+    both = syntax.add_part(
+        REWARD,
+        'import numpy as np\nTWO = 2\n'
+        "def parts(e):\n  return {'square': np.abs(e.partial) ** TWO}\n",
+    )
+    before, after = syntax.parts(REWARD), syntax.parts(both)
+    self.assertEqual(set(after) - set(before), {'square'})
+    self.assertEqual({k: after[k] for k in before}, before)
+    self.assertIn('TWO = 2', both)
+
+  def test_replaces_and_drops_what_nothing_needs(self):
+    after = syntax.add_part(REWARD, "def parts(e):\n  return {'over': e.partial}\n")
+    self.assertNotIn('LIMIT', after)
+    self.assertIn('_used', after)  # `length` still needs it.
+    before = syntax.parts(REWARD)
+    self.assertEqual(
+        [k for k, v in syntax.parts(after).items() if before.get(k) != v],
+        ['over'],
+    )
+
+  def test_keeps_the_words_of_the_rest(self):
+    after = syntax.add_part(
+        REWARD.replace('LIMIT = 0.5', 'LIMIT = 0.5  # Half.'),
+        "def parts(e):\n  return {'partial': e.partial}\n",
+    )
+    self.assertIn('LIMIT = 0.5  # Half.', after)
+    self.assertIn('"""Share."""', after)
+
+  def test_any_form_of_return(self):
+    part = "def parts(e):\n  return {'partial': e.partial}\n"
+    for reward in (
+        "def parts(e): return {'a': e.a}\n",
+        "def parts(e):\n    '''Doc.'''\n    return{'a':\n  e.a}\n",
+        "def parts(\n    e,\n):\n  # Why.\n  return {'a': e.a}  # End.\n",
+    ):
+      with self.subTest(reward):
+        after = syntax.parts(syntax.add_part(reward, part))
+        self.assertEqual(after, {**syntax.parts(reward), **syntax.parts(part)})
+
+  def test_names_that_clash(self):
+    with self.assertRaisesRegex(syntax.SourceError, '_used is something else'):
+      syntax.add_part(
+          REWARD,
+          'def _used(e):\n  return 1\n'
+          "def parts(e):\n  return {'new': _used(e)}\n",
+      )
+
+
+if __name__ == '__main__':
+  absltest.main()
