@@ -96,9 +96,7 @@ def _check_effect(
   ]
 
 
-def unknown_sources(
-    harness: spec.Harness, known: Collection[str]
-) -> list[str]:
+def unknown_sources(harness: spec.Harness, known: Collection[str]) -> list[str]:
   """Files that are not shipped, one line each."""
   reasons = []
   for name, source in harness.files.items():

@@ -193,7 +193,9 @@ def _fingerprints(before: spec.Harness, after: spec.Harness):
         path = f'{name}:{part}'
         yield f'reward:{part}', path, a.get(part, ''), b.get(part, '')
       continue
-    a, b = (syntax.fingerprint(name, text) if text else '' for text in (old, new))
+    a, b = (
+        syntax.fingerprint(name, text) if text else '' for text in (old, new)
+    )
     folder, _, file = name.rpartition('/')
     stem = file.removesuffix('.py')
     factor = f'{folder.removesuffix("s")}:{stem}' if folder else stem

@@ -552,9 +552,7 @@ def _state(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   }
 
 
-def _numbers(
-    path: str, arrays: Mapping[str, np.ndarray]
-) -> dict[str, float]:
+def _numbers(path: str, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
   """Single finite numbers by name."""
   found = {}
   for name, array in arrays.items():

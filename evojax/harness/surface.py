@@ -30,7 +30,9 @@ class Field:
   klass: str  # Intervention class, e.g. 'optimizer': what a trial is about.
   low: int | float = -math.inf  # Bounds of float and int, both allowed.
   high: int | float = math.inf
-  off: int | float | None = None  # A value outside the bounds that turns it off.
+  off: int | float | None = (
+      None  # A value outside the bounds that turns it off.
+  )
   scale: str = 'linear'  # linear | log: how to step through it.
   choices: tuple[str, ...] = ()
   group: str = ''  # Factor group; '' is a factor of its own.
@@ -38,9 +40,7 @@ class Field:
 
 
 FIELDS = (
-    Field(
-        'optim.learning_rate', 'float', 'optimizer', 1e-6, 3e-3, scale='log'
-    ),
+    Field('optim.learning_rate', 'float', 'optimizer', 1e-6, 3e-3, scale='log'),
     Field('optim.warmup_steps', 'int', 'optimizer', 0, 100),
     Field(
         'optim.max_grad_norm',

@@ -236,7 +236,9 @@ def add_part(source: str, part_source: str) -> str:
         (imports if is_import or not bound else others).append(block)
     for part, value in tree.values.items():
       texts[part] = ast.get_source_segment(text, value)
-  entries = ''.join(f'      {part!r}: {text},\n' for part, text in texts.items())
+  entries = ''.join(
+      f'      {part!r}: {text},\n' for part, text in texts.items()
+  )
   others.append(f'{_header(source)}return {{\n{entries}  }}\n')
   combined = '\n'.join(imports)
   combined += ''.join(f'\n\n{block}' for block in others)

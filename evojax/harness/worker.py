@@ -206,7 +206,9 @@ def _array(name, value):
     raise CallError(
         'wrong_type', f'{name} is a {kind} of dtype {array.dtype}, not numbers'
     )
-  return array.astype(array.dtype.newbyteorder('='))
+  if array.nbytes > MAX_ANSWER_BYTES:
+    raise CallError('too_large', f'{name} takes {array.nbytes} bytes')
+  return array.astype(array.dtype.newbyteorder('='), copy=False)
 
 
 def _describe(error, name):

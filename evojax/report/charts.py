@@ -242,12 +242,31 @@ def training(run: history.History) -> svg.Markup | None:
   x = svg.Scale(0, max(start + len(curve) for start, curve, _, _ in lines))
   y = svg.Scale.over([v for _, curve, _, _ in lines for v in curve], least=0.1)
   chart = svg.Chart(
-      x, y, height=240, label='Solved share of training rollouts by update'
+      x,
+      y,
+      height=240,
+      label='Solved share of training rollouts by update',
+      class_='many' if len(run.trials) > _MANY else '',
   )
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(5))
   chart.x_axis((tick, f'{tick:.0f}') for tick in x.ticks(5))
   for start, curve, class_, title in lines:
     chart.line([(start + i + 1, v) for i, v in enumerate(curve)], class_, title)
+  return chart.render()
+
+
+def retrained(row: Mapping[str, Any]) -> svg.Markup | None:
+  """Solved share by update of one training."""
+  curve = outcomes(row)
+  if len(curve) < 2:
+    return None
+  x, y = svg.Scale(1, len(curve)), svg.Scale.over(curve, least=0.1)
+  label = f'Solved share by update, {row.get("version")}'
+  chart = svg.Chart(x, y, height=170, label=label)
+  chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
+  chart.x_axis((tick, f'{tick:.0f}') for tick in x.ticks(4))
+  chart.line(list(enumerate(curve, 1)), 'child thin')
+  chart.line(list(enumerate(_smooth(curve), 1)), 'child bold')
   return chart.render()
 
 

@@ -165,6 +165,20 @@ def _counted(count: int, noun: str) -> str:
   return f'{count} {noun}' + ('' if count == 1 else 's')
 
 
+def _against(final: Mapping[str, Any]) -> str:
+  """The compared run that says most about what evolution was worth."""
+  compared = final.get('compare')
+  compared = _in_order(compared) if isinstance(compared, Mapping) else []
+  for wanted, text in (
+      ('seed', 'the seed harness, not evolved'),
+      ('reference', 'the reference'),
+  ):
+    value, _ = _estimate(dict(compared).get(wanted))
+    if value is not None:
+      return f', against {charts.share(value)} for {text}'
+  return ''
+
+
 def _verdict(run: history.History) -> str:
   """The run in one sentence."""
   trials = run.trials
@@ -176,11 +190,11 @@ def _verdict(run: history.History) -> str:
     value, ends = _estimate(sealed.get('evolved') or sealed.get('continued'))
     base, _ = _estimate(sealed.get('base'))
     if value is not None and base is not None:
-      inside = f' [{charts.share(ends[0])}, {charts.share(ends[1])}]'
+      inside = f' [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]' if ends else ''
       return (
-          f'{so_far}; the final harness takes the base policy from'
-          f' {charts.share(base)} to {charts.share(value)}'
-          f'{inside if ends else ""} on sealed problems.'
+          f'{so_far}; on sealed problems the final harness takes the base'
+          f' policy from {charts.share(base)} to {charts.share(value)}{inside}'
+          f'{_against(final)}.'
       )
   gained = charts.levels(run).get(run.head, 0.0)
   on_dev = f'{charts.points(gained)} points on dev by the sum of their effects'
@@ -305,7 +319,7 @@ def _section(
   """Everything about one trial."""
   after = str(trial.get('design', 'harness', ''))
   child = trial.arm('child')
-  controls = [str(a.get('arm')) for a in trial.arms if a['role'] == 'control']
+  controls = [str(a.get('arm')) for a in trial.arms if a.get('role') == 'control']
   control = trial.arm('control')
   others = [c for c in controls if c != control]
   reasons = [*trial.get('admit', 'reasons', ())]
@@ -440,7 +454,6 @@ def _environment() -> jinja2.Environment:
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(_TEMPLATES),
       autoescape=True,
-      undefined=jinja2.StrictUndefined,
       trim_blocks=True,
       lstrip_blocks=True,
       # Plain text only: markup of ours is made by `svg.element`.
@@ -468,7 +481,11 @@ def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
   scale = charts.effects_scale(run.trials)
   readable = _readable(run)
   scores, gains = _scores(run.last('final'))
-  retrained = [row for row in run.of('train')[1:] if charts.outcomes(row)]
+  retrained = [
+      (str(row.get('version', '')), chart)
+      for row in run.of('train')[1:]
+      if (chart := charts.retrained(row))
+  ]
   seed = str(run.base.get('harness') or opened.get('harness', ''))
   by_name = {t.name: t for t in run.trials}
   head = by_name.get(run.head)

@@ -141,6 +141,8 @@ def _rollouts(
 ) -> list[Rollout]:
   """Some rows of a table, each with what it is an example of."""
   codes = _codes(table)
+  if not chosen:  # Arrow takes no untyped, empty list of indices.
+    return []
   rows = table.take([index for index, _ in chosen]).to_pylist()
   found = []
   for (_, why), row in zip(chosen, rows, strict=True):

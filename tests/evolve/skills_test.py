@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -114,7 +115,9 @@ class FilesTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.root = pathlib.Path(self.create_tempdir().full_path)
+    self.root = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
 
   def test_round_trip(self):
     wanted = (

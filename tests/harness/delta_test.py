@@ -7,13 +7,13 @@ from evojax.harness import delta
 from evojax.harness import spec
 from evojax.harness import surface
 
-REWARD = '''
+REWARD = """
 def _used(e):
   return e.n_tokens / e.max_tokens
 
 def parts(e):
   return {'outcome': e.outcome * 1.0, 'length': _used(e), 'brief': -_used(e)}
-'''
+"""
 PARENT = spec.Harness(
     {'reward.weights.outcome': 1.0, 'optim.learning_rate': 1e-4},
     {
@@ -143,9 +143,7 @@ class DiffTest(parameterized.TestCase):
 
   def test_a_helper_of_two_parts(self):
     self.refuse(
-        PARENT.with_file(
-            'reward.py', REWARD.replace('/ e.max', '* 2 / e.max')
-        ),
+        PARENT.with_file('reward.py', REWARD.replace('/ e.max', '* 2 / e.max')),
         'reward:brief',
         'reward:length',
         message=r'two factors: reward:brief \(source changed\) and reward:len',
@@ -153,16 +151,17 @@ class DiffTest(parameterized.TestCase):
 
   def test_a_value_and_a_file(self):
     self.refuse(
-        PARENT.with_overlay({'grpo.clip_low': 0.1}).with_file('keep.py', 'K = 1'),
+        PARENT.with_overlay({'grpo.clip_low': 0.1}).with_file(
+            'keep.py', 'K = 1'
+        ),
         'clip',
         'keep',
     )
 
   def test_three(self):
     self.refuse(
-        PARENT.with_file('reward.py', None), *(
-            f'reward:{part}' for part in ('brief', 'length', 'outcome')
-        ),
+        PARENT.with_file('reward.py', None),
+        *(f'reward:{part}' for part in ('brief', 'length', 'outcome')),
         message='three factors',
     )
 
@@ -171,7 +170,11 @@ class DiffTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('comment', {'reward.py': REWARD + '# Done.\n'}, {}),
-      ('docstring', {'diagnostics/score.py': '"""D."""\nLAYER = "score"\n'}, {}),
+      (
+          'docstring',
+          {'diagnostics/score.py': '"""D."""\nLAYER = "score"\n'},
+          {},
+      ),
       ('said twice', {}, {'grpo.clip_low': 0.2}),
       ('int for float', {}, {'reward.weights.outcome': 1}),
       ('no weight', {}, {'reward.weights.length': 0}),

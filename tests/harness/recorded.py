@@ -39,7 +39,7 @@ def view(
   rows['n_turns'] = np.ones(count, np.int32)
   for name, value in given.items():
     kind = next(c.dtype for c in columns if c.name == name)
-    rows[name] = np.asarray(value, kind).reshape(-1)
+    rows[name] = np.asarray(value, str if kind == 'string' else kind).ravel()
   return views.View.from_rows(
       rows,
       columns,

@@ -35,11 +35,21 @@ class HashTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('order', {'b.x': 1, 'a.y': 2.5}, {'keep.py': 'a', 'reward.py': 'b'}),
       ('floats', {'a.y': 2.5, 'b.x': 1.0}, {'reward.py': 'b', 'keep.py': 'a'}),
-      ('line ends', {'a.y': 2.5, 'b.x': 1}, {'reward.py': 'b\r\n', 'keep.py': 'a\n'}),
-      ('blank end', {'a.y': 2.5, 'b.x': 1}, {'reward.py': 'b\r', 'keep.py': 'a\n\n'}),
+      (
+          'line ends',
+          {'a.y': 2.5, 'b.x': 1},
+          {'reward.py': 'b\r\n', 'keep.py': 'a\n'},
+      ),
+      (
+          'blank end',
+          {'a.y': 2.5, 'b.x': 1},
+          {'reward.py': 'b\r', 'keep.py': 'a\n\n'},
+      ),
   )
   def test_does_not_depend_on(self, overlay, files):
-    plain = spec.Harness({'a.y': 2.5, 'b.x': 1}, {'reward.py': 'b', 'keep.py': 'a'})
+    plain = spec.Harness(
+        {'a.y': 2.5, 'b.x': 1}, {'reward.py': 'b', 'keep.py': 'a'}
+    )
     self.assertEqual(spec.Harness(overlay, files).sha256, plain.sha256)
 
   @parameterized.named_parameters(
@@ -76,9 +86,7 @@ class DirectoryTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.root = pathlib.Path(
-        self.enterContext(tempfile.TemporaryDirectory())
-    )
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
   def folder(self, **files):
     path = self.root / 'given'
@@ -107,7 +115,9 @@ class DirectoryTest(parameterized.TestCase):
         lambda: spec.load(self.root, HARNESS.sha256),
         lambda: spec.write(HARNESS, self.root),
     ):
-      with self.assertRaisesRegex(spec.HarnessError, 'was changed: its content'):
+      with self.assertRaisesRegex(
+          spec.HarnessError, 'was changed: its content'
+      ):
         read()
 
   def test_packaging_is_no_content(self):
@@ -143,7 +153,9 @@ class DirectoryTest(parameterized.TestCase):
   def test_refuses_links(self):
     path = self.folder(**{'reward.py': REWARD})
     (path / 'keep.py').symlink_to(path / 'reward.py')
-    with self.assertRaisesRegex(spec.HarnessError, 'keep.py is a symbolic link'):
+    with self.assertRaisesRegex(
+        spec.HarnessError, 'keep.py is a symbolic link'
+    ):
       spec.read(path)
 
   def test_refuses_what_is_not_there(self):

@@ -33,14 +33,26 @@ class SurfaceTest(parameterized.TestCase):
       if field.kind in ('float', 'int') and field.path in config_lib.RANGES:
         low, high = config_lib.RANGES[field.path]
         with self.subTest(field.path):
-          self.assertLessEqual(low, field.low if field.off is None else field.off)
+          self.assertLessEqual(
+              low, field.low if field.off is None else field.off
+          )
           self.assertLessEqual(field.high, high)
 
   def test_nothing_of_the_sampler_filter_seed_or_evaluation(self):
     """A harness that could turn these would turn its own score."""
-    for path in ('seed', 'eval.samples', 'eval.temperature', 'rollout.top_p',
-                 'rollout.max_tokens', 'domain.name', 'model.path', 'steps',
-                 'reward.parts', 'reward.weights', 'reward.weights.A'):
+    for path in (
+        'seed',
+        'eval.samples',
+        'eval.temperature',
+        'rollout.top_p',
+        'rollout.max_tokens',
+        'domain.name',
+        'model.path',
+        'steps',
+        'reward.parts',
+        'reward.weights',
+        'reward.weights.A',
+    ):
       with self.assertRaisesRegex(surface.SurfaceError, 'not on the surface'):
         surface.field(path)
 

@@ -35,9 +35,7 @@ def changed(old, new, source=REWARD):
   assert source.count(old) == 1, old
   before, after = syntax.parts(source), syntax.parts(source.replace(old, new))
   return sorted(
-      part
-      for part in {*before, *after}
-      if before.get(part) != after.get(part)
+      part for part in {*before, *after} if before.get(part) != after.get(part)
   )
 
 
@@ -66,10 +64,13 @@ class PartsTest(parameterized.TestCase):
     self.assertEqual(changed(old, new), parts)
 
   def test_order_of_parts_and_of_statements_is_no_change(self):
-    lines = REWARD.replace(
-        "      'outcome': e.outcome * 1.0,\n      'length': _used(e),\n",
-        "      'length': _used(e),\n      'outcome': e.outcome * 1.0,\n",
-    ).replace('LIMIT = 0.5\n', '') + 'LIMIT = 0.5\n'
+    lines = (
+        REWARD.replace(
+            "      'outcome': e.outcome * 1.0,\n      'length': _used(e),\n",
+            "      'length': _used(e),\n      'outcome': e.outcome * 1.0,\n",
+        ).replace('LIMIT = 0.5\n', '')
+        + 'LIMIT = 0.5\n'
+    )
     self.assertEqual(syntax.parts(lines), syntax.parts(REWARD))
 
   def test_one_import_line_is_several_names(self):
@@ -137,7 +138,9 @@ class AddTest(parameterized.TestCase):
     self.assertIn('TWO = 2', both)
 
   def test_replaces_and_drops_what_nothing_needs(self):
-    after = syntax.add_part(REWARD, "def parts(e):\n  return {'over': e.partial}\n")
+    after = syntax.add_part(
+        REWARD, "def parts(e):\n  return {'over': e.partial}\n"
+    )
     self.assertNotIn('LIMIT', after)
     self.assertIn('_used', after)  # `length` still needs it.
     before = syntax.parts(REWARD)

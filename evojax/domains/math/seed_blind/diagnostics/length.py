@@ -8,4 +8,6 @@ CRITICAL = {}
 
 def measure(e):
   """n_tokens: the mean."""
-  return {'n_tokens': float(e.n_tokens[e.valid].mean())} if e.valid.any() else {}
+  return (
+      {'n_tokens': float(e.n_tokens[e.valid].mean())} if e.valid.any() else {}
+  )

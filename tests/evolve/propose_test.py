@@ -1,0 +1,829 @@
+"""Tests for the proposers: rules, random, human."""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from configs import math as math_config
+from evojax import config as config_lib
+from evojax.domains import math as math_domain
+from evojax.evolve import diagnose
+from evojax.evolve import propose as propose_lib
+from evojax.evolve import skills as skills_lib
+from evojax.evolve.propose import human
+from evojax.evolve.propose import library
+from evojax.evolve.propose import random
+from evojax.evolve.propose import rules
+from evojax.harness import delta as delta_lib
+from evojax.harness import library as shipped
+from evojax.harness import spec
+from evojax.harness import surface
+
+SEED = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
+CONFIG = math_config.get_config()
+
+
+def alert(name, level='warn'):
+  return diagnose.Measure(name, 'score', '', 1.0, ('>', 0.5), None, level)
+
+
+def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
+  config = config_lib.flatten(surface.apply(CONFIG, parent.overlay))
+  config |= changes.pop('config', {})
+  return propose_lib.Context(
+      parent=parent,
+      config=config,
+      measures=[alert(name) for name in alerts],
+      history=list(history),
+      skills=changes.pop('skills', ()),
+      rng=np.random.default_rng(seed),
+      domain='math',
+      **changes,
+  )
+
+
+def trial(
+    proposal, status='discard', effect=0.0, error=0.01, parent=None
+):
+  """What the ledger would say of a proposal that was tried."""
+  measured = effect is not None
+  return propose_lib.Trial(
+      delta_sha=proposal.delta.sha256,
+      factor=proposal.delta.factor,
+      klass=proposal.delta.klass,
+      status=status,
+      effect=effect,
+      low=effect - 2 * error if measured else None,
+      high=effect + 2 * error if measured else None,
+      expected=proposal.expected,
+      parent_sha=(parent or proposal.delta.before),
+      changes=proposal.delta.changes,
+  )
+
+
+def propose_change(overlay, parent=SEED):
+  """A proposal of one change, as any proposer could make it."""
+  after = parent.with_overlay(overlay)
+  return propose_lib.Proposal(
+      hypothesis='h',
+      after=after,
+      delta=delta_lib.diff(parent, after, context(parent=parent).config),
+      expected=(0.0, 0.1),
+      criterion='c',
+      rollback='r',
+      source='s',
+      proposer='rules',
+      trigger='slow_learning',
+  )
+
+
+def search(alerts, trials, seed=0, keep=lambda n, proposal: False, **kwargs):
+  """Proposals of a run of `trials` trials, and the history they make."""
+  parent, history, proposals = SEED, [], []
+  for n in range(trials):
+    made = rules.propose(
+        context(alerts, history, parent=parent, seed=1000 * seed + n, **kwargs)
+    )
+    if made is None:
+      break
+    kept = keep(n, made)
+    proposals.append(made)
+    history.append(
+        trial(
+            made,
+            'keep' if kept else 'discard',
+            0.05 if kept else -0.01,
+            parent=parent.sha256,
+        )
+    )
+    parent = made.after if kept else parent
+  return proposals, history
+
+
+def counts(alerts, history=(), seeds=300, **kwargs):
+  """How often each class is proposed, over seeds."""
+  made = [
+      rules.propose(context(alerts, history, seed=seed, **kwargs))
+      for seed in range(seeds)
+  ]
+  return collections.Counter(p.delta.klass for p in made)
+
+
+ALERTS = sorted({t for entry in library.ENTRIES for t in entry.triggers})
+
+
+class LibraryTest(parameterized.TestCase):
+
+  @parameterized.named_parameters((e.name, e) for e in library.ENTRIES)
+  def test_entry_makes_the_change_that_it_names(self, entry):
+    """From a parent where it applies: one factor, on the surface, bounded."""
+    parent = SEED.with_overlay(
+        {'grpo.kl_coef': 0.01, 'reward.weights.overlong': 0.5}
+        if entry.name in ('no_kl_penalty', 'outcome_variance_filter')
+        else {}
+    )
+    ctx = context(entry.triggers, parent=parent, config={'grpo.epochs': 2})
+    after = entry.change(ctx)
+    self.assertIsNotNone(after)
+    delta, note = propose_lib.consider(ctx, after)
+    self.assertEqual(delta.factor, entry.factor)
+    self.assertEqual(note, '')
+    low, high = entry.expected
+    self.assertLess(low, high)
+    self.assertGreater(low + high, 0, 'why propose what is expected to harm?')
+    self.assertLessEqual(max(-low, high), 0.15)
+    self.assertRegex(entry.source, r'arXiv:\d{4}\.\d{5}|\d{4}')
+    # On the harness that it leads to, it is nothing to do or a further step.
+    config = config_lib.flatten(surface.apply(CONFIG, after.overlay))
+    again = entry.change(
+        dataclasses.replace(ctx, parent=after, config=config)
+    )
+    if again is not None:
+      self.assertNotEqual(again.sha256, after.sha256)
+      surface.check(again.overlay)
+
+  def test_names_and_classes(self):
+    names = [entry.name for entry in library.ENTRIES]
+    self.assertLen(set(names), len(names))
+
+  def test_rules_of_the_diagnosis_have_an_answer(self):
+    for rule in diagnose.RULES:
+      self.assertIn(rule.name, ALERTS)
+
+  def test_every_trigger_is_measured(self):
+    """By a rule, or by a diagnostic of the seed harness."""
+    sources = ''.join(
+        text for name, text in SEED.files.items() if 'diagnostics/' in name
+    )
+    rule_names = {rule.name for rule in diagnose.RULES}
+    for name in ALERTS:
+      self.assertTrue(name in rule_names or f"'{name}'" in sources, name)
+
+  def test_ratio_changes_need_off_policy_updates(self):
+    """One update per rollout: the ratio is 1, its clip bound means nothing."""
+    for entry in library.ENTRIES:
+      if entry.factor in ('clip', 'grpo.dual_clip', 'grpo.ratio'):
+        self.assertIsNone(entry.change(context()))
+
+  def test_bounds_stop_a_scale(self):
+    high = surface.field('optim.learning_rate').high
+    change = library.scale('optim.learning_rate', 3.0)
+    near = SEED.with_overlay({'optim.learning_rate': high / 2})
+    after = change(context(parent=near))
+    self.assertEqual(after.overlay['optim.learning_rate'], high)
+    self.assertIsNone(change(context(parent=after)))
+
+  def test_halves_of_levels(self):
+    families = {'domain.kwargs.families': ('a:0-3', 'b:0-2', 'c:1', 'd:0-1')}
+    ctx = context(config=families)
+    harder = library.half_of_levels(True)(ctx).overlay['data.families']
+    easier = library.half_of_levels(False)(ctx).overlay['data.families']
+    self.assertEqual(harder, ('a:2-3', 'b:2', 'c:1', 'd:1'))
+    self.assertEqual(easier, ('a:0-1', 'b:0-1', 'c:1', 'd:0'))
+    for names in (('small',), 'all', ('gcd:0',)):  # Nothing to halve.
+      ctx = context(config={'domain.kwargs.families': names})
+      self.assertIsNone(library.half_of_levels(True)(ctx))
+
+
+class BeliefTest(absltest.TestCase):
+
+  def _trial(self, effect, **kwargs):
+    made = propose_change({'optim.learning_rate': 3e-4})
+    return dataclasses.replace(trial(made, effect=effect), **kwargs)
+
+  def test_prior(self):
+    belief = rules.believe((-0.02, 0.12), 'optimizer', 'f', [])
+    self.assertAlmostEqual(belief.mean, 0.05)
+    self.assertAlmostEqual(belief.deviation, 0.07 / 1.6449)
+    self.assertEqual(belief.interval(), (-0.02, 0.12))
+
+  def test_hand_worked_posterior(self):
+    # Prior N(.05, .0425555^2 = .00181097). Observed -.03, SE .02/1.96 * 1
+    # (interval +-.02) = .010204, same factor: noise = .010204^2 + .03^2 =
+    # .00100412. Gain = .00181097 / .00281509 = .643308.
+    # Mean .05 - .643308 * .08 = -.0014646; variance .00181097 * .356692.
+    belief = rules.believe(
+        (-0.02, 0.12),
+        'optimizer',
+        'optim.learning_rate',
+        [self._trial(-0.03)],
+    )
+    self.assertAlmostEqual(belief.mean, -0.0014646, places=6)
+    self.assertAlmostEqual(
+        belief.deviation, (0.00181097 * 0.356692) ** 0.5, places=6
+    )
+
+  def test_order_does_not_matter(self):
+    history = [self._trial(x) for x in (-0.03, 0.05, 0.01)]
+    one = rules.believe((-0.02, 0.12), 'optimizer', 'x', history)
+    two = rules.believe((-0.02, 0.12), 'optimizer', 'x', history[::-1])
+    self.assertAlmostEqual(one.mean, two.mean)
+    self.assertAlmostEqual(one.deviation, two.deviation)
+
+  def test_another_factor_tells_less_and_another_class_nothing(self):
+    args = ((-0.02, 0.12), 'optimizer', 'optim.learning_rate')
+    prior = rules.believe(*args, [])
+    same = rules.believe(*args, [self._trial(-0.1)])
+    near = rules.believe(
+        *args, [self._trial(-0.1, factor='optim.warmup_steps')]
+    )
+    far = rules.believe(*args, [self._trial(-0.1, klass='reward')])
+    self.assertLess(same.mean, near.mean)
+    self.assertLess(near.mean, prior.mean)
+    self.assertEqual(far, prior)
+
+  def test_a_crash_is_no_effect_of_zero(self):
+    crash = self._trial(None, status='crash')
+    args = ((-0.02, 0.12), 'optimizer', 'optim.learning_rate')
+    self.assertEqual(rules.believe(*args, [crash]), rules.believe(*args, []))
+
+
+class RulesTest(parameterized.TestCase):
+
+  def test_only_what_an_alert_calls_for(self):
+    for name in ALERTS:
+      for seed in range(20):
+        made = rules.propose(context([name], seed=seed))
+        if made is None or not made.trigger:
+          continue  # Nothing that it calls for applies to the seed.
+        self.assertEqual(made.trigger, name)
+        entries = [
+            e
+            for e in library.ENTRIES
+            if e.factor == made.delta.factor and name in e.triggers
+        ]
+        self.assertNotEmpty(entries)
+
+  def test_the_worst_alert_is_the_trigger(self):
+    ctx = context(['truncated', 'slow_learning'])
+    critical = alert('truncated', 'critical')
+    ctx = dataclasses.replace(ctx, measures=[alert('slow_learning'), critical])
+    for seed in range(50):
+      made = rules.propose(
+          dataclasses.replace(ctx, rng=np.random.default_rng(seed))
+      )
+      if made.delta.factor == 'grpo.aggregation':
+        self.assertEqual(made.trigger, 'truncated')
+        return
+    self.fail('aggregation was never proposed')
+
+  def test_failed_and_quiet_measures_call_for_nothing(self):
+    quiet = [alert('truncated', 'ok'), alert('format_failures', 'failed')]
+    ctx = dataclasses.replace(context(), measures=quiet)
+    self.assertEqual(rules.propose(ctx).trigger, '')
+
+  def test_same_context_same_proposal(self):
+    for seed in range(5):
+      one = rules.propose(context(['slow_learning'], seed=seed))
+      two = rules.propose(context(['slow_learning'], seed=seed))
+      self.assertEqual(one, two)
+
+  def test_complete_proposal(self):
+    made = rules.propose(context(['slow_learning']))
+    self.assertEqual(made.delta.before, SEED.sha256)
+    self.assertEqual(made.delta.after, made.after.sha256)
+    self.assertLess(*made.expected)
+    self.assertEqual(made.proposer, 'rules')
+    for text in (made.hypothesis, made.criterion, made.rollback, made.source):
+      self.assertGreater(len(text), 10)
+
+  @parameterized.parameters(
+      (('slow_learning',),),
+      (('slow_learning', 'format_failures'),),
+      (('slow_learning', 'dead_group_ratio', 'weak_signal'),),
+      (('slow_learning', 'mean_logprob', 'exploration_collapse'),),
+      (('slow_learning', 'truncated', 'length_gaming'),),
+  )
+  def test_four_trials_of_three_classes_whatever_comes_out(self, alerts):
+    outcomes = {
+      'all fail': lambda n, made: False,
+      'all hold': lambda n, made: True,
+      'the optimizer holds': lambda n, made: made.delta.klass == 'optimizer',
+      'the first holds': lambda n, made: n == 0,
+    }
+    for name, keep in outcomes.items():
+      for seed in range(15):
+        proposals, _ = search(alerts, 4, seed=seed, keep=keep)
+        with self.subTest(name, seed=seed):
+          self.assertLen(proposals, 4)
+          self.assertTrue(all(p.trigger in alerts for p in proposals))
+          classes = {p.delta.klass for p in proposals}
+          self.assertGreaterEqual(len(classes), 3)
+
+  def test_never_the_same_delta_twice_on_one_parent(self):
+    for seed in range(5):
+      proposals, _ = search(['slow_learning', 'too_hard'], 30, seed=seed)
+      deltas = [p.delta.sha256 for p in proposals]
+      self.assertLen(set(deltas), len(deltas))
+      self.assertGreater(len(deltas), 8)
+      self.assertTrue(all(p.note == '' for p in proposals))
+
+  def test_again_on_another_parent_only_with_a_note(self):
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    parent = SEED.with_overlay({'grpo.aggregation': 'token'})
+    history = [trial(rate, effect=-0.004)]
+    for seed in range(200):
+      made = rules.propose(
+          context(['slow_learning'], history, parent=parent, seed=seed)
+      )
+      if made.delta.sha256 == rate.delta.sha256:
+        self.assertIn(SEED.sha256[:12], made.note)
+        self.assertIn('discard, -0.4 points', made.note)
+        return
+    self.fail('never tried again')
+
+  def test_never_back_to_an_ancestor(self):
+    """Twice the rate was kept; half of it is the harness that was left."""
+    up = propose_change({'optim.learning_rate': 2e-4})
+    history = [trial(up, 'keep', 0.05)]
+    ctx = context((), history, parent=up.after)
+    back = up.after.with_overlay({'optim.learning_rate': 1e-4})
+    with self.assertRaisesRegex(propose_lib.ProposalError, 'back|no factor'):
+      propose_lib.consider(ctx, back)
+    home = SEED.with_overlay({'grpo.keep': 'all', 'optim.learning_rate': 1e-4})
+    history.append(dataclasses.replace(history[0], parent_sha=home.sha256))
+    ctx = context((), history, parent=home.with_overlay(
+        {'optim.learning_rate': 2e-4}
+    ))
+    with self.assertRaisesRegex(propose_lib.ProposalError, 'lead back'):
+      propose_lib.consider(ctx, home)
+
+  def test_a_class_that_failed_is_less_likely(self):
+    alerts = ['slow_learning', 'format_failures']
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    before = counts(alerts)['optimizer']
+    # The class is tried at its next value; the exploration share is not what
+    # keeps it out: one of two trials may repeat a class.
+    after = counts(alerts, [trial(rate, effect=-0.05)])['optimizer']
+    self.assertLess(after, 0.5 * before)
+
+  def test_a_class_that_crashed_is_less_likely(self):
+    alerts = ['slow_learning', 'format_failures']
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    before = counts(alerts)['optimizer']
+    crash = trial(rate, 'crash', None)
+    self.assertLess(counts(alerts, [crash])['optimizer'], 0.8 * before)
+
+  def test_a_class_that_held_is_pushed_further(self):
+    alerts = ['slow_learning', 'format_failures']
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    held = [trial(rate, 'keep', 0.12)]
+    found = counts(alerts, held, parent=rate.after)
+    self.assertGreater(found['optimizer'], found['loss'])
+    for seed in range(50):
+      made = rules.propose(
+          context(alerts, held, parent=rate.after, seed=seed)
+      )
+      if made.delta.factor == 'optim.learning_rate':
+        self.assertEqual(made.after.overlay['optim.learning_rate'], 9e-4)
+        return
+    self.fail('the rate was not pushed')
+
+  def test_a_large_success_shifts_the_expectation(self):
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    history = [
+        trial(rate, effect=-0.06),
+        trial(propose_change({'optim.warmup_steps': 5}), effect=-0.06),
+    ]
+    for seed in range(300):
+      made = rules.propose(context(['outcome_falling'], history, seed=seed))
+      if made.delta.factor == 'optim.learning_rate':
+        entry = next(
+            e for e in library.ENTRIES if e.name == 'learning_rate_down'
+        )
+        self.assertLess(sum(made.expected), sum(entry.expected))
+        return
+    self.fail('the rate was not lowered')
+
+  def test_vetoes_are_honoured(self):
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    for veto in ('optim.learning_rate', rate.delta.sha256):
+      for seed in range(40):
+        made = rules.propose(
+            context(['slow_learning'], seed=seed, vetoes=frozenset([veto]))
+        )
+        self.assertNotEqual(made.delta.sha256, rate.delta.sha256)
+
+  def test_nothing_left(self):
+    every = {f.group or f.path for f in surface.FIELDS} | {'keep', 'weight'}
+    every |= {e.factor for e in library.ENTRIES}
+    ctx = context(['slow_learning'], vetoes=frozenset(every))
+    self.assertIsNone(rules.propose(ctx))
+
+  def test_a_surface_that_is_partitioned(self):
+    """Only one field may be changed: the rest is refused, not proposed."""
+    only = surface.field('grpo.aggregation')
+
+    class Part:
+      FIELDS = (only,)
+      field = staticmethod(surface.field)
+
+      @staticmethod
+      def check(overlay):
+        strange = set(overlay) - {only.path, 'reward.weights.outcome'}
+        if strange:
+          raise surface.SurfaceError(f'{strange} is not ours')
+
+    for seed in range(10):
+      made = rules.propose(context(['slow_learning'], seed=seed, surface=Part))
+      self.assertEqual(made.delta.factor, only.path)
+
+
+class MutationTest(parameterized.TestCase):
+
+  def _values(self, history, path, parent=SEED, seeds=300, alerts=()):
+    alerts = alerts or ('slow_learning', 'exploration_collapse')
+    found = set()
+    for seed in range(seeds):
+      made = rules.propose(context(alerts, history, parent=parent, seed=seed))
+      if made.delta.changes[0][0] == path:
+        found.add(made.after.overlay[path])
+    return found
+
+  def test_half_the_step_where_it_lost(self):
+    # 1e-4 -> 3e-4 lost: the middle of the logarithms, sqrt(3) e-4.
+    rate = propose_change({'optim.learning_rate': 3e-4})
+    self.assertEqual(
+        self._values([trial(rate, effect=-0.01)], 'optim.learning_rate'),
+        {1.73e-4},
+    )
+
+  def test_twice_the_step_where_it_gained_too_little(self):
+    rate = propose_change({'optim.learning_rate': 2e-4})
+    found = self._values([trial(rate, effect=0.01)], 'optim.learning_rate')
+    self.assertIn(4e-4, found)  # Twice the step of the logarithm.
+    self.assertNotIn(2e-4, found)
+
+  def test_the_other_way_where_two_steps_lost(self):
+    big = propose_change({'optim.learning_rate': 3e-4})
+    small = propose_change({'optim.learning_rate': 1.73e-4})
+    history = [trial(big, effect=-0.01), trial(small, effect=-0.01)]
+    self.assertEqual(
+        self._values(history, 'optim.learning_rate'), {5.78e-5}
+    )
+
+  def test_linear_steps(self):
+    hot = propose_change({'rollout.temperature': 1.2})
+    self.assertEqual(
+        self._values([trial(hot, effect=-0.01)], 'rollout.temperature'), {1.1}
+    )
+
+  def test_within_bounds(self):
+    """A kept step that would leave the surface ends at its bound."""
+    high = surface.field('rollout.temperature').high
+    hot = propose_change({'rollout.temperature': 1.4})
+    found = self._values(
+        [trial(hot, 'keep', 0.05)], 'rollout.temperature', parent=hot.after
+    )
+    self.assertContainsSubset({high}, found)
+    self.assertLessEqual(max(found), high)
+
+  def test_no_mutation_without_an_alert_for_its_factor(self):
+    hot = propose_change({'rollout.temperature': 1.2})
+    self.assertEqual(
+        self._values(
+            [trial(hot, effect=-0.01)],
+            'rollout.temperature',
+            alerts=('slow_learning',),
+        ),
+        set(),
+    )
+
+  def test_every_proposal_of_long_runs_is_on_the_surface(self):
+    for seed in range(6):
+      coin = np.random.default_rng(seed)
+      proposals, _ = search(
+          ALERTS,
+          40,
+          seed=seed,
+          keep=lambda n, made, coin=coin: coin.random() < 0.5,
+          config={},
+      )
+      self.assertGreater(len(proposals), 15)
+      for made in proposals:
+        surface.check(made.after.overlay)
+
+
+class SkillTest(absltest.TestCase):
+
+  def _skill(self, overlay, trigger, low=0.02, domain='math'):
+    made = propose_change(overlay)
+    evidence = skills_lib.Evidence(
+        'first', 3, domain, SEED.sha256, low + 0.01, low, low + 0.02
+    )
+    return skills_lib.learned(
+        made.delta,
+        made.after,
+        context().config,
+        trigger=trigger,
+        hypothesis='It held.',
+        evidence=evidence,
+    )
+
+  def test_first_and_cited(self):
+    skill = self._skill({'rollout.temperature': 0.8}, 'truncated')
+    for seed in range(20):
+      made = rules.propose(
+          context(['slow_learning', 'truncated'], seed=seed, skills=(skill,))
+      )
+      self.assertEqual(made.skill, skill.sha256)
+      self.assertEqual(made.trigger, 'truncated')
+      self.assertEqual(made.after.overlay['rollout.temperature'], 0.8)
+      self.assertEqual(made.expected, skill.expected)
+      self.assertIn('first, trial 3', made.source)
+
+  def test_only_where_its_trigger_fires_in_its_domain(self):
+    quiet = self._skill({'rollout.temperature': 0.8}, 'too_easy')
+    foreign = self._skill({'rollout.temperature': 0.9}, 'truncated', domain='x')
+    made = rules.propose(context(['truncated'], skills=(quiet, foreign)))
+    self.assertEqual(made.skill, '')
+
+  def test_once_in_a_run(self):
+    """It held once; what comes after is this run's own to find out."""
+    skill = self._skill({'optim.learning_rate': 3e-4}, 'slow_learning')
+    first = rules.propose(context(['slow_learning'], skills=(skill,)))
+    self.assertEqual(first.skill, skill.sha256)
+    for status, effect in (('keep', 0.05), ('discard', -0.01), ('crash', None)):
+      parent = first.after if status == 'keep' else SEED
+      made = rules.propose(
+          context(
+              ['slow_learning'],
+              [trial(first, status, effect)],
+              parent=parent,
+              skills=(skill,),
+          )
+      )
+      self.assertEqual(made.skill, '')
+
+  def test_vetoed_skill(self):
+    skill = self._skill({'optim.learning_rate': 3e-4}, 'slow_learning')
+    made = rules.propose(
+        context(
+            ['slow_learning'],
+            skills=(skill,),
+            vetoes=frozenset(['optim.learning_rate']),
+        )
+    )
+    self.assertNotEqual(made.delta.factor, 'optim.learning_rate')
+
+  def test_second_run_reaches_the_harness_in_fewer_trials(self):
+    goal = SEED.with_overlay(
+        {
+            'optim.learning_rate': 3e-4,
+            'grpo.keep': 'reward_variance',
+            'grpo.refill_rounds': 1,
+        }
+    )
+    good = ('optim.learning_rate', 'filter')
+    library_of_first = (
+        self._skill({'optim.learning_rate': 3e-4}, 'slow_learning', 0.03),
+        self._skill(
+            {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1},
+            'slow_learning',
+        ),
+    )
+    needed = {}
+    for name, skills in (('first', ()), ('second', library_of_first)):
+      needed[name] = []
+      for seed in range(20):
+        parent, history = SEED, []
+        while parent != goal and len(history) < 30:
+          made = rules.propose(
+              context(
+                  ['slow_learning', 'format_failures'],
+                  history,
+                  parent=parent,
+                  seed=100 * seed + len(history),
+                  skills=skills,
+              )
+          )
+          kept = made.delta.factor in good and all(
+              goal.overlay.get(p) == v for p, _, v in made.delta.changes
+          )
+          history.append(
+              trial(
+                  made,
+                  'keep' if kept else 'discard',
+                  0.05 if kept else -0.01,
+                  parent=parent.sha256,
+              )
+          )
+          parent = made.after if kept else parent
+        needed[name].append(len(history))
+    self.assertEqual(needed['second'], [2] * 20)
+    self.assertGreater(np.mean(needed['first']), 2.5)
+
+
+class RandomTest(absltest.TestCase):
+
+  def test_every_factor_within_bounds(self):
+    factors = collections.Counter()
+    for seed in range(600):
+      made = random.propose(context(seed=seed))
+      surface.check(made.after.overlay)
+      config_lib.validate(surface.apply(CONFIG, made.after.overlay))
+      factors[made.delta.factor] += 1
+    wanted = {f.group or f.path for f in surface.FIELDS}
+    wanted |= {f'reward:{p}' for p in ('outcome', 'format', 'overlong')}
+    self.assertContainsSubset(wanted, factors)
+    # Uniform over factors: 600 / 17 = 35 each, give or take 6.
+    self.assertLess(max(factors.values()), 70)
+
+  def test_rates_are_uniform_in_the_logarithm(self):
+    """The median of log-uniform on [1e-6, 3e-3] is 5.5e-5, not 1.5e-3."""
+    rates = []
+    for seed in range(1500):
+      made = random.propose(context(seed=seed))
+      if made.delta.factor == 'optim.learning_rate':
+        rates.append(made.after.overlay['optim.learning_rate'])
+    self.assertBetween(float(np.median(rates)), 1.5e-5, 2e-4)
+
+  def test_ignores_alerts_and_repeats_nothing(self):
+    one = random.propose(context(seed=3))
+    self.assertEqual(
+        one, dataclasses.replace(random.propose(context(ALERTS, seed=3)))
+    )
+    self.assertEqual(one.trigger, '')
+    again = random.propose(context(seed=3, history=[trial(one)]))
+    self.assertNotEqual(again.delta.sha256, one.delta.sha256)
+
+  def test_vetoes_are_honoured(self):
+    vetoes = frozenset(f.group or f.path for f in surface.FIELDS)
+    for seed in range(20):
+      made = random.propose(context(seed=seed, vetoes=vetoes))
+      self.assertStartsWith(made.delta.factor, 'reward:')
+
+  def test_no_families(self):
+    for seed in range(60):
+      ctx = context(seed=seed)
+      config = dict(ctx.config)
+      del config['domain.kwargs.families']
+      made = random.propose(dataclasses.replace(ctx, config=config))
+      self.assertNotEqual(made.delta.factor, 'data.families')
+
+
+class HumanTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    root = self.enter_context(tempfile.TemporaryDirectory())
+    self.inbox = pathlib.Path(root) / 'inbox'
+    self.inbox.mkdir()
+
+  def _put(self, name, fields):
+    text = fields if isinstance(fields, str) else json.dumps(fields)
+    (self.inbox / name).write_text(text)
+
+  def _rate(self, value=3e-4, **fields):
+    return {
+        'delta': {'overlay': {'optim.learning_rate': value}},
+        'hypothesis': 'Too slow.',
+        'expected': [0.0, 0.05],
+    } | fields
+
+  def test_empty(self):
+    self.assertIsNone(human.propose(context(), self.inbox))
+    self.assertIsNone(human.propose(context(), self.inbox / 'not_there'))
+    self.assertEqual(human.vetoes(self.inbox / 'not_there'), frozenset())
+
+  def test_in_name_order_and_moved_only_when_taken(self):
+    self._put('2.json', self._rate(2e-4))
+    self._put('1.json', self._rate(3e-4))
+    for _ in range(2):  # A kill before the row: it is still there.
+      made = human.propose(context(), self.inbox)
+      self.assertEqual(made.after.overlay['optim.learning_rate'], 3e-4)
+    self.assertEqual(
+        (made.proposer, made.trigger, made.expected),
+        ('human', 'inbox/1.json', (0.0, 0.05)),
+    )
+    human.taken(self.inbox, made.trigger)
+    human.taken(self.inbox, made.trigger)  # A kill after the move.
+    self.assertTrue((self.inbox / 'done' / '1.json').exists())
+    made = human.propose(context(), self.inbox)
+    self.assertEqual(made.trigger, 'inbox/2.json')
+    human.taken(self.inbox, 'slow_learning')  # Another proposer's.
+    self.assertTrue((self.inbox / '2.json').exists())
+
+  def test_a_name_used_again_overwrites_nothing(self):
+    for value in (2e-4, 3e-4):
+      self._put('a.json', self._rate(value))
+      human.taken(self.inbox, 'inbox/a.json')
+    done = sorted(p.name for p in (self.inbox / 'done').iterdir())
+    self.assertEqual(done, ['a-1.json', 'a.json'])
+
+  def test_taken_stays_in_the_inbox(self):
+    outside = self.inbox.parent / 'ledger.json'
+    outside.write_text('{}')
+    human.taken(self.inbox, 'inbox/../ledger.json')
+    self.assertTrue(outside.exists())
+
+  def test_shipped_file(self):
+    name = 'library/keep/outcome_variance.py'
+    self._put(
+        'keep.json',
+        self._rate(delta={'file': 'keep.py', 'source_of': name}),
+    )
+    made = human.propose(context(), self.inbox)
+    self.assertEqual(made.delta.factor, 'keep')
+    self.assertEqual(
+        made.after.files['keep.py'], shipped.source('keep/outcome_variance.py')
+    )
+
+  def test_veto(self):
+    sha = propose_change({'optim.learning_rate': 3e-4}).delta.sha256
+    self._put('a.json', {'veto': 'grpo.kl_coef'})
+    self._put('b.json', {'veto': sha})
+    vetoes = human.vetoes(self.inbox)
+    self.assertEqual(vetoes, {'grpo.kl_coef', sha})
+    # A veto is no proposal, stays in force, and holds for the user too.
+    self.assertIsNone(human.propose(context(vetoes=vetoes), self.inbox))
+    self.assertEqual(human.vetoes(self.inbox), vetoes)
+    human.taken(self.inbox, 'inbox/a.json')
+    self.assertEqual(human.vetoes(self.inbox), vetoes)
+    self._put('c.json', self._rate())
+    self.assertIsNone(human.propose(context(vetoes=vetoes), self.inbox))
+    self.assertIn('vetoed', (self.inbox / 'c.json.reason.txt').read_text())
+
+  @parameterized.named_parameters(
+      ('torn', '{"delta": {', 'JSON'),
+      ('list', '[]', 'not an object'),
+      ('deep', '[' * 100_000, 'JSON'),
+      ('large', ' ' * 100_000, 'larger'),
+      ('no_hypothesis', {'delta': {}, 'expected': [0, 0.1]}, 'hypothesis'),
+      ('unknown_field', {'hypotheses': 'x'}, 'hypotheses'),
+      ('veto_and_more', {'veto': 'clip', 'delta': {}}, 'nothing else'),
+  )
+  def test_bad_file(self, fields, reason):
+    self._refused(fields, reason)
+
+  @parameterized.named_parameters(
+      ('out_of_bounds', {'overlay': {'optim.learning_rate': 1.0}}, '0.003'),
+      ('off_surface', {'overlay': {'eval.split': 'sealed'}}, 'surface'),
+      ('not_a_number', {'overlay': {'optim.learning_rate': {}}}, 'not a num'),
+      (
+          'two_factors',
+          {'overlay': {'optim.learning_rate': 3e-4, 'grpo.kl_coef': 0.01}},
+          'two factors',
+      ),
+      ('nothing', {'overlay': {'optim.learning_rate': 1e-4}}, 'no factor'),
+      ('empty', {}, 'delta is'),
+      ('own_code', {'file': 'keep.py', 'source': 'import os'}, 'delta is'),
+      (
+          'escape',
+          {'file': 'keep.py', 'source_of': 'library/keep/../../spec.py'},
+          'not shipped',
+      ),
+      (
+          'strange_target',
+          {
+              'file': '../keep.py',
+              'source_of': 'library/keep/outcome_variance.py',
+          },
+          'not a file of a harness',
+      ),
+  )
+  def test_bad_delta(self, delta, reason):
+    self._refused(self._rate(delta=delta), reason)
+
+  @parameterized.parameters(
+      ([0.1, 0.0],), ([0.0],), (5,), ([0, 5],), (None,), ([True, 1],)
+  )
+  def test_bad_expectation(self, expected):
+    self._refused(self._rate(expected=expected), 'expected')
+
+  def _refused(self, fields, reason):
+    """Renamed with the reason beside it; the next file is taken."""
+    self._put('1.json', fields)
+    self._put('2.json', self._rate())
+    with self.assertLogs('absl', 'WARNING'):
+      made = human.propose(context(), self.inbox)
+    self.assertEqual(made.trigger, 'inbox/2.json')
+    self.assertFalse((self.inbox / '1.json').exists())
+    self.assertTrue((self.inbox / '1.json.refused').exists())
+    self.assertIn(reason, (self.inbox / '1.json.reason.txt').read_text())
+
+  def test_twice_on_one_parent_is_refused(self):
+    history = [trial(propose_change({'optim.learning_rate': 3e-4}))]
+    self._put('1.json', self._rate())
+    self.assertIsNone(human.propose(context((), history), self.inbox))
+    reason = (self.inbox / '1.json.reason.txt').read_text()
+    self.assertIn('tried on this parent', reason)
+
+
+class LoadTest(absltest.TestCase):
+
+  def test_by_name(self):
+    self.assertIs(propose_lib.load('rules'), rules.propose)
+    self.assertIs(propose_lib.load('random'), random.propose)
+    with self.assertRaisesRegex(ValueError, 'random.*rules'):
+      propose_lib.load('nonsense')
+
+
+if __name__ == '__main__':
+  absltest.main()
