@@ -113,7 +113,10 @@ def base() -> ml_collections.ConfigDict:
   c.evolve.trials = 5  # At most; 0 trains without evolution.
   c.evolve.seed_harness = 'seed_harness'  # Of the domain: or seed_blind.
   c.evolve.proposer = 'rules'  # rules | random.
-  c.evolve.updates = 30  # GRPO steps of every arm.
+  c.evolve.updates = 30  # GRPO steps of every arm of a trial.
+  # ... and of version 0, whose evidence is diagnosed first. Few: where most is
+  # learned already, no change of the harness can show what it is worth.
+  c.evolve.first_updates = 8
   c.evolve.prompts = 12  # P of an arm's step.
   c.evolve.group_size = 8  # G of an arm's step.
   c.evolve.controls = 4  # Arms of the parent, one seed each; >= 4.

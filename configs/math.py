@@ -70,6 +70,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.checkpoint.every = 2
     c.evolve.trials = 3
     c.evolve.updates = 4
+    c.evolve.first_updates = 4
     c.evolve.prompts = 4
     c.evolve.group_size = 4
     c.evolve.problems = 16

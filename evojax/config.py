@@ -70,6 +70,7 @@ RANGES = {
     'eval.temperature': (1e-3, 10.0),
     'evolve.trials': (0, math.inf),
     'evolve.updates': (1, math.inf),
+    'evolve.first_updates': (1, math.inf),
     'evolve.prompts': (1, math.inf),
     'evolve.group_size': (2, math.inf),
     'evolve.controls': (4, math.inf),

@@ -323,8 +323,8 @@ class MeshTest(parameterized.TestCase):
         CFG,
         vocab_size=151_936,
         hidden_size=2560,
-        intermediate_size=9728,
-        num_layers=36,
+        intermediate_size=35_840,
+        num_layers=12,
         num_heads=32,
         num_kv_heads=8,
         head_dim=128,
@@ -332,8 +332,9 @@ class MeshTest(parameterized.TestCase):
     )
     made = estimate(cfg, mesh__fsdp=2, grpo__micro_groups=2)
     fits = {e.device.name: e.fits for e in made.estimates}
-    # 4.02e9 parameters, halved, 12 bytes each: 22.5 GiB without gradients.
-    # Those and a micro-batch's, 15.0 GiB, and activations: over 37.5 GiB.
+    # 12 layers of 2560 * (48 * 128 + 32 * 128 + 3 * 35840) and a table: 4.01e9
+    # parameters, as Qwen3 4B. Halved, 12 bytes each: 22.4 GiB without gradients
+    # and the sampler's copy.
     self.assertFalse(fits['TPU v5e'])
     self.assertTrue(fits['H200'])
     # The moments are the largest part, but for gradients, as large as half of

@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import re
 import sys
 import tempfile
 import types
@@ -11,6 +12,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from evojax import reward
+from tests.harness import recorded
 
 VIEW = types.SimpleNamespace(
     valid=np.array([[True, True, True], [True, True, False]])
@@ -147,6 +149,178 @@ class LoadTest(parameterized.TestCase):
   def test_refuses(self, path, message):
     with self.assertRaisesRegex(reward.RewardError, message):
       reward.load_parts(path, parts)
+
+
+def texts():
+  """A view of three valid completions; as the trainer makes it."""
+  return recorded.view(
+      prompts=2,
+      group_size=2,
+      prompt=[['1 + 1', '1 + 1'], ['2 + 2', '2 + 2']],
+      completion=[['two', '2'], ['5', 'cut']],
+      outcome=[[0, 1], [0, 0]],
+      n_tokens=[[2, 1], [1, 0]],
+      valid=[[1, 1], [1, 0]],
+  )
+
+
+def outcome(view):
+  return {'outcome': view.outcome * 1.0}
+
+
+# As people write them for TRL ...
+def digits(completions, **kwargs):
+  return [float(c.isdigit()) for c in completions]
+
+
+def messages(prompts, completions, n_tokens, completion_ids, **kwargs):
+  del kwargs
+  assert [len(ids) for ids in completion_ids] == n_tokens
+  return [
+      len(p[0]['content']) + len(c[0]['content'].strip())
+      for p, c in zip(prompts, completions)
+  ]
+
+
+def solved(prompts, completions, outcome):
+  return [None if not o else 2.0 for o in outcome]
+
+
+def accuracy(completions, answer, **kwargs):
+  return [float(c == a) for c, a in zip(completions, answer)]
+
+
+def keyword(completions, **kwargs):
+  return [float(c == a) for c, a in zip(completions, kwargs['solution'])]
+
+
+def one(completions, **kwargs):
+  return [1.0]
+
+
+def words(completions, **kwargs):
+  return ['good' for _ in completions]
+
+
+async def later(completions, **kwargs):
+  return [1.0 for _ in completions]
+
+
+def broken(completions, **kwargs):
+  return [c.missing for c in completions]
+
+
+# ... and for verl.
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+  return {'score': len(solution_str) + 10 * extra_info['outcome'], 'acc': 1}
+
+
+def brief(solution_str, **kwargs):
+  return -len(solution_str) - len(kwargs['extra_info']['prompt'])
+
+
+def equal(data_source, solution_str, ground_truth, extra_info=None):
+  return float(solution_str == ground_truth)
+
+
+def contained(data_source, solution_str, ground_truth, extra_info=None):
+  return float(ground_truth in solution_str)
+
+
+def searched(data_source, solution_str, ground_truth, extra_info=None):
+  return float(bool(re.search(ground_truth, solution_str)))
+
+
+def stripped(data_source, solution_str, ground_truth, extra_info=None):
+  return float(ground_truth.strip() == solution_str)
+
+
+def formatted(data_source, solution_str, ground_truth, extra_info=None):
+  return float(f'{ground_truth}' in solution_str)
+
+
+class TextRewardTest(parameterized.TestCase):
+
+  def load(self, function, default=outcome):
+    path = f'a.module.{function.__name__}'
+    with absltest.mock.patch.object(
+        reward.importlib, 'import_module', return_value=sys.modules[__name__]
+    ):
+      with self.assertWarnsRegex(
+          reward.RewardWarning, rf"the reward part '{function.__name__}'.*reads"
+      ):
+        return reward.load_parts(path, default)
+
+  @parameterized.parameters(
+      # 0 where not valid; the fourth completion never gets there.
+      (digits, [[0, 1], [1, 0]]),
+      (messages, [[5 + 3, 5 + 1], [5 + 1, 0]]),
+      (solved, [[0, 2], [0, 0]]),
+      (compute_score, [[3, 1 + 10], [1, 0]]),
+      (brief, [[-3 - 5, -1 - 5], [-1 - 5, 0]]),
+  )
+  def test_is_one_part_beside_the_domains(self, function, expected):
+    parts = self.load(function)
+    self.assertEqual(reward.reader(parts), 'diagnostic')
+    name = function.__name__
+    for _ in range(2):
+      total, used = reward.compute(parts, texts(), {'outcome': 100.0, name: 1.0})
+      self.assertEqual(list(used), ['outcome', name])
+      np.testing.assert_array_equal(used[name], expected)
+      np.testing.assert_array_equal(total - used[name], [[0, 100], [0, 0]])
+
+  def test_a_function_of_the_view_sees_no_text(self):
+    self.assertEqual(reward.reader(outcome), 'reward')
+
+  @parameterized.parameters(
+      (accuracy, "asks for answer, which no reward gets.*column 'outcome'"),
+      (keyword, "asks for 'solution', which no reward gets"),
+      (equal, r"asks for ground_truth, which.*extra_info\['outcome'\]"),
+      (contained, 'asks for ground_truth'),
+      (searched, 'asks for ground_truth'),
+      (stripped, 'asks for ground_truth'),
+      (formatted, 'asks for ground_truth'),
+      (one, r'returned \[1.0\]; it must be a list of 3 numbers'),
+      (words, "returned 'good' for a completion; it must be a number"),
+  )
+  def test_refuses(self, function, message):
+    with self.assertRaisesRegex(reward.RewardError, message):
+      self.load(function)(texts())
+
+  def test_sees_no_answer_and_no_identity(self):
+    seen = {}
+
+    def spy(completions, **kwargs):
+      seen.update(kwargs)
+      return [0.0] * len(completions)
+
+    reward.TrlReward('a.spy', spy, outcome)(texts())
+    self.assertContainsSubset(
+        {'prompts', 'completion_ids', 'outcome', 'n_tokens'}, seen
+    )
+    for name in ('problem_id', 'seed', 'split', 'family', 'grade_seconds'):
+      self.assertNotIn(name, seen)
+    for values in seen.values():
+      self.assertLen(values, 3)
+
+  def test_an_error_of_its_own_stays_its_own(self):
+    with self.assertRaisesRegex(
+        AttributeError, "'str' object has no attribute"
+    ):
+      self.load(broken)(texts())
+
+  def test_name_of_a_part_of_the_domain(self):
+    parts = self.load(digits, lambda view: {'digits': view.outcome * 1.0})
+    with self.assertRaisesRegex(reward.RewardError, "has a part 'digits'"):
+      parts(texts())
+
+  def test_async(self):
+    with self.assertRaisesRegex(reward.RewardError, 'is async'):
+      reward.TrlReward('a.later', later, outcome)
+
+  def test_name(self):
+    with self.assertRaisesRegex(reward.RewardError, "named '<lambda>'"):
+      reward.TrlReward('a.b', lambda completions: [], outcome)
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 Also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`.
 """
 
+from collections.abc import Mapping
 import os
 import pathlib
 import sys
@@ -117,13 +118,20 @@ def make_config(
   c.eval.problems = 4
   c.eval.samples = 2
   c.log.tensorboard = False
-  for name, value in overrides.items():
+  return _override(c, overrides).lock()
+
+
+def _override(
+    c: ml_collections.ConfigDict, values: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Sets fields, 'grpo__epochs' being grpo.epochs."""
+  for name, value in values.items():
     *groups, leaf = name.split('__')
     holder = c
     for group in groups:
       holder = holder[group]
     holder[leaf] = value
-  return c.lock()
+  return c
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
@@ -138,3 +146,32 @@ def get_config(policy: str) -> ml_collections.ConfigDict:
       reward__weights=ml_collections.ConfigDict({'coarse': 1.0, 'brief': 0.5}),
       optim__warmup_steps=3,
   )
+
+
+def evolving(**overrides: Any) -> ml_collections.ConfigDict:
+  """A run of the meta-loop, as small as its statistics allow.
+
+  With the shipped policy: a random one solves nothing, and every score is 0.
+  """
+  options = dict(
+      domain__kwargs__families=('chain_sum:0', 'products:0'),
+      rollout__max_tokens=48,
+      rollout__decode_slots=16,
+      rollout__prefill_rows=4,
+      grpo__prompts=4,
+      grpo__group_size=4,
+      steps=2,
+      eval__problems=4,
+      eval__samples=2,
+      evolve__trials=2,
+      evolve__updates=2,
+      evolve__first_updates=2,
+      evolve__prompts=4,
+      evolve__problems=8,
+      evolve__samples=2,
+      evolve__replay_problems=4,
+      evolve__salt='pepper',
+      log__tensorboard=False,
+  )
+  c = math_config.get_config('smoke')
+  return _override(c.unlock(), options | overrides).lock()

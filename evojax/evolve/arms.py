@@ -36,20 +36,30 @@ class _Stopped(Exception):
 
 
 def config_of(
-    session: session_lib.Session, harness: str, seed: int
+    session: session_lib.Session,
+    harness: str,
+    seed: int,
+    updates: int | None = None,
 ) -> ml_collections.ConfigDict:
-  """The config of an arm: the run's, with the arm's shapes and seed."""
+  """The config of an arm: the run's, with the arm's shapes and seed.
+
+  Args:
+    session: The run.
+    harness: Hash of the harness that trains the arm.
+    seed: Of its problems and samples.
+    updates: Default: evolve.updates.
+  """
   c = session.under(harness)
   e = c.evolve
   with c.unlocked():
     c.seed = seed
-    c.steps = e.updates
+    c.steps = updates or e.updates
     c.grpo.prompts, c.grpo.group_size = e.prompts, e.group_size
     c.grpo.micro_groups = math.gcd(c.grpo.micro_groups, e.prompts)
     c.eval.sealed = False
     # Its middle, where an arm may be stopped and a backtest replays, and its
     # end, where the next version starts.
-    c.checkpoint.every, c.checkpoint.keep = max(1, e.updates // 2), 2
+    c.checkpoint.every, c.checkpoint.keep = max(1, c.steps // 2), 2
   return c
 
 

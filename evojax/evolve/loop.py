@@ -47,8 +47,6 @@ from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.report import page
 
-# 'STEP@FILE': dies before the row of the step, once; the file remembers that.
-_FAULT = 'EVOJAX_FAULT'
 
 
 def run(
@@ -126,7 +124,6 @@ def run(
           phases=metrics_lib.Phases(),
           stop_if_asked=lambda: _stop_if_asked(sigterm, path),
           ledger=ledger_lib.Ledger(path / 'ledger.jsonl') if primary else None,
-          fault=_fault,
       )
       return _Loop(session, seed, compared, fork).run()
 
@@ -160,14 +157,6 @@ def _stop_if_asked(sigterm: list[int], path: pathlib.Path) -> None:
         " the newest checkpoint of the arm is saved; the same command continues"
     )
   raise train.Preempted(128 + signal.SIGTERM)
-
-
-def _fault(step: str) -> None:
-  """Kills this process before the row of a step, where a test asks for it."""
-  wanted, _, marker = os.environ.get(_FAULT, '').partition('@')
-  if wanted == step and not os.path.exists(marker):
-    pathlib.Path(marker).touch()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,13 +358,15 @@ class _Loop:
       arm = arms.train_arm(
           session,
           name,
-          arms.config_of(session, self.seed.sha256, session.config.seed),
+          arms.config_of(
+              session, self.seed.sha256, session.config.seed, e.first_updates
+          ),
           None,
           label='v0: the seed harness from the base policy',
       )
       if arm['status'] != 'done':
         raise RuntimeError(f'the seed harness did not train: {arm["why"]}')
-    end = arms.end_of(pathlib.Path(name), e.updates)
+    end = arms.end_of(pathlib.Path(name), arm['updates'])
     return dict(
         parent=None,
         harness=arm['harness'],

@@ -8,6 +8,7 @@ NumPy: no device, no randomness.
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 from typing import Literal
 
@@ -198,27 +199,30 @@ def mde(
   """
   _check(control, 2, 'control')
   variance, _, own = _pooled(control)
-  degrees = own + children - 1
-  t = special.stdtrit(degrees, 1 - alpha)
-  of_control = _chi_square(own)[:, None]
-  of_child = _chi_square(children - 1) if children > 1 else 0.0
-  x, y = np.sqrt(of_control / own), np.sqrt((of_control + of_child) / degrees)
+  square = variance * (1 / (own + 1) + 1 / children)
+  return _multiple(own, children - 1, alpha, power) * math.sqrt(square)
+
+
+@functools.cache
+def _multiple(own: int, added: int, alpha: float, power: float) -> float:
+  """m of `mde`; degrees of freedom of the controls and of the children."""
+  t = special.stdtrit(own + added, 1 - alpha)
+  # Equally likely values of a chi-square variable: m is exact to 0.1 %.
+  likely = (np.arange(128) + 0.5) / 128
+  chi_square = lambda degrees: 2 * special.gammaincinv(degrees / 2, likely)
+  of_control = chi_square(own)[:, None]
+  of_child = chi_square(added) if added else 0.0
+  x = np.sqrt(of_control / own)
+  y = np.sqrt((of_control + of_child) / (own + added))
+  passes = lambda multiple: special.ndtr(multiple * x - t * y).mean()
 
   low, high = 0.0, 1.0
-  while special.ndtr(high * x - t * y).mean() < power:
+  while passes(high) < power:
     high *= 2
   for _ in range(40):
-    multiple = (low + high) / 2
-    if special.ndtr(multiple * x - t * y).mean() < power:
-      low = multiple
-    else:
-      high = multiple
-  return high * math.sqrt(variance * (1 / (own + 1) + 1 / children))
-
-
-def _chi_square(degrees: int) -> np.ndarray:
-  """Equally likely values of a chi-square variable; exact to 0.1 % in `mde`."""
-  return 2 * special.gammaincinv(degrees / 2, (np.arange(128) + 0.5) / 128)
+    middle = (low + high) / 2
+    low, high = (middle, high) if passes(middle) < power else (low, middle)
+  return high
 
 
 def children_needed(

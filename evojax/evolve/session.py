@@ -50,7 +50,6 @@ class Session:
   stop_if_asked: Callable[[], None]
   ledger: ledger_lib.Ledger | None  # Of process 0.
   rows: list[Any] = dataclasses.field(default_factory=list)
-  fault: Callable[[str], None] = lambda step: None  # For tests of a kill.
 
   def __post_init__(self):
     rows = self.decide(lambda: list(self.ledger.rows))
@@ -96,7 +95,6 @@ class Session:
     self.stop_if_asked()
     start = time.perf_counter()
     data = {**key, **make()}
-    self.fault(step)
     seconds = time.perf_counter() - start
 
     def append():

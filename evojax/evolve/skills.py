@@ -154,7 +154,7 @@ class Skill:
     return json.dumps(fields, indent=2, sort_keys=True) + '\n'
 
 
-def round_value(field: surface.Field, value: float) -> int | float:
+def round_value(field: surface.Field, value: int | float) -> int | float:
   """A value that reads well: three digits, whole where the field is.
 
   1e-4 * 3 is then 3e-4 and not 0.00030000000000000003, so that the same idea

@@ -120,7 +120,8 @@ def diff(
         ' differ'
     )
   if len(found) > 1:
-    listed = ' and '.join(_describe(f, found[f]) for f in sorted(found))
+    *most, last = (_describe(f, found[f]) for f in sorted(found))
+    listed = f'{", ".join(most)} and {last}'
     count = {2: 'two', 3: 'three'}.get(len(found), str(len(found)))
     raise DeltaError(
         f'{count} factors: {listed}; propose them one after the other',

@@ -91,7 +91,7 @@ FIELDS = (
         0.1,
         off=0.0,
         scale='log',
-        compiles=True,  # From and to 0 only, where the reference comes and goes.
+        compiles=True,  # From and to 0: the reference comes and goes.
     ),
     Field(
         'grpo.keep',

@@ -116,7 +116,7 @@ class Worker:
     view['arrays'].update(self._receive_arrays(header['arrays']))
 
   def _outcome(self, request, state):
-    """(header, arrays) of the answer; whatever a function does, there is one."""
+    """(header, arrays) of the answer, whatever the function does."""
     name = request['file']
     _limit_seconds(request['limit_seconds'])
     try:

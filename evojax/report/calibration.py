@@ -52,7 +52,7 @@ def signs(trials: Sequence[history.Trial], predict: Predict) -> Signs:
       continue
     decided += 1
     up += effect > 0
-    right += (effect > 0) == (middle(predict(trial)) > 0)
+    right += effect * middle(predict(trial)) > 0  # 0 predicts no sign.
   return Signs(decided, right, max(up, decided - up))
 
 
@@ -60,9 +60,7 @@ def _mean(values: Sequence[float]) -> float | None:
   return sum(values) / len(values) if values else None
 
 
-def row(
-    name: str, trials: Sequence[history.Trial], predict: Predict
-) -> Row:
+def row(name: str, trials: Sequence[history.Trial], predict: Predict) -> Row:
   """Predicted against realised over some trials."""
   both = judged(trials, predict)
   return Row(

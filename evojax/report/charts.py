@@ -1,4 +1,4 @@
-"""The page's charts: lineage, training curves, diagnostics, calibration."""
+"""The page's charts: training curves, diagnostics, effects, cost."""
 
 from collections.abc import Mapping, Sequence
 import statistics
@@ -7,185 +7,20 @@ from typing import Any
 from evojax.report import calibration
 from evojax.report import diffs
 from evojax.report import history
+from evojax.report import lineage
+from evojax.report import numerals
 from evojax.report import svg
 
-_MANY = 30  # Trials; past that, marks shrink and intervals are left out.
 _SMOOTH = 5  # Updates in the running mean of a training curve.
-_CLIP = 0.10  # Effect below which a discarded version is drawn at the edge.
-_MARKS = {'keep': 'kept', 'discard': 'discarded', 'running': 'running'}
-
-
-def points(value: float | None, form: str = '+.1f') -> str:
-  """A fraction in percentage points, with its sign: 0.021 -> '+2.1'."""
-  return '–' if value is None else signed(100 * value, form)
-
-
-def signed(value: float, form: str = '+.2f') -> str:
-  """A number with its sign; zero has none."""
-  text = format(value, form)
-  if not float(text):
-    text = text.lstrip('+-')
-  return text.replace('-', '−')
-
-
-def share(value: float | None) -> str:
-  """0.413 -> '41.3 %'."""
-  return '–' if value is None else f'{100 * value:.1f} %'
-
-
-def between(interval: tuple[float, float] | None) -> str:
-  """'[+0.4, +4.2]', in percentage points."""
-  if interval is None:
-    return ''
-  return f'[{points(interval[0])}, {points(interval[1])}]'
-
-
-def short(number: float | None) -> str:
-  """A number of any size in three or four digits."""
-  if number is None:
-    return '–'
-  if number == int(number) and abs(number) < 1e5:
-    return str(int(number)).replace('-', '−')
-  return f'{number:.3g}'.replace('-', '−')
-
-
-def levels(run: history.History) -> dict[str, float]:
-  """Version or trial -> summed effects from the base to it, a fraction."""
-  found = {run.base_version: 0.0}
-  for trial in run.trials:
-    start = found.get(run.parents[trial.name], 0.0)
-    found[trial.name] = start + (trial.effect or 0.0)
-  return found
-
-
-def lineage(run: history.History) -> svg.Markup:
-  """The version tree: stems are trials, steps are what was kept.
-
-  Each version is a horizontal line at the sum of the effects that led to it,
-  from where it was made to its last child. A trial is a stem from its parent.
-  """
-  trials = run.trials
-  level = levels(run)
-  many = len(trials) > _MANY
-  kept = [level[t.name] for t in trials if t.kind == 'keep'] + [0.0]
-  floor = min(kept) - max(_CLIP, max(kept) - min(kept))
-  ends = [max(value, floor) for value in level.values()]
-  if not many:
-    for trial in trials:
-      if trial.realised and trial.effect is not None:
-        start = level[trial.name] - trial.effect
-        ends += [max(start + end, floor) for end in trial.realised]
-  x = svg.Scale(-1.6, max(len(trials), 1) - 0.4)
-  y = svg.Scale.over(ends, pad=0.08, least=0.04)
-  chart = svg.Chart(
-      x,
-      y,
-      height=300,
-      label='Version tree: summed effect of each version over the base',
-      class_='lineage',
-  )
-  chart.y_axis((tick, points(tick, '+.0f')) for tick in y.ticks(5))
-  place = {run.base_version: -1.0} | {t.name: float(t.index) for t in trials}
-  last = dict(place)  # Version -> where its last child is.
-  for trial in trials:
-    parent = run.parents[trial.name]
-    last[parent] = max(last.get(parent, -1.0), place[trial.name])
-  if run.head in last:
-    last[run.head] = max(last[run.head], len(trials) - 0.7)
-  trunk = set(run.lineage)
-  for version, start in place.items():
-    if last[version] > start:
-      class_ = 'trunk' if version in trunk else 'branch'
-      chart.segment(
-          (start, level[version]), (last[version], level[version]), class_
-      )
-  for trial in trials:
-    _stem(chart, run, trial, level, floor, many)
-  _dot_of_base(chart, run, many)
-  _labels(chart, run, level, many)
-  return chart.render(f'--span:{max(len(trials), 1)}')
-
-
-def _stem(
-    chart: svg.Chart,
-    run: history.History,
-    trial: history.Trial,
-    level: Mapping[str, float],
-    floor: float,
-    many: bool,
-) -> None:
-  """One trial: from its parent's level to its own."""
-  x, end = float(trial.index), level[trial.name]
-  start = level[run.parents[trial.name]]
-  shown = max(end, floor)
-  mark = _MARKS.get(trial.kind, 'failed')
-  on_trunk = trial.name in run.lineage
-  title = (
-      f'{trial.name} ← {trial.parent}: {diffs.change_text(trial.delta)}\n'
-      f'{trial.status}'
-  )
-  if trial.effect is not None:
-    title += f', {points(trial.effect)} {between(trial.realised)} points'
-  if shown != start:
-    class_ = 'trunk' if on_trunk else f'stem {mark}'
-    chart.segment((x, start), (x, shown), class_)
-  if trial.realised and not many:
-    low, high = (max(start + e, floor) for e in trial.realised)
-    chart.segment((x, low), (x, high), f'whisker {mark}')
-  href = f'#{trial.anchor}'
-  if trial.effect is None and trial.kind == 'failed':
-    chart.text(x, shown, '×', 'cross', dy=5, title=title, href=href)
-  else:
-    radius = (2.2 if many else 5.0) + (1.2 if on_trunk else 0.0)
-    chart.dot(x, shown, f'dot {mark}', radius=radius, title=title, href=href)
-  if end < floor:
-    label = '▾' if many else f'▾ {points(trial.effect)}'
-    chart.text(x, shown, label, 'tick', dy=17)
-
-
-def _dot_of_base(chart: svg.Chart, run: history.History, many: bool) -> None:
-  radius = 4.0 if many else 6.0
-  title = f'{run.base_version}: the seed harness'
-  chart.dot(-1.0, 0.0, 'dot kept', radius=radius, title=title, href='#base')
-
-
-def _labels(
-    chart: svg.Chart,
-    run: history.History,
-    level: Mapping[str, float],
-    many: bool,
-) -> None:
-  """Names of versions; of all if there is room, else of the lineage."""
-  base = run.base_version
-  if not many:
-    columns = [(-1.0, base, '')]
-    for trial in run.trials:
-      factor = str(trial.delta.get('factor') or '')
-      columns.append((float(trial.index), trial.name, _factor(factor)))
-    for x, name, factor in columns:
-      chart.x_axis([(x, name)], 'name')
-      if len(columns) <= 12:
-        chart.text(x, chart.y.low, factor, 'tick wide', dy=33)
-    return
-  # A label needs about 35 pixels; a step is at least 5 wide.
-  chart.x_axis([(-1.0, base)], 'name')
-  free = -1.0 + 7
-  for trial in run.trials:
-    if trial.name in run.lineage and trial.index >= free:
-      y = level[trial.name]
-      chart.text(trial.index, y, trial.name, 'tick name', dy=-11)
-      free = trial.index + 7
-  step = 10 if len(run.trials) < 100 else 25
-  chart.x_axis(
-      (float(i), f'trial {run.trials[i].number}')
-      for i in range(step, len(run.trials), step)
-  )
-
-
-def _factor(factor: str) -> str:
-  """The last word of a factor, short enough for a column."""
-  name = factor.replace(':', '.').rpartition('.')[2]
-  return name if len(name) <= 15 else name[:14] + '…'
+_LEVELS = ('ok', 'warn', 'critical')
+# Step -> (class, name) of its device-seconds; all others are 'other'.
+COSTS = {
+    'train': ('cost-train', 'training'),
+    'trial': ('cost-trial', 'trials'),
+    'backtest': ('cost-backtest', 'backtests'),
+    'retrain': ('cost-final', 'retraining from the base'),
+}
+OTHER_COST = ('cost-other', 'everything else')
 
 
 def outcomes(arm: Mapping[str, Any]) -> list[float]:
@@ -212,6 +47,12 @@ def _smooth(curve: Sequence[float]) -> list[float]:
       statistics.fmean(curve[max(i - half, 0) : i + half + 1])
       for i in range(len(curve))
   ]
+
+
+def _update_axis(chart: svg.Chart, count: int) -> None:
+  """Whole updates only."""
+  ticks = [t for t in chart.x.ticks(count) if t == round(t)]
+  chart.x_axis((tick, f'{tick:.0f}') for tick in ticks)
 
 
 def _by_role(trial: history.Trial, role: str) -> list[list[float]]:
@@ -246,10 +87,10 @@ def training(run: history.History) -> svg.Markup | None:
       y,
       height=240,
       label='Solved share of training rollouts by update',
-      class_='many' if len(run.trials) > _MANY else '',
+      class_='many' if len(run.trials) > lineage.MANY else '',
   )
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(5))
-  chart.x_axis((tick, f'{tick:.0f}') for tick in x.ticks(5))
+  _update_axis(chart, 5)
   for start, curve, class_, title in lines:
     chart.line([(start + i + 1, v) for i, v in enumerate(curve)], class_, title)
   return chart.render()
@@ -264,7 +105,7 @@ def retrained(row: Mapping[str, Any]) -> svg.Markup | None:
   label = f'Solved share by update, {row.get("version")}'
   chart = svg.Chart(x, y, height=170, label=label)
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
-  chart.x_axis((tick, f'{tick:.0f}') for tick in x.ticks(4))
+  _update_axis(chart, 4)
   chart.line(list(enumerate(curve, 1)), 'child thin')
   chart.line(list(enumerate(_smooth(curve), 1)), 'child bold')
   return chart.render()
@@ -284,7 +125,7 @@ def arms(trial: history.Trial) -> svg.Markup | None:
       x, y, height=170, label=f'Solved share by update, arms of {trial.name}'
   )
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
-  chart.x_axis((tick, f'{tick:.0f}') for tick in x.ticks(4))
+  _update_axis(chart, 4)
   for role in roles:
     named = [a for a in trial.arms if a.get('role') == role]
     for arm, curve in zip(named, curves[role], strict=True):
@@ -325,7 +166,7 @@ def measure(series: Sequence[tuple[str, Mapping[str, Any]]]) -> svg.Markup:
   x = svg.Scale(-0.5, len(series) - 0.5)
   name = str(series[-1][1].get('name'))
   chart = svg.Chart(x, y, height=84, label=name, class_='small')
-  chart.y_axis((tick, short(tick)) for tick in y.ticks(3))
+  chart.y_axis((tick, numerals.short(tick)) for tick in y.ticks(3))
   for kind, limit in limits:
     chart.segment((x.low, limit), (x.high, limit), f'limit {kind}')
   run: list[tuple[float, float]] = []
@@ -336,7 +177,7 @@ def measure(series: Sequence[tuple[str, Mapping[str, Any]]]) -> svg.Markup:
       if len(run) > 1:
         chart.line(run, 'measure')
       run = []
-  many = len(series) > _MANY
+  many = len(series) > lineage.MANY
   for index, (where, one) in enumerate(series):
     level, value = str(one.get('level', 'ok')), values[index]
     if not one:  # This diagnosis had no such measure.
@@ -344,14 +185,11 @@ def measure(series: Sequence[tuple[str, Mapping[str, Any]]]) -> svg.Markup:
     if value is None:
       chart.text(index, y.low, '×', 'cross', title=f'{where}: {level}')
     elif not many or level != 'ok' or index == len(series) - 1:
-      title = f'{where}: {short(value)} ({level})'
+      title = f'{where}: {numerals.short(value)} ({level})'
       radius = 2.2 if many else 3.2
       class_ = f'level-{level}' if level in _LEVELS else 'level-failed'
       chart.dot(index, value, class_, radius=radius, title=title)
   return chart.render()
-
-
-_LEVELS = ('ok', 'warn', 'critical')
 
 
 def effects_scale(trials: Sequence[history.Trial]) -> svg.Scale:
@@ -376,15 +214,15 @@ def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Markup:
   mde = history.number(trial.get('trial', 'mde'))
   if mde is not None:
     marks.append(('rule', mde, 'detectable'))
-  mark = _MARKS.get(trial.kind, 'failed')
+  mark = lineage.MARKS.get(trial.kind, 'failed')
   if trial.realised:
     marks.append(('whisker', *trial.realised, f'whisker {mark}'))
   if trial.effect is not None:
     marks.append(('dot', trial.effect, f'dot {mark}'))
   label = (
-      f'predicted {between(trial.expected) or "nothing"}, realised'
-      f' {points(trial.effect)} {between(trial.realised)}, detectable'
-      f' {points(mde)} points'
+      f'predicted {numerals.between(trial.expected) or "nothing"}, realised'
+      f' {numerals.effect(trial.effect, trial.realised)}, detectable'
+      f' {numerals.points(mde)} points'
   )
   return svg.strip(scale, marks, label=label)
 
@@ -409,16 +247,16 @@ def scatter(
       label='Realised against predicted effect, in points',
       class_='square',
   )
-  ticks = [(tick, points(tick, '+.0f')) for tick in scale.ticks(5)]
+  ticks = [(tick, numerals.points(tick, '+.0f')) for tick in scale.ticks(5)]
   chart.y_axis(ticks)
   chart.x_axis(ticks)
   chart.segment((0.0, scale.low), (0.0, scale.high), 'origin')
   chart.segment((scale.low, 0.0), (scale.high, 0.0), 'origin')
   chart.segment((scale.low, scale.low), (scale.high, scale.high), 'diagonal')
   inside = lambda v: min(max(v, scale.low), scale.high)
-  many = len(both) > _MANY
+  many = len(both) > lineage.MANY
   for trial in both:
-    mark = _MARKS.get(trial.kind, 'failed')
+    mark = lineage.MARKS.get(trial.kind, 'failed')
     interval = tuple(map(inside, predict(trial)))
     x, y = inside(calibration.middle(interval)), inside(trial.effect)
     if not many:
@@ -427,8 +265,8 @@ def scatter(
         low, high = map(inside, trial.realised)
         chart.segment((x, low), (x, high), f'whisker {mark}')
     title = (
-        f'{trial.name}: predicted {between(predict(trial))}, realised'
-        f' {points(trial.effect)} {between(trial.realised)} points'
+        f'{trial.name}: predicted {numerals.between(predict(trial))}, realised'
+        f' {numerals.effect(trial.effect, trial.realised)} points'
     )
     radius = 3.2 if many else 5.0
     href = f'#{trial.anchor}'
@@ -436,7 +274,7 @@ def scatter(
   return chart.render()
 
 
-def stacked(parts: Sequence[tuple[str, float, str]]) -> svg.Markup:
+def stacked(parts: Sequence[tuple[str, svg.Real, str]]) -> svg.Markup:
   """One bar of shares; each part is (name, amount, class)."""
   total = sum(amount for _, amount, _ in parts) or 1.0
   marks, start = [], 0.0
@@ -445,7 +283,7 @@ def stacked(parts: Sequence[tuple[str, float, str]]) -> svg.Markup:
       marks.append(
           svg.element(
               'rect',
-              svg.element('title', f'{name}: {short(amount)}'),
+              svg.element('title', f'{name}: {numerals.short(amount)}'),
               x=svg.percent(start / total),
               width=svg.percent(amount / total),
               height='100%',
@@ -453,20 +291,12 @@ def stacked(parts: Sequence[tuple[str, float, str]]) -> svg.Markup:
           )
       )
     start += amount
-  label = ', '.join(f'{name} {short(amount)}' for name, amount, _ in parts)
+  label = ', '.join(
+      f'{name} {numerals.short(amount)}' for name, amount, _ in parts
+  )
   return svg.element(
       'svg', *marks, class_='stacked', height='14', role='img', aria_label=label
   )
-
-
-# Step -> (class, name) of its device-seconds; all others are 'other'.
-COSTS = {
-    'train': ('cost-train', 'training'),
-    'trial': ('cost-trial', 'trials'),
-    'backtest': ('cost-backtest', 'backtests'),
-    'final': ('cost-final', 'final retraining and sealed scores'),
-}
-OTHER_COST = ('cost-other', 'everything else')
 
 
 def costs(run: history.History) -> svg.Markup | None:
@@ -480,7 +310,7 @@ def costs(run: history.History) -> svg.Markup | None:
   chart = svg.Chart(
       x, y, height=160, label='Device-seconds by trial', class_='bars'
   )
-  chart.y_axis((tick, short(tick)) for tick in y.ticks(4))
+  chart.y_axis((tick, numerals.short(tick)) for tick in y.ticks(4))
   for trial in trials:
     low = 0.0
     for step, seconds in trial.seconds.items():
@@ -490,5 +320,5 @@ def costs(run: history.History) -> svg.Markup | None:
         chart.column(trial.index, low, low + seconds, class_, title)
       low += seconds
   every = max(1, -(-len(trials) // 12))
-  chart.x_axis((float(t.index), t.name) for t in trials[::every])
+  chart.x_axis((float(t.index), t.label) for t in trials[::every])
   return chart.render(f'--span:{len(trials)}')

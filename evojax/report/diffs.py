@@ -44,9 +44,8 @@ def change_text(delta: Mapping[str, Any]) -> str:
     if not isinstance(change, (list, tuple)) or len(change) != 3:
       continue
     path, before, after = change
-    if after == 'source changed':
-      how = 'added' if before is None else 'source changed'
-      parts.append(f'{path} {how}')
+    if isinstance(after, str) and after.startswith('source '):
+      parts.append(f'{path} {after.removeprefix("source ")}')
     elif after is None:
       parts.append(f'{path} removed')
     elif before is None:

@@ -1,10 +1,11 @@
 """What a ledger says, arranged by trial; every row may still be missing.
 
 A page is built while a run goes on, after it failed, and from ledgers whose
-last line a kill has torn: whole lines count, the rest is left out and counted.
+last line a kill has torn: the longest true prefix counts, the rest is left out
+and said to be.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -13,18 +14,7 @@ import os
 import pathlib
 from typing import Any
 
-# Verdicts that are neither are failures, each with its own status.
-KEPT = ('keep', 'merge', 'baseline')
-DISCARDED = (
-    'discard',
-    'prune',
-    'revert',
-    'veto',
-    'vetoed',
-    'futility',
-    'collapse',
-)
-_LEDGER = 'ledger.jsonl'
+from evojax.evolve import ledger
 
 
 def number(value: Any) -> float | None:
@@ -62,8 +52,13 @@ class Trial:
 
   @property
   def name(self) -> str:
-    """The version it made, or 'trial 3' if nothing was trained."""
+    """The version it made, or 'trial 3' if nothing was kept."""
     return str(self.get('verify', 'version') or f'trial {self.number}')
+
+  @property
+  def label(self) -> str:
+    """The name where there is little room."""
+    return str(self.get('verify', 'version') or f't{self.number}')
 
   @property
   def parent(self) -> str:
@@ -84,9 +79,10 @@ class Trial:
     """'keep', 'discard', 'failed' or 'running': how a verdict is drawn."""
     if self.status == 'running':
       return 'running'
-    if self.status in KEPT:
+    if self.status == 'keep':
       return 'keep'
-    return 'discard' if self.status in DISCARDED else 'failed'
+    # Every failure has a status of its own.
+    return 'discard' if self.status == 'discard' else 'failed'
 
   @property
   def delta(self) -> Mapping[str, Any]:
@@ -120,11 +116,10 @@ class Trial:
   def device_seconds(self) -> float:
     return sum(self.seconds.values())
 
-  def arm(self, role: str) -> str:
-    """Folder of the role's first arm that finished, else its first, or ''."""
+  def folders(self, role: str, name: str) -> list[str]:
+    """Folders of the role's arms: name 'arm' is scored, 'trained' learned."""
     own = [a for a in self.arms if a.get('role') == role]
-    own.sort(key=lambda arm: arm.get('status') != 'done')
-    return str(own[0].get('arm', '')) if own else ''
+    return [str(arm.get(name) or '') for arm in own]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +128,8 @@ class History:
 
   rows: Sequence[Mapping[str, Any]]  # Payloads.
   measured: Sequence[Mapping[str, Any]]  # Of each row.
-  dropped: int  # Bytes at the end that are no whole rows.
+  dropped: int  # Bytes at the end that are no true rows.
+  ended: str  # Why the run ended, '' while it runs or where nothing says so.
 
   def of(self, step: str) -> list[Mapping[str, Any]]:
     """Payloads of a step."""
@@ -146,7 +142,7 @@ class History:
 
   @functools.cached_property
   def trials(self) -> list[Trial]:
-    """In the order in which they began; a diagnosis alone is no trial."""
+    """In the order in which they began; nothing proposed is no trial."""
     rows: dict[int, dict[str, Mapping[str, Any]]] = {}
     seconds: dict[int, dict[str, float]] = {}
     for row, measured in zip(self.rows, self.measured, strict=True):
@@ -158,19 +154,21 @@ class History:
       spent = number(measured.get('device_seconds')) or 0.0
       of_trial = seconds.setdefault(key, {})
       of_trial[step] = of_trial.get(step, 0.0) + spent
-    began = [key for key in rows if set(rows[key]) != {'diagnose'}]
+    proposed = lambda key: rows[key].get('hypothesize', {}).get('proposer')
+    idle = {'diagnose', 'hypothesize'}
+    began = [key for key in rows if proposed(key) or rows[key].keys() - idle]
     return [
         Trial(index, key, rows[key], seconds[key])
         for index, key in enumerate(began)
     ]
 
-  @property
+  @functools.cached_property
   def base(self) -> Mapping[str, Any]:
     """The training of the first version."""
     trained = self.of('train')
     return trained[0] if trained else {}
 
-  @property
+  @functools.cached_property
   def base_version(self) -> str:
     return str(self.base.get('version', 'v0'))
 
@@ -218,26 +216,19 @@ class History:
     return sum(number(m.get('seconds')) or 0.0 for m in self.measured)
 
 
-def _rows(lines: Iterable[bytes]) -> Iterable[tuple[dict, dict, int]]:
-  """Payload, measurements and bytes of the leading whole rows."""
-  for index, line in enumerate(lines):
-    if not line.endswith(b'\n'):
-      return
-    try:
-      row = json.loads(line)
-    except ValueError:  # Not JSON, or not even text.
-      return
-    payload = row.get('payload') if isinstance(row, dict) else None
-    if not isinstance(payload, dict) or payload.get('n') != index:
-      return
-    if not isinstance(payload.get('step'), str):
-      return
-    measured = row.get('measured')
-    yield payload, measured if isinstance(measured, dict) else {}, len(line)
+def _ended(path: pathlib.Path, head: str) -> str:
+  """Why the run ended, from a summary that was written at this head."""
+  try:
+    summary = json.loads(path.read_bytes())
+  except (OSError, ValueError):
+    return ''
+  if not isinstance(summary, dict) or summary.get('ledger_head') != head:
+    return ''
+  return str(summary.get('ended', ''))
 
 
 def read(workdir: str | os.PathLike[str]) -> History:
-  """The ledger of a run, as far as its lines are whole.
+  """The ledger of a run, as far as it is true.
 
   Args:
     workdir: The run's directory.
@@ -245,18 +236,23 @@ def read(workdir: str | os.PathLike[str]) -> History:
   Raises:
     ValueError: If there is no ledger, or no whole row in it.
   """
-  path = pathlib.Path(workdir, _LEDGER)
+  path = pathlib.Path(workdir, 'ledger.jsonl')
   if not path.is_file():
     raise ValueError(
-        f'{workdir} holds no {_LEDGER}; a run that evolves writes it with its'
+        f'{workdir} holds no {path.name}; a run that evolves writes it with its'
         ' first step. Pass the --workdir of such a run'
     )
+  rows = ledger.read(path)
   data = path.read_bytes()
-  rows = list(_rows(data.splitlines(keepends=True)))
   if not rows:
     raise ValueError(
-        f'{path} ({len(data):,} bytes) holds no whole row yet; build the page'
-        ' again once the run has opened'
+        f'{path} ({len(data):,} bytes) holds no whole row; build the page again'
+        ' once the run has opened'
     )
-  payloads, measured, sizes = zip(*rows, strict=True)
-  return History(payloads, measured, len(data) - sum(sizes))
+  lines = data.splitlines(keepends=True)
+  return History(
+      rows=[row['payload'] for row in rows],
+      measured=[row['measured'] for row in rows],
+      dropped=sum(map(len, lines[len(rows) :])),
+      ended=_ended(path.with_name('summary.json'), rows[-1]['hash']),
+  )

@@ -14,6 +14,7 @@ from typing import Any
 import markupsafe
 
 Markup = markupsafe.Markup
+Real = float | int
 _HARMLESS = str.maketrans('', '', '\n\t')
 # Bidirectional controls, escape sequences, lone surrogates: what reorders or
 # breaks the page around a text is shown by its code. Joiners belong to emoji.
@@ -54,7 +55,7 @@ def element(name: str, *children: Any, **attributes: Any) -> Markup:
   return Markup(f'<{name}{head}>{body}</{name}>')
 
 
-def percent(share: float) -> str:
+def percent(share: Real) -> str:
   """0.25 -> '25%'."""
   return re.sub(r'\.?0+%$', '%', f'{100 * share:.2f}%')
 
@@ -63,12 +64,12 @@ def percent(share: float) -> str:
 class Scale:
   """Maps low..high to 0..1."""
 
-  low: float
-  high: float
+  low: Real
+  high: Real
 
   @classmethod
   def over(
-      cls, values: Iterable[float], *, pad: float = 0.06, least: float = 1e-9
+      cls, values: Iterable[Real], *, pad: Real = 0.06, least: Real = 1e-9
   ) -> 'Scale':
     """Holds all values with a margin; at least `least` wide."""
     values = list(values)
@@ -77,10 +78,10 @@ class Scale:
     margin = pad * max(high - low, least)
     return cls(low - lack - margin, high + lack + margin)
 
-  def __call__(self, value: float) -> float:
+  def __call__(self, value: Real) -> Real:
     return (value - self.low) / (self.high - self.low)
 
-  def ticks(self, count: int) -> list[float]:
+  def ticks(self, count: int) -> list[Real]:
     """About `count` round numbers inside."""
     raw = (self.high - self.low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -109,12 +110,12 @@ class Chart:
     self._height, self._label, self._class = height, label, class_
     self._marks: list[Markup] = []
 
-  def place(self, x: float, y: float) -> tuple[str, str]:
+  def place(self, x: Real, y: Real) -> tuple[str, str]:
     """Percentages of a point."""
     return percent(self.x(x)), percent(1 - self.y(y))
 
   def line(
-      self, points: Sequence[tuple[float, float]], class_: str, title: str = ''
+      self, points: Sequence[tuple[Real, Real]], class_: str, title: str = ''
   ) -> None:
     """A line through the points."""
     path = ' '.join(
@@ -131,7 +132,7 @@ class Chart:
     self._marks.append(_stretched(line))
 
   def segment(
-      self, start: tuple[float, float], end: tuple[float, float], class_: str
+      self, start: tuple[Real, Real], end: tuple[Real, Real], class_: str
   ) -> None:
     """A straight line."""
     (x1, y1), (x2, y2) = self.place(*start), self.place(*end)
@@ -141,11 +142,11 @@ class Chart:
 
   def dot(
       self,
-      x: float,
-      y: float,
+      x: Real,
+      y: Real,
       class_: str,
       *,
-      radius: float = 3.5,
+      radius: Real = 3.5,
       title: str = '',
       href: str = '',
   ) -> None:
@@ -158,13 +159,13 @@ class Chart:
 
   def text(
       self,
-      x: float,
-      y: float,
+      x: Real,
+      y: Real,
       text: str,
       class_: str = '',
       *,
-      dx: float = 0.0,
-      dy: float = 0.0,
+      dx: Real = 0.0,
+      dy: Real = 0.0,
       anchor: str = 'middle',
       title: str = '',
       href: str = '',
@@ -185,7 +186,7 @@ class Chart:
     self._marks.append(element('a', label, href=href) if href else label)
 
   def column(
-      self, x: float, low: float, high: float, class_: str, title: str = ''
+      self, x: Real, low: Real, high: Real, class_: str, title: str = ''
   ) -> None:
     """A bar around x, 0.7 wide."""
     left, top = self.place(x - 0.35, high)
@@ -201,13 +202,13 @@ class Chart:
         )
     )
 
-  def y_axis(self, ticks: Iterable[tuple[float, str]]) -> None:
+  def y_axis(self, ticks: Iterable[tuple[Real, str]]) -> None:
     """Rules with labels at the left."""
     for value, text in ticks:
       self.segment((self.x.low, value), (self.x.high, value), 'rule')
       self.text(self.x.low, value, text, 'tick', dx=-7, dy=4, anchor='end')
 
-  def x_axis(self, ticks: Iterable[tuple[float, str]], class_: str = '') -> None:
+  def x_axis(self, ticks: Iterable[tuple[Real, str]], class_: str = '') -> None:
     """Labels below."""
     for value, text in ticks:
       self.text(value, self.y.low, text, f'tick {class_}'.strip(), dy=17)
@@ -241,7 +242,7 @@ def _stretched(*marks: Markup) -> Markup:
   )
 
 
-def _edge_or_dot(share: float, class_: str) -> Markup:
+def _edge_or_dot(share: Real, class_: str) -> Markup:
   """A dot, or an arrow at the end beyond which it would lie."""
   if 0 <= share <= 1:
     return element('circle', cx=percent(share), cy='12', r='4', class_=class_)

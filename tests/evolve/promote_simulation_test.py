@@ -95,8 +95,21 @@ class CalibrationTest(parameterized.TestCase):
     covered = [effect.low <= 0 <= effect.high for effect in effects]
     low, high = _band(0.05)
     self.assertBetween(np.mean(rejected), low, high)
-    low, high = _band(0.95)
-    self.assertBetween(np.mean(covered), low, high)
+    # With few problems intervals are wider than they need to be: an interaction
+    # that is not there is estimated as 0 or more.
+    self.assertGreater(np.mean(covered), _band(0.95)[0])
+
+  @parameterized.parameters((2, 0.13), (4, 0.08))
+  def test_children_that_train_less_steadily(self, children, most):
+    # No effect, twice the spread between seeds. From the spread of the controls
+    # alone 0.12 would pass, more arms or not.
+    rng = np.random.default_rng(0)
+    p = []
+    for _ in range(FAMILIES):
+      control, child = _gaussian(rng, 4, children, 64, 0.05)
+      child += rng.normal(0, 3**0.5 * 0.05, (children, 1))
+      p.append(promote.estimate(control, child).p_one_sided)
+    self.assertLess(np.mean(np.array(p) <= 0.05), most)
 
   def test_pairing_over_problems_alone_would_be_wrong(self):
     trials = _null(_gaussian, 4, 2, 64, UNSTEADY)

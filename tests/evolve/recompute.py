@@ -27,7 +27,7 @@ def arm_scores(folder: pathlib.Path) -> pd.Series:
 
 
 def sum_of_rest(table: pd.DataFrame) -> float:
-  """What arms (columns) and problems leave over: two-way analysis of variance."""
+  """Squares beyond arms (columns) and problems: two-way anova."""
   of_arm, of_problem = table.mean(axis=0), table.mean(axis=1)
   total = table.stack().var(ddof=0) * table.size
   arms = len(table) * of_arm.var(ddof=0) * table.shape[1]
@@ -43,7 +43,8 @@ def effect(control: pd.DataFrame, child: pd.DataFrame) -> dict[str, float]:
   value = child.stack().mean() - control.stack().mean()
   free = arms + children - 2
   rest = (sum_of_rest(control) + sum_of_rest(child)) / free / (problems - 1)
-  spread = control.mean().var(ddof=0) * arms + child.mean().var(ddof=0) * children
+  spread = control.mean().var(ddof=0) * arms
+  spread += child.mean().var(ddof=0) * children
   variance = spread / free or rest / problems
   seeds = variance / arms + variance / children
 

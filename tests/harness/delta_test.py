@@ -138,7 +138,9 @@ class DiffTest(parameterized.TestCase):
         PARENT.with_overlay({'grpo.clip_low': 0.1, 'grpo.refill_rounds': 1}),
         'clip',
         'filter',
-        message=r'clip \(clip_low 0.2 -> 0.1\) and filter \(refill_rounds 0 -> 1',
+        message=(
+            r'clip \(clip_low 0.2 -> 0.1\) and filter \(refill_rounds 0 -> 1'
+        ),
     )
 
   def test_a_helper_of_two_parts(self):

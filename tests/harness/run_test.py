@@ -500,7 +500,7 @@ class FailureTest(parameterized.TestCase):
       outcome = np.ones((2, 3), bool)
 
     with functions(
-        d_x="def measure(e):\n  return {'x': e.outcome.sum() + e.truncated.sum()}\n",
+        d_x="def measure(e):\n  return {'x': e.outcome[0] @ e.truncated[0]}\n",
         d_y="def measure(e):\n  return {'y': float(e.outcome.sum())}\n",
     ) as f:
       broken = Broken()
@@ -549,7 +549,9 @@ class ProcessTest(parameterized.TestCase):
         from tests.harness import recorded
         source = 'import time\\ndef measure(e):\\n  {body}\\n'
         f = run.Functions(
-            spec.Harness({{}}, {{'diagnostics/x.py': source, 'reward.py': {GOOD!r}}}),
+            spec.Harness(
+                {{}}, {{'diagnostics/x.py': source, 'reward.py': {GOOD!r}}}
+            ),
             limit_seconds=0.5 if 'return' not in {body!r} else 10.0,
         )
         f.parts(recorded.view())

@@ -116,12 +116,30 @@ def consider(
   for veto in (change.sha256, change.factor):
     if veto in context.vetoes:
       raise ProposalError(f'{veto} is vetoed')
-  if after.sha256 in {trial.parent_sha for trial in context.history}:
+  if _undoes(context, change):
     raise ProposalError(
-        f'{change.factor} would lead back to harness {after.sha256[:12]},'
-        ' which was left for a better one'
+        f'{change.factor} would lead back to a harness that was left for a'
+        ' better one'
     )
   return change, _note(context, change)
+
+
+def _undoes(context: Context, change: delta_lib.Delta) -> bool:
+  """Whether the change takes the last kept trials back, and nothing else."""
+  wanted = {path: new for path, _, new in change.changes}
+  earlier: dict[str, Any] = {}  # Values under an ancestor.
+  for trial in reversed(context.history):
+    if trial.status != 'keep':
+      continue
+    earlier |= {path: old for path, old, _ in trial.changes}
+    moved = {
+        path: value
+        for path, value in earlier.items()
+        if context.config.get(path) != value
+    }
+    if moved == wanted:
+      return True
+  return False
 
 
 def _note(context: Context, change: delta_lib.Delta) -> str:

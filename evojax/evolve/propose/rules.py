@@ -30,7 +30,7 @@ _SPREAD_CLASS = 0.06
 # At least this share of trials goes to classes that were not tried, while one
 # of them has an alert: a belief is worth what it was tested on.
 _EXPLORED = 0.75
-_SMALLEST_STEP = 0.1  # Mutations below 10 % cannot be told from no change.
+_SMALLEST_STEP = 0.05  # A smaller mutation cannot be told from no change.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,6 +281,8 @@ def _mutate(
   current = context.config.get(path, 0.0)
   if field.kind not in ('float', 'int') or not _numbers(old, new, current):
     return None
+  if trial.status == 'disqualified':  # Refused unseen: nothing was learned.
+    return None
   here = trial.parent_sha == context.parent.sha256
   lost = trial.effect is None or trial.effect <= 0
   if trial.status == 'keep' and current == new:
@@ -330,9 +332,9 @@ def _lost_steps(context: propose_lib.Context, path: str, up: bool) -> int:
 
 def _step(
     field: surface_lib.Field,
-    current: float,
-    old: float,
-    new: float,
+    current: int | float,
+    old: int | float,
+    new: int | float,
     times: float,
 ) -> int | float:
   """`current` moved by `times` the step from old to new, within the bounds."""

@@ -1,8 +1,7 @@
 """Whether a change would pay for longer or for shorter completions.
 
 The correlation of n_tokens and advantage within groups: length minus its
-group's mean against the advantage. The sign is the direction in which the update
-pulls length.
+group's mean against the advantage. Its sign is where the update pulls length.
 """
 
 import numpy as np

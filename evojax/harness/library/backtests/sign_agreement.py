@@ -2,8 +2,8 @@
 
 sign_agreement: among kept completions of mixed groups, weighted by |advantage|,
 the share with a positive advantage where solved and a negative one where not.
-phantom_share: the part of all |advantage| that sits in groups whose outcomes are
-all equal, so that only shaping can have made it.
+phantom_share: the part of all |advantage| in groups whose outcomes are all
+equal, so that only shaping can have made it.
 """
 
 import numpy as np

@@ -1,0 +1,122 @@
+"""Evolves the tiny run several times, and ends most of them by SIGKILL.
+
+    python evolve_worker.py ROOT
+
+ROOT/reference is one undisturbed run. ROOT/killed is one run that dies before
+the row of every step in turn, and inside an arm, each time in a process of its
+own, which continues what the one before it left.
+
+The processes are forked before jax starts a thread: importing takes longer than
+training.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from absl import logging
+
+from evojax import trainer as trainer_lib
+from evojax import workdir
+from evojax.evolve import ledger
+from evojax.evolve import loop
+from evojax.evolve import trial
+from tests import tiny
+
+STEPS = (
+    'open', 'train', 'diagnose', 'hypothesize', 'design', 'admit', 'backtest',
+    'verify', 'promote', 'accumulate', 'trial', 'retrain', 'seal', 'final',
+)  # fmt: skip
+# In the order in which one run meets them; 'promote' and what is before it in
+# the trial of QUEUED, 'trial' in the one after it.
+POINTS = (*STEPS[:10], 'torn', 'arm', 'scored', *STEPS[10:], 'summary')
+# A change that trains nothing is kept for certain, so that there is a promotion.
+QUEUED = {
+    'delta': {
+        'file': 'backtests/alive_groups.py',
+        'source_of': 'library/backtests/alive_groups.py',
+    },
+    'hypothesis': 'Alive groups foretell what a filter does.',
+    'expected': [0.0, 0.0],
+}
+
+
+def die():
+  os.kill(os.getpid(), signal.SIGKILL)
+  time.sleep(60)  # Not one more line is run.
+
+
+def intercept(owner, name, matches):
+  """Replaces a function by one that dies where its arguments match."""
+  original = getattr(owner, name)
+
+  def wrapper(*args, **kwargs):
+    return die() if matches(*args, **kwargs) else original(*args, **kwargs)
+
+  setattr(owner, name, wrapper)
+
+
+def prepare_death(point):
+  """Makes this process die at a point."""
+  if point in STEPS:
+    intercept(
+        ledger.Ledger, 'append', lambda self, step, *args: step == point
+    )
+  elif point == 'torn':  # Half of the last row reaches the disk.
+    write = ledger.Ledger._write
+
+    def torn(self, at, data):
+      write(self, at, data[: len(data) // 2])
+      die()
+
+    ledger.Ledger._write = torn
+  elif point == 'arm':
+    intercept(
+        trainer_lib.Trainer,
+        'learn',
+        lambda self, step: self.step == 1 and 'control-2' in str(self.workdir),
+    )
+  elif point == 'scored':
+    intercept(
+        trial, '_score', lambda session, number, role, arm: role == 'control-3'
+    )
+  elif point == 'summary':
+    intercept(
+        workdir,
+        'write_atomic',
+        lambda path, *args: pathlib.Path(path).name == 'summary.json',
+    )
+
+
+def run(root, name):
+  """One process; its exit status."""
+  child = os.fork()
+  if child:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+  logging.set_verbosity(logging.ERROR)
+  prepare_death(name)
+  folder = root / ('reference' if name == 'reference' else 'killed')
+  inbox = folder / 'inbox'
+  if not inbox.exists():
+    inbox.mkdir(parents=True)
+    (inbox / '10-backtest.json').write_text(json.dumps(QUEUED))
+  loop.run(tiny.evolving(), str(folder))
+  os._exit(0)
+
+
+def main(root):
+  root = pathlib.Path(root)
+  for name in ('reference', *POINTS, 'finish'):
+    started = time.time()
+    status = run(root, name)
+    wanted = -signal.SIGKILL if name in POINTS else 0
+    print(f'{name}: {status} {time.time() - started:.1f} s', flush=True)
+    if status != wanted:
+      sys.exit(f'{name}: exit status {status}, not {wanted}')
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,156 @@
+"""The gate: what a changed harness must be before it is paid for."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from configs import math as math_config
+from evojax import domains
+from evojax.harness import admit
+from evojax.harness import library
+from evojax.harness import spec
+from evojax.harness import syntax
+from tests.harness import recorded
+
+SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
+KNOWN = admit.shipped(SEED)
+CONFIG = math_config.get_config()
+
+
+class AdmitTest(parameterized.TestCase):
+
+  def reasons(self, after, known=KNOWN, before=SEED, view=True):
+    view = recorded.view(prompts=4, group_size=4) if view else None
+    return admit.admit(before, after, CONFIG, view, known=known)
+
+  def refused(self, after, *patterns, **kwargs):
+    reasons = self.reasons(after, **kwargs)
+    self.assertLen(reasons, len(patterns), reasons)
+    for reason, pattern in zip(reasons, patterns):
+      self.assertRegex(reason, pattern)
+      self.assertNotIn('\n', reason)
+
+  @parameterized.parameters(
+      ({'optim.learning_rate': 3e-4},),
+      ({'grpo.clip_low': 0.2, 'grpo.clip_high': 0.28},),
+      ({'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1},),
+      ({'reward.weights.overlong': 0.5},),
+      ({'data.families': ['gcd:0']},),
+  )
+  def test_values(self, overlay):
+    self.assertEqual(self.reasons(SEED.with_overlay(overlay)), [])
+
+  @parameterized.parameters(*library.names())
+  def test_shipped_functions(self, name):
+    folder, file = name.split('/')
+    text = library.source(name)
+    if folder == 'reward':
+      part = file.removesuffix('.py')
+      text = syntax.add_part(SEED.files['reward.py'], text)
+      after = SEED.with_overlay({f'reward.weights.{part}': 0.5})
+      after = after.with_file('reward.py', text)
+    elif folder == 'backtests':
+      after = SEED.with_file(name, text)
+    else:
+      after = SEED.with_file(f'{folder}.py', text)
+    self.assertEqual(self.reasons(after), [])
+
+  def test_all_reasons_at_once(self):
+    after = SEED.with_overlay(
+        {'optim.learning_rate': 1.0, 'grpo.clip_low': 0.1}
+    )
+    self.refused(
+        after.with_file('keep.py', 'def keep(e, s):\n  return e.valid, s\n'),
+        'delta: three factors: clip .*, keep .* and optim.learning_rate',
+        r'overlay: optim.learning_rate=1.0: must lie in \[1e-06, 0.003\]',
+        'keep.py is not a shipped function; proposals draw from',
+    )
+
+  def test_nothing_changed(self):
+    self.refused(SEED, 'delta: no factor: the two harnesses are the same')
+
+  @parameterized.named_parameters(
+      ('leaves the surface', {'eval.samples': 1}, 'not on the surface', 2),
+      ('conflict', {'grpo.refill_rounds': 1}, "keep='all' drops none", 1),
+      ('no such part', {'reward.weights.nice': 1.0}, 'has the parts', 1),
+  )
+  def test_values_refused(self, overlay, pattern, count):
+    self.refused(SEED.with_overlay(overlay), *[pattern] * count)
+
+  def test_part_without_weight(self):
+    text = syntax.add_part(
+        SEED.files['reward.py'], library.source('reward/partial.py')
+    )
+    self.refused(
+        SEED.with_file('reward.py', text),
+        'reward:partial has no weight before and after.*reward.weights.partial',
+    )
+
+  def test_foreign_part_among_shipped_ones(self):
+    text = SEED.files['reward.py'].replace(
+        'e.outcome.astype(np.float32)', '1 - e.outcome.astype(np.float32)'
+    )
+    self.refused(
+        SEED.with_file('reward.py', text),
+        '^part outcome of reward.py is not a shipped function',
+    )
+
+  def test_a_comment_makes_a_file_foreign(self):
+    """What runs is text: the hash is of the file, not of what it does."""
+    text = library.source('keep/outcome_variance.py') + '# Mine.\n'
+    self.refused(SEED.with_file('keep.py', text), 'keep.py is not a shipped')
+
+  def test_the_files_of_the_parent_may_stay(self):
+    before = SEED.with_file(
+        'diagnostics/mine.py',
+        "LAYER = 'score'\nUNIT = 'x'\n" 'def measure(e):\n  return {}\n',
+    )
+    after = before.with_overlay({'optim.learning_rate': 3e-4})
+    self.assertEqual(self.reasons(after, before=before), [])
+
+  @parameterized.named_parameters(
+      (
+          'crash',
+          'def keep(e, s):\n  return 1 / 0\n',
+          'keep.py: crash: line 2: ZeroDivisionError',
+      ),
+      ('shape', 'def keep(e, s):\n  return e.valid[0], s\n', 'wrong_shape'),
+      ('secret', 'def keep(e, s):\n  return e.seed > 1, s\n', "'seed' is not"),
+      (
+          'chance',
+          'import numpy as np\n'
+          'def keep(e, s):\n  return np.random.rand(4, 4) < 0.5, s\n',
+          'keep.py: two processes give two answers',
+      ),
+      (
+          'second call',
+          "def init():\n  return {'n': 0}\n"
+          "def keep(e, s):\n  return e.valid, {'n': 1 / (1 - s['n'])}\n",
+          'non_finite: n is inf',
+      ),
+      ('syntax', 'def keep(e, s:\n', "keep.py line 1: '\\(' was never closed"),
+  )
+  def test_functions_are_tried(self, source, pattern):
+    self.refused(
+        SEED.with_file('keep.py', source),
+        *(['delta: keep.py line 1'] if 'closed' in pattern else []),
+        pattern,
+        known=KNOWN | {admit.source_sha256(source)},
+    )
+
+  def test_without_evidence_nothing_runs(self):
+    source = 'def keep(e, s):\n  return 1 / 0\n'
+    known = KNOWN | {admit.source_sha256(source)}
+    after = SEED.with_file('keep.py', source)
+    self.assertEqual(self.reasons(after, known, view=False), [])
+
+  def test_thresholds_of_a_diagnostic(self):
+    source = "LAYER = 'score'\ndef measure(e):\n  return {}\n"
+    self.refused(
+        SEED.with_file('diagnostics/new.py', source),
+        'diagnostics/new.py: wrong_type: UNIT=None is not text',
+        known=KNOWN | {admit.source_sha256(source)},
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,167 @@
+"""The seed harnesses of math: diagnostics by hand, and what the blind lacks."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from configs import math as math_config
+from evojax import domains
+from evojax.domains.math import grade
+from evojax.harness import admit
+from evojax.harness import run
+from evojax.harness import spec
+from tests.harness import recorded
+
+_MATH = domains.load('math').__path__[0]
+SEED = spec.read(f'{_MATH}/seed_harness')
+BLIND = spec.read(f'{_MATH}/seed_blind')
+
+
+class SeedTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.functions = cls.enterClassContext(run.Functions(SEED))
+    cls.blind = cls.enterClassContext(run.Functions(BLIND))
+
+  @parameterized.parameters(SEED, BLIND)
+  def test_is_admitted(self, harness):
+    view = recorded.view(prompts=4, group_size=4)
+    self.assertEqual(admit.check(harness, math_config.get_config(), view), [])
+
+  def test_blind_differs_in_diagnostics_only(self):
+    self.assertEqual(BLIND.overlay, SEED.overlay)
+    self.assertEqual(BLIND.files['reward.py'], SEED.files['reward.py'])
+    measured = set()
+    view = recorded.view()
+    for name in self.blind.diagnostics:
+      measured |= set(self.blind.measure(name, view))
+      meta = self.blind.meta(name)
+      self.assertEqual((meta['WARN'], meta['CRITICAL']), ({}, {}))
+    self.assertEqual(
+        measured,
+        {'outcome', 'reward_mean', 'n_tokens', 'mean_logprob', 'action_0'},
+    )
+
+  def test_score(self):
+    view = recorded.view(
+        prompts=3,
+        outcome=[[1, 0, 0], [0, 0, 0], [1, 1, 1]],
+        valid=[[1, 1, 0], [1, 1, 1], [1, 1, 1]],
+    )
+    # (1/2 + 0 + 1) / 3 solved; 2 of 3 groups by at least one.
+    found = self.functions.measure('score', view)
+    self.assertAlmostEqual(found['outcome'], 0.5)
+    self.assertAlmostEqual(found['pass_at_g'], 2 / 3)
+    self.assertAlmostEqual(found['headroom'], 2 / 3 - 0.5)
+
+  def test_groups(self):
+    view = recorded.view(
+        prompts=5,
+        outcome=[[1, 0, 0], [0, 0, 0], [1, 1, 1], [1, 0, 1], [0, 0, 1]],
+        reward=[
+            [1, 0, 0],  # Alive by outcome.
+            [0.5, 0, 0],  # Alive by shaping.
+            [1, 1, 1],  # Dead.
+            [1, 1, 1],  # Dead, though the outcome differs.
+            [0, 0, 9],  # One valid completion that counts twice: dead.
+        ],
+        valid=[[1] * 3] * 4 + [[1, 1, 0]],
+    )
+    found = self.functions.measure('groups', view)
+    self.assertAlmostEqual(found['dead_group_ratio'], 3 / 5)
+    self.assertAlmostEqual(found['alive_by_outcome'], 1 / 5)
+    self.assertAlmostEqual(found['alive_by_shaping'], 1 / 5)
+
+  def test_dead_is_below_a_thousandth(self):
+    # std of (0, 0, 3 s) is sqrt(2) s.
+    for s, dead in ((0.0006, 1.0), (0.0008, 0.0)):
+      view = recorded.view(prompts=1, reward=[[0, 0, 3 * s]])
+      found = self.functions.measure('groups', view)
+      self.assertEqual(found['dead_group_ratio'], dead)
+
+  def test_reward(self):
+    view = recorded.view(reward=[[0, 3, 0], [1, 1, 1]])
+    found = self.functions.measure('reward', view)
+    self.assertAlmostEqual(found['reward_mean'], 1.0)
+    self.assertAlmostEqual(found['reward_spread'], np.sqrt(2) / 2, places=6)
+
+  def test_behaviour(self):
+    view = recorded.view(
+        outcome=[[1, 0, 0], [0, 0, 1]],
+        truncated=[[0, 1, 0], [0, 0, 0]],
+        format_ok=[[1, 0, 1], [0, 1, 0]],
+        mean_logprob=[[-1, -2, -3], [0, 0, 0]],
+        n_tokens=[[2, 4, 6], [8, 10, 12]],
+        reward=[[1, 2, 3], [4, 5, 6]],
+        sampler_trainer_logprob_gap=[[1, np.nan, 3], [np.nan] * 3],
+    )
+    measure = self.functions.measure
+    form = measure('format', view)
+    self.assertAlmostEqual(form['truncated'], 1 / 6)
+    self.assertAlmostEqual(form['format_failures'], 3 / 6)
+    self.assertEqual(
+        measure('sampling', view), {'mean_logprob': -1.0, 'logprob_gap': 2.0}
+    )
+    self.assertEqual(
+        measure('length', view),
+        {'n_tokens': 7.0, 'n_tokens_solved': 7.0, 'n_tokens_unsolved': 7.0},
+    )
+    corr = measure('length_gaming', view)['length_reward_corr']
+    self.assertAlmostEqual(corr, 1.0)
+
+  def test_modes(self):
+    codes = grade.MATH_MODE
+    direct, steps = codes['direct'], codes['steps']
+    view = recorded.view(
+        mode=[[direct, direct, steps], [steps, steps, steps]],
+        outcome=[[1, 0, 1], [1, 1, 0]],
+    )
+    found = self.functions.measure('modes', view)
+    self.assertAlmostEqual(found['share_direct'], 2 / 6)
+    self.assertAlmostEqual(found['outcome_direct'], 1 / 2)
+    self.assertAlmostEqual(found['outcome_steps'], 3 / 4)
+    self.assertEqual(found['share_ramble'], 0.0)
+    self.assertNotIn('outcome_ramble', found)
+
+  def test_total_where_nothing_can_be_said(self):
+    """Dev evidence has no reward; a step may have no valid completion."""
+    nan = np.full((2, 3), np.nan)
+    empty = recorded.view(valid=np.zeros((2, 3)))
+    dev = recorded.view(
+        reward=nan, advantage=nan, sampler_trainer_logprob_gap=nan
+    )
+    for functions in (self.functions, self.blind):
+      for name in functions.diagnostics:
+        self.assertEqual(functions.measure(name, empty), {}, name)
+        functions.measure(name, dev)
+    self.assertEqual(self.functions.measure('groups', dev), {})
+    self.assertEqual(self.functions.measure('length_gaming', dev), {})
+
+  def test_thresholds(self):
+    """Those of EvoTrainer (arXiv:2606.03108): what warns, and from where on."""
+    warn, critical = {}, {}
+    for name in self.functions.diagnostics:
+      meta = self.functions.meta(name)
+      warn.update(meta['WARN'])
+      critical.update(meta['CRITICAL'])
+    self.assertEqual(
+        warn,
+        {
+            'dead_group_ratio': ('>', 0.30),
+            'reward_spread': ('<', 0.05),
+            'mean_logprob': ('>', -0.1),
+            'length_reward_corr': ('>', 0.3),
+            'truncated': ('>', 0.15),
+            'format_failures': ('>', 0.30),
+        },
+    )
+    self.assertEqual(
+        critical,
+        {'dead_group_ratio': ('>', 0.50), 'mean_logprob': ('>', -0.05)},
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

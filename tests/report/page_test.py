@@ -1,0 +1,435 @@
+import base64
+import copy
+import hashlib
+import html.parser
+import json
+import pathlib
+import re
+import tempfile
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.report import page
+from tests.report import synthetic
+
+_VOID = {'meta', 'link', 'img', 'br', 'hr', 'input', 'base'}
+
+
+class _Page(html.parser.HTMLParser):
+  """Elements in order as dicts: tag, attributes, all text inside."""
+
+  def __init__(self, text: str):
+    super().__init__()
+    self.elements: list[dict] = []
+    self._open: list[dict] = []
+    self.feed(text)
+    assert not self._open, [e['tag'] for e in self._open]
+
+  def handle_starttag(self, tag, attrs):
+    element = {'tag': tag, 'attrs': dict(attrs), 'text': ''}
+    self.elements.append(element)
+    if tag not in _VOID:
+      self._open.append(element)
+
+  def handle_endtag(self, tag):
+    assert self._open and self._open[-1]['tag'] == tag, (tag, self.getpos())
+    self._open.pop()
+
+  def handle_data(self, data):
+    for element in self._open:
+      element['text'] += data
+
+  def find(self, tag, class_='', **attrs):
+    """Elements with a tag, a class and attributes."""
+    return [
+        e
+        for e in self.elements
+        if e['tag'] == tag
+        and (not class_ or class_ in e['attrs'].get('class', '').split())
+        and all(e['attrs'].get(k) == v for k, v in attrs.items())
+    ]
+
+
+def _build(workdir) -> tuple[str, _Page]:
+  text = page.build(workdir).read_text()
+  return text, _Page(text)
+
+
+def _payloads(workdir) -> list[dict]:
+  lines = (workdir / 'ledger.jsonl').read_text().splitlines()
+  return [json.loads(line)['payload'] for line in lines]
+
+
+class PageTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls._root = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(cls._root.cleanup)
+    cls.workdir = synthetic.write(pathlib.Path(cls._root.name, 'run'))
+    cls.text, cls.page = _build(cls.workdir)
+
+  def test_returns_the_file_and_leaves_nothing_else(self):
+    path = page.build(self.workdir)
+    self.assertEqual(path, self.workdir / 'report.html')
+    hidden = [p.name for p in self.workdir.iterdir() if p.name[0] == '.']
+    self.assertEmpty(hidden)
+
+  def test_self_contained(self):
+    for element in self.page.elements:
+      for name, value in element['attrs'].items():
+        self.assertNotIn(name, ('src', 'srcset', 'poster', 'data', 'action'))
+        self.assertFalse(name.startswith('on'), element)
+        if name in ('href', 'xlink:href'):
+          self.assertRegex(value, '^#')
+    style = self.page.find('style')[0]['text']
+    self.assertNotRegex(style, r'url\(|@import|https?:')
+    script = self.page.find('script')[0]['text']
+    self.assertNotRegex(script, r'https?:|fetch|import|innerHTML')
+    self.assertEmpty(self.page.find('link'))
+    self.assertLess(len(self.text.encode()), 3_000_000)
+
+  def test_links_have_targets(self):
+    ids = {e['attrs'].get('id') for e in self.page.elements}
+    links = {e['attrs']['href'][1:] for e in self.page.find('a')}
+    self.assertContainsSubset(links, ids)
+    self.assertContainsSubset({'base', 'trial-0', 'trial-5'}, links)
+
+  def test_policy_allows_this_script_alone(self):
+    (policy,) = self.page.find('meta', **{'http-equiv': _POLICY})
+    (script,) = self.page.find('script')
+    digest = hashlib.sha256(script['text'].encode()).digest()
+    expected = f"'sha256-{base64.b64encode(digest).decode()}'"
+    directives = dict(
+        d.split(None, 1) for d in policy['attrs']['content'].split(';')
+    )
+    self.assertEqual(directives['default-src'], "'none'")
+    self.assertEqual(directives['script-src'], expected)
+
+  def test_decision_numbers_are_the_ledgers(self):
+    rows = _payloads(self.workdir)
+    verdicts = [r for r in rows if r['step'] == 'verify']
+    limits = {r['trial']: r['mde'] for r in rows if r['step'] == 'trial'}
+    self.assertLen(verdicts, 6)
+    for verdict in verdicts:
+      number = verdict['trial']
+      shown = self._values(number)
+      expected = {n: verdict[n] for n in synthetic.NUMBERS}
+      expected['mde'] = limits.get(number)
+      self.assertCountEqual(
+          [float(v) for v in shown.values()],
+          [v for v in expected.values() if v is not None],
+      )
+      if verdict['effect'] is not None:
+        self.assertEqual(shown['effect'], repr(verdict['effect']))
+        self.assertEqual(shown['p, one-sided'], repr(verdict['p']))
+        self.assertEqual(shown['standard error'], repr(_error(verdict)))
+
+  def _values(self, trial):
+    """Name -> exact value in the decision of a trial."""
+    block = self._between('dl', {'data-trial': str(trial)})
+    names = [e['text'] for e in block if e['tag'] == 'dt']
+    values = [e['attrs'].get('data-value') for e in block if e['tag'] == 'dd']
+    self.assertEqual(len(names), len(values))
+    return {n: v for n, v in zip(names, values) if v is not None}
+
+  def _between(self, tag, attrs):
+    """Elements inside the one with these attributes."""
+    index = next(
+        i
+        for i, e in enumerate(self.page.elements)
+        if e['tag'] == tag and attrs.items() <= e['attrs'].items()
+    )
+    end = next(
+        i
+        for i in range(index + 1, len(self.page.elements))
+        if self.page.elements[i]['tag'] not in ('div', 'dt', 'dd')
+    )
+    return self.page.elements[index + 1 : end]
+
+  def test_decision_is_written_in_points(self):
+    written = {
+        'effect': '+1.23 pt',  # 100 * 0.01234.
+        'low': '−0.50 pt',
+        'sigma_seed': '0.30 pt',
+        'p': '0.0312',
+        'wilcoxon_p': '< 0.0001',
+        'df': '3',
+        'control': '41.2 %',
+    }
+    numbers = {
+        'effect': 0.01234,
+        'low': -0.005,
+        'sigma_seed': 0.003,
+        'p': 0.03124,
+        'wilcoxon_p': 0.00002,
+        'df': 3.0,
+        'control': 0.4123,
+    }
+    rows = synthetic.make_rows(self._path('points'), trials=1, evidence=False)
+    verify = next(data for step, data, _ in rows if step == 'verify')
+    verify |= numbers
+    synthetic.write_ledger(self._path('points') / 'ledger.jsonl', rows)
+    _, found = _build(self._path('points'))
+    cells = {e['attrs'].get('data-value'): e['text'] for e in found.find('dd')}
+    for name, text in written.items():
+      self.assertEqual(cells[repr(numbers[name])], text, name)
+
+  def _path(self, name):
+    return pathlib.Path(self._root.name, name)
+
+  def test_table_has_every_trial_and_its_numbers(self):
+    rows = _payloads(self.workdir)
+    cells = [e for e in self.page.find('td') if 'data-name' in e['attrs']]
+    realised = [
+        e['text'].strip()
+        for e in cells
+        if e['attrs']['data-name'] == 'realised'
+    ]
+    expected = []
+    for row in rows:
+      if row['step'] != 'verify':
+        continue
+      if row['effect'] is None:
+        expected.append('–')
+      else:
+        values = [f'{100 * row[n]:+.1f}' for n in ('effect', 'low', 'high')]
+        text = '{} [{}, {}]'.format(*values).replace('-', '−')
+        expected.append(re.sub(r'[+−]0\.0', '0.0', text))
+    self.assertEqual(realised, expected)
+
+  def test_device_seconds_of_a_trial_are_the_sum_of_its_rows(self):
+    lines = (self.workdir / 'ledger.jsonl').read_text().splitlines()
+    seconds = {}
+    for line in lines:
+      row = json.loads(line)
+      key = row['payload'].get('trial')
+      spent = row['measured']['device_seconds']
+      seconds[key] = seconds.get(key, 0) + spent
+    shown = [
+        e['text']
+        for e in self.page.find('td', 'seconds')
+        if 'data-unit' in e['attrs']
+    ]
+    expected = [f'{seconds[n]:,.0f}' for n in range(6)]
+    self.assertEqual(shown[1:], expected)
+
+  def test_verdict_in_one_sentence(self):
+    (verdict,) = self.page.find('p', 'verdict')
+    self.assertEqual(
+        verdict['text'],
+        '3 of 6 changes kept; on sealed problems the final harness takes the'
+        ' base policy from 33.1 % to 59.2 % [56.6, 61.8], against 48.7 % for'
+        ' the seed harness, not evolved and 60.2 % for the reference.',
+    )
+    self.assertIn('not run', self.text)  # random was not brought in.
+
+  def test_what_a_reader_looks_for_is_there(self):
+    for wanted in (
+        'DAPO, arXiv:2503.14476',  # Source of a hypothesis.
+        'reward part overlong: constant',  # Why one was refused.
+        '+def keep(e, state):',  # Difference of a source.
+        'largest |advantage|',  # A rollout.
+        'A shelf holds 17 jars.',
+        'Solved only by the child',  # Flips.
+        'failed',  # A diagnostic without a value.
+        'not identifiable',  # A backtest that says so.
+        'device-seconds per promoted point',
+    ):
+      self.assertIn(wanted, self.text.replace('&#39;', "'"), wanted)
+
+  def test_overlay_shows_the_configs_value_as_before(self):
+    row = re.search(
+        r'optim\.learning_rate</code></td><td>.*?</tr>', self.text, re.DOTALL
+    )[0]
+    self.assertIn('1e-4 (config)', row)
+    self.assertIn('3e-4', row)
+
+  def test_builds_in_time(self):
+    began = time.process_time()
+    page.build(self.workdir)
+    self.assertLess(time.process_time() - began, 3)
+
+  def test_hostile_text_stays_text(self):
+    workdir = self._path('hostile')
+    text = synthetic.HOSTILE + '\ud800'
+    rows = synthetic.make_rows(workdir, trials=2, text=synthetic.HOSTILE)
+    for step, data, _ in rows:
+      if step == 'hypothesize':
+        data['source'] = text
+      if step == 'design':
+        data['delta']['factor'] = data['delta']['klass'] = text
+        data['delta']['changes'] = [[text, text, text]]
+      if step == 'diagnose':
+        data['alerts'] = [text]
+        for measure in data['measures']:
+          for name in ('name', 'layer', 'unit', 'level'):
+            measure[name] += text
+      if step == 'trial':
+        for arm in data['arms']:
+          arm['why'] = arm['status'] = text
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    source, found = _build(workdir)
+    self.assertLen(found.find('script'), 1)
+    self.assertEmpty(found.find('img'))
+    self.assertNotIn('alert(1)', found.find('script')[0]['text'])
+    for raw in ('\x1b', '\u202e', '\ud800'):
+      self.assertNotIn(raw, source)
+    for element in found.elements:
+      self.assertFalse(any(a.startswith('on') for a in element['attrs']))
+    read = [e['text'] for e in found.find('pre', 'completion')]
+    self.assertNotEmpty(read)
+    visible = (
+        '</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>'
+        r'\x1b[31m\u202e{{ 7 * 7 }} & "quoted" ' + "'text'"
+    )
+    for completion in read:
+      self.assertIn(visible, completion)
+
+  def test_any_moment_of_a_run(self):
+    workdir = self._path('moments')
+    rows = synthetic.make_rows(workdir, trials=2, evidence=False)
+    rows += synthetic.end_rows(rows)
+    for count in range(1, len(rows) + 1):
+      synthetic.write_ledger(workdir / 'ledger.jsonl', rows[:count])
+      with self.subTest(rows[count - 1][0]):
+        _, found = _build(workdir)
+        self.assertNotEmpty(found.find('p', 'verdict')[0]['text'])
+
+  def test_any_field_may_be_missing(self):
+    workdir = self._path('missing')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    rows += synthetic.end_rows(rows)
+    for index, (step, data, _) in enumerate(rows):
+      for name in data:
+        for value in (None, 'absent'):
+          changed = copy.deepcopy(rows)
+          changed[index][1][name] = None
+          if value:
+            del changed[index][1][name]
+          synthetic.write_ledger(workdir / 'ledger.jsonl', changed)
+          with self.subTest(f'{step}.{name} {value}'):
+            _build(workdir)
+
+  def test_any_row_may_be_missing(self):
+    workdir = self._path('rows')
+    rows = synthetic.make_rows(workdir, trials=2, evidence=False)
+    rows += synthetic.end_rows(rows)
+    for step in dict.fromkeys(step for step, _, _ in rows):
+      rest = [row for row in rows if row[0] != step]
+      synthetic.write_ledger(workdir / 'ledger.jsonl', rest)
+      with self.subTest(step):
+        _build(workdir)
+
+  def test_failed_and_running_arms(self):
+    workdir = self._path('arms')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    at = next(i for i, row in enumerate(rows) if row[0] == 'trial')
+    arms = rows[at][1]['arms']
+    arms[-1] |= {'status': 'crash', 'why': 'reward.py: line 3', 'outcome': []}
+    arms[0] |= {'outcome': [0.5, None, 0.5]}
+    rows = rows[: at + 1]
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    text, found = _build(workdir)
+    self.assertIn('crash: reward.py: line 3', text)
+    chips = [e['text'] for e in found.find('span', 'running')]
+    self.assertIn('running', chips)
+    (verdict,) = found.find('p', 'verdict')
+    self.assertStartsWith(verdict['text'], 'Running, last step trial: 0 of 1')
+
+  def test_ended_without_seal(self):
+    workdir = self._path('ended')
+    rows = synthetic.make_rows(workdir, trials=2, evidence=False)
+    head = synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    summary = {'ended': 'budget', 'ledger_head': head}
+    (workdir / 'summary.json').write_text(json.dumps(summary))
+    _, found = _build(workdir)
+    verdict = found.find('p', 'verdict')[0]['text']
+    self.assertStartsWith(verdict, 'Ended (budget), not sealed: 1 of 2 changes')
+    # The run went on since: the summary is no longer about it.
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows[:-1])
+    _, found = _build(workdir)
+    self.assertStartsWith(found.find('p', 'verdict')[0]['text'], 'Running')
+
+  def test_torn_ledger(self):
+    workdir = self._path('torn')
+    synthetic.write(workdir, trials=1, evidence=False, final=False)
+    ledger = workdir / 'ledger.jsonl'
+    data = ledger.read_bytes()
+    whole = data[: data[:-1].rindex(b'\n') + 1]
+    rows = whole.count(b'\n')
+    for end in (1, 40, len(data) - len(whole) - 1):
+      with self.subTest(end):
+        ledger.write_bytes(whole + data[len(whole) : len(whole) + end])
+        _, found = _build(workdir)
+        (notice,) = found.find('p', 'notice')
+        self.assertIn(f'last {end} bytes', notice['text'])
+    # A byte altered in the middle ends the true prefix there.
+    lines = data.splitlines(keepends=True)
+    lines[rows // 2] = lines[rows // 2].replace(b'"step"', b'"stop"')
+    ledger.write_bytes(b''.join(lines))
+    _, found = _build(workdir)
+    left = sum(map(len, lines[rows // 2 :]))
+    (notice,) = found.find('p', 'notice')
+    self.assertIn(f'last {left:,} bytes', notice['text'])
+
+  def test_two_hundred_versions(self):
+    workdir = self._path('many')
+    synthetic.write(workdir, trials=200, evidence=False)
+    began = time.process_time()
+    text, found = _build(workdir)
+    self.assertLess(time.process_time() - began, 9)
+    self.assertLen(found.find('details', 'version'), 201)
+    (table,) = found.find('table', 'versions')
+    self.assertIn('trial 199', table['text'])
+    # One mark of the tree links to each trial, as the table does.
+    links = [e['attrs']['href'] for e in found.find('a')]
+    for number in range(200):
+      self.assertGreaterEqual(links.count(f'#trial-{number}'), 2, number)
+    self.assertIn(f'here for {page.MAX_READABLE} of', text)
+    self.assertLess(len(text.encode()), 6_000_000)
+
+  def test_no_trials(self):
+    workdir = self._path('none')
+    synthetic.write(workdir, trials=0, final=False)
+    text, found = _build(workdir)
+    self.assertIn('No trial has begun', text)
+    self.assertIn('no trial yet', found.find('p', 'verdict')[0]['text'])
+
+  def test_a_diagnosis_and_nothing_to_propose_is_no_trial(self):
+    workdir = self._path('idle')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    diagnosis = next(data for step, data, _ in rows if step == 'diagnose')
+    rows.append(('diagnose', diagnosis | {'trial': 1}, {}))
+    nothing = {'trial': 1, 'version': 'v1', 'proposer': ''}
+    rows.append(('hypothesize', nothing, {}))
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    _, found = _build(workdir)
+    self.assertLen(found.find('details', 'version'), 2)
+
+  def test_no_ledger(self):
+    empty = self._path('empty')
+    empty.mkdir()
+    with self.assertRaisesRegex(ValueError, 'holds no ledger.jsonl'):
+      page.build(empty)
+    with self.assertRaisesRegex(ValueError, 'holds no ledger.jsonl'):
+      page.build(self._path('absent'))
+    for data in (b'', b'{"hash": '):
+      (empty / 'ledger.jsonl').write_bytes(data)
+      with self.assertRaisesRegex(ValueError, 'holds no whole row'):
+        page.build(empty)
+    self.assertFalse((empty / 'report.html').exists())
+
+
+_POLICY = 'Content-Security-Policy'
+
+
+def _error(verdict):
+  return verdict['standard_error']
+
+
+if __name__ == '__main__':
+  absltest.main()
