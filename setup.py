@@ -52,6 +52,7 @@ PACKAGE_DATA = {
     'evojax.domains.math.seed_blind': ('overlay.json',),
     'evojax.domains.math.seed_harness': ('overlay.json',),
     'evojax.evidence': ('COLUMNS.md',),
+    'evojax.report': ('templates/*',),
 }
 
 

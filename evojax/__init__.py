@@ -5,16 +5,18 @@ __version__ = '0.1.0'
 
 
 def run(config: Any, workdir: str, **kwargs: Any) -> dict[str, Any]:
-  """Trains a policy: `--mode=train` from Python. See `evojax.train.run`.
+  """Evolves policy and harness: `--mode=evolve` from Python.
+
+  With `config.evolve.trials = 0` it trains a policy alone.
 
   Args:
     config: From `configs.math.get_config()`, say, changed as needed.
     workdir: The run's directory; the same call continues it.
-    **kwargs: Of `evojax.train.run`.
+    **kwargs: Of `evojax.evolve.loop.run`.
 
   Returns:
     The summary that is also in workdir/summary.json.
   """
-  from evojax import train  # Heavy; `import evojax` stays light.
+  from evojax.evolve import loop  # Heavy; `import evojax` stays light.
 
-  return train.run(config, workdir, **kwargs)
+  return loop.run(config, workdir, **kwargs)

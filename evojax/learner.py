@@ -468,7 +468,9 @@ def fingerprint(state: State) -> str:
   digest = hashlib.sha256()
   for (path, leaf), pair in zip(flat, np.asarray(sums), strict=True):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    digest.update(f'{name} {leaf.dtype} {leaf.shape} {pair.tolist()}\n'.encode())
+    digest.update(
+        f'{name} {leaf.dtype} {leaf.shape} {pair.tolist()}\n'.encode()
+    )
   return digest.hexdigest()
 
 

@@ -12,8 +12,8 @@ import pathlib
 import re
 import runpy
 import sys
-import warnings
 from typing import Any
+import warnings
 
 from absl import app
 from absl import flags
@@ -28,7 +28,13 @@ _MODE = flags.DEFINE_enum(
     'mode',
     'evolve',
     [
-        'evolve', 'train', 'eval', 'warmstart', 'plan', 'inspect', 'report',
+        'evolve',
+        'train',
+        'eval',
+        'warmstart',
+        'plan',
+        'inspect',
+        'report',
         'check',
     ],
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'

@@ -25,7 +25,6 @@ from evojax.harness import surface
 from evojax.models import policy as policy_lib
 from evojax.rollout import engine as engine_lib
 
-
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
 
@@ -39,6 +38,7 @@ class Setup:
   policy: policy_lib.Policy
   parts: reward_lib.Parts
   columns: tuple[schema.Column, ...]
+  reader: str = 'reward'  # Whom the view of the parts is open to.
   functions: run.Functions | None = None  # Of the harness, in their worker.
 
   def close(self) -> None:
@@ -48,7 +48,9 @@ class Setup:
 
 
 def prepare(
-    config: ml_collections.ConfigDict, *, policy: policy_lib.Policy | None = None
+    config: ml_collections.ConfigDict,
+    *,
+    policy: policy_lib.Policy | None = None,
 ) -> Setup:
   """Checks and builds everything that needs no device.
 
@@ -90,7 +92,8 @@ def prepare(
       **config.model.to_dict(),
   )
   parts = reward_lib.load_parts(config.reward.parts, domain.reward_parts)
-  if functions:
+  reader = reward_lib.reader(parts)
+  if functions and functions.has('reward'):
     parts = _joined(functions.parts, parts if config.reward.parts else None)
   columns = schema.declare(domain.columns, tuple(config.reward.weights))
   problem = _check_prompts(config, domain, taught, policy)
@@ -117,9 +120,12 @@ def prepare(
       prompts=1,
       group_size=2,
       max_tokens=config.rollout.max_tokens,
+      reader=reader,
   )
   reward_lib.compute(parts, view, config.reward.weights.to_dict())
-  return Setup(config, domain, taught, policy, parts, columns, functions)
+  return Setup(
+      config, domain, taught, policy, parts, columns, reader, functions
+  )
 
 
 def _joined(

@@ -30,9 +30,9 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.models import policy as policy_lib
-from evojax.rollout import engine as engine_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
+from evojax.rollout import engine as engine_lib
 
 # Standard deviation of a group's rewards below which it teaches nothing.
 _DEAD_STD = 1e-3
@@ -69,18 +69,14 @@ class Weigher:
   ) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Rewards [P, G], their parts, advantages [P, G] and kept groups [P]."""
     c, functions = self.setup.config, self.setup.functions
-
-    def view(reader):
-      return views.View.from_rows(
-          rows,
-          self.setup.columns,
-          prompts=prompts,
-          group_size=group_size,
-          max_tokens=c.rollout.max_tokens,
-          reader=reader,
-      )
-
-    e = view('reward')
+    e = views.View.from_rows(
+        rows,
+        self.setup.columns,
+        prompts=prompts,
+        group_size=group_size,
+        max_tokens=c.rollout.max_tokens,
+        reader=self.setup.reader,
+    )
     weights = c.reward.weights.to_dict()
     rewards, parts = reward_lib.compute(self.setup.parts, e, weights)
     # Advantages compare a completion with its whole group; groups without
@@ -93,7 +89,7 @@ class Weigher:
       advantages = advantages * functions.weight(e)[..., 0]
     kept = filters.KEEP[c.grpo.keep](rewards, e.outcome, e.valid)
     if functions and functions.has('keep'):
-      chosen, self.keep_state = functions.keep(view('filter'), self.keep_state)
+      chosen, self.keep_state = functions.keep(e, self.keep_state)
       kept = kept & chosen
     return rewards, parts, advantages, kept.any(1)
 

@@ -264,7 +264,8 @@ class TextRewardTest(parameterized.TestCase):
     self.assertEqual(reward.reader(parts), 'diagnostic')
     name = function.__name__
     for _ in range(2):
-      total, used = reward.compute(parts, texts(), {'outcome': 100.0, name: 1.0})
+      weights = {'outcome': 100.0, name: 1.0}
+      total, used = reward.compute(parts, texts(), weights)
       self.assertEqual(list(used), ['outcome', name])
       np.testing.assert_array_equal(used[name], expected)
       np.testing.assert_array_equal(total - used[name], [[0, 100], [0, 0]])

@@ -231,6 +231,13 @@ class ImportsTest(parameterized.TestCase):
     self.assertEmpty(heavy & loaded)
     self.assertEmpty({m for m in loaded if m.startswith('evojax.models')})
 
+  def test_harness_loads_no_jax(self):
+    loaded = modules_after(
+        'import evojax.harness.admit, evojax.harness.library'
+    )
+    self.assertIn('evojax.harness.run', loaded)
+    self.assertEmpty({'jax', 'flax', 'transformers', 'orbax'} & loaded)
+
   def test_configs_are_light(self):
     loaded = modules_after('import configs.math as c; c.get_config()')
     heavy = {'jax', 'flax', 'transformers', 'pandas', 'pyarrow', 'evojax'}

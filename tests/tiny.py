@@ -102,6 +102,7 @@ def make_config(
   c = math_config.get_config('smoke').unlock()
   c.name = 'tiny'
   c.steps = 2
+  c.evolve.trials = 0
   c.model.path = os.fspath(policy)
   c.domain.kwargs.families = ('chain_sum:0', 'products:0')
   c.rollout.max_tokens = 12

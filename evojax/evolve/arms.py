@@ -4,6 +4,7 @@ from collections.abc import Callable
 import json
 import math
 import pathlib
+import shutil
 import time
 from typing import Any
 
@@ -57,10 +58,30 @@ def config_of(
     c.grpo.prompts, c.grpo.group_size = e.prompts, e.group_size
     c.grpo.micro_groups = math.gcd(c.grpo.micro_groups, e.prompts)
     c.eval.sealed = False
-    # Its middle, where an arm may be stopped and a backtest replays, and its
-    # end, where the next version starts.
-    c.checkpoint.every, c.checkpoint.keep = max(1, c.steps // 2), 2
+    c.checkpoint.every = _interval(c.steps // 2, c.checkpoint.every)
+    c.checkpoint.keep = c.steps  # `_tidy` deletes what nobody needs.
   return c
+
+
+def _interval(half: int, most: int) -> int:
+  """Largest divisor of `half` up to `most`, so that one falls on the half."""
+  return max(
+      (n for n in range(1, most + 1) if half and half % n == 0), default=1
+  )
+
+
+def retained(folder: pathlib.Path, updates: int) -> list[pathlib.Path]:
+  """Checkpoints that stay: the half, where backtests replay, and the end."""
+  paths = [end_of(folder, n) for n in (updates // 2, updates)]
+  return [path for path in paths if path.exists()]
+
+
+def _tidy(folder: pathlib.Path, updates: int) -> None:
+  """Deletes the checkpoints of an arm that was only to be resumed from them."""
+  keep = {path.name for path in retained(folder, updates)}
+  for path in (folder / 'checkpoints').iterdir():
+    if path.name not in keep:
+      shutil.rmtree(path)
 
 
 def outcomes(folder: pathlib.Path) -> np.ndarray:
@@ -114,6 +135,8 @@ def train_arm(
   harness = pathlib.Path(config.harness.path).name
   result = dict(result, arm=name, seed=config.seed, harness=harness)
   if session.primary:
+    if result['status'] == 'done':
+      _tidy(folder, config.steps)
     data = json.dumps(result, sort_keys=True).encode()
     workdir_lib.write_atomic(folder / 'arm.json', data)
   return result
@@ -143,7 +166,12 @@ def _train(
   half = config.steps // 2
 
   def before_step() -> None:
-    session.stop_if_asked()
+    try:
+      session.stop_if_asked()
+    except session_lib.STOPS:  # What was paid for is saved.
+      if trainer.saved_step < trainer.step:
+        trainer.save()
+      raise
     if limit and time.monotonic() - began > limit:
       why = f'more than evolve.arm_seconds={limit:g} s'
       raise _Stopped('train_budget_overrun', why)

@@ -102,18 +102,18 @@ def _key(
   """Hash of everything that the numbers depend on."""
   e = session.config.evolve
   digest = hashlib.sha256()
-  for name in (*names, session.config.seed, e.replay_updates, e.replay_problems):
+  for name in (
+      *names,
+      session.config.seed,
+      e.replay_updates,
+      e.replay_problems,
+  ):
     digest.update(f'{name}\n'.encode())
   for step in steps:
     digest.update(store.path_of(folder, 'train', step).read_bytes())
-  for checkpoint in checkpoints(folder):
+  for checkpoint in arms.retained(folder, len(steps)):
     digest.update((checkpoint / 'SHA256SUMS').read_bytes())
   return digest.hexdigest()
-
-
-def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Retained checkpoints of an arm, oldest first."""
-  return sorted((folder / 'checkpoints').glob('step_' + 6 * '[0-9]'))
 
 
 # ------------------------------------------------------------------ statistics
@@ -260,7 +260,7 @@ def replay(
   count = min(e.replay_updates, len(steps))
   seed = _replay_seed(session.config.seed)
   gains = []
-  for checkpoint in checkpoints(folder):
+  for checkpoint in arms.retained(folder, len(steps)):
     at = int(checkpoint.name.removeprefix('step_'))
     follow = [s for s in steps if s >= at][:count]
     chosen = follow if len(follow) == count else steps[-count:]

@@ -133,9 +133,7 @@ def score(
           folder=folder,
           policy=policy,
       )
-    solved = session.decide(
-        lambda: trial_lib.scores(folder, 'sealed').tolist()
-    )
+    solved = session.decide(lambda: trial_lib.scores(folder, 'sealed').tolist())
     outcomes[name] = np.array(solved, np.float64)
 
   score_one('base', None)
@@ -223,6 +221,4 @@ def export(
 
 def summary_scores(final: Mapping[str, Any]) -> dict[str, Any]:
   """The sealed part of summary.json: 'not run' where nothing was brought in."""
-  return {
-      name: score or 'not run' for name, score in final['scores'].items()
-  }
+  return {name: score or 'not run' for name, score in final['scores'].items()}

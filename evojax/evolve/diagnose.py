@@ -328,6 +328,17 @@ RULES = (
         critical=None,
         when=lambda v: 1 - v['outcome'] > _UNSOLVED,
     ),
+    # Most of what is left to solve cannot score whatever it knows.
+    Rule(
+        name='format_bottleneck',
+        layer='behaviour',
+        unit='share of what is unsolved',
+        needs=('format_failures', 'outcome'),
+        value=lambda v: v['format_failures'] / max(1 - v['outcome'], 1e-9),
+        warn=('>', 1 / 3),
+        critical=None,
+        when=lambda v: 1 - v['outcome'] > _UNSOLVED,
+    ),
     # Length pays, and completions run into the limit.
     Rule(
         name='length_gaming',

@@ -45,8 +45,8 @@ from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import spec
+from evojax.harness import surface
 from evojax.report import page
-
 
 
 def run(
@@ -122,7 +122,7 @@ def run(
           mesh=mesh,
           engine=prepare_lib.make_engine(base, setup.policy, mesh),
           phases=metrics_lib.Phases(),
-          stop_if_asked=lambda: _stop_if_asked(sigterm, path),
+          preempted=lambda: _preempt(sigterm, path),
           ledger=ledger_lib.Ledger(path / 'ledger.jsonl') if primary else None,
       )
       return _Loop(session, seed, compared, fork).run()
@@ -131,30 +131,39 @@ def run(
 def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """The harness that a run starts from: its own, or the domain's.
 
+  A domain without one has its reward, with the weights of the config; its
+  policy is then diagnosed by how it learns alone.
+
   Raises:
-    ValueError: If there is none.
+    ValueError: If the harness that is named is not there.
   """
   if config.harness.path:
     return spec.read(config.harness.path)
   module = domains.load(config.domain.name)
-  folder = pathlib.Path(module.__file__).parent / config.evolve.seed_harness
-  if not folder.is_dir():
+  name = config.evolve.seed_harness
+  folder = pathlib.Path(module.__file__).parent / name
+  if folder.is_dir():
+    return spec.read(folder)
+  if name != 'seed_harness':
     raise ValueError(
-        f'config.evolve.seed_harness={config.evolve.seed_harness!r}: the domain'
+        f'config.evolve.seed_harness={name!r}: the domain'
         f' {config.domain.name!r} has no directory {folder}; make one, or name'
         ' a harness by --config.harness.path'
     )
-  return spec.read(folder)
+  weights = config.reward.weights.to_dict()
+  return spec.Harness(
+      {surface.WEIGHTS + part: value for part, value in weights.items()}, {}
+  )
 
 
-def _stop_if_asked(sigterm: list[int], path: pathlib.Path) -> None:
+def _preempt(sigterm: list[int], path: pathlib.Path) -> None:
   """Raises after SIGTERM; hosts are told at different times."""
   if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
     return
   if sharding.is_primary():
     print(
         f'SIGTERM: everything up to the last row of {path / "ledger.jsonl"} and'
-        " the newest checkpoint of the arm is saved; the same command continues"
+        ' the newest checkpoint of the arm is saved; the same command continues'
     )
   raise train.Preempted(128 + signal.SIGTERM)
 
@@ -236,9 +245,7 @@ class _Loop:
     # Hashes of the functions that may run; the fork's harness is one of ours.
     harnesses = [seed]
     if fork is not None:
-      harnesses.append(
-          spec.load(fork.source / 'harness', fork.version.harness)
-      )
+      harnesses.append(spec.load(fork.source / 'harness', fork.version.harness))
     self.shipped = admit.shipped(*harnesses)
 
   # ------------------------------------------------------------------- queries
@@ -306,6 +313,15 @@ class _Loop:
 
   def run(self) -> dict[str, Any]:
     """From wherever the ledger ends to the end."""
+    try:
+      reason = self._steps()
+    except session_lib.BudgetExhaustedError:
+      reason = 'budget'
+      self.session.stop(reason)
+    return self._end(reason)
+
+  def _steps(self) -> str:
+    """All steps that are left; why there were no more trials."""
     session = self.session
     session.record('open', self._open)
     session.record('train', self._train, version='v0')
@@ -313,21 +329,17 @@ class _Loop:
     for trial in range(session.config.evolve.trials):
       if session.find('accumulate', trial=trial):
         continue
-      if session.decide(lambda: session.budget.exhausted(session.rows)):
-        return self._end('budget')
       if not self._trial(trial):
         reason = 'nothing to propose'
         break
       self._page()
-    if session.decide(lambda: session.budget.exhausted(session.rows)):
-      return self._end('budget')
     harness = self.version.harness
     arm = session.record(
         'retrain', lambda: claims.retrain(session, harness), version='final'
     )
     session.record('seal', lambda: claims.seal(session))
     session.record('final', lambda: self._final(arm))
-    return self._end(reason)
+    return reason
 
   def _open(self) -> dict[str, Any]:
     session = self.session
@@ -354,6 +366,7 @@ class _Loop:
       if session.primary:
         self.fork.copy(session.path)
       arm = self.fork.row
+      last = pathlib.Path(self.fork.version.checkpoint).name
     else:
       arm = arms.train_arm(
           session,
@@ -366,7 +379,7 @@ class _Loop:
       )
       if arm['status'] != 'done':
         raise RuntimeError(f'the seed harness did not train: {arm["why"]}')
-    end = arms.end_of(pathlib.Path(name), arm['updates'])
+      last = arms.end_of(pathlib.Path(name), arm['updates']).name
     return dict(
         parent=None,
         harness=arm['harness'],
@@ -378,7 +391,7 @@ class _Loop:
         outcome=arm['outcome'],
         sampled_tokens=arm['sampled_tokens'],
         arm=name,
-        checkpoint=str(end),
+        checkpoint=f'{name}/checkpoints/{last}',
     )
 
   def _trial(self, trial: int) -> bool:
@@ -411,10 +424,14 @@ class _Loop:
       )
       if delta.trains:
         session.record(
-            'trial', lambda: self._run(trial, version, design, guess), trial=trial
+            'trial',
+            lambda: self._run(trial, version, design, guess),
+            trial=trial,
         )
     verdict = session.record(
-        'verify', lambda: self._verify(trial, version, design, delta), trial=trial
+        'verify',
+        lambda: self._verify(trial, version, design, delta),
+        trial=trial,
     )
     if verdict['status'] == 'keep':
       session.record(
@@ -631,9 +648,7 @@ class _Loop:
         self._measure(child['trained'], child['harness'], child['outcome'])
     )
     new = session.decide(lambda: sorted(after - before))
-    return session.decide(
-        lambda: trial_lib.judge(session, row, new_alerts=new)
-    )
+    return session.decide(lambda: trial_lib.judge(session, row, new_alerts=new))
 
   def _control_criticals(
       self, row: dict[str, Any], version: Version
@@ -767,20 +782,21 @@ class _Loop:
   def _end(self, reason: str) -> dict[str, Any]:
     """Exports, the summary and the page."""
     session = self.session
-    continued = session.path / self.version.checkpoint
-    claims.export(session, continued, 'policy_continued')
+    trained = session.find('train') is not None
+    if trained:
+      continued = session.path / self.version.checkpoint
+      claims.export(session, continued, 'policy_continued')
     retrained = session.find('retrain')
     if retrained is not None:
-      end = arms.end_of(
-          session.path / 'arms' / 'final', retrained['updates']
-      )
+      end = arms.end_of(session.path / 'arms' / 'final', retrained['updates'])
       claims.export(session, end, 'policy')
     summary: dict[str, Any] = {}
     if session.primary:
       summary = summary_lib.make(session, reason)
       text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
       workdir_lib.write_atomic(session.path / 'summary.json', text.encode())
-      self._page()
+      if trained:
+        self._page()
       summary_lib.show(summary)
     return session.decide(lambda: summary)
 
@@ -799,4 +815,3 @@ def _told(trial: int, verdict: dict[str, Any]) -> str:
         f' [{100 * verdict["low"]:+.1f}, {100 * verdict["high"]:+.1f}]'
     )
   return f'{text} ({"; ".join(verdict["reasons"])})'
-

@@ -101,8 +101,9 @@ def estimate(
   with rest the mean square that arms and problems leave over (two-way analysis
   of variance by role, pooled). value / SE is compared with Student's t at
   degrees of freedom by Satterthwaite (1946, Biometrics Bulletin 2:110), at
-  least C + K - 2. Exact for Gaussian arms but for the cut at 0, which errs on
-  the safe side where seeds hardly differ.
+  least C + K - 2. Exact for independent Gaussian arms but for the cut at 0,
+  which errs on the safe side where seeds hardly differ; so does a child that
+  meets the prompts of a control, as what they share then cancels.
 
   Args:
     control: [C, P], C, P >= 2, mean score of each problem under each arm.
@@ -257,6 +258,10 @@ def alpha_t(level: float, rejections: Sequence[bool]) -> float:
   sum_t alpha_t <= level max(1, rejections): the expected share of false among
   all rejections is at most `level` for independent p-values, and the ratio of
   expectations (mFDR) for any that are uniform or larger given the past.
+  Trials on one version may share its control arms: until a change is kept, and
+  controls are trained anew, no alpha depends on what they showed, and the
+  chance of a false one is at most the sum of the alphas whatever the
+  dependence. So the bound on mFDR stays.
 
   Args:
     level: Of false discoveries over the whole run, in (0, 1).
@@ -306,24 +311,28 @@ def decide(
     alpha: Level of its test; see `alpha_t`.
     critical_alerts: Names of the critical alerts that the child raises and its
       parent does not.
-    perturbed: The effect on perturbed problems, None if there are none. It must
-      be positive, too: a child that learned the surface of the problems loses
-      here.
+    perturbed: The effect on perturbed problems, None if there are none. Its
+      sign must be the same: a child that learned the surface of the problems
+      gains nothing here.
   """
-  conditions = [(
-      effect.p_one_sided <= alpha,
-      f'p {effect.p_one_sided:.4g} <= alpha {alpha:.4g}',
-      f'p {effect.p_one_sided:.4g} > alpha {alpha:.4g}',
-  )]
+  conditions = [
+      (
+          effect.p_one_sided <= alpha,
+          f'p {effect.p_one_sided:.4g} <= alpha {alpha:.4g}',
+          f'p {effect.p_one_sided:.4g} > alpha {alpha:.4g}',
+      )
+  ]
   for name in critical_alerts:
     conditions.append((False, '', f'critical alert that is new: {name}'))
   if perturbed is not None:
     score = f'effect on perturbed problems {perturbed.value:+.4f}'
-    conditions.append((
-        perturbed.value > 0,
-        f'{score} agrees in sign',
-        f'{score} disagrees with {effect.value:+.4f}',
-    ))
+    conditions.append(
+        (
+            perturbed.value * effect.value > 0,
+            f'{score} agrees in sign',
+            f'{score} disagrees with {effect.value:+.4f}',
+        )
+    )
   failed = tuple(why for holds, _, why in conditions if not holds)
   if failed:
     return Verdict('discard', failed)
@@ -345,11 +354,11 @@ def early(
   of what the controls solve, and less than each of them.
 
   futility: the upper 97.5 % bound of its mean outcome minus the controls' is
-  below 0. Arms see the same prompts at each update, so prompts cancel in the
-  difference of means. The error is that of one new arm among C,
-  sigma^2 (1 + 1/C) with sigma the spread of the controls' means and C - 1
-  degrees of freedom; differences of one arm's updates go up and down together,
-  and their spread alone would stop good children. It bounds from below only.
+  below 0. Update by update, what all arms share cancels. The error is that of
+  one new arm among C, sigma^2 (1 + 1/C) with sigma the spread of the controls'
+  means and C - 1 degrees of freedom: an arm's differences go up and down
+  together, and their spread over updates, which would stop one in four children
+  that do as well as their controls, is only the least that it can be.
 
   Stopping is no test and spends no wealth: it can only discard.
 

@@ -22,6 +22,7 @@ from evojax import learner
 from evojax import metrics as metrics_lib
 from evojax import prepare as prepare_lib
 from evojax import sharding
+from evojax import train
 from evojax import trainer as trainer_lib
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import store
@@ -37,6 +38,14 @@ from evojax.rollout import engine as engine_lib
 Payload = dict[str, Any]
 
 
+class BudgetExhaustedError(Exception):
+  """The run may spend no more; everything is saved."""
+
+
+# What `Session.stop_if_asked` raises.
+STOPS = (train.Preempted, BudgetExhaustedError)
+
+
 @dataclasses.dataclass
 class Session:
   """A run that evolves, in one process of it."""
@@ -47,11 +56,12 @@ class Session:
   mesh: jax.sharding.Mesh
   engine: engine_lib.Engine
   phases: metrics_lib.Phases
-  stop_if_asked: Callable[[], None]
+  preempted: Callable[[], None]  # Raises train.Preempted after SIGTERM.
   ledger: ledger_lib.Ledger | None  # Of process 0.
   rows: list[Any] = dataclasses.field(default_factory=list)
 
   def __post_init__(self):
+    self._since = time.perf_counter()
     rows = self.decide(lambda: list(self.ledger.rows))
     self.rows.extend(rows)
 
@@ -92,10 +102,14 @@ class Session:
     found = self.find(step, **key)
     if found is not None:
       return found
+    self._since = time.perf_counter()
     self.stop_if_asked()
-    start = time.perf_counter()
-    data = {**key, **make()}
-    seconds = time.perf_counter() - start
+    return self._append(step, {**key, **make()})
+
+  def _append(self, step: str, data: Mapping[str, Any]) -> Payload:
+    """Adds a row for all that was done since the last one."""
+    now = time.perf_counter()
+    seconds, self._since = now - self._since, now
 
     def append():
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -108,6 +122,24 @@ class Session:
 
     self.rows.append(self.decide(append))
     return self.rows[-1]['payload']
+
+  def stop_if_asked(self) -> None:
+    """To be called where everything up to here is, or can be, saved.
+
+    Raises:
+      train.Preempted: After SIGTERM.
+      BudgetExhaustedError: If the run has spent what it may.
+    """
+    self.preempted()
+    running = time.perf_counter() - self._since
+    spent = running * jax.device_count()
+    if self.decide(lambda: spent >= self.budget.remaining(self.rows)):
+      raise BudgetExhaustedError
+
+  def stop(self, reason: str) -> None:
+    """Records why the run ends here, and what was spent since the last row."""
+    if not self.rows or self.rows[-1]['payload']['step'] != 'stop':
+      self._append('stop', dict(reason=reason))
 
   @property
   def head(self) -> str:
@@ -136,9 +168,11 @@ class Session:
     return c
 
   def values(self, sha256: str) -> dict[str, Any]:
-    """Config values under a harness, by dotted path."""
+    """Config values under a harness, by dotted path, as proposers see them."""
     overlay = self.harness(sha256).overlay
-    return config_lib.flatten(surface.apply(self.config, overlay))
+    flat = config_lib.flatten(surface.apply(self.config, overlay))
+    del flat['evolve.salt']
+    return flat
 
   # ------------------------------------------------------------- the policies
 
@@ -199,7 +233,8 @@ class Session:
           step=step,
           workdir=folder if self.primary else None,
           phases=self.phases,
-          allow_sealed=split == 'sealed',
+          # Nothing is trained or proposed once the sealed problems are drawn.
+          allow_sealed=self.find('seal') is not None,
       )
 
 

@@ -72,7 +72,11 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
       device_seconds_per_point=budget_lib.per_point(session.rows),
       dollars=session.budget.cost(budget_lib.spent(session.rows)),
       policy=str(session.path / 'policy') if final else None,
-      policy_continued=str(session.path / 'policy_continued'),
+      policy_continued=(
+          str(session.path / 'policy_continued')
+          if session.find('train')
+          else None
+      ),
       report=str(session.path / 'report.html'),
       time_shares=session.phases.shares(),
   )

@@ -269,18 +269,24 @@ class Functions:
       request['state'] = _layout(state or {}, payload)
       self._calls += 1
       request['call'] = self._calls
+      in_step = False
       try:
-        return self._exchange(request, payload)
+        header, arrays = self._exchange(request, payload)
+        in_step = True
       except _LateError:
-        self._stop()
         raise FunctionError(
             'hang', path, f'no answer within {self._limit_seconds:g} s'
         ) from None
       except _TooLargeError as error:
-        self._stop()
         raise FunctionError('too_large', path, str(error)) from None
       except (EOFError, BrokenPipeError):
         raise FunctionError('crash', path, self._last_words()) from None
+      finally:
+        if not in_step:  # A Ctrl-C in between included.
+          self._stop()
+    if header['status']:
+      raise FunctionError(header['status'], path, header['message'])
+    return arrays
 
   def _add_views(
       self, request: dict[str, Any], payload: list[bytes], views: Sequence[Any]
@@ -322,22 +328,21 @@ class Functions:
 
   def _exchange(
       self, request: dict[str, Any], payload: list[bytes]
-  ) -> dict[str, np.ndarray]:
-    """One round trip."""
+  ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """One round trip: header and arrays of the answer."""
     text = json.dumps(request).encode()
     deadline = time.monotonic() + self._limit_seconds
     self._write(b''.join([_LENGTH.pack(len(text)), text, *payload]), deadline)
     try:
       header, arrays = self._read(deadline)
-      if header['call'] != request['call']:
+      known = header['status'] in ('', *STATUSES)
+      if not known or header['call'] != request['call']:
         raise EOFError('the answer is to another call')
-      status, message = header['status'], header['message']
+      header['message'] = str(header['message'])
     except (KeyError, TypeError, ValueError) as error:
       # Something in there wrote to the pipe: nothing of it can be trusted.
       raise EOFError('the answer cannot be read') from error
-    if status:
-      raise FunctionError(status, request['file'], message)
-    return arrays
+    return header, arrays
 
   def _write(self, data: bytes, deadline: float) -> None:
     descriptor = self._process.stdin.fileno()
@@ -429,13 +434,10 @@ class Functions:
     self._views.clear()
 
   def _last_words(self) -> str:
-    """How the worker ended; takes what is left of it away."""
+    """How the worker ended."""
     try:
       code = self._process.wait(1.0)
     except subprocess.TimeoutExpired:  # It lives, but broke the protocol.
-      code = None
-    self._stop()
-    if code is None:
       return 'wrote to the pipe of the worker'
     if code >= 0:
       return f'ended the process with exit code {code}'

@@ -178,6 +178,8 @@ def _limit_seconds(seconds):
   used = resource.getrusage(resource.RUSAGE_SELF)
   cpu = math.ceil(used.ru_utime + used.ru_stime + seconds + 2)
   _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+  if hard != resource.RLIM_INFINITY:
+    cpu = min(cpu, hard)
   resource.setrlimit(resource.RLIMIT_CPU, (cpu, hard))
 
 

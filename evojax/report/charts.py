@@ -1,6 +1,7 @@
 """The page's charts: training curves, diagnostics, effects, cost."""
 
 from collections.abc import Mapping, Sequence
+import itertools
 import statistics
 from typing import Any
 
@@ -25,13 +26,9 @@ OTHER_COST = ('cost-other', 'everything else')
 
 def outcomes(arm: Mapping[str, Any]) -> list[float]:
   """Mean outcome of each update, up to the first that is no number."""
-  found = []
-  for value in arm.get('outcome') or ():
-    value = history.number(value)
-    if value is None:
-      break
-    found.append(value)
-  return found
+  values = arm.get('outcome') or ()
+  is_number = lambda value: type(value) in (int, float)
+  return [float(value) for value in itertools.takewhile(is_number, values)]
 
 
 def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:

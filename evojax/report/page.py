@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+import functools
 import hashlib
 import os
 import pathlib
@@ -159,6 +160,7 @@ def _hash_source(text: str) -> str:
   return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
+@functools.cache  # Compiling the templates takes longer than a page.
 def _environment() -> jinja2.Environment:
   """Templates that escape all they are given."""
   environment = jinja2.Environment(

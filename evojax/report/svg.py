@@ -7,18 +7,25 @@ do not. Colours are classes, so that the page's style knows both themes.
 
 from collections.abc import Iterable, Sequence
 import dataclasses
+import html
 import math
 import re
 from typing import Any
 
-import markupsafe
-
-Markup = markupsafe.Markup
 Real = float | int
 _HARMLESS = str.maketrans('', '', '\n\t')
 # Bidirectional controls, escape sequences, lone surrogates: what reorders or
 # breaks the page around a text is shown by its code. Joiners belong to emoji.
 _JOINERS = '\u200c\u200d\ufe0f'
+
+
+class Markup(str):
+  """Text that is markup already; templates do not escape it."""
+
+  __slots__ = ()
+
+  def __html__(self) -> str:
+    return self
 
 
 def visible(text: str) -> str:
@@ -42,14 +49,12 @@ def element(name: str, *children: Any, **attributes: Any) -> Markup:
   """
   head = ''.join(
       f' {key.rstrip("_").replace("_", "-")}='
-      f'"{markupsafe.escape(visible(str(value)))}"'
+      f'"{html.escape(visible(str(value)))}"'
       for key, value in attributes.items()
       if value is not None and value != ''
   )
   body = ''.join(
-      child
-      if isinstance(child, Markup)
-      else markupsafe.escape(visible(str(child)))
+      child if isinstance(child, Markup) else html.escape(visible(str(child)))
       for child in children
   )
   return Markup(f'<{name}{head}>{body}</{name}>')
@@ -118,9 +123,11 @@ class Chart:
       self, points: Sequence[tuple[Real, Real]], class_: str, title: str = ''
   ) -> None:
     """A line through the points."""
+    # Not by `Scale`: a long run has a hundred thousand points.
+    left, across = self.x.low, 1000 / (self.x.high - self.x.low)
+    top, down = self.y.high, 1000 / (self.y.high - self.y.low)
     path = ' '.join(
-        f'{1000 * self.x(x):.1f},{1000 * (1 - self.y(y)):.1f}'
-        for x, y in points
+        f'{(x - left) * across:.1f},{(top - y) * down:.1f}' for x, y in points
     )
     line = element(
         'polyline',

@@ -130,9 +130,11 @@ class DiagnosticsTest(absltest.TestCase):
         self.assertEqual(by_name(measures)['dead_group_ratio'].value, 0.75)
 
   def test_no_rule_speaks_without_its_measures(self):
-    names = by_name(measure({'broken': CRASH}, curve=[0.3] * 10))
-    self.assertNotIn('too_easy', names)
-    self.assertNotIn('slow_learning', names)  # The outcome is unknown.
+    # The failed diagnostic has the name of what the rules ask for.
+    found = by_name(measure({'outcome': CRASH}, curve=[0.3] * 10))
+    self.assertEqual(found['outcome'].level, 'failed')
+    self.assertNotIn('too_easy', found)
+    self.assertNotIn('slow_learning', found)
 
   def test_json_round_trip(self):
     for found in measure({'groups': GROUPS, 'broken': CRASH}):
@@ -248,6 +250,21 @@ class HistoryTest(absltest.TestCase):
     failures = by_name(diagnose.version_measures(history))['failures_in_row']
     self.assertEqual(failures.level, 'warn')
     self.assertIsNone(failures.critical)
+
+  def test_format_bottleneck_is_a_share_of_what_is_unsolved(self):
+    # 3 of 8 are unsolved: .2 / .375 = 53 % of it for want of the format.
+    for failures, share, fires in (
+        (0.2, 0.2 / 0.375, True),
+        (0.1, 0.1 / 0.375, False),
+    ):
+      source = GROUPS.replace(
+          "'spread': 0.01", f"'format_failures': {failures}"
+      )
+      source = source.replace("'spread'", "'other'")
+      measures = measure({'g': source})
+      found = by_name(measures)['format_bottleneck']
+      self.assertAlmostEqual(found.value, share)
+      self.assertEqual(found.name in diagnose.alerts(measures), fires)
 
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):
     source = GROUPS.replace("'spread'", "'reward_mean'").replace('0.01', '0.9')

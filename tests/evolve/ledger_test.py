@@ -54,9 +54,7 @@ class LedgerTest(parameterized.TestCase):
     previous = '0' * 64
     for n, line in enumerate(self.path.read_text().splitlines()):
       row = json.loads(line)
-      canonical = lambda x: json.dumps(
-          x, sort_keys=True, separators=(',', ':')
-      )
+      canonical = lambda x: json.dumps(x, sort_keys=True, separators=(',', ':'))
       previous = hashlib.sha256(
           (previous + canonical(row['payload'])).encode()
       ).hexdigest()

@@ -223,9 +223,7 @@ class AlphaTest(parameterized.TestCase):
         spent += wealth.alpha
         wealth = wealth.after(bool(rng.random() < share))
         self.assertLessEqual(spent, 0.2 * max(1, sum(wealth.rejections)))
-      self.assertEqual(
-          wealth.alpha, promote.alpha_t(0.2, wealth.rejections)
-      )
+      self.assertEqual(wealth.alpha, promote.alpha_t(0.2, wealth.rejections))
 
 
 class DecideTest(parameterized.TestCase):

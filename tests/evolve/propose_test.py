@@ -303,7 +303,7 @@ class RulesTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (('slow_learning',),),
-      (('slow_learning', 'format_failures'),),
+      (('slow_learning', 'format_bottleneck'),),
       (('slow_learning', 'dead_group_ratio', 'weak_signal'),),
       (('slow_learning', 'mean_logprob', 'exploration_collapse'),),
       (('slow_learning', 'truncated', 'length_gaming'),),
@@ -377,11 +377,11 @@ class RulesTest(parameterized.TestCase):
     self.assertLess(after, 0.5 * before)
 
   def test_a_class_that_crashed_is_less_likely(self):
+    """Also for another of its changes: one of one did not run."""
     alerts = ['slow_learning', 'format_failures']
-    rate = propose_change({'optim.learning_rate': 3e-4})
+    crash = trial(propose_change({'optim.warmup_steps': 5}), 'crash', None)
     before = counts(alerts)['optimizer']
-    crash = trial(rate, 'crash', None)
-    self.assertLess(counts(alerts, [crash])['optimizer'], 0.8 * before)
+    self.assertLess(counts(alerts, [crash])['optimizer'], 0.75 * before)
 
   def test_a_class_that_held_is_pushed_further(self):
     alerts = ['slow_learning', 'format_failures']
@@ -508,14 +508,14 @@ class MutationTest(parameterized.TestCase):
 
   def test_no_mutation_without_an_alert_for_its_factor(self):
     hot = propose_change({'rollout.temperature': 1.2})
-    self.assertEqual(
-        self._values(
-            [trial(hot, effect=-0.01)],
-            'rollout.temperature',
-            alerts=('slow_learning',),
-        ),
-        set(),
-    )
+    history = [trial(hot, effect=0.03)]  # Promising: twice the step is next.
+    factors = {
+        rules.propose(
+            context(['slow_learning'], history, seed=seed)
+        ).delta.factor
+        for seed in range(60)
+    }
+    self.assertNotIn('rollout.temperature', factors)
 
   def test_every_proposal_of_long_runs_is_on_the_surface(self):
     for seed in range(2):

@@ -33,7 +33,7 @@ STEPS = (
 # In the order in which one run meets them; 'promote' and what is before it in
 # the trial of QUEUED, 'trial' in the one after it.
 POINTS = (*STEPS[:10], 'torn', 'arm', 'scored', *STEPS[10:], 'summary')
-# A change that trains nothing is kept for certain, so that there is a promotion.
+# A change that trains nothing is kept for certain: there is a promotion.
 QUEUED = {
     'delta': {
         'file': 'backtests/alive_groups.py',
@@ -62,9 +62,7 @@ def intercept(owner, name, matches):
 def prepare_death(point):
   """Makes this process die at a point."""
   if point in STEPS:
-    intercept(
-        ledger.Ledger, 'append', lambda self, step, *args: step == point
-    )
+    intercept(ledger.Ledger, 'append', lambda self, step, *args: step == point)
   elif point == 'torn':  # Half of the last row reaches the disk.
     write = ledger.Ledger._write
 

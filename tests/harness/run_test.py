@@ -76,7 +76,7 @@ class CallTest(parameterized.TestCase):
   def test_keep_carries_its_state(self):
     f = self.open(keep="""
         import numpy as np
-        CALLS = []
+        CALLS = globals().get('CALLS', [])
         def init():
           return {'seen': np.zeros(()), 'keep': np.arange(2)}
         def keep(e, state):

@@ -422,7 +422,7 @@ ENTRIES = (
     Entry(
         name='format_reward',
         factor='reward:format',
-        triggers=('format_failures',),
+        triggers=('format_failures', 'format_bottleneck'),
         change=weigh('format', 0.3),
         expected=(-0.03, 0.09),
         hypothesis=(

@@ -1,0 +1,392 @@
+"""The meta-loop, end to end: on the shipped policy, as small as can be."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+from pyarrow import parquet
+import pytest
+
+import evojax
+from evojax import metrics
+from evojax import prepare as prepare_lib
+from evojax import sharding
+from evojax.evolve import budget
+from evojax.evolve import claims
+from evojax.evolve import ledger
+from evojax.evolve import loop
+from evojax.evolve import promote
+from evojax.evolve import propose
+from evojax.evolve import session as session_lib
+from evojax.evolve import trial as trial_lib
+from evojax.harness import admit
+from evojax.harness import run as run_lib
+from evojax.harness import spec
+from evojax.models import hf
+from tests import tiny
+
+RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
+_LAST = 'arms/v0/evidence/train/step_000002.parquet'
+# A change whose class, rate and seeds the user chose: tried before all others.
+QUEUED = {
+    'delta': {'overlay': {'optim.learning_rate': 0.002}},
+    'hypothesis': 'It learns too slowly.',
+    'expected': [0.0, 0.5],
+}
+KEPT = {
+    'delta': {
+        'file': 'backtests/alive_groups.py',
+        'source_of': 'library/backtests/alive_groups.py',
+    },
+    'hypothesis': 'Alive groups foretell what a filter does.',
+    'expected': [0.0, 0.0],
+}
+
+
+def payloads(workdir):
+  path = pathlib.Path(workdir, 'ledger.jsonl')
+  return [row['payload'] for row in ledger.read(path)]
+
+
+def steps(workdir):
+  return [p['step'] for p in payloads(workdir)]
+
+
+def queue(workdir, **files):
+  inbox = pathlib.Path(workdir, 'inbox')
+  inbox.mkdir(parents=True, exist_ok=True)
+  for name, content in files.items():
+    (inbox / f'{name}.json').write_text(json.dumps(content))
+
+
+def problem_ids(root, pattern):
+  found = set()
+  for path in pathlib.Path(root).glob(pattern):
+    column = parquet.read_table(path, columns=['problem_id'])['problem_id']
+    found |= set(column.to_pylist())
+  return found
+
+
+class EndToEndTest(parameterized.TestCase):
+  """One run: a kept backtest, a trial, the final claims."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.root = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.path = cls.root / 'run'
+    queue(cls.path, a=KEPT, b=QUEUED, c={'veto': 'grpo.kl_coef'})
+    cls.summary = evojax.run(tiny.evolving(), str(cls.path))
+    cls.rows = payloads(cls.path)
+
+  def row(self, step, **match):
+    (found,) = [
+        r for r in self.rows if r['step'] == step and match.items() <= r.items()
+    ]
+    return found
+
+  def test_steps_in_order(self):
+    self.assertEqual(
+        [r['step'] for r in self.rows],
+        [
+            'open', 'train',
+            'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'verify',
+            'promote', 'accumulate',
+            'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'trial',
+            'verify', *(['promote'] if self.row('verify', trial=1)['version']
+                        else []), 'accumulate',
+            'retrain', 'seal', 'final',
+        ],
+    )  # fmt: skip
+
+  def test_a_measurement_is_kept_without_training(self):
+    verdict = self.row('verify', trial=0)
+    self.assertEqual(verdict['status'], 'keep')
+    self.assertIsNone(verdict['effect'])
+    promoted = self.row('promote', version='v1')
+    self.assertEqual(promoted['end'], self.row('train')['end'])
+    harness = spec.load(self.path / 'harness', promoted['harness'])
+    self.assertIn('backtests/alive_groups.py', harness.files)
+    # The next backtest uses it.
+    self.assertIn(
+        'alive_by_outcome_change', self.row('backtest', trial=1)['statistics']
+    )
+
+  def test_arms_start_equal_from_the_parent(self):
+    row = self.row('trial', trial=1)
+    self.assertLen([a for a in row['arms'] if a['role'] == 'control'], 4)
+    self.assertLen([a for a in row['arms'] if a['role'] == 'child'], 2)
+    self.assertEqual({a['start'] for a in row['arms']}, {row['start']})
+    self.assertEqual(row['start'], self.row('promote', version='v1')['end'])
+    self.assertLen({a['end'] for a in row['arms']}, 6)
+
+  def test_children_meet_the_problems_of_the_controls(self):
+    row = self.row('trial', trial=1)
+    for i in range(2):
+      control, child = (
+          next(
+              a['trained']
+              for a in row['arms']
+              if a['arm'].endswith(f'{role}-{i}')
+          )
+          for role in ('control', 'child')
+      )
+      pattern = 'evidence/train/step_000000.parquet'
+      self.assertEqual(
+          problem_ids(self.path / control, pattern),
+          problem_ids(self.path / child, pattern),
+      )
+
+  def test_the_change_reached_the_child_alone(self):
+    rates = {}
+    for arm in self.row('trial', trial=1)['arms']:
+      lines = (self.path / arm['trained'] / 'metrics.jsonl').read_text()
+      values = [json.loads(line) for line in lines.splitlines()]
+      rates.setdefault(arm['role'], set()).update(
+          round(v['learning_rate'], 6) for v in values
+      )
+    self.assertEqual(rates, {'control': {1e-4}, 'child': {0.002}})
+
+  def test_numbers_can_be_recomputed(self):
+    done = subprocess.run(
+        [sys.executable, RECOMPUTE, self.path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+  def test_recomputing_sees_another_score(self):
+    copy = self.root / 'altered'
+    shutil.copytree(self.path, copy)
+    self.addCleanup(shutil.rmtree, copy)
+    # The scores of one arm under another's name.
+    folder = copy / 'trials/001'
+    shutil.rmtree(folder / 'child-0')
+    shutil.copytree(folder / 'control-3', folder / 'child-0')
+    done = subprocess.run([sys.executable, RECOMPUTE, copy], check=False)
+    same = np.array_equal(
+        trial_lib.scores(self.path / 'trials/001/child-0'),
+        trial_lib.scores(self.path / 'trials/001/control-3'),
+    )
+    self.assertEqual(done.returncode == 0, same)
+
+  def test_sealed_problems_come_from_head_and_salt(self):
+    seal = self.row('seal')
+    rows = ledger.read(self.path / 'ledger.jsonl')
+    head = rows[seal['n'] - 1]['hash']
+    digest = hashlib.sha256(f'{head} pepper'.encode()).digest()
+    self.assertEqual(seal['seed'], int.from_bytes(digest[:4], 'big'))
+    sealed = problem_ids(self.path, 'sealed/*/evidence/sealed/*.parquet')
+    held = problem_ids(self.path, '**/evidence/train/*.parquet')
+    held |= problem_ids(self.path, '**/evidence/dev/*.parquet')
+    self.assertNotEmpty(sealed)
+    self.assertEmpty(sealed & held)
+
+  def test_the_same_command_changes_nothing(self):
+    before = (self.path / 'ledger.jsonl').read_bytes()
+    again = evojax.run(tiny.evolving(), str(self.path))
+    self.assertEqual((self.path / 'ledger.jsonl').read_bytes(), before)
+    self.assertEqual(again['sealed'], self.summary['sealed'])
+
+  def test_summary(self):
+    stored = json.loads((self.path / 'summary.json').read_text())
+    self.assertEqual(stored['ledger_head'], self.summary['ledger_head'])
+    self.assertEqual(stored['sealed']['reference'], 'not run')
+    final = self.row('final')
+    self.assertEqual(stored['sealed']['evolved'], final['scores']['evolved'])
+    (measured,) = [t for t in stored['trials'] if t['effect'] is not None]
+    change = 'optim.learning_rate (0.0001 -> 0.002)'
+    self.assertEqual(measured['change'], change)
+    self.assertEqual(
+        measured['minimum_detectable_effect'], self.row('trial', trial=1)['mde']
+    )
+    for name in ('policy', 'policy_continued'):
+      hf.check_directory(pathlib.Path(stored[name]))
+    self.assertIn('<html', (self.path / 'report.html').read_text()[:200])
+
+  def test_inbox_was_taken_after_its_rows(self):
+    done = sorted(p.name for p in (self.path / 'inbox/done').iterdir())
+    self.assertEqual(done, ['a.json', 'b.json'])
+
+  @pytest.mark.slow
+  def test_fork_starts_from_a_version(self):
+    forked = self.root / 'fork'
+    loop.run(
+        tiny.evolving(evolve__trials=1),
+        str(forked),
+        fork_from=str(self.path),
+        fork_version='v1',
+    )
+    rows = payloads(forked)
+    first = next(r for r in rows if r['step'] == 'train')
+    source = self.row('promote', version='v1')
+    self.assertEqual(first['harness'], source['harness'])
+    self.assertEqual(first['end'], source['end'])
+    self.assertEqual(rows[0]['forked'], 'run:v1')
+
+  def test_fork_of_an_unknown_version(self):
+    with self.assertRaisesRegex(ValueError, r"--fork_version=v9.*'v0', 'v1'"):
+      loop.run(
+          tiny.evolving(),
+          str(self.root / 'none'),
+          fork_from=str(self.path),
+          fork_version='v9',
+      )
+
+  def test_compare_brings_in_a_policy(self):
+    path = self.root / 'compared'
+    shutil.copytree(self.path, path)
+    lines = (path / 'ledger.jsonl').read_text().splitlines(keepends=True)
+    (path / 'ledger.jsonl').write_text(''.join(lines[:-1]))  # Without 'final'.
+    summary = loop.run(tiny.evolving(), str(path), compare=[str(self.path)])
+    self.assertEqual(
+        summary['sealed']['smoke'], self.summary['sealed']['evolved']
+    )
+
+
+class SealedTest(absltest.TestCase):
+  """Nothing that could use them gets to the sealed problems."""
+
+  def test_a_trial_cannot_score_them(self):
+    config = tiny.evolving()
+    mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
+    setup = prepare_lib.prepare(config)
+    with tempfile.TemporaryDirectory() as folder:
+      session = session_lib.Session(
+          config=config,
+          path=pathlib.Path(folder),
+          setup=setup,
+          mesh=mesh,
+          engine=prepare_lib.make_engine(config, setup.policy, mesh),
+          phases=metrics.Phases(),
+          preempted=lambda: None,
+          ledger=ledger.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
+      )
+      session.record('open', dict)
+      options = dict(split='sealed', seed=0, problems=2, samples=1)
+      with self.assertRaisesRegex(ValueError, 'scored once'):
+        session.evaluate(None, **options)
+      session.record('seal', lambda: claims.seal(session))
+      self.assertLen(session.evaluate(None, **options).problem_ids, 2)
+
+  def test_a_proposer_sees_no_salt_and_no_workdir(self):
+    seen = {f.name for f in dataclasses.fields(propose.Context)}
+    self.assertEmpty(seen & {'path', 'workdir', 'domain_object', 'salt'})
+
+  def test_a_reward_part_sees_no_problem(self):
+    setup = prepare_lib.prepare(tiny.evolving())
+    harness = loop.seed_harness(setup.config)
+    for name in ('problem_id', 'seed', 'split', 'prompt', 'family'):
+      source = f'def parts(e):\n  return {{"outcome": e.{name}}}\n'
+      with run_lib.Functions(harness.with_file('reward.py', source)) as f:
+        with self.assertRaises(run_lib.FunctionError):
+          f.parts(_view(setup))
+
+  def test_a_reward_part_that_reads_files_is_not_admitted(self):
+    config = tiny.evolving()
+    before = loop.seed_harness(config)
+    text = before.files['reward.py'].replace(
+        'def parts', 'import glob\n\ndef parts'
+    )
+    after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
+    for candidate in (before.with_file('reward.py', text), after):
+      self.assertNotEmpty(
+          admit.admit(
+              before, candidate, config, None, known=admit.shipped(before)
+          )
+      )
+
+
+def _view(setup):
+  """Two groups of two completions."""
+  from evojax.evidence import views  # Only here.
+
+  rows = {
+      'group': np.array([0, 0, 1, 1]),
+      'sample': np.array([0, 1, 0, 1]),
+      'outcome': np.array([True, False, False, True]),
+      'problem_id': ['a' * 16] * 4,
+  }
+  return views.View.from_rows(
+      rows, setup.columns, prompts=2, group_size=2, max_tokens=8
+  )
+
+
+class BudgetTest(absltest.TestCase):
+
+  @pytest.mark.slow
+  def test_stops_cleanly_and_goes_on_with_more(self):
+    tiny.share_compiled(type(self))
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder, 'run')
+    queue(path, a=KEPT)
+    limited = dict(evolve__trials=1, evolve__device_seconds=0.001)
+    summary = evojax.run(tiny.evolving(**limited), str(path))
+    self.assertEqual(summary['ended'], 'budget')
+    self.assertEqual(summary['sealed'], 'not run')
+    self.assertEqual(steps(path), ['open', 'stop'])
+    again = evojax.run(tiny.evolving(**limited), str(path))
+    self.assertEqual(again['ended'], 'budget')
+    self.assertEqual(steps(path), ['open', 'stop'])
+    # With more, it goes on; what was paid for is not paid for again.
+    summary = evojax.run(tiny.evolving(evolve__trials=1), str(path))
+    self.assertEqual(summary['ended'], 'trials')
+    self.assertEqual(steps(path)[:3], ['open', 'stop', 'train'])
+
+  @pytest.mark.slow
+  def test_what_an_arm_paid_for_is_saved(self):
+    tiny.share_compiled(type(self))
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    config = tiny.evolving(evolve__trials=1, evolve__first_updates=6)
+    with absltest.mock.patch.object(
+        budget.Budget,
+        'remaining',
+        lambda _, rows: 0.0 if (path / _LAST).exists() else 1e9,
+    ):
+      evojax.run(config, str(path))
+    self.assertEqual(steps(path), ['open', 'stop'])
+    self.assertTrue((path / 'arms/v0/checkpoints/step_000003').exists())
+    self.assertFalse((path / 'arms/v0/arm.json').exists())
+
+
+class RefusalTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (dict(evolve__proposer='oracle'), 'evolve.proposer'),
+      (dict(evolve__controls=3), 'evolve.controls=3: the spread'),
+      (dict(evolve__children=1), 'evolve.children=1: a child that one'),
+      (dict(evolve__children=5), 'evolve.max_children=4 is less'),
+      (dict(evolve__dollars=3.0), 'evolve.dollars=3 limits nothing'),
+      (dict(evolve__seed_harness='none'), 'has no directory'),
+      (dict(harness__path='/nowhere'), '/nowhere is not a directory'),
+  )
+  def test_before_a_device_is_touched(self, overrides, message):
+    with tempfile.TemporaryDirectory() as folder:
+      with self.assertRaisesRegex(ValueError, message):
+        evojax.run(tiny.evolving(**overrides), f'{folder}/run')
+      self.assertFalse(pathlib.Path(folder, 'run').exists())
+
+  def test_compare_without_a_policy(self):
+    with tempfile.TemporaryDirectory() as folder:
+      with self.assertRaisesRegex(ValueError, r'--compare=.*there is no'):
+        loop.run(tiny.evolving(), f'{folder}/run', compare=[folder])
+
+  def test_underpowered_trials_are_refused_by_default(self):
+    control = np.random.default_rng(0).uniform(0, 1, (4, 8))
+    self.assertIsNone(promote.children_needed(control, 0.01, 0.05, 4))
+
+
+if __name__ == '__main__':
+  absltest.main()
