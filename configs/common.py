@@ -129,7 +129,7 @@ def base() -> ml_collections.ConfigDict:
   c.evolve.false_discovery_rate = 0.2  # Over all trials of a run, online.
   c.evolve.replay_updates = 3  # K replayed updates of a backtest.
   c.evolve.replay_problems = 48  # Held-out train problems that score it.
-  c.evolve.arm_seconds = 0.0  # Wall time after which an arm is aborted; 0: none.
+  c.evolve.arm_seconds = 0.0  # Wall time that ends an arm; 0: none.
   c.evolve.device_seconds = 0.0  # Budget of the run; 0: none.
   c.evolve.dollars = 0.0  # Likewise.
   c.evolve.dollars_per_device_hour = 0.0  # What a device costs.

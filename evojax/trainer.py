@@ -279,7 +279,7 @@ class Trainer:
       first_group: int,
   ) -> Step:
     """Grades, rewards and compares the completions of whole groups."""
-    c, g = self.config, self.config.grpo.group_size
+    g = self.config.grpo.group_size
     with self.phases('grade'):
       grades, seconds = rollouts.grade(self.domain, problems, completions)
     rows = rows_lib.from_rollouts(

@@ -206,10 +206,10 @@ class FieldTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('grpo.grup_size', r'did you mean config\.grpo\.group_size\?$'),
-      ('group_size', r'did you mean config\.grpo\.group_size\?$'),
+      ('group_size', r'did you mean config\.evolve\.group_size or config\.grpo'),
       (
           'gpro.group_size',
-          r'did you mean config\.grpo or config\.grpo\.group_s',
+          r'did you mean config\.grpo or config\.evolve\.group_s',
       ),
       ('grpo.learning_rate', r'did you mean config\.optim\.learning_rate or'),
       ('optim.lr', r'config\.optim has b1, b2, eps, learning_rate, '),

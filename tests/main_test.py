@@ -14,13 +14,16 @@ from absl.testing import parameterized
 import jax
 
 from configs import math as math_config
+from evojax import check
 from evojax import inspect
 from evojax import main
 from evojax import plan
 from evojax import score
 from evojax import train
 from evojax import warmstart
+from evojax.evolve import loop
 from evojax.models import policy
+from evojax.report import page
 from tests import tiny
 
 SMOKE = '--config=configs/math.py:smoke'
@@ -46,8 +49,8 @@ class MainTestCase(parameterized.TestCase):
 
 class ModeTest(MainTestCase):
 
-  def test_train_is_the_default(self):
-    with absltest.mock.patch.object(train, 'run') as run:
+  def test_evolve_is_the_default(self):
+    with absltest.mock.patch.object(loop, 'run') as run:
       code = self.command(SMOKE, '--config.grpo.group_size=4')
     self.assertIsNone(code)
     (config, workdir), kwargs = run.call_args
@@ -55,7 +58,30 @@ class ModeTest(MainTestCase):
     self.assertEqual(config.steps, math_config.get_config('smoke').steps)
     self.assertTrue(config.is_locked)
     self.assertEqual(workdir, 'runs/math-smoke')
-    self.assertEqual(kwargs, {'fork_from': ''})
+    self.assertEqual(
+        kwargs, {'compare': [], 'fork_from': '', 'fork_version': ''}
+    )
+
+  def test_evolve_hands_on_what_to_compare_and_to_fork(self):
+    with absltest.mock.patch.object(loop, 'run') as run:
+      self.command(
+          SMOKE, '--compare=/a,/b', '--fork_from=/y', '--fork_version=v2'
+      )
+    self.assertEqual(
+        run.call_args.kwargs,
+        {'compare': ['/a', '/b'], 'fork_from': '/y', 'fork_version': 'v2'},
+    )
+
+  def test_report(self):
+    with absltest.mock.patch.object(page, 'build') as build:
+      self.command(SMOKE, '--mode=report', '--workdir=/x')
+    build.assert_called_once_with(pathlib.Path('/x'))
+
+  def test_check_hands_its_harnesses_and_its_exit_code(self):
+    with absltest.mock.patch.object(check, 'run', return_value=1) as run:
+      code = self.command(SMOKE, '--mode=check', '--harnesses=/h,/i')
+    self.assertEqual(code, 1)
+    self.assertEqual(run.call_args.args[1], ['/h', '/i'])
 
   def test_train_in_a_workdir_forked_from_another(self):
     with absltest.mock.patch.object(train, 'run') as run:
@@ -118,19 +144,19 @@ class ModeTest(MainTestCase):
       (('--compilation_cache=/c',), '/c'),
   )
   def test_compilation_cache(self, arguments, folder):
-    with absltest.mock.patch.object(train, 'run'):
+    with absltest.mock.patch.object(loop, 'run'):
       self.command(SMOKE, *arguments)
     self.assertEqual(jax.config.jax_compilation_cache_dir, folder)
 
   def test_no_compilation_cache(self):
     jax.config.update('jax_compilation_cache_dir', None)
-    with absltest.mock.patch.object(train, 'run'):
+    with absltest.mock.patch.object(loop, 'run'):
       self.command(SMOKE, '--compilation_cache=')
     self.assertIsNone(jax.config.jax_compilation_cache_dir)
 
   def test_distributed(self):
     with (
-        absltest.mock.patch.object(train, 'run') as run,
+        absltest.mock.patch.object(loop, 'run') as run,
         absltest.mock.patch.object(jax.distributed, 'initialize') as join,
     ):
       join.side_effect = lambda **_: run.assert_not_called()
@@ -178,7 +204,7 @@ class ErrorTest(MainTestCase):
   def test_of_the_user_is_one_line(self, error):
     for debug in (False, True):
       stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
-      with absltest.mock.patch.object(train, 'run', side_effect=error):
+      with absltest.mock.patch.object(loop, 'run', side_effect=error):
         if debug:
           with self.assertRaises(type(error)):
             self.command(SMOKE, '--debug')
@@ -189,7 +215,7 @@ class ErrorTest(MainTestCase):
 
   def test_of_ours_shows_its_traceback(self):
     with absltest.mock.patch.object(
-        train, 'run', side_effect=TypeError('ours')
+        loop, 'run', side_effect=TypeError('ours')
     ):
       with self.assertRaisesRegex(TypeError, 'ours'):
         self.command(SMOKE)
@@ -207,7 +233,7 @@ class ErrorTest(MainTestCase):
 
   def test_preemption_passes(self):
     with absltest.mock.patch.object(
-        train, 'run', side_effect=train.Preempted(143)
+        loop, 'run', side_effect=train.Preempted(143)
     ):
       with self.assertRaises(SystemExit) as caught:
         self.command(SMOKE)
@@ -222,19 +248,19 @@ class FlagTest(MainTestCase):
       (('--workdir=--config=', SMOKE),),
   )
   def test_ways_to_write_a_config(self, arguments):
-    with absltest.mock.patch.object(train, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run') as run:
       self.command(*arguments)
     self.assertEqual(run.call_args.args[0].name, 'math-smoke')
 
   def test_switches_of_a_config(self):
-    with absltest.mock.patch.object(train, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run') as run:
       self.command(SMOKE, '--noconfig.eval.sealed', '--config.log.tensorboard')
     config = run.call_args.args[0]
     self.assertFalse(config.eval.sealed)
     self.assertTrue(config.log.tensorboard)
 
   def test_a_group_as_a_dict(self):
-    with absltest.mock.patch.object(train, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run') as run:
       self.command(SMOKE, "--config.reward.weights={'overlong': 0.5}")
     weights = run.call_args.args[0].reward.weights
     self.assertEqual(weights.to_dict(), {'overlong': 0.5})
@@ -249,7 +275,7 @@ class FlagTest(MainTestCase):
           '  return c.lock()\n'
       )
       file.flush()
-      with absltest.mock.patch.object(train, 'run') as run:
+      with absltest.mock.patch.object(loop, 'run') as run:
         self.command(f'--config={file.name}', '--config.steps=11')
     self.assertEqual(run.call_args.args[0].eval.problems, 11)
 
