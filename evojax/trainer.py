@@ -146,7 +146,10 @@ class Trainer:
         cfg, self.algorithm, self.mesh, donate=not self.algorithm.reference
     )(base)
     self.step, self.cursor = 0, 0
-    self.key = jax.random.key(c.seed)
+    # On every device of every process, as a checkpoint wants it.
+    self.key = jax.jit(jax.random.key, out_shardings=self.whole)(
+        sharding.to_device(np.uint32(c.seed), self.whole)
+    )
     self.weigher = Weigher(setup)
     self.checkpointer = checkpoint_lib.Checkpointer(
         workdir / 'checkpoints',
@@ -459,7 +462,10 @@ class Trainer:
 
 
 def _to_save(
-    learned: dict[str, Any], key: jax.Array, cursor: int, step: int
+    learned: dict[str, Any],
+    key: jax.Array | jax.ShapeDtypeStruct,
+    cursor: int,
+    step: int,
 ) -> dict[str, Any]:
   """The tree of a checkpoint."""
   return dict(
@@ -473,8 +479,12 @@ def _to_save(
 def abstract_state(state: learner.State) -> dict[str, Any]:
   """Shapes and places of a checkpoint of this state, to restore one."""
   learned = {k: v for k, v in state.items() if k != 'frozen'}
-  saved = _to_save(learned, jax.random.key(0), 0, 0)
-  return jax.tree.map(_abstract, saved)
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  # Replicated, as the count of steps is.
+  key = jax.ShapeDtypeStruct(
+      key.shape, key.dtype, sharding=state['step'].sharding
+  )
+  return jax.tree.map(_abstract, _to_save(learned, key, 0, 0))
 
 
 @jax.jit

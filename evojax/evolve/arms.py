@@ -1,6 +1,7 @@
 """One arm: a harness and a seed, trained from a checkpoint for some updates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import json
 import math
 import pathlib
@@ -181,19 +182,11 @@ def _train(
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
   status, why = 'done', ''
-  writer = metrics_lib.MetricWriter(folder, step=trainer.step)
-  progress = progress_lib.Progress(
-      config.steps, start=trainer.step, every=max(1, config.steps // 3)
-  )
-  with writer, progress:
+  with contextlib.ExitStack() as stack:
+    stack.callback(trainer.checkpointer.wait)
+    after_step = lambda log: None
     if session.primary:
-      progress.print(label)
-
-    def after_step(log: dict[str, float]) -> None:
-      if session.primary:
-        writer.write(trainer.step, log)
-        progress.update(trainer.step, log)
-
+      after_step = stack.enter_context(_shown(trainer, folder, label))
     try:
       train.loop(trainer, before_step=before_step, after_step=after_step)
     except _Stopped as stopped:
@@ -204,8 +197,6 @@ def _train(
         learner.NonFiniteError,
     ) as error:
       status, why = 'crash', str(error)
-    finally:
-      trainer.checkpointer.wait()
   first, end = trainer.start, trainer.fingerprint()
   del trainer  # Its state would lie beside the next arm's.
   solved = session.decide(lambda: outcomes(folder).tolist())
@@ -219,6 +210,27 @@ def _train(
       outcome=solved,
       sampled_tokens=tokens,
   )
+
+
+@contextlib.contextmanager
+def _shown(
+    trainer: trainer_lib.Trainer, folder: pathlib.Path, label: str
+) -> Iterator[Callable[[dict[str, float]], None]]:
+  """Writes and shows the metrics of every step; process 0 alone does."""
+  steps = trainer.config.steps
+  with (
+      metrics_lib.MetricWriter(folder, step=trainer.step) as writer,
+      progress_lib.Progress(
+          steps, start=trainer.step, every=max(1, steps // 3)
+      ) as progress,
+  ):
+    progress.print(label)
+
+    def after_step(log: dict[str, float]) -> None:
+      writer.write(trainer.step, log)
+      progress.update(trainer.step, log)
+
+    yield after_step
 
 
 def _sampled_tokens(folder: pathlib.Path) -> int:

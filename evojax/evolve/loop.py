@@ -549,18 +549,17 @@ class _Loop:
 
   def _admit(self, version: Version, design: dict[str, Any]) -> dict[str, Any]:
     session = self.session
-
-    def judge():
-      view = self._view(version.arm, version.harness)
-      return admit.admit(
-          session.harness(version.harness),
-          session.harness(design['harness']),
-          session.config,
-          view,
-          known=self.shipped,
-      )
-
-    return dict(reasons=session.decide(judge))
+    view = self._view(version.arm, version.harness)
+    reasons = session.decide(
+        lambda: admit.admit(
+            session.harness(version.harness),
+            session.harness(design['harness']),
+            session.config,
+            view,
+            known=self.shipped,
+        )
+    )
+    return dict(reasons=reasons)
 
   def _backtest(
       self, version: Version, design: dict[str, Any], delta: delta_lib.Delta
@@ -648,7 +647,7 @@ class _Loop:
         self._measure(child['trained'], child['harness'], child['outcome'])
     )
     new = session.decide(lambda: sorted(after - before))
-    return session.decide(lambda: trial_lib.judge(session, row, new_alerts=new))
+    return trial_lib.judge(session, row, new_alerts=new)
 
   def _control_criticals(
       self, row: dict[str, Any], version: Version

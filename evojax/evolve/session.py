@@ -24,6 +24,7 @@ from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax import train
 from evojax import trainer as trainer_lib
+from evojax import types
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import store
 from evojax.evidence import views
@@ -62,6 +63,7 @@ class Session:
 
   def __post_init__(self):
     self._since = time.perf_counter()
+    self._deciding = False
     rows = self.decide(lambda: list(self.ledger.rows))
     self.rows.extend(rows)
 
@@ -73,10 +75,20 @@ class Session:
     return self.ledger is not None
 
   def decide(self, choose: Callable[[], Any]) -> Any:
-    """Process 0's choice, a JSON value, in every process."""
+    """Process 0's choice, a JSON value, in every process.
+
+    Raises:
+      RuntimeError: Inside another decision, where the others are not asked.
+    """
+    if self._deciding:
+      raise RuntimeError('a decision inside a decision')
     text = b''
     if self.primary:
-      text = ledger_lib.canonical_json(choose()).encode()
+      self._deciding = True
+      try:
+        text = ledger_lib.canonical_json(choose()).encode()
+      finally:
+        self._deciding = False
     if jax.process_count() > 1:
       size = int(sharding.broadcast(np.int64(len(text))))
       data = np.zeros(size, np.uint8)
@@ -216,14 +228,18 @@ class Session:
       step: int = 0,
       folder: pathlib.Path | None = None,
       policy: policy_lib.Policy | None = None,
+      domain: types.Domain | None = None,
   ) -> evaluate_lib.EvalResult:
-    """Scores a policy, see `params`; evidence goes into a folder, if given."""
+    """Scores a policy, see `params`; evidence goes into a folder, if given.
+
+    Problems are those of `domain`, by default the run's.
+    """
     self.engine.update_weights(self.params(checkpoint, policy), 0)
     with self.phases('eval'):
       return evaluate_lib.evaluate(
           self.engine,
           self.setup.policy.tokenizer,
-          self.setup.domain,
+          domain or self.setup.domain,
           split=split,
           seed=seed,
           problems=problems,

@@ -1,11 +1,13 @@
 """A trial: control arms and children from one restored state, then a verdict.
 
 Arms share seeds pairwise: child i meets the problems that control i met. All of
-them are scored on dev problems drawn for this trial alone. Control arms of a
-version serve every trial on it; only their score is taken afresh.
+them are scored on dev problems drawn for this trial alone; where the test is
+passed, on those problems written otherwise too. Control arms of a version serve
+every trial on it; only their score is taken afresh.
 """
 
 from collections.abc import Mapping
+import dataclasses
 import hashlib
 import pathlib
 from typing import Any
@@ -14,6 +16,8 @@ from jaxtyping import Float
 import numpy as np
 from pyarrow import parquet
 
+from evojax import types
+from evojax.eval import perturb
 from evojax.evidence import store
 from evojax.evolve import arms
 from evojax.evolve import promote
@@ -45,23 +49,35 @@ def scores(folder: pathlib.Path, split: str = 'dev') -> np.ndarray:
 def _score(
     session: session_lib.Session,
     trial: int,
-    role: str,
-    arm: Mapping[str, Any],
+    name: str,
+    trained: str,
+    samples: int,
+    domain: types.Domain | None = None,
 ) -> Float[np.ndarray, 'P']:
-  """Scores an arm's last checkpoint on the trial's problems, once."""
+  """Scores an arm's last checkpoint on the trial's problems, once.
+
+  Args:
+    session: The run.
+    trial: Its number.
+    name: Of the evidence: folder below that of the trial.
+    trained: Folder of the arm, below the workdir.
+    samples: Of each problem.
+    domain: Where problems come from, by default the run's.
+  """
   e = session.config.evolve
-  folder = session.path / 'trials' / f'{trial:03d}' / role
+  folder = session.path / 'trials' / f'{trial:03d}' / name
   there = session.decide(lambda: bool(store.list_steps(folder, 'dev')))
   if not there:
     session.stop_if_asked()
     session.evaluate(
-        arms.end_of(session.path / arm['arm'], e.updates),
+        arms.end_of(session.path / trained, e.updates),
         split='dev',
         seed=dev_seed(session, trial),
         problems=e.problems,
-        samples=e.samples,
+        samples=samples,
         step=e.updates,
         folder=folder,
+        domain=domain,
     )
   return np.array(session.decide(lambda: scores(folder).tolist()), np.float64)
 
@@ -104,7 +120,9 @@ def run(
     if arm['status'] != 'done':
       return _row(session, trial, [('control', i, arm)], wealth, None, 0, '')
     controls.append(arm)
-    control_scores.append(_score(session, trial, f'control-{i}', arm))
+    control_scores.append(
+        _score(session, trial, f'control-{i}', arm['arm'], e.samples)
+    )
   control = np.stack(control_scores)
 
   needed = promote.children_needed(
@@ -144,7 +162,7 @@ def run(
     listed.append(('child', i, arm))
     if arm['status'] != 'done':
       break  # One arm that collapses or crashes decides.
-    _score(session, trial, f'child-{i}', arm)
+    _score(session, trial, f'child-{i}', arm['arm'], e.samples)
   return _row(session, trial, listed, wealth, mde, children, '')
 
 
@@ -188,18 +206,29 @@ def judge(
 ) -> dict[str, Any]:
   """The row of step 'verify' for a trial whose arms are all done.
 
+  Devices are used: all processes call it together.
+
   Args:
     session: The run.
     row: Of step 'trial'.
     new_alerts: Critical alerts that the child raises and its parent does not.
   """
-  by_role: dict[str, list[np.ndarray]] = {'control': [], 'child': []}
-  for arm in row['arms']:
-    by_role[arm['role']].append(scores(session.path / arm['arm']))
-  control, child = np.stack(by_role['control']), np.stack(by_role['child'])
-  effect = promote.estimate(control, child)
+
+  def read() -> dict[str, list[list[float]]]:
+    found = {'control': [], 'child': []}
+    for arm in row['arms']:
+      found[arm['role']].append(scores(session.path / arm['arm']).tolist())
+    return found
+
+  found = session.decide(read)
+  control = np.array(found['control'], np.float64)
+  child = np.array(found['child'], np.float64)
+  effect = _estimate(session, control, child)
+  perturbed = None
+  if effect.p_one_sided <= row['alpha']:
+    perturbed = _perturbed_effect(session, row)
   verdict = promote.decide(
-      effect, row['alpha'], critical_alerts=new_alerts, perturbed=None
+      effect, row['alpha'], critical_alerts=new_alerts, perturbed=perturbed
   )
   return dict(
       status=verdict.status,
@@ -216,8 +245,48 @@ def judge(
       wilcoxon_p=effect.wilcoxon_p,
       control=float(control.mean()),
       child=float(child.mean()),
-      perturbed_effect=None,
+      perturbed_effect=None if perturbed is None else perturbed.value,
       alerts=new_alerts,
+  )
+
+
+def _estimate(
+    session: session_lib.Session,
+    control: Float[np.ndarray, 'C P'],
+    child: Float[np.ndarray, 'K P'],
+) -> promote.Effect:
+  """The effect, to the last bit the same in every process."""
+  found = session.decide(
+      lambda: dataclasses.asdict(promote.estimate(control, child))
+  )
+  return promote.Effect(**found)
+
+
+def _perturbed_effect(
+    session: session_lib.Session, row: Mapping[str, Any]
+) -> promote.Effect | None:
+  """Effect on the trial's problems written otherwise; half as many samples.
+
+  None where the domain cannot write so many otherwise.
+  """
+  e, domain = session.config.evolve, session.setup.domain
+  if not perturb.has_perturbations(domain, e.problems, seed=row['dev_seed']):
+    return None
+  found: dict[str, list[np.ndarray]] = {'control': [], 'child': []}
+  for arm in row['arms']:
+    name = pathlib.PurePath(arm['arm']).name
+    found[arm['role']].append(
+        _score(
+            session,
+            row['trial'],
+            f'{name}-perturbed',
+            arm['trained'],
+            max(1, e.samples // 2),
+            perturb.Perturbed(domain),
+        )
+    )
+  return _estimate(
+      session, np.stack(found['control']), np.stack(found['child'])
   )
 
 
