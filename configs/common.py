@@ -125,7 +125,9 @@ def base() -> ml_collections.ConfigDict:
   # A trial that could not detect its own prediction: refuse | run.
   c.evolve.underpowered = 'refuse'
   c.evolve.problems = 128  # Fresh dev problems of a trial.
-  c.evolve.samples = 8  # Completions of each.
+  # Completions of each; a change that passes the test is also scored on
+  # perturbed problems, with half of them.
+  c.evolve.samples = 8
   c.evolve.false_discovery_rate = 0.2  # Over all trials of a run, online.
   c.evolve.replay_updates = 3  # K replayed updates of a backtest.
   c.evolve.replay_problems = 48  # Held-out train problems that score it.

@@ -110,7 +110,14 @@ class ProblemSource(Protocol):
 
 @runtime_checkable
 class Domain(Protocol):
-  """A domain is data, a grader, reward parts and columns: no train loop."""
+  """A domain is data, a grader, reward parts and columns: no train loop.
+
+  Optional: perturb(problem: Problem) -> Problem | None, the problem with
+  another surface, a fresh problem_id and the same answer, a function of the
+  problem alone; None where nothing can be changed, or where it would become a
+  sealed problem. The meta-loop keeps only what helps on such problems too, see
+  `eval.perturb`.
+  """
 
   name: str
   columns: tuple[Any, ...]  # evidence.schema.Column, the domain's own.

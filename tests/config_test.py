@@ -206,7 +206,10 @@ class FieldTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('grpo.grup_size', r'did you mean config\.grpo\.group_size\?$'),
-      ('group_size', r'did you mean config\.evolve\.group_size or config\.grpo'),
+      (
+          'group_size',
+          r'did you mean config\.evolve\.group_size or config\.grpo',
+      ),
       (
           'gpro.group_size',
           r'did you mean config\.grpo or config\.evolve\.group_s',

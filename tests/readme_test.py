@@ -107,7 +107,8 @@ class ReadmeTest(parameterized.TestCase):
         ['python', 'run.py'], cwd=self.folder, env=self.environment, check=True
     )
     self.assertTrue((self.folder / 'runs/from_python/summary.json').is_file())
-    self.assertEqual(self.evidence('from_python')['group'].nunique(), 4)
+    rows = self.evidence('from_python/arms/final')
+    self.assertEqual(rows['group'].nunique(), 8)
 
   @pytest.mark.slow
   def test_model(self):

@@ -2,9 +2,10 @@
 
     python tests/evolve/recompute.py WORKDIR
 
-Reads the ledger and the dev evidence of all arms and shares no code with the
-package, so that a wrong decision there cannot confirm itself here. Exits with 0
-if all numbers agree to 1e-9, with 1 and the differences otherwise.
+Reads the ledger and the dev evidence of all arms, on problems as they are and
+written otherwise, and shares no code with the package, so that a wrong decision
+there cannot confirm itself here. Exits with 0 if all numbers agree to 1e-9,
+with 1 and the differences otherwise.
 """
 
 import json
@@ -76,6 +77,20 @@ def effect(control: pd.DataFrame, child: pd.DataFrame) -> dict[str, float]:
   }
 
 
+def perturbed_effect(workdir: pathlib.Path, arms: list[dict]) -> float | None:
+  """Gain on the problems written otherwise; None if no arm was asked them."""
+  columns = {'control': {}, 'child': {}}
+  folders = {arm['arm']: workdir / f'{arm["arm"]}-perturbed' for arm in arms}
+  if not any(folder.exists() for folder in folders.values()):
+    return None
+  for arm in arms:
+    columns[arm['role']][arm['arm']] = arm_scores(folders[arm['arm']])
+  tables = [pd.DataFrame(scores) for scores in columns.values()]
+  if any(table.isna().any(axis=None) for table in tables):
+    raise ValueError('arms of a trial were scored on different problems')
+  return effect(*tables)['effect']
+
+
 def level_of_test(level: float, kept: list[bool]) -> float:
   """LORD++ with gamma_j = 6 / (pi j)^2 and half of the wealth at the start."""
   now = len(kept) + 1
@@ -115,12 +130,21 @@ def compare(workdir: pathlib.Path) -> list[str]:
             f'trial {row["trial"]}: {name} is {row[name]!r} in the ledger and'
             f' {value!r} from the evidence'
         )
-    perturbed = row.get('perturbed_effect')
-    keep = (
-        numbers['p'] <= numbers['alpha']
-        and not row['alerts']
-        and (perturbed is None or perturbed > 0)
-    )
+    passed = numbers['p'] <= numbers['alpha']
+    perturbed = None
+    if passed:
+      perturbed = perturbed_effect(workdir, trials[row['trial']]['arms'])
+    stored = row['perturbed_effect']
+    if None in (stored, perturbed):
+      same = stored is perturbed
+    else:
+      same = abs(stored - perturbed) <= TOLERANCE
+    if not same:
+      differences.append(
+          f'trial {row["trial"]}: perturbed_effect is {stored!r} in the ledger'
+          f' and {perturbed!r} from the evidence'
+      )
+    keep = passed and not row['alerts'] and (perturbed is None or perturbed > 0)
     status = 'keep' if keep else 'discard'
     if row['status'] != status:
       differences.append(

@@ -1,5 +1,6 @@
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,9 @@ from tests.evolve import recompute
 RATE = 0.2
 # Of the children of each trial; the second one is stopped by an alert, the
 # third one crashed.
-EFFECTS = (0.0, 0.6, None, 0.6, 0.05)
+EFFECTS = (0.0, 0.6, None, 0.6, 0.05, 0.6)
+# On perturbed problems, of the trials that were asked them.
+PERTURBED = {1: 0.5, 3: 0.5, 5: -0.4}
 
 
 class RecomputeTest(parameterized.TestCase):
@@ -52,6 +55,7 @@ class RecomputeTest(parameterized.TestCase):
     for trial, gain in enumerate(EFFECTS):
       hard = rng.random(20) * 0.4
       arms = {'control': [], 'child': []}
+      perturbed = {'control': [], 'child': []}
       listed = []
       for role, count in (('control', 4), ('child', 2)):
         for index in range(count):
@@ -67,6 +71,11 @@ class RecomputeTest(parameterized.TestCase):
           if not crashed:
             better = gain if role == 'child' else 0.0
             arms[role].append(self._score(rng, arm, hard + better))
+          if trial in PERTURBED:
+            better = PERTURBED[trial] if role == 'child' else 0.0
+            folder = f'{arm}-perturbed'
+            scores = self._score(rng, folder, hard + 0.2 + better)
+            perturbed[role].append(scores)
       ledger.append('trial', {'trial': trial, 'arms': listed}, {})
       if gain is None:
         row = {'status': 'crash', 'p': None}
@@ -74,8 +83,11 @@ class RecomputeTest(parameterized.TestCase):
         control, child = np.stack(arms['control']), np.stack(arms['child'])
         effect = promote.estimate(control, child)
         alerts = ['collapse'] if trial == 1 else []
+        other = None
+        if trial in PERTURBED:
+          other = promote.estimate(*map(np.stack, perturbed.values()))
         verdict = promote.decide(
-            effect, wealth.alpha, critical_alerts=alerts, perturbed=None
+            effect, wealth.alpha, critical_alerts=alerts, perturbed=other
         )
         row = dict(
             status=verdict.status,
@@ -89,7 +101,7 @@ class RecomputeTest(parameterized.TestCase):
             sigma_seed=effect.sigma_seed,
             control=float(control.mean()),
             child=float(child.mean()),
-            perturbed_effect=None,
+            perturbed_effect=other.value if other else None,
             alerts=alerts,
         )
         wealth = wealth.after(verdict.status == 'keep')
@@ -103,14 +115,16 @@ class RecomputeTest(parameterized.TestCase):
   def test_agrees_and_exits_with_0(self):
     payloads = self._run()
     status = [row['status'] for row in payloads if row['step'] == 'verify']
-    self.assertEqual(status, ['discard', 'discard', 'crash', 'keep', 'discard'])
+    self.assertEqual(
+        status, ['discard', 'discard', 'crash', 'keep', 'discard', 'discard']
+    )
     done = subprocess.run(
         [sys.executable, recompute.__file__, self.workdir],
         capture_output=True,
         text=True,
     )
     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-    self.assertIn('4 verdicts recomputed, 0 differences', done.stdout)
+    self.assertIn('5 verdicts recomputed, 0 differences', done.stdout)
 
   @parameterized.parameters(
       ('effect', 1e-8),
@@ -118,13 +132,14 @@ class RecomputeTest(parameterized.TestCase):
       ('p', 1e-8),
       ('alpha', 1e-8),
       ('low', -1e-8),
+      ('perturbed_effect', 1e-8),
   )
   def test_finds_a_number_that_differs(self, name, by):
     payloads = self._run()
     payloads[-1][name] += by
     self._write(payloads)
     (difference,) = recompute.compare(self.workdir)
-    self.assertStartsWith(difference, f'trial 4: {name} is ')
+    self.assertStartsWith(difference, f'trial 5: {name} is ')
 
   def test_finds_a_verdict_that_differs(self):
     payloads = self._run()
@@ -132,6 +147,22 @@ class RecomputeTest(parameterized.TestCase):
     self._write(payloads)
     (difference,) = recompute.compare(self.workdir)
     self.assertIn('trial 0: keep in the ledger, discard from', difference)
+
+  def test_finds_a_perturbed_effect_that_was_left_out(self):
+    payloads = self._run()
+    payloads[-1].update(perturbed_effect=None, status='keep')
+    self._write(payloads)
+    left_out, verdict = recompute.compare(self.workdir)
+    self.assertStartsWith(left_out, 'trial 5: perturbed_effect is None in')
+    self.assertIn('trial 5: keep in the ledger, discard from', verdict)
+
+  def test_finds_perturbed_evidence_that_is_not_there(self):
+    self._run()
+    for folder in self.workdir.glob('trials/003/*-perturbed'):
+      shutil.rmtree(folder)
+    (difference,) = recompute.compare(self.workdir)
+    self.assertStartsWith(difference, 'trial 3: perturbed_effect is 0.')
+    self.assertIn('None from the evidence', difference)
 
   def test_finds_evidence_that_differs(self):
     self._run()

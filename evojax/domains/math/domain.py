@@ -7,6 +7,7 @@ from typing import Any
 from evojax import types
 from evojax.domains.math import datasets
 from evojax.domains.math import grade
+from evojax.domains.math import perturb
 from evojax.domains.math import problems
 from evojax.domains.math import splits
 from evojax.domains.math.seed_harness import reward
@@ -54,6 +55,23 @@ class MathDomain:
         completion.finish_reason == 'length',
         problem.metadata.get('answer_form', 'value'),
     )
+
+  def perturb(self, problem: types.Problem) -> types.Problem | None:
+    """The problem written otherwise; None where it cannot be.
+
+    No other problem becomes a sealed one: that would open the split early.
+    """
+    changed = perturb.perturb(problem)
+    if changed is None:
+      return None
+    opens = self._is_sealed(changed) and not self._is_sealed(problem)
+    return None if opens else changed
+
+  def _is_sealed(self, problem: types.Problem) -> bool:
+    identity = problem.problem_id
+    if self.data:
+      return any(p.problem_id == identity for p in self.data['sealed'])
+    return splits.split_of(identity) == 'sealed'
 
 
 def make(

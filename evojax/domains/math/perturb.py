@@ -1,0 +1,110 @@
+"""The same problem with another surface, for the families of small problems.
+
+A policy that learned to solve a problem solves its other writing; one that
+learned the order of its words does not. Writings are those that the generator
+could have given: a sum keeps where its minus signs stand.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import random
+import re
+import string
+
+from evojax import types
+from evojax.domains.math import problems
+
+# The question written otherwise, or None.
+_Rewrite = Callable[[types.Problem], str | None]
+
+_NUMBER = r'\d+(?:\.\d+)?'
+# Text before, what may change, text after. The colon rules out a leading minus.
+_SUM = re.compile(rf'(\D*: )({_NUMBER}(?: [+-] {_NUMBER})+)( =)')
+_PRODUCT = re.compile(rf'(\D*: )({_NUMBER}(?: \* {_NUMBER})+)(\. \D*)')
+_NUMBERS = re.compile(rf'(\D*: )({_NUMBER}(?:, {_NUMBER})+)(\. \D*)')
+_ANIMALS = re.compile(r'(\D* if you have )(\d+ [a-z ]+(?:, \d+ [a-z ]+)+)(\?)')
+_EQUATION = re.compile(
+    r'(?:Find the value of|Solve for|Determine the value of) ([a-z])'
+    r'(?: in the equation| that satisfies)?: ([^:]*)'
+)
+
+
+def perturb(problem: types.Problem) -> types.Problem | None:
+  """The problem written otherwise; its answer is the same.
+
+  A function of the problem alone. It may return a problem of another split: the
+  id is that of the new text.
+
+  Returns:
+    None where nothing can be changed: equal terms, 'a - b', a family or a
+    question that is not known.
+  """
+  rewrite = _REWRITES.get(problem.family)
+  question = rewrite(problem) if rewrite else None
+  if question is None or question == problem.question:
+    return None
+  messages = list(problem.messages)
+  last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
+  messages[last] = {**messages[last], 'content': question}
+  asked = messages[1:] if messages[0]['role'] == 'system' else messages
+  identity = problems.make_problem(asked, problem.answer, problem.family)
+  return dataclasses.replace(
+      problem, problem_id=identity.problem_id, messages=tuple(messages)
+  )
+
+
+def _reordered(items: Sequence[str]) -> list[str]:
+  """Reversed, or shifted by one where that is the same; equal items stay."""
+  backwards = list(reversed(items))
+  return backwards if backwards != list(items) else [*items[1:], *items[:1]]
+
+
+def _sum(problem: types.Problem) -> str | None:
+  """Terms change places with terms of the same sign."""
+  match = _SUM.fullmatch(problem.question)
+  if not match:
+    return None
+  before, text, after = match.groups()
+  words = ['+', *text.split(' ')]
+  signs, terms = words[::2], words[1::2]
+  of_sign = {'+': [], '-': []}
+  for sign, term in zip(signs, terms, strict=True):
+    of_sign[sign].append(term)
+  queues = {sign: iter(_reordered(ts)) for sign, ts in of_sign.items()}
+  moved = [f'{sign} {next(queues[sign])}' for sign in signs]
+  return before + ' '.join(moved).removeprefix('+ ') + after
+
+
+def _listed(pattern: re.Pattern[str], separator: str) -> _Rewrite:
+  """A rewrite that changes the order of a list."""
+
+  def rewrite(problem: types.Problem) -> str | None:
+    match = pattern.fullmatch(problem.question)
+    if not match:
+      return None
+    before, text, after = match.groups()
+    return before + separator.join(_reordered(text.split(separator))) + after
+
+  return rewrite
+
+
+def _equation(problem: types.Problem) -> str | None:
+  """Another letter for the unknown; any lower-case one is as likely."""
+  match = _EQUATION.fullmatch(problem.question)
+  if not match or set(re.findall('[A-Za-z]+', match[2])) != {match[1]}:
+    return None
+  others = string.ascii_lowercase.replace(match[1], '')
+  letter = random.Random(problem.problem_id).choice(others)
+  # Alone, it is the unknown everywhere: 'Solve for s: 2*s = 8'.
+  alone = rf'(?<![A-Za-z]){match[1]}(?![A-Za-z])'
+  return re.sub(alone, letter, problem.question)
+
+
+_REWRITES: Mapping[str, _Rewrite] = {
+    'chain_sum': _sum,
+    'decimal_chain_sum': _sum,
+    'products': _listed(_PRODUCT, ' * '),
+    'leg_counting': _listed(_ANIMALS, ', '),
+    'gcd': _listed(_NUMBERS, ', '),
+    'simple_equations': _equation,
+}

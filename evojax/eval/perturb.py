@@ -1,0 +1,108 @@
+"""Problems written otherwise: is a gain in skill, or in their surface?"""
+
+from evojax import types
+
+SPLITS = ('dev', 'sealed')  # Perturbed problems are scored, never trained on.
+_MOST_PER_ONE = 50  # Problems that are looked at for each one that is changed.
+_CHUNK = 64  # Fixed, so that the stream does not depend on `count`.
+
+
+class TooFewError(ValueError):
+  """The domain cannot change as many problems as were asked for."""
+
+
+class Perturbed:
+  """A domain that asks its problems otherwise, see `types.Domain`.
+
+  It is graded and recorded as the domain itself is.
+  """
+
+  def __init__(self, domain: types.Domain):
+    """Wraps a domain that has the optional hook `perturb`.
+
+    Raises:
+      ValueError: If it has none.
+    """
+    if not _has_hook(domain):
+      raise ValueError(
+          f'domain {domain.name!r} has no perturb(problem); its problems cannot'
+          ' be asked otherwise'
+      )
+    self._domain = domain
+    self.name = domain.name
+    self.columns = domain.columns
+    self.grade = domain.grade
+    self.reward_parts = domain.reward_parts
+
+  def source(self, split: str, seed: int) -> types.ProblemSource:
+    """The changed problems of 'dev' or 'sealed', in the split's order.
+
+    Raises:
+      ValueError: If the split is not one of SPLITS.
+    """
+    if split not in SPLITS:
+      raise ValueError(
+          f'{split=}: perturbed problems are of {SPLITS}; they are scored,'
+          ' never trained on'
+      )
+    return _Source(self._domain, split, seed)
+
+
+class _Source:
+  """The problems of a split that can be changed, each changed."""
+
+  def __init__(self, domain: types.Domain, split: str, seed: int):
+    self._source = domain.source(split, seed)
+    self._perturb = domain.perturb
+    self._what = f'split {split!r} of domain {domain.name!r}'
+
+  def __len__(self) -> int:
+    """The least that `take` can rely on; it refuses a split that has less."""
+    return len(self._source) // _MOST_PER_ONE
+
+  def take(self, cursor: int, count: int) -> list[types.Problem]:
+    """Problems cursor .. cursor + count - 1, all distinct.
+
+    Raises:
+      TooFewError: If the split runs out before, or fewer than 1 in 50 of its
+        problems can be changed.
+    """
+    wanted = cursor + count
+    size = len(self._source)
+    limit = min(size, _MOST_PER_ONE * wanted)
+    found: dict[str, types.Problem] = {}
+    for start in range(0, limit, _CHUNK):
+      if len(found) >= wanted:
+        break
+      # Two problems may become one.
+      for problem in self._source.take(start, min(_CHUNK, size - start)):
+        changed = self._perturb(problem)
+        if changed is not None:
+          found.setdefault(changed.problem_id, changed)
+    if len(found) < wanted:
+      raise TooFewError(
+          f'{self._what}: {len(found)} of its first {limit} problems (it has'
+          f' {size}) can be perturbed, {wanted} were asked for; ask for fewer'
+      )
+    return list(found.values())[cursor:wanted]
+
+
+def has_perturbations(
+    domain: types.Domain,
+    problems: int = 1,
+    *,
+    split: str = 'dev',
+    seed: int = 0,
+) -> bool:
+  """Whether so many problems of a split can be asked otherwise."""
+  if not _has_hook(domain):
+    return False
+  try:
+    Perturbed(domain).source(split, seed).take(0, problems)
+  except TooFewError:
+    return False
+  return True
+
+
+def _has_hook(domain: types.Domain) -> bool:
+  return callable(getattr(domain, 'perturb', None))
