@@ -110,7 +110,7 @@ def base() -> ml_collections.ConfigDict:
 
   # The meta-loop: one change of the harness per trial.
   c.evolve = ml_collections.ConfigDict()
-  c.evolve.trials = 5  # At most; 0 trains without evolution.
+  c.evolve.trials = 4  # At most; 0 trains without evolution.
   c.evolve.seed_harness = 'seed_harness'  # Of the domain: or seed_blind.
   c.evolve.proposer = 'rules'  # rules | random.
   c.evolve.updates = 30  # GRPO steps of every arm of a trial.
