@@ -128,6 +128,11 @@ class Plan:
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
   estimates: tuple[Estimate, ...]
+  # What the meta-loop adds: arms, updates of each, and completions of an update
+  # as a share of those of a step; arms are 0 without it.
+  arms: int = 0
+  arm_updates: int = 0
+  arm_share: float = 0.0
 
   @property
   def devices(self) -> int:
@@ -311,6 +316,10 @@ def estimate(
       tokens=_tokens(config),
       work=_work(run),
       estimates=(),
+      arms=_arms(config),
+      arm_updates=config.evolve.updates,
+      arm_share=(config.evolve.prompts * config.evolve.group_size)
+      / (config.grpo.prompts * config.grpo.group_size),
   )
   known = (
       [_local_device(devices)]
@@ -329,6 +338,12 @@ def estimate(
           for device, platform in known
       ),
   )
+
+
+def _arms(config: ml_collections.ConfigDict) -> int:
+  """Arms of the meta-loop, at most: every trial is kept, with new controls."""
+  e = config.evolve
+  return e.trials * (e.controls + e.max_children)
 
 
 # ------------------------------------------------------------------ memory
@@ -689,6 +704,12 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   for name, work in plan.work.items():
     write(f'  {name:20}{work.flops:10.3g} = {work.formula}')
 
+  if plan.arms:
+    write(
+        f'\n--mode=evolve: all of this is its last step. Before that, at most'
+        f' {plan.arms} arms of {plan.arm_updates} updates, each'
+        f' {plan.arm_share:.0%} of a step above'
+    )
   share = UTILISATION[plan.estimates[0].platform]
   write(
       f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'

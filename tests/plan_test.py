@@ -164,6 +164,13 @@ class NumbersTest(parameterized.TestCase):
     self.assertIn('temporaries as compiled', text)
     self.assertIn('3 x 40 groups x forward(26, 277, 21)', text)
     self.assertNotIn('DOES NOT FIT', text)
+    self.assertNotIn('--mode=evolve', text)
+
+  def test_what_the_meta_loop_adds(self):
+    made = dataclasses.replace(
+        self.plan, arms=24, arm_updates=30, arm_share=0.25
+    )
+    self.assertIn('24 arms of 30 updates, each 25% of a step', shown(made))
 
 
 class OptionsTest(parameterized.TestCase):

@@ -27,13 +27,17 @@ from evojax.evidence import store
 from evojax.evolve import arms
 from evojax.evolve import ledger as ledger_lib
 from evojax.evolve import session as session_lib
+from evojax.evolve import weightings
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
+from evojax.harness import surface
 
 NOT_IDENTIFIABLE = 'not identifiable'
 # Classes of changes that alter what is sampled; replaying old rollouts under
 # them says nothing.
 _UNSEEN = ('exploration', 'data')
+SCANNED = 1000
+HARMLESS = 0.1
 _DEAD_STD = 1e-3  # In units of the reward, as for trainer._DEAD_STD.
 
 
@@ -80,6 +84,8 @@ def run(
   new = recorded(session, after, folder, recent)
   result['statistics'] = compare(old, new)
   result['statistics'] |= _own_statistics(session, before, old, new)
+  if delta.factor.startswith('reward:'):
+    result['statistics'] |= _scan(new, delta.factor.removeprefix('reward:'))
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
   if delta.klass in _UNSEEN:
     result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
@@ -229,6 +235,33 @@ def _describe(r: dict[str, Any]) -> dict[str, Any]:
       gradient_cosine=float(a @ b / norm) if norm else missing,
       kept_groups=float(kept.mean()),
   )
+
+
+def _scan(after: dict[str, Any], part: str) -> dict[str, Any]:
+  """How large the weight of a part may be, all others as they are.
+
+  harmless_weight: the largest of SCANNED weights within the surface, of the
+  sign that is proposed, at which, as at all smaller ones, at most HARMLESS of
+  the absolute advantage falls on groups whose outcomes agree.
+  """
+  names = list(after['parts'])
+  if part not in names:
+    return {}
+  bound = surface.field(surface.WEIGHTS + part).high
+  bound = math.copysign(bound, after['weights'][part])
+  grid = np.linspace(0, bound, SCANNED)
+  weights = np.tile([after['weights'][name] for name in names], (SCANNED, 1))
+  weights[:, names.index(part)] = grid
+  shares = weightings.apply(
+      np.stack([after['parts'][name] for name in names]).astype(np.float32),
+      weights.astype(np.float64),
+      after['outcome'],
+      np.ones(after['outcome'].shape, bool),
+  ).phantom_share
+  harmful = np.flatnonzero(shares > HARMLESS)
+  last = harmful[0] - 1 if len(harmful) else SCANNED - 1
+  found = float(grid[last]) if last >= 0 else NOT_IDENTIFIABLE
+  return dict(harmless_weight=found)
 
 
 def _own_statistics(

@@ -119,6 +119,16 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
   return _longest_true_prefix(pathlib.Path(path).read_bytes())[0]
 
 
+def find(rows: Sequence[Row], step: str, **match: Any) -> Row | None:
+  """The last row of a step whose payload has these values, or None."""
+  wanted = {'step': step, **match}
+  for row in reversed(rows):
+    payload = row['payload']
+    if all(k in payload and payload[k] == v for k, v in wanted.items()):
+      return row
+  return None
+
+
 class Ledger:
   """A ledger to append to."""
 
@@ -231,15 +241,6 @@ class Ledger:
   def head(self) -> str:
     """Hash of the last row; 64 zeros before the first."""
     return self._rows[-1]['hash'] if self._rows else START
-
-  def find(self, step: str, **match: Any) -> Row | None:
-    """The last row of a step whose payload has these values, or None."""
-    wanted = {'step': step, **match}
-    for row in reversed(self._rows):
-      payload = row['payload']
-      if all(k in payload and payload[k] == v for k, v in wanted.items()):
-        return row
-    return None
 
   def canonical(self) -> list[Row]:
     """All payloads: what an undisturbed run of the same config repeats."""

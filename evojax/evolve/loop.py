@@ -715,8 +715,9 @@ class _Loop:
     backtested = session.find('backtest', trial=trial) or {}
     replayed = backtested.get('statistics', {}).get('replayed_effect')
     replayed = replayed if isinstance(replayed, float) else None
+    # A prediction of exactly 0 has no sign to agree with.
     agrees = lambda p: (
-        None if p is None or realised is None else (p > 0) == (realised > 0)
+        (p > 0) == (realised > 0) if p and realised is not None else None
     )
 
     def learn() -> str:
@@ -774,7 +775,7 @@ class _Loop:
     return dict(result, harness=head.harness, version=head.version)
 
   def _page(self) -> None:
-    """Rebuilds the page; a run does not fail for it."""
+    """Rebuilds the page from what is on disk."""
     if self.session.primary:
       page.build(self.session.path)
 

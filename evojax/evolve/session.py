@@ -98,11 +98,8 @@ class Session:
 
   def find(self, step: str, **match: Any) -> Payload | None:
     """Payload of the last row of a step that has these values."""
-    for row in reversed(self.rows):
-      payload = row['payload']
-      if payload['step'] == step and match.items() <= payload.items():
-        return payload
-    return None
+    row = ledger_lib.find(self.rows, step, **match)
+    return row and row['payload']
 
   def record(
       self, step: str, make: Callable[[], Mapping[str, Any]], **key: Any

@@ -1,6 +1,7 @@
 """The end of a run that evolves: numbers for a file, a table for a reader."""
 
 from collections.abc import Mapping
+import textwrap
 from typing import Any
 
 from rich import console as console_lib
@@ -11,6 +12,8 @@ from evojax.eval import report as report_lib
 from evojax.evolve import budget as budget_lib
 from evojax.evolve import claims
 from evojax.evolve import session as session_lib
+
+_LOG_WIDTH = 140
 
 
 def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
@@ -91,6 +94,8 @@ def _span(low: float | None, high: float | None) -> str:
 def show(summary: Mapping[str, Any]) -> None:
   """Prints the tables."""
   console = console_lib.Console(highlight=False)
+  if not console.is_terminal:  # A log has no width to keep to.
+    console = console_lib.Console(highlight=False, width=_LOG_WIDTH)
   table = table_lib.Table(box=None, pad_edge=False)
   for name, justify in (
       ('version', 'left'),
@@ -109,7 +114,7 @@ def show(summary: Mapping[str, Any]) -> None:
     mde = t['minimum_detectable_effect']
     table.add_row(
         t['version'] or f'({t["parent"]})',
-        markup.escape(t['change']),
+        markup.escape(textwrap.shorten(t['change'], 60, placeholder=' ...')),
         _span(*t['expected']),
         markup.escape(effect),
         '-' if mde is None else f'{100 * mde:.1f}',

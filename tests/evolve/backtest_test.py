@@ -1,0 +1,101 @@
+"""Statistics of a backtest, worked out by hand."""
+
+import math
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.evolve import backtest
+
+
+def weighed(**changes):
+  """Three groups of two: mixed, unsolved but shaped apart, solved."""
+  values = dict(
+      rewards=np.array([[1, 0], [0.5, 0], [1, 1]], np.float32),
+      advantages=np.array([[1, -1], [1, -1], [0, 0]], np.float32),
+      kept=np.ones(3, bool),
+      outcome=np.array([[1, 0], [0, 0], [1, 1]], bool),
+      n_tokens=np.full((3, 2), 4.0),
+      parts={
+          'outcome': np.array([[1, 0], [0, 0], [1, 1]], np.float32),
+          'shape': np.array([[0, 0], [1, 0], [0, 0]], np.float32),
+          'same': np.ones((3, 2), np.float32),
+      },
+      weights={'outcome': 1.0, 'shape': 0.5, 'same': 0.0},
+  )
+  return values | changes
+
+
+class CompareTest(parameterized.TestCase):
+
+  def compare(self, **changes):
+    return backtest.compare(weighed(), weighed(**changes))
+
+  def test_by_hand(self):
+    found = self.compare()
+    self.assertAlmostEqual(found['alive_by_outcome'], 1 / 3)
+    self.assertAlmostEqual(found['alive_by_shaping'], 1 / 3)
+    # 2 of 4 absolute advantage are on the group that nobody solved.
+    self.assertAlmostEqual(found['phantom_advantage'], 0.5)
+    self.assertEqual(found['sign_agreement'], 1.0)
+    self.assertEqual(found['kept_groups'], 1.0)
+    # a = 2 (1, -1, 1, -1, 0, 0), b = 2 (.5, -.5, 0, 0, 0, 0).
+    self.assertAlmostEqual(found['gradient_cosine'], math.sqrt(0.5))
+    self.assertEqual(found['constant_parts'], 0)  # 'same' has no weight.
+    # Every completion is as long as any other.
+    self.assertEqual(found['length_correlation'], backtest.NOT_IDENTIFIABLE)
+
+  def test_dropped_groups_have_no_say(self):
+    found = self.compare(kept=np.array([True, False, True]))
+    self.assertEqual(found['phantom_advantage'], 0.0)
+    self.assertAlmostEqual(found['gradient_cosine'], 1.0)
+    self.assertAlmostEqual(found['kept_groups'], 2 / 3)
+    self.assertEqual(found['phantom_advantage_before'], 0.5)
+
+  def test_rewards_against_the_outcome(self):
+    turned = np.array([[-1, 1], [0, 0], [0, 0]], np.float32)
+    found = self.compare(advantages=turned)
+    self.assertEqual(found['sign_agreement'], 0.0)
+    self.assertAlmostEqual(found['gradient_cosine'], -1.0)
+
+  def test_nothing_to_compare_is_no_number(self):
+    nobody = np.zeros((3, 2), bool)
+    found = self.compare(
+        outcome=nobody, advantages=np.zeros((3, 2), np.float32)
+    )
+    for name in ('sign_agreement', 'gradient_cosine'):
+      self.assertEqual(found[name], backtest.NOT_IDENTIFIABLE)
+
+  def test_a_constant_part_with_a_weight(self):
+    found = self.compare(
+        weights={'outcome': 1.0, 'shape': 0.5, 'same': 0.1}
+    )
+    self.assertEqual(found['constant_parts'], 1)
+
+
+class ScanTest(parameterized.TestCase):
+
+  def test_a_part_that_shapes_dead_groups_is_never_harmless(self):
+    # Normalised by its group, any weight takes half of all advantage.
+    self.assertEqual(
+        backtest._scan(weighed(), 'shape'), {'harmless_weight': 0.0}
+    )
+
+  @parameterized.parameters((0.5, 2.0), (-0.5, -2.0))
+  def test_a_part_within_mixed_groups_is_harmless(self, weight, expected):
+    parts = weighed()['parts'] | {
+        'shape': np.array([[1, 0], [0, 0], [0, 0]], np.float32)
+    }
+    after = weighed(parts=parts, weights={'outcome': 1.0, 'shape': weight})
+    after['parts'] = {k: parts[k] for k in ('outcome', 'shape')}
+    self.assertEqual(
+        backtest._scan(after, 'shape'), {'harmless_weight': expected}
+    )
+
+  def test_a_part_that_is_gone(self):
+    self.assertEqual(backtest._scan(weighed(), 'gone'), {})
+
+
+if __name__ == '__main__':
+  absltest.main()
