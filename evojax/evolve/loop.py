@@ -326,7 +326,12 @@ class _Loop:
     session.record('open', self._open)
     session.record('train', self._train, version='v0')
     reason = 'trials'
-    for trial in range(session.config.evolve.trials):
+    trials = session.config.evolve.trials
+    # Once the final harness is trained, more trials would be about another one.
+    ended = session.find('retrain') is not None
+    if ended and session.find('accumulate', trial=trials - 1) is None:
+      self._say('this run has ended; --fork_from it to try more changes')
+    for trial in range(0 if ended else trials):
       if session.find('accumulate', trial=trial):
         continue
       if not self._trial(trial):
@@ -406,7 +411,7 @@ class _Loop:
       return False
     if session.primary:
       human.taken(self.inbox, guess['trigger'])
-      print(f'trial {trial}: {guess["hypothesis"]}', flush=True)
+    self._say(f'trial {trial}: {guess["hypothesis"]}')
     design = session.record('design', lambda: self._design(guess), trial=trial)
     admitted = session.record(
         'admit', lambda: self._admit(version, design), trial=trial
@@ -444,8 +449,7 @@ class _Loop:
         lambda: self._accumulate(trial, version, design, guess, verdict, delta),
         trial=trial,
     )
-    if session.primary:
-      print(_told(trial, verdict), flush=True)
+    self._say(_told(trial, verdict))
     return True
 
   def _view(self, folder: str, harness: str, reader: str = 'diagnostic') -> Any:
@@ -479,10 +483,7 @@ class _Loop:
     outcome = arms.outcomes(self.session.path / version.arm).tolist()
     measures = self._measure(version.arm, version.harness, outcome)
     alerts = diagnose.alerts(measures)
-    if self.session.primary:
-      print(
-          f'{version.version}: alerts {", ".join(alerts) or "none"}', flush=True
-      )
+    self._say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
     return dict(
         version=version.version,
         measures=[m.to_json() for m in measures],
@@ -773,6 +774,10 @@ class _Loop:
         compared=self.compared,
     )
     return dict(result, harness=head.harness, version=head.version)
+
+  def _say(self, text: str) -> None:
+    if self.session.primary:
+      print(text, flush=True)
 
   def _page(self) -> None:
     """Rebuilds the page from what is on disk."""

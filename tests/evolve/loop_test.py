@@ -200,6 +200,11 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual((self.path / 'ledger.jsonl').read_bytes(), before)
     self.assertEqual(again['sealed'], self.summary['sealed'])
 
+  def test_a_run_that_ended_makes_no_more_trials(self):
+    before = (self.path / 'ledger.jsonl').read_bytes()
+    evojax.run(tiny.evolving(evolve__trials=3), str(self.path))
+    self.assertEqual((self.path / 'ledger.jsonl').read_bytes(), before)
+
   def test_summary(self):
     stored = json.loads((self.path / 'summary.json').read_text())
     self.assertEqual(stored['ledger_head'], self.summary['ledger_head'])
