@@ -16,6 +16,7 @@ from pyarrow import parquet
 import pytest
 
 import evojax
+from evojax import config as config_lib
 from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
@@ -26,8 +27,10 @@ from evojax.evolve import loop
 from evojax.evolve import promote
 from evojax.evolve import propose
 from evojax.evolve import session as session_lib
+from evojax.evolve import skills
 from evojax.evolve import trial as trial_lib
 from evojax.harness import admit
+from evojax.harness import delta
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.models import hf
@@ -327,6 +330,47 @@ def _view(setup):
   return views.View.from_rows(
       rows, setup.columns, prompts=2, group_size=2, max_tokens=8
   )
+
+
+class SkillTest(absltest.TestCase):
+
+  @pytest.mark.slow
+  def test_a_library_is_cited_and_leads_there_at_once(self):
+    tiny.share_compiled(type(self))
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    config = tiny.evolving(evolve__trials=1)
+    parent = loop.seed_harness(config)
+    after = parent.with_overlay({'reward.weights.length': -0.25})
+    skill = skills.learned(
+        delta.diff(parent, after, config_lib.flatten(config)),
+        after,
+        config_lib.flatten(config),
+        trigger='format_failures',
+        hypothesis='Shorter is better.',
+        evidence=skills.Evidence(
+            run='another',
+            trial=3,
+            domain='math',
+            base=parent.sha256,
+            effect=0.1,
+            low=0.05,
+            high=0.15,
+        ),
+    )
+    skills.write(root / 'library', skill)
+    evojax.run(
+        tiny.evolving(
+            evolve__trials=1, evolve__skills=(str(root / 'library'),)
+        ),
+        str(root / 'second'),
+    )
+    rows = payloads(root / 'second')
+    alerts = next(r['alerts'] for r in rows if r['step'] == 'diagnose')
+    self.assertIn('format_failures', alerts)
+    guess = next(r for r in rows if r['step'] == 'hypothesize')
+    self.assertEqual(guess['skill'], skill.sha256)
+    self.assertEqual(guess['harness'], after.sha256)
+    self.assertIn('another, trial 3', guess['source'])
 
 
 class BudgetTest(absltest.TestCase):
