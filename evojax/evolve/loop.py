@@ -43,6 +43,7 @@ from evojax.evolve import trial as trial_lib
 from evojax.evolve.propose import human
 from evojax.harness import admit
 from evojax.harness import delta as delta_lib
+from evojax.harness import library
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
@@ -544,7 +545,7 @@ class _Loop:
             klass=delta.klass,
             before=delta.before,
             changes=[list(change) for change in delta.changes],
-            text=str(delta),
+            text=_told_delta(delta, session.harness(guess['harness'])),
         ),
     )
 
@@ -804,6 +805,15 @@ class _Loop:
         self._page()
       summary_lib.show(summary)
     return session.decide(lambda: summary)
+
+
+def _told_delta(delta: delta_lib.Delta, after: spec.Harness) -> str:
+  """The change in a line; a function of the library by its name."""
+  for path, *_ in delta.changes:
+    for name in library.names():
+      if path in after.files and after.files[path] == library.source(name):
+        return f'{delta.factor} ({name})'
+  return str(delta)
 
 
 def _tuples(value: Any) -> Any:
