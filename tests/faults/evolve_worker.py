@@ -79,7 +79,9 @@ def prepare_death(point):
     )
   elif point == 'scored':
     intercept(
-        trial, '_score', lambda session, number, name, *rest: name == 'control-3'
+        trial,
+        '_score',
+        lambda session, number, name, *rest: name == 'control-3',
     )
   elif point == 'summary':
     intercept(
