@@ -107,7 +107,7 @@ REFUSED = {
     ),
     'unknown mode': (
         ['{tiny}', '--mode=teach'],
-        r'--mode=teach: .*<train\|eval\|warmstart\|plan\|inspect>',
+        r'--mode=teach: .*<evolve\|train\|eval\|',
     ),
     'unknown flag': (['{tiny}', '--stepz=3'], "Unknown .*flag 'stepz'"),
     'argument without a flag': (
