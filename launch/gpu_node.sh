@@ -29,7 +29,8 @@ if [[ -n "${COORDINATOR:-}" ]]; then
 elif [[ "${SLURM_NTASKS:-1}" -gt 1 ]]; then
   # One process drives all GPUs of its node; jax's own Slurm detection would
   # take one GPU per task.
-  first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+  # Not through head: it would end scontrol early, and this script with it.
+  read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   several=(--distributed
     "--coordinator=$first:$((20000 + SLURM_JOB_ID % 20000))"
     "--processes=$SLURM_NTASKS" "--process=$SLURM_PROCID")
