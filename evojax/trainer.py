@@ -34,9 +34,6 @@ from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
 from evojax.rollout import engine as engine_lib
 
-# Standard deviation of a group's rewards below which it teaches nothing.
-_DEAD_STD = 1e-3
-
 
 @dataclasses.dataclass
 class Step:
@@ -532,7 +529,7 @@ def _summary(step: Step) -> dict[str, float]:
       'reward': step.rewards.mean(),
       'reward_std_in_group': step.rewards.std(1).mean(),
       'outcome': outcomes.mean(),
-      'dead_groups': (step.rewards.std(1) < _DEAD_STD).mean(),
+      'dead_groups': (step.rewards.std(1) < filters.MIN_STD).mean(),
       'groups': len(step.kept),
       'groups_kept': step.kept.sum(),
       'truncated': np.mean(rows['truncated']),

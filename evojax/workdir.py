@@ -26,7 +26,6 @@ import sys
 from typing import Any
 
 from absl import logging
-import jax
 
 # Config fields that do not touch what is trained: a resumed run may change
 # them. An entry covers everything below it. `steps` is here too as long as the
@@ -320,6 +319,8 @@ def environment() -> dict[str, Any]:
       versions[package] = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
       versions[package] = ''
+  import jax  # Here: what only writes files touches no device.
+
   device = jax.devices()[0]
   return {
       'start': _now(),

@@ -396,6 +396,19 @@ def read(
   return table.to_pandas()
 
 
+def read_numbers(
+    workdir: str | os.PathLike[str], split: str, step: int, column: str
+) -> np.ndarray:
+  """One column of numbers of one step, as written; without pandas.
+
+  Raises:
+    FileNotFoundError: If the step was not written.
+    EvidenceError: If the file is damaged.
+  """
+  table = _read_table(path_of(workdir, split, step), [column])
+  return table[column].to_numpy()
+
+
 def discard_after(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> list[int]:

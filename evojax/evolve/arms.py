@@ -11,7 +11,6 @@ from typing import Any
 
 import ml_collections
 import numpy as np
-from pyarrow import parquet
 
 from evojax import learner
 from evojax import metrics as metrics_lib
@@ -87,11 +86,10 @@ def _tidy(folder: pathlib.Path, updates: int) -> None:
 
 def outcomes(folder: pathlib.Path) -> np.ndarray:
   """float64 [T]: share of solved rollouts of each update so far."""
-  means = []
-  for step in store.list_steps(folder, 'train'):
-    path = store.path_of(folder, 'train', step)
-    column = parquet.read_table(path, columns=['outcome'])['outcome']
-    means.append(float(column.to_numpy().mean()))
+  means = [
+      store.read_numbers(folder, 'train', step, 'outcome').mean()
+      for step in store.list_steps(folder, 'train')
+  ]
   return np.array(means, np.float64)
 
 
@@ -200,7 +198,7 @@ def _train(
   first, end = trainer.start, trainer.fingerprint()
   del trainer  # Its state would lie beside the next arm's.
   solved = session.decide(lambda: outcomes(folder).tolist())
-  tokens = session.decide(lambda: _sampled_tokens(folder))
+  tokens = session.decide(lambda: sampled_tokens(folder))
   return dict(
       start=first,
       end=end,
@@ -233,11 +231,9 @@ def _shown(
     yield after_step
 
 
-def _sampled_tokens(folder: pathlib.Path) -> int:
-  """Tokens that the arm sampled for training."""
-  total = 0
-  for step in store.list_steps(folder, 'train'):
-    path = store.path_of(folder, 'train', step)
-    column = parquet.read_table(path, columns=['n_tokens'])['n_tokens']
-    total += int(column.to_numpy().sum())
-  return total
+def sampled_tokens(folder: pathlib.Path, split: str = 'train') -> int:
+  """Tokens in all completions of a split of an arm."""
+  return sum(
+      int(store.read_numbers(folder, split, step, 'n_tokens').sum())
+      for step in store.list_steps(folder, split)
+  )

@@ -22,10 +22,10 @@ from evojax import trainer as trainer_lib
 from evojax import types
 from evojax import workdir as workdir_lib
 from evojax.eval import statistics
+from evojax.evidence import ledger as ledger_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evolve import arms
-from evojax.evolve import ledger as ledger_lib
 from evojax.evolve import session as session_lib
 from evojax.evolve import weightings
 from evojax.harness import delta as delta_lib
@@ -38,7 +38,6 @@ NOT_IDENTIFIABLE = 'not identifiable'
 _UNSEEN = ('exploration', 'data')
 SCANNED = 1000
 HARMLESS = 0.1
-_DEAD_STD = 1e-3  # In units of the reward, as for trainer._DEAD_STD.
 
 
 def run(
@@ -172,7 +171,7 @@ def recorded(
       weights=setup.config.reward.weights.to_dict(),
       outcome=grid('outcome').astype(bool),
       n_tokens=grid('n_tokens').astype(np.float64),
-      view=session_lib.view_of(rows, setup, 'diagnostic'),
+      view=session_lib.view_of(rows, setup.columns, setup.config),
   )
 
 
@@ -204,7 +203,7 @@ def _describe(r: dict[str, Any]) -> dict[str, Any]:
   kept, outcome = r['kept'], r['outcome']
   advantages = np.where(kept[:, None], r['advantages'], 0).astype(np.float64)
   mixed = outcome.any(1) & ~outcome.all(1)
-  differs = r['rewards'].std(1) > _DEAD_STD
+  differs = r['rewards'].std(1) > weightings.DEAD_STD
   shaped = kept & differs & ~mixed
   total = np.abs(advantages).sum()
   alive = kept & mixed

@@ -16,7 +16,6 @@ import secrets
 from typing import Any
 
 import numpy as np
-from pyarrow import parquet
 
 from evojax import prepare as prepare_lib
 from evojax.eval import statistics
@@ -196,12 +195,11 @@ def _compute(
 
 def _tokens(root: pathlib.Path) -> int:
   """Tokens sampled in all train steps, and for the dev scores, below a path."""
-  total = 0
-  for split in ('train', 'dev'):
-    for path in sorted(root.rglob(f'evidence/{split}/step_*.parquet')):
-      column = parquet.read_table(path, columns=['n_tokens'])['n_tokens']
-      total += int(column.to_numpy().sum())
-  return total
+  return sum(
+      arms.sampled_tokens(folder.parent, split)
+      for folder in sorted(root.rglob('evidence'))
+      for split in ('train', 'dev')
+  )
 
 
 def export(

@@ -453,7 +453,5 @@ def alerts(measures: Sequence[Measure]) -> list[str]:
   version), then by name.
   """
   raised = [m for m in measures if m.level in _SEVERITY]
-  raised.sort(
-      key=lambda m: (_SEVERITY[m.level], LAYERS.index(m.layer), m.name)
-  )
+  raised.sort(key=lambda m: (_SEVERITY[m.level], LAYERS.index(m.layer), m.name))
   return [m.name for m in raised]

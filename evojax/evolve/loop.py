@@ -28,12 +28,14 @@ from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax import train
 from evojax import workdir as workdir_lib
+from evojax.evidence import ledger as ledger_lib
+from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.evidence import views
 from evojax.evolve import arms
 from evojax.evolve import backtest
 from evojax.evolve import claims
 from evojax.evolve import diagnose
-from evojax.evolve import ledger as ledger_lib
 from evojax.evolve import promote
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import session as session_lib
@@ -413,15 +415,13 @@ class _Loop:
     if session.primary:
       human.taken(self.inbox, guess['trigger'])
     self._say(f'trial {trial}: {guess["hypothesis"]}')
-    design = session.record('design', lambda: self._design(guess), trial=trial)
+    design = session.record(
+        'design', lambda: self._design(version, guess), trial=trial
+    )
     admitted = session.record(
         'admit', lambda: self._admit(version, design), trial=trial
     )
-    delta = delta_lib.diff(
-        session.harness(version.harness),
-        session.harness(design['harness']),
-        config_lib.flatten(session.config),
-    )
+    delta = session.delta(version.harness, design['harness'])
     if not admitted['reasons']:
       session.record(
           'backtest',
@@ -453,19 +453,17 @@ class _Loop:
     self._say(_told(trial, verdict))
     return True
 
-  def _view(self, folder: str, harness: str, reader: str = 'diagnostic') -> Any:
+  def _view(self, folder: str, harness: str) -> views.View:
     """The last third of an arm's evidence, as its harness declares it."""
     session = self.session
     path = session.path / folder
     steps = session.decide(lambda: store.list_steps(path, 'train'))
     rows = session_lib.load_rows(path, steps[-max(1, len(steps) // 3) :])
-    setup = prepare_lib.prepare(
-        session.under(harness), policy=session.setup.policy
+    config = session.applied(harness)
+    columns = schema.declare(
+        session.setup.domain.columns, tuple(config.reward.weights)
     )
-    try:
-      return session_lib.view_of(rows, setup, reader)
-    finally:
-      setup.close()
+    return session_lib.view_of(rows, columns, config)
 
   def _measure(
       self, folder: str, harness: str, outcome: Sequence[float]
@@ -529,13 +527,9 @@ class _Loop:
 
     return session.decide(choose)
 
-  def _design(self, guess: dict[str, Any]) -> dict[str, Any]:
-    session = self.session
-    delta = delta_lib.diff(
-        session.harness(self._parent(guess['trial']).harness),
-        session.harness(guess['harness']),
-        config_lib.flatten(session.config),
-    )
+  def _design(self, version: Version, guess: dict[str, Any]) -> dict[str, Any]:
+    delta = self.session.delta(version.harness, guess['harness'])
+    after = self.session.harness(guess['harness'])
     return dict(
         harness=guess['harness'],
         delta=dict(
@@ -545,7 +539,7 @@ class _Loop:
             klass=delta.klass,
             before=delta.before,
             changes=[list(change) for change in delta.changes],
-            text=_told_delta(delta, session.harness(guess['harness'])),
+            text=_told_delta(delta, after),
         ),
     )
 
@@ -613,7 +607,7 @@ class _Loop:
     elif not delta.trains:
       verdict = self._validate(version, design)
     else:
-      verdict = self._judge(trial, version)
+      verdict = self._judge(trial)
     return dict(verdict, version=name if verdict['status'] == 'keep' else '')
 
   def _validate(
@@ -628,7 +622,7 @@ class _Loop:
       )
     return trial_lib.not_judged('keep', [f'measured on {version.version}'])
 
-  def _judge(self, trial: int, version: Version) -> dict[str, Any]:
+  def _judge(self, trial: int) -> dict[str, Any]:
     """The verdict on a trial that was run."""
     session = self.session
     row = session.find('trial', trial=trial)
@@ -642,23 +636,16 @@ class _Loop:
         return trial_lib.not_judged('harness_abort', why)
       early = arm['status'] in ('futility', 'collapse')
       return trial_lib.not_judged('discard' if early else arm['status'], why)
-    child = next(arm for arm in row['arms'] if arm['role'] == 'child')
-    critical = lambda found: {m.name for m in found if m.level == 'critical'}
-    before = self._control_criticals(row, version)
-    after = critical(
-        self._measure(child['trained'], child['harness'], child['outcome'])
+    # Of the parent, too, trained on for as long as the child.
+    before, after = (
+        self._criticals(_first(row, role)) for role in ('control', 'child')
     )
     new = session.decide(lambda: sorted(after - before))
     return trial_lib.judge(session, row, new_alerts=new)
 
-  def _control_criticals(
-      self, row: dict[str, Any], version: Version
-  ) -> set[str]:
-    """Critical alerts of the parent trained on for as long as the child."""
-    control = next(arm for arm in row['arms'] if arm['role'] == 'control')
-    found = self._measure(
-        control['trained'], version.harness, control['outcome']
-    )
+  def _criticals(self, arm: dict[str, Any]) -> set[str]:
+    """Critical alerts of an arm."""
+    found = self._measure(arm['trained'], arm['harness'], arm['outcome'])
     return {m.name for m in found if m.level == 'critical'}
 
   def _promote(
@@ -686,8 +673,7 @@ class _Loop:
           updates=0,
           sampled_tokens=0,
       )
-    row = self.session.find('trial', trial=trial)
-    child = next(arm for arm in row['arms'] if arm['role'] == 'child')
+    child = _first(self.session.find('trial', trial=trial), 'child')
     end = arms.end_of(pathlib.Path(child['trained']), child['updates'])
     return dict(
         parent=version.version,
@@ -805,6 +791,11 @@ class _Loop:
         self._page()
       summary_lib.show(summary)
     return session.decide(lambda: summary)
+
+
+def _first(row: dict[str, Any], role: str) -> dict[str, Any]:
+  """The first arm of a role, in the row of a trial."""
+  return next(arm for arm in row['arms'] if arm['role'] == role)
 
 
 def _told_delta(delta: delta_lib.Delta, after: spec.Harness) -> str:

@@ -26,10 +26,12 @@ from evojax import train
 from evojax import trainer as trainer_lib
 from evojax import types
 from evojax.eval import evaluate as evaluate_lib
+from evojax.evidence import ledger as ledger_lib
+from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import budget as budget_lib
-from evojax.evolve import ledger as ledger_lib
+from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.models import decoder
@@ -176,12 +178,23 @@ class Session:
       c.harness.path = str(self.path / 'harness' / sha256)
     return c
 
+  def applied(self, sha256: str) -> ml_collections.ConfigDict:
+    """The run's config with the values of a harness."""
+    return surface.apply(self.config, self.harness(sha256).overlay)
+
   def values(self, sha256: str) -> dict[str, Any]:
     """Config values under a harness, by dotted path, as proposers see them."""
-    overlay = self.harness(sha256).overlay
-    flat = config_lib.flatten(surface.apply(self.config, overlay))
+    flat = config_lib.flatten(self.applied(sha256))
     del flat['evolve.salt']
     return flat
+
+  def delta(self, before: str, after: str) -> delta_lib.Delta:
+    """What differs between two harnesses of this run."""
+    return delta_lib.diff(
+        self.harness(before),
+        self.harness(after),
+        config_lib.flatten(self.config),
+    )
 
   # ------------------------------------------------------------- the policies
 
@@ -268,14 +281,16 @@ def load_rows(folder: pathlib.Path, steps: list[int]) -> dict[str, Any]:
 
 
 def view_of(
-    rows: dict[str, Any], setup: prepare_lib.Setup, reader: str
+    rows: dict[str, Any],
+    columns: tuple[schema.Column, ...],
+    config: ml_collections.ConfigDict,
 ) -> views.View:
-  """Rows as a function of the harness sees them."""
+  """Rows as a diagnostic of the harness sees them."""
   return views.View.from_rows(
       rows,
-      setup.columns,
+      columns,
       prompts=int(rows['group'].max()) + 1,
       group_size=int(rows['sample'].max()) + 1,
-      max_tokens=setup.config.rollout.max_tokens,
-      reader=reader,
+      max_tokens=config.rollout.max_tokens,
+      reader='diagnostic',
   )

@@ -19,6 +19,7 @@ from typing import Any
 
 from absl import logging
 
+from evojax import workdir as workdir_lib
 from evojax.evolve import diagnose
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
@@ -294,18 +295,14 @@ def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
 
   Raises:
     SkillError: If the file that is there is damaged.
+    workdir.DiskError: If the disk is full.
   """
   root = pathlib.Path(root)
   root.mkdir(parents=True, exist_ok=True)
   path = root / f'{skill.sha256}.json'
   if path.exists():
     skill = _merge(_read(path), skill)
-  temporary = root / f'.{path.name}.tmp'
-  with temporary.open('w', encoding='utf-8', newline='\n') as file:
-    file.write(skill.to_json())
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
+  workdir_lib.write_atomic(path, skill.to_json().encode())
   return path
 
 

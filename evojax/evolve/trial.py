@@ -14,7 +14,6 @@ from typing import Any
 
 from jaxtyping import Float
 import numpy as np
-from pyarrow import parquet
 
 from evojax import types
 from evojax.eval import perturb
@@ -38,12 +37,9 @@ def arm_seed(session: session_lib.Session, index: int) -> int:
 def scores(folder: pathlib.Path, split: str = 'dev') -> np.ndarray:
   """float64 [P]: mean score of each problem, from an arm's evidence."""
   (step,) = store.list_steps(folder, split)
-  table = parquet.read_table(
-      store.path_of(folder, split, step), columns=['group', 'outcome']
-  )
-  group = table['group'].to_numpy()
-  solved = table['outcome'].to_numpy().astype(np.float64)
-  return np.bincount(group, solved) / np.bincount(group)
+  group = store.read_numbers(folder, split, step, 'group')
+  solved = store.read_numbers(folder, split, step, 'outcome')
+  return np.bincount(group, solved.astype(np.float64)) / np.bincount(group)
 
 
 def _score(

@@ -26,6 +26,8 @@ import shutil
 import types
 from typing import Any
 
+from evojax import workdir as workdir_lib
+
 OVERLAY = 'overlay.json'
 MAX_FILE_BYTES = 64 << 10
 MAX_FILES = 64
@@ -33,6 +35,7 @@ MAX_FILES = 64
 _FILE = re.compile(
     r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
 )
+_NOT_TEXT = re.compile('[\0\ud800-\udfff]')
 # What Python puts into a folder of sources that is also a package.
 _PACKAGING = ('__init__.py', '__pycache__')
 
@@ -132,7 +135,7 @@ def _canonical_source(path: str, source: str) -> str:
     )
   if len(source.encode(errors='surrogatepass')) > MAX_FILE_BYTES:
     raise HarnessError(f'{path} is larger than {MAX_FILE_BYTES} bytes')
-  if '\0' in source or any('\ud800' <= c <= '\udfff' for c in source):
+  if _NOT_TEXT.search(source):
     raise HarnessError(f'{path} is not text')
   lines = source.replace('\r\n', '\n').replace('\r', '\n')
   return lines.rstrip('\n') + '\n'
@@ -222,26 +225,14 @@ def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
   for name, text in {OVERLAY: overlay, **harness.files}.items():
     path = temporary / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open('w', encoding='utf-8', newline='\n') as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
+    workdir_lib.write_atomic(path, text.encode())
   try:
     os.rename(temporary, target)
   except OSError:  # Another process was first.
     shutil.rmtree(temporary)
     load(root, harness.sha256)
-  _sync_directory(root)
+  workdir_lib.sync_directory(root)
   return target
-
-
-def _sync_directory(path: pathlib.Path) -> None:
-  """Makes a rename inside the directory durable."""
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
 
 
 def load(root: str | os.PathLike[str], sha256: str) -> Harness:

@@ -14,7 +14,7 @@ import os
 import pathlib
 from typing import Any
 
-from evojax.evolve import ledger
+from evojax.evidence import ledger
 
 
 def number(value: Any) -> float | None:

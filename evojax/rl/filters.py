@@ -11,7 +11,7 @@ import numpy as np
 from evojax.rl import masked
 
 # In reward units. Smaller differences are rounding of a float32 sum of parts.
-_MIN_STD = 1e-3
+MIN_STD = 1e-3
 
 
 def keep_all(
@@ -63,7 +63,7 @@ def _varies(x, valid):
   x = x.astype(np.float64)
   mean = masked.masked_mean(x, valid, 1, keepdims=True)
   variance = masked.masked_mean((x - mean) ** 2, valid, 1, keepdims=True)
-  return np.repeat(np.sqrt(variance) > _MIN_STD, x.shape[1], axis=1)
+  return np.repeat(np.sqrt(variance) > MIN_STD, x.shape[1], axis=1)
 
 
 KEEP = {

@@ -20,9 +20,9 @@ from evojax import config as config_lib
 from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
+from evojax.evidence import ledger
 from evojax.evolve import budget
 from evojax.evolve import claims
-from evojax.evolve import ledger
 from evojax.evolve import loop
 from evojax.evolve import promote
 from evojax.evolve import propose

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 import numpy as np
 import pandas as pd
 
-from evojax.evolve import ledger as ledger_lib
+from evojax.evidence import ledger as ledger_lib
 from evojax.evolve import promote
 from tests.evolve import recompute
 

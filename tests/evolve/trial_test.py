@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from evojax.eval import perturb
-from evojax.evolve import ledger
+from evojax.evidence import ledger
 from evojax.evolve import session as session_lib
 from evojax.evolve import trial
 from tests.eval import fakes

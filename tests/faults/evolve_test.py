@@ -8,7 +8,7 @@ import tempfile
 from absl.testing import absltest
 import pytest
 
-from evojax.evolve import ledger
+from evojax.evidence import ledger
 from tests import tiny
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')

@@ -21,7 +21,7 @@ from absl import logging
 
 from evojax import trainer as trainer_lib
 from evojax import workdir
-from evojax.evolve import ledger
+from evojax.evidence import ledger
 from evojax.evolve import loop
 from evojax.evolve import trial
 from tests import tiny

@@ -25,6 +25,8 @@ from typing import Any
 
 from absl import logging
 
+from evojax import workdir as workdir_lib
+
 START = 64 * '0'  # The hash before the first row.
 
 Row = dict[str, Any]
@@ -146,7 +148,7 @@ class Ledger:
     self._rows, self._end = _longest_true_prefix(data or b'')
     if data is None:
       self._write(0, b'')
-      _sync(self._path.parent)
+      workdir_lib.sync_directory(self._path.parent)
     elif self._end < len(data):
       self._set_aside(data[self._end :])
 
@@ -161,7 +163,7 @@ class Ledger:
       file.write(tail)
       file.flush()
       os.fsync(file.fileno())
-    _sync(self._path.parent)
+    workdir_lib.sync_directory(self._path.parent)
     with open(self._path, 'r+b') as file:
       file.truncate(self._end)
       os.fsync(file.fileno())
@@ -245,12 +247,3 @@ class Ledger:
   def canonical(self) -> list[Row]:
     """All payloads: what an undisturbed run of the same config repeats."""
     return [row['payload'] for row in self._rows]
-
-
-def _sync(directory: pathlib.Path) -> None:
-  """Makes a new name in the directory durable."""
-  fd = os.open(directory, os.O_RDONLY)
-  try:
-    os.fsync(fd)
-  finally:
-    os.close(fd)

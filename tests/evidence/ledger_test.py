@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from evojax.evolve import ledger as ledger_lib
+from evojax.evidence import ledger as ledger_lib
 
 STEPS = (
     ('open', {'config': {'b': 1, 'a': [0.1, None]}}),
