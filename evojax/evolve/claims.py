@@ -86,7 +86,9 @@ def retrain(session: session_lib.Session, harness: str) -> dict[str, Any]:
       label=f'the final harness from the base policy: {config.steps} steps',
   )
   if arm['status'] != 'done':
-    raise RuntimeError(f'the final harness did not train: {arm["why"]}')
+    raise ValueError(
+        f'the final harness did not train from the base policy: {arm["why"]}'
+    )
   return arm
 
 

@@ -326,7 +326,13 @@ class _Loop:
   def _steps(self) -> str:
     """All steps that are left; why there were no more trials."""
     session = self.session
-    session.record('open', self._open)
+    opened = session.record('open', self._open)
+    if opened['harness'] != self.seed.sha256:
+      raise ValueError(
+          f'workdir {session.path} was begun with the seed harness'
+          f' {opened["harness"][:12]}, which is now {self.seed.sha256[:12]}:'
+          ' undo the change, or start anew in another --workdir'
+      )
     session.record('train', self._train, version='v0')
     reason = 'trials'
     trials = session.config.evolve.trials
@@ -386,7 +392,7 @@ class _Loop:
           label='v0: the seed harness from the base policy',
       )
       if arm['status'] != 'done':
-        raise RuntimeError(f'the seed harness did not train: {arm["why"]}')
+        raise ValueError(f'the seed harness did not train: {arm["why"]}')
       last = arms.end_of(pathlib.Path(name), arm['updates']).name
     return dict(
         parent=None,

@@ -63,7 +63,11 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
       ended=reason,
       ledger_head=session.head,
       trials=trials,
-      dev_draws=sum(t['effect'] is not None for t in trials),
+      dev_draws=sum(
+          any(arm['status'] == 'done' for arm in row['payload']['arms'])
+          for row in session.rows
+          if row['payload']['step'] == 'trial'
+      ),
       harness=final and final['harness'],
       version=final and final['version'],
       sealed=claims.summary_scores(final) if final else 'not run',
