@@ -46,6 +46,13 @@ class SamplingParams:
   min_p: float = 0.0  # [0, 1); 0 is off.
   stop: tuple[str, ...] = ()  # Strings that end a completion.
   ignore_eos: bool = False
+  # Of a service only: training and evaluation leave them alone.
+  min_tokens: int = 0  # No end of sequence before so many sampled tokens.
+  stop_token_ids: tuple[int, ...] = ()  # At most 8.
+  frequency_penalty: float = 0.0  # Per earlier sample of a token.
+  presence_penalty: float = 0.0  # Once, if a token was sampled before.
+  repetition_penalty: float = 1.0  # Divides a sampled token's positive logit.
+  logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias), at most 64.
 
 
 @dataclasses.dataclass(frozen=True)
