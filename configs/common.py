@@ -49,6 +49,27 @@ def base() -> ml_collections.ConfigDict:
   c.rollout.prefill_rows = 16  # Prompts prefilled at once, fixed likewise.
   # Decode steps between refills of finished rows; 0: only when all are done.
   c.rollout.refill_every = 16
+  # Who samples: engine (in this process) | sglang (servers, see launch/).
+  c.rollout.kind = 'engine'
+  c.rollout.urls = ()  # 'http://HOST:PORT' of each server.
+  # Names of environment variables that hold the servers' --api-key and
+  # --admin-api-key; empty: they have none.
+  c.rollout.api_key_env = ''
+  c.rollout.admin_key_env = ''
+  c.rollout.concurrency = 64  # Requests in flight per server.
+  # A request that is silent for so long is sent elsewhere; when no server can
+  # be used for so long, the run stops with an error.
+  c.rollout.timeout_seconds = 600.0
+  # Where servers find new weights, under the same path as this process: a
+  # directory, on several machines of a mount that all share. Empty: the
+  # run's own.
+  c.rollout.weights_dir = ''
+  # Steps sampled ahead: 1 samples the next step beside the update of this one,
+  # with the weights before it, which grpo.tis_cap corrects.
+  c.rollout.queue_depth = 0
+  # Versions that a rollout may be older than the weights it trains; an older
+  # one is sampled again.
+  c.rollout.max_staleness = 0
 
   c.grpo = ml_collections.ConfigDict()
   c.grpo.prompts = 16  # P: prompts per step.

@@ -415,22 +415,7 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       {name: scalar for name in learner.HYPERPARAMETERS},
   )
   engine = prepare.make_engine(c, run.policy, run.mesh)
-  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  weights, lengths = _sampler_weights(run), array((rows,), jnp.int32)
-  tokens = array((rows, c.data.max_prompt_tokens), jnp.int32)
-  prefill = engine._prefill.lower(weights, tokens, lengths)
-  yield 'prefill', prefill
-  state = _place(jax.eval_shape(engine._empty_state), engine._layout())
-  logits, block = jax.tree.map(
-      lambda x: array(x.shape, x.dtype), prefill.out_info
-  )
-  row = jax.tree.map(lambda x: array(x.shape, x.dtype), state['row'])
-  yield 'insert', engine._insert.lower(
-      state, logits, block, lengths, array((slots,), jnp.int32), row
-  )
-  yield 'decode', engine._decode.lower(
-      weights, state, array((slots,), bool), array((), jnp.int32)
-  )
+  yield from engine.slots.lower(_sampler_weights(run))
 
 
 def compiled(run: _Run) -> Iterator[tuple[str, int]]:

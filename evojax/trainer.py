@@ -6,13 +6,17 @@ What a domain brings is data and a grader; what a harness turns are config
 values and the reward. Nothing here knows more.
 """
 
+import base64
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import io
 import pathlib
 import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from evojax import checkpoint as checkpoint_lib
@@ -32,6 +36,8 @@ from evojax.evidence import views
 from evojax.models import policy as policy_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
+from evojax.rollout import ahead as ahead_lib
+from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
 
 
@@ -46,6 +52,16 @@ class Step:
   advantages: np.ndarray  # float32 [P, G], before groups are dropped.
   kept: np.ndarray  # bool [P]
   parts: dict[str, np.ndarray]  # float32 [P, G], before weighting.
+
+
+@dataclasses.dataclass
+class Draw:
+  """Problems of one rollout round and how to sample them."""
+
+  problems: list[types.Problem]  # [P]
+  prompts: list[tuple[int, ...]]  # [P]
+  seed: int
+  requests: list[types.Request]  # [B]
 
 
 class Weigher:
@@ -100,7 +116,7 @@ class Trainer:
       workdir: pathlib.Path,
       phases: metrics_lib.Phases,
       *,
-      engine: engine_lib.Engine | None = None,
+      engine: engine_lib.Engine | client_lib.SGLangEngine | None = None,
       start: pathlib.Path | None = None,
   ):
     """Builds mesh, state and engine, and restores the newest checkpoint.
@@ -124,7 +140,21 @@ class Trainer:
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self.whole = sharding.replicated(self.mesh)
     cfg, self.algorithm = self.policy.cfg, prepare_lib.make_algorithm(c)
-    self.engine = engine or prepare_lib.make_engine(c, self.policy, self.mesh)
+    self._open = contextlib.ExitStack()
+    self.engine = engine or self._open.enter_context(
+        prepare_lib.open_sampler(c, self.policy, self.mesh, workdir)
+    )
+    # The next step's first round, sampled or being sampled.
+    self.ahead: tuple[Draw, list[types.Completion] | None] | None = None
+    self.background = ahead_lib.Ahead(self.engine)
+    if c.rollout.queue_depth and c.rollout.kind == 'engine':
+      if jax.process_count() > 1:
+        raise ValueError(
+            'config.rollout.queue_depth=1 with the engine in this process'
+            f' needs one process, not {jax.process_count()}: they would start'
+            ' sampling and training in different orders; use'
+            ' --config.rollout.kind=sglang'
+        )
     self.update = learner.jit_update_step(cfg, self.algorithm, self.mesh)
     self.score = learner.jit_score_step(cfg, self.algorithm, self.mesh)
 
@@ -165,6 +195,11 @@ class Trainer:
           for name, values in meta['metadata']['keep_state'].items()
       }
       self.start = meta['metadata']['start']
+      if 'ahead' in meta['metadata']:
+        self.cursor -= c.grpo.prompts  # It is drawn again.
+        draw = self.draw(c.grpo.prompts, self.step, 0)
+        sampled = _unpack(meta['metadata']['ahead'])
+        self.ahead = draw, sampled
     else:
       if start is not None:
         self.state.update(checkpoint_lib.restore(start, abstract)['learner'])
@@ -206,19 +241,27 @@ class Trainer:
                 name: values.tolist()
                 for name, values in self.weigher.keep_state.items()
             },
+            **({'ahead': _pack(self.ahead[1])} if self.ahead else {}),
         ),
     )
     self.saved_step = self.step
 
   def install(self) -> None:
     """Gives the engine the current weights; their version is the step."""
-    self.engine.update_weights(
-        learner.policy_params(self.policy.cfg, self.state), self.step
-    )
+    params = learner.policy_params(self.policy.cfg, self.state)
+    if self.config.rollout.queue_depth and self.config.rollout.kind == 'engine':
+      # It samples with them while the update takes their buffers over.
+      params = jax.tree.map(jnp.copy, params)
+    self.engine.update_weights(params, self.step)
 
-  def _seed(self, round_: int) -> int:
-    """The sampling seed of a rollout round of this step."""
-    counter = sharding.to_device(np.uint32([self.step, round_]), self.whole)
+  def close(self) -> None:
+    """Ends the engine, unless another trainer goes on with it."""
+    self.background.close()
+    self._open.close()
+
+  def _seed(self, step: int, round_: int) -> int:
+    """The sampling seed of a rollout round of a step."""
+    counter = sharding.to_device(np.uint32([step, round_]), self.whole)
     return int(sharding.to_host(_fold(self.key, counter)))
 
   def compilations(self) -> int:
@@ -228,39 +271,72 @@ class Trainer:
 
   # ---------------------------------------------------------------- stages
 
-  def sample(
-      self, problems: Sequence[types.Problem], round_: int
-  ) -> tuple[int, list[tuple[int, ...]], list[types.Completion]]:
-    """Sampling seed, prompts [P] and completions [B] of a rollout round."""
-    prompts = rollouts.render(
+  def draw(self, prompts: int, step: int, round_: int) -> Draw:
+    """The next problems, for a rollout round of a step."""
+    problems = self.source.take(self.cursor, prompts)
+    self.cursor += prompts
+    rendered = rollouts.render(
         self.policy.tokenizer, problems, self.config.data.max_prompt_tokens
     )
-    seed = self._seed(round_)
+    seed = self._seed(step, round_)
     requests = rollouts.requests(
         problems,
-        prompts,
+        rendered,
         prepare_lib.sampling_params(self.config),
         group_size=self.config.grpo.group_size,
         seed=seed,
     )
-    with self.phases('rollout'):
-      return seed, prompts, self.engine.generate(requests)
+    return Draw(problems, rendered, seed, requests)
+
+  def start_ahead(self) -> None:
+    """Starts to sample the next step with the weights of this one."""
+    if self.config.rollout.queue_depth and self.step + 1 < self.config.steps:
+      draw = self.draw(self.config.grpo.prompts, self.step + 1, 0)
+      self.background.start(draw.requests)
+      self.ahead = draw, None
+
+  def finish_ahead(self) -> None:
+    """Waits for it: then the weights may change."""
+    if self.ahead and self.ahead[1] is None:
+      with self.phases('rollout'):
+        self.ahead = self.ahead[0], self.background.wait()
+
+  def _fresh(
+      self,
+      requests: Sequence[types.Request],
+      completions: list[types.Completion],
+  ) -> list[types.Completion]:
+    """Samples again what is older than config.rollout.max_staleness allows."""
+    oldest = self.step - self.config.rollout.max_staleness
+    stale = [i for i, c in enumerate(completions) if c.policy_version < oldest]
+    self.refused += len(stale)
+    if stale:
+      again = self.engine.generate([requests[i] for i in stale])
+      for i, completion in zip(stale, again, strict=True):
+        completions[i] = completion
+    return completions
 
   def collect(self) -> Step:
     """Rolls out until P groups are kept, or the refill rounds are used up."""
     c = self.config.grpo
+    self.refused = 0
     rounds: list[Step] = []
     missing = c.prompts
     for round_ in range(1 + c.refill_rounds):
-      problems = self.source.take(self.cursor, missing)
-      self.cursor += missing
-      seed, prompts, completions = self.sample(problems, round_)
+      if self.ahead:
+        (draw, completions), self.ahead = self.ahead, None
+      else:
+        draw, completions = self.draw(missing, self.step, round_), None
+      with self.phases('rollout'):
+        if completions is None:
+          completions = self.engine.generate(draw.requests)
+        completions = self._fresh(draw.requests, completions)
       rounds.append(
           self.judge(
-              problems,
-              prompts,
+              draw.problems,
+              draw.prompts,
               completions,
-              seed=seed,
+              seed=draw.seed,
               first_group=sum(len(r.kept) for r in rounds),
           )
       )
@@ -388,6 +464,7 @@ class Trainer:
     """One step; evidence is on disk before the update that uses it."""
     started = time.perf_counter()
     step = self.collect()
+    self.start_ahead()
     primary = jax.process_index() == 0
     if primary:
       with self.phases('evidence'):
@@ -408,8 +485,13 @@ class Trainer:
     metrics['staleness'] = max(
         self.step - c.policy_version for c in step.completions
     )
+    metrics['refused_stale'] = self.refused
+    self.finish_ahead()
     self.step += 1
-    self.install()
+    with self.phases('sync'):
+      self.install()
+    if isinstance(self.engine, client_lib.SGLangEngine):
+      metrics |= self.engine.metrics()
     seconds = time.perf_counter() - started
     metrics['step_seconds'] = seconds
     metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
@@ -482,6 +564,50 @@ def abstract_state(state: learner.State) -> dict[str, Any]:
       key.shape, key.dtype, sharding=state['step'].sharding
   )
   return jax.tree.map(_abstract, _to_save(learned, key, 0, 0))
+
+
+def _pack(completions: Sequence[types.Completion]) -> str:
+  """Completions as text, bit for bit, for a checkpoint's metadata."""
+  spans = [c.version_spans or ((c.policy_version, -1),) for c in completions]
+  buffer = io.BytesIO()
+  np.savez_compressed(
+      buffer,
+      lengths=np.int32([len(c.tokens) for c in completions]),
+      tokens=np.concatenate([c.tokens for c in completions]),
+      logprobs=np.concatenate([c.logprobs for c in completions]),
+      reasons=np.array([c.finish_reason for c in completions]),
+      texts=np.array([c.text for c in completions]),
+      span_counts=np.int32([len(s) for s in spans]),
+      spans=np.int32([span for s in spans for span in s]),
+  )
+  return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _unpack(text: str) -> list[types.Completion]:
+  """What `_pack` packed."""
+  found = np.load(io.BytesIO(base64.b64decode(text)))
+  ends = np.cumsum(found['lengths'])[:-1]
+  completions = []
+  for tokens, logprobs, reason, said, spans in zip(
+      np.split(found['tokens'], ends),
+      np.split(found['logprobs'], ends),
+      found['reasons'],
+      found['texts'],
+      np.split(found['spans'], np.cumsum(found['span_counts'])[:-1]),
+      strict=True,
+  ):
+    versions = tuple((int(v), int(end)) for v, end in spans)
+    completions.append(
+        types.Completion(
+            tokens=tokens,
+            logprobs=logprobs,
+            finish_reason=str(reason),
+            policy_version=min(v for v, _ in versions),
+            text=str(said),
+            version_spans=() if versions[0][1] < 0 else versions,
+        )
+    )
+  return completions
 
 
 @jax.jit

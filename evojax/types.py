@@ -77,8 +77,11 @@ class Completion:
   tokens: np.ndarray  # int32 [n]; a final EOS token is included.
   logprobs: np.ndarray  # float32 [n], of softmax(logits / temperature).
   finish_reason: str  # 'stop' | 'length' | 'abort'.
-  policy_version: int
+  policy_version: int  # Of the oldest weights that sampled a token of it.
   text: str  # Decoded without special tokens.
+  # (version, end): which weights sampled the tokens up to `end`. Empty: all
+  # those of policy_version.
+  version_spans: tuple[tuple[int, int], ...] = ()
 
 
 @runtime_checkable

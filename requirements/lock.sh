@@ -19,3 +19,8 @@ for extra in test tpu cuda12 cuda13; do
   added="$(grep -vxFf requirements/base.txt "$file")"
   echo "$added" >"$file"
 done
+
+# A program of its own, with versions of its own: see launch/sglang_jax.sh.
+uv pip compile --quiet --universal --python-version 3.12 --no-header \
+  --no-annotate --output-file requirements/sglang_jax.txt "$@" - \
+  <<<'sglang-jax[cpu]==0.1.0rc0' >/dev/null

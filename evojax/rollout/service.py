@@ -102,10 +102,13 @@ class Service(Protocol):
     """
 
   def abort(self, rid: str, message: str = '') -> bool:
-    """Ends a job with reason 'abort', keeping its tokens; False: unknown."""
+    """Has a job end with reason 'abort', keeping its tokens; False: unknown.
+
+    Returns at once; the job may yet end otherwise, or get another chunk.
+    """
 
   def abort_all(self, message: str = '') -> int:
-    """Ends all jobs; how many there were."""
+    """Has all jobs end; returns at once how many there are."""
 
   def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
     """Stops sampling; returns when no decode step runs any more.

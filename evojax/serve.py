@@ -1,0 +1,294 @@
+"""--mode=serve: the policy behind SGLang's HTTP contract."""
+
+import asyncio
+from collections.abc import Callable
+import dataclasses
+import logging
+import queue
+import signal
+import socket
+import threading
+import types as python_types
+
+import ml_collections
+import uvicorn
+
+from evojax import config as config_lib
+from evojax import prepare as prepare_lib
+from evojax import sharding
+from evojax import types
+from evojax.models import decoder
+from evojax.models import policy as policy_lib
+from evojax.rollout import service as service_lib
+from evojax.rollout.server import app as app_lib
+from evojax.rollout.server import chat
+from evojax.rollout.server import host as host_lib
+from evojax.rollout.server import settings as settings_lib
+
+# Seconds for answers that are written when the last sample has ended.
+_GOODBYE_SECONDS = 5
+_KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
+
+
+def run(
+    config: ml_collections.ConfigDict, port: int, host: str = '127.0.0.1'
+) -> None:
+  """Serves the policy at config.model.path until SIGTERM or SIGINT.
+
+  The port answers at once, /health with 503 until the weights are there and
+  the programs are compiled. On a signal, no request is taken any more; those
+  that run may finish for config.serve.shutdown_seconds.
+
+  Args:
+    config: From a file in configs/, with overrides applied.
+    port: To listen on; 0 takes a free one, which is printed.
+    host: Address to listen on; 0.0.0.0 is all of them.
+
+  Raises:
+    ValueError: If the config or the model is wrong.
+    OSError: If the port is taken.
+  """
+  prepare_lib.trim_memory_after_compiling()
+  config_lib.validate(config)
+  policy = policy_lib.open_policy(
+      fsdp_shards=max(config.mesh.fsdp, 1),
+      tensor_shards=max(config.mesh.tensor, 1),
+      max_tokens=config.serve.context_tokens,
+      **config.model.to_dict(),
+  )
+  app = app_lib.App(chat.ChatTokenizer(policy.path), _settings(config, policy))
+  serve(
+      app,
+      lambda: make_service(config, policy),
+      listen(host, port, config.serve.client_seconds),
+      shutdown_seconds=config.serve.shutdown_seconds,
+      connections=config.serve.connections,
+  )
+
+
+def _settings(
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+) -> settings_lib.Settings:
+  c = config.serve
+  return settings_lib.Settings(
+      model_name=c.model_name or config.name,
+      model_path=str(policy.path),
+      vocab_size=policy.cfg.vocab_size,
+      context_tokens=c.context_tokens,
+      sampled_tokens=c.context_tokens - 1,
+      max_samples=c.max_waiting,
+      api_key=c.api_key,
+      admin_key=c.admin_key,
+      body_bytes=c.body_bytes,
+      client_seconds=c.client_seconds,
+      info={'max_queued_requests': c.max_waiting},
+  )
+
+
+def make_service(
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+) -> service_lib.Service:
+  """The engine with its weights, in its thread.
+
+  Raises:
+    ValueError: If the weights cannot be read.
+  """
+  from evojax.rollout import local_service
+
+  mesh = sharding.make_mesh(**config.mesh.to_dict())
+
+  def load(path: str) -> decoder.Params:
+    directory = policy_lib.resolve(path)
+    found = policy_lib.open_policy(
+        max_tokens=config.serve.context_tokens,
+        **(config.model.to_dict() | {'path': str(directory)}),
+    )
+    if found.cfg != policy.cfg:
+      differ = [
+          f'{field.name}={getattr(found.cfg, field.name)!r}'
+          for field in dataclasses.fields(policy.cfg)
+          if getattr(found.cfg, field.name) != getattr(policy.cfg, field.name)
+      ]
+      raise ValueError(
+          f'{directory} is no policy of the shape that is served:'
+          f' {", ".join(differ)}'
+      )
+    return policy_lib.load_params(
+        found, mesh, param_dtype=config.model.param_dtype
+    )
+
+  return local_service.LocalService(
+      prepare_lib.make_engine(config, policy, mesh),
+      load=load,
+      path=str(policy.path),
+      version=config.serve.weight_version,
+      max_waiting=config.serve.max_waiting,
+  )
+
+
+def listen(host: str, port: int, client_seconds: float) -> socket.socket:
+  """A listening socket whose dead connections the kernel ends by itself.
+
+  Args:
+    host: Address, of IPv4 or IPv6.
+    port: 0 takes a free one.
+    client_seconds: How long a client may leave what it was sent unread.
+
+  Raises:
+    OSError: If the port is taken.
+  """
+  family = socket.AF_INET6 if ':' in host else socket.AF_INET
+  sock = socket.socket(family)
+  try:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit these. A peer that is gone without a word, or that
+    # takes nothing any more, would otherwise hold its buffers for ever.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
+      timeout = int(client_seconds * 1000)
+      sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+    sock.bind((host, port))
+    sock.listen(2048)
+  except OSError as e:
+    sock.close()
+    raise OSError(f'--port={port}: cannot listen on {host}: {e}') from e
+  return sock
+
+
+def serve(
+    app: app_lib.App,
+    make: Callable[[], service_lib.Service],
+    sock: socket.socket,
+    *,
+    shutdown_seconds: float,
+    connections: int,
+) -> None:
+  """Answers on a socket until SIGTERM or SIGINT; for the main thread.
+
+  Args:
+    app: Without a service yet.
+    make: Makes the service, in a thread of its own.
+    sock: From `listen`; is closed.
+    shutdown_seconds: For requests that run when the signal comes.
+    connections: At once; more are answered 503.
+
+  Raises:
+    Exception: Whatever `make` raised.
+  """
+  server = _Server(
+      uvicorn.Config(
+          app.asgi,
+          access_log=False,
+          log_level='warning',
+          lifespan='off',
+          limit_concurrency=connections,
+          timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+          timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
+      ),
+      app.host,
+      shutdown_seconds,
+  )
+  starting = _Starting(app.host, make, server)
+  host, port = sock.getsockname()[:2]
+  print(f'listening on http://{host}:{port}', flush=True)
+  try:
+    asyncio.run(server.main(sock, starting))
+  finally:
+    sock.close()
+    app.host.close()
+    if starting.service:
+      starting.service.close(0)
+  if starting.error:
+    raise starting.error
+
+
+class _Starting:
+  """Makes a service beside the server, which answers meanwhile."""
+
+  def __init__(
+      self,
+      host: host_lib.Host,
+      make: Callable[[], service_lib.Service],
+      server: '_Server',
+  ):
+    self.service: service_lib.Service | None = None
+    self.error: BaseException | None = None
+    self._host = host
+    self._make = make
+    self._server = server
+
+  def run(self, loop: asyncio.AbstractEventLoop) -> None:
+    """Ends with a service that the host has, or with a server that stops."""
+    try:
+      self.service = self._make()
+      _warm_up(self.service)
+    # To be raised where the server was called.
+    except BaseException as e:  # pylint: disable=broad-except
+      self.error = e
+    try:
+      loop.call_soon_threadsafe(self._done)
+    except RuntimeError:  # A signal came first, and the loop has ended.
+      pass
+
+  def _done(self) -> None:
+    if self.error:
+      self._server.should_exit = True
+      return
+    self._host.open(self.service)
+    print('serving', flush=True)
+
+
+def _warm_up(service: service_lib.Service) -> None:
+  """Has all programs compiled: samples two tokens."""
+  ends: queue.SimpleQueue[service_lib.Finish] = queue.SimpleQueue()
+  params = types.SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
+  service.submit(
+      [service_lib.Job('warm-up', (0,), params, seed=0)],
+      [lambda chunk: ends.put(chunk.finish) if chunk.finish else None],
+  )
+  end = ends.get()
+  if end.reason == 'abort':
+    raise RuntimeError(f'the engine cannot sample: {end.message}')
+
+
+class _Server(uvicorn.Server):
+  """Lets running samples finish when a signal comes, and then ends well.
+
+  uvicorn itself would raise the signal again, and the process would not exit
+  with code 0.
+  """
+
+  def __init__(
+      self, config: uvicorn.Config, host: host_lib.Host, seconds: float
+  ):
+    super().__init__(config)
+    self._host = host
+    self._seconds = seconds
+    self._drain: asyncio.Task[None] | None = None
+    self._loop: asyncio.AbstractEventLoop | None = None
+
+  async def main(self, sock: socket.socket, starting: _Starting) -> None:
+    """Serves until a signal, or until there is nothing to serve."""
+    self._loop = asyncio.get_running_loop()
+    # A daemon: a signal waits for weights to load as long as for requests.
+    thread = threading.Thread(
+        target=starting.run, args=(self._loop,), name='start', daemon=True
+    )
+    thread.start()
+    await self.serve(sockets=[sock])
+    if self._drain:
+      await self._drain
+    await asyncio.to_thread(thread.join, self._seconds)
+
+  def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
+    """Of a signal: the first one lets samples finish, the second does not."""
+    del frame
+    logging.warning('%s: shutting down', signal.Signals(sig).name)
+    if self.should_exit:
+      self.force_exit = True
+    self.should_exit = True
+    self._loop.call_soon_threadsafe(self._begin_drain)
+
+  def _begin_drain(self) -> None:
+    if self._drain is None:
+      self._drain = asyncio.ensure_future(self._host.drain(self._seconds))

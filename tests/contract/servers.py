@@ -1,0 +1,173 @@
+"""Servers in processes of their own: evojax's, sglang-jax, sglang."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import httpx2
+
+from configs import common
+from evojax.models import policy as policy_lib
+from tests import tiny
+
+KEY = 'a key of the servers'
+KEY_VARIABLE = 'EVOJAX_TEST_KEY'
+MODEL = 'package:math'  # Its head_dim is what sglang-jax needs.
+CONTEXT = 512
+_START_SECONDS = 240
+
+
+def _free_port() -> int:
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    return s.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _run(
+    command: Sequence[str], port: int, **environment: str
+) -> Iterator[str]:
+  """The URL of a server, once it is up; it dies at the end."""
+  url = f'http://127.0.0.1:{port}'
+  with tempfile.TemporaryFile('w+') as log:
+    process = subprocess.Popen(
+        command,
+        cwd=tiny.ROOT,
+        # Compiled as in earnest: they decode thousands of tokens.
+        env=os.environ | {'JAX_PLATFORMS': 'cpu'} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # All of its processes end with it.
+    )
+    try:
+      deadline = time.monotonic() + _START_SECONDS
+      while not _healthy(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+          log.seek(0)
+          raise RuntimeError(f'{command} is not up:\n{log.read()[-4000:]}')
+        time.sleep(0.5)
+      yield url
+    finally:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+      process.wait()
+
+
+def _healthy(url: str) -> bool:
+  try:
+    return httpx2.get(url + '/health', timeout=5).status_code == 200
+  except httpx2.HTTPError:
+    return False
+
+
+def evojax() -> contextlib.AbstractContextManager[str]:
+  """evojax's own service."""
+  if 'serve' not in common.base():
+    raise unittest.SkipTest('evojax has no config.serve yet')
+  port = _free_port()
+  return _run(
+      [
+          sys.executable,
+          '-m',
+          'evojax.main',
+          '--config=configs/math.py',
+          '--mode=serve',
+          f'--port={port}',
+          f'--config.serve.context_tokens={CONTEXT}',
+          f'--config.serve.api_key={KEY}',
+          '--config.rollout.decode_slots=8',
+      ],
+      port,
+      PYTHONPATH=tiny.environment()['PYTHONPATH'],
+  )
+
+
+def sglang_jax() -> contextlib.AbstractContextManager[str]:
+  """A real sglang-jax on the CPU, started as launch/sglang_jax.sh does."""
+  python = os.environ.get('EVOJAX_SGLANG_JAX_PYTHON', '')
+  if not pathlib.Path(python).is_file():
+    raise unittest.SkipTest(
+        'EVOJAX_SGLANG_JAX_PYTHON names no Python with sglang-jax; test.sh'
+        ' makes one where Python 3.12 is found'
+    )
+  port = _free_port()
+  flags = {
+      'model-path': policy_lib.resolve(MODEL),
+      'port': port,
+      'api-key': KEY,
+      'device': 'cpu',
+      'dtype': 'float32',
+      'attention-backend': 'native',
+      'mem-fraction-static': 0.1,
+      'max-total-tokens': 4096,
+      'context-length': CONTEXT,
+      'max-running-requests': 8,
+      'page-size': 1,
+      'chunked-prefill-size': -1,
+      'max-prefill-tokens': 256,
+      # Few shapes: each is compiled at the start. One prompt may start beyond
+      # max-prefill-tokens; what fits no shape kills the server.
+      'precompile-token-paddings': (64, 256, 1024),
+      'precompile-bs-paddings': (8,),
+  }
+  switches = (
+      'enable-deterministic-sampling',
+      'disable-radix-cache',
+      'disable-overlap-schedule',
+      'skip-server-warmup',
+  )
+  return _run(
+      [python, 'launch/sglang_jax.py', *_flags(flags, switches)],
+      port,
+      # Not this process's packages.
+      PYTHONPATH='',
+      JAX_COMPILATION_CACHE_DIR=os.path.expanduser(
+          '~/.cache/evojax/tests-sglang-jax'
+      ),
+  )
+
+
+def sglang() -> contextlib.AbstractContextManager[str]:
+  """A real sglang, in the environment that EVOJAX_SGLANG_PYTHON names."""
+  python = os.environ.get('EVOJAX_SGLANG_PYTHON', '')
+  if not pathlib.Path(python).is_file():
+    raise unittest.SkipTest('EVOJAX_SGLANG_PYTHON names no Python with sglang')
+  port = _free_port()
+  flags = {
+      'model-path': policy_lib.resolve(MODEL),
+      'port': port,
+      'api-key': KEY,
+      'dtype': 'float32',
+      'context-length': CONTEXT,
+      'max-total-tokens': 4096,
+      'grammar-backend': 'none',
+  }
+  extra = os.environ.get('EVOJAX_SGLANG_FLAGS', '').split()
+  return _run(
+      [
+          python,
+          '-m',
+          'sglang.launch_server',
+          *_flags(flags, ('skip-server-warmup',)),
+          *extra,
+      ],
+      port,
+      PYTHONPATH='',
+  )
+
+
+def _flags(values: dict[str, object], switches: Sequence[str]) -> list[str]:
+  words = []
+  for name, value in values.items():
+    many = value if isinstance(value, tuple) else (value,)
+    words += [f'--{name}', *map(str, many)]
+  return [*words, *(f'--{name}' for name in switches)]
