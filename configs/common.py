@@ -159,6 +159,24 @@ def base() -> ml_collections.ConfigDict:
   c.evolve.skills = ()  # Directories of skills that other runs wrote.
   c.evolve.salt = ''  # Of the sealed draw; empty: drawn at random, once.
 
+  # --mode=serve; rollout.decode_slots, prefill_rows and refill_every hold here,
+  # too.
+  c.serve = ml_collections.ConfigDict()
+  c.serve.model_name = ''  # Shown by /v1/models; empty: the config's name.
+  c.serve.weight_version = 'default'  # Of the weights at the start.
+  c.serve.context_tokens = 512  # Prompt and completion together: a shape.
+  c.serve.prefill_chunk = 16  # Tokens of a prompt prefilled at once.
+  c.serve.prefix_chunks = 1024  # Chunks in the prefix cache; 0: none.
+  c.serve.max_waiting = 1024  # Samples that wait for a slot; more get a 503.
+  # Names of environment variables that hold the keys; empty: none is asked for.
+  c.serve.api_key_env = ''
+  c.serve.admin_key_env = ''  # For weights, pauses and caches.
+  c.serve.connections = 4096  # At once.
+  c.serve.body_bytes = 16 << 20  # Of one request.
+  # A client that sends, or reads what it is sent, more slowly is dropped.
+  c.serve.client_seconds = 60.0
+  c.serve.shutdown_seconds = 30.0  # For running samples, after SIGTERM.
+
   c.log = ml_collections.ConfigDict()
   c.log.every = 1  # Steps between progress lines.
   c.log.tensorboard = True  # Event files in workdir/tensorboard.

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 import dataclasses
-import logging
 import queue
 import signal
 import socket
@@ -19,7 +18,10 @@ from evojax import sharding
 from evojax import types
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.rollout import client as client_lib
+from evojax.rollout import local_service
 from evojax.rollout import service as service_lib
+from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
 from evojax.rollout.server import chat
 from evojax.rollout.server import host as host_lib
@@ -50,12 +52,7 @@ def run(
   """
   prepare_lib.trim_memory_after_compiling()
   config_lib.validate(config)
-  policy = policy_lib.open_policy(
-      fsdp_shards=max(config.mesh.fsdp, 1),
-      tensor_shards=max(config.mesh.tensor, 1),
-      max_tokens=config.serve.context_tokens,
-      **config.model.to_dict(),
-  )
+  policy = _open_policy(config, config.model.path)
   app = app_lib.App(chat.ChatTokenizer(policy.path), _settings(config, policy))
   serve(
       app,
@@ -76,53 +73,84 @@ def _settings(
       vocab_size=policy.cfg.vocab_size,
       context_tokens=c.context_tokens,
       sampled_tokens=c.context_tokens - 1,
-      max_samples=c.max_waiting,
-      api_key=c.api_key,
-      admin_key=c.admin_key,
+      max_samples=config.rollout.decode_slots + c.max_waiting,
+      max_top_logprobs=slots_lib.MAX_TOP_LOGPROBS,
+      max_stop_tokens=slots_lib.MAX_STOP_IDS,
+      max_logit_biases=slots_lib.MAX_LOGIT_BIAS,
+      api_key=client_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
+      admin_key=client_lib.read_key(
+          c.admin_key_env, 'config.serve.admin_key_env'
+      ),
       body_bytes=c.body_bytes,
       client_seconds=c.client_seconds,
-      info={'max_queued_requests': c.max_waiting},
+      info={
+          'max_queued_requests': c.max_waiting,
+          'chunked_prefill_size': c.prefill_chunk,
+          'dtype': config.model.compute_dtype,
+      },
   )
 
 
 def make_service(
     config: ml_collections.ConfigDict, policy: policy_lib.Policy
 ) -> service_lib.Service:
-  """The engine with its weights, in its thread.
+  """Reads the weights and starts the thread that samples.
 
   Raises:
-    ValueError: If the weights cannot be read.
+    ValueError: If the weights cannot be read, or do not fit the mesh.
   """
-  from evojax.rollout import local_service
-
+  c, r = config.serve, config.rollout
   mesh = sharding.make_mesh(**config.mesh.to_dict())
 
   def load(path: str) -> decoder.Params:
-    directory = policy_lib.resolve(path)
-    found = policy_lib.open_policy(
-        max_tokens=config.serve.context_tokens,
-        **(config.model.to_dict() | {'path': str(directory)}),
-    )
-    if found.cfg != policy.cfg:
-      differ = [
-          f'{field.name}={getattr(found.cfg, field.name)!r}'
-          for field in dataclasses.fields(policy.cfg)
-          if getattr(found.cfg, field.name) != getattr(policy.cfg, field.name)
-      ]
+    found = _open_policy(config, path)
+    differ = [
+        f'{field.name}={getattr(found.cfg, field.name)!r} instead of'
+        f' {getattr(policy.cfg, field.name)!r}'
+        for field in dataclasses.fields(policy.cfg)
+        if getattr(found.cfg, field.name) != getattr(policy.cfg, field.name)
+    ]
+    if differ:
       raise ValueError(
-          f'{directory} is no policy of the shape that is served:'
+          f'{found.path} is no policy of the shape that is served:'
           f' {", ".join(differ)}'
       )
     return policy_lib.load_params(
         found, mesh, param_dtype=config.model.param_dtype
     )
 
+  slots = slots_lib.Slots(
+      policy.cfg,
+      eos_ids=policy.tokenizer.eos_ids,
+      max_prompt_tokens=c.context_tokens - 1,
+      max_tokens=c.context_tokens - 1,
+      context_tokens=c.context_tokens,
+      decode_slots=r.decode_slots,
+      prefill_rows=r.prefill_rows,
+      prefill_chunk=c.prefill_chunk,
+      prefix_chunks=c.prefix_chunks,
+      mesh=mesh,
+  )
   return local_service.LocalService(
-      prepare_lib.make_engine(config, policy, mesh),
+      slots,
+      decode_text=policy.tokenizer.decode,
       load=load,
-      path=str(policy.path),
-      version=config.serve.weight_version,
-      max_waiting=config.serve.max_waiting,
+      params=load(config.model.path),
+      version=c.weight_version,
+      refill_every=r.refill_every,
+      max_waiting=c.max_waiting,
+  )
+
+
+def _open_policy(
+    config: ml_collections.ConfigDict, path: str
+) -> policy_lib.Policy:
+  """A policy like the one that is served, but for its path."""
+  return policy_lib.open_policy(
+      fsdp_shards=max(config.mesh.fsdp, 1),
+      tensor_shards=max(config.mesh.tensor, 1),
+      max_tokens=config.serve.context_tokens,
+      **(config.model.to_dict() | {'path': path}),
   )
 
 
@@ -198,7 +226,7 @@ def serve(
     app.host.close()
     if starting.service:
       starting.service.close(0)
-  if starting.error:
+  if starting.error and not server.signalled:
     raise starting.error
 
 
@@ -235,20 +263,30 @@ class _Starting:
       self._server.should_exit = True
       return
     self._host.open(self.service)
-    print('serving', flush=True)
+    if self._host.phase == 'up':
+      print('ready', flush=True)
 
 
 def _warm_up(service: service_lib.Service) -> None:
-  """Has all programs compiled: samples two tokens."""
+  """Has all programs compiled: those that sample, and that score a prompt.
+
+  Raises:
+    RuntimeError: If nothing is sampled.
+  """
   ends: queue.SimpleQueue[service_lib.Finish] = queue.SimpleQueue()
   params = types.SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
-  service.submit(
-      [service_lib.Job('warm-up', (0,), params, seed=0)],
-      [lambda chunk: ends.put(chunk.finish) if chunk.finish else None],
-  )
-  end = ends.get()
-  if end.reason == 'abort':
-    raise RuntimeError(f'the engine cannot sample: {end.message}')
+  jobs = [
+      service_lib.Job('warm-up', (0,), params, seed=0),
+      service_lib.Job(
+          'warm-up scored', (0, 0), params, 0, logprob_start=0, top_logprobs=1
+      ),
+  ]
+  listen_to = lambda chunk: chunk.finish and ends.put(chunk.finish)
+  service.submit(jobs, [listen_to] * len(jobs))
+  for _ in jobs:
+    end = ends.get()
+    if end.reason == 'abort':
+      raise RuntimeError(f'the service cannot sample: {end.message}')
 
 
 class _Server(uvicorn.Server):
@@ -262,6 +300,7 @@ class _Server(uvicorn.Server):
       self, config: uvicorn.Config, host: host_lib.Host, seconds: float
   ):
     super().__init__(config)
+    self.signalled = ''  # Name of the signal that ends it.
     self._host = host
     self._seconds = seconds
     self._drain: asyncio.Task[None] | None = None
@@ -283,12 +322,13 @@ class _Server(uvicorn.Server):
   def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
     """Of a signal: the first one lets samples finish, the second does not."""
     del frame
-    logging.warning('%s: shutting down', signal.Signals(sig).name)
     if self.should_exit:
       self.force_exit = True
     self.should_exit = True
+    self.signalled = signal.Signals(sig).name
     self._loop.call_soon_threadsafe(self._begin_drain)
 
   def _begin_drain(self) -> None:
     if self._drain is None:
+      print(f'{self.signalled}: shutting down', flush=True)
       self._drain = asyncio.ensure_future(self._host.drain(self._seconds))

@@ -123,7 +123,7 @@ class Fleet:
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
     )
-    self._changed = asyncio.Condition()
+    self._changed = asyncio.Event()  # Replaced whenever it is set.
     self._versions: list[str] = []  # All that were installed.
     self._fatal: answers.DisagreementError | None = None
 
@@ -194,7 +194,7 @@ class Fleet:
         pause = min(pause * 2, _LAST_BACKOFF)
       finally:
         server.in_flight -= 1
-        await self._notify()
+        self._notify()
       self.resent += 1
 
   def _serves(self, server: Server) -> bool:
@@ -235,28 +235,25 @@ class Fleet:
       DisagreementError: If one does not fit the run.
     """
     silent_since = time.monotonic()
-    async with self._changed:
-      while True:
-        if self._fatal is not None:
-          raise self._fatal
-        now = time.monotonic()
-        up = [s for s in self.servers if s.up]
-        if up:
-          silent_since = now
-        wanted = [s for s in up if s.url == only] or up
-        free = [s for s in wanted if may(s) and s.rests_until <= now]
-        if free:
-          return min(free, key=lambda s: s.in_flight)
-        left = self.timeout_seconds - (now - silent_since)
-        if left <= 0:
-          raise self._silent()
-        rests = [s.rests_until - now for s in up if s.rests_until > now]
-        try:
-          await asyncio.wait_for(
-              self._changed.wait(), min([left, *rests, 1.0])
-          )
-        except TimeoutError:
-          pass
+    while True:
+      if self._fatal is not None:
+        raise self._fatal
+      now = time.monotonic()
+      up = [s for s in self.servers if s.up]
+      if up:
+        silent_since = now
+      wanted = [s for s in up if s.url == only] or up
+      free = [s for s in wanted if may(s) and s.rests_until <= now]
+      if free:
+        return min(free, key=lambda s: s.in_flight)
+      left = self.timeout_seconds - (now - silent_since)
+      if left <= 0:
+        raise self._silent()
+      rests = [s.rests_until - now for s in up if s.rests_until > now]
+      try:
+        await asyncio.wait_for(self._changed.wait(), min([left, *rests, 1.0]))
+      except TimeoutError:
+        pass
 
   def _silent(self) -> FleetError:
     lines = ''.join(f'\n  {s.url}: {s.error}' for s in self.servers)
@@ -268,9 +265,10 @@ class Fleet:
         ' from the last checkpoint'
     )
 
-  async def _notify(self) -> None:
-    async with self._changed:
-      self._changed.notify_all()
+  def _notify(self) -> None:
+    """Wakes all that wait for a server."""
+    self._changed.set()
+    self._changed = asyncio.Event()
 
   async def _post(
       self,
@@ -451,12 +449,12 @@ class Fleet:
         continue
       except answers.DisagreementError as error:
         self._fatal = error
-        await self._notify()
+        self._notify()
         return
       if known:
         logging.warning('%s is back', server.url)
       server.up, server.error = True, ''
-      await self._notify()
+      self._notify()
       return
 
   async def _get(self, server: Server, path: str) -> Any:

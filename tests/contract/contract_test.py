@@ -28,7 +28,7 @@ from tests import tiny
 from tests.contract import servers
 
 _PARITY = 1e-4  # Nats.
-_LENGTH = 160
+_LENGTH = 480  # Prompt and completion.
 
 
 class Contract(parameterized.TestCase):
@@ -36,6 +36,7 @@ class Contract(parameterized.TestCase):
 
   __test__ = False
   start = None
+  _pace = None  # Seconds per token of eight samples at once.
 
   @classmethod
   def setUpClass(cls):
@@ -50,8 +51,10 @@ class Contract(parameterized.TestCase):
     cls.config = tiny.make_config(
         servers.MODEL,
         steps=3,
+        optim__learning_rate=1e-4,  # The policy is a trained one.
         eval__sealed=False,
         rollout__max_tokens=_LENGTH - 40,
+        rollout__decode_slots=8,
         rollout__kind='sglang',
         rollout__urls=(cls.url,),
         rollout__api_key_env=servers.KEY_VARIABLE,
@@ -99,6 +102,22 @@ class Contract(parameterized.TestCase):
     )
     for completion, row in zip(completions, rows):
       np.testing.assert_allclose(completion.logprobs, row, atol=_PARITY, rtol=0)
+
+  def long(self):
+    """Tokens that keep the server busy, and when it is busy with them."""
+    if type(self)._pace is None:
+
+      async def run():
+        async with self.http() as http:
+          start = time.perf_counter()
+          await asyncio.gather(
+              *(http.post('/generate', json=self.body(60)) for _ in range(8))
+          )
+          return (time.perf_counter() - start) / 60
+
+      type(self)._pace = asyncio.run(run())
+    count = 120 if self._pace > 0.01 else 400
+    return count, 0.3 * count * self._pace
 
   def http(self, key=servers.KEY):
     return httpx2.AsyncClient(
@@ -189,12 +208,13 @@ class Contract(parameterized.TestCase):
       self.assertEqual({c.policy_version for c in completions}, {version})
 
   def test_update_within_a_completion(self):
+    count, busy = self.long()
     with self.engine() as engine:
       engine.update_weights(self.params, 1)
-      asked = self.requests(6, 120)
+      asked = self.requests(6, count)
       with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(engine.generate, asked)
-        time.sleep(0.7)
+        time.sleep(busy / 2)
         engine.update_weights(self.params, 2)
         completions = future.result()
     # The same weights under another name: log-probs stay right, and every
@@ -203,7 +223,7 @@ class Contract(parameterized.TestCase):
     for completion in completions:
       versions = [version for version, _ in completion.version_spans]
       self.assertEqual(versions, sorted(set(versions)))
-      self.assertEqual(completion.version_spans[-1][1], 120)
+      self.assertEqual(completion.version_spans[-1][1], count)
       self.assertContainsSubset(versions, (1, 2))
       self.assertEqual(completion.policy_version, versions[0])
     self.assertIn(
@@ -232,29 +252,32 @@ class Contract(parameterized.TestCase):
         response = await http.post('/abort_request', json={'abort_all': True})
         self.assertEqual(response.status_code, 200)
 
+    count, busy = self.long()
     with self.engine() as engine:
-      asked = self.requests(12, 120)  # More than run at once.
+      asked = self.requests(12, count)  # More than run at once.
       with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(engine.generate, asked)
-        time.sleep(0.7)
+        time.sleep(busy)
         asyncio.run(abort())
         completions = future.result()
       self.assertGreater(engine.metrics()['fleet/resumed'], 0)
     for completion in completions:
-      self.assertLen(completion.tokens, 120)
+      self.assertLen(completion.tokens, count)
       self.assertEqual(completion.finish_reason, 'length')
     self.check_logprobs(completions[:8])
     self.check_logprobs(completions[8:])
 
   @parameterized.parameters('abort', 'retract', 'in_place')
   def test_pause(self, mode):
+    count, busy = self.long()
+
     async def run():
       async with self.http() as http:
         running = [
-            asyncio.create_task(http.post('/generate', json=self.body(60, k)))
-            for k in range(10)
+            asyncio.create_task(http.post('/generate', json=body))
+            for body in (self.body(count, k) for k in range(10))
         ]
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(busy)
         response = await http.post('/pause_generation', json={'mode': mode})
         self.assertEqual(response.status_code, 200)
         late = asyncio.create_task(http.post('/generate', json=self.body(5)))
@@ -272,7 +295,7 @@ class Contract(parameterized.TestCase):
     if mode == 'abort':
       self.assertTrue(all(ended))
       self.assertEqual(reasons, {'abort'})
-      self.assertLess(max(meta['completion_tokens'] for meta in metas), 60)
+      self.assertLess(max(meta['completion_tokens'] for meta in metas), count)
     else:
       self.assertFalse(any(ended))
       self.assertEqual(reasons, {'length'})

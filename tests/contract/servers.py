@@ -14,7 +14,6 @@ import unittest
 
 import httpx2
 
-from configs import common
 from evojax.models import policy as policy_lib
 from tests import tiny
 
@@ -57,6 +56,9 @@ def _run(
         time.sleep(0.5)
       yield url
     finally:
+      if process.poll() is not None:
+        log.seek(0)
+        print(f'{url} died; its last words:\n{log.read()[-4000:]}')
       with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
       process.wait()
@@ -71,8 +73,6 @@ def _healthy(url: str) -> bool:
 
 def evojax() -> contextlib.AbstractContextManager[str]:
   """evojax's own service."""
-  if 'serve' not in common.base():
-    raise unittest.SkipTest('evojax has no config.serve yet')
   port = _free_port()
   return _run(
       [
@@ -83,11 +83,12 @@ def evojax() -> contextlib.AbstractContextManager[str]:
           '--mode=serve',
           f'--port={port}',
           f'--config.serve.context_tokens={CONTEXT}',
-          f'--config.serve.api_key={KEY}',
+          f'--config.serve.api_key_env={KEY_VARIABLE}',
           '--config.rollout.decode_slots=8',
       ],
       port,
       PYTHONPATH=tiny.environment()['PYTHONPATH'],
+      **{KEY_VARIABLE: KEY},
   )
 
 
@@ -113,10 +114,10 @@ def sglang_jax() -> contextlib.AbstractContextManager[str]:
       'max-running-requests': 8,
       'page-size': 1,
       'chunked-prefill-size': -1,
-      'max-prefill-tokens': 256,
-      # Few shapes: each is compiled at the start. One prompt may start beyond
-      # max-prefill-tokens; what fits no shape kills the server.
-      'precompile-token-paddings': (64, 256, 1024),
+      'max-prefill-tokens': 2048,
+      # Few shapes: each is compiled at the start. All that runs may have to be
+      # prefilled at once, and what fits no shape kills the server.
+      'precompile-token-paddings': (64, 256, 2048),
       'precompile-bs-paddings': (8,),
   }
   switches = (

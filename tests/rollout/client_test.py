@@ -87,7 +87,7 @@ class SamplingTest(ClientTestCase):
     asked = requests(40)
     completions = self.connect().generate(asked)
     self.check(completions, asked)
-    for completion, request in zip(completions, asked):
+    for completion in completions:
       n = len(completion.tokens)
       self.assertEqual(completion.policy_version, 7)
       self.assertEqual(completion.version_spans, ((7, n),))
@@ -273,6 +273,7 @@ class TroubleTest(ClientTestCase):
     for completion, request in zip(completions, asked):
       self.assertLen(completion.tokens, 12)
       self.assertEqual(completion.finish_reason, 'length')
+      self.assertEqual(completion.version_spans, ((7, 12),))
       (row,) = fake.score(
           WEIGHT, [(request.prompt_tokens, completion.tokens.tolist())], [1.0]
       )
@@ -431,9 +432,8 @@ class DisagreementTest(ClientTestCase):
 
     for server in self.servers:
       server.spoil = spoiled
-    with self.assertRaisesRegex(
-        answers.DisagreementError, r'http://server\d:30000/generate .*' + message
-    ):
+    message = r'http://server\d:30000/generate .*' + message
+    with self.assertRaisesRegex(answers.DisagreementError, message):
       engine.generate([asked])
 
   def test_answer_that_is_no_answer(self):

@@ -14,6 +14,7 @@ from evojax.models import decoder
 from evojax.rollout import local_service
 from evojax.rollout import service
 from evojax.rollout import slots
+from tests import tiny
 from tests.rollout import engine_test
 
 CFG, EOS = engine_test.CFG, engine_test.EOS
@@ -85,6 +86,7 @@ class LocalServiceTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
+    tiny.share_compiled(cls)  # Every service compiles the same programs.
     params = decoder.init(CFG, jax.random.key(0))
     cls.params = dict(params, embed=params['embed'] * 20)
     other = decoder.init(CFG, jax.random.key(1))

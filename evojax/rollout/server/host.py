@@ -23,7 +23,8 @@ class Host:
   """Runs requests against a service; all methods are for the loop's thread.
 
   A host is starting until it is given its service, and stopping from `drain`
-  on; meanwhile it answers 503.
+  on; meanwhile it answers 503. It has failed when its service says that no
+  token will ever come again.
   """
 
   def __init__(
@@ -32,7 +33,7 @@ class Host:
     """`tokenizer`: used by this host alone."""
     self.tokenizer = tokenizer
     self.settings = settings
-    self.phase: Literal['starting', 'up', 'stopping'] = 'starting'
+    self.phase: Literal['starting', 'up', 'failed', 'stopping'] = 'starting'
     self.metrics = metrics_lib.Metrics(
         settings.model_name, lambda: self._service and self._service.stats()
     )
@@ -100,7 +101,7 @@ class Host:
 
     Raises:
       ApiError: 503 if the server is not up or its queue is full, 400 if the
-        service refuses the request.
+        service refuses the request, 500 if it has failed.
     """
     service = self.service
     if self._released:
@@ -136,6 +137,8 @@ class Host:
       raise errors.unavailable(str(e) or 'the queue is full') from e
     except ValueError as e:
       raise errors.ApiError(400, str(e)) from e
+    except RuntimeError as e:
+      raise self._fail(e) from e
     self._batches.add(batch)
     self._names.update(names)
     return batch
@@ -195,7 +198,7 @@ class Host:
   async def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
     """Stops sampling until `resume`."""
     async with self._control:
-      await asyncio.to_thread(self.service.pause, mode)
+      await self._call(self.service.pause, mode)
       self._pause_after_update = True
 
   async def resume(self) -> None:
@@ -209,7 +212,7 @@ class Host:
         raise errors.ApiError(
             400, 'a weight update is open; call /end_weight_update first'
         )
-      await asyncio.to_thread(self.service.resume)
+      await self._call(self.service.resume)
 
   async def begin_update(self) -> None:
     """Pauses in place until `end_update`.
@@ -225,7 +228,7 @@ class Host:
       service = self.service
       self._pause_after_update = service.paused
       if not service.paused:
-        await asyncio.to_thread(service.pause, 'in_place')
+        await self._call(service.pause, 'in_place')
       self._updating = True
 
   async def end_update(self) -> None:
@@ -240,7 +243,7 @@ class Host:
             400, 'no weight update is open; call /begin_weight_update first'
         )
       if not self._pause_after_update:
-        await asyncio.to_thread(self.service.resume)
+        await self._call(self.service.resume)
       self._updating = False
 
   async def update_weights(
@@ -264,19 +267,20 @@ class Host:
       service = self.service
       if version is None:
         version = str(service.stats().weight_updates + 1)
-      running = await asyncio.to_thread(
+      running = await self._call(
           service.update_weights,
           path,
           version,
           abort_all=abort_all,
           flush=flush,
       )
+      self._released.discard('weights')
       return version, running
 
   async def flush(self) -> bool:
     """Empties the prefix cache; False while samples run."""
     async with self._control:
-      return await asyncio.to_thread(self.service.flush)
+      return await self._call(self.service.flush)
 
   async def release_memory(self, tags: Sequence[str] | None) -> None:
     """Frees memory until `resume_memory`; None: all of it.
@@ -291,7 +295,7 @@ class Host:
       self._released |= set(chosen)
       try:
         if chosen:
-          await asyncio.to_thread(service.release_memory, chosen)
+          await self._call(service.release_memory, chosen)
       except ValueError as e:
         self._released -= set(chosen)
         raise errors.ApiError(400, str(e)) from e
@@ -300,13 +304,29 @@ class Host:
     """Allocates memory again; None: all that is released.
 
     Raises:
-      ApiError: 400 if a tag is unknown.
+      ApiError: 400 if a tag is unknown, or the service cannot.
     """
     async with self._control:
       chosen = [t for t in _tags(tags) if t in self._released]
-      if chosen:
-        await asyncio.to_thread(self.service.restore_memory, chosen)
+      try:
+        if chosen:
+          await self._call(self.service.restore_memory, chosen)
+      except ValueError as e:
+        raise errors.ApiError(400, str(e)) from e
       self._released -= set(chosen)
+
+  async def _call(self, function: Callable[..., Any], *args, **kwargs) -> Any:
+    """Calls a method of the service that blocks."""
+    try:
+      return await asyncio.to_thread(function, *args, **kwargs)
+    except RuntimeError as e:
+      raise self._fail(e) from e
+
+  def _fail(self, error: RuntimeError) -> errors.ApiError:
+    """What the service's failure is to a client; /health tells of it."""
+    if self.phase == 'up':
+      self.phase = 'failed'
+    return errors.ApiError(500, str(error))
 
   def info(self) -> Mapping[str, Any]:
     """What /server_info shows of the service."""

@@ -79,8 +79,10 @@ class Sample:
     if self._live or chunk.finish:
       self._wake()
 
-  def collect(self) -> None:
-    """Takes in what has arrived."""
+  def collect(self) -> bool:
+    """Takes in what has arrived; whether that is anything."""
+    if not self._inbox:
+      return False
     while self._inbox:
       chunk = self._inbox.popleft()
       self.prompt += chunk.prompt
@@ -98,6 +100,7 @@ class Sample:
         self._text.close(self.ids, chunk.finish)
       elif self._live:
         self._text.push(ids)
+    return True
 
 
 class Mailbox:
@@ -193,8 +196,8 @@ class Batch:
       arrived, self._arrived = self._arrived, set()
       for index in sorted(arrived):
         sample = self.samples[index]
-        if sample.finish is None:
-          sample.collect()
+        # Its chunks may have come in with those of an earlier wake-up.
+        if sample.finish is None and sample.collect():
           running -= sample.finish is not None
           yield index
 

@@ -7,18 +7,19 @@ from absl.testing import parameterized
 import transformers
 
 from evojax.models import tokenizer as tokenizer_lib
-from evojax.rollout.server import chat
 from evojax.rollout.server import tools as tools_lib
 from tests.rollout.server import fakes
 
-_TOOLS = [{
-    'type': 'function',
-    'function': {
-        'name': 'add',
-        'description': 'Adds »numbers«.',
-        'parameters': {'type': 'object', 'properties': {'a': {}}},
-    },
-}]
+_TOOLS = [
+    {
+        'type': 'function',
+        'function': {
+            'name': 'add',
+            'description': 'Adds »numbers«.',
+            'parameters': {'type': 'object', 'properties': {'a': {}}},
+        },
+    }
+]
 _MESSAGES = [
     {'role': 'user', 'content': '2 + 3?'},
     {

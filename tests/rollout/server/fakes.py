@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-import httpx
+import httpx2
 import tokenizers
 from tokenizers import decoders
 from tokenizers import models
@@ -102,6 +102,7 @@ class FakeService:
   ):
     decode = make_tokenizer().decode
     self.script: Callable[[service_lib.Job], Sequence[int]] | None = None
+    self.broken = ''  # Why nothing is sampled any more.
     self.per_step = 1
     self.step_seconds = step_seconds
     self.updates: list[tuple[str, str, bool, bool]] = []
@@ -139,12 +140,17 @@ class FakeService:
       listeners: Sequence[service_lib.Listener],
   ) -> None:
     with self._changed:
+      if self.broken:
+        raise RuntimeError(self.broken)
       if self._closed:
         raise service_lib.QueueFullError('closed')
       for job in jobs:
         if job.rid in self._waiting or job.rid in self._running:
           raise ValueError(f'rid: {job.rid!r} is in use')
-        if len(job.prompt_tokens) + job.params.max_tokens > self._context_tokens:
+        if (
+            len(job.prompt_tokens) + job.params.max_tokens
+            > self._context_tokens
+        ):
           raise ValueError('prompt_tokens: too long')
         if not all(0 <= t < VOCAB for t in job.prompt_tokens):
           raise ValueError('prompt_tokens: outside the vocabulary')
@@ -391,10 +397,8 @@ class Server:
     while not self._server.started and time.monotonic() < deadline:
       time.sleep(0.005)
 
-  def client(self, **kwargs) -> httpx.Client:
-    return httpx.Client(
-        base_url=self.url, timeout=20, verify=False, **kwargs
-    )
+  def client(self, **kwargs) -> httpx2.Client:
+    return httpx2.Client(base_url=self.url, timeout=20, verify=False, **kwargs)
 
   def close(self) -> None:
     self._server.should_exit = self._server.force_exit = True
@@ -413,7 +417,7 @@ def serving(service: FakeService, **kwargs):
     server.close()
 
 
-def events(response: httpx.Response) -> list:
+def events(response: httpx2.Response) -> list:
   """Parsed events of a stream, '[DONE]' included."""
   found = []
   for line in response.iter_lines():

@@ -6,7 +6,7 @@ import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import httpx
+import httpx2
 
 from tests.rollout.server import fakes
 
@@ -159,7 +159,11 @@ class ManageTest(parameterized.TestCase):
         self.assertEqual(self.service.version, expected)
       self._post(
           '/update_weights_from_disk',
-          {'model_path': path, 'weight_version': 12, 'abort_all_requests': True},
+          {
+              'model_path': path,
+              'weight_version': 12,
+              'abort_all_requests': True,
+          },
       )
       # The defaults of SGLang: keep what runs, flush the cache.
       self.assertEqual(
@@ -233,7 +237,8 @@ class ManageTest(parameterized.TestCase):
     self._post('/generate', {'text': 'abc'})
     self.assertEqual(self.service.stats().cached_prefix_tokens, 3)
     for method in ('GET', 'POST'):
-      self.assertEqual(self.client.request(method, '/flush_cache').text[:5], 'Cache')
+      response = self.client.request(method, '/flush_cache')
+      self.assertStartsWith(response.text, 'Cache flushed')
     self.assertEqual(self.service.stats().cached_prefix_tokens, 0)
     self.service.pause('in_place')
     self._start()
@@ -256,7 +261,9 @@ class ManageTest(parameterized.TestCase):
     self.assertEqual(self.service._released, {'kv_cache'})
     self._post('/resume_memory_occupation')
     self._post('/resume_memory_occupation')
-    self.assertEqual(self._post('/generate', {'text': 'a'})['text'][-1:].isalpha(), True)
+    self.assertEqual(
+        self._post('/generate', {'text': 'a'})['text'][-1:].isalpha(), True
+    )
     for path in ('/release_memory_occupation', '/resume_memory_occupation'):
       error = self._post(path, {'tags': ['gpu']}, 400)['error']
       self.assertIn("'gpu'", error['message'])
@@ -295,7 +302,10 @@ class ManageTest(parameterized.TestCase):
 
   def test_health_of_a_full_server(self):
     self.service.step_seconds = 0.01
-    self._start(count=5, sampling_params={'max_new_tokens': 500})
+    long = {'max_new_tokens': 500}
+    self._start(count=2, sampling_params=long)
+    self.assertTrue(fakes.wait_for(lambda: self.service.stats().running == 2))
+    self._start(count=3, sampling_params=long)
     self.assertEqual(self.service.stats().waiting, 3)
     self.assertEqual(self.client.get('/health_generate').status_code, 200)
     self.service.pause('in_place')
@@ -329,7 +339,9 @@ class ManageTest(parameterized.TestCase):
     body = {'input_ids': [1, 2, 3], 'sampling_params': {'max_new_tokens': 5}}
     for _ in range(2):
       self._post('/generate', body)
+    self.service.step_seconds = 0.01
     self._start(rid='x', sampling_params={'max_new_tokens': 400})
+    self.assertTrue(fakes.wait_for(lambda: self.service.stats().running))
     self._post('/abort_request', {'rid': 'x'})
     self.assertTrue(fakes.wait_for(lambda: self._jobs() == 0))
     response = self.client.get('/metrics')
@@ -362,7 +374,9 @@ class ManageTest(parameterized.TestCase):
         'inter_token_latency_seconds',
         'e2e_request_latency_seconds',
     ):
-      self.assertEqual(float(values[f'sglang:{name}_count{label}']), ended, name)
+      self.assertEqual(
+          float(values[f'sglang:{name}_count{label}']), ended, name
+      )
 
 
 class PhaseTest(absltest.TestCase):
@@ -394,6 +408,19 @@ class PhaseTest(absltest.TestCase):
       self.assertEqual(client.get('/health').status_code, 503)
       response = client.post('/generate', json={'text': 'a'})
       self.assertIn('stopping', response.json()['error']['message'])
+
+  def test_service_that_has_failed(self):
+    service = fakes.FakeService()
+    self.addCleanup(service.close, 0)
+    with fakes.serving(service) as client:
+      service.broken = 'out of memory'
+      response = client.post('/generate', json={'text': 'a'})
+      self.assertEqual(response.status_code, 500)
+      self.assertIn('out of memory', response.json()['error']['message'])
+      # Whoever watches is told, and may start it anew.
+      self.assertEqual(client.get('/health').status_code, 503)
+      self.assertEqual(client.get('/health_generate').status_code, 503)
+      self.assertEqual(client.get('/server_info').json()['status'], 'failed')
 
 
 class KeysTest(parameterized.TestCase):
@@ -451,7 +478,7 @@ class KeysTest(parameterized.TestCase):
       self.assertFalse(self.service.paused)
 
   def test_refusal(self):
-    response = httpx.post(f'{self.servers["both"].url}/generate', content=b'x')
+    response = httpx2.post(f'{self.servers["both"].url}/generate', content=b'x')
     self.assertEqual(response.status_code, 401)
     self.assertEqual(response.headers['www-authenticate'], 'Bearer')
     error = response.json()['error']
@@ -462,7 +489,7 @@ class KeysTest(parameterized.TestCase):
     headers = {'Authorization': 'Bearer boss'}
     url = self.servers['both'].url
     for path in ('/server_info', '/get_model_info', '/metrics'):
-      text = httpx.get(url + path, headers=headers).text
+      text = httpx2.get(url + path, headers=headers).text
       self.assertNotIn('boss', text)
       self.assertNotIn('käy', text)
 

@@ -5,7 +5,7 @@ import threading
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import httpx
+import httpx2
 
 from tests.rollout.server import fakes
 
@@ -102,7 +102,8 @@ class NativeTest(parameterized.TestCase):
       # Three letters, the three bytes of the arrow, and t.
       self.assertEqual(answer['output_ids'], [*'one→t'.encode()])
       self.assertEqual(
-          answer['meta_info']['finish_reason'], {'type': 'stop', 'matched': '→t'}
+          answer['meta_info']['finish_reason'],
+          {'type': 'stop', 'matched': '→t'},
       )
 
   def test_stop_token(self):
@@ -182,7 +183,9 @@ class NativeTest(parameterized.TestCase):
         rid=['x', 'y'],
     )
     # Prompt by prompt.
-    self.assertEqual([a['meta_info']['prompt_tokens'] for a in answers], [1, 1, 2, 2])
+    self.assertEqual(
+        [a['meta_info']['prompt_tokens'] for a in answers], [1, 1, 2, 2]
+    )
     self.assertEqual([len(a['output_ids']) for a in answers], [4, 4, 3, 3])
     self.assertEqual(
         ['output_token_logprobs' in a['meta_info'] for a in answers],
@@ -296,7 +299,7 @@ class NativeTest(parameterized.TestCase):
     try:
       response = self.client.post('/generate', content=parts())
       self.assertEqual(response.status_code, 413)
-    except httpx.WriteError:  # It hung up in the middle of the body.
+    except httpx2.WriteError:  # It hung up in the middle of the body.
       pass
     self.assertLess(sent, 100 << 20)
 
@@ -434,7 +437,7 @@ class NativeTest(parameterized.TestCase):
     # What only the service knows is told as it says it.
     server = fakes.Server(self.service, context_tokens=10_000)
     self.addCleanup(server.close)
-    response = httpx.post(
+    response = httpx2.post(
         f'{server.url}/generate', content=json.dumps({'input_ids': [1] * 3000})
     )
     self.assertEqual(response.status_code, 400)

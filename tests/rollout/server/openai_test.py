@@ -4,21 +4,23 @@ import json
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import httpx
+import httpx2
 import openai
 
 from tests.rollout.server import fakes
 
-_TOOLS = [{
-    'type': 'function',
-    'function': {
-        'name': 'add',
-        'parameters': {
-            'type': 'object',
-            'properties': {'a': {'type': 'integer', 'default': None}},
+_TOOLS = [
+    {
+        'type': 'function',
+        'function': {
+            'name': 'add',
+            'parameters': {
+                'type': 'object',
+                'properties': {'a': {'type': 'integer', 'default': None}},
+            },
         },
-    },
-}]
+    }
+]
 _CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
 _HELLO = [{'role': 'user', 'content': 'hello'}]
 
@@ -30,7 +32,7 @@ class OpenAITest(parameterized.TestCase):
     super().setUpClass()
     cls.service = fakes.FakeService()
     cls.server = fakes.Server(cls.service, api_key='key')
-    http = httpx.Client(verify=False, timeout=20)
+    http = httpx2.Client(verify=False, timeout=20)
     cls.client = openai.OpenAI(
         base_url=f'{cls.server.url}/v1',
         api_key='key',
@@ -81,10 +83,12 @@ class OpenAITest(parameterized.TestCase):
 
   def test_chat(self):
     self._say('Grüße!')
-    answer = self._chat([
-        {'role': 'developer', 'content': 'be kind'},
-        {'role': 'user', 'content': [{'type': 'text', 'text': 'hello'}]},
-    ])
+    answer = self._chat(
+        [
+            {'role': 'developer', 'content': 'be kind'},
+            {'role': 'user', 'content': [{'type': 'text', 'text': 'hello'}]},
+        ]
+    )
     self.assertEqual(
         self._prompt(),
         '<|im_start|>system\nbe kind<|im_end|>\n'
@@ -173,7 +177,9 @@ class OpenAITest(parameterized.TestCase):
     self.assertNotIn('\ufffd', ''.join(t or '' for t in texts))
     self.assertGreater(len(texts), 2)
     self.assertEqual(last.choices[0].finish_reason, 'stop')
-    self.assertEqual([c.choices[0].finish_reason for c in head], [None] * len(head))
+    self.assertEqual(
+        [c.choices[0].finish_reason for c in head], [None] * len(head)
+    )
     self.assertEmpty(usage.choices)
     # 'Grüße, 한!' has 13 bytes.
     self.assertEqual(usage.usage.completion_tokens, 14)
@@ -319,9 +325,7 @@ class OpenAITest(parameterized.TestCase):
   )
   def test_prompts(self, prompt, count):
     answer = self.client.completions.create(model='', prompt=prompt, n=2)
-    self.assertEqual(
-        [c.index for c in answer.choices], list(range(2 * count))
-    )
+    self.assertEqual([c.index for c in answer.choices], list(range(2 * count)))
     # 16 tokens are OpenAI's default.
     self.assertEqual(answer.usage.completion_tokens, 32 * count)
     self.assertEqual(answer.choices[0].finish_reason, 'length')
@@ -345,24 +349,33 @@ class OpenAITest(parameterized.TestCase):
       ({'messages': []}, 'messages'),
       ({'messages': 'hi'}, 'messages'),
       ({'messages': [{'role': 'king', 'content': 'x'}]}, r'messages\[0\].role'),
-      ({'messages': [{'role': 'user', 'content': 5}]}, r'messages\[0\].content'),
+      (
+          {'messages': [{'role': 'user', 'content': 5}]},
+          r'messages\[0\].content',
+      ),
       (
           {
-              'messages': [{
-                  'role': 'user',
-                  'content': [
-                      {'type': 'image_url', 'image_url': {'url': 'x'}}
-                  ],
-              }]
+              'messages': [
+                  {
+                      'role': 'user',
+                      'content': [
+                          {'type': 'image_url', 'image_url': {'url': 'x'}}
+                      ],
+                  }
+              ]
           },
           "got 'image_url'",
       ),
       (
           {
-              'messages': [{
-                  'role': 'assistant',
-                  'tool_calls': [{'function': {'name': 'f', 'arguments': '['}}],
-              }]
+              'messages': [
+                  {
+                      'role': 'assistant',
+                      'tool_calls': [
+                          {'function': {'name': 'f', 'arguments': '['}}
+                      ],
+                  }
+              ]
           },
           'arguments must be a JSON object',
       ),
@@ -384,7 +397,10 @@ class OpenAITest(parameterized.TestCase):
       ({'temprature': 1}, 'temprature: unknown field'),
       ({'regex': 'a'}, 'regex: constrained'),
       ({'chat_template_kwargs': {'chat_template': 'x'}}, 'may not set'),
-      ({'messages': [{'role': 'user', 'content': 'a' * 2000}]}, 'the prompt has'),
+      (
+          {'messages': [{'role': 'user', 'content': 'a' * 2000}]},
+          'the prompt has',
+      ),
   )
   def test_refused_chats(self, body, message):
     for stream in (False, True):
@@ -407,7 +423,10 @@ class OpenAITest(parameterized.TestCase):
       ({'suffix': 'x'}, 'suffix'),
       ({'logprobs': 21}, 'logprobs: 21'),
       ({'logprobs': True}, 'logprobs'),
-      ({'stream_options': {'include_usage': 1}}, 'stream_options.include_usage'),
+      (
+          {'stream_options': {'include_usage': 1}},
+          'stream_options.include_usage',
+      ),
   )
   def test_refused_completions(self, body, message):
     response = self.raw.post('/v1/completions', json={'prompt': 'a'} | body)
@@ -441,7 +460,7 @@ class OpenAITest(parameterized.TestCase):
         base_url=f'{server.url}/v1',
         api_key='x',
         max_retries=0,
-        http_client=httpx.Client(verify=False),
+        http_client=httpx2.Client(verify=False),
     )
     with self.assertRaises(openai.InternalServerError) as e:
       client.completions.create(model='', prompt=['a', 'b'])

@@ -138,22 +138,24 @@ class ProtocolTest(parameterized.TestCase):
 
   def test_what_asks_for_nothing_is_accepted(self):
     # As clients send it that fill in every field.
-    _check({
-        'text': 'a',
-        'image_data': None,
-        'lora_path': [],
-        'return_hidden_states': False,
-        'log_metrics': True,
-        'stream': None,
-        'sampling_params': {
-            'regex': None,
-            'temperature': None,
-            'stop': None,
-            'n': None,
-            'top_k': 1 << 30,
-            'sampling_seed': -(2**63),
-        },
-    })
+    _check(
+        {
+            'text': 'a',
+            'image_data': None,
+            'lora_path': [],
+            'return_hidden_states': False,
+            'log_metrics': True,
+            'stream': None,
+            'sampling_params': {
+                'regex': None,
+                'temperature': None,
+                'stop': None,
+                'n': None,
+                'top_k': 1 << 30,
+                'sampling_seed': -(2**63),
+            },
+        }
+    )
     protocol.parse(protocol.Empty, b'')
     protocol.parse(protocol.UpdateFromDisk, b'{"model_path": "x"}')
 

@@ -23,12 +23,14 @@ def _sentencepiece() -> tokenizers.Tokenizer:
   backend = tokenizers.Tokenizer(
       models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True)
   )
-  backend.decoder = decoders.Sequence([
-      decoders.Replace('▁', ' '),
-      decoders.ByteFallback(),
-      decoders.Fuse(),
-      decoders.Strip(content=' ', left=1),
-  ])
+  backend.decoder = decoders.Sequence(
+      [
+          decoders.Replace('▁', ' '),
+          decoders.ByteFallback(),
+          decoders.Fuse(),
+          decoders.Strip(content=' ', left=1),
+      ]
+  )
   return backend
 
 
@@ -151,7 +153,9 @@ class TextTest(parameterized.TestCase):
     self.assertEqual(seen[-1], 'a STO STOR.')
 
   def test_end_shows_what_was_held_back(self):
-    seen = self._stream(list(b'a STO'), service.Finish('length'), stop=('STOP',))
+    seen = self._stream(
+        list(b'a STO'), service.Finish('length'), stop=('STOP',)
+    )
     self.assertEqual(seen[-2:], ['a ', 'a STO'])
 
   def test_stop_string_of_many_bytes(self):
