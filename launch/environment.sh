@@ -1,13 +1,12 @@
 # Sourced by the launch scripts and test.sh, from the root of the checkout.
 
-# find_python [LOW [HIGH]]: prints a Python >= LOW (3.11) and < HIGH: $PYTHON, or
-# the first of the usual names that is one.
+# find_python [LOW HIGH [PATH ...]]: prints a Python >= LOW (3.11) and < HIGH:
+# $PYTHON, or the first of the usual names and the paths that is one.
 find_python() {
   local low="${1:-3.11}" high="${2:-4}" name
   for name in "${PYTHON:-}" python3 python3.11 python3.12 python3.13 \
     python3.14 python \
-    "$(uv python find ">=$low,<$high" 2>/dev/null || true)" \
-    "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/*/bin/python; do
+    "$(uv python find ">=$low,<$high" 2>/dev/null || true)" "${@:3}"; do
     if [[ -n "$name" ]] && "$name" -c 'import sys
 low, high = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
 sys.exit(not low <= sys.version_info < high)' "$low" "$high" 2>/dev/null; then
@@ -34,6 +33,7 @@ environment() {
 # of its own and needs a Python of its own.
 sglang_jax_environment() {
   local python
-  python="$(find_python 3.12 3.14)" &&
+  python="$(find_python 3.12 3.14 \
+    "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/*/bin/python)" &&
     "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }
