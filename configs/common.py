@@ -5,6 +5,7 @@ what differs. Nothing here is executed by evojax: a config is data. A value used
 twice is written once and referred to (`get_ref`), so that an override on the
 command line moves both.
 """
+
 import ml_collections
 from ml_collections import config_dict
 
@@ -39,7 +40,10 @@ def base() -> ml_collections.ConfigDict:
   c.data.families = ()
 
   c.rollout = ml_collections.ConfigDict()
-  c.rollout.max_tokens = 64  # Sampled tokens per completion.
+  c.rollout.max_tokens = 64  # Sampled tokens per completion; a shape.
+  # Where training stops a completion earlier; 0: at max_tokens. Evaluations
+  # always go up to max_tokens.
+  c.rollout.token_limit = 0
   c.rollout.temperature = 1.0  # Also the temperature of every log-prob.
   c.rollout.top_p = 1.0  # Training needs 1: see config.validate.
   c.rollout.top_k = -1  # Likewise -1.
