@@ -121,7 +121,7 @@ def base() -> ml_collections.ConfigDict:
   # ... and of version 0, whose evidence is diagnosed first. Few: where most is
   # learned already, no change of the harness can show what it is worth.
   c.evolve.first_updates = 8
-  c.evolve.prompts = 8  # P of an arm's step.
+  c.evolve.prompts = 12  # P of an arm's step.
   c.evolve.group_size = 8  # G of an arm's step.
   c.evolve.controls = 4  # Arms of the parent, one seed each; >= 4.
   c.evolve.children = 2  # Arms of the changed harness, at least; >= 2.

@@ -354,7 +354,7 @@ ENTRIES = (
     Entry(
         name='reward_variance_filter',
         factor='filter',
-        triggers=(*_WEAK, 'slow_learning'),
+        triggers=_WEAK,
         change=filter_and_refill,
         expected=(-0.02, 0.09),
         hypothesis=(
