@@ -303,8 +303,10 @@ class _Loop:
 
   def wealth(self) -> promote.Wealth:
     """What former tests left: refused and crashed trials made none."""
+    e = self.session.config.evolve
     return promote.Wealth(
-        float(self.session.config.evolve.false_discovery_rate),
+        float(e.false_discovery_rate),
+        e.trials,
         tuple(
             row['status'] == 'keep'
             for row in self.payloads
@@ -650,9 +652,15 @@ class _Loop:
     return trial_lib.judge(session, row, new_alerts=new)
 
   def _criticals(self, arm: dict[str, Any]) -> set[str]:
-    """Critical alerts of an arm."""
+    """Critical alerts of an arm that speak against it.
+
+    Those about the signal do not: they say what to change next, and a policy
+    that solves more leaves more groups without one.
+    """
     found = self._measure(arm['trained'], arm['harness'], arm['outcome'])
-    return {m.name for m in found if m.level == 'critical'}
+    return {
+        m.name for m in found if m.level == 'critical' and m.layer != 'signal'
+    }
 
   def _promote(
       self,

@@ -433,7 +433,14 @@ class RulesTest(parameterized.TestCase):
           raise surface.SurfaceError(f'{strange} is not ours')
 
     for seed in range(10):
-      made = rules.propose(context(['slow_learning'], seed=seed, surface=Part))
+      made = rules.propose(
+          context(
+              ['slow_learning'],
+              seed=seed,
+              surface=Part,
+              vetoes=frozenset({'keep'}),  # A file, which has no field.
+          )
+      )
       self.assertEqual(made.delta.factor, only.path)
 
 

@@ -382,7 +382,7 @@ ENTRIES = (
     Entry(
         name='middle_difficulty_filter',
         factor='keep',
-        triggers=('too_hard', 'too_easy', 'weak_signal'),
+        triggers=('too_hard', 'too_easy', 'weak_signal', 'slow_learning'),
         change=shipped_file('keep.py', 'keep/middle_difficulty.py'),
         expected=(-0.04, 0.06),
         hypothesis=(
