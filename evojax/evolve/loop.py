@@ -303,10 +303,12 @@ class _Loop:
 
   def wealth(self) -> promote.Wealth:
     """What former tests left: refused and crashed trials made none."""
-    e = self.session.config.evolve
+    # As they were when the run began: a test more than was promised then can
+    # only be paid for by what was found.
+    promised = self.session.find('open')['config']['evolve']
     return promote.Wealth(
-        float(e.false_discovery_rate),
-        e.trials,
+        float(promised['false_discovery_rate']),
+        promised['trials'],
         tuple(
             row['status'] == 'keep'
             for row in self.payloads
@@ -345,6 +347,13 @@ class _Loop:
     for trial in range(0 if ended else trials):
       if session.find('accumulate', trial=trial):
         continue
+      if not self.wealth().alpha:
+        reason = 'no wealth left'
+        self._say(
+            f'{trial} tests were promised at the start and found nothing to pay'
+            ' for more; --fork_from this run to try further changes'
+        )
+        break
       if not self._trial(trial):
         reason = 'nothing to propose'
         break
