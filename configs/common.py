@@ -128,10 +128,13 @@ def base() -> ml_collections.ConfigDict:
   c.evolve.max_children = 4  # More are run where 2 would detect too little.
   # A trial that could not detect its own prediction: refuse | run.
   c.evolve.underpowered = 'refuse'
-  c.evolve.problems = 128  # Fresh dev problems of a trial.
+  # Fresh dev problems of a trial. Many: with 1,024 samples an arm, most of the
+  # spread between arms was that of the samples, and a change that helps some
+  # problems and not others needs problems to be told.
+  c.evolve.problems = 512
   # Completions of each; a change that passes the test is also scored on
   # perturbed problems, with half of them.
-  c.evolve.samples = 8
+  c.evolve.samples = 4
   c.evolve.false_discovery_rate = 0.2  # Over all trials of a run, online.
   c.evolve.replay_updates = 3  # K replayed updates of a backtest.
   c.evolve.replay_problems = 48  # Held-out train problems that score it.
