@@ -5,6 +5,7 @@ what differs. Nothing here is executed by evojax: a config is data. A value used
 twice is written once and referred to (`get_ref`), so that an override on the
 command line moves both.
 """
+
 import ml_collections
 from ml_collections import config_dict
 
@@ -39,7 +40,10 @@ def base() -> ml_collections.ConfigDict:
   c.data.families = ()
 
   c.rollout = ml_collections.ConfigDict()
-  c.rollout.max_tokens = 64  # Sampled tokens per completion.
+  c.rollout.max_tokens = 64  # Sampled tokens per completion; a shape.
+  # Where training stops a completion earlier; 0: at max_tokens. Evaluations
+  # always go up to max_tokens.
+  c.rollout.token_limit = 0
   c.rollout.temperature = 1.0  # Also the temperature of every log-prob.
   c.rollout.top_p = 1.0  # Training needs 1: see config.validate.
   c.rollout.top_k = -1  # Likewise -1.
@@ -138,17 +142,20 @@ def base() -> ml_collections.ConfigDict:
   # ... and of version 0, whose evidence is diagnosed first. Few: where most is
   # learned already, no change of the harness can show what it is worth.
   c.evolve.first_updates = 8
-  c.evolve.prompts = 8  # P of an arm's step.
+  c.evolve.prompts = 12  # P of an arm's step.
   c.evolve.group_size = 8  # G of an arm's step.
   c.evolve.controls = 4  # Arms of the parent, one seed each; >= 4.
   c.evolve.children = 2  # Arms of the changed harness, at least; >= 2.
   c.evolve.max_children = 4  # More are run where 2 would detect too little.
   # A trial that could not detect its own prediction: refuse | run.
   c.evolve.underpowered = 'refuse'
-  c.evolve.problems = 128  # Fresh dev problems of a trial.
+  # Fresh dev problems of a trial. Many: with 1,024 samples an arm, most of the
+  # spread between arms was that of the samples, and a change that helps some
+  # problems and not others needs problems to be told.
+  c.evolve.problems = 512
   # Completions of each; a change that passes the test is also scored on
   # perturbed problems, with half of them.
-  c.evolve.samples = 8
+  c.evolve.samples = 4
   c.evolve.false_discovery_rate = 0.2  # Over all trials of a run, online.
   c.evolve.replay_updates = 3  # K replayed updates of a backtest.
   c.evolve.replay_problems = 48  # Held-out train problems that score it.

@@ -146,7 +146,7 @@ def evidence(
       columns,
       prompts=len(problems),
       group_size=len(_COMPLETIONS),
-      max_tokens=config.rollout.max_tokens,
+      max_tokens=config_lib.token_limit(config),
       reader=reader,
   )
   return view, int(outcome.sum())

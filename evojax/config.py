@@ -42,6 +42,7 @@ RANGES = {
     'model.logprob_chunk': (0, math.inf),
     'data.max_prompt_tokens': (1, math.inf),
     'rollout.max_tokens': (1, math.inf),
+    'rollout.token_limit': (0, math.inf),
     'rollout.temperature': (1e-3, 10.0),
     'rollout.decode_slots': (1, math.inf),
     'rollout.prefill_rows': (1, math.inf),
@@ -123,6 +124,11 @@ class ConfigError(ValueError):
   """Everything that is wrong with a config, one line each."""
 
 
+def token_limit(config: ml_collections.ConfigDict) -> int:
+  """Most tokens of a training completion."""
+  return config.rollout.token_limit or config.rollout.max_tokens
+
+
 def validate(config: ml_collections.ConfigDict) -> None:
   """Checks values and their combinations; touches no device and no file.
 
@@ -161,6 +167,12 @@ def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
         f'rollout.top_p={c.rollout.top_p}, top_k={c.rollout.top_k},'
         f' min_p={c.rollout.min_p}: a filtered sampler is not the policy that'
         ' the loss differentiates; train with top_p=1, top_k=-1, min_p=0'
+    )
+  if c.rollout.token_limit > c.rollout.max_tokens:
+    problems.append(
+        f'rollout.token_limit={c.rollout.token_limit} is more than'
+        f' rollout.max_tokens={c.rollout.max_tokens}, the shape: lower it, or'
+        ' set it to 0 (no limit of its own)'
     )
   per_update = c.grpo.minibatches * c.grpo.micro_groups
   if c.grpo.prompts % per_update:

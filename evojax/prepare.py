@@ -125,7 +125,7 @@ def prepare(
       columns,
       prompts=1,
       group_size=2,
-      max_tokens=config.rollout.max_tokens,
+      max_tokens=config_lib.token_limit(config),
       reader=reader,
   )
   reward_lib.compute(parts, view, config.reward.weights.to_dict())
@@ -307,16 +307,21 @@ def hyperparameters(
 
 
 def eval_params(config: ml_collections.ConfigDict) -> types.SamplingParams:
-  """How evaluation samples: as training, but at its own temperature."""
+  """How evaluation samples: as training, but at its own temperature and limit.
+
+  Scores compare policies that were trained under different ones.
+  """
   return dataclasses.replace(
-      sampling_params(config), temperature=config.eval.temperature
+      sampling_params(config),
+      max_tokens=config.rollout.max_tokens,
+      temperature=config.eval.temperature,
   )
 
 
 def sampling_params(config: ml_collections.ConfigDict) -> types.SamplingParams:
   """How training samples."""
   return types.SamplingParams(
-      max_tokens=config.rollout.max_tokens,
+      max_tokens=config_lib.token_limit(config),
       temperature=config.rollout.temperature,
       top_p=config.rollout.top_p,
       top_k=config.rollout.top_k,

@@ -137,17 +137,7 @@ def _run(
     stack.callback(trainer.checkpointer.wait)
     writer = progress = None
     if primary:
-      writer = stack.enter_context(
-          metrics_lib.MetricWriter(
-              path,
-              step=trainer.step,
-              tensorboard=config.log.tensorboard,
-              wandb=config.log.wandb,
-              wandb_project=config.log.wandb_project,
-              name=config.name,
-              config=json.loads(config_lib.to_json(config)),
-          )
-      )
+      writer = stack.enter_context(open_metrics(trainer, config.name))
       progress = stack.enter_context(
           progress_lib.Progress(
               config.steps, start=trainer.step, every=config.log.every
@@ -201,6 +191,27 @@ def _run(
     stop_if_asked()
     evaluate()
     return _finish(trainer, evaluations, primary)
+
+
+def open_metrics(
+    trainer: trainer_lib.Trainer, name: str
+) -> metrics_lib.MetricWriter:
+  """Where the metrics of a trainer go, as its config wants it.
+
+  Args:
+    trainer: Its rows go on after its step.
+    name: Of the run in W&B.
+  """
+  log = trainer.config.log
+  return metrics_lib.MetricWriter(
+      trainer.workdir,
+      step=trainer.step,
+      tensorboard=log.tensorboard,
+      wandb=log.wandb,
+      wandb_project=log.wandb_project,
+      name=name,
+      config=json.loads(config_lib.to_json(trainer.config)),
+  )
 
 
 def loop(

@@ -87,7 +87,7 @@ class Weigher:
         self.setup.columns,
         prompts=prompts,
         group_size=group_size,
-        max_tokens=c.rollout.max_tokens,
+        max_tokens=config_lib.token_limit(c),
         reader=self.setup.reader,
     )
     weights = c.reward.weights.to_dict()

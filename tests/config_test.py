@@ -154,6 +154,11 @@ class ValidateTest(parameterized.TestCase):
           r'rollout\.decode_slots=9 ',
           r'rollout\.prefill_rows=3 ',
       ),
+      (
+          'limit above the shape',
+          dict(rollout__max_tokens=32, rollout__token_limit=33),
+          r'rollout\.token_limit=33 is more than rollout\.max_tokens=32',
+      ),
       ('mesh of 0', dict(mesh__tensor=0), r'mesh\.tensor=0: sizes are >= 1'),
       (
           'mesh that takes the rest twice',

@@ -357,6 +357,19 @@ class AlgorithmTest(TrainTestCase):
     # The loss has the term: it differs from the same step without.
     self.assertGreater(abs(second['loss']), 1e-5)
 
+  def test_token_limit_is_of_training_alone(self):
+    trainer = self.make_trainer(rollout__token_limit=5)
+    compiled = trainer.engine.compilations()
+    step = trainer.collect()
+    self.assertEqual(max(step.rows['n_tokens']), 5)
+    # The reward 'brief' is 1 - n / limit: 0 for a completion that was cut.
+    cut = np.array(step.rows['n_tokens']).reshape(step.rewards.shape) == 5
+    np.testing.assert_allclose(step.parts['brief'][cut], 0, atol=1e-7)
+    trainer.evaluate(0, trainer.workdir)
+    longest = store.read(trainer.workdir, 'dev', [0])['n_tokens'].max()
+    self.assertGreater(longest, 5)
+    self.assertLessEqual(trainer.engine.compilations() - compiled, 3)
+
   def test_importance_weights(self):
     trainer = self.make_trainer(grpo__tis_cap=2.0)
     metrics = trainer.train_step()

@@ -156,11 +156,10 @@ class LockTest(WorkdirTestCase):
         sys.path[:0] = {sys.path!r}
         from evojax import workdir
         workdir.open_workdir({str(self.path)!r}, '{{}}', 'h')
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
+          print(os.getpid(), flush=True)  # It has let go of the lock by now.
           time.sleep(60)
           os._exit(0)
-        print(child, flush=True)
         time.sleep(60)
     """
     with subprocess.Popen(

@@ -13,7 +13,6 @@ import ml_collections
 import numpy as np
 
 from evojax import learner
-from evojax import metrics as metrics_lib
 from evojax import prepare as prepare_lib
 from evojax import progress as progress_lib
 from evojax import reward as reward_lib
@@ -184,7 +183,9 @@ def _train(
     stack.callback(trainer.checkpointer.wait)
     after_step = lambda log: None
     if session.primary:
-      after_step = stack.enter_context(_shown(trainer, folder, label))
+      after_step = stack.enter_context(
+          _shown(trainer, f'{session.config.name}/{folder.name}', label)
+      )
     try:
       train.loop(trainer, before_step=before_step, after_step=after_step)
     except _Stopped as stopped:
@@ -212,12 +213,12 @@ def _train(
 
 @contextlib.contextmanager
 def _shown(
-    trainer: trainer_lib.Trainer, folder: pathlib.Path, label: str
+    trainer: trainer_lib.Trainer, name: str, label: str
 ) -> Iterator[Callable[[dict[str, float]], None]]:
   """Writes and shows the metrics of every step; process 0 alone does."""
   steps = trainer.config.steps
   with (
-      metrics_lib.MetricWriter(folder, step=trainer.step) as writer,
+      train.open_metrics(trainer, name) as writer,
       progress_lib.Progress(
           steps, start=trainer.step, every=max(1, steps // 3)
       ) as progress,

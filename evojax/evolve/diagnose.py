@@ -353,7 +353,7 @@ RULES = (
     # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
     Rule(
         name='reward_hacking',
-        layer='signal',
+        layer='score',
         unit='reward since the last diagnosis',
         needs=('reward_mean_change', 'outcome_change'),
         value=lambda v: v['reward_mean_change'],

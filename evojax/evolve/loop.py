@@ -307,8 +307,12 @@ class _Loop:
 
   def wealth(self) -> promote.Wealth:
     """What former tests left: refused and crashed trials made none."""
+    # As they were when the run began: a test more than was promised then can
+    # only be paid for by what was found.
+    promised = self.session.find('open')['config']['evolve']
     return promote.Wealth(
-        float(self.session.config.evolve.false_discovery_rate),
+        float(promised['false_discovery_rate']),
+        promised['trials'],
         tuple(
             row['status'] == 'keep'
             for row in self.payloads
@@ -347,6 +351,13 @@ class _Loop:
     for trial in range(0 if ended else trials):
       if session.find('accumulate', trial=trial):
         continue
+      if not self.wealth().alpha:
+        reason = 'no wealth left'
+        self._say(
+            f'{trial} tests were promised at the start and found nothing to pay'
+            ' for more; --fork_from this run to try further changes'
+        )
+        break
       if not self._trial(trial):
         reason = 'nothing to propose'
         break
@@ -654,9 +665,15 @@ class _Loop:
     return trial_lib.judge(session, row, new_alerts=new)
 
   def _criticals(self, arm: dict[str, Any]) -> set[str]:
-    """Critical alerts of an arm."""
+    """Critical alerts of an arm that speak against it.
+
+    Those about the signal do not: they say what to change next, and a policy
+    that solves more leaves more groups without one.
+    """
     found = self._measure(arm['trained'], arm['harness'], arm['outcome'])
-    return {m.name for m in found if m.level == 'critical'}
+    return {
+        m.name for m in found if m.level == 'critical' and m.layer != 'signal'
+    }
 
   def _promote(
       self,

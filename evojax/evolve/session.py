@@ -291,6 +291,6 @@ def view_of(
       columns,
       prompts=int(rows['group'].max()) + 1,
       group_size=int(rows['sample'].max()) + 1,
-      max_tokens=config.rollout.max_tokens,
+      max_tokens=config_lib.token_limit(config),
       reader='diagnostic',
   )

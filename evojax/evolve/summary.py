@@ -9,6 +9,7 @@ from rich import markup
 from rich import table as table_lib
 
 from evojax.eval import report as report_lib
+from evojax.evidence import ledger
 from evojax.evolve import budget as budget_lib
 from evojax.evolve import claims
 from evojax.evolve import session as session_lib
@@ -63,11 +64,7 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
       ended=reason,
       ledger_head=session.head,
       trials=trials,
-      dev_draws=sum(
-          any(arm['status'] == 'done' for arm in row['payload']['arms'])
-          for row in session.rows
-          if row['payload']['step'] == 'trial'
-      ),
+      dev_draws=ledger.dev_draws([row['payload'] for row in session.rows]),
       harness=final and final['harness'],
       version=final and final['version'],
       sealed=claims.summary_scores(final) if final else 'not run',

@@ -37,11 +37,16 @@ class Field:
   choices: tuple[str, ...] = ()
   group: str = ''  # Factor group; '' is a factor of its own.
   compiles: bool = False  # A change means another compiled train step.
+  end: str = ''  # Config path beyond whose value nothing more changes.
+
+  def highest(self, config: Mapping[str, Any]) -> int | float:
+    """Upper bound under a config's values by dotted path."""
+    return min(self.high, config[self.end]) if self.end else self.high
 
 
 FIELDS = (
     Field('optim.learning_rate', 'float', 'optimizer', 1e-6, 3e-3, scale='log'),
-    Field('optim.warmup_steps', 'int', 'optimizer', 0, 100),
+    Field('optim.warmup_steps', 'int', 'optimizer', 0, 100, end='steps'),
     Field(
         'optim.max_grad_norm',
         'float',
@@ -102,6 +107,16 @@ FIELDS = (
     ),
     Field('grpo.refill_rounds', 'int', 'filter', 0, 4, group='filter'),
     Field('rollout.temperature', 'float', 'exploration', 0.5, 1.5),
+    Field(
+        'rollout.token_limit',
+        'int',
+        'length',
+        1,
+        2**20,
+        off=0,
+        scale='log',
+        end='rollout.max_tokens',
+    ),
     Field('data.families', 'names', 'data'),
 )
 _BY_PATH = {field.path: field for field in FIELDS}

@@ -135,6 +135,10 @@ class History:
     """Payloads of a step."""
     return [row for row in self.rows if row['step'] == step]
 
+  @property
+  def dev_draws(self) -> int:
+    return ledger.dev_draws(self.rows)
+
   def last(self, step: str) -> Mapping[str, Any]:
     """The newest payload of a step, empty if there is none."""
     found = self.of(step)

@@ -208,6 +208,42 @@ class EndToEndTest(parameterized.TestCase):
     evojax.run(tiny.evolving(evolve__trials=3), str(self.path))
     self.assertEqual((self.path / 'ledger.jsonl').read_bytes(), before)
 
+  def test_a_test_that_was_not_promised_is_not_made(self):
+    """More trials than at the start, after all of those found nothing."""
+    path = self.root / 'more'
+    shutil.copytree(self.path, path)
+    lines = (path / 'ledger.jsonl').read_text().splitlines(keepends=True)
+    (path / 'ledger.jsonl').unlink()
+    copied = ledger.Ledger(path / 'ledger.jsonl')
+    for line in lines[:-3]:  # Without retrain, seal, final.
+      payload = json.loads(line)['payload']
+      if payload['step'] == 'open':
+        payload['config']['evolve']['trials'] = 0  # Not one was promised.
+      step = payload.pop('step')
+      del payload['n']
+      copied.append(step, payload, {})
+    with absltest.mock.patch.object(loop.claims, 'retrain') as retrain:
+      retrain.side_effect = ValueError('the end')
+      with self.assertRaisesRegex(ValueError, 'the end'):
+        evojax.run(tiny.evolving(evolve__trials=5), str(path))
+    self.assertEqual(steps(path).count('diagnose'), 2)
+
+  def test_a_seed_harness_that_changed_is_told(self):
+    folder = self.root / 'harness'
+    shutil.copytree(self.path / 'harness' / self.row('open')['harness'], folder)
+    config = tiny.evolving(
+        harness__path=str(folder), evolve__device_seconds=0.001
+    )
+    path = self.root / 'changed'
+    evojax.run(config, str(path))
+    overlay = json.loads((folder / 'overlay.json').read_text())
+    overlay['optim.learning_rate'] = 3e-4
+    (folder / 'overlay.json').write_text(json.dumps(overlay))
+    before = (path / 'ledger.jsonl').read_bytes()
+    with self.assertRaisesRegex(ValueError, 'begun with the seed harness'):
+      evojax.run(config, str(path))
+    self.assertEqual((path / 'ledger.jsonl').read_bytes(), before)
+
   def test_summary(self):
     stored = json.loads((self.path / 'summary.json').read_text())
     self.assertEqual(stored['ledger_head'], self.summary['ledger_head'])

@@ -62,8 +62,15 @@ class CalibrationTest(parameterized.TestCase):
       ('one_child', 4, 1, 64, MIXED, 0.05),
       ('many_arms', 8, 4, 48, MIXED, 0.05),
       ('many_problems', 4, 2, 256, MIXED, 0.05),
-      ('first_test_of_a_run', 4, 2, 64, MIXED, promote.alpha_t(0.2, ())),
-      ('second_test_of_a_run', 4, 2, 64, MIXED, promote.alpha_t(0.2, (False,))),
+      ('first_test_of_a_run', 4, 2, 64, MIXED, promote.alpha_t(0.2, 4, ())),
+      (
+          'second_test_of_a_run',
+          4,
+          2,
+          64,
+          MIXED,
+          promote.alpha_t(0.2, 4, (False,)),
+      ),
   )
   def test_false_accepts_and_power(
       self, controls, children, problems, sigma, alpha
@@ -137,7 +144,7 @@ class OnlineTest(parameterized.TestCase):
     proportions, discoveries = [], []
     arms = lambda level: level + rng.normal(0, NOISE, (len(level), 16))
     for _ in range(self.RUNS):
-      wealth, false = promote.Wealth(self.LEVEL), 0
+      wealth, false = promote.Wealth(self.LEVEL, self.TRIALS), 0
       controls = rng.normal(0, UNSTEADY, (4, 1))
       for _ in range(self.TRIALS):
         helps = bool(rng.random() < share)
@@ -156,9 +163,10 @@ class OnlineTest(parameterized.TestCase):
     return np.array(proportions), np.array(discoveries)
 
   def test_without_any_effect(self):
-    # Every discovery is false: the chance of one is w_0 = level / 2 at most.
+    # Every discovery is false: the chance of one is w_0 = 3/4 level at most.
     proportions, _ = self._proportions(0.0, 0.0)
-    self.assertLess(np.mean(proportions), _band(self.LEVEL / 2, self.RUNS)[1])
+    most = 0.75 * self.LEVEL
+    self.assertLess(np.mean(proportions), _band(most, self.RUNS)[1])
     self.assertGreater(np.mean(proportions), self.LEVEL / 6)
 
   def test_with_effects(self):

@@ -1,5 +1,3 @@
-import math
-
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -202,28 +200,32 @@ class DetectableTest(parameterized.TestCase):
 class AlphaTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # In units of gamma_1 = 6 / pi^2; w_0 = 0.05, level - w_0 = 0.05.
-      ([], 0.05),
-      ([False], 0.05 / 4),
-      ([False, False], 0.05 / 9),
-      ([True], 0.05 / 4 + 0.05),
-      ([True, True], 0.05 / 9 + 0.05 / 4 + 0.1),
-      ([False, True, False, True], 0.05 / 25 + 0.05 / 9 + 0.1),
+      # In units of gamma_1 = 60 / 137, as 1 + 1/2 + 1/3 + 1/4 + 1/5 = 137 / 60;
+      # w_0 = 0.075, level - w_0 = 0.025.
+      ([], 0.075),
+      ([False], 0.075 / 2),
+      ([False, False], 0.075 / 3),
+      ([True], 0.075 / 2 + 0.025),
+      ([True, True], 0.075 / 3 + 0.025 / 2 + 0.1),
+      ([False, True, False, True], 0.075 / 5 + 0.025 / 3 + 0.1),
+      ([False] * 5, 0.0),  # One more than was promised.
   )
   def test_hand_worked(self, rejections, expected):
-    alpha = promote.alpha_t(0.1, rejections)
-    self.assertAlmostEqual(alpha, expected * 6 / math.pi**2, places=15)
-    self.assertAlmostEqual(recompute.level_of_test(0.1, rejections), alpha)
+    alpha = promote.alpha_t(0.1, 5, rejections)
+    self.assertAlmostEqual(alpha, expected * 60 / 137, places=15)
+    self.assertAlmostEqual(recompute.level_of_test(0.1, 5, rejections), alpha)
 
   def test_never_spends_more_than_its_discoveries_earn(self):
     rng = np.random.default_rng(0)
     for share in (0.0, 0.1, 0.5, 1.0):
-      wealth, spent = promote.Wealth(0.2), 0.0
+      wealth, spent = promote.Wealth(0.2, 200), 0.0
       for _ in range(200):
         spent += wealth.alpha
         wealth = wealth.after(bool(rng.random() < share))
         self.assertLessEqual(spent, 0.2 * max(1, sum(wealth.rejections)))
-      self.assertEqual(wealth.alpha, promote.alpha_t(0.2, wealth.rejections))
+      self.assertEqual(
+          wealth.alpha, promote.alpha_t(0.2, 200, wealth.rejections)
+      )
 
 
 class DecideTest(parameterized.TestCase):

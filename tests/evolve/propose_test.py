@@ -56,9 +56,7 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
   )
 
 
-def trial(
-    proposal, status='discard', effect=0.0, error=0.01, parent=None
-):
+def trial(proposal, status='discard', effect=0.0, error=0.01, parent=None):
   """What the ledger would say of a proposal that was tried."""
   measured = effect is not None
   return propose_lib.Trial(
@@ -131,11 +129,12 @@ class LibraryTest(parameterized.TestCase):
   @parameterized.named_parameters((e.name, e) for e in library.ENTRIES)
   def test_entry_makes_the_change_that_it_names(self, entry):
     """From a parent where it applies: one factor, on the surface, bounded."""
-    parent = SEED.with_overlay(
-        {'grpo.kl_coef': 0.01, 'reward.weights.overlong': 0.5}
-        if entry.name in ('no_kl_penalty', 'outcome_variance_filter')
-        else {}
-    )
+    needed = {
+        'no_kl_penalty': {'grpo.kl_coef': 0.01},
+        'outcome_variance_filter': {'reward.weights.overlong': 0.5},
+        'full_limit': {'rollout.token_limit': 32},
+    }
+    parent = SEED.with_overlay(needed.get(entry.name, {}))
     ctx = context(entry.triggers, parent=parent, config={'grpo.epochs': 2})
     after = entry.change(ctx)
     self.assertIsNotNone(after)
@@ -149,9 +148,7 @@ class LibraryTest(parameterized.TestCase):
     self.assertRegex(entry.source, r'arXiv:\d{4}\.\d{5}|\d{4}')
     # On the harness that it leads to, it is nothing to do or a further step.
     config = values(after)
-    again = entry.change(
-        dataclasses.replace(ctx, parent=after, config=config)
-    )
+    again = entry.change(dataclasses.replace(ctx, parent=after, config=config))
     if again is not None:
       self.assertNotEqual(again.sha256, after.sha256)
       surface.check(again.overlay)
@@ -310,10 +307,10 @@ class RulesTest(parameterized.TestCase):
   )
   def test_four_trials_of_three_classes_whatever_comes_out(self, alerts):
     outcomes = {
-      'all fail': lambda n, made: False,
-      'all hold': lambda n, made: True,
-      'the optimizer holds': lambda n, made: made.delta.klass == 'optimizer',
-      'the first holds': lambda n, made: n == 0,
+        'all fail': lambda n, made: False,
+        'all hold': lambda n, made: True,
+        'the optimizer holds': lambda n, made: made.delta.klass == 'optimizer',
+        'the first holds': lambda n, made: n == 0,
     }
     for name, keep in outcomes.items():
       for seed in range(6):
@@ -390,9 +387,7 @@ class RulesTest(parameterized.TestCase):
     found = counts(alerts, held, parent=rate.after)
     self.assertGreater(found['optimizer'], found['loss'])
     for seed in range(50):
-      made = rules.propose(
-          context(alerts, held, parent=rate.after, seed=seed)
-      )
+      made = rules.propose(context(alerts, held, parent=rate.after, seed=seed))
       if made.delta.factor == 'optim.learning_rate':
         self.assertEqual(made.after.overlay['optim.learning_rate'], 9e-4)
         return
@@ -438,7 +433,14 @@ class RulesTest(parameterized.TestCase):
           raise surface.SurfaceError(f'{strange} is not ours')
 
     for seed in range(10):
-      made = rules.propose(context(['slow_learning'], seed=seed, surface=Part))
+      made = rules.propose(
+          context(
+              ['slow_learning'],
+              seed=seed,
+              surface=Part,
+              vetoes=frozenset({'keep'}),  # A file, which has no field.
+          )
+      )
       self.assertEqual(made.delta.factor, only.path)
 
 
@@ -481,9 +483,7 @@ class MutationTest(parameterized.TestCase):
     big = propose_change({'optim.learning_rate': 3e-4})
     small = propose_change({'optim.learning_rate': 1.73e-4})
     history = [trial(big, effect=-0.01), trial(small, effect=-0.01)]
-    self.assertEqual(
-        self._values(history, 'optim.learning_rate'), {5.78e-5}
-    )
+    self.assertEqual(self._values(history, 'optim.learning_rate'), {5.78e-5})
 
   def test_nothing_is_learned_from_what_was_refused(self):
     rate = propose_change({'optim.learning_rate': 3e-4})
@@ -495,6 +495,18 @@ class MutationTest(parameterized.TestCase):
     self.assertEqual(
         self._values([trial(hot, effect=-0.01)], 'rollout.temperature'), {1.1}
     )
+
+  def test_no_further_than_where_the_value_ends(self):
+    # 0 (off) -> 40 lost: half the step is 20; twice the step would be 80, and
+    # 64 is the shape.
+    limit = propose_change({'rollout.token_limit': 40})
+    values = lambda effect: self._values(
+        [trial(limit, effect=effect)],
+        'rollout.token_limit',
+        alerts=('truncated',),  # Its own entry has nothing to undo here.
+    )
+    self.assertEqual(values(-0.01), {20})
+    self.assertEqual(values(0.01), {64})
 
   def test_within_bounds(self):
     """A kept step that would leave the surface ends at its bound."""

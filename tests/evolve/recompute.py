@@ -91,14 +91,16 @@ def perturbed_effect(workdir: pathlib.Path, arms: list[dict]) -> float | None:
   return effect(*tables)['effect']
 
 
-def level_of_test(level: float, kept: list[bool]) -> float:
-  """LORD++ with gamma_j = 6 / (pi j)^2 and half of the wealth at the start."""
-  now = len(kept) + 1
-  discoveries = [when for when, found in enumerate(kept, 1) if found]
-  total = level / 2 / now**2
+def level_of_test(level: float, horizon: int, kept: list[bool]) -> float:
+  """LORD++ with gamma_j ~ 1 / j and three quarters of the wealth at first."""
+  share = 1 / np.arange(1, horizon + 1)
+  share = np.append(share / share.sum(), np.zeros(len(kept) + 1))
+  now = len(kept)  # share[k] is gamma of k + 1.
+  discoveries = np.flatnonzero(kept)
+  total = 3 * level / 4 * share[now]
   for rank, when in enumerate(discoveries):
-    total += (level / 2 if rank == 0 else level) / (now - when) ** 2
-  return total * 6 / np.pi**2
+    total += (level if rank else level / 4) * share[now - when - 1]
+  return float(total)
 
 
 def compare(workdir: pathlib.Path) -> list[str]:
@@ -107,6 +109,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
   rows = [json.loads(line)['payload'] for line in lines]
   config = next(row['config'] for row in rows if row['step'] == 'open')
   rate = config['evolve']['false_discovery_rate']
+  tests = config['evolve']['trials']
   trials = {row['trial']: row for row in rows if row['step'] == 'trial'}
   kept, differences = [], []
   for row in rows:
@@ -123,7 +126,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
         raise ValueError('arms of a trial were scored on different problems')
       tables.append(table)
     numbers = effect(*tables)
-    numbers['alpha'] = level_of_test(rate, kept)
+    numbers['alpha'] = level_of_test(rate, tests, kept)
     for name, value in numbers.items():
       if not abs(row[name] - value) <= TOLERANCE:
         differences.append(

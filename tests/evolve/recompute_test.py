@@ -48,8 +48,8 @@ class RecomputeTest(parameterized.TestCase):
   def _run(self):
     """Payloads of a run that decided as the package does."""
     rng = np.random.default_rng(0)
-    wealth = promote.Wealth(RATE)
-    config = {'evolve': {'false_discovery_rate': RATE}}
+    wealth = promote.Wealth(RATE, len(EFFECTS))
+    config = {'evolve': {'false_discovery_rate': RATE, 'trials': len(EFFECTS)}}
     ledger = ledger_lib.Ledger(self.workdir / 'ledger.jsonl')
     ledger.append('open', {'config': config}, {})
     for trial, gain in enumerate(EFFECTS):

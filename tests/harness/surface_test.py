@@ -38,6 +38,12 @@ class SurfaceTest(parameterized.TestCase):
           )
           self.assertLessEqual(field.high, high)
 
+  def test_where_values_end(self):
+    limit = surface.field('rollout.token_limit')
+    values = config_lib.flatten(self.config)
+    self.assertEqual(limit.highest(values), 64)
+    self.assertEqual(surface.field('grpo.clip_low').highest(values), 0.5)
+
   def test_nothing_of_the_sampler_filter_seed_or_evaluation(self):
     """A harness that could turn these would turn its own score."""
     for path in (

@@ -56,7 +56,7 @@ def scale(path: str, factor: float) -> Change:
     current = context.config.get(path)
     if not current:  # Off, or not a field of this config.
       return None
-    value = within(context.surface.field(path), current * factor)
+    value = within(context, context.surface.field(path), current * factor)
     if value == current:
       return None
     return context.parent.with_overlay({path: value})
@@ -69,7 +69,7 @@ def shift(path: str, step: float) -> Change:
 
   def change(context: propose.Context) -> spec.Harness | None:
     current = context.config[path]
-    value = within(context.surface.field(path), current + step)
+    value = within(context, context.surface.field(path), current + step)
     if value == current:
       return None
     return context.parent.with_overlay({path: value})
@@ -97,6 +97,18 @@ def warm_up(context: propose.Context) -> spec.Harness | None:
   return context.parent.with_overlay({'optim.warmup_steps': steps})
 
 
+def shorter_limit(context: propose.Context) -> spec.Harness | None:
+  """Three quarters of the tokens that a completion may have."""
+  limit = (
+      context.config['rollout.token_limit']
+      or context.config['rollout.max_tokens']
+  )
+  shorter = max(1, 3 * limit // 4)
+  if shorter == limit:
+    return None
+  return context.parent.with_overlay({'rollout.token_limit': shorter})
+
+
 def filter_and_refill(context: propose.Context) -> spec.Harness | None:
   """Drops groups of equal rewards and samples others, once."""
   if context.config['grpo.keep'] != 'all':
@@ -106,9 +118,12 @@ def filter_and_refill(context: propose.Context) -> spec.Harness | None:
   )
 
 
-def within(field: surface.Field, value: int | float) -> int | float:
+def within(
+    context: propose.Context, field: surface.Field, value: int | float
+) -> int | float:
   """The nearest value inside the bounds, three digits."""
-  return skills.round_value(field, min(max(value, field.low), field.high))
+  high = field.highest(context.config)
+  return skills.round_value(field, min(max(value, field.low), high))
 
 
 def weigh(part: str, weight: float) -> Change:
@@ -339,7 +354,7 @@ ENTRIES = (
     Entry(
         name='reward_variance_filter',
         factor='filter',
-        triggers=(*_WEAK, 'slow_learning'),
+        triggers=_WEAK,
         change=filter_and_refill,
         expected=(-0.02, 0.09),
         hypothesis=(
@@ -367,7 +382,7 @@ ENTRIES = (
     Entry(
         name='middle_difficulty_filter',
         factor='keep',
-        triggers=('too_hard', 'too_easy', 'weak_signal'),
+        triggers=('too_hard', 'too_easy', 'weak_signal', 'slow_learning'),
         change=shipped_file('keep.py', 'keep/middle_difficulty.py'),
         expected=(-0.04, 0.06),
         hypothesis=(
@@ -444,6 +459,32 @@ ENTRIES = (
         hypothesis='Longer completions earn more without solving more.',
         source='Kimi k1.5, arXiv:2501.12599, Sec. 2.3.3: length reward',
         check='length_reward_corr falls below 0.3',
+    ),
+    Entry(
+        name='shorter_limit',
+        factor='rollout.token_limit',
+        triggers=('length_gaming', 'length_reward_corr'),
+        change=shorter_limit,
+        expected=(-0.04, 0.05),
+        hypothesis=(
+            'Completions spend tokens that solve nothing: under a shorter limit'
+            ' the brief ones are what is reinforced.'
+        ),
+        source=(
+            'Luo et al. 2025, DeepScaleR: training at 8K tokens before 16K and'
+            ' 24K'
+        ),
+        check='n_tokens falls, truncated does not rise',
+    ),
+    Entry(
+        name='full_limit',
+        factor='rollout.token_limit',
+        triggers=('truncated',),
+        change=turn_off('rollout.token_limit'),
+        expected=(-0.04, 0.08),
+        hypothesis='The limit cuts completions that would have been solved.',
+        source='Luo et al. 2025, DeepScaleR: 8K, then 16K, then 24K tokens',
+        check='truncated falls below 15 %',
     ),
     Entry(
         name='rare_success',

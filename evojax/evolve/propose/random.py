@@ -91,9 +91,7 @@ def _value(context: propose_lib.Context, field: surface_lib.Field) -> Any:
     return tuple(names[i] for i in chosen)
   if field.off is not None and rng.random() < _OFF:
     return field.off
-  high = field.high
-  if field.path == 'optim.warmup_steps':  # A longer one never ends.
-    high = min(high, context.config['steps'])
+  high = field.highest(context.config)
   if field.kind == 'int':
     return int(rng.integers(round(field.low), round(high) + 1))
   if field.scale == 'log':

@@ -230,9 +230,7 @@ def _called(
   return list(found.values())
 
 
-def _trigger(
-    entry: library.Entry, alerts: Sequence[str] | None
-) -> str | None:
+def _trigger(entry: library.Entry, alerts: Sequence[str] | None) -> str | None:
   """The worst alert that calls for an entry; '' if none has to."""
   if alerts is None:
     return ''
@@ -299,7 +297,7 @@ def _mutate(
     expected = (low / 2, max(high / 2, 0.01))
   else:
     return None
-  value = _step(field, current, old, new, times)
+  value = _step(context, field, current, old, new, times)
   if value == current:
     return None
   return _Mutation(
@@ -331,6 +329,7 @@ def _lost_steps(context: propose_lib.Context, path: str, up: bool) -> int:
 
 
 def _step(
+    context: propose_lib.Context,
     field: surface_lib.Field,
     current: int | float,
     old: int | float,
@@ -342,11 +341,11 @@ def _step(
     ratio = (new / old) ** times
     if abs(math.log(ratio)) < _SMALLEST_STEP:
       return current
-    return library.within(field, current * ratio)
+    return library.within(context, field, current * ratio)
   step = times * (new - old)
   if abs(step) < _SMALLEST_STEP * abs(current):
     return current
-  return library.within(field, current + step)
+  return library.within(context, field, current + step)
 
 
 # -------------------------------------------------------------------- choosing

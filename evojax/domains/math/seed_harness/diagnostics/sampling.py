@@ -1,8 +1,9 @@
 """Whether the policy still explores, and samples from what is trained.
 
 mean_logprob near 0: every token is certain and no two completions of a group
-differ (exploration collapse). logprob_gap: sampler and trainer disagree, the
-first sign of wrong weights or a wrong template.
+differ (exploration collapse). It is that of completions which solve nothing:
+whoever is certain of what is right has learned it. logprob_gap: sampler and
+trainer disagree, the first sign of wrong weights or a wrong template.
 """
 
 import numpy as np
@@ -16,8 +17,9 @@ CRITICAL = {'mean_logprob': ('>', -0.05)}
 def measure(e):
   """mean_logprob, and logprob_gap where rows have entered an update."""
   found = {}
-  if e.valid.any():
-    found['mean_logprob'] = float(e.mean_logprob[e.valid].mean())
+  unsolved = e.valid & ~e.outcome
+  if unsolved.any():
+    found['mean_logprob'] = float(e.mean_logprob[unsolved].mean())
   gap = e.sampler_trainer_logprob_gap
   updated = e.valid & np.isfinite(gap)
   if updated.any():

@@ -1,0 +1,165 @@
+"""Runs that evolved under several seeds: what the loop was worth, in one table.
+
+Run as `python -m evojax.report.seeds WORKDIR WORKDIR ...`.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+from rich import console as console_lib
+
+from evojax.eval import report as report_lib
+from evojax.eval import statistics
+from evojax.evidence import store
+from evojax.report import calibration
+from evojax.report import history
+
+_SPLIT = 'sealed'
+
+
+def _scores(folder: pathlib.Path) -> np.ndarray:
+  """float64 [P]: mean score of each sealed problem."""
+  (step,) = store.list_steps(folder, _SPLIT)
+  rows = store.read(folder, _SPLIT, [step], ['group', 'outcome'])
+  return rows.groupby('group')['outcome'].mean().to_numpy(np.float64)
+
+
+def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
+  """Mean with its interval: over problems and, if there are several, seeds."""
+  rng = np.random.default_rng(0)
+  if len(values) < 2:
+    return dataclasses.asdict(statistics.over_problems(values[0], rng=rng))
+  return dataclasses.asdict(
+      statistics.over_seeds(np.stack(values), same_problems=False, rng=rng)
+  )
+
+
+def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+  """Sealed scores, costs and predictions over runs.
+
+  Args:
+    workdirs: S >= 2 finished runs, one per seed, each with sealed problems of
+      its own.
+
+  Returns:
+    JSON values. runs: one entry per workdir (run, version, trials, kept,
+    device_seconds). policies: name -> seeds (runs that have it), score,
+    evolved_over (of the policy trained from base over this one, on the same
+    problems; null for itself), and mean tokens, [training, total], null where
+    nothing was trained. signs: of hypotheses and of backtests, see
+    `calibration.Signs`.
+
+  Raises:
+    ValueError: If there are fewer than 2 runs, or one has not ended.
+  """
+  if len(workdirs) < 2:
+    raise ValueError(f'{len(workdirs)} workdirs; a spread over seeds needs 2')
+  runs = [history.read(workdir) for workdir in workdirs]
+  scores: dict[str, list[np.ndarray]] = {}
+  over: dict[str, list[np.ndarray]] = {}
+  tokens: dict[str, list[tuple[float, float]]] = {}
+  for workdir, run in zip(workdirs, runs, strict=True):
+    final = run.last('final')
+    if not final:
+      raise ValueError(f'{workdir} has no sealed scores yet: let it end first')
+    path = pathlib.Path(workdir, 'sealed')
+    found = {
+        name: _scores(path / name)
+        for name, score in final['scores'].items()
+        if score
+    }
+    for name, values in found.items():
+      scores.setdefault(name, []).append(values)
+      over.setdefault(name, []).append(found['evolved'] - values)
+      spent = final['compute'].get(name)
+      if spent:
+        pair = (float(spent['training']), float(spent['total']))
+        tokens.setdefault(name, []).append(pair)
+  trials = [trial for run in runs for trial in run.trials]
+  return {
+      'runs': [
+          {
+              'run': pathlib.Path(workdir).name,
+              'version': run.head,
+              'trials': len(run.trials),
+              'kept': sum(t.kind == 'keep' for t in run.trials),
+              'device_seconds': sum(run.seconds_by_step.values()),
+          }
+          for workdir, run in zip(workdirs, runs, strict=True)
+      ],
+      'policies': {
+          name: {
+              'seeds': len(values),
+              'score': _over(values),
+              'evolved_over': None if name == 'evolved' else _over(over[name]),
+              'tokens': (
+                  np.mean(tokens[name], axis=0).tolist()
+                  if name in tokens
+                  else None
+              ),
+          }
+          for name, values in scores.items()
+      },
+      'signs': {
+          who: dataclasses.asdict(calibration.signs(trials, predict))
+          for who, predict in (
+              ('hypotheses', lambda trial: trial.expected),
+              ('backtests', lambda trial: trial.backtested),
+          )
+      },
+  }
+
+
+def print_summary(
+    summary: Mapping[str, Any], console: console_lib.Console
+) -> None:
+  """Prints what `summarise` returned."""
+  runs = report_lib.make_table('run', 'head', 'trials', 'kept', 'device-s')
+  for run in summary['runs']:
+    runs.add_row(
+        run['run'],
+        run['version'],
+        str(run['trials']),
+        str(run['kept']),
+        f'{run["device_seconds"]:.0f}',
+    )
+  console.print(runs)
+  table = report_lib.make_table(
+      'policy',
+      'seeds',
+      'sealed',
+      'interval',
+      'evolved over it',
+      'interval',
+      'tokens trained',
+      'tokens in all',
+  )
+  for name, row in summary['policies'].items():
+    score, over = row['score'], row['evolved_over']
+    table.add_row(
+        name,
+        str(row['seeds']),
+        report_lib.percent(score['value']),
+        report_lib.interval(score),
+        report_lib.points(over['value']) if over else '',
+        report_lib.interval(over, signed=True) if over else '',
+        *(f'{count:,.0f}' for count in row['tokens'] or ()),
+    )
+  console.print(table)
+  for who, signs in summary['signs'].items():
+    console.print(
+        f'{who}: the sign of {signs["right"]} of {signs["decided"]} effects'
+        ' whose interval excludes 0 was predicted; always naming the commoner'
+        f' sign is right {signs["base"]} times'
+    )
+
+
+if __name__ == '__main__':
+  print_summary(
+      summarise(sys.argv[1:]), console_lib.Console(highlight=False, width=120)
+  )

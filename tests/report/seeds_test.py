@@ -1,0 +1,142 @@
+"""Several evolving runs in one table."""
+
+import io
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+import numpy as np
+import pandas as pd
+from rich import console as console_lib
+
+from evojax.evidence import ledger
+from evojax.report import seeds
+
+
+class SeedsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+  def _run(self, name, solved, trials=(), final=True):
+    """A run whose policies solve the first so many of 8 problems.
+
+    Args:
+      name: Of the workdir.
+      solved: Policy -> problems.
+      trials: (expected, backtested, effect, low, high, status) of each.
+      final: Whether it ended.
+    """
+    path = self.root / name
+    path.mkdir()
+    rows = ledger.Ledger(path / 'ledger.jsonl')
+    measured = {'device_seconds': 10.0}
+    rows.append('open', {'config': {}}, measured)
+    rows.append('train', {'version': 'v0'}, measured)
+    for number, (expected, backtested, *effect, status) in enumerate(trials):
+      rows.append(
+          'hypothesize',
+          dict(trial=number, proposer='rules', expected=expected),
+          measured,
+      )
+      rows.append('backtest', dict(trial=number, predicted=backtested), {})
+      value, low, high = effect
+      version = 'v1' if status == 'keep' else ''
+      rows.append(
+          'verify',
+          dict(
+              trial=number,
+              status=status,
+              effect=value,
+              low=low,
+              high=high,
+              version=version,
+          ),
+          {},
+      )
+    for policy, count in solved.items():
+      folder = path / 'sealed' / policy / 'evidence' / 'sealed'
+      folder.mkdir(parents=True)
+      group = np.repeat(np.arange(8), 2)
+      pd.DataFrame(dict(group=group, outcome=group < count)).to_parquet(
+          folder / 'step_000000.parquet'
+      )
+    if final:
+      rows.append(
+          'final',
+          dict(
+              scores={name: {'value': n / 8} for name, n in solved.items()}
+              | {'random': None},
+              compute={
+                  'evolved': dict(training=100, total=900 + 100 * len(trials))
+              },
+          ),
+          {},
+      )
+    return path
+
+  def test_hand_worked(self):
+    runs = [
+        self._run(
+            'a',
+            dict(base=2, evolved=6, seed=5),
+            [
+                # Clear, and predicted by both.
+                ([-0.01, 0.05], [0.01, 0.02], 0.03, 0.01, 0.05, 'keep'),
+                # Not clear: not counted.
+                ([-0.01, 0.05], [0.01, 0.02], 0.01, -0.01, 0.03, 'discard'),
+            ],
+        ),
+        self._run(
+            'b',
+            dict(base=2, evolved=4),
+            # Clear, and the hypothesis was wrong.
+            [([-0.01, 0.05], [-0.3, 0.1], -0.2, -0.3, -0.1, 'discard')],
+        ),
+    ]
+    summary = seeds.summarise(runs)
+    self.assertEqual(
+        summary['runs'],
+        [
+            dict(run='a', version='v1', trials=2, kept=1, device_seconds=40.0),
+            dict(run='b', version='v0', trials=1, kept=0, device_seconds=30.0),
+        ],
+    )
+    policies = summary['policies']
+    self.assertEqual(list(policies), ['base', 'evolved', 'seed'])
+    self.assertEqual(policies['seed']['seeds'], 1)
+    self.assertAlmostEqual(policies['evolved']['score']['value'], 5 / 8)
+    # Of each run over its own base: 4 and 2 of 8 problems.
+    self.assertAlmostEqual(policies['base']['evolved_over']['value'], 3 / 8)
+    # Over the one run that has it.
+    self.assertAlmostEqual(policies['seed']['evolved_over']['value'], 1 / 8)
+    self.assertIsNone(policies['evolved']['evolved_over'])
+    self.assertEqual(policies['evolved']['tokens'], [100.0, 1050.0])
+    self.assertIsNone(policies['base']['tokens'])
+    self.assertEqual(
+        summary['signs'],
+        {
+            'hypotheses': dict(decided=2, right=1, base=1),
+            'backtests': dict(decided=2, right=2, base=1),
+        },
+    )
+    self.assertEqual(json.loads(json.dumps(summary)), summary)
+    out = io.StringIO()
+    seeds.print_summary(summary, console_lib.Console(file=out, width=140))
+    for text in ('evolved over it', '62.5 %', '+37.5', '1,050'):
+      self.assertIn(text, out.getvalue())
+
+  def test_refusals(self):
+    done = self._run('a', dict(base=1, evolved=2))
+    with self.assertRaisesRegex(ValueError, 'needs 2'):
+      seeds.summarise([done])
+    with self.assertRaisesRegex(ValueError, 'c has no sealed scores yet'):
+      seeds.summarise([done, self._run('c', {}, final=False)])
+    with self.assertRaisesRegex(ValueError, 'holds no ledger.jsonl'):
+      seeds.summarise([done, self.root])
+
+
+if __name__ == '__main__':
+  absltest.main()
