@@ -199,7 +199,7 @@ def open_sampler(
     policy: policy_lib.Policy,
     mesh: jax.sharding.Mesh,
     workdir: pathlib.Path,
-) -> Iterator[engine_lib.Engine | client_lib.SGLangEngine]:
+) -> Iterator[types.RolloutEngine]:
   """Who samples: the engine in this process, or a client of servers.
 
   Args:
@@ -213,11 +213,13 @@ def open_sampler(
     ValueError: If a key is missing, or a server does not fit the policy.
     fleet.FleetError: If no server is up in time.
   """
-  if config.rollout.kind == 'engine':
-    yield make_engine(config, policy, mesh)
-    return
-  with _make_client(config, policy, mesh, workdir) as client:
-    yield client
+  made = (
+      make_engine(config, policy, mesh)
+      if config.rollout.kind == 'engine'
+      else _make_client(config, policy, mesh, workdir)
+  )
+  with contextlib.closing(made) as engine:
+    yield engine
 
 
 def _make_client(

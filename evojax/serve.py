@@ -23,7 +23,7 @@ from evojax.rollout import local_service
 from evojax.rollout import service as service_lib
 from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
 
@@ -53,7 +53,7 @@ def run(
   prepare_lib.trim_memory_after_compiling()
   config_lib.validate(config)
   policy = _open_policy(config, config.model.path)
-  app = app_lib.App(chat.ChatTokenizer(policy.path), _settings(config, policy))
+  app = app_lib.App(tokens.ServerTokenizer(policy.path), _settings(config, policy))
   serve(
       app,
       lambda: make_service(config, policy),
@@ -135,7 +135,7 @@ def make_service(
       slots,
       decode_text=policy.tokenizer.decode,
       load=load,
-      params=load(config.model.path),
+      path=config.model.path,
       version=c.weight_version,
       refill_every=r.refill_every,
       max_waiting=c.max_waiting,

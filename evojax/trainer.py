@@ -7,7 +7,7 @@ values and the reward. Nothing here knows more.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import io
@@ -36,9 +36,8 @@ from evojax.evidence import views
 from evojax.models import policy as policy_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
-from evojax.rollout import ahead as ahead_lib
-from evojax.rollout import client as client_lib
-from evojax.rollout import engine as engine_lib
+from evojax.rollout import answers
+from evojax.rollout import packed as packed_lib
 
 
 @dataclasses.dataclass
@@ -116,7 +115,7 @@ class Trainer:
       workdir: pathlib.Path,
       phases: metrics_lib.Phases,
       *,
-      engine: engine_lib.Engine | client_lib.SGLangEngine | None = None,
+      engine: types.RolloutEngine | None = None,
       start: pathlib.Path | None = None,
   ):
     """Builds mesh, state and engine, and restores the newest checkpoint.
@@ -144,9 +143,9 @@ class Trainer:
     self.engine = engine or self._open.enter_context(
         prepare_lib.open_sampler(c, self.policy, self.mesh, workdir)
     )
-    # The next step's first round, sampled or being sampled.
-    self.ahead: tuple[Draw, list[types.Completion] | None] | None = None
-    self.background = ahead_lib.Ahead(self.engine)
+    # The next step's first round: being sampled, then sampled.
+    self.begun: tuple[Draw, Any] | None = None
+    self.ahead: tuple[Draw, list[types.Completion]] | None = None
     if c.rollout.queue_depth and c.rollout.kind == 'engine':
       if jax.process_count() > 1:
         raise ValueError(
@@ -198,8 +197,11 @@ class Trainer:
       if 'ahead' in meta['metadata']:
         self.cursor -= c.grpo.prompts  # It is drawn again.
         draw = self.draw(c.grpo.prompts, self.step, 0)
-        sampled = _unpack(meta['metadata']['ahead'])
-        self.ahead = draw, sampled
+        self.ahead = draw, _unpack(
+            meta['metadata']['ahead'],
+            draw.requests,
+            self.policy.tokenizer.decode,
+        )
     else:
       if start is not None:
         self.state.update(checkpoint_lib.restore(start, abstract)['learner'])
@@ -256,7 +258,6 @@ class Trainer:
 
   def close(self) -> None:
     """Ends the engine, unless another trainer goes on with it."""
-    self.background.close()
     self._open.close()
 
   def _seed(self, step: int, round_: int) -> int:
@@ -292,14 +293,14 @@ class Trainer:
     """Starts to sample the next step with the weights of this one."""
     if self.config.rollout.queue_depth and self.step + 1 < self.config.steps:
       draw = self.draw(self.config.grpo.prompts, self.step + 1, 0)
-      self.background.start(draw.requests)
-      self.ahead = draw, None
+      self.begun = draw, self.engine.begin(draw.requests)
 
   def finish_ahead(self) -> None:
     """Waits for it: then the weights may change."""
-    if self.ahead and self.ahead[1] is None:
+    if self.begun:
+      (draw, begun), self.begun = self.begun, None
       with self.phases('rollout'):
-        self.ahead = self.ahead[0], self.background.wait()
+        self.ahead = draw, self.engine.finish(begun)
 
   def _fresh(
       self,
@@ -465,6 +466,21 @@ class Trainer:
     started = time.perf_counter()
     step = self.collect()
     self.start_ahead()
+    try:
+      metrics = self._train_on(step)
+    finally:  # Nobody else may use the engine before.
+      self.finish_ahead()
+    self.step += 1
+    with self.phases('sync'):
+      self.install()
+    metrics |= self.engine.metrics()
+    seconds = time.perf_counter() - started
+    metrics['step_seconds'] = seconds
+    metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
+    return metrics
+
+  def _train_on(self, step: Step) -> dict[str, float]:
+    """Stores what was rolled out and updates on it."""
     primary = jax.process_index() == 0
     if primary:
       with self.phases('evidence'):
@@ -486,15 +502,6 @@ class Trainer:
         self.step - c.policy_version for c in step.completions
     )
     metrics['refused_stale'] = self.refused
-    self.finish_ahead()
-    self.step += 1
-    with self.phases('sync'):
-      self.install()
-    if isinstance(self.engine, client_lib.SGLangEngine):
-      metrics |= self.engine.metrics()
-    seconds = time.perf_counter() - started
-    metrics['step_seconds'] = seconds
-    metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
     return metrics
 
   def evaluate(
@@ -568,46 +575,25 @@ def abstract_state(state: learner.State) -> dict[str, Any]:
 
 def _pack(completions: Sequence[types.Completion]) -> str:
   """Completions as text, bit for bit, for a checkpoint's metadata."""
-  spans = [c.version_spans or ((c.policy_version, -1),) for c in completions]
+  width = max(len(c.tokens) for c in completions)
   buffer = io.BytesIO()
-  np.savez_compressed(
-      buffer,
-      lengths=np.int32([len(c.tokens) for c in completions]),
-      tokens=np.concatenate([c.tokens for c in completions]),
-      logprobs=np.concatenate([c.logprobs for c in completions]),
-      reasons=np.array([c.finish_reason for c in completions]),
-      texts=np.array([c.text for c in completions]),
-      span_counts=np.int32([len(s) for s in spans]),
-      spans=np.int32([span for s in spans for span in s]),
-  )
+  np.savez_compressed(buffer, **packed_lib.pack(completions, width))
   return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _unpack(text: str) -> list[types.Completion]:
+def _unpack(
+    text: str,
+    requests: Sequence[types.Request],
+    decode: Callable[[Sequence[int]], str],
+) -> list[types.Completion]:
   """What `_pack` packed."""
-  found = np.load(io.BytesIO(base64.b64decode(text)))
-  ends = np.cumsum(found['lengths'])[:-1]
-  completions = []
-  for tokens, logprobs, reason, said, spans in zip(
-      np.split(found['tokens'], ends),
-      np.split(found['logprobs'], ends),
-      found['reasons'],
-      found['texts'],
-      np.split(found['spans'], np.cumsum(found['span_counts'])[:-1]),
-      strict=True,
-  ):
-    versions = tuple((int(v), int(end)) for v, end in spans)
-    completions.append(
-        types.Completion(
-            tokens=tokens,
-            logprobs=logprobs,
-            finish_reason=str(reason),
-            policy_version=min(v for v, _ in versions),
-            text=str(said),
-            version_spans=() if versions[0][1] < 0 else versions,
-        )
-    )
-  return completions
+  return packed_lib.unpack(
+      np.load(io.BytesIO(base64.b64decode(text))),
+      lambda i, tokens: answers.cut_at_stop(
+          decode(tokens), requests[i].params.stop
+      ),
+      len(requests),
+  )
 
 
 @jax.jit

@@ -85,14 +85,37 @@ class Completion:
 
 
 @runtime_checkable
-class RolloutEngine(Protocol):
-  """What training needs from a sampler: in process, or a client of a fleet."""
+class Sampler(Protocol):
+  """What an evaluation needs."""
 
   def generate(self, requests: Sequence[Request]) -> list[Completion]:
     """Samples all requests; the answers are in the order of the requests."""
 
+
+@runtime_checkable
+class RolloutEngine(Sampler, Protocol):
+  """What training needs: a sampler in process, or a client of servers."""
+
+  def begin(self, requests: Sequence[Request]) -> Any:
+    """Starts `generate` and returns at once; one at a time.
+
+    The weights must stay until `finish`.
+    """
+
+  def finish(self, begun: Any) -> list[Completion]:
+    """Waits for what `begin` began: its completions, or its error."""
+
   def update_weights(self, params: Any, version: int) -> None:
     """Installs new weights and drops every cache."""
+
+  def metrics(self) -> Mapping[str, float]:
+    """Columns of metrics.jsonl, about the last update and the servers."""
+
+  def compilations(self) -> int:
+    """Programs compiled so far."""
+
+  def close(self) -> None:
+    """Waits for what was begun, and frees what is not garbage collected."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,27 +94,29 @@ class OverlapTest(absltest.TestCase):
 
   def test_completions_survive_a_checkpoint(self):
     rng = np.random.default_rng(0)
-    completions = [
-        types.Completion(
-            rng.integers(0, 9, n).astype(np.int32),
-            rng.normal(size=n).astype(np.float32),
-            reason,
-            version,
-            text,
-            spans,
-        )
-        for n, reason, version, text, spans in (
-            (3, 'stop', 4, 'a \ud7ff\n', ()),
-            (1, 'length', 2, '', ((3, 1),)),
-            (5, 'length', 2, 'b', ((2, 2), (3, 5))),
-        )
-    ]
-    # A version is what its spans say.
-    completions[1] = completions[1].__class__(
-        **{**vars(completions[1]), 'policy_version': 3}
-    )
+    decode = lambda tokens: 'x'.join(map(str, tokens)) + '\0'
+    completions, requests = [], []
+    for n, reason, version, stop, spans in (
+        (3, 'stop', 4, ('x',), ()),
+        (1, 'length', 2, (), ()),
+        (5, 'abort', 2, (), ((2, 2), (3, 5))),
+    ):
+      tokens = rng.integers(0, 9, n).astype(np.int32)
+      text = str(tokens[0]) if stop else decode(tokens)
+      completions.append(
+          types.Completion(
+              tokens,
+              rng.normal(size=n).astype(np.float32),
+              reason,
+              version,
+              text,
+              spans,
+          )
+      )
+      params = types.SamplingParams(max_tokens=5, stop=stop)
+      requests.append(types.Request((1,), params, 0, 0, 0))
     found = trainer_lib._unpack(
-        json.loads(json.dumps(trainer_lib._pack(completions)))
+        json.loads(json.dumps(trainer_lib._pack(completions))), requests, decode
     )
     for a, b in zip(completions, found, strict=True):
       for name, value in vars(a).items():

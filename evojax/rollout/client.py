@@ -24,10 +24,10 @@ from evojax import sharding
 from evojax import types
 from evojax.rollout import answers
 from evojax.rollout import fleet as fleet_lib
+from evojax.rollout import packed as packed_lib
 from evojax.rollout import parity
 from evojax.rollout import weights as weights_lib
 
-_REASONS = ('stop', 'length', 'abort')
 PROBE_TOKENS = 16
 _PROBE_TEMPERATURES = (1.0, 0.6)
 PROBES = len(_PROBE_TEMPERATURES)  # Of each server after an update.
@@ -178,16 +178,22 @@ class SGLangEngine:
     width = max((r.params.max_tokens for r in requests), default=1)
 
     async def sample() -> dict[str, np.ndarray]:
-      return _pack(await self._sample_all(requests), width)
+      return packed_lib.pack(await self._sample_all(requests), width)
 
     return Pending(
-        tuple(requests), _pack([None] * len(requests), width), self._run(sample)
+        tuple(requests), packed_lib.pack([None] * len(requests), width), self._run(sample)
     )
 
   def finish(self, pending: Pending) -> list[types.Completion]:
     """The completions of what was begun; see `generate`."""
     packed = self._share(pending.future, pending.empty)
-    return self._unpack(packed, pending.requests)
+
+    # Every process decodes for itself.
+    def text(i: int, tokens: Sequence[int]) -> str:
+      stop = pending.requests[i].params.stop
+      return answers.cut_at_stop(self.model.decode(tokens), stop)
+
+    return packed_lib.unpack(packed, text, len(pending.requests))
 
   def update_weights(self, params: Any, version: int) -> None:
     """Gives the weights to all servers, and checks that they have them.
@@ -256,12 +262,6 @@ class SGLangEngine:
     self._loop.close()
     self._loop = None
     self._folder.clear()
-
-  def __enter__(self) -> 'SGLangEngine':
-    return self
-
-  def __exit__(self, *_) -> None:
-    self.close()
 
   # -------------------------------------------------------------- sampling
 
@@ -434,14 +434,14 @@ class SGLangEngine:
           *(self._sample(request, url) for url, request in asked),
       )
       missing = [None] * (len(self._urls) * len(temperatures) - len(found))
-      packed = _pack([*found, *missing], count)
+      packed = packed_lib.pack([*found, *missing], count)
       row = [self._urls.index(url) for url, _ in asked]
       packed['server'] = np.array([*row, *(-1 for _ in missing)], np.int32)
       return packed
 
     rows = len(self._urls) * len(temperatures)
     empty = dict(
-        _pack([None] * rows, count), server=np.full(rows, -1, np.int32)
+        packed_lib.pack([None] * rows, count), server=np.full(rows, -1, np.int32)
     )
     packed = self._on_primary(sample, empty)
     live = [b for b in range(rows) if packed['server'][b] >= 0]
@@ -518,67 +518,12 @@ class SGLangEngine:
       raise fleet_lib.FleetError(f'process 0 failed: {text}')
     return result
 
-  def _unpack(
-      self, packed: Mapping[str, np.ndarray], requests: Sequence[types.Request]
-  ) -> list[types.Completion]:
-    """Completions of packed arrays; text is decoded in every process."""
-    completions = []
-    for b, request in enumerate(requests):
-      n = int(packed['lengths'][b])
-      tokens = np.array(packed['tokens'][b, :n], np.int32)
-      versions = np.asarray(packed['versions'][b, :n])
-      text = self.model.decode(tokens.tolist())
-      completions.append(
-          types.Completion(
-              tokens=tokens,
-              logprobs=np.array(packed['logprobs'][b, :n], np.float32),
-              finish_reason=_REASONS[int(packed['reasons'][b])],
-              policy_version=int(versions.min()),
-              text=answers.cut_at_stop(text, request.params.stop),
-              version_spans=_spans_of(versions),
-          )
-      )
-    return completions
-
 
 def _first(error: BaseException) -> BaseException:
   """The first error of a group."""
   while isinstance(error, BaseExceptionGroup):
     error = error.exceptions[0]
   return error
-
-
-def _pack(
-    completions: Sequence[types.Completion | None], width: int
-) -> dict[str, np.ndarray]:
-  """Completions as arrays of known shapes, for a broadcast."""
-  b = len(completions)
-  packed = dict(
-      tokens=np.zeros((b, width), np.int32),
-      logprobs=np.zeros((b, width), np.float32),
-      versions=np.zeros((b, width), np.int32),
-      lengths=np.zeros(b, np.int32),
-      reasons=np.zeros(b, np.int32),
-  )
-  for i, c in enumerate(completions):
-    if c is None:
-      continue
-    n = len(c.tokens)
-    packed['tokens'][i, :n] = c.tokens
-    packed['logprobs'][i, :n] = c.logprobs
-    packed['lengths'][i] = n
-    packed['reasons'][i] = _REASONS.index(c.finish_reason)
-    begin = 0
-    for version, end in c.version_spans:
-      packed['versions'][i, begin:end] = version
-      begin = end
-  return packed
-
-
-def _spans_of(versions: np.ndarray) -> tuple[tuple[int, int], ...]:
-  """(version, end) of each run of equal versions."""
-  ends = [*(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
-  return tuple((int(versions[end - 1]), int(end)) for end in ends)
 
 
 def _merge(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

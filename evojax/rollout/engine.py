@@ -5,7 +5,8 @@ the engine's shapes a sample's tokens and log-probs are bit-equal whatever runs
 beside it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import concurrent.futures
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from evojax.rollout import slots
 
 
 class Engine:
-  """Samples completions with the weights that `update_weights` installed."""
+  """Samples with the weights it was given; see `types.RolloutEngine`."""
 
   def __init__(
       self,
@@ -50,6 +51,7 @@ class Engine:
     self.policy_version = -1
     self._decode_text = decode_text
     self._refill_every = refill_every
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'rollout')
     self.slots = slots.Slots(
         cfg,
         eos_ids=eos_ids,
@@ -64,6 +66,14 @@ class Engine:
     """Programs compiled so far; bounded by 3 for the life of the engine."""
     return self.slots.programs
 
+  def metrics(self) -> Mapping[str, float]:
+    """None: there are no servers, and no weights on their way to them."""
+    return {}
+
+  def close(self) -> None:
+    """Waits for what was begun."""
+    self._thread.shutdown()
+
   def update_weights(self, params: decoder.Params, version: int) -> None:
     """Installs weights; keys computed with the old ones are never read again.
 
@@ -74,6 +84,18 @@ class Engine:
     """
     self.slots.install(params)
     self.policy_version = version
+
+  def begin(
+      self, requests: Sequence[types.Request]
+  ) -> concurrent.futures.Future[list[types.Completion]]:
+    """Starts `generate` in a thread; the weights must stay until `finish`."""
+    return self._thread.submit(self.generate, requests)
+
+  def finish(
+      self, begun: concurrent.futures.Future[list[types.Completion]]
+  ) -> list[types.Completion]:
+    """The completions, or the error, of what was begun."""
+    return begun.result()
 
   def generate(
       self, requests: Sequence[types.Request]

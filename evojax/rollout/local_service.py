@@ -22,10 +22,6 @@ from evojax.rollout import slots as slots_lib
 MEMORY = ('weights', 'kv_cache')
 
 
-class ServiceFailedError(RuntimeError):
-  """The scheduling thread died; nothing is sampled any more."""
-
-
 class LocalService:
   """See `service.Service`."""
 
@@ -35,7 +31,7 @@ class LocalService:
       *,
       decode_text: Callable[[Sequence[int]], str],
       load: Callable[[str], decoder.Params],
-      params: decoder.Params,
+      path: str,
       version: str,
       refill_every: int,
       max_waiting: int,
@@ -47,10 +43,13 @@ class LocalService:
       decode_text: Token ids -> text without special tokens.
       load: Directory -> parameters on the device; raises ValueError if they are
         of another shape. Called in the thread of the caller.
-      params: Of the first version.
-      version: Its name.
+      path: Directory of the first weights.
+      version: Of the first weights.
       refill_every: Decode steps between looks at the queue.
       max_waiting: Jobs that may wait for a slot.
+
+    Raises:
+      ValueError: If the slots have no prefill chunk, or from `load`.
     """
     if not slots.chunk:
       raise ValueError('a service needs Slots with a prefill_chunk')
@@ -59,7 +58,8 @@ class LocalService:
         slots, decode_text=decode_text, refill_every=refill_every
     )
     self._schedule.version = version
-    slots.install(params)
+    slots.install(load(path))
+    self._path = path
     self._max_waiting = max_waiting
     self._paused = self._closing = False
     self._released: set[str] = set()
@@ -81,6 +81,10 @@ class LocalService:
     self._thread.start()
 
   # ------------------------------------------------------------------- callers
+
+  @property
+  def alive(self) -> bool:
+    return self._error is None and self._thread.is_alive()
 
   @property
   def version(self) -> str:
@@ -174,6 +178,7 @@ class LocalService:
           self._abort_all('new weights')
         running = self._schedule.live
         self._slots.install(params)
+        self._path = path
         self._released.discard('weights')
         self._schedule.version = version
         self._schedule.forget_block()
@@ -211,15 +216,16 @@ class LocalService:
 
   def restore_memory(self, tags: Sequence[str]) -> None:
     self._check_tags(tags)
+    with self._updating:
+      wanted = 'weights' in tags and 'weights' in self._released
+      params = self._load(self._path) if wanted else None
 
-    def do():
-      if 'weights' in tags and 'weights' in self._released:
-        raise ValueError(
-            "the weights were released: load some with update_weights"
-        )
-      self._released -= set(tags)
+      def do():
+        if params is not None:
+          self._slots.install(params)
+        self._released -= set(tags)
 
-    self._call(do)
+      self._call(do)
 
   def stats(self) -> service.Stats:
     with self._lock:
@@ -302,7 +308,7 @@ class LocalService:
 
   def _check_alive(self) -> None:
     if self._error is not None:
-      raise ServiceFailedError(
+      raise service.ServiceFailedError(
           f'sampling has stopped: {self._error!r}; start the server anew'
       ) from self._error
 
@@ -315,7 +321,7 @@ class LocalService:
     with self._lock:
       self._check_alive()
       if not self._thread.is_alive():
-        raise ServiceFailedError('the service is closed')
+        raise service.ServiceFailedError('the service is closed')
       answer = self._leave(do)
     return answer.result()
 
@@ -338,7 +344,7 @@ class LocalService:
         commands, self._commands = self._commands, []
         entries = list(self._entries.values())
       for _, answer in commands:
-        answer.set_exception(ServiceFailedError(repr(error)))
+        answer.set_exception(service.ServiceFailedError(repr(error)))
       for entry in entries:
         self._tell(
             entry,

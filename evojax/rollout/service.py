@@ -7,13 +7,17 @@ decode steps, and every token knows the version that sampled it.
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from evojax import types
 
 
 class QueueFullError(Exception):
   """The service holds as many waiting jobs as it may; come back later."""
+
+
+class ServiceFailedError(RuntimeError):
+  """The service is closed, or its thread died; nothing is sampled any more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,11 @@ class Finish:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """What a job got since its last chunk; the last one has `finish`."""
+  """What a job got since its last chunk; the last one has `finish`.
+
+  What was sent is never taken back, and a token that stops a sample comes in
+  the chunk that says so.
+  """
 
   tokens: tuple[Token, ...]  # A stop token is among them.
   version: str  # Of the weights that sampled these tokens.
@@ -81,8 +89,16 @@ class Stats:
   cached_prefix_tokens: int  # Now in the prefix cache.
 
 
+@runtime_checkable
 class Service(Protocol):
-  """Continuous batching behind a thread; every method may be called from any."""
+  """Continuous batching behind a thread; every method may be called from any.
+
+  Where nothing is sampled any more, methods raise ServiceFailedError.
+  """
+
+  @property
+  def alive(self) -> bool:
+    """Whether tokens may come; False once the thread has died or is closed."""
 
   @property
   def version(self) -> str:
@@ -154,7 +170,11 @@ class Service(Protocol):
     """
 
   def restore_memory(self, tags: Sequence[str]) -> None:
-    """Allocates again; weights are those of the last update."""
+    """Allocates again; weights are read again from where they last came.
+
+    Raises:
+      ValueError: If a tag is unknown, or that directory is no policy any more.
+    """
 
   def stats(self) -> Stats:
     """A consistent snapshot."""

@@ -125,7 +125,7 @@ class LocalServiceTest(parameterized.TestCase):
         slots.Slots(CFG, **shapes),
         decode_text=engine_test.text_of,
         load=load,
-        params=cls.params,
+        path='first',
         version='0',
         **options,
     )
@@ -463,12 +463,18 @@ class LocalServiceTest(parameterized.TestCase):
     made.submit([job(1, [3, 4])], [answer])
     with self.assertRaisesRegex(ValueError, 'jobs are running'):
       made.release_memory(['weights'])
-    with self.assertRaisesRegex(ValueError, 'load some'):
-      made.restore_memory(['weights'])
-    made.update_weights('first', '1', abort_all=False, flush=True)
+    made.restore_memory(['weights'])
     made.restore_memory(['kv_cache'])
     answer.wait()
     self.assertEqual(answer.tokens, want.tokens)
+    # Weights come back from where they last came, not from the first place.
+    made.update_weights('second', '1', abort_all=False, flush=True)
+    (want,) = self.ask([job(2, [3, 4])], made)
+    self.assertNotEqual(answer.tokens, want.tokens)
+    made.release_memory(['weights'])
+    made.restore_memory(['weights', 'kv_cache'])
+    (again,) = self.ask([job(3, [3, 4])], made)
+    self.assertEqual(again.tokens, want.tokens)
     made.close(1.0)
 
   def test_close_lets_running_jobs_finish(self):
@@ -501,8 +507,9 @@ class LocalServiceTest(parameterized.TestCase):
     answer.wait()
     self.assertEqual(answer.finish.reason, 'abort')
     self.assertIn('no more', answer.finish.message)
-    with self.assertRaisesRegex(local_service.ServiceFailedError, 'no more'):
+    with self.assertRaisesRegex(service.ServiceFailedError, 'no more'):
       made.submit([job(1, [3])], [Answer()])
+    self.assertFalse(made.alive)
     made.close(1.0)
 
 

@@ -15,7 +15,7 @@ from starlette import requests
 from starlette import types as asgi
 
 import evojax
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import native
@@ -75,7 +75,7 @@ class App:
   """
 
   def __init__(
-      self, tokenizer: chat.ChatTokenizer, settings: settings_lib.Settings
+      self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
     """`tokenizer`: used by this application alone."""
     self.host = host_lib.Host(tokenizer, settings)

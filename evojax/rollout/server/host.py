@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from evojax import types
 from evojax.rollout import service as service_lib
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import metrics as metrics_lib
 from evojax.rollout.server import samples
@@ -16,6 +16,7 @@ from evojax.rollout.server import settings as settings_lib
 
 _MEMORY = ('weights', 'kv_cache')
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
+_Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = types.SamplingParams(max_tokens=1, temperature=0.0)
 
 
@@ -28,12 +29,12 @@ class Host:
   """
 
   def __init__(
-      self, tokenizer: chat.ChatTokenizer, settings: settings_lib.Settings
+      self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
     """`tokenizer`: used by this host alone."""
     self.tokenizer = tokenizer
     self.settings = settings
-    self.phase: Literal['starting', 'up', 'failed', 'stopping'] = 'starting'
+    self._phase: _Phase = 'starting'
     self.metrics = metrics_lib.Metrics(
         settings.model_name, lambda: self._service and self._service.stats()
     )
@@ -55,8 +56,15 @@ class Host:
   def open(self, service: service_lib.Service) -> None:
     """Begins to serve."""
     self._service = service
-    if self.phase == 'starting':
-      self.phase = 'up'
+    if self._phase == 'starting':
+      self._phase = 'up'
+
+  @property
+  def phase(self) -> _Phase:
+    """See above; that the service died shows at once."""
+    if self._phase == 'up' and not self._service.alive:
+      return 'failed'
+    return self._phase
 
   @property
   def service(self) -> service_lib.Service:
@@ -137,8 +145,8 @@ class Host:
       raise errors.unavailable(str(e) or 'the queue is full') from e
     except ValueError as e:
       raise errors.ApiError(400, str(e)) from e
-    except RuntimeError as e:
-      raise self._fail(e) from e
+    except service_lib.ServiceFailedError as e:
+      raise errors.ApiError(500, str(e)) from e
     self._batches.add(batch)
     self._names.update(names)
     return batch
@@ -319,14 +327,8 @@ class Host:
     """Calls a method of the service that blocks."""
     try:
       return await asyncio.to_thread(function, *args, **kwargs)
-    except RuntimeError as e:
-      raise self._fail(e) from e
-
-  def _fail(self, error: RuntimeError) -> errors.ApiError:
-    """What the service's failure is to a client; /health tells of it."""
-    if self.phase == 'up':
-      self.phase = 'failed'
-    return errors.ApiError(500, str(error))
+    except service_lib.ServiceFailedError as e:
+      raise errors.ApiError(500, str(e)) from e
 
   def info(self) -> Mapping[str, Any]:
     """What /server_info shows of the service."""
@@ -359,7 +361,7 @@ class Host:
 
   async def drain(self, seconds: float) -> None:
     """Takes no new requests, and aborts what is left after so many seconds."""
-    self.phase = 'stopping'
+    self._phase = 'stopping'
     deadline = time.monotonic() + seconds
     while self._batches and time.monotonic() < deadline:
       await asyncio.sleep(_DRAIN_SECONDS)

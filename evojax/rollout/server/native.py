@@ -7,7 +7,7 @@ from typing import Any
 import uuid
 
 from evojax.rollout import service as service_lib
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import protocol
@@ -165,7 +165,7 @@ def check_top(field: str, top: int, limit: int) -> int:
 
 
 def answer(
-    sample: samples.Sample, tokenizer: chat.ChatTokenizer, version: str
+    sample: samples.Sample, tokenizer: tokens.ServerTokenizer, version: str
 ) -> dict[str, Any]:
   """What /generate says of a sample, finished or not.
 

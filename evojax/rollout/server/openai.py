@@ -9,7 +9,7 @@ from typing import Any
 import uuid
 
 from evojax.rollout import service as service_lib
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import native
@@ -191,7 +191,7 @@ class Choice:
   """What of a sample was shown, and how the rest is."""
 
   def __init__(
-      self, generation: Generation, index: int, tokenizer: chat.ChatTokenizer
+      self, generation: Generation, index: int, tokenizer: tokens.ServerTokenizer
   ):
     """Of sample `index` of the request; nothing is shown yet."""
     request = generation.request

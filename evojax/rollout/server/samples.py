@@ -146,7 +146,7 @@ class Batch:
     Args:
       asks: One per sample.
       service: Runs them.
-      decode: `ChatTokenizer.decode`.
+      decode: `ServerTokenizer.decode`.
       mailbox: Of the running loop.
       live: Samples are shown while they grow.
       on_exit: Called when the context is left, whatever the reason.

@@ -20,7 +20,7 @@ import uvicorn
 
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import app as app_lib
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import settings as settings_lib
 
 # As Qwen's, without what only it needs.
@@ -75,8 +75,8 @@ def tokenizer_path() -> pathlib.Path:
   return path
 
 
-def make_tokenizer() -> chat.ChatTokenizer:
-  return chat.ChatTokenizer(tokenizer_path())
+def make_tokenizer() -> tokens.ServerTokenizer:
+  return tokens.ServerTokenizer(tokenizer_path())
 
 
 def logprob(token: int) -> float:
@@ -127,6 +127,10 @@ class FakeService:
     self._thread.start()
 
   @property
+  def alive(self) -> bool:
+    return not self.broken
+
+  @property
   def version(self) -> str:
     return self._version
 
@@ -141,7 +145,7 @@ class FakeService:
   ) -> None:
     with self._changed:
       if self.broken:
-        raise RuntimeError(self.broken)
+        raise service_lib.ServiceFailedError(self.broken)
       if self._closed:
         raise service_lib.QueueFullError('closed')
       for job in jobs:

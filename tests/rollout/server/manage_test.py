@@ -404,7 +404,7 @@ class PhaseTest(absltest.TestCase):
       self.assertEqual(
           client.post('/generate', json={'text': 'a'}).status_code, 200
       )
-      server.host.phase = 'stopping'
+      server.host._phase = 'stopping'
       self.assertEqual(client.get('/health').status_code, 503)
       response = client.post('/generate', json={'text': 'a'})
       self.assertIn('stopping', response.json()['error']['message'])
@@ -414,11 +414,11 @@ class PhaseTest(absltest.TestCase):
     self.addCleanup(service.close, 0)
     with fakes.serving(service) as client:
       service.broken = 'out of memory'
-      response = client.post('/generate', json={'text': 'a'})
-      self.assertEqual(response.status_code, 500)
-      self.assertIn('out of memory', response.json()['error']['message'])
-      # Whoever watches is told, and may start it anew.
+      # Whoever watches is told before anybody asks for a sample.
       self.assertEqual(client.get('/health').status_code, 503)
+      response = client.post('/generate', json={'text': 'a'})
+      self.assertEqual(response.status_code, 503)
+      self.assertIn('failed', response.json()['error']['message'])
       self.assertEqual(client.get('/health_generate').status_code, 503)
       self.assertEqual(client.get('/server_info').json()['status'], 'failed')
 

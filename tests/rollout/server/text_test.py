@@ -11,7 +11,7 @@ from tokenizers import models
 
 import evojax
 from evojax.rollout import service
-from evojax.rollout.server import chat
+from evojax.rollout.server import tokens
 from evojax.rollout.server import text as text_lib
 from tests.rollout.server import fakes
 
@@ -75,7 +75,7 @@ class DetokenizerTest(parameterized.TestCase):
   @parameterized.parameters(range(10))
   def test_random_tokens_of_the_shipped_policy(self, seed):
     # Many are broken or special: shown is still the head of the whole.
-    tokenizer = chat.ChatTokenizer(_SHIPPED)
+    tokenizer = tokens.ServerTokenizer(_SHIPPED)
     rng = random.Random(seed)
     ids = [rng.randrange(448) for _ in range(120)]
     ids += list(tokenizer.encode('the end'))

@@ -1,0 +1,82 @@
+"""Completions as arrays of known shapes: for a broadcast, for a checkpoint."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from evojax import types
+
+_REASONS = ('stop', 'length', 'abort')
+
+
+def pack(
+    completions: Sequence[types.Completion | None], width: int
+) -> dict[str, np.ndarray]:
+  """Everything but the text, which the tokens determine.
+
+  Args:
+    completions: [B]; None leaves a row of zeros.
+    width: L, at least the longest completion.
+
+  Returns:
+    tokens int32 [B, L], logprobs float32 [B, L], versions int32 [B, L] of the
+    weights that sampled each token, lengths int32 [B], reasons int32 [B].
+  """
+  b = len(completions)
+  arrays = dict(
+      tokens=np.zeros((b, width), np.int32),
+      logprobs=np.zeros((b, width), np.float32),
+      versions=np.zeros((b, width), np.int32),
+      lengths=np.zeros(b, np.int32),
+      reasons=np.zeros(b, np.int32),
+  )
+  for i, c in enumerate(completions):
+    if c is None:
+      continue
+    n = len(c.tokens)
+    arrays['tokens'][i, :n] = c.tokens
+    arrays['logprobs'][i, :n] = c.logprobs
+    arrays['lengths'][i] = n
+    arrays['reasons'][i] = _REASONS.index(c.finish_reason)
+    begin = 0
+    for version, end in c.version_spans or ((c.policy_version, n),):
+      arrays['versions'][i, begin:end] = version
+      begin = end
+  return arrays
+
+
+def unpack(
+    arrays: Mapping[str, np.ndarray],
+    texts: Callable[[int, Sequence[int]], str],
+    count: int,
+) -> list[types.Completion]:
+  """The first `count` completions; bit for bit those that were packed.
+
+  Args:
+    arrays: From `pack`.
+    texts: Index and tokens of a completion -> its text.
+    count: Rows that are wanted.
+  """
+  completions = []
+  for i in range(count):
+    n = int(arrays['lengths'][i])
+    tokens = np.array(arrays['tokens'][i, :n], np.int32)
+    versions = np.asarray(arrays['versions'][i, :n])
+    spans = _spans(versions)
+    completions.append(
+        types.Completion(
+            tokens=tokens,
+            logprobs=np.array(arrays['logprobs'][i, :n], np.float32),
+            finish_reason=_REASONS[int(arrays['reasons'][i])],
+            policy_version=int(versions.min()),
+            text=texts(i, tokens.tolist()),
+            version_spans=spans if len(spans) > 1 else (),
+        )
+    )
+  return completions
+
+
+def _spans(versions: np.ndarray) -> tuple[tuple[int, int], ...]:
+  """(version, end) of each run of equal versions."""
+  ends = [*(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
+  return tuple((int(versions[end - 1]), int(end)) for end in ends)
