@@ -166,8 +166,8 @@ async def _throughput(server: Server, bare: Bare) -> bool:
       served.append(speed)
       latencies += seconds
       after = time.process_time(), server.cpu_seconds()
-      cpu.append([b - a for a, b in zip(before, after)])
-    ratio = statistics.median(a / b for a, b in zip(served, alone))
+      cpu.append([b - a for a, b in zip(before, after, strict=True)])
+    ratio = statistics.median(a / b for a, b in zip(served, alone, strict=True))
     own, theirs = np.median(cpu, axis=0)
     p50, p99 = np.percentile(latencies, [50, 99])
     print(

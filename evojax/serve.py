@@ -23,9 +23,9 @@ from evojax.rollout import local_service
 from evojax.rollout import service as service_lib
 from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
-from evojax.rollout.server import tokens
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
 
 # Seconds for answers that are written when the last sample has ended.
 _GOODBYE_SECONDS = 5
@@ -53,7 +53,9 @@ def run(
   prepare_lib.trim_memory_after_compiling()
   config_lib.validate(config)
   policy = _open_policy(config, config.model.path)
-  app = app_lib.App(tokens.ServerTokenizer(policy.path), _settings(config, policy))
+  app = app_lib.App(
+      tokens.ServerTokenizer(policy.path), _settings(config, policy)
+  )
   serve(
       app,
       lambda: make_service(config, policy),

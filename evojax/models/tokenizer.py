@@ -17,10 +17,11 @@ class TokenizerError(ValueError):
 class Tokenizer:
   """A fast tokenizer of a Hugging Face directory, as `tokenizer.json` has it.
 
-  Text never becomes control: `encode`, and what is given to `render`, turn a special token that is spelled out in the text (`<|im_end|>`) into
-  ordinary text tokens, so a problem or a user cannot end a turn, open one, or
-  forge the end of a sequence. Only the chat template writes special tokens.
-  Encoding flips a flag inside the tokenizer: one thread at a time.
+  Text never becomes control: `encode`, and what is given to `render`, turn a
+  special token that is spelled out in the text (`<|im_end|>`) into ordinary
+  text tokens, so a problem or a user cannot end a turn, open one, or forge the
+  end of a sequence. Only the chat template writes special tokens. Encoding
+  flips a flag inside the tokenizer: one thread at a time.
 
   Attributes:
     eos_ids: Token ids that end a completion, from generation_config.json

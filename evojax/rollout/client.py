@@ -181,7 +181,9 @@ class SGLangEngine:
       return packed_lib.pack(await self._sample_all(requests), width)
 
     return Pending(
-        tuple(requests), packed_lib.pack([None] * len(requests), width), self._run(sample)
+        tuple(requests),
+        packed_lib.pack([None] * len(requests), width),
+        self._run(sample),
     )
 
   def finish(self, pending: Pending) -> list[types.Completion]:
@@ -440,9 +442,8 @@ class SGLangEngine:
       return packed
 
     rows = len(self._urls) * len(temperatures)
-    empty = dict(
-        packed_lib.pack([None] * rows, count), server=np.full(rows, -1, np.int32)
-    )
+    empty = packed_lib.pack([None] * rows, count)
+    empty['server'] = np.full(rows, -1, np.int32)
     packed = self._on_primary(sample, empty)
     live = [b for b in range(rows) if packed['server'][b] >= 0]
     pairs = [(self.model.probe, packed['tokens'][b].tolist()) for b in live]

@@ -7,7 +7,6 @@ beside it.
 
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
-from typing import Any
 
 import jax
 

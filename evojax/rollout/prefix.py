@@ -21,7 +21,7 @@ class _Node:
 
 
 class PrefixTree:
-  """Chunks by the tokens that lead to them; the least recently used go first."""
+  """Chunks by the tokens that lead to them; the longest unused go first."""
 
   def __init__(self, places: int, chunk: int):
     """An empty tree.

@@ -1,13 +1,13 @@
 """Who gets a decode slot: continuous batching on the host.
 
 Jobs wait in groups (what one caller asked for at once), which take turns, so
-that a thousand jobs of one caller do not hold up one job of another. Prompts are
-prefilled in blocks, copied into free slots, and decoded in segments; between two
-segments finished rows are refilled and new jobs are seen.
+that a thousand jobs of one caller do not hold up one job of another. Prompts
+are prefilled in blocks, copied into free slots, and decoded in segments;
+between two segments finished rows are refilled and new jobs are seen.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 import collections
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 
 import numpy as np
@@ -178,7 +178,7 @@ class Scheduler:
     self._send(entry, (), service.Finish('abort', message=message))
 
   def retract(self) -> None:
-    """Everyone goes back to the queue, to be prefilled with the tokens so far."""
+    """All go back to the queue, to be prefilled with their tokens so far."""
     self.forget_block()
     for slot, entry in reversed(list(enumerate(self.running))):
       if entry is not None:
@@ -284,7 +284,7 @@ class Scheduler:
   def _insert(self, entries: Sequence[Entry]) -> None:
     free = [b for b, entry in enumerate(self.running) if entry is None]
     starts = []
-    for slot, entry in zip(free, entries):
+    for slot, entry in zip(free, entries, strict=False):
       source = self._rows[entry.context]
       self.running[slot] = entry
       self._halted[slot] = False  # That was the slot's previous tenant.
@@ -424,7 +424,5 @@ def _pairs(
     ids: np.ndarray, logprobs: np.ndarray, job: service.Job
 ) -> tuple[tuple[int, float], ...]:
   """The best tokens and their log-probs, as many as the job wants."""
-  count = job.top_logprobs
-  return tuple(
-      (int(i), float(x)) for i, x in zip(ids[:count], logprobs[:count])
-  )
+  best = slice(job.top_logprobs)
+  return tuple(zip(ids[best].tolist(), logprobs[best].tolist(), strict=True))

@@ -180,4 +180,4 @@ class Service(Protocol):
     """A consistent snapshot."""
 
   def close(self, timeout: float) -> None:
-    """Refuses new jobs, lets running ones finish for so long, aborts the rest."""
+    """Refuses new jobs, lets old ones run for so long, aborts the rest."""

@@ -15,7 +15,6 @@ from starlette import requests
 from starlette import types as asgi
 
 import evojax
-from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import native
@@ -23,6 +22,7 @@ from evojax.rollout.server import openai
 from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
 
 _LOG = logging.getLogger(__name__)
 _JSON = 'application/json'

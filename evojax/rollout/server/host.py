@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from evojax import types
 from evojax.rollout import service as service_lib
-from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import metrics as metrics_lib
 from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
 
 _MEMORY = ('weights', 'kv_cache')
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.

@@ -7,11 +7,11 @@ from typing import Any
 import uuid
 
 from evojax.rollout import service as service_lib
-from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
+from evojax.rollout.server import tokens
 
 DONE = b'data: [DONE]\n\n'
 

@@ -9,12 +9,12 @@ from typing import Any
 import uuid
 
 from evojax.rollout import service as service_lib
-from evojax.rollout.server import tokens
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import native
 from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
+from evojax.rollout.server import tokens
 from evojax.rollout.server import tools as tools_lib
 
 # What OpenAI's API writes for a token that is ruled out.
@@ -191,7 +191,10 @@ class Choice:
   """What of a sample was shown, and how the rest is."""
 
   def __init__(
-      self, generation: Generation, index: int, tokenizer: tokens.ServerTokenizer
+      self,
+      generation: Generation,
+      index: int,
+      tokenizer: tokens.ServerTokenizer,
   ):
     """Of sample `index` of the request; nothing is shown yet."""
     request = generation.request

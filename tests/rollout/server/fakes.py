@@ -20,8 +20,8 @@ import uvicorn
 
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import app as app_lib
-from evojax.rollout.server import tokens
 from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
 
 # As Qwen's, without what only it needs.
 _TEMPLATE = """

@@ -11,8 +11,8 @@ from tokenizers import models
 
 import evojax
 from evojax.rollout import service
-from evojax.rollout.server import tokens
 from evojax.rollout.server import text as text_lib
+from evojax.rollout.server import tokens
 from tests.rollout.server import fakes
 
 # By its path: to import its package takes seconds.
