@@ -114,7 +114,7 @@ class OverlapTest(absltest.TestCase):
           )
       )
       params = types.SamplingParams(max_tokens=5, stop=stop)
-      requests.append(types.Request((1,), params, 0, 0, 0))
+      requests.append(types.Request((1,), 0, 0, 0, params))
     found = trainer_lib._unpack(
         json.loads(json.dumps(trainer_lib._pack(completions))), requests, decode
     )
