@@ -211,6 +211,7 @@ def serve(
           access_log=False,
           log_level='warning',
           lifespan='off',
+          proxy_headers=False,
           limit_concurrency=connections,
           timeout_keep_alive=_KEEP_ALIVE_SECONDS,
           timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),

@@ -29,7 +29,7 @@ import venv
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ACCELERATORS = ('cpu', 'cuda12', 'cuda13', 'tpu')
 # Sets that name every package, base.txt's among them in other versions.
-ALONE = ('sglang', 'sglang_jax')
+ALONE = ('sglang', 'sglang_cpu', 'sglang_jax')
 # Sets that do not: what they need depends on the build that can be had.
 OPEN = ('sglang', 'torch')
 UV = 'uv==0.13.8'
@@ -190,7 +190,17 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
       _say('uv cannot install here; pip takes some minutes')
       _run(python, *pip, '--no-deps', *pins)
   for file in open_:
-    _run(python, *pip, '--retries', '0', '-c', files[0], '-r', file)
+    _run(
+        python,
+        *pip,
+        '--retries',
+        '0',
+        '--no-warn-conflicts',  # sglang_cpu leaves out much on purpose.
+        '-c',
+        files[0],
+        '-r',
+        file,
+    )
 
 
 def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:

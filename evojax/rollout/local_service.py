@@ -360,11 +360,12 @@ class LocalService:
     with self._lock:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
-      commands, self._commands = self._commands, []
       for entries in self._new:
         self._schedule.waiting.add(entries)
       self._new = []
-    for do, answer in commands:
+      count = len(self._commands)
+    for _ in range(count):
+      do, answer = self._commands[0]
       if do is None:
         answer.set_result(None)
         return False
@@ -372,6 +373,8 @@ class LocalService:
         answer.set_result(do())
       except ValueError as error:  # The caller's mistake.
         answer.set_exception(error)
+      with self._lock:  # Only now: if the thread died of it, it is told.
+        del self._commands[0]
     if self._can_step():
       self._schedule.step()
     return True

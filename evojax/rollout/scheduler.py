@@ -9,6 +9,7 @@ between two segments finished rows are refilled and new jobs are seen.
 import collections
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -203,17 +204,20 @@ class Scheduler:
     """Refills slots, decodes a segment and tells the listeners."""
     self._refill()
     if self.live:
-      self.slots.decode(self._halted, self._segment())
+      steps = self._segment()
+      self.slots.decode(self._halted, steps)
       self._halted[:] = False
-      self._collect()
+      self._collect(steps)
 
   def _segment(self) -> int:
     """Decode steps until the host must look again."""
-    live = [entry for entry in self.running if entry is not None]
-    if any(entry.job.params.stop for entry in live):
-      return self._refill_every or _STOP_CHECK_STEPS
-    if self.slots.chunk or (self.queued and self._refill_every):
-      return self._refill_every or _STOP_CHECK_STEPS
+    every = self._refill_every or _STOP_CHECK_STEPS
+    if self.slots.chunk:
+      # The emptier the slots, the more a job that comes meanwhile would lose.
+      return max(1, every * self.live // self.slots.decode_slots)
+    stops = any(entry and entry.job.params.stop for entry in self.running)
+    if stops or (self.queued and self._refill_every):
+      return every
     return self.slots.max_tokens
 
   def _refill(self) -> None:
@@ -318,48 +322,59 @@ class Scheduler:
           service.Token(
               token,
               float(block.logprobs[row, at]),
-              _pairs(block.top[0][row, at], block.top[1][row, at], job),
+              _pairs(job, block.top[0][row, at], block.top[1][row, at]),
           )
       )
     return tuple(found)
 
-  def _collect(self) -> None:
+  def _collect(self, steps: int) -> None:
     """Tells what was sampled, and frees the slots of those that ended."""
     live = [entry for entry in self.running if entry is not None]
     top = any(entry.job.top_logprobs for entry in live)
-    view = self.slots.fetch(top=top)
+    width = self.slots.max_tokens
+    known = np.zeros(self.slots.decode_slots, np.int32)
+    if self.slots.chunk:
+      # What the segments since the last look can have brought, at most: each
+      # starts with a token of the prefill.
+      width = min(width, 1 + (self._refill_every or _STOP_CHECK_STEPS))
+      for b, entry in enumerate(self.running):
+        known[b] = 0 if entry is None else len(entry.tokens)
+    view = self.slots.fetch(known, width, top=top)
     for b, entry in enumerate(self.running):
       if entry is None:
         continue
-      count = int(view['count'][b])
-      tokens = view['tokens'][b, :count]
+      fresh = slice(int(view['count'][b]) - known[b])
+      tokens = np.concatenate(
+          [entry.tokens[: known[b]], view['tokens'][b, fresh]]
+      )
       stop, text = self._find_stop(entry, tokens)
       if stop is None and not view['done'][b] and not self.slots.chunk:
         continue  # A batch hears of its samples when they end.
       if stop is not None:
-        count, tokens = stop, tokens[:stop]
-      known = len(entry.tokens)
-      entry.tokens = tokens.copy()
-      # Before an earlier stay ended, the log-probs were those of then.
-      entry.logprobs = np.concatenate(
-          [entry.logprobs[:known], view['logprobs'][b, known:count]]
-      )
+        tokens = tokens[:stop]
+      fresh = slice(len(tokens) - known[b])
+      logprobs = view['logprobs'][b, fresh]
       new = ()
       if self.slots.chunk:
+        best = ((),) * len(logprobs)
+        if entry.job.top_logprobs:
+          best = tuple(
+              map(
+                  functools.partial(_pairs, entry.job),
+                  view['top_tokens'][b, fresh],
+                  view['top_logprobs'][b, fresh],
+              )
+          )
         new = tuple(
-            service.Token(
-                int(tokens[t]),
-                float(entry.logprobs[t]),
-                _pairs(
-                    view['top_tokens'][b, t],
-                    view['top_logprobs'][b, t],
-                    entry.job,
-                )
-                if top
-                else (),
+            map(
+                service.Token,
+                tokens[known[b] :].tolist(),
+                logprobs.tolist(),
+                best,
             )
-            for t in range(entry.sent, count)
         )
+      entry.tokens = tokens
+      entry.logprobs = np.concatenate([entry.logprobs[: known[b]], logprobs])
       finish = None
       if stop is not None:
         finish = service.Finish('stop', matched=text)
@@ -421,7 +436,7 @@ class Scheduler:
 
 
 def _pairs(
-    ids: np.ndarray, logprobs: np.ndarray, job: service.Job
+    job: service.Job, ids: np.ndarray, logprobs: np.ndarray
 ) -> tuple[tuple[int, float], ...]:
   """The best tokens and their log-probs, as many as the job wants."""
   best = slice(job.top_logprobs)

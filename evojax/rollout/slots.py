@@ -129,6 +129,7 @@ class Slots:
         functools.partial(_extend, cfg), donate_argnums=(1, 2)
     )
     self._score = jax.jit(functools.partial(_score, cfg), donate_argnums=(1, 2))
+    self._recent = jax.jit(_recent, static_argnums=0)
     self._load = jax.jit(_load_chunks, donate_argnums=0)
     self._store = jax.jit(_store_chunks, donate_argnums=0)
     # Whole along fsdp, over which every token would gather them again.
@@ -397,14 +398,27 @@ class Slots:
         self._put(np.int32(steps)),
     )
 
-  def fetch(self, *, top: bool = False) -> dict[str, np.ndarray]:
-    """done [B], count [B], tokens [B, Lc] and logprobs [B, Lc], on the host.
+  def fetch(
+      self, start: np.ndarray, width: int, *, top: bool = False
+  ) -> dict[str, np.ndarray]:
+    """What was sampled, on the host.
 
-    With `top` also top_tokens and top_logprobs, both [B, Lc, K].
+    Args:
+      start: int32 [B], the first token of each row that is wanted.
+      width: W, how many are; few different ones, each is a program.
+      top: Whether the most probable tokens are wanted, too.
+
+    Returns:
+      done [B], count [B] of all tokens, tokens [B, W], logprobs [B, W]; with
+      `top` also top_tokens and top_logprobs, both [B, W, K].
     """
-    names = ['done', 'count', 'tokens', 'logprobs']
+    names = ['tokens', 'logprobs']
     names += ['top_tokens', 'top_logprobs'] if top else []
-    return sharding.to_host({name: self.state[name] for name in names})
+    view = {name: self.state[name] for name in names}
+    if width < self.max_tokens:
+      view = self._recent(width, view, self._put(start))
+    view |= {name: self.state[name] for name in ('done', 'count')}
+    return sharding.to_host(view)
 
   # -------------------------------------------------------------------- state
 
@@ -534,6 +548,17 @@ def _top(logprobs):
   return jnp.pad(top, missing, constant_values=sampling.NEG_INF), jnp.pad(
       ids, missing
   )
+
+
+def _recent(width, view, start):
+  """Columns start[b] .. start[b] + width - 1 of each row b of some arrays."""
+  at = start[:, None] + jnp.arange(width)
+
+  def take(x):  # [B, L, ...] -> [B, W, ...]
+    index = at.reshape(*at.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index.clip(0, x.shape[1] - 1), 1)
+
+  return jax.tree.map(take, view)
 
 
 def _load_chunks(work, pool, ids):

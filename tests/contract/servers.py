@@ -138,10 +138,13 @@ def sglang_jax() -> contextlib.AbstractContextManager[str]:
 
 
 def sglang() -> contextlib.AbstractContextManager[str]:
-  """A real sglang, in the environment that EVOJAX_SGLANG_PYTHON names."""
+  """A real sglang on the CPU, started as launch/sglang_cpu.sh does."""
   python = os.environ.get('EVOJAX_SGLANG_PYTHON', '')
   if not pathlib.Path(python).is_file():
-    raise unittest.SkipTest('EVOJAX_SGLANG_PYTHON names no Python with sglang')
+    raise unittest.SkipTest(
+        'EVOJAX_SGLANG_PYTHON names no Python with sglang; `bash'
+        ' launch/sglang_cpu.sh --python` makes one and prints it'
+    )
   port = _free_port()
   flags = {
       'model-path': policy_lib.resolve(MODEL),
@@ -150,18 +153,16 @@ def sglang() -> contextlib.AbstractContextManager[str]:
       'dtype': 'float32',
       'context-length': CONTEXT,
       'max-total-tokens': 4096,
-      'grammar-backend': 'none',
+      'max-running-requests': 8,
   }
-  extra = os.environ.get('EVOJAX_SGLANG_FLAGS', '').split()
   return _run(
       [
           python,
-          '-m',
-          'sglang.launch_server',
+          'launch/sglang_cpu.py',
           *_flags(flags, ('skip-server-warmup',)),
-          *extra,
       ],
       port,
+      # Not this process's packages.
       PYTHONPATH='',
   )
 

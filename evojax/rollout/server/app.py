@@ -88,6 +88,7 @@ class App:
     self.asgi.add_exception_handler(exceptions.HTTPException, _on_http_error)
     self.asgi.add_exception_handler(Exception, _on_bug)
     for methods, path, endpoint in (
+        ('POST PUT', '/generate', self._generate),
         ('GET', '/health', self._health),
         ('GET', '/health_generate', self._health_generate),
         ('GET', '/metrics', self._metrics),
@@ -95,7 +96,6 @@ class App:
         ('GET', '/model_info', self._model_info),
         ('GET', '/get_server_info', self._server_info),
         ('GET', '/server_info', self._server_info),
-        ('POST PUT', '/generate', self._generate),
         ('POST', '/abort_request', self._abort),
         ('GET POST', '/flush_cache', self._flush),
         ('POST', '/pause_generation', self._pause),
@@ -111,13 +111,12 @@ class App:
         ('POST', '/v1/chat/completions', self._chat),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
     ):
-      self.asgi.add_api_route(
-          path, endpoint, methods=methods.split(), response_model=None
-      )
+      # Starlette's: FastAPI's own would solve dependencies that none has.
+      self.asgi.add_route(path, endpoint, methods=methods.split())
 
   # Watching.
 
-  async def _health(self) -> responses.Response:
+  async def _health(self, _: requests.Request) -> responses.Response:
     return responses.Response(status_code=200 if self._is_up else 503)
 
   async def _health_generate(
@@ -128,13 +127,13 @@ class App:
     healthy = await _unless_gone(request, self.host.health_generate())
     return responses.Response(status_code=200 if healthy else 503)
 
-  async def _metrics(self) -> responses.Response:
+  async def _metrics(self, _: requests.Request) -> responses.Response:
     return responses.Response(
         self.host.metrics.render(),
         media_type='text/plain; version=0.0.4; charset=utf-8',
     )
 
-  async def _model_info(self) -> responses.Response:
+  async def _model_info(self, _: requests.Request) -> responses.Response:
     settings = self.host.settings
     return _json(
         {
@@ -149,7 +148,7 @@ class App:
         }
     )
 
-  async def _server_info(self) -> responses.Response:
+  async def _server_info(self, _: requests.Request) -> responses.Response:
     settings = self.host.settings
     return _json(
         {
@@ -217,10 +216,11 @@ class App:
   ) -> responses.Response:
     return EventStream(batch, events, self.host.settings.client_seconds)
 
-  async def _models(self) -> responses.Response:
+  async def _models(self, _: requests.Request) -> responses.Response:
     return _json({'object': 'list', 'data': [self._card()]})
 
-  async def _model(self, model: str) -> responses.Response:
+  async def _model(self, request: requests.Request) -> responses.Response:
+    model = request.path_params['model']
     if model != self.host.settings.model_name:
       raise errors.ApiError(404, f'model: there is no {model!r}', param='model')
     return _json(self._card())
@@ -253,7 +253,7 @@ class App:
       raise errors.bad_request('rid', 'missing; or set abort_all')
     return responses.Response(status_code=200)
 
-  async def _flush(self) -> responses.Response:
+  async def _flush(self, _: requests.Request) -> responses.Response:
     if await self.host.flush():
       return responses.PlainTextResponse('Cache flushed.\n')
     raise errors.ApiError(400, 'the cache is not flushed while samples run')
