@@ -3,10 +3,10 @@
     python -m benchmarks.serve [--rounds=5] [--soak=10000]
 
 Throughput: 64 clients ask for 64 tokens each, over and over; by turns with the
-engine alone in this process, on the shipped math policy. The service has half as
-many slots as clients, so that a slot need not wait for its client's next request;
-the engine is as quick with 32 as with 64. The client's CPU time is counted apart.
-Then latency, and the time from a weight update's call to the
+engine alone in this process, on the shipped math policy. The service has half
+as many slots as clients, so that a slot need not wait for its client's next
+request; the engine is as quick with 32 as with 64. The client's CPU time is
+counted apart. Then latency, and the time from a weight update's call to the
 first token of the new version. With --soak, so many short requests with
 cancellations, malformed JSON, huge prompts, wrong types, slow readers and
 dropped connections; afterwards no slot, task, memory or descriptor may be left
@@ -67,7 +67,8 @@ class Bare:
 
   def __init__(self):
     config = _config()
-    policy = policy_lib.open_policy(max_tokens=CONTEXT, **config.model.to_dict())
+    model = config.model.to_dict()
+    policy = policy_lib.open_policy(max_tokens=CONTEXT, **model)
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     self._engine = prepare.make_engine(config, policy, mesh)
     params = policy_lib.load_params(policy, mesh, param_dtype='float32')
@@ -245,7 +246,7 @@ async def _updates(server: Server, path: pathlib.Path) -> None:
       await asyncio.gather(*busy)
   print(
       'update call to first token of the new version:'
-      f' {1e3 * statistics.median(seconds):.0f} ms (median of 5, all slots busy)'
+      f' {1e3 * statistics.median(seconds):.0f} ms (median of 5, slots busy)'
   )
 
 

@@ -178,7 +178,7 @@ def base() -> ml_collections.ConfigDict:
   # Names of environment variables that hold the keys; empty: none is asked for.
   c.serve.api_key_env = ''
   c.serve.admin_key_env = ''  # For weights, pauses and caches.
-  c.serve.connections = 4096  # At once.
+  c.serve.connections = 4096  # Requests at once; more get a 503.
   c.serve.body_bytes = 16 << 20  # Of one request.
   # A client that sends, or reads what it is sent, more slowly is dropped.
   c.serve.client_seconds = 60.0

@@ -3,19 +3,18 @@
 import asyncio
 from collections.abc import Callable
 import dataclasses
-import queue
 import signal
 import socket
 import threading
 import types as python_types
 
+import jax
 import ml_collections
 import uvicorn
 
 from evojax import config as config_lib
 from evojax import prepare as prepare_lib
 from evojax import sharding
-from evojax import types
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
@@ -30,6 +29,7 @@ from evojax.rollout.server import tokens
 # Seconds for answers that are written when the last sample has ended.
 _GOODBYE_SECONDS = 5
 _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
+_IDLE = 8  # Connections that may be open for each request at once.
 
 
 def run(
@@ -47,11 +47,18 @@ def run(
     host: Address to listen on; 0.0.0.0 is all of them.
 
   Raises:
-    ValueError: If the config or the model is wrong.
+    ValueError: If the config or the model is wrong, or there are several
+      processes.
     OSError: If the port is taken.
   """
   prepare_lib.trim_memory_after_compiling()
   config_lib.validate(config)
+  if jax.process_count() > 1:
+    raise ValueError(
+        f'--mode=serve runs in one process, not in {jax.process_count()}: start'
+        ' one server per host, without --distributed, and list them in the'
+        " trainer's config.rollout.urls"
+    )
   policy = _open_policy(config, config.model.path)
   app = app_lib.App(
       tokens.ServerTokenizer(policy.path), _settings(config, policy)
@@ -61,7 +68,6 @@ def run(
       lambda: make_service(config, policy),
       listen(host, port, config.serve.client_seconds),
       shutdown_seconds=config.serve.shutdown_seconds,
-      connections=config.serve.connections,
   )
 
 
@@ -83,12 +89,14 @@ def _settings(
       admin_key=client_lib.read_key(
           c.admin_key_env, 'config.serve.admin_key_env'
       ),
+      connections=c.connections,
       body_bytes=c.body_bytes,
       client_seconds=c.client_seconds,
       info={
           'max_queued_requests': c.max_waiting,
           'chunked_prefill_size': c.prefill_chunk,
           'dtype': config.model.compute_dtype,
+          'enable_deterministic_sampling': True,  # Seeds are heeded.
       },
   )
 
@@ -191,7 +199,6 @@ def serve(
     sock: socket.socket,
     *,
     shutdown_seconds: float,
-    connections: int,
 ) -> None:
   """Answers on a socket until SIGTERM or SIGINT; for the main thread.
 
@@ -200,7 +207,6 @@ def serve(
     make: Makes the service, in a thread of its own.
     sock: From `listen`; is closed.
     shutdown_seconds: For requests that run when the signal comes.
-    connections: At once; more are answered 503.
 
   Raises:
     Exception: Whatever `make` raised.
@@ -212,7 +218,8 @@ def serve(
           log_level='warning',
           lifespan='off',
           proxy_headers=False,
-          limit_concurrency=connections,
+          # Of connections, idle ones included; the app itself refuses requests.
+          limit_concurrency=_IDLE * app.host.settings.connections,
           timeout_keep_alive=_KEEP_ALIVE_SECONDS,
           timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
       ),
@@ -252,7 +259,7 @@ class _Starting:
     """Ends with a service that the host has, or with a server that stops."""
     try:
       self.service = self._make()
-      _warm_up(self.service)
+      self.service.warm_up()
     # To be raised where the server was called.
     except BaseException as e:  # pylint: disable=broad-except
       self.error = e
@@ -268,28 +275,6 @@ class _Starting:
     self._host.open(self.service)
     if self._host.phase == 'up':
       print('ready', flush=True)
-
-
-def _warm_up(service: service_lib.Service) -> None:
-  """Has all programs compiled: those that sample, and that score a prompt.
-
-  Raises:
-    RuntimeError: If nothing is sampled.
-  """
-  ends: queue.SimpleQueue[service_lib.Finish] = queue.SimpleQueue()
-  params = types.SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
-  jobs = [
-      service_lib.Job('warm-up', (0,), params, seed=0),
-      service_lib.Job(
-          'warm-up scored', (0, 0), params, 0, logprob_start=0, top_logprobs=1
-      ),
-  ]
-  listen_to = lambda chunk: chunk.finish and ends.put(chunk.finish)
-  service.submit(jobs, [listen_to] * len(jobs))
-  for _ in jobs:
-    end = ends.get()
-    if end.reason == 'abort':
-      raise RuntimeError(f'the service cannot sample: {end.message}')
 
 
 class _Server(uvicorn.Server):

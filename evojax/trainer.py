@@ -36,7 +36,6 @@ from evojax.evidence import views
 from evojax.models import policy as policy_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
-from evojax.rollout import answers
 from evojax.rollout import packed as packed_lib
 
 
@@ -57,6 +56,7 @@ class Step:
 class Draw:
   """Problems of one rollout round and how to sample them."""
 
+  cursor: int  # Of the stream of problems, before it.
   problems: list[types.Problem]  # [P]
   prompts: list[tuple[int, ...]]  # [P]
   seed: int
@@ -138,11 +138,7 @@ class Trainer:
     # Mesh, shapes, shardings; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self.whole = sharding.replicated(self.mesh)
-    cfg, self.algorithm = self.policy.cfg, prepare_lib.make_algorithm(c)
-    self._open = contextlib.ExitStack()
-    self.engine = engine or self._open.enter_context(
-        prepare_lib.open_sampler(c, self.policy, self.mesh, workdir)
-    )
+    self.algorithm = prepare_lib.make_algorithm(c)
     # The next step's first round: being sampled, then sampled.
     self.begun: tuple[Draw, Any] | None = None
     self.ahead: tuple[Draw, list[types.Completion]] | None = None
@@ -154,6 +150,16 @@ class Trainer:
             ' sampling and training in different orders; use'
             ' --config.rollout.kind=sglang'
         )
+    with contextlib.ExitStack() as stack:
+      self.engine = engine or stack.enter_context(
+          prepare_lib.open_sampler(c, self.policy, self.mesh, workdir)
+      )
+      self._restore(start)
+      self._open = stack.pop_all()
+
+  def _restore(self, start: pathlib.Path | None) -> None:
+    """Puts parameters, moments and weights on the devices."""
+    c, cfg, workdir = self.config, self.policy.cfg, self.workdir
     self.update = learner.jit_update_step(cfg, self.algorithm, self.mesh)
     self.score = learner.jit_score_step(cfg, self.algorithm, self.mesh)
 
@@ -176,7 +182,7 @@ class Trainer:
     self.key = jax.jit(jax.random.key, out_shardings=self.whole)(
         sharding.to_device(np.uint32(c.seed), self.whole)
     )
-    self.weigher = Weigher(setup)
+    self.weigher = Weigher(self.setup)
     self.checkpointer = checkpoint_lib.Checkpointer(
         workdir / 'checkpoints',
         every=c.checkpoint.every,
@@ -195,13 +201,7 @@ class Trainer:
       }
       self.start = meta['metadata']['start']
       if 'ahead' in meta['metadata']:
-        self.cursor -= c.grpo.prompts  # It is drawn again.
-        draw = self.draw(c.grpo.prompts, self.step, 0)
-        self.ahead = draw, _unpack(
-            meta['metadata']['ahead'],
-            draw.requests,
-            self.policy.tokenizer.decode,
-        )
+        self._restore_ahead(meta['metadata'])
     else:
       if start is not None:
         self.state.update(checkpoint_lib.restore(start, abstract)['learner'])
@@ -243,10 +243,24 @@ class Trainer:
                 name: values.tolist()
                 for name, values in self.weigher.keep_state.items()
             },
-            **({'ahead': _pack(self.ahead[1])} if self.ahead else {}),
+            **(
+                {'ahead': [self.ahead[0].cursor, _pack(self.ahead[1])]}
+                if self.ahead
+                else {}
+            ),
         ),
     )
     self.saved_step = self.step
+
+  def _restore_ahead(self, metadata: dict[str, Any]) -> None:
+    """Goes on with what was sampled ahead, or samples it in another way."""
+    c = self.config
+    self.cursor, packed = metadata['ahead']
+    # A fork may have other problems, prompts or sampling parameters.
+    if metadata['config_sha256'] == config_lib.sha256(c):
+      draw = self.draw(c.grpo.prompts, self.step, 0)
+      decode = self.policy.tokenizer.decode
+      self.ahead = draw, _unpack(packed, draw.requests, decode)
 
   def install(self) -> None:
     """Gives the engine the current weights; their version is the step."""
@@ -274,7 +288,8 @@ class Trainer:
 
   def draw(self, prompts: int, step: int, round_: int) -> Draw:
     """The next problems, for a rollout round of a step."""
-    problems = self.source.take(self.cursor, prompts)
+    cursor = self.cursor
+    problems = self.source.take(cursor, prompts)
     self.cursor += prompts
     rendered = rollouts.render(
         self.policy.tokenizer, problems, self.config.data.max_prompt_tokens
@@ -287,7 +302,7 @@ class Trainer:
         group_size=self.config.grpo.group_size,
         seed=seed,
     )
-    return Draw(problems, rendered, seed, requests)
+    return Draw(cursor, problems, rendered, seed, requests)
 
   def start_ahead(self) -> None:
     """Starts to sample the next step with the weights of this one."""
@@ -587,13 +602,9 @@ def _unpack(
     decode: Callable[[Sequence[int]], str],
 ) -> list[types.Completion]:
   """What `_pack` packed."""
-  return packed_lib.unpack(
-      np.load(io.BytesIO(base64.b64decode(text))),
-      lambda i, tokens: answers.cut_at_stop(
-          decode(tokens), requests[i].params.stop
-      ),
-      len(requests),
-  )
+  # Into memory: the file would unpack an array at every look at it.
+  arrays = dict(np.load(io.BytesIO(base64.b64decode(text))))
+  return packed_lib.unpack(arrays, requests, decode)
 
 
 @jax.jit

@@ -70,13 +70,16 @@ class Request:
   params: SamplingParams
 
 
+FINISH_REASONS = ('stop', 'length', 'abort')
+
+
 @dataclasses.dataclass(frozen=True)
 class Completion:
   """One sampled completion; its arrays have one entry per sampled token."""
 
   tokens: np.ndarray  # int32 [n]; a final EOS token is included.
   logprobs: np.ndarray  # float32 [n], of softmax(logits / temperature).
-  finish_reason: str  # 'stop' | 'length' | 'abort'.
+  finish_reason: str  # One of FINISH_REASONS.
   policy_version: int  # Of the oldest weights that sampled a token of it.
   text: str  # Decoded without special tokens.
   # (version, end): which weights sampled the tokens up to `end`. Empty: all

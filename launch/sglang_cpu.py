@@ -15,6 +15,7 @@ but for what its packages lack on a CPU:
 All of it happens in SGLang's processes; no file of a package is touched.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -34,6 +35,7 @@ _FLAGS = (
     '--enable-deterministic-inference',
     '--disable-overlap-schedule',
     '--disable-radix-cache',
+    '--mem-fraction-static=0.1',  # It fills what it may have.
 )
 _UINT32 = 0xFFFFFFFF
 
@@ -119,15 +121,26 @@ def _declare(library: str, **operators: str) -> torch.library.Library:
 def _import_torchvision() -> torch.library.Library | None:
   """Imports it, also where it has no library for this torch."""
   try:
-    import torchvision  # pylint: disable=g-import-not-at-top,unused-import
-
+    importlib.import_module('torchvision')
     return None
   except RuntimeError:
     signature = '(Tensor a, Tensor b, float c) -> Tensor'
     library = _declare('torchvision', nms=signature, qnms=signature)
-    import torchvision  # pylint: disable=g-import-not-at-top,unused-import
-
+    importlib.import_module('torchvision')
     return library
+
+
+def _heed_seeds() -> torch.library.Library:
+  """Lets deterministic inference do without kernels for GPUs."""
+  library = _declare(
+      _KERNELS, murmur_hash32_cpu='(Tensor seed, Tensor p, Tensor c) -> Tensor'
+  )
+  library.impl('murmur_hash32_cpu', murmur_hash32, 'CPU')
+  ops = importlib.import_module('sglang.srt.batch_invariant_ops')
+  ops.enable_batch_invariant_mode = lambda: None
+  choices = importlib.import_module('sglang.srt.arg_groups.choices')
+  choices.add_deterministic_attention_backend_choices([_ATTENTION])
+  return library
 
 
 # The processes that SGLang starts import this file too, before anything else.
@@ -137,18 +150,7 @@ os.environ |= {
     'TORCHDYNAMO_DISABLE': '1',
 }
 sys.meta_path.insert(0, _Finder())
-_vision = _import_torchvision()
-_kernels = _declare(
-    _KERNELS, murmur_hash32_cpu='(Tensor seed, Tensor p, Tensor c) -> Tensor'
-)
-_kernels.impl('murmur_hash32_cpu', murmur_hash32, 'CPU')
-
-# pylint: disable=g-import-not-at-top,wrong-import-position
-from sglang.srt import batch_invariant_ops
-from sglang.srt.arg_groups import choices
-
-batch_invariant_ops.enable_batch_invariant_mode = lambda: None
-choices.add_deterministic_attention_backend_choices([_ATTENTION])
+_libraries = (_import_torchvision(), _heed_seeds())
 
 if __name__ == '__main__':
   sys.argv[1:1] = _FLAGS

@@ -38,8 +38,9 @@ from sgl_jax.srt.server_args import ServerArgs
 from sgl_jax.srt.utils import kill_process_tree
 
 _FIRST_VERSION = 'default'  # Of the weights it starts with, as in mainline.
-# Request -> [(version, number of its first token), ...]. Written by the
-# scheduler's thread, read by the HTTP server's: they share the process.
+# Request -> [(version, number of its first token), ...]. Begun by the
+# scheduler's thread, ended by the HTTP server's, when the last answer of a
+# request passes there: they share the process.
 _spans: dict[str, list[tuple[str, int]]] = {}
 
 
@@ -113,8 +114,8 @@ class Scheduler(scheduler_lib.Scheduler):
       self._engine_paused = was_paused
     self.weight_version = request.weight_version
     for waits in waiting:
-      if waits.rid in _spans:
-        _spans[waits.rid].append((self.weight_version, len(waits.output_ids)))
+      if (spans := _spans.get(waits.rid)) is not None:
+        spans.append((self.weight_version, len(waits.output_ids)))
     return Updated(True, 'Succeeded.', self.weight_version, len(waiting))
 
   def _load(self, path: str) -> None:
@@ -166,15 +167,20 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
         (Updated, self._updates.handle_recv)
     )
 
-  async def generate_request(self, obj: Any, request: Any = None) -> Any:
-    """Yields what the parent does, stamped."""
-    try:
-      async for answer in super().generate_request(obj, request):
-        for one in answer if isinstance(answer, list) else [answer]:
-          _stamp(one['meta_info'])
-        yield answer
-    finally:
-      for rid in obj.rid if isinstance(obj.rid, list) else [obj.rid]:
+  def _handle_batch_output(self, output: Any) -> None:
+    """Puts answers where they are waited for, stamped.
+
+    All pass here that the scheduler gives: of requests whose client has gone,
+    and of each of n samples, under ids that only the parent knows.
+    """
+    states = [self.rid_to_state.get(rid) for rid in output.rids]
+    super()._handle_batch_output(output)
+    for rid, state, reason in zip(
+        output.rids, states, output.finished_reasons, strict=True
+    ):
+      if state is not None:
+        _stamp(state.out_list[-1]['meta_info'])
+      if reason is not None:
         _spans.pop(rid, None)
 
   def _handle_abort_req(self, aborted: Any) -> None:
@@ -184,7 +190,9 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
     until they are empty, would never end.
     """
     super()._handle_abort_req(aborted)
-    self.rid_to_state.pop(aborted.rid, None)
+    state = self.rid_to_state.pop(aborted.rid)
+    _stamp(state.out_list[-1]['meta_info'])
+    _spans.pop(aborted.rid, None)
 
   async def update_weights(self, body: dict[str, Any]) -> Updated:
     """Exchanges the weights, one exchange at a time."""
@@ -218,7 +226,7 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
 def _stamp(meta: dict[str, Any]) -> None:
   """Adds which weights sampled an answer's tokens."""
   spans = _spans.get(meta['id'])
-  if spans is None:  # One of n samples, whose id the parent invents.
+  if spans is None:  # Of another node's scheduler.
     return
   ends = [start for _, start in spans[1:]] + [meta['completion_tokens']]
   meta['weight_version'] = spans[-1][0]

@@ -2,7 +2,9 @@
 
 import json
 import pathlib
+import shutil
 import tempfile
+import threading
 from unittest import mock
 
 from absl.testing import absltest
@@ -13,6 +15,7 @@ from evojax import metrics
 from evojax import prepare
 from evojax import trainer as trainer_lib
 from evojax import types
+from evojax.evidence import store
 from evojax.rollout import client as client_lib
 from tests import tiny
 from tests.rollout import fake_sglang as fake
@@ -30,8 +33,7 @@ class OverlapTest(absltest.TestCase):
     cls.policy = tiny.make_policy(cls.folder / 'policy')
 
   def config(self, **overrides):
-    return tiny.make_config(
-        self.policy,
+    options = dict(
         steps=4,
         rollout__queue_depth=1,
         rollout__max_staleness=1,
@@ -39,8 +41,8 @@ class OverlapTest(absltest.TestCase):
         # Replaced groups are drawn from the same stream of problems.
         grpo__keep='reward_variance',
         grpo__refill_rounds=1,
-        **overrides,
     )
+    return tiny.make_config(self.policy, **(options | overrides))
 
   def trainer(self, name, config=None):
     trainer = trainer_lib.Trainer(
@@ -86,6 +88,58 @@ class OverlapTest(absltest.TestCase):
     for completion, other in zip(completions, expected):
       np.testing.assert_array_equal(completion.tokens, other.tokens)
       np.testing.assert_array_equal(completion.logprobs, other.logprobs)
+
+  def test_the_update_runs_while_the_next_step_is_sampled(self):
+    trainer = self.trainer('beside', self.config(grpo__refill_rounds=0))
+    learned, sampled = threading.Event(), []
+    generate, learn = trainer.engine.generate, trainer.learn
+
+    def slow_generate(requests):
+      if trainer.begun or sampled:  # Not the first step's own.
+        self.assertTrue(learned.wait(60))
+      sampled.append(len(requests))
+      return generate(requests)
+
+    def learn_and_tell(step):
+      self.assertIsNotNone(trainer.begun)
+      self.assertLen(sampled, 1)
+      metrics = learn(step)
+      learned.set()
+      return metrics
+
+    with (
+        mock.patch.object(trainer.engine, 'generate', slow_generate),
+        mock.patch.object(trainer, 'learn', learn_and_tell),
+    ):
+      trainer.train_step()
+    self.assertEqual(sampled, [8, 8])
+
+  def test_a_fork_samples_its_own_problems(self):
+    first = self.trainer('source')
+    self.train(first, 2)
+    self.assertIsNotNone(first.ahead)
+    for name, changes in (
+        ('same', {}),
+        ('seed', dict(seed=99)),
+        ('shape', dict(grpo__prompts=4, grpo__group_size=2)),
+        ('colder', dict(rollout__temperature=0.5)),
+    ):
+      shutil.copytree(
+          self.folder / 'source/checkpoints', self.folder / name / 'checkpoints'
+      )
+      fork = self.trainer(name, self.config(**changes))
+      self.assertEqual(fork.step, 2)
+      if not changes:
+        self.assertIsNotNone(fork.ahead)
+        continue
+      self.assertIsNone(fork.ahead)
+      # None is left out, none comes twice.
+      self.assertEqual(fork.cursor, first.ahead[0].cursor)
+      row = fork.train_step()
+      self.assertEqual(row['staleness'], 0)
+      rows = store.read(self.folder / name, 'train', [2])
+      gap = rows['sampler_trainer_logprob_gap'].dropna()
+      self.assertLess(gap.abs().max(), 1e-3)
 
   def test_last_step_samples_nothing_ahead(self):
     trainer = self.trainer('last')
@@ -176,6 +230,12 @@ class ConfigTest(absltest.TestCase):
     )
     self.refuse('max_staleness=2 .*tis_cap=2', rollout__max_staleness=2)
     self.refuse('queue_depth=2', rollout__queue_depth=2)
+    self.refuse(
+        'in bfloat16 .*tis_cap=2',
+        rollout__kind='sglang',
+        rollout__urls=('http://host:1',),
+        model__param_dtype='bfloat16',
+    )
     config_lib.validate(
         tiny.make_config(
             'package:math',

@@ -5,11 +5,15 @@ import signal
 import socket
 import threading
 import time
+from unittest import mock
 
 from absl.testing import absltest
 import httpx2
+import jax
 
+from configs import math as math_config
 from evojax import serve
+from evojax.rollout import service as service_lib
 from evojax.rollout.server import app as app_lib
 from tests.rollout.server import fakes
 
@@ -45,7 +49,6 @@ class ServeTest(absltest.TestCase):
           self.make,
           sock,
           shutdown_seconds=shutdown_seconds,
-          connections=64,
       )
     finally:
       thread.join(20)
@@ -90,8 +93,9 @@ class ServeTest(absltest.TestCase):
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
     # The service is closed.
     self.assertFalse(self.service._thread.is_alive())
-    # Warmed up: four tokens came before the first request.
-    self.assertEqual(self.service.stats().generated_tokens, 64)
+    # Warmed up, which counts as nothing.
+    self.assertTrue(self.service.warm)
+    self.assertEqual(self.service.stats().generated_tokens, 60)
 
   def test_long_requests_are_aborted(self):
     answers = []
@@ -147,6 +151,20 @@ class ServeTest(absltest.TestCase):
     self.make = make
     with self.assertRaisesRegex(ValueError, 'no weights there'):
       self._serve(lambda http: None)
+
+  def test_service_that_cannot_sample(self):
+    def warm_up():
+      raise service_lib.ServiceFailedError('out of memory')
+
+    self.service.warm_up = warm_up
+    with self.assertRaisesRegex(RuntimeError, 'out of memory'):
+      self._serve(lambda http: None)
+
+  def test_several_processes(self):
+    config = math_config.get_config('smoke')
+    with mock.patch.object(jax, 'process_count', return_value=2):
+      with self.assertRaisesRegex(ValueError, '--distributed'):
+        serve.run(config, 0)
 
   def test_port_that_is_taken(self):
     with serve.listen('127.0.0.1', 0, 5.0) as sock:

@@ -13,7 +13,6 @@ from typing import Any
 
 from evojax import types
 
-_REASONS = ('stop', 'length', 'abort')
 # Rounding of a log-softmax; a probability above 1 is something else.
 _ABOVE_ZERO = 1e-3
 
@@ -50,15 +49,13 @@ def ask(
     request: types.Request,
     tokens: Sequence[int],
     *,
-    rid: str,
     eos_ids: Sequence[int],
 ) -> dict[str, Any]:
-  """The body that samples a completion, or goes on with one.
+  """The body that samples a completion, or goes on with one, without a rid.
 
   Args:
     request: What to sample.
     tokens: Sampled already, by requests that were aborted.
-    rid: Unique among all requests.
     eos_ids: Tokens that end a completion, whatever the server's files say.
   """
   p = request.params
@@ -89,7 +86,6 @@ def ask(
       if value and value != unset.get(name)
   }
   return {
-      'rid': rid,
       'input_ids': [*request.prompt_tokens, *tokens],
       'sampling_params': sampling,
       'return_logprob': True,
@@ -108,7 +104,7 @@ def read(
 
   Args:
     answer: JSON of a 200 answer.
-    body: What was asked, from `ask`.
+    body: What was asked, from `ask`, with its rid.
     url: Of the server, for errors.
     vocab_size: V of the policy.
     eos_ids: As in `ask`.
@@ -136,8 +132,8 @@ def read(
     )
   finish = meta.get('finish_reason')
   reason = finish.get('type') if isinstance(finish, dict) else None
-  if reason not in _REASONS:
-    wanted = f'a type of {_REASONS}'
+  if reason not in types.FINISH_REASONS:
+    wanted = f'a type of {types.FINISH_REASONS}'
     raise wrong('meta_info.finish_reason', finish, wanted, same)
   n = meta.get('completion_tokens')
   asked = body['sampling_params']['max_new_tokens']
@@ -212,6 +208,8 @@ def read(
         'it uses another tokenizer or generation_config.json: start it with'
         ' the policy of config.model.path',
     )
+  if reason == 'abort' and tokens[-1] in ends:
+    reason = 'stop'  # Servers look at an abort before they look at the token.
   return Part(
       tuple(tokens),
       tuple(logprobs),
@@ -240,9 +238,3 @@ def _spans(meta: dict[str, Any], n: int, wrong: Any):
         'is it an SGLang server, of a version in launch/?',
     )
   return tuple(found)
-
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-  """Text before the first stop string."""
-  hits = [at for at in (text.find(s) for s in stop) if at >= 0]
-  return text[: min(hits)] if hits else text

@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
 import dataclasses
+import functools
 import os
 import pathlib
 import secrets
 import threading
 import time
 from typing import Any
-import uuid
 
+from absl import logging
 import numpy as np
 
 from evojax import sharding
@@ -26,6 +27,7 @@ from evojax.rollout import answers
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import packed as packed_lib
 from evojax.rollout import parity
+from evojax.rollout import stops
 from evojax.rollout import weights as weights_lib
 
 PROBE_TOKENS = 16
@@ -143,7 +145,6 @@ class SGLangEngine:
           transport=transport,
       )
       await self._fleet.start()
-      await self._check_tokenizer()
 
     try:
       self._on_primary(start)
@@ -189,13 +190,7 @@ class SGLangEngine:
   def finish(self, pending: Pending) -> list[types.Completion]:
     """The completions of what was begun; see `generate`."""
     packed = self._share(pending.future, pending.empty)
-
-    # Every process decodes for itself.
-    def text(i: int, tokens: Sequence[int]) -> str:
-      stop = pending.requests[i].params.stop
-      return answers.cut_at_stop(self.model.decode(tokens), stop)
-
-    return packed_lib.unpack(packed, text, len(pending.requests))
+    return packed_lib.unpack(packed, pending.requests, self.model.decode)
 
   def update_weights(self, params: Any, version: int) -> None:
     """Gives the weights to all servers, and checks that they have them.
@@ -212,7 +207,10 @@ class SGLangEngine:
     """
     started = time.perf_counter()
     name = f'{version:06d}-{self._name}-{len(self._versions)}'
-    path = self._folder.write(name, lambda to: self.model.export(params, to))
+    self._only_primary(lambda: self._folder.prepare())
+    self.model.export(params, self._folder.unfinished(name))
+    self._only_primary(lambda: self._folder.commit(name))
+    path = self._folder.path_of(name)
     written = time.perf_counter()
     self._versions[name] = version
 
@@ -224,8 +222,11 @@ class SGLangEngine:
     sent = time.perf_counter()
     self._check_parity(params)
     if sharding.is_primary():
-      used = {server.weights for server in self._fleet.servers}
-      self._folder.remove_old(used)
+      servers = self._fleet.servers
+      self._folder.remove_old(
+          {server.weights for server in servers}
+          | {server.taking for server in servers}
+      )
     self._metrics |= {
         'sync/export_seconds': written - started,
         'sync/transfer_seconds': sent - written,
@@ -305,22 +306,12 @@ class SGLangEngine:
     spans: list[tuple[str, int]] = []
     reason, pause, fruitless = 'abort', 0.1, time.monotonic()
     while reason == 'abort' and len(tokens) < request.params.max_tokens:
-      body = answers.ask(
-          request,
-          tokens,
-          rid=uuid.uuid4().hex,
+      body = answers.ask(request, tokens, eos_ids=self.model.eos_ids)
+      read = functools.partial(
+          answers.read,
+          vocab_size=self.model.vocab_size,
           eos_ids=self.model.eos_ids,
       )
-
-      def read(answer: Any, url: str, body=body) -> answers.Part:
-        return answers.read(
-            answer,
-            body,
-            url=url,
-            vocab_size=self.model.vocab_size,
-            eos_ids=self.model.eos_ids,
-        )
-
       part = await self._fleet.generate(body, read, only=server)
       begin = len(tokens)
       tokens += part.tokens
@@ -332,6 +323,15 @@ class SGLangEngine:
       )
       spans += [(name, begin + end) for name, end in told]
       reason = part.reason
+      # A server knows its own part alone, and a stop string may begin before;
+      # and it looks at an abort before it looks at the text.
+      hit = None
+      if begin or reason == 'abort':
+        hit = stops.find(tokens, request.params.stop, self.model.decode)
+      if hit:
+        del tokens[hit[0] :], logprobs[hit[0] :]
+        spans = _cut(spans, hit[0])
+        reason = 'stop'
       if reason != 'abort':
         break
       self._resumed += 1
@@ -351,7 +351,7 @@ class SGLangEngine:
         logprobs=np.array(logprobs, np.float32),
         finish_reason='length' if reason == 'abort' else reason,
         policy_version=min(self._number(name) for name, _ in spans),
-        text=answers.cut_at_stop(text, request.params.stop),
+        text=stops.cut(text, request.params.stop),
         version_spans=_merge(
             [(self._number(name), end) for name, end in spans]
         ),
@@ -368,10 +368,17 @@ class SGLangEngine:
 
   # ---------------------------------------------------------------- checks
 
-  def _check_server(
+  async def _check_server(
       self, server: fleet_lib.Server, info: Mapping[str, Any]
   ) -> None:
     """Compares what a server says of its model with the policy."""
+    if not server.abilities.seeds:
+      logging.warning(
+          '%s does not say that it heeds sampling_seed: a resumed run will'
+          ' sample otherwise; start it with launch/sglang.sh, or with'
+          ' --enable-deterministic-inference',
+          server.url,
+      )
     need = self.model.max_prompt_tokens + self.model.max_tokens
     for field, least, remedy in (
         ('vocab_size', self.model.vocab_size, 'serve config.model.path'),
@@ -387,26 +394,24 @@ class SGLangEngine:
             ' (config.data.max_prompt_tokens + config.rollout.max_tokens ='
             f' {need}): {remedy}'
         )
+    await self._check_tokenizer(server)
 
-  async def _check_tokenizer(self) -> None:
+  async def _check_tokenizer(self, server: fleet_lib.Server) -> None:
     """Lets a server tokenise a text, where it tells the tokens.
 
     The client sends and reads tokens, but a server ends a completion at
     strings and special tokens, which it finds with its own tokenizer.
     """
     text = 'Compute 12 + 345, then explain: "why?"'
-    for server in self._fleet.servers:
-      if not server.up:
-        continue
-      theirs = await self._fleet.tokens_of(server, text)
-      ours = list(self.model.encode(text))
-      # A server may put a token for the beginning in front of a text.
-      if theirs is not None and ours not in (theirs, theirs[1:]):
-        raise answers.DisagreementError(
-            f'{server.url} reads {text!r} as tokens {theirs}, this run as'
-            f' {ours}: it has another tokenizer; start it with the policy of'
-            ' config.model.path'
-        )
+    theirs = await self._fleet.tokens_of(server, text)
+    ours = list(self.model.encode(text))
+    # A server may put a token for the beginning in front of a text.
+    if theirs is not None and ours not in (theirs, theirs[1:]):
+      raise answers.DisagreementError(
+          f'{server.url} reads {text!r} as tokens {theirs}, this run as'
+          f' {ours}: it has another tokenizer; start it with the policy of'
+          ' config.model.path'
+      )
 
   def _check_parity(self, params: Any) -> None:
     """Compares log-probs of samples with the forward pass in this process.
@@ -437,7 +442,9 @@ class SGLangEngine:
       )
       missing = [None] * (len(self._urls) * len(temperatures) - len(found))
       packed = packed_lib.pack([*found, *missing], count)
-      row = [self._urls.index(url) for url, _ in asked]
+      # Of one that died meanwhile, another one answered.
+      up = {s.url for s in self._fleet.servers if s.up}
+      row = [self._urls.index(url) if url in up else -1 for url, _ in asked]
       packed['server'] = np.array([*row, *(-1 for _ in missing)], np.int32)
       return packed
 
@@ -471,6 +478,8 @@ class SGLangEngine:
           ' lower precision; start it with the policy of config.model.path and'
           f' --dtype={self.model.dtype}'
       )
+    if self._fleet is not None:
+      self._fleet.trust({self._urls[packed['server'][b]] for b in live})
 
   # ------------------------------------------------------------- processes
 
@@ -484,6 +493,17 @@ class SGLangEngine:
       empty: Arrays with the shapes of its result.
     """
     return self._share(self._run(work), empty)
+
+  def _only_primary(self, work: Callable[[], None]) -> None:
+    """Does something in process 0; all get its error."""
+    future = None
+    if self._loop is not None:
+      future = concurrent.futures.Future()
+      try:
+        future.set_result(work())
+      except OSError as error:
+        future.set_exception(error)
+    self._share(future, None)
 
   def _run(
       self, work: Callable[[], Any]
@@ -506,7 +526,8 @@ class SGLangEngine:
       except KeyboardInterrupt:
         future.cancel()
         raise
-      except (ValueError, OSError, RuntimeError, ExceptionGroup) as e:
+      # Whatever it is: the others wait for a word.
+      except Exception as e:  # pylint: disable=broad-except
         error = _first(e)
         text = f'{type(error).__name__}: {error}'.encode()[:_ERROR_BYTES]
         message[: len(text)] = np.frombuffer(text, np.uint8)
@@ -525,6 +546,18 @@ def _first(error: BaseException) -> BaseException:
   while isinstance(error, BaseExceptionGroup):
     error = error.exceptions[0]
   return error
+
+
+def _cut(
+    spans: Sequence[tuple[str, int]], length: int
+) -> list[tuple[str, int]]:
+  """The spans of so many tokens."""
+  kept, begin = [], 0
+  for version, end in spans:
+    if begin < length:
+      kept.append((version, min(end, length)))
+    begin = end
+  return kept
 
 
 def _merge(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -16,6 +16,7 @@ from evojax.models import decoder
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
+from evojax.rollout import stops
 
 
 class Engine:
@@ -141,7 +142,7 @@ class Engine:
   ) -> types.Completion:
     text = self._decode_text(entry.tokens.tolist())
     if isinstance(finish.matched, str):
-      text = text[: text.index(finish.matched)]
+      text = stops.cut(text, (finish.matched,))
     return types.Completion(
         tokens=entry.tokens,
         logprobs=entry.logprobs,

@@ -8,10 +8,11 @@ changes nothing on a server and an answer counts once, when it is whole.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 import dataclasses
 import time
 from typing import Any
+import uuid
 
 from absl import logging
 import httpx2
@@ -46,11 +47,9 @@ class Abilities:
 
   model_info: str  # Which of the two paths it has; '' if none.
   update: bool  # POST /update_weights_from_disk.
-  pause: bool  # POST /pause_generation.
   abort: bool  # POST /abort_request.
   seeds: bool  # Says that it heeds sampling_seed.
   tells_version: bool  # weight_version in model_info.
-  dtype: str  # '' if it does not say.
   version: str  # Of the server's software.
 
 
@@ -62,6 +61,8 @@ class Server:
   up: bool = False
   abilities: Abilities | None = None  # Of the last probe.
   weights: str = ''  # Version that it serves, as far as we gave it one.
+  taking: str = ''  # Version that it is being given.
+  trusted: bool = False  # Its log-probs were compared with the policy's.
   in_flight: int = 0
   rests_until: float = 0.0  # It asked for a pause.
   stale: int = 0  # Answers in a row from weights that we did not give it.
@@ -88,7 +89,9 @@ class Fleet:
       timeout_seconds: float,
       api_key: str = '',
       admin_key: str = '',
-      check: Callable[[Server, Mapping[str, Any]], None] | None = None,
+      check: (
+          Callable[[Server, Mapping[str, Any]], Awaitable[None]] | None
+      ) = None,
       transport: Any = None,
   ):
     """Talks to nobody yet.
@@ -99,8 +102,8 @@ class Fleet:
       timeout_seconds: How long a request, or the whole fleet, may be silent.
       api_key: Sent as bearer token; '' sends none.
       admin_key: The same for weights; '' sends api_key.
-      check: Raises DisagreementError if a server's model and server info do
-        not fit the run.
+      check: Awaited for every server that comes up, with its model and
+        server info; raises DisagreementError if it does not fit the run.
       transport: In place of the network, in tests.
     """
     self.servers = tuple(Server(url.rstrip('/')) for url in urls)
@@ -134,6 +137,7 @@ class Fleet:
       DisagreementError: If one does not fit the run.
       FleetError: If none came up in time.
     """
+    self._loop = asyncio.get_running_loop()
     for server in self.servers:
       self._revive(server)
     await asyncio.wait([s.revival for s in self.servers], timeout=1.0)
@@ -152,16 +156,17 @@ class Fleet:
   async def generate(
       self,
       body: dict[str, Any],
-      read: Callable[[Any, str], answers.Part],
+      read: Callable[..., answers.Part],
       *,
       only: str = '',
   ) -> answers.Part:
     """One answer to one request, whoever gives it.
 
     Args:
-      body: Of POST /generate.
-      read: (answer, url) -> what it says; raises DisagreementError.
-      only: URL of the one server to ask, as long as it is up.
+      body: Of POST /generate, without a rid.
+      read: (answer, body, url=url) -> what it says; raises DisagreementError.
+      only: URL of the one server to ask, as long as it is up, whether it is
+        trusted or not.
 
     Raises:
       DisagreementError: If a server refuses the request or answers nonsense.
@@ -169,12 +174,16 @@ class Fleet:
     """
     failures, pause, busy_since = 0, _FIRST_BACKOFF, 0.0
     while True:
-      server = await self._pick(self._serves, only)
+      server = await self._pick(
+          self._has_weights if only else self._serves, only
+      )
       server.in_flight += 1
+      # A server may still hold an earlier attempt under its name.
+      attempt = {**body, 'rid': uuid.uuid4().hex}
       try:
-        answer = await self._post(server, '/generate', body)
+        answer = await self._post(server, '/generate', attempt)
         if not self._is_stale(server, answer):
-          return read(answer, server.url)
+          return read(answer, attempt, url=server.url)
       except _GoneError as error:
         failures += 1
         if failures >= _MAX_FAILURES * len(self.servers):
@@ -197,12 +206,24 @@ class Fleet:
         self._notify()
       self.resent += 1
 
+  def _has_weights(self, server: Server) -> bool:
+    """Whether a server can take a request with the current weights."""
+    current = self.weights.version if self.weights else ''
+    return server.weights == current and server.in_flight < self._concurrency
+
   def _serves(self, server: Server) -> bool:
     """Whether a server may be asked to sample."""
-    current = self.weights.version if self.weights else ''
-    return (
-        server.weights == current and server.in_flight < self._concurrency
-    )
+    return server.trusted and self._has_weights(server)
+
+  def trust(self, urls: Collection[str]) -> None:
+    """Says that the log-probs of these servers are the policy's.
+
+    A server that was not there when they were last compared waits for the next
+    time; one that comes back is given the weights, and was trusted before.
+    """
+    for server in self.servers:
+      server.trusted |= server.url in urls
+    self._loop.call_soon_threadsafe(self._notify)
 
   def _is_stale(self, server: Server, answer: Any) -> bool:
     """Whether it was restarted behind our back: then it gets its weights.
@@ -211,7 +232,15 @@ class Fleet:
       DisagreementError: If it keeps answering with other weights.
     """
     meta = answer.get('meta_info') if isinstance(answer, dict) else None
-    told = meta.get('weight_version') if isinstance(meta, dict) else None
+    if not isinstance(meta, dict):
+      return False  # Whoever reads it will say so.
+    told = meta.get('weight_version')
+    if told is None and server.abilities.tells_version:
+      raise answers.DisagreementError(
+          f'{server.url}/generate answered no meta_info.weight_version, but'
+          f' {server.abilities.model_info} has one: does a proxy in between'
+          ' mix several servers?'
+      )
     if told is None or told in self._versions:
       server.stale = 0
       return False
@@ -240,7 +269,7 @@ class Fleet:
         raise self._fatal
       now = time.monotonic()
       up = [s for s in self.servers if s.up]
-      if up:
+      if any(s.trusted or may != self._serves for s in up):
         silent_since = now
       wanted = [s for s in up if s.url == only] or up
       free = [s for s in wanted if may(s) and s.rests_until <= now]
@@ -256,7 +285,8 @@ class Fleet:
         pass
 
   def _silent(self) -> FleetError:
-    lines = ''.join(f'\n  {s.url}: {s.error}' for s in self.servers)
+    unknown = 'is up, but could not be compared with the policy yet'
+    lines = ''.join(f'\n  {s.url}: {s.error or unknown}' for s in self.servers)
     return FleetError(
         f'none of the {len(self.servers)} servers of config.rollout.urls could'
         f' be used for {self.timeout_seconds:g} s'
@@ -288,8 +318,9 @@ class Fleet:
       self._lost(server, f'no answer to {path} in {self.timeout_seconds:g} s')
       await self._abort(server, body.get('rid'))
       raise _GoneError(f'{server.url} was silent') from error
-    except httpx2.TransportError as error:
+    except httpx2.HTTPError as error:
       self._lost(server, f'{type(error).__name__} {error}'.strip())
+      await self._abort(server, body.get('rid'))
       raise _GoneError(f'{server.url} broke off ({server.error})') from error
     except ValueError as error:
       raise answers.DisagreementError(
@@ -345,7 +376,10 @@ class Fleet:
       return None
     meta = answer.get('meta_info') if isinstance(answer, dict) else None
     pairs = meta.get('input_token_logprobs') if isinstance(meta, dict) else None
-    return [pair[1] for pair in pairs] if pairs else None
+    try:
+      return [pair[1] for pair in pairs] if pairs else None
+    except (IndexError, KeyError, TypeError):
+      return None
 
   # -------------------------------------------------------------- weights
 
@@ -367,17 +401,20 @@ class Fleet:
     for error in results:
       if error is not None:
         raise error
-    await self._pick(self._serves)
+    await self._pick(self._has_weights)
 
   async def _exchange(self, server: Server) -> None:
     """Gives weights to a server that is up; one that fails is revived."""
     try:
+      # One that hangs is known in less time than weights may take to load.
+      # (Mainline takes a second for /health.)
+      await self._get(server, server.abilities.model_info)
       while server.up and server.weights != self.weights.version:
         await self._give_weights(server)
     except _LaterError:
       self._lost(server, 'too busy to take weights')
-    except _GoneError:
-      pass
+    except _GoneError as error:
+      self._lost(server, str(error))
     except httpx2.HTTPError as error:
       self._lost(server, f'{type(error).__name__} {error}'.strip())
 
@@ -392,16 +429,24 @@ class Fleet:
           f' {server.abilities.version!r}), so it cannot follow the training:'
           ' start it with launch/sglang_jax.sh or launch/sglang.sh'
       )
-    answer = await self._post(
-        server,
-        '/update_weights_from_disk',
-        {
-            'model_path': weights.path,
-            'weight_version': weights.version,
-            **_FLUSH,
-        },
-        self._admin,
-    )
+    server.taking = weights.version
+    try:
+      answer = await self._post(
+          server,
+          '/update_weights_from_disk',
+          {
+              'model_path': weights.path,
+              'weight_version': weights.version,
+              **_FLUSH,
+          },
+          self._admin,
+      )
+    except answers.DisagreementError:
+      if self.weights is not weights:
+        return  # There are newer ones: those it may take.
+      raise
+    finally:
+      server.taking = ''
     if not isinstance(answer, dict) or not answer.get('success'):
       raise answers.DisagreementError(
           f'{server.url} did not take the weights in {weights.path}: {answer};'
@@ -498,21 +543,19 @@ class Fleet:
     server.abilities = Abilities(
         model_info=path,
         update=await self._has(server, '/update_weights_from_disk'),
-        pause=await self._has(server, '/pause_generation'),
         abort=await self._has(server, '/abort_request'),
         seeds=bool(
             info.get('enable_deterministic_sampling')
             or info.get('enable_deterministic_inference')
         ),
         tells_version=told is not None,
-        dtype=str(info.get('dtype') or ''),
         version=str(info.get('version') or ''),
     )
     # It may have been restarted since we gave it weights.
     current = self.weights and self.weights.version
     server.weights = current if current and told == current else ''
     if self._check is not None:
-      self._check(server, {**model, **info})
+      await self._check(server, {**model, **info})
 
 
 def _retry_after(response: httpx2.Response) -> float:

@@ -19,8 +19,6 @@ from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
 
-MEMORY = ('weights', 'kv_cache')
-
 
 class LocalService:
   """See `service.Service`."""
@@ -70,6 +68,7 @@ class LocalService:
     )
     self._commands: list[tuple[Callable[[], Any], futures.Future]] = []
     self._error: BaseException | None = None
+    self._ended = False  # From then on commands are not carried out.
     self._new: list[list[scheduler.Entry]] = []
     # Guards everything above that callers touch; the thread holds it only to
     # take what is new, never while the device works.
@@ -93,6 +92,9 @@ class LocalService:
   @property
   def paused(self) -> bool:
     return self._paused
+
+  def warm_up(self) -> None:
+    self._call(self._schedule.warm_up)
 
   def submit(
       self,
@@ -244,9 +246,8 @@ class LocalService:
     deadline = time.monotonic() + timeout
     while self._entries and time.monotonic() < deadline and not self._error:
       time.sleep(0.02)
-    if not self._error:
-      self._call(lambda: self._abort_all('the service is shutting down'))
-    with self._lock:
+    with self._lock:  # The thread may have ended already: nothing is left.
+      self._leave(lambda: self._abort_all('the service is shutting down'))
       self._leave(None)
     self._thread.join()
 
@@ -302,15 +303,17 @@ class LocalService:
       )
 
   def _check_tags(self, tags: Sequence[str]) -> None:
-    strange = [tag for tag in tags if tag not in MEMORY]
+    strange = [tag for tag in tags if tag not in service.MEMORY]
     if strange:
-      raise ValueError(f'tags={strange}: choose among {MEMORY}')
+      raise ValueError(f'tags={strange}: choose among {service.MEMORY}')
 
   def _check_alive(self) -> None:
     if self._error is not None:
       raise service.ServiceFailedError(
           f'sampling has stopped: {self._error!r}; start the server anew'
       ) from self._error
+    if self._ended:
+      raise service.ServiceFailedError('the service is closed')
 
   # ---------------------------------------------------------------- the thread
 
@@ -320,16 +323,15 @@ class LocalService:
       return do()
     with self._lock:
       self._check_alive()
-      if not self._thread.is_alive():
-        raise service.ServiceFailedError('the service is closed')
       answer = self._leave(do)
     return answer.result()
 
   def _leave(self, do: Callable[[], Any] | None) -> futures.Future:
     """Leaves a command for the thread; the lock is held. None ends it."""
     answer: futures.Future = futures.Future()
-    self._commands.append((do, answer))
-    self._lock.notify()
+    if not self._ended:
+      self._commands.append((do, answer))
+      self._lock.notify()
     return answer
 
   def _run(self) -> None:
@@ -337,23 +339,29 @@ class LocalService:
       with sharding.use(self._slots.mesh):
         while self._turn():
           pass
-    except BaseException as error:  # Nobody may wait for ever.
+    except BaseException as error:  # pylint: disable=broad-except
       logging.exception('the scheduling thread died')
-      with self._lock:
-        self._error = error
-        commands, self._commands = self._commands, []
-        entries = list(self._entries.values())
-      for _, answer in commands:
-        answer.set_exception(service.ServiceFailedError(repr(error)))
-      for entry in entries:
-        self._tell(
-            entry,
-            service.Chunk(
-                (),
-                self._schedule.version,
-                service.Finish('abort', message=f'sampling failed: {error!r}'),
-            ),
-        )
+      self._end(error)
+    else:
+      self._end(None)
+
+  def _end(self, error: BaseException | None) -> None:
+    """Of the thread: whoever still waits is told, for nobody may for ever."""
+    message = 'the service is closed'
+    if error is not None:
+      message = f'sampling failed: {error!r}'
+    with self._lock:
+      self._error, self._ended = error, True
+      commands, self._commands = self._commands, []
+      entries = list(self._entries.values())
+    for _, answer in commands:
+      answer.set_exception(service.ServiceFailedError(message))
+    abort = service.Finish('abort', message=message)
+    for entry in entries:
+      try:
+        self._tell(entry, service.Chunk((), self._schedule.version, abort))
+      except Exception:  # It is one listener's; pylint: disable=broad-except
+        logging.exception('a listener failed')
 
   def _turn(self) -> bool:
     """Commands, new jobs, one step; False: the service is closed."""
@@ -367,8 +375,7 @@ class LocalService:
     for _ in range(count):
       do, answer = self._commands[0]
       if do is None:
-        answer.set_result(None)
-        return False
+        return False  # What is behind it is told, as if the thread had died.
       try:
         answer.set_result(do())
       except ValueError as error:  # The caller's mistake.

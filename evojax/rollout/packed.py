@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from evojax import types
-
-_REASONS = ('stop', 'length', 'abort')
+from evojax.rollout import stops
 
 
 def pack(
@@ -37,7 +36,7 @@ def pack(
     arrays['tokens'][i, :n] = c.tokens
     arrays['logprobs'][i, :n] = c.logprobs
     arrays['lengths'][i] = n
-    arrays['reasons'][i] = _REASONS.index(c.finish_reason)
+    arrays['reasons'][i] = types.FINISH_REASONS.index(c.finish_reason)
     begin = 0
     for version, end in c.version_spans or ((c.policy_version, n),):
       arrays['versions'][i, begin:end] = version
@@ -47,18 +46,18 @@ def pack(
 
 def unpack(
     arrays: Mapping[str, np.ndarray],
-    texts: Callable[[int, Sequence[int]], str],
-    count: int,
+    requests: Sequence[types.Request],
+    decode: Callable[[Sequence[int]], str],
 ) -> list[types.Completion]:
-  """The first `count` completions; bit for bit those that were packed.
+  """The completions of some requests; bit for bit those that were packed.
 
   Args:
-    arrays: From `pack`.
-    texts: Index and tokens of a completion -> its text.
-    count: Rows that are wanted.
+    arrays: From `pack`; rows beyond the requests are left alone.
+    requests: What was asked; their stop strings cut the texts.
+    decode: Token ids -> text without special tokens.
   """
   completions = []
-  for i in range(count):
+  for i, request in enumerate(requests):
     n = int(arrays['lengths'][i])
     tokens = np.array(arrays['tokens'][i, :n], np.int32)
     versions = np.asarray(arrays['versions'][i, :n])
@@ -67,9 +66,9 @@ def unpack(
         types.Completion(
             tokens=tokens,
             logprobs=np.array(arrays['logprobs'][i, :n], np.float32),
-            finish_reason=_REASONS[int(arrays['reasons'][i])],
+            finish_reason=types.FINISH_REASONS[int(arrays['reasons'][i])],
             policy_version=int(versions.min()),
-            text=texts(i, tokens.tolist()),
+            text=stops.cut(decode(tokens.tolist()), request.params.stop),
             version_spans=spans if len(spans) > 1 else (),
         )
     )

@@ -60,14 +60,25 @@ class PrefixTree:
       places.append(node.place)
     return places
 
-  def insert(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
-    """Takes the whole chunks of a prompt in.
+  def insert(
+      self, prompts: Sequence[Sequence[int]]
+  ) -> list[tuple[int, int, int]]:
+    """Takes the whole chunks of some prompts in.
 
     Returns:
-      (index of the chunk in the prompt, its place), for those that are new;
-      their keys and values are to be copied there.
+      (number of the prompt, index of the chunk in it, its place), for those
+      that are new; their keys and values are to be copied there. No place
+      comes twice: all can be copied at once.
     """
+    # One time for all prompts, so that none takes the place of another's chunk.
     self._clock += 1
+    return [
+        (number, *new)
+        for number, tokens in enumerate(prompts)
+        for new in self._insert(tokens)
+    ]
+
+  def _insert(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
     node, new = self._root, []
     for index, chunk in enumerate(self._chunks(tokens)):
       child = node.children.get(chunk)

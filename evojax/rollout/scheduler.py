@@ -1,13 +1,13 @@
 """Who gets a decode slot: continuous batching on the host.
 
-Jobs wait in groups (what one caller asked for at once), which take turns, so
-that a thousand jobs of one caller do not hold up one job of another. Prompts
-are prefilled in blocks, copied into free slots, and decoded in segments;
-between two segments finished rows are refilled and new jobs are seen.
+Jobs wait in groups, one per caller, which take turns, so that a thousand jobs
+of one caller do not hold up one job of another. Prompts are prefilled in the
+rows of a block, copied into free slots, and decoded in segments; between two
+segments finished slots are refilled and new jobs are seen.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
 import functools
 
@@ -16,11 +16,16 @@ import numpy as np
 from evojax.rollout import prefix
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
+from evojax.rollout import stops as stops_lib
 
 # Decode steps between looks at the text when stop strings are in use.
 _STOP_CHECK_STEPS = 16
 # Chunks that are prefilled between two segments of decoding.
 _CHUNKS_PER_STEP = 4
+
+# What a row holds: a prompt, and whether it is scored, which is a program of
+# its own.
+_Key = tuple[tuple[int, ...], bool]
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,7 +46,12 @@ class Entry:
   started: bool = False  # Whether the listener has got a chunk.
   cached_tokens: int = 0
   prompt: tuple[service.Token, ...] = ()  # Scored, for the first chunk.
-  group: int = 0
+  group: 'str | int' = 0  # Its caller, or a number where none is known.
+
+  @property
+  def scored(self) -> bool:
+    """Whether log-probs of the prompt are still to be told."""
+    return self.job.logprob_start is not None and not self.started
 
   @property
   def context(self) -> tuple[int, ...]:
@@ -53,9 +63,9 @@ class _Turns:
   """Groups of waiting entries, served in turn."""
 
   def __init__(self):
-    self._groups: collections.OrderedDict[int, collections.deque[Entry]] = (
-        collections.OrderedDict()
-    )
+    self._groups: collections.OrderedDict[
+        str | int, collections.deque[Entry]
+    ] = collections.OrderedDict()
     self._count = 0
     self._next = 0
 
@@ -67,13 +77,12 @@ class _Turns:
       yield from group
 
   def add(self, entries: Sequence[Entry]) -> None:
-    """A new group, behind the others."""
+    """Behind what their callers wait for; new groups behind the others."""
     self._next += 1
     for entry in entries:
-      entry.group = self._next
-    if entries:
-      self._groups[self._next] = collections.deque(entries)
-      self._count += len(entries)
+      entry.group = entry.job.caller or self._next
+      self._groups.setdefault(entry.group, collections.deque()).append(entry)
+    self._count += len(entries)
 
   def put_back(self, entry: Entry) -> None:
     """Before everything else, since it has waited already."""
@@ -136,8 +145,11 @@ class Scheduler:
     self._refill_every = refill_every
     self._halted = np.zeros(slots.decode_slots, bool)
     self._block: slots_lib.Block | None = None
-    self._rows: dict[tuple[int, ...], int] = {}  # Of a finished block.
-    self._pending: list[Entry] | None = None  # Whose block is not finished.
+    # What the block's rows hold; the longest unused first.
+    self._rows: dict[_Key, int] = {}
+    self._found: dict[int, int] = {}  # Chunks that were cached, by row.
+    # Whose prompts are being prefilled, in which rows; in order of arrival.
+    self._pending: dict[Entry, int] = {}
 
   # --------------------------------------------------------------------- jobs
 
@@ -154,7 +166,7 @@ class Scheduler:
   @property
   def queued(self) -> int:
     """Entries that have no slot yet."""
-    return len(self.waiting) + len(self._pending or ())
+    return len(self.waiting) + len(self._pending)
 
   @property
   def cached_tokens(self) -> int:
@@ -164,7 +176,11 @@ class Scheduler:
   def entries(self) -> list[Entry]:
     """All that have not ended."""
     live = [entry for entry in self.running if entry is not None]
-    return [*live, *(self._pending or ()), *self.waiting]
+    return [*live, *self._pending, *self.waiting]
+
+  def warm_up(self) -> None:
+    """Compiles all programs of a service; nothing may run or wait."""
+    self.slots.warm_up(self._width)
 
   def abort(self, entry: Entry, message: str = '') -> None:
     """Ends an entry that has not ended yet; it keeps its tokens."""
@@ -172,8 +188,11 @@ class Scheduler:
       slot = self.running.index(entry)
       self.running[slot] = None
       self._halted[slot] = True
-    elif self._pending and entry in self._pending:
-      self._pending.remove(entry)
+    elif entry in self._pending:
+      row = self._pending.pop(entry)
+      if row not in self._pending.values():  # Nobody wants it any more.
+        self._rows = {k: r for k, r in self._rows.items() if r != row}
+        self.slots.begin(self._block, {row: ()}, {}, ())
     elif not self.waiting.remove(entry):
       return
     self._send(entry, (), service.Finish('abort', message=message))
@@ -189,9 +208,9 @@ class Scheduler:
 
   def forget_block(self) -> None:
     """Drops prompts that were prefilled with other weights."""
-    for entry in reversed(self._pending or []):
+    for entry in reversed(self._pending):
       self.waiting.put_back(entry)
-    self._pending, self._block, self._rows = None, None, {}
+    self._pending, self._block, self._rows = {}, None, {}
 
   def forget_prefixes(self) -> None:
     """Empties the prefix cache."""
@@ -204,14 +223,29 @@ class Scheduler:
     """Refills slots, decodes a segment and tells the listeners."""
     self._refill()
     if self.live:
-      steps = self._segment()
-      self.slots.decode(self._halted, steps)
+      self.slots.decode(self._halted, self._segment())
       self._halted[:] = False
-      self._collect(steps)
+      self._collect()
+    elif self._pending:
+      self.slots.wait()  # Rather than to run ahead of jobs that come now.
+
+  @property
+  def _every(self) -> int:
+    """Decode steps between two looks of the host, where it must look."""
+    return self._refill_every or _STOP_CHECK_STEPS
+
+  @property
+  def _width(self) -> int:
+    """Tokens of a slot that are fetched."""
+    if not self.slots.chunk:
+      return self.slots.max_tokens
+    # What the segments since the last look can have brought, at most: each
+    # starts with a token of the prefill.
+    return min(self.slots.max_tokens, 1 + self._every)
 
   def _segment(self) -> int:
     """Decode steps until the host must look again."""
-    every = self._refill_every or _STOP_CHECK_STEPS
+    every = self._every
     if self.slots.chunk:
       # The emptier the slots, the more a job that comes meanwhile would lose.
       return max(1, every * self.live // self.slots.decode_slots)
@@ -222,74 +256,110 @@ class Scheduler:
 
   def _refill(self) -> None:
     """Fills free slots, as far as prefilled chunks may be waited for."""
-    # Where nothing decodes, nothing is held up.
-    chunks = _CHUNKS_PER_STEP if self.live else np.inf
-    while True:
-      if self._pending is None and not self._begin():
+    chunks = 0
+    while self._begin():
+      if self.slots.chunk:
+        ended = self.slots.advance(self._block)
+        chunks += not ended
+      else:
+        ended = list(self._rows.values())
+      if ended:
+        self._end(ended)
+      if chunks == _CHUNKS_PER_STEP:
         return
-      while not self.slots.advance(self._block):
-        chunks -= 1
-        if chunks <= 0:
-          return
-      self._finish_block()
 
   def _begin(self) -> bool:
-    """Takes the next entries from the queue; False where none can start."""
-    free = self.running.count(None)
-    ready, fresh, prompts = [], [], {}
-    score = None
-    while len(self.waiting) and len(ready) + len(fresh) < free:
+    """Takes entries from the queue; False where no prompt is prefilled."""
+    free = self.running.count(None) - len(self._pending)
+    filling = set(self._pending.values())
+    rows = self._free_rows(filling)
+    ready, fresh, entries = [], {}, []
+    while len(self.waiting) and free > 0:
       entry = self.waiting.peek()
-      context = entry.context
-      scored = entry.job.logprob_start is not None and not entry.started
-      if not scored and context in self._rows:
-        entry.cached_tokens = len(entry.job.prompt_tokens)
-        ready.append(self.waiting.pop())
-        continue
-      if score is None:
-        score = scored
-      if scored != score:  # Blocks with and without scores are two programs.
+      key = entry.context, entry.scored
+      if key in self._rows:
+        row = self._rows[key] = self._rows.pop(key)  # The last to be replaced.
+        if row not in filling:
+          entry.cached_tokens = len(entry.job.prompt_tokens)
+          ready.append((self.waiting.pop(), row))
+          free -= 1
+          continue
+      elif key in fresh:
+        row = fresh[key]
+      elif rows:
+        row = fresh[key] = rows.pop(0)
+      else:
         break
-      if context not in prompts and len(prompts) == self.slots.prefill_rows:
-        break
-      prompts.setdefault(context, len(prompts))
-      fresh.append(self.waiting.pop())
-    if ready:
-      self._insert(ready)
-    if not fresh:
-      return False
-    cached = []
-    if self.tree is not None:
-      cached = [[] if score else self.tree.match(p) for p in prompts]
-    self._block = self.slots.prefill(list(prompts), cached, score=bool(score))
-    self._rows = prompts
-    self._pending = fresh
-    for entry in fresh:
-      if cached and not entry.started:
-        chunks = len(cached[prompts[entry.context]])
-        entry.cached_tokens = min(
-            chunks * self.slots.chunk, len(entry.job.prompt_tokens)
-        )
-    return True
+      entries.append((self.waiting.pop(), row))
+      free -= 1
+    self._insert(ready)
+    if fresh:
+      self._prefill(fresh)
+    for entry, row in entries:
+      self._pending[entry] = row
+      if not entry.started:
+        cached = self._found.get(row, 0) * self.slots.chunk
+        entry.cached_tokens = min(cached, len(entry.job.prompt_tokens))
+    return bool(self._pending)
 
-  def _finish_block(self) -> None:
-    """The block's entries take their slots, its chunks go into the cache."""
+  def _free_rows(self, filling: Collection[int]) -> list[int]:
+    """Rows that may take a prompt: those without one first."""
+    every = list(range(self.slots.prefill_rows))
+    if not self.slots.chunk:  # All are replaced at once.
+      return every
+    held = [row for row in self._rows.values() if row not in filling]
+    return [r for r in every if r not in self._rows.values()] + held
+
+  def _prefill(self, fresh: dict[_Key, int]) -> None:
+    """Rows take prompts in place of what they held."""
+    if not self.slots.chunk:
+      self._rows = fresh
+      self._block = self.slots.prefill([context for context, _ in fresh])
+      return
+    taken = set(fresh.values())
+    kept = {key: row for key, row in self._rows.items() if row not in taken}
+    self._rows = kept | fresh
+    # What is scored is computed.
+    cached = {
+        row: self.tree.match(context)
+        for (context, scored), row in fresh.items()
+        if self.tree is not None and not scored
+    }
+    for row in taken:
+      self._found[row] = len(cached.get(row, ()))
+    self._block = self._block or self.slots.open()
+    self.slots.begin(
+        self._block,
+        {row: context for (context, _), row in fresh.items()},
+        cached,
+        [row for (_, scored), row in fresh.items() if scored],
+    )
+
+  def _end(self, rows: Collection[int]) -> None:
+    """Entries of rows that are done take slots, their chunks are cached."""
+    ended = {key: row for key, row in self._rows.items() if row in rows}
     if self.tree is not None:
+      # A scored chunk is not bit-equal to one of the other program.
+      plain = [(key[0], row) for key, row in ended.items() if not key[1]]
       places = [
-          (row, chunk, place)
-          for prompt, row in self._rows.items()
-          for chunk, place in self.tree.insert(prompt)
+          (plain[number][1], chunk, place)
+          for number, chunk, place in self.tree.insert([c for c, _ in plain])
       ]
       if places:
         self.slots.store(places)
-    entries, self._pending = self._pending, None
-    self._insert(entries)
+    waited = [(e, row) for e, row in self._pending.items() if row in rows]
+    for entry, _ in waited:
+      del self._pending[entry]
+    self._insert(waited)
+    for key in ended:
+      if key[1]:
+        del self._rows[key]  # Its scores are of no use to others.
 
-  def _insert(self, entries: Sequence[Entry]) -> None:
+  def _insert(self, entries: Sequence[tuple[Entry, int]]) -> None:
+    """Entries take slots, with what the rows beside them hold."""
     free = [b for b, entry in enumerate(self.running) if entry is None]
     starts = []
-    for slot, entry in zip(free, entries, strict=False):
-      source = self._rows[entry.context]
+    for slot, (entry, source) in zip(free, entries, strict=False):
       self.running[slot] = entry
       self._halted[slot] = False  # That was the slot's previous tenant.
       starts.append(
@@ -304,14 +374,14 @@ class Scheduler:
               entry.job.top_logprobs,
           )
       )
-      if entry.job.logprob_start is not None and not entry.started:
+      if entry.scored:
         entry.prompt = self._scores(entry, source)
     if starts:
       self.slots.insert(self._block, starts)
 
   def _scores(self, entry: Entry, row: int) -> tuple[service.Token, ...]:
     """Log-probs of the prompt's own tokens, from the asked one on."""
-    job, block = entry.job, self._block
+    job, scores = entry.job, self._block.scores[row]
     found = []
     for at in range(job.logprob_start, len(job.prompt_tokens)):
       token = int(job.prompt_tokens[at])
@@ -321,25 +391,21 @@ class Scheduler:
       found.append(
           service.Token(
               token,
-              float(block.logprobs[row, at]),
-              _pairs(job, block.top[0][row, at], block.top[1][row, at]),
+              float(scores.logprobs[at]),
+              _pairs(job, scores.top_tokens[at], scores.top_logprobs[at]),
           )
       )
     return tuple(found)
 
-  def _collect(self, steps: int) -> None:
+  def _collect(self) -> None:
     """Tells what was sampled, and frees the slots of those that ended."""
     live = [entry for entry in self.running if entry is not None]
     top = any(entry.job.top_logprobs for entry in live)
-    width = self.slots.max_tokens
     known = np.zeros(self.slots.decode_slots, np.int32)
     if self.slots.chunk:
-      # What the segments since the last look can have brought, at most: each
-      # starts with a token of the prefill.
-      width = min(width, 1 + (self._refill_every or _STOP_CHECK_STEPS))
       for b, entry in enumerate(self.running):
         known[b] = 0 if entry is None else len(entry.tokens)
-    view = self.slots.fetch(known, width, top=top)
+    view = self.slots.fetch(known, self._width, top=top)
     for b, entry in enumerate(self.running):
       if entry is None:
         continue
@@ -347,7 +413,12 @@ class Scheduler:
       tokens = np.concatenate(
           [entry.tokens[: known[b]], view['tokens'][b, fresh]]
       )
-      stop, text = self._find_stop(entry, tokens)
+      stop = text = None
+      if entry.job.params.stop:
+        hit = stops_lib.find(
+            tokens.tolist(), entry.job.params.stop, self._decode_text
+        )
+        stop, text = hit or (None, None)
       if stop is None and not view['done'][b] and not self.slots.chunk:
         continue  # A batch hears of its samples when they end.
       if stop is not None:
@@ -413,26 +484,6 @@ class Scheduler:
             cached_tokens=entry.cached_tokens if first else 0,
         ),
     )
-
-  def _find_stop(
-      self, entry: Entry, tokens: np.ndarray
-  ) -> tuple[int | None, str | None]:
-    """(tokens up to the first stop string, that string), or Nones."""
-    stops = entry.job.params.stop
-    if not stops:
-      return None, None
-
-    def first(text):
-      hits = [(at, s) for s in stops if (at := text.find(s)) >= 0]
-      return min(hits, default=None)
-
-    if first(self._decode_text(tokens.tolist())) is None:
-      return None, None
-    for n in range(1, len(tokens) + 1):
-      hit = first(self._decode_text(tokens[:n].tolist()))
-      if hit is not None:
-        return n, hit[1]
-    raise AssertionError('a stop string in the whole text but in no prefix')
 
 
 def _pairs(

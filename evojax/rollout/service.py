@@ -11,6 +11,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from evojax import types
 
+MEMORY = ('weights', 'kv_cache')  # What can be released.
+
 
 class QueueFullError(Exception):
   """The service holds as many waiting jobs as it may; come back later."""
@@ -31,6 +33,7 @@ class Job:
   # First position of the prompt whose log-prob is wanted; None: of none.
   logprob_start: int | None = None
   top_logprobs: int = 0  # Most probable tokens to report beside each token.
+  caller: str = ''  # Whose turns in the queue it takes; empty: a batch's own.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +111,13 @@ class Service(Protocol):
   def paused(self) -> bool:
     """Between `pause` and `resume`."""
 
+  def warm_up(self) -> None:
+    """Compiles all that any job may need; blocks. Before the first job.
+
+    Raises:
+      ServiceFailedError: If a program cannot be compiled or does not run.
+    """
+
   def submit(self, jobs: Sequence[Job], listeners: Sequence[Listener]) -> None:
     """Queues jobs, all or none.
 
@@ -163,7 +173,7 @@ class Service(Protocol):
     """Empties the prefix cache; False, and nothing happens, while jobs run."""
 
   def release_memory(self, tags: Sequence[str]) -> None:
-    """Frees 'weights' and/or 'kv_cache' until `restore_memory`.
+    """Frees what of MEMORY is named, until `restore_memory`.
 
     Raises:
       ValueError: If jobs are running or a tag is unknown.

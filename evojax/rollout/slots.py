@@ -10,10 +10,11 @@ cache slot is its position, and every operation is row-wise.
 Two ways to prefill. A sampler that trains (`prefill_chunk=0`) runs whole
 prompts at once. A service runs them in chunks, each a function of the tokens up
 to its end alone, so that a chunk found in the prefix cache is bit-equal to one
-that is computed, and a long prompt does not hold up those who decode.
+that is computed. A row whose prompt is done takes the next one, so that a long
+prompt holds up neither those who decode nor those who come after it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -48,16 +49,25 @@ class Start:
 
 
 @dataclasses.dataclass
-class Block:
-  """Prompts being prefilled, one per row."""
+class Scores:
+  """How probable the L tokens of a prompt are; at 0, nothing is known."""
 
-  prompts: list[tuple[int, ...]]
+  logprobs: np.ndarray  # float32 [L]
+  top_tokens: np.ndarray  # int32 [L, K]
+  top_logprobs: np.ndarray  # float32 [L, K]
+
+
+@dataclasses.dataclass
+class Block:
+  """Prompts that are, or are being, prefilled, one per row."""
+
+  prompts: list[tuple[int, ...]]  # (): none.
+  # Of a sampler that trains; those of a service are in its `Slots`:
   logits: Any = None  # [R, V] of each prompt's next token.
   cache: Any = None
+  # Of a service:
   chunks: list[int] = dataclasses.field(default_factory=list)  # Done, by row.
-  scored: bool = False
-  logprobs: np.ndarray | None = None  # [R, S] of the prompts' own tokens.
-  top: tuple[np.ndarray, np.ndarray] | None = None  # [R, S, K] ids, log-probs.
+  scores: dict[int, Scores] = dataclasses.field(default_factory=dict)
 
 
 class Slots:
@@ -125,13 +135,29 @@ class Slots:
         donate_argnums=1,
         out_shardings=layout,
     )
+    # Results lie as the arguments do, or the next call would be of another
+    # program.
+    whole = self._replicated
+    chunks = self._chunk_layout()
     self._extend = jax.jit(
-        functools.partial(_extend, cfg), donate_argnums=(1, 2)
+        functools.partial(_extend, cfg),
+        donate_argnums=(1, 2),
+        out_shardings=(chunks, whole),
     )
-    self._score = jax.jit(functools.partial(_score, cfg), donate_argnums=(1, 2))
-    self._recent = jax.jit(_recent, static_argnums=0)
-    self._load = jax.jit(_load_chunks, donate_argnums=0)
-    self._store = jax.jit(_store_chunks, donate_argnums=0)
+    self._score = jax.jit(
+        functools.partial(_score, cfg),
+        donate_argnums=(1, 2),
+        out_shardings=(chunks, whole, whole),
+    )
+    # `partial`, though of nothing: jit counts programs by function, and those
+    # of another object are not ours.
+    self._recent = jax.jit(functools.partial(_recent), static_argnums=0)
+    self._load = jax.jit(
+        functools.partial(_load_chunks), donate_argnums=0, out_shardings=chunks
+    )
+    self._store = jax.jit(
+        functools.partial(_store_chunks), donate_argnums=0, out_shardings=chunks
+    )
     # Whole along fsdp, over which every token would gather them again.
     self._cast = jax.jit(
         lambda params: jax.tree.map(
@@ -143,14 +169,16 @@ class Slots:
     )
     # Made when first needed; every slot is free then.
     self.state: Any = None
-    self._work: Any = None
+    self._work: Any = None  # Keys and values of the rows of a service's block,
+    self._logits: Any = None  # and logits [R, V] of their next tokens.
     self._pool: Any = None
 
   @property
   def programs(self) -> int:
-    """Programs compiled so far."""
-    compiled = (self._prefill, self._insert, self._decode, self._extend)
-    return sum(f._cache_size() for f in (*compiled, self._score))
+    """Programs compiled so far, but for those that only allocate or cast."""
+    sampler = (self._prefill, self._insert, self._decode)
+    service = (self._extend, self._score, self._recent, self._load, self._store)
+    return sum(f._cache_size() for f in (*sampler, *service))
 
   def install(self, params: decoder.Params) -> None:
     """Takes weights; see `Engine.update_weights`."""
@@ -205,69 +233,119 @@ class Slots:
 
   def free(self) -> None:
     """Gives the memory of caches back; all slots must be free."""
-    self.state = self._work = self._pool = None
+    self.state = self._work = self._logits = self._pool = None
+
+  def warm_up(self, width: int) -> None:
+    """Compiles all programs of a service: each runs once, and does nothing.
+
+    Args:
+      width: Of `fetch`.
+    """
+    block = self.open()
+    for scored in (False, True):
+      self._prefill_chunk(block, (), scored)
+    if self.prefix_chunks:
+      self.store(())
+      self._load_prefixes({})
+    nobody = np.zeros(self.decode_slots, np.int32)
+    length = 0
+    while length < self.context:  # Of the longest prompt of each bucket.
+      length = self._bucket(length + 1)
+      self._insert_some(block, (), self.prefill_rows, length)
+    self.decode(nobody == 0, 0)
+    for top in (False, True):
+      self.fetch(nobody, width, top=top)
 
   # ------------------------------------------------------------------ prefill
 
-  def prefill(
-      self,
-      prompts: Sequence[tuple[int, ...]],
-      cached: Sequence[Sequence[int]] = (),
-      *,
-      score: bool = False,
-  ) -> Block:
-    """Begins a block of at most R prompts; `advance` goes on until it is done.
+  def prefill(self, prompts: Sequence[tuple[int, ...]]) -> Block:
+    """A block of at most R distinct prompts; of a sampler that trains."""
+    tokens = np.zeros((self.prefill_rows, self.max_prompt_tokens), np.int32)
+    lengths = np.ones(self.prefill_rows, np.int32)
+    for r, prompt in enumerate(prompts):
+      tokens[r, : len(prompt)] = prompt
+      lengths[r] = len(prompt)
+    logits, cache = self._prefill(
+        self.params, self._put(tokens), self._put(lengths)
+    )
+    return Block(list(prompts), logits, cache)
 
-    Args:
-      prompts: Distinct.
-      cached: Chunks of the prefix cache that each prompt begins with.
-      score: Whether log-probs of the prompts' own tokens are wanted.
-    """
-    block = Block(list(prompts), scored=score)
-    if not self._service:
-      tokens = np.zeros((self.prefill_rows, self.max_prompt_tokens), np.int32)
-      lengths = np.ones(self.prefill_rows, np.int32)
-      for r, prompt in enumerate(prompts):
-        tokens[r, : len(prompt)] = prompt
-        lengths[r] = len(prompt)
-      block.logits, block.cache = self._prefill(
-          self.params, self._put(tokens), self._put(lengths)
-      )
-      return block
+  def open(self) -> Block:
+    """The block of a service, without prompts; there is one at a time."""
     if self._work is None:
       self._work = self._empty_work()
-    block.chunks = [len(ids) for ids in cached] or [0] * len(prompts)
-    if any(block.chunks):
-      ids = np.full(self._chunk_table, -1, np.int32)
-      for r, row in enumerate(cached):
-        ids[r, : len(row)] = row
-      self._work = self._load(self._work, self._pool, self._put(ids))
-    block.logits = jnp.zeros(
-        (self.prefill_rows, self.cfg.vocab_size), jnp.float32
-    )
-    if score:
-      shape = (self.prefill_rows, self.context)
-      block.logprobs = np.zeros(shape, np.float32)
-      block.top = (
-          np.zeros((*shape, MAX_TOP_LOGPROBS), np.int32),
-          np.zeros((*shape, MAX_TOP_LOGPROBS), np.float32),
+      self._logits = self._put(
+          np.zeros((self.prefill_rows, self.cfg.vocab_size), np.float32)
       )
-    return block
+    rows = self.prefill_rows
+    return Block([()] * rows, chunks=[0] * rows)
 
-  def advance(self, block: Block) -> bool:
-    """Prefills the next chunk of every prompt of the block; True: all done."""
-    if not self._service:
-      return True
+  def begin(
+      self,
+      block: Block,
+      prompts: Mapping[int, tuple[int, ...]],
+      cached: Mapping[int, Sequence[int]],
+      scored: Collection[int],
+  ) -> None:
+    """Rows of a service's block take prompts, for `advance` to prefill.
+
+    Args:
+      block: From `open`.
+      prompts: By row, whose prompt before is dropped; (): it gets none.
+      cached: Chunks of the prefix cache that the prompts of rows begin with.
+      scored: Rows whose prompts' own log-probs are wanted.
+    """
+    for r, prompt in prompts.items():
+      block.prompts[r] = prompt
+      block.chunks[r] = len(cached.get(r, ()))
+      block.scores.pop(r, None)
+    for r in scored:
+      shape = (len(prompts[r]), MAX_TOP_LOGPROBS)
+      block.scores[r] = Scores(
+          np.zeros(shape[0], np.float32),
+          np.zeros(shape, np.int32),
+          np.zeros(shape, np.float32),
+      )
+    if any(cached.values()):
+      self._load_prefixes(cached)
+
+  def advance(self, block: Block) -> list[int]:
+    """Prefills the next chunk of every prompt of a service's block.
+
+    Returns:
+      Rows whose prompts are done by it.
+    """
+    rows = [
+        r
+        for r, prompt in enumerate(block.prompts)
+        if block.chunks[r] * self.chunk < len(prompt)
+    ]
+    # Those that are scored are of another program; rows know nothing of each
+    # other.
+    for scored in (False, True):
+      some = [r for r in rows if (r in block.scores) == scored]
+      if some:
+        self._prefill_chunk(block, some, scored)
+    return [
+        r for r in rows if block.chunks[r] * self.chunk >= len(block.prompts[r])
+    ]
+
+  def wait(self) -> None:
+    """Returns when the device has done what `advance` began."""
+    jax.block_until_ready(self._logits)
+
+  def _prefill_chunk(
+      self, block: Block, rows: Sequence[int], scored: bool
+  ) -> None:
+    """Prefills the next chunk of some rows."""
     size = self.chunk
     tokens = np.zeros((self.prefill_rows, size), np.int32)
     targets = np.zeros_like(tokens)
-    # Rows that are done, or not there, write beyond the context.
+    # The other rows write beyond the context.
     start = np.full(self.prefill_rows, self.context, np.int32)
     last = np.full(self.prefill_rows, -1, np.int32)
-    for r, prompt in enumerate(block.prompts):
-      begin = block.chunks[r] * size
-      if begin >= len(prompt):
-        continue
+    for r in rows:
+      prompt, begin = block.prompts[r], block.chunks[r] * size
       part = prompt[begin : begin + size]
       tokens[r, : len(part)] = part
       after = prompt[begin + 1 : begin + size + 1]
@@ -279,36 +357,41 @@ class Slots:
     args = (
         self.params,
         self._work,
-        block.logits,
+        self._logits,
         self._put(tokens),
         self._put(start),
         self._put(last),
     )
-    if block.scored:
-      self._work, block.logits, scores = self._score(*args, self._put(targets))
-      logprobs, ids, top = sharding.to_host(scores)
-      for r in np.flatnonzero(start < self.context):
-        # The score of a token stands at its own position.
-        at = slice(start[r] + 1, min(start[r] + 1 + size, self.context))
-        count = at.stop - at.start
-        block.logprobs[r, at] = logprobs[r, :count]
-        block.top[0][r, at] = ids[r, :count]
-        block.top[1][r, at] = top[r, :count]
-    else:
-      self._work, block.logits = self._extend(*args)
-    return all(
-        done * size >= len(prompt)
-        for done, prompt in zip(block.chunks, block.prompts, strict=True)
-    )
+    if not scored:
+      self._work, self._logits = self._extend(*args)
+      return
+    self._work, self._logits, found = self._score(*args, self._put(targets))
+    logprobs, ids, top = sharding.to_host(found)
+    for r in rows:
+      # The score of a token stands at its own position.
+      scores = block.scores[r]
+      at = slice(start[r] + 1, start[r] + 1 + size)
+      count = len(scores.logprobs[at])
+      scores.logprobs[at] = logprobs[r, :count]
+      scores.top_tokens[at] = ids[r, :count]
+      scores.top_logprobs[at] = top[r, :count]
+
+  def _load_prefixes(self, cached: Mapping[int, Sequence[int]]) -> None:
+    """Rows begin with chunks of the prefix cache."""
+    ids = np.full(self._chunk_table, -1, np.int32)
+    for r, chunks in cached.items():
+      ids[r, : len(chunks)] = chunks
+    self._work = self._load(self._work, self._pool, self._put(ids))
 
   def store(self, places: Sequence[tuple[int, int, int]]) -> None:
-    """Copies chunks of the block just prefilled into the prefix cache.
+    """Copies chunks of rows that are prefilled into the prefix cache.
 
     Args:
-      places: (row, chunk of the row, chunk of the cache).
+      places: (row, chunk of the row, chunk of the cache), the latter distinct.
     """
     if self._pool is None:
       self._pool = self._empty_pool()
+    # Beyond the last: nowhere.
     ids = np.full(self._chunk_table, self.prefix_chunks, np.int32)
     for row, chunk, place in places:
       ids[row, chunk] = place
@@ -324,18 +407,23 @@ class Slots:
     """Sequences take slots; each samples its first token.
 
     Args:
-      block: Prefilled; of a service, the last one.
-      starts: At most R of a service, else at most B.
+      block: Whose rows they start from are prefilled.
+      starts: As many as there are free slots, at most.
     """
-    if self.state is None:
-      self.state = self._empty()
     width = self.prefill_rows if self._service else self.decode_slots
     for first in range(0, len(starts), width):
-      self._insert_some(block, starts[first : first + width], width)
+      some = starts[first : first + width]
+      longest = self.max_prompt_tokens
+      if self._service:
+        longest = max(len(block.prompts[start.source]) for start in some)
+        longest = self._bucket(longest)
+      self._insert_some(block, some, width, longest)
 
   def _insert_some(
-      self, block: Block, starts: Sequence[Start], width: int
+      self, block: Block, starts: Sequence[Start], width: int, longest: int
   ) -> None:
+    if self.state is None:
+      self.state = self._empty()
     slot = np.full(width, self.decode_slots, np.int32)  # Beyond the last: none.
     source = np.zeros(width, np.int32)
     length = np.ones(width, np.int32)
@@ -347,12 +435,11 @@ class Slots:
       self._fill_row(row, i, s)
       if self._service:
         prior[i, : len(s.prior)] = s.prior
-    cache, longest = block.cache, self.max_prompt_tokens
+    logits, cache = block.logits, block.cache
     if self._service:
-      cache = self._work
-      longest = self._bucket(int(length.max()))
+      logits, cache = self._logits, self._work
     put = jax.tree.map(self._put, (slot, source, length, prior, row))
-    self.state = self._insert(longest, self.state, block.logits, cache, *put)
+    self.state = self._insert(longest, self.state, logits, cache, *put)
 
   def _fill_row(self, row: dict[str, np.ndarray], i: int, s: Start) -> None:
     p = s.params
@@ -460,13 +547,16 @@ class Slots:
     layers = ('layers',) if self.cfg.scan_layers else ()
     return (*layers, 'batch', 'kv_heads', None, None)
 
+  def _chunk_layout(self) -> Any:
+    """Shardings of work and pool, whose rows are split as those of slots."""
+    return self._layout()['cache']
+
   def _empty_cache(self, rows: int, slots: int) -> Any:
-    """Zeros, rows over the batch axes if they split, heads over tensor."""
+    """Zeros, rows over the batch axes, heads over tensor."""
     make = lambda: decoder.empty_cache(
         self.cfg, rows, slots, self.cfg.compute_dtype
     )
-    axes = jax.tree.map(lambda _: self._cache_axes, jax.eval_shape(make))
-    return jax.jit(make, out_shardings=sharding.shardings(self.mesh, axes))()
+    return jax.jit(make, out_shardings=self._chunk_layout())()
 
   def _empty_work(self) -> Any:
     """Keys and values of a block, and room for rows that write nowhere."""
@@ -597,10 +687,13 @@ def _store_chunks(pool, work, ids):
   return jax.tree.map(store, pool, work)
 
 
-def _draw(service, eos_ids, row, keys, count, logits, tokens):
-  """One sampling step: token and log-prob [B], and of a service the best."""
+def _draw(service, eos_ids, row, keys, count, logits, tokens, live):
+  """One sampling step: token and log-prob [B], and of a service the best.
+
+  What only rows that are not `live` ask for is not done; it would be slow.
+  """
   if service:
-    asks = (
+    asks = live & (
         (row['frequency'] != 0)
         | (row['presence'] != 0)
         | (row['repetition'] != 1)
@@ -620,16 +713,16 @@ def _draw(service, eos_ids, row, keys, count, logits, tokens):
       keys,
       count,
       temperature=row['temperature'],
-      top_p=row['top_p'],
-      top_k=row['top_k'],
-      min_p=row['min_p'],
+      top_p=jnp.where(live, row['top_p'], 1.0),
+      top_k=jnp.where(live, row['top_k'], -1),
+      min_p=jnp.where(live, row['min_p'], 0.0),
   )
   if not service:
     return token, logprob, None
   temperature = jnp.where(row['temperature'] <= 0, 1.0, row['temperature'])
   shape = (len(token), MAX_TOP_LOGPROBS)
   best = jax.lax.cond(
-      (row['top'] > 0).any(),
+      (live & (row['top'] > 0)).any(),
       lambda x: _top(jax.nn.log_softmax(x / temperature[:, None])),
       lambda _: (jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32)),
       logits,
@@ -693,8 +786,9 @@ def _insert(
 
   keys = sampling.row_keys(row['seed'], row['problem'], row['sample'])
   count = row['count'] if service else jnp.zeros_like(slot)
+  live = slot < len(state['done'])
   token, logprob, best = _draw(
-      service, eos_ids, row, keys, count, logits[source], prior
+      service, eos_ids, row, keys, count, logits[source], prior, live
   )
   width = state['tokens'].shape[1]
   index = jnp.arange(len(slot))
@@ -733,10 +827,10 @@ def _decode(cfg, eos_ids, service, params, state, halted, steps):
         cfg, params, s['token'], s['position'], s['cache']
     )
     logits = decoder.logits(cfg, params, hidden)
-    token, logprob, best = _draw(
-        service, eos_ids, row, keys, s['count'], logits, s['tokens']
-    )
     live = ~s['done']
+    token, logprob, best = _draw(
+        service, eos_ids, row, keys, s['count'], logits, s['tokens'], live
+    )
     count = s['count'] + live
     stop = _stops(service, eos_ids, row, token)
     # A finished row computes on, into a position it already owns: skipping it

@@ -7,12 +7,10 @@ mount that all of them share. A version is written under another name, synced
 and renamed, so whoever finds it finds all of it.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 import os
 import pathlib
 import shutil
-
-import jax
 
 from evojax import workdir as workdir_lib
 
@@ -23,8 +21,9 @@ _KEEP = 2  # A server that comes back may still be reading the one before.
 class WeightFolder:
   """Writes versions and removes old ones.
 
-  With several processes all of them call `write`; process 0 owns the folder,
-  which belongs to one run: what an earlier process of it left is removed.
+  It belongs to one run: what an earlier process of it left is removed. Of
+  several processes the first one alone calls the methods; all of them write
+  between `prepare` and `commit`.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
@@ -35,38 +34,37 @@ class WeightFolder:
     """Directory of a version."""
     return self.folder / version
 
-  def write(
-      self, version: str, save: Callable[[pathlib.Path], None]
-  ) -> pathlib.Path:
-    """Makes a version; returns its directory once it is durable.
+  def unfinished(self, version: str) -> pathlib.Path:
+    """Where a version is written, until `commit`."""
+    return self.folder / (_UNFINISHED + version)
 
-    Args:
-      version: A file name.
-      save: Writes a Hugging Face directory to the path it gets; collective.
+  def prepare(self) -> None:
+    """Makes the folder, without what is unfinished or of another process.
+
+    Raises:
+      OSError: If the folder cannot be made.
+    """
+    self.folder.mkdir(parents=True, exist_ok=True)
+    for path in self.folder.iterdir():
+      if path.is_dir() and path.name not in self._written:
+        shutil.rmtree(path, ignore_errors=True)
+
+  def commit(self, version: str) -> None:
+    """Gives a version its name once it is durable.
 
     Raises:
       OSError: If the disk is full or cannot be written.
     """
-    temporary = self.folder / (_UNFINISHED + version)
-    primary = jax.process_index() == 0
-    if primary:
-      self.folder.mkdir(parents=True, exist_ok=True)
-      for path in self.folder.iterdir():
-        if path.is_dir() and path.name not in self._written:
-          shutil.rmtree(path, ignore_errors=True)
-    save(temporary)
-    path = self.path_of(version)
-    if primary:
-      for file in temporary.rglob('*'):
-        if file.is_file():
-          _sync(file)
-      workdir_lib.sync_directory(temporary)
-      if path.exists():
-        shutil.rmtree(path)
-      os.rename(temporary, path)
-      workdir_lib.sync_directory(self.folder)
-      self._written.append(version)
-    return path
+    temporary, path = self.unfinished(version), self.path_of(version)
+    for file in temporary.rglob('*'):
+      if file.is_file():
+        _sync(file)
+    workdir_lib.sync_directory(temporary)
+    if path.exists():
+      shutil.rmtree(path)
+    os.rename(temporary, path)
+    workdir_lib.sync_directory(self.folder)
+    self._written.append(version)
 
   def remove_old(self, needed: Collection[str]) -> None:
     """Removes what was written here, but for the newest two and `needed`."""

@@ -164,6 +164,9 @@ def sglang() -> contextlib.AbstractContextManager[str]:
       port,
       # Not this process's packages.
       PYTHONPATH='',
+      # Several wait for each other by spinning: where other programs run, a
+      # token takes fifty times as long.
+      OMP_NUM_THREADS='1',
   )
 
 

@@ -100,10 +100,16 @@ class Server:
     self.updates: list[dict[str, Any]] = []
     self.busy = 0  # Next requests that get a 503.
     self.aborts: list[int] = []  # Next requests end after so many tokens.
+    self.tokens_off = 0  # Added to all tokens of a text.
+    self.silent = 0  # Next requests that it takes and never answers.
+    self.held: set[str] = set()  # Their names, which are in use.
     self.dies_at = 0  # Dies with the request of this number.
     self.missing: tuple[str, ...] = ()  # Paths it lacks.
     self.unscaled = False  # Reports log-probs of softmax(logits).
-    self.info = {'max_total_num_tokens': 4096, 'dtype': 'float32'}
+    self.info = {
+        'max_total_num_tokens': 4096,
+        'enable_deterministic_sampling': True,
+    }
     # Answer -> answer, of requests that are not probes of the client.
     self.spoil: Callable[[Any], Any] = lambda answer: answer
     self.key = ''
@@ -150,7 +156,7 @@ class Server:
   def _generate(self, body: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
     p = body['sampling_params']
     if 'text' in body:
-      ids = model().encode(body['text'])
+      ids = [i + self.tokens_off for i in model().encode(body['text'])]
       pairs = [[None if not t else -1.0, i, None] for t, i in enumerate(ids)]
       return 200, {}, {'meta_info': {'input_token_logprobs': pairs}}
     probe = tuple(body['input_ids'][:2]) == model().probe
@@ -159,6 +165,12 @@ class Server:
       if self.dies_at and len(self.asked) >= self.dies_at:
         self.up, self.dies_at = False, 0
         raise httpx2.ReadError('connection reset')
+      if body['rid'] in self.held:
+        return 400, {}, {'error': f'rid {body["rid"]} is in use'}
+      if self.silent:
+        self.silent -= 1
+        self.held.add(body['rid'])
+        raise httpx2.ReadTimeout('no answer')
       if self.busy:
         self.busy -= 1
         return 503, {'Retry-After': '0.05'}, {'error': 'queue full'}
@@ -176,6 +188,7 @@ class Server:
     reason = 'stop' if tokens[-1] == EOS else 'length'
     if self.aborts and not probe:
       keep = self.aborts.pop(0)
+      # As real ones do, whatever the last of these tokens is.
       tokens, scores, reason = tokens[:keep], scores[:keep], 'abort'
     answer = {
         'meta_info': {

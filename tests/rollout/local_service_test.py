@@ -1,7 +1,10 @@
 """The service samples the policy, and nobody's jobs disturb another's."""
 
+import collections
+import dataclasses
 import threading
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -9,9 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from evojax import sharding
 from evojax import types
 from evojax.models import decoder
 from evojax.rollout import local_service
+from evojax.rollout import prefix
+from evojax.rollout import sampling
+from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
 from tests import tiny
@@ -188,13 +195,13 @@ class LocalServiceTest(parameterized.TestCase):
     made.close(1.0)
 
   def test_same_prompt_is_found_but_for_its_last_chunk(self):
-    made = self.make()
+    made = self.make(prefill_rows=1)
     prompt = list(range(2, 12))  # Ten tokens: two chunks and two more.
     cached = lambda tokens: (
         self.ask([job(0, tokens)], made)[0].chunks[0].cached_tokens
     )
     self.assertEqual(cached(prompt), 0)
-    self.assertEqual(cached(prompt), 10)  # The last block has it all.
+    self.assertEqual(cached(prompt), 10)  # The row has it all.
     self.assertEqual(cached([39, 38]), 0)
     self.assertEqual(cached(prompt), 8)
     # Its last chunk holds the token whose logits are wanted.
@@ -390,6 +397,197 @@ class LocalServiceTest(parameterized.TestCase):
     self.assertIsNotNone(single.finish)
     made.close(1.0)
 
+  def test_many_requests_of_one_caller_do_not_hold_up_another(self):
+    made = self.make()
+    made.pause('in_place')
+    answers = [Answer() for _ in range(60)]
+    of = lambda caller, j: dataclasses.replace(j, caller=caller)
+    for i, a in enumerate(answers):  # One by one, as our own client asks.
+      made.submit([of('a', job(i, [2 + i % 30], i, ignore_eos=True))], [a])
+    single = Answer()
+    made.submit([of('b', job('b', [5, 6], max_tokens=1))], [single])
+    made.resume()
+    single.wait()
+    # It was the second to get one of the eight slots.
+    self.assertGreater(sum(not a.ended.is_set() for a in answers), 40)
+    for a in answers:
+      self.assertLen(a.wait().tokens, 12)
+    made.close(1.0)
+
+  def test_callers_take_turns(self):
+    turns = scheduler._Turns()
+    entry = lambda caller, rid: scheduler.Entry(
+        dataclasses.replace(job(rid, [3]), caller=caller), lambda *_: None
+    )
+    for rid in range(3):
+      turns.add([entry('a', f'a{rid}')])
+    turns.add([entry('b', 'b0')])
+    turns.add([entry('', 'x0'), entry('', 'x1')])  # Nobody's: its own group.
+    turns.add([entry('', 'y0')])
+    turns.add([entry('b', 'b1')])
+    self.assertEqual(
+        [turns.pop().job.rid for _ in range(len(turns))],
+        ['a0', 'b0', 'x0', 'y0', 'a1', 'b1', 'x1', 'a2'],
+    )
+
+  def test_a_long_prompt_holds_up_no_short_one(self):
+    made = self.make(prefill_chunk=2, max_prompt_tokens=60, refill_every=1)
+    long = [3 + i % 30 for i in range(60)]  # 30 chunks, four a step.
+    jobs = [
+        job('long', long, 1, max_tokens=3),
+        *(job(i, [4 + i, 5], i, max_tokens=3) for i in range(4)),
+        job('scored', [6, 7], 2, start=0, max_tokens=3),
+    ]
+    alone = [self.ask([j], made)[0] for j in jobs if made.flush()]
+    self.assertTrue(made.flush())
+    made.pause('in_place')
+    order = []
+    answers = [Answer() for _ in jobs]
+
+    def listen_to(j, answer):
+      def listen(chunk):
+        order.append(j.rid)
+        answer(chunk)
+
+      return listen
+
+    made.submit(jobs, [listen_to(j, a) for j, a in zip(jobs, answers)])
+    made.resume()
+    for a in answers:
+      a.wait()
+    # The others, two of three rows at a time, have ended before it begins.
+    begun = order.index('long')
+    self.assertEqual(set(order[:begun]), {j.rid for j in jobs[1:]})
+    self.assertEqual(set(order[begun:]), {'long'})
+    for a, b in zip(alone, answers):
+      self.assert_same(a, b)
+    self.assertEqual(
+        alone[-1].chunks[0].prompt, answers[-1].chunks[0].prompt
+    )
+    made.close(1.0)
+
+  def test_abort_of_a_prompt_that_is_being_prefilled(self):
+    held = self.service._slots
+    schedule = scheduler.Scheduler(
+        held, decode_text=engine_test.text_of, refill_every=4
+    )
+    jobs = [job(i, [3 + i] * 20, i, max_tokens=2) for i in range(3)]
+    want = self.ask(jobs)
+    self.ask([job(i, [30 + i] * 20) for i in range(3)])  # In the same rows.
+    self.assertTrue(self.service.flush())
+    ended = {}
+
+    def listen(entry, chunk):
+      if chunk.finish:
+        tokens = entry.tokens.tolist()
+        ended[entry.job.rid] = chunk.finish.reason, tokens
+
+    entries = [scheduler.Entry(j, listen) for j in jobs]
+    with sharding.use(held.mesh):
+      schedule.waiting.add(entries)
+      schedule.step()  # Three rows; of five chunks each, four are done.
+      self.assertEqual((schedule.live, schedule.queued), (0, 3))
+      schedule.abort(entries[1])
+      self.assertEqual(ended, {'1': ('abort', [])})
+      self.assertEqual(schedule.queued, 2)
+      # Its row is no prompt's: who asks for the same one begins anew.
+      schedule.waiting.add([scheduler.Entry(jobs[1], listen)])
+      while schedule.busy:
+        schedule.step()
+    self.assertEqual(
+        ended,
+        {str(i): (a.finish.reason, a.tokens) for i, a in enumerate(want)},
+    )
+
+  def test_chunks_of_one_block_have_places_of_their_own(self):
+    tree = prefix.PrefixTree(4, CHUNK)
+    tree.insert([range(100, 113)])  # Fills three of four places.
+    asked = [range(13), range(50, 63)]  # Three chunks each.
+    new = tree.insert(asked)
+    places = [place for *_, place in new]
+    self.assertLen(set(places), len(places))
+    # The first takes the free place and two old ones, the second what is left.
+    self.assertEqual([n[:2] for n in new], [(0, 0), (0, 1), (0, 2), (1, 0)])
+    for number, tokens in enumerate(asked):
+      self.assertEqual(
+          tree.match(tokens), [place for n, _, place in new if n == number]
+      )
+    self.assertLen(tree, 4 * CHUNK)
+
+  def test_everything_is_compiled_before_the_first_job(self):
+    made = self.make()
+    made.warm_up()
+    empty = {'slots': 8}
+    stats = dataclasses.asdict(made.stats())
+    self.assertEqual({k: v for k, v in stats.items() if v}, empty)
+    before = made._slots.programs
+    # extend, score, load, store, decode; inserts of 4, 8, 16 and 32 tokens;
+    # what is fetched, with and without the most probable tokens.
+    self.assertEqual(before, 5 + 4 + 2)
+    compiled = []
+    log = lambda name, *_, **__: compiled.append(name)
+    jax.monitoring.register_event_duration_secs_listener(log)
+    try:
+      for _ in range(2):
+        for n in range(1, 21):
+          self.ask([job(n, [2 + n] * n)], made)
+        self.ask([job(i, p, i) for i, p in enumerate(prompts(20))], made)
+        self.ask([job(0, [3] * 9, start=0, top=2)], made)
+        self.ask([job(0, [3], top=2, top_p=0.5, presence_penalty=1.0)], made)
+        made.pause('retract')
+        made.resume()
+        made.flush()
+    finally:
+      jax.monitoring.unregister_event_duration_listener(log)
+    self.assertEqual(made._slots.programs, before)
+    self.assertEmpty([name for name in compiled if 'compile' in name])
+    self.assertGreater(made.stats().cached_tokens, 0)
+    made.close(1.0)
+
+  def test_what_an_ended_neighbour_asked_for_is_done_no_more(self):
+    calls = collections.Counter()
+
+    def counted(module, name):
+      function = getattr(module, name)
+
+      def count(*args):
+        jax.debug.callback(lambda: calls.update([name]))
+        return function(*args)
+
+      return mock.patch.object(module, name, count)
+
+    with (
+        counted(slots, '_adjust'),
+        counted(slots, '_top'),
+        counted(sampling, '_filter'),
+    ):
+      made = self.make()
+      made.warm_up()
+    plain = job('plain', [5, 6, 7], 4, ignore_eos=True)
+    (want,) = self.ask([plain], made)
+    for name, neighbour in (
+        ('_filter', job('n', [3], top_p=0.5, max_tokens=3)),
+        ('_filter', job('n', [3], top_k=2, max_tokens=3)),
+        ('_filter', job('n', [3], min_p=0.1, max_tokens=3)),
+        ('_adjust', job('n', [3], repetition_penalty=2.0, max_tokens=3)),
+        ('_adjust', job('n', [3], min_tokens=9, max_tokens=3)),
+        ('_adjust', job('n', [3], logit_bias=((7, 1.0),), max_tokens=3)),
+        ('_top', job('n', [3], top=3, max_tokens=3)),
+    ):
+      with self.subTest(name, params=neighbour.params):
+        jax.effects_barrier()
+        calls.clear()
+        beside, _ = self.ask([plain, neighbour], made)  # In the second slot.
+        jax.effects_barrier()
+        self.assertEqual(calls[name], 3)
+        calls.clear()
+        (after,) = self.ask([plain], made)
+        jax.effects_barrier()
+        self.assertEmpty(calls)
+        self.assert_same(beside, want)
+        self.assert_same(after, want)
+    made.close(1.0)
+
   def test_abort_of_waiting_and_running(self):
     made = self.make(refill_every=1)
     answers = [Answer() for _ in range(16)]
@@ -510,6 +708,64 @@ class LocalServiceTest(parameterized.TestCase):
     with self.assertRaisesRegex(service.ServiceFailedError, 'no more'):
       made.submit([job(1, [3])], [Answer()])
     self.assertFalse(made.alive)
+    made.close(1.0)
+
+  def test_a_command_that_fails_leaves_nobody_waiting(self):
+    made = self.make()
+
+    def broken(_):
+      raise RuntimeError('no room for them')
+
+    made._slots.install = broken
+    made.pause('in_place')
+    answers = [Answer(), Answer()]
+
+    def fails(_):  # One listener's error is not the others'.
+      answers[0].ended.set()
+      raise ValueError('a bad listener')
+
+    made.submit([job(i, [3]) for i in range(2)], [fails, answers[1]])
+    with made._lock:  # The thread sees both commands, or the first alone.
+      behind = made._leave(lambda: 'done')
+      update = threading.Thread(target=self._update, args=(made,), daemon=True)
+      update.start()
+    self.assertEqual(behind.result(60), 'done')
+    update.join(60)
+    self.assertFalse(update.is_alive(), 'update_weights did not return')
+    for a in answers:
+      a.wait()
+    self.assertIn('no room', answers[1].finish.message)
+    self.assertFalse(made.alive)
+    for call in (made.resume, made.flush, made.warm_up):
+      with self.assertRaisesRegex(service.ServiceFailedError, 'no room'):
+        call()
+    made.close(1.0)
+    made.close(1.0)
+
+  def _update(self, made):
+    with self.assertRaisesRegex(service.ServiceFailedError, 'no room'):
+      made.update_weights('second', '1', abort_all=False, flush=True)
+
+  @parameterized.parameters(False, True)
+  def test_commands_behind_the_last_are_answered(self, fails):
+    made = self.make()
+
+    def broken():
+      raise RuntimeError('no more')
+
+    with made._lock:
+      if fails:
+        made._leave(broken)
+      else:
+        made._leave(None)
+      behind = [made._leave(lambda: 'done') for _ in range(2)]
+    for answer in behind:
+      with self.assertRaises(service.ServiceFailedError):
+        answer.result(60)
+    with self.assertRaises(service.ServiceFailedError):
+      made.pause('abort')
+    self.assertFalse(made.abort('nobody'))
+    self.assertEqual(made.abort_all(), 0)
     made.close(1.0)
 
 

@@ -84,6 +84,7 @@ class App:
     self.asgi.add_middleware(
         _Keys, api_key=settings.api_key, admin_key=settings.admin_key
     )
+    self.asgi.add_middleware(_Limit, requests_at_once=settings.connections)
     self.asgi.add_exception_handler(errors.ApiError, _on_api_error)
     self.asgi.add_exception_handler(exceptions.HTTPException, _on_http_error)
     self.asgi.add_exception_handler(Exception, _on_bug)
@@ -175,7 +176,12 @@ class App:
   async def _generate(self, request: requests.Request) -> responses.Response:
     asked = await self._read(request, protocol.Generate)
     ready = await native.prepare(self.host, asked)
-    batch = self.host.run(ready.asks, live=ready.stream, names=ready.names)
+    batch = self.host.run(
+        ready.asks,
+        live=ready.stream,
+        names=ready.names,
+        caller=request.scope['caller'],
+    )
     if ready.stream:
       events = native.stream(self.host, batch, is_list=ready.is_list)
       return self._stream(batch, events)
@@ -204,7 +210,12 @@ class App:
       self, request: requests.Request, ready: openai.Generation
   ) -> responses.Response:
     live = ready.request.stream
-    batch = self.host.run(ready.asks, live=live, names=ready.names)
+    batch = self.host.run(
+        ready.asks,
+        live=live,
+        names=ready.names,
+        caller=request.scope['caller'],
+    )
     if live:
       return self._stream(batch, openai.stream(self.host, ready, batch))
     return await _finish(
@@ -435,8 +446,35 @@ class EventStream(responses.Response):
     await send({'type': 'http.response.body', 'body': b''})
 
 
+class _Limit:
+  """Refuses requests beyond so many at once, but for those that watch."""
+
+  def __init__(self, app: asgi.ASGIApp, *, requests_at_once: int):
+    self._app = app
+    self._most = requests_at_once
+    self._count = 0
+
+  async def __call__(
+      self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+  ) -> None:
+    if scope['type'] != 'http' or scope['path'] in _PUBLIC:
+      await self._app(scope, receive, send)
+      return
+    if self._count >= self._most:
+      error = errors.unavailable(f'{self._most} requests are being answered')
+      response = _error(error)
+      response.headers['Connection'] = 'close'  # Its body stays unread.
+      await response(scope, receive, send)
+      return
+    self._count += 1
+    try:
+      await self._app(scope, receive, send)
+    finally:
+      self._count -= 1
+
+
 class _Keys:
-  """Lets through who has the key that a path needs."""
+  """Lets through who has the key that a path needs, and tells who it is."""
 
   def __init__(self, app: asgi.ASGIApp, *, api_key: str, admin_key: str):
     self._app = app
@@ -458,6 +496,10 @@ class _Keys:
     may_sample = has_api or has_admin or not self._api_key
     is_admin = has_admin if self._admin_key else may_sample
     scope['is_admin'] = is_admin
+    # A key that is none tells nobody apart: anyone could make up many.
+    key = 'admin' if has_admin else 'api' if has_api else 'no'
+    address, _ = scope.get('client') or ('', 0)
+    scope['caller'] = f'{address}, {key} key'
     path = scope['path']
     needs_admin = path in _ADMIN or path in _ELSEWHERE
     if path in _PUBLIC or (is_admin if needs_admin else may_sample):

@@ -14,7 +14,6 @@ from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 
-_MEMORY = ('weights', 'kv_cache')
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = types.SamplingParams(max_tokens=1, temperature=0.0)
@@ -99,6 +98,7 @@ class Host:
       *,
       live: bool,
       names: Mapping[str, Sequence[str]] | None = None,
+      caller: str = '',
   ) -> samples.Batch:
     """Submits the samples of a request; the caller enters the batch.
 
@@ -106,6 +106,7 @@ class Host:
       asks: One per sample.
       live: See `samples.Batch`.
       names: By which `abort` finds them -> their ids.
+      caller: Whose they are; see `service.Job`.
 
     Raises:
       ApiError: 503 if the server is not up or its queue is full, 400 if the
@@ -138,6 +139,7 @@ class Host:
           service,
           decode=self.tokenizer.decode,
           mailbox=self._mailbox,
+          caller=caller,
           live=live,
           on_exit=left,
       )
@@ -380,6 +382,7 @@ def _tags(tags: Sequence[str] | None) -> Sequence[str]:
     ApiError: 400 that names an unknown one.
   """
   for tag in tags or ():
-    if tag not in _MEMORY:
-      raise errors.bad_request('tags', f'{tag!r}: choose from {list(_MEMORY)}')
-  return tags or _MEMORY
+    if tag not in service_lib.MEMORY:
+      known = list(service_lib.MEMORY)
+      raise errors.bad_request('tags', f'{tag!r}: choose from {known}')
+  return tags or service_lib.MEMORY

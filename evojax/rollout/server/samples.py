@@ -138,6 +138,7 @@ class Batch:
       *,
       decode: Callable[..., str],
       mailbox: Mailbox,
+      caller: str,
       live: bool,
       on_exit: Callable[['Batch'], None],
   ):
@@ -148,6 +149,7 @@ class Batch:
       service: Runs them.
       decode: `ServerTokenizer.decode`.
       mailbox: Of the running loop.
+      caller: See `service.Job`.
       live: Samples are shown while they grow.
       on_exit: Called when the context is left, whatever the reason.
 
@@ -171,7 +173,8 @@ class Batch:
 
     self.samples = [sample(i, ask) for i, ask in enumerate(asks)]
     service.submit(
-        [ask.job for ask in asks], [sample.listen for sample in self.samples]
+        [dataclasses.replace(ask.job, caller=caller) for ask in asks],
+        [sample.listen for sample in self.samples],
     )
 
   def __enter__(self) -> 'Batch':

@@ -22,6 +22,7 @@ class Settings:
   max_logit_biases: int = 64
   api_key: str = ''  # Empty: everybody may sample.
   admin_key: str = ''  # Empty: whoever may sample may also manage.
+  connections: int = 4096  # Requests at once.
   body_bytes: int = 16 << 20  # Of one request.
   # A client that sends its request, or takes the next part of its stream, more
   # slowly than this is dropped.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from evojax.rollout import service
+from evojax.rollout import stops
 
 # What a decoder writes for bytes that are no character, or not yet.
 _BROKEN = '\ufffd'
@@ -32,9 +33,7 @@ def final(
   if not trim or matched is None:
     return decode(ids)
   if isinstance(matched, str):
-    text = decode(ids)
-    at = text.find(matched)
-    return text if at < 0 else text[:at]
+    return stops.cut(decode(ids), (matched,))
   return decode(ids[:-1] if ids and ids[-1] == matched else ids)
 
 

@@ -104,6 +104,8 @@ class FakeService:
     self.script: Callable[[service_lib.Job], Sequence[int]] | None = None
     self.broken = ''  # Why nothing is sampled any more.
     self.per_step = 1
+    self.warm = False
+    self.callers: dict[str, str] = {}  # Of jobs, by rid.
     self.step_seconds = step_seconds
     self.updates: list[tuple[str, str, bool, bool]] = []
     self._decode = decode
@@ -138,6 +140,9 @@ class FakeService:
   def paused(self) -> bool:
     return self._paused
 
+  def warm_up(self) -> None:
+    self.warm = True
+
   def submit(
       self,
       jobs: Sequence[service_lib.Job],
@@ -163,6 +168,7 @@ class FakeService:
         raise service_lib.QueueFullError('the queue is full')
       for job, listener in zip(jobs, listeners, strict=True):
         self._waiting[job.rid] = _Running(job, listener)
+        self.callers[job.rid] = job.caller
       self._changed.notify_all()
 
   def abort(self, rid: str, message: str = '') -> bool:

@@ -1,5 +1,6 @@
 """Endpoints of trainers and of those who watch, with and without keys."""
 
+import collections
 import tempfile
 import threading
 import time
@@ -291,6 +292,35 @@ class ManageTest(parameterized.TestCase):
     self.assertEqual(response.status_code, 503)
     self.service.resume()
 
+  def test_more_requests_than_connections(self):
+    server = fakes.Server(self.service, connections=2)
+    self.addCleanup(server.close)
+    self.service.step_seconds = 0.01
+    body = {'text': 'a', 'stream': True}
+    body['sampling_params'] = {'max_new_tokens': 400}
+    with server.client() as client:
+      with client.stream('POST', '/generate', json=body) as one:
+        with client.stream('POST', '/generate', json=body) as two:
+          running = [stream.iter_lines() for stream in (one, two)]
+          for lines in running:
+            next(lines)
+          for path in ('/generate', '/server_info', '/nothing'):
+            response = client.post(path, json=body)
+            self.assertEqual(response.status_code, 503, path)
+            self.assertEqual(response.headers['retry-after'], '1')
+            error = response.json()['error']
+            self.assertIn('2 requests', error['message'])
+            self.assertEqual(error['type'], 'overloaded_error')
+          # Who watches is let in.
+          self.assertEqual(client.get('/health').status_code, 200)
+          self.assertEqual(client.get('/metrics').status_code, 200)
+      # Clients that are gone do not count.
+      self.assertTrue(
+          fakes.wait_for(
+              lambda: client.get('/server_info').status_code == 200
+          )
+      )
+
   def test_health_generate(self):
     self.assertEqual(self.client.get('/health_generate').status_code, 200)
     self.assertEqual(self._tokens(), 1)
@@ -476,6 +506,39 @@ class KeysTest(parameterized.TestCase):
         response = client.post(path, content=b'[')
         self.assertEqual(response.status_code != 401, may_manage, path)
       self.assertFalse(self.service.paused)
+
+  def test_callers(self):
+    """A key, and an address without its port, are one caller."""
+    callers = collections.Counter()
+    for server, key, address in (
+        ('none', '', '127.0.0.1'),
+        ('none', '', '127.0.0.1'),
+        ('none', 'Bearer made up', '127.0.0.1'),
+        ('none', '', '127.0.0.2'),
+        ('both', 'Bearer boss', '127.0.0.1'),
+        ('both', 'Bearer käy', '127.0.0.1'),
+    ):
+      self.service.callers.clear()
+      transport = httpx2.HTTPTransport(local_address=address)
+      headers = {'Authorization': key.encode()} if key else {}
+      with self.servers[server].client(
+          headers=headers, transport=transport
+      ) as client:
+        for path, body in (
+            ('/generate', {'text': ['a', 'b']}),
+            ('/v1/completions', {'prompt': 'a'}),
+            (
+                '/v1/chat/completions',
+                {'messages': [{'role': 'user', 'content': 'a'}]},
+            ),
+        ):
+          response = client.post(path, json=body)
+          self.assertEqual(response.status_code, 200, response.text)
+      self.assertLen(self.service.callers, 4)
+      (caller,) = set(self.service.callers.values())
+      self.assertNotIn('boss', caller)
+      callers[caller] += 1
+    self.assertCountEqual(callers.values(), [3, 1, 1, 1])
 
   def test_refusal(self):
     response = httpx2.post(f'{self.servers["both"].url}/generate', content=b'x')
