@@ -252,13 +252,14 @@ def _dispatch() -> int | None:
 def _hush_orbax() -> None:
   """Leaves a failed save to the one error that `checkpoint` makes of it.
 
-  Orbax logs it with a traceback per thread, and each write that was still under
-  way complains that its event loop is gone.
+  Orbax logs it with a traceback per thread, asyncio logs each of its tasks that
+  failed as well and was not asked, and each write that was still under way
+  complains that its event loop is gone.
   """
   logging.get_absl_handler().addFilter(
       lambda record: _DEBUG.value
       or record.levelno < logging.converter.STANDARD_ERROR
-      or 'orbax' not in record.pathname
+      or not ('orbax' in record.pathname or record.name == 'asyncio')
   )
   hook = sys.unraisablehook
 
