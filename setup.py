@@ -12,6 +12,7 @@ INSTALL_REQUIRES = (
     'array-record>=0.8',
     'fastapi>=0.165',
     'flax>=0.12.8',
+    'httptools>=0.9',
     'httpx2>=2.16',
     'importlib-resources>=7',
     'jax>=0.10.2',
