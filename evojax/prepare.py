@@ -189,6 +189,8 @@ def make_engine(
       decode_slots=config.rollout.decode_slots,
       prefill_rows=config.rollout.prefill_rows,
       refill_every=config.rollout.refill_every,
+      # The update takes them over while the next step is sampled.
+      copy_weights=bool(config.rollout.queue_depth),
       mesh=mesh,
   )
 

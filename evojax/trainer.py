@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from evojax import checkpoint as checkpoint_lib
@@ -264,11 +263,9 @@ class Trainer:
 
   def install(self) -> None:
     """Gives the engine the current weights; their version is the step."""
-    params = learner.policy_params(self.policy.cfg, self.state)
-    if self.config.rollout.queue_depth and self.config.rollout.kind == 'engine':
-      # It samples with them while the update takes their buffers over.
-      params = jax.tree.map(jnp.copy, params)
-    self.engine.update_weights(params, self.step)
+    self.engine.update_weights(
+        learner.policy_params(self.policy.cfg, self.state), self.step
+    )
 
   def close(self) -> None:
     """Ends the engine, unless another trainer goes on with it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
 
 import jax
+import jax.numpy as jnp
 
 from evojax import sharding
 from evojax import types
@@ -33,6 +34,7 @@ class Engine:
       decode_slots: int,
       prefill_rows: int,
       refill_every: int,
+      copy_weights: bool = False,
       mesh: jax.sharding.Mesh | None = None,
   ):
     """Compiles nothing yet.
@@ -46,11 +48,13 @@ class Engine:
       decode_slots: Rows decoded at once.
       prefill_rows: Prompts prefilled at once.
       refill_every: Decode steps between refills; 0 waits for all rows.
+      copy_weights: Whether those it is given may be donated while it samples.
       mesh: Where to run; default: the first device.
     """
     self.policy_version = -1
     self._decode_text = decode_text
     self._refill_every = refill_every
+    self._copy_weights = copy_weights
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'rollout')
     self.slots = slots.Slots(
         cfg,
@@ -79,9 +83,13 @@ class Engine:
 
     Args:
       params: On the device. The engine keeps references, not copies, where
-        their dtype is the compute dtype already and fsdp splits nothing.
+        their dtype is the compute dtype already and fsdp splits nothing,
+        unless it was made with `copy_weights`.
       version: Stamped on every completion sampled from now on.
     """
+    if self._copy_weights:
+      self.slots.params = None  # Freed before the new ones are made.
+      params = jax.tree.map(jnp.copy, params)
     self.slots.install(params)
     self.policy_version = version
 
