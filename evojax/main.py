@@ -70,7 +70,11 @@ _HARNESSES = flags.DEFINE_list(
     'harnesses', [], 'check: directories of harnesses.'
 )
 _PORT = flags.DEFINE_integer(
-    'port', 30_000, 'serve: to listen on; 0: a free one, which is printed.'
+    'port',
+    30_000,
+    'serve: to listen on; 0: a free one, which is printed.',
+    lower_bound=0,
+    upper_bound=65_535,
 )
 _HOST = flags.DEFINE_string(
     'host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'

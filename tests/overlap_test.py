@@ -270,7 +270,7 @@ class ProcessesTest(absltest.TestCase):
         ]
         expected = first.generate(asked)
         server.up = False
-        with self.assertRaisesRegex(RuntimeError, 'none of the 1 servers'):
+        with self.assertRaisesRegex(OSError, 'none of the 1 servers'):
           first.generate(asked)
       with (
           mock.patch('evojax.sharding.is_primary', return_value=False),
@@ -291,7 +291,7 @@ class ProcessesTest(absltest.TestCase):
           )[1]
           if answer[1].any():
             with self.assertRaisesRegex(
-                RuntimeError, 'process 0 failed: FleetError: none of the 1'
+                OSError, 'process 0 failed: FleetError: none of the 1'
             ):
               other.generate(asked)
           else:

@@ -29,7 +29,7 @@ _MAX_FAILURES = 4
 _FLUSH = {'abort_all_requests': False, 'flush_cache': True}
 
 
-class FleetError(RuntimeError):
+class FleetError(ConnectionError):
   """No server could be used for as long as the run waits for one."""
 
 
