@@ -102,7 +102,7 @@ class ReadmeTest(parameterized.TestCase):
         self.assertIn(f'| `{name}` |', README)
 
   @pytest.mark.slow
-  def test_client_of_a_server(self):
+  def test_client(self):
     self.run_blocks('client')
     file = self.folder / 'ask.py'
     with servers.evojax() as url:
