@@ -3,9 +3,9 @@
     python -m benchmarks.serve [--rounds=5] [--soak=10000]
 
 Throughput: 64 clients ask for 64 tokens each, over and over; by turns with the
-engine alone in this process, on the shipped math policy. The service has half
-as many slots as clients, so that a slot need not wait for its client's next
-request; the engine is as quick with 32 as with 64. The client's CPU time is
+engine alone in this process, on the shipped math policy. The service has fewer
+slots than clients, so that a slot need not wait for its client's next request;
+the engine is as quick with 32 slots as with 64. The client's CPU time is
 counted apart. Then latency, and the time from a weight update's call to the
 first token of the new version. With --soak, so many short requests with
 cancellations, malformed JSON, huge prompts, wrong types, slow readers and
@@ -41,7 +41,7 @@ from evojax.models import policy as policy_lib
 
 TARGET_RATIO = 0.85
 CLIENTS, TOKENS, PROMPT = 64, 64, 16
-SLOTS = CLIENTS // 2
+SLOTS = 40
 CONTEXT = 96  # Prompt and completion at their longest.
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
