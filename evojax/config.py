@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 import math
+import os
 import re
 from typing import Any
 
@@ -287,6 +288,23 @@ def _service_conflicts(c: ml_collections.ConfigDict) -> list[str]:
           ' grpo.tis_cap=0 leaves uncorrected: set --config.grpo.tis_cap=2'
       )
   return problems
+
+
+def read_key(variable: str, field: str) -> str:
+  """The key in an environment variable; '' if none is named.
+
+  Raises:
+    ValueError: If the variable is not set.
+  """
+  if not variable:
+    return ''
+  key = os.environ.get(variable, '')
+  if not key:
+    raise ValueError(
+        f'{field}={variable!r}: the environment variable {variable} is not set;'
+        ' export the key of the servers in it, or leave the field empty'
+    )
+  return key
 
 
 def check_field(config: ml_collections.ConfigDict, name: str) -> None:

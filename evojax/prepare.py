@@ -266,10 +266,10 @@ def _make_client(
       weights_folder=folder,
       concurrency=r.concurrency,
       timeout_seconds=r.timeout_seconds,
-      api_key=client_lib.read_key(
+      api_key=config_lib.read_key(
           r.api_key_env, 'config.rollout.api_key_env'
       ),
-      admin_key=client_lib.read_key(
+      admin_key=config_lib.read_key(
           r.admin_key_env, 'config.rollout.admin_key_env'
       ),
   )

@@ -17,7 +17,6 @@ from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
-from evojax.rollout import client as client_lib
 from evojax.rollout import local_service
 from evojax.rollout import service as service_lib
 from evojax.rollout import slots as slots_lib
@@ -85,8 +84,8 @@ def _settings(
       max_top_logprobs=slots_lib.MAX_TOP_LOGPROBS,
       max_stop_tokens=slots_lib.MAX_STOP_IDS,
       max_logit_biases=slots_lib.MAX_LOGIT_BIAS,
-      api_key=client_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
-      admin_key=client_lib.read_key(
+      api_key=config_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
+      admin_key=config_lib.read_key(
           c.admin_key_env, 'config.serve.admin_key_env'
       ),
       connections=c.connections,

@@ -29,6 +29,14 @@ environment() {
   python="$(find_python)" && "$python" launch/environment.py "$@"
 }
 
+# require_gpu REMEDY: ends the script where there is no NVIDIA GPU.
+require_gpu() {
+  nvidia-smi -L >/dev/null 2>&1 && return
+  echo 'error: nvidia-smi finds no GPU on this node; install its driver, or' \
+    "$1" >&2
+  exit 1
+}
+
 # sglang_jax_environment [SET ...]: the same for sglang-jax, which has versions
 # of its own and needs a Python of its own.
 sglang_jax_environment() {

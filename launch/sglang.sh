@@ -12,11 +12,7 @@ set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
-if ! nvidia-smi -L >/dev/null 2>&1; then
-  echo 'error: nvidia-smi finds no GPU on this node; install its driver, or' \
-    'serve with launch/sglang_jax.sh' >&2
-  exit 1
-fi
+require_gpu 'serve with launch/sglang_jax.sh'
 
 python="$(environment sglang sglang)"
 # Seeds of samples are heeded only so.

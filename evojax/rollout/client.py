@@ -64,23 +64,6 @@ class Pending:
   future: concurrent.futures.Future[Any] | None  # Of process 0 alone.
 
 
-def read_key(variable: str, field: str) -> str:
-  """The key in an environment variable; '' if none is named.
-
-  Raises:
-    ValueError: If the variable is not set.
-  """
-  if not variable:
-    return ''
-  key = os.environ.get(variable, '')
-  if not key:
-    raise ValueError(
-        f'{field}={variable!r}: the environment variable {variable} is not set;'
-        ' export the key of the servers in it, or leave the field empty'
-    )
-  return key
-
-
 class SGLangEngine:
   """Samples on servers; see `types.RolloutEngine`."""
 

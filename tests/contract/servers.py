@@ -92,14 +92,20 @@ def evojax() -> contextlib.AbstractContextManager[str]:
   )
 
 
+def _python(variable: str, what: str) -> str:
+  """The Python that a variable names; without one the tests are skipped."""
+  python = os.environ.get(variable, '')
+  if not pathlib.Path(python).is_file():
+    raise unittest.SkipTest(f'{variable} names no Python with {what}')
+  return python
+
+
 def sglang_jax() -> contextlib.AbstractContextManager[str]:
   """A real sglang-jax on the CPU, started as launch/sglang_jax.sh does."""
-  python = os.environ.get('EVOJAX_SGLANG_JAX_PYTHON', '')
-  if not pathlib.Path(python).is_file():
-    raise unittest.SkipTest(
-        'EVOJAX_SGLANG_JAX_PYTHON names no Python with sglang-jax; test.sh'
-        ' makes one where Python 3.12 is found'
-    )
+  python = _python(
+      'EVOJAX_SGLANG_JAX_PYTHON',
+      'sglang-jax; test.sh makes one where Python 3.12 is found',
+  )
   port = _free_port()
   flags = {
       'model-path': policy_lib.resolve(MODEL),
@@ -139,12 +145,10 @@ def sglang_jax() -> contextlib.AbstractContextManager[str]:
 
 def sglang() -> contextlib.AbstractContextManager[str]:
   """A real sglang on the CPU, started as launch/sglang_cpu.sh does."""
-  python = os.environ.get('EVOJAX_SGLANG_PYTHON', '')
-  if not pathlib.Path(python).is_file():
-    raise unittest.SkipTest(
-        'EVOJAX_SGLANG_PYTHON names no Python with sglang; `bash'
-        ' launch/sglang_cpu.sh --python` makes one and prints it'
-    )
+  python = _python(
+      'EVOJAX_SGLANG_PYTHON',
+      'sglang; `bash launch/sglang_cpu.sh --python` makes one and prints it',
+  )
   port = _free_port()
   flags = {
       'model-path': policy_lib.resolve(MODEL),

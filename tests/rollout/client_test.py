@@ -14,6 +14,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax import config as config_lib
 from evojax import types
 from evojax.rollout import answers
 from evojax.rollout import client as client_lib
@@ -623,11 +624,11 @@ class DisagreementTest(ClientTestCase):
     self.connect(api_key='secret').generate(requests(2))
 
   def test_key_from_the_environment(self):
-    self.assertEqual(client_lib.read_key('', 'f'), '')
+    self.assertEqual(config_lib.read_key('', 'f'), '')
     with mock.patch.dict(os.environ, {'SOME_KEY': 'secret'}):
-      self.assertEqual(client_lib.read_key('SOME_KEY', 'f'), 'secret')
+      self.assertEqual(config_lib.read_key('SOME_KEY', 'f'), 'secret')
     with self.assertRaisesRegex(ValueError, "f='SOME_KEY'.*not set"):
-      client_lib.read_key('SOME_KEY', 'f')
+      config_lib.read_key('SOME_KEY', 'f')
 
 
 class WeightsTest(ClientTestCase):

@@ -138,13 +138,10 @@ class App:
     settings = self.host.settings
     return _json(
         {
-            'model_path': settings.model_path,
-            'tokenizer_path': settings.model_path,
-            'served_model_name': settings.model_name,
+            **self._identity(),
             'is_generation': True,
             'preferred_sampling_params': None,
             'weight_version': self.host.weight_version,
-            'vocab_size': settings.vocab_size,
             'max_context_length': settings.context_tokens,
         }
     )
@@ -153,19 +150,26 @@ class App:
     settings = self.host.settings
     return _json(
         {
-            'model_path': settings.model_path,
-            'tokenizer_path': settings.model_path,
-            'served_model_name': settings.model_name,
+            **self._identity(),
             'context_length': settings.context_tokens,
             'max_req_input_len': settings.context_tokens - 1,
             'max_new_tokens': settings.sampled_tokens,
             'max_samples_per_request': settings.max_samples,
-            'vocab_size': settings.vocab_size,
             'version': evojax.__version__,
             **settings.info,
             **self.host.info(),
         }
     )
+
+  def _identity(self) -> dict[str, Any]:
+    """Which policy it is; of both infos."""
+    settings = self.host.settings
+    return {
+        'model_path': settings.model_path,
+        'tokenizer_path': settings.model_path,
+        'served_model_name': settings.model_name,
+        'vocab_size': settings.vocab_size,
+    }
 
   @property
   def _is_up(self) -> bool:
