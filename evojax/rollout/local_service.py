@@ -365,6 +365,8 @@ class LocalService:
 
   def _turn(self) -> bool:
     """Commands, new jobs, one step; False: the service is closed."""
+    if not self._can_step():
+      self._schedule.tell()  # The next step may be far.
     with self._lock:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
@@ -372,6 +374,8 @@ class LocalService:
         self._schedule.waiting.add(entries)
       self._new = []
       count = len(self._commands)
+    if count:
+      self._schedule.tell()  # What was before a command is told before it.
     for _ in range(count):
       do, answer = self._commands[0]
       if do is None:

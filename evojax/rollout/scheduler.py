@@ -144,6 +144,9 @@ class Scheduler:
     self._decode_text = decode_text
     self._refill_every = refill_every
     self._halted = np.zeros(slots.decode_slots, bool)
+    self._untold: collections.deque[tuple[Entry, service.Chunk]] = (
+        collections.deque()
+    )
     self._block: slots_lib.Block | None = None
     # What the block's rows hold; the longest unused first.
     self._rows: dict[_Key, int] = {}
@@ -196,6 +199,7 @@ class Scheduler:
     elif not self.waiting.remove(entry):
       return
     self._send(entry, (), service.Finish('abort', message=message))
+    self.tell()
 
   def retract(self) -> None:
     """All go back to the queue, to be prefilled with their tokens so far."""
@@ -220,14 +224,29 @@ class Scheduler:
   # -------------------------------------------------------------------- steps
 
   def step(self) -> None:
-    """Refills slots, decodes a segment and tells the listeners."""
+    """Refills slots and decodes a segment.
+
+    Listeners are told of it by the next step, while the device is busy, or by
+    `tell`.
+    """
     self._refill()
     if self.live:
-      self.slots.decode(self._halted, self._segment())
-      self._halted[:] = False
+      halted, self._halted = self._halted, np.zeros_like(self._halted)
+      self.slots.decode(halted, self._segment())
+      # Beside the device's work: listeners take the host's time.
+      self.tell()
       self._collect()
     elif self._pending:
+      self.tell()
       self.slots.wait()  # Rather than to run ahead of jobs that come now.
+    if not self.busy:
+      self.tell()
+
+  def tell(self) -> None:
+    """Hands out what the listeners have not been told yet."""
+    while self._untold:
+      entry, chunk = self._untold.popleft()
+      entry.listener(entry, chunk)
 
   @property
   def _every(self) -> int:
@@ -474,16 +493,14 @@ class Scheduler:
     first = not entry.started
     entry.started = True
     entry.sent += len(tokens)
-    entry.listener(
-        entry,
-        service.Chunk(
-            tokens,
-            self.version,
-            finish,
-            prompt=entry.prompt if first else (),
-            cached_tokens=entry.cached_tokens if first else 0,
-        ),
+    chunk = service.Chunk(
+        tokens,
+        self.version,
+        finish,
+        prompt=entry.prompt if first else (),
+        cached_tokens=entry.cached_tokens if first else 0,
     )
+    self._untold.append((entry, chunk))
 
 
 def _pairs(

@@ -14,7 +14,7 @@ that is computed. A row whose prompt is done takes the next one, so that a long
 prompt holds up neither those who decode nor those who come after it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -265,17 +265,16 @@ class Slots:
     for r, prompt in enumerate(prompts):
       tokens[r, : len(prompt)] = prompt
       lengths[r] = len(prompt)
-    logits, cache = self._prefill(
-        self.params, self._put(tokens), self._put(lengths)
-    )
+    logits, cache = self._call(self._prefill, self.params, tokens, lengths)
     return Block(list(prompts), logits, cache)
 
   def open(self) -> Block:
     """The block of a service, without prompts; there is one at a time."""
     if self._work is None:
       self._work = self._empty_work()
-      self._logits = self._put(
-          np.zeros((self.prefill_rows, self.cfg.vocab_size), np.float32)
+      self._logits = sharding.to_device(
+          np.zeros((self.prefill_rows, self.cfg.vocab_size), np.float32),
+          self._replicated,
       )
     rows = self.prefill_rows
     return Block([()] * rows, chunks=[0] * rows)
@@ -354,18 +353,11 @@ class Slots:
       if begin + size >= len(prompt):
         last[r] = len(prompt) - 1 - begin
       block.chunks[r] += 1
-    args = (
-        self.params,
-        self._work,
-        self._logits,
-        self._put(tokens),
-        self._put(start),
-        self._put(last),
-    )
+    args = (self.params, self._work, self._logits, tokens, start, last)
     if not scored:
-      self._work, self._logits = self._extend(*args)
+      self._work, self._logits = self._call(self._extend, *args)
       return
-    self._work, self._logits, found = self._score(*args, self._put(targets))
+    self._work, self._logits, found = self._call(self._score, *args, targets)
     logprobs, ids, top = sharding.to_host(found)
     for r in rows:
       # The score of a token stands at its own position.
@@ -381,7 +373,7 @@ class Slots:
     ids = np.full(self._chunk_table, -1, np.int32)
     for r, chunks in cached.items():
       ids[r, : len(chunks)] = chunks
-    self._work = self._load(self._work, self._pool, self._put(ids))
+    self._work = self._call(self._load, self._work, self._pool, ids)
 
   def store(self, places: Sequence[tuple[int, int, int]]) -> None:
     """Copies chunks of rows that are prefilled into the prefix cache.
@@ -395,7 +387,7 @@ class Slots:
     ids = np.full(self._chunk_table, self.prefix_chunks, np.int32)
     for row, chunk, place in places:
       ids[row, chunk] = place
-    self._pool = self._store(self._pool, self._work, self._put(ids))
+    self._pool = self._call(self._store, self._pool, self._work, ids)
 
   @property
   def _chunk_table(self) -> tuple[int, int]:
@@ -438,8 +430,10 @@ class Slots:
     logits, cache = block.logits, block.cache
     if self._service:
       logits, cache = self._logits, self._work
-    put = jax.tree.map(self._put, (slot, source, length, prior, row))
-    self.state = self._insert(longest, self.state, logits, cache, *put)
+    place = slot, source, length, prior, row
+    self.state = self._call(
+        self._insert, longest, self.state, logits, cache, *place
+    )
 
   def _fill_row(self, row: dict[str, np.ndarray], i: int, s: Start) -> None:
     p = s.params
@@ -475,14 +469,11 @@ class Slots:
     """At most `steps` tokens for every live row; rows of `halted` stop first.
 
     Args:
-      halted: bool [B].
+      halted: bool [B]; may not be changed afterwards.
       steps: Fewer are made if no row is live any more.
     """
-    self.state = self._decode(
-        self.params,
-        self.state,
-        self._put(halted),
-        self._put(np.int32(steps)),
+    self.state = self._call(
+        self._decode, self.params, self.state, halted, np.int32(steps)
     )
 
   def fetch(
@@ -503,14 +494,20 @@ class Slots:
     names += ['top_tokens', 'top_logprobs'] if top else []
     view = {name: self.state[name] for name in names}
     if width < self.max_tokens:
-      view = self._recent(width, view, self._put(start))
+      view = self._call(self._recent, width, view, start)
     view |= {name: self.state[name] for name in ('done', 'count')}
     return sharding.to_host(view)
 
   # -------------------------------------------------------------------- state
 
-  def _put(self, x: Any) -> Any:
-    return sharding.to_device(x, self._replicated)
+  def _call(self, program: Callable[..., Any], *args: Any) -> Any:
+    """Calls a program; host arrays must be equal in every process.
+
+    The program takes them itself: to put twenty small ones first would cost
+    ten times as much.
+    """
+    with jax.transfer_guard_host_to_device('allow'):
+      return program(*args)
 
   def _empty_state(self) -> dict[str, Any]:
     """Slots that are all free."""
