@@ -1,6 +1,6 @@
 """What a run needs before a device is touched, and how configs map to it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import ctypes
 import dataclasses
@@ -201,6 +201,7 @@ def open_sampler(
     policy: policy_lib.Policy,
     mesh: jax.sharding.Mesh,
     workdir: pathlib.Path,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[types.RolloutEngine]:
   """Who samples: the engine in this process, or a client of servers.
 
@@ -210,6 +211,7 @@ def open_sampler(
     mesh: Where its parameters are.
     workdir: Holds the weights that servers are given, unless
       config.rollout.weights_dir says otherwise.
+    stopping: Whether the run was asked to stop; see `fleet.Fleet`.
 
   Raises:
     ValueError: If a key is missing, or a server does not fit the policy.
@@ -218,7 +220,7 @@ def open_sampler(
   made = (
       make_engine(config, policy, mesh)
       if config.rollout.kind == 'engine'
-      else _make_client(config, policy, mesh, workdir)
+      else _make_client(config, policy, mesh, workdir, stopping)
   )
   with contextlib.closing(made) as engine:
     yield engine
@@ -229,6 +231,7 @@ def _make_client(
     policy: policy_lib.Policy,
     mesh: jax.sharding.Mesh,
     workdir: pathlib.Path,
+    stopping: Callable[[], bool],
 ) -> client_lib.SGLangEngine:
   """The client of the servers at config.rollout.urls."""
   r, model = config.rollout, config.model
@@ -272,6 +275,7 @@ def _make_client(
       admin_key=config_lib.read_key(
           r.admin_key_env, 'config.rollout.admin_key_env'
       ),
+      stopping=stopping,
   )
 
 

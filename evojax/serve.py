@@ -274,8 +274,8 @@ class _Starting:
     if self.error:
       self._server.should_exit = True
       return
-    # What is there now stays: to look through it for garbage over and over
-    # took a tenth of the server's time. What is younger is looked at less often.
+    # What is there now stays: to look through it for garbage, over and over,
+    # took a tenth of the server's time. What is younger is looked at less.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)

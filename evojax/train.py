@@ -33,6 +33,7 @@ from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.eval import sealed as sealed_lib
 from evojax.models import policy as policy_lib
+from evojax.rollout import fleet
 
 
 class Preempted(SystemExit):
@@ -57,6 +58,17 @@ def sigterm_flag():
     yield arrived
   finally:
     signal.signal(signal.SIGTERM, old)
+
+
+@contextlib.contextmanager
+def stopped_without_servers(sigterm: list[int]):
+  """After SIGTERM, that servers are down is no error: the run ends anyway."""
+  try:
+    yield
+  except fleet.FleetError as error:
+    if not sigterm:
+      raise
+    raise Preempted(128 + signal.SIGTERM) from error
 
 
 def run(
@@ -99,7 +111,13 @@ def run(
       if fork_from and primary:
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
       print(prepare_lib.describe_devices(), flush=True)
-      trainer = trainer_lib.Trainer(setup, directory.path, metrics_lib.Phases())
+      with stopped_without_servers(sigterm):
+        trainer = trainer_lib.Trainer(
+            setup,
+            directory.path,
+            metrics_lib.Phases(),
+            stopping=lambda: bool(sigterm),
+        )
       with contextlib.closing(trainer):
         return _run(trainer, directory, sigterm, primary)
 
@@ -174,8 +192,6 @@ def _run(
 
     if trainer.step:
       progress and progress.print(f'continuing from step {trainer.step}')
-    else:
-      evaluate()
 
     def after_step(log: dict[str, float]) -> None:
       if primary and trainer.step % config.log.every == 0:
@@ -187,10 +203,16 @@ def _run(
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
 
-    loop(trainer, before_step=stop_if_asked, after_step=after_step)
-    stop_if_asked()
-    evaluate()
-    return _finish(trainer, evaluations, primary)
+    try:
+      if not trainer.step:
+        evaluate()
+      loop(trainer, before_step=stop_if_asked, after_step=after_step)
+      stop_if_asked()
+      evaluate()
+      return _finish(trainer, evaluations, primary)
+    except fleet.FleetError:
+      stop_if_asked()  # Then it does not matter, and the steps are saved.
+      raise
 
 
 def open_metrics(

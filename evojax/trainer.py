@@ -35,6 +35,7 @@ from evojax.evidence import views
 from evojax.models import policy as policy_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
+from evojax.rollout import fleet
 from evojax.rollout import packed as packed_lib
 
 
@@ -116,6 +117,7 @@ class Trainer:
       *,
       engine: types.RolloutEngine | None = None,
       start: pathlib.Path | None = None,
+      stopping: Callable[[], bool] = lambda: False,
   ):
     """Builds mesh, state and engine, and restores the newest checkpoint.
 
@@ -128,6 +130,7 @@ class Trainer:
       start: Directory of a checkpoint whose parameters and moments a new run
         starts from, at step 0 and with its own problems and random numbers.
         Default: the policy of config.model.path.
+      stopping: Whether the run was asked to stop; see `fleet.Fleet`.
     """
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
@@ -151,7 +154,9 @@ class Trainer:
         )
     with contextlib.ExitStack() as stack:
       self.engine = engine or stack.enter_context(
-          prepare_lib.open_sampler(c, self.policy, self.mesh, workdir)
+          prepare_lib.open_sampler(
+              c, self.policy, self.mesh, workdir, stopping
+          )
       )
       self._restore(start)
       self._open = stack.pop_all()
@@ -311,8 +316,12 @@ class Trainer:
     """Waits for it: then the weights may change."""
     if self.begun:
       (draw, begun), self.begun = self.begun, None
-      with self.phases('rollout'):
-        self.ahead = draw, self.engine.finish(begun)
+      try:
+        with self.phases('rollout'):
+          self.ahead = draw, self.engine.finish(begun)
+      except fleet.FleetError:
+        self.cursor = draw.cursor
+        raise
 
   def _fresh(
       self,
@@ -474,15 +483,25 @@ class Trainer:
     )
 
   def train_step(self) -> dict[str, float]:
-    """One step; evidence is on disk before the update that uses it."""
+    """One step; evidence is on disk before the update that uses it.
+
+    Raises:
+      fleet.FleetError: If no server could be used for too long; what is done by
+        then is whole, and may be saved.
+    """
     started = time.perf_counter()
-    step = self.collect()
+    before = self.cursor, self.ahead, self.weigher.keep_state
+    try:
+      step = self.collect()
+    except fleet.FleetError:
+      self.cursor, self.ahead, self.weigher.keep_state = before
+      raise
     self.start_ahead()
     try:
       metrics = self._train_on(step)
+      self.step += 1
     finally:  # Nobody else may use the engine before.
       self.finish_ahead()
-    self.step += 1
     with self.phases('sync'):
       self.install()
     metrics |= self.engine.metrics()

@@ -17,6 +17,7 @@ from evojax import trainer as trainer_lib
 from evojax import types
 from evojax.evidence import store
 from evojax.rollout import client as client_lib
+from evojax.rollout import fleet
 from tests import tiny
 from tests.rollout import fake_sglang as fake
 
@@ -113,6 +114,45 @@ class OverlapTest(absltest.TestCase):
     ):
       trainer.train_step()
     self.assertEqual(sampled, [8, 8])
+
+  def test_a_step_that_servers_failed_can_be_saved_and_repeated(self):
+    config = tiny.make_config(
+        self.policy, steps=4, grpo__keep='reward_variance', grpo__refill_rounds=1
+    )
+    whole = self.trainer('no-failure', config)
+    self.train(whole, 4)
+    trainer = self.trainer('failure', config)
+    self.train(trainer, 3)
+    cursor = trainer.cursor
+    failed = mock.Mock(side_effect=fleet.FleetError('none of the servers'))
+    with (
+        mock.patch.object(trainer.engine, 'generate', failed),
+        self.assertRaises(fleet.FleetError),
+    ):
+      trainer.train_step()
+    self.assertEqual((trainer.step, trainer.cursor), (3, cursor))
+    trainer.save()
+    trainer.checkpointer.wait()
+    again = self.trainer('failure', config)
+    self.train(again, 4)
+    self.assertEqual(again.fingerprint(), whole.fingerprint())
+    self.assertEqual(again.cursor, whole.cursor)
+
+  def test_a_step_whose_next_one_servers_failed_is_done(self):
+    trainer = self.trainer('ahead', self.config(grpo__refill_rounds=0))
+    self.train(trainer, 2)
+    cursor = trainer.cursor
+    failed = mock.Mock(side_effect=fleet.FleetError('none of the servers'))
+    with (
+        mock.patch.object(trainer.engine, 'finish', failed),
+        self.assertRaises(fleet.FleetError),
+    ):
+      trainer.train_step()
+    # What was drawn for the step after is drawn again.
+    self.assertEqual((trainer.step, trainer.ahead), (3, None))
+    self.assertEqual(trainer.cursor, cursor)
+    trainer.install()
+    self.assertEqual(trainer.train_step()['staleness'], 0)
 
   def test_a_fork_samples_its_own_problems(self):
     first = self.trainer('source')

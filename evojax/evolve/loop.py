@@ -103,6 +103,7 @@ def run(
           primary=primary,
       ) as directory,
       train.sigterm_flag() as sigterm,
+      train.stopped_without_servers(sigterm),
       contextlib.ExitStack() as stack,
   ):
     path = directory.path
@@ -126,7 +127,13 @@ def run(
           setup=setup,
           mesh=mesh,
           engine=stack.enter_context(
-              prepare_lib.open_sampler(base, setup.policy, mesh, path)
+              prepare_lib.open_sampler(
+                  base,
+                  setup.policy,
+                  mesh,
+                  path,
+                  stopping=lambda: bool(sigterm),
+              )
           ),
           phases=metrics_lib.Phases(),
           preempted=lambda: _preempt(sigterm, path),

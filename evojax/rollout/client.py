@@ -77,6 +77,7 @@ class SGLangEngine:
       timeout_seconds: float = 600.0,
       api_key: str = '',
       admin_key: str = '',
+      stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
     """Probes the servers; returns once one of them is up.
@@ -90,6 +91,7 @@ class SGLangEngine:
       timeout_seconds: How long a request, or all servers, may be silent.
       api_key: Of the servers.
       admin_key: Of their endpoints for weights, if that is another one.
+      stopping: Whether the run was asked to stop; see `fleet.Fleet`.
       transport: In place of the network, in tests.
 
     Raises:
@@ -125,6 +127,7 @@ class SGLangEngine:
           api_key=api_key,
           admin_key=admin_key,
           check=self._check_server,
+          stopping=stopping,
           transport=transport,
       )
       await self._fleet.start()

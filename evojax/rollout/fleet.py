@@ -26,6 +26,8 @@ _PROBE_SECONDS = 30.0
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0
 # Server errors (500) that a request may meet before they are its own fault.
 _MAX_FAILURES = 4
+# How long a run that was asked to stop waits for a server that is down.
+_STOPPING_SECONDS = 2.0
 _FLUSH = {'abort_all_requests': False, 'flush_cache': True}
 
 
@@ -92,6 +94,7 @@ class Fleet:
       check: (
           Callable[[Server, Mapping[str, Any]], Awaitable[None]] | None
       ) = None,
+      stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
     """Talks to nobody yet.
@@ -104,6 +107,8 @@ class Fleet:
       admin_key: The same for weights; '' sends api_key.
       check: Awaited for every server that comes up, with its model and
         server info; raises DisagreementError if it does not fit the run.
+      stopping: Whether the run was asked to stop: then it does not wait long
+        for servers that are down.
       transport: In place of the network, in tests.
     """
     self.servers = tuple(Server(url.rstrip('/')) for url in urls)
@@ -112,6 +117,7 @@ class Fleet:
     self._concurrency = concurrency
     self.timeout_seconds = timeout_seconds
     self._check = check
+    self._stopping = stopping
     bearer = lambda key: {'Authorization': f'Bearer {key}'} if key else {}
     self._admin = bearer(admin_key or api_key)
     self._http = httpx2.AsyncClient(
@@ -275,22 +281,25 @@ class Fleet:
       free = [s for s in wanted if may(s) and s.rests_until <= now]
       if free:
         return min(free, key=lambda s: s.in_flight)
-      left = self.timeout_seconds - (now - silent_since)
+      patience = self.timeout_seconds
+      if self._stopping():
+        patience = min(patience, _STOPPING_SECONDS)
+      left = patience - (now - silent_since)
       if left <= 0:
-        raise self._silent()
+        raise self._silent(now - silent_since)
       rests = [s.rests_until - now for s in up if s.rests_until > now]
       try:
         await asyncio.wait_for(self._changed.wait(), min([left, *rests, 1.0]))
       except TimeoutError:
         pass
 
-  def _silent(self) -> FleetError:
+  def _silent(self, seconds: float) -> FleetError:
     unknown = 'is up, but could not be compared with the policy yet'
     lines = ''.join(f'\n  {s.url}: {s.error or unknown}' for s in self.servers)
     return FleetError(
         f'none of the {len(self.servers)} servers of config.rollout.urls could'
-        f' be used for {self.timeout_seconds:g} s'
-        f' (config.rollout.timeout_seconds):{lines}\nStart one, e.g. with'
+        f' be used for {seconds:.0f} s (config.rollout.timeout_seconds ='
+        f' {self.timeout_seconds:g}):{lines}\nStart one, e.g. with'
         ' launch/sglang_jax.sh, then run the same command again: it resumes'
         ' from the last checkpoint'
     )

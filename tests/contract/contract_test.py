@@ -371,21 +371,37 @@ class Contract(parameterized.TestCase):
         with self.engine(weights=False):
           pass
 
-  def test_training(self):
+  def train(self, name, **rollout):
+    """Rows of the metrics of three steps."""
     config = self.config.copy_and_resolve_references().unlock()
     config.rollout.max_tokens = 24
+    config.rollout.update(rollout)
     config.eval.problems, config.eval.samples = 2, 1
-    workdir = self.folder / 'run'
+    config.grpo.tis_cap = 2.0
+    workdir = self.folder / name
     summary = train.run(config.lock(), str(workdir))
     self.assertEqual(summary['steps'], 3)
     lines = (workdir / 'metrics.jsonl').read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if 'gap' in row]
     self.assertLen(rows, 3)
     for row in rows:
-      self.assertEqual(row['staleness'], 0)
-      self.assertLess(row['gap_max'], _PARITY)
       self.assertGreater(row['grad_norm'], 0)
       self.assertGreater(row['sync/transfer_seconds'], 0)
+    return rows
+
+  def test_training(self):
+    for row in self.train('run'):
+      self.assertEqual(row['staleness'], 0)
+      self.assertLess(row['gap_max'], _PARITY)
+
+  def test_training_while_the_next_step_is_sampled(self):
+    rows = self.train('ahead', queue_depth=1, max_staleness=1)
+    self.assertEqual([row['staleness'] for row in rows], [0, 1, 1])
+    self.assertEqual([row['refused_stale'] for row in rows], [0, 0, 0])
+    self.assertLess(rows[0]['gap_max'], _PARITY)
+    # Sampled with the weights before: close, and not equal.
+    for row in rows[1:]:
+      self.assertBetween(row['gap_max'], 10 * _PARITY, 1.0)
 
 
 @pytest.mark.slow

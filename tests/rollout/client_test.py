@@ -360,6 +360,15 @@ class TroubleTest(ClientTestCase):
       engine.generate(requests(4))
     self.assertBetween(time.monotonic() - start, 0.9, 4.0)
 
+  def test_all_dead_and_asked_to_stop(self):
+    engine = self.connect(timeout_seconds=60.0, stopping=lambda: True)
+    for server in self.servers:
+      server.up = False
+    start = time.monotonic()
+    with self.assertRaises(fleet_lib.FleetError):
+      engine.generate(requests(4))
+    self.assertLess(time.monotonic() - start, 10.0)
+
   def test_none_up_at_the_start(self):
     for server in self.servers:
       server.up = False
