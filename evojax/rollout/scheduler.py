@@ -58,6 +58,11 @@ class Entry:
     """What has to be prefilled: the prompt, and tokens of an earlier stay."""
     return (*self.job.prompt_tokens, *self.tokens.tolist())
 
+  @property
+  def length(self) -> int:
+    """Tokens of `context`."""
+    return len(self.job.prompt_tokens) + len(self.tokens)
+
 
 class _Turns:
   """Groups of waiting entries, served in turn."""
@@ -91,18 +96,21 @@ class _Turns:
     self._groups.move_to_end(entry.group, last=False)
     self._count += 1
 
-  def peek(self) -> Entry:
-    return next(iter(self._groups.values()))[0]
+  def heads(self) -> Iterator[Entry]:
+    """The next of each caller, in turn."""
+    for group in self._groups.values():
+      yield group[0]
 
-  def pop(self) -> Entry:
-    number, group = next(iter(self._groups.items()))
-    entry = group.popleft()
+  def pop(self, head: Entry) -> Entry:
+    """Takes out one of the heads, whose caller is the last in turn now."""
+    group = self._groups[head.group]
+    group.popleft()
     self._count -= 1
     if group:
-      self._groups.move_to_end(number)
+      self._groups.move_to_end(head.group)
     else:
-      del self._groups[number]
-    return entry
+      del self._groups[head.group]
+    return head
 
   def remove(self, entry: Entry) -> bool:
     group = self._groups.get(entry.group, ())
@@ -294,22 +302,25 @@ class Scheduler:
     rows = self._free_rows(filling)
     ready, fresh, entries = [], {}, []
     while len(self.waiting) and free > 0:
-      entry = self.waiting.peek()
+      entry = next(self.waiting.heads())
       key = entry.context, entry.scored
+      if key not in self._rows and key not in fresh:
+        entry = self._newcomer(rows)
+        if entry is None:
+          break
+        key = entry.context, entry.scored
       if key in self._rows:
         row = self._rows[key] = self._rows.pop(key)  # The last to be replaced.
         if row not in filling:
           entry.cached_tokens = len(entry.job.prompt_tokens)
-          ready.append((self.waiting.pop(), row))
+          ready.append((self.waiting.pop(entry), row))
           free -= 1
           continue
       elif key in fresh:
         row = fresh[key]
-      elif rows:
-        row = fresh[key] = rows.pop(0)
       else:
-        break
-      entries.append((self.waiting.pop(), row))
+        row = fresh[key] = rows.pop(0)
+      entries.append((self.waiting.pop(entry), row))
       free -= 1
     self._insert(ready)
     if fresh:
@@ -320,6 +331,18 @@ class Scheduler:
         cached = self._found.get(row, 0) * self.slots.chunk
         entry.cached_tokens = min(cached, len(entry.job.prompt_tokens))
     return bool(self._pending)
+
+  def _newcomer(self, rows: Sequence[int]) -> Entry | None:
+    """Who takes the first of the free rows, if there is one."""
+    if not rows:
+      return None
+    last = len(rows) == 1 < self.slots.prefill_rows
+    if not (last and self.slots.chunk):
+      return next(self.waiting.heads())
+    # However many long prompts come, a short one need not wait for them.
+    short = self.slots.chunk * _CHUNKS_PER_STEP
+    heads = self.waiting.heads()
+    return next((entry for entry in heads if entry.length <= short), None)
 
   def _free_rows(self, filling: Collection[int]) -> list[int]:
     """Rows that may take a prompt: those without one first."""

@@ -426,9 +426,38 @@ class LocalServiceTest(parameterized.TestCase):
     turns.add([entry('', 'y0')])
     turns.add([entry('b', 'b1')])
     self.assertEqual(
-        [turns.pop().job.rid for _ in range(len(turns))],
+        [turns.pop(next(turns.heads())).job.rid for _ in range(len(turns))],
         ['a0', 'b0', 'x0', 'y0', 'a1', 'b1', 'x1', 'a2'],
     )
+
+  def in_order(self, order, j, answer):
+    """A listener that notes whose chunks come when."""
+
+    def listen(chunk):
+      order.append(j.rid)
+      answer(chunk)
+
+    return listen
+
+  def test_many_long_prompts_hold_up_no_short_one(self):
+    made = self.make(prefill_chunk=2, max_prompt_tokens=60, refill_every=1)
+    jobs = [job(f'long{i}', [3 + i] * 60, i, max_tokens=3) for i in range(4)]
+    jobs.append(job('short', [7, 8], 9, max_tokens=3))
+    alone = [self.ask([j], made)[0] for j in jobs if made.flush()]
+    self.assertTrue(made.flush())
+    made.pause('in_place')
+    order, answers = [], [Answer() for _ in jobs]
+    for j, answer in zip(jobs, answers):  # Each of a caller of its own.
+      made.submit([j], [self.in_order(order, j, answer)])
+    made.resume()
+    for a in answers:
+      a.wait()
+    begun = order.index('long0')
+    self.assertEqual(set(order[:begun]), {'short'})
+    self.assertNotIn('short', order[begun:])
+    for a, b in zip(alone, answers):
+      self.assert_same(a, b)
+    made.close(1.0)
 
   def test_a_long_prompt_holds_up_no_short_one(self):
     made = self.make(prefill_chunk=2, max_prompt_tokens=60, refill_every=1)
@@ -443,15 +472,8 @@ class LocalServiceTest(parameterized.TestCase):
     made.pause('in_place')
     order = []
     answers = [Answer() for _ in jobs]
-
-    def listen_to(j, answer):
-      def listen(chunk):
-        order.append(j.rid)
-        answer(chunk)
-
-      return listen
-
-    made.submit(jobs, [listen_to(j, a) for j, a in zip(jobs, answers)])
+    listeners = [self.in_order(order, j, a) for j, a in zip(jobs, answers)]
+    made.submit(jobs, listeners)
     made.resume()
     for a in answers:
       a.wait()
