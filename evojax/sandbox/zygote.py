@@ -1,0 +1,532 @@
+"""The process that untrusted code is forked from; see `box` for the other end.
+
+Run as a script. A supervisor outlives it: when the parent is gone, or the
+zygote, the supervisor sees to it that nothing is left. The zygote prepares
+whatever many runs can share, then answers one request at a time. It is trusted
+and never runs what it is sent; its children are not, and do.
+"""
+
+import atexit
+import errno
+import fcntl
+import gc
+import importlib
+import json
+import mmap
+import os
+import resource
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+
+if __name__ == '__main__':  # There is no `site`.
+  sys.path.insert(0, sys.argv[1])
+
+from evojax.sandbox import jail  # noqa: E402
+from evojax.sandbox import landlock  # noqa: E402
+from evojax.sandbox import linux  # noqa: E402
+from evojax.sandbox import seccomp  # noqa: E402
+from evojax.sandbox import tree  # noqa: E402
+from evojax.sandbox import wire  # noqa: E402
+
+# What programs import most; the rest is read when it is needed.
+_PRELOAD = (
+    'abc bisect bz2 cmath collections collections.abc copy dataclasses datetime'
+    ' decimal enum fractions functools hashlib heapq io itertools json lzma'
+    ' math numbers operator random re statistics string struct textwrap time'
+    ' types typing zlib'
+).split()
+_WATCH_SECONDS = 0.01  # Between two looks at a directory without a quota.
+_STACK_BYTES = 64 << 20
+_OPEN_FILES = {'program': 64, 'pure': 16, 'repository': 512}
+
+
+# ---------------------------------------------------------------- supervisor
+
+
+def supervise():
+  """Starts the zygote; ends it when the parent is gone, and cleans up."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Out of the way of what a child puts at 0 to 3.
+  control = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 10))
+  null = os.open(os.devnull, os.O_RDWR)
+  os.dup2(null, 0)
+  os.dup2(null, 1)
+  os.close(null)
+  config, _ = wire.receive(control)
+  layers = config['layers']
+  if sys.platform == 'linux':
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+  own_user_namespace = 'namespaces' in layers and jail.enter_namespaces()
+  process = os.fork()
+  if not process:
+    Zygote(control, config, own_user_namespace).main()
+  poll = select.poll()
+  poll.register(control, 0)  # Hang-up is told without asking.
+  if hasattr(os, 'pidfd_open'):
+    poll.register(os.pidfd_open(process), select.POLLIN)
+    poll.poll()
+  else:
+    while not poll.poll(100) and not os.waitpid(process, os.WNOHANG)[0]:
+      pass
+  _kill(process)
+  _end_children()
+  if config['scratch']:
+    shutil.rmtree(config['scratch'], ignore_errors=True)
+  os._exit(0)
+
+
+def _kill(process):
+  try:
+    os.kill(process, signal.SIGKILL)
+  except ProcessLookupError:
+    pass
+
+
+def _end_children(everyone=False):
+  """Ends all descendants: as a subreaper's, each is a child in the end.
+
+  Args:
+    everyone: As process 1 of a namespace: all at once, whoever they are.
+  """
+  while True:
+    try:
+      if os.waitpid(-1, os.WNOHANG)[0]:
+        continue
+    except ChildProcessError:
+      return
+    if everyone:
+      _kill(-1)
+    else:
+      for child in _children():
+        _kill(child)
+    time.sleep(0.001)
+
+
+def _children():
+  with open(f'/proc/self/task/{threading.get_native_id()}/children') as file:
+    return [int(child) for child in file.read().split()]
+
+
+# -------------------------------------------------------------------- zygote
+
+
+class Zygote:
+  """One slot of a box."""
+
+  def __init__(self, control, config, own_user_namespace):
+    self._control, self._config = control, config
+    self._layers = frozenset(config['layers'])
+    self._profile = config['profile']
+    self._scratch = config['scratch']
+    self._in_user_namespace = own_user_namespace
+    self._linux = bool(self._layers & {'uid', 'landlock', 'seccomp'})
+    # A user nobody else is: then the kernel counts its processes.
+    self._counted = own_user_namespace
+    self._entry = self._landlock = self._seccomp = self._proc = None
+
+  def main(self):
+    """Never returns."""
+    try:
+      self._prepare()
+      wire.send(self._control, {'ready': os.getpid()})
+      while True:
+        request, descriptors = wire.receive(self._control)
+        wire.send(self._control, self._serve(request, descriptors))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+      os._exit(0)
+    except BaseException:  # noqa: B036
+      traceback.print_exc()
+      sys.stderr.flush()
+    finally:
+      os._exit(1)
+
+  # ------------------------------------------------------------- once per slot
+
+  def _prepare(self):
+    if sys.platform == 'linux':
+      linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+      # Its descendants come here, however often they forked.
+      linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+      self._proc = os.open('/proc', os.O_PATH | os.O_DIRECTORY)
+    self._preload()
+    self._memory = _address_space()
+    inside = 'namespaces' in self._layers
+    if inside and 'root' in self._layers:
+      pure = self._profile == 'pure'
+      more = self._config['readable']
+      jail.build_root(
+          jail.readable(self._profile, more),
+          jail.hidden(more),
+          None if pure else self._quota(),
+          not pure,
+      )
+      self._scratch = None if pure else jail.SCRATCH
+    elif inside and self._scratch:
+      linux.make_mounts_private()
+      linux.mount_tmpfs(self._scratch, self._quota())
+    if 'uid' in self._layers:
+      # In a user namespace of its own, nobody else is there.
+      user = None if self._in_user_namespace else self._config['user']
+      jail.become(user)
+      self._counted |= user is not None
+    if self._scratch:
+      os.chdir(self._scratch)
+      os.environ.update(HOME=self._scratch, TMPDIR=self._scratch)
+      os.environ.update(self._config['environment'])
+    # Only this watches a directory that is on a disk of the host's.
+    self._watch = (
+        self._scratch and 'quota' in self._layers and not inside
+    )
+    if self._linux:
+      linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    if 'landlock' in self._layers:
+      rules = jail.landlock_rules(
+          self._profile, self._scratch, self._config['readable']
+      )
+      self._landlock = landlock.rule_set(rules)
+    if 'seccomp' in self._layers:
+      rules = seccomp.rules(self._profile, threads=self._counted)
+      self._seccomp = seccomp.assemble(rules)
+    gc.collect()
+    gc.freeze()  # What the children share stays shared.
+
+  def _preload(self):
+    if self._profile == 'program':
+      for name in _PRELOAD:
+        importlib.import_module(name)
+    if self._config['entry']:
+      sys.path += self._config['path']
+      self._entry = runpy.run_path(self._config['entry'])
+      if 'warm' in self._entry:
+        self._entry['warm']()
+
+  def _quota(self):
+    owner = self._config['user'] if 'uid' in self._layers else None
+    if owner is None or self._in_user_namespace:
+      owner = os.geteuid()
+    options = f'mode=0700,uid={owner}'
+    if 'quota' not in self._layers:
+      return options
+    # The directory itself is one of the inodes.
+    return (
+        f'{options},size={self._config["disk_bytes"]},'
+        f'nr_inodes={self._config["files"] + 1}'
+    )
+
+  # -------------------------------------------------------------- once per run
+
+  def _serve(self, request, descriptors):
+    """Forks a child, watches it, and says what became of it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.monotonic()
+    # What the user runs besides counts too, where it is the same user.
+    tasks = 0 if self._counted else _tasks_of_user(self._profile)
+    process = os.fork()
+    if not process:
+      self._child(request, descriptors, tasks)
+    for descriptor in descriptors:
+      os.close(descriptor)
+    status, waited = self._wait(process, request, start)
+    wall = time.monotonic() - start
+    _, code = os.waitpid(process, 0)
+    if 'sweep' in self._layers:
+      self._sweep()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        'run': request['run'],
+        'status': status,
+        'code': os.waitstatus_to_exitcode(code),
+        'wall': wall,
+        'cpu': sum(after[:2]) - sum(before[:2]),
+        'waited': waited,
+    }
+
+  def _wait(self, process, request, start):
+    """(why it was killed or '', seconds that it had to wait for a core)."""
+    watched = 'clock' in self._layers
+    wall, cpu = request['wall'], request['cpu']
+    poll = select.poll()
+    exited = None
+    if hasattr(os, 'pidfd_open'):
+      exited = os.pidfd_open(process)
+      poll.register(exited, select.POLLIN)
+    try:
+      while True:
+        used = _cpu_seconds(process) if watched else 0.0
+        left = min(start + wall - time.monotonic(), cpu - used)
+        if watched and left <= 0:
+          break
+        pause = left if watched else wall
+        if self._watch or exited is None:
+          pause = min(pause, _WATCH_SECONDS)
+        # A millisecond more: the kernel's clocks tick.
+        if poll.poll(pause * 1000 + 1) or _has_exited(process):
+          return '', 0.0
+        if self._watch and self._is_over_quota():
+          _kill(process)
+          return 'disk_limit', 0.0
+        if not watched and time.monotonic() - start > 2 * wall:
+          break  # Nothing hangs for ever, even where this layer is off.
+    finally:
+      if exited is not None:
+        os.close(exited)
+    # It may have ended while this process had to wait for a core itself.
+    if _has_exited(process):
+      return '', 0.0
+    waited = self._waited_seconds()
+    late = 'cpu_limit' if used >= cpu else 'timeout'
+    _kill(process)
+    return late, waited
+
+  def _is_over_quota(self):
+    size = count = 0
+    for folder, folders, files in os.walk(self._scratch):
+      for name in (*folders, *files):
+        try:
+          size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        except OSError:  # Gone meanwhile.
+          continue
+        count += 1
+    return size > self._config['disk_bytes'] or count > self._config['files']
+
+  def _waited_seconds(self):
+    """Seconds that this process's children were ready and had no core."""
+    total = 0.0
+    try:
+      for child in self._read(f'self/task/{self._own()}/children').split():
+        tasks = os.open(f'{child}/task', os.O_DIRECTORY, dir_fd=self._proc)
+        for task in os.listdir(tasks):
+          text = self._read(f'{child}/task/{task}/schedstat')
+          total += int(text.split()[1]) / 1e9
+        os.close(tasks)
+    except (OSError, IndexError, TypeError):
+      pass  # A kernel that does not say.
+    return total
+
+  def _own(self):
+    return os.readlink('self', dir_fd=self._proc)
+
+  def _read(self, path):
+    descriptor = os.open(path, os.O_RDONLY, dir_fd=self._proc)
+    try:
+      return os.read(descriptor, 1 << 16).decode()
+    finally:
+      os.close(descriptor)
+
+  def _sweep(self):
+    """Ends whatever the run has left running, and empties its directory."""
+    _end_children(everyone='namespaces' in self._layers)
+    if self._scratch and self._profile == 'program':
+      tree.clear(self._scratch)
+
+  # --------------------------------------------------------- the untrusted side
+
+  def _child(self, request, descriptors, tasks):
+    """Gives up everything, then runs what it was sent. Never returns."""
+    code = 125
+    try:
+      program, *standard = descriptors
+      for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+      os.dup2(program, 3)
+      if sys.platform == 'linux':
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+      signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+      signal.signal(signal.SIGINT, signal.SIG_DFL)
+      if 'rlimits' in self._layers:
+        self._limit(request, tasks)
+      if self._landlock is not None:
+        landlock.restrict(self._landlock)
+      if 'descriptors' in self._layers:
+        _close_from(4)
+      run = self._runner(request)
+      if self._seccomp is not None:
+        seccomp.load(self._seccomp)
+      code = run()
+    except BaseException:  # noqa: B036
+      code = _print_error(None)
+    finally:
+      os._exit(code)
+
+  def _limit(self, request, tasks):
+    cpu = int(request['cpu']) + 2  # The clock is finer; this is behind it.
+    disk = max(request['output'] + 1, self._config['disk_bytes'])
+    processes = self._config['processes']
+    limits = [
+        ('RLIMIT_AS', self._memory + request['memory']),
+        ('RLIMIT_FSIZE', disk),
+        ('RLIMIT_CPU', cpu),
+        ('RLIMIT_CORE', 0),
+        ('RLIMIT_STACK', _STACK_BYTES),
+        ('RLIMIT_NOFILE', _OPEN_FILES[self._profile]),
+        ('RLIMIT_MEMLOCK', 0),
+        ('RLIMIT_MSGQUEUE', 0),
+    ]
+    if self._counted or self._profile == 'repository':
+      # The zygote and the child are two.
+      limits.append(('RLIMIT_NPROC', tasks + processes + 2))
+    for name, value in limits:
+      kind = getattr(resource, name, None)
+      if kind is None:
+        continue
+      hard = resource.getrlimit(kind)[1]
+      if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+      try:
+        resource.setrlimit(kind, (value, value))
+      except (ValueError, OSError):  # macOS does not limit address space.
+        if self._linux:
+          raise
+
+  def _runner(self, request):
+    """What runs after the last door is shut."""
+    if request.get('command'):
+      command, folder = request['command'], request['folder']
+      environment = dict(os.environ, **request['environment'])
+      return lambda: _execute(command, folder, environment)
+    if request.get('operation'):
+      operation, scratch = request['operation'], self._scratch
+      return lambda: tree.OPERATIONS[operation](scratch, request)
+    source = _read_all(3)
+    os.close(3)
+    if self._entry is not None:
+      call, size = self._entry['call'], os.fstat(0).st_size
+      data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''
+      return lambda: _call(call, source, memoryview(data))
+    return lambda: _run_program(source)
+
+
+def _execute(command, folder, environment):
+  os.close(3)
+  try:
+    os.chdir(folder)
+    os.execvpe(command[0], command, environment)
+  except OSError as error:
+    print(f'{command[0]}: {error.strerror}', file=sys.stderr, flush=True)
+    return 126 if error.errno == errno.EACCES else 127
+
+
+def _call(function, source, data):
+  """A pure function: what it returns is written to stdout."""
+  answer = function(source.decode(), data)
+  rest = memoryview(answer).cast('B')
+  while rest:
+    rest = rest[os.write(1, rest) :]
+  return 0
+
+
+def _run_program(source):
+  """Runs a source as `python main.py` would."""
+  for name in [n for n in sys.modules if n.partition('.')[0] == 'evojax']:
+    del sys.modules[name]
+  main = types.ModuleType('__main__')
+  sys.modules['__main__'] = main
+  sys.argv[:] = ['main.py']
+  code = 0
+  try:
+    exec(compile(source, 'main.py', 'exec'), main.__dict__)
+  except SystemExit as error:
+    code = _exit_code(error)
+  except BaseException:  # noqa: B036
+    code = _print_error('main.py')
+  try:
+    threading._shutdown()  # Waits for threads that are not daemons.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+  except BaseException:  # noqa: B036
+    code = code or _print_error('main.py')
+  sys.stderr.flush()
+  return code
+
+
+def _exit_code(error):
+  if error.code is None:
+    return 0
+  if isinstance(error.code, int):
+    return error.code & 0xFF
+  print(error.code, file=sys.stderr)
+  return 1
+
+
+def _print_error(name):
+  """The traceback, from the first line of the program's own; returns 1."""
+  kind, error, trace = sys.exc_info()
+  while name and trace and trace.tb_frame.f_code.co_filename != name:
+    trace = trace.tb_next
+  try:
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+  except BaseException:  # noqa: B036
+    pass
+  return 1
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _read_all(descriptor):
+  size = os.fstat(descriptor).st_size
+  data = os.pread(descriptor, size, 0)
+  while len(data) < size:
+    data += os.pread(descriptor, size - len(data), len(data))
+  return data
+
+
+def _close_from(first):
+  if sys.platform == 'linux':
+    linux.close_from(first)
+  else:
+    os.closerange(first, 1 << 12)
+
+
+def _has_exited(process):
+  return (
+      os.waitid(
+          os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT
+      )
+      is not None
+  )
+
+
+def _cpu_seconds(process):
+  """Of all threads of a process that has not been waited for."""
+  if sys.platform != 'linux':
+    return 0.0
+  # The kernel's name for another process's clock: CPUCLOCK_SCHED.
+  return time.clock_gettime(~process << 3 | 2)
+
+
+def _address_space():
+  """Bytes that the interpreter itself takes."""
+  try:
+    with open('/proc/self/statm') as file:
+      return int(file.read().split()[0]) * resource.getpagesize()
+  except OSError:
+    return 0
+
+
+def _tasks_of_user(profile):
+  """Threads that this user runs, here and elsewhere."""
+  if profile != 'repository' or sys.platform != 'linux':
+    return 0
+  count, user = 0, os.geteuid()
+  for name in os.listdir('/proc'):
+    try:
+      if name.isdigit() and os.stat(f'/proc/{name}').st_uid == user:
+        count += len(os.listdir(f'/proc/{name}/task'))
+    except OSError:  # Gone meanwhile.
+      continue
+  return count
+
+
+if __name__ == '__main__':
+  sys.path.remove(sys.argv[1])
+  supervise()
