@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any
+from typing import Any, IO
 
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import tree
@@ -58,7 +58,7 @@ class InfraError(Exception):
 class Job:
   """One run: see `Box.run`."""
 
-  program: str | bytes
+  program: str
   stdin: bytes = b''
   limits: limits_lib.Limits | None = None  # None: the box's.
 
@@ -154,7 +154,7 @@ class Box:
 
   def run(
       self,
-      program: str | bytes,
+      program: str,
       stdin: bytes = b'',
       *,
       limits: limits_lib.Limits | None = None,
@@ -172,8 +172,7 @@ class Box:
     Raises:
       ValueError: If the limits differ in what is fixed.
     """
-    source = program.encode() if isinstance(program, str) else program
-    return self.request({}, source, stdin, limits)
+    return self.request({'program': program}, stdin, limits)
 
   def map(self, jobs: Iterable[Job]) -> list[limits_lib.Result]:
     """Runs jobs on all slots; results in their order."""
@@ -184,11 +183,10 @@ class Box:
   def request(
       self,
       fields: Mapping[str, Any],
-      program: bytes = b'',
       stdin: bytes = b'',
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
-    """A run with more fields in its message; see `run`, and `repository`."""
+    """A run of what a message asks for: see `run`, and `repository`."""
     limits = limits or self.limits
     if limits.of_the_box != self.limits.of_the_box:
       raise ValueError(
@@ -199,7 +197,7 @@ class Box:
     try:
       for attempt in range(1, self._attempts + 1):
         try:
-          result = self._once(slot, fields, program, stdin, limits)
+          result = self._once(slot, fields, stdin, limits)
         except InfraError as error:
           message = str(error)
           slot.stop()
@@ -241,7 +239,6 @@ class Box:
       self,
       slot: '_Slot',
       fields: Mapping[str, Any],
-      program: bytes,
       stdin: bytes,
       limits: limits_lib.Limits,
   ) -> limits_lib.Result:
@@ -253,7 +250,7 @@ class Box:
     slot.start()
     files: list[int] = []
     try:
-      for data in (program, stdin, b'', b''):
+      for data in (stdin, b'', b''):
         files.append(_memory_file(data))
       answer = slot.exchange(
           {
@@ -266,7 +263,7 @@ class Box:
           files,
           limits.wall_seconds + self._grace_seconds,
       )
-      return _judge(answer, files[2], files[3], limits, self)
+      return _judge(answer, files[1], files[2], limits, self)
     except OSError as error:  # No memory, no descriptors.
       raise InfraError(f'{error}') from error
     finally:
@@ -283,6 +280,7 @@ class _Slot:
     self._process: subprocess.Popen[bytes] | None = None
     self._control: socket.socket | None = None
     self._scratch: str | None = None
+    self._errors: IO[bytes] | None = None
     self._runs = 0
 
   def start(self) -> None:
@@ -316,7 +314,7 @@ class _Slot:
         os.chown(self._scratch, self._config['user'], self._config['user'])
     self._control, theirs = socket.socketpair()
     self._control.settimeout(_START_SECONDS)
-    errors = tempfile.TemporaryFile()
+    self._errors = tempfile.TemporaryFile()
     try:
       self._process = subprocess.Popen(
           # No site: neither .pth files nor a user's packages are read.
@@ -324,7 +322,7 @@ class _Slot:
            str(_ZYGOTE), str(_ROOT)],
           stdin=theirs,
           stdout=subprocess.DEVNULL,
-          stderr=errors,
+          stderr=self._errors,
           env={**environment, **_ENVIRONMENT},
           cwd=os.sep,
           close_fds='descriptors' in self._layers,
@@ -337,12 +335,9 @@ class _Slot:
       if not message['ready']:
         raise EOFError('it is not ready')
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+      said = self._said()
       self._stop()
-      errors.seek(0)
-      said = errors.read()[-2000:].decode(errors='replace').strip()
-      raise InfraError(f'no zygote: {error or said}; {said[-500:]}') from error
-    finally:
-      errors.close()
+      raise InfraError(f'no zygote: {error}{said}') from error
 
   def _stop(self) -> None:
     """Hangs up: the supervisor does the rest, and is ended if it does not."""
@@ -357,7 +352,9 @@ class _Slot:
         self._process.wait()
     if self._scratch is not None and os.path.exists(self._scratch):
       _remove(self._scratch)
-    self._process = self._control = self._scratch = None
+    if self._errors is not None:
+      self._errors.close()
+    self._process = self._control = self._scratch = self._errors = None
 
   def exchange(
       self, request: dict[str, Any], files: Sequence[int], seconds: float
@@ -384,7 +381,13 @@ class _Slot:
           ' the machine is too busy'
       ) from None
     except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
-      raise InfraError(f'the zygote is gone: {error}') from error
+      raise InfraError(f'the zygote is gone: {error}{self._said()}') from error
+
+  def _said(self) -> str:
+    """The last that the zygote complained of."""
+    self._errors.seek(0)
+    text = self._errors.read()[-500:].decode(errors='replace').strip()
+    return f'; it said: {text}' if text else ''
 
 
 def _judge(

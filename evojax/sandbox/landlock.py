@@ -5,7 +5,7 @@ within the box. A kernel that lacks one of the newer rights leaves it to the
 other layers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import os
 import stat
 import struct
@@ -45,7 +45,7 @@ def version() -> int:
 
 
 def rule_set(rules: Iterable[tuple[str, int]]) -> int:
-  """A descriptor for `restrict`.
+  """A descriptor for `prepare`.
 
   Args:
     rules: (path, rights below it). A path that is not there is left out.
@@ -73,6 +73,6 @@ def rule_set(rules: Iterable[tuple[str, int]]) -> int:
   return descriptor
 
 
-def restrict(descriptor: int) -> None:
-  """Holds from here on, for this thread and all it starts."""
-  linux.call('landlock_restrict_self', descriptor, 0)
+def prepare(descriptor: int) -> Callable[[], int]:
+  """A call after which the rules hold for this thread and all it starts."""
+  return linux.prepare('landlock_restrict_self', descriptor, 0)

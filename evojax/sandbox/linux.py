@@ -1,6 +1,8 @@
 """System calls that Python has no function for; Linux on x86-64 and arm64."""
 
+from collections.abc import Callable
 import ctypes
+import errno
 import functools
 import os
 import platform
@@ -104,23 +106,35 @@ def _syscall():
   return function
 
 
-def call(name: str, *arguments) -> int:
+def prepare(name: str, *arguments) -> Callable[[], int]:
   """A system call by name; integers, bytes and ctypes pointers go in.
 
+  What it returns does little but call: a child that was just forked pays for
+  every page that it touches.
+
   Raises:
-    OSError: As the kernel says, or if this machine has no such call.
+    OSError: If this machine has no such call; when called, as the kernel says.
   """
   found = number(name)
   if found is None:
-    raise OSError(38, f'{name} is unknown on {platform.machine()}')
-  result = _syscall()(
-      ctypes.c_long(found),
-      *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments),
-  )
-  if result < 0:
-    error = ctypes.get_errno()
-    raise OSError(error, f'{name}: {os.strerror(error)}')
-  return result
+    raise OSError(errno.ENOSYS, f'{name}: unknown on {platform.machine()}')
+  function = _syscall()
+  values = [ctypes.c_long(found)]
+  values += [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+
+  def run() -> int:
+    result = function(*values)
+    if result < 0:
+      error = ctypes.get_errno()
+      raise OSError(error, f'{name}: {os.strerror(error)}')
+    return result
+
+  return run
+
+
+def call(name: str, *arguments) -> int:
+  """Calls what `prepare` returns."""
+  return prepare(name, *arguments)()
 
 
 def prctl(option: int, value: int) -> None:

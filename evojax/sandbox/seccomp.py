@@ -5,7 +5,7 @@ search tells apart: the kernel runs a filter once per number when it is loaded,
 so that a long chain of comparisons would be paid at every run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import ctypes
 import errno
 import struct
@@ -179,11 +179,10 @@ class _Program(ctypes.Structure):
   _fields_ = (('length', ctypes.c_ushort), ('filter', ctypes.c_char_p))
 
 
-def load(program: bytes) -> None:
-  """Holds from here on, for this thread and all it starts.
+def prepare(program: bytes) -> Callable[[], int]:
+  """A call after which it holds for this thread and all it starts.
 
-  Raises:
-    OSError: If the kernel refuses, e.g. without no_new_privs.
+  It raises OSError if the kernel refuses, e.g. without no_new_privs.
   """
   pointer = _Program(len(program) // 8, program)
-  linux.call('seccomp', _SET_MODE_FILTER, 0, ctypes.byref(pointer))
+  return linux.prepare('seccomp', _SET_MODE_FILTER, 0, ctypes.byref(pointer))

@@ -10,9 +10,9 @@ import stat
 
 
 def _write_tree(scratch, request):
-  """Writes the records of descriptor 3 below a folder."""
+  """Writes the records of stdin below a folder."""
   del request
-  with os.fdopen(3, 'rb') as records:
+  with os.fdopen(0, 'rb', closefd=False) as records:
     while line := records.readline():
       record = json.loads(line)
       path = os.path.join(scratch, record['path'])
@@ -30,7 +30,6 @@ def _write_tree(scratch, request):
 
 def _read_tree(scratch, request):
   """Writes the records of a folder to stdout."""
-  os.close(3)
   top = os.path.join(scratch, request['folder'])
   with os.fdopen(1, 'wb', closefd=False) as out:
     for folder, folders, files in os.walk(top):

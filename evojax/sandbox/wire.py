@@ -1,7 +1,7 @@
 """Messages between the parent of a box and its zygotes.
 
-A message is JSON behind its length, with descriptors beside it: the program,
-stdin, stdout, stderr. Nothing is pickled.
+A message is JSON behind its length, with descriptors beside it: stdin, stdout,
+stderr. Nothing is pickled.
 """
 
 import json
@@ -9,7 +9,7 @@ import socket
 import struct
 
 _LENGTH = struct.Struct('<I')
-_DESCRIPTORS = 4
+_DESCRIPTORS = 3
 
 
 def send(control, message, descriptors=()):
@@ -17,7 +17,8 @@ def send(control, message, descriptors=()):
   text = json.dumps(message).encode()
   data = _LENGTH.pack(len(text)) + text
   sent = socket.send_fds(control, [data], descriptors)
-  control.sendall(data[sent:])
+  if data[sent:]:  # By now the other end may have answered and be gone.
+    control.sendall(data[sent:])
 
 
 def receive(control):

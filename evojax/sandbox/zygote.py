@@ -11,7 +11,7 @@ import errno
 import fcntl
 import gc
 import importlib
-import json
+import math
 import mmap
 import os
 import resource
@@ -37,7 +37,7 @@ from evojax.sandbox import tree  # noqa: E402
 from evojax.sandbox import wire  # noqa: E402
 
 # What programs import most; the rest is read when it is needed.
-_PRELOAD = (
+PRELOAD = (
     'abc bisect bz2 cmath collections collections.abc copy dataclasses datetime'
     ' decimal enum fractions functools hashlib heapq io itertools json lzma'
     ' math numbers operator random re statistics string struct textwrap time'
@@ -130,7 +130,8 @@ class Zygote:
     self._linux = bool(self._layers & {'uid', 'landlock', 'seccomp'})
     # A user nobody else is: then the kernel counts its processes.
     self._counted = own_user_namespace
-    self._entry = self._landlock = self._seccomp = self._proc = None
+    self._entry = self._seccomp = self._proc = None
+    self._steps = []
 
   def main(self):
     """Never returns."""
@@ -138,8 +139,11 @@ class Zygote:
       self._prepare()
       wire.send(self._control, {'ready': os.getpid()})
       while True:
+        # Forked before it is needed: by then it is ready to run.
+        process, end = self._fork()
         request, descriptors = wire.receive(self._control)
-        wire.send(self._control, self._serve(request, descriptors))
+        answer = self._serve(process, end, request, descriptors)
+        wire.send(self._control, answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
       os._exit(0)
     except BaseException:  # noqa: B036
@@ -187,20 +191,41 @@ class Zygote:
     )
     if self._linux:
       linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    if 'landlock' in self._layers:
-      rules = jail.landlock_rules(
-          self._profile, self._scratch, self._config['readable']
+    # What a child does first, and last.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.platform == 'linux':
+      self._steps.append(
+          linux.prepare(
+              'prctl', linux.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+          )
       )
-      self._landlock = landlock.rule_set(rules)
+    if 'landlock' in self._layers:
+      rules = landlock.rule_set(
+          jail.landlock_rules(
+              self._profile, self._scratch, self._config['readable']
+          )
+      )
+      self._steps.append(landlock.prepare(rules))
     if 'seccomp' in self._layers:
       rules = seccomp.rules(self._profile, threads=self._counted)
-      self._seccomp = seccomp.assemble(rules)
+      self._seccomp = seccomp.prepare(seccomp.assemble(rules))
+    if 'rlimits' in self._layers:
+      for name, value in (
+          ('RLIMIT_CORE', 0),
+          ('RLIMIT_STACK', _STACK_BYTES),
+          ('RLIMIT_NOFILE', _OPEN_FILES[self._profile]),
+          ('RLIMIT_MEMLOCK', 0),
+          ('RLIMIT_MSGQUEUE', 0),
+      ):
+        _set_limit(name, value)
+    self._ours = [n for n in sys.modules if n.split('.')[0] == 'evojax']
     gc.collect()
     gc.freeze()  # What the children share stays shared.
 
   def _preload(self):
     if self._profile == 'program':
-      for name in _PRELOAD:
+      for name in PRELOAD:
         importlib.import_module(name)
     if self._config['entry']:
       sys.path += self._config['path']
@@ -223,18 +248,27 @@ class Zygote:
 
   # -------------------------------------------------------------- once per run
 
-  def _serve(self, request, descriptors):
-    """Forks a child, watches it, and says what became of it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start = time.monotonic()
-    # What the user runs besides counts too, where it is the same user.
-    tasks = 0 if self._counted else _tasks_of_user(self._profile)
+  def _fork(self):
+    """(process, socket) of a child that waits for one request."""
+    end, theirs = socket.socketpair()
     process = os.fork()
     if not process:
-      self._child(request, descriptors, tasks)
+      end.close()
+      self._child(theirs)
+    theirs.close()
+    return process, end
+
+  def _serve(self, process, end, request, descriptors):
+    """Has a child run a request, watches it, says what became of it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = _cpu_seconds(process)
+    request['tasks'] = 0 if self._counted else _tasks_of_user(self._profile)
+    start = time.monotonic()
+    with end:
+      wire.send(end, request, descriptors)
     for descriptor in descriptors:
       os.close(descriptor)
-    status, waited = self._wait(process, request, start)
+    status, waited = self._wait(process, request, start, spent)
     wall = time.monotonic() - start
     _, code = os.waitpid(process, 0)
     if 'sweep' in self._layers:
@@ -245,11 +279,11 @@ class Zygote:
         'status': status,
         'code': os.waitstatus_to_exitcode(code),
         'wall': wall,
-        'cpu': sum(after[:2]) - sum(before[:2]),
+        'cpu': max(0.0, sum(after[:2]) - sum(before[:2]) - spent),
         'waited': waited,
     }
 
-  def _wait(self, process, request, start):
+  def _wait(self, process, request, start, spent):
     """(why it was killed or '', seconds that it had to wait for a core)."""
     watched = 'clock' in self._layers
     wall, cpu = request['wall'], request['cpu']
@@ -260,7 +294,7 @@ class Zygote:
       poll.register(exited, select.POLLIN)
     try:
       while True:
-        used = _cpu_seconds(process) if watched else 0.0
+        used = _cpu_seconds(process) - spent if watched else 0.0
         left = min(start + wall - time.monotonic(), cpu - used)
         if watched and left <= 0:
           break
@@ -329,83 +363,78 @@ class Zygote:
 
   # --------------------------------------------------------- the untrusted side
 
-  def _child(self, request, descriptors, tasks):
-    """Gives up everything, then runs what it was sent. Never returns."""
+  def _child(self, end):
+    """Gives up everything, then runs what it is sent. Never returns."""
     code = 125
     try:
-      program, *standard = descriptors
-      for number, descriptor in enumerate(standard):
+      for step in self._steps:
+        step()
+      try:
+        request, descriptors = wire.receive(end)
+      except (EOFError, ConnectionResetError):
+        os._exit(0)
+      for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
-      os.dup2(program, 3)
-      if sys.platform == 'linux':
-        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-      signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-      signal.signal(signal.SIGINT, signal.SIG_DFL)
       if 'rlimits' in self._layers:
-        self._limit(request, tasks)
-      if self._landlock is not None:
-        landlock.restrict(self._landlock)
-      if 'descriptors' in self._layers:
-        _close_from(4)
+        self._limit(request)
       run = self._runner(request)
+      if 'descriptors' in self._layers:
+        _close_from(3)
       if self._seccomp is not None:
-        seccomp.load(self._seccomp)
+        self._seccomp()
       code = run()
     except BaseException:  # noqa: B036
       code = _print_error(None)
     finally:
       os._exit(code)
 
-  def _limit(self, request, tasks):
-    cpu = int(request['cpu']) + 2  # The clock is finer; this is behind it.
-    disk = max(request['output'] + 1, self._config['disk_bytes'])
-    processes = self._config['processes']
-    limits = [
-        ('RLIMIT_AS', self._memory + request['memory']),
-        ('RLIMIT_FSIZE', disk),
-        ('RLIMIT_CPU', cpu),
-        ('RLIMIT_CORE', 0),
-        ('RLIMIT_STACK', _STACK_BYTES),
-        ('RLIMIT_NOFILE', _OPEN_FILES[self._profile]),
-        ('RLIMIT_MEMLOCK', 0),
-        ('RLIMIT_MSGQUEUE', 0),
-    ]
+  def _limit(self, request):
+    """The limits that may differ from run to run."""
+    cpu = math.ceil(request['cpu']) + 1  # The clock is finer; this is behind.
+    size = max(request['output'] + 1, self._config['disk_bytes'])
+    _set_limit('RLIMIT_CPU', cpu)
+    _set_limit('RLIMIT_FSIZE', size)
+    _set_limit('RLIMIT_AS', self._memory + request['memory'])
     if self._counted or self._profile == 'repository':
       # The zygote and the child are two.
-      limits.append(('RLIMIT_NPROC', tasks + processes + 2))
-    for name, value in limits:
-      kind = getattr(resource, name, None)
-      if kind is None:
-        continue
-      hard = resource.getrlimit(kind)[1]
-      if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-      try:
-        resource.setrlimit(kind, (value, value))
-      except (ValueError, OSError):  # macOS does not limit address space.
-        if self._linux:
-          raise
+      processes = self._config['processes'] + request['tasks'] + 2
+      _set_limit('RLIMIT_NPROC', processes)
 
   def _runner(self, request):
     """What runs after the last door is shut."""
-    if request.get('command'):
+    if 'command' in request:
       command, folder = request['command'], request['folder']
       environment = dict(os.environ, **request['environment'])
       return lambda: _execute(command, folder, environment)
-    if request.get('operation'):
+    if 'operation' in request:
       operation, scratch = request['operation'], self._scratch
       return lambda: tree.OPERATIONS[operation](scratch, request)
-    source = _read_all(3)
-    os.close(3)
+    source = request['program']
     if self._entry is not None:
       call, size = self._entry['call'], os.fstat(0).st_size
       data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''
       return lambda: _call(call, source, memoryview(data))
+    for name in self._ours:
+      sys.modules.pop(name, None)
     return lambda: _run_program(source)
 
 
+def _set_limit(name, value):
+  """Both the soft and the hard limit; never above the one that holds."""
+  kind = getattr(resource, name, None)
+  if kind is None:
+    return
+  hard = resource.getrlimit(kind)[1]
+  if hard != resource.RLIM_INFINITY:
+    value = min(value, hard)
+  try:
+    resource.setrlimit(kind, (value, value))
+  except (ValueError, OSError):  # macOS does not limit address space.
+    if sys.platform == 'linux':
+      raise
+
+
 def _execute(command, folder, environment):
-  os.close(3)
   try:
     os.chdir(folder)
     os.execvpe(command[0], command, environment)
@@ -416,7 +445,7 @@ def _execute(command, folder, environment):
 
 def _call(function, source, data):
   """A pure function: what it returns is written to stdout."""
-  answer = function(source.decode(), data)
+  answer = function(source, data)
   rest = memoryview(answer).cast('B')
   while rest:
     rest = rest[os.write(1, rest) :]
@@ -425,8 +454,6 @@ def _call(function, source, data):
 
 def _run_program(source):
   """Runs a source as `python main.py` would."""
-  for name in [n for n in sys.modules if n.partition('.')[0] == 'evojax']:
-    del sys.modules[name]
   main = types.ModuleType('__main__')
   sys.modules['__main__'] = main
   sys.argv[:] = ['main.py']
@@ -470,14 +497,6 @@ def _print_error(name):
 
 
 # ---------------------------------------------------------------------- helpers
-
-
-def _read_all(descriptor):
-  size = os.fstat(descriptor).st_size
-  data = os.pread(descriptor, size, 0)
-  while len(data) < size:
-    data += os.pread(descriptor, size - len(data), len(data))
-  return data
 
 
 def _close_from(first):
