@@ -38,6 +38,7 @@ _STOP_SECONDS = 10.0
 # All that a zygote gets of the environment: no token, no proxy, no PYTHONPATH.
 _INHERITED = ('LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH')
 _ENVIRONMENT = {
+    'GIT_CONFIG_NOSYSTEM': '1',  # There is no /etc to look into.
     'LANG': 'C.UTF-8',
     'LC_ALL': 'C.UTF-8',
     'PATH': '/usr/local/bin:/usr/bin:/bin',

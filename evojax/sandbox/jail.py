@@ -159,12 +159,22 @@ def become(user: int | None) -> None:
 
 
 def landlock_rules(
-    profile: str, scratch: str | None, more: Sequence[str] = ()
+    profile: str,
+    scratch: str | None,
+    more: Sequence[str] = (),
+    own_root: bool = False,
 ) -> list[tuple[str, int]]:
-  """What `landlock.rule_set` takes, for a tree of its own or the host's."""
+  """What `landlock.rule_set` takes.
+
+  Args:
+    profile: That it is for.
+    scratch: The directory that may be changed, if any.
+    more: Paths that may be read besides the profile's.
+    own_root: Whether the tree is the box's own, which it may look around in.
+  """
   runs = profile == 'repository'
   rights = landlock.RUN if runs else landlock.LOOK
-  rules = []
+  rules = [('/', landlock.LIST)] if own_root and profile != 'pure' else []
   for path in readable(profile, more):
     if os.path.exists(path):
       rules += _all_but(path, hidden(more), rights)

@@ -47,8 +47,15 @@ _PROCESSES = """
   eventfd2 timerfd_create timerfd_settime timerfd_gettime close_range
   sched_getparam sched_getscheduler getpriority getcpu
 """.split()
-# What the C library tries first and does without.
-_ABSENT = ('clone3', 'openat2', 'fchmodat2')
+# What programs try first and do without, if they are told the right error.
+_ABSENT = dict.fromkeys(('clone3', 'openat2', 'fchmodat2'), errno.ENOSYS)
+_ABSENT |= dict.fromkeys(
+    """
+    getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
+    setxattr lsetxattr fsetxattr
+    """.split(),
+    errno.EOPNOTSUPP,
+)
 
 _THREAD = 0x00010000  # CLONE_THREAD
 # Every CLONE_NEW*; CLONE_NEWTIME is a part of the exit signal here.
@@ -114,9 +121,9 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
       blocks[number] = (
           _return(_ALLOW) if rule is None else _check(*rule, denied)
       )
-  for name in _ABSENT:
+  for name, error in _ABSENT.items():
     if (number := linux.number(name)) is not None:
-      blocks[number] = _return(_ERRNO | errno.ENOSYS)
+      blocks[number] = _return(_ERRNO | error)
   starts: list[tuple[int, list]] = [(0, _return(denied))]
   for number in sorted(blocks):
     starts.append((number, blocks[number]))

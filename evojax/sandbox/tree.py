@@ -15,7 +15,7 @@ def _write_tree(scratch, request):
   with os.fdopen(0, 'rb', closefd=False) as records:
     while line := records.readline():
       record = json.loads(line)
-      path = os.path.join(scratch, record['path'])
+      path = os.path.join(scratch, 'tree', record['path'])
       os.makedirs(os.path.dirname(path), exist_ok=True)
       data = records.read(record['size'])
       descriptor = os.open(
@@ -30,7 +30,7 @@ def _write_tree(scratch, request):
 
 def _read_tree(scratch, request):
   """Writes the records of a folder to stdout."""
-  top = os.path.join(scratch, request['folder'])
+  top = os.path.join(scratch, 'tree', request['folder'])
   with os.fdopen(1, 'wb', closefd=False) as out:
     for folder, folders, files in os.walk(top):
       folders.sort()
@@ -54,6 +54,7 @@ def _read_tree(scratch, request):
   return 0
 
 
+FOLDERS = ('tree', 'home', 'tmp')  # Of a box for repositories.
 OPERATIONS = {'write': _write_tree, 'read': _read_tree}
 
 

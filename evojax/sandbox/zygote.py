@@ -183,7 +183,12 @@ class Zygote:
       self._counted |= user is not None
     if self._scratch:
       os.chdir(self._scratch)
-      os.environ.update(HOME=self._scratch, TMPDIR=self._scratch)
+      folders = dict.fromkeys(tree.FOLDERS, self._scratch)
+      if self._profile == 'repository':
+        folders = {name: f'{self._scratch}/{name}' for name in folders}
+        for folder in folders.values():
+          os.mkdir(folder)
+      os.environ.update(HOME=folders['home'], TMPDIR=folders['tmp'])
       os.environ.update(self._config['environment'])
     # Only this watches a directory that is on a disk of the host's.
     self._watch = (
@@ -203,7 +208,10 @@ class Zygote:
     if 'landlock' in self._layers:
       rules = landlock.rule_set(
           jail.landlock_rules(
-              self._profile, self._scratch, self._config['readable']
+              self._profile,
+              self._scratch,
+              self._config['readable'],
+              own_root={'namespaces', 'root'} <= self._layers,
           )
       )
       self._steps.append(landlock.prepare(rules))
@@ -403,7 +411,8 @@ class Zygote:
   def _runner(self, request):
     """What runs after the last door is shut."""
     if 'command' in request:
-      command, folder = request['command'], request['folder']
+      command = request['command']
+      folder = os.path.join(self._scratch, 'tree', request['folder'])
       environment = dict(os.environ, **request['environment'])
       return lambda: _execute(command, folder, environment)
     if 'operation' in request:
