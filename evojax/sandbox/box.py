@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import queue
@@ -49,6 +50,7 @@ _ENVIRONMENT = {
     'OPENBLAS_NUM_THREADS': '1',
     'MKL_NUM_THREADS': '1',
 }
+_USERS = itertools.count()
 
 
 class InfraError(Exception):
@@ -72,6 +74,8 @@ class Box:
     layers: Of `limits.LAYERS`, those that hold here.
     slots: Runs at the same time.
     limits: Of a run that names none.
+    own_user: Whether each slot is a user of its own: only root can do that, and
+      in the host's tree only where every user may read the library.
   """
 
   def __init__(
@@ -125,11 +129,12 @@ class Box:
     self.profile, self.tier, self.slots = profile, tier, slots
     self.limits = limits or limits_lib.Limits()
     self.layers = limits_lib.TIERS[tier] - frozenset(without)
+    self.own_user = self._has_own_user()
     self._entry, self._path = entry, tuple(path)
     self._readable, self._environment = tuple(readable), environment or {}
     self._grace_seconds, self._attempts = grace_seconds, attempts
     self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()
-    self._all = [_Slot(self._config(i), self.layers) for i in range(slots)]
+    self._all = [_Slot(self._config(), self.layers) for _ in range(slots)]
     for slot in self._all:
       self._free.put(slot)
 
@@ -213,7 +218,7 @@ class Box:
         'infra_error', self.tier, message=message, attempts=self._attempts
     )
 
-  def _config(self, index: int) -> dict[str, Any]:
+  def _config(self) -> dict[str, Any]:
     disk, files, processes = self.limits.of_the_box
     return {
         'profile': self.profile,
@@ -225,15 +230,17 @@ class Box:
         'path': list(self._path),
         'readable': list(self._readable),
         'environment': dict(self._environment),
-        'user': _free_user(index) if self._has_own_user() else None,
+        'user': _free_user() if self.own_user else None,
     }
 
   def _has_own_user(self) -> bool:
-    """Only root can change users, and only to one that finds the library."""
     if 'uid' not in self.layers or os.geteuid() != 0:
       return False
-    return self.profile == 'pure' or 'root' in self.layers or _is_public(
-        os.path.dirname(os.__file__)
+    own_root = {'namespaces', 'root'} <= self.layers
+    return (
+        self.profile == 'pure'
+        or own_root
+        or _is_public(os.path.dirname(os.__file__))
     )
 
   def _once(
@@ -306,10 +313,8 @@ class _Slot:
     if 'environment' not in self._layers:
       environment = dict(os.environ)
     # A tree of its own has room for a directory; else the host's disk has.
-    needed = self._config['profile'] != 'pure' and not (
-        {'namespaces', 'root'} <= self._layers
-    )
-    if needed:
+    own_root = {'namespaces', 'root'} <= self._layers
+    if self._config['profile'] != 'pure' and not own_root:
       self._scratch = tempfile.mkdtemp(prefix='evojax-box-')
       if self._config['user'] is not None:
         os.chown(self._scratch, self._config['user'], self._config['user'])
@@ -469,8 +474,11 @@ def _memory_file(data: bytes) -> int:
   return file
 
 
-def _free_user(index: int) -> int:
-  """A user id that nobody else has, for a slot of this process."""
+def _free_user() -> int:
+  """A user id that nobody else has, for one slot of this process.
+
+  The kernel counts processes by user: two slots must not share one.
+  """
   top, count = 65534, 60000
   try:
     with open('/proc/self/uid_map') as file:
@@ -479,7 +487,7 @@ def _free_user(index: int) -> int:
     top = min(inside + count, (1 << 31) - 2)
   except (OSError, ValueError):
     pass
-  step = os.getpid() << 8 | index & 0xFF
+  step = os.getpid() << 8 | next(_USERS) & 0xFF
   return top - 2 - step % max(1, min(count, 1 << 30) // 2)
 
 

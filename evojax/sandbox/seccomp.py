@@ -60,8 +60,8 @@ _ABSENT |= dict.fromkeys(
 _THREAD = 0x00010000  # CLONE_THREAD
 # Every CLONE_NEW*; CLONE_NEWTIME is a part of the exit signal here.
 _NAMESPACES = 0x7E020000
-_FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD .. F_SETFL, F_DUPFD_CLOEXEC
-_FCNTL_LOCKS = (5, 6, 7, 36, 37, 38)
+# F_DUPFD .. F_SETFL, locks, F_DUPFD_CLOEXEC; no F_SETOWN, no F_SETSIG.
+_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
 # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: is it a terminal, how much.
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)
 _IOCTL_TERMINAL = (0x5413, 0x540F, 0x5410)  # Window size, process group.
@@ -79,7 +79,6 @@ _FD_RULES = {
 _THREAD_RULE = {'clone': (0, _THREAD | _NAMESPACES, (_THREAD,))}
 _PROCESS_RULES = {
     'clone': (0, _NAMESPACES, (0,)),
-    'fcntl': (1, 0xFFFFFFFF, (*_FCNTL, *_FCNTL_LOCKS)),
     'ioctl': (1, 0xFFFFFFFF, (*_IOCTL, *_IOCTL_TERMINAL)),
     'socketpair': (0, 0xFFFFFFFF, (_AF_UNIX,)),
     'prctl': (0, 0xFFFFFFFF, _PRCTL),
