@@ -169,7 +169,7 @@ class Workspace:
     )
     if result.status == 'ok':
       try:
-        return _parse(result.stdout)
+        return parse(result.stdout)
       except (ValueError, KeyError, TypeError) as error:
         result = dataclasses.replace(
             result, status='error', message=f'no records: {error}'
@@ -204,8 +204,8 @@ def _inside(path: str) -> str:
   return path
 
 
-def _parse(data: bytes) -> dict[str, File]:
-  """What `tree` writes, read strictly."""
+def parse(data: bytes) -> dict[str, File]:
+  """The records of a tree, read strictly; ValueError, KeyError or TypeError."""
   files, position = {}, 0
   while position < len(data):
     end = data.index(b'\n', position, position + _RECORD_BYTES)

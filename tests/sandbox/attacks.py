@@ -138,21 +138,25 @@ class Range:
         # Who is not root has no other user to become.
         if layer != 'uid' or os.geteuid() == 0
     }
-    assert self._run(attack, layers), f'nothing stops {attack.name} anyway'
+    got_through, result = self._run(attack, layers)
+    assert got_through, f'{attack.name} fails without its layers: {result}'
     for alone in sorted(layers) if len(layers) > 1 else ():
       if alone == 'landlock' and landlock.version() < attack.landlock:
         continue
       if alone == 'uid' and not self._has_own_user(attack, layers - {alone}):
         continue
-      assert not self._run(attack, layers - {alone}), (
-          f'{attack.name} gets past {alone}'
-      )
-    assert not self._run(attack, set()), f'{attack.name} gets through'
+      got_through, result = self._run(attack, layers - {alone})
+      assert not got_through, f'{attack.name} gets past {alone}: {result}'
+    got_through, result = self._run(attack, set())
+    assert not got_through, f'{attack.name} gets through: {result}'
 
   def _has_own_user(self, attack, without):
     return box.Box(tier=attack.tier, without=without).own_user
 
-  def _run(self, attack: Attack, without: set[str]) -> bool:
+  def _run(
+      self, attack: Attack, without: set[str]
+  ) -> tuple[bool, limits_lib.Result]:
+    """Whether it gets through, and its result."""
     key = attack.tier, frozenset(without)
     if key not in self._boxes:
       self._boxes[key] = self._open(*key)
@@ -160,16 +164,12 @@ class Range:
     one = self._boxes[key]
     for source in filter(None, (attack.before, attack.source)):
       result = self.call(one, self.world.fill_in(source), attack.limits)
-    return (attack.succeeded or got)(result)
+    return (attack.succeeded or got)(result), result
 
   def _open(self, tier, without):
     arguments = dict(
-        tier=tier,
-        without=without,
-        limits=LIMITS,
-        grace_seconds=2.0,
-        **self._arguments,
-    )
+        tier=tier, without=without, limits=LIMITS, grace_seconds=2.0
+    ) | self._arguments
     if self._profile == 'repository':
       return repository.Workspace(**arguments)
     return box.Box(self._profile, attempts=1, **arguments)

@@ -116,7 +116,6 @@ LOOKING = tuple(
 )
 _CALLERS = {
     'fork': 'if not os.fork(): os._exit(0)',
-    'pty': 'import pty\nif not pty.fork()[0]: os._exit(0)',
     'thread': (
         'import _thread, time\nt = []\n'
         '_thread.start_new_thread(t.append, (1,))\n'
@@ -152,7 +151,7 @@ CALLING = (
     Attack(
         'call tcp',
         ('namespaces', 'landlock', 'seccomp'),
-        _f('import socket\nsocket.create_connection(("127.0.0.1", @TCP@))'),
+        _f('import socket\nsocket.socket().connect(("127.0.0.1", @TCP@))'),
         landlock=4,
     ),
     Attack(
@@ -212,7 +211,7 @@ RESOURCES = (
     Attack(
         'loop',
         ('clock',),
-        _f('import time\nwhile time.process_time() < 1.5: pass'),
+        _f('import time\nwhile time.process_time() < 0.9: pass'),
         limits=_LONG,
     ),
     Attack(
@@ -220,8 +219,8 @@ RESOURCES = (
         ('clock',),
         _f(
             'import time\n'
-            'while time.process_time() < 1.5:\n'
-            '  try: time.sleep(0)\n'
+            'while time.process_time() < 0.9:\n'
+            '  try: sum(range(1000))\n'
             '  except BaseException: pass'
         ),
         limits=_LONG,
@@ -231,7 +230,7 @@ RESOURCES = (
         ('clock',),
         _f(
             'import time\n'
-            'while time.process_time() < 1.5: sum(range(10 ** 7))'
+            'while time.process_time() < 0.9: sum(range(10 ** 7))'
         ),
         limits=_LONG,
     ),
@@ -240,7 +239,7 @@ RESOURCES = (
     ),
     Attack(
         'descriptors',
-        ('rlimits',),
+        ('rlimits', 'seccomp'),
         _f('for _ in range(64): os.dup(0)'),
     ),
 )
@@ -254,10 +253,10 @@ INHERITED = (
         "the zygote's socket",
         ('descriptors',),
         _f(
-            'for fd in range(3, 16):\n'
-            '  try: mode = os.fstat(fd).st_mode\n'
-            '  except OSError: continue\n'
-            '  if mode & 0o170000 == 0o140000: return x + 7.0\n'
+            'for fd in range(3, 1024):\n'
+            '  try: os.lseek(fd, 0, 1)\n'
+            '  except OSError as error:\n'
+            '    if error.errno == 29: return x + 7.0  # No file has that.\n'
             'raise OSError'
         ),
     ),

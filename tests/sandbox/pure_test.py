@@ -4,6 +4,8 @@ import dataclasses
 import os
 import pathlib
 import pickle
+import shutil
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -91,7 +93,8 @@ class PureAttacksTest(parameterized.TestCase):
 
   def test_an_answer_is_bytes(self):
     """What would run where it is unpickled does not run where it is read."""
-    folder = self.create_tempdir().full_path
+    folder = tempfile.mkdtemp()
+    self.addCleanup(shutil.rmtree, folder)
     source = (
         'import os, pickle\n'
         'class P:\n'
