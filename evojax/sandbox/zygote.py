@@ -19,6 +19,7 @@ import runpy
 import select
 import shutil
 import signal
+import site
 import socket
 import sys
 import threading
@@ -233,6 +234,7 @@ class Zygote:
 
   def _preload(self):
     if self._profile == 'program':
+      site.setquit()  # exit() is what many programs end with.
       for name in PRELOAD:
         importlib.import_module(name)
     if self._config['entry']:
@@ -329,15 +331,25 @@ class Zygote:
     return late, waited
 
   def _is_over_quota(self):
+    """Whether the directory is too full, or too deep to be looked through."""
     size = count = 0
-    for folder, folders, files in os.walk(self._scratch):
-      for name in (*folders, *files):
-        try:
-          size += os.lstat(os.path.join(folder, name)).st_blocks * 512
-        except OSError:  # Gone meanwhile.
-          continue
-        count += 1
-    return size > self._config['disk_bytes'] or count > self._config['files']
+    folders = [self._scratch]
+    while folders:
+      folder = folders.pop()
+      try:
+        with os.scandir(folder) as entries:
+          for entry in entries:
+            size += entry.stat(follow_symlinks=False).st_blocks * 512
+            count += 1
+            if entry.is_dir(follow_symlinks=False):
+              folders.append(entry.path)
+      except OSError as error:
+        # Else it is gone meanwhile, or shut by whoever made it.
+        if error.errno == errno.ENAMETOOLONG:
+          return True
+      if size > self._config['disk_bytes'] or count > self._config['files']:
+        return True
+    return False
 
   def _waited_seconds(self):
     """Seconds that this process's children were ready and had no core."""
@@ -546,7 +558,7 @@ def _tasks_of_user(profile):
   if profile != 'repository' or sys.platform != 'linux':
     return 0
   count, user = 0, os.geteuid()
-  for name in os.listdir('/proc'):
+  for name in os.listdir('/proc') if os.path.isdir('/proc') else ():
     try:
       if name.isdigit() and os.stat(f'/proc/{name}').st_uid == user:
         count += len(os.listdir(f'/proc/{name}/task'))
