@@ -176,9 +176,10 @@ def main(argv):
     )
   after = left_behind()
   failed |= before != after
-  print(f'{_BATCH * (rounds + 1) * len(tiers)} runs left', {
-      name: after[name] - count for name, count in before.items()
-  })
+  print(
+      f'{_BATCH * (rounds + 1) * len(tiers)} runs left',
+      {name: after[name] - count for name, count in before.items()},
+  )
   return int(failed)
 
 

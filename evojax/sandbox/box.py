@@ -31,6 +31,7 @@ from evojax.sandbox import tree
 from evojax.sandbox import wire
 
 PROFILES = ('program', 'repository', 'pure')
+Data = bytes | bytearray | memoryview
 
 _ZYGOTE = pathlib.Path(__file__).with_name('zygote.py')
 _ROOT = _ZYGOTE.parent.parent.parent
@@ -62,7 +63,7 @@ class Job:
   """One run: see `Box.run`."""
 
   program: str
-  stdin: bytes = b''
+  stdin: Data = b''
   limits: limits_lib.Limits | None = None  # None: the box's.
 
 
@@ -161,7 +162,7 @@ class Box:
   def run(
       self,
       program: str,
-      stdin: bytes = b'',
+      stdin: Data = b'',
       *,
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
@@ -189,7 +190,7 @@ class Box:
   def request(
       self,
       fields: Mapping[str, Any],
-      stdin: bytes = b'',
+      stdin: Data = b'',
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
     """A run of what a message asks for: see `run`, and `repository`."""
@@ -247,7 +248,7 @@ class Box:
       self,
       slot: '_Slot',
       fields: Mapping[str, Any],
-      stdin: bytes,
+      stdin: Data,
       limits: limits_lib.Limits,
   ) -> limits_lib.Result:
     """One attempt.
@@ -430,8 +431,10 @@ def _judge(
     if contended:
       message += f'; waited {waited:.2f} s for a core, the machine was busy'
     return result('timeout', contended=contended, message=message)
-  if killed == 'cpu_limit' or code == -signal.SIGXCPU or (
-      cpu > limits.cpu_seconds and code < 0
+  if (
+      killed == 'cpu_limit'
+      or code == -signal.SIGXCPU
+      or (cpu > limits.cpu_seconds and code < 0)
   ):
     return result('cpu_limit', message=f'{cpu:.2f} s of CPU time')
   if killed in ('disk_limit',):
@@ -443,8 +446,10 @@ def _judge(
         ' too large',
     )
   # A program cannot send itself this one; the kernel, out of memory, does.
-  if code == -signal.SIGKILL and 'seccomp' in box.layers and (
-      box.profile != 'repository'
+  if (
+      code == -signal.SIGKILL
+      and 'seccomp' in box.layers
+      and (box.profile != 'repository')
   ):
     raise InfraError('killed from outside of the box: out of memory?')
   if code == 0:
@@ -456,7 +461,7 @@ def _judge(
   return result(status, message=last or f'exit code {code}')
 
 
-def _memory_file(data: bytes) -> int:
+def _memory_file(data: Data) -> int:
   """An open file without a name that holds the bytes, at its beginning."""
   if hasattr(os, 'memfd_create'):
     file = os.memfd_create('box', os.MFD_CLOEXEC)

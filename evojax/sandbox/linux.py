@@ -205,7 +205,11 @@ def make_read_only(path: str) -> None:
   """Makes the mount at a path read-only, not those below it."""
   attributes = struct.pack('=QQQQ', _RDONLY, 0, 0, 0)
   call(
-      'mount_setattr', _AT_FDCWD, os.fsencode(path), 0, attributes,
+      'mount_setattr',
+      _AT_FDCWD,
+      os.fsencode(path),
+      0,
+      attributes,
       len(attributes),
   )
 

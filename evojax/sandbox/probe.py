@@ -225,14 +225,13 @@ def _kills_the_parent(token: str) -> _Attack:
   del token
   # Instead of this process, one that is as near.
   decoy = subprocess.Popen(
-      [sys.executable, '-S', '-c', 'input()'], stdin=subprocess.PIPE
+      [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
+      stdin=subprocess.PIPE,
   )
   try:
     yield _KILL, str(decoy.pid).encode(), lambda: decoy.poll() is not None
   finally:
-    decoy.stdin.close()
-    decoy.kill()
-    decoy.wait()
+    decoy.communicate()  # It ends with its input.
 
 
 @contextlib.contextmanager

@@ -78,7 +78,8 @@ class World:
     self.abstract.bind(f'\0{self.name}')
     self.abstract.listen(16)
     self.decoy = subprocess.Popen(
-        [sys.executable, '-S', '-c', 'input()'], stdin=subprocess.PIPE
+        [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
+        stdin=subprocess.PIPE,
     )
     # Left open for whoever it is inherited by.
     self.secret = os.open(self.folder / 'key', os.O_RDONLY)
@@ -167,9 +168,10 @@ class Range:
     return (attack.succeeded or got)(result), result
 
   def _open(self, tier, without):
-    arguments = dict(
-        tier=tier, without=without, limits=LIMITS, grace_seconds=2.0
-    ) | self._arguments
+    arguments = (
+        dict(tier=tier, without=without, limits=LIMITS, grace_seconds=2.0)
+        | self._arguments
+    )
     if self._profile == 'repository':
       return repository.Workspace(**arguments)
     return box.Box(self._profile, attempts=1, **arguments)

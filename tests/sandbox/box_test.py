@@ -116,6 +116,17 @@ class ResultsTest(parameterized.TestCase):
         self.assertIn(b'"main.py", line 2, in f', result.stderr)
         self.assertNotIn(b'zygote', result.stderr)
 
+  def test_installed_packages_are_not_there(self):
+    """Reference solutions are among them."""
+    library = pathlib.Path(os.__file__).parent
+    found = next((library / 'site-packages').rglob('*.py'), None)
+    if found is None:
+      self.skipTest('none are installed')
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run(f'open({str(found)!r}).read()')
+        self.assertEqual(result.status, 'ok' if tier == 'T2' else 'error')
+
   def test_threads(self):
     source = (
         'import threading, time\n'
@@ -169,7 +180,7 @@ class ResultsTest(parameterized.TestCase):
     # Deeper than Python recurses, and than a path is long.
     deep = (
         'import os\n'
-        'for i in range(1200):\n'
+        'for i in range(1010):\n'
         '  os.mkdir("deep")\n  open("f", "w")\n  os.chdir("deep")\n'
         'os.mkdir("x", 0)\n'
     )

@@ -85,9 +85,7 @@ class FaultsTest(absltest.TestCase):
         weak = limits_lib.TIERS['T0'] - frozenset(missing)
         tiers = dict(limits_lib.TIERS, T0=weak)
         with mock.patch.object(limits_lib, 'TIERS', tiers):
-          self.assertIn(
-              f'an attack got through: {attack}', probe.faults('T0')
-          )
+          self.assertIn(f'an attack got through: {attack}', probe.faults('T0'))
 
 
 if __name__ == '__main__':

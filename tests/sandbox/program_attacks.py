@@ -27,8 +27,8 @@ def _read(expression, before=''):
   return f'{before}\nassert "@NEKOT@"[::-1] in {expression}\nprint("GOT")'
 
 
-_LATE = dataclasses.replace(LIMITS, wall_seconds=0.5)
-_LONG = dataclasses.replace(LIMITS, cpu_seconds=0.3)
+_LATE = dataclasses.replace(LIMITS, wall_seconds=0.3)
+_LONG = dataclasses.replace(LIMITS, cpu_seconds=0.15)
 _STOPPED = dataclasses.replace(LIMITS, wall_seconds=0.3)
 
 
@@ -65,9 +65,7 @@ READING = (
     Attack(
         'link in its directory',
         (*FILES, 'seccomp'),
-        _read(
-            'open("l").read()', 'import os\nos.symlink("@DIR@/key", "l")'
-        ),
+        _read('open("l").read()', 'import os\nos.symlink("@DIR@/key", "l")'),
     ),
     Attack(
         'another process', FILES, _try('open("/proc/@PID@/cmdline").read()')
@@ -77,7 +75,9 @@ READING = (
         FILES,
         _try('assert "key" in os.listdir("@DIR@")', 'import os'),
     ),
-    Attack('size of a file', ('root',), _try('import os; os.stat("@DIR@/key")')),
+    Attack(
+        'size of a file', ('root',), _try('import os; os.stat("@DIR@/key")')
+    ),
     Attack(
         'import of a key',
         FILES,
@@ -139,9 +139,7 @@ WRITING = (
         FILES,
         _try('import os\nos.mkdir(f"@DIR@/d{os.urandom(4).hex()}")'),
     ),
-    Attack(
-        'truncate', FILES, _try('import os; os.truncate("@DIR@/table", 8)')
-    ),
+    Attack('truncate', FILES, _try('import os; os.truncate("@DIR@/table", 8)')),
     Attack(
         'a database',
         FILES,
@@ -153,9 +151,7 @@ WRITING = (
     Attack(
         'a pipe for others',
         (*FILES, 'seccomp'),
-        _try(
-            'import os\nos.mkfifo(f"@DIR@/pipe{os.urandom(4).hex()}")'
-        ),
+        _try('import os\nos.mkfifo(f"@DIR@/pipe{os.urandom(4).hex()}")'),
     ),
     Attack(
         'host file from a weaker tier',
@@ -213,10 +209,14 @@ NETWORK = (
     Attack(
         'netlink',
         ('seccomp',),
-        _try('socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)', 'import socket'),
+        _try(
+            'socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)', 'import socket'
+        ),
     ),
     Attack(
-        'socket pair', ('seccomp',), _try('socket.socketpair()', 'import socket')
+        'socket pair',
+        ('seccomp',),
+        _try('socket.socketpair()', 'import socket'),
     ),
 )
 PROCESSES = (
@@ -286,8 +286,7 @@ PROCESSES = (
     Attack(
         "reading the zygote's memory",
         ('landlock', 'seccomp'),
-        _SYSCALL
-        + 'class V(ctypes.Structure):\n'
+        _SYSCALL + 'class V(ctypes.Structure):\n'
         '  _fields_ = [("a", ctypes.c_void_p), ("n", ctypes.c_size_t)]\n'
         'b = ctypes.create_string_buffer(8)\n'
         'here = V(ctypes.addressof(b), 8)\n'
@@ -352,13 +351,10 @@ KERNEL = (
     Attack(
         'mount of its own',
         ('landlock', 'seccomp'),
-        _SYSCALL
-        + 'call(272, 97, 0x10020000)\n'
+        _SYSCALL + 'call(272, 97, 0x10020000)\n'
         'call(165, 40, b"none", b"/", None, 0x44000, None)\nprint("GOT")',
     ),
-    Attack(
-        'new root', ('uid', 'seccomp'), _try('import os; os.chroot(".")')
-    ),
+    Attack('new root', ('uid', 'seccomp'), _try('import os; os.chroot(".")')),
     Attack(
         'new name of the host',
         ('uid', 'seccomp'),
@@ -375,17 +371,14 @@ KERNEL = (
     Attack(
         'timer that kills it',
         ('seccomp',),
-        _SYSCALL
-        + 'event = (ctypes.c_int * 16)(0, 0, 9, 0)\n'
+        _SYSCALL + 'event = (ctypes.c_int * 16)(0, 0, 9, 0)\n'
         'timer = ctypes.c_int()\n'
         'call(222, 107, 1, event, ctypes.byref(timer))\nprint("GOT")',
     ),
     Attack(
         'signal of a pipe that kills it',
         ('seccomp',),
-        _try(
-            'import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, 10, 9)'
-        ),
+        _try('import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, 10, 9)'),
     ),
     Attack(
         'signal to itself that looks like ours',
@@ -409,8 +402,10 @@ RESOURCES = (
     Attack(
         'a huge file',
         ('rlimits', 'quota'),
-        _try('open("x", "wb").write(bytes(8 << 20))\nimport os\n'
-             'assert os.path.getsize("x") == 8 << 20'),
+        _try(
+            'open("x", "wb").write(bytes(8 << 20))\nimport os\n'
+            'assert os.path.getsize("x") == 8 << 20'
+        ),
     ),
     Attack(
         'a file with a hole',
@@ -441,8 +436,10 @@ RESOURCES = (
     Attack(
         'more files than inodes of a weaker tier',
         ('quota',),
-        _try('import time\nfor i in range(200): open(str(i), "w")\n'
-             'time.sleep(0.3)'),
+        _try(
+            'import time\nfor i in range(200): open(str(i), "w")\n'
+            'time.sleep(0.3)'
+        ),
         tier='T1',
     ),
     Attack(
@@ -459,8 +456,7 @@ RESOURCES = (
     Attack(
         'a loop',
         ('clock',),
-        'import time\n'
-        'while time.process_time() < 1: pass\nprint("GOT")',
+        'import time\n' 'while time.process_time() < 0.5: pass\nprint("GOT")',
         limits=_LONG,
     ),
     Attack(
@@ -470,13 +466,13 @@ RESOURCES = (
         'for s in range(1, 65):\n'
         '  try: signal.signal(s, signal.SIG_IGN)\n'
         '  except (OSError, ValueError): pass\n'
-        'while time.process_time() < 1: pass\nprint("GOT")',
+        'while time.process_time() < 0.5: pass\nprint("GOT")',
         limits=_LONG,
     ),
     Attack(
         'a long sleep',
         ('clock',),
-        'import time\ntime.sleep(0.8)\nprint("GOT")',
+        'import time\ntime.sleep(0.6)\nprint("GOT")',
         limits=_LATE,
     ),
     Attack(
@@ -484,7 +480,7 @@ RESOURCES = (
         ('clock',),
         'import threading, time\n'
         'def f():\n'
-        '  while time.process_time() < 1: pass\n'
+        '  while time.process_time() < 0.5: pass\n'
         't = [threading.Thread(target=f) for _ in range(4)]\n'
         'for x in t: x.start()\n'
         'for x in t: x.join()\nprint("GOT")',
@@ -495,9 +491,7 @@ INHERITED = (
     Attack(
         'token in the environment',
         ('environment',),
-        _try(
-            'import os\nassert "@NEKOT@"[::-1] in str(dict(os.environ))'
-        ),
+        _try('import os\nassert "@NEKOT@"[::-1] in str(dict(os.environ))'),
     ),
     Attack(
         'a verdict of its own',

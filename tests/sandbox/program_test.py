@@ -32,9 +32,7 @@ class ProgramAttacksTest(parameterized.TestCase):
     cls._range = attacks.Range('program', control)
     cls.addClassCleanup(cls._range.close)
 
-  @parameterized.named_parameters(
-      attacks.named(program_attacks.ATTACKS)
-  )
+  @parameterized.named_parameters(attacks.named(program_attacks.ATTACKS))
   def test(self, attack):
     self._range.check(attack)
 

@@ -7,8 +7,8 @@ from tests.sandbox.attacks import LIMITS
 
 ALL = ('root', 'landlock', 'seccomp')
 CALLS = ('seccomp',)
-_LATE = dataclasses.replace(LIMITS, wall_seconds=0.5)
-_LONG = dataclasses.replace(LIMITS, cpu_seconds=0.3)
+_LATE = dataclasses.replace(LIMITS, wall_seconds=0.3)
+_LONG = dataclasses.replace(LIMITS, cpu_seconds=0.15)
 
 
 def _f(body, answer='7.0'):
@@ -211,7 +211,7 @@ RESOURCES = (
     Attack(
         'loop',
         ('clock',),
-        _f('import time\nwhile time.process_time() < 0.9: pass'),
+        _f('import time\nwhile time.process_time() < 0.5: pass'),
         limits=_LONG,
     ),
     Attack(
@@ -219,7 +219,7 @@ RESOURCES = (
         ('clock',),
         _f(
             'import time\n'
-            'while time.process_time() < 0.9:\n'
+            'while time.process_time() < 0.5:\n'
             '  try: sum(range(1000))\n'
             '  except BaseException: pass'
         ),
@@ -230,12 +230,12 @@ RESOURCES = (
         ('clock',),
         _f(
             'import time\n'
-            'while time.process_time() < 0.9: sum(range(10 ** 7))'
+            'while time.process_time() < 0.5: sum(range(10 ** 6))'
         ),
         limits=_LONG,
     ),
     Attack(
-        'sleep', ('clock',), _f('import time\ntime.sleep(0.8)'), limits=_LATE
+        'sleep', ('clock',), _f('import time\ntime.sleep(0.6)'), limits=_LATE
     ),
     Attack(
         'descriptors',
@@ -300,8 +300,7 @@ STATE = {
         'def f(x): return x + sum(x)',
     ),
     'random state': (
-        'import numpy as np\n'
-        'def f(x):\n  np.random.seed(7)\n  return x',
+        'import numpy as np\n' 'def f(x):\n  np.random.seed(7)\n  return x',
         'import numpy as np\n'
         'def f(x):\n'
         '  same = np.random.get_state()[1][0] == 7\n'

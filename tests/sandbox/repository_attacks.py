@@ -7,7 +7,7 @@ from tests.sandbox.attacks import LIMITS
 
 FILES = ('root', 'landlock')
 LIMITS = dataclasses.replace(LIMITS, files=256)
-_LATE = dataclasses.replace(LIMITS, wall_seconds=1.0)
+_LATE = dataclasses.replace(LIMITS, wall_seconds=0.4)
 _GIT = (
     'set -e\nrm -rf repo\ngit init -q repo\ncd repo\n'
     'git config user.name a\ngit config user.email a@b\n'
@@ -62,24 +62,18 @@ ATTACKS = (
         FILES,
         'cat /proc/@PID@/cmdline > /dev/null && echo GOT',
     ),
-    Attack(
-        'password file', FILES, 'cat /etc/passwd > /dev/null && echo GOT'
-    ),
-    Attack(
-        'write beside the tree', FILES, 'echo x > @DIR@/new && echo GOT'
-    ),
+    Attack('password file', FILES, 'cat /etc/passwd > /dev/null && echo GOT'),
+    Attack('write beside the tree', FILES, 'echo x > @DIR@/new && echo GOT'),
     Attack(
         'git: file system monitor',
         FILES,
-        _GIT
-        + 'git config core.fsmonitor "touch @DIR@/monitor; false"\n'
+        _GIT + 'git config core.fsmonitor "touch @DIR@/monitor; false"\n'
         'touch f\ngit status > /dev/null 2>&1 || true' + _left('monitor'),
     ),
     Attack(
         'git: external diff',
         FILES,
-        _GIT
-        + 'echo a > f\ngit add f\ngit commit -qm f\necho b > f\n'
+        _GIT + 'echo a > f\ngit add f\ngit commit -qm f\necho b > f\n'
         'git config diff.external "touch @DIR@/diff; true"\n'
         'git diff > /dev/null 2>&1 || true' + _left('diff'),
     ),
@@ -94,15 +88,14 @@ ATTACKS = (
     Attack(
         'git: clean filter',
         FILES,
-        _GIT
-        + 'git config filter.x.clean "touch @DIR@/filter; cat"\n'
+        _GIT + 'git config filter.x.clean "touch @DIR@/filter; cat"\n'
         'echo "* filter=x" > .gitattributes\necho a > f\n'
         'git add f 2> /dev/null' + _left('filter'),
     ),
     Attack(
         'a module that tests import',
         FILES,
-        'echo "open(\'@DIR@/conftest\', \'w\')" > conftest.py\n'
+        "echo \"open('@DIR@/conftest', 'w')\" > conftest.py\n"
         '@PYTHON@ -c "import conftest" 2> /dev/null' + _left('conftest'),
     ),
     Attack(
@@ -163,8 +156,7 @@ ATTACKS = (
         'mount of its own',
         ('landlock', 'seccomp'),
         _python(
-            _SYSCALL
-            + 'call(272, 97, 0x10020000)\n'
+            _SYSCALL + 'call(272, 97, 0x10020000)\n'
             'call(165, 40, b"none", b"/", None, 0x44000, None)'
         ),
     ),
@@ -207,9 +199,7 @@ ATTACKS = (
             '  for i in p: os.kill(i, 9)'
         ),
     ),
-    Attack(
-        'memory', ('rlimits',), _python('x = bytearray(1 << 30)')
-    ),
+    Attack('memory', ('rlimits',), _python('x = bytearray(1 << 30)')),
     Attack(
         'a full disk',
         ('quota',),
@@ -242,7 +232,7 @@ ATTACKS = (
         ('rlimits',),
         'head -c 6000000 /dev/zero; s=$?; [ $s = 0 ] && echo GOT >&2',
     ),
-    Attack('a long sleep', ('clock',), 'sleep 1.5; echo GOT', limits=_LATE),
+    Attack('a long sleep', ('clock',), 'sleep 0.8; echo GOT', limits=_LATE),
     Attack(
         'token in the environment',
         ('environment',),

@@ -94,9 +94,7 @@ class WorkspaceTest(parameterized.TestCase):
   def test_records_are_read_strictly(self):
     line = b'{"path": "a", "size": 1, "kind": "file", "executable": false}\n'
     good = line + b'x'
-    self.assertEqual(
-        repository.parse(good), {'a': repository.File(b'x')}
-    )
+    self.assertEqual(repository.parse(good), {'a': repository.File(b'x')})
     for bad in (
         good + good,  # Twice.
         line,  # Cut off.
@@ -155,9 +153,7 @@ class WorkspaceTest(parameterized.TestCase):
     self.assertEmpty(left)
 
   def _workspace(self, tier='T0', **arguments):
-    return repository.Workspace(
-        tier=tier, limits=attacks.LIMITS, **arguments
-    )
+    return repository.Workspace(tier=tier, limits=attacks.LIMITS, **arguments)
 
 
 class SuiteTest(absltest.TestCase):
