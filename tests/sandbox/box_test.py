@@ -383,11 +383,16 @@ class ArgumentsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       box.Box(**{'tier': 'T0', **arguments})
 
-  @parameterized.parameters(0, -1.0, float('nan'), float('inf'))
-  def test_limits_are_positive(self, value):
-    for name in ('wall_seconds', 'memory_bytes', 'files'):
-      with self.assertRaisesRegex(ValueError, name):
-        limits_lib.Limits(**{name: value})
+  @parameterized.parameters(
+      dict(wall_seconds=0.0),
+      dict(wall_seconds=float('nan')),
+      dict(cpu_seconds=float('inf')),
+      dict(memory_bytes=-1),
+      dict(files=0),
+  )
+  def test_limits_are_positive(self, **values):
+    with self.assertRaisesRegex(ValueError, f'{next(iter(values))}='):
+      limits_lib.Limits(**values)
 
   def test_some_limits_are_the_boxs(self):
     with box.Box(tier='T2') as one:
