@@ -75,10 +75,13 @@ def supervise():
     poll.register(os.pidfd_open(process), select.POLLIN)
     poll.poll()
   else:
-    while not poll.poll(100) and not os.waitpid(process, os.WNOHANG)[0]:
+    while not poll.poll(100) and not _has_exited(process):
       pass
   _kill(process)
-  _end_children()
+  # Process 1 of a namespace takes all of it along, and is gone after it.
+  os.waitpid(process, 0)
+  if 'namespaces' not in layers:
+    _end_children()
   if config['scratch']:
     shutil.rmtree(config['scratch'], ignore_errors=True)
   os._exit(0)

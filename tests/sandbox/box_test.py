@@ -328,6 +328,10 @@ class LeavesNothingTest(parameterized.TestCase):
           [r.stdout for r in results], [f'{i}\n'.encode() for i in range(60)]
       )
       self.assertLen(supervisors(), 2)
+      inner = [c for s in supervisors() for c in children(s)]
+      self.assertLen(inner, 2)
+    # Nor a zombie, for whoever is process 1 here.
+    self.assertEmpty([p for p in inner if os.path.exists(f'/proc/{p}')])
     self.assertEqual(self._state(), before)
 
   @parameterized.parameters(*_HELD)
