@@ -3,9 +3,10 @@
 #
 #   bash test.sh [arguments of pytest, e.g. tests/rl -k advantages]
 #
-# The first run makes .venv-test (with PyTorch and TRL, for parity) and .venv-tpu
-# (with libtpu, to compile for a TPU that is not there). EVOJAX_SKIP_TPU=1 leaves
-# the latter out; its tests are then skipped.
+# The first run makes .venv-test (with PyTorch and TRL, for parity), .venv-tpu
+# (with libtpu, to compile for a TPU that is not there) and .venv-sglang_jax (a
+# server to talk to, under Python 3.12). EVOJAX_SKIP_TPU=1 and
+# EVOJAX_SKIP_SGLANG_JAX=1 leave the latter two out; their tests are skipped.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 source launch/environment.sh
@@ -15,6 +16,11 @@ if [[ "${EVOJAX_SKIP_TPU:-0}" != 1 ]]; then
   EVOJAX_TPU_PYTHON="$(environment tpu tpu)" ||
     echo 'warning: no libtpu here; the TPU tests are skipped' >&2
   export EVOJAX_TPU_PYTHON
+fi
+if [[ "${EVOJAX_SKIP_SGLANG_JAX:-0}" != 1 ]]; then
+  EVOJAX_SGLANG_JAX_PYTHON="$(sglang_jax_environment)" ||
+    echo 'warning: no sglang-jax here; its tests are skipped' >&2
+  export EVOJAX_SGLANG_JAX_PYTHON
 fi
 # The suite is about this machine's CPU, and reaches no network.
 export JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=

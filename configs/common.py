@@ -53,6 +53,27 @@ def base() -> ml_collections.ConfigDict:
   c.rollout.prefill_rows = 16  # Prompts prefilled at once, fixed likewise.
   # Decode steps between refills of finished rows; 0: only when all are done.
   c.rollout.refill_every = 16
+  # Who samples: engine (in this process) | sglang (servers, see launch/).
+  c.rollout.kind = 'engine'
+  c.rollout.urls = ()  # 'http://HOST:PORT' of each server.
+  # Names of environment variables that hold the servers' --api-key and
+  # --admin-api-key; empty: they have none.
+  c.rollout.api_key_env = ''
+  c.rollout.admin_key_env = ''
+  c.rollout.concurrency = 64  # Requests in flight per server.
+  # A request that is silent for so long is sent elsewhere; when no server can
+  # be used for so long, the run stops with an error.
+  c.rollout.timeout_seconds = 600.0
+  # Where servers find new weights, under the same path as this process: a
+  # directory, on several machines of a mount that all share. Empty: the
+  # run's own.
+  c.rollout.weights_dir = ''
+  # Steps sampled ahead: 1 samples the next step beside the update of this one,
+  # with the weights before it, which grpo.tis_cap corrects.
+  c.rollout.queue_depth = 0
+  # Versions that a rollout may be older than the weights it trains; an older
+  # one is sampled again.
+  c.rollout.max_staleness = 0
 
   c.grpo = ml_collections.ConfigDict()
   c.grpo.prompts = 16  # P: prompts per step.
@@ -144,6 +165,24 @@ def base() -> ml_collections.ConfigDict:
   c.evolve.dollars_per_device_hour = 0.0  # What a device costs.
   c.evolve.skills = ()  # Directories of skills that other runs wrote.
   c.evolve.salt = ''  # Of the sealed draw; empty: drawn at random, once.
+
+  # --mode=serve; rollout.decode_slots, prefill_rows and refill_every hold here,
+  # too.
+  c.serve = ml_collections.ConfigDict()
+  c.serve.model_name = ''  # Shown by /v1/models; empty: the config's name.
+  c.serve.weight_version = 'default'  # Of the weights at the start.
+  c.serve.context_tokens = 512  # Prompt and completion together: a shape.
+  c.serve.prefill_chunk = 16  # Tokens of a prompt prefilled at once.
+  c.serve.prefix_chunks = 1024  # Chunks in the prefix cache; 0: none.
+  c.serve.max_waiting = 1024  # Samples that wait for a slot; more get a 503.
+  # Names of environment variables that hold the keys; empty: none is asked for.
+  c.serve.api_key_env = ''
+  c.serve.admin_key_env = ''  # For weights, pauses and caches.
+  c.serve.connections = 4096  # Requests at once; more get a 503.
+  c.serve.body_bytes = 16 << 20  # Of one request.
+  # A client that sends, or reads what it is sent, more slowly is dropped.
+  c.serve.client_seconds = 60.0
+  c.serve.shutdown_seconds = 30.0  # For running samples, after SIGTERM.
 
   c.log = ml_collections.ConfigDict()
   c.log.every = 1  # Steps between progress lines.

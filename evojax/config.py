@@ -10,6 +10,8 @@ import difflib
 import hashlib
 import json
 import math
+import os
+import re
 from typing import Any
 
 import ml_collections
@@ -19,6 +21,7 @@ CHOICES = {
     'model.param_dtype': ('float32', 'bfloat16'),
     'model.compute_dtype': ('float32', 'bfloat16'),
     'model.remat': ('none', 'dots', 'full'),
+    'rollout.kind': ('engine', 'sglang'),
     'grpo.advantage': ('group_norm', 'group_mean', 'leave_one_out'),
     'grpo.ratio': ('token', 'sequence'),
     'grpo.aggregation': ('sequence', 'token', 'constant'),
@@ -45,6 +48,10 @@ RANGES = {
     'rollout.decode_slots': (1, math.inf),
     'rollout.prefill_rows': (1, math.inf),
     'rollout.refill_every': (0, math.inf),
+    'rollout.concurrency': (1, math.inf),
+    'rollout.timeout_seconds': (1.0, math.inf),
+    'rollout.queue_depth': (0, 1),
+    'rollout.max_staleness': (0, math.inf),
     'grpo.prompts': (1, math.inf),
     'grpo.group_size': (2, math.inf),
     'grpo.clip_low': (0.0, 1.0),
@@ -86,6 +93,14 @@ RANGES = {
     'evolve.device_seconds': (0.0, math.inf),
     'evolve.dollars': (0.0, math.inf),
     'evolve.dollars_per_device_hour': (0.0, math.inf),
+    'serve.context_tokens': (2, math.inf),
+    'serve.prefill_chunk': (1, math.inf),
+    'serve.prefix_chunks': (0, math.inf),
+    'serve.max_waiting': (0, math.inf),
+    'serve.connections': (1, math.inf),
+    'serve.body_bytes': (1, math.inf),
+    'serve.client_seconds': (0.1, math.inf),
+    'serve.shutdown_seconds': (0.0, math.inf),
     'log.every': (1, math.inf),
     'log.profile_steps': (1, math.inf),
 }
@@ -96,10 +111,14 @@ _REASONS = {
         'a group of one has no advantage: set --config.grpo.group_size=8'
     ),
     'rollout.temperature': 'log-probs are of softmax(logits / temperature)',
+    'rollout.queue_depth': '0 samples each step with its own weights, 1 ahead',
     'eval.problems': 'an interval over problems needs at least two',
     'evolve.controls': 'the spread between seeds needs at least four arms',
     'evolve.children': 'a child that one seed liked proves nothing: at least 2',
 }
+
+
+_URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
 class ConfigError(ValueError):
@@ -185,6 +204,7 @@ def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
     problems.append(
         f'rollout.stop={c.rollout.stop!r}: must hold strings that are not empty'
     )
+  problems += _service_conflicts(c)
   if c.evolve.trials and c.evolve.max_children < c.evolve.children:
     problems.append(
         f'evolve.max_children={c.evolve.max_children} is less than'
@@ -220,6 +240,71 @@ def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
         f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}'
     )
   return problems
+
+
+def _service_conflicts(c: ml_collections.ConfigDict) -> list[str]:
+  """Fields of who samples, and when, that contradict each other."""
+  problems, r = [], c.rollout
+  for url in r.urls:
+    if not isinstance(url, str) or not _URL.fullmatch(url):
+      problems.append(
+          f"rollout.urls has {url!r}: wanted 'http://HOST:PORT', without a path"
+      )
+  if len(set(r.urls)) < len(r.urls):
+    problems.append(
+        f'rollout.urls={tuple(r.urls)} names a server twice: raise'
+        ' rollout.concurrency instead'
+    )
+  if r.kind == 'sglang' and not r.urls:
+    problems.append(
+        "rollout.kind='sglang' needs servers: start one with"
+        ' launch/sglang_jax.sh and set'
+        """ --config.rollout.urls="('http://localhost:30000',)\""""
+    )
+  if r.kind == 'engine':
+    for name in ('urls', 'api_key_env', 'admin_key_env', 'weights_dir'):
+      if r[name]:
+        problems.append(
+            f"rollout.{name}={r[name]!r} is of servers, but rollout.kind is"
+            " 'engine': set --config.rollout.kind=sglang"
+        )
+  dtypes = (c.model.compute_dtype, c.model.param_dtype)
+  if r.kind == 'sglang' and 'bfloat16' in dtypes and c.grpo.tis_cap <= 0:
+    problems.append(
+        "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
+        ' from the update\'s, which grpo.tis_cap=0 leaves uncorrected: set'
+        ' --config.grpo.tis_cap=2'
+    )
+  if r.queue_depth and not r.max_staleness:
+    problems.append(
+        f'rollout.queue_depth={r.queue_depth} trains on rollouts of the version'
+        ' before, which rollout.max_staleness=0 refuses: set'
+        ' --config.rollout.max_staleness=1'
+    )
+  for name in ('queue_depth', 'max_staleness'):
+    if r[name] and c.grpo.tis_cap <= 0:
+      problems.append(
+          f'rollout.{name}={r[name]} trains on rollouts of older weights, which'
+          ' grpo.tis_cap=0 leaves uncorrected: set --config.grpo.tis_cap=2'
+      )
+  return problems
+
+
+def read_key(variable: str, field: str) -> str:
+  """The key in an environment variable; '' if none is named.
+
+  Raises:
+    ValueError: If the variable is not set.
+  """
+  if not variable:
+    return ''
+  key = os.environ.get(variable, '')
+  if not key:
+    raise ValueError(
+        f'{field}={variable!r}: the environment variable {variable} is not set;'
+        ' export the key of the servers in it, or leave the field empty'
+    )
+  return key
 
 
 def check_field(config: ml_collections.ConfigDict, name: str) -> None:

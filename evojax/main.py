@@ -36,11 +36,13 @@ _MODE = flags.DEFINE_enum(
         'inspect',
         'report',
         'check',
+        'serve',
     ],
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
     ' make the base policy. plan: cost of a run, before it is paid. inspect:'
     ' read rollouts. report: rebuild the page of a workdir. check: what would'
-    ' be refused of a harness, a domain, a reward.',
+    ' be refused of a harness, a domain, a reward. serve: the policy behind'
+    ' the HTTP contract of SGLang.',
 )
 _WORKDIR = flags.DEFINE_string(
     'workdir',
@@ -66,6 +68,16 @@ _COMPARE = flags.DEFINE_list(
 )
 _HARNESSES = flags.DEFINE_list(
     'harnesses', [], 'check: directories of harnesses.'
+)
+_PORT = flags.DEFINE_integer(
+    'port',
+    30_000,
+    'serve: to listen on; 0: a free one, which is printed.',
+    lower_bound=0,
+    upper_bound=65_535,
+)
+_HOST = flags.DEFINE_string(
+    'host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'
 )
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'Join the other hosts; TPU pods need no address.'
@@ -205,6 +217,10 @@ def _dispatch() -> int | None:
     from evojax import check
 
     return check.run(config, _HARNESSES.value)
+  elif _MODE.value == 'serve':
+    from evojax import serve
+
+    serve.run(config, _PORT.value, _HOST.value)
   elif _MODE.value == 'train':
     from evojax import train
 
@@ -240,13 +256,14 @@ def _dispatch() -> int | None:
 def _hush_orbax() -> None:
   """Leaves a failed save to the one error that `checkpoint` makes of it.
 
-  Orbax logs it with a traceback per thread, and each write that was still under
-  way complains that its event loop is gone.
+  Orbax logs it with a traceback per thread, asyncio logs each of its tasks that
+  failed as well and was not asked, and each write that was still under way
+  complains that its event loop is gone.
   """
   logging.get_absl_handler().addFilter(
       lambda record: _DEBUG.value
       or record.levelno < logging.converter.STANDARD_ERROR
-      or 'orbax' not in record.pathname
+      or not ('orbax' in record.pathname or record.name == 'asyncio')
   )
   hook = sys.unraisablehook
 

@@ -354,19 +354,33 @@ def _resident(run: _Run) -> dict[str, int]:
   memory = {
       'parameters': _size((run.state['params'], run.state['frozen'])),
       'optimizer moments': _size(run.state['moments']),
-      'rollout cache': _size(run.cache),
   }
   if run.algorithm.reference:
     memory['reference policy'] = _size(run.params)
-  if _copies_weights(run):
-    memory['sampler weights'] = _size(_sampler_weights(run))
+  if _samples_here(run):
+    memory['rollout cache'] = _size(run.cache)
+    if _copies_weights(run):
+      memory['sampler weights'] = _size(_sampler_weights(run))
   return memory
 
 
+def _samples_here(run: _Run) -> bool:
+  """Whether this process samples, and not a server."""
+  return run.config.rollout.kind == 'engine'
+
+
 def _copies_weights(run: _Run) -> bool:
-  """Whether a weight is used in another form than it is stored in."""
+  """Whether the engine has weights of its own.
+
+  Because they are used in another form than they are stored in, or because it
+  samples beside the update.
+  """
   model = run.config.model
-  return model.compute_dtype != model.param_dtype or run.mesh.shape['fsdp'] > 1
+  return bool(
+      model.compute_dtype != model.param_dtype
+      or run.mesh.shape['fsdp'] > 1
+      or run.config.rollout.queue_depth
+  )
 
 
 def _sampler_weights(run: _Run) -> Any:
@@ -414,23 +428,9 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       array((), jnp.int32),
       {name: scalar for name in learner.HYPERPARAMETERS},
   )
-  engine = prepare.make_engine(c, run.policy, run.mesh)
-  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  weights, lengths = _sampler_weights(run), array((rows,), jnp.int32)
-  tokens = array((rows, c.data.max_prompt_tokens), jnp.int32)
-  prefill = engine._prefill.lower(weights, tokens, lengths)
-  yield 'prefill', prefill
-  state = _place(jax.eval_shape(engine._empty_state), engine._layout())
-  logits, block = jax.tree.map(
-      lambda x: array(x.shape, x.dtype), prefill.out_info
-  )
-  row = jax.tree.map(lambda x: array(x.shape, x.dtype), state['row'])
-  yield 'insert', engine._insert.lower(
-      state, logits, block, lengths, array((slots,), jnp.int32), row
-  )
-  yield 'decode', engine._decode.lower(
-      weights, state, array((slots,), bool), array((), jnp.int32)
-  )
+  if _samples_here(run):
+    engine = prepare.make_engine(c, run.policy, run.mesh)
+    yield from engine.slots.lower(_sampler_weights(run))
 
 
 def compiled(run: _Run) -> Iterator[tuple[str, int]]:
@@ -496,6 +496,8 @@ def bounds(run: _Run) -> Iterator[tuple[str, int | float]]:
   )
   if _scores(run):
     yield 'score', 2 * forward + 2 * alive * logits
+  if not _samples_here(run):
+    return
   block = _size(run.block)
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
   scored = slots / replicas * logits
@@ -517,12 +519,15 @@ def _programs(run: _Run) -> dict[str, int]:
   if run.config.grpo.layout == 'packed':  # One per bucket of rows.
     rows = run.batch['tokens'].shape[1]
     shapes = -(-rows // learner.PACKED_ROWS_BUCKET)
-  programs = dict(update=shapes, prefill=1, insert=1, decode=1)
+  programs = dict(update=shapes)
   if _scores(run):
     programs['score'] = shapes
-  # Optimizer moments, free slots, the sampler's seed, and its weights where it
-  # has its own: once each, and small.
-  programs['set-up'] = 3 + _copies_weights(run)
+  # Optimizer moments and the sampler's seed: once each, and small.
+  programs['set-up'] = 2
+  if _samples_here(run):
+    programs |= dict(prefill=1, insert=1, decode=1)
+    # Free slots, and the sampler's weights where it has its own.
+    programs['set-up'] += 1 + _copies_weights(run)
   return programs
 
 
@@ -557,7 +562,7 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 
 
 def _work(run: _Run) -> dict[str, Work]:
-  """The run's computation by phase."""
+  """The run's computation by phase, without that of servers."""
   c, cfg = run.config, run.cfg
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
@@ -582,9 +587,10 @@ def _work(run: _Run) -> dict[str, Work]:
     )
 
   work = {}
-  work['prefill'], work['decode'] = sample(
-      c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group
-  )
+  if _samples_here(run):
+    work['prefill'], work['decode'] = sample(
+        c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group
+    )
   if c.grpo.layout == 'shared':
     tokens, logits = prompt + group * new, group * new
     pairs = prompt**2 + group * new * length
@@ -607,9 +613,10 @@ def _work(run: _Run) -> dict[str, Work]:
       formula=f'{layers} x {once.formula}'
       + f', logits {head} x' * (head != layers),
   )
-  work['evaluation prefill'], work['evaluation decode'] = sample(
-      sum(_evaluations(c)), c.eval.problems, c.eval.samples
-  )
+  if _samples_here(run):
+    work['evaluation prefill'], work['evaluation decode'] = sample(
+        sum(_evaluations(c)), c.eval.problems, c.eval.samples
+    )
   return work
 
 
@@ -703,6 +710,9 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   write(f'  {flops.FORMULA}')
   for name, work in plan.work.items():
     write(f'  {name:20}{work.flops:10.3g} = {work.formula}')
+
+  if 'decode' not in plan.work:
+    write('sampling is left to the servers of --config.rollout.urls')
 
   if plan.arms:
     write(

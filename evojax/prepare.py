@@ -1,9 +1,13 @@
 """What a run needs before a device is touched, and how configs map to it."""
 
+from collections.abc import Iterator
+import contextlib
 import ctypes
 import dataclasses
 import functools
+import hashlib
 import os
+import pathlib
 
 import jax
 import ml_collections
@@ -23,7 +27,9 @@ from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.models import policy as policy_lib
+from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
+from evojax.rollout import parity
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -183,7 +189,89 @@ def make_engine(
       decode_slots=config.rollout.decode_slots,
       prefill_rows=config.rollout.prefill_rows,
       refill_every=config.rollout.refill_every,
+      # The update takes them over while the next step is sampled.
+      copy_weights=bool(config.rollout.queue_depth),
       mesh=mesh,
+  )
+
+
+@contextlib.contextmanager
+def open_sampler(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+    workdir: pathlib.Path,
+) -> Iterator[types.RolloutEngine]:
+  """Who samples: the engine in this process, or a client of servers.
+
+  Args:
+    config: Of the run.
+    policy: Its policy.
+    mesh: Where its parameters are.
+    workdir: Holds the weights that servers are given, unless
+      config.rollout.weights_dir says otherwise.
+
+  Raises:
+    ValueError: If a key is missing, or a server does not fit the policy.
+    fleet.FleetError: If no server is up in time.
+  """
+  made = (
+      make_engine(config, policy, mesh)
+      if config.rollout.kind == 'engine'
+      else _make_client(config, policy, mesh, workdir)
+  )
+  with contextlib.closing(made) as engine:
+    yield engine
+
+
+def _make_client(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+    workdir: pathlib.Path,
+) -> client_lib.SGLangEngine:
+  """The client of the servers at config.rollout.urls."""
+  r, model = config.rollout, config.model
+  folder = workdir / 'weights'
+  if r.weights_dir:
+    # Other runs may use the same directory.
+    run = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
+    folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
+  probe = tuple(policy.tokenizer.encode('12 + 34 ='))
+  return client_lib.SGLangEngine(
+      r.urls,
+      client_lib.Model(
+          vocab_size=policy.cfg.vocab_size,
+          eos_ids=policy.tokenizer.eos_ids,
+          decode=policy.tokenizer.decode,
+          encode=policy.tokenizer.encode,
+          max_prompt_tokens=config.data.max_prompt_tokens,
+          max_tokens=r.max_tokens,
+          dtype=(
+              'bfloat16'
+              if 'bfloat16' in (model.compute_dtype, model.param_dtype)
+              else 'float32'
+          ),
+          export=lambda params, path: policy_lib.export(
+              policy, params, path, model.param_dtype
+          ),
+          score=parity.make_scorer(
+              policy.cfg,
+              mesh,
+              rows=client_lib.PROBES * len(r.urls),
+              length=len(probe) + client_lib.PROBE_TOKENS,
+          ),
+          probe=probe,
+      ),
+      weights_folder=folder,
+      concurrency=r.concurrency,
+      timeout_seconds=r.timeout_seconds,
+      api_key=config_lib.read_key(
+          r.api_key_env, 'config.rollout.api_key_env'
+      ),
+      admin_key=config_lib.read_key(
+          r.admin_key_env, 'config.rollout.admin_key_env'
+      ),
   )
 
 

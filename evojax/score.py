@@ -1,5 +1,6 @@
 """--mode=eval: scores a policy without training it."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -40,6 +41,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       workdir_lib.release_if_unused(
           directory, primary, used=lambda: directory.resumed
       ),
+      contextlib.ExitStack() as stack,
   ):
     path = directory.path
     if (path / 'metrics.jsonl').exists():
@@ -49,7 +51,9 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       )
     print(prepare_lib.describe_devices(), flush=True)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
-    engine = prepare_lib.make_engine(config, setup.policy, mesh)
+    engine = stack.enter_context(
+        prepare_lib.open_sampler(config, setup.policy, mesh, path)
+    )
     engine.update_weights(
         policy_lib.load_params(
             setup.policy, mesh, param_dtype=config.model.param_dtype

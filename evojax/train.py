@@ -100,7 +100,8 @@ def run(
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
       print(prepare_lib.describe_devices(), flush=True)
       trainer = trainer_lib.Trainer(setup, directory.path, metrics_lib.Phases())
-      return _run(trainer, directory, sigterm, primary)
+      with contextlib.closing(trainer):
+        return _run(trainer, directory, sigterm, primary)
 
 
 def _fork(source: pathlib.Path, target: pathlib.Path) -> None:

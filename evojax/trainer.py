@@ -6,8 +6,11 @@ What a domain brings is data and a grader; what a harness turns are config
 values and the reward. Nothing here knows more.
 """
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Sequence
+import contextlib
 import dataclasses
+import io
 import pathlib
 import time
 from typing import Any
@@ -32,7 +35,7 @@ from evojax.evidence import views
 from evojax.models import policy as policy_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
-from evojax.rollout import engine as engine_lib
+from evojax.rollout import packed as packed_lib
 
 
 @dataclasses.dataclass
@@ -46,6 +49,17 @@ class Step:
   advantages: np.ndarray  # float32 [P, G], before groups are dropped.
   kept: np.ndarray  # bool [P]
   parts: dict[str, np.ndarray]  # float32 [P, G], before weighting.
+
+
+@dataclasses.dataclass
+class Draw:
+  """Problems of one rollout round and how to sample them."""
+
+  cursor: int  # Of the stream of problems, before it.
+  problems: list[types.Problem]  # [P]
+  prompts: list[tuple[int, ...]]  # [P]
+  seed: int
+  requests: list[types.Request]  # [B]
 
 
 class Weigher:
@@ -100,7 +114,7 @@ class Trainer:
       workdir: pathlib.Path,
       phases: metrics_lib.Phases,
       *,
-      engine: engine_lib.Engine | None = None,
+      engine: types.RolloutEngine | None = None,
       start: pathlib.Path | None = None,
   ):
     """Builds mesh, state and engine, and restores the newest checkpoint.
@@ -123,8 +137,28 @@ class Trainer:
     # Mesh, shapes, shardings; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self.whole = sharding.replicated(self.mesh)
-    cfg, self.algorithm = self.policy.cfg, prepare_lib.make_algorithm(c)
-    self.engine = engine or prepare_lib.make_engine(c, self.policy, self.mesh)
+    self.algorithm = prepare_lib.make_algorithm(c)
+    # The next step's first round: being sampled, then sampled.
+    self.begun: tuple[Draw, Any] | None = None
+    self.ahead: tuple[Draw, list[types.Completion]] | None = None
+    if c.rollout.queue_depth and c.rollout.kind == 'engine':
+      if jax.process_count() > 1:
+        raise ValueError(
+            'config.rollout.queue_depth=1 with the engine in this process'
+            f' needs one process, not {jax.process_count()}: they would start'
+            ' sampling and training in different orders; use'
+            ' --config.rollout.kind=sglang'
+        )
+    with contextlib.ExitStack() as stack:
+      self.engine = engine or stack.enter_context(
+          prepare_lib.open_sampler(c, self.policy, self.mesh, workdir)
+      )
+      self._restore(start)
+      self._open = stack.pop_all()
+
+  def _restore(self, start: pathlib.Path | None) -> None:
+    """Puts parameters, moments and weights on the devices."""
+    c, cfg, workdir = self.config, self.policy.cfg, self.workdir
     self.update = learner.jit_update_step(cfg, self.algorithm, self.mesh)
     self.score = learner.jit_score_step(cfg, self.algorithm, self.mesh)
 
@@ -147,7 +181,7 @@ class Trainer:
     self.key = jax.jit(jax.random.key, out_shardings=self.whole)(
         sharding.to_device(np.uint32(c.seed), self.whole)
     )
-    self.weigher = Weigher(setup)
+    self.weigher = Weigher(self.setup)
     self.checkpointer = checkpoint_lib.Checkpointer(
         workdir / 'checkpoints',
         every=c.checkpoint.every,
@@ -165,6 +199,8 @@ class Trainer:
           for name, values in meta['metadata']['keep_state'].items()
       }
       self.start = meta['metadata']['start']
+      if 'ahead' in meta['metadata']:
+        self._restore_ahead(meta['metadata'])
     else:
       if start is not None:
         self.state.update(checkpoint_lib.restore(start, abstract)['learner'])
@@ -206,9 +242,24 @@ class Trainer:
                 name: values.tolist()
                 for name, values in self.weigher.keep_state.items()
             },
+            **(
+                {'ahead': [self.ahead[0].cursor, _pack(self.ahead[1])]}
+                if self.ahead
+                else {}
+            ),
         ),
     )
     self.saved_step = self.step
+
+  def _restore_ahead(self, metadata: dict[str, Any]) -> None:
+    """Goes on with what was sampled ahead, or samples it in another way."""
+    c = self.config
+    self.cursor, packed = metadata['ahead']
+    # A fork may have other problems, prompts or sampling parameters.
+    if metadata['config_sha256'] == config_lib.sha256(c):
+      draw = self.draw(c.grpo.prompts, self.step, 0)
+      decode = self.policy.tokenizer.decode
+      self.ahead = draw, _unpack(packed, draw.requests, decode)
 
   def install(self) -> None:
     """Gives the engine the current weights; their version is the step."""
@@ -216,9 +267,13 @@ class Trainer:
         learner.policy_params(self.policy.cfg, self.state), self.step
     )
 
-  def _seed(self, round_: int) -> int:
-    """The sampling seed of a rollout round of this step."""
-    counter = sharding.to_device(np.uint32([self.step, round_]), self.whole)
+  def close(self) -> None:
+    """Ends the engine, unless another trainer goes on with it."""
+    self._open.close()
+
+  def _seed(self, step: int, round_: int) -> int:
+    """The sampling seed of a rollout round of a step."""
+    counter = sharding.to_device(np.uint32([step, round_]), self.whole)
     return int(sharding.to_host(_fold(self.key, counter)))
 
   def compilations(self) -> int:
@@ -228,39 +283,73 @@ class Trainer:
 
   # ---------------------------------------------------------------- stages
 
-  def sample(
-      self, problems: Sequence[types.Problem], round_: int
-  ) -> tuple[int, list[tuple[int, ...]], list[types.Completion]]:
-    """Sampling seed, prompts [P] and completions [B] of a rollout round."""
-    prompts = rollouts.render(
+  def draw(self, prompts: int, step: int, round_: int) -> Draw:
+    """The next problems, for a rollout round of a step."""
+    cursor = self.cursor
+    problems = self.source.take(cursor, prompts)
+    self.cursor += prompts
+    rendered = rollouts.render(
         self.policy.tokenizer, problems, self.config.data.max_prompt_tokens
     )
-    seed = self._seed(round_)
+    seed = self._seed(step, round_)
     requests = rollouts.requests(
         problems,
-        prompts,
+        rendered,
         prepare_lib.sampling_params(self.config),
         group_size=self.config.grpo.group_size,
         seed=seed,
     )
-    with self.phases('rollout'):
-      return seed, prompts, self.engine.generate(requests)
+    return Draw(cursor, problems, rendered, seed, requests)
+
+  def start_ahead(self) -> None:
+    """Starts to sample the next step with the weights of this one."""
+    if self.config.rollout.queue_depth and self.step + 1 < self.config.steps:
+      draw = self.draw(self.config.grpo.prompts, self.step + 1, 0)
+      self.begun = draw, self.engine.begin(draw.requests)
+
+  def finish_ahead(self) -> None:
+    """Waits for it: then the weights may change."""
+    if self.begun:
+      (draw, begun), self.begun = self.begun, None
+      with self.phases('rollout'):
+        self.ahead = draw, self.engine.finish(begun)
+
+  def _fresh(
+      self,
+      requests: Sequence[types.Request],
+      completions: list[types.Completion],
+  ) -> list[types.Completion]:
+    """Samples again what is older than config.rollout.max_staleness allows."""
+    oldest = self.step - self.config.rollout.max_staleness
+    stale = [i for i, c in enumerate(completions) if c.policy_version < oldest]
+    self.refused += len(stale)
+    if stale:
+      again = self.engine.generate([requests[i] for i in stale])
+      for i, completion in zip(stale, again, strict=True):
+        completions[i] = completion
+    return completions
 
   def collect(self) -> Step:
     """Rolls out until P groups are kept, or the refill rounds are used up."""
     c = self.config.grpo
+    self.refused = 0
     rounds: list[Step] = []
     missing = c.prompts
     for round_ in range(1 + c.refill_rounds):
-      problems = self.source.take(self.cursor, missing)
-      self.cursor += missing
-      seed, prompts, completions = self.sample(problems, round_)
+      if self.ahead:
+        (draw, completions), self.ahead = self.ahead, None
+      else:
+        draw, completions = self.draw(missing, self.step, round_), None
+      with self.phases('rollout'):
+        if completions is None:
+          completions = self.engine.generate(draw.requests)
+        completions = self._fresh(draw.requests, completions)
       rounds.append(
           self.judge(
-              problems,
-              prompts,
+              draw.problems,
+              draw.prompts,
               completions,
-              seed=seed,
+              seed=draw.seed,
               first_group=sum(len(r.kept) for r in rounds),
           )
       )
@@ -388,6 +477,22 @@ class Trainer:
     """One step; evidence is on disk before the update that uses it."""
     started = time.perf_counter()
     step = self.collect()
+    self.start_ahead()
+    try:
+      metrics = self._train_on(step)
+    finally:  # Nobody else may use the engine before.
+      self.finish_ahead()
+    self.step += 1
+    with self.phases('sync'):
+      self.install()
+    metrics |= self.engine.metrics()
+    seconds = time.perf_counter() - started
+    metrics['step_seconds'] = seconds
+    metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
+    return metrics
+
+  def _train_on(self, step: Step) -> dict[str, float]:
+    """Stores what was rolled out and updates on it."""
     primary = jax.process_index() == 0
     if primary:
       with self.phases('evidence'):
@@ -408,11 +513,7 @@ class Trainer:
     metrics['staleness'] = max(
         self.step - c.policy_version for c in step.completions
     )
-    self.step += 1
-    self.install()
-    seconds = time.perf_counter() - started
-    metrics['step_seconds'] = seconds
-    metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
+    metrics['refused_stale'] = self.refused
     return metrics
 
   def evaluate(
@@ -482,6 +583,25 @@ def abstract_state(state: learner.State) -> dict[str, Any]:
       key.shape, key.dtype, sharding=state['step'].sharding
   )
   return jax.tree.map(_abstract, _to_save(learned, key, 0, 0))
+
+
+def _pack(completions: Sequence[types.Completion]) -> str:
+  """Completions as text, bit for bit, for a checkpoint's metadata."""
+  width = max(len(c.tokens) for c in completions)
+  buffer = io.BytesIO()
+  np.savez_compressed(buffer, **packed_lib.pack(completions, width))
+  return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _unpack(
+    text: str,
+    requests: Sequence[types.Request],
+    decode: Callable[[Sequence[int]], str],
+) -> list[types.Completion]:
+  """What `_pack` packed."""
+  # Into memory: the file would unpack an array at every look at it.
+  arrays = dict(np.load(io.BytesIO(base64.b64decode(text))))
+  return packed_lib.unpack(arrays, requests, decode)
 
 
 @jax.jit

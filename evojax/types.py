@@ -46,6 +46,13 @@ class SamplingParams:
   min_p: float = 0.0  # [0, 1); 0 is off.
   stop: tuple[str, ...] = ()  # Strings that end a completion.
   ignore_eos: bool = False
+  # Of a service only: training and evaluation leave them alone.
+  min_tokens: int = 0  # No end of sequence before so many sampled tokens.
+  stop_token_ids: tuple[int, ...] = ()  # At most 8.
+  frequency_penalty: float = 0.0  # Per earlier sample of a token.
+  presence_penalty: float = 0.0  # Once, if a token was sampled before.
+  repetition_penalty: float = 1.0  # Divides a sampled token's positive logit.
+  logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias), at most 64.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,26 +70,55 @@ class Request:
   params: SamplingParams
 
 
+FINISH_REASONS = ('stop', 'length', 'abort')
+
+
 @dataclasses.dataclass(frozen=True)
 class Completion:
   """One sampled completion; its arrays have one entry per sampled token."""
 
   tokens: np.ndarray  # int32 [n]; a final EOS token is included.
   logprobs: np.ndarray  # float32 [n], of softmax(logits / temperature).
-  finish_reason: str  # 'stop' | 'length' | 'abort'.
-  policy_version: int
+  finish_reason: str  # One of FINISH_REASONS.
+  policy_version: int  # Of the oldest weights that sampled a token of it.
   text: str  # Decoded without special tokens.
+  # (version, end): which weights sampled the tokens up to `end`. Empty: all
+  # those of policy_version.
+  version_spans: tuple[tuple[int, int], ...] = ()
 
 
 @runtime_checkable
-class RolloutEngine(Protocol):
-  """What training needs from a sampler: in process, or a client of a fleet."""
+class Sampler(Protocol):
+  """What an evaluation needs."""
 
   def generate(self, requests: Sequence[Request]) -> list[Completion]:
     """Samples all requests; the answers are in the order of the requests."""
 
+
+@runtime_checkable
+class RolloutEngine(Sampler, Protocol):
+  """What training needs: a sampler in process, or a client of servers."""
+
+  def begin(self, requests: Sequence[Request]) -> Any:
+    """Starts `generate` and returns at once; one at a time.
+
+    The weights must stay until `finish`.
+    """
+
+  def finish(self, begun: Any) -> list[Completion]:
+    """Waits for what `begin` began: its completions, or its error."""
+
   def update_weights(self, params: Any, version: int) -> None:
     """Installs new weights and drops every cache."""
+
+  def metrics(self) -> Mapping[str, float]:
+    """Columns of metrics.jsonl, about the last update and the servers."""
+
+  def compilations(self) -> int:
+    """Programs compiled so far."""
+
+  def close(self) -> None:
+    """Waits for what was begun, and frees what is not garbage collected."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,10 @@ import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ACCELERATORS = ('cpu', 'cuda12', 'cuda13', 'tpu')
+# Sets that name every package, base.txt's among them in other versions.
+ALONE = ('sglang', 'sglang_cpu', 'sglang_jax')
+# Sets that do not: what they need depends on the build that can be had.
+OPEN = ('sglang', 'torch')
 UV = 'uv==0.13.8'
 STAMP = 'evojax-pins'
 
@@ -81,12 +85,14 @@ def _detect_cuda() -> str:
 
 
 def requirement_files(sets: list[str]) -> list[pathlib.Path]:
-  """requirements/base.txt and the files of the sets.
+  """requirements/base.txt, unless a set stands alone, and those of the sets.
 
   Raises:
     ValueError: If a set has no file.
   """
-  files = [ROOT / 'requirements' / 'base.txt']
+  files = []
+  if not set(sets) & set(ALONE):
+    files.append(ROOT / 'requirements' / 'base.txt')
   for name in sets:
     if name == 'accelerator':
       name = detect_accelerator(pathlib.Path('/sys/bus/pci/devices'))
@@ -157,33 +163,44 @@ def _run(python: pathlib.Path, *arguments: str | pathlib.Path) -> None:
 def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
   """Installs what the files list, by uv if possible.
 
-  They name every package, so no dependency is looked for. torch.txt does not:
-  what torch needs depends on the build that can be had; see there.
+  They name every package, so no dependency is looked for, but for those in
+  OPEN.
   """
   pip = ('pip', '--disable-pip-version-check', 'install', '--quiet')
-  torch = [file for file in files if file.stem == 'torch']
-  pins = [a for file in files if file not in torch for a in ('-r', file)]
+  open_ = [file for file in files if file.stem in OPEN]
+  pins = [a for file in files if file not in open_ for a in ('-r', file)]
   _run(python, 'ensurepip')
-  try:
-    _run(python, *pip, UV)
+  if pins:
+    try:
+      _run(python, *pip, UV)
+      _run(
+          python,
+          'uv',
+          'pip',
+          'install',
+          '--quiet',
+          '--no-deps',
+          # Now, or the first run prints the warnings of packages' sources.
+          '--compile-bytecode',
+          '--python',
+          python,
+          *pins,
+      )
+    except subprocess.CalledProcessError:
+      _say('uv cannot install here; pip takes some minutes')
+      _run(python, *pip, '--no-deps', *pins)
+  for file in open_:
     _run(
         python,
-        'uv',
-        'pip',
-        'install',
-        '--quiet',
-        '--no-deps',
-        # Now, or the first run prints the warnings of packages' sources.
-        '--compile-bytecode',
-        '--python',
-        python,
-        *pins,
+        *pip,
+        '--retries',
+        '0',
+        '--no-warn-conflicts',  # sglang_cpu leaves out much on purpose.
+        '-c',
+        files[0],
+        '-r',
+        file,
     )
-  except subprocess.CalledProcessError:
-    _say('uv cannot install here; pip takes some minutes')
-    _run(python, *pip, '--no-deps', *pins)
-  for file in torch:
-    _run(python, *pip, '--retries', '0', '-c', files[0], '-r', file)
 
 
 def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:

@@ -1,19 +1,24 @@
 # Sourced by the launch scripts and test.sh, from the root of the checkout.
 
-# Prints a Python >= 3.11: $PYTHON, or the first of the usual names that is one.
+# find_python [LOW HIGH [PATH ...]]: prints a Python >= LOW (3.11) and < HIGH:
+# $PYTHON, or the first of the usual names and the paths that is one.
 find_python() {
-  local name
+  local low="${1:-3.11}" high="${2:-4}" name
   for name in "${PYTHON:-}" python3 python3.11 python3.12 python3.13 \
-    python3.14 python "$(uv python find '>=3.11' 2>/dev/null || true)"; do
-    if [[ -n "$name" ]] && "$name" -c \
-      'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    python3.14 python \
+    "$(uv python find ">=$low,<$high" 2>/dev/null || true)" "${@:3}"; do
+    if [[ -n "$name" ]] && "$name" -c 'import sys
+low, high = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
+sys.exit(not low <= sys.version_info < high)' "$low" "$high" 2>/dev/null; then
       echo "$name"
       return
     fi
   done
-  echo 'error: no Python >= 3.11 found. Install one (on Debian and Ubuntu:' \
-    'apt install python3.11 python3.11-venv; anywhere: uv python install' \
-    '3.12), or name it: PYTHON=/path/to/python3' >&2
+  local wanted="Python >= $low"
+  [[ "$high" == 4 ]] || wanted+=" and < $high"
+  echo "error: no $wanted found. Install one (on Debian and Ubuntu: apt" \
+    "install python$low python$low-venv; anywhere: uv python install $low), or" \
+    'name it: PYTHON=/path/to/python3' >&2
   return 1
 }
 
@@ -22,4 +27,21 @@ find_python() {
 environment() {
   local python
   python="$(find_python)" && "$python" launch/environment.py "$@"
+}
+
+# require_gpu REMEDY: ends the script where there is no NVIDIA GPU.
+require_gpu() {
+  nvidia-smi -L >/dev/null 2>&1 && return
+  echo 'error: nvidia-smi finds no GPU on this node; install its driver, or' \
+    "$1" >&2
+  exit 1
+}
+
+# sglang_jax_environment [SET ...]: the same for sglang-jax, which has versions
+# of its own and needs a Python of its own.
+sglang_jax_environment() {
+  local python
+  python="$(find_python 3.12 3.14 \
+    "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/*/bin/python)" &&
+    "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }

@@ -11,11 +11,7 @@ set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
-if ! nvidia-smi -L >/dev/null 2>&1; then
-  echo 'error: nvidia-smi finds no GPU on this node; install its driver, or' \
-    'use launch/local.sh' >&2
-  exit 1
-fi
+require_gpu 'use launch/local.sh'
 # Without a CPU fallback a GPU that cannot be used is an error.
 export JAX_PLATFORMS=cuda,cpu
 # Most of the memory at once: growing in steps fragments it.

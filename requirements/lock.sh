@@ -19,3 +19,19 @@ for extra in test tpu cuda12 cuda13; do
   added="$(grep -vxFf requirements/base.txt "$file")"
   echo "$added" >"$file"
 done
+
+# A program of its own, with versions of its own: see launch/sglang_jax.sh.
+uv pip compile --quiet --universal --python-version 3.12 --no-header \
+  --no-annotate --output-file requirements/sglang_jax.txt "$@" - \
+  <<<'sglang-jax[cpu]==0.1.0rc0' >/dev/null
+
+# The same on a CPU, where torch is the one of torch.txt: without all that needs
+# a GPU. See launch/sglang_cpu.sh.
+uv pip compile --quiet --universal --python-version 3.11 --no-header \
+  --no-annotate --excludes <(printf '%s\n' torch torchaudio torchcodec \
+    cuda-python deepseek-recipe flash-attn-4 flashinfer-python humming-kernels \
+    kernels nvidia-cutlass-dsl nvidia-mathdx nvidia-ml-py nvshmem4py-cu13 \
+    quack-kernels sgl-deep-ep sgl-deep-gemm sgl-flash-mla sglang-kernel \
+    smg-grpc-servicer tilelang tml-renderers torch-memory-saver) \
+  --output-file requirements/sglang_cpu.txt "$@" - \
+  <<<$'sglang==0.5.23\ntorchvision==0.28.0' >/dev/null

@@ -64,8 +64,9 @@ class ValidateTest(parameterized.TestCase):
   @parameterized.parameters(*config_lib.CHOICES)
   def test_choices(self, name):
     field = name.replace('.', '__')
+    more = {'sglang': {'rollout__urls': ('http://host:1',)}}
     for choice in config_lib.CHOICES[name]:
-      config_lib.validate(make(**{field: choice}))
+      config_lib.validate(make(**{field: choice}, **more.get(choice, {})))
     self.assert_refused(
         make(**{field: 'nonsense'}),
         rf"{re.escape(name)}='nonsense': choose one of \(.*'{choice}'",

@@ -312,5 +312,91 @@ class ScriptTest(TestCase):
     self.assertIn('PYTHON=', run.stderr)
 
 
+class SglangJaxTest(absltest.TestCase):
+  """The server of launch/sglang_jax.py, on a front that does nothing else."""
+
+  def setUp(self):
+    super().setUp()
+
+    class Scheduler:
+      node_rank = 0
+
+      def __init__(self):
+        self._request_dispatcher = mock.Mock(_mapping=[])
+
+      def handle_generate_request(self, request):
+        del request
+
+    class TokenizerManager:
+
+      def __init__(self):
+        self.rid_to_state = {}
+        self.send_to_scheduler = None
+        self._result_dispatcher = mock.Mock(_mapping=[])
+
+      def _handle_batch_output(self, output):
+        for i, rid in enumerate(output.rids):
+          state = self.rid_to_state.get(rid)
+          if state is None:
+            continue
+          if output.finished_reasons[i]:
+            del self.rid_to_state[rid]
+          count = output.completion_tokens[i]
+          meta = {'id': rid, 'completion_tokens': count}
+          state.out_list.append({'meta_info': meta})
+
+      def _handle_abort_req(self, aborted):
+        meta = {'id': aborted.rid, 'completion_tokens': 0}
+        self.rid_to_state[aborted.rid].out_list.append({'meta_info': meta})
+
+    managers = mock.MagicMock()
+    managers.io_struct.BaseReq = object
+    managers.scheduler.Scheduler = Scheduler
+    managers.tokenizer_manager.TokenizerManager = TokenizerManager
+    places = {
+        'sgl_jax': mock.MagicMock(),
+        'sgl_jax.srt': mock.MagicMock(),
+        'sgl_jax.srt.entrypoints': mock.MagicMock(),
+        'sgl_jax.srt.managers': managers,
+        'sgl_jax.srt.server_args': mock.MagicMock(),
+        'sgl_jax.srt.utils': mock.MagicMock(),
+    }
+    spec = importlib.util.spec_from_file_location(
+        'sglang_jax', ROOT / 'launch' / 'sglang_jax.py'
+    )
+    self.module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, places):
+      spec.loader.exec_module(self.module)
+
+  def test_no_request_leaves_anything_behind(self):
+    scheduler = self.module.Scheduler()
+    front = self.module.TokenizerManager()
+    states = {}
+    # 'gone' came to the scheduler after its client had left.
+    for rid in ('one', 'sample', 'waiting', 'gone'):
+      scheduler.handle_generate_request(mock.Mock(rid=rid))
+      if rid != 'gone':
+        states[rid] = front.rid_to_state[rid] = mock.Mock(out_list=[])
+    output = lambda **counts: mock.Mock(
+        rids=list(counts),
+        finished_reasons=[
+            {'type': 'length'} if n > 2 else None for n in counts.values()
+        ],
+        completion_tokens=list(counts.values()),
+    )
+    meta = lambda rid: states[rid].out_list[-1]['meta_info']
+    front._handle_batch_output(output(one=2, sample=3))
+    span = lambda end: [dict(version='default', start=0, end=end)]
+    self.assertEqual(meta('one')['weight_versions'], span(2))
+    self.assertEqual(meta('sample')['weight_versions'], span(3))
+    self.assertEqual(meta('sample')['weight_version'], 'default')
+    front._handle_batch_output(output(one=4, gone=5))
+    self.assertEqual(meta('one')['weight_versions'], span(4))
+    front._handle_abort_req(mock.Mock(rid='waiting'))
+    self.assertEqual(meta('waiting')['weight_versions'], [])
+    self.assertEmpty(self.module._spans)
+    self.assertEmpty(front.rid_to_state)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -19,11 +19,13 @@ from evojax import inspect
 from evojax import main
 from evojax import plan
 from evojax import score
+from evojax import serve
 from evojax import train
 from evojax import warmstart
 from evojax.evolve import loop
 from evojax.models import policy
 from evojax.report import page
+from evojax.rollout import fleet
 from tests import tiny
 
 SMOKE = '--config=configs/math.py:smoke'
@@ -99,6 +101,11 @@ class ModeTest(MainTestCase):
     (config, found), kwargs = run.call_args
     self.assertEqual((config.name, found), ('math-smoke', workdir))
     self.assertEqual(kwargs, {})
+
+  def test_serve_gets_port_and_host(self):
+    with absltest.mock.patch.object(serve, 'run') as run:
+      self.command(SMOKE, '--mode=serve', '--port=7', '--host=::1')
+    self.assertEqual(run.call_args.args[1:], (7, '::1'))
 
   def test_plan_is_shown(self):
     with (
@@ -200,6 +207,7 @@ class ErrorTest(MainTestCase):
       ValueError('steps=3: too few'),
       OSError(28, 'No space left on device'),
       FloatingPointError('loss=nan'),
+      fleet.FleetError('none of the 2 servers could be used'),
   )
   def test_of_the_user_is_one_line(self, error):
     for debug in (False, True):
@@ -219,6 +227,14 @@ class ErrorTest(MainTestCase):
     ):
       with self.assertRaisesRegex(TypeError, 'ours'):
         self.command(SMOKE)
+
+  def test_port_that_is_none(self):
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    with absltest.mock.patch.object(serve, 'run') as run:
+      with self.assertRaisesRegex(SystemExit, '2'):
+        self.command(SMOKE, '--mode=serve', '--port=65536')
+    run.assert_not_called()
+    self.assertIn('[0, 65535]', str(stderr.write.call_args_list))
 
   def test_nothing_at_all(self):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))

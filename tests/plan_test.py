@@ -239,6 +239,30 @@ class OptionsTest(parameterized.TestCase):
     made = self.estimate(grpo__refill_rounds=2, grpo__keep='reward_variance')
     self.assertEqual(made.tokens['a step'], (3 * 16 * 3 * 7, 3 * 16 * 5))
 
+  def test_servers_do_their_own_work(self):
+    here = self.estimate()
+    made = self.estimate(
+        rollout__kind='sglang', rollout__urls=('http://one:30000',)
+    )
+    self.assertEqual(set(made.work), {'update'})
+    self.assertEqual(made.work['update'], here.work['update'])
+    self.assertEqual(set(made.temporaries), {'update'})
+    self.assertEqual(made.programs, {'update': 1, 'set-up': 2})
+    self.assertNotIn('rollout cache', made.resident)
+    self.assertNotIn('sampler weights', made.resident)
+    self.assertEqual(made.tokens, here.tokens)
+    self.assertIn('left to the servers', shown(made))
+
+  def test_sampling_beside_the_update_needs_weights_of_its_own(self):
+    mesh = dict(mesh__data=1, mesh__fsdp=1, mesh__tensor=1)
+    ahead = dict(
+        rollout__queue_depth=1, rollout__max_staleness=1, grpo__tis_cap=2.0
+    )
+    cfg = dataclasses.replace(CFG, compute_dtype='float32')
+    self.assertNotIn('sampler weights', self.estimate(cfg, **mesh).resident)
+    made = self.estimate(cfg, **mesh, **ahead)
+    self.assertEqual(made.resident['sampler weights'], 4 * PARAMETERS)
+
   def test_packed_layout_compiles_per_bucket_of_rows(self):
     # 8 groups of 3 are at most 24 rows, in buckets of 8.
     self.assertEqual(self.estimate(grpo__layout='packed').programs['update'], 3)

@@ -20,6 +20,7 @@ import pytest
 from configs import math as math_config
 import evojax.main
 from evojax.models import policy
+from tests.contract import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text()
@@ -99,6 +100,24 @@ class ReadmeTest(parameterized.TestCase):
     for name in (*math_config.VARIANTS, *modes):
       with self.subTest(name):
         self.assertIn(f'| `{name}` |', README)
+
+  @pytest.mark.slow
+  def test_client(self):
+    self.run_blocks('client')
+    file = self.folder / 'ask.py'
+    with servers.evojax() as url:
+      text = file.read_text().replace("'none'", repr(servers.KEY))
+      file.write_text(text.replace('http://localhost:30000', url))
+      answer = subprocess.run(
+          ['python', 'ask.py'],
+          cwd=self.folder,
+          env=self.environment,
+          capture_output=True,
+          text=True,
+          check=False,
+      )
+    self.assertEqual(answer.returncode, 0, answer.stderr)
+    self.assertNotEmpty(answer.stdout.strip())
 
   @pytest.mark.slow
   def test_python(self):

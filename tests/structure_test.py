@@ -23,7 +23,7 @@ SOURCES = sorted((ROOT / 'evojax').rglob('*.py'))
 FLOORS = (
     ('main',),
     ('evolve', 'report', 'check'),
-    ('train', 'score', 'warmstart', 'plan', 'inspect'),
+    ('train', 'score', 'serve', 'warmstart', 'plan', 'inspect'),
     ('trainer', 'prepare'),
     ('eval',),
     ('learner',),

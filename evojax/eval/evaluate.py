@@ -63,7 +63,7 @@ class EvalResult:
 
 
 def evaluate(
-    engine: types.RolloutEngine,
+    engine: types.Sampler,
     tokenizer: tokenizer_lib.Tokenizer,
     domain: types.Domain,
     *,

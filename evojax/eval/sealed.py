@@ -49,7 +49,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def score(
-    engine: types.RolloutEngine,
+    engine: types.Sampler,
     tokenizer: tokenizer_lib.Tokenizer,
     domain: types.Domain,
     *,

@@ -409,6 +409,19 @@ def read_numbers(
   return table[column].to_numpy()
 
 
+def problem_scores(workdir: str | os.PathLike[str], split: str) -> np.ndarray:
+  """float64 [P]: mean outcome of each problem of a split that has one step.
+
+  Raises:
+    ValueError: If the split has no step, or several.
+    EvidenceError: If the file is damaged.
+  """
+  (step,) = list_steps(workdir, split)
+  group = read_numbers(workdir, split, step, 'group')
+  solved = read_numbers(workdir, split, step, 'outcome')
+  return np.bincount(group, solved.astype(np.float64)) / np.bincount(group)
+
+
 def discard_after(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> list[int]:

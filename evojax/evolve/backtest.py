@@ -31,6 +31,7 @@ from evojax.evolve import weightings
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import surface
+from evojax.rl import filters
 
 NOT_IDENTIFIABLE = 'not identifiable'
 # Classes of changes that alter what is sampled; replaying old rollouts under
@@ -203,7 +204,7 @@ def _describe(r: dict[str, Any]) -> dict[str, Any]:
   kept, outcome = r['kept'], r['outcome']
   advantages = np.where(kept[:, None], r['advantages'], 0).astype(np.float64)
   mixed = outcome.any(1) & ~outcome.all(1)
-  differs = r['rewards'].std(1) > weightings.DEAD_STD
+  differs = r['rewards'].std(1) > filters.MIN_STD
   shaped = kept & differs & ~mixed
   total = np.abs(advantages).sum()
   alive = kept & mixed

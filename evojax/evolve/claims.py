@@ -22,7 +22,6 @@ from evojax.eval import statistics
 from evojax.evidence import store
 from evojax.evolve import arms
 from evojax.evolve import session as session_lib
-from evojax.evolve import trial as trial_lib
 from evojax.models import policy as policy_lib
 
 # Rows of the final table that are there even if nothing was brought in.
@@ -134,7 +133,9 @@ def score(
           folder=folder,
           policy=policy,
       )
-    solved = session.decide(lambda: trial_lib.scores(folder, 'sealed').tolist())
+    solved = session.decide(
+        lambda: store.problem_scores(folder, 'sealed').tolist()
+    )
     outcomes[name] = np.array(solved, np.float64)
 
   score_one('base', None)

@@ -9,6 +9,7 @@ rows of a run that nobody disturbed.
 """
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import json
 import os
@@ -102,6 +103,7 @@ def run(
           primary=primary,
       ) as directory,
       train.sigterm_flag() as sigterm,
+      contextlib.ExitStack() as stack,
   ):
     path = directory.path
     if primary and (path / 'metrics.jsonl').exists():
@@ -123,7 +125,9 @@ def run(
           path=path,
           setup=setup,
           mesh=mesh,
-          engine=prepare_lib.make_engine(base, setup.policy, mesh),
+          engine=stack.enter_context(
+              prepare_lib.open_sampler(base, setup.policy, mesh, path)
+          ),
           phases=metrics_lib.Phases(),
           preempted=lambda: _preempt(sigterm, path),
           ledger=ledger_lib.Ledger(path / 'ledger.jsonl') if primary else None,

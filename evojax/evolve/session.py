@@ -36,7 +36,6 @@ from evojax.harness import spec
 from evojax.harness import surface
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
-from evojax.rollout import engine as engine_lib
 
 Payload = dict[str, Any]
 
@@ -57,7 +56,7 @@ class Session:
   path: pathlib.Path
   setup: prepare_lib.Setup  # Domain and policy; without a harness.
   mesh: jax.sharding.Mesh
-  engine: engine_lib.Engine
+  engine: types.RolloutEngine
   phases: metrics_lib.Phases
   preempted: Callable[[], None]  # Raises train.Preempted after SIGTERM.
   ledger: ledger_lib.Ledger | None  # Of process 0.

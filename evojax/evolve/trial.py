@@ -34,14 +34,6 @@ def arm_seed(session: session_lib.Session, index: int) -> int:
   return (session.config.seed + 1 + index) % 2**32
 
 
-def scores(folder: pathlib.Path, split: str = 'dev') -> np.ndarray:
-  """float64 [P]: mean score of each problem, from an arm's evidence."""
-  (step,) = store.list_steps(folder, split)
-  group = store.read_numbers(folder, split, step, 'group')
-  solved = store.read_numbers(folder, split, step, 'outcome')
-  return np.bincount(group, solved.astype(np.float64)) / np.bincount(group)
-
-
 def _score(
     session: session_lib.Session,
     trial: int,
@@ -75,7 +67,10 @@ def _score(
         folder=folder,
         domain=domain,
     )
-  return np.array(session.decide(lambda: scores(folder).tolist()), np.float64)
+  return np.array(
+      session.decide(lambda: store.problem_scores(folder, 'dev').tolist()),
+      np.float64,
+  )
 
 
 def run(
@@ -213,7 +208,9 @@ def judge(
   def read() -> dict[str, list[list[float]]]:
     found = {'control': [], 'child': []}
     for arm in row['arms']:
-      found[arm['role']].append(scores(session.path / arm['arm']).tolist())
+      found[arm['role']].append(
+          store.problem_scores(session.path / arm['arm'], 'dev').tolist()
+      )
     return found
 
   found = session.decide(read)

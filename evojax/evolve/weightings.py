@@ -11,8 +11,8 @@ import dataclasses
 from jaxtyping import Bool, Float, Float32
 import numpy as np
 
-# Standard deviation of rewards (divisor n) up to which a group teaches nothing.
-DEAD_STD = 1e-3
+from evojax.rl import filters
+
 _EPS = np.float32(1e-6)
 _BLOCK = 1 << 16  # Numbers of one array that are worked on at a time.
 
@@ -126,7 +126,7 @@ def apply(
     advantages = _ADVANTAGES[advantage](deviations, squares, count)
     result.advantages[block] = advantages.transpose(0, 2, 1)
 
-    dead = squares <= np.float32(DEAD_STD**2) * count
+    dead = squares <= np.float32(filters.MIN_STD**2) * count
     result.dead_groups[block] = (dead & (count >= 2)).sum(axis=1) / live
     agree = np.count_nonzero(advantages * right > 0, axis=(1, 2))
     result.sign_agreement[block] = agree / known if known else np.nan

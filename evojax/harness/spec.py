@@ -213,6 +213,7 @@ def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
 
   Raises:
     HarnessError: If what is there has another content than its name says.
+    workdir.DiskError: If the disk is full.
   """
   root = pathlib.Path(root)
   target = root / harness.sha256

@@ -495,6 +495,56 @@ def prefill(
   return last[:, 0], cache
 
 
+def extend(
+    cfg: DecoderConfig,
+    params: Params,
+    tokens: Int[Array, 'B C'],
+    start: Int[Array, 'B'],
+    cache: Any,
+) -> tuple[Float[Array, 'B C D'], Any]:
+  """A chunk of tokens per row against its cache, which is written in place.
+
+  Row b writes slots start[b] .. start[b] + C - 1; its token t attends to slots
+  <= start[b] + t.
+
+  Args:
+    cfg: Shape of the decoder.
+    params: Its parameters.
+    tokens: int32; what is beyond a prompt's end changes nothing before it.
+    start: int32, position of the chunk's first token, <= S - C.
+    cache: Per layer (keys, values), each [B, K, S, H].
+
+  Returns:
+    The hidden states that predict each token's successor, and the cache.
+  """
+  positions = start[:, None] + jnp.arange(tokens.shape[1])  # [B, C]
+  slots = jax.tree.leaves(cache)[0].shape[-2]
+  mask = jnp.arange(slots) <= positions[..., None]  # [B, C, S]
+
+  @jax.vmap
+  def write(row, new, position):  # [K, S, H], [C, K, H], []
+    return jax.lax.dynamic_update_slice(
+        row, new.swapaxes(0, 1).astype(row.dtype), (0, position, 0)
+    )
+
+  def attend(layer_cache, q, k, v):
+    keys, values = (
+        write(old, new, start)
+        for old, new in zip(layer_cache, (k, v), strict=True)
+    )
+    scores = jnp.einsum('btkrh,bksh->bkrts', q, keys.astype(q.dtype))
+    probs = _masked_softmax(scores, mask[:, None, None], cfg.head_dim)
+    out = jnp.einsum(
+        'bkrts,bksh->btkrh', probs.astype(q.dtype), values.astype(q.dtype)
+    )
+    return out, (keys, values)
+
+  x = _embed(cfg, params, tokens)
+  return _run_layers(
+      cfg, params, x, _rope_table(cfg, positions), attend, cache
+  )
+
+
 def decode(
     cfg: DecoderConfig,
     params: Params,

@@ -1,12 +1,13 @@
 """Text to token ids and back, with the chat template of the model directory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+import inspect
 import json
 import os
 import pathlib
 import re
-
-from evojax import types
+from typing import Any
 
 
 class TokenizerError(ValueError):
@@ -16,11 +17,11 @@ class TokenizerError(ValueError):
 class Tokenizer:
   """A fast tokenizer of a Hugging Face directory, as `tokenizer.json` has it.
 
-  Text never becomes control: `encode`, and the message contents in `render`,
-  turn a special token that is spelled out in the text (`<|im_end|>`) into
-  ordinary text tokens, so a problem or a user cannot end a turn, open one, or
-  forge the end of a sequence. Only the chat template writes special tokens.
-  Encoding flips a flag inside the tokenizer: one thread at a time.
+  Text never becomes control: `encode`, and what is given to `render`, turn a
+  special token that is spelled out in the text (`<|im_end|>`) into ordinary
+  text tokens, so a problem or a user cannot end a turn, open one, or forge the
+  end of a sequence. Only the chat template writes special tokens. Encoding
+  flips a flag inside the tokenizer: one thread at a time.
 
   Attributes:
     eos_ids: Token ids that end a completion, from generation_config.json
@@ -81,30 +82,40 @@ class Tokenizer:
         text, add_special_tokens=False, split_special_tokens=True
     )
 
-  def decode(self, ids: Sequence[int]) -> str:
-    """Text of token ids without special tokens."""
+  def decode(
+      self, ids: Sequence[int], *, skip_special_tokens: bool = True
+  ) -> str:
+    """Text of token ids."""
     return self._backend.decode(
         [int(i) for i in ids],
-        skip_special_tokens=True,
+        skip_special_tokens=skip_special_tokens,
         clean_up_tokenization_spaces=False,
     )
 
-  def render(self, messages: Sequence[types.Message]) -> list[int]:
+  def render(
+      self,
+      messages: Sequence[Mapping[str, Any]],
+      *,
+      tools: Sequence[Mapping[str, Any]] | None = None,
+      options: Mapping[str, Any] | None = None,
+  ) -> list[int]:
     """Token ids of a chat, up to where the assistant's answer begins.
 
     Equal to transformers' `apply_chat_template(add_generation_prompt=True)`
-    whenever no content spells out a special token.
+    whenever nothing in it spells out a special token.
 
     Args:
-      messages: {'role', 'content'} mappings, oldest first.
+      messages: {'role', 'content', ...} mappings, oldest first.
+      tools: Descriptions that the template writes into the prompt.
+      options: Further variables of the template, e.g. enable_thinking.
 
     Returns:
       Token ids: the chat template with its generation prompt.
 
     Raises:
       TokenizerError: If the directory has no chat template, the template
-        rejects the messages, or a content cannot be kept from becoming a
-        special token.
+        rejects the messages, or a text cannot be kept from becoming a special
+        token.
     """
     if not self._backend.chat_template:
       raise TokenizerError(
@@ -112,40 +123,50 @@ class Tokenizer:
           ' chat_template.jinja there, or use the instruct or chat release of'
           ' the model.'
       )
-    messages = [dict(m) for m in messages]
-    # A special token in a content is swapped for one unused private-use
-    # character before the template sees it and encoded as text afterwards, so
-    # what surrounds it is tokenised in one piece, as without it.
-    stand_ins: dict[str, str] = {}
-    text = ''.join(m['content'] for m in messages)
-    unused = (c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in text)
-    for special in sorted(self._special, key=len, reverse=True):
-      if special in text:
-        stand_in = next(unused)
-        stand_ins[stand_in] = special
-        for m in messages:
-          m['content'] = m['content'].replace(special, stand_in)
-    # A normaliser or a lenient added token may see more than exact spellings.
-    special_ids = set(self._special.values())
-    for m in messages:
-      for piece in _split(m['content'], stand_ins):
-        if piece not in stand_ins and special_ids & set(self._ids(piece)):
-          raise TokenizerError(
-              f'a {m["role"]} message contains text that the tokenizer in'
-              f' {self.path} reads as a special token: {piece[:200]!r}. Remove'
-              ' it from the problem.'
-          )
+    options = dict(options or {})
+    taken = options and _template_arguments() & set(options)
+    if taken:
+      raise TokenizerError(
+          f'chat_template_kwargs may not set {sorted(taken)}: they are'
+          ' arguments of the renderer, not variables of the template'
+      )
+    inputs = {'messages': list(messages), 'tools': tools, 'options': options}
+    stand_ins = self._stand_ins('\n'.join(_strings(inputs)))
+
+    def hide(text: str) -> str:
+      for stand_in, special in stand_ins.items():
+        text = text.replace(special, stand_in)
+      return text
+
+    for message in messages:
+      owner = f'a {message.get("role")} message'
+      self._refuse_hidden(owner, _strings(message), hide, stand_ins)
+    for name in ('tools', 'options'):
+      self._refuse_hidden(name, _strings(inputs[name]), hide, stand_ins)
+    inputs = _map_strings(inputs, hide)
     import jinja2
 
     try:
       rendered = self._backend.apply_chat_template(
-          messages, tokenize=False, add_generation_prompt=True
+          inputs['messages'],
+          tools=inputs['tools'],
+          tokenize=False,
+          add_generation_prompt=True,
+          **inputs['options'],
       )
-    except jinja2.TemplateError as e:
+    # A template is a program: what it does not expect, it fails on in any way.
+    except (
+        jinja2.TemplateError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as e:
       raise TokenizerError(
           f'the chat template in {self.path} rejects messages with the roles'
-          f' {[m["role"] for m in messages]}: {e}. Change the roles of the'
-          " problem's messages or the template."
+          f' {[m.get("role") for m in messages]}: {e}. Change the messages or'
+          ' the template.'
       ) from e
     ids = []
     for piece in _split(rendered, stand_ins):
@@ -154,6 +175,37 @@ class Tokenizer:
       else:
         ids += self._ids(piece)
     return ids
+
+  def _stand_ins(self, text: str) -> dict[str, str]:
+    """Unused private-use characters -> the special tokens that a text spells.
+
+    They are swapped before the template sees them and encoded as text
+    afterwards, so what surrounds them is tokenised in one piece, as without.
+    """
+    unused = (c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in text)
+    longest_first = sorted(self._special, key=len, reverse=True)
+    return {next(unused): name for name in longest_first if name in text}
+
+  def _refuse_hidden(
+      self,
+      owner: str,
+      texts: Iterable[str],
+      hide: Callable[[str], str],
+      stand_ins: Mapping[str, str],
+  ) -> None:
+    """A normaliser or a lenient added token may see more than exact spellings.
+
+    Raises:
+      TokenizerError: If a piece of text still becomes a special token.
+    """
+    special_ids = set(self._special.values())
+    for text in texts:
+      for piece in _split(hide(text), stand_ins):
+        if piece not in stand_ins and special_ids & set(self._ids(piece)):
+          raise TokenizerError(
+              f'{owner} contains text that the tokenizer in {self.path} reads'
+              f' as a special token: {piece[:200]!r}. Remove it.'
+          )
 
   def _ids(self, text: str) -> list[int]:
     """Token ids of trusted text: special tokens in it are special tokens."""
@@ -185,7 +237,43 @@ class Tokenizer:
     return tuple(dict.fromkeys(int(i) for i in found))
 
 
-def _split(text: str, separators: dict[str, str]) -> list[str]:
+@functools.cache
+def _template_arguments() -> frozenset[str]:
+  """What `apply_chat_template` itself is called with."""
+  import transformers  # Here, because it takes a second to import.
+
+  function = transformers.PreTrainedTokenizerFast.apply_chat_template
+  return frozenset(inspect.signature(function).parameters) | {'messages'}
+
+
+def _strings(value: Any) -> Iterator[str]:
+  """All strings in a JSON value, names of fields included."""
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, Mapping):
+    for name, item in value.items():
+      yield name
+      yield from _strings(item)
+  elif isinstance(value, (list, tuple)):
+    for item in value:
+      yield from _strings(item)
+
+
+def _map_strings(value: Any, function: Callable[[str], str]) -> Any:
+  """A JSON value with all its strings replaced."""
+  if isinstance(value, str):
+    return function(value)
+  if isinstance(value, Mapping):
+    return {
+        function(name): _map_strings(item, function)
+        for name, item in value.items()
+    }
+  if isinstance(value, (list, tuple)):
+    return [_map_strings(item, function) for item in value]
+  return value
+
+
+def _split(text: str, separators: Mapping[str, str]) -> list[str]:
   """Splits text around single-character separators, which are kept."""
   if not separators:
     return [text]

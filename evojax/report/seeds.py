@@ -19,15 +19,6 @@ from evojax.evidence import store
 from evojax.report import calibration
 from evojax.report import history
 
-_SPLIT = 'sealed'
-
-
-def _scores(folder: pathlib.Path) -> np.ndarray:
-  """float64 [P]: mean score of each sealed problem."""
-  (step,) = store.list_steps(folder, _SPLIT)
-  rows = store.read(folder, _SPLIT, [step], ['group', 'outcome'])
-  return rows.groupby('group')['outcome'].mean().to_numpy(np.float64)
-
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
   """Mean with its interval: over problems and, if there are several, seeds."""
@@ -69,7 +60,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
       raise ValueError(f'{workdir} has no sealed scores yet: let it end first')
     path = pathlib.Path(workdir, 'sealed')
     found = {
-        name: _scores(path / name)
+        name: store.problem_scores(path / name, 'sealed')
         for name, score in final['scores'].items()
         if score
     }

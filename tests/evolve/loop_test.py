@@ -21,6 +21,7 @@ from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax.evidence import ledger
+from evojax.evidence import store
 from evojax.evolve import budget
 from evojax.evolve import claims
 from evojax.evolve import loop
@@ -28,7 +29,6 @@ from evojax.evolve import promote
 from evojax.evolve import propose
 from evojax.evolve import session as session_lib
 from evojax.evolve import skills
-from evojax.evolve import trial as trial_lib
 from evojax.harness import admit
 from evojax.harness import delta
 from evojax.harness import run as run_lib
@@ -180,8 +180,8 @@ class EndToEndTest(parameterized.TestCase):
     shutil.copytree(folder / 'control-3', folder / 'child-0')
     done = subprocess.run([sys.executable, RECOMPUTE, copy], check=False)
     same = np.array_equal(
-        trial_lib.scores(self.path / 'trials/001/child-0'),
-        trial_lib.scores(self.path / 'trials/001/control-3'),
+        store.problem_scores(self.path / 'trials/001/child-0', 'dev'),
+        store.problem_scores(self.path / 'trials/001/control-3', 'dev'),
     )
     self.assertEqual(done.returncode == 0, same)
 

@@ -111,7 +111,7 @@ def run_engine(mesh, cfg, params):
   ]
   answers = sampler.generate(requests)
   return {
-      'weights': held_bytes(sampler._params),
+      'weights': held_bytes(sampler.slots.params),
       'sampled': np.concatenate([a.tokens for a in answers]),
       'sampler_logprobs': np.concatenate([a.logprobs for a in answers]),
   }

@@ -123,7 +123,7 @@ class CompileTest(parameterized.TestCase):
   @parameterized.parameters('0.6B', '4B')
   def test_fits(self, shape):
     programs = compile_all(shape)
-    self.assertEqual(list(programs), ['prefill', 'decode', 'train'])
+    self.assertEqual(list(programs), ['prefill', 'insert', 'decode', 'train'])
     with self.capsys.disabled():
       print(f'\nTPU v5e 4x4, {shape}, per chip:')
       for name, program in programs.items():

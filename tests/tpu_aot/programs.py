@@ -110,17 +110,7 @@ def lower_engine(cfg, mesh):
   )
   axes = decoder.logical_axes(cfg, gathered=True)
   params = placed(params, sharding.shardings(mesh, axes))
-  state = placed(jax.eval_shape(sampler._empty_state), sampler._layout())
-  whole = sharding.replicated(mesh)
-  given = lambda shape, dtype: jax.ShapeDtypeStruct(
-      shape, dtype, sharding=whole
-  )
-  yield 'prefill', sampler._prefill.lower(
-      params, given((16, LP), jnp.int32), given((16,), jnp.int32)
-  )
-  yield 'decode', sampler._decode.lower(
-      params, state, given((P * G,), bool), given((), jnp.int32)
-  )
+  yield from sampler.slots.lower(params)
 
 
 def main():

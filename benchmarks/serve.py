@@ -1,0 +1,383 @@
+"""The service against the bare engine, and under abuse.
+
+    python -m benchmarks.serve [--rounds=5] [--soak=10000]
+
+Throughput: 64 clients ask for 64 tokens each, over and over; by turns with the
+engine alone in this process, on the shipped math policy. The service has fewer
+slots than clients, so that a slot need not wait for its client's next request;
+the engine is as quick with 32 slots as with 64. The client's CPU time is
+counted apart. Then latency, and the time from a weight update's call to the
+first token of the new version. With --soak, so many short requests with
+cancellations, malformed JSON, huge prompts, wrong types, slow readers and
+dropped connections; afterwards no slot, task, memory or descriptor may be left
+behind, and nobody may have had a wrong answer.
+"""
+
+import asyncio
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+from absl import logging
+import httpx2
+import numpy as np
+
+from configs import math as math_config
+from evojax import prepare
+from evojax import sharding
+from evojax import types
+from evojax.models import policy as policy_lib
+
+TARGET_RATIO = 0.85
+CLIENTS, TOKENS, PROMPT = 64, 64, 16
+SLOTS = 40
+CONTEXT = 96  # Prompt and completion at their longest.
+
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
+_REQUESTS = flags.DEFINE_integer('requests', 512, 'Of a round.')
+_SOAK = flags.DEFINE_integer('soak', 0, 'Requests of the soak; 0: none.')
+
+
+def _config():
+  c = math_config.get_config().unlock()
+  c.rollout.decode_slots = CLIENTS
+  c.data.max_prompt_tokens = CONTEXT - TOKENS
+  c.rollout.max_tokens = TOKENS
+  return c
+
+
+def _prompts(count: int) -> list[list[int]]:
+  rng = np.random.default_rng(0)
+  return rng.integers(10, 400, (count, PROMPT)).tolist()
+
+
+class Bare:
+  """The engine in this process."""
+
+  def __init__(self):
+    config = _config()
+    model = config.model.to_dict()
+    policy = policy_lib.open_policy(max_tokens=CONTEXT, **model)
+    mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
+    self._engine = prepare.make_engine(config, policy, mesh)
+    params = policy_lib.load_params(policy, mesh, param_dtype='float32')
+    self._engine.update_weights(params, 0)
+    self.path = policy.path
+
+  def run(self, prompts: list[list[int]]) -> float:
+    """Tokens per second."""
+    params = types.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+    requests = [
+        types.Request(tuple(p), i, 0, 0, params) for i, p in enumerate(prompts)
+    ]
+    start = time.perf_counter()
+    self._engine.generate(requests)
+    return len(prompts) * TOKENS / (time.perf_counter() - start)
+
+
+class Server:
+  """A server in a process of its own."""
+
+  def __enter__(self) -> 'Server':
+    self.process = subprocess.Popen(
+        [
+            sys.executable,
+            '-m',
+            'evojax.main',
+            '--mode=serve',
+            '--config=configs/math.py',
+            '--port=0',
+            f'--config.rollout.decode_slots={SLOTS}',
+            # The shapes of the engine here: attention is over all of it.
+            f'--config.serve.context_tokens={CONTEXT}',
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    line = self.process.stdout.readline()
+    self.url = re.search(r'http://\S+', line)[0]
+    while 'ready' not in (line := self.process.stdout.readline()):
+      if not line:
+        raise RuntimeError('the server did not start')
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.process.terminate()
+    self.process.wait(60)
+
+  def cpu_seconds(self) -> float:
+    fields = pathlib.Path(f'/proc/{self.process.pid}/stat').read_text()
+    user, system = fields.rpartition(')')[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
+
+  def held(self) -> dict[str, float]:
+    """What a leak would show in."""
+    root = pathlib.Path(f'/proc/{self.process.pid}')
+    rss = re.search(r'VmRSS:\s+(\d+)', (root / 'status').read_text())[1]
+    return dict(
+        descriptors=len(list((root / 'fd').iterdir())),
+        threads=len(list((root / 'task').iterdir())),
+        rss_mb=int(rss) / 1024,
+    )
+
+
+def _ask(tokens: list[int], seed: int, count: int = TOKENS, **extra) -> dict:
+  params = dict(max_new_tokens=count, ignore_eos=True, sampling_seed=seed)
+  return dict(input_ids=tokens, sampling_params=params, **extra)
+
+
+class Connection:
+  """A client that costs little: what is measured is the server."""
+
+  def __init__(self, url: str):
+    self._address = url.removeprefix('http://').split(':')
+
+  async def __aenter__(self) -> 'Connection':
+    self._reader, self._writer = await asyncio.open_connection(*self._address)
+    return self
+
+  async def __aexit__(self, *_) -> None:
+    self._writer.close()
+
+  async def post(self, path: str, body: dict) -> dict:
+    """JSON of the answer."""
+    data = json.dumps(body).encode()
+    head = f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}'
+    self._writer.write(f'{head}\r\n\r\n'.encode() + data)
+    head = await self._reader.readuntil(b'\r\n\r\n')
+    length = int(re.search(rb'content-length: (\d+)', head.lower())[1])
+    return json.loads(await self._reader.readexactly(length))
+
+
+async def _round(
+    url: str, prompts: list[list[int]]
+) -> tuple[float, list[float]]:
+  """(tokens per second, seconds of each request)."""
+  queue = collections.deque(enumerate(prompts))
+  latencies = []
+
+  async def work():
+    async with Connection(url) as connection:
+      while queue:
+        seed, tokens = queue.popleft()
+        start = time.perf_counter()
+        answer = await connection.post('/generate', _ask(tokens, seed))
+        latencies.append(time.perf_counter() - start)
+        assert answer['meta_info']['completion_tokens'] == TOKENS, answer
+
+  start = time.perf_counter()
+  await asyncio.gather(*(work() for _ in range(CLIENTS)))
+  seconds = time.perf_counter() - start
+  return len(prompts) * TOKENS / seconds, latencies
+
+
+async def _throughput(server: Server, bare: Bare) -> bool:
+  prompts = _prompts(_REQUESTS.value)
+  await _round(server.url, prompts[:CLIENTS])
+  bare.run(prompts[:CLIENTS])
+  served, alone, latencies, cpu = [], [], [], []
+  for _ in range(_ROUNDS.value):
+    alone.append(bare.run(prompts))
+    before = time.process_time(), server.cpu_seconds()
+    speed, seconds = await _round(server.url, prompts)
+    served.append(speed)
+    latencies += seconds
+    after = time.process_time(), server.cpu_seconds()
+    cpu.append([b - a for a, b in zip(before, after, strict=True)])
+  ratio = statistics.median(a / b for a, b in zip(served, alone, strict=True))
+  own, theirs = np.median(cpu, axis=0)
+  p50, p99 = np.percentile(latencies, [50, 99])
+  print(
+      f'{CLIENTS} clients, {TOKENS} tokens: service'
+      f' {statistics.median(served):,.0f} tok/s, bare engine'
+      f' {statistics.median(alone):,.0f} tok/s, ratio {ratio:.2f} (at least'
+      f' {TARGET_RATIO}); CPU-s of a round: server {theirs:.1f}, client'
+      f' {own:.1f}; latency p50 {p50:.2f} s, p99 {p99:.2f} s'
+  )
+  await _updates(server, bare.path)
+  return ratio >= TARGET_RATIO
+
+
+async def _updates(server: Server, path: pathlib.Path) -> None:
+  """Time from the call to the first token of the new version, under load."""
+  seconds, stop = [], False
+  shown: dict[str, float] = {}  # Version -> when a token of it was seen.
+
+  async def load(seed):
+    async with Connection(server.url) as connection:
+      while not stop:
+        answer = await connection.post('/generate', _ask([5, 6], seed))
+        for span in answer['meta_info']['weight_versions']:
+          shown.setdefault(span['version'], time.perf_counter())
+
+  async def first_token(version):
+    async with Connection(server.url) as connection:
+      while version not in shown:
+        answer = await connection.post('/generate', _ask([7, 8], 0, 1))
+        told = answer['meta_info']['weight_version']
+        shown.setdefault(told, time.perf_counter())
+
+  with tempfile.TemporaryDirectory() as folder:
+    target = pathlib.Path(folder, 'weights')
+    shutil.copytree(path, target)
+    async with Connection(server.url) as control:
+      busy = [asyncio.create_task(load(i)) for i in range(SLOTS)]
+      await asyncio.sleep(0.5)
+      for n in range(5):
+        start = time.perf_counter()
+        watch = asyncio.create_task(first_token(f'new-{n}'))
+        body = dict(model_path=str(target), weight_version=f'new-{n}')
+        answer = await control.post('/update_weights_from_disk', body)
+        assert answer['success'], answer
+        await watch
+        seconds.append(shown[f'new-{n}'] - start)
+      stop = True
+      await asyncio.gather(*busy)
+  print(
+      'update call to first token of the new version:'
+      f' {1e3 * statistics.median(seconds):.0f} ms (median of 5, slots busy)'
+  )
+
+
+# ------------------------------------------------------------------------ soak
+
+
+async def _soak(server: Server, count: int) -> bool:
+  rng = random.Random(0)
+  prompts = _prompts(50)
+  limits = httpx2.Limits(max_connections=None)
+  wrong, seen = [], collections.Counter()
+  async with httpx2.AsyncClient(
+      base_url=server.url, timeout=300, limits=limits
+  ) as client:
+    expected = {}
+    for i, tokens in enumerate(prompts):
+      answer = await client.post('/generate', json=_ask(tokens, i, 8))
+      expected[i] = answer.json()['output_ids']
+
+    def check(i, answer):
+      if answer.status_code == 503:
+        seen['full'] += 1
+      elif answer.json().get('output_ids') != expected[i]:
+        wrong.append((i, answer.text[:200]))
+
+    async def fine(i):
+      check(i, await client.post('/generate', json=_ask(prompts[i], i, 8)))
+
+    async def cancelled(i):
+      ask = client.post('/generate', json=_ask(prompts[i], i, 60))
+      try:
+        await asyncio.wait_for(ask, rng.random() * 0.2)
+      except TimeoutError:
+        pass
+
+    async def malformed(i):
+      del i
+      bodies = (b'{', b'\xff\xfe', b'[]', b'{"text": ' + b'[' * 500, b'')
+      answer = await client.post('/generate', content=rng.choice(bodies))
+      if answer.status_code not in (400, 413, 422):
+        wrong.append(('malformed', answer.status_code, answer.text[:200]))
+
+    async def strange(i):
+      fields = rng.choice(
+          (
+              dict(input_ids=[5] * 100_000),
+              dict(input_ids=[10**9]),
+              dict(input_ids='no'),
+              dict(text=['a', 3]),
+              dict(text='a', sampling_params={'temperature': 'hot'}),
+              dict(text='a', sampling_params={'max_new_tokens': -1}),
+              dict(text='a', sampling_params={'unheard_of': i}),
+          )
+      )
+      answer = await client.post('/generate', json=fields)
+      if answer.status_code != 400:
+        wrong.append((fields.keys(), answer.status_code, answer.text[:200]))
+
+    async def slow(i):
+      body = _ask(prompts[i], i, 8, stream=True)
+      last = None
+      async with client.stream('POST', '/generate', json=body) as answer:
+        if answer.status_code != 200:
+          seen['full'] += 1
+          return
+        async for line in answer.aiter_lines():
+          await asyncio.sleep(rng.random() * 0.05)
+          if line.startswith('data: {'):
+            last = json.loads(line[6:])
+      if last['output_ids'] != expected[i]:
+        wrong.append((i, 'stream', last))
+
+    async def dropped(i):
+      host, _, port = server.url.removeprefix('http://').partition(':')
+      reader, writer = await asyncio.open_connection(host, int(port))
+      body = json.dumps(_ask(prompts[i], i, 60, stream=True)).encode()
+      head = (
+          f'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}'
+      )
+      writer.write(
+          head.encode() + b'\r\n\r\n' + body[: rng.randrange(len(body))]
+      )
+      if rng.random() < 0.5:
+        writer.write(body)
+        await reader.read(10)
+      writer.transport.abort()
+
+    kinds = [fine] * 12 + [cancelled, malformed, strange, slow, dropped]
+
+    async def work(left):
+      while left:
+        left.pop()
+        kind = rng.choice(kinds)
+        await kind(rng.randrange(len(prompts)))
+        seen[kind.__name__] += 1
+
+    async def settle():
+      for _ in range(600):
+        info = (await client.get('/server_info')).json()['internal_states'][0]
+        if not info['num_running_reqs'] and not info['num_queue_reqs']:
+          return
+        await asyncio.sleep(0.1)
+      wrong.append(('left running', info))
+
+    held = []
+    for share in (count // 5, count - count // 5):  # The first one warms up.
+      left = list(range(share))
+      await asyncio.gather(*(work(left) for _ in range(CLIENTS)))
+      await settle()
+      held.append(server.held())
+  print(f'soak: {dict(seen)}; wrong: {len(wrong)}')
+  for line in wrong[:10]:
+    print(' ', line)
+  print(f'held after {count // 5} requests {held[0]}, after all {held[1]}')
+  grown = (
+      held[1]['descriptors'] > held[0]['descriptors'] + 8
+      or held[1]['threads'] > held[0]['threads'] + 2
+      or held[1]['rss_mb'] > 1.05 * held[0]['rss_mb'] + 20
+  )
+  return not wrong and not grown
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)  # httpx2 logs every request.
+  bare = Bare()
+  with Server() as server:
+    fine = asyncio.run(_throughput(server, bare))
+    if _SOAK.value:
+      fine &= asyncio.run(_soak(server, _SOAK.value))
+  return int(not fine)
+
+
+if __name__ == '__main__':
+  app.run(main)

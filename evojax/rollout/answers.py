@@ -1,0 +1,240 @@
+"""SGLang's /generate: what is asked, and how far an answer is believed.
+
+Pure functions. A number that a server gets wrong trains the policy on noise
+without a sound, so everything that can be checked is, and what contradicts is
+an error that names the server, the field, the values and the remedy.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+from evojax import types
+
+# Rounding of a log-softmax; a probability above 1 is something else.
+_ABOVE_ZERO = 1e-3
+
+
+class DisagreementError(ValueError):
+  """A server does not serve what this run trains; no retry would help."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """What one answer adds to a completion."""
+
+  tokens: tuple[int, ...]
+  logprobs: tuple[float, ...]  # Of softmax(logits / temperature).
+  reason: str  # 'stop' | 'length' | 'abort'.
+  # (version, end): which weights sampled tokens up to `end`; () if not told.
+  spans: tuple[tuple[str, int], ...]
+
+
+def seed_of(request: types.Request, sampled: int = 0) -> int:
+  """The seed of a sample, 31 bits: what SGLang's samplers take.
+
+  Args:
+    request: Its seed, problem_key and sample decide.
+    sampled: Tokens that a resumed completion has already: a fresh stream of
+      random numbers, or its noise would repeat.
+  """
+  key = (request.seed, request.problem_key, request.sample, sampled)
+  digest = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()
+  return int.from_bytes(digest, 'little') >> 1
+
+
+def ask(
+    request: types.Request,
+    tokens: Sequence[int],
+    *,
+    eos_ids: Sequence[int],
+) -> dict[str, Any]:
+  """The body that samples a completion, or goes on with one, without a rid.
+
+  Args:
+    request: What to sample.
+    tokens: Sampled already, by requests that were aborted.
+    eos_ids: Tokens that end a completion, whatever the server's files say.
+  """
+  p = request.params
+  stop_ids = p.stop_token_ids if p.ignore_eos else (*eos_ids, *p.stop_token_ids)
+  sampling = {
+      'n': 1,
+      'max_new_tokens': p.max_tokens - len(tokens),
+      'temperature': p.temperature,
+      'top_p': p.top_p,
+      'top_k': p.top_k if p.top_k > 0 else -1,
+      'min_p': p.min_p,
+      'ignore_eos': p.ignore_eos,
+      'sampling_seed': seed_of(request, len(tokens)),
+  }
+  optional = {
+      'stop': list(p.stop),
+      'stop_token_ids': list(dict.fromkeys(stop_ids)),
+      'min_new_tokens': max(p.min_tokens - len(tokens), 0),
+      'frequency_penalty': p.frequency_penalty,
+      'presence_penalty': p.presence_penalty,
+      'repetition_penalty': p.repetition_penalty,
+      'logit_bias': {str(token): bias for token, bias in p.logit_bias},
+  }
+  unset = {'repetition_penalty': 1.0}
+  sampling |= {
+      name: value
+      for name, value in optional.items()
+      if value and value != unset.get(name)
+  }
+  return {
+      'input_ids': [*request.prompt_tokens, *tokens],
+      'sampling_params': sampling,
+      'return_logprob': True,
+  }
+
+
+def read(
+    answer: Any,
+    body: dict[str, Any],
+    *,
+    url: str,
+    vocab_size: int,
+    eos_ids: Sequence[int],
+) -> Part:
+  """Takes an answer apart.
+
+  Args:
+    answer: JSON of a 200 answer.
+    body: What was asked, from `ask`, with its rid.
+    url: Of the server, for errors.
+    vocab_size: V of the policy.
+    eos_ids: As in `ask`.
+
+  Raises:
+    DisagreementError: If the answer contradicts itself or the policy.
+  """
+
+  def wrong(field: str, value: Any, wanted: Any, remedy: str):
+    return DisagreementError(
+        f'{url}/generate answered {field}={value!r}, wanted {wanted}: {remedy}'
+    )
+
+  same = 'is it an SGLang server, of a version in launch/?'
+  meta = answer.get('meta_info') if isinstance(answer, dict) else None
+  if not isinstance(meta, dict):
+    raise wrong('the body', str(answer)[:200], 'an object with meta_info', same)
+  if meta.get('id') != body['rid']:
+    raise wrong(
+        'meta_info.id',
+        meta.get('id'),
+        body['rid'],
+        'the answer of another request; does a proxy in between cache or mix'
+        ' them up?',
+    )
+  finish = meta.get('finish_reason')
+  reason = finish.get('type') if isinstance(finish, dict) else None
+  if reason not in types.FINISH_REASONS:
+    wanted = f'a type of {types.FINISH_REASONS}'
+    raise wrong('meta_info.finish_reason', finish, wanted, same)
+  n = meta.get('completion_tokens')
+  asked = body['sampling_params']['max_new_tokens']
+  if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= asked:
+    raise wrong('meta_info.completion_tokens', n, f'0 to {asked}', same)
+  if reason == 'abort' and n == 0:
+    return Part((), (), reason, ())
+  if n == 0 or (reason == 'length' and n != asked):
+    wanted = f'{asked} tokens' if reason == 'length' else 'at least one token'
+    raise wrong(
+        'meta_info.completion_tokens',
+        n,
+        f'{wanted} with finish_reason {reason!r}',
+        'the context of the server may be shorter than prompt and completion:'
+        ' raise its --context-length or --max-total-tokens',
+    )
+  if meta.get('prompt_tokens') != len(body['input_ids']):
+    raise wrong(
+        'meta_info.prompt_tokens',
+        meta.get('prompt_tokens'),
+        len(body['input_ids']),
+        'the server must take input_ids as they are',
+    )
+  # sglang-jax repeats earlier tokens in front when an answer is long.
+  pairs = meta.get('output_token_logprobs')
+  pairs = pairs[-n:] if isinstance(pairs, list) else ()
+  if len(pairs) != n:
+    raise wrong(
+        'meta_info.output_token_logprobs',
+        f'{len(pairs)} entries',
+        f'{n} (completion_tokens)',
+        same,
+    )
+  tokens, logprobs = [], []
+  for t, pair in enumerate(pairs):
+    logprob, token = (*pair, None, None)[:2] if isinstance(pair, list) else (
+        None,
+        None,
+    )
+    field = f'meta_info.output_token_logprobs[{t - n}]'
+    if not isinstance(token, int) or not 0 <= token < vocab_size:
+      raise wrong(
+          field,
+          pair,
+          f'a token of 0 to {vocab_size - 1}',
+          'it serves another model: start it with the policy of'
+          ' config.model.path',
+      )
+    if not isinstance(logprob, (int, float)) or not math.isfinite(logprob):
+      raise wrong(
+          field,
+          pair,
+          'a finite log-prob',
+          'its weights or its attention backend are broken; restart it, or'
+          ' serve in float32',
+      )
+    if logprob > _ABOVE_ZERO:
+      raise wrong(field, pair, 'a log-prob <= 0', same)
+    tokens.append(token)
+    logprobs.append(min(float(logprob), 0.0))
+  ignore_eos = body['sampling_params']['ignore_eos']
+  early = [] if ignore_eos else set(tokens[:-1]) & set(eos_ids)
+  matched = finish.get('matched')
+  ends = set(body['sampling_params'].get('stop_token_ids', ()))
+  if early or (
+      reason == 'stop' and isinstance(matched, int) and tokens[-1] not in ends
+  ):
+    raise wrong(
+        'a completion',
+        tokens[-8:],
+        f'to end at its first token of {sorted(ends)}',
+        'it uses another tokenizer or generation_config.json: start it with'
+        ' the policy of config.model.path',
+    )
+  if reason == 'abort' and tokens[-1] in ends:
+    reason = 'stop'  # Servers look at an abort before they look at the token.
+  return Part(
+      tuple(tokens),
+      tuple(logprobs),
+      reason,
+      _spans(meta, n, wrong),
+  )
+
+
+def _spans(meta: dict[str, Any], n: int, wrong: Any):
+  """(version, end) of each run of tokens with the same weights."""
+  spans = meta.get('weight_versions')
+  if spans is None:
+    version = meta.get('weight_version')
+    return () if version is None else ((str(version), n),)
+  found, end = [], 0
+  for span in spans if isinstance(spans, list) else [None]:
+    if not isinstance(span, dict) or span.get('start') != end:
+      break
+    end = span.get('end')
+    found.append((str(span.get('version')), end))
+  if end != n:
+    raise wrong(
+        'meta_info.weight_versions',
+        spans,
+        f'spans that cover tokens 0 to {n}',
+        'is it an SGLang server, of a version in launch/?',
+    )
+  return tuple(found)

@@ -1,0 +1,553 @@
+"""A rollout engine made of SGLang servers.
+
+`SGLangEngine` is to training what the engine in this process is: it takes
+requests and weights. Behind it are servers: sglang, sglang-jax, or evojax's
+own. With several processes, process 0 alone talks to them; every process gets
+the same completions, or the same error.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+import concurrent.futures
+import dataclasses
+import functools
+import os
+import pathlib
+import secrets
+import threading
+import time
+from typing import Any
+
+from absl import logging
+import numpy as np
+
+from evojax import sharding
+from evojax import types
+from evojax.rollout import answers
+from evojax.rollout import fleet as fleet_lib
+from evojax.rollout import packed as packed_lib
+from evojax.rollout import parity
+from evojax.rollout import stops
+from evojax.rollout import weights as weights_lib
+
+PROBE_TOKENS = 16
+_PROBE_TEMPERATURES = (1.0, 0.6)
+PROBES = len(_PROBE_TEMPERATURES)  # Of each server after an update.
+# Mean difference of log-probs, in nats, that the same weights may show.
+_TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
+_ERROR_BYTES = 4096  # Of an error that all processes are told.
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """What the client knows of the policy that the servers serve."""
+
+  vocab_size: int  # Rows of the embedding table.
+  eos_ids: tuple[int, ...]
+  decode: Callable[[Sequence[int]], str]  # Without special tokens.
+  encode: Callable[[str], Sequence[int]]  # Adds nothing.
+  max_prompt_tokens: int
+  max_tokens: int
+  dtype: str  # 'float32', or 'bfloat16' if anything is computed or sent so.
+  # Writes a Hugging Face directory; all processes call it together.
+  export: Callable[[Any, pathlib.Path], None]
+  score: parity.Scorer  # Likewise.
+  probe: tuple[int, ...]  # A short prompt.
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+  """A call of `generate` under way."""
+
+  requests: tuple[types.Request, ...]
+  empty: dict[str, np.ndarray]  # Shapes of the result.
+  future: concurrent.futures.Future[Any] | None  # Of process 0 alone.
+
+
+class SGLangEngine:
+  """Samples on servers; see `types.RolloutEngine`."""
+
+  def __init__(
+      self,
+      urls: Sequence[str],
+      model: Model,
+      *,
+      weights_folder: str | os.PathLike[str],
+      concurrency: int = 64,
+      timeout_seconds: float = 600.0,
+      api_key: str = '',
+      admin_key: str = '',
+      transport: Any = None,
+  ):
+    """Probes the servers; returns once one of them is up.
+
+    Args:
+      urls: http://HOST:PORT of each server.
+      model: The policy.
+      weights_folder: Where new weights are put for the servers, which see it
+        under the same path; belongs to this run alone.
+      concurrency: Requests in flight per server.
+      timeout_seconds: How long a request, or all servers, may be silent.
+      api_key: Of the servers.
+      admin_key: Of their endpoints for weights, if that is another one.
+      transport: In place of the network, in tests.
+
+    Raises:
+      answers.DisagreementError: If a server does not fit the policy.
+      fleet.FleetError: If no server is up in time.
+    """
+    self.model = model
+    self.policy_version = -1
+    self._urls = tuple(urls)
+    self._workers = concurrency * len(self._urls)
+    # Versions of this engine's weights are not those of another run's, or of
+    # an earlier start of this run.
+    self._name = secrets.token_hex(4)
+    self._versions: dict[str, int] = {}
+    self._folder = weights_lib.WeightFolder(weights_folder)
+    self._metrics: dict[str, float] = {}
+    self._probed = False
+    self._resumed = 0  # Requests that went on after an abort.
+    self._fleet: fleet_lib.Fleet | None = None
+    self._loop: asyncio.AbstractEventLoop | None = None
+    if sharding.is_primary():
+      self._loop = asyncio.new_event_loop()
+      self._thread = threading.Thread(
+          target=self._loop.run_forever, name='sglang', daemon=True
+      )
+      self._thread.start()
+
+    async def start() -> None:
+      self._fleet = fleet_lib.Fleet(
+          self._urls,
+          concurrency=concurrency,
+          timeout_seconds=timeout_seconds,
+          api_key=api_key,
+          admin_key=admin_key,
+          check=self._check_server,
+          transport=transport,
+      )
+      await self._fleet.start()
+
+    try:
+      self._on_primary(start)
+    except BaseException:
+      self.close()
+      raise
+
+  # ------------------------------------------------------------- interface
+
+  def generate(
+      self, requests: Sequence[types.Request]
+  ) -> list[types.Completion]:
+    """Samples every request; answers come in the order of the requests.
+
+    Raises:
+      ValueError: If no weights were installed, or a request does not fit.
+      answers.DisagreementError: If a server does not serve this policy.
+      fleet.FleetError: If no server could be used for too long.
+    """
+    return self.finish(self.begin(requests))
+
+  def begin(self, requests: Sequence[types.Request]) -> Pending:
+    """Starts `generate`; weights must stay until `finish`.
+
+    Raises:
+      ValueError: If no weights were installed, or a request does not fit.
+    """
+    if self.policy_version < 0:
+      raise ValueError('SGLangEngine.generate before update_weights.')
+    for request in requests:
+      self._check_request(request)
+    width = max((r.params.max_tokens for r in requests), default=1)
+
+    async def sample() -> dict[str, np.ndarray]:
+      return packed_lib.pack(await self._sample_all(requests), width)
+
+    return Pending(
+        tuple(requests),
+        packed_lib.pack([None] * len(requests), width),
+        self._run(sample),
+    )
+
+  def finish(self, pending: Pending) -> list[types.Completion]:
+    """The completions of what was begun; see `generate`."""
+    packed = self._share(pending.future, pending.empty)
+    return packed_lib.unpack(packed, pending.requests, self.model.decode)
+
+  def update_weights(self, params: Any, version: int) -> None:
+    """Gives the weights to all servers, and checks that they have them.
+
+    Args:
+      params: On the device.
+      version: Stamped on every completion sampled from now on.
+
+    Raises:
+      answers.DisagreementError: If a server refuses them, or samples from
+        other ones.
+      fleet.FleetError: If no server could be used for too long.
+      OSError: If they cannot be written.
+    """
+    started = time.perf_counter()
+    name = f'{version:06d}-{self._name}-{len(self._versions)}'
+    self._only_primary(lambda: self._folder.prepare())
+    self.model.export(params, self._folder.unfinished(name))
+    self._only_primary(lambda: self._folder.commit(name))
+    path = self._folder.path_of(name)
+    written = time.perf_counter()
+    self._versions[name] = version
+
+    async def install() -> None:
+      await self._fleet.install(fleet_lib.Weights(name, str(path)))
+
+    self._on_primary(install)
+    self.policy_version = version
+    sent = time.perf_counter()
+    self._check_parity(params)
+    if sharding.is_primary():
+      servers = self._fleet.servers
+      self._folder.remove_old(
+          {server.weights for server in servers}
+          | {server.taking for server in servers}
+      )
+    self._metrics |= {
+        'sync/export_seconds': written - started,
+        'sync/transfer_seconds': sent - written,
+        'sync/check_seconds': time.perf_counter() - sent,
+    }
+
+  def metrics(self) -> dict[str, float]:
+    """Of the last update, and what went wrong since the start."""
+    if self._fleet is None:
+      return dict(self._metrics)
+    return dict(
+        self._metrics,
+        **{
+            'fleet/servers_up': sum(s.up for s in self._fleet.servers),
+            'fleet/resent': self._fleet.resent,
+            'fleet/resumed': self._resumed,
+        },
+    )
+
+  def compilations(self) -> int:
+    """None: the servers compile."""
+    return 0
+
+  def servers(self) -> Sequence[fleet_lib.Server]:
+    """What is known of each server; process 0 alone knows."""
+    return self._fleet.servers if self._fleet else ()
+
+  def close(self) -> None:
+    """Ends connections and the thread; the servers go on."""
+    if self._loop is None:
+      return
+    if self._fleet is not None:
+      asyncio.run_coroutine_threadsafe(self._fleet.close(), self._loop).result()
+    self._loop.call_soon_threadsafe(self._loop.stop)
+    self._thread.join()
+    self._loop.close()
+    self._loop = None
+    self._folder.clear()
+
+  # -------------------------------------------------------------- sampling
+
+  def _check_request(self, request: types.Request) -> None:
+    n, limit = len(request.prompt_tokens), self.model.max_prompt_tokens
+    if not 1 <= n <= limit:
+      raise ValueError(
+          f'prompt of {n} tokens; config.data.max_prompt_tokens is {limit}.'
+          ' Raise it or drop the problem.'
+      )
+    if not 1 <= request.params.max_tokens <= self.model.max_tokens:
+      raise ValueError(
+          f'max_tokens={request.params.max_tokens} is outside 1..'
+          f'{self.model.max_tokens} (config.rollout.max_tokens).'
+      )
+
+  async def _sample_all(
+      self, requests: Sequence[types.Request]
+  ) -> list[types.Completion]:
+    """As many at a time as the servers take."""
+    completions: list[types.Completion | None] = [None] * len(requests)
+    waiting = iter(range(len(requests)))
+
+    async def work() -> None:
+      for i in waiting:
+        completions[i] = await self._sample(requests[i])
+
+    async with asyncio.TaskGroup() as group:  # One fails: none goes on.
+      for _ in range(min(self._workers, len(requests))):
+        group.create_task(work())
+    return completions
+
+  async def _sample(
+      self, request: types.Request, server: str = ''
+  ) -> types.Completion:
+    """One completion; what is aborted goes on from where it was."""
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    spans: list[tuple[str, int]] = []
+    reason, pause, fruitless = 'abort', 0.1, time.monotonic()
+    while reason == 'abort' and len(tokens) < request.params.max_tokens:
+      body = answers.ask(request, tokens, eos_ids=self.model.eos_ids)
+      read = functools.partial(
+          answers.read,
+          vocab_size=self.model.vocab_size,
+          eos_ids=self.model.eos_ids,
+      )
+      part = await self._fleet.generate(body, read, only=server)
+      begin = len(tokens)
+      tokens += part.tokens
+      logprobs += part.logprobs
+      told = part.spans or (
+          ((self._fleet.weights.version, len(part.tokens)),)
+          if part.tokens
+          else ()
+      )
+      spans += [(name, begin + end) for name, end in told]
+      reason = part.reason
+      # A server knows its own part alone, and a stop string may begin before;
+      # and it looks at an abort before it looks at the text.
+      hit = None
+      if begin or reason == 'abort':
+        hit = stops.find(tokens, request.params.stop, self.model.decode)
+      if hit:
+        del tokens[hit[0] :], logprobs[hit[0] :]
+        spans = _cut(spans, hit[0])
+        reason = 'stop'
+      if reason != 'abort':
+        break
+      self._resumed += 1
+      if part.tokens:
+        pause, fruitless = 0.1, time.monotonic()
+      elif time.monotonic() - fruitless > self._fleet.timeout_seconds:
+        raise fleet_lib.FleetError(
+            'a request was aborted again and again for'
+            f' {self._fleet.timeout_seconds:g} s: who else sends /abort_request'
+            ' or /pause_generation to these servers?'
+        )
+      await asyncio.sleep(pause)
+      pause = min(pause * 2, 5.0)
+    text = self.model.decode(tokens)
+    return types.Completion(
+        tokens=np.array(tokens, np.int32),
+        logprobs=np.array(logprobs, np.float32),
+        finish_reason='length' if reason == 'abort' else reason,
+        policy_version=min(self._number(name) for name, _ in spans),
+        text=stops.cut(text, request.params.stop),
+        version_spans=_merge(
+            [(self._number(name), end) for name, end in spans]
+        ),
+    )
+
+  def _number(self, name: str) -> int:
+    """The version that a server calls by the name that we gave it."""
+    if name not in self._versions:
+      raise answers.DisagreementError(
+          f'tokens were sampled with weights {name!r}, which this run never'
+          ' gave to a server: give each run its own servers'
+      )
+    return self._versions[name]
+
+  # ---------------------------------------------------------------- checks
+
+  async def _check_server(
+      self, server: fleet_lib.Server, info: Mapping[str, Any]
+  ) -> None:
+    """Compares what a server says of its model with the policy."""
+    if not server.abilities.seeds:
+      logging.warning(
+          '%s does not say that it heeds sampling_seed: a resumed run will'
+          ' sample otherwise; start it with launch/sglang.sh, or with'
+          ' --enable-deterministic-inference',
+          server.url,
+      )
+    need = self.model.max_prompt_tokens + self.model.max_tokens
+    for field, least, remedy in (
+        ('vocab_size', self.model.vocab_size, 'serve config.model.path'),
+        ('max_total_num_tokens', need, 'raise --max-total-tokens'),
+        ('context_length', need, 'raise --context-length'),
+    ):
+      value = info.get(field)
+      if not isinstance(value, int) or value == 0:
+        continue  # It does not say.
+      if value < least or (field == 'vocab_size' and value != least):
+        raise answers.DisagreementError(
+            f'{server.url} has {field}={value}, this run needs {least}'
+            ' (config.data.max_prompt_tokens + config.rollout.max_tokens ='
+            f' {need}): {remedy}'
+        )
+    await self._check_tokenizer(server)
+
+  async def _check_tokenizer(self, server: fleet_lib.Server) -> None:
+    """Lets a server tokenise a text, where it tells the tokens.
+
+    The client sends and reads tokens, but a server ends a completion at
+    strings and special tokens, which it finds with its own tokenizer.
+    """
+    text = 'Compute 12 + 345, then explain: "why?"'
+    theirs = await self._fleet.tokens_of(server, text)
+    ours = list(self.model.encode(text))
+    # A server may put a token for the beginning in front of a text.
+    if theirs is not None and ours not in (theirs, theirs[1:]):
+      raise answers.DisagreementError(
+          f'{server.url} reads {text!r} as tokens {theirs}, this run as'
+          f' {ours}: it has another tokenizer; start it with the policy of'
+          ' config.model.path'
+      )
+
+  def _check_parity(self, params: Any) -> None:
+    """Compares log-probs of samples with the forward pass in this process.
+
+    It proves at once that weights, vocabulary, order of tokens and the meaning
+    of temperature agree.
+    """
+    temperatures = _PROBE_TEMPERATURES
+    count = min(PROBE_TOKENS, self.model.max_tokens)
+
+    async def sample() -> dict[str, np.ndarray]:
+      urls = [s.url for s in self._fleet.servers if s.up]
+      asked = [
+          (url, types.Request(
+              prompt_tokens=self.model.probe,
+              seed=self.policy_version,
+              problem_key=0,
+              sample=k,
+              params=types.SamplingParams(
+                  max_tokens=count, temperature=temperature, ignore_eos=True
+              ),
+          ))
+          for url in urls
+          for k, temperature in enumerate(temperatures)
+      ]
+      found = await asyncio.gather(
+          *(self._sample(request, url) for url, request in asked),
+      )
+      missing = [None] * (len(self._urls) * len(temperatures) - len(found))
+      packed = packed_lib.pack([*found, *missing], count)
+      # Of one that died meanwhile, another one answered.
+      up = {s.url for s in self._fleet.servers if s.up}
+      row = [self._urls.index(url) if url in up else -1 for url, _ in asked]
+      packed['server'] = np.array([*row, *(-1 for _ in missing)], np.int32)
+      return packed
+
+    rows = len(self._urls) * len(temperatures)
+    empty = packed_lib.pack([None] * rows, count)
+    empty['server'] = np.full(rows, -1, np.int32)
+    packed = self._on_primary(sample, empty)
+    live = [b for b in range(rows) if packed['server'][b] >= 0]
+    pairs = [(self.model.probe, packed['tokens'][b].tolist()) for b in live]
+    scale = [temperatures[i % len(temperatures)] for i in range(len(live))]
+    scaled = self.model.score(params, pairs, scale)
+    plain = self.model.score(params, pairs, [1.0] * len(live))
+    for i, b in enumerate(live):
+      told = packed['logprobs'][b]
+      gap = float(np.abs(told - scaled[i]).mean())
+      url = self._urls[packed['server'][b]]
+      if gap <= _TOLERANCE[self.model.dtype]:
+        continue
+      raw = float(np.abs(told - plain[i]).mean())
+      if scale[i] != 1 and raw <= _TOLERANCE[self.model.dtype]:
+        raise answers.DisagreementError(
+            f'{url} reports log-probs of softmax(logits) at temperature'
+            f' {scale[i]}, this run needs softmax(logits / temperature): start'
+            ' it without SGLANG_RETURN_ORIGINAL_LOGPROB'
+        )
+      raise answers.DisagreementError(
+          f'{url} and this run differ by {gap:.3g} nats per token'
+          f' (allowed: {_TOLERANCE[self.model.dtype]:g}) on a probe at'
+          f' temperature {scale[i]} with the weights of version'
+          f' {self.policy_version}: it samples from other weights, or in a'
+          ' lower precision; start it with the policy of config.model.path and'
+          f' --dtype={self.model.dtype}'
+      )
+    if self._fleet is not None:
+      self._fleet.trust({self._urls[packed['server'][b]] for b in live})
+
+  # ------------------------------------------------------------- processes
+
+  def _on_primary(
+      self, work: Callable[[], Any], empty: dict[str, np.ndarray] | None = None
+  ) -> Any:
+    """Runs a coroutine in process 0; all get its result, or its error.
+
+    Args:
+      work: Makes the coroutine.
+      empty: Arrays with the shapes of its result.
+    """
+    return self._share(self._run(work), empty)
+
+  def _only_primary(self, work: Callable[[], None]) -> None:
+    """Does something in process 0; all get its error."""
+    future = None
+    if self._loop is not None:
+      future = concurrent.futures.Future()
+      try:
+        future.set_result(work())
+      except OSError as error:
+        future.set_exception(error)
+    self._share(future, None)
+
+  def _run(
+      self, work: Callable[[], Any]
+  ) -> concurrent.futures.Future[Any] | None:
+    """Starts a coroutine in process 0."""
+    if self._loop is None:
+      return None
+    return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+  def _share(
+      self,
+      future: concurrent.futures.Future[Any] | None,
+      empty: dict[str, np.ndarray] | None,
+  ) -> Any:
+    """The result of process 0's future, or its error, in all processes."""
+    result, error, message = empty, None, np.zeros(_ERROR_BYTES, np.uint8)
+    if future is not None:
+      try:
+        result = future.result()
+      except KeyboardInterrupt:
+        future.cancel()
+        raise
+      # Whatever it is: the others wait for a word.
+      except Exception as e:  # pylint: disable=broad-except
+        error = _first(e)
+        text = f'{type(error).__name__}: {error}'.encode()[:_ERROR_BYTES]
+        message[: len(text)] = np.frombuffer(text, np.uint8)
+        result = empty
+    result, message = sharding.broadcast((result, message))
+    if error is not None:
+      raise error
+    if message.any():
+      text = bytes(np.asarray(message)).rstrip(b'\0').decode(errors='replace')
+      raise fleet_lib.FleetError(f'process 0 failed: {text}')
+    return result
+
+
+def _first(error: BaseException) -> BaseException:
+  """The first error of a group."""
+  while isinstance(error, BaseExceptionGroup):
+    error = error.exceptions[0]
+  return error
+
+
+def _cut(
+    spans: Sequence[tuple[str, int]], length: int
+) -> list[tuple[str, int]]:
+  """The spans of so many tokens."""
+  kept, begin = [], 0
+  for version, end in spans:
+    if begin < length:
+      kept.append((version, min(end, length)))
+    begin = end
+  return kept
+
+
+def _merge(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+  """The same with neighbours of one version joined."""
+  merged: list[tuple[int, int]] = []
+  for version, end in spans:
+    if merged and merged[-1][0] == version:
+      merged.pop()
+    merged.append((version, end))
+  return tuple(merged)

@@ -1,0 +1,566 @@
+"""SGLang servers behind one door: probed, balanced, retried, brought back.
+
+All of it runs in one event loop. A server is up, or a task of its own tries to
+bring it up: probes it and gives it the current weights. Requests go to the
+least loaded server that is up and has those weights. One that dies costs what
+it was just sampling: that is sent elsewhere, which is safe because sampling
+changes nothing on a server and an answer counts once, when it is whole.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+import dataclasses
+import time
+from typing import Any
+import uuid
+
+from absl import logging
+import httpx2
+
+from evojax.rollout import answers
+
+# Uvicorn drops idle connections after 5 s; never meet that moment.
+_KEEP_ALIVE_SECONDS = 2.0
+_CONNECT_SECONDS = 5.0
+_PROBE_SECONDS = 30.0
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0
+# Server errors (500) that a request may meet before they are its own fault.
+_MAX_FAILURES = 4
+_FLUSH = {'abort_all_requests': False, 'flush_cache': True}
+
+
+class FleetError(ConnectionError):
+  """No server could be used for as long as the run waits for one."""
+
+
+class _GoneError(Exception):
+  """A server cannot be used now; its revival is under way."""
+
+
+class _LaterError(Exception):
+  """A server is busy; nothing was done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Abilities:
+  """What a server can do and says of itself."""
+
+  model_info: str  # Which of the two paths it has; '' if none.
+  update: bool  # POST /update_weights_from_disk.
+  abort: bool  # POST /abort_request.
+  seeds: bool  # Says that it heeds sampling_seed.
+  tells_version: bool  # weight_version in model_info.
+  version: str  # Of the server's software.
+
+
+@dataclasses.dataclass
+class Server:
+  """One of the fleet."""
+
+  url: str
+  up: bool = False
+  abilities: Abilities | None = None  # Of the last probe.
+  weights: str = ''  # Version that it serves, as far as we gave it one.
+  taking: str = ''  # Version that it is being given.
+  trusted: bool = False  # Its log-probs were compared with the policy's.
+  in_flight: int = 0
+  rests_until: float = 0.0  # It asked for a pause.
+  stale: int = 0  # Answers in a row from weights that we did not give it.
+  error: str = 'never answered'  # Why it is not up.
+  revival: asyncio.Task | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """What all servers are to serve."""
+
+  version: str
+  path: str
+
+
+class Fleet:
+  """The servers; every method runs in the loop that `start` ran in."""
+
+  def __init__(
+      self,
+      urls: tuple[str, ...],
+      *,
+      concurrency: int,
+      timeout_seconds: float,
+      api_key: str = '',
+      admin_key: str = '',
+      check: (
+          Callable[[Server, Mapping[str, Any]], Awaitable[None]] | None
+      ) = None,
+      transport: Any = None,
+  ):
+    """Talks to nobody yet.
+
+    Args:
+      urls: Of the servers, without a path.
+      concurrency: Requests in flight per server.
+      timeout_seconds: How long a request, or the whole fleet, may be silent.
+      api_key: Sent as bearer token; '' sends none.
+      admin_key: The same for weights; '' sends api_key.
+      check: Awaited for every server that comes up, with its model and
+        server info; raises DisagreementError if it does not fit the run.
+      transport: In place of the network, in tests.
+    """
+    self.servers = tuple(Server(url.rstrip('/')) for url in urls)
+    self.weights: Weights | None = None
+    self.resent = 0  # Requests that were sent again, since the start.
+    self._concurrency = concurrency
+    self.timeout_seconds = timeout_seconds
+    self._check = check
+    bearer = lambda key: {'Authorization': f'Bearer {key}'} if key else {}
+    self._admin = bearer(admin_key or api_key)
+    self._http = httpx2.AsyncClient(
+        headers=bearer(api_key),
+        # Servers of a cluster are not behind the proxy to the world.
+        trust_env=False,
+        transport=transport,
+        timeout=httpx2.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
+        limits=httpx2.Limits(
+            max_connections=None,
+            max_keepalive_connections=concurrency * len(urls),
+            keepalive_expiry=_KEEP_ALIVE_SECONDS,
+        ),
+    )
+    self._changed = asyncio.Event()  # Replaced whenever it is set.
+    self._versions: list[str] = []  # All that were installed.
+    self._fatal: answers.DisagreementError | None = None
+
+  async def start(self) -> None:
+    """Probes all servers; returns when one is up, others may follow.
+
+    Raises:
+      DisagreementError: If one does not fit the run.
+      FleetError: If none came up in time.
+    """
+    self._loop = asyncio.get_running_loop()
+    for server in self.servers:
+      self._revive(server)
+    await asyncio.wait([s.revival for s in self.servers], timeout=1.0)
+    await self._pick(lambda server: True)
+
+  async def close(self) -> None:
+    """Ends all tasks and connections."""
+    tasks = [s.revival for s in self.servers if s.revival is not None]
+    for task in tasks:
+      task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await self._http.aclose()
+
+  # ------------------------------------------------------------- requests
+
+  async def generate(
+      self,
+      body: dict[str, Any],
+      read: Callable[..., answers.Part],
+      *,
+      only: str = '',
+  ) -> answers.Part:
+    """One answer to one request, whoever gives it.
+
+    Args:
+      body: Of POST /generate, without a rid.
+      read: (answer, body, url=url) -> what it says; raises DisagreementError.
+      only: URL of the one server to ask, as long as it is up, whether it is
+        trusted or not.
+
+    Raises:
+      DisagreementError: If a server refuses the request or answers nonsense.
+      FleetError: If no server can be used for too long.
+    """
+    failures, pause, busy_since = 0, _FIRST_BACKOFF, 0.0
+    while True:
+      server = await self._pick(
+          self._has_weights if only else self._serves, only
+      )
+      server.in_flight += 1
+      # A server may still hold an earlier attempt under its name.
+      attempt = {**body, 'rid': uuid.uuid4().hex}
+      try:
+        answer = await self._post(server, '/generate', attempt)
+        if not self._is_stale(server, answer):
+          return read(answer, attempt, url=server.url)
+      except _GoneError as error:
+        failures += 1
+        if failures >= _MAX_FAILURES * len(self.servers):
+          raise FleetError(
+              f'a request failed {failures} times, at last: {error}'
+          ) from error
+        logging.warning('%s; its request goes elsewhere', error)
+      except _LaterError as error:
+        busy_since = busy_since or time.monotonic()
+        if time.monotonic() - busy_since > self.timeout_seconds:
+          raise FleetError(
+              f'a request was put off for {self.timeout_seconds:g} s'
+              ' (config.rollout.timeout_seconds): the servers are busy with'
+              ' others; lower config.rollout.concurrency or start more'
+          ) from error
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LAST_BACKOFF)
+      finally:
+        server.in_flight -= 1
+        self._notify()
+      self.resent += 1
+
+  def _has_weights(self, server: Server) -> bool:
+    """Whether a server can take a request with the current weights."""
+    current = self.weights.version if self.weights else ''
+    return server.weights == current and server.in_flight < self._concurrency
+
+  def _serves(self, server: Server) -> bool:
+    """Whether a server may be asked to sample."""
+    return server.trusted and self._has_weights(server)
+
+  def trust(self, urls: Collection[str]) -> None:
+    """Says that the log-probs of these servers are the policy's.
+
+    A server that was not there when they were last compared waits for the next
+    time; one that comes back is given the weights, and was trusted before.
+    """
+    for server in self.servers:
+      server.trusted |= server.url in urls
+    self._loop.call_soon_threadsafe(self._notify)
+
+  def _is_stale(self, server: Server, answer: Any) -> bool:
+    """Whether it was restarted behind our back: then it gets its weights.
+
+    Raises:
+      DisagreementError: If it keeps answering with other weights.
+    """
+    meta = answer.get('meta_info') if isinstance(answer, dict) else None
+    if not isinstance(meta, dict):
+      return False  # Whoever reads it will say so.
+    told = meta.get('weight_version')
+    if told is None and server.abilities.tells_version:
+      raise answers.DisagreementError(
+          f'{server.url}/generate answered no meta_info.weight_version, but'
+          f' {server.abilities.model_info} has one: does a proxy in between'
+          ' mix several servers?'
+      )
+    if told is None or told in self._versions:
+      server.stale = 0
+      return False
+    server.stale += 1
+    if server.stale > self._concurrency + _MAX_FAILURES:
+      raise answers.DisagreementError(
+          f'{server.url}/generate answered weight_version={told!r}, wanted'
+          f' {self.weights.version!r}, which it was given and said it had:'
+          ' another run may be using this server; give each run its own'
+      )
+    self._lost(server, f'serves weight_version={told!r}')
+    return True
+
+  async def _pick(
+      self, may: Callable[[Server], bool], only: str = ''
+  ) -> Server:
+    """The least loaded server that may be used, when there is one.
+
+    Raises:
+      FleetError: If none was up for too long.
+      DisagreementError: If one does not fit the run.
+    """
+    silent_since = time.monotonic()
+    while True:
+      if self._fatal is not None:
+        raise self._fatal
+      now = time.monotonic()
+      up = [s for s in self.servers if s.up]
+      if any(s.trusted or may != self._serves for s in up):
+        silent_since = now
+      wanted = [s for s in up if s.url == only] or up
+      free = [s for s in wanted if may(s) and s.rests_until <= now]
+      if free:
+        return min(free, key=lambda s: s.in_flight)
+      left = self.timeout_seconds - (now - silent_since)
+      if left <= 0:
+        raise self._silent()
+      rests = [s.rests_until - now for s in up if s.rests_until > now]
+      try:
+        await asyncio.wait_for(self._changed.wait(), min([left, *rests, 1.0]))
+      except TimeoutError:
+        pass
+
+  def _silent(self) -> FleetError:
+    unknown = 'is up, but could not be compared with the policy yet'
+    lines = ''.join(f'\n  {s.url}: {s.error or unknown}' for s in self.servers)
+    return FleetError(
+        f'none of the {len(self.servers)} servers of config.rollout.urls could'
+        f' be used for {self.timeout_seconds:g} s'
+        f' (config.rollout.timeout_seconds):{lines}\nStart one, e.g. with'
+        ' launch/sglang_jax.sh, then run the same command again: it resumes'
+        ' from the last checkpoint'
+    )
+
+  def _notify(self) -> None:
+    """Wakes all that wait for a server."""
+    self._changed.set()
+    self._changed = asyncio.Event()
+
+  async def _post(
+      self,
+      server: Server,
+      path: str,
+      body: dict[str, Any],
+      headers: dict[str, str] | None = None,
+  ) -> Any:
+    """JSON of a 200 answer."""
+    try:
+      response = await self._http.post(
+          server.url + path, json=body, headers=headers
+      )
+      if response.status_code == 200:
+        return response.json()
+    except httpx2.TimeoutException as error:
+      self._lost(server, f'no answer to {path} in {self.timeout_seconds:g} s')
+      await self._abort(server, body.get('rid'))
+      raise _GoneError(f'{server.url} was silent') from error
+    except httpx2.HTTPError as error:
+      self._lost(server, f'{type(error).__name__} {error}'.strip())
+      await self._abort(server, body.get('rid'))
+      raise _GoneError(f'{server.url} broke off ({server.error})') from error
+    except ValueError as error:
+      raise answers.DisagreementError(
+          f'{server.url}{path} answered {response.text[:200]!r}, which is no'
+          ' JSON: is it an SGLang server?'
+      ) from error
+    status, text = response.status_code, response.text[:500]
+    if status in (429, 503):
+      server.rests_until = time.monotonic() + _retry_after(response)
+      raise _LaterError
+    if status in (401, 403):
+      raise self._denied(server, path)
+    if status >= 500:
+      self._lost(server, f'{path} answered {status}: {text}')
+      raise _GoneError(f'{server.url}{path} answered {status}: {text}')
+    raise answers.DisagreementError(
+        f'{server.url}{path} refused with {status}: {text}'
+    )
+
+  def _denied(self, server: Server, path: str) -> answers.DisagreementError:
+    return answers.DisagreementError(
+        f'{server.url}{path} refused the key: put the server\'s --api-key into'
+        ' the environment variable that config.rollout.api_key_env names, and'
+        ' its --admin-api-key, if it has one, into that of'
+        ' config.rollout.admin_key_env'
+    )
+
+  async def _abort(self, server: Server, rid: str | None) -> None:
+    """Spares a slow server the rest of a sample nobody waits for."""
+    if rid is None or not (server.abilities and server.abilities.abort):
+      return
+    try:
+      await self._http.post(
+          server.url + '/abort_request',
+          json={'rid': rid, 'abort_all': False},
+          timeout=_CONNECT_SECONDS,
+      )
+    except httpx2.HTTPError:
+      pass
+
+  async def tokens_of(self, server: Server, text: str) -> list[int] | None:
+    """How a server tokenises a text; None if it does not say."""
+    body = {
+        'rid': f'tokens-of-{time.monotonic_ns()}',
+        'text': text,
+        'sampling_params': {'max_new_tokens': 1, 'temperature': 0.0},
+        'return_logprob': True,
+        'logprob_start_len': 0,
+    }
+    try:
+      answer = await self._post(server, '/generate', body)
+    except (_GoneError, _LaterError):
+      return None
+    meta = answer.get('meta_info') if isinstance(answer, dict) else None
+    pairs = meta.get('input_token_logprobs') if isinstance(meta, dict) else None
+    try:
+      return [pair[1] for pair in pairs] if pairs else None
+    except (IndexError, KeyError, TypeError):
+      return None
+
+  # -------------------------------------------------------------- weights
+
+  async def install(self, weights: Weights) -> None:
+    """Gives all servers new weights, in parallel; one at least has to take.
+
+    The others get them when they come back.
+
+    Raises:
+      DisagreementError: If a server refuses them or has no way to take any.
+      FleetError: If no server is left for too long.
+    """
+    self.weights = weights
+    self._versions.append(weights.version)
+    results = await asyncio.gather(
+        *(self._exchange(s) for s in self.servers if s.up),
+        return_exceptions=True,
+    )
+    for error in results:
+      if error is not None:
+        raise error
+    await self._pick(self._has_weights)
+
+  async def _exchange(self, server: Server) -> None:
+    """Gives weights to a server that is up; one that fails is revived."""
+    try:
+      # One that hangs is known in less time than weights may take to load.
+      # (Mainline takes a second for /health.)
+      await self._get(server, server.abilities.model_info)
+      while server.up and server.weights != self.weights.version:
+        await self._give_weights(server)
+    except _LaterError:
+      self._lost(server, 'too busy to take weights')
+    except _GoneError as error:
+      self._lost(server, str(error))
+    except httpx2.HTTPError as error:
+      self._lost(server, f'{type(error).__name__} {error}'.strip())
+
+  async def _give_weights(self, server: Server) -> None:
+    """Makes one server serve the current weights."""
+    weights = self.weights
+    if weights is None:
+      return
+    if not server.abilities.update:
+      raise answers.DisagreementError(
+          f'{server.url} has no /update_weights_from_disk (it is version'
+          f' {server.abilities.version!r}), so it cannot follow the training:'
+          ' start it with launch/sglang_jax.sh or launch/sglang.sh'
+      )
+    server.taking = weights.version
+    try:
+      answer = await self._post(
+          server,
+          '/update_weights_from_disk',
+          {
+              'model_path': weights.path,
+              'weight_version': weights.version,
+              **_FLUSH,
+          },
+          self._admin,
+      )
+    except answers.DisagreementError:
+      if self.weights is not weights:
+        return  # There are newer ones: those it may take.
+      raise
+    finally:
+      server.taking = ''
+    if not isinstance(answer, dict) or not answer.get('success'):
+      raise answers.DisagreementError(
+          f'{server.url} did not take the weights in {weights.path}: {answer};'
+          ' it must see that directory under the same path'
+          ' (config.rollout.weights_dir) and serve a policy of this shape'
+      )
+    server.weights = weights.version
+    if server.abilities.tells_version:
+      info = await self._get(server, server.abilities.model_info)
+      if info.get('weight_version') != weights.version:
+        raise answers.DisagreementError(
+            f'{server.url}{server.abilities.model_info} says weight_version='
+            f'{info.get("weight_version")!r} after an update to'
+            f' {weights.version!r}: another run may be using this server; give'
+            ' each run its own'
+        )
+
+  # -------------------------------------------------------------- revival
+
+  def _lost(self, server: Server, error: str) -> None:
+    """Takes a server out of use until its revival succeeds."""
+    server.error = error
+    if server.up:
+      server.up = False
+      self._revive(server)
+
+  def _revive(self, server: Server) -> None:
+    server.revival = asyncio.create_task(self._bring_up(server))
+
+  async def _bring_up(self, server: Server) -> None:
+    """Probes a server and gives it the weights until both succeed."""
+    pause, known = _FIRST_BACKOFF, server.abilities is not None
+    while True:
+      try:
+        await self._probe(server)
+        while self.weights and server.weights != self.weights.version:
+          await self._give_weights(server)
+      except (_GoneError, _LaterError, httpx2.HTTPError) as error:
+        server.error = str(error) or type(error).__name__
+        logging.log_every_n_seconds(
+            logging.WARNING, '%s is not up: %s', 30, server.url, server.error
+        )
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LAST_BACKOFF)
+        continue
+      except answers.DisagreementError as error:
+        self._fatal = error
+        self._notify()
+        return
+      if known:
+        logging.warning('%s is back', server.url)
+      server.up, server.error = True, ''
+      self._notify()
+      return
+
+  async def _get(self, server: Server, path: str) -> Any:
+    """JSON of a path; {} if the server does not have it."""
+    response = await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
+    if response.status_code in (401, 403):
+      raise self._denied(server, path)
+    if response.status_code in (404, 405):
+      return {}
+    if response.status_code != 200:
+      raise _GoneError(f'{server.url}{path} answered {response.status_code}')
+    try:
+      value = response.json()
+    except ValueError:
+      value = None
+    return value if isinstance(value, dict) else {}
+
+  async def _has(self, server: Server, path: str) -> bool:
+    """Whether there is something to POST to; a GET of it does nothing."""
+    response = await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
+    return response.status_code != 404
+
+  async def _probe(self, server: Server) -> None:
+    """Finds out what a server is, and whether it is up at all."""
+    health = await self._http.get(
+        server.url + '/health', timeout=_PROBE_SECONDS
+    )
+    if health.status_code != 200:
+      raise _GoneError(f'{server.url}/health answered {health.status_code}')
+    model = await self._get(server, '/model_info')
+    path = '/model_info' if model else '/get_model_info'
+    model = model or await self._get(server, path)
+    info = await self._get(server, '/server_info')
+    info = info or await self._get(server, '/get_server_info')
+    if not model:
+      raise answers.DisagreementError(
+          f'{server.url} has neither /model_info nor /get_model_info: is it an'
+          ' SGLang server?'
+      )
+    told = model.get('weight_version')
+    server.abilities = Abilities(
+        model_info=path,
+        update=await self._has(server, '/update_weights_from_disk'),
+        abort=await self._has(server, '/abort_request'),
+        seeds=bool(
+            info.get('enable_deterministic_sampling')
+            or info.get('enable_deterministic_inference')
+        ),
+        tells_version=told is not None,
+        version=str(info.get('version') or ''),
+    )
+    # It may have been restarted since we gave it weights.
+    current = self.weights and self.weights.version
+    server.weights = current if current and told == current else ''
+    if self._check is not None:
+      await self._check(server, {**model, **info})
+
+
+def _retry_after(response: httpx2.Response) -> float:
+  """Seconds that a busy server asks for, within reason."""
+  try:
+    return min(max(float(response.headers['Retry-After']), 0.05), 30.0)
+  except (KeyError, ValueError):
+    return _FIRST_BACKOFF

@@ -1,0 +1,81 @@
+"""Completions as arrays of known shapes: for a broadcast, for a checkpoint."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from evojax import types
+from evojax.rollout import stops
+
+
+def pack(
+    completions: Sequence[types.Completion | None], width: int
+) -> dict[str, np.ndarray]:
+  """Everything but the text, which the tokens determine.
+
+  Args:
+    completions: [B]; None leaves a row of zeros.
+    width: L, at least the longest completion.
+
+  Returns:
+    tokens int32 [B, L], logprobs float32 [B, L], versions int32 [B, L] of the
+    weights that sampled each token, lengths int32 [B], reasons int32 [B].
+  """
+  b = len(completions)
+  arrays = dict(
+      tokens=np.zeros((b, width), np.int32),
+      logprobs=np.zeros((b, width), np.float32),
+      versions=np.zeros((b, width), np.int32),
+      lengths=np.zeros(b, np.int32),
+      reasons=np.zeros(b, np.int32),
+  )
+  for i, c in enumerate(completions):
+    if c is None:
+      continue
+    n = len(c.tokens)
+    arrays['tokens'][i, :n] = c.tokens
+    arrays['logprobs'][i, :n] = c.logprobs
+    arrays['lengths'][i] = n
+    arrays['reasons'][i] = types.FINISH_REASONS.index(c.finish_reason)
+    begin = 0
+    for version, end in c.version_spans or ((c.policy_version, n),):
+      arrays['versions'][i, begin:end] = version
+      begin = end
+  return arrays
+
+
+def unpack(
+    arrays: Mapping[str, np.ndarray],
+    requests: Sequence[types.Request],
+    decode: Callable[[Sequence[int]], str],
+) -> list[types.Completion]:
+  """The completions of some requests; bit for bit those that were packed.
+
+  Args:
+    arrays: From `pack`; rows beyond the requests are left alone.
+    requests: What was asked; their stop strings cut the texts.
+    decode: Token ids -> text without special tokens.
+  """
+  completions = []
+  for i, request in enumerate(requests):
+    n = int(arrays['lengths'][i])
+    tokens = np.array(arrays['tokens'][i, :n], np.int32)
+    versions = np.asarray(arrays['versions'][i, :n])
+    spans = _spans(versions)
+    completions.append(
+        types.Completion(
+            tokens=tokens,
+            logprobs=np.array(arrays['logprobs'][i, :n], np.float32),
+            finish_reason=types.FINISH_REASONS[int(arrays['reasons'][i])],
+            policy_version=int(versions.min()),
+            text=stops.cut(decode(tokens.tolist()), request.params.stop),
+            version_spans=spans if len(spans) > 1 else (),
+        )
+    )
+  return completions
+
+
+def _spans(versions: np.ndarray) -> tuple[tuple[int, int], ...]:
+  """(version, end) of each run of equal versions."""
+  ends = [*(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
+  return tuple((int(versions[end - 1]), int(end)) for end in ends)

@@ -1,0 +1,77 @@
+"""What the policy here thinks of tokens that were sampled there.
+
+A server and this process hold the same weights, number their tokens alike and
+mean the same by temperature if, and as good as only if, they agree on how
+probable sampled tokens are.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax import sharding
+from evojax.models import decoder
+
+# (params, rows of (prompt, completion), temperatures) -> log-probs, per row.
+Scorer = Callable[
+    [Any, Sequence[tuple[Sequence[int], Sequence[int]]], Sequence[float]],
+    list[np.ndarray],
+]
+
+
+def make_scorer(
+    cfg: decoder.DecoderConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    rows: int,
+    length: int,
+) -> Scorer:
+  """A scorer of one shape, compiled once.
+
+  Args:
+    cfg: Shape of the policy.
+    mesh: Where its parameters are.
+    rows: Most rows of a call; padded to a multiple of the mesh's batch axes.
+    length: Most tokens of a row, prompt and completion.
+  """
+  shards = mesh.shape['data'] * mesh.shape['fsdp']
+  rows = -(-rows // shards) * shards
+  batch = sharding.shardings(mesh, ('batch', None))
+  whole = sharding.replicated(mesh)
+
+  @jax.jit
+  def score(params, tokens, segments, temperatures):
+    positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
+    hidden = decoder.forward(cfg, params, tokens, positions, segments)
+    # All logits at once: these are few tokens.
+    logits = decoder.logits(cfg, params, hidden[:, :-1])
+    scores = jax.nn.log_softmax(logits / temperatures[:, None, None], -1)
+    return jnp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]
+
+  def scorer(params, pairs, temperatures):
+    tokens = np.zeros((rows, length), np.int32)
+    segments = np.zeros((rows, length), np.int32)
+    scale = np.ones(rows, np.float32)
+    for b, (prompt, completion) in enumerate(pairs):
+      row = [*prompt, *completion]
+      tokens[b, : len(row)] = row
+      segments[b, : len(row)] = 1
+      scale[b] = temperatures[b]
+    with sharding.use(mesh):
+      scores = sharding.to_host(
+          score(
+              params,
+              sharding.to_device(tokens, batch),
+              sharding.to_device(segments, batch),
+              sharding.to_device(scale, whole),
+          )
+      )
+    return [
+        scores[b, len(prompt) - 1 : len(prompt) + len(completion) - 1]
+        for b, (prompt, completion) in enumerate(pairs)
+    ]
+
+  return scorer

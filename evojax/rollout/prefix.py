@@ -1,0 +1,114 @@
+"""Which chunks of prompts the prefix cache holds: a radix tree over chunks.
+
+Host side only: the keys and values lie in `slots.Slots`. A node is one chunk of
+C tokens after all the chunks above it; what a chunk holds depends on them and
+on the weights, so the tree is emptied when the weights change.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+Chunk = tuple[int, ...]
+
+
+@dataclasses.dataclass
+class _Node:
+  place: int  # Of its keys and values, in the pool.
+  parent: '_Node | None'
+  chunk: Chunk
+  used: int  # When it was last asked for.
+  children: 'dict[Chunk, _Node]' = dataclasses.field(default_factory=dict)
+
+
+class PrefixTree:
+  """Chunks by the tokens that lead to them; the longest unused go first."""
+
+  def __init__(self, places: int, chunk: int):
+    """An empty tree.
+
+    Args:
+      places: Chunks that the pool holds.
+      chunk: C, tokens of a chunk.
+    """
+    self.places = places
+    self.chunk = chunk
+    self.clear()
+
+  def clear(self) -> None:
+    """Forgets everything."""
+    self._root = _Node(-1, None, (), 0)
+    self._free = list(range(self.places))[::-1]
+    self._leaves: dict[int, _Node] = {}  # Nodes without children, by place.
+    self._clock = 0
+
+  def __len__(self) -> int:
+    """Tokens that are held."""
+    return (self.places - len(self._free)) * self.chunk
+
+  def match(self, tokens: Sequence[int]) -> list[int]:
+    """Places of the longest run of whole chunks that the tokens begin with.
+
+    At least the last token stays out, since its logits are not held.
+    """
+    self._clock += 1
+    node, places = self._root, []
+    for chunk in self._chunks(tokens):
+      node = node.children.get(chunk)
+      if node is None:
+        break
+      node.used = self._clock
+      places.append(node.place)
+    return places
+
+  def insert(
+      self, prompts: Sequence[Sequence[int]]
+  ) -> list[tuple[int, int, int]]:
+    """Takes the whole chunks of some prompts in.
+
+    Returns:
+      (number of the prompt, index of the chunk in it, its place), for those
+      that are new; their keys and values are to be copied there. No place
+      comes twice: all can be copied at once.
+    """
+    # One time for all prompts, so that none takes the place of another's chunk.
+    self._clock += 1
+    return [
+        (number, *new)
+        for number, tokens in enumerate(prompts)
+        for new in self._insert(tokens)
+    ]
+
+  def _insert(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
+    node, new = self._root, []
+    for index, chunk in enumerate(self._chunks(tokens)):
+      child = node.children.get(chunk)
+      if child is None:
+        node.used = self._clock
+        if not self._free and not self._evict(keep=self._clock):
+          break
+        child = _Node(self._free.pop(), node, chunk, self._clock)
+        node.children[chunk] = child
+        self._leaves.pop(node.place, None)
+        self._leaves[child.place] = child
+        new.append((index, child.place))
+      child.used = self._clock
+      node = child
+    return new
+
+  def _chunks(self, tokens: Sequence[int]) -> list[Chunk]:
+    whole = (len(tokens) - 1) // self.chunk
+    size = self.chunk
+    return [tuple(tokens[i * size : (i + 1) * size]) for i in range(whole)]
+
+  def _evict(self, keep: int) -> bool:
+    """Frees the least recently used leaf that is older than `keep`."""
+    oldest = min(self._leaves.values(), key=lambda n: n.used, default=None)
+    if oldest is None or oldest.used >= keep:
+      return False
+    del self._leaves[oldest.place]
+    del oldest.parent.children[oldest.chunk]
+    self._free.append(oldest.place)
+    parent = oldest.parent
+    if parent is not self._root and not parent.children:
+      self._leaves[parent.place] = parent
+    return True

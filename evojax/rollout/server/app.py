@@ -1,0 +1,548 @@
+"""The ASGI application: routes, keys, bodies, answers."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+import contextlib
+import hmac
+import logging
+import time
+from typing import Any
+
+import fastapi
+from fastapi import responses
+from starlette import exceptions
+from starlette import requests
+from starlette import types as asgi
+
+import evojax
+from evojax.rollout.server import errors
+from evojax.rollout.server import host as host_lib
+from evojax.rollout.server import native
+from evojax.rollout.server import openai
+from evojax.rollout.server import protocol
+from evojax.rollout.server import samples
+from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
+
+_LOG = logging.getLogger(__name__)
+_JSON = 'application/json'
+# Open to whoever watches over the server.
+_PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
+# What touches everybody's samples, or the weights.
+_ADMIN = frozenset(
+    (
+        '/flush_cache',
+        '/pause_generation',
+        '/continue_generation',
+        '/update_weights_from_disk',
+        '/begin_weight_update',
+        '/end_weight_update',
+        '/release_memory_occupation',
+        '/resume_memory_occupation',
+    )
+)
+_FROM_DISK = (
+    'needs torch in the server; write a Hugging Face directory and call'
+    ' /update_weights_from_disk'
+)
+_ELSEWHERE = {
+    '/update_weights_from_tensor': _FROM_DISK,
+    '/update_weights_from_distributed': _FROM_DISK,
+    '/update_weights_from_ipc': _FROM_DISK,
+    '/init_weights_update_group': _FROM_DISK,
+    '/destroy_weights_update_group': _FROM_DISK,
+    '/init_weights_send_group_for_remote_instance': _FROM_DISK,
+    '/send_weights_to_remote_instance': _FROM_DISK,
+    '/update_weight_version': (
+        'a version belongs to its weights; pass weight_version to'
+        ' /update_weights_from_disk'
+    ),
+    '/load_lora_adapter': (
+        'adapters are not served; merge them, write a Hugging Face directory'
+        ' and call /update_weights_from_disk'
+    ),
+}
+# nginx's: the client left before there was an answer. Nobody reads it.
+_CLIENT_GONE = 499
+
+
+class App:
+  """An ASGI application; give its host a service and it serves.
+
+  Attributes:
+    host: State shared by all requests.
+    asgi: What a web server runs.
+  """
+
+  def __init__(
+      self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
+  ):
+    """`tokenizer`: used by this application alone."""
+    self.host = host_lib.Host(tokenizer, settings)
+    self._created = int(time.time())
+    self.asgi = fastapi.FastAPI(openapi_url=None, redirect_slashes=False)
+    self.asgi.add_middleware(
+        _Keys, api_key=settings.api_key, admin_key=settings.admin_key
+    )
+    self.asgi.add_middleware(_Limit, requests_at_once=settings.connections)
+    self.asgi.add_exception_handler(errors.ApiError, _on_api_error)
+    self.asgi.add_exception_handler(exceptions.HTTPException, _on_http_error)
+    self.asgi.add_exception_handler(Exception, _on_bug)
+    for methods, path, endpoint in (
+        ('POST PUT', '/generate', self._generate),
+        ('GET', '/health', self._health),
+        ('GET', '/health_generate', self._health_generate),
+        ('GET', '/metrics', self._metrics),
+        ('GET', '/get_model_info', self._model_info),
+        ('GET', '/model_info', self._model_info),
+        ('GET', '/get_server_info', self._server_info),
+        ('GET', '/server_info', self._server_info),
+        ('POST', '/abort_request', self._abort),
+        ('GET POST', '/flush_cache', self._flush),
+        ('POST', '/pause_generation', self._pause),
+        ('POST', '/continue_generation', self._continue),
+        ('POST', '/update_weights_from_disk', self._update),
+        ('POST', '/begin_weight_update', self._begin_update),
+        ('POST', '/end_weight_update', self._end_update),
+        ('GET POST', '/release_memory_occupation', self._release),
+        ('GET POST', '/resume_memory_occupation', self._resume),
+        ('GET', '/v1/models', self._models),
+        ('GET', '/v1/models/{model:path}', self._model),
+        ('POST', '/v1/completions', self._completions),
+        ('POST', '/v1/chat/completions', self._chat),
+        *(('POST', path, self._refuse) for path in _ELSEWHERE),
+    ):
+      # Starlette's: FastAPI's own would solve dependencies that none has.
+      self.asgi.add_route(path, endpoint, methods=methods.split())
+
+  # Watching.
+
+  async def _health(self, _: requests.Request) -> responses.Response:
+    return responses.Response(status_code=200 if self._is_up else 503)
+
+  async def _health_generate(
+      self, request: requests.Request
+  ) -> responses.Response:
+    if not self._is_up:
+      return responses.Response(status_code=503)
+    healthy = await _unless_gone(request, self.host.health_generate())
+    return responses.Response(status_code=200 if healthy else 503)
+
+  async def _metrics(self, _: requests.Request) -> responses.Response:
+    return responses.Response(
+        self.host.metrics.render(),
+        media_type='text/plain; version=0.0.4; charset=utf-8',
+    )
+
+  async def _model_info(self, _: requests.Request) -> responses.Response:
+    settings = self.host.settings
+    return _json(
+        {
+            **self._identity(),
+            'is_generation': True,
+            'preferred_sampling_params': None,
+            'weight_version': self.host.weight_version,
+            'max_context_length': settings.context_tokens,
+        }
+    )
+
+  async def _server_info(self, _: requests.Request) -> responses.Response:
+    settings = self.host.settings
+    return _json(
+        {
+            **self._identity(),
+            'context_length': settings.context_tokens,
+            'max_req_input_len': settings.context_tokens - 1,
+            'max_new_tokens': settings.sampled_tokens,
+            'max_samples_per_request': settings.max_samples,
+            'version': evojax.__version__,
+            **settings.info,
+            **self.host.info(),
+        }
+    )
+
+  def _identity(self) -> dict[str, Any]:
+    """Which policy it is; of both infos."""
+    settings = self.host.settings
+    return {
+        'model_path': settings.model_path,
+        'tokenizer_path': settings.model_path,
+        'served_model_name': settings.model_name,
+        'vocab_size': settings.vocab_size,
+    }
+
+  @property
+  def _is_up(self) -> bool:
+    return self.host.phase == 'up'
+
+  # Sampling.
+
+  async def _generate(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Generate)
+    ready = await native.prepare(self.host, asked)
+    batch = self.host.run(
+        ready.asks,
+        live=ready.stream,
+        names=ready.names,
+        caller=request.scope['caller'],
+    )
+    if ready.stream:
+      events = native.stream(self.host, batch, is_list=ready.is_list)
+      return self._stream(batch, events)
+
+    def answer() -> Any:
+      version = self.host.weight_version
+      shown = [
+          native.answer(sample, self.host.tokenizer, version)
+          for sample in batch.samples
+      ]
+      return shown if ready.is_list else shown[0]
+
+    return await _finish(request, batch, answer)
+
+  async def _completions(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Completion)
+    ready = await openai.prepare_completion(self.host, asked)
+    return await self._openai(request, ready)
+
+  async def _chat(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Chat)
+    ready = await openai.prepare_chat(self.host, asked)
+    return await self._openai(request, ready)
+
+  async def _openai(
+      self, request: requests.Request, ready: openai.Generation
+  ) -> responses.Response:
+    live = ready.request.stream
+    batch = self.host.run(
+        ready.asks,
+        live=live,
+        names=ready.names,
+        caller=request.scope['caller'],
+    )
+    if live:
+      return self._stream(batch, openai.stream(self.host, ready, batch))
+    return await _finish(
+        request, batch, lambda: openai.answer(self.host, ready, batch)
+    )
+
+  def _stream(
+      self, batch: samples.Batch, events: AsyncGenerator[bytes]
+  ) -> responses.Response:
+    return EventStream(batch, events, self.host.settings.client_seconds)
+
+  async def _models(self, _: requests.Request) -> responses.Response:
+    return _json({'object': 'list', 'data': [self._card()]})
+
+  async def _model(self, request: requests.Request) -> responses.Response:
+    model = request.path_params['model']
+    if model != self.host.settings.model_name:
+      raise errors.ApiError(404, f'model: there is no {model!r}', param='model')
+    return _json(self._card())
+
+  def _card(self) -> dict[str, Any]:
+    settings = self.host.settings
+    return {
+        'id': settings.model_name,
+        'object': 'model',
+        'created': self._created,
+        'owned_by': 'evojax',
+        'root': settings.model_path,
+        'parent': None,
+        'max_model_len': settings.context_tokens,
+    }
+
+  # Managing.
+
+  async def _abort(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Abort)
+    message = asked.abort_message or 'aborted by /abort_request'
+    if asked.abort_all:
+      if not request.scope['is_admin']:
+        raise errors.ApiError(401, 'abort_all: needs the admin key')
+      self.host.abort_all(message)
+    elif asked.rid:
+      # A request that is unknown may just have ended: that is no error.
+      self.host.abort(asked.rid, message)
+    else:
+      raise errors.bad_request('rid', 'missing; or set abort_all')
+    return responses.Response(status_code=200)
+
+  async def _flush(self, _: requests.Request) -> responses.Response:
+    if await self.host.flush():
+      return responses.PlainTextResponse('Cache flushed.\n')
+    raise errors.ApiError(400, 'the cache is not flushed while samples run')
+
+  async def _pause(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Pause)
+    await self.host.pause(asked.mode)
+    return _json({'message': 'generation is paused', 'status': 'ok'})
+
+  async def _continue(self, request: requests.Request) -> responses.Response:
+    await self._read(request, protocol.Empty)
+    await self.host.resume()
+    return _json({'message': 'generation continues', 'status': 'ok'})
+
+  async def _update(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.UpdateFromDisk)
+    version = asked.weight_version
+    try:
+      version, paused = await self.host.update_weights(
+          asked.model_path,
+          None if version is None else str(version),
+          abort_all=asked.abort_all_requests,
+          flush=asked.flush_cache,
+      )
+    except (ValueError, OSError) as e:
+      message = f'the old weights stay: {e}'
+      return _json(
+          {'success': False, 'message': message, 'num_paused_requests': 0}
+          | errors.body(errors.ApiError(400, message)),
+          400,
+      )
+    return _json(
+        {
+            'success': True,
+            'message': f'the weights are of version {version!r} now',
+            'num_paused_requests': paused,
+            'weight_version': version,
+        }
+    )
+
+  async def _begin_update(
+      self, request: requests.Request
+  ) -> responses.Response:
+    await self._read(request, protocol.Empty)
+    await self.host.begin_update()
+    return _json({'success': True, 'message': 'sampling waits'})
+
+  async def _end_update(self, request: requests.Request) -> responses.Response:
+    await self._read(request, protocol.Empty)
+    await self.host.end_update()
+    return _json({'success': True, 'message': 'the update is closed'})
+
+  async def _release(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Tags)
+    await self.host.release_memory(asked.tags)
+    return _json(None)
+
+  async def _resume(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Tags)
+    await self.host.resume_memory(asked.tags)
+    return _json(None)
+
+  async def _refuse(self, request: requests.Request) -> responses.Response:
+    path = request.url.path
+    message = f'{path}: {_ELSEWHERE[path]}'
+    return _json(
+        {'success': False, 'message': message}
+        | errors.body(errors.ApiError(400, message)),
+        400,
+    )
+
+  async def _read(
+      self, request: requests.Request, model: type[protocol.M]
+  ) -> protocol.M:
+    """The body of a request.
+
+    Raises:
+      ApiError: 400 if it is not what the endpoint takes, 413 if it is too
+        large, 408 if it does not come in time.
+    """
+    settings = self.host.settings
+    body = bytearray()
+    try:
+      async with asyncio.timeout(settings.client_seconds):
+        async for part in request.stream():
+          body += part
+          if len(body) > settings.body_bytes:
+            raise errors.ApiError(
+                413, f'the body exceeds {settings.body_bytes} bytes'
+            )
+    except TimeoutError:
+      raise errors.ApiError(
+          408, f'no body within {settings.client_seconds:g} seconds'
+      ) from None
+    except requests.ClientDisconnect:
+      raise errors.ApiError(_CLIENT_GONE, 'the client is gone') from None
+    return protocol.parse(model, bytes(body))
+
+
+async def _finish(
+    request: requests.Request, batch: samples.Batch, answer: Callable[[], Any]
+) -> responses.Response:
+  """Waits for all samples; ends them if the client leaves."""
+  with batch:
+    await _unless_gone(request, batch.finished())
+    return _json(answer())
+
+
+async def _unless_gone(request: requests.Request, work: Awaitable[Any]) -> Any:
+  """Awaits something for a client that waits as well.
+
+  Raises:
+    ApiError: If the client leaves first; the work is cancelled.
+  """
+  task = asyncio.ensure_future(work)
+  gone = asyncio.ensure_future(_gone(request.receive))
+  try:
+    await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+      raise errors.ApiError(_CLIENT_GONE, 'the client is gone')
+    return task.result()
+  finally:
+    await _cancel(task, gone)
+
+
+async def _gone(receive: asgi.Receive) -> None:
+  """Returns when the client has left."""
+  while (await receive())['type'] != 'http.disconnect':
+    pass
+
+
+async def _cancel(*tasks: asyncio.Future) -> None:
+  """Cancels what still runs, and waits until it has ended."""
+  for task in tasks:
+    task.cancel()
+  await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EventStream(responses.Response):
+  """Sends events as they come; its batch ends with it, or with its reader."""
+
+  media_type = 'text/event-stream'
+
+  def __init__(
+      self, batch: samples.Batch, events: AsyncGenerator[bytes], seconds: float
+  ):
+    """`seconds`: how long a reader may leave one event where it is."""
+    super().__init__(headers={'Cache-Control': 'no-cache'})
+    del self.headers['content-length']
+    self._batch = batch
+    self._events = events
+    self._seconds = seconds
+
+  async def __call__(
+      self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+  ) -> None:
+    with self._batch:
+      writing = asyncio.ensure_future(self._write(send))
+      gone = asyncio.ensure_future(_gone(receive))
+      try:
+        await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+          writing.result()
+      finally:
+        await _cancel(writing, gone)
+
+  async def _write(self, send: asgi.Send) -> None:
+    begin = {'status': self.status_code, 'headers': self.raw_headers}
+    await send({'type': 'http.response.start', **begin})
+    async with contextlib.aclosing(self._events) as events:
+      async for event in events:
+        part = {'type': 'http.response.body', 'body': event, 'more_body': True}
+        try:
+          async with asyncio.timeout(self._seconds):
+            await send(part)
+        except TimeoutError:
+          _LOG.warning('a stream was not read for %g seconds', self._seconds)
+          return
+    await send({'type': 'http.response.body', 'body': b''})
+
+
+class _Limit:
+  """Refuses requests beyond so many at once, but for those that watch."""
+
+  def __init__(self, app: asgi.ASGIApp, *, requests_at_once: int):
+    self._app = app
+    self._most = requests_at_once
+    self._count = 0
+
+  async def __call__(
+      self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+  ) -> None:
+    if scope['type'] != 'http' or scope['path'] in _PUBLIC:
+      await self._app(scope, receive, send)
+      return
+    if self._count >= self._most:
+      error = errors.unavailable(f'{self._most} requests are being answered')
+      response = _error(error)
+      response.headers['Connection'] = 'close'  # Its body stays unread.
+      await response(scope, receive, send)
+      return
+    self._count += 1
+    try:
+      await self._app(scope, receive, send)
+    finally:
+      self._count -= 1
+
+
+class _Keys:
+  """Lets through who has the key that a path needs, and tells who it is."""
+
+  def __init__(self, app: asgi.ASGIApp, *, api_key: str, admin_key: str):
+    self._app = app
+    self._api_key = api_key
+    self._admin_key = admin_key
+
+  async def __call__(
+      self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+  ) -> None:
+    if scope['type'] != 'http':
+      await self._app(scope, receive, send)
+      return
+    given = dict(scope['headers']).get(b'authorization', b'')
+    has_api, has_admin = (
+        # In time that tells nothing of the key.
+        bool(key) and hmac.compare_digest(given, f'Bearer {key}'.encode())
+        for key in (self._api_key, self._admin_key)
+    )
+    may_sample = has_api or has_admin or not self._api_key
+    is_admin = has_admin if self._admin_key else may_sample
+    scope['is_admin'] = is_admin
+    # A key that is none tells nobody apart: anyone could make up many.
+    key = 'admin' if has_admin else 'api' if has_api else 'no'
+    address, _ = scope.get('client') or ('', 0)
+    scope['caller'] = f'{address}, {key} key'
+    path = scope['path']
+    needs_admin = path in _ADMIN or path in _ELSEWHERE
+    if path in _PUBLIC or (is_admin if needs_admin else may_sample):
+      await self._app(scope, receive, send)
+      return
+    which = 'admin key' if needs_admin and self._admin_key else 'API key'
+    error = errors.ApiError(401, f'{path} needs the {which}: Bearer KEY')
+    await _error(error)(scope, receive, send)
+
+
+def _json(value: Any, status: int = 200) -> responses.Response:
+  return responses.Response(protocol.dumps(value), status, media_type=_JSON)
+
+
+def _error(error: errors.ApiError) -> responses.Response:
+  response = _json(errors.body(error), error.status)
+  response.headers.update(error.headers)
+  return response
+
+
+async def _on_api_error(
+    request: requests.Request, error: errors.ApiError
+) -> responses.Response:
+  del request
+  return _error(error)
+
+
+async def _on_http_error(
+    request: requests.Request, error: exceptions.HTTPException
+) -> responses.Response:
+  """Of the router: no such path, or not with this method."""
+  where = f'{request.method} {request.url.path}'
+  message = f'{where}: {error.detail}'
+  return _error(errors.ApiError(error.status_code, message))
+
+
+async def _on_bug(
+    request: requests.Request, error: Exception
+) -> responses.Response:
+  """The error itself is logged by the web server."""
+  del request, error
+  return _error(errors.ApiError(500, 'internal error; see the log'))

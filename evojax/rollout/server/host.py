@@ -1,0 +1,388 @@
+"""What all endpoints share: the service behind the server, and its state."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+import concurrent.futures
+import time
+from typing import Any, Literal
+
+from evojax import types
+from evojax.rollout import service as service_lib
+from evojax.rollout.server import errors
+from evojax.rollout.server import metrics as metrics_lib
+from evojax.rollout.server import samples
+from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
+
+_DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
+_Phase = Literal['starting', 'up', 'failed', 'stopping']
+_ONE_TOKEN = types.SamplingParams(max_tokens=1, temperature=0.0)
+
+
+class Host:
+  """Runs requests against a service; all methods are for the loop's thread.
+
+  A host is starting until it is given its service, and stopping from `drain`
+  on; meanwhile it answers 503. It has failed when its service says that no
+  token will ever come again.
+  """
+
+  def __init__(
+      self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
+  ):
+    """`tokenizer`: used by this host alone."""
+    self.tokenizer = tokenizer
+    self.settings = settings
+    self._phase: _Phase = 'starting'
+    self.metrics = metrics_lib.Metrics(
+        settings.model_name, lambda: self._service and self._service.stats()
+    )
+    self._service: service_lib.Service | None = None
+    self._mailbox: samples.Mailbox | None = None
+    self._batches: set[samples.Batch] = set()
+    # Name that a client gave to a request -> ids of its jobs.
+    self._names: dict[str, Sequence[str]] = {}
+    # A tokenizer is for one thread at a time, and a long text takes a while.
+    self._encoder = concurrent.futures.ThreadPoolExecutor(
+        1, thread_name_prefix='encode'
+    )
+    # Pauses, updates and the like take turns.
+    self._control = asyncio.Lock()
+    self._released: set[str] = set()
+    self._updating = False  # Between begin_ and end_weight_update.
+    self._pause_after_update = False
+
+  def open(self, service: service_lib.Service) -> None:
+    """Begins to serve."""
+    self._service = service
+    if self._phase == 'starting':
+      self._phase = 'up'
+
+  @property
+  def phase(self) -> _Phase:
+    """See above; that the service died shows at once."""
+    if self._phase == 'up' and not self._service.alive:
+      return 'failed'
+    return self._phase
+
+  @property
+  def service(self) -> service_lib.Service:
+    """The service.
+
+    Raises:
+      ApiError: 503 while there is none, or if it is about to end.
+    """
+    if self.phase != 'up' or self._service is None:
+      raise errors.unavailable(f'the server is {self.phase}')
+    return self._service
+
+  async def encode(self, function: Callable[..., list[int]], *args, **kwargs):
+    """Runs a function of the tokenizer that encodes.
+
+    Raises:
+      ApiError: 400 if it raises a ValueError.
+    """
+
+    def run() -> list[int]:
+      return function(*args, **kwargs)
+
+    loop = asyncio.get_running_loop()
+    try:
+      return await loop.run_in_executor(self._encoder, run)
+    except ValueError as e:
+      raise errors.ApiError(400, str(e)) from e
+
+  def run(
+      self,
+      asks: Sequence[samples.Ask],
+      *,
+      live: bool,
+      names: Mapping[str, Sequence[str]] | None = None,
+      caller: str = '',
+  ) -> samples.Batch:
+    """Submits the samples of a request; the caller enters the batch.
+
+    Args:
+      asks: One per sample.
+      live: See `samples.Batch`.
+      names: By which `abort` finds them -> their ids.
+      caller: Whose they are; see `service.Job`.
+
+    Raises:
+      ApiError: 503 if the server is not up or its queue is full, 400 if the
+        service refuses the request, 500 if it has failed.
+    """
+    service = self.service
+    if self._released:
+      raise errors.unavailable(
+          f'the memory of {sorted(self._released)} is released; call'
+          ' /resume_memory_occupation first'
+      )
+    self.check_size(len(asks))
+    names = names or {}
+    for name in names:
+      if name in self._names:
+        raise errors.bad_request('rid', f'{name!r} is in use')
+    if self._mailbox is None:
+      self._mailbox = samples.Mailbox(asyncio.get_running_loop())
+
+    def left(batch: samples.Batch) -> None:
+      self._batches.discard(batch)
+      for name in names:
+        del self._names[name]
+      for sample in batch.samples:
+        self.metrics.observe(sample)
+
+    try:
+      batch = samples.Batch(
+          asks,
+          service,
+          decode=self.tokenizer.decode,
+          mailbox=self._mailbox,
+          caller=caller,
+          live=live,
+          on_exit=left,
+      )
+    except service_lib.QueueFullError as e:
+      raise errors.unavailable(str(e) or 'the queue is full') from e
+    except ValueError as e:
+      raise errors.ApiError(400, str(e)) from e
+    except service_lib.ServiceFailedError as e:
+      raise errors.ApiError(500, str(e)) from e
+    self._batches.add(batch)
+    self._names.update(names)
+    return batch
+
+  def check_size(self, count: int) -> None:
+    """Checks how many samples a request asks for.
+
+    Raises:
+      ApiError: 400 if they could never be queued.
+    """
+    limit = self.settings.max_samples
+    if count > limit:
+      raise errors.ApiError(
+          400, f'the request asks for {count} samples, more than {limit}'
+      )
+
+  def abort(self, rid: str, message: str) -> None:
+    """Ends the request of that name, or the sample of that id, if it runs."""
+    for job in self._names.get(rid, (rid,)):
+      self.service.abort(job, message)
+
+  def abort_all(self, message: str) -> None:
+    """Ends all samples."""
+    self.service.abort_all(message)
+
+  async def health_generate(self) -> bool:
+    """Samples a token; False if none comes in time.
+
+    Where the queue is full, a token of anybody's counts.
+    """
+    deadline = time.monotonic() + self.settings.health_seconds
+    before = self.service.stats().generated_tokens
+    ask = samples.Ask(
+        service_lib.Job(
+            rid=f'HEALTH_CHECK_{time.monotonic_ns()}',
+            prompt_tokens=(0,),
+            params=_ONE_TOKEN,
+            seed=0,
+        )
+    )
+    try:
+      with self.run([ask], live=False) as batch:
+        async with asyncio.timeout(self.settings.health_seconds):
+          await batch.finished()
+        return bool(batch.samples[0].ids)
+    except TimeoutError:
+      return False
+    except errors.ApiError:
+      while time.monotonic() < deadline and self.phase == 'up':
+        if self._released:
+          break
+        if self.service.stats().generated_tokens > before:
+          return True
+        await asyncio.sleep(0.25)
+      return False
+
+  async def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
+    """Stops sampling until `resume`."""
+    async with self._control:
+      await self._call(self.service.pause, mode)
+      self._pause_after_update = True
+
+  async def resume(self) -> None:
+    """Ends a pause.
+
+    Raises:
+      ApiError: 400 in the middle of a weight update.
+    """
+    async with self._control:
+      if self._updating:
+        raise errors.ApiError(
+            400, 'a weight update is open; call /end_weight_update first'
+        )
+      await self._call(self.service.resume)
+
+  async def begin_update(self) -> None:
+    """Pauses in place until `end_update`.
+
+    Raises:
+      ApiError: 400 if an update is open already.
+    """
+    async with self._control:
+      if self._updating:
+        raise errors.ApiError(
+            400, 'a weight update is open; call /end_weight_update first'
+        )
+      service = self.service
+      self._pause_after_update = service.paused
+      if not service.paused:
+        await self._call(service.pause, 'in_place')
+      self._updating = True
+
+  async def end_update(self) -> None:
+    """Goes on sampling, unless it was paused otherwise.
+
+    Raises:
+      ApiError: 400 if no update is open.
+    """
+    async with self._control:
+      if not self._updating:
+        raise errors.ApiError(
+            400, 'no weight update is open; call /begin_weight_update first'
+        )
+      if not self._pause_after_update:
+        await self._call(self.service.resume)
+      self._updating = False
+
+  async def update_weights(
+      self, path: str, version: str | None, *, abort_all: bool, flush: bool
+  ) -> tuple[str, int]:
+    """Installs weights from a directory.
+
+    Args:
+      path: See `Service.update_weights`, as the others.
+      version: None: the number of this update.
+      abort_all: Ends all samples first.
+      flush: Empties the prefix cache.
+
+    Returns:
+      The version, and how many samples were running.
+
+    Raises:
+      ValueError, OSError: If the directory is not fit; the old weights stay.
+    """
+    async with self._control:
+      service = self.service
+      if version is None:
+        version = str(service.stats().weight_updates + 1)
+      running = await self._call(
+          service.update_weights,
+          path,
+          version,
+          abort_all=abort_all,
+          flush=flush,
+      )
+      self._released.discard('weights')
+      return version, running
+
+  async def flush(self) -> bool:
+    """Empties the prefix cache; False while samples run."""
+    async with self._control:
+      return await self._call(self.service.flush)
+
+  async def release_memory(self, tags: Sequence[str] | None) -> None:
+    """Frees memory until `resume_memory`; None: all of it.
+
+    Raises:
+      ApiError: 400 if samples are running or a tag is unknown.
+    """
+    async with self._control:
+      service = self.service
+      chosen = [t for t in _tags(tags) if t not in self._released]
+      # Before the service does it: what is submitted meanwhile would fail.
+      self._released |= set(chosen)
+      try:
+        if chosen:
+          await self._call(service.release_memory, chosen)
+      except ValueError as e:
+        self._released -= set(chosen)
+        raise errors.ApiError(400, str(e)) from e
+
+  async def resume_memory(self, tags: Sequence[str] | None) -> None:
+    """Allocates memory again; None: all that is released.
+
+    Raises:
+      ApiError: 400 if a tag is unknown, or the service cannot.
+    """
+    async with self._control:
+      chosen = [t for t in _tags(tags) if t in self._released]
+      try:
+        if chosen:
+          await self._call(self.service.restore_memory, chosen)
+      except ValueError as e:
+        raise errors.ApiError(400, str(e)) from e
+      self._released -= set(chosen)
+
+  async def _call(self, function: Callable[..., Any], *args, **kwargs) -> Any:
+    """Calls a method of the service that blocks."""
+    try:
+      return await asyncio.to_thread(function, *args, **kwargs)
+    except service_lib.ServiceFailedError as e:
+      raise errors.ApiError(500, str(e)) from e
+
+  def info(self) -> Mapping[str, Any]:
+    """What /server_info shows of the service."""
+    service = self._service
+    if service is None:
+      return {'status': self.phase}
+    stats = service.stats()
+    return {
+        'status': self.phase,
+        'weight_version': service.version,
+        'is_paused': service.paused,
+        'released_memory': sorted(self._released),
+        'max_running_requests': stats.slots,
+        'internal_states': [
+            {
+                'num_running_reqs': stats.running,
+                'num_queue_reqs': stats.waiting,
+                'prompt_tokens': stats.prompt_tokens,
+                'generation_tokens': stats.generated_tokens,
+                'cached_tokens': stats.cached_tokens,
+                'weight_updates': stats.weight_updates,
+            }
+        ],
+    }
+
+  @property
+  def weight_version(self) -> str:
+    """Of the service; empty while there is none."""
+    return self._service.version if self._service else ''
+
+  async def drain(self, seconds: float) -> None:
+    """Takes no new requests, and aborts what is left after so many seconds."""
+    self._phase = 'stopping'
+    deadline = time.monotonic() + seconds
+    while self._batches and time.monotonic() < deadline:
+      await asyncio.sleep(_DRAIN_SECONDS)
+    if self._service:
+      self._service.abort_all('the server is shutting down')
+
+  def close(self) -> None:
+    """Frees the host's threads."""
+    self._encoder.shutdown(wait=False, cancel_futures=True)
+
+
+def _tags(tags: Sequence[str] | None) -> Sequence[str]:
+  """Checked tags of memory.
+
+  Raises:
+    ApiError: 400 that names an unknown one.
+  """
+  for tag in tags or ():
+    if tag not in service_lib.MEMORY:
+      known = list(service_lib.MEMORY)
+      raise errors.bad_request('tags', f'{tag!r}: choose from {known}')
+  return tags or service_lib.MEMORY

@@ -1,0 +1,503 @@
+"""Requests as they come over the wire: parsed, bounded, explained.
+
+A field that would change the answer and is not supported is refused by name,
+and so is one that nobody knows: what a client asks for is never left out
+silently. Null, false and empty values of unsupported fields ask for nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import re
+import secrets
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+import pydantic_core
+
+from evojax import types
+from evojax.rollout.server import errors
+from evojax.rollout.server import settings as settings_lib
+
+_SHOWN_PROBLEMS = 3
+_SHOWN_VALUE = 60  # Characters of a wrong value.
+_MAX_BIAS = 1e9
+# What pydantic puts into the path of a problem beside the names of fields.
+_UNION_MEMBER = re.compile(r'\[|^(str|int|bool|dict|constrained-.*)$')
+# Below this, SGLang's sampler is greedy too.
+_GREEDY = 1e-6
+
+# Null is a value of its own here: as many tokens as fit.
+_NULLABLE = frozenset(('max_new_tokens',))
+# Numbers that JSON can hold and an engine cannot are refused here.
+_Int = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)]
+_Tokens = Annotated[list[_Int], pydantic.Field(fail_fast=True)]
+_Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
+
+
+class _Model(pydantic.BaseModel):
+  model_config = pydantic.ConfigDict(
+      extra='forbid', strict=True, allow_inf_nan=False, protected_namespaces=()
+  )
+
+  @pydantic.model_validator(mode='before')
+  @classmethod
+  def _leave_out_nulls(cls, fields: Any) -> Any:
+    """Null is what clients send for a field that they do not set."""
+    if not isinstance(fields, dict):
+      return fields
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None or name in _NULLABLE
+    }
+
+
+M = TypeVar('M', bound=_Model)
+
+
+class _Sampler(_Model):
+  """Fields that SGLang's and OpenAI's requests call the same."""
+
+  n: int = pydantic.Field(1, ge=1, le=2**20)
+  temperature: float = pydantic.Field(1.0, ge=0, le=100)
+  top_p: float = pydantic.Field(1.0, gt=0, le=1)
+  top_k: int = pydantic.Field(-1, ge=-1, le=2**31)
+  min_p: float = pydantic.Field(0.0, ge=0, lt=1)
+  frequency_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
+  presence_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
+  repetition_penalty: float = pydantic.Field(1.0, gt=0, le=2)
+  stop: str | list[str] = []
+  stop_token_ids: list[_Int] = []
+  ignore_eos: bool = False
+  skip_special_tokens: bool = True
+  no_stop_trim: bool = False
+  logit_bias: dict[str, float] = {}
+
+
+class Sampling(_Sampler):
+  """`sampling_params` of /generate."""
+
+  max_new_tokens: int | None = pydantic.Field(128, ge=1)
+  min_new_tokens: int = pydantic.Field(0, ge=0)
+  sampling_seed: _Int | None = None
+  # A fast tokenizer has its own way; the default is accepted.
+  spaces_between_special_tokens: Literal[True] = True
+
+
+class Generate(_Model):
+  """Body of /generate."""
+
+  text: Annotated[list[str], pydantic.Field(fail_fast=True)] | str | None = None
+  input_ids: (
+      Annotated[list[_Tokens], pydantic.Field(fail_fast=True)] | _Tokens | None
+  ) = None
+  sampling_params: list[dict[str, Any]] | dict[str, Any] = {}
+  return_logprob: list[bool] | bool = False
+  logprob_start_len: list[_Int] | _Int = -1
+  top_logprobs_num: list[_Int] | _Int = 0
+  return_text_in_logprobs: bool = False
+  stream: bool = False
+  rid: list[_Name] | _Name | None = None
+
+
+class Pause(_Model):
+  mode: Literal['abort', 'retract', 'in_place'] = 'abort'
+
+
+class Empty(_Model):
+  """A body without fields."""
+
+
+class Abort(_Model):
+  rid: str = ''
+  abort_all: bool = False
+  abort_message: str = pydantic.Field('', max_length=1000)
+
+
+class UpdateFromDisk(_Model):
+  """Body of /update_weights_from_disk."""
+
+  model_path: str = pydantic.Field(min_length=1, max_length=4096)
+  load_format: Literal['auto', 'safetensors'] = 'auto'
+  abort_all_requests: bool = False
+  weight_version: _Name | _Int | None = None
+  flush_cache: bool = True
+
+
+class Tags(_Model):
+  tags: list[str] | None = None
+
+
+class StreamOptions(_Model):
+  include_usage: bool = False
+
+
+class _OpenAI(_Sampler):
+  """What /v1/completions and /v1/chat/completions have in common."""
+
+  model: str = ''
+  seed: _Int | None = None
+  stream: bool = False
+  stream_options: StreamOptions = StreamOptions()
+  min_tokens: int = pydantic.Field(0, ge=0)
+  rid: _Name | None = None
+
+
+class Completion(_OpenAI):
+  """Body of /v1/completions."""
+
+  prompt: (
+      str
+      | Annotated[list[_Tokens], pydantic.Field(fail_fast=True)]
+      | _Tokens
+      | Annotated[list[str], pydantic.Field(fail_fast=True)]
+  )
+  max_tokens: int = pydantic.Field(16, ge=1)
+  logprobs: int | None = pydantic.Field(None, ge=0)
+  echo: bool = False
+  best_of: int | None = None
+
+
+class _Text(_Model):
+  type: Literal['text']
+  text: str
+
+
+class _Function(_Model):
+  name: str = pydantic.Field(min_length=1, max_length=256)
+  arguments: str | dict[str, Any] = '{}'
+
+
+class _ToolCall(_Model):
+  id: str = ''
+  type: Literal['function'] = 'function'
+  index: int | None = None
+  function: _Function
+
+
+class Message(_Model):
+  """One turn of a conversation."""
+
+  role: Literal['system', 'developer', 'user', 'assistant', 'tool']
+  content: str | list[_Text] = ''
+  name: str | None = None
+  tool_call_id: str | None = None
+  reasoning_content: str | None = None
+  tool_calls: list[_ToolCall] = []
+
+
+class _Tool(_Model):
+  type: Literal['function'] = 'function'
+  function: dict[str, Any]
+
+
+class Chat(_OpenAI):
+  """Body of /v1/chat/completions."""
+
+  messages: list[Message] = pydantic.Field(min_length=1)
+  max_tokens: int | None = pydantic.Field(None, ge=1)
+  max_completion_tokens: int | None = pydantic.Field(None, ge=1)
+  logprobs: bool = False
+  top_logprobs: int = pydantic.Field(0, ge=0)
+  tools: list[_Tool] = []
+  tool_choice: Literal['none', 'auto'] = 'auto'
+  parallel_tool_calls: Literal[True] = True
+  chat_template_kwargs: dict[str, Any] = {}
+
+
+_GRAMMAR = 'constrained decoding is not supported; check the text and resample'
+_TEXT_ONLY = 'the model reads text only; leave it out'
+_NO_TORCH = 'it needs torch; leave it out'
+_SAMPLING_UNSUPPORTED = {
+    'regex': _GRAMMAR,
+    'json_schema': _GRAMMAR,
+    'ebnf': _GRAMMAR,
+    'structural_tag': _GRAMMAR,
+    'stop_regex': 'not supported; use `stop`, a list of strings',
+    'custom_params': 'custom logit processors are not supported',
+    'stream_interval': 'a stream shows every token as it comes; leave it out',
+}
+_ADAPTERS = 'adapters are not served; load merged weights'
+_PROCESSOR = 'custom logit processors are not supported; use `logit_bias`'
+_UNSUPPORTED: dict[type[_Model], dict[str, str]] = {
+    Sampling: _SAMPLING_UNSUPPORTED,
+    Generate: {
+        'input_embeds': 'not supported; send `input_ids`',
+        'image_data': _TEXT_ONLY,
+        'video_data': _TEXT_ONLY,
+        'audio_data': _TEXT_ONLY,
+        'modalities': _TEXT_ONLY,
+        'lora_path': _ADAPTERS,
+        'lora_id': _ADAPTERS,
+        'custom_logit_processor': _PROCESSOR,
+        'return_hidden_states': _NO_TORCH,
+        'return_routed_experts': 'the model has no experts; leave it out',
+        'session_params': 'sessions are not supported; send the whole prompt',
+        'token_ids_logprob': 'not supported; use `top_logprobs_num`',
+        'return_sampling_mask': 'not supported; leave it out',
+        'return_entropy': 'not supported; use `top_logprobs_num`',
+        'bootstrap_host': 'prefill and decode are not separate here',
+        'background': 'not supported; keep the connection',
+    },
+    UpdateFromDisk: {
+        'is_async': 'not supported; the answer comes when the weights are in',
+        'keep_pause': 'not supported; call /pause_generation first',
+        'manifest': 'not supported; send a directory of safetensors',
+        'token_step': 'not supported; use `weight_version`',
+    },
+    Completion: _SAMPLING_UNSUPPORTED
+    | {
+        'suffix': 'the model does not fill in; leave it out',
+        'response_format': _GRAMMAR,
+        'lora_path': _ADAPTERS,
+        'return_hidden_states': _NO_TORCH,
+        'custom_logit_processor': _PROCESSOR,
+    },
+    Chat: _SAMPLING_UNSUPPORTED
+    | {
+        'functions': 'deprecated and not supported; use `tools`',
+        'function_call': 'deprecated and not supported; use `tool_choice`',
+        'modalities': _TEXT_ONLY,
+        'audio': _TEXT_ONLY,
+        'response_format': _GRAMMAR,
+        'web_search_options': 'not supported; leave it out',
+        'lora_path': _ADAPTERS,
+        'return_hidden_states': _NO_TORCH,
+        'custom_logit_processor': _PROCESSOR,
+        'continue_final_message': 'not supported; use /v1/completions',
+        'prediction': 'not supported; leave it out',
+    },
+}
+# Fields about logging, routing, billing or another framework's allocator: they
+# do not change an answer, and there is nothing here that they are about.
+_IGNORED: dict[type[_Model], frozenset[str]] = {
+    Generate: frozenset(
+        (
+            'log_metrics',
+            'no_logs',
+            'custom_labels',
+            'conversation_id',
+            'session_id',
+            'routing_key',
+            'external_trace_header',
+            'received_time',
+        )
+    ),
+    Empty: frozenset(('torch_empty_cache', 'selector', 'sync_base')),
+    UpdateFromDisk: frozenset(('torch_empty_cache', 'recapture_cuda_graph')),
+    Completion: frozenset(('user',)),
+    Chat: frozenset(
+        ('user', 'metadata', 'safety_identifier', 'prompt_cache_key')
+        + ('service_tier', 'verbosity')
+    ),
+}
+# What clients send that means the same as leaving it out.
+_DEFAULTS = {
+    'response_format': {'type': 'text'},
+    'modalities': ['text'],
+    'function_call': 'none',
+}
+
+
+def parse(model: type[M], body: bytes) -> M:
+  """Reads a request; an empty body is an empty object.
+
+  Raises:
+    ApiError: 400 that names what is wrong.
+  """
+  try:
+    fields = pydantic_core.from_json(body, allow_inf_nan=False) if body else {}
+  except ValueError as e:  # Bytes that are no UTF-8 among them.
+    raise errors.ApiError(400, f'the body is not JSON: {e}') from e
+  if not isinstance(fields, dict):
+    raise errors.ApiError(400, 'the body is not a JSON object')
+  return check(model, fields)
+
+
+def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
+  """Validates the fields of a request.
+
+  Args:
+    model: What they should be.
+    fields: Parsed JSON.
+    prefix: Of field names in messages, e.g. 'sampling_params.'.
+
+  Raises:
+    ApiError: 400 that names what is wrong.
+  """
+  kept = {}
+  unsupported = _UNSUPPORTED.get(model, {})
+  ignored = _IGNORED.get(model, frozenset())
+  for name, value in fields.items():
+    if name in ignored:
+      continue
+    if name not in model.model_fields and name in unsupported:
+      if value and value != _DEFAULTS.get(name):
+        raise errors.bad_request(prefix + name, unsupported[name])
+      continue
+    kept[name] = value
+  try:
+    return model.model_validate(kept)
+  except pydantic.ValidationError as e:
+    problems = e.errors(include_url=False, include_context=False)
+    raise errors.ApiError(
+        400,
+        '; '.join(_explain(p, prefix) for p in problems[:_SHOWN_PROBLEMS]),
+        param=prefix + _path(problems[0]['loc']),
+    ) from e
+
+
+def _explain(problem: Mapping[str, Any], prefix: str) -> str:
+  """'sampling_params.top_p: Input should be less than or equal to 1'."""
+  path = prefix + _path(problem['loc'])
+  if problem['type'] == 'extra_forbidden':
+    *holder, name = problem['loc']
+    held_by = f'{prefix}{_path(holder)}'
+    dot = '.' if held_by and not held_by.endswith('.') else ''
+    return f'{held_by}{dot}{str(name)[:_SHOWN_VALUE]}: unknown field'
+  if problem['type'] == 'missing':
+    return f'{path}: missing'
+  value = repr(problem['input'])
+  if len(value) > _SHOWN_VALUE:
+    value = f'{value[:_SHOWN_VALUE]}...'
+  return f'{path}: {problem["msg"]}, got {value}'
+
+
+def _path(location: Sequence[str | int]) -> str:
+  """Dotted name of a field; the members of unions that pydantic tried go."""
+  path = ''
+  for part in location:
+    if isinstance(part, int):
+      path += f'[{part}]'
+    elif not _UNION_MEMBER.search(part):
+      path += f'.{part[:_SHOWN_VALUE]}' if path else part[:_SHOWN_VALUE]
+  return path
+
+
+def sampling_params(
+    fields: _Sampler,
+    settings: settings_lib.Settings,
+    *,
+    prompt_tokens: int,
+    max_tokens: int | None,
+    max_field: str,
+    min_tokens: int,
+) -> types.SamplingParams:
+  """What the engine is asked, for one prompt.
+
+  Args:
+    fields: Checked one by one.
+    settings: The limits.
+    prompt_tokens: Length of the prompt.
+    max_tokens: None: as many as fit.
+    max_field: Name of the field that max_tokens is from.
+    min_tokens: No end before so many.
+
+  Raises:
+    ApiError: 400 if the prompt is too long, or fields do not fit together.
+  """
+  room = min(settings.context_tokens - prompt_tokens, settings.sampled_tokens)
+  if room < 1:
+    raise errors.ApiError(
+        400,
+        f'the prompt has {prompt_tokens} tokens; with one to sample, at most'
+        f' {settings.context_tokens - 1} fit',
+    )
+  if max_tokens is None:
+    max_tokens = room
+  elif max_tokens > room:
+    raise errors.bad_request(
+        max_field,
+        f'{max_tokens} tokens after a prompt of {prompt_tokens} do not fit; at'
+        f' most {room} do',
+    )
+  if min_tokens > max_tokens:
+    raise errors.bad_request(
+        'min_new_tokens' if isinstance(fields, Sampling) else 'min_tokens',
+        f'{min_tokens} exceeds {max_field}={max_tokens}',
+    )
+  if fields.top_k == 0:
+    raise errors.bad_request('top_k', '0: must be -1 (off) or at least 1')
+  stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
+  if len(stop) > settings.max_stops:
+    raise errors.bad_request(
+        'stop', f'{len(stop)} strings, more than {settings.max_stops}'
+    )
+  if not all(0 < len(text) <= settings.max_stop_chars for text in stop):
+    raise errors.bad_request(
+        'stop', f'strings have 1 to {settings.max_stop_chars} characters'
+    )
+  stop_tokens = tuple(dict.fromkeys(fields.stop_token_ids))
+  if len(stop_tokens) > settings.max_stop_tokens:
+    raise errors.bad_request(
+        'stop_token_ids',
+        f'{len(stop_tokens)} tokens, more than {settings.max_stop_tokens}',
+    )
+  check_tokens('stop_token_ids', stop_tokens, settings.vocab_size)
+  return types.SamplingParams(
+      max_tokens=max_tokens,
+      temperature=0.0 if fields.temperature < _GREEDY else fields.temperature,
+      top_p=fields.top_p,
+      top_k=-1 if fields.top_k >= settings.vocab_size else fields.top_k,
+      min_p=fields.min_p,
+      stop=stop,
+      ignore_eos=fields.ignore_eos,
+      min_tokens=min_tokens,
+      stop_token_ids=stop_tokens,
+      frequency_penalty=fields.frequency_penalty,
+      presence_penalty=fields.presence_penalty,
+      repetition_penalty=fields.repetition_penalty,
+      logit_bias=_biases(fields.logit_bias, settings),
+  )
+
+
+def _biases(
+    biases: Mapping[str, float], settings: settings_lib.Settings
+) -> tuple[tuple[int, float], ...]:
+  if len(biases) > settings.max_logit_biases:
+    raise errors.bad_request(
+        'logit_bias',
+        f'{len(biases)} tokens, more than {settings.max_logit_biases}',
+    )
+  parsed: dict[int, float] = {}
+  for name, bias in biases.items():
+    if not (name.isascii() and name.isdigit()) or len(name) > 10:
+      raise errors.bad_request(
+          'logit_bias', f'{name[:_SHOWN_VALUE]!r} is no token id'
+      )
+    if abs(bias) > _MAX_BIAS:
+      raise errors.bad_request('logit_bias', f'{bias} exceeds {_MAX_BIAS:g}')
+    parsed[int(name)] = bias
+  check_tokens('logit_bias', tuple(parsed), settings.vocab_size)
+  return tuple(parsed.items())
+
+
+def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
+  """Checks that ids lie in the vocabulary.
+
+  Raises:
+    ApiError: 400 that names the field and the id.
+  """
+  if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+    wrong = next(i for i in ids if not 0 <= i < vocab_size)
+    raise errors.bad_request(
+        field, f'{wrong} is no token id; they lie in [0, {vocab_size})'
+    )
+
+
+def seeds(seed: int | None, count: int) -> list[int]:
+  """uint32 seeds of the `count` samples of one prompt.
+
+  Sample i of a prompt uses seed + i, modulo 2**32; without a seed, each sample
+  gets a fresh random one.
+  """
+  if seed is None:
+    return [secrets.randbits(32) for _ in range(count)]
+  return [(seed + i) % 2**32 for i in range(count)]
+
+
+def dumps(value: Any) -> bytes:
+  """JSON; raises rather than to write what is none."""
+  return json.dumps(
+      value, ensure_ascii=False, allow_nan=False, separators=(',', ':')
+  ).encode()

@@ -1,0 +1,214 @@
+"""From the service's thread to the loop: samples, and batches of them."""
+
+import asyncio
+import collections
+from collections.abc import AsyncIterator, Callable, Sequence
+import dataclasses
+import time
+
+from evojax.rollout import service as service_lib
+from evojax.rollout.server import text as text_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+  """A job, and how its answer is to be shown."""
+
+  job: service_lib.Job
+  skip_special_tokens: bool = True
+  trim: bool = True  # Leave out what stopped the sample.
+  logprobs: bool = False
+  token_texts: bool = False  # Text of every token beside its log-prob.
+
+
+class Sample:
+  """What one job got so far.
+
+  The service's thread puts chunks in (`listen`); all else is for the loop,
+  which sees them after `collect`. Its size is bounded by the job's max_tokens,
+  however slowly a client reads.
+  """
+
+  def __init__(
+      self,
+      ask: Ask,
+      text: text_lib.Text,
+      *,
+      live: bool,
+      wake: Callable[[], None],
+  ):
+    """Made by `Batch`.
+
+    Args:
+      ask: What was asked.
+      text: Empty.
+      live: Wake at every chunk, not at the last alone.
+      wake: Called in the service's thread.
+    """
+    self.ask = ask
+    self.prompt: list[service_lib.Token] = []
+    self.tokens: list[service_lib.Token] = []
+    self.ids: list[int] = []  # Of `tokens`.
+    # [version, first token, end]; tokens of one version in a row.
+    self.spans: list[tuple[str, int, int]] = []
+    self.cached_tokens = 0
+    self.finish: service_lib.Finish | None = None
+    self.submitted = time.monotonic()
+    self.first_token = self.last_chunk = 0.0  # Likewise; 0: not yet.
+    self._text = text
+    self._live = live
+    self._wake = wake
+    self._inbox: collections.deque[service_lib.Chunk] = collections.deque()
+
+  @property
+  def text(self) -> str:
+    """What may be shown by now."""
+    return self._text.value
+
+  @property
+  def seconds(self) -> float:
+    """From submission to the last chunk."""
+    return max(self.last_chunk - self.submitted, 0.0)
+
+  def listen(self, chunk: service_lib.Chunk) -> None:
+    """Takes a chunk; called in the service's thread."""
+    self.last_chunk = time.monotonic()
+    if chunk.tokens and not self.first_token:
+      self.first_token = self.last_chunk
+    self._inbox.append(chunk)
+    if self._live or chunk.finish:
+      self._wake()
+
+  def collect(self) -> bool:
+    """Takes in what has arrived; whether that is anything."""
+    if not self._inbox:
+      return False
+    while self._inbox:
+      chunk = self._inbox.popleft()
+      self.prompt += chunk.prompt
+      self.cached_tokens += chunk.cached_tokens
+      ids = [token.token for token in chunk.tokens]
+      if ids:
+        start = len(self.ids)
+        self.tokens += chunk.tokens
+        self.ids += ids
+        if self.spans and self.spans[-1][0] == chunk.version:
+          start = self.spans.pop()[1]
+        self.spans.append((chunk.version, start, len(self.ids)))
+      if chunk.finish:
+        self.finish = chunk.finish
+        self._text.close(self.ids, chunk.finish)
+      elif self._live:
+        self._text.push(ids)
+    return True
+
+
+class Mailbox:
+  """Wakes a loop from another thread, once for all that arrives meanwhile."""
+
+  def __init__(self, loop: asyncio.AbstractEventLoop):
+    self._loop = loop
+    self._calls: collections.deque[Callable[[], None]] = collections.deque()
+    self._woken = False
+
+  def call(self, function: Callable[[], None]) -> None:
+    """Has the loop call a function soon."""
+    self._calls.append(function)
+    if not self._woken:
+      self._woken = True
+      try:
+        self._loop.call_soon_threadsafe(self._drain)
+      except RuntimeError:  # The loop is closed: nobody listens any more.
+        self._calls.clear()
+
+  def _drain(self) -> None:
+    # In this order: what is put in after the flag is down wakes the loop anew.
+    self._woken = False
+    while self._calls:
+      self._calls.popleft()()
+
+
+class Batch:
+  """Samples of one request; leaving its context ends those that still run."""
+
+  def __init__(
+      self,
+      asks: Sequence[Ask],
+      service: service_lib.Service,
+      *,
+      decode: Callable[..., str],
+      mailbox: Mailbox,
+      caller: str,
+      live: bool,
+      on_exit: Callable[['Batch'], None],
+  ):
+    """Submits all samples, or none.
+
+    Args:
+      asks: One per sample.
+      service: Runs them.
+      decode: `ServerTokenizer.decode`.
+      mailbox: Of the running loop.
+      caller: See `service.Job`.
+      live: Samples are shown while they grow.
+      on_exit: Called when the context is left, whatever the reason.
+
+    Raises:
+      QueueFullError, ValueError: See `Service.submit`.
+    """
+    self._service = service
+    self._on_exit = on_exit
+    self._arrived: set[int] = set()
+    self._event = asyncio.Event()
+
+    def sample(index: int, ask: Ask) -> Sample:
+      def wake() -> None:
+        mailbox.call(lambda: self._mark(index))
+
+      def decode_ids(ids: Sequence[int]) -> str:
+        return decode(ids, skip_special_tokens=ask.skip_special_tokens)
+
+      text = text_lib.Text(decode_ids, stop=ask.job.params.stop, trim=ask.trim)
+      return Sample(ask, text, live=live, wake=wake)
+
+    self.samples = [sample(i, ask) for i, ask in enumerate(asks)]
+    service.submit(
+        [dataclasses.replace(ask.job, caller=caller) for ask in asks],
+        [sample.listen for sample in self.samples],
+    )
+
+  def __enter__(self) -> 'Batch':
+    return self
+
+  def __exit__(self, *_) -> None:
+    for sample in self.samples:
+      sample.collect()
+      if sample.finish is None:
+        self._service.abort(sample.ask.job.rid, 'the client is gone')
+    self._on_exit(self)
+
+  async def changes(self) -> AsyncIterator[int]:
+    """Indices of samples that got something, until all have ended.
+
+    What a sample gets while its reader is busy comes in one change.
+    """
+    running = len(self.samples)
+    while running:
+      await self._event.wait()
+      self._event.clear()
+      arrived, self._arrived = self._arrived, set()
+      for index in sorted(arrived):
+        sample = self.samples[index]
+        # Its chunks may have come in with those of an earlier wake-up.
+        if sample.finish is None and sample.collect():
+          running -= sample.finish is not None
+          yield index
+
+  async def finished(self) -> None:
+    """Returns when all samples have ended."""
+    async for _ in self.changes():
+      pass
+
+  def _mark(self, index: int) -> None:
+    self._arrived.add(index)
+    self._event.set()

@@ -1,0 +1,32 @@
+"""What a server needs to know besides its service and its tokenizer."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """Fixed for the life of a server."""
+
+  model_name: str  # Shown by /v1/models; requests may name any model.
+  model_path: str
+  vocab_size: int  # Rows of the model's embedding; token ids lie below.
+  context_tokens: int  # Prompt and sampled tokens of one sample, together.
+  sampled_tokens: int  # Sampled tokens of one sample, at most.
+  max_samples: int = 1024  # Of one request: prompts x n.
+  max_top_logprobs: int = 20
+  max_stops: int = 16  # Stop strings of a sample.
+  max_stop_chars: int = 256  # Of one stop string.
+  max_stop_tokens: int = 8
+  max_logit_biases: int = 64
+  api_key: str = ''  # Empty: everybody may sample.
+  admin_key: str = ''  # Empty: whoever may sample may also manage.
+  connections: int = 4096  # Requests at once.
+  body_bytes: int = 16 << 20  # Of one request.
+  # A client that sends its request, or takes the next part of its stream, more
+  # slowly than this is dropped.
+  client_seconds: float = 60.0
+  health_seconds: float = 20.0  # Until /health_generate gives up.
+  # Shown by /server_info beside what is above; keys are never shown.
+  info: Mapping[str, Any] = dataclasses.field(default_factory=dict)

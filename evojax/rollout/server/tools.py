@@ -1,0 +1,83 @@
+"""Calls of tools in the text of an answer, as Hermes and Qwen write them."""
+
+from collections.abc import Sequence
+import json
+from typing import Any
+import uuid
+
+from evojax.rollout.server import text as text_lib
+
+_OPEN, _CLOSE = '<tool_call>', '</tool_call>'
+
+
+class ToolCalls:
+  """Tells calls from content in an answer that grows.
+
+  A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of a tool
+  that was offered. Everything else is content, broken calls included; space
+  around calls is dropped. The same comes out however the answer was cut.
+  """
+
+  def __init__(self, names: Sequence[str]):
+    """`names`: of the tools that were offered."""
+    self.content = ''  # Only grows, and so do the calls.
+    self.calls: list[dict[str, Any]] = []  # In the shape of OpenAI's API.
+    self._names = frozenset(names)
+    self._read = 0
+    self._rest = ''  # Was read, and is neither content nor call yet.
+    self._gap = False  # The rest begins right after a call.
+
+  def push(self, answer: str, *, final: bool) -> None:
+    """Reads the whole answer so far; nothing is held back of a final one."""
+    self._rest += answer[self._read :]
+    self._read = len(answer)
+    while True:
+      if self._gap:
+        self._rest = self._rest.lstrip()
+        self._gap = not self._rest
+      start = self._rest.find(_OPEN)
+      end = self._rest.find(_CLOSE, start)
+      if start < 0 or end < 0:
+        break
+      inside = start + len(_OPEN)
+      call = self._parse(self._rest[inside:end])
+      if call:
+        self.calls.append(call)
+        self.content += self._rest[:start].rstrip()
+        self._rest = self._rest[end + len(_CLOSE) :]
+        self._gap = True
+      else:  # The next call may begin inside of what looked like one.
+        self.content += self._rest[:inside]
+        self._rest = self._rest[inside:]
+    shown = self._rest
+    if not final:
+      shown = shown[: text_lib.settled(shown, _OPEN)].rstrip()
+    self.content += shown
+    self._rest = self._rest[len(shown) :]
+
+  def _parse(self, text: str) -> dict[str, Any] | None:
+    try:
+      call = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+      return None
+    if not isinstance(call, dict):
+      return None
+    name = call.get('name')
+    arguments = call.get('arguments', call.get('parameters', {}))
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+      return None
+    if name not in self._names:
+      return None
+    return {
+        'id': f'call_{uuid.uuid4().hex[:24]}',
+        'type': 'function',
+        'function': {
+            'name': name,
+            'arguments': json.dumps(arguments, ensure_ascii=False),
+        },
+    }
+
+
+def _refuse(constant: str) -> None:
+  """NaN and infinities, which JSON has not."""
+  raise ValueError(constant)

@@ -1,0 +1,193 @@
+"""What a server asks of the engine: samples on demand, while others run.
+
+A `Service` owns an engine and a thread that schedules it. Any thread submits
+jobs and gets their tokens as they come; the weights are exchanged between two
+decode steps, and every token knows the version that sampled it.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Literal, Protocol, runtime_checkable
+
+from evojax import types
+
+MEMORY = ('weights', 'kv_cache')  # What can be released.
+
+
+class QueueFullError(Exception):
+  """The service holds as many waiting jobs as it may; come back later."""
+
+
+class ServiceFailedError(RuntimeError):
+  """The service is closed, or its thread died; nothing is sampled any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One sample to be drawn."""
+
+  rid: str  # Unique among all jobs that have not ended.
+  prompt_tokens: tuple[int, ...]
+  params: types.SamplingParams
+  seed: int  # uint32; equal seeds, prompts and weights give equal samples.
+  # First position of the prompt whose log-prob is wanted; None: of none.
+  logprob_start: int | None = None
+  top_logprobs: int = 0  # Most probable tokens to report beside each token.
+  caller: str = ''  # Whose turns in the queue it takes; empty: a batch's own.
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+  """One token and how probable it was, of softmax(logits / temperature)."""
+
+  token: int
+  logprob: float | None  # None for the first token of a prompt.
+  top: tuple[tuple[int, float], ...] = ()  # (token, log-prob), best first.
+
+
+@dataclasses.dataclass(frozen=True)
+class Finish:
+  """Why a job ended."""
+
+  reason: Literal['stop', 'length', 'abort']
+  matched: int | str | None = None  # Token or string that stopped it.
+  message: str = ''  # Of an abort.
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+  """What a job got since its last chunk; the last one has `finish`.
+
+  What was sent is never taken back, and a token that stops a sample comes in
+  the chunk that says so.
+  """
+
+  tokens: tuple[Token, ...]  # A stop token is among them.
+  version: str  # Of the weights that sampled these tokens.
+  finish: Finish | None = None
+  # In the first chunk only:
+  prompt: tuple[Token, ...] = ()  # From Job.logprob_start on.
+  cached_tokens: int = 0  # Of the prompt, found in the prefix cache.
+
+
+# Called in the service's thread, never after the chunk that has `finish`. It
+# must return at once: hand the chunk to a loop (`loop.call_soon_threadsafe`).
+Listener = Callable[[Chunk], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+  """Counters for /metrics and for finding leaks; all are exact."""
+
+  running: int  # Jobs in a decode slot.
+  waiting: int
+  slots: int
+  prompt_tokens: int  # Since the start, as everything below.
+  generated_tokens: int
+  cached_tokens: int
+  finished: int
+  aborted: int
+  refused: int  # By a full queue.
+  weight_updates: int
+  cached_prefix_tokens: int  # Now in the prefix cache.
+
+
+@runtime_checkable
+class Service(Protocol):
+  """Continuous batching behind a thread; every method may be called from any.
+
+  Where nothing is sampled any more, methods raise ServiceFailedError.
+  """
+
+  @property
+  def alive(self) -> bool:
+    """Whether tokens may come; False once the thread has died or is closed."""
+
+  @property
+  def version(self) -> str:
+    """Version of the weights that the next token is sampled with."""
+
+  @property
+  def paused(self) -> bool:
+    """Between `pause` and `resume`."""
+
+  def warm_up(self) -> None:
+    """Compiles all that any job may need; blocks. Before the first job.
+
+    Raises:
+      ServiceFailedError: If a program cannot be compiled or does not run.
+    """
+
+  def submit(self, jobs: Sequence[Job], listeners: Sequence[Listener]) -> None:
+    """Queues jobs, all or none.
+
+    Raises:
+      QueueFullError: If they do not fit into the queue.
+      ValueError: If a job does not fit the engine's shapes (prompt too long, a
+        token outside the vocabulary), naming the field; or the rid is in use.
+    """
+
+  def abort(self, rid: str, message: str = '') -> bool:
+    """Has a job end with reason 'abort', keeping its tokens; False: unknown.
+
+    Returns at once; the job may yet end otherwise, or get another chunk.
+    """
+
+  def abort_all(self, message: str = '') -> int:
+    """Has all jobs end; returns at once how many there are."""
+
+  def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
+    """Stops sampling; returns when no decode step runs any more.
+
+    abort: all jobs end. retract: running jobs go back to the queue, with their
+    tokens, and are prefilled anew. in_place: they keep their keys and values.
+    Jobs submitted meanwhile wait.
+    """
+
+  def resume(self) -> None:
+    """Ends a pause."""
+
+  def update_weights(
+      self, path: str, version: str, *, abort_all: bool, flush: bool
+  ) -> int:
+    """Loads a Hugging Face directory of the same shape; blocks until done.
+
+    Nothing is sampled meanwhile; running jobs go on with the new weights.
+
+    Args:
+      path: The directory.
+      version: Stamped on every token from now on.
+      abort_all: Ends all jobs first.
+      flush: Empties the prefix cache (its entries are of the old version, and
+        are never used for the new one in any case).
+
+    Returns:
+      Jobs that were running.
+
+    Raises:
+      ValueError: If the directory is no policy of this shape; the old weights
+        stay.
+    """
+
+  def flush(self) -> bool:
+    """Empties the prefix cache; False, and nothing happens, while jobs run."""
+
+  def release_memory(self, tags: Sequence[str]) -> None:
+    """Frees what of MEMORY is named, until `restore_memory`.
+
+    Raises:
+      ValueError: If jobs are running or a tag is unknown.
+    """
+
+  def restore_memory(self, tags: Sequence[str]) -> None:
+    """Allocates again; weights are read again from where they last came.
+
+    Raises:
+      ValueError: If a tag is unknown, or that directory is no policy any more.
+    """
+
+  def stats(self) -> Stats:
+    """A consistent snapshot."""
+
+  def close(self, timeout: float) -> None:
+    """Refuses new jobs, lets old ones run for so long, aborts the rest."""

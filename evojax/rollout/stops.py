@@ -1,0 +1,30 @@
+"""Stop strings: where a completion ends, in its text and in its tokens."""
+
+from collections.abc import Callable, Sequence
+
+
+def first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+  """(position, stop string) of the first one in a text."""
+  hits = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+  return min(hits, default=None)
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+  """Text before the first stop string."""
+  hit = first(text, stops)
+  return text[: hit[0]] if hit else text
+
+
+def find(
+    tokens: Sequence[int],
+    stops: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+) -> tuple[int, str] | None:
+  """(length, stop string) of the fewest tokens whose text holds one."""
+  if not stops or first(decode(tokens), stops) is None:
+    return None
+  for n in range(1, len(tokens) + 1):
+    hit = first(decode(tokens[:n]), stops)
+    if hit is not None:
+      return n, hit[1]
+  raise AssertionError('a stop string in the whole text but in no prefix')

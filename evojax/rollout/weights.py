@@ -1,0 +1,88 @@
+"""Weights on their way to servers: one directory per version.
+
+    <folder>/<version>/     a Hugging Face directory, complete and durable
+
+Trainer and servers see the folder under the same path: one machine, or a
+mount that all of them share. A version is written under another name, synced
+and renamed, so whoever finds it finds all of it.
+"""
+
+from collections.abc import Collection
+import os
+import pathlib
+import shutil
+
+from evojax import workdir as workdir_lib
+
+_UNFINISHED = '.new-'
+_KEEP = 2  # A server that comes back may still be reading the one before.
+
+
+class WeightFolder:
+  """Writes versions and removes old ones.
+
+  It belongs to one run: what an earlier process of it left is removed. Of
+  several processes the first one alone calls the methods; all of them write
+  between `prepare` and `commit`.
+  """
+
+  def __init__(self, folder: str | os.PathLike[str]):
+    self.folder = pathlib.Path(os.path.abspath(folder))
+    self._written: list[str] = []
+
+  def path_of(self, version: str) -> pathlib.Path:
+    """Directory of a version."""
+    return self.folder / version
+
+  def unfinished(self, version: str) -> pathlib.Path:
+    """Where a version is written, until `commit`."""
+    return self.folder / (_UNFINISHED + version)
+
+  def prepare(self) -> None:
+    """Makes the folder, without what is unfinished or of another process.
+
+    Raises:
+      OSError: If the folder cannot be made.
+    """
+    self.folder.mkdir(parents=True, exist_ok=True)
+    for path in self.folder.iterdir():
+      if path.is_dir() and path.name not in self._written:
+        shutil.rmtree(path, ignore_errors=True)
+
+  def commit(self, version: str) -> None:
+    """Gives a version its name once it is durable.
+
+    Raises:
+      OSError: If the disk is full or cannot be written.
+    """
+    temporary, path = self.unfinished(version), self.path_of(version)
+    for file in temporary.rglob('*'):
+      if file.is_file():
+        _sync(file)
+    workdir_lib.sync_directory(temporary)
+    if path.exists():
+      shutil.rmtree(path)
+    os.rename(temporary, path)
+    workdir_lib.sync_directory(self.folder)
+    self._written.append(version)
+
+  def remove_old(self, needed: Collection[str]) -> None:
+    """Removes what was written here, but for the newest two and `needed`."""
+    for version in self._written[:-_KEEP]:
+      if version not in needed:
+        shutil.rmtree(self.path_of(version), ignore_errors=True)
+        self._written.remove(version)
+
+  def clear(self) -> None:
+    """Removes all that was written here."""
+    for version in self._written:
+      shutil.rmtree(self.path_of(version), ignore_errors=True)
+    self._written = []
+
+
+def _sync(file: pathlib.Path) -> None:
+  fd = os.open(file, os.O_RDONLY)
+  try:
+    os.fsync(fd)
+  finally:
+    os.close(fd)
