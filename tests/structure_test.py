@@ -29,7 +29,7 @@ FLOORS = (
     ('learner',),
     ('domains', 'harness'),
     ('rollout', 'models'),
-    ('rl', 'evidence', 'reward'),
+    ('rl', 'evidence', 'sandbox', 'reward'),
     (
         'types',
         'config',

@@ -1,0 +1,260 @@
+"""Which tier this machine can hold, found out by attacking it.
+
+    tier = probe.choose().tier
+
+A tier counts only if every attack fails and every benign program works in the
+same configuration: where imports are broken, every attack looks stopped.
+`python -m evojax.sandbox.probe` prints what it finds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import dataclasses
+import functools
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+
+from evojax.sandbox import box
+from evojax.sandbox import limits as limits_lib
+
+_TOKEN = 'EVOJAX_PROBE_TOKEN'
+_LIMITS = limits_lib.Limits(
+    wall_seconds=10.0, cpu_seconds=5.0, disk_bytes=4 << 20, files=64
+)
+# Each reads what it needs from stdin, and says GOT where it got through.
+_READ_KEY = """
+path, key = input().split()
+if open(path).read() == key[::-1]:
+  print('GOT')
+"""
+_CONNECT = """
+import socket
+port = int(input())
+with socket.create_connection(('127.0.0.1', port), timeout=2):
+  print('GOT')
+"""
+_KILL = """
+import os, signal
+for pid in (int(input()), os.getppid()):
+  try:
+    os.kill(pid, 0)
+    print('GOT')
+  except OSError:
+    pass
+"""
+_DAEMONISE = """
+import os
+pid = os.fork()
+if pid == 0:
+  os.setsid()
+print('GOT')
+"""
+_FILL = """
+import time
+for i in range(64):
+  with open(f'{i}.bin', 'wb') as file:
+    file.write(bytes(1 << 20))
+time.sleep(0.3)
+print('GOT')
+"""
+_ENVIRONMENT = """
+import os
+if input()[::-1] in os.environ.values():
+  print('GOT')
+"""
+# (name, program, stdin, stdout)
+_CONTROLS = (
+    ('arithmetic', 'print(sum(map(int, input().split())))', b'1 2 3', b'6\n'),
+    (
+        'imports',
+        'import array, collections, heapq, json, uuid, zlib\nprint(1)',
+        b'',
+        b'1\n',
+    ),
+    (
+        'files of its own',
+        "import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n"
+        "  f.write('x'); f.seek(0); print(f.read())",
+        b'',
+        b'x\n',
+    ),
+    ('long input', 'print(len(input()))', b'x' * (1 << 20), b'1048576\n'),
+    (
+        'deep recursion',
+        'import sys\nsys.setrecursionlimit(20000)\n'
+        'f = lambda n: n and 1 + f(n - 1)\nprint(f(10000))',
+        b'',
+        b'10000\n',
+    ),
+)
+
+
+class WeakSandboxError(RuntimeError):
+  """Untrusted code would not be held here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What was found."""
+
+  tier: str
+  faults: Mapping[str, tuple[str, ...]]  # Tier -> why it does not hold.
+
+  def __str__(self) -> str:
+    lines = [f'sandbox: {self.tier}']
+    for tier, faults in self.faults.items():
+      lines.append(f'  {tier} does not hold: {"; ".join(faults)}')
+    if self.tier == 'T2':
+      lines.append(
+          '  T2 LIMITS RESOURCES ONLY: the code that runs can read your files,'
+          ' use the network and leave processes behind'
+      )
+    return '\n'.join(lines)
+
+
+def choose(*, allow_weak: bool = False) -> Report:
+  """The strongest tier that holds; found out once per process.
+
+  Args:
+    allow_weak: Whether T2, which holds nothing but resources, will do.
+
+  Raises:
+    WeakSandboxError: If nothing holds, or nothing but T2 and that will not do.
+  """
+  report = _find()
+  if report.tier == 'T2' and not allow_weak:
+    raise WeakSandboxError(
+        f'{report}\nuntrusted code is not run here; --allow_weak_sandbox runs'
+        ' it all the same'
+    )
+  return report
+
+
+@functools.cache
+def _find() -> Report:
+  found = {}
+  for tier in ('T0', 'T1'):
+    found[tier] = tuple(faults(tier))
+    if not found[tier]:
+      del found[tier]
+      return Report(tier, found)
+  broken = _failed_controls('T2')
+  if broken:
+    raise WeakSandboxError(f'not even T2 runs here: {"; ".join(broken)}')
+  return Report('T2', found)
+
+
+def faults(tier: str) -> list[str]:
+  """Attacks that get through and benign programs that fail, one line each."""
+  return _failed_controls(tier) or _successful_attacks(tier)
+
+
+def _failed_controls(tier: str) -> list[str]:
+  failed = []
+  with box.Box(tier=tier, limits=_LIMITS, attempts=1) as one:
+    for name, program, stdin, stdout in _CONTROLS:
+      result = one.run(program, stdin)
+      if result.status == 'infra_error':
+        return [f'no box: {" ".join(result.message.split())[-300:]}']
+      if (result.status, result.stdout) != ('ok', stdout):
+        failed.append(f'{name}: {result.status} {result.message}')
+  return failed
+
+
+def _successful_attacks(tier: str) -> list[str]:
+  token = secrets.token_hex(16)
+  through = []
+  os.environ[_TOKEN] = token
+  try:
+    with box.Box(tier=tier, limits=_LIMITS, attempts=1) as one:
+      one.start()
+      for attack in _ATTACKS:
+        with attack(token) as (program, stdin, happened):
+          result = one.run(program, stdin)
+          if b'GOT' in result.stdout or happened():
+            through.append(f'an attack got through: {attack.__name__[1:]}')
+  finally:
+    del os.environ[_TOKEN]
+  return through
+
+
+_Attack = Iterator[tuple[str, bytes, Callable[[], bool]]]
+
+
+def _nothing() -> bool:
+  return False
+
+
+@contextlib.contextmanager
+def _reads_a_key(token: str) -> _Attack:
+  with tempfile.TemporaryDirectory() as folder:
+    os.chmod(folder, 0o755)
+    path = os.path.join(folder, 'key')
+    with open(path, 'w') as file:
+      file.write(token)
+    yield _READ_KEY, f'{path} {token[::-1]}'.encode(), _nothing
+
+
+@contextlib.contextmanager
+def _reads_the_environment(token: str) -> _Attack:
+  yield _ENVIRONMENT, token[::-1].encode(), _nothing
+
+
+@contextlib.contextmanager
+def _opens_tcp(token: str) -> _Attack:
+  del token
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    server.setblocking(False)
+
+    def connected() -> bool:
+      try:
+        server.accept()[0].close()
+        return True
+      except BlockingIOError:
+        return False
+
+    yield _CONNECT, str(server.getsockname()[1]).encode(), connected
+
+
+@contextlib.contextmanager
+def _kills_the_parent(token: str) -> _Attack:
+  del token
+  # Instead of this process, one that is as near.
+  decoy = subprocess.Popen(
+      [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
+      stdin=subprocess.PIPE,
+  )
+  try:
+    yield _KILL, str(decoy.pid).encode(), lambda: decoy.poll() is not None
+  finally:
+    decoy.communicate()  # It ends with its input.
+
+
+@contextlib.contextmanager
+def _daemonises(token: str) -> _Attack:
+  del token
+  yield _DAEMONISE, b'', _nothing
+
+
+@contextlib.contextmanager
+def _fills_the_disk(token: str) -> _Attack:
+  del token
+  yield _FILL, b'', _nothing
+
+
+_ATTACKS = (
+    _reads_a_key,
+    _reads_the_environment,
+    _opens_tcp,
+    _kills_the_parent,
+    _daemonises,
+    _fills_the_disk,
+)
+
+
+if __name__ == '__main__':
+  print(choose(allow_weak=True))

@@ -1,0 +1,225 @@
+"""A tree that an agent works in: commands in the box, files as bytes.
+
+    with repository.Workspace(tier='T0') as workspace:
+      workspace.write({'a.py': b'print(1)'})
+      result = workspace.run([repository.PYTHON, 'a.py'])
+      files = workspace.read()
+
+Nobody outside ever opens, lists or follows anything in the tree: what git, a
+hook or a link does there, it does in the box. What a command leaves running is
+ended with it; what it writes stays, until the workspace is closed.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+
+from evojax.sandbox import box as box_lib
+from evojax.sandbox import limits as limits_lib
+
+# An interpreter that is there in every box, without any package.
+PYTHON = os.path.join(
+    sys.base_prefix, 'bin', f'python3.{sys.version_info.minor}'
+)
+LIMITS = limits_lib.Limits(
+    wall_seconds=60.0,
+    cpu_seconds=60.0,
+    memory_bytes=2 << 30,
+    disk_bytes=128 << 20,
+    files=16384,
+    processes=64,
+)
+_RECORD_BYTES = 8192  # At most, of one file's line of JSON.
+
+
+class WorkspaceError(Exception):
+  """The tree could not be written or read; has the result of the attempt."""
+
+  def __init__(self, message: str, result: limits_lib.Result):
+    super().__init__(f'{message}: {result.status}: {result.message}')
+    self.result = result
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+  """What lies at a path: of an agent's making, to be judged strictly."""
+
+  data: bytes  # Of a link: where it points to.
+  executable: bool = False
+  link: bool = False
+
+
+class Workspace:
+  """One tree and the box around it; one command at a time."""
+
+  def __init__(
+      self,
+      *,
+      tier: str,
+      limits: limits_lib.Limits = LIMITS,
+      readable: Sequence[str] = (),
+      environment: Mapping[str, str] | None = None,
+      grace_seconds: float = 20.0,
+      without: Collection[str] = (),
+  ):
+    """An empty tree; see `box.Box`.
+
+    Args:
+      tier: See `probe.choose`.
+      limits: Of every command; memory is a process's.
+      readable: Paths of the host that commands may read and run, e.g. a virtual
+        environment, besides its system and PYTHON.
+      environment: More variables for all commands.
+      grace_seconds: How late the zygote may be before it is ended.
+      without: Layers to leave out, for tests.
+    """
+    # Not tried again: the tree would be another one.
+    self._box = box_lib.Box(
+        'repository',
+        tier=tier,
+        limits=limits,
+        readable=readable,
+        environment=environment,
+        grace_seconds=grace_seconds,
+        attempts=1,
+        without=without,
+    )
+    self._lost: limits_lib.Result | None = None
+
+  def __enter__(self) -> 'Workspace':
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Ends what runs; the tree is gone."""
+    self._box.close()
+
+  def run(
+      self,
+      command: Sequence[str],
+      stdin: bytes = b'',
+      *,
+      folder: str = '.',
+      environment: Mapping[str, str] | None = None,
+      limits: limits_lib.Limits | None = None,
+  ) -> limits_lib.Result:
+    """Runs a command in the tree.
+
+    Args:
+      command: Program and arguments, without a shell.
+      stdin: What it reads.
+      folder: Where in the tree.
+      environment: More variables.
+      limits: None: the workspace's. Disk, files and processes are fixed.
+
+    Returns:
+      What became of it. After one 'infra_error' there are others only: the tree
+      is lost.
+    """
+    fields = {
+        'command': list(command),
+        'folder': _inside(folder),
+        'environment': dict(environment or {}),
+    }
+    return self._request(fields, stdin, limits)
+
+  def write(
+      self, files: Mapping[str, bytes], executable: Collection[str] = ()
+  ) -> None:
+    """Writes files, and the folders above them.
+
+    Args:
+      files: Path in the tree -> content.
+      executable: Those of them that can be run.
+
+    Raises:
+      WorkspaceError: If there is no room, or a link in the way.
+      ValueError: If a path leads out of the tree.
+    """
+    records = []
+    for path, data in files.items():
+      record = {
+          'path': _inside(path),
+          'size': len(data),
+          'executable': path in executable,
+      }
+      records.append(json.dumps(record).encode() + b'\n' + data)
+    fields = {'operation': 'write'}
+    result = self._request(fields, b''.join(records), None)
+    if result.status != 'ok':
+      raise WorkspaceError(f'{len(files)} files are not written', result)
+
+  def read(self, folder: str = '.') -> dict[str, File]:
+    """Everything below a folder, by path from there; links are not followed.
+
+    Raises:
+      WorkspaceError: If it cannot be read, or is larger than the tree can be.
+    """
+    limits = self._box.limits
+    fits = limits.disk_bytes + limits.files * _RECORD_BYTES
+    result = self._request(
+        {'operation': 'read', 'folder': _inside(folder)},
+        b'',
+        dataclasses.replace(limits, output_bytes=fits),
+    )
+    if result.status == 'ok':
+      try:
+        return parse(result.stdout)
+      except (ValueError, KeyError, TypeError) as error:
+        result = dataclasses.replace(
+            result, status='error', message=f'no records: {error}'
+        )
+    raise WorkspaceError(f'{folder} is not read', result)
+
+  def _request(
+      self,
+      fields: Mapping[str, object],
+      stdin: bytes,
+      limits: limits_lib.Limits | None,
+  ) -> limits_lib.Result:
+    if self._lost is None:
+      result = self._box.request(fields, stdin, limits)
+      if result.status != 'infra_error':
+        return result
+      self._lost = dataclasses.replace(
+          result, message=f'the tree is lost: {result.message}'
+      )
+    return self._lost
+
+
+def _inside(path: str) -> str:
+  """The path, if it is one within the tree.
+
+  Raises:
+    ValueError: If not.
+  """
+  parts = pathlib.PurePosixPath(path).parts
+  if path.startswith('/') or '..' in parts or '\0' in path:
+    raise ValueError(f'{path!r} is not a path within the tree')
+  return path
+
+
+def parse(data: bytes) -> dict[str, File]:
+  """The records of a tree, read strictly; ValueError, KeyError or TypeError."""
+  files, position = {}, 0
+  while position < len(data):
+    end = data.index(b'\n', position, position + _RECORD_BYTES)
+    record = json.loads(data[position:end])
+    position = end + 1 + int(record['size'])
+    content = data[end + 1 : position]
+    if len(content) != record['size'] or record['size'] < 0:
+      raise ValueError('a record is cut off')
+    path = _inside(record['path'])
+    if path in files:
+      raise ValueError(f'{path!r} twice')
+    files[path] = File(
+        content,
+        executable=record['kind'] == 'file' and bool(record['executable']),
+        link=record['kind'] == 'link',
+    )
+  return files

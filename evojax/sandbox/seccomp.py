@@ -1,0 +1,194 @@
+"""Which system calls code in the box may make: a seccomp filter per profile.
+
+Allow-lists, assembled to classic BPF. The numbers lie in ranges that a binary
+search tells apart: the kernel runs a filter once per number when it is loaded,
+so that a long chain of comparisons would be paid at every run.
+"""
+
+from collections.abc import Callable, Sequence
+import ctypes
+import errno
+import struct
+
+from evojax.sandbox import linux
+
+# ---------------------------------------------------------------- what is open
+
+# Descriptors that are open already, memory, clocks, the process itself.
+_PURE = """
+  read readv pread64 write writev pwrite64 lseek close fstat dup
+  mmap munmap mprotect mremap madvise brk membarrier
+  rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
+  alarm setitimer getitimer nanosleep clock_nanosleep clock_gettime clock_getres
+  gettimeofday time restart_syscall
+  getpid getppid gettid getuid geteuid getgid getegid
+  getrlimit getrusage times sysinfo uname getrandom
+  sched_yield sched_getaffinity futex set_robust_list rseq
+  poll ppoll select pselect6 exit exit_group
+""".split()
+# Files below what Landlock opens, pipes to oneself, threads.
+_FILES = """
+  open openat creat stat lstat newfstatat statx access faccessat faccessat2
+  readlink readlinkat getdents64 getcwd chdir fchdir umask
+  mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2
+  truncate ftruncate fsync fdatasync statfs fstatfs
+  dup2 dup3 pipe pipe2 fadvise64 copy_file_range sendfile
+""".split()
+# Other processes of the same box. No mount, no namespace, no tracing.
+_PROCESSES = """
+  fork vfork execve execveat wait4 waitid kill tkill tgkill
+  rt_sigsuspend rt_sigpending rt_sigtimedwait pause setpgid getpgid getpgrp
+  setsid getsid getgroups getresuid getresgid
+  chmod fchmod fchmodat link linkat symlink symlinkat utimensat utime utimes
+  flock fallocate arch_prctl set_tid_address capget
+  socketpair sendto recvfrom sendmsg recvmsg shutdown getsockopt setsockopt
+  getsockname getpeername
+  epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
+  eventfd2 timerfd_create timerfd_settime timerfd_gettime close_range
+  sched_getparam sched_getscheduler getpriority getcpu
+""".split()
+# What programs try first and do without, if they are told the right error.
+_ABSENT = dict.fromkeys(('clone3', 'openat2', 'fchmodat2'), errno.ENOSYS)
+_ABSENT |= dict.fromkeys(
+    """
+    getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
+    setxattr lsetxattr fsetxattr
+    """.split(),
+    errno.EOPNOTSUPP,
+)
+
+_THREAD = 0x00010000  # CLONE_THREAD
+# Every CLONE_NEW*; CLONE_NEWTIME is a part of the exit signal here.
+_NAMESPACES = 0x7E020000
+# F_DUPFD .. F_SETFL, locks, F_DUPFD_CLOEXEC; no F_SETOWN, no F_SETSIG.
+_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
+# TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: is it a terminal, how much.
+_IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)
+_IOCTL_TERMINAL = (0x5413, 0x540F, 0x5410)  # Window size, process group.
+_PRCTL = (15, 16, 38, 39)  # Names, and reading or setting no_new_privs.
+_AF_UNIX = 1
+
+# Name -> (argument, mask, values): allowed if argument & mask is one of them.
+_FD_RULES = {
+    'fcntl': (1, 0xFFFFFFFF, _FCNTL),
+    'ioctl': (1, 0xFFFFFFFF, _IOCTL),
+    # Reading limits. Set, they would make the kernel send SIGKILL, which is
+    # how a program is ended that nobody here has ended.
+    'prlimit64': (2, None, (0,)),
+}
+_THREAD_RULE = {'clone': (0, _THREAD | _NAMESPACES, (_THREAD,))}
+_PROCESS_RULES = {
+    'clone': (0, _NAMESPACES, (0,)),
+    'ioctl': (1, 0xFFFFFFFF, (*_IOCTL, *_IOCTL_TERMINAL)),
+    'socketpair': (0, 0xFFFFFFFF, (_AF_UNIX,)),
+    'prctl': (0, 0xFFFFFFFF, _PRCTL),
+}
+PROFILES = ('program', 'repository', 'pure')
+
+# ------------------------------------------------------------------ the filter
+
+_LOAD, _JUMP_EQUAL, _JUMP_GE, _JUMP, _AND, _RETURN = 32, 21, 53, 5, 84, 6
+_ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_SET_MODE_FILTER = 1
+_X32 = 0x40000000  # Numbers of the x32 interface start there.
+
+
+def rules(profile: str, *, threads: bool) -> dict[str, tuple | None]:
+  """System call -> None, or (argument, mask, values) that it is allowed with.
+
+  Args:
+    profile: One of PROFILES.
+    threads: Whether a program may start threads: where they can be counted.
+  """
+  if profile == 'pure':
+    return dict.fromkeys(_PURE) | {
+        name: _FD_RULES[name] for name in ('ioctl', 'prlimit64')
+    }
+  allowed = dict.fromkeys((*_PURE, *_FILES)) | _FD_RULES
+  if profile == 'repository':
+    return allowed | dict.fromkeys(_PROCESSES) | _PROCESS_RULES
+  return allowed | (_THREAD_RULE if threads else {})
+
+
+def assemble(allowed: dict[str, tuple | None]) -> bytes:
+  """The filter as an array of `struct sock_filter`."""
+  denied = _ERRNO | errno.EPERM
+  blocks = {}
+  for name, rule in allowed.items():
+    number = linux.number(name)
+    if number is not None:
+      blocks[number] = (
+          _return(_ALLOW) if rule is None else _check(*rule, denied)
+      )
+  for name, error in _ABSENT.items():
+    if (number := linux.number(name)) is not None:
+      blocks[number] = _return(_ERRNO | error)
+  starts: list[tuple[int, list]] = [(0, _return(denied))]
+  for number in sorted(blocks):
+    starts.append((number, blocks[number]))
+    starts.append((number + 1, _return(denied)))
+  # Where two meet, the later one counts; where two are equal, one is enough.
+  ranges: list[tuple[int, list]] = []
+  for start, block in starts:
+    if ranges and ranges[-1][0] == start:
+      ranges.pop()
+    if not ranges or ranges[-1][1] != block:
+      ranges.append((start, block))
+  program = [
+      (_LOAD, 0, 0, 4),  # seccomp_data.arch
+      (_JUMP_EQUAL, 1, 0, linux.audit_architecture()),
+      *_return(_KILL_PROCESS),
+      (_LOAD, 0, 0, 0),  # seccomp_data.nr
+      (_JUMP_GE, 0, 1, _X32),
+      *_return(_KILL_PROCESS),
+      *_search(ranges),
+  ]
+  return b''.join(struct.pack('=HBBI', *step) for step in program)
+
+
+def _search(ranges: Sequence[tuple[int, list]]) -> list:
+  """A binary search over ranges of numbers, each with its block."""
+  if len(ranges) == 1:
+    return ranges[0][1]
+  middle = len(ranges) // 2
+  left, right = _search(ranges[:middle]), _search(ranges[middle:])
+  # Conditional jumps reach 255 steps, the other kind any number.
+  return [
+      (_JUMP_GE, 0, 1, ranges[middle][0]),
+      (_JUMP, 0, 0, len(left)),
+      *left,
+      *right,
+  ]
+
+
+def _check(
+    argument: int, mask: int | None, values: Sequence[int], denied: int
+) -> list:
+  """Allows if an argument is one of values; without mask: all of 64 bits is."""
+  low = 16 + 8 * argument  # Little-endian: the low half comes first.
+  steps = []
+  if mask is None:
+    steps += [(_LOAD, 0, 0, low + 4), (_JUMP_EQUAL, 1, 0, 0), *_return(denied)]
+  steps.append((_LOAD, 0, 0, low))
+  if mask is not None and mask != 0xFFFFFFFF:
+    steps.append((_AND, 0, 0, mask))
+  for value in values:
+    steps += [(_JUMP_EQUAL, 0, 1, value), *_return(_ALLOW)]
+  return steps + _return(denied)
+
+
+def _return(action: int) -> list:
+  return [(_RETURN, 0, 0, action)]
+
+
+class _Program(ctypes.Structure):
+  _fields_ = (('length', ctypes.c_ushort), ('filter', ctypes.c_char_p))
+
+
+def prepare(program: bytes) -> Callable[[], int]:
+  """A call after which it holds for this thread and all it starts.
+
+  It raises OSError if the kernel refuses, e.g. without no_new_privs.
+  """
+  pointer = _Program(len(program) // 8, program)
+  return linux.prepare('seccomp', _SET_MODE_FILTER, 0, ctypes.byref(pointer))

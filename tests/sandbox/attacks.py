@@ -1,0 +1,194 @@
+"""Attacks on the box, each with the layers that stop it.
+
+An attack proves something if it fails in the whole box, succeeds in the box
+without its layers, and, where it has several, fails with any one of them alone.
+In each of these configurations benign controls pass.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+from evojax.sandbox import box
+from evojax.sandbox import landlock
+from evojax.sandbox import limits as limits_lib
+from evojax.sandbox import probe
+from evojax.sandbox import repository
+
+MARK = b'GOT'
+# Wide: what is tested here is not how fast a busy machine is.
+LIMITS = limits_lib.Limits(
+    wall_seconds=20.0,
+    cpu_seconds=10.0,
+    disk_bytes=4 << 20,
+    files=64,
+    processes=16,
+)
+_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+  """One attempt; says GOT where it gets through."""
+
+  name: str
+  layers: tuple[str, ...]  # Each stops it alone.
+  source: str  # Python, or a shell's for a repository.
+  tier: str = 'T0'
+  before: str = ''  # Runs first, in the same box.
+  limits: limits_lib.Limits | None = None
+  # Whether it got through, from its result.
+  succeeded: Callable[[limits_lib.Result], bool] | None = None
+  landlock: int = 1  # Version of the kernel's that its rule needs.
+  needs: tuple[str, ...] = ()  # Of the kernel, else it cannot succeed.
+
+
+def got(result: limits_lib.Result) -> bool:
+  return MARK in result.stdout or MARK in result.stderr
+
+
+class World:
+  """What attacks are after: files, sockets, a process, a variable."""
+
+  TOKEN = 'c0ffee-token-that-nobody-knows'
+
+  def __init__(self):
+    self._folder = tempfile.TemporaryDirectory(prefix='world-')
+    self.folder = pathlib.Path(self._folder.name)
+    self.folder.chmod(0o777)
+    (self.folder / 'key').write_text(self.TOKEN)
+    (self.folder / 'key.py').write_text(f'KEY = {self.TOKEN!r}')
+    (self.folder / 'table').write_text('7.0 7.0\n')
+    for path in self.folder.iterdir():
+      path.chmod(0o666)
+    self.tcp = socket.create_server(('127.0.0.1', 0))
+    self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    self.udp.bind(('127.0.0.1', 0))
+    self.unix = socket.socket(socket.AF_UNIX)
+    self.unix.bind(str(self.folder / 'unix'))
+    (self.folder / 'unix').chmod(0o777)
+    self.unix.listen(16)
+    self.abstract = socket.socket(socket.AF_UNIX)
+    self.name = f'evojax-world-{os.getpid()}'
+    self.abstract.bind(f'\0{self.name}')
+    self.abstract.listen(16)
+    self.decoy = subprocess.Popen(
+        [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
+        stdin=subprocess.PIPE,
+    )
+    # Left open for whoever it is inherited by.
+    self.secret = os.open(self.folder / 'key', os.O_RDONLY)
+    os.set_inheritable(self.secret, True)
+    os.environ['EVOJAX_TOKEN'] = self.TOKEN
+
+  def close(self):
+    del os.environ['EVOJAX_TOKEN']
+    os.close(self.secret)
+    self.decoy.communicate()
+    for one in (self.tcp, self.udp, self.unix, self.abstract):
+      one.close()
+    self._folder.cleanup()
+
+  def fill_in(self, source: str) -> str:
+    """Puts the places of things where a source says so."""
+    for name, value in (
+        ('@DIR@', self.folder),
+        ('@TCP@', self.tcp.getsockname()[1]),
+        ('@UDP@', self.udp.getsockname()[1]),
+        ('@ABSTRACT@', self.name),
+        ('@PID@', self.decoy.pid),
+        ('@REPO@', _ROOT),
+        # Backwards: it must not be found in the attack itself.
+        ('@NEKOT@', self.TOKEN[::-1]),
+        ('@PYTHON@', repository.PYTHON),
+    ):
+      source = source.replace(name, str(value))
+    return source
+
+
+class Range:
+  """Boxes with and without layers, in one world."""
+
+  def __init__(
+      self,
+      profile: str,
+      control: Callable[['Range', 'box.Box | repository.Workspace'], None],
+      **arguments,
+  ):
+    """control: Raises if a benign use of a box does not work."""
+    self.world = World()
+    self._profile, self._control = profile, control
+    self._arguments = arguments
+    self._boxes = {}
+
+  def close(self):
+    for one in self._boxes.values():
+      one.close()
+    self.world.close()
+
+  def check(self, attack: Attack) -> None:
+    """Raises AssertionError if the attack proves nothing, or gets through."""
+    layers = {
+        layer
+        for layer in attack.layers
+        # Who is not root has no other user to become.
+        if layer != 'uid' or os.geteuid() == 0
+    }
+    got_through, result = self._run(attack, layers)
+    assert got_through, f'{attack.name} fails without its layers: {result}'
+    for alone in sorted(layers) if len(layers) > 1 else ():
+      if alone == 'landlock' and landlock.version() < attack.landlock:
+        continue
+      if alone == 'uid' and not self._has_own_user(attack, layers - {alone}):
+        continue
+      got_through, result = self._run(attack, layers - {alone})
+      assert not got_through, f'{attack.name} gets past {alone}: {result}'
+    got_through, result = self._run(attack, set())
+    assert not got_through, f'{attack.name} gets through: {result}'
+
+  def _has_own_user(self, attack, without):
+    return box.Box(tier=attack.tier, without=without).own_user
+
+  def _run(
+      self, attack: Attack, without: set[str]
+  ) -> tuple[bool, limits_lib.Result]:
+    """Whether it gets through, and its result."""
+    key = attack.tier, frozenset(without)
+    if key not in self._boxes:
+      self._boxes[key] = self._open(*key)
+      self._control(self, self._boxes[key])
+    one = self._boxes[key]
+    for source in filter(None, (attack.before, attack.source)):
+      result = self.call(one, self.world.fill_in(source), attack.limits)
+    return (attack.succeeded or got)(result), result
+
+  def _open(self, tier, without):
+    arguments = (
+        dict(tier=tier, without=without, limits=LIMITS, grace_seconds=2.0)
+        | self._arguments
+    )
+    if self._profile == 'repository':
+      return repository.Workspace(**arguments)
+    return box.Box(self._profile, attempts=1, **arguments)
+
+  def call(self, one, source, limits=None):
+    if self._profile == 'repository':
+      return one.run(['/bin/sh', '-c', source], limits=limits)
+    return one.run(source, bytes(64), limits=limits)
+
+
+def missing(tier: str) -> str:
+  """Why attacks on a tier cannot be shown here, or nothing."""
+  return '; '.join(probe.faults(tier))
+
+
+def named(attacks: Sequence[Attack]):
+  """For parameterized.named_parameters."""
+  names = [a.name for a in attacks]
+  assert len(set(names)) == len(names), 'a name twice'
+  return [(a.name.replace(' ', '_'), a) for a in attacks]

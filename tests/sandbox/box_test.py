@@ -1,0 +1,456 @@
+"""Limits, statuses, and what becomes of a box whose zygote is not well."""
+
+import contextlib
+import glob
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.sandbox import box
+from evojax.sandbox import limits as limits_lib
+from tests.sandbox import attacks
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+_HELD = [t for t in ('T0', 'T1', 'T2') if t == 'T2' or not attacks.missing(t)]
+_WIDE = limits_lib.Limits(wall_seconds=30.0, cpu_seconds=10.0)
+
+
+def children(process):
+  """Process ids of the children of all of a process's threads."""
+  paths = glob.glob(f'/proc/{process}/task/*/children')
+  return [int(c) for p in paths for c in pathlib.Path(p).read_text().split()]
+
+
+def supervisors():
+  """Those of this process's boxes."""
+  found = []
+  for child in children(os.getpid()):
+    command = pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
+    if b'zygote.py' in command:
+      found.append(child)
+  return found
+
+
+def zygote():
+  """The process id of the only zygote."""
+  (supervisor,) = supervisors()
+  (found,) = children(supervisor)
+  return found
+
+
+@contextlib.contextmanager
+def after(seconds, function):
+  """Calls a function meanwhile."""
+  timer = threading.Timer(seconds, function)
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.join()
+
+
+class ResultsTest(parameterized.TestCase):
+  """The same in every tier."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.boxes = {t: box.Box(tier=t, limits=_WIDE, attempts=1) for t in _HELD}
+    for one in cls.boxes.values():
+      cls.addClassCleanup(one.close)
+
+  @parameterized.named_parameters(
+      ('output', 'print(input() * 2)', 'ok', b'abab\n', 0),
+      ('nothing', '', 'ok', b'', 0),
+      ('no_newline', 'print(1, end="")', 'ok', b'1', 0),
+      ('bytes', 'import sys\nsys.stdout.buffer.write(b"\\xff\\0")', 'ok',
+       b'\xff\0', 0),
+      ('unicode', 'print("\u00e9")', 'ok', b'\xc3\xa9\n', 0),
+      ('exit', 'print(1)\nexit()', 'ok', b'1\n', 0),
+      ('exit_code', 'print(1)\nimport sys; sys.exit(3)', 'error', b'1\n', 3),
+      ('exit_text', 'exit("no")', 'error', b'', 1),
+      ('early_exit', 'import os\nprint(1)\nos._exit(0)', 'ok', b'', 0),
+      ('raises', 'print(1)\n1 / 0', 'error', b'1\n', 1),
+      ('no_python', 'print(', 'error', b'', 1),
+      ('null_byte', 'print(1)\0', 'error', b'', 1),
+      ('surrogate', 'print("\udcff")', 'error', b'', 1),
+      ('crash', 'import ctypes\nctypes.string_at(0)', 'error', b'', -11),
+      ('memory', 'x = bytearray(1 << 40)', 'memory_limit', b'', 1),
+      ('recursion', 'def f(n): return n and 1 + f(n - 1)\n'
+       'import sys\nsys.setrecursionlimit(10 ** 6)\nprint(f(50000))', 'ok',
+       b'50000\n', 0),
+      ('main', 'import __main__\nprint(__name__, __main__.__name__)\n'
+       'import dataclasses\n@dataclasses.dataclass\nclass A:\n  a: int = 1\n'
+       'print(A())', 'ok', b'__main__ __main__\nA(a=1)\n', 0),
+      ('stays_alone', 'import sys\n'
+       'print([m for m in sys.modules if "evojax" in m], sys.argv)', 'ok',
+       b"[] ['main.py']\n", 0),
+      ('swallows_all', 'while True:\n  try: raise SystemExit\n'
+       '  except BaseException: break\nprint(2)', 'ok', b'2\n', 0),
+      ('at_exit', 'import atexit\natexit.register(print, 5)', 'ok', b'5\n', 0),
+  )  # fmt: skip
+  def test_program(self, source, status, stdout, exit_code):
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run(source, b'ab')
+        self.assertEqual(
+            (result.status, result.stdout, result.exit_code, result.tier),
+            (status, stdout, exit_code, tier),
+            result,
+        )
+
+  def test_an_error_names_the_line_and_no_box(self):
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run('def f():\n  return {}["k"]\nf()')
+        self.assertEqual(result.message, "KeyError: 'k'")
+        self.assertIn(b'"main.py", line 2, in f', result.stderr)
+        self.assertNotIn(b'zygote', result.stderr)
+
+  def test_installed_packages_are_not_there(self):
+    """Reference solutions are among them."""
+    library = pathlib.Path(os.__file__).parent
+    found = next((library / 'site-packages').rglob('*.py'), None)
+    if found is None:
+      self.skipTest('none are installed')
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run(f'open({str(found)!r}).read()')
+        self.assertEqual(result.status, 'ok' if tier == 'T2' else 'error')
+
+  def test_threads(self):
+    source = (
+        'import threading, time\n'
+        'def f():\n  time.sleep(0.05)\n  print(1)\n'
+        'threading.Thread(target=f).start()'
+    )
+    # Where the kernel can count them.
+    self.assertEqual(self.boxes['T2'].run(source).stdout, b'1\n')
+    if 'T0' in self.boxes:
+      self.assertEqual(self.boxes['T0'].run(source).stdout, b'1\n')
+
+  @parameterized.parameters('stdout', 'stderr')
+  def test_output_is_cut(self, name):
+    limits = limits_lib.Limits(output_bytes=1000)
+    source = f'import sys\nsys.{name}.write("x" * %d)'
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        exactly = one.run(source % 1000, limits=limits)
+        self.assertEqual(exactly.status, 'ok', exactly)
+        more = one.run(source % 1001, limits=limits)
+        self.assertEqual(more.status, 'output_limit')
+        self.assertEqual(getattr(more, name), b'x' * 1000)
+
+  def test_cpu_limit(self):
+    limits = limits_lib.Limits(wall_seconds=30.0, cpu_seconds=0.2)
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run('while True: pass', limits=limits)
+        self.assertEqual(result.status, 'cpu_limit')
+        self.assertBetween(result.cpu_seconds, 0.2, 0.5)
+
+  def test_wall_limit_of_a_sleeper(self):
+    limits = limits_lib.Limits(wall_seconds=0.4)
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run('import time\ntime.sleep(60)', limits=limits)
+        self.assertEqual(result.status, 'timeout')
+        self.assertGreaterEqual(result.wall_seconds, 0.4)
+        self.assertLess(result.cpu_seconds, 0.2)
+        # It slept by itself: that the machine is busy is no excuse.
+        self.assertFalse(result.contended, result)
+
+  def test_long_input_and_source(self):
+    data = os.urandom(1 << 16).hex().encode() * 16  # 2 MiB.
+    source = '#' * (1 << 20) + '\nimport sys\nprint(len(sys.stdin.read()))'
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        self.assertEqual(one.run(source, data).stdout, b'2097152\n')
+
+  def test_nothing_is_left_in_the_directory(self):
+    # Deeper than Python recurses, and than a path is long.
+    deep = (
+        'import os\n'
+        'for i in range(1010):\n'
+        '  os.mkdir("deep")\n  open("f", "w")\n  os.chdir("deep")\n'
+        'os.mkdir("x", 0)\n'
+    )
+    limits = limits_lib.Limits(files=9000, disk_bytes=64 << 20)
+    for tier in _HELD:
+      with (
+          self.subTest(tier),
+          box.Box(tier=tier, limits=limits, attempts=1) as one,
+      ):
+        # Where it is only watched, what is too deep to watch is too much.
+        allowed = ('ok', 'disk_limit') if tier == 'T1' else ('ok',)
+        self.assertIn(one.run(deep).status, allowed)
+        listed = one.run('import os\nprint(os.listdir("."))')
+        self.assertEqual(listed.stdout, b'[]\n')
+
+
+class ContentionTest(absltest.TestCase):
+
+  def test_a_timeout_on_a_busy_machine_says_so(self):
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})  # Inherited by all below.
+    busy = []
+    try:
+      for _ in range(4):
+        busy.append(
+            subprocess.Popen([sys.executable, '-S', '-c', 'while 1: pass'])
+        )
+      with box.Box(tier=_HELD[0], limits=_WIDE) as one:
+        one.start()
+        limits = limits_lib.Limits(wall_seconds=1.0, cpu_seconds=10.0)
+        result = one.run('while True: pass', limits=limits)
+    finally:
+      os.sched_setaffinity(0, before)
+      for process in busy:
+        process.kill()
+        process.wait()
+    self.assertEqual(result.status, 'timeout')
+    self.assertTrue(result.contended, result)
+    self.assertLess(result.cpu_seconds, 0.8)
+    self.assertRegex(result.message, r'waited 0\.\d+ s for a core')
+
+
+class InfraTest(parameterized.TestCase):
+  """A zygote that is killed, stopped or slow is no grade."""
+
+  def _box(self, attempts, tier=_HELD[0], **limits):
+    one = box.Box(
+        tier=tier,
+        limits=limits_lib.Limits(**(dict(wall_seconds=1.5) | limits)),
+        grace_seconds=1.0,
+        attempts=attempts,
+    )
+    self.addCleanup(one.close)
+    one.start()
+    return one
+
+  @parameterized.product(
+      sign=(signal.SIGKILL, signal.SIGSTOP),
+      who=('zygote', 'supervisor'),
+      tier=_HELD[:2],
+  )
+  def test_signalled_between_runs(self, sign, who, tier):
+    one = self._box(2, tier, wall_seconds=0.5)
+    process = zygote() if who == 'zygote' else supervisors()[0]
+    os.kill(process, sign)
+    result = one.run('print(1)')
+    self.assertEqual((result.status, result.stdout), ('ok', b'1\n'))
+    # A supervisor that is stopped is not missed.
+    if (sign, who) == (signal.SIGSTOP, 'zygote'):
+      self.assertEqual(result.attempts, 2)
+
+  def test_killed_in_a_run_it_is_tried_again(self):
+    one = self._box(2)
+    with after(0.2, lambda: os.kill(zygote(), signal.SIGKILL)):
+      result = one.run('import time\ntime.sleep(0.5)\nprint(1)')
+    self.assertEqual((result.status, result.attempts), ('ok', 2))
+
+  def test_stopped_in_a_run_it_is_no_timeout(self):
+    one = self._box(1, wall_seconds=0.5)
+    with after(0.2, lambda: os.kill(zygote(), signal.SIGSTOP)):
+      result = one.run('import time\ntime.sleep(0.4)\nprint(1)')
+    self.assertEqual(result.status, 'infra_error')
+    self.assertEqual(result.stdout, b'')
+    self.assertIn('did not answer within 1.5 s', result.message)
+    # The next run is another one's.
+    self.assertEqual(one.run('print(2)').stdout, b'2\n')
+
+  def test_stopped_for_a_while_it_is_what_it_was(self):
+    """The program ended in time; that was only seen late."""
+    one = self._box(1, wall_seconds=0.5)
+    process = zygote()
+    resume = threading.Timer(0.8, os.kill, (process, signal.SIGCONT))
+    resume.start()
+    with after(0.1, lambda: os.kill(process, signal.SIGSTOP)):
+      result = one.run('import time\ntime.sleep(0.2)\nprint(1)')
+    resume.join()
+    self.assertEqual((result.status, result.stdout), ('ok', b'1\n'), result)
+
+  def test_a_program_killed_from_outside_is_no_crash(self):
+    if _HELD[0] == 'T2':
+      self.skipTest('a program could have done it itself')
+    one = self._box(2)
+
+    def kill():
+      (child,) = children(zygote())
+      os.kill(child, signal.SIGKILL)
+
+    with after(0.2, kill):
+      result = one.run('import time\ntime.sleep(0.5)\nprint(1)')
+    self.assertEqual((result.status, result.attempts), ('ok', 2))
+
+  def test_a_zygote_that_cannot_start(self):
+    one = box.Box(tier=_HELD[0], attempts=2)
+    self.addCleanup(one.close)
+    with mock.patch.object(sys, 'executable', '/bin/false'):
+      result = one.run('print(1)')
+    self.assertEqual((result.status, result.attempts), ('infra_error', 2))
+    self.assertIsNone(result.exit_code)
+    self.assertEqual(one.run('print(1)').status, 'ok')
+
+  def test_no_descriptors_left(self):
+    one = self._box(1)
+    with mock.patch.object(os, 'memfd_create', side_effect=OSError(24, 'no')):
+      self.assertEqual(one.run('print(1)').status, 'infra_error')
+    self.assertEqual(one.run('print(1)').status, 'ok')
+
+
+class LeavesNothingTest(parameterized.TestCase):
+
+  def _state(self):
+    return (
+        len(os.listdir('/proc/self/fd')),
+        supervisors(),
+        glob.glob(os.path.join(tempfile.gettempdir(), 'evojax-box-*')),
+        pathlib.Path('/proc/self/mounts').read_text(),
+    )
+
+  @parameterized.parameters(*_HELD)
+  def test_runs(self, tier):
+    before = self._state()
+    with box.Box(tier=tier, slots=2, limits=_WIDE) as one:
+      jobs = [box.Job(f'open("x", "w")\nprint({i})') for i in range(60)]
+      results = one.map(jobs)
+      self.assertEqual(
+          [r.stdout for r in results], [f'{i}\n'.encode() for i in range(60)]
+      )
+      self.assertLen(supervisors(), 2)
+      inner = [c for s in supervisors() for c in children(s)]
+      self.assertLen(inner, 2)
+    # Nor a zombie, for whoever is process 1 here.
+    self.assertEmpty([p for p in inner if os.path.exists(f'/proc/{p}')])
+    self.assertEqual(self._state(), before)
+
+  @parameterized.parameters(*_HELD)
+  def test_a_parent_that_is_killed(self, tier):
+    folder = tempfile.mkdtemp()
+    self.addCleanup(os.rmdir, folder)
+    source = (
+        'import sys, tempfile, threading\n'
+        f'sys.path.insert(0, {str(_ROOT)!r})\n'
+        f'tempfile.tempdir = {folder!r}\n'
+        'from evojax.sandbox import box\n'
+        f'b = box.Box(tier={tier!r})\n'
+        'b.start()\n'
+        'run = lambda: b.run("import time; time.sleep(60)")\n'
+        'threading.Thread(target=run).start()\n'
+        'print(1, flush=True)\n'
+    )
+    parent = subprocess.Popen(
+        [sys.executable, '-S', '-c', source], stdout=subprocess.PIPE
+    )
+    parent.stdout.readline()
+    time.sleep(0.3)
+    (supervisor,) = children(parent.pid)
+    (inner,) = children(supervisor)
+    (program,) = children(inner)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    left = [supervisor, inner, program]
+    while left and time.monotonic() < deadline:
+      left = [p for p in left if os.path.exists(f'/proc/{p}/exe')]
+      time.sleep(0.02)
+    self.assertEmpty(left)
+    while os.listdir(folder) and time.monotonic() < deadline:
+      time.sleep(0.02)
+    self.assertEmpty(os.listdir(folder))
+
+
+class ArgumentsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (dict(profile='shell'), 'profile='),
+      (dict(tier='T3'), 'tier='),
+      (dict(profile='pure'), 'entry='),
+      (dict(entry='x.py'), 'entry='),
+      (dict(slots=0), 'slots=0'),
+      (dict(attempts=0), 'attempts=0'),
+      (dict(profile='repository', slots=2), 'one tree'),
+      (dict(without=('moat',)), 'moat'),
+  )
+  def test_refused(self, arguments, message):
+    with self.assertRaisesRegex(ValueError, message):
+      box.Box(**{'tier': 'T0', **arguments})
+
+  @parameterized.parameters(
+      dict(wall_seconds=0.0),
+      dict(wall_seconds=float('nan')),
+      dict(cpu_seconds=float('inf')),
+      dict(memory_bytes=-1),
+      dict(files=0),
+  )
+  def test_limits_are_positive(self, **values):
+    with self.assertRaisesRegex(ValueError, f'{next(iter(values))}='):
+      limits_lib.Limits(**values)
+
+  def test_some_limits_are_the_boxs(self):
+    with box.Box(tier='T2') as one:
+      with self.assertRaisesRegex(ValueError, 'in this box'):
+        one.run('', limits=limits_lib.Limits(disk_bytes=1))
+
+  def test_tiers_are_nested(self):
+    tiers = limits_lib.TIERS
+    self.assertLess(tiers['T2'], tiers['T1'])
+    self.assertLess(tiers['T1'], tiers['T0'])
+
+
+def _public_python():
+  """An interpreter that every user may run, or nothing."""
+  for path in (sys.executable, '/usr/bin/python3'):
+    real = os.path.realpath(path)
+    folders = [str(p) for p in pathlib.Path(real).parents]
+    if os.path.exists(real) and all(os.stat(f).st_mode & 1 for f in folders):
+      return real
+  return ''
+
+
+class UnprivilegedTest(absltest.TestCase):
+
+  @absltest.skipIf(os.geteuid() != 0, 'all other tests are')
+  def test_it_holds_for_who_is_not_root(self):
+    python = _public_python()
+    folders = [_ROOT, *_ROOT.parents]
+    if not python or not all(os.stat(f).st_mode & 1 for f in folders):
+      self.skipTest('no interpreter, or no checkout, that all may read')
+    source = (
+        f'import sys\nsys.path.insert(0, {str(_ROOT)!r})\n'
+        'from evojax.sandbox import probe, repository\n'
+        'print(probe.faults("T0"), probe.faults("T1"))\n'
+        'for tier in ("T0", "T1"):\n'
+        '  with repository.Workspace(tier=tier) as w:\n'
+        '    print(w.run(["sh", "-c", "echo a | cat"]).stdout)\n'
+    )
+    run = subprocess.run(
+        [python, '-B', '-c', source],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        cwd='/',
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = run.stdout + run.stderr
+    expected = [str([attacks.missing(t)] if attacks.missing(t) else [])
+                for t in ('T0', 'T1')]  # fmt: skip
+    self.assertEqual(said, f"{' '.join(expected)}\nb'a\\n'\nb'a\\n'\n")
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,92 @@
+"""The tier is what withstands the attacks, and nothing that is merely said."""
+
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.sandbox import limits as limits_lib
+from evojax.sandbox import probe
+
+
+class ChooseTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    probe._find.cache_clear()
+    self.addCleanup(probe._find.cache_clear)
+
+  def _choose(self, held, **arguments):
+    faults = lambda tier: [] if tier in held else [f'{tier} is broken']
+    with mock.patch.object(probe, 'faults', faults):
+      return probe.choose(**arguments)
+
+  @parameterized.parameters(
+      (('T0', 'T1'), 'T0', ()),
+      (('T0',), 'T0', ()),
+      (('T1',), 'T1', ('T0',)),
+  )
+  def test_the_strongest_that_holds(self, held, tier, refused):
+    report = self._choose(held)
+    self.assertEqual(report.tier, tier)
+    self.assertSequenceEqual(tuple(report.faults), refused)
+    for other in refused:
+      self.assertIn(f'{other} does not hold: {other} is broken', str(report))
+
+  def test_nothing_holds(self):
+    with self.assertRaisesRegex(
+        probe.WeakSandboxError,
+        r'(?s)T0 is broken.*T1 is broken.*--allow_weak_sandbox',
+    ):
+      self._choose(())
+
+  def test_the_weak_tier_is_loud(self):
+    report = self._choose((), allow_weak=True)
+    self.assertEqual(report.tier, 'T2')
+    self.assertIn('LIMITS RESOURCES ONLY', str(report))
+
+  def test_it_is_found_out_once(self):
+    with mock.patch.object(probe, 'faults', return_value=[]) as faults:
+      probe.choose()
+      probe.choose(allow_weak=True)
+    faults.assert_called_once_with('T0')
+
+
+class FaultsTest(absltest.TestCase):
+
+  def test_every_attack_gets_through_where_nothing_is_shut(self):
+    """Else it would prove nothing where it does not."""
+    open_to_all = dict(limits_lib.TIERS, T2=frozenset(('clock',)))
+    with mock.patch.object(limits_lib, 'TIERS', open_to_all):
+      found = probe.faults('T2')
+    self.assertLen(found, len(probe._ATTACKS), found)
+
+  def test_a_tier_in_which_programs_fail_does_not_hold(self):
+    """Broken imports stop every attack."""
+    controls = (('imports', 'import nothing', b'', b''),)
+    with mock.patch.object(probe, '_CONTROLS', controls):
+      self.assertRegex(
+          probe.faults('T2')[0], 'imports: error ModuleNotFoundError'
+      )
+
+  def test_a_layer_that_is_missing_is_noticed(self):
+    """T0 without any one of the layers that its attacks are about."""
+    if probe.faults('T0'):
+      self.skipTest('T0 does not hold here')
+    for missing, attack in (
+        (('landlock', 'root'), 'reads_a_key'),
+        (('namespaces', 'landlock', 'seccomp'), 'opens_tcp'),
+        (('namespaces', 'landlock', 'seccomp', 'uid'), 'kills_the_parent'),
+        (('seccomp',), 'daemonises'),
+        (('quota',), 'fills_the_disk'),
+        (('environment',), 'reads_the_environment'),
+    ):
+      with self.subTest(attack):
+        weak = limits_lib.TIERS['T0'] - frozenset(missing)
+        tiers = dict(limits_lib.TIERS, T0=weak)
+        with mock.patch.object(limits_lib, 'TIERS', tiers):
+          self.assertIn(f'an attack got through: {attack}', probe.faults('T0'))
+
+
+if __name__ == '__main__':
+  absltest.main()

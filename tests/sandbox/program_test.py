@@ -1,0 +1,47 @@
+"""Programs attack the box."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.sandbox import attacks
+from tests.sandbox import program_attacks
+
+_CONTROL = """
+import collections, json, os, re, tempfile
+print(json.dumps(collections.Counter(re.findall('a', 'banana'))))
+with tempfile.TemporaryFile() as f:
+  f.write(b'x')
+print(sum(range(10 ** 5)), len(input()))
+"""
+
+
+def control(range_, one):
+  """Benign: imports, a file of its own, input and output."""
+  result = range_.call(one, _CONTROL)
+  expected = b'{"a": 3}\n4999950000 64\n'
+  assert (result.status, result.stdout) == ('ok', expected), result
+
+
+class ProgramAttacksTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    if missing := attacks.missing('T0'):
+      raise cls.skipTest(cls, missing)
+    cls._range = attacks.Range('program', control)
+    cls.addClassCleanup(cls._range.close)
+
+  @parameterized.named_parameters(attacks.named(program_attacks.ATTACKS))
+  def test(self, attack):
+    self._range.check(attack)
+
+
+class SuiteTest(absltest.TestCase):
+
+  def test_there_are_enough(self):
+    self.assertGreaterEqual(len(program_attacks.ATTACKS), 40)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,166 @@
+"""Commands in a repository attack the box; the tree travels as bytes."""
+
+import os
+import shutil
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.sandbox import repository
+from tests.sandbox import attacks
+from tests.sandbox import repository_attacks
+
+_CONTROL = """
+set -e
+@PYTHON@ -c 'import json, subprocess; subprocess.run(["echo", "a"], check=True)'
+mkdir -p folder
+echo x > folder/file
+(cat folder/file; ls folder) | sort
+! git --version > /dev/null || git init -q folder/repo
+rm -r folder
+"""
+
+
+def control(range_, one):
+  """Benign: Python, pipes, files, processes, git."""
+  result = range_.call(one, range_.world.fill_in(_CONTROL))
+  assert (result.status, result.stdout) == ('ok', b'a\nfile\nx\n'), result
+
+
+class RepositoryAttacksTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    if missing := attacks.missing('T0'):
+      raise cls.skipTest(cls, missing)
+    cls._range = attacks.Range(
+        'repository', control, limits=repository_attacks.LIMITS
+    )
+    cls.addClassCleanup(cls._range.close)
+
+  @parameterized.named_parameters(attacks.named(repository_attacks.ATTACKS))
+  def test(self, attack):
+    if attack.name.startswith('git') and not shutil.which('git'):
+      self.skipTest('there is no git')
+    self._range.check(attack)
+
+
+@absltest.skipIf(attacks.missing('T0'), 'T0 does not hold here')
+class WorkspaceTest(parameterized.TestCase):
+
+  @parameterized.parameters('T0', 'T1')
+  def test_files_go_in_and_come_out(self, tier):
+    files = {'a.py': b'print(open("b/c").read())', 'b/c': b'\0\xff\nx\r\n'}
+    with self._workspace(tier) as w:
+      w.write(files | {'run': b'#!/bin/sh\necho ran > d'}, ['run'])
+      self.assertEqual(w.run(['./run']).status, 'ok')
+      w.run(['ln', '-s', '/etc/passwd', 'link'])
+      w.run(['mkfifo', 'pipe'])
+      found = w.read()
+      self.assertEqual(
+          found,
+          {n: repository.File(d) for n, d in files.items()}
+          | {
+              'run': repository.File(b'#!/bin/sh\necho ran > d', True),
+              'd': repository.File(b'ran\n'),
+              'link': repository.File(b'/etc/passwd', link=True),
+          },
+      )
+      self.assertEqual(w.read('b'), {'c': repository.File(files['b/c'])})
+
+  @parameterized.parameters('../a', '/etc/a', 'b/../../a', 'a\0')
+  def test_paths_stay_in_the_tree(self, path):
+    with self._workspace() as w:
+      with self.assertRaisesRegex(ValueError, 'within the tree'):
+        w.write({path: b''})
+      with self.assertRaisesRegex(ValueError, 'within the tree'):
+        w.read(path)
+
+  def test_a_link_in_the_way_is_not_followed(self):
+    with self._workspace() as w:
+      w.run(['ln', '-s', 'elsewhere', 'a'])
+      with self.assertRaisesRegex(repository.WorkspaceError, 'not written'):
+        w.write({'a': b'x'})
+      self.assertEqual(list(w.read()), ['a'])
+
+  def test_names_that_look_like_records(self):
+    name = '{"path": "..", "size": 0, "kind": "file"}\n\udcff'
+    with self._workspace() as w:
+      made = w.run([repository.PYTHON, '-c', f'open({name!r}, "w").write("x")'])
+      self.assertEqual(made.status, 'ok', made)
+      self.assertEqual(w.read(), {name: repository.File(b'x')})
+
+  def test_records_are_read_strictly(self):
+    line = b'{"path": "a", "size": 1, "kind": "file", "executable": false}\n'
+    good = line + b'x'
+    self.assertEqual(repository.parse(good), {'a': repository.File(b'x')})
+    for bad in (
+        good + good,  # Twice.
+        line,  # Cut off.
+        good.replace(b'"a"', b'"../a"'),
+        good.replace(b'1', b'-1'),
+        good.replace(b'1', b'1e9'),
+        b'x' * 100_000,
+    ):
+      with self.subTest(bad[:80]):
+        with self.assertRaises((ValueError, KeyError, TypeError)):
+          repository.parse(bad)
+
+  def test_the_tree_stays_from_command_to_command(self):
+    with self._workspace() as w:
+      w.run(['sh', '-c', 'echo 1 > a; mkdir b; cd b; echo 2 > c'])
+      result = w.run(['cat', 'c', '../a'], folder='b')
+      self.assertEqual(result.stdout, b'2\n1\n')
+
+  def test_a_lost_tree_is_said_to_be_lost(self):
+    with self._workspace('T1', without=('landlock',), grace_seconds=2.0) as w:
+      w.write({'a': b'x'})
+      self.assertEqual(w.run(['sh', '-c', 'kill -9 $PPID']).status,
+                       'infra_error')  # fmt: skip
+      result = w.run(['cat', 'a'])
+      self.assertEqual(result.status, 'infra_error')
+      self.assertIn('the tree is lost', result.message)
+      with self.assertRaises(repository.WorkspaceError):
+        w.read()
+
+  def test_exit_codes_and_missing_commands(self):
+    with self._workspace() as w:
+      self.assertEqual(w.run(['sh', '-c', 'exit 3']).exit_code, 3)
+      missing = w.run(['no-such-command'])
+      self.assertEqual((missing.status, missing.exit_code), ('error', 127))
+      self.assertIn(b'no-such-command', missing.stderr)
+      killed = w.run(['sh', '-c', 'kill -9 $$'])
+      # Its own doing here: other than a program's, it may send signals.
+      self.assertEqual((killed.status, killed.exit_code), ('error', -9))
+
+  def test_environment_and_input(self):
+    with self._workspace(environment={'A': '1'}) as w:
+      result = w.run(
+          ['sh', '-c', 'cat; echo $A$B; cd && pwd'],
+          b'in ',
+          environment={'B': '2'},
+      )
+      self.assertEqual(result.stdout, b'in 12\n/box/home\n')
+      self.assertNotIn('A', os.environ)
+
+  def test_nothing_is_left(self):
+    before = set(os.listdir('/tmp'))
+    for tier in ('T0', 'T1'):
+      with self._workspace(tier) as w:
+        w.run(['sh', '-c', 'mkdir -p a/b; chmod 0 a; (setsid sleep 9 &)'])
+    left = {n for n in set(os.listdir('/tmp')) - before if 'evojax-box' in n}
+    self.assertEmpty(left)
+
+  def _workspace(self, tier='T0', **arguments):
+    return repository.Workspace(tier=tier, limits=attacks.LIMITS, **arguments)
+
+
+class SuiteTest(absltest.TestCase):
+
+  def test_there_are_enough(self):
+    self.assertGreaterEqual(len(repository_attacks.ATTACKS), 15)
+
+
+if __name__ == '__main__':
+  absltest.main()
