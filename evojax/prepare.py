@@ -45,12 +45,7 @@ class Setup:
   parts: reward_lib.Parts
   columns: tuple[schema.Column, ...]
   reader: str = 'reward'  # Whom the view of the parts is open to.
-  functions: run.Functions | None = None  # Of the harness, in their worker.
-
-  def close(self) -> None:
-    """Ends the harness's worker."""
-    if self.functions is not None:
-      self.functions.close()
+  functions: run.Functions | None = None  # Of the harness, in the box.
 
 
 def prepare(

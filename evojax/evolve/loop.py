@@ -491,13 +491,12 @@ class _Loop:
   ) -> list[diagnose.Measure]:
     """Measures of an arm, by the diagnostics of its harness."""
     session = self.session
-    with run_lib.Functions(session.harness(harness)) as functions:
-      return diagnose.measure(
-          functions,
-          self._view(folder, harness),
-          session.rows,
-          [float(x) for x in outcome],
-      )
+    return diagnose.measure(
+        run_lib.Functions(session.harness(harness)),
+        self._view(folder, harness),
+        session.rows,
+        [float(x) for x in outcome],
+    )
 
   def _diagnose(self, version: Version) -> dict[str, Any]:
     outcome = arms.outcomes(self.session.path / version.arm).tolist()

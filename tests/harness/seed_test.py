@@ -22,8 +22,8 @@ class SeedTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.functions = cls.enterClassContext(run.Functions(SEED))
-    cls.blind = cls.enterClassContext(run.Functions(BLIND))
+    cls.functions = run.Functions(SEED)
+    cls.blind = run.Functions(BLIND)
 
   @parameterized.parameters(SEED, BLIND)
   def test_is_admitted(self, harness):
