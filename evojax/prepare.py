@@ -20,9 +20,11 @@ from evojax import metrics as metrics_lib
 from evojax import reward as reward_lib
 from evojax import types
 from evojax.eval import rollouts
+from evojax.evidence import made_up
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
+from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
@@ -30,6 +32,7 @@ from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
 from evojax.rollout import parity
+from evojax.sandbox import probe
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -71,7 +74,9 @@ def prepare(
     harness = spec.read(config.harness.path)
     surface.check(harness.overlay)
     config = surface.apply(config, harness.overlay)
-    functions = run.Functions(harness)
+    if harness.files:
+      probe.tier()  # A machine that holds no such code says so now.
+      functions = run.Functions(harness)
   config_lib.validate(config)
   metrics_lib.check_available(config.log.wandb)
   kwargs = config.domain.kwargs.to_dict()
@@ -86,6 +91,13 @@ def prepare(
     taught = domains.make(
         config.domain.name, **(kwargs | {'families': config.data.families})
     )
+  if functions and admit.foreign(harness):
+    base, _ = made_up.evidence(domain, config)
+    if refused := admit.check_functions(harness, base):
+      lines = ''.join(f'\n  {reason}' for reason in refused)
+      raise ValueError(
+          f'config.harness.path={config.harness.path} is refused:{lines}'
+      )
   policy = policy or policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),

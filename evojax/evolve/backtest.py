@@ -269,7 +269,7 @@ def _own_statistics(
 ) -> dict[str, Any]:
   """Statistics that the harness brings; one that fails is a status."""
   found: dict[str, Any] = {}
-  functions = run_lib.Functions(session.harness(harness))
+  functions = session.functions(harness)
   for name in functions.backtests:
     try:
       found |= functions.predict(name, before['view'], after['view'])

@@ -30,6 +30,7 @@ from evojax import sharding
 from evojax import train
 from evojax import workdir as workdir_lib
 from evojax.evidence import ledger as ledger_lib
+from evojax.evidence import made_up
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
@@ -51,6 +52,7 @@ from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.report import page
+from evojax.sandbox import probe
 
 
 def run(
@@ -84,12 +86,15 @@ def run(
           ' has evolve.trials=0'
       )
     return train.run(config, workdir, fork_from=fork_from)
+  # Before a device is touched: whatever it proposes runs in the box.
+  tier = probe.tier()
   base = config.copy_and_resolve_references()
   with base.unlocked():
     base.harness.path = ''
   setup = prepare_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, None)
+  made, _ = made_up.evidence(setup.domain, base)
+  reasons = admit.check(seed, base, made)
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -130,7 +135,11 @@ def run(
           ),
           phases=metrics_lib.Phases(),
           preempted=lambda: _preempt(sigterm, path),
-          ledger=ledger_lib.Ledger(path / 'ledger.jsonl') if primary else None,
+          ledger=(
+              ledger_lib.Ledger(path / 'ledger.jsonl', tier)
+              if primary
+              else None
+          ),
       )
       return _Loop(session, seed, compared, fork).run()
 
@@ -249,11 +258,6 @@ class _Loop:
     self.session, self.seed = session, seed
     self.compared, self.fork = compared, fork
     self.inbox = session.path / 'inbox'
-    # Hashes of the functions that may run; the fork's harness is one of ours.
-    harnesses = [seed]
-    if fork is not None:
-      harnesses.append(spec.load(fork.source / 'harness', fork.version.harness))
-    self.shipped = admit.shipped(*harnesses)
 
   # ------------------------------------------------------------------- queries
 
@@ -492,7 +496,7 @@ class _Loop:
     """Measures of an arm, by the diagnostics of its harness."""
     session = self.session
     return diagnose.measure(
-        run_lib.Functions(session.harness(harness)),
+        session.functions(harness),
         self._view(folder, harness),
         session.rows,
         [float(x) for x in outcome],
@@ -571,8 +575,8 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
+            session.made_up(design['harness']),
             view,
-            known=self.shipped,
         )
     )
     return dict(reasons=reasons)

@@ -196,7 +196,7 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
         columns.append({'valid': add(view.valid)})
       open_ = open_columns(view, call.reader)
       named = names(files[call.path])
-      needed = [n for n in open_ if n in named or named & _ANY_COLUMN]
+      needed = [n for n in open_ if n in named or reads_all(named)]
       for name in needed:
         if name not in columns[index]:
           columns[index][name] = add(getattr(view, name))
@@ -267,6 +267,11 @@ def open_columns(view: Any, reader: str) -> list[str]:
   ]
 
 
+def reads_all(named: frozenset[str]) -> bool:
+  """Whether a source with these names may read any column."""
+  return bool(named & _ANY_COLUMN)
+
+
 @functools.lru_cache(maxsize=256)
 def names(source: str) -> frozenset[str]:
   """Names, attributes, imports and functions of a source."""
@@ -276,7 +281,7 @@ def names(source: str) -> frozenset[str]:
     return frozenset()  # The worker says what is wrong.
   found = set()
   for node in nodes:
-    for field in ('id', 'attr', 'name'):
+    for field in ('id', 'attr', 'name', 'value'):  # e.outcome, e['outcome'].
       value = getattr(node, field, None)
       if isinstance(value, str):
         found.add(value)

@@ -18,6 +18,7 @@ import numpy as np
 
 from evojax.harness import calls as calls_lib
 from evojax.harness import spec
+from evojax.harness import syntax
 
 STATUSES = calls_lib.STATUSES
 FunctionError = calls_lib.FunctionError
@@ -158,14 +159,16 @@ class Functions:
     path = self._path(f'diagnostic:{name}')
     found = {}
     try:
-      for statement in ast.parse(self._source(path)).body:
+      for statement in syntax.parse(path, self._source(path)).body:
         if isinstance(statement, ast.Assign):
           for target in statement.targets:
             if isinstance(target, ast.Name) and target.id in _META:
               found[target.id] = ast.literal_eval(statement.value)
-    except (SyntaxError, ValueError) as error:
-      line = getattr(error, 'lineno', None) or statement.lineno
-      raise FunctionError('crash', path, f'line {line}: {error}') from error
+    except syntax.SourceError as error:
+      raise FunctionError('crash', path, str(error)) from error
+    except ValueError as error:
+      message = f'line {statement.lineno}: {error}'
+      raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
     return found
 

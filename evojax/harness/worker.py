@@ -11,6 +11,7 @@ import math
 import struct
 import sys
 import traceback
+import warnings
 
 import numpy as np
 
@@ -50,6 +51,12 @@ class Evidence:
   def __delattr__(self, name):
     raise AttributeError(f'evidence is read-only: {name} cannot be deleted')
 
+  def __getitem__(self, name):
+    """A column by name: for name in e.columns: e[name]."""
+    if name not in self.columns:
+      raise AttributeError(f'evidence {name!r} is no column')
+    return getattr(self, name)
+
   def __getattr__(self, name):
     if name.startswith('_'):
       raise AttributeError(name)
@@ -68,6 +75,7 @@ def call(source, data):
   """
   del source
   sys.stdout = sys.stderr  # The answer alone goes out.
+  warnings.simplefilter('ignore')
   request, arrays = unpack(data)
   for view in request['views']:
     view['arrays'] = {name: arrays[i] for name, i in view['arrays'].items()}

@@ -136,7 +136,7 @@ def choose(*, allow_weak: bool = False) -> Report:
 
 
 def tier(allow_weak: bool | None = None) -> str:
-  """The tier of this process's boxes; found out once, and then the same.
+  """The tier of this process's boxes; found out and printed once.
 
   Args:
     allow_weak: Whether T2 will do, from here on; None: as it was said before,
@@ -147,11 +147,15 @@ def tier(allow_weak: bool | None = None) -> str:
   """
   if allow_weak is not None:
     _said['allow_weak'] = allow_weak
-  return choose(allow_weak=_said['allow_weak']).tier
+  report = choose(allow_weak=_said['allow_weak'])
+  if not _said['printed']:
+    print(report, flush=True)
+    _said['printed'] = True
+  return report.tier
 
 
-# What the user has said of this process, not of a call.
-_said = {'allow_weak': False}
+# Of this process, not of a call: what its user allows, what it has told.
+_said = {'allow_weak': False, 'printed': False}
 
 
 @functools.cache

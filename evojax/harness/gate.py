@@ -1,0 +1,534 @@
+"""The gate for one source: what a function must be before it may run.
+
+Layers, each of which stops what the others do not:
+
+    language    what may be written at all, see `language`
+    answer      shapes, dtypes, finite numbers, wherever evidence is thin
+    repeat      another process gives the same bits, whatever ran before
+    order       completions and groups in another order: the same of each
+    groups      other groups change: a group's numbers do not
+    padding     entries that are not valid change: nothing does
+    constant    some number differs from another (proposals alone)
+    cost        time and memory on the largest evidence
+
+The box (see `calls`) holds whatever gets that far. Nothing here trusts an
+answer: it is bytes until it was compared.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from evojax.harness import calls as calls_lib
+from evojax.harness import derive
+from evojax.harness import language
+from evojax.harness import run
+from evojax.harness import syntax
+
+VERSION = 1  # Of the verdicts: another version, another verdict.
+LAYERS = (
+    'language',
+    'answer',
+    'repeat',
+    'order',
+    'groups',
+    'padding',
+    'constant',
+    'cost',
+)
+CPU_SECONDS = 0.5  # Of all calls on one kind of evidence.
+MEMORY_BYTES = 512 << 20
+LARGEST = 4096  # Completions.
+_LARGEST_BYTES = 8 << 20  # Of their columns.
+_GROUPS = 8  # At most, of what is compared.
+_SCRAMBLED = (6, 5)
+# Sums in another order differ by rounding.
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+
+Answer = calls_lib.Answer
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+  """One evidence (for a backtest two), and what is asked of the answer."""
+
+  name: str
+  tables: tuple[derive.Table, ...]
+  finite: bool  # Whether numbers must be; made-up columns may contradict.
+
+
+def reasons(
+    path: str,
+    source: str,
+    base: Any,
+    recorded: Any | None = None,
+    *,
+    columns: Collection[str],
+    without: Collection[str] = (),
+) -> list[str]:
+  """Why a source is refused, one line each; nothing if it may run.
+
+  Args:
+    path: In the harness, e.g. 'reward.py'.
+    source: Python.
+    base: Evidence of made-up completions, open to diagnostics, which every
+      source is tried on.
+    recorded: Evidence of the run that a proposal is about; None where a source
+      is loaded that need not be useful there.
+    columns: Names of all columns of the evidence.
+    without: Layers to leave out; for tests, which show what each one stops.
+
+  Raises:
+    calls.InfraError: If the box failed: that is no verdict.
+  """
+  if 'language' not in without:
+    found = language.reasons(path, source, columns)
+    if found:
+      return found
+  try:
+    across = syntax.across(path, source)
+  except syntax.SourceError as error:
+    return [str(error)]
+  gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
+  found = list(dict.fromkeys(gate.run(base, recorded)))
+  return found[: language.MAX_REASONS]
+
+
+class _Gate:
+  """Tries one source."""
+
+  def __init__(
+      self,
+      path: str,
+      source: str,
+      across: Sequence[str],
+      layers: frozenset[str],
+  ):
+    self._path, self._source = path, source
+    self._across, self._layers = across, layers
+    digest = hashlib.sha256(f'{path}\n{source}'.encode()).digest()
+    # What it is tried on depends on it: it cannot be written for that.
+    self._rng = np.random.default_rng(int.from_bytes(digest[:8], 'big'))
+    function = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
+    measures = 'measure' if path.startswith('diagnostics/') else 'predict'
+    self._function = function.get(path, measures)
+    self._has_init = 'init' in calls_lib.names(source)
+    # Of each base: order of groups, of completions, groups that stay.
+    self._orders: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+  # -------------------------------------------------------------------- running
+
+  def run(self, base: Any, recorded: Any | None) -> Iterator[str]:
+    """Every reason."""
+    cases = self._cases(base, recorded)
+    answers = self._ask([case.tables for case in cases], 0)
+    largest = (self._largest(recorded if recorded is not None else base),)
+    if self._function == 'predict':
+      largest *= 2
+    again = self._ask([largest, *(case.tables for case in cases[::-1])], 1)
+    yield from self._cost(answers, again[0], largest[0].valid.size)
+    failed = False
+    for case, answer in zip(cases, answers, strict=True):
+      for problem in self._problems(case, answer):
+        failed = True
+        yield problem
+    if failed:
+      return
+    if 'repeat' in self._layers:
+      yield from self._repeat(cases, answers, again[:0:-1])
+    found = {
+        case.name: (case, [self._contract(case, a) for a in answer])
+        for case, answer in zip(cases, answers, strict=True)
+    }
+    for kind in ('made up', 'scrambled'):
+      yield from self._compare(kind, found)
+    if recorded is not None and 'constant' in self._layers:
+      yield from self._constant(found)
+
+  def _ask(
+      self, evidence: Sequence[tuple[derive.Table, ...]], box: int
+  ) -> list[list[Answer]]:
+    """What the function answers, in one process; for keep, twice each."""
+    sent: list[calls_lib.Call] = []
+    places = []
+    call = functools.partial(calls_lib.call, self._path)
+    for tables in evidence:
+      if self._function == 'keep':
+        state = None
+        if self._has_init:
+          sent.append(call('init'))
+          state = len(sent) - 1
+        sent.append(call('keep', tables, state_of=state))
+        # The second sees the state of the first.
+        sent.append(call('keep', tables, state_of=len(sent) - 1))
+        places.append(range(len(sent) - 2, len(sent)))
+      else:
+        sent.append(call(self._function, tables))
+        places.append(range(len(sent) - 1, len(sent)))
+    found = calls_lib.exchange(
+        {self._path: self._source},
+        sent,
+        calls_lib.limits(CPU_SECONDS, MEMORY_BYTES),
+        box,
+    )
+    answers = [[found[i] for i in place] for place in places]
+    if self._function == 'keep' and self._has_init:
+      for place, answer in zip(places, answers, strict=True):
+        start = found[place[0] - 1]
+        try:
+          if isinstance(start, run.FunctionError):
+            raise start
+          run.state_of(start)
+        except run.FunctionError as error:
+          answer[0] = error
+    return answers
+
+  # ------------------------------------------------------------------ evidence
+
+  def _table(self, view: Any) -> derive.Table:
+    named = calls_lib.names(self._source)
+    wanted = [
+        n for n in view.columns if n in named or calls_lib.reads_all(named)
+    ]
+    if self._function == 'weight' and 'n_turns' not in wanted:
+      wanted.append('n_turns')  # The shape of its answer.
+    return derive.table(view, wanted)
+
+  def _largest(self, view: Any) -> derive.Table:
+    t = self._table(view)
+    size = sum(a.nbytes for a in t.arrays.values()) / max(1, t.valid.size)
+    count = int(min(LARGEST, max(t.valid.size, _LARGEST_BYTES / max(1, size))))
+    group_size = t.valid.shape[1]
+    return derive.resized(t, max(1, count // group_size), group_size, self._rng)
+
+  def _cases(self, base: Any, recorded: Any | None) -> list[_Case]:
+    """Each base as it is, and in every way that should not matter."""
+    rng = self._rng
+    real = self._table(base)
+    if len(real.valid) > _GROUPS:
+      real = derive.in_order(real, np.arange(_GROUPS))
+    cases = []
+    for kind, t in (
+        ('made up', real),
+        ('scrambled', derive.scrambled(real, *_SCRAMBLED, rng)),
+    ):
+      pair = self._pair(t)
+      p, g = t.valid.shape
+      order = rng.permutation(p)
+      inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
+      stays = np.arange(p) % 2 == 0
+      self._orders[kind] = (order, inner, stays)
+      seed = int(rng.integers(1 << 32))
+      for what, change in (
+          ('', lambda t: t),
+          ('groups', lambda t, o=order: derive.in_order(t, o)),
+          ('within', lambda t, o=inner: derive.within(t, o)),
+          ('others', lambda t, s=stays, seed=seed: _others(t, s, seed)),
+          (
+              'padded',
+              lambda t, seed=seed: derive.padded(
+                  t, np.random.default_rng(seed)
+              ),
+          ),
+      ):
+        name = f'{kind}: {what}' if what else kind
+        tables = tuple(change(one) for one in pair)
+        cases.append(_Case(name, tables, kind == 'made up' and what != 'others'))
+    for name, t in (
+        ('groups of one answer', derive.collapsed(real)),
+        ('groups of one', derive.alone(real, 1)),
+        ('nothing valid', derive.alone(real, 0)),
+    ):
+      cases.append(_Case(name, self._pair(t), True))
+    if recorded is not None:
+      t = self._table(recorded)
+      cases.append(_Case('recorded', self._pair(t), True))
+    return cases
+
+  def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
+    """For a backtest: the same completions before and after."""
+    if self._function != 'predict':
+      return (t,)
+    after = dict(t.arrays)
+    for name, array in after.items():
+      if name in ('reward', 'advantage') or name.startswith('part_'):
+        # Each completion's own: whatever is permuted, the pair stays one.
+        after[name] = np.where(np.isfinite(array), 0.5 * array - 0.1, array)
+    return t, dataclasses.replace(t, arrays=after)
+
+  # ------------------------------------------------------------------- verdicts
+
+  def _cost(
+      self, answers: list[list[Answer]], largest: list[Answer], size: int
+  ) -> Iterator[str]:
+    """What failed on the largest evidence alone."""
+    if 'cost' not in self._layers:
+      return
+    first = answers[0][0]
+    if isinstance(first, run.FunctionError) and not first.alone:
+      return  # Said of every case.
+    answer = next(
+        (a for a in largest if isinstance(a, run.FunctionError)), None
+    )
+    if answer is not None:
+      yield (
+          f'{self._path}: on {size} completions: {answer.status}:'
+          f' {answer.message}; at most {CPU_SECONDS:g} s of CPU time and'
+          f' {MEMORY_BYTES >> 20} MiB; use array operations'
+      )
+
+  def _problems(self, case: _Case, answer: list[Answer]) -> Iterator[str]:
+    """Where an answer is none."""
+    if 'answer' not in self._layers:
+      return
+    for one in answer:
+      try:
+        if isinstance(one, run.FunctionError):
+          raise one
+        self._checked(case, one)
+      except run.FunctionError as error:
+        if error.status == 'non_finite' and not case.finite:
+          continue
+        where = '' if case.name in ('made up', 'recorded') else (
+            f' (on {_TOLD[case.name.partition(": ")[2] or case.name]})'
+        )
+        yield f'{error}{where}'
+        return
+
+  def _checked(self, case: _Case, answer: dict[str, np.ndarray]) -> None:
+    """Raises FunctionError if it breaks the contract."""
+    view = case.tables[0]
+    if self._function == 'parts':
+      run.parts_of(view, answer)
+    elif self._function == 'keep':
+      run.mask_of(view, answer)
+    elif self._function == 'weight':
+      run.weight_of(view, answer)
+    else:
+      run.numbers_of(self._path, answer)
+
+  def _contract(self, case: _Case, answer: Answer) -> dict[str, np.ndarray]:
+    """What is compared: numbers by name, 0 where not valid."""
+    if isinstance(answer, run.FunctionError):
+      return {}
+    valid = case.tables[0].valid
+    found = {}
+    for name, array in answer.items():
+      array = np.asarray(array)
+      per_completion = self._function in ('parts', 'weight') or name == ''
+      if per_completion and array.shape[:2] == valid.shape:
+        mask = valid.reshape(valid.shape + (1,) * (array.ndim - 2))
+        array = np.where(mask, array, array.dtype.type(0))
+      found[name] = array
+    return found
+
+  def _repeat(
+      self,
+      cases: list[_Case],
+      answers: list[list[Answer]],
+      again: list[list[Answer]],
+  ) -> Iterator[str]:
+    for case, first, second in zip(cases, answers, again, strict=True):
+      for one, other in zip(first, second, strict=True):
+        failed = [isinstance(a, run.FunctionError) for a in (one, other)]
+        if failed == [True, True]:
+          continue
+        if any(failed) or _bits(one) != _bits(other):
+          text = _difference(one, other) if not any(failed) else (
+              f'one failed: {one if failed[0] else other}'
+          )
+          yield (
+              f'{self._path}: two processes give two answers to one input'
+              f' ({text}); use nothing but the arguments'
+          )
+          return
+
+  def _compare(
+      self, kind: str, found: dict[str, tuple[_Case, list[dict]]]
+  ) -> Iterator[str]:
+    """Metamorphic: what should not matter does not."""
+    order, inner, stays = self._orders[kind]
+    rows = np.arange(len(inner))[:, None]
+    each = self._function in ('parts', 'weight', 'keep')
+    case, base = found[kind]
+    p, g = case.tables[0].valid.shape
+    everything = lambda a: a
+    checks: list[tuple[str, str, Callable, Callable, str]] = []
+    if 'order' in self._layers:
+      checks += [
+          (
+              'groups',
+              'groups change places',
+              lambda a: a[order],
+              everything,
+              'use no positions of groups',
+          ),
+          (
+              'within',
+              'the completions of a group change places',
+              lambda a: a[rows, inner],
+              everything,
+              'use no positions of completions',
+          ),
+      ]
+    if 'padding' in self._layers:
+      checks.append(
+          (
+              'padded',
+              'entries that are not valid change',
+              everything,
+              lambda a: a[:p, :g],
+              'count with e.valid only',
+          )
+      )
+    for what, told, expected, got, remedy in checks:
+      _, changed = found[f'{kind}: {what}']
+      for i, (one, other) in enumerate(zip(base, changed, strict=True)):
+        if one.keys() != other.keys():
+          yield (
+              f'{self._path}: answers {_listed(one)}, but {_listed(other)} when'
+              f' {told}; {remedy}'
+          )
+          break
+        for name in one:
+          per = each and (self._function != 'keep' or name == '')
+          a = expected(one[name]) if per else one[name]
+          b = got(other[name]) if per else other[name]
+          if not _close(a, b):
+            yield (
+                f'{self._path}: {self._called(name)} changes when {told}'
+                f' ({_difference({name: a}, {name: b})}); {remedy}'
+            )
+            break
+    if 'groups' in self._layers and each:
+      _, changed = found[f'{kind}: others']
+      for name, array in base[0].items():
+        waived = name if self._function == 'parts' else self._function
+        if waived in self._across or (self._function == 'keep' and name):
+          continue
+        other = changed[0].get(name)
+        if self._function == 'weight' and other is not None:
+          turns = min(array.shape[-1], other.shape[-1])  # Others have others.
+          array, other = array[..., :turns], other[..., :turns]
+        if other is None or not _close(array[stays], other[stays]):
+          text = '' if other is None else (
+              f' ({_difference({name: array[stays]}, {name: other[stays]})})'
+          )
+          yield (
+              f'{self._path}: {self._called(name)} of a group changes when only'
+              f' other groups change{text}; compare within a group (axis 1), or'
+              f' declare {language.ACROSS} = ({waived!r},)'
+          )
+
+  def _constant(
+      self, found: dict[str, tuple[_Case, list[dict]]]
+  ) -> Iterator[str]:
+    """Parts that tell no two completions of a group apart, anywhere."""
+    if self._function not in ('parts', 'weight'):
+      if self._function == 'keep' or any(
+          found[name][1][0] for name in ('recorded', 'made up', 'scrambled')
+      ):
+        return
+      yield f'{self._path}: returned no number on any evidence'
+      return
+    for name in found['recorded'][1][0]:
+      told = []
+      for kind in ('recorded', 'scrambled'):
+        case, (answer,) = found[kind]
+        array, valid = answer.get(name), case.tables[0].valid
+        if array is None:
+          continue
+        array = array.reshape(*valid.shape, -1)[..., 0].astype(np.float64)
+        low = np.where(valid, array, np.inf).min(1)
+        high = np.where(valid, array, -np.inf).max(1)
+        groups = valid.sum(1) >= 2
+        spread = (high - low)[groups]
+        if self._function == 'weight' and groups.any():
+          # It may tell groups apart instead.
+          spread = np.array([high[groups].max() - low[groups].min()])
+        varies = int((spread > 1e-6).sum())
+        if varies:
+          break
+        values = array[valid]
+        told.append(
+            f'{varies} of {int(groups.sum())} groups on {_EVIDENCE[kind]}, where'
+            f' it is {values.min(initial=np.inf):.4g} to'
+            f' {values.max(initial=-np.inf):.4g}'
+        )
+      else:
+        yield (
+            f'{self._path}: {self._called(name)} tells no two completions apart:'
+            f' it varies in {" and in ".join(told)}; a constant teaches nothing'
+        )
+
+  def _called(self, name: str) -> str:
+    """What a name of an answer is to whoever wrote the function."""
+    if self._function == 'parts':
+      return f'part {name}'
+    if self._function == 'keep':
+      return f'state {name}' if name else 'keep'
+    return name
+
+
+_TOLD = {
+    'groups': 'groups in another order',
+    'within': 'completions in another order',
+    'others': 'other groups',
+    'padded': 'evidence with more entries that are not valid',
+    'scrambled': 'evidence of random columns',
+    'groups of one answer': 'groups whose completions are all alike',
+    'groups of one': 'groups with one valid completion',
+    'nothing valid': 'evidence without a valid completion',
+}
+_EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
+
+
+def _others(t: derive.Table, stays: np.ndarray, seed: int) -> derive.Table:
+  return derive.others(t, stays, np.random.default_rng(seed))
+
+
+def _bits(answer: dict[str, np.ndarray]) -> Any:
+  return [
+      (name, array.dtype.str, array.shape, array.tobytes())
+      for name, array in answer.items()
+  ]
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+  """Equal but for rounding; flags exactly."""
+  if a.shape != b.shape:
+    return False
+  if a.dtype.kind == 'b' or b.dtype.kind == 'b':
+    return bool((a == b).all())
+  a, b = a.astype(np.float64), b.astype(np.float64)
+  finite = np.abs(a[np.isfinite(a)])
+  scale = max(1.0, float(finite.max(initial=0)))
+  with np.errstate(all='ignore'):
+    return np.allclose(
+        a, b, rtol=_RELATIVE, atol=_ABSOLUTE * scale, equal_nan=True
+    )
+
+
+def _difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
+  """The first two values that differ most plainly, as text."""
+  for name, one in a.items():
+    other = b.get(name)
+    if other is None or other.shape != one.shape:
+      shape = None if other is None else other.shape
+      return f'shape {one.shape} and {shape}'
+    differs = np.argwhere(
+        ~((one == other) | ((one != one) & (other != other)))
+    ).tolist()
+    if differs:
+      at = tuple(differs[0])
+      place = f' at {list(at)}' if at else ''
+      return f'{one[at]:.6g} and {other[at]:.6g}{place}'
+  return f'{_listed(a)} and {_listed(b)}'
+
+
+def _listed(answer: dict[str, np.ndarray]) -> str:
+  return ', '.join(answer) or 'nothing'
