@@ -609,7 +609,8 @@ class ProcessTest(parameterized.TestCase):
         cwd=ROOT,
         env={**os.environ, 'PYTHONPATH': str(ROOT)},
     )
-    pid = int(parent.stdout.readlines(1)[-1].split()[-1])
+    parent.stdout.readline()  # The tier.
+    pid = int(parent.stdout.readline())
     self.assertTrue(is_running(pid))
     parent.send_signal(signal.SIGKILL)
     parent.wait()
