@@ -115,7 +115,7 @@ class CheckTest(parameterized.TestCase):
     )
     self.assertEqual(code, 1, printed)
     self.assertEqual(printed.count('harness') - printed.count('harness/'), 2)
-    self.assertIn('refused\n  keep.py line 16: there is no open', printed)
+    self.assertIn('  keep.py line 16: there is no open', printed)
 
 
 if __name__ == '__main__':

@@ -60,12 +60,31 @@ def within(t: Table, order: np.ndarray) -> Table:
   return rows(t, np.arange(len(order))[:, None], order)
 
 
-def others(t: Table, stays: np.ndarray, rng: np.random.Generator) -> Table:
-  """Groups that do not stay, bool [P], are made of completions from anywhere."""
-  there = np.argwhere(t.valid)
-  if not len(there):
-    return t
-  drawn = there[rng.integers(0, len(there), t.valid.shape)]
+def extremes(t: Table, rng: np.random.Generator) -> np.ndarray:
+  """[2, 2] places of the valid completions at both ends of a random direction.
+
+  Whatever is compared over groups, a group full of either moves it.
+  """
+  score = np.zeros(t.valid.shape)
+  for array in t.arrays.values():
+    if array.ndim == 2 and array.dtype.kind in 'biuf':
+      x = np.nan_to_num(array.astype(np.float64))
+      score += rng.choice((-1.0, 1.0)) * (x - x.mean()) / (x.std() + 1e-9)
+  ends = (np.where(t.valid, score, -np.inf), np.where(t.valid, -score, -np.inf))
+  return np.array(
+      [np.unravel_index(np.argmax(end), score.shape) for end in ends]
+  )
+
+
+def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
+  """Groups that do not stay, bool [P], are made of these completions.
+
+  Args:
+    t: Evidence.
+    stays: bool [P].
+    places: int, broadcast to [P, G, 2]: where each comes from.
+  """
+  drawn = np.broadcast_to(places, (*t.valid.shape, 2))
   index = np.indices(t.valid.shape)
   changes = ~stays[:, None] & t.valid
   return rows(
@@ -75,17 +94,18 @@ def others(t: Table, stays: np.ndarray, rng: np.random.Generator) -> Table:
   )
 
 
-def padded(t: Table, rng: np.random.Generator) -> Table:
-  """A group and a completion more in each, and garbage in all that is invalid."""
+def padded(t: Table, places: np.ndarray) -> Table:
+  """A group and a completion more in each, and garbage in all that is invalid.
+
+  Args:
+    t: Evidence.
+    places: int, broadcast to [P + 1, G + 1, 2]: where the garbage comes from.
+  """
   p, g = t.valid.shape
   groups, samples = np.indices((p + 1, g + 1))
   wider = rows(t, groups % p, samples % g)
   valid = wider.valid & (groups < p) & (samples < g)
-  drawn = rows(
-      t,
-      rng.integers(0, p, valid.shape),
-      rng.integers(0, g, valid.shape),
-  )
+  drawn = rows(t, *np.moveaxis(np.broadcast_to(places, (p + 1, g + 1, 2)), -1, 0))
   arrays = {}
   for name, array in wider.arrays.items():
     mask = valid.reshape(valid.shape + (1,) * (array.ndim - 2))
@@ -93,14 +113,21 @@ def padded(t: Table, rng: np.random.Generator) -> Table:
   return dataclasses.replace(wider, valid=valid, arrays=arrays)
 
 
+def anywhere(
+    t: Table, shape: tuple[int, int], rng: np.random.Generator
+) -> np.ndarray:
+  """int [*shape, 2]: places of valid completions, drawn."""
+  there = np.argwhere(t.valid)
+  if not len(there):
+    there = np.argwhere(np.ones_like(t.valid))
+  return there[rng.integers(0, len(there), shape)]
+
+
 def resized(
     t: Table, prompts: int, group_size: int, rng: np.random.Generator
 ) -> Table:
   """Groups of completions drawn from all that are valid."""
-  there = np.argwhere(t.valid)
-  if not len(there):
-    there = np.argwhere(np.ones_like(t.valid))
-  drawn = there[rng.integers(0, len(there), (prompts, group_size))]
+  drawn = anywhere(t, (prompts, group_size), rng)
   return dataclasses.replace(
       rows(t, drawn[..., 0], drawn[..., 1]),
       valid=np.ones((prompts, group_size), bool),
@@ -131,7 +158,10 @@ def _drawn(
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   kind = array.dtype.kind
   if kind == 'b':
-    return rng.random(array.shape) < 0.5
+    # From groups that all have it to groups of which none has.
+    share = rng.permutation(np.linspace(0, 1, len(array)))
+    share = share.reshape(-1, *(1,) * (array.ndim - 1))
+    return rng.random(array.shape) < share
   if kind == 'f':
     finite = array[np.isfinite(array)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)

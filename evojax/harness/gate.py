@@ -130,9 +130,14 @@ class _Gate:
     if self._function == 'predict':
       largest *= 2
     again = self._ask([largest, *(case.tables for case in cases[::-1])], 1)
-    yield from self._cost(answers, again[0], largest[0].valid.size)
+    name = f'{largest[0].valid.size} completions'
+    yield from self._cost(name, answers, again[0])
     failed = False
-    for case, answer in zip(cases, answers, strict=True):
+    for case, answer in zip(
+        [*cases, _Case(name, largest, True)],
+        [*answers, [a for a in again[0] if not _is_costly(a)]],
+        strict=True,
+    ):
       for problem in self._problems(case, answer):
         failed = True
         yield problem
@@ -222,22 +227,26 @@ class _Gate:
       inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
       stays = np.arange(p) % 2 == 0
       self._orders[kind] = (order, inner, stays)
-      seed = int(rng.integers(1 << 32))
-      for what, change in (
-          ('', lambda t: t),
-          ('groups', lambda t, o=order: derive.in_order(t, o)),
-          ('within', lambda t, o=inner: derive.within(t, o)),
-          ('others', lambda t, s=stays, seed=seed: _others(t, s, seed)),
-          (
-              'padded',
-              lambda t, seed=seed: derive.padded(
-                  t, np.random.default_rng(seed)
-              ),
-          ),
+      changes: dict[str, Callable[[derive.Table], derive.Table]] = {
+          '': lambda t: t,
+          'groups': functools.partial(derive.in_order, order=order),
+          'within': functools.partial(derive.within, order=inner),
+      }
+      low, high = derive.extremes(t, rng)
+      for i, places in enumerate(
+          (derive.anywhere(t, (p + 1, g + 1), rng), low, high)
       ):
+        changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
+        if places.ndim > 1:
+          places = places[:p, :g]
+        changes[f'others {i}'] = functools.partial(
+            derive.others, stays=stays, places=places
+        )
+      for what, change in changes.items():
         name = f'{kind}: {what}' if what else kind
         tables = tuple(change(one) for one in pair)
-        cases.append(_Case(name, tables, kind == 'made up' and what != 'others'))
+        finite = kind == 'made up' and not what.startswith('others')
+        cases.append(_Case(name, tables, finite))
     for name, t in (
         ('groups of one answer', derive.collapsed(real)),
         ('groups of one', derive.alone(real, 1)),
@@ -263,21 +272,18 @@ class _Gate:
   # ------------------------------------------------------------------- verdicts
 
   def _cost(
-      self, answers: list[list[Answer]], largest: list[Answer], size: int
+      self, name: str, answers: list[list[Answer]], largest: list[Answer]
   ) -> Iterator[str]:
-    """What failed on the largest evidence alone."""
+    """What took too much, on the largest evidence alone."""
     if 'cost' not in self._layers:
       return
     first = answers[0][0]
     if isinstance(first, run.FunctionError) and not first.alone:
       return  # Said of every case.
-    answer = next(
-        (a for a in largest if isinstance(a, run.FunctionError)), None
-    )
+    answer = next(filter(_is_costly, largest), None)
     if answer is not None:
       yield (
-          f'{self._path}: on {size} completions: {answer.status}:'
-          f' {answer.message}; at most {CPU_SECONDS:g} s of CPU time and'
+          f'{self._path}: on {name}: {answer.status}: {answer.message}; at most {CPU_SECONDS:g} s of CPU time and'
           f' {MEMORY_BYTES >> 20} MiB; use array operations'
       )
 
@@ -294,7 +300,7 @@ class _Gate:
         if error.status == 'non_finite' and not case.finite:
           continue
         where = '' if case.name in ('made up', 'recorded') else (
-            f' (on {_TOLD[case.name.partition(": ")[2] or case.name]})'
+            f' (on {_told(case.name)})'
         )
         yield f'{error}{where}'
         return
@@ -335,7 +341,7 @@ class _Gate:
     for case, first, second in zip(cases, answers, again, strict=True):
       for one, other in zip(first, second, strict=True):
         failed = [isinstance(a, run.FunctionError) for a in (one, other)]
-        if failed == [True, True]:
+        if failed == [True, True] or _is_costly(other):
           continue
         if any(failed) or _bits(one) != _bits(other):
           text = _difference(one, other) if not any(failed) else (
@@ -376,15 +382,16 @@ class _Gate:
           ),
       ]
     if 'padding' in self._layers:
-      checks.append(
+      checks += [
           (
-              'padded',
+              f'padded {i}',
               'entries that are not valid change',
               everything,
               lambda a: a[:p, :g],
               'count with e.valid only',
           )
-      )
+          for i in range(3)
+      ]
     for what, told, expected, got, remedy in checks:
       _, changed = found[f'{kind}: {what}']
       for i, (one, other) in enumerate(zip(base, changed, strict=True)):
@@ -404,8 +411,8 @@ class _Gate:
                 f' ({_difference({name: a}, {name: b})}); {remedy}'
             )
             break
-    if 'groups' in self._layers and each:
-      _, changed = found[f'{kind}: others']
+    for i in range(3) if 'groups' in self._layers and each else ():
+      _, changed = found[f'{kind}: others {i}']
       for name, array in base[0].items():
         waived = name if self._function == 'parts' else self._function
         if waived in self._across or (self._function == 'keep' and name):
@@ -487,8 +494,16 @@ _TOLD = {
 _EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
 
 
-def _others(t: derive.Table, stays: np.ndarray, seed: int) -> derive.Table:
-  return derive.others(t, stays, np.random.default_rng(seed))
+def _told(case: str) -> str:
+  what = (case.partition(': ')[2] or case).rstrip(' 012')
+  return _TOLD.get(what, what)
+
+
+def _is_costly(answer: Answer) -> bool:
+  """Whether it ended for want of time or memory, perhaps with others."""
+  return isinstance(answer, run.FunctionError) and (
+      not answer.alone or 'MemoryError' in answer.message
+  )
 
 
 def _bits(answer: dict[str, np.ndarray]) -> Any:
