@@ -207,9 +207,7 @@ class _Reader:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
       yield from self._loaded(node, bound)
     if isinstance(node, _LOOPS):
-      depth = 1 + sum(isinstance(p, _LOOPS) for p in self._above(node))
-      if isinstance(node, ast.comprehension):
-        depth += self._parents[node].generators.index(node)
+      depth = self._depth(node)
       if depth > MAX_LOOPS:
         line = line or self._parents[node].lineno  # A comprehension has none.
         yield line, (
@@ -223,16 +221,19 @@ class _Reader:
             ' holds rules, not answers'
         )
 
-  def _above(self, node: ast.AST) -> Iterator[ast.AST]:
-    """Parents, up to the function; a comprehension's loops are one above."""
-    while node in self._parents:
+  def _depth(self, node: ast.AST) -> int:
+    """Loops that a loop is in, itself included, up to the function."""
+    depth = 1
+    if isinstance(node, ast.comprehension):
+      parent = self._parents[node]
+      depth, node = 1 + parent.generators.index(node), parent
+    while node in self._parents and not isinstance(node, ast.FunctionDef):
       node = self._parents[node]
-      if isinstance(node, _COMPREHENSIONS):
-        yield node.generators[0]
-      elif not isinstance(node, ast.comprehension):
-        yield node
-      if isinstance(node, ast.FunctionDef):
-        return
+      if isinstance(node, ast.For):
+        depth += 1
+      elif isinstance(node, _COMPREHENSIONS):
+        depth += len(node.generators)
+    return depth
 
   # --------------------------------------------------------------- statements
 
