@@ -6,12 +6,10 @@ silence.
 """
 
 from collections.abc import Callable, Sequence
-import pathlib
 from typing import Any
 import warnings
 
 import ml_collections
-import numpy as np
 
 from evojax import config as config_lib
 from evojax import domains
@@ -20,6 +18,7 @@ from evojax import types
 from evojax.evidence import made_up
 from evojax.harness import admit
 from evojax.harness import spec
+
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
   """Prints what is wrong and why.
@@ -41,13 +40,14 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       print(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_lib.validate, config))
-  domain = view = None
+  domain = made = None
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
     view, solved = made_up.evidence(domain, config)
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])
   else:
+    made = made_up.of(domain)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -62,7 +62,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     except spec.HarnessError as error:
       report(f'harness {path}', [str(error)])
       continue
-    reasons = admit.check(harness, config, view)
+    reasons = admit.check(harness, config, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
   return int(refused > 0)
 

@@ -91,9 +91,9 @@ def prepare(
     taught = domains.make(
         config.domain.name, **(kwargs | {'families': config.data.families})
     )
-  if functions and admit.foreign(harness):
-    base, _ = made_up.evidence(domain, config)
-    if refused := admit.check_functions(harness, base):
+  if functions:
+    made = made_up.of(domain)
+    if refused := admit.check_functions(harness, config, made):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(
           f'config.harness.path={config.harness.path} is refused:{lines}'
@@ -273,9 +273,7 @@ def _make_client(
       weights_folder=folder,
       concurrency=r.concurrency,
       timeout_seconds=r.timeout_seconds,
-      api_key=config_lib.read_key(
-          r.api_key_env, 'config.rollout.api_key_env'
-      ),
+      api_key=config_lib.read_key(r.api_key_env, 'config.rollout.api_key_env'),
       admin_key=config_lib.read_key(
           r.admin_key_env, 'config.rollout.admin_key_env'
       ),

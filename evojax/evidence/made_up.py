@@ -3,6 +3,9 @@
 Answers in every common format, prose and silence, graded by the domain itself.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import ml_collections
 import numpy as np
 
@@ -23,6 +26,11 @@ _COMPLETIONS = (
     'I cannot say.',
     '',
 )
+
+
+def of(domain: types.Domain) -> Callable[[ml_collections.ConfigDict], Any]:
+  """The evidence of a domain under any config, as the gate asks for it."""
+  return lambda config: evidence(domain, config)[0]
 
 
 def evidence(

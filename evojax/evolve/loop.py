@@ -93,8 +93,7 @@ def run(
     base.harness.path = ''
   setup = prepare_lib.prepare(base)
   seed = seed_harness(config)
-  made, _ = made_up.evidence(setup.domain, base)
-  reasons = admit.check(seed, base, made)
+  reasons = admit.check(seed, base, made_up.of(setup.domain))
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -575,7 +574,7 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
-            session.made_up(design['harness']),
+            made_up.of(session.setup.domain),
             view,
         )
     )

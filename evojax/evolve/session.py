@@ -173,14 +173,6 @@ class Session:
     """A harness of this run, checked against its name."""
     return spec.load(self.path / 'harness', sha256)
 
-  def made_up(self, sha256: str) -> views.View:
-    """Made-up evidence as a harness of this run declares it.
-
-    Raises:
-      surface.SurfaceError: If its overlay leaves the surface.
-    """
-    return made_up.evidence(self.setup.domain, self.applied(sha256))[0]
-
   def functions(self, sha256: str) -> run_lib.Functions:
     """The functions of a harness of this run, which passed the gate.
 
@@ -188,10 +180,10 @@ class Session:
       ValueError: If one does not: it was admitted by another gate.
     """
     harness = self.harness(sha256)
-    if admit.foreign(harness):
-      if refused := admit.check_functions(harness, self.made_up(sha256)):
-        lines = ''.join(f'\n  {reason}' for reason in refused)
-        raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
+    made = made_up.of(self.setup.domain)
+    if refused := admit.check_functions(harness, self.config, made):
+      lines = ''.join(f'\n  {reason}' for reason in refused)
+      raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
     return run_lib.Functions(harness)
 
   def under(self, sha256: str) -> ml_collections.ConfigDict:

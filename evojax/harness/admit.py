@@ -5,7 +5,7 @@ the one factor is read off the sources, values lie within bounds, and every
 function that does not come with the package passes the `gate`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
@@ -20,12 +20,16 @@ from evojax.harness import spec
 from evojax.harness import surface
 from evojax.harness import syntax
 
+# Evidence of made-up completions under a config, open to diagnostics: see
+# `evidence.made_up`.
+MadeUp = Callable[[ml_collections.ConfigDict], Any]
+
 
 def admit(
     before: spec.Harness,
     after: spec.Harness,
     config: ml_collections.ConfigDict,
-    base: Any | None,
+    made_up: MadeUp | None,
     recorded: Any | None = None,
 ) -> list[str]:
   """Why a change is refused; nothing if it is admitted.
@@ -34,8 +38,7 @@ def admit(
     before: The parent, admitted itself.
     after: The candidate.
     config: The run's config, without an overlay.
-    base: Evidence of made-up completions, see `evidence.made_up`. None tries
-      no function.
+    made_up: Gives evidence of made-up completions. None tries no function.
     recorded: Evidence of the run, open to diagnostics: each function sees what
       it may read.
 
@@ -51,7 +54,7 @@ def admit(
       if before.files.get(name) != source
   }
   # First: nothing reads a source that is not of the language.
-  reasons = _check_functions(changed, base, recorded)
+  reasons = _check_functions(after, changed, config, made_up, recorded)
   try:
     found = delta.diff(before, after, config_lib.flatten(config))
     reasons = _check_effect(found, before, after, config) + reasons
@@ -81,7 +84,9 @@ def _check_effect(
 
 
 def check(
-    harness: spec.Harness, config: ml_collections.ConfigDict, base: Any | None
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    made_up: MadeUp | None,
 ) -> list[str]:
   """What is wrong with a harness, whatever it came from; one line each.
 
@@ -91,31 +96,28 @@ def check(
   Args:
     harness: To be trained with.
     config: Of the run, without its overlay.
-    base: As in `admit`.
+    made_up: As in `admit`.
 
   Raises:
     run.InfraError: If the box failed: that is no verdict.
   """
   return list(
-      dict.fromkeys([
-          *_check_declared(harness, config),
-          *check_functions(harness, base),
-      ])
+      dict.fromkeys(
+          [
+              *_check_declared(harness, config),
+              *check_functions(harness, config, made_up),
+          ]
+      )
   )
 
 
-def foreign(harness: spec.Harness) -> dict[str, str]:
-  """The sources that do not come with the package, by path."""
-  return {
-      name: source
-      for name, source in harness.files.items()
-      if shipped.source_sha256(source) not in shipped.hashes()
-  }
-
-
-def check_functions(harness: spec.Harness, base: Any | None) -> list[str]:
+def check_functions(
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    made_up: MadeUp | None,
+) -> list[str]:
   """Why functions of a harness may not run; see `check`."""
-  return _check_functions(foreign(harness), base, None)
+  return _check_functions(harness, harness.files, config, made_up, None)
 
 
 # (version of the gate, path, hash of the source, columns): passed before.
@@ -123,20 +125,30 @@ _passed: set[tuple[Any, ...]] = set()
 
 
 def _check_functions(
+    harness: spec.Harness,
     files: Mapping[str, str],
-    base: Any | None,
+    config: ml_collections.ConfigDict,
+    made_up: MadeUp | None,
     recorded: Any | None,
 ) -> list[str]:
-  """What the gate says of each source."""
-  if base is None:
+  """What the gate says of each source that does not come with the package."""
+  files = {
+      path: source
+      for path, source in files.items()
+      if shipped.source_sha256(source) not in shipped.hashes()
+  }
+  if made_up is None or not files:
     return []
+  try:
+    config = surface.apply(config, harness.overlay)
+  except surface.SurfaceError:
+    pass  # `_check_declared` says so.
+  base = made_up(config)
   reasons = []
   columns = frozenset(base.columns) | {c.name for c in schema.CORE}
   for path, source in files.items():
     key = (gate.VERSION, path, shipped.source_sha256(source), columns)
-    if shipped.source_sha256(source) in shipped.hashes() or (
-        recorded is None and key in _passed
-    ):
+    if recorded is None and key in _passed:
       continue
     found = gate.reasons(path, source, base, recorded, columns=columns)
     reasons += found

@@ -105,7 +105,9 @@ def padded(t: Table, places: np.ndarray) -> Table:
   groups, samples = np.indices((p + 1, g + 1))
   wider = rows(t, groups % p, samples % g)
   valid = wider.valid & (groups < p) & (samples < g)
-  drawn = rows(t, *np.moveaxis(np.broadcast_to(places, (p + 1, g + 1, 2)), -1, 0))
+  drawn = rows(
+      t, *np.moveaxis(np.broadcast_to(places, (p + 1, g + 1, 2)), -1, 0)
+  )
   arrays = {}
   for name, array in wider.arrays.items():
     mask = valid.reshape(valid.shape + (1,) * (array.ndim - 2))

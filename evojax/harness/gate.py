@@ -283,8 +283,9 @@ class _Gate:
     answer = next(filter(_is_costly, largest), None)
     if answer is not None:
       yield (
-          f'{self._path}: on {name}: {answer.status}: {answer.message}; at most {CPU_SECONDS:g} s of CPU time and'
-          f' {MEMORY_BYTES >> 20} MiB; use array operations'
+          f'{self._path}: on {name}: {answer.status}: {answer.message}; at most'
+          f' {CPU_SECONDS:g} s of CPU time and {MEMORY_BYTES >> 20} MiB; use'
+          ' array operations'
       )
 
   def _problems(self, case: _Case, answer: list[Answer]) -> Iterator[str]:
@@ -299,8 +300,10 @@ class _Gate:
       except run.FunctionError as error:
         if error.status == 'non_finite' and not case.finite:
           continue
-        where = '' if case.name in ('made up', 'recorded') else (
-            f' (on {_told(case.name)})'
+        where = (
+            ''
+            if case.name in ('made up', 'recorded')
+            else (f' (on {_told(case.name)})')
         )
         yield f'{error}{where}'
         return
@@ -338,14 +341,16 @@ class _Gate:
       answers: list[list[Answer]],
       again: list[list[Answer]],
   ) -> Iterator[str]:
-    for case, first, second in zip(cases, answers, again, strict=True):
+    for first, second in zip(answers, again, strict=True):
       for one, other in zip(first, second, strict=True):
         failed = [isinstance(a, run.FunctionError) for a in (one, other)]
         if failed == [True, True] or _is_costly(other):
           continue
         if any(failed) or _bits(one) != _bits(other):
-          text = _difference(one, other) if not any(failed) else (
-              f'one failed: {one if failed[0] else other}'
+          text = (
+              _difference(one, other)
+              if not any(failed)
+              else (f'one failed: {one if failed[0] else other}')
           )
           yield (
               f'{self._path}: two processes give two answers to one input'
@@ -394,7 +399,7 @@ class _Gate:
       ]
     for what, told, expected, got, remedy in checks:
       _, changed = found[f'{kind}: {what}']
-      for i, (one, other) in enumerate(zip(base, changed, strict=True)):
+      for one, other in zip(base, changed, strict=True):
         if one.keys() != other.keys():
           yield (
               f'{self._path}: answers {_listed(one)}, but {_listed(other)} when'
@@ -422,9 +427,10 @@ class _Gate:
           turns = min(array.shape[-1], other.shape[-1])  # Others have others.
           array, other = array[..., :turns], other[..., :turns]
         if other is None or not _close(array[stays], other[stays]):
-          text = '' if other is None else (
-              f' ({_difference({name: array[stays]}, {name: other[stays]})})'
-          )
+          text = ''
+          if other is not None:
+            one, two = {name: array[stays]}, {name: other[stays]}
+            text = f' ({_difference(one, two)})'
           yield (
               f'{self._path}: {self._called(name)} of a group changes when only'
               f' other groups change{text}; compare within a group (axis 1), or'
@@ -462,14 +468,14 @@ class _Gate:
           break
         values = array[valid]
         told.append(
-            f'{varies} of {int(groups.sum())} groups on {_EVIDENCE[kind]}, where'
-            f' it is {values.min(initial=np.inf):.4g} to'
+            f'{varies} of {int(groups.sum())} groups on {_EVIDENCE[kind]},'
+            f' where it is {values.min(initial=np.inf):.4g} to'
             f' {values.max(initial=-np.inf):.4g}'
         )
       else:
         yield (
-            f'{self._path}: {self._called(name)} tells no two completions apart:'
-            f' it varies in {" and in ".join(told)}; a constant teaches nothing'
+            f'{self._path}: {self._called(name)} tells no two completions'
+            f' apart: it varies in {" and in ".join(told)}; a constant teaches nothing'
         )
 
   def _called(self, name: str) -> str:

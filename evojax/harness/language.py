@@ -211,7 +211,8 @@ class _Reader:
       if depth > MAX_LOOPS:
         line = line or self._parents[node].lineno  # A comprehension has none.
         yield line, (
-            f'{depth} loops inside each other, more than {MAX_LOOPS}; use arrays'
+            f'{depth} loops inside each other, more than {MAX_LOOPS}; use'
+            ' arrays'
         )
     if isinstance(node, _TABLES):
       items = node.keys if isinstance(node, ast.Dict) else node.elts
@@ -253,8 +254,8 @@ class _Reader:
       yield node.lineno, f'{node.name} is decorated; call what you need in it'
     if not isinstance(self._parents[node], ast.Module):
       yield node.lineno, (
-          f'{node.name} stands inside another function; put it at the top of the'
-          ' file'
+          f'{node.name} stands inside another function; put it at the top of'
+          ' the file'
       )
     yield from self._binds(node.name, node.lineno)
     a = node.args
@@ -314,8 +315,8 @@ class _Reader:
         yield node.lineno, f'{name} is a function; it may only be called'
     elif name.startswith('__') or name not in bound:
       yield node.lineno, (
-          f'there is no {name}; a function may use np, math, its arguments, what'
-          f' it defines, and {", ".join(sorted(allowed.BUILTINS))}'
+          f'there is no {name}; a function may use np, math, its arguments,'
+          f' what it defines, and {", ".join(sorted(allowed.BUILTINS))}'
       )
     elif called:
       yield node.lineno, (
@@ -423,13 +424,13 @@ class _Reader:
       yield line, 'only functions that have a name may be called'
     for name in sorted(filter(None, named - allowed.KEYWORDS)):
       text = {
-          'out': 'out= writes into memory that is not its own; assign the result',
+          'out': (
+              'out= writes into memory that is not its own; assign the result'
+          ),
       }.get(name, f'{name}= is not on the list of what may be passed')
       yield line, text
 
-  def _arguments(
-      self, node: ast.Call, module: str | None, name: str
-  ) -> _Found:
+  def _arguments(self, node: ast.Call, module: str | None, name: str) -> _Found:
     """Where out, where and dtype may stand."""
     line, count = node.lineno, len(node.args)
     shown = f'{_NAME[module]}.{name}' if module else f'.{name}'

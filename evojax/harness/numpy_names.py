@@ -35,22 +35,29 @@ REDUCTIONS = frozenset(
     'all any max mean min nanmax nanmean nanmin nanstd nansum nanvar prod std'
     ' sum var'.split()
 )
-FUNCTIONS = UNARY | BINARY | DTYPES | REDUCTIONS | frozenset(
-    'allclose amax amin append arange argmax argmin argpartition argsort'
-    ' argwhere around array array_equal array_split asarray ascontiguousarray'
-    ' atleast_1d atleast_2d atleast_3d average bincount broadcast_to clip'
-    ' column_stack concatenate convolve copy corrcoef correlate count_nonzero'
-    ' cov cross cumprod cumsum delete diag diagonal diff digitize dot'
-    ' ediff1d expand_dims eye flatnonzero flip fliplr flipud full full_like'
-    ' geomspace gradient histogram hsplit hstack identity indices inner'
-    ' insert interp intersect1d isclose isin isscalar kron lexsort linspace'
-    ' logspace matmul median moveaxis nan_to_num nanargmax nanargmin nancumsum'
-    ' nanmedian nanpercentile nanprod nanquantile ndim nonzero ones ones_like'
-    ' outer partition percentile polyfit polyval ptp quantile ravel repeat'
-    ' reshape roll rot90 round searchsorted setdiff1d setxor1d shape size sort'
-    ' split squeeze stack swapaxes take take_along_axis tensordot tile trace'
-    ' transpose trapezoid tri tril triu union1d unique unwrap vstack where'
-    ' zeros zeros_like einsum'.split()
+FUNCTIONS = (
+    UNARY
+    | BINARY
+    | DTYPES
+    | REDUCTIONS
+    | frozenset(
+        'allclose amax amin append arange argmax argmin argpartition argsort'
+        ' argwhere around array array_equal array_split asarray'
+        ' ascontiguousarray atleast_1d atleast_2d atleast_3d average bincount'
+        ' broadcast_to clip column_stack concatenate convolve copy corrcoef'
+        ' correlate count_nonzero cov cross cumprod cumsum delete diag diagonal'
+        ' diff digitize dot ediff1d expand_dims eye flatnonzero flip fliplr'
+        ' flipud full full_like geomspace gradient histogram hsplit hstack'
+        ' identity indices inner insert interp intersect1d isclose isin'
+        ' isscalar kron lexsort linspace logspace matmul median moveaxis'
+        ' nan_to_num nanargmax nanargmin nancumsum nanmedian nanpercentile'
+        ' nanprod nanquantile ndim nonzero ones ones_like outer partition'
+        ' percentile polyfit polyval ptp quantile ravel repeat reshape roll'
+        ' rot90 round searchsorted setdiff1d setxor1d shape size sort split'
+        ' squeeze stack swapaxes take take_along_axis tensordot tile trace'
+        ' transpose trapezoid tri tril triu union1d unique unwrap vstack where'
+        ' zeros zeros_like einsum'.split()
+    )
 )
 FUNCTIONS = frozenset(name for name in FUNCTIONS if hasattr(np, name))
 LINALG = frozenset(('det', 'lstsq', 'norm', 'pinv', 'solve'))
@@ -92,8 +99,8 @@ KEYWORDS = frozenset(
     ' kind kth left length max method min minlength mode n nan nan_to_num'
     ' ndigits neginf num obj offset ord period posinf prepend q range rcond'
     ' repeats retstep return_counts return_index return_inverse returned'
-    ' reverse right rowvar rtol shape shift side sorter source start stop strict'
-    ' total_repeat_length values weights where x y'.split()
+    ' reverse right rowvar rtol shape shift side sorter source start stop'
+    ' strict total_repeat_length values weights where x y'.split()
 )
 # What to use instead of what is not here.
 INSTEAD = {

@@ -121,7 +121,9 @@ class Functions:
     path = self._path(f'diagnostic:{name}')
     return numbers_of(path, self._call(path, 'measure', [view]))
 
-  def measure_all(self, view: Any) -> dict[str, dict[str, float] | FunctionError]:
+  def measure_all(
+      self, view: Any
+  ) -> dict[str, dict[str, float] | FunctionError]:
     """The numbers of every diagnostic, or how it failed; in one request."""
     paths = {n: self._path(f'diagnostic:{n}') for n in self.diagnostics}
     requests = [
@@ -244,6 +246,7 @@ def weight_of(
   turns = max(1, int(np.where(view.valid, view.n_turns, 0).max(initial=0)))
   valid = np.repeat(view.valid[..., None], turns, axis=-1)
   return _as_float32('weight.py', 'weight', arrays['weight'], valid)
+
 
 def _check_shape(
     path: str, name: str, array: np.ndarray, shape: tuple[int, ...]

@@ -348,7 +348,7 @@ class SealedTest(absltest.TestCase):
     )
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
-      made, _ = made_up.evidence(prepare_lib.prepare(config).domain, config)
+      made = made_up.of(prepare_lib.prepare(config).domain)
       reasons = admit.admit(before, candidate, config, made)
       self.assertIn('import ', ' '.join(reasons))
 

@@ -15,16 +15,14 @@ from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 CONFIG = math_config.get_config()
-BASE, _ = made_up.evidence(
-    domains.make('math', **CONFIG.domain.kwargs.to_dict()), CONFIG
-)
+MADE_UP = made_up.of(domains.make('math', **CONFIG.domain.kwargs.to_dict()))
 
 
 class AdmitTest(parameterized.TestCase):
 
-  def reasons(self, after, before=SEED, base=BASE):
+  def reasons(self, after, before=SEED, made=MADE_UP):
     view = recorded.view(prompts=4, group_size=4)
-    return admit.admit(before, after, CONFIG, base, view)
+    return admit.admit(before, after, CONFIG, made, view)
 
   def refused(self, after, *patterns, **kwargs):
     reasons = self.reasons(after, **kwargs)
@@ -92,9 +90,12 @@ class AdmitTest(parameterized.TestCase):
   def test_a_comment_makes_a_file_foreign(self):
     """What runs is text: the hash is of the file, not of what it does."""
     text = library.source('keep/outcome_variance.py')
-    self.assertEmpty(admit.foreign(SEED.with_file('keep.py', text)))
-    foreign = admit.foreign(SEED.with_file('keep.py', text + '# Mine.\n'))
-    self.assertEqual(list(foreign), ['keep.py'])
+    for source, tried in ((text, 0), (text + '# Mine.\n', 1)):
+      with absltest.mock.patch.object(
+          gate, 'reasons', return_value=[]
+      ) as asked:
+        admit.check(SEED.with_file('keep.py', source), CONFIG, MADE_UP)
+      self.assertEqual(asked.call_count, tried)
 
   def test_a_passed_function_is_not_tried_again(self):
     text = library.source('keep/outcome_variance.py') + '# Again.\n'
@@ -102,15 +103,15 @@ class AdmitTest(parameterized.TestCase):
     with absltest.mock.patch.object(
         gate, 'reasons', return_value=['no']
     ) as tried:
-      self.assertEqual(admit.check(harness, CONFIG, BASE), ['no'])
-      self.assertEqual(admit.check(harness, CONFIG, BASE), ['no'])
+      self.assertEqual(admit.check(harness, CONFIG, MADE_UP), ['no'])
+      self.assertEqual(admit.check(harness, CONFIG, MADE_UP), ['no'])
       tried.return_value = []
-      self.assertEmpty(admit.check(harness, CONFIG, BASE))
+      self.assertEmpty(admit.check(harness, CONFIG, MADE_UP))
       self.assertEqual(tried.call_count, 3)
-      self.assertEmpty(admit.check(harness, CONFIG, BASE))
+      self.assertEmpty(admit.check(harness, CONFIG, MADE_UP))
       self.assertEqual(tried.call_count, 3)
       # On evidence of the run, a proposal is.
-      admit.admit(SEED, harness, CONFIG, BASE, recorded.view())
+      admit.admit(SEED, harness, CONFIG, MADE_UP, recorded.view())
       self.assertEqual(tried.call_count, 4)
 
   def test_a_new_function_is_admitted(self):
@@ -159,7 +160,7 @@ class AdmitTest(parameterized.TestCase):
   def test_without_evidence_nothing_runs(self):
     source = 'def keep(e, s):\n  return 1 / 0\n'
     after = SEED.with_file('keep.py', source)
-    self.assertEqual(self.reasons(after, base=None), [])
+    self.assertEqual(self.reasons(after, made=None), [])
 
   def test_thresholds_of_a_diagnostic(self):
     source = "LAYER = 'score'\ndef measure(e):\n  return {}\n"

@@ -63,9 +63,7 @@ class DeriveTest(absltest.TestCase):
   def test_extremes(self):
     t = derive.table(recorded.view(prompts=3, n_tokens=VALID * 9), ['n_tokens'])
     a, b = derive.extremes(t, np.random.default_rng(0))
-    self.assertCountEqual(
-        [t.n_tokens[tuple(a)], t.n_tokens[tuple(b)]], [0, 9]
-    )
+    self.assertCountEqual([t.n_tokens[tuple(a)], t.n_tokens[tuple(b)]], [0, 9])
 
   def test_scrambled(self):
     rng = np.random.default_rng(0)

@@ -181,7 +181,8 @@ _WRITTEN = {
         '',
     ),
     'loops inside loops': (
-        'got = [[[[1 for a in (1,)] for b in (1,)] for c in (1,)] for d in (1,)]',
+        'x = (1,)\n'
+        'got = [[[[1 for a in x] for b in x] for c in x] for d in x]',
         '',
     ),
     'power of a power': ('got = 2 ** 2 ** 2', ''),
@@ -298,7 +299,8 @@ ANSWERS = (
         'a mask of numbers',
         'answer',
         'keep.py',
-        'return np.repeat(e.outcome[:, :1] * 0 + 1, e.valid.shape[1], 1), state',
+        'one = e.outcome[:, :1] * 0 + 1\n'
+        'return np.repeat(one, e.valid.shape[1], 1), state',
     ),
     _attack(
         'a state that is too large',
@@ -388,9 +390,9 @@ ORDER = (
         'measures with places as weights',
         'order',
         _DIAGNOSTIC,
-        f"""
+        """
         solved = (e.outcome & e.valid).sum(0)
-        return {{'x': (solved * np.arange(len(solved))).sum()}}
+        return {'x': (solved * np.arange(len(solved))).sum()}
         """,
     ),
 )
@@ -556,7 +558,8 @@ COST = (
         'cost',
         _DIAGNOSTIC,
         'n = int(e.valid.sum())\n'
-        "return {'x': sum(range(n * n * 20)) * 0.0 + (e.outcome & e.valid).sum()}",
+        'x = sum(range(n * n * 20)) * 0.0\n'
+        "return {'x': x + (e.outcome & e.valid).sum()}",
     ),
     _attack(
         'a cube of memory',

@@ -28,7 +28,9 @@ def _part(name, helper):
 
 def _filter(name, source):
   return _function(
-      name, 'keep.py', 'import numpy as np\n\n\n' + textwrap.dedent(source).strip() + '\n'
+      name,
+      'keep.py',
+      'import numpy as np\n\n\n' + textwrap.dedent(source).strip() + '\n',
   )
 
 
@@ -40,7 +42,8 @@ def _measure(name, body, before=''):
       f'"""{name}."""\n\nimport numpy as np\n\n'
       "LAYER = 'behaviour'\nUNIT = 'fraction'\n"
       f"WARN = {{'{name}': ('>', 0.5)}}\nCRITICAL = {{}}\n\n\n"
-      f'{textwrap.dedent(before)}\n\ndef measure(e):\n  """A number."""\n{body}\n',
+      f'{textwrap.dedent(before)}\n\n'
+      f'def measure(e):\n  """A number."""\n{body}\n',
   )
 
 
@@ -241,7 +244,8 @@ FILTERS = (
           signal = rate * (1 - rate)
           there = e.valid.any(1)
           middle = np.median(signal[there]) if there.any() else 0.0
-          return np.repeat((signal >= middle)[:, None], e.valid.shape[1], 1), state
+          kept = signal >= middle
+          return np.repeat(kept[:, None], e.valid.shape[1], 1), state
         """,
     ),
     _filter(
@@ -275,7 +279,7 @@ WEIGHTS = (
     _function(
         'decay over turns',
         'weight.py',
-        '''
+        """
         import numpy as np
 
         DECAY = 0.9
@@ -286,12 +290,12 @@ WEIGHTS = (
           by_turn = DECAY ** np.arange(turns)[None, None, :]
           solved = np.where(e.outcome, 1.0, 0.5)[:, :, None]
           return (by_turn * solved).astype('float32')
-        ''',
+        """,
     ),
     _function(
         'rare groups',
         'weight.py',
-        '''
+        """
         import numpy as np
 
 
@@ -301,7 +305,7 @@ WEIGHTS = (
           rare = np.sqrt(1.0 / (1.0 + solved)) + 0.0 * count
           turns = max(1, int((e.n_turns * e.valid).max(initial=0)))
           return np.ones((*e.valid.shape, turns)) * rare[:, None, None]
-        ''',
+        """,
     ),
 )
 DIAGNOSTICS = (
@@ -519,7 +523,7 @@ BACKTESTS = (
     _function(
         'kept_solved',
         'backtests/kept_solved.py',
-        '''
+        """
         import numpy as np
 
 
@@ -529,8 +533,9 @@ BACKTESTS = (
 
 
         def predict(before, after):
-          return {'kept_solved': _rate(after), 'change': _rate(after) - _rate(before)}
-        ''',
+          new = _rate(after)
+          return {'kept_solved': new, 'change': new - _rate(before)}
+        """,
     ),
     _function(
         'order_kept',

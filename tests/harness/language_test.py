@@ -60,7 +60,10 @@ class LanguageTest(parameterized.TestCase):
       ('x = np.random.rand()', 'np.random makes the answer differ from run'),
       ('x = np.load("x")', 'np.load reads a file'),
       ('x = np.sum(1, out=2)', 'out= writes into memory that is not its own'),
-      ('x = np.add(1, 2, e)', r'np.add takes 2 arguments without a name, not 3'),
+      (
+          'x = np.add(1, 2, e)',
+          r'np.add takes 2 arguments without a name, not 3',
+      ),
       ('x = np.log(e, where=e)', 'np.log with where= leaves the rest unini'),
       ('x = e.valid.sum(0, int, 1)', '.sum takes 2 arguments without a name'),
       ('x = e.seconds', '.seconds is neither a column of the evidence nor'),
@@ -108,17 +111,19 @@ class LanguageTest(parameterized.TestCase):
 
   def test_loops(self):
     two = '[a for a in (1,) for b in (1,)]'
-    nest = lambda n: ''.join(
-        '  ' * (i + 1) + f'for i{i} in range(2):\n' for i in range(n)
-    ) + '  ' * (n + 1) + f'x = {two}\n'
+    nest = (
+        lambda n: ''.join(
+            '  ' * (i + 1) + f'for i{i} in range(2):\n' for i in range(n)
+        )
+        + '  ' * (n + 1)
+        + f'x = {two}\n'
+    )
     for loops, refused in ((1, False), (2, True)):
       source = f'def measure(e):\n{nest(loops)}  return {{}}\n'
       self.assertEqual(bool(refusals(source)), refused, source)
 
   def test_state_of_calls(self):
-    self.assertEqual(
-        refusals('def f(x, y=-1, z=(1, 2)):\n  return x\n'), []
-    )
+    self.assertEqual(refusals('def f(x, y=-1, z=(1, 2)):\n  return x\n'), [])
     self.assertNotEmpty(refusals('def f(x, y=[]):\n  return x\n'))
 
 

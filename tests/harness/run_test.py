@@ -18,6 +18,7 @@ from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import worker
 from evojax.sandbox import limits
+from evojax.sandbox import probe
 from tests.harness import recorded
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -317,14 +318,18 @@ class AccessTest(parameterized.TestCase):
       self.assertNotIn('HF_TOKEN', names)
       self.assertNotIn('PYTHONPATH', names)
       self.assertLess(len(names), 12)
-      with self.assertRaisesRegex(run.FunctionError, 'line 3: (Permission|OS)Error'):
+      with self.assertRaisesRegex(
+          run.FunctionError, 'line 3: (Permission|OS)Error'
+      ):
         f.measure('file', recorded.view())
       pathlib.Path('/tmp/evojax_run_test').unlink(missing_ok=True)
 
   def test_a_column_is_sent_once_and_only_where_it_is_named(self):
     view = recorded.view(prompts=8, group_size=8)
     files = {
-        'diagnostics/a.py': 'def measure(e):\n  return {"x": e.outcome[0, 0]}\n',
+        'diagnostics/a.py': (
+            'def measure(e):\n  return {"x": e.outcome[0, 0]}\n'
+        ),
         'diagnostics/b.py': (
             'def measure(e):\n  return {"x": e.outcome[0, 0] + e.n_tokens[0]}\n'
         ),
@@ -396,6 +401,30 @@ class ContractTest(absltest.TestCase):
       with self.assertRaises(run.FunctionError) as caught:
         self._run(dict(status='ok', stdout=data))
       self.assertEqual(caught.exception.status, 'crash')
+
+
+class TierTest(parameterized.TestCase):
+
+  @parameterized.parameters(('T0', 10), ('T1', 11), ('T2', 12))
+  def test_every_tier_gives_the_same_bits(self, tier, number):
+    """T2 too, where its user allows it."""
+    if tier != 'T2' and probe.faults(tier):
+      self.skipTest(f'{tier} does not hold here')
+    view = recorded.view(prompts=8, group_size=8)
+    source = returning("{'x': np.exp(e.mean_logprob) * e.outcome}")
+    with absltest.mock.patch.object(probe, 'tier', return_value=tier):
+      (found,) = calls.exchange(
+          {'reward.py': source},
+          [calls.call('reward.py', 'parts', [view])],
+          calls.limits(10.0),
+          number,
+      )
+    self.assertEqual(calls.box(number).tier, tier)
+    calls.box(number).close()
+    self.assertEqual(
+        found['x'].tobytes(),
+        functions(reward=source).parts(view)['x'].tobytes(),
+    )
 
 
 class FailureTest(parameterized.TestCase):
