@@ -16,7 +16,6 @@ answer: it is bytes until it was compared.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-import dataclasses
 import functools
 import hashlib
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from evojax.harness import calls as calls_lib
+from evojax.harness import cases as cases_lib
 from evojax.harness import derive
 from evojax.harness import language
 from evojax.harness import run
@@ -40,25 +40,16 @@ LAYERS = (
     'constant',
     'cost',
 )
-CPU_SECONDS = 0.5  # Of all calls on one kind of evidence.
+CPU_SECONDS = 0.5  # Of all calls in one process.
 MEMORY_BYTES = 512 << 20
-LARGEST = 4096  # Completions.
-_LARGEST_BYTES = 8 << 20  # Of their columns.
-_GROUPS = 8  # At most, of what is compared.
-_SCRAMBLED = (6, 5)
+# Of that where a source was admitted before: machines differ.
+_SLACK = 2
 # Sums in another order differ by rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 Answer = calls_lib.Answer
-
-
-@dataclasses.dataclass(frozen=True)
-class _Case:
-  """One evidence (for a backtest two), and what is asked of the answer."""
-
-  name: str
-  tables: tuple[derive.Table, ...]
-  finite: bool  # Whether numbers must be; made-up columns may contradict.
+# Name of a case -> the case, and each answer to it by name.
+_Found = dict[str, tuple[cases_lib.Case, list[dict[str, np.ndarray]]]]
 
 
 def reasons(
@@ -94,7 +85,7 @@ def reasons(
   except syntax.SourceError as error:
     return [str(error)]
   gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
-  found = list(dict.fromkeys(gate.run(base, recorded)))
+  found = list(dict.fromkeys(gate.reasons(base, recorded)))
   return found[: language.MAX_REASONS]
 
 
@@ -117,45 +108,51 @@ class _Gate:
     measures = 'measure' if path.startswith('diagnostics/') else 'predict'
     self._function = function.get(path, measures)
     self._has_init = 'init' in calls_lib.names(source)
-    # Of each base: order of groups, of completions, groups that stay.
-    self._orders: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
   # -------------------------------------------------------------------- running
 
-  def run(self, base: Any, recorded: Any | None) -> Iterator[str]:
+  def reasons(self, base: Any, recorded: Any | None) -> Iterator[str]:
     """Every reason."""
-    cases = self._cases(base, recorded)
-    answers = self._ask([case.tables for case in cases], 0)
-    largest = (self._largest(recorded if recorded is not None else base),)
-    if self._function == 'predict':
-      largest *= 2
-    again = self._ask([largest, *(case.tables for case in cases[::-1])], 1)
-    name = f'{largest[0].valid.size} completions'
-    yield from self._cost(name, answers, again[0])
-    failed = False
+    made = cases_lib.Cases(
+        self._source, self._function, base, recorded, self._rng
+    )
+    cases, largest = made.all, made.largest
+    seconds = CPU_SECONDS * (1 if recorded is not None else _SLACK)
+    answers = self._ask([case.tables for case in cases], seconds, 0)
+    again = self._ask(
+        [largest.tables, *(case.tables for case in cases[::-1])], seconds, 1
+    )
+    yield from self._cost(largest, answers, again[0])
+    told = set()
     for case, answer in zip(
-        [*cases, _Case(name, largest, True)],
+        [*cases, largest],
         [*answers, [a for a in again[0] if not _is_costly(a)]],
         strict=True,
     ):
-      for problem in self._problems(case, answer):
-        failed = True
-        yield problem
-    if failed:
+      for error in self._problems(case, answer):
+        if str(error) not in told:
+          plain = not told and case.name in ('made up', 'recorded')
+          where = '' if plain or not error.alone else f' (on {case})'
+          yield f'{error}{where}'
+        told.add(str(error))
+    if told:
       return
     if 'repeat' in self._layers:
-      yield from self._repeat(cases, answers, again[:0:-1])
+      yield from self._repeat(answers, again[:0:-1])
     found = {
         case.name: (case, [self._contract(case, a) for a in answer])
         for case, answer in zip(cases, answers, strict=True)
     }
-    for kind in ('made up', 'scrambled'):
-      yield from self._compare(kind, found)
+    for kind in cases_lib.KINDS:
+      yield from self._compare(kind, made.orders[kind], found)
     if recorded is not None and 'constant' in self._layers:
       yield from self._constant(found)
 
   def _ask(
-      self, evidence: Sequence[tuple[derive.Table, ...]], box: int
+      self,
+      evidence: Sequence[tuple[derive.Table, ...]],
+      seconds: float,
+      box: int,
   ) -> list[list[Answer]]:
     """What the function answers, in one process; for keep, twice each."""
     sent: list[calls_lib.Call] = []
@@ -177,7 +174,7 @@ class _Gate:
     found = calls_lib.exchange(
         {self._path: self._source},
         sent,
-        calls_lib.limits(CPU_SECONDS, MEMORY_BYTES),
+        calls_lib.limits(seconds, MEMORY_BYTES),
         box,
     )
     answers = [[found[i] for i in place] for place in places]
@@ -192,87 +189,13 @@ class _Gate:
           answer[0] = error
     return answers
 
-  # ------------------------------------------------------------------ evidence
-
-  def _table(self, view: Any) -> derive.Table:
-    named = calls_lib.names(self._source)
-    wanted = [
-        n for n in view.columns if n in named or calls_lib.reads_all(named)
-    ]
-    if self._function == 'weight' and 'n_turns' not in wanted:
-      wanted.append('n_turns')  # The shape of its answer.
-    return derive.table(view, wanted)
-
-  def _largest(self, view: Any) -> derive.Table:
-    t = self._table(view)
-    size = sum(a.nbytes for a in t.arrays.values()) / max(1, t.valid.size)
-    count = int(min(LARGEST, max(t.valid.size, _LARGEST_BYTES / max(1, size))))
-    group_size = t.valid.shape[1]
-    return derive.resized(t, max(1, count // group_size), group_size, self._rng)
-
-  def _cases(self, base: Any, recorded: Any | None) -> list[_Case]:
-    """Each base as it is, and in every way that should not matter."""
-    rng = self._rng
-    real = self._table(base)
-    if len(real.valid) > _GROUPS:
-      real = derive.in_order(real, np.arange(_GROUPS))
-    cases = []
-    for kind, t in (
-        ('made up', real),
-        ('scrambled', derive.scrambled(real, *_SCRAMBLED, rng)),
-    ):
-      pair = self._pair(t)
-      p, g = t.valid.shape
-      order = rng.permutation(p)
-      inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
-      stays = np.arange(p) % 2 == 0
-      self._orders[kind] = (order, inner, stays)
-      changes: dict[str, Callable[[derive.Table], derive.Table]] = {
-          '': lambda t: t,
-          'groups': functools.partial(derive.in_order, order=order),
-          'within': functools.partial(derive.within, order=inner),
-      }
-      low, high = derive.extremes(t, rng)
-      for i, places in enumerate(
-          (derive.anywhere(t, (p + 1, g + 1), rng), low, high)
-      ):
-        changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
-        if places.ndim > 1:
-          places = places[:p, :g]
-        changes[f'others {i}'] = functools.partial(
-            derive.others, stays=stays, places=places
-        )
-      for what, change in changes.items():
-        name = f'{kind}: {what}' if what else kind
-        tables = tuple(change(one) for one in pair)
-        finite = kind == 'made up' and not what.startswith('others')
-        cases.append(_Case(name, tables, finite))
-    for name, t in (
-        ('groups of one answer', derive.collapsed(real)),
-        ('groups of one', derive.alone(real, 1)),
-        ('nothing valid', derive.alone(real, 0)),
-    ):
-      cases.append(_Case(name, self._pair(t), True))
-    if recorded is not None:
-      t = self._table(recorded)
-      cases.append(_Case('recorded', self._pair(t), True))
-    return cases
-
-  def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
-    """For a backtest: the same completions before and after."""
-    if self._function != 'predict':
-      return (t,)
-    after = dict(t.arrays)
-    for name, array in after.items():
-      if name in ('reward', 'advantage') or name.startswith('part_'):
-        # Each completion's own: whatever is permuted, the pair stays one.
-        after[name] = np.where(np.isfinite(array), 0.5 * array - 0.1, array)
-    return t, dataclasses.replace(t, arrays=after)
-
   # ------------------------------------------------------------------- verdicts
 
   def _cost(
-      self, name: str, answers: list[list[Answer]], largest: list[Answer]
+      self,
+      case: cases_lib.Case,
+      answers: list[list[Answer]],
+      largest: list[Answer],
   ) -> Iterator[str]:
     """What took too much, on the largest evidence alone."""
     if 'cost' not in self._layers:
@@ -283,13 +206,15 @@ class _Gate:
     answer = next(filter(_is_costly, largest), None)
     if answer is not None:
       yield (
-          f'{self._path}: on {name}: {answer.status}: {answer.message}; at most'
+          f'{self._path}: on {case}: {answer.status}: {answer.message}; at most'
           f' {CPU_SECONDS:g} s of CPU time and {MEMORY_BYTES >> 20} MiB; use'
           ' array operations'
       )
 
-  def _problems(self, case: _Case, answer: list[Answer]) -> Iterator[str]:
-    """Where an answer is none."""
+  def _problems(
+      self, case: cases_lib.Case, answer: list[Answer]
+  ) -> Iterator[run.FunctionError]:
+    """Why an answer is none."""
     if 'answer' not in self._layers:
       return
     for one in answer:
@@ -298,17 +223,12 @@ class _Gate:
           raise one
         self._checked(case, one)
       except run.FunctionError as error:
-        if error.status == 'non_finite' and not case.finite:
-          continue
-        where = (
-            ''
-            if case.name in ('made up', 'recorded')
-            else (f' (on {_told(case.name)})')
-        )
-        yield f'{error}{where}'
-        return
+        if error.status != 'non_finite' or case.finite:
+          yield error
 
-  def _checked(self, case: _Case, answer: dict[str, np.ndarray]) -> None:
+  def _checked(
+      self, case: cases_lib.Case, answer: dict[str, np.ndarray]
+  ) -> None:
     """Raises FunctionError if it breaks the contract."""
     view = case.tables[0]
     if self._function == 'parts':
@@ -320,7 +240,9 @@ class _Gate:
     else:
       run.numbers_of(self._path, answer)
 
-  def _contract(self, case: _Case, answer: Answer) -> dict[str, np.ndarray]:
+  def _contract(
+      self, case: cases_lib.Case, answer: Answer
+  ) -> dict[str, np.ndarray]:
     """What is compared: numbers by name, 0 where not valid."""
     if isinstance(answer, run.FunctionError):
       return {}
@@ -337,7 +259,6 @@ class _Gate:
 
   def _repeat(
       self,
-      cases: list[_Case],
       answers: list[list[Answer]],
       again: list[list[Answer]],
   ) -> Iterator[str]:
@@ -359,11 +280,10 @@ class _Gate:
           return
 
   def _compare(
-      self, kind: str, found: dict[str, tuple[_Case, list[dict]]]
+      self, kind: str, orders: cases_lib.Orders, found: _Found
   ) -> Iterator[str]:
     """Metamorphic: what should not matter does not."""
-    order, inner, stays = self._orders[kind]
-    rows = np.arange(len(inner))[:, None]
+    rows = np.arange(len(orders.within))[:, None]
     each = self._function in ('parts', 'weight', 'keep')
     case, base = found[kind]
     p, g = case.tables[0].valid.shape
@@ -374,14 +294,14 @@ class _Gate:
           (
               'groups',
               'groups change places',
-              lambda a: a[order],
+              lambda a: a[orders.groups],
               everything,
               'use no positions of groups',
           ),
           (
               'within',
               'the completions of a group change places',
-              lambda a: a[rows, inner],
+              lambda a: a[rows, orders.within],
               everything,
               'use no positions of completions',
           ),
@@ -395,7 +315,7 @@ class _Gate:
               lambda a: a[:p, :g],
               'count with e.valid only',
           )
-          for i in range(3)
+          for i in range(cases_lib.VARIANTS)
       ]
     for what, told, expected, got, remedy in checks:
       _, changed = found[f'{kind}: {what}']
@@ -416,9 +336,20 @@ class _Gate:
                 f' ({_difference({name: a}, {name: b})}); {remedy}'
             )
             break
-    for i in range(3) if 'groups' in self._layers and each else ():
+    if 'groups' in self._layers and each:
+      yield from self._independent(kind, orders.stays, base[0], found)
+
+  def _independent(
+      self,
+      kind: str,
+      stays: np.ndarray,
+      base: dict[str, np.ndarray],
+      found: _Found,
+  ) -> Iterator[str]:
+    """A group's numbers are its own, but where the source says otherwise."""
+    for i in range(cases_lib.VARIANTS):
       _, changed = found[f'{kind}: others {i}']
-      for name, array in base[0].items():
+      for name, array in base.items():
         waived = name if self._function == 'parts' else self._function
         if waived in self._across or (self._function == 'keep' and name):
           continue
@@ -437,9 +368,7 @@ class _Gate:
               f' declare {language.ACROSS} = ({waived!r},)'
           )
 
-  def _constant(
-      self, found: dict[str, tuple[_Case, list[dict]]]
-  ) -> Iterator[str]:
+  def _constant(self, found: _Found) -> Iterator[str]:
     """Parts that tell no two completions of a group apart, anywhere."""
     if self._function not in ('parts', 'weight'):
       if self._function == 'keep' or any(
@@ -475,7 +404,8 @@ class _Gate:
       else:
         yield (
             f'{self._path}: {self._called(name)} tells no two completions'
-            f' apart: it varies in {" and in ".join(told)}; a constant teaches nothing'
+            f' apart: it varies in {" and in ".join(told)}; a constant teaches'
+            ' nothing'
         )
 
   def _called(self, name: str) -> str:
@@ -487,22 +417,7 @@ class _Gate:
     return name
 
 
-_TOLD = {
-    'groups': 'groups in another order',
-    'within': 'completions in another order',
-    'others': 'other groups',
-    'padded': 'evidence with more entries that are not valid',
-    'scrambled': 'evidence of random columns',
-    'groups of one answer': 'groups whose completions are all alike',
-    'groups of one': 'groups with one valid completion',
-    'nothing valid': 'evidence without a valid completion',
-}
 _EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
-
-
-def _told(case: str) -> str:
-  what = (case.partition(': ')[2] or case).rstrip(' 012')
-  return _TOLD.get(what, what)
 
 
 def _is_costly(answer: Answer) -> bool:
