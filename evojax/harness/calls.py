@@ -148,7 +148,14 @@ def exchange(
   if result.status == 'ok':
     try:
       return _read(result.stdout, calls)
-    except (KeyError, IndexError, TypeError, ValueError, RecursionError):
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):
       # Something in there wrote to stdout: nothing of it can be trusted.
       status, message = 'crash', 'the answer cannot be read'
   else:
@@ -237,9 +244,12 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
       message = ' '.join(str(answer['message']).split())[:500]
       answers.append(FunctionError(answer['status'], call.path, message))
     else:
-      found = {str(n): arrays[i] for n, i in answer['arrays'].items()}
-      if call.function in ('keep', 'weight'):
-        found['' if call.function == 'keep' else 'weight']  # It is there.
+      found = {n: arrays[i] for n, i in answer['arrays'].items()}
+      needed = {'keep': '', 'weight': 'weight'}.get(call.function)
+      if needed is not None and needed not in found:
+        raise ValueError(f'there is no {needed or "mask"}')
+      if strange := [n for n in found if n != needed and not n.isidentifier()]:
+        raise ValueError(f'{strange[0]!r:.60} is no name')
       answers.append(found)
   return answers
 

@@ -144,7 +144,11 @@ class _Gate:
         for case, answer in zip(cases, answers, strict=True)
     }
     for kind in cases_lib.KINDS:
-      yield from self._compare(kind, made.orders[kind], found)
+      for reason in self._compare(kind, made.orders[kind], found):
+        what = reason.partition(' (')[0]  # One pair of numbers is enough.
+        if what not in told:
+          told.add(what)
+          yield reason
     if recorded is not None and 'constant' in self._layers:
       yield from self._constant(found)
 
@@ -450,7 +454,7 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
-  """The first two values that differ most plainly, as text."""
+  """The first two values that differ, as text."""
   for name, one in a.items():
     other = b.get(name)
     if other is None or other.shape != one.shape:
@@ -462,7 +466,10 @@ def _difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
     if differs:
       at = tuple(differs[0])
       place = f' at {list(at)}' if at else ''
-      return f'{one[at]:.6g} and {other[at]:.6g}{place}'
+      short = f'{one[at]:.6g}', f'{other[at]:.6g}'
+      if short[0] == short[1]:
+        short = f'{one[at]:.17g}', f'{other[at]:.17g}'
+      return f'{short[0]} and {short[1]}{place}'
   return f'{_listed(a)} and {_listed(b)}'
 
 

@@ -8,6 +8,7 @@ cannot be written. Every call runs in a fresh namespace.
 
 import json
 import math
+import re
 import struct
 import sys
 import traceback
@@ -18,6 +19,7 @@ import numpy as np
 MAX_ANSWER_BYTES = 64 << 20
 ALIGNMENT = 16  # Of arrays, from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
+_MAX_AXES = 8
 
 
 class CallError(Exception):
@@ -174,11 +176,14 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
   header = json.loads(bytes(view[_LENGTH.size : at]))
   arrays = []
   for name, shape in header['layout']:
-    dtype, shape = np.dtype(name), tuple(shape)
-    if dtype.kind not in kinds or not all(
-        type(n) is int and n >= 0 for n in shape
+    # Before NumPy reads either: they may be anything.
+    if (
+        not re.fullmatch(f'[<>|=][{kinds}][0-9]{{1,9}}', name)
+        or len(shape) > _MAX_AXES
+        or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
     ):
-      raise ValueError(f'{dtype} {shape} is no array of numbers or texts')
+      raise ValueError(f'{name} {shape} is no array of numbers or texts')
+    dtype, shape = np.dtype(name), tuple(shape)
     count = math.prod(shape)
     if dtype.itemsize and count:
       array = np.frombuffer(view, dtype, count, at).reshape(shape)

@@ -386,6 +386,12 @@ class ContractTest(absltest.TestCase):
         [np.array([['a'] * 3] * 2)],
     )
     lie = good.replace(b'[2, 3]', b'[2, 9]')
+    huge = good.replace(b'[2, 3]', b'[2' + b'0' * 30 + b', 3]')
+    kind = good.replace(b'<f8', b'({8')
+    flat = good.replace(b'"<f8"', b'8    ')
+    name = good.replace(b'"x": 0', b'"(": 0')
+    deep = b'[' * 100_000
+    deep = len(deep).to_bytes(8, 'little') + deep
     for data in (
         b'',
         b'hello',
@@ -393,6 +399,11 @@ class ContractTest(absltest.TestCase):
         good + b'x' * 16,
         text,
         lie,
+        huge,
+        kind,
+        flat,
+        name,
+        deep,
         b'\xff' * 64,
         worker.pack({'answers': []}, []),
         worker.pack({'answers': [{'status': 'fine', 'message': ''}]}, []),
