@@ -260,7 +260,13 @@ class EndToEndTest(parameterized.TestCase):
     )
     for name in ('policy', 'policy_continued'):
       hf.check_directory(pathlib.Path(stored[name]))
-    self.assertIn('<html', (self.path / 'report.html').read_text()[:200])
+    page = (self.path / 'report.html').read_text()
+    self.assertIn('<html', page[:200])
+    # How untrusted code was held stands wherever results do.
+    tier = probe.tier()
+    self.assertRegex(page, f'>sandbox</dt><dd>{tier}</dd>')
+    self.assertEqual({row['sandbox'] for row in self.rows}, {tier})
+    self.assertEqual(self.summary['sandbox'], [tier])
 
   def test_inbox_was_taken_after_its_rows(self):
     done = sorted(p.name for p in (self.path / 'inbox/done').iterdir())
