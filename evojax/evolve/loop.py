@@ -86,8 +86,6 @@ def run(
           ' has evolve.trials=0'
       )
     return train.run(config, workdir, fork_from=fork_from)
-  # Before a device is touched: whatever it proposes runs in the box.
-  tier = probe.tier()
   base = config.copy_and_resolve_references()
   with base.unlocked():
     base.harness.path = ''
@@ -98,6 +96,8 @@ def run(
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
   compared = claims.open_compared(compare, setup)
+  # Before a device is touched: whatever is proposed runs in the box.
+  tier = probe.tier()
   primary = sharding.is_primary()
   with (
       workdir_lib.open_workdir(
