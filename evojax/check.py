@@ -6,35 +6,18 @@ silence.
 """
 
 from collections.abc import Callable, Sequence
-import pathlib
 from typing import Any
 import warnings
 
 import ml_collections
-import numpy as np
 
 from evojax import config as config_lib
 from evojax import domains
 from evojax import reward as reward_lib
 from evojax import types
-from evojax.evidence import rows as rows_lib
-from evojax.evidence import schema
-from evojax.evidence import views
+from evojax.evidence import made_up
 from evojax.harness import admit
 from evojax.harness import spec
-
-_PROBLEMS = 4
-# What is put around a reference answer.
-_COMPLETIONS = (
-    '{}',
-    'So 1 + 1 = 2. <answer>{}</answer>',
-    '<answer>0</answer>',
-    '\\boxed{{{}}}',
-    '#### {}',
-    'The answer is {}.',
-    'I cannot say.',
-    '',
-)
 
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
@@ -57,13 +40,14 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       print(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_lib.validate, config))
-  domain = view = None
+  domain = made = None
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-    view, solved = evidence(domain, config)
+    view, solved = made_up.evidence(domain, config)
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])
   else:
+    made = made_up.of(domain)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -78,10 +62,8 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     except spec.HarnessError as error:
       report(f'harness {path}', [str(error)])
       continue
-    reasons = admit.check(harness, config, view)
+    reasons = admit.check(harness, config, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
-    for line in _foreign(harness, config):
-      print(f'  as a proposal it would be refused: {line}')
   return int(refused > 0)
 
 
@@ -94,64 +76,6 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
   return []
 
 
-def evidence(
-    domain: types.Domain,
-    config: ml_collections.ConfigDict,
-    reader: str = 'diagnostic',
-) -> tuple[views.View, int]:
-  """Evidence of made-up completions, and how many of them are solved.
-
-  Raises:
-    ValueError: If the domain does not give problems or grades that fit its own
-      declaration.
-  """
-  problems = domain.source('train', config.seed).take(0, _PROBLEMS)
-  count = len(problems) * len(_COMPLETIONS)
-  completions, grades = [], []
-  for problem in problems:
-    for form in _COMPLETIONS:
-      text = form.format(problem.answer)
-      tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
-      completion = types.Completion(
-          tokens.astype(np.int32),
-          np.full(len(tokens), -0.5, np.float32),
-          'stop' if text else 'length',
-          0,
-          text,
-      )
-      completions.append(completion)
-      grades.append(domain.grade(problem, completion))
-  columns = schema.declare(domain.columns, tuple(config.reward.weights))
-  rows = rows_lib.from_rollouts(
-      problems,
-      completions,
-      grades,
-      columns=columns,
-      group_size=len(_COMPLETIONS),
-      step=0,
-      split='train',
-      seed=config.seed,
-      version='seed',
-      prompt_tokens=[(0,)] * len(problems),
-      grade_seconds=[0.0] * count,
-  )
-  outcome = np.array([grade.outcome for grade in grades], np.float32)
-  by_group = outcome.reshape(len(problems), -1)
-  advantage = by_group - by_group.mean(1, keepdims=True)
-  rows.update(reward=outcome, advantage=advantage.ravel(), kept=[True] * count)
-  for name in config.reward.weights:
-    rows[schema.PART_PREFIX + name] = outcome
-  view = views.View.from_rows(
-      rows,
-      columns,
-      prompts=len(problems),
-      group_size=len(_COMPLETIONS),
-      max_tokens=config_lib.token_limit(config),
-      reader=reader,
-  )
-  return view, int(outcome.sum())
-
-
 def _check_reward(
     config: ml_collections.ConfigDict, domain: types.Domain
 ) -> tuple[list[str], list[str]]:
@@ -161,21 +85,8 @@ def _check_reward(
 
     def compute():
       parts = reward_lib.load_parts(config.reward.parts, domain.reward_parts)
-      view, _ = evidence(domain, config, reward_lib.reader(parts))
+      view, _ = made_up.evidence(domain, config, reward_lib.reader(parts))
       reward_lib.compute(parts, view, config.reward.weights.to_dict())
 
     reasons = _reasons(compute)
   return reasons, [str(w.message) for w in caught]
-
-
-def _foreign(
-    harness: spec.Harness, config: ml_collections.ConfigDict
-) -> list[str]:
-  """What a proposal could not bring, though it may be trained with."""
-  folder = pathlib.Path(domains.load(config.domain.name).__file__).parent
-  seeds = [
-      spec.read(path)
-      for path in (folder / 'seed_harness', folder / 'seed_blind')
-      if path.is_dir()
-  ]
-  return admit.unknown_sources(harness, admit.shipped(*seeds))

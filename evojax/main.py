@@ -22,6 +22,8 @@ import jax
 from ml_collections import config_flags
 
 from evojax import config as config_lib
+from evojax.sandbox import box
+from evojax.sandbox import probe
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 _MODE = flags.DEFINE_enum(
@@ -92,6 +94,12 @@ _CACHE = flags.DEFINE_string(
     '~/.cache/evojax/xla',
     'Directory of compiled programs, kept between runs; empty: none.',
 )
+_ALLOW_WEAK = flags.DEFINE_bool(
+    'allow_weak_sandbox',
+    False,
+    'Run untrusted code even where nothing but its resources can be limited:'
+    ' it could read your files and use the network.',
+)
 _DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks of user errors.')
 _PROBLEM = flags.DEFINE_string(
     'problem', '', 'inspect: id, the head of one, or index of a problem.'
@@ -109,7 +117,13 @@ _LIMIT = flags.DEFINE_integer(
 )
 
 # What a user can mend; anything else is our bug and shows its traceback.
-_USER_ERRORS = (ValueError, OSError, FloatingPointError)
+_USER_ERRORS = (
+    ValueError,
+    OSError,
+    FloatingPointError,
+    box.InfraError,
+    probe.WeakSandboxError,
+)
 _NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
 
@@ -185,6 +199,8 @@ def _dispatch() -> int | None:
   config = _CONFIG.value
   if config is None:
     raise ValueError(_NO_CONFIG)
+  if _ALLOW_WEAK.value:
+    probe.tier(True)
   # A score leaves the evidence of the run it is about alone.
   suffix = '-eval' if _MODE.value == 'eval' else ''
   workdir = _WORKDIR.value or os.path.join('runs', config.name + suffix)

@@ -20,9 +20,11 @@ from evojax import metrics as metrics_lib
 from evojax import reward as reward_lib
 from evojax import types
 from evojax.eval import rollouts
+from evojax.evidence import made_up
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
+from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
@@ -30,6 +32,7 @@ from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
 from evojax.rollout import parity
+from evojax.sandbox import probe
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -45,12 +48,7 @@ class Setup:
   parts: reward_lib.Parts
   columns: tuple[schema.Column, ...]
   reader: str = 'reward'  # Whom the view of the parts is open to.
-  functions: run.Functions | None = None  # Of the harness, in their worker.
-
-  def close(self) -> None:
-    """Ends the harness's worker."""
-    if self.functions is not None:
-      self.functions.close()
+  functions: run.Functions | None = None  # Of the harness, in the box.
 
 
 def prepare(
@@ -76,7 +74,9 @@ def prepare(
     harness = spec.read(config.harness.path)
     surface.check(harness.overlay)
     config = surface.apply(config, harness.overlay)
-    functions = run.Functions(harness)
+    if harness.files:
+      probe.tier()  # A machine that holds no such code says so now.
+      functions = run.Functions(harness)
   config_lib.validate(config)
   metrics_lib.check_available(config.log.wandb)
   kwargs = config.domain.kwargs.to_dict()
@@ -91,6 +91,13 @@ def prepare(
     taught = domains.make(
         config.domain.name, **(kwargs | {'families': config.data.families})
     )
+  if functions:
+    made = made_up.of(domain)
+    if refused := admit.check_functions(harness, config, made):
+      lines = ''.join(f'\n  {reason}' for reason in refused)
+      raise ValueError(
+          f'config.harness.path={config.harness.path} is refused:{lines}'
+      )
   policy = policy or policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
@@ -269,9 +276,7 @@ def _make_client(
       weights_folder=folder,
       concurrency=r.concurrency,
       timeout_seconds=r.timeout_seconds,
-      api_key=config_lib.read_key(
-          r.api_key_env, 'config.rollout.api_key_env'
-      ),
+      api_key=config_lib.read_key(r.api_key_env, 'config.rollout.api_key_env'),
       admin_key=config_lib.read_key(
           r.admin_key_env, 'config.rollout.admin_key_env'
       ),

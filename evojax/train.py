@@ -93,7 +93,6 @@ def run(
   setup = prepare_lib.prepare(config)
   primary = sharding.is_primary()
   with (
-      contextlib.closing(setup),
       workdir_lib.open_workdir(
           workdir,
           config_lib.to_json(config),

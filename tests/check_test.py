@@ -107,16 +107,15 @@ class CheckTest(parameterized.TestCase):
     self.assertIn('keep.py: crash: line 2: ZeroDivisionError', printed)
     self.assertIn('harness no/such/folder: refused\n  no/such/folder', printed)
 
-  def test_foreign_code_trains_but_is_no_proposal(self):
+  def test_code_of_ones_own_passes_the_gate_or_is_refused(self):
     text = library.source('keep/outcome_variance.py')
     code, printed = self.check(
-        SEED.with_file('keep.py', text),
         SEED.with_file('keep.py', text + '# Mine.\n'),
+        SEED.with_file('keep.py', text + 'NAMES = open("x")\n'),
     )
-    self.assertEqual(code, 0, printed)
-    lines = [line for line in printed.splitlines() if 'as a proposal' in line]
-    self.assertLen(lines, 1)
-    self.assertIn('refused: keep.py is not a shipped function', lines[0])
+    self.assertEqual(code, 1, printed)
+    self.assertEqual(printed.count('harness') - printed.count('harness/'), 2)
+    self.assertIn('  keep.py line 16: there is no open', printed)
 
 
 if __name__ == '__main__':

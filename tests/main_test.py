@@ -26,6 +26,8 @@ from evojax.evolve import loop
 from evojax.models import policy
 from evojax.report import page
 from evojax.rollout import fleet
+from evojax.sandbox import box
+from evojax.sandbox import probe
 from tests import tiny
 
 SMOKE = '--config=configs/math.py:smoke'
@@ -63,6 +65,16 @@ class ModeTest(MainTestCase):
     self.assertEqual(
         kwargs, {'compare': [], 'fork_from': '', 'fork_version': ''}
     )
+
+  def test_a_weak_sandbox_is_the_users_word(self):
+    with (
+        absltest.mock.patch.object(loop, 'run'),
+        absltest.mock.patch.object(probe, 'tier') as tier,
+    ):
+      self.command(SMOKE)
+      tier.assert_not_called()
+      self.command(SMOKE, '--allow_weak_sandbox')
+    tier.assert_called_once_with(True)
 
   def test_evolve_hands_on_what_to_compare_and_to_fork(self):
     with absltest.mock.patch.object(loop, 'run') as run:
@@ -208,6 +220,8 @@ class ErrorTest(MainTestCase):
       OSError(28, 'No space left on device'),
       FloatingPointError('loss=nan'),
       fleet.FleetError('none of the 2 servers could be used'),
+      box.InfraError('no zygote'),
+      probe.WeakSandboxError('T2 LIMITS RESOURCES ONLY'),
   )
   def test_of_the_user_is_one_line(self, error):
     for debug in (False, True):
@@ -222,9 +236,7 @@ class ErrorTest(MainTestCase):
       self.assertEqual(written, f'error: {error}\n')
 
   def test_of_ours_shows_its_traceback(self):
-    with absltest.mock.patch.object(
-        loop, 'run', side_effect=TypeError('ours')
-    ):
+    with absltest.mock.patch.object(loop, 'run', side_effect=TypeError('ours')):
       with self.assertRaisesRegex(TypeError, 'ours'):
         self.command(SMOKE)
 

@@ -143,7 +143,7 @@ def dev_draws(payloads: Sequence[Mapping[str, Any]]) -> int:
 class Ledger:
   """A ledger to append to."""
 
-  def __init__(self, path: str | os.PathLike[str]):
+  def __init__(self, path: str | os.PathLike[str], sandbox: str = ''):
     """Opens or creates the ledger.
 
     A torn last line is what a kill leaves. It, and whatever else is not of the
@@ -151,7 +151,10 @@ class Ledger:
 
     Args:
       path: The file. Its directory exists.
+      sandbox: Tier of the box that untrusted code runs in; it stands in every
+        row that is added. '' where none runs.
     """
+    self._sandbox = sandbox
     self._path = pathlib.Path(path)
     data = self._path.read_bytes() if self._path.exists() else None
     self._rows, self._end = _longest_true_prefix(data or b'')
@@ -220,7 +223,8 @@ class Ledger:
 
     Args:
       step: What was done: 'train', 'diagnose', 'verify', ...
-      data: What was found and decided, JSON values. 'n' and 'step' are taken.
+      data: What was found and decided, JSON values. 'n', 'step' and 'sandbox'
+        are taken.
       measured: Times and memory, numbers.
 
     Returns:
@@ -230,9 +234,11 @@ class Ledger:
       LedgerError: If a value is not JSON, or another process wrote to the file.
       OSError: If the disk is full; the ledger is as before.
     """
-    if taken := {'n', 'step'} & data.keys():
+    if taken := {'n', 'step', 'sandbox'} & data.keys():
       raise LedgerError(f'{sorted(taken)} are set by the ledger; rename yours')
     payload = {**data, 'n': len(self._rows), 'step': step}
+    if self._sandbox:
+      payload['sandbox'] = self._sandbox
     payload, measured = (
         json.loads(canonical_json(value)) for value in (payload, measured)
     )

@@ -137,6 +137,12 @@ class View:
         if self._reader in column.readers
     )
 
+  def __getitem__(self, name: str) -> np.ndarray:
+    """A column by name: `e[name] for name in e.columns`."""
+    if name not in self._all:
+      raise EvidenceAccessError(f'evidence {name!r} is not a column')
+    return getattr(self, name)
+
   def __dir__(self) -> list[str]:
     return [*super().__dir__(), *self.columns]
 

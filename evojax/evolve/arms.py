@@ -126,10 +126,7 @@ def train_arm(
   if stored is not None:
     return stored
   setup = prepare_lib.prepare(config, policy=session.setup.policy)
-  try:
-    result = _train(session, folder, setup, start, label, watch)
-  finally:
-    setup.close()
+  result = _train(session, folder, setup, start, label, watch)
   harness = pathlib.Path(config.harness.path).name
   result = dict(result, arm=name, seed=config.seed, harness=harness)
   if session.primary:

@@ -150,14 +150,11 @@ def recorded(
       arms.config_of(session, harness, session.config.seed),
       policy=session.setup.policy,
   )
-  try:
-    rows = session_lib.load_rows(folder, steps)
-    weigher = trainer_lib.Weigher(setup)
-    groups = int(rows['group'].max()) + 1
-    size = int(rows['sample'].max()) + 1
-    rewards, parts, advantages, kept = weigher.weigh(rows, groups, size)
-  finally:
-    setup.close()
+  rows = session_lib.load_rows(folder, steps)
+  weigher = trainer_lib.Weigher(setup)
+  groups = int(rows['group'].max()) + 1
+  size = int(rows['sample'].max()) + 1
+  rewards, parts, advantages, kept = weigher.weigh(rows, groups, size)
   order = np.lexsort((rows['sample'], rows['group']))
   grid = lambda name: rows[name][order].reshape(groups, size)
   rows = {n: v for n, v in rows.items() if not n.startswith(schema.PART_PREFIX)}
@@ -272,12 +269,12 @@ def _own_statistics(
 ) -> dict[str, Any]:
   """Statistics that the harness brings; one that fails is a status."""
   found: dict[str, Any] = {}
-  with run_lib.Functions(session.harness(harness)) as functions:
-    for name in functions.backtests:
-      try:
-        found |= functions.predict(name, before['view'], after['view'])
-      except run_lib.FunctionError as error:
-        found[name] = error.status
+  functions = session.functions(harness)
+  for name in functions.backtests:
+    try:
+      found |= functions.predict(name, before['view'], after['view'])
+    except run_lib.FunctionError as error:
+      found[name] = error.status
   return found
 
 
@@ -333,27 +330,24 @@ def _replayed(
   """Scores [problems] after the replayed updates."""
   config = arms.config_of(session, harness, session.config.seed)
   setup = prepare_lib.prepare(config, policy=session.setup.policy)
-  try:
-    trainer = trainer_lib.Trainer(
-        setup,
-        session.path / 'backtests' / 'none',  # Nothing is written there.
-        session.phases,
-        engine=session.engine,
-        start=checkpoint,
+  trainer = trainer_lib.Trainer(
+      setup,
+      session.path / 'backtests' / 'none',  # Nothing is written there.
+      session.phases,
+      engine=session.engine,
+      start=checkpoint,
+  )
+  for step in steps:
+    trainer.learn(_step_of(trainer, folder, step))
+    trainer.step += 1
+  trainer.install()
+  with session.phases('eval'):
+    result = trainer.score_split(
+        'train',
+        seed=seed,
+        problems=config.evolve.replay_problems,
+        samples=config.evolve.samples,
     )
-    for step in steps:
-      trainer.learn(_step_of(trainer, folder, step))
-      trainer.step += 1
-    trainer.install()
-    with session.phases('eval'):
-      result = trainer.score_split(
-          'train',
-          seed=seed,
-          problems=config.evolve.replay_problems,
-          samples=config.evolve.samples,
-      )
-  finally:
-    setup.close()
   return result.outcomes.mean(axis=1)
 
 

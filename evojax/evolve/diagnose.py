@@ -381,11 +381,16 @@ def _apply(rule: Rule, values: Values) -> Measure | None:
 # ------------------------------------------------------------------ everything
 
 
-def _run(functions: run.Functions, name: str, view: Any) -> list[Measure]:
+def _measures(
+    functions: run.Functions,
+    name: str,
+    values: dict[str, float] | run.FunctionError,
+) -> list[Measure]:
   """The measures of one diagnostic, or one failed measure under its name."""
   try:
     meta = functions.meta(name)
-    values = functions.measure(name, view)
+    if isinstance(values, run.FunctionError):
+      raise values
   except run.FunctionError as error:
     return [
         Measure(name, 'behaviour', '', None, None, None, 'failed', error.status)
@@ -430,7 +435,9 @@ def measure(
     no rule reads it.
   """
   found = [
-      m for name in functions.diagnostics for m in _run(functions, name, view)
+      m
+      for name, values in functions.measure_all(view).items()
+      for m in _measures(functions, name, values)
   ]
   if outcome is None:
     outcome = head_outcome(history)

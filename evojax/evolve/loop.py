@@ -30,6 +30,7 @@ from evojax import sharding
 from evojax import train
 from evojax import workdir as workdir_lib
 from evojax.evidence import ledger as ledger_lib
+from evojax.evidence import made_up
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
@@ -51,6 +52,7 @@ from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.report import page
+from evojax.sandbox import probe
 
 
 def run(
@@ -89,11 +91,13 @@ def run(
     base.harness.path = ''
   setup = prepare_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, None)
+  reasons = admit.check(seed, base, made_up.of(setup.domain))
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
   compared = claims.open_compared(compare, setup)
+  # Before a device is touched: whatever is proposed runs in the box.
+  tier = probe.tier()
   primary = sharding.is_primary()
   with (
       workdir_lib.open_workdir(
@@ -137,7 +141,11 @@ def run(
           ),
           phases=metrics_lib.Phases(),
           preempted=lambda: _preempt(sigterm, path),
-          ledger=ledger_lib.Ledger(path / 'ledger.jsonl') if primary else None,
+          ledger=(
+              ledger_lib.Ledger(path / 'ledger.jsonl', tier)
+              if primary
+              else None
+          ),
       )
       return _Loop(session, seed, compared, fork).run()
 
@@ -256,11 +264,6 @@ class _Loop:
     self.session, self.seed = session, seed
     self.compared, self.fork = compared, fork
     self.inbox = session.path / 'inbox'
-    # Hashes of the functions that may run; the fork's harness is one of ours.
-    harnesses = [seed]
-    if fork is not None:
-      harnesses.append(spec.load(fork.source / 'harness', fork.version.harness))
-    self.shipped = admit.shipped(*harnesses)
 
   # ------------------------------------------------------------------- queries
 
@@ -498,13 +501,12 @@ class _Loop:
   ) -> list[diagnose.Measure]:
     """Measures of an arm, by the diagnostics of its harness."""
     session = self.session
-    with run_lib.Functions(session.harness(harness)) as functions:
-      return diagnose.measure(
-          functions,
-          self._view(folder, harness),
-          session.rows,
-          [float(x) for x in outcome],
-      )
+    return diagnose.measure(
+        session.functions(harness),
+        self._view(folder, harness),
+        session.rows,
+        [float(x) for x in outcome],
+    )
 
   def _diagnose(self, version: Version) -> dict[str, Any]:
     outcome = arms.outcomes(self.session.path / version.arm).tolist()
@@ -579,8 +581,8 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
+            made_up.of(session.setup.domain),
             view,
-            known=self.shipped,
         )
     )
     return dict(reasons=reasons)

@@ -27,11 +27,14 @@ from evojax import trainer as trainer_lib
 from evojax import types
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import ledger as ledger_lib
+from evojax.evidence import made_up
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import budget as budget_lib
+from evojax.harness import admit
 from evojax.harness import delta as delta_lib
+from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.models import decoder
@@ -169,6 +172,19 @@ class Session:
   def harness(self, sha256: str) -> spec.Harness:
     """A harness of this run, checked against its name."""
     return spec.load(self.path / 'harness', sha256)
+
+  def functions(self, sha256: str) -> run_lib.Functions:
+    """The functions of a harness of this run, which passed the gate.
+
+    Raises:
+      ValueError: If one does not: it was admitted by another gate.
+    """
+    harness = self.harness(sha256)
+    made = made_up.of(self.setup.domain)
+    if refused := admit.check_functions(harness, self.config, made):
+      lines = ''.join(f'\n  {reason}' for reason in refused)
+      raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
+    return run_lib.Functions(harness)
 
   def under(self, sha256: str) -> ml_collections.ConfigDict:
     """The run's config under a harness."""

@@ -63,6 +63,10 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
       name=session.config.name,
       ended=reason,
       ledger_head=session.head,
+      # T0 and T1 hold untrusted code, T2 limits its resources only.
+      sandbox=sorted(
+          {r['payload'].get('sandbox', 'none') for r in session.rows}
+      ),
       trials=trials,
       dev_draws=ledger.dev_draws([row['payload'] for row in session.rows]),
       harness=final and final['harness'],

@@ -2,6 +2,8 @@
 
 `spec` reads and writes it, `surface` says which config values it may hold,
 `delta` names the one factor in which two differ, `run` calls its functions in
-a worker process, `admit` is the gate that every change passes. Nothing here
-imports jax.
+the box (`calls`, `worker`), and `admit` is what every change passes: the `gate`,
+for a source that does not come with the package (`shipped`), reads it
+(`language`, `numpy_names`) and tries it on evidence (`cases`, `derive`). Nothing
+here imports jax.
 """

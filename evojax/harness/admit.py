@@ -1,57 +1,36 @@
 """The gate: what a changed harness must be before it is paid for.
 
 Everything that is wrong is said at once, and nothing here trusts a proposal:
-the one factor is read off the sources, sources are shipped ones, values lie
-within bounds, and every function answers in the worker, twice the same.
+the one factor is read off the sources, values lie within bounds, and every
+function that does not come with the package passes the `gate`.
 """
 
-from collections.abc import Collection
-import hashlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
-import numpy as np
 
 from evojax import config as config_lib
+from evojax.evidence import schema
 from evojax.harness import delta
-from evojax.harness import library
+from evojax.harness import gate
 from evojax.harness import run
+from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.harness import syntax
 
-
-def source_sha256(source: str) -> str:
-  """Hash of a source's text, as in `shipped`."""
-  return hashlib.sha256(source.encode()).hexdigest()
-
-
-def shipped(*harnesses: spec.Harness) -> frozenset[str]:
-  """Hashes of the library's files and of these harnesses' own.
-
-  Beside the hash of each file stands that of each reward part: a part may be
-  added to another reward.
-  """
-  hashes = set()
-  for name in library.names():
-    text = library.source(name)
-    hashes.add(source_sha256(text))
-    if name.startswith('reward/'):
-      hashes |= set(syntax.parts(text).values())
-  for harness in harnesses:
-    hashes |= set(map(source_sha256, harness.files.values()))
-    if 'reward.py' in harness.files:
-      hashes |= set(syntax.parts(harness.files['reward.py']).values())
-  return frozenset(hashes)
+# Evidence of made-up completions under a config, open to diagnostics: see
+# `evidence.made_up`.
+MadeUp = Callable[[ml_collections.ConfigDict], Any]
 
 
 def admit(
     before: spec.Harness,
     after: spec.Harness,
     config: ml_collections.ConfigDict,
-    view: Any | None,
-    *,
-    known: Collection[str],
+    made_up: MadeUp | None,
+    recorded: Any | None = None,
 ) -> list[str]:
   """Why a change is refused; nothing if it is admitted.
 
@@ -59,21 +38,29 @@ def admit(
     before: The parent, admitted itself.
     after: The candidate.
     config: The run's config, without an overlay.
-    view: Recorded evidence that the functions are tried on, open to
-      diagnostics: each function sees what it may read. None tries none.
-    known: Hashes of sources that may run, see `shipped`.
+    made_up: Gives evidence of made-up completions. None tries no function.
+    recorded: Evidence of the run, open to diagnostics: each function sees what
+      it may read.
 
   Returns:
     One line per reason.
+
+  Raises:
+    run.InfraError: If the box failed: that is no verdict.
   """
-  reasons = []
+  changed = {
+      name: source
+      for name, source in after.files.items()
+      if before.files.get(name) != source
+  }
+  # First: nothing reads a source that is not of the language.
+  reasons = _check_functions(after, changed, config, made_up, recorded)
   try:
     found = delta.diff(before, after, config_lib.flatten(config))
-    reasons += _check_effect(found, before, after, config)
+    reasons = _check_effect(found, before, after, config) + reasons
   except (delta.DeltaError, surface.SurfaceError) as error:
-    reasons.append(f'delta: {error}')
-  may_run = known | shipped(before) if known else shipped(before)
-  return reasons + check(after, config, view) + unknown_sources(after, may_run)
+    reasons = [f'delta: {error}', *reasons]
+  return list(dict.fromkeys([*reasons, *_check_declared(after, config)]))
 
 
 def _check_effect(
@@ -96,30 +83,84 @@ def _check_effect(
   ]
 
 
-def unknown_sources(harness: spec.Harness, known: Collection[str]) -> list[str]:
-  """Files that are not shipped, one line each."""
-  reasons = []
-  for name, source in harness.files.items():
-    if source_sha256(source) in known:
-      continue
-    try:
-      parts = syntax.parts(source) if name == 'reward.py' else None
-    except syntax.SourceError:
-      continue  # `check` says so.
-    strange = sorted(p for p, h in (parts or {}).items() if h not in known)
-    if parts is None or strange:
-      what = f'part {", ".join(strange)} of {name}' if strange else name
-      reasons.append(
-          f'{what} is not a shipped function; proposals draw from'
-          ' evojax/harness/library and the seed harness'
+def check(
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    made_up: MadeUp | None,
+) -> list[str]:
+  """What is wrong with a harness, whatever it came from; one line each.
+
+  Sources that come with the package, or that passed in this process already,
+  are not tried again.
+
+  Args:
+    harness: To be trained with.
+    config: Of the run, without its overlay.
+    made_up: As in `admit`.
+
+  Raises:
+    run.InfraError: If the box failed: that is no verdict.
+  """
+  return list(
+      dict.fromkeys(
+          [
+              *_check_declared(harness, config),
+              *check_functions(harness, config, made_up),
+          ]
       )
+  )
+
+
+def check_functions(
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    made_up: MadeUp | None,
+) -> list[str]:
+  """Why functions of a harness may not run; see `check`."""
+  return _check_functions(harness, harness.files, config, made_up, None)
+
+
+# (version of the gate, path, hash of the source, columns): passed before.
+_passed: set[tuple[Any, ...]] = set()
+
+
+def _check_functions(
+    harness: spec.Harness,
+    files: Mapping[str, str],
+    config: ml_collections.ConfigDict,
+    made_up: MadeUp | None,
+    recorded: Any | None,
+) -> list[str]:
+  """What the gate says of each source that does not come with the package."""
+  files = {
+      path: source
+      for path, source in files.items()
+      if shipped.source_sha256(source) not in shipped.hashes()
+  }
+  if made_up is None or not files:
+    return []
+  try:
+    config = surface.apply(config, harness.overlay)
+  except surface.SurfaceError:
+    pass  # `_check_declared` says so.
+  base = made_up(config)
+  reasons = []
+  columns = frozenset(base.columns) | {c.name for c in schema.CORE}
+  for path, source in files.items():
+    key = (gate.VERSION, path, shipped.source_sha256(source), columns)
+    if recorded is None and key in _passed:
+      continue
+    found = gate.reasons(path, source, base, recorded, columns=columns)
+    reasons += found
+    if not found:
+      _passed.add(key)
   return reasons
 
 
-def check(
-    harness: spec.Harness, config: ml_collections.ConfigDict, view: Any | None
+def _check_declared(
+    harness: spec.Harness, config: ml_collections.ConfigDict
 ) -> list[str]:
-  """What is wrong with a harness, whatever it came from; one line each."""
+  """What is wrong with the overlay, and with the files' shapes."""
   reasons = []
   try:
     applied = surface.apply(config, harness.overlay)
@@ -128,10 +169,7 @@ def check(
   else:
     reasons += _check_config(applied)
     reasons += _check_weights(harness, applied)
-  reasons += _check_sources(harness)
-  if view is not None and not reasons:
-    reasons += _try_functions(harness, view)
-  return reasons
+  return reasons + _check_sources(harness)
 
 
 def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
@@ -175,62 +213,3 @@ def _check_sources(harness: spec.Harness) -> list[str]:
     except (syntax.SourceError, run.FunctionError) as error:
       reasons.append(str(error))
   return reasons
-
-
-def _try_functions(harness: spec.Harness, view: Any) -> list[str]:
-  """Calls every function in two processes and compares bit by bit."""
-  answers, reasons = [], []
-  for _ in range(2):
-    with run.Functions(harness) as functions:
-      found, failed = {}, []
-      for name, call in _calls(functions, view):
-        try:
-          found[name] = _bits(call())
-        except run.FunctionError as error:
-          failed.append(str(error))
-      answers.append(found)
-      reasons += [reason for reason in failed if reason not in reasons]
-  first, second = answers
-  for name in first.keys() & second.keys():
-    if first[name] != second[name]:
-      reasons.append(f'{name}: two processes give two answers to one input')
-  return reasons
-
-
-def _calls(functions: run.Functions, view: Any):
-  """(file, call) of every function of the harness."""
-  if functions.has('reward'):
-    yield 'reward.py', lambda: functions.parts(view)
-  if functions.has('keep'):
-
-    def keep():
-      state = functions.init()
-      answers = []
-      for _ in range(2):  # The second sees the state of the first.
-        mask, state = functions.keep(view, state)
-        answers.append((mask, state))
-      return answers
-
-    yield 'keep.py', keep
-  if functions.has('weight'):
-    yield 'weight.py', lambda: functions.weight(view)
-  for name in functions.diagnostics:
-    yield (
-        f'diagnostics/{name}.py',
-        lambda name=name: functions.measure(name, view),
-    )
-  for name in functions.backtests:
-    yield (
-        f'backtests/{name}.py',
-        lambda name=name: functions.predict(name, view, view),
-    )
-
-
-def _bits(value: Any) -> Any:
-  """Arrays and numbers as bytes, in their containers."""
-  if isinstance(value, dict):
-    return {key: _bits(item) for key, item in value.items()}
-  if isinstance(value, list | tuple):
-    return [_bits(item) for item in value]
-  array = np.asarray(value)
-  return (array.dtype.str, array.shape, array.tobytes())

@@ -12,11 +12,14 @@ import functools
 import hashlib
 from typing import Any
 
+# Parts that compare groups with each other, see `language`.
+ACROSS = 'ACROSS_GROUPS'
 # Through these a part reaches names that the tree does not show.
 _DYNAMIC = frozenset(
     ('compile', 'eval', 'exec', 'globals', 'locals', 'vars', '__import__')
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAX_DEPTH = 60  # Of a tree: whoever reads it recursively needs a stack.
 
 
 class SourceError(ValueError):
@@ -29,6 +32,7 @@ class Reward:
 
   values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
   names: Mapping[str, ast.stmt]  # Top-level name -> what binds it.
+  across: tuple[str, ...]  # Parts that compare groups with each other.
   function: ast.FunctionDef  # parts(e).
 
   def reached(self, part: str) -> list[str]:
@@ -47,7 +51,7 @@ def parse(name: str, source: str) -> ast.Module:
   """The tree of a source without docstrings.
 
   Raises:
-    SourceError: If it is not Python.
+    SourceError: If it is not Python, or too deep.
   """
   try:
     tree = ast.parse(source)
@@ -55,6 +59,16 @@ def parse(name: str, source: str) -> ast.Module:
     line = getattr(error, 'lineno', None) or 0
     message = getattr(error, 'msg', None) or 'cannot be parsed'
     raise SourceError(f'{name} line {line}: {message}') from error
+  level, depth = [tree], 0
+  while level:
+    level = [c for node in level for c in ast.iter_child_nodes(node)]
+    depth += 1
+    if depth > MAX_DEPTH and level:
+      line = next((n.lineno for n in level if hasattr(n, 'lineno')), 0)
+      raise SourceError(
+          f'{name} line {line}: nested deeper than {MAX_DEPTH} levels; name'
+          ' what is in between'
+      )
   for node in ast.walk(tree):
     if isinstance(node, (ast.Module, *_FUNCTIONS)) and _has_docstring(node):
       node.body = node.body[1:] or [ast.Pass()]
@@ -110,7 +124,7 @@ def take_apart(source: str) -> Reward:
   """
   tree = parse('reward.py', source)
   names: dict[str, ast.stmt] = {}
-  function = None
+  function = across = None
   for statement in tree.body:
     bound = _bound(statement)
     if bound is None:
@@ -122,7 +136,9 @@ def take_apart(source: str) -> Reward:
     for name, binding in bound.items():
       if name in names or (name == 'parts' and function):
         raise _error(statement, f'{name} is bound twice')
-      if name == 'parts':
+      if name == ACROSS:
+        across = binding
+      elif name == 'parts':
         function = binding
       else:
         names[name] = binding
@@ -135,12 +151,55 @@ def take_apart(source: str) -> Reward:
       raise _error(node, f'{node.id} hides which names a part reaches')
     if isinstance(node, ast.Name) and node.id == 'parts':
       raise _error(node, 'parts is what evojax calls, nothing else')
-  reward = Reward(_returned(function), names, function)
+  values = _returned(function)
+  reward = Reward(
+      values, names, _across('reward.py', across, tuple(values)), function
+  )
   used = set().union(*(reward.reached(part) for part in reward.values))
   for name, binding in names.items():
     if name not in used:
       raise _error(binding, f'{name} is used by no part; take it out')
   return reward
+
+
+def across(name: str, source: str) -> tuple[str, ...]:
+  """What of a source compares groups with each other, as it says itself.
+
+  Args:
+    name: Of the file.
+    source: Python; `ACROSS_GROUPS = ('rank',)` names parts of a reward,
+      'keep' or 'weight'.
+
+  Raises:
+    SourceError: If it names anything else.
+  """
+  if name == 'reward.py':
+    return take_apart(source).across
+  found = None
+  for statement in parse(name, source).body:
+    if ACROSS in (_bound(statement) or {}):
+      found = statement
+  function = name.removesuffix('.py')
+  known = (function,) if function in ('keep', 'weight') else ()
+  return _across(name, found, known)
+
+
+def _across(
+    name: str, statement: ast.stmt | None, known: tuple[str, ...]
+) -> tuple[str, ...]:
+  """The value of ACROSS_GROUPS."""
+  if statement is None:
+    return ()
+  try:
+    value = ast.literal_eval(statement.value)
+  except (AttributeError, TypeError, ValueError):
+    value = None
+  if not isinstance(value, tuple) or not set(value) <= set(known):
+    raise SourceError(
+        f'{name} line {statement.lineno}: {ACROSS} is a tuple of texts out of'
+        f' {known}'
+    )
+  return value
 
 
 def _error(node: ast.AST, message: str) -> SourceError:
@@ -226,7 +285,7 @@ def add_part(source: str, part_source: str) -> str:
   ):
     for statement, block in _blocks(text):
       bound = set(_bound(statement) or {})
-      if bound and bound <= unwanted:
+      if ACROSS in bound or (bound and bound <= unwanted):
         continue
       if bound & unwanted:
         raise _error(statement, 'bind one name a line, so that one can go')
@@ -236,6 +295,9 @@ def add_part(source: str, part_source: str) -> str:
         (imports if is_import or not bound else others).append(block)
     for part, value in tree.values.items():
       texts[part] = ast.get_source_segment(text, value)
+  listed = {p for p in old.across if p in kept} | set(new.across)
+  if listed:
+    others.insert(0, f'{ACROSS} = {tuple(sorted(listed))!r}\n')
   entries = ''.join(
       f'      {part!r}: {text},\n' for part, text in texts.items()
   )

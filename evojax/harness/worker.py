@@ -1,27 +1,25 @@
-"""The process that a harness's functions run in; see `run` for the other end.
+"""What harness functions run in: an entry of the box; see `run` and `sandbox`.
 
-Run as a script; it imports numpy and nothing of evojax. A request is a line's
-worth of JSON behind its length, then raw array bytes; so is an answer. Nothing
-is pickled. Every call runs in a fresh namespace: a function remembers nothing
-but the state that `keep` returns.
+Every request gets a fresh process, which has nothing but its bytes. A request
+is a list of calls on a list of views: a JSON header behind its length, then raw
+array bytes; so is an answer. Nothing is pickled. The columns lie in memory that
+cannot be written. Every call runs in a fresh namespace.
 """
 
 import json
 import math
-import os
-import resource
-import signal
+import re
 import struct
 import sys
 import traceback
+import warnings
 
-sys.path.append(sys.argv[1])  # Where the parent's numpy is: there is no `site`.
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-MEMORY_BYTES = 2 << 30
 MAX_ANSWER_BYTES = 64 << 20
-_LENGTH = struct.Struct('<I')
+ALIGNMENT = 16  # Of arrays, from the beginning of the data.
+_LENGTH = struct.Struct('<Q')
+_MAX_AXES = 8
 
 
 class CallError(Exception):
@@ -55,6 +53,12 @@ class Evidence:
   def __delattr__(self, name):
     raise AttributeError(f'evidence is read-only: {name} cannot be deleted')
 
+  def __getitem__(self, name):
+    """A column by name: for name in e.columns: e[name]."""
+    if name not in self.columns:
+      raise AttributeError(f'evidence {name!r} is no column')
+    return getattr(self, name)
+
   def __getattr__(self, name):
     if name.startswith('_'):
       raise AttributeError(name)
@@ -64,123 +68,168 @@ class Evidence:
     )
 
 
-class Worker:
-  """Sources, views and the pipes to the parent."""
+def call(source, data):
+  """Answers a request.
 
-  def __init__(self, requests, answers):
-    self._requests, self._answers = requests, answers
-    self._code, self._views = {}, {}
-
-  def serve(self):
-    """Answers until the parent closes its end or is gone."""
-    while True:
-      head = self._requests.read(_LENGTH.size)
-      if len(head) < _LENGTH.size:
-        return
-      request = json.loads(self._requests.read(_LENGTH.unpack(head)[0]))
-      for view in request['views']:
-        self._receive_view(view)
-      self._views = {
-          key: view
-          for key, view in self._views.items()
-          if key in request['alive']
-      }
-      state = self._receive_arrays(request['state'])
-      header, arrays = self._outcome(request, state)
-      self._answer({'call': request['call'], **header}, arrays)
-
-  def _receive_arrays(self, layout):
-    """Read-only arrays: their bytes belong to no one else."""
-    arrays = {}
-    for name, dtype, shape in layout:
-      dtype = np.dtype(dtype)
-      size = dtype.itemsize * math.prod(shape)
-      # An empty text column has itemsize 0, which frombuffer refuses.
-      arrays[name] = (
-          np.frombuffer(self._requests.read(size), dtype).reshape(shape)
-          if size
-          else np.zeros(shape, dtype)
-      )
-      arrays[name].flags.writeable = False
-    return arrays
-
-  def _receive_view(self, header):
-    view = self._views.setdefault(
-        header['key'],
-        {
-            'arrays': {},
-            'max_tokens': header['max_tokens'],
-            'codes': header['codes'],
-        },
-    )
-    view['arrays'].update(self._receive_arrays(header['arrays']))
-
-  def _outcome(self, request, state):
-    """(header, arrays) of the answer, whatever the function does."""
-    name = request['file']
-    _limit_seconds(request['limit_seconds'])
+  Args:
+    source: Nothing: the sources stand in the header.
+    data: Read-only bytes, see `pack`.
+  """
+  del source
+  sys.stdout = sys.stderr  # The answer alone goes out.
+  warnings.simplefilter('ignore')
+  request, arrays = unpack(data)
+  for view in request['views']:
+    view['arrays'] = {name: arrays[i] for name, i in view['arrays'].items()}
+  code, headers, found = {}, [], []
+  for one in request['calls']:
     try:
-      arrays = self._call(request, state)
-      size = sum(array.nbytes for array in arrays.values())
+      if one['file'] not in code:
+        text = request['files'][one['file']]
+        code[one['file']] = compile(text, one['file'], 'exec')
+      state = {n: arrays[i] for n, i in one['state'].items()}
+      if one['state_of'] is not None:
+        state = _state(found[one['state_of']])
+      answer = _call(code[one['file']], one, request['views'], state)
+      size = sum(array.nbytes for array in answer.values())
       if size > MAX_ANSWER_BYTES:
         raise CallError('too_large', f'returned {size} bytes')
-      return {'status': '', 'message': ''}, arrays
+      headers.append({'status': '', 'message': ''})
     except CallError as error:
-      return {'status': error.status, 'message': str(error)}, {}
+      headers.append({'status': error.status, 'message': str(error)})
+      answer = {}
     # The one place where anything may happen: the function is not ours. What
     # it raised, SystemExit included, is told to the parent.
     except BaseException as error:  # noqa: B036
-      return {'status': 'crash', 'message': _describe(error, name)}, {}
-    finally:
-      signal.setitimer(signal.ITIMER_REAL, 0)
-
-  def _call(self, request, state):
-    """Runs a function; returns its arrays by name."""
-    name, function = request['file'], request['function']
-    if name not in self._code:
-      self._code[name] = compile(request['source'], name, 'exec')
-    namespace = {'__name__': 'harness', '__builtins__': __builtins__}
-    exec(self._code[name], namespace)
-    if not callable(namespace.get(function)):
-      raise CallError('wrong_type', f'there is no function {function}')
-    arguments = [
-        Evidence(self._views[key], needed, columns, request['reader'])
-        for key, needed, columns in request['evidence']
-    ]
-    if function == 'keep':
-      arguments.append(state)
-    with np.errstate(all='ignore'):
-      answer = namespace[function](*arguments)
-    if function == 'weight':
-      return {'weight': _array('weight', answer)}
-    if function == 'keep':
-      if not isinstance(answer, tuple) or len(answer) != 2:
-        raise CallError('wrong_type', 'keep returns (bool [P, G], state)')
-      mask, state = answer
-      return {'': _array('keep', mask), **_named(state, 'state')}
-    return _named(answer, function)
-
-  def _answer(self, header, arrays):
-    """Sends a header and the arrays."""
-    header['arrays'] = [
-        (name, array.dtype.str, array.shape) for name, array in arrays.items()
-    ]
-    text = json.dumps(header).encode()
-    self._answers.write(_LENGTH.pack(len(text)) + text)
-    for array in arrays.values():
-      self._answers.write(np.ascontiguousarray(array).tobytes())
-    self._answers.flush()
+      message = _describe(error, one['file'])
+      headers.append({'status': 'crash', 'message': message})
+      answer = {}
+    found.append(answer)
+  flat = []
+  for header, answer in zip(headers, found, strict=True):
+    header['arrays'] = {}
+    for name, array in answer.items():
+      header['arrays'][name] = len(flat)
+      flat.append(array)
+  return pack({'answers': headers}, flat)
 
 
-def _limit_seconds(seconds):
-  """The parent kills a late worker; these do where there is no parent left."""
-  signal.setitimer(signal.ITIMER_REAL, seconds + 2)
-  used = resource.getrusage(resource.RUSAGE_SELF)
-  cpu = math.ceil(used.ru_utime + used.ru_stime + seconds + 2)
-  _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-  if hard != resource.RLIM_INFINITY:
-    cpu = min(cpu, hard)
-  resource.setrlimit(resource.RLIMIT_CPU, (cpu, hard))
+def warm():
+  """Runs what loads something at its first use: in the box nothing can be."""
+  x = np.array([[0.5, 2.0, 1.0], [1.0, 0.0, 3.0]])
+  with np.errstate(all='ignore'):
+    for name in ('mean', 'std', 'var', 'sum', 'min', 'max', 'any', 'all'):
+      getattr(x, name)(1), getattr(np, name)(x, axis=0, keepdims=True)
+    np.median(x), np.percentile(x, 30), np.corrcoef(x), np.unique(x)
+    np.linalg.lstsq(x.T, x[0, :], rcond=None), np.einsum('ij,kj->ik', x, x)
+    np.clip(x, 0, 1), np.round(x), np.histogram(x), np.nanmedian(x)
+    np.array(['a', 'b']) == 'a', np.interp(x, x[0], x[1])
+  view = {'max_tokens': 1, 'codes': {}, 'arrays': {'valid': 0}}
+  source = 'import math\nimport numpy as np\ndef measure(e):\n  return {"x": 1}'
+  one = dict(
+      file='f.py',
+      function='measure',
+      reader='diagnostic',
+      evidence=[(0, [], [])],
+      state={},
+      state_of=None,
+  )
+  request = dict(files={'f.py': source}, views=[view], calls=[one])
+  before = sys.stdout
+  unpack(call('', pack(request, [np.ones((1, 1), bool)])))
+  sys.stdout = before
+
+
+def pack(header, arrays):
+  """A header and arrays as bytes."""
+  layout, payload, end = [], [], 0
+  for array in arrays:
+    data = np.ascontiguousarray(array).tobytes()
+    padding = -len(data) % ALIGNMENT
+    layout.append((array.dtype.str, array.shape))
+    payload += (data, bytes(padding))
+    end += len(data) + padding
+  text = json.dumps({**header, 'layout': layout}).encode()
+  text += b' ' * (-(len(text) + _LENGTH.size) % ALIGNMENT)
+  return b''.join([_LENGTH.pack(len(text)), text, *payload])
+
+
+def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
+  """(header, arrays) from bytes; the arrays are views of them, read-only.
+
+  Args:
+    data: From `pack`, or from what cannot be trusted.
+    kinds: Of the arrays, see np.dtype.kind.
+    max_header_bytes: That JSON may have.
+
+  Raises:
+    ValueError, KeyError, TypeError, RecursionError: If the bytes are something
+      else.
+  """
+  view = memoryview(data)
+  if len(view) < _LENGTH.size:
+    raise ValueError('there is no header')
+  (size,) = _LENGTH.unpack(view[: _LENGTH.size])
+  if size > max_header_bytes:
+    raise ValueError(f'a header of {size} bytes')
+  at = _LENGTH.size + size
+  header = json.loads(bytes(view[_LENGTH.size : at]))
+  arrays = []
+  for name, shape in header['layout']:
+    # Before NumPy reads either: they may be anything.
+    if (
+        not re.fullmatch(f'[<>|=][{kinds}][0-9]{{1,9}}', name)
+        or len(shape) > _MAX_AXES
+        or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
+    ):
+      raise ValueError(f'{name} {shape} is no array of numbers or texts')
+    dtype, shape = np.dtype(name), tuple(shape)
+    count = math.prod(shape)
+    if dtype.itemsize and count:
+      array = np.frombuffer(view, dtype, count, at).reshape(shape)
+    else:  # Which frombuffer refuses.
+      array = np.zeros(shape, dtype)
+    array.flags.writeable = False
+    arrays.append(array)
+    at += array.nbytes + -array.nbytes % ALIGNMENT
+  if at != len(view):
+    raise ValueError(f'{len(view)} bytes, not {at}')
+  return header, arrays
+
+
+def _call(code, one, views, state):
+  """Runs a function; returns its arrays by name."""
+  function = one['function']
+  namespace = {'__name__': 'harness', '__builtins__': __builtins__}
+  exec(code, namespace)
+  if not callable(namespace.get(function)):
+    raise CallError('wrong_type', f'there is no function {function}')
+  arguments = [
+      Evidence(views[i], needed, columns, one['reader'])
+      for i, needed, columns in one['evidence']
+  ]
+  if function == 'keep':
+    arguments.append(state)
+  with np.errstate(all='ignore'):
+    answer = namespace[function](*arguments)
+  if function == 'weight':
+    return {'weight': _array('weight', answer)}
+  if function == 'keep':
+    if not isinstance(answer, tuple) or len(answer) != 2:
+      raise CallError('wrong_type', 'keep returns (bool [P, G], state)')
+    mask, state = answer
+    return {'': _array('keep', mask), **_named(state, 'state')}
+  return _named(answer, function)
+
+
+def _state(answer):
+  """What `keep` returned as the state of its next call."""
+  state = {}
+  for name, array in answer.items():
+    if name:
+      state[name] = array.astype(np.float32)
+      state[name].flags.writeable = False
+  return state
 
 
 def _named(value, function):
@@ -229,34 +278,3 @@ def _describe(error, name):
   except BaseException:  # noqa: B036
     text = ''
   return f'{where}{type(error).__name__}{": " if text else ""}{text}'[:500]
-
-
-def _restrict():
-  """Limits that hold for the life of the process."""
-  for limit, value in (
-      (resource.RLIMIT_AS, MEMORY_BYTES),
-      (resource.RLIMIT_FSIZE, 0),
-      (resource.RLIMIT_CORE, 0),
-      (resource.RLIMIT_NPROC, 0),  # No other process, no thread.
-  ):
-    try:
-      resource.setrlimit(limit, (value, value))
-    except (ValueError, OSError):  # macOS does not limit address space.
-      pass
-
-
-def main():
-  # The pipes go where no print reaches them.
-  requests, answers = os.dup(0), os.dup(1)
-  null = os.open(os.devnull, os.O_RDWR)
-  os.dup2(null, 0)
-  os.dup2(null, 1)
-  _restrict()
-  worker = Worker(os.fdopen(requests, 'rb'), os.fdopen(answers, 'wb'))
-  worker._answer({}, {})  # Ready.
-  os.dup2(null, 2)
-  worker.serve()
-
-
-if __name__ == '__main__':
-  main()

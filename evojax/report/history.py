@@ -139,6 +139,11 @@ class History:
   def dev_draws(self) -> int:
     return ledger.dev_draws(self.rows)
 
+  @property
+  def sandboxes(self) -> list[str]:
+    """Tiers of the box that the run's rows were made in, sorted."""
+    return sorted({str(r['sandbox']) for r in self.rows if r.get('sandbox')})
+
   def last(self, step: str) -> Mapping[str, Any]:
     """The newest payload of a step, empty if there is none."""
     found = self.of(step)

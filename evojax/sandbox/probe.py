@@ -1,6 +1,7 @@
 """Which tier this machine can hold, found out by attacking it.
 
-    tier = probe.choose().tier
+    tier = probe.tier(allow_weak)  # At the start of a process.
+    tier = probe.tier()            # Wherever a box is made.
 
 A tier counts only if every attack fails and every benign program works in the
 same configuration: where imports are broken, every attack looks stopped.
@@ -132,6 +133,29 @@ def choose(*, allow_weak: bool = False) -> Report:
         ' it all the same'
     )
   return report
+
+
+def tier(allow_weak: bool | None = None) -> str:
+  """The tier of this process's boxes; found out and printed once.
+
+  Args:
+    allow_weak: Whether T2 will do, from here on; None: as it was said before,
+      and no where nothing was.
+
+  Raises:
+    WeakSandboxError: See `choose`.
+  """
+  if allow_weak is not None:
+    _said['allow_weak'] = allow_weak
+  report = choose(allow_weak=_said['allow_weak'])
+  if not _said['printed']:
+    print(report, flush=True)
+    _said['printed'] = True
+  return report.tier
+
+
+# Of this process, not of a call: what its user allows, what it has told.
+_said = {'allow_weak': False, 'printed': False}
 
 
 @functools.cache

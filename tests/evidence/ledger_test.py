@@ -50,6 +50,16 @@ class LedgerTest(parameterized.TestCase):
     self.assertIn(f'from byte {len(data) - len(aside)}:', logs.output[0])
     return ledger
 
+  def test_the_tier_stands_in_every_row(self):
+    ledger = ledger_lib.Ledger(self.path, 'T1')
+    ledger.append('a', {}, {})
+    # The rest of the run may be done where the box holds less.
+    ledger_lib.Ledger(self.path, 'T2').append('b', {}, {})
+    rows = [row['payload'] for row in ledger_lib.read(self.path)]
+    self.assertEqual([row['sandbox'] for row in rows], ['T1', 'T2'])
+    with self.assertRaisesRegex(ledger_lib.LedgerError, 'sandbox'):
+      ledger_lib.Ledger(self.path, 'T2').append('c', {'sandbox': 'T0'}, {})
+
   def test_chain_is_that_of_the_contract(self):
     self._fill()
     previous = '0' * 64

@@ -61,8 +61,8 @@ HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
 
 def measure(sources, outcome=HALF_DEAD, history=(), curve=None):
   files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
-  with run.Functions(spec.Harness({}, files), limit_seconds=5.0) as functions:
-    return diagnose.measure(functions, view(outcome), list(history), curve)
+  functions = run.Functions(spec.Harness({}, files), limit_seconds=5.0)
+  return diagnose.measure(functions, view(outcome), list(history), curve)
 
 
 def by_name(measures):

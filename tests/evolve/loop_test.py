@@ -21,6 +21,7 @@ from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax.evidence import ledger
+from evojax.evidence import made_up
 from evojax.evidence import store
 from evojax.evolve import budget
 from evojax.evolve import claims
@@ -34,6 +35,7 @@ from evojax.harness import delta
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.models import hf
+from evojax.sandbox import probe
 from tests import tiny
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
@@ -220,7 +222,7 @@ class EndToEndTest(parameterized.TestCase):
       if payload['step'] == 'open':
         payload['config']['evolve']['trials'] = 0  # Not one was promised.
       step = payload.pop('step')
-      del payload['n']
+      del payload['n'], payload['sandbox']
       copied.append(step, payload, {})
     with absltest.mock.patch.object(loop.claims, 'retrain') as retrain:
       retrain.side_effect = ValueError('the end')
@@ -258,7 +260,13 @@ class EndToEndTest(parameterized.TestCase):
     )
     for name in ('policy', 'policy_continued'):
       hf.check_directory(pathlib.Path(stored[name]))
-    self.assertIn('<html', (self.path / 'report.html').read_text()[:200])
+    page = (self.path / 'report.html').read_text()
+    self.assertIn('<html', page[:200])
+    # How untrusted code was held stands wherever results do.
+    tier = probe.tier()
+    self.assertRegex(page, f'>sandbox</dt><dd>{tier}</dd>')
+    self.assertEqual({row['sandbox'] for row in self.rows}, {tier})
+    self.assertEqual(self.summary['sandbox'], [tier])
 
   def test_inbox_was_taken_after_its_rows(self):
     done = sorted(p.name for p in (self.path / 'inbox/done').iterdir())
@@ -334,9 +342,9 @@ class SealedTest(absltest.TestCase):
     harness = loop.seed_harness(setup.config)
     for name in ('problem_id', 'seed', 'split', 'prompt', 'family'):
       source = f'def parts(e):\n  return {{"outcome": e.{name}}}\n'
-      with run_lib.Functions(harness.with_file('reward.py', source)) as f:
-        with self.assertRaises(run_lib.FunctionError):
-          f.parts(_view(setup))
+      f = run_lib.Functions(harness.with_file('reward.py', source))
+      with self.assertRaises(run_lib.FunctionError):
+        f.parts(_view(setup))
 
   def test_a_reward_part_that_reads_files_is_not_admitted(self):
     config = tiny.evolving()
@@ -346,11 +354,37 @@ class SealedTest(absltest.TestCase):
     )
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
-      self.assertNotEmpty(
-          admit.admit(
-              before, candidate, config, None, known=admit.shipped(before)
-          )
-      )
+      made = made_up.of(prepare_lib.prepare(config).domain)
+      reasons = admit.admit(before, candidate, config, made)
+      self.assertIn('import ', ' '.join(reasons))
+
+  def test_a_harness_that_reads_files_is_not_trained_with(self):
+    config = tiny.evolving()
+    bad = 'import os\ndef keep(e, s):\n  return e.valid, s\n'
+    harness = loop.seed_harness(config).with_file('keep.py', bad)
+    with tempfile.TemporaryDirectory() as folder:
+      config.harness.path = str(spec.write(harness, folder))
+      with self.assertRaisesRegex(ValueError, 'keep.py line 1: import os is'):
+        prepare_lib.prepare(config)
+      with self.assertRaisesRegex(ValueError, 'keep.py line 1: import os is'):
+        evojax.run(config, str(pathlib.Path(folder, 'run')))
+
+  def test_a_machine_that_holds_nothing_says_so_at_once(self):
+    with tempfile.TemporaryDirectory() as folder:
+      with (
+          absltest.mock.patch.object(
+              probe, '_find', return_value=probe.Report('T2', {'T1': ('x',)})
+          ),
+          absltest.mock.patch.object(
+              sharding, 'make_mesh', side_effect=AssertionError
+          ),
+      ):
+        path = pathlib.Path(folder, 'run')
+        with self.assertRaisesRegex(
+            probe.WeakSandboxError, '--allow_weak_sandbox'
+        ):
+          evojax.run(tiny.evolving(), str(path))
+        self.assertFalse(path.exists())
 
 
 def _view(setup):

@@ -5,22 +5,24 @@ from absl.testing import parameterized
 
 from configs import math as math_config
 from evojax import domains
+from evojax.evidence import made_up
 from evojax.harness import admit
+from evojax.harness import gate
 from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import syntax
 from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
-KNOWN = admit.shipped(SEED)
 CONFIG = math_config.get_config()
+MADE_UP = made_up.of(domains.make('math', **CONFIG.domain.kwargs.to_dict()))
 
 
 class AdmitTest(parameterized.TestCase):
 
-  def reasons(self, after, known=KNOWN, before=SEED, view=True):
-    view = recorded.view(prompts=4, group_size=4) if view else None
-    return admit.admit(before, after, CONFIG, view, known=known)
+  def reasons(self, after, before=SEED, made=MADE_UP):
+    view = recorded.view(prompts=4, group_size=4)
+    return admit.admit(before, after, CONFIG, made, view)
 
   def refused(self, after, *patterns, **kwargs):
     reasons = self.reasons(after, **kwargs)
@@ -59,10 +61,10 @@ class AdmitTest(parameterized.TestCase):
         {'optim.learning_rate': 1.0, 'grpo.clip_low': 0.1}
     )
     self.refused(
-        after.with_file('keep.py', 'def keep(e, s):\n  return e.valid, s\n'),
+        after.with_file('keep.py', 'def keep(e, s):\n  return open(e), s\n'),
         'delta: three factors: clip .*, keep .* and optim.learning_rate',
+        'keep.py line 2: there is no open',
         r'overlay: optim.learning_rate=1.0: must lie in \[1e-06, 0.003\]',
-        'keep.py is not a shipped function; proposals draw from',
     )
 
   def test_nothing_changed(self):
@@ -85,19 +87,41 @@ class AdmitTest(parameterized.TestCase):
         'reward:partial has no weight before and after.*reward.weights.partial',
     )
 
-  def test_foreign_part_among_shipped_ones(self):
-    text = SEED.files['reward.py'].replace(
-        'e.outcome.astype(np.float32)', '1 - e.outcome.astype(np.float32)'
-    )
-    self.refused(
-        SEED.with_file('reward.py', text),
-        '^part outcome of reward.py is not a shipped function',
-    )
-
   def test_a_comment_makes_a_file_foreign(self):
     """What runs is text: the hash is of the file, not of what it does."""
-    text = library.source('keep/outcome_variance.py') + '# Mine.\n'
-    self.refused(SEED.with_file('keep.py', text), 'keep.py is not a shipped')
+    text = library.source('keep/outcome_variance.py')
+    for source, tried in ((text, 0), (text + '# Mine.\n', 1)):
+      with absltest.mock.patch.object(
+          gate, 'reasons', return_value=[]
+      ) as asked:
+        admit.check(SEED.with_file('keep.py', source), CONFIG, MADE_UP)
+      self.assertEqual(asked.call_count, tried)
+
+  def test_a_passed_function_is_not_tried_again(self):
+    text = library.source('keep/outcome_variance.py') + '# Again.\n'
+    harness = SEED.with_file('keep.py', text)
+    with absltest.mock.patch.object(
+        gate, 'reasons', return_value=['no']
+    ) as tried:
+      self.assertEqual(admit.check(harness, CONFIG, MADE_UP), ['no'])
+      self.assertEqual(admit.check(harness, CONFIG, MADE_UP), ['no'])
+      tried.return_value = []
+      self.assertEmpty(admit.check(harness, CONFIG, MADE_UP))
+      self.assertEqual(tried.call_count, 3)
+      self.assertEmpty(admit.check(harness, CONFIG, MADE_UP))
+      self.assertEqual(tried.call_count, 3)
+      # On evidence of the run, a proposal is.
+      admit.admit(SEED, harness, CONFIG, MADE_UP, recorded.view())
+      self.assertEqual(tried.call_count, 4)
+
+  def test_a_new_function_is_admitted(self):
+    source = (
+        'import numpy as np\n'
+        'def keep(e, state):\n'
+        '  long = (e.n_tokens * e.valid).max(1) > 0.5 * e.max_tokens\n'
+        '  return np.repeat(~long[:, None], e.valid.shape[1], 1), state\n'
+    )
+    self.assertEmpty(self.reasons(SEED.with_file('keep.py', source)))
 
   def test_the_files_of_the_parent_may_stay(self):
     before = SEED.with_file(
@@ -114,12 +138,12 @@ class AdmitTest(parameterized.TestCase):
           'keep.py: crash: line 2: ZeroDivisionError',
       ),
       ('shape', 'def keep(e, s):\n  return e.valid[0], s\n', 'wrong_shape'),
-      ('secret', 'def keep(e, s):\n  return e.seed > 1, s\n', "'seed' is not"),
+      ('secret', 'def keep(e, s):\n  return e.seed > 1, s\n', "'seed' is no"),
       (
           'chance',
           'import numpy as np\n'
           'def keep(e, s):\n  return np.random.rand(4, 4) < 0.5, s\n',
-          'keep.py: two processes give two answers',
+          'keep.py line 3: np.random makes the answer differ',
       ),
       (
           'second call',
@@ -130,25 +154,20 @@ class AdmitTest(parameterized.TestCase):
       ('syntax', 'def keep(e, s:\n', "keep.py line 1: '\\(' was never closed"),
   )
   def test_functions_are_tried(self, source, pattern):
-    self.refused(
-        SEED.with_file('keep.py', source),
-        *(['delta: keep.py line 1'] if 'closed' in pattern else []),
-        pattern,
-        known=KNOWN | {admit.source_sha256(source)},
-    )
+    reasons = self.reasons(SEED.with_file('keep.py', source))
+    self.assertRegex('\n'.join(reasons), pattern)
 
   def test_without_evidence_nothing_runs(self):
     source = 'def keep(e, s):\n  return 1 / 0\n'
-    known = KNOWN | {admit.source_sha256(source)}
     after = SEED.with_file('keep.py', source)
-    self.assertEqual(self.reasons(after, known, view=False), [])
+    self.assertEqual(self.reasons(after, made=None), [])
 
   def test_thresholds_of_a_diagnostic(self):
     source = "LAYER = 'score'\ndef measure(e):\n  return {}\n"
     self.refused(
         SEED.with_file('diagnostics/new.py', source),
+        'diagnostics/new.py: returned no number on any evidence',
         'diagnostics/new.py: wrong_type: UNIT=None is not text',
-        known=KNOWN | {admit.source_sha256(source)},
     )
 
 

@@ -21,9 +21,6 @@ def functions(name):
 
 class LibraryTest(parameterized.TestCase):
 
-  def open(self, name):
-    return self.enterContext(functions(name))
-
   def test_names(self):
     names = library.names()
     self.assertIn('keep/outcome_variance.py', names)
@@ -37,7 +34,7 @@ class LibraryTest(parameterized.TestCase):
     self.assertGreater(len(doc or ''), 40)
 
   def test_outcome_variance(self):
-    f = self.open('keep/outcome_variance.py')
+    f = functions('keep/outcome_variance.py')
     kept, _ = f.keep(
         recorded.view(
             prompts=4,
@@ -50,7 +47,7 @@ class LibraryTest(parameterized.TestCase):
     np.testing.assert_array_equal(kept, np.repeat([[0], [0], [1], [0]], 3, 1))
 
   def test_middle_difficulty(self):
-    f = self.open('keep/middle_difficulty.py')
+    f = functions('keep/middle_difficulty.py')
     outcome = np.zeros((4, 20), bool)
     for group, solved in enumerate((1, 2, 18, 19)):  # 5, 10, 90, 95 %
       outcome[group, :solved] = True
@@ -59,7 +56,7 @@ class LibraryTest(parameterized.TestCase):
     np.testing.assert_array_equal(kept[:, 0], [False, True, True, False])
 
   def test_ema_outcome_spread(self):
-    f = self.open('keep/ema_outcome_spread.py')
+    f = functions('keep/ema_outcome_spread.py')
     outcome = np.zeros((2, 100), bool)
     outcome[0, :50] = True  # Spread 0.5.
     outcome[1, :2] = True  # sqrt(0.02 * 0.98) = 0.14.
@@ -75,7 +72,7 @@ class LibraryTest(parameterized.TestCase):
     np.testing.assert_array_equal(f.keep(view, state)[0][:, 0], [True, True])
 
   def test_hard_groups(self):
-    weight = self.open('weight/hard_groups.py').weight(
+    weight = functions('weight/hard_groups.py').weight(
         recorded.view(
             prompts=3,
             group_size=2,
@@ -87,13 +84,13 @@ class LibraryTest(parameterized.TestCase):
     np.testing.assert_array_equal(weight[:, 0, 0], [1.5, 1.0, 0.5])
 
   def test_finished_only(self):
-    weight = self.open('weight/finished_only.py').weight(
+    weight = functions('weight/finished_only.py').weight(
         recorded.view(truncated=[[1, 0, 0], [0, 1, 0]])
     )
     np.testing.assert_array_equal(weight[..., 0], [[0, 1, 1], [1, 0, 1]])
 
   def test_brevity(self):
-    parts = self.open('reward/brevity.py').parts(
+    parts = functions('reward/brevity.py').parts(
         recorded.view(
             prompts=3,
             n_tokens=[[10, 30, 20], [5, 5, 5], [10, 20, 99]],
@@ -107,7 +104,7 @@ class LibraryTest(parameterized.TestCase):
     )
 
   def test_rare_success(self):
-    parts = self.open('reward/rare_success.py').parts(
+    parts = functions('reward/rare_success.py').parts(
         recorded.view(group_size=4, outcome=[[1, 0, 0, 0], [1, 1, 1, 1]])
     )
     np.testing.assert_allclose(
@@ -120,7 +117,7 @@ class LibraryTest(parameterized.TestCase):
     before = recorded.view(advantage=[[1, -1], [0, 0], [0, 0], [0, 0]], **same)
     after = recorded.view(advantage=[[1, -1], [1, -1], [2, -2], [0, 0]], **same)
     self.assertEqual(
-        self.open('backtests/alive_groups.py').predict(
+        functions('backtests/alive_groups.py').predict(
             'alive_groups', before, after
         ),
         {
@@ -140,7 +137,7 @@ class LibraryTest(parameterized.TestCase):
     )
     dead = recorded.view(advantage=[[0, 0], [0, 0], [9, 9]], **same)
     live = recorded.view(advantage=[[3, 1], [2, -2], [9, 9]], **same)
-    found = self.open('backtests/sign_agreement.py').predict(
+    found = functions('backtests/sign_agreement.py').predict(
         'sign_agreement', dead, live
     )
     # Mixed and kept: |3| agrees, |1| does not; 4 of 3+1+2+2 lie in the mixed.
@@ -150,7 +147,7 @@ class LibraryTest(parameterized.TestCase):
     same = dict(n_tokens=[[1, 2, 3], [11, 12, 13]], kept=[[1] * 3] * 2)
     longer = recorded.view(advantage=[[-1, 0, 1], [-1, 0, 1]], **same)
     shorter = recorded.view(advantage=[[1, 0, -1], [1, 0, -1]], **same)
-    found = self.open('backtests/length_pull.py').predict(
+    found = functions('backtests/length_pull.py').predict(
         'length_pull', longer, shorter
     )
     self.assertAlmostEqual(found['length_pull'], -1.0, places=6)
@@ -163,7 +160,7 @@ class LibraryTest(parameterized.TestCase):
         part_live=[[1, 0, 1], [0.5, 0.5, 0.5]],
     )
     self.assertEqual(
-        self.open('backtests/constant_parts.py').predict(
+        functions('backtests/constant_parts.py').predict(
             'constant_parts', view, view
         ),
         {'varies_flat': 0.0, 'varies_live': 0.5},

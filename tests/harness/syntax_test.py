@@ -168,6 +168,35 @@ class AddTest(parameterized.TestCase):
         after = syntax.parts(syntax.add_part(reward, part))
         self.assertEqual(after, {**syntax.parts(reward), **syntax.parts(part)})
 
+  def test_what_compares_groups_is_told_of_the_whole(self):
+    reward = f"ACROSS_GROUPS = ('over',)\n{REWARD}"
+    self.assertEqual(syntax.across('reward.py', reward), ('over',))
+    self.assertEqual(syntax.parts(reward), syntax.parts(REWARD))
+    rank = (
+        "ACROSS_GROUPS = ('rank',)\n"
+        "def parts(e):\n  return {'rank': e.partial}\n"
+    )
+    both = syntax.add_part(reward, rank)
+    self.assertEqual(syntax.across('reward.py', both), ('over', 'rank'))
+    plain = "def parts(e):\n  return {'over': e.partial}\n"
+    self.assertEqual(
+        syntax.across('reward.py', syntax.add_part(both, plain)), ('rank',)
+    )
+    self.assertEqual(syntax.across('reward.py', REWARD), ())
+
+  def test_what_compares_groups_is_named(self):
+    keep = "ACROSS_GROUPS = ('keep',)\ndef keep(e, s):\n  return e.valid, s\n"
+    self.assertEqual(syntax.across('keep.py', keep), ('keep',))
+    for name, source in (
+        ('weight.py', keep),
+        ('diagnostics/x.py', keep),
+        ('reward.py', f"ACROSS_GROUPS = ('none',)\n{REWARD}"),
+        ('reward.py', f"ACROSS_GROUPS = 'over'\n{REWARD}"),
+        ('reward.py', f'ACROSS_GROUPS = tuple(())\n{REWARD}'),
+    ):
+      with self.assertRaisesRegex(syntax.SourceError, 'line 1: ACROSS_GROUPS'):
+        syntax.across(name, source)
+
   def test_names_that_clash(self):
     with self.assertRaisesRegex(syntax.SourceError, '_used is something else'):
       syntax.add_part(

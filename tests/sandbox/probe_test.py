@@ -45,6 +45,19 @@ class ChooseTest(parameterized.TestCase):
     self.assertEqual(report.tier, 'T2')
     self.assertIn('LIMITS RESOURCES ONLY', str(report))
 
+  def test_the_tier_of_a_process(self):
+    """What is said at its start holds for everything that asks later."""
+    self.enterContext(mock.patch.dict(probe._said))
+    with mock.patch.object(probe, 'faults', lambda tier: ['broken']):
+      with self.assertRaises(probe.WeakSandboxError):
+        probe.tier()
+      self.assertEqual(probe.tier(True), 'T2')
+      self.assertEqual(probe.tier(), 'T2')
+      with self.assertRaises(probe.WeakSandboxError):
+        probe.tier(False)
+      with self.assertRaises(probe.WeakSandboxError):
+        probe.tier()
+
   def test_it_is_found_out_once(self):
     with mock.patch.object(probe, 'faults', return_value=[]) as faults:
       probe.choose()

@@ -10,12 +10,13 @@ MIN_STD = 1e-3
 
 
 def _alive(e):
-  """(by outcome, by shaping alone): shares of the groups that are kept."""
+  """(by outcome, by shaping alone): shares of the groups that are there."""
   there = e.valid & np.isfinite(e.advantage) & e.kept
   live = np.where(there, np.abs(e.advantage), 0).max(1) > MIN_STD
   solved = (e.outcome & there).sum(1)
   mixed = (solved > 0) & (solved < there.sum(1))
-  return np.mean(live & mixed), np.mean(live & ~mixed)
+  groups = max(1, int(e.valid.any(1).sum()))
+  return (live & mixed).sum() / groups, (live & ~mixed).sum() / groups
 
 
 def predict(before, after):

@@ -14,7 +14,7 @@ def predict(before, after):
   found = {}
   for name in after.columns:
     if name.startswith('part_'):
-      part = getattr(after, name)
+      part = after[name]
       there = after.valid & np.isfinite(part)
       low = np.where(there, part, np.inf).min(1)
       high = np.where(there, part, -np.inf).max(1)

@@ -8,6 +8,7 @@ spread are never kept.
 
 import numpy as np
 
+ACROSS_GROUPS = ('keep',)
 DECAY, SHARE = 0.9, 0.5
 
 
@@ -21,7 +22,8 @@ def keep(e, state):
   valid = np.maximum(e.valid.sum(1), 1)
   rate = (e.outcome & e.valid).sum(1) / valid
   spread = np.sqrt(rate * (1 - rate))
-  mean = DECAY * state['mean'] + (1 - DECAY) * spread.mean()
+  there = max(1, int(e.valid.any(1).sum()))
+  mean = DECAY * state['mean'] + (1 - DECAY) * spread.sum() / there
   steps = state['steps'] + 1
   usual = mean / (1 - DECAY**steps)  # Adam's correction of the zero start.
   kept = (spread > 0) & (spread >= SHARE * usual)

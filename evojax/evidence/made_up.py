@@ -1,0 +1,93 @@
+"""Evidence of made-up completions: what functions are tried on beforehand.
+
+Answers in every common format, prose and silence, graded by the domain itself.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from evojax import types
+from evojax.evidence import rows as rows_lib
+from evojax.evidence import schema
+from evojax.evidence import views
+
+_PROBLEMS = 4
+# What is put around a reference answer.
+_COMPLETIONS = (
+    '{}',
+    'So 1 + 1 = 2. <answer>{}</answer>',
+    '<answer>0</answer>',
+    '\\boxed{{{}}}',
+    '#### {}',
+    'The answer is {}.',
+    'I cannot say.',
+    '',
+)
+
+
+def of(domain: types.Domain) -> Callable[[ml_collections.ConfigDict], Any]:
+  """The evidence of a domain under any config, as the gate asks for it."""
+  return lambda config: evidence(domain, config)[0]
+
+
+def evidence(
+    domain: types.Domain,
+    config: ml_collections.ConfigDict,
+    reader: str = 'diagnostic',
+) -> tuple[views.View, int]:
+  """Evidence of made-up completions, and how many of them are solved.
+
+  Raises:
+    ValueError: If the domain does not give problems or grades that fit its own
+      declaration.
+  """
+  # Whatever the run's seed and limit are: a function that was admitted once is
+  # admitted again where the run continues.
+  problems = domain.source('train', 0).take(0, _PROBLEMS)
+  count = len(problems) * len(_COMPLETIONS)
+  completions, grades = [], []
+  for problem in problems:
+    for form in _COMPLETIONS:
+      text = form.format(problem.answer)
+      tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
+      completion = types.Completion(
+          tokens.astype(np.int32),
+          np.full(len(tokens), -0.5, np.float32),
+          'stop' if text else 'length',
+          0,
+          text,
+      )
+      completions.append(completion)
+      grades.append(domain.grade(problem, completion))
+  columns = schema.declare(domain.columns, tuple(config.reward.weights))
+  rows = rows_lib.from_rollouts(
+      problems,
+      completions,
+      grades,
+      columns=columns,
+      group_size=len(_COMPLETIONS),
+      step=0,
+      split='train',
+      seed=config.seed,
+      version='seed',
+      prompt_tokens=[(0,)] * len(problems),
+      grade_seconds=[0.0] * count,
+  )
+  outcome = np.array([grade.outcome for grade in grades], np.float32)
+  by_group = outcome.reshape(len(problems), -1)
+  advantage = by_group - by_group.mean(1, keepdims=True)
+  rows.update(reward=outcome, advantage=advantage.ravel(), kept=[True] * count)
+  for name in config.reward.weights:
+    rows[schema.PART_PREFIX + name] = outcome
+  view = views.View.from_rows(
+      rows,
+      columns,
+      prompts=len(problems),
+      group_size=len(_COMPLETIONS),
+      max_tokens=config.rollout.max_tokens,
+      reader=reader,
+  )
+  return view, int(outcome.sum())

@@ -1,0 +1,298 @@
+"""Calls of harness functions, sent to the box: one request, one fresh process.
+
+The box of this process is started at the first call and ends with the process.
+What a function does wrong is a status; what the box or a busy machine does
+wrong is an `InfraError`, which says nothing about a function.
+"""
+
+import ast
+import atexit
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from evojax.evidence import schema
+from evojax.harness import worker
+from evojax.sandbox import box as box_lib
+from evojax.sandbox import limits as limits_lib
+from evojax.sandbox import probe
+
+STATUSES = (
+    'crash',
+    'hang',
+    'wrong_shape',
+    'non_finite',
+    'wrong_type',
+    'too_large',
+)
+MEMORY_BYTES = 1 << 30
+InfraError = box_lib.InfraError
+
+_ATTEMPTS = 3  # Of a call that is late because the machine is busy.
+# Of wall time per second of CPU time: other processes need some as well.
+_PATIENCE = 3.0
+_MAX_HEADER_BYTES = 1 << 20
+# A source that uses one of these may read any column.
+_ANY_COLUMN = frozenset(
+    ('columns', 'getattr', 'vars', '__dict__', 'attrgetter')
+)
+
+
+class FunctionError(ValueError):
+  """A function of a harness failed; there is no number.
+
+  Attributes:
+    status: One of STATUSES.
+    function: Its file, e.g. 'diagnostics/groups.py'.
+    message: One line, with the line of the source where there is one.
+    alone: False where the process ended, and others with it.
+  """
+
+  def __init__(
+      self, status: str, function: str, message: str, alone: bool = True
+  ):
+    super().__init__(f'{function}: {status}: {message}')
+    self.status, self.function, self.message = status, function, message
+    self.alone = alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """One call of one function."""
+
+  path: str  # File in the harness, e.g. 'reward.py'.
+  function: str  # parts | init | keep | weight | measure | predict.
+  reader: str  # Whose columns it may read: reward | filter | diagnostic.
+  views: tuple[Any, ...] = ()  # Evidence views, or what has their attributes.
+  state: Mapping[str, np.ndarray] | None = None  # Of `keep`.
+  # The answer of this earlier call of the same request is the state of `keep`.
+  state_of: int | None = None
+
+
+def call(
+    path: str,
+    function: str,
+    views: Sequence[Any] = (),
+    state: Mapping[str, np.ndarray] | None = None,
+    state_of: int | None = None,
+) -> Call:
+  """A call by whom its file makes it: see `Call`."""
+  reader = {'reward.py': 'reward', 'weight.py': 'reward', 'keep.py': 'filter'}
+  return Call(
+      path,
+      function,
+      reader.get(path, 'diagnostic'),
+      tuple(views),
+      state,
+      state_of,
+  )
+
+
+Answer = dict[str, np.ndarray] | FunctionError  # By name; '' is keep's mask.
+
+
+def limits(seconds: float, memory_bytes: int = MEMORY_BYTES):
+  """Limits of a request of `seconds` of CPU time."""
+  return limits_lib.Limits(
+      wall_seconds=_PATIENCE * seconds,
+      cpu_seconds=seconds,
+      memory_bytes=memory_bytes,
+      output_bytes=worker.MAX_ANSWER_BYTES + _MAX_HEADER_BYTES,
+  )
+
+
+@functools.cache
+def box(number: int) -> box_lib.Box:
+  """A box of this process; others than 0 serve to compare with.
+
+  Raises:
+    probe.WeakSandboxError: If this machine holds untrusted code too badly.
+  """
+  made = box_lib.Box(
+      'pure',
+      tier=probe.tier(),
+      entry=worker.__file__,
+      path=[str(pathlib.Path(np.__file__).parent.parent)],
+      limits=limits(10.0),
+  )
+  atexit.register(made.close)
+  return made
+
+
+def exchange(
+    files: Mapping[str, str],
+    calls: Sequence[Call],
+    limits_: limits_lib.Limits,
+    number: int = 0,
+) -> list[Answer]:
+  """Calls functions one after the other in one fresh process.
+
+  Args:
+    files: Sources by path.
+    calls: What to call, with what.
+    limits_: Of all calls together.
+    number: Which box, see `box`.
+
+  Returns:
+    What each returned: arrays of numbers, nothing else is checked; or how it
+    failed. Where the process ended before it answered, that is said of all.
+
+  Raises:
+    InfraError: If it says nothing about the functions.
+  """
+  result = run(request(files, calls), limits_, number)
+  if result.status == 'ok':
+    try:
+      return _read(result.stdout, calls)
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):
+      # Something in there wrote to stdout: nothing of it can be trusted.
+      status, message = 'crash', 'the answer cannot be read'
+  else:
+    status, message = _failure(result, limits_)
+  return [FunctionError(status, c.path, message, False) for c in calls]
+
+
+def run(
+    data: bytes, limits_: limits_lib.Limits, number: int = 0
+) -> limits_lib.Result:
+  """One request in the box.
+
+  Raises:
+    InfraError: If it says nothing about the functions.
+  """
+  for _ in range(_ATTEMPTS):
+    result = box(number).run('', data, limits=limits_)
+    if result.status == 'infra_error':  # Tried again already.
+      break
+    if not (result.status == 'timeout' and result.contended):
+      return result
+  raise InfraError(
+      f'a function of the harness got no answer: {result.message}; the same'
+      ' command continues the run'
+  )
+
+
+def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
+  """Calls as bytes; a column that several calls need is there once."""
+  views: list[Any] = []
+  columns: list[dict[str, int]] = []
+  arrays: list[np.ndarray] = []
+  headers = []
+
+  def add(array: np.ndarray) -> int:
+    arrays.append(array)
+    return len(arrays) - 1
+
+  for call in calls:
+    evidence = []
+    for view in call.views:
+      index = next((i for i, v in enumerate(views) if v is view), len(views))
+      if index == len(views):
+        views.append(view)
+        columns.append({'valid': add(view.valid)})
+      open_ = open_columns(view, call.reader)
+      named = names(files[call.path])
+      needed = [n for n in open_ if n in named or reads_all(named)]
+      for name in needed:
+        if name not in columns[index]:
+          columns[index][name] = add(getattr(view, name))
+      evidence.append((index, needed, open_))
+    headers.append(
+        dict(
+            file=call.path,
+            function=call.function,
+            reader=call.reader,
+            evidence=evidence,
+            state={n: add(a) for n, a in (call.state or {}).items()},
+            state_of=call.state_of,
+        )
+    )
+  header = dict(
+      files={path: files[path] for path in {call.path for call in calls}},
+      calls=headers,
+      views=[
+          dict(
+              max_tokens=int(view.max_tokens),
+              codes={name: dict(table) for name, table in view.codes.items()},
+              arrays=indices,
+          )
+          for view, indices in zip(views, columns, strict=True)
+      ],
+  )
+  return worker.pack(header, arrays)
+
+
+def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
+  """Answers, from the bytes of an untrusted process."""
+  header, arrays = worker.unpack(data, 'biuf', _MAX_HEADER_BYTES)
+  answers: list[Answer] = []
+  for call, answer in zip(calls, header['answers'], strict=True):
+    if answer['status']:
+      if answer['status'] not in STATUSES:
+        raise ValueError(answer['status'])
+      message = ' '.join(str(answer['message']).split())[:500]
+      answers.append(FunctionError(answer['status'], call.path, message))
+    else:
+      found = {n: arrays[i] for n, i in answer['arrays'].items()}
+      needed = {'keep': '', 'weight': 'weight'}.get(call.function)
+      if needed is not None and needed not in found:
+        raise ValueError(f'there is no {needed or "mask"}')
+      if strange := [n for n in found if n != needed and not n.isidentifier()]:
+        raise ValueError(f'{strange[0]!r:.60} is no name')
+      answers.append(found)
+  return answers
+
+
+def _failure(
+    result: limits_lib.Result, limits_: limits_lib.Limits
+) -> tuple[str, str]:
+  """(status, message) of a process that did not answer."""
+  if result.status in ('cpu_limit', 'timeout'):
+    return 'hang', f'no answer within {limits_.cpu_seconds:g} s'
+  if result.status == 'output_limit':
+    return 'too_large', f'returned more than {limits_.output_bytes} bytes'
+  return 'crash', f'the process ended: {result.message}'
+
+
+def open_columns(view: Any, reader: str) -> list[str]:
+  """Columns of a view that are open to a reader, whoever the view is for."""
+  closed = {c.name for c in schema.CORE if reader not in c.readers}
+  observer = reader == 'diagnostic'
+  return [
+      name
+      for name in view.columns
+      if name not in closed
+      and (observer or not name.startswith(schema.PART_PREFIX))
+  ]
+
+
+def reads_all(named: frozenset[str]) -> bool:
+  """Whether a source with these names may read any column."""
+  return bool(named & _ANY_COLUMN)
+
+
+@functools.lru_cache(maxsize=256)
+def names(source: str) -> frozenset[str]:
+  """Names, attributes, imports and functions of a source."""
+  try:
+    nodes = list(ast.walk(ast.parse(source)))
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return frozenset()  # The worker says what is wrong.
+  found = set()
+  for node in nodes:
+    for field in ('id', 'attr', 'name', 'value'):  # e.outcome, e['outcome'].
+      value = getattr(node, field, None)
+      if isinstance(value, str):
+        found.add(value)
+  return frozenset(found)

@@ -1,0 +1,151 @@
+"""What a function is tried on: evidence as it is, and changed in every way
+that should not matter."""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from evojax.harness import calls as calls_lib
+from evojax.harness import derive
+
+KINDS = ('made up', 'scrambled')  # Those that all changes are made of.
+VARIANTS = 3  # Of a change whose values are drawn.
+_LARGEST = 4096  # Completions.
+_LARGEST_BYTES = 8 << 20  # Of their columns.
+_GROUPS = 8  # At most, of what is changed.
+_SCRAMBLED = (6, 5)
+_TOLD = {
+    'groups': 'groups in another order',
+    'within': 'completions in another order',
+    'others': 'other groups',
+    'padded': 'evidence with more entries that are not valid',
+    'scrambled': 'evidence of random columns',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One evidence; for a backtest two, before and after."""
+
+  name: str
+  tables: tuple[derive.Table, ...]
+  finite: bool  # Whether numbers must be; made-up columns may contradict.
+
+  def __str__(self) -> str:
+    what = (self.name.partition(': ')[2] or self.name).rstrip(' 012')
+    return _TOLD.get(what, what)
+
+
+@dataclasses.dataclass(frozen=True)
+class Orders:
+  """How one kind of evidence was changed."""
+
+  groups: np.ndarray  # int [P]
+  within: np.ndarray  # int [P, G]
+  stays: np.ndarray  # bool [P]; of the groups where others change.
+
+
+class Cases:
+  """The cases of one source."""
+
+  def __init__(
+      self,
+      source: str,
+      function: str,
+      base: Any,
+      recorded: Any | None,
+      rng: np.random.Generator,
+  ):
+    """Draws them all.
+
+    Args:
+      source: Python; its names say which columns it reads.
+      function: parts | keep | weight | measure | predict.
+      base: Evidence of made-up completions.
+      recorded: Evidence of a run, or None.
+      rng: Draws what is drawn.
+    """
+    self._source, self._function, self._rng = source, function, rng
+    self.orders: dict[str, Orders] = {}
+    self.all = self._cases(base, recorded)
+    self.largest = self._make_largest(base)
+
+  def _table(self, view: Any) -> derive.Table:
+    named = calls_lib.names(self._source)
+    wanted = [
+        n for n in view.columns if n in named or calls_lib.reads_all(named)
+    ]
+    if self._function == 'weight' and 'n_turns' not in wanted:
+      wanted.append('n_turns')  # The shape of its answer.
+    return derive.table(view, wanted)
+
+  def _make_largest(self, view: Any) -> Case:
+    """As much as a step could have, of the same completions."""
+    t = self._table(view)
+    size = sum(a.nbytes for a in t.arrays.values()) / max(1, t.valid.size)
+    count = int(min(_LARGEST, max(t.valid.size, _LARGEST_BYTES / max(1, size))))
+    group_size = t.valid.shape[1]
+    prompts = max(1, count // group_size)
+    large = derive.resized(t, prompts, group_size, self._rng)
+    name = f'{prompts * group_size} completions'
+    return Case(name, self._pair(large), True)
+
+  def _cases(self, base: Any, recorded: Any | None) -> list[Case]:
+    """Each base as it is, and in every way that should not matter."""
+    rng = self._rng
+    real = self._table(base)
+    if len(real.valid) > _GROUPS:
+      real = derive.in_order(real, np.arange(_GROUPS))
+    cases = []
+    scrambled = derive.scrambled(real, *_SCRAMBLED, rng)
+    for kind, t in zip(KINDS, (real, scrambled), strict=True):
+      pair = self._pair(t)
+      p, g = t.valid.shape
+      order = rng.permutation(p)
+      inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
+      stays = np.arange(p) % 2 == 0
+      self.orders[kind] = Orders(order, inner, stays)
+      changes: dict[str, Callable[[derive.Table], derive.Table]] = {
+          '': lambda t: t,
+          'groups': functools.partial(derive.in_order, order=order),
+          'within': functools.partial(derive.within, order=inner),
+      }
+      low, high = derive.extremes(t, rng)
+      for i, places in enumerate(
+          (derive.anywhere(t, (p + 1, g + 1), rng), low, high)
+      ):
+        changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
+        if places.ndim > 1:
+          places = places[:p, :g]
+        changes[f'others {i}'] = functools.partial(
+            derive.others, stays=stays, places=places
+        )
+      for what, change in changes.items():
+        name = f'{kind}: {what}' if what else kind
+        tables = tuple(change(one) for one in pair)
+        finite = kind == 'made up' and not what.startswith('others')
+        cases.append(Case(name, tables, finite))
+    for name, t in (
+        ('groups of one answer', derive.collapsed(real)),
+        ('groups of one', derive.alone(real, 1)),
+        ('nothing valid', derive.alone(real, 0)),
+    ):
+      cases.append(Case(name, self._pair(t), True))
+    if recorded is not None:
+      t = self._table(recorded)
+      cases.append(Case('recorded', self._pair(t), True))
+    return cases
+
+  def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
+    """For a backtest: the same completions before and after."""
+    if self._function != 'predict':
+      return (t,)
+    after = dict(t.arrays)
+    for name, array in after.items():
+      if name in ('reward', 'advantage') or name.startswith('part_'):
+        # Each completion's own: whatever is permuted, the pair stays one.
+        after[name] = np.where(np.isfinite(array), 0.5 * array - 0.1, array)
+    return t, dataclasses.replace(t, arrays=after)

@@ -1,0 +1,196 @@
+"""Evidence that is derived from other evidence, for the gate's comparisons.
+
+What a function answers must follow from what it is: completions and groups in
+another order, other groups changed, entries that do not count filled with
+anything.
+"""
+
+from collections.abc import Collection, Mapping
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Columns of P groups of G completions, with the attributes of a view."""
+
+  valid: np.ndarray  # bool [P, G]
+  arrays: Mapping[str, np.ndarray]  # [P, G] or [P, G, A]
+  columns: tuple[str, ...]
+  codes: Mapping[str, Mapping[str, int]]
+  max_tokens: int
+
+  def __getattr__(self, name: str) -> np.ndarray:
+    try:
+      return self.__dict__['arrays'][name]
+    except KeyError:
+      raise AttributeError(name) from None
+
+
+def table(view: Any, names: Collection[str]) -> Table:
+  """The named columns of a view."""
+  return Table(
+      np.array(view.valid),
+      {name: np.asarray(getattr(view, name)) for name in names},
+      tuple(view.columns),
+      view.codes,
+      int(view.max_tokens),
+  )
+
+
+def rows(t: Table, groups: np.ndarray, samples: np.ndarray) -> Table:
+  """Completions by their indices, both int [P', G']."""
+  return dataclasses.replace(
+      t,
+      valid=t.valid[groups, samples],
+      arrays={n: a[groups, samples] for n, a in t.arrays.items()},
+  )
+
+
+def in_order(t: Table, order: np.ndarray) -> Table:
+  """Groups in another order, int [P]."""
+  everyone = np.arange(t.valid.shape[1])[None]
+  return rows(t, order[:, None], everyone)
+
+
+def within(t: Table, order: np.ndarray) -> Table:
+  """Completions in another order within each group, int [P, G]."""
+  return rows(t, np.arange(len(order))[:, None], order)
+
+
+def extremes(t: Table, rng: np.random.Generator) -> np.ndarray:
+  """[2, 2] places of the valid completions at both ends of a random direction.
+
+  Whatever is compared over groups, a group full of either moves it.
+  """
+  score = np.zeros(t.valid.shape)
+  for array in t.arrays.values():
+    if array.ndim == 2 and array.dtype.kind in 'biuf':
+      x = np.nan_to_num(array.astype(np.float64))
+      score += rng.choice((-1.0, 1.0)) * (x - x.mean()) / (x.std() + 1e-9)
+  ends = (np.where(t.valid, score, -np.inf), np.where(t.valid, -score, -np.inf))
+  return np.array(
+      [np.unravel_index(np.argmax(end), score.shape) for end in ends]
+  )
+
+
+def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
+  """Groups that do not stay, bool [P], are made of these completions.
+
+  Args:
+    t: Evidence.
+    stays: bool [P].
+    places: int, broadcast to [P, G, 2]: where each comes from.
+  """
+  drawn = np.broadcast_to(places, (*t.valid.shape, 2))
+  index = np.indices(t.valid.shape)
+  changes = ~stays[:, None] & t.valid
+  return rows(
+      t,
+      np.where(changes, drawn[..., 0], index[0]),
+      np.where(changes, drawn[..., 1], index[1]),
+  )
+
+
+def padded(t: Table, places: np.ndarray) -> Table:
+  """A group and a completion more in each, and garbage in all that is invalid.
+
+  Args:
+    t: Evidence.
+    places: int, broadcast to [P + 1, G + 1, 2]: where the garbage comes from.
+  """
+  p, g = t.valid.shape
+  groups, samples = np.indices((p + 1, g + 1))
+  wider = rows(t, groups % p, samples % g)
+  valid = wider.valid & (groups < p) & (samples < g)
+  drawn = rows(
+      t, *np.moveaxis(np.broadcast_to(places, (p + 1, g + 1, 2)), -1, 0)
+  )
+  arrays = {}
+  for name, array in wider.arrays.items():
+    mask = valid.reshape(valid.shape + (1,) * (array.ndim - 2))
+    arrays[name] = np.where(mask, array, drawn.arrays[name])
+  return dataclasses.replace(wider, valid=valid, arrays=arrays)
+
+
+def anywhere(
+    t: Table, shape: tuple[int, int], rng: np.random.Generator
+) -> np.ndarray:
+  """int [*shape, 2]: places of valid completions, drawn."""
+  there = np.argwhere(t.valid)
+  if not len(there):
+    there = np.argwhere(np.ones_like(t.valid))
+  return there[rng.integers(0, len(there), shape)]
+
+
+def resized(
+    t: Table, prompts: int, group_size: int, rng: np.random.Generator
+) -> Table:
+  """Groups of completions drawn from all that are valid."""
+  drawn = anywhere(t, (prompts, group_size), rng)
+  return dataclasses.replace(
+      rows(t, drawn[..., 0], drawn[..., 1]),
+      valid=np.ones((prompts, group_size), bool),
+  )
+
+
+def scrambled(
+    t: Table, prompts: int, group_size: int, rng: np.random.Generator
+) -> Table:
+  """Every column drawn on its own, what was constant included; some invalid."""
+  shape = (prompts, group_size)
+  sized = resized(t, prompts, group_size, rng)
+  arrays = {}
+  for name, array in sized.arrays.items():
+    arrays[name] = _drawn(name, array, t, rng)
+  valid = rng.random(shape) < 0.8
+  valid[:, :2] = True
+  return dataclasses.replace(sized, valid=valid, arrays=arrays)
+
+
+def _drawn(
+    name: str, array: np.ndarray, t: Table, rng: np.random.Generator
+) -> np.ndarray:
+  """Values of a column's kind and range, and some beyond it."""
+  if name in t.codes:
+    codes = np.array(sorted(t.codes[name].values()) or [0], array.dtype)
+    drawn = codes[rng.integers(0, len(codes), array.shape)]
+    return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
+  kind = array.dtype.kind
+  if kind == 'b':
+    # From groups that all have it to groups of which none has.
+    share = rng.permutation(np.linspace(0, 1, len(array)))
+    share = share.reshape(-1, *(1,) * (array.ndim - 1))
+    return rng.random(array.shape) < share
+  if kind == 'f':
+    finite = array[np.isfinite(array)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    if low == high:
+      low, high = low - 0.5, high + 0.5
+    return rng.uniform(low, high, array.shape).astype(array.dtype)
+  if kind in 'iu':
+    if name == 'n_turns':  # It is the shape of what `weight` returns.
+      return array
+    high = max(int(array.max(initial=0)), 8)
+    if name == 'n_tokens':
+      high = max(high, t.max_tokens)
+    drawn = rng.integers(1, high + 1, array.shape).astype(array.dtype)
+    return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
+  texts = array.ravel()
+  return texts[rng.permutation(texts.size)].reshape(array.shape)
+
+
+def collapsed(t: Table) -> Table:
+  """Every completion of a group is its first valid one."""
+  first = np.argmax(t.valid, axis=1)[:, None]
+  first = np.broadcast_to(first, t.valid.shape)
+  return rows(t, np.arange(len(first))[:, None], first)
+
+
+def alone(t: Table, count: int) -> Table:
+  """At most `count` valid completions in each group."""
+  return dataclasses.replace(
+      t, valid=t.valid & (np.cumsum(t.valid, 1) <= count)
+  )

@@ -1,0 +1,477 @@
+"""The gate for one source: what a function must be before it may run.
+
+Layers, each of which stops what the others do not:
+
+    language    what may be written at all, see `language`
+    answer      shapes, dtypes, finite numbers, wherever evidence is thin
+    repeat      another process gives the same bits, whatever ran before
+    order       completions and groups in another order: the same of each
+    groups      other groups change: a group's numbers do not
+    padding     entries that are not valid change: nothing does
+    constant    some number differs from another (proposals alone)
+    cost        time and memory on the largest evidence
+
+The box (see `calls`) holds whatever gets that far. Nothing here trusts an
+answer: it is bytes until it was compared.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from evojax.harness import calls as calls_lib
+from evojax.harness import cases as cases_lib
+from evojax.harness import derive
+from evojax.harness import language
+from evojax.harness import run
+from evojax.harness import syntax
+
+VERSION = 1  # Of the verdicts: another version, another verdict.
+LAYERS = (
+    'language',
+    'answer',
+    'repeat',
+    'order',
+    'groups',
+    'padding',
+    'constant',
+    'cost',
+)
+CPU_SECONDS = 0.5  # Of all calls in one process.
+MEMORY_BYTES = 512 << 20
+# Of that where a source was admitted before: machines differ.
+_SLACK = 2
+# Sums in another order differ by rounding.
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+
+Answer = calls_lib.Answer
+# Name of a case -> the case, and each answer to it by name.
+_Found = dict[str, tuple[cases_lib.Case, list[dict[str, np.ndarray]]]]
+
+
+def reasons(
+    path: str,
+    source: str,
+    base: Any,
+    recorded: Any | None = None,
+    *,
+    columns: Collection[str],
+    without: Collection[str] = (),
+) -> list[str]:
+  """Why a source is refused, one line each; nothing if it may run.
+
+  Args:
+    path: In the harness, e.g. 'reward.py'.
+    source: Python.
+    base: Evidence of made-up completions, open to diagnostics, which every
+      source is tried on.
+    recorded: Evidence of the run that a proposal is about; None where a source
+      is loaded that need not be useful there.
+    columns: Names of all columns of the evidence.
+    without: Layers to leave out; for tests, which show what each one stops.
+
+  Raises:
+    calls.InfraError: If the box failed: that is no verdict.
+  """
+  if 'language' not in without:
+    found = language.reasons(path, source, columns)
+    if found:
+      return found
+  try:
+    across = syntax.across(path, source)
+  except syntax.SourceError as error:
+    return [str(error)]
+  gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
+  found = list(dict.fromkeys(gate.reasons(base, recorded)))
+  return found[: language.MAX_REASONS]
+
+
+class _Gate:
+  """Tries one source."""
+
+  def __init__(
+      self,
+      path: str,
+      source: str,
+      across: Sequence[str],
+      layers: frozenset[str],
+  ):
+    self._path, self._source = path, source
+    self._across, self._layers = across, layers
+    digest = hashlib.sha256(f'{path}\n{source}'.encode()).digest()
+    # What it is tried on depends on it: it cannot be written for that.
+    self._rng = np.random.default_rng(int.from_bytes(digest[:8], 'big'))
+    function = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
+    measures = 'measure' if path.startswith('diagnostics/') else 'predict'
+    self._function = function.get(path, measures)
+    self._has_init = 'init' in calls_lib.names(source)
+
+  # -------------------------------------------------------------------- running
+
+  def reasons(self, base: Any, recorded: Any | None) -> Iterator[str]:
+    """Every reason."""
+    made = cases_lib.Cases(
+        self._source, self._function, base, recorded, self._rng
+    )
+    cases, largest = made.all, made.largest
+    seconds = CPU_SECONDS * (1 if recorded is not None else _SLACK)
+    answers = self._ask([case.tables for case in cases], seconds, 0)
+    again = self._ask(
+        [largest.tables, *(case.tables for case in cases[::-1])], seconds, 1
+    )
+    yield from self._cost(largest, answers, again[0])
+    told = set()
+    for case, answer in zip(
+        [*cases, largest],
+        [*answers, [a for a in again[0] if not _is_costly(a)]],
+        strict=True,
+    ):
+      for error in self._problems(case, answer):
+        if str(error) not in told:
+          plain = not told and case.name in ('made up', 'recorded')
+          where = '' if plain or not error.alone else f' (on {case})'
+          yield f'{error}{where}'
+        told.add(str(error))
+    if told:
+      return
+    if 'repeat' in self._layers:
+      yield from self._repeat(answers, again[:0:-1])
+    found = {
+        case.name: (case, [self._contract(case, a) for a in answer])
+        for case, answer in zip(cases, answers, strict=True)
+    }
+    for kind in cases_lib.KINDS:
+      for reason in self._compare(kind, made.orders[kind], found):
+        what = reason.partition(' (')[0]  # One pair of numbers is enough.
+        if what not in told:
+          told.add(what)
+          yield reason
+    if recorded is not None and 'constant' in self._layers:
+      yield from self._constant(found)
+
+  def _ask(
+      self,
+      evidence: Sequence[tuple[derive.Table, ...]],
+      seconds: float,
+      box: int,
+  ) -> list[list[Answer]]:
+    """What the function answers, in one process; for keep, twice each."""
+    sent: list[calls_lib.Call] = []
+    places = []
+    call = functools.partial(calls_lib.call, self._path)
+    for tables in evidence:
+      if self._function == 'keep':
+        state = None
+        if self._has_init:
+          sent.append(call('init'))
+          state = len(sent) - 1
+        sent.append(call('keep', tables, state_of=state))
+        # The second sees the state of the first.
+        sent.append(call('keep', tables, state_of=len(sent) - 1))
+        places.append(range(len(sent) - 2, len(sent)))
+      else:
+        sent.append(call(self._function, tables))
+        places.append(range(len(sent) - 1, len(sent)))
+    found = calls_lib.exchange(
+        {self._path: self._source},
+        sent,
+        calls_lib.limits(seconds, MEMORY_BYTES),
+        box,
+    )
+    answers = [[found[i] for i in place] for place in places]
+    if self._function == 'keep' and self._has_init:
+      for place, answer in zip(places, answers, strict=True):
+        start = found[place[0] - 1]
+        try:
+          if isinstance(start, run.FunctionError):
+            raise start
+          run.state_of(start)
+        except run.FunctionError as error:
+          answer[0] = error
+    return answers
+
+  # ------------------------------------------------------------------- verdicts
+
+  def _cost(
+      self,
+      case: cases_lib.Case,
+      answers: list[list[Answer]],
+      largest: list[Answer],
+  ) -> Iterator[str]:
+    """What took too much, on the largest evidence alone."""
+    if 'cost' not in self._layers:
+      return
+    first = answers[0][0]
+    if isinstance(first, run.FunctionError) and not first.alone:
+      return  # Said of every case.
+    answer = next(filter(_is_costly, largest), None)
+    if answer is not None:
+      yield (
+          f'{self._path}: on {case}: {answer.status}: {answer.message}; at most'
+          f' {CPU_SECONDS:g} s of CPU time and {MEMORY_BYTES >> 20} MiB; use'
+          ' array operations'
+      )
+
+  def _problems(
+      self, case: cases_lib.Case, answer: list[Answer]
+  ) -> Iterator[run.FunctionError]:
+    """Why an answer is none."""
+    if 'answer' not in self._layers:
+      return
+    for one in answer:
+      try:
+        if isinstance(one, run.FunctionError):
+          raise one
+        self._checked(case, one)
+      except run.FunctionError as error:
+        if error.status != 'non_finite' or case.finite:
+          yield error
+
+  def _checked(
+      self, case: cases_lib.Case, answer: dict[str, np.ndarray]
+  ) -> None:
+    """Raises FunctionError if it breaks the contract."""
+    view = case.tables[0]
+    if self._function == 'parts':
+      run.parts_of(view, answer)
+    elif self._function == 'keep':
+      run.mask_of(view, answer)
+    elif self._function == 'weight':
+      run.weight_of(view, answer)
+    else:
+      run.numbers_of(self._path, answer)
+
+  def _contract(
+      self, case: cases_lib.Case, answer: Answer
+  ) -> dict[str, np.ndarray]:
+    """What is compared: numbers by name, 0 where not valid."""
+    if isinstance(answer, run.FunctionError):
+      return {}
+    valid = case.tables[0].valid
+    found = {}
+    for name, array in answer.items():
+      array = np.asarray(array)
+      per_completion = self._function in ('parts', 'weight') or name == ''
+      if per_completion and array.shape[:2] == valid.shape:
+        mask = valid.reshape(valid.shape + (1,) * (array.ndim - 2))
+        array = np.where(mask, array, array.dtype.type(0))
+      found[name] = array
+    return found
+
+  def _repeat(
+      self,
+      answers: list[list[Answer]],
+      again: list[list[Answer]],
+  ) -> Iterator[str]:
+    for first, second in zip(answers, again, strict=True):
+      for one, other in zip(first, second, strict=True):
+        failed = [isinstance(a, run.FunctionError) for a in (one, other)]
+        if failed == [True, True] or _is_costly(other):
+          continue
+        if any(failed) or _bits(one) != _bits(other):
+          text = (
+              _difference(one, other)
+              if not any(failed)
+              else (f'one failed: {one if failed[0] else other}')
+          )
+          yield (
+              f'{self._path}: two processes give two answers to one input'
+              f' ({text}); use nothing but the arguments'
+          )
+          return
+
+  def _compare(
+      self, kind: str, orders: cases_lib.Orders, found: _Found
+  ) -> Iterator[str]:
+    """Metamorphic: what should not matter does not."""
+    rows = np.arange(len(orders.within))[:, None]
+    each = self._function in ('parts', 'weight', 'keep')
+    case, base = found[kind]
+    p, g = case.tables[0].valid.shape
+    everything = lambda a: a
+    checks: list[tuple[str, str, Callable, Callable, str]] = []
+    if 'order' in self._layers:
+      checks += [
+          (
+              'groups',
+              'groups change places',
+              lambda a: a[orders.groups],
+              everything,
+              'use no positions of groups',
+          ),
+          (
+              'within',
+              'the completions of a group change places',
+              lambda a: a[rows, orders.within],
+              everything,
+              'use no positions of completions',
+          ),
+      ]
+    if 'padding' in self._layers:
+      checks += [
+          (
+              f'padded {i}',
+              'entries that are not valid change',
+              everything,
+              lambda a: a[:p, :g],
+              'count with e.valid only',
+          )
+          for i in range(cases_lib.VARIANTS)
+      ]
+    for what, told, expected, got, remedy in checks:
+      _, changed = found[f'{kind}: {what}']
+      for one, other in zip(base, changed, strict=True):
+        if one.keys() != other.keys():
+          yield (
+              f'{self._path}: answers {_listed(one)}, but {_listed(other)} when'
+              f' {told}; {remedy}'
+          )
+          break
+        for name in one:
+          per = each and (self._function != 'keep' or name == '')
+          a = expected(one[name]) if per else one[name]
+          b = got(other[name]) if per else other[name]
+          if not _close(a, b):
+            yield (
+                f'{self._path}: {self._called(name)} changes when {told}'
+                f' ({_difference({name: a}, {name: b})}); {remedy}'
+            )
+            break
+    if 'groups' in self._layers and each:
+      yield from self._independent(kind, orders.stays, base[0], found)
+
+  def _independent(
+      self,
+      kind: str,
+      stays: np.ndarray,
+      base: dict[str, np.ndarray],
+      found: _Found,
+  ) -> Iterator[str]:
+    """A group's numbers are its own, but where the source says otherwise."""
+    for i in range(cases_lib.VARIANTS):
+      _, changed = found[f'{kind}: others {i}']
+      for name, array in base.items():
+        waived = name if self._function == 'parts' else self._function
+        if waived in self._across or (self._function == 'keep' and name):
+          continue
+        other = changed[0].get(name)
+        if self._function == 'weight' and other is not None:
+          turns = min(array.shape[-1], other.shape[-1])  # Others have others.
+          array, other = array[..., :turns], other[..., :turns]
+        if other is None or not _close(array[stays], other[stays]):
+          text = ''
+          if other is not None:
+            one, two = {name: array[stays]}, {name: other[stays]}
+            text = f' ({_difference(one, two)})'
+          yield (
+              f'{self._path}: {self._called(name)} of a group changes when only'
+              f' other groups change{text}; compare within a group (axis 1), or'
+              f' declare {language.ACROSS} = ({waived!r},)'
+          )
+
+  def _constant(self, found: _Found) -> Iterator[str]:
+    """Parts that tell no two completions of a group apart, anywhere."""
+    if self._function not in ('parts', 'weight'):
+      if self._function == 'keep' or any(
+          found[name][1][0] for name in ('recorded', 'made up', 'scrambled')
+      ):
+        return
+      yield f'{self._path}: returned no number on any evidence'
+      return
+    for name in found['recorded'][1][0]:
+      told = []
+      for kind in ('recorded', 'scrambled'):
+        case, (answer,) = found[kind]
+        array, valid = answer.get(name), case.tables[0].valid
+        if array is None:
+          continue
+        array = array.reshape(*valid.shape, -1)[..., 0].astype(np.float64)
+        low = np.where(valid, array, np.inf).min(1)
+        high = np.where(valid, array, -np.inf).max(1)
+        groups = valid.sum(1) >= 2
+        spread = (high - low)[groups]
+        if self._function == 'weight' and groups.any():
+          # It may tell groups apart instead.
+          spread = np.array([high[groups].max() - low[groups].min()])
+        varies = int((spread > 1e-6).sum())
+        if varies:
+          break
+        values = array[valid]
+        told.append(
+            f'{varies} of {int(groups.sum())} groups on {_EVIDENCE[kind]},'
+            f' where it is {values.min(initial=np.inf):.4g} to'
+            f' {values.max(initial=-np.inf):.4g}'
+        )
+      else:
+        yield (
+            f'{self._path}: {self._called(name)} tells no two completions'
+            f' apart: it varies in {" and in ".join(told)}; a constant teaches'
+            ' nothing'
+        )
+
+  def _called(self, name: str) -> str:
+    """What a name of an answer is to whoever wrote the function."""
+    if self._function == 'parts':
+      return f'part {name}'
+    if self._function == 'keep':
+      return f'state {name}' if name else 'keep'
+    return name
+
+
+_EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
+
+
+def _is_costly(answer: Answer) -> bool:
+  """Whether it ended for want of time or memory, perhaps with others."""
+  return isinstance(answer, run.FunctionError) and (
+      not answer.alone or 'MemoryError' in answer.message
+  )
+
+
+def _bits(answer: dict[str, np.ndarray]) -> Any:
+  return [
+      (name, array.dtype.str, array.shape, array.tobytes())
+      for name, array in answer.items()
+  ]
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+  """Equal but for rounding; flags exactly."""
+  if a.shape != b.shape:
+    return False
+  if a.dtype.kind == 'b' or b.dtype.kind == 'b':
+    return bool((a == b).all())
+  a, b = a.astype(np.float64), b.astype(np.float64)
+  finite = np.abs(a[np.isfinite(a)])
+  scale = max(1.0, float(finite.max(initial=0)))
+  with np.errstate(all='ignore'):
+    return np.allclose(
+        a, b, rtol=_RELATIVE, atol=_ABSOLUTE * scale, equal_nan=True
+    )
+
+
+def _difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
+  """The first two values that differ, as text."""
+  for name, one in a.items():
+    other = b.get(name)
+    if other is None or other.shape != one.shape:
+      shape = None if other is None else other.shape
+      return f'shape {one.shape} and {shape}'
+    differs = np.argwhere(
+        ~((one == other) | ((one != one) & (other != other)))
+    ).tolist()
+    if differs:
+      at = tuple(differs[0])
+      place = f' at {list(at)}' if at else ''
+      short = f'{one[at]:.6g}', f'{other[at]:.6g}'
+      if short[0] == short[1]:
+        short = f'{one[at]:.17g}', f'{other[at]:.17g}'
+      return f'{short[0]} and {short[1]}{place}'
+  return f'{_listed(a)} and {_listed(b)}'
+
+
+def _listed(answer: dict[str, np.ndarray]) -> str:
+  return ', '.join(answer) or 'nothing'

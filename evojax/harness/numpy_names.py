@@ -1,0 +1,157 @@
+"""The names of NumPy, math and Python that a harness function may use.
+
+All are pure: no files, no random numbers, no memory that was not written, no
+state that outlives a call. What is missing here is refused (see `language`).
+"""
+
+import functools
+import inspect
+
+import numpy as np
+
+DTYPES = frozenset(
+    'bool_ float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64'
+    ' intp'.split()
+)
+DTYPE_TEXTS = DTYPES - {'bool_', 'intp'} | {'bool', 'int', 'float'}
+CONSTANTS = frozenset('e inf nan newaxis pi'.split())
+UNARY = frozenset(
+    'abs absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos'
+    ' cosh deg2rad degrees exp exp2 expm1 fabs floor isfinite isinf isnan log'
+    ' log10 log1p log2 logical_not invert negative positive rad2deg radians'
+    ' reciprocal rint sign signbit sin sinh sqrt square tan tanh trunc'.split()
+)
+BINARY = frozenset(
+    'add arctan2 bitwise_and bitwise_or bitwise_xor copysign divide equal'
+    ' float_power floor_divide fmax fmin fmod greater greater_equal heaviside'
+    ' hypot less less_equal logaddexp logaddexp2 logical_and logical_or'
+    ' logical_xor maximum minimum mod multiply not_equal power remainder'
+    ' subtract true_divide'.split()
+)
+# Of binary functions: np.maximum.accumulate(x).
+UFUNC_METHODS = frozenset(('accumulate', 'outer', 'reduce'))
+# Those whose `where` says what counts; elsewhere it leaves memory unwritten.
+REDUCTIONS = frozenset(
+    'all any max mean min nanmax nanmean nanmin nanstd nansum nanvar prod std'
+    ' sum var'.split()
+)
+FUNCTIONS = (
+    UNARY
+    | BINARY
+    | DTYPES
+    | REDUCTIONS
+    | frozenset(
+        'allclose amax amin append arange argmax argmin argpartition argsort'
+        ' argwhere around array array_equal array_split asarray'
+        ' ascontiguousarray atleast_1d atleast_2d atleast_3d average bincount'
+        ' broadcast_to clip column_stack concatenate convolve copy corrcoef'
+        ' correlate count_nonzero cov cross cumprod cumsum delete diag diagonal'
+        ' diff digitize dot ediff1d expand_dims eye flatnonzero flip fliplr'
+        ' flipud full full_like geomspace gradient histogram hsplit hstack'
+        ' identity indices inner insert interp intersect1d isclose isin'
+        ' isscalar kron lexsort linspace logspace matmul median moveaxis'
+        ' nan_to_num nanargmax nanargmin nancumsum nanmedian nanpercentile'
+        ' nanprod nanquantile ndim nonzero ones ones_like outer partition'
+        ' percentile polyfit polyval ptp quantile ravel repeat reshape roll'
+        ' rot90 round searchsorted setdiff1d setxor1d shape size sort split'
+        ' squeeze stack swapaxes take take_along_axis tensordot tile trace'
+        ' transpose trapezoid tri tril triu union1d unique unwrap vstack where'
+        ' zeros zeros_like einsum'.split()
+    )
+)
+FUNCTIONS = frozenset(name for name in FUNCTIONS if hasattr(np, name))
+LINALG = frozenset(('det', 'lstsq', 'norm', 'pinv', 'solve'))
+MATH = frozenset(
+    'acos asin atan atan2 ceil comb copysign cos cosh degrees dist e erf erfc'
+    ' exp expm1 fabs floor fmod fsum gamma hypot inf isclose isfinite isinf'
+    ' isnan lgamma log log10 log1p log2 nan pi pow prod radians sin sinh sqrt'
+    ' tan tanh tau trunc'.split()
+)
+BUILTINS = frozenset(
+    'abs all any bool dict enumerate float int isinstance len list max min'
+    ' range reversed round set sorted str sum tuple zip'.split()
+)
+# Attributes of arrays, texts, lists, dicts and sets; those that are methods,
+# with how many arguments may stand without a name: after them comes `out`.
+PROPERTIES = frozenset('T dtype itemsize nbytes ndim shape size flat'.split())
+METHODS = {
+    'all': 1, 'any': 1, 'argmax': 1, 'argmin': 1, 'argsort': 1, 'astype': 1,
+    'clip': 2, 'copy': 0, 'cumprod': 1, 'cumsum': 1, 'diagonal': 3, 'dot': 1,
+    'fill': 1, 'flatten': 1, 'item': 9, 'max': 1, 'mean': 2, 'min': 1,
+    'nonzero': 0, 'prod': 1, 'ravel': 1, 'repeat': 2, 'reshape': 9, 'round': 1,
+    'searchsorted': 1, 'sort': 1, 'squeeze': 1, 'std': 2, 'sum': 2,
+    'swapaxes': 2, 'take': 2, 'tolist': 0, 'trace': 3, 'transpose': 9,
+    'var': 2,
+    'append': 1, 'count': 3, 'endswith': 3, 'extend': 1, 'find': 3, 'get': 2,
+    'index': 3, 'insert': 2, 'isalnum': 0, 'isalpha': 0, 'isdigit': 0,
+    'islower': 0, 'isspace': 0, 'isupper': 0, 'items': 0, 'join': 1, 'keys': 0,
+    'lower': 0, 'lstrip': 1, 'partition': 1, 'pop': 2, 'removeprefix': 1,
+    'removesuffix': 1, 'replace': 3, 'reverse': 0, 'rfind': 3, 'rpartition': 1,
+    'rsplit': 2, 'rstrip': 1, 'setdefault': 2, 'split': 2, 'splitlines': 1,
+    'startswith': 3, 'strip': 1, 'title': 0, 'update': 1, 'upper': 0,
+    'values': 0, 'add': 1, 'difference': 1, 'discard': 1, 'intersection': 1,
+    'isdisjoint': 1, 'issubset': 1, 'issuperset': 1, 'union': 1,
+}  # fmt: skip
+KEYWORDS = frozenset(
+    'a a_max a_min append ascending assume_unique atol axis axis1 axis2 axes'
+    ' base bins copy ddof decimals default density dtype edge_order endpoint'
+    ' equal_nan fill_value indices initial interpolation invert k keepdims key'
+    ' kind kth left length max method min minlength mode n nan nan_to_num'
+    ' ndigits neginf num obj offset ord period posinf prepend q range rcond'
+    ' repeats retstep return_counts return_index return_inverse returned'
+    ' reverse right rowvar rtol shape shift side sorter source start stop'
+    ' strict total_repeat_length values weights where x y'.split()
+)
+# What to use instead of what is not here.
+INSTEAD = {
+    'empty': 'np.empty returns uninitialised memory; use np.zeros',
+    'empty_like': 'np.empty_like returns uninitialised memory; use'
+    ' np.zeros_like',
+    'ndarray': 'np.ndarray returns uninitialised memory; use np.zeros',
+    'random': 'np.random makes the answer differ from run to run; compute it'
+    ' from the evidence',
+    'load': 'np.load reads a file; a function has its arguments alone',
+    'vectorize': 'np.vectorize calls what it is given; write it with arrays',
+    'apply_along_axis': 'np.apply_along_axis calls what it is given; write it'
+    ' with arrays',
+    'errstate': 'evojax silences warnings already; take np.errstate out',
+    'seterr': 'evojax silences warnings already; take np.seterr out',
+    'object_': 'object arrays hold anything; use numbers or texts',
+}
+
+
+@functools.cache
+def positional(name: str) -> tuple[int, int | None]:
+  """(arguments of np.<name> that may stand without a name, index of dtype).
+
+  After them comes `out`, or nothing.
+  """
+  if name in UNARY:
+    return 1, None
+  if name in BINARY:
+    return 2, None
+  if name in DTYPES:
+    return 1, None
+  try:
+    parameters = list(inspect.signature(getattr(np, name)).parameters)
+  except ValueError:  # Written in C.
+    return _WRITTEN_IN_C.get(name, (2, None))
+  stop = parameters.index('out') if 'out' in parameters else len(parameters)
+  if '*' in str(inspect.signature(getattr(np, name))).split(',')[0]:
+    stop = 99  # np.einsum, np.broadcast_arrays: all are operands.
+  dtype = parameters.index('dtype') if 'dtype' in parameters else None
+  return stop, dtype
+
+
+_WRITTEN_IN_C = {
+    'arange': (3, 3),
+    'array': (1, 1),
+    'asarray': (2, 1),
+    'ascontiguousarray': (1, 1),
+    'zeros': (2, 1),
+    'where': (3, None),
+    'concatenate': (2, None),
+    'bincount': (3, None),
+    'lexsort': (2, None),
+    'interp': (5, None),
+}

@@ -1,0 +1,598 @@
+"""What a function may try at the gate, each with the layers that stop it.
+
+An attack proves something if the whole gate refuses it, the gate without its
+layers admits it, and, where it has several, any one of them alone refuses it.
+In each of these configurations honest functions pass. What it tries has worked
+where it is admitted: else it returns no number, which is refused too.
+"""
+
+import dataclasses
+import textwrap
+
+LANGUAGE = ('language',)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+  """One attempt."""
+
+  name: str
+  layers: tuple[str, ...]  # Each stops it alone.
+  path: str
+  source: str
+
+
+def _measure(name, body, before='', layers=LANGUAGE, signature='e'):
+  """A diagnostic that has a number where `got` is true."""
+  body = textwrap.indent(textwrap.dedent(body).strip(), '  ')
+  source = (
+      f'{textwrap.dedent(before).strip()}\n\n\nimport numpy as np\n\n\n'
+      f'def measure({signature}):\n{body}\n'
+      "  return {'x': float((e.outcome & e.valid).sum())} if got else {}\n"
+  )
+  return Attack(name, layers, 'diagnostics/x.py', source)
+
+
+# Name -> (body, what stands above).
+_WRITTEN = {
+    # Ways to what is not one's own.
+    'class of a tuple': ('got = ().__class__.__base__.__subclasses__()', ''),
+    'globals of a function': ('got = measure.__globals__["np"]', ''),
+    'builtins by name': ('got = __builtins__', ''),
+    'getattr': ('got = getattr(e, "__dict__")', ''),
+    'type': ('got = type(e).__init__', ''),
+    'vars': ('got = vars(e)', ''),
+    'dir': ('got = dir(e)', ''),
+    'eval': ('got = eval("1 + 1")', ''),
+    'exec': ('got = []\nexec("got.append(1)")', ''),
+    'compile': ('got = compile("1", "x", "eval")', ''),
+    'globals': ('got = globals()', ''),
+    'locals': ('got = locals()', ''),
+    '__import__': ('got = __import__("os").sep', ''),
+    'import os': ('got = os.sep', 'import os'),
+    'import inside': ('import os\ngot = os.sep', ''),
+    'import as np': ('got = nq.sep', 'import os as nq'),
+    'from math': ('got = pi', 'from math import pi'),
+    'star import': ('got = pi', 'from math import *'),
+    'import of a part': ('got = empty(3).size', 'from numpy import empty'),
+    'attribute by match': (
+        """
+        match e:
+          case object(__class__=found):
+            got = found
+        """,
+        '',
+    ),
+    'attributes in a format': ('got = "{0.__class__}".format(e)', ''),
+    'format_map': ('got = "{e.__class__}".format_map({"e": e})', ''),
+    'format kept in a variable': ('f = "{0}".format\ngot = f(1)', ''),
+    'percent': ('got = "%r" % (e.valid,)', ''),
+    'f-string with !r': ('got = f"{e!r}"', ''),
+    'width of an f-string': ('got = f"{1:>99}"', ''),
+    'underscored attribute': ('got = e._reader', ''),
+    'code of a lambda': ('got = (lambda: 1).__code__', ''),
+    'traceback of an error': (
+        """
+        try:
+          1 / 0
+        except ZeroDivisionError as error:
+          got = error.__traceback__
+        """,
+        '',
+    ),
+    'class': ('got = Mine()', 'class Mine: pass'),
+    'annotation that is run': ('got = True', 'def f(x: print("run")): pass'),
+    'decorator': ('got = f == 1', '@(lambda g: 1)\ndef f(): pass'),
+    'line of its own': ('got = A[0]', 'A = []\nA.append(1)\nif A: A[0] = 2'),
+    # Memory that is not its own, or was not written.
+    'np.empty': ('x = np.empty(3)\ngot = True', ''),
+    'np.empty_like': ('x = np.empty_like(e.valid)\ngot = True', ''),
+    'np.ndarray': ('x = np.ndarray(3)\ngot = True', ''),
+    'where= of a ufunc': (
+        'x = np.add(e.valid, 1, where=e.valid)\ngot = True',
+        '',
+    ),
+    'where= of a ufunc, aliased': (
+        'f = np.add\nx = f(e.valid, 1, where=e.valid)\ngot = True',
+        '',
+    ),
+    'out=': ('x = np.zeros(3)\nnp.add(1, 2, out=x)\ngot = x[0] == 3', ''),
+    'out without a name': (
+        'x = np.zeros(3)\ny = np.add(1, 2, x)\ngot = x[0] == 3',
+        '',
+    ),
+    'out of a sum': (
+        'x = np.zeros(())\ny = np.ones(3).sum(0, None, x)\ngot = x == 3',
+        '',
+    ),
+    'out in keywords': (
+        'x = np.zeros(3)\ny = np.add(1, 2, **{"out": x})\ngot = x[0] == 3',
+        '',
+    ),
+    'out in a star': (
+        'x = np.zeros(3)\ny = np.add(*(1, 2, x))\ngot = x[0] == 3',
+        '',
+    ),
+    'strides': (
+        'x = np.lib.stride_tricks.as_strided(np.zeros(1), (64,), (8,))\n'
+        'got = x.shape == (64,)',
+        '',
+    ),
+    'frombuffer': ('got = np.frombuffer(b"12345678").size', ''),
+    'ctypes of an array': ('got = np.zeros(3).ctypes.data', ''),
+    'address of an array': (
+        'got = np.zeros(3).__array_interface__["data"]',
+        '',
+    ),
+    'view of an array': ('got = np.ones(1).view(np.int64)[0]', ''),
+    'writeable flag': ('x = np.zeros(3)\nx.flags.writeable = 0\ngot = 1', ''),
+    'base of an array': ('got = np.zeros((2, 2))[0].base is not None', ''),
+    'np.set_printoptions': ('np.set_printoptions(precision=3)\ngot = 1', ''),
+    # Arrays of anything.
+    'dtype=object': ('got = np.array([e], dtype=object)[0] is e', ''),
+    'dtype O': ('got = np.array([1]).astype("O")[0]', ''),
+    'dtype O in a variable': ('t = "O"\ngot = np.array([1]).astype(t)[0]', ''),
+    'dtype without a name': ('got = np.array([e], "O")[0] is e', ''),
+    'np.dtype': ('got = np.dtype("O")', ''),
+    'np.object_': ('got = np.array([e], np.object_)[0] is e', ''),
+    # What it calls.
+    'np.vectorize': ('got = np.vectorize(abs)(np.ones(2)).sum()', ''),
+    'np.frompyfunc': ('got = np.frompyfunc(abs, 1, 1)(1)', ''),
+    'a function as an argument': (
+        'got = call(abs, 1)',
+        'def call(f, x): return f(x)',
+    ),
+    'a function in a table': ('got = {"a": abs}["a"](1)', ''),
+    'a function under another name': ('f = np.exp\ngot = f(0.0)', ''),
+    'a lambda': ('f = lambda x: x\ngot = f(1)', ''),
+    'a function inside': ('def f(): return 1\ngot = f()', ''),
+    'an older meaning': ('abs = len\ngot = abs((1,))', ''),
+    # State.
+    'default that remembers': (
+        'got = f(1)',
+        'def f(x, seen=[]):\n  seen.append(x)\n  return seen',
+    ),
+    'attribute of a function': ('measure.seen = 1\ngot = measure.seen', ''),
+    'global': ('global A\nA = 1\ngot = A', ''),
+    'nonlocal': (
+        """
+        got = 0
+        def f():
+          nonlocal got
+          got = 1
+        f()
+        """,
+        '',
+    ),
+    'walrus': ('got = (x := 1) and x', ''),
+    'np.seterr': ('got = np.seterr(all="ignore")', ''),
+    'np.errstate': ('with np.errstate(all="raise"):\n  got = 1', ''),
+    # Work without an end, and answers by heart.
+    'while': ('n = 0\nwhile n < 3:\n  n += 1\ngot = n', ''),
+    'recursion': ('got = f(3)', 'def f(n): return f(n - 1) if n else 1'),
+    'recursion of two': (
+        'got = f(3)',
+        'def f(n): return g(n - 1) if n else 1\n'
+        'def g(n): return f(n - 1) if n else 1',
+    ),
+    'generator': ('got = list(f())', 'def f():\n  yield 1'),
+    'four loops': (
+        'got = [1 for a in (1,) for b in (1,) for c in (1,) for d in (1,)]',
+        '',
+    ),
+    'loops inside loops': (
+        'x = (1,)\n'
+        'got = [[[[1 for a in x] for b in x] for c in x] for d in x]',
+        '',
+    ),
+    'power of a power': ('got = 2 ** 2 ** 2', ''),
+    'shift': ('got = 1 << 70', ''),
+    'a huge number': ('got = 10000000000', ''),
+    'infinity written down': ('got = 1e400', ''),
+    'a table of answers': (f'got = {list(range(65))}', ''),
+    'a text of answers': (f'got = {"7" * 201!r}', ''),
+    'bytes': ('got = b"answers"', ''),
+    'more than can be read': ('got = 1' + '\ngot = got + 1' * 1000, ''),
+    'assert': ('assert e.max_tokens\ngot = 1', ''),
+    'raise': ('if not e.max_tokens: raise ValueError\ngot = 1', ''),
+    'del': ('x = 1\ndel x\ngot = 1', ''),
+    'async': ('got = 1', 'async def f(): pass'),
+}
+WRITTEN = tuple(
+    _measure(name, body, before) for name, (body, before) in _WRITTEN.items()
+)
+
+
+def _attack(name, layers, path, body, before=''):
+  """body: an expression of `e` for reward.py, else the function's lines."""
+  head = f'{before}\n\n'
+  if 'np.' in f'{body}{before}':  # A reward imports what it uses.
+    head = f'import numpy as np\n{head}'
+  if path == 'reward.py':
+    source = f"{head}def parts(e):\n  return {{'x': {body}}}\n"
+  else:
+    function = {'keep.py': 'keep(e, state)', 'weight.py': 'weight(e)'}
+    lines = textwrap.indent(textwrap.dedent(body).strip(), '  ')
+    source = f'{head}def {function.get(path, "measure(e)")}:\n{lines}\n'
+  layers = (layers,) if isinstance(layers, str) else layers
+  return Attack(name, layers, path, source)
+
+
+_DIAGNOSTIC = 'diagnostics/x.py'
+_TINY = "return {'x': (e.outcome & e.valid).sum() + 1e-9 * tiny}"
+# The language does not see these, or is off: another process does. Each moves
+# the answer by less than rounding, which the other layers forgive.
+_UNSTEADY = {
+    'address of the evidence': ('tiny = int(f"{e}"[-11:-7], 16) % 997', '', 0),
+    'address in a text': ('tiny = int(str(e)[-11:-7], 16) % 997', '', 0),
+    'address of a zip': ('tiny = int(str(zip())[-11:-7], 16) % 997', '', 0),
+    'address of a generator': (
+        'tiny = int(str(x for x in (1, 2))[-11:-7], 16) % 997',
+        '',
+        0,
+    ),
+    'address by id': ('tiny = (id(e) // 2**28) % 997', '', 1),
+    'clock': ('tiny = time.perf_counter()', 'import time', 1),
+    'what ran before': (
+        'math.seen = getattr(math, "seen", 0) + 1\ntiny = math.seen',
+        'import math',
+        1,
+    ),
+}
+UNSTEADY = tuple(
+    _attack(
+        name,
+        ('language', 'repeat') if told else ('repeat',),
+        _DIAGNOSTIC,
+        f'{body}\n{_TINY}',
+        before,
+    )
+    for name, (body, before, told) in _UNSTEADY.items()
+)
+_SOLVED = '(e.outcome & e.valid)'
+_N = 'np.maximum(e.valid.sum(1, keepdims=True), 1)'
+ANSWERS = (
+    _attack(
+        'a part that divides by the spread of a group',
+        'answer',
+        'reward.py',
+        f'(e.outcome - {_SOLVED}.sum(1, keepdims=True) / {_N}) / np.abs('
+        f'e.outcome - {_SOLVED}.sum(1, keepdims=True) / {_N})',
+    ),
+    _attack(
+        'a part that is not there for one valid completion',
+        'answer',
+        'reward.py',
+        f'e.outcome / ({_N} - 1)',
+    ),
+    _attack(
+        'a part of another shape',
+        'answer',
+        'reward.py',
+        'np.where(e.valid, e.outcome, 0)[..., None] * 1.0',
+    ),
+    _attack(
+        'a part beyond float32',
+        'answer',
+        'reward.py',
+        'e.outcome * 1e9 * 1e9 * 1e9 * 1e9 * 1e9',
+    ),
+    _attack(
+        'a crash where nothing is valid',
+        'answer',
+        _DIAGNOSTIC,
+        "return {'x': e.n_tokens[e.valid].max()}",
+    ),
+    _attack(
+        'a mean of nothing',
+        'answer',
+        _DIAGNOSTIC,
+        "return {'x': e.n_tokens[e.valid].mean()}",
+    ),
+    _attack(
+        'an array instead of a number',
+        'answer',
+        _DIAGNOSTIC,
+        "return {'x': [(e.outcome & e.valid).sum()]}",
+    ),
+    _attack(
+        'a mask of numbers',
+        'answer',
+        'keep.py',
+        'one = e.outcome[:, :1] * 0 + 1\n'
+        'return np.repeat(one, e.valid.shape[1], 1), state',
+    ),
+    _attack(
+        'a state that is too large',
+        'answer',
+        'keep.py',
+        "return e.valid & True, {'n': np.zeros(1025)}",
+    ),
+    _attack(
+        'a state that is no number the second time',
+        'answer',
+        'keep.py',
+        "return e.valid & True, {'n': 1 / (1 - state['n'])}",
+        "def init():\n  return {'n': 0.0}\n",
+    ),
+    _attack(
+        'a first state that is too large',
+        'answer',
+        'keep.py',
+        "return e.valid & True, {'n': 0}",
+        "def init():\n  return {'n': np.zeros(1025)}\n",
+    ),
+)
+_PLACE = 'np.arange(e.valid.shape[1])[None]'
+ORDER = (
+    _attack(
+        'pays the first completion',
+        'order',
+        'reward.py',
+        f'e.outcome + 1.0 * ({_PLACE} == 0)',
+    ),
+    _attack(
+        'pays by place', 'order', 'reward.py', f'e.outcome * 1.0 + {_PLACE}'
+    ),
+    _attack(
+        'pays the first group',
+        'order',
+        'reward.py',
+        'e.outcome + 1.0 * (np.arange(len(e.valid))[:, None] == 0) * e.outcome',
+    ),
+    _attack(
+        'pays for what came before in the group',
+        'order',
+        'reward.py',
+        'np.cumsum(e.outcome & e.valid, axis=1) * 1.0',
+    ),
+    _attack(
+        'keeps every other group',
+        'order',
+        'keep.py',
+        """
+        even = np.arange(len(e.valid)) % 2 == 0
+        return np.repeat(even[:, None], e.valid.shape[1], 1), state
+        """,
+    ),
+    _attack(
+        'keeps the first half of the group',
+        'order',
+        'keep.py',
+        'return e.valid & (np.arange(e.valid.shape[1])[None] < 2), state',
+    ),
+    _attack(
+        'remembers the first group',
+        'order',
+        'keep.py',
+        """
+        first = (e.outcome & e.valid)[0].sum() + e.n_tokens[0, 0]
+        return e.valid & True, {'n': 1.0 * first}
+        """,
+    ),
+    _attack(
+        'weighs by place',
+        'order',
+        'weight.py',
+        """
+        turns = max(1, int(np.where(e.valid, e.n_turns, 0).max(initial=0)))
+        place = np.arange(e.valid.shape[1])[None, :, None]
+        return np.repeat(place + 0.0 * e.outcome[..., None], turns, -1)
+        """,
+    ),
+    _attack(
+        'measures the first completion',
+        'order',
+        _DIAGNOSTIC,
+        "return {'x': e.n_tokens[0, 0] * e.valid[0, 0]}",
+    ),
+    _attack(
+        'measures with places as weights',
+        'order',
+        _DIAGNOSTIC,
+        """
+        solved = (e.outcome & e.valid).sum(0)
+        return {'x': (solved * np.arange(len(solved))).sum()}
+        """,
+    ),
+)
+_RATE = f'({_SOLVED}.sum() / max(1, int(e.valid.sum())))'
+GROUPS = (
+    _attack(
+        'centred over all groups',
+        'groups',
+        'reward.py',
+        f'e.outcome - {_RATE}',
+    ),
+    _attack(
+        'paid where others fail',
+        'groups',
+        'reward.py',
+        f'e.outcome * (1 - {_RATE})',
+    ),
+    _attack(
+        'share of all tokens',
+        'groups',
+        'reward.py',
+        'e.n_tokens / max(1, int((e.n_tokens * e.valid).sum()))',
+    ),
+    _attack(
+        'longest of all',
+        'groups',
+        'reward.py',
+        '1.0 * (e.n_tokens >= (e.n_tokens * e.valid).max(initial=0))',
+    ),
+    _attack(
+        'above the middle of all',
+        'groups',
+        'reward.py',
+        '1.0 * (e.n_tokens > _middle(e))',
+        'def _middle(e):\n'
+        '  there = e.n_tokens[e.valid]\n'
+        '  return np.median(there) if there.size else 0.0\n',
+    ),
+    _attack(
+        'keeps what is harder than the rest',
+        'groups',
+        'keep.py',
+        f"""
+        rate = (e.outcome & e.valid).sum(1) / np.maximum(e.valid.sum(1), 1)
+        hard = rate <= {_RATE}
+        return np.repeat(hard[:, None], e.valid.shape[1], 1), state
+        """,
+    ),
+    _attack(
+        'declares another part',
+        'groups',
+        'keep.py',
+        f"""
+        rate = (e.outcome & e.valid).sum(1) / np.maximum(e.valid.sum(1), 1)
+        hard = rate <= {_RATE}
+        return np.repeat(hard[:, None], e.valid.shape[1], 1), state
+        """,
+        'ACROSS_GROUPS = ()',
+    ),
+    _attack(
+        'weighs by all groups',
+        'groups',
+        'weight.py',
+        f"""
+        turns = max(1, int(np.where(e.valid, e.n_turns, 0).max(initial=0)))
+        return np.repeat((e.outcome + {_RATE})[..., None], turns, -1)
+        """,
+    ),
+)
+PADDING = (
+    _attack(
+        'mean over what is not there',
+        'padding',
+        'reward.py',
+        'e.outcome - e.outcome.mean(1, keepdims=True)',
+    ),
+    _attack(
+        'longest of what is not there',
+        'padding',
+        'reward.py',
+        '1.0 * (e.n_tokens == e.n_tokens.max(1, keepdims=True))',
+    ),
+    _attack(
+        'size of the group as it is padded',
+        'padding',
+        'reward.py',
+        'e.outcome / e.valid.shape[1]',
+    ),
+    _attack(
+        'number of groups as they are padded',
+        'padding',
+        'reward.py',
+        'e.outcome / len(e.valid)',
+    ),
+    _attack(
+        'keeps what something that is not there solves',
+        'padding',
+        'keep.py',
+        'some = e.outcome.any(1)\n'
+        'return np.repeat(some[:, None], e.valid.shape[1], 1), state',
+    ),
+    _attack(
+        'remembers what is not there',
+        'padding',
+        'keep.py',
+        "return e.valid & True, {'n': e.n_tokens.mean()}",
+    ),
+    _attack(
+        'measures what is not there',
+        'padding',
+        _DIAGNOSTIC,
+        "return {'x': e.n_tokens.mean()}",
+    ),
+    _attack(
+        'counts what is not there',
+        'padding',
+        _DIAGNOSTIC,
+        "return {'x': e.valid.size, 'y': (e.outcome & e.valid).sum()}",
+    ),
+)
+CONSTANT = (
+    _attack('one', 'constant', 'reward.py', 'np.ones(e.valid.shape)'),
+    _attack('nothing', 'constant', 'reward.py', '0.0 * e.n_tokens'),
+    _attack(
+        'an offset of the group',
+        'constant',
+        'reward.py',
+        f'np.repeat({_SOLVED}.sum(1, keepdims=True) / {_N},'
+        ' e.valid.shape[1], 1)',
+    ),
+    _attack(
+        'a bonus that everyone gets',
+        'constant',
+        'reward.py',
+        '1.0 * (e.n_tokens < e.max_tokens + 10000)',
+    ),
+    _attack(
+        'one weight',
+        'constant',
+        'weight.py',
+        """
+        turns = max(1, int(np.where(e.valid, e.n_turns, 0).max(initial=0)))
+        return np.full((*e.valid.shape, turns), 2.0)
+        """,
+    ),
+    _attack('no number', 'constant', _DIAGNOSTIC, 'return {}'),
+)
+COST = (
+    _attack(
+        'pairs in a loop',
+        'cost',
+        'reward.py',
+        'e.outcome + 0.0 * _pairs(e.n_tokens * e.valid)',
+        'def _pairs(x):\n'
+        '  n = 0\n'
+        '  for a in x.ravel():\n'
+        '    for b in x.ravel():\n'
+        '      n += a > b\n'
+        '  return 0.0 * n\n',
+    ),
+    _attack(
+        'counting to the square',
+        'cost',
+        _DIAGNOSTIC,
+        'n = int(e.valid.sum())\n'
+        'x = sum(range(n * n * 20)) * 0.0\n'
+        "return {'x': x + (e.outcome & e.valid).sum()}",
+    ),
+    _attack(
+        'a cube of memory',
+        'cost',
+        _DIAGNOSTIC,
+        'n = int(e.valid.sum())\n'
+        'x = np.ones((n, n, 64)).sum() * 0.0\n'
+        "return {'x': x + (e.outcome & e.valid).sum()}",
+    ),
+    _attack(
+        'a list of pairs',
+        'cost',
+        _DIAGNOSTIC,
+        'n = int(e.valid.sum())\n'
+        'x = len([a for a in range(n) for b in range(5 * n)]) * 0.0\n'
+        "return {'x': x + (e.outcome & e.valid).sum()}",
+    ),
+    _attack(
+        'a text of pairs',
+        'cost',
+        _DIAGNOSTIC,
+        'n = int(e.valid.sum())\n'
+        "x = len('a' * (n * n * 60)) * 0.0\n"
+        "return {'x': x + (e.outcome & e.valid).sum()}",
+    ),
+)
+ATTACKS = (
+    *WRITTEN,
+    *UNSTEADY,
+    *ANSWERS,
+    *ORDER,
+    *GROUPS,
+    *PADDING,
+    *CONSTANT,
+    *COST,
+)

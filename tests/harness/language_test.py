@@ -1,0 +1,186 @@
+"""What may be written, and that a refusal says what to write instead."""
+
+import math
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.harness import calls
+from evojax.harness import language
+from evojax.harness import numpy_names
+from tests.harness import recorded
+
+COLUMNS = ('outcome', 'n_tokens')
+# Arguments, of which some suit each function.
+_ARGUMENTS = (
+    'x',
+    'x, x',
+    'x.ravel(), x.ravel()',
+    'x, 1',
+    'x, [0, 1]',
+    '[x, x]',
+    'x, x > 1, x',
+    'x, 0, 1',
+    '"ij->i", x',
+    'x @ x.T + np.eye(2), np.ones(2)',
+    'x @ x.T',
+    'x.astype(int)',
+    'x.astype(int).ravel()',
+    'x.astype(int), x.astype(int)',
+    'x[0], x[0], 1',
+    'x[0], 1, x[0]',
+    'x, 50',
+    'x, 0.5',
+    '3',
+    '3, 4',
+    '(2, 3)',
+    '(2, 3), 1',
+    '1, 2, 3',
+    '0.5',
+    '[1.0, 2.0]',
+    '[1.0, 2.0], [2.0, 4.0]',
+    'x, np.zeros((2, 1), int), 1',
+    'x > 1',
+    'x[0], x[1], x[0]',
+    'x, 0, axis=1',
+    'x, (3, 2)',
+    'x, (2, 2, 3)',
+)
+
+
+def refusals(source, path='diagnostics/x.py'):
+  return language.reasons(path, source, COLUMNS)
+
+
+class LanguageTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('x = np.empty(3)', 'np.empty returns uninitialised memory; use np.zer'),
+      ('x = np.random.rand()', 'np.random makes the answer differ from run'),
+      ('x = np.load("x")', 'np.load reads a file'),
+      ('x = np.sum(1, out=2)', 'out= writes into memory that is not its own'),
+      (
+          'x = np.add(1, 2, e)',
+          r'np.add takes 2 arguments without a name, not 3',
+      ),
+      ('x = np.log(e, where=e)', 'np.log with where= leaves the rest unini'),
+      ('x = e.valid.sum(0, int, 1)', '.sum takes 2 arguments without a name'),
+      ('x = e.seconds', '.seconds is neither a column of the evidence nor'),
+      ('x = e.valid.astype("O")', "'O' is no dtype of numbers; use one of"),
+      ('while e: pass', 'no while may never end; use `for'),
+      ('x = open("y")', 'there is no open; a function may use np, math'),
+      ('x = e.__class__', '.__class__ begins with an underscore'),
+      ('x = "{}".format(e)', "use an f-string: f'share_{name}'"),
+      ('import os', 'import os is refused; a function may `import numpy'),
+      ('try:\n    x = 1\n  except: pass', 'no try; test what may fail'),
+      ('f = np.exp', 'np.exp may only be called'),
+      ('f = 1\n  x = f(2)', 'f is called, but is no function of this file'),
+      ('sum = 1', 'sum means something already; give yours another name'),
+      ('x = 10000000000', 'a number is larger than 1e'),
+      ('x = lambda: 1', 'a lambda may only be a key=; define a function'),
+      ('x = measure(e)', 'measure calls itself; use `for'),
+      ('x = zip(1, *e)', 'arguments with . or .. hide what is passed'),
+  )
+  def test_a_refusal_can_be_acted_on(self, body, pattern):
+    source = f'import numpy as np\n\ndef measure(e):\n  {body}\n  return {{}}\n'
+    found = refusals(source)
+    self.assertRegex('\n'.join(found), pattern)
+    self.assertRegex(found[0], r'^diagnostics/x.py line [1-6]: ')
+
+  def test_all_at_once_but_not_without_end(self):
+    source = 'import os\n' + 'x = open(1)\n' * 20
+    found = refusals(source)
+    self.assertLen(found, language.MAX_REASONS + 1)
+    self.assertStartsWith(found[0], 'diagnostics/x.py line 1: import os')
+    self.assertEqual(found[-1], 'diagnostics/x.py: and 13 more')
+
+  @parameterized.parameters(
+      '(' * 90 + '1' + ')' * 90,
+      '-' * 100 + '1',
+      '[' * 70 + ']' * 70,
+      '1' + ' + 1' * 3000,
+      'f(' * 5000 + ')' * 5000,
+      '"a" ' * 20000,
+  )
+  def test_what_would_exhaust_the_reader(self, expression):
+    found = refusals(f'x = {expression}\n')
+    # Brackets that mean nothing are no levels.
+    if expression.strip('()') != '1':
+      self.assertNotEmpty(found)
+
+  def test_loops(self):
+    two = '[a for a in (1,) for b in (1,)]'
+    nest = (
+        lambda n: ''.join(
+            '  ' * (i + 1) + f'for i{i} in range(2):\n' for i in range(n)
+        )
+        + '  ' * (n + 1)
+        + f'x = {two}\n'
+    )
+    for loops, refused in ((1, False), (2, True)):
+      source = f'def measure(e):\n{nest(loops)}  return {{}}\n'
+      self.assertEqual(bool(refusals(source)), refused, source)
+
+  def test_state_of_calls(self):
+    self.assertEqual(refusals('def f(x, y=-1, z=(1, 2)):\n  return x\n'), [])
+    self.assertNotEmpty(refusals('def f(x, y=[]):\n  return x\n'))
+
+
+class NamesTest(parameterized.TestCase):
+
+  def test_they_are_there(self):
+    for name in numpy_names.CONSTANTS | numpy_names.DTYPES:
+      self.assertTrue(hasattr(np, name), name)
+    for name in numpy_names.UNARY | numpy_names.BINARY:
+      function = getattr(np, name)
+      self.assertIsInstance(function, np.ufunc)
+      self.assertEqual(function.nin, 1 + (name in numpy_names.BINARY), name)
+    for name in numpy_names.MATH:
+      self.assertTrue(hasattr(math, name), name)
+
+  def test_after_the_positional_arguments_comes_out(self):
+    """Else an array could be handed over to be written into."""
+    x = np.ones((2, 3))
+    for name, rest in (
+        ('sum', (x, 0, None)), ('cumsum', (x, 0, None)), ('clip', (x, 0, 1)),
+        ('take', (x, [0], 0)), ('median', (x, 0)), ('percentile', (x, 5, 0)),
+        ('argmax', (x, 0)), ('round', (x, 1)), ('concatenate', ([x], 0)),
+        ('dot', (x, x.T)), ('matmul', (x, x.T)), ('maximum', (x, x)),
+    ):  # fmt: skip
+      most, _ = numpy_names.positional(name)
+      self.assertEqual(most, len(rest), name)
+
+  @parameterized.parameters(
+      *(f'np.{n}' for n in sorted(numpy_names.FUNCTIONS)),
+      *(f'np.linalg.{n}' for n in sorted(numpy_names.LINALG)),
+  )
+  def test_it_works_in_the_box(self, name):
+    """Whatever it loads at its first use is there: nothing can be read."""
+    if name == 'np.einsum':
+      tries = ['"ij->i", x']
+    else:
+      tries = _ARGUMENTS
+    called = []
+    for arguments in tries:
+      source = (
+          'import numpy as np\n'
+          'def measure(e):\n'
+          '  x = np.array([[0.5, 2.0, 1.0], [1.0, 0.0, 3.0]])\n'
+          f'  y = {name}({arguments})\n'
+          '  return {"x": 1.0}\n'
+      )
+      (answer,) = calls.exchange(
+          {'f.py': source},
+          [calls.call('f.py', 'measure', [recorded.view()])],
+          calls.limits(5.0),
+      )
+      called.append(str(answer))
+      if isinstance(answer, dict):
+        return
+      self.assertNotRegex(str(answer), 'Permission|ImportError|NotFound')
+    self.fail(called)
+
+
+if __name__ == '__main__':
+  absltest.main()

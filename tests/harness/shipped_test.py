@@ -1,0 +1,80 @@
+"""Everything that is shipped, or made of it, passes the gate itself."""
+
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from configs import math as math_config
+import evojax
+from evojax import domains
+from evojax.evidence import made_up
+from evojax.harness import gate
+from evojax.harness import library
+from evojax.harness import shipped
+from evojax.harness import spec
+from evojax.harness import syntax
+from tests.harness import recorded
+
+_DOMAINS = pathlib.Path(evojax.__file__).parent / 'domains'
+SEEDS = sorted(
+    path.relative_to(_DOMAINS).as_posix()
+    for path in _DOMAINS.glob('*/seed_*')
+    if path.is_dir()
+)
+
+
+def evidence(domain):
+  """(made up, recorded) of a domain."""
+  config = math_config.get_config()
+  kwargs = config.domain.kwargs.to_dict() if domain == 'math' else {}
+  base, _ = made_up.evidence(domains.make(domain, **kwargs), config)
+  real = recorded.view(prompts=6, group_size=4) if domain == 'math' else base
+  return base, real
+
+
+class ShippedTest(parameterized.TestCase):
+
+  def passes(self, domain, path, source):
+    base, real = evidence(domain)
+    self.assertEqual(
+        gate.reasons(path, source, base, real, columns=base.columns), []
+    )
+
+  @parameterized.parameters(*SEEDS)
+  def test_seed_harnesses(self, folder):
+    domain = folder.partition('/')[0]
+    base, _ = evidence(domain)
+    for path, source in spec.read(_DOMAINS / folder).files.items():
+      with self.subTest(path):
+        self.assertIn(shipped.source_sha256(source), shipped.hashes())
+        # Weights of zero may be constant on what is made up: nothing recorded.
+        self.assertEqual(
+            gate.reasons(path, source, base, columns=base.columns), []
+        )
+
+  @parameterized.parameters(*library.names())
+  def test_library(self, name):
+    source = library.source(name)
+    self.assertIn(shipped.source_sha256(source), shipped.hashes())
+    folder = name.partition('/')[0]
+    path = name if folder == 'backtests' else f'{folder}.py'
+    self.passes('math', path, source)
+
+  @parameterized.parameters(
+      *(n for n in library.names() if n.startswith('reward/'))
+  )
+  def test_parts_added_to_a_reward(self, name):
+    """What proposers make of the library; it is another text."""
+    reward = (_DOMAINS / 'math/seed_harness/reward.py').read_text()
+    text = syntax.add_part(reward, library.source(name))
+    self.assertNotIn(shipped.source_sha256(text), shipped.hashes())
+    self.passes('math', 'reward.py', text)
+
+  def test_a_changed_text_is_not_shipped(self):
+    text = library.source(library.names()[0])
+    self.assertNotIn(shipped.source_sha256(text + '#\n'), shipped.hashes())
+
+
+if __name__ == '__main__':
+  absltest.main()
