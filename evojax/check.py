@@ -17,6 +17,7 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax import reward as reward_lib
 from evojax import types
+from evojax.eval import rollouts
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
@@ -106,8 +107,7 @@ def evidence(
       declaration.
   """
   problems = domain.source('train', config.seed).take(0, _PROBLEMS)
-  count = len(problems) * len(_COMPLETIONS)
-  completions, grades = [], []
+  completions = []
   for problem in problems:
     for form in _COMPLETIONS:
       text = form.format(problem.answer)
@@ -120,7 +120,7 @@ def evidence(
           text,
       )
       completions.append(completion)
-      grades.append(domain.grade(problem, completion))
+  grades, seconds = rollouts.grade(domain, problems, completions)
   columns = schema.declare(domain.columns, tuple(config.reward.weights))
   rows = rows_lib.from_rollouts(
       problems,
@@ -133,12 +133,13 @@ def evidence(
       seed=config.seed,
       version='seed',
       prompt_tokens=[(0,)] * len(problems),
-      grade_seconds=[0.0] * count,
+      grade_seconds=seconds,
   )
   outcome = np.array([grade.outcome for grade in grades], np.float32)
   by_group = outcome.reshape(len(problems), -1)
   advantage = by_group - by_group.mean(1, keepdims=True)
-  rows.update(reward=outcome, advantage=advantage.ravel(), kept=[True] * count)
+  kept = [True] * len(grades)
+  rows.update(reward=outcome, advantage=advantage.ravel(), kept=kept)
   for name in config.reward.weights:
     rows[schema.PART_PREFIX + name] = outcome
   view = views.View.from_rows(

@@ -106,7 +106,7 @@ def prepare(
   silent = types.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
-  grade = domain.grade(problem, silent)
+  (grade,), _ = rollouts.grade(domain, [problem], [silent])
   rows = rows_lib.from_rollouts(
       [problem],
       [silent] * 2,

@@ -34,6 +34,7 @@ def view(
       rows[column.name] = -rng.random(count).astype(np.float32)
     else:
       rows[column.name] = rng.integers(0, 2, count).astype(np.int32)
+  rows['graded'] = np.ones(count, bool)
   rows['group'] = np.repeat(np.arange(prompts), group_size)
   rows['sample'] = np.tile(np.arange(group_size), prompts)
   rows['n_turns'] = np.ones(count, np.int32)
