@@ -1,0 +1,1 @@
+"""Coding: programs judged by hidden tests."""
