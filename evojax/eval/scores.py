@@ -70,10 +70,12 @@ def pass_at_k(
   _check(outcomes)
   if graded is not None and not graded.all():
     return float(
-        np.mean([
-            pass_at_k(row[there][None], min(k, int(there.sum())))
-            for row, there in zip(outcomes, graded, strict=True)
-        ])
+        np.mean(
+            [
+                pass_at_k(row[there][None], min(k, int(there.sum())))
+                for row, there in zip(outcomes, graded, strict=True)
+            ]
+        )
     )
   n = outcomes.shape[1]
   if not 1 <= k <= n:

@@ -120,9 +120,7 @@ class PairedGainTest(absltest.TestCase):
     after = np.array([[1, 0, 1], [1, 1, 1], [1, 1, 1], [1, 0, 0]], bool)
     # Differences 2/3, 1/2, 0, -1/6: mean 1/4; deviations 5/12, 3/12, -3/12,
     # -5/12: squares 68/144; / (4 * 3).
-    result = statistics.paired_gain(
-        before.mean(1), after.mean(1), rng=_rng()
-    )
+    result = statistics.paired_gain(before.mean(1), after.mean(1), rng=_rng())
     self.assertAlmostEqual(result.value, 0.25, places=15)
     self.assertAlmostEqual(
         result.standard_error, (68 / 144 / 12) ** 0.5, places=15
@@ -134,9 +132,7 @@ class PairedGainTest(absltest.TestCase):
     before[::2, 1:] = True
     after = before.copy()
     after[:, 0] = True
-    result = statistics.paired_gain(
-        before.mean(1), after.mean(1), rng=_rng()
-    )
+    result = statistics.paired_gain(before.mean(1), after.mean(1), rng=_rng())
     self.assertEqual(result, statistics.Estimate(0.125, 0.0, 0.125, 0.125))
 
   def test_order_of_problems_matters(self):

@@ -15,11 +15,15 @@ def view(
     valid=None,
     parts=(),
     max_tokens=64,
+    columns=grade.COLUMNS,
     **given,
 ):
-  """A view; columns that are not given are filled with random numbers."""
+  """A view; columns that are not given are filled with random numbers.
+
+  The domain's columns are those of math, where none are given.
+  """
   rng = np.random.default_rng(prompts * group_size)
-  columns = schema.declare(grade.COLUMNS, parts)
+  columns = schema.declare(columns, parts)
   rows = {}
   count = prompts * group_size
   for column in columns:

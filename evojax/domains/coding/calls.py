@@ -7,15 +7,15 @@ ends early, prints, or writes more has written no result.
 """
 
 # The names that starter code of LeetCode's problems takes for granted.
-_PRELUDE = '\n'.join((
-    'from typing import *',
-    'from collections import *',
-    'from functools import *',
-    'from heapq import *',
-    'from itertools import *',
-    'from math import *',
-    'import bisect, collections, functools, heapq, itertools, math, re, string',
-))
+_PRELUDE = """
+from typing import *
+from collections import *
+from functools import *
+from heapq import *
+from itertools import *
+from math import *
+import bisect, collections, functools, heapq, itertools, math, re, string
+"""
 _DRIVER = """
 def drive(source, name, prelude):
   import io, json, os, sys

@@ -11,7 +11,7 @@ from evojax.domains.math import datasets
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
-from evojax.domains.math.seed_harness import reward
+from evojax.harness.library.seed import reward
 
 _READ_ARGUMENTS = {
     'jsonl': ('question_field', 'answer_field'),
