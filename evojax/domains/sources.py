@@ -37,7 +37,8 @@ class Draft:
   """A candidate: its identity, and what makes a problem of it."""
 
   problem_id: str
-  build: Callable[[], types.Problem]  # Called where the identity is wanted.
+  # Called where the identity is wanted; None: a candidate that is refused.
+  build: Callable[[], types.Problem | None]
 
 
 def select(
@@ -211,7 +212,9 @@ class ProceduralSource:
       draft = self._draft(entry, self._stream, position * _ATTEMPTS + attempt)
       identity = draft.problem_id
       if splits.split_of(identity) == self._split and identity not in taken:
-        return draft.build()
+        problem = draft.build()
+        if problem is not None:
+          return problem
     raise ValueError(
         f'{_ATTEMPTS} draws of family {entry.family!r} level {entry.level} gave'
         f' no further problem of split {self._split!r} after {len(taken)}'
