@@ -22,20 +22,27 @@ def run(program: str, stdin: str) -> str | None:
     program: Reads with input(), writes with print(*values), and ends.
     stdin: Its standard input.
   """
-  # Not splitlines(): a program sees '\n' alone as the end of a line.
-  lines = iter(stdin.removesuffix('\n').split('\n') if stdin else ())
-  printed = []
-
-  def read() -> str:
-    for line in lines:
-      return line
-    raise EOFError('no more input')
-
-  def write(*values: object) -> None:
-    printed.append(' '.join(map(str, values)) + '\n')
-
+  console = _Console(stdin)
+  names = {'input': console.read, 'print': console.write}
   try:
-    exec(_compile(program), {'input': read, 'print': write})  # pylint: disable=exec-used
+    exec(_compile(program), names)  # pylint: disable=exec-used
   except _ERRORS:
     return None
-  return ''.join(printed)
+  return ''.join(console.printed)
+
+
+class _Console:
+  """input() and print() of a program."""
+
+  def __init__(self, stdin: str):
+    # Not splitlines(): a program sees '\n' alone as the end of a line.
+    self._lines = stdin.removesuffix('\n').split('\n')[::-1] if stdin else []
+    self.printed: list[str] = []
+
+  def read(self) -> str:
+    if not self._lines:
+      raise EOFError('no more input')
+    return self._lines.pop()
+
+  def write(self, *values: object) -> None:
+    self.printed.append(' '.join(map(str, values)) + '\n')

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import random
 
 
@@ -43,13 +44,15 @@ def _numbers_near(
 ) -> Callable[[], int]:
   """Draws numbers of [low, high], half of them from `_near`."""
   near = _near(parameters, low, high)
+  return functools.partial(_number, rng, near, low, high)
 
-  def number() -> int:
-    if near and rng.random() < 0.5:
-      return rng.choice(near)
-    return rng.randint(low, high)
 
-  return number
+def _number(
+    rng: random.Random, near: Sequence[int], low: int, high: int
+) -> int:
+  if near and rng.random() < 0.5:
+    return rng.choice(near)
+  return rng.randint(low, high)
 
 
 def _letters(
@@ -65,10 +68,13 @@ def _letters(
       if isinstance(value, str) and len(value) == 1 and value.isalpha()
   ]
 
-  def letter() -> str:
-    return rng.choice(named if named and rng.random() < share else others)
+  return functools.partial(_letter, rng, named, others, share)
 
-  return letter
+
+def _letter(
+    rng: random.Random, named: Sequence[str], others: str, share: float
+) -> str:
+  return rng.choice(named if named and rng.random() < share else others)
 
 
 def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
@@ -81,9 +87,6 @@ def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
     most: Largest n.
   """
 
-  def text(values: Sequence[int]) -> str:
-    return f'{len(values)}\n{" ".join(map(str, values))}\n'
-
   def draw(parameters, rng):
     number = _numbers_near(parameters, rng, low, high)
 
@@ -91,13 +94,13 @@ def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
       values = [number() for _ in range(size)]
       if size > 3:  # Ties are no accident.
         values[rng.randrange(size)] = values[rng.randrange(size)]
-      return text(values)
+      return _list(values)
 
     tied = number()
-    edges = [text([])] if least == 0 else []
-    edges += [text([number()]), text([tied] * 4), text([low] * 3)]
+    edges = [_list([])] if least == 0 else []
+    edges += [_list([number()]), _list([tied] * 4), _list([low] * 3)]
     near = _near(parameters, low, high)
-    edges += [text([high, low]), text(near * 2), text(near * 3), some(most)]
+    edges += [_list([high, low]), _list(near * 2), _list(near * 3), some(most)]
     return Inputs(tuple(edges), some, 4)
 
   count = 'n (0 or more)' if least == 0 else 'n (at least 1)'
@@ -108,6 +111,10 @@ def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
       ),
       draw,
   )
+
+
+def _list(values: Sequence[int]) -> str:
+  return f'{len(values)}\n{" ".join(map(str, values))}\n'
 
 
 def one_number(low: int, high: int) -> Grammar:
