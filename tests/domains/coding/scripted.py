@@ -82,7 +82,9 @@ def make_config(
       domain__name='tests.domains.coding.scripted',
       domain__kwargs=ml_collections.ConfigDict({'partial': True}),
       reward__parts='tests.tiny.parts',
-      reward__weights=ml_collections.ConfigDict({'coarse': 0.5, 'outcome': 1.0}),
+      reward__weights=ml_collections.ConfigDict(
+          {'coarse': 0.5, 'outcome': 1.0}
+      ),
   )
   return tiny.make_config(policy, **(options | overrides))
 
