@@ -418,6 +418,8 @@ class BoxTest(parameterized.TestCase):
 
   def test_a_child_leaves_its_parents_box_alone(self):
     """A fork ends; the parent's box goes on, and its directories are there."""
+    # The tier whose boxes have directories on the disk.
+    self.enterContext(mock.patch.object(probe, 'tier', lambda: 'T1'))
     self.assertTrue(grade_one(RIGHT).outcome)
     box = grade.open_box(SLOTS)
     before = [s._process.pid for s in box._all if s._process]

@@ -8,6 +8,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax import learner
 from evojax import train
 from evojax.domains.coding import grade
 from evojax.eval import rollouts
@@ -69,6 +70,15 @@ class TrainTest(parameterized.TestCase):
       return run(box, program, *args, **kwargs)
 
     self.enterContext(absltest.mock.patch.object(box_lib.Box, 'run', flaky))
+    batches, make_batch = [], learner.make_batch
+
+    def watched(*args, **kwargs):
+      batches.append(args[4])
+      return make_batch(*args, **kwargs)
+
+    self.enterContext(
+        absltest.mock.patch.object(learner, 'make_batch', watched)
+    )
     workdir = self.root / 'flaky'
     # Some of every problem's are there.
     config = scripted.make_config(self.policy, eval__samples=8)
@@ -77,6 +87,10 @@ class TrainTest(parameterized.TestCase):
     gone = ~rows['graded']
     self.assertBetween(gone.sum(), 1, len(rows) - 1)
     self.assertFalse(rows['kept'][gone].any())
+    self.assertLen(batches, 2)
+    for step, included in enumerate(batches):
+      kept = rows['kept'][rows['step'] == step]
+      self.assertEqual(included.ravel().tolist(), kept.tolist())
     for name in ('reward', 'advantage', 'sampler_trainer_logprob_gap'):
       self.assertTrue(rows[name][gone].isna().all(), name)
       self.assertTrue(rows[name][~gone].notna().all(), name)
