@@ -4,7 +4,7 @@ Expected outputs stay on this side: a box gets a program and an input, and what
 comes back is bytes. The verdict is this file's alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import concurrent.futures
 import dataclasses
 import functools
@@ -12,6 +12,7 @@ import time
 
 from evojax.domains.coding import calls
 from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import together
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
@@ -69,8 +70,7 @@ def _judge(
   cases = sorted(tests.cases, key=lambda case: not case.visible)
   start = time.perf_counter()
   status, passed, timeouts, crashed = 'ok', [], 0, False
-  for case in cases:
-    result = _run(box, source, case, tests.seconds)
+  for case, result in zip(cases, _results(box, source, cases, tests)):
     right = result.status == 'ok' and passes(
         case, result.stdout, tests.tolerance
     )
@@ -100,13 +100,31 @@ def _judge(
   )
 
 
+def _results(
+    box: box_lib.Box,
+    source: str,
+    cases: Sequence[tests_lib.Case],
+    tests: tests_lib.Tests,
+) -> Iterator[limits_lib.Result]:
+  """Of each case, in order; no case is run before it is asked for, or all."""
+  limits = [_limits(box.limits, tests.seconds, len(c.expected)) for c in cases]
+  # A lone surrogate is legal in the JSON of a data set.
+  inputs = [case.stdin.encode('utf-8', 'surrogatepass') for case in cases]
+  least = min(limits, key=lambda each: each.output_bytes)
+  found = None
+  if not tests.function:
+    found = together.run(box, source, inputs, least)
+  if found is not None:
+    yield from found
+    return
+  for stdin, limit in zip(inputs, limits, strict=True):
+    yield _run(box, source, stdin, limit)
+
+
 def _run(
-    box: box_lib.Box, source: str, case: tests_lib.Case, seconds: float
+    box: box_lib.Box, source: str, stdin: bytes, limits: limits_lib.Limits
 ) -> limits_lib.Result:
   """One run; late because of others is tried again, and is no verdict then."""
-  limits = _limits(box.limits, seconds, len(case.expected))
-  # A lone surrogate is legal in the JSON of a data set.
-  stdin = case.stdin.encode('utf-8', 'surrogatepass')
   for _ in range(_ATTEMPTS):
     result = box.run(source, stdin, limits=limits)
     if not (result.status == 'timeout' and result.contended):
