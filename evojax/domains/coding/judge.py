@@ -70,7 +70,8 @@ def _judge(
   cases = sorted(tests.cases, key=lambda case: not case.visible)
   start = time.perf_counter()
   status, passed, timeouts, crashed = 'ok', [], 0, False
-  for case, result in zip(cases, _results(box, source, cases, tests)):
+  results = _results(box, source, cases, tests)
+  for case, result in zip(cases, results, strict=False):
     right = result.status == 'ok' and passes(
         case, result.stdout, tests.tolerance
     )

@@ -1,4 +1,4 @@
-"""Tests of a program in one process: the same verdicts, in a tenth of the runs."""
+"""All tests of a program in one process: the same verdicts in fewer runs."""
 
 import dataclasses
 from unittest import mock
@@ -135,7 +135,9 @@ class TogetherTest(parameterized.TestCase):
         return dataclasses.replace(result, stdout=told)
 
       with mock.patch.object(self.box, 'run', lie):
-        (verdict,) = judge.judge_many(self.box, [(TESTS, program)], partial=True)
+        (verdict,) = judge.judge_many(
+            self.box, [(TESTS, program)], partial=True
+        )
       self.assertEqual(dataclasses.replace(verdict, seconds=0.0), good, told)
 
 
