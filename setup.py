@@ -57,9 +57,12 @@ EXTRAS_REQUIRE = {
 }
 # Folders of data that the package reads at run time.
 PACKAGE_DATA = {
+    'evojax.domains.coding': ('base_policy/*',),
+    'evojax.domains.coding.seed_blind': ('*.json',),
+    'evojax.domains.coding.seed_harness': ('*.json',),
     'evojax.domains.math': ('base_policy/*',),
-    'evojax.domains.math.seed_blind': ('overlay.json',),
-    'evojax.domains.math.seed_harness': ('overlay.json',),
+    'evojax.domains.math.seed_blind': ('*.json',),
+    'evojax.domains.math.seed_harness': ('*.json',),
     'evojax.evidence': ('COLUMNS.md',),
     'evojax.report': ('templates/*',),
 }

@@ -15,7 +15,7 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax import reward as reward_lib
 from evojax import types
-from evojax.evidence import made_up
+from evojax.eval import made_up
 from evojax.harness import admit
 from evojax.harness import spec
 

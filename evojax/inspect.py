@@ -30,6 +30,7 @@ _SUMMARY_COLUMNS = (
     'step',
     'sample',
     'outcome',
+    'graded',
 )
 _SAMPLE_COLUMNS = (
     *_SUMMARY_COLUMNS,
@@ -62,7 +63,7 @@ def _load(
   """Evidence of all runs, with the columns `run` and `point` added.
 
   A point is one step of one run; points are numbered in the order of the
-  runs, then of the steps.
+  runs, then of the steps. Rows that could not be graded are left out.
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
@@ -72,7 +73,7 @@ def _load(
           f'no evidence of split {split!r} in {workdir}; splits there: {there}'
       )
     frame = store.read(workdir, split, columns=columns)
-    frames.append(frame.assign(run=label))
+    frames.append(frame[frame['graded']].assign(run=label))
   data = pd.concat(frames, ignore_index=True)
   points = data[['run', 'step']].drop_duplicates().itertuples(index=False)
   index = {tuple(point): i for i, point in enumerate(points)}

@@ -20,7 +20,7 @@ from evojax import metrics as metrics_lib
 from evojax import reward as reward_lib
 from evojax import types
 from evojax.eval import rollouts
-from evojax.evidence import made_up
+from evojax.eval import made_up
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
@@ -113,7 +113,7 @@ def prepare(
   silent = types.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
-  grade = domain.grade(problem, silent)
+  (grade,), _ = rollouts.grade(domain, [problem], [silent])
   rows = rows_lib.from_rollouts(
       [problem],
       [silent] * 2,

@@ -49,6 +49,7 @@ class Step:
   rewards: np.ndarray  # float32 [P, G]
   advantages: np.ndarray  # float32 [P, G], before groups are dropped.
   kept: np.ndarray  # bool [P]
+  graded: np.ndarray  # bool [P, G]; what is not has no part in the update.
   parts: dict[str, np.ndarray]  # float32 [P, G], before weighting.
 
 
@@ -79,7 +80,10 @@ class Weigher:
   def weigh(
       self, rows: dict[str, Any], prompts: int, group_size: int
   ) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Rewards [P, G], their parts, advantages [P, G] and kept groups [P]."""
+    """Rewards [P, G], their parts, advantages [P, G] and kept groups [P].
+
+    Of rows that could not be graded, all of them are 0.
+    """
     c, functions = self.setup.config, self.setup.functions
     e = views.View.from_rows(
         rows,
@@ -397,16 +401,18 @@ class Trainer:
       rewards, parts, advantages, kept = self.weigher.weigh(
           rows, len(problems), g
       )
+      graded = np.asarray(rows['graded'], bool).reshape(-1, g)
       # Grading may hit a time limit on one host only; all hosts must agree.
-      rewards, advantages, kept = sharding.broadcast(
-          (rewards, advantages, kept)
+      rewards, advantages, kept, graded = sharding.broadcast(
+          (rewards, advantages, kept, graded)
       )
     rows['group'] = np.asarray(rows['group']) + first_group
-    rows['reward'] = rewards.reshape(-1)
-    rows['advantage'] = advantages.reshape(-1)
-    rows['kept'] = np.repeat(kept, g)
+    # A reward of what was not graded is none, not 0.
+    known = lambda x: np.where(graded, x, np.nan).reshape(-1)
+    rows['reward'], rows['advantage'] = known(rewards), known(advantages)
+    rows['kept'] = (kept[:, None] & graded).reshape(-1)
     for name, values in parts.items():
-      rows[schema.PART_PREFIX + name] = values.reshape(-1)
+      rows[schema.PART_PREFIX + name] = known(values)
     return Step(
         rows=rows,
         prompts=[np.array(p, np.int32) for p in prompts for _ in range(g)],
@@ -414,6 +420,7 @@ class Trainer:
         rewards=rewards,
         advantages=advantages,
         kept=kept,
+        graded=graded,
         parts=parts,
     )
 
@@ -451,7 +458,7 @@ class Trainer:
           logs.append(metrics)
           if epoch == 0:
             gap[order] = rows['gap'].reshape(-1, c.group_size)
-    gap[~step.kept] = np.nan
+    gap[~(step.kept[:, None] & step.graded)] = np.nan
     step.rows['sampler_trainer_logprob_gap'] = gap.reshape(-1)
     return {
         name: float(np.mean([log[name] for log in logs]))
@@ -470,7 +477,7 @@ class Trainer:
         [step.completions[i].tokens for i in index],
         [step.completions[i].logprobs for i in index],
         step.advantages[groups],
-        np.broadcast_to(step.kept[groups, None], (len(groups), g)),
+        step.kept[groups, None] & step.graded[groups],
         max_prompt_tokens=c.data.max_prompt_tokens,
         max_tokens=c.rollout.max_tokens,
         micro_groups=c.grpo.micro_groups,
@@ -653,6 +660,7 @@ def _join(rounds: Sequence[Step]) -> Step:
       rewards=stack('rewards'),
       advantages=stack('advantages'),
       kept=stack('kept'),
+      graded=stack('graded'),
       parts={
           name: np.concatenate([r.parts[name] for r in rounds])
           for name in rounds[0].parts
@@ -662,13 +670,15 @@ def _join(rounds: Sequence[Step]) -> Step:
 
 def _summary(step: Step) -> dict[str, float]:
   """Metrics of the rollouts: of the very arrays that train the policy."""
-  rows = step.rows
-  outcomes = np.asarray(rows['outcome'], bool).reshape(step.rewards.shape)
+  rows, graded = step.rows, step.graded
+  outcomes = np.asarray(rows['outcome'], bool).reshape(graded.shape)
+  spread = np.ma.array(step.rewards, mask=~graded).std(1).filled(0)
   metrics = {
-      'reward': step.rewards.mean(),
-      'reward_std_in_group': step.rewards.std(1).mean(),
-      'outcome': outcomes.mean(),
-      'dead_groups': (step.rewards.std(1) < filters.MIN_STD).mean(),
+      'reward': step.rewards[graded].mean(),
+      'reward_std_in_group': spread.mean(),
+      'outcome': outcomes[graded].mean(),
+      'dead_groups': (spread < filters.MIN_STD).mean(),
+      'not_graded': (~graded).sum(),
       'groups': len(step.kept),
       'groups_kept': step.kept.sum(),
       'truncated': np.mean(rows['truncated']),
@@ -677,5 +687,5 @@ def _summary(step: Step) -> dict[str, float]:
       'mean_logprob': np.mean(rows['mean_logprob']),
   }
   for name, values in step.parts.items():
-    metrics[schema.PART_PREFIX + name] = values.mean()
+    metrics[schema.PART_PREFIX + name] = values[graded].mean()
   return {name: float(value) for name, value in metrics.items()}

@@ -121,6 +121,12 @@ class RolloutEngine(Sampler, Protocol):
     """Waits for what was begun, and frees what is not garbage collected."""
 
 
+# The status of a grade that says nothing about the completion: what should have
+# judged it failed. Such a rollout is left out of training, and is not measured
+# in an evaluation: neither 0 nor 1.
+INFRA_ERROR = 'infra_error'
+
+
 @dataclasses.dataclass(frozen=True)
 class Grade:
   """What the evaluator says of one completion."""
@@ -131,6 +137,13 @@ class Grade:
   )
   status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
   columns: Mapping[str, Any]  # The domain's own evidence columns.
+  sandbox_tier: str = ''  # Of the box it was judged in; '' where none was.
+  seconds: float | None = None  # Wall time, from a domain that judges many.
+
+  @property
+  def graded(self) -> bool:
+    """Whether it says anything about the completion."""
+    return self.status != INFRA_ERROR
 
 
 @runtime_checkable
@@ -147,6 +160,11 @@ class ProblemSource(Protocol):
 @runtime_checkable
 class Domain(Protocol):
   """A domain is data, a grader, reward parts and columns: no train loop.
+
+  Optional: grade_many(problems: Sequence[Problem], completions:
+  Sequence[Completion]) -> list[Grade], what `grade` says of completion b of
+  problem b, for all b; for a domain that can judge many at once. Everything
+  that grades calls `eval.rollouts.grade`, which takes it where it is there.
 
   Optional: perturb(problem: Problem) -> Problem | None, the problem with
   another surface, a fresh problem_id and the same answer, a function of the

@@ -41,6 +41,8 @@ def write(workdir, step, outcomes, ids=IDS, completion='It is 7.'):
       'outcome': outcomes.ravel(),
       'partial': outcomes.ravel() * 1.0,
       'grade_status': [0] * b,
+      'graded': [True] * b,
+      'sandbox_tier': [0] * b,
       'grade_seconds': [0.0] * b,
       'reward': outcomes.ravel() * 1.0,
       'advantage': outcomes.ravel() * 2.0 - 1.0,

@@ -113,7 +113,7 @@ class LoadTest(parameterized.TestCase):
     self.assertIs(reward.load_parts('', parts), parts)
 
   def test_dotted_path(self):
-    module = 'evojax.domains.math.seed_harness.reward'
+    module = 'evojax.harness.library.seed.reward'
     found = reward.load_parts(f'{module}.parts', parts)
     self.assertEqual(found.__name__, 'parts')
     self.assertEqual(found.__module__, module)

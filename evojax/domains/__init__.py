@@ -12,7 +12,10 @@ from typing import Any
 from evojax import types
 
 # Imported on use: a run pays for the libraries of its own domain only.
-DOMAINS = {'math': 'evojax.domains.math'}
+DOMAINS = {
+    'coding': 'evojax.domains.coding',
+    'math': 'evojax.domains.math',
+}
 
 
 def load(name: str) -> python_types.ModuleType:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 import numpy as np
 
 from evojax import metrics as metrics_lib
@@ -33,6 +33,9 @@ class EvalResult:
   problem_ids: tuple[str, ...]  # P.
   families: tuple[str, ...]  # P.
   outcomes: Bool[np.ndarray, 'P k']
+  # False where the evaluator failed: not measured, neither solved nor not. At
+  # least one of every problem is graded.
+  graded: Bool[np.ndarray, 'P k']
   # Codes; None if the domain does not classify completions.
   modes: Int[np.ndarray, 'P k'] | None
   mode_codes: Mapping[str, int] | None
@@ -41,6 +44,11 @@ class EvalResult:
   n_tokens: float  # Mean of sampled tokens.
   truncated: float  # Share of completions cut at the limit.
   seconds: float  # Wall time, compilation included.
+
+  @property
+  def problem_scores(self) -> Float[np.ndarray, 'P']:
+    """Mean outcome of each problem, over what was graded."""
+    return scores.of_problems(self.outcomes, self.graded)
 
   def metrics(self) -> dict[str, float]:
     """Scalars for `metrics.MetricWriter`, named '<split>/...'."""
@@ -51,12 +59,13 @@ class EvalResult:
         'avg_at_k_high': self.avg_at_k.high,
         'n_tokens': self.n_tokens,
         'truncated': self.truncated,
+        'not_graded': float((~self.graded).sum()),
         'seconds': self.seconds,
     }
     values |= {f'pass_at_{k}': value for k, value in self.pass_at_k.items()}
     if self.modes is not None:
       values |= {
-          f'share_{name}': float((self.modes == code).mean())
+          f'share_{name}': float((self.modes == code)[self.graded].mean())
           for name, code in self.mode_codes.items()
       }
     return {f'{self.split}/{name}': value for name, value in values.items()}
@@ -105,6 +114,7 @@ def evaluate(
   Raises:
     ValueError: If a number is impossible, a prompt is too long, the split is
       sealed, or a grade does not follow the domain's columns.
+    rollouts.GradingError: If no completion of some problem could be graded.
     evidence.store.EvidenceError: If the evidence does not follow its
       declaration.
     workdir.DiskError: If the evidence cannot be written.
@@ -149,6 +159,14 @@ def evaluate(
     with phase('log'):
       store.write_step(workdir, split, step, rows, columns)
   outcomes = rows['outcome'].reshape(problems, samples)
+  graded = rows['graded'].reshape(problems, samples)
+  missing = np.flatnonzero(~graded.any(axis=1))
+  if len(missing):
+    raise rollouts.GradingError(
+        f'none of the {samples} completions of {len(missing)} {split} problems'
+        f' could be graded, the first of them {drawn[missing[0]].problem_id}:'
+        ' their score is not known. The same command evaluates again'
+    )
   codes = modes_lib.codes_of(columns)
   modes = None
   if codes is not None:
@@ -162,13 +180,15 @@ def evaluate(
       problem_ids=tuple(p.problem_id for p in drawn),
       families=tuple(p.family for p in drawn),
       outcomes=outcomes,
+      graded=graded,
       modes=modes,
       mode_codes=codes,
       avg_at_k=statistics.over_problems(
-          outcomes.mean(axis=1), rng=np.random.default_rng(0)
+          scores.of_problems(outcomes, graded), rng=np.random.default_rng(0)
       ),
       pass_at_k={
-          k: scores.pass_at_k(outcomes, k) for k in sorted(powers | {samples})
+          k: scores.pass_at_k(outcomes, k, graded)
+          for k in sorted(powers | {samples})
       },
       n_tokens=float(rows['n_tokens'].mean()),
       truncated=float(rows['truncated'].mean()),

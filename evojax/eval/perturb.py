@@ -32,6 +32,8 @@ class Perturbed:
     self.name = domain.name
     self.columns = domain.columns
     self.grade = domain.grade
+    if hasattr(domain, 'grade_many'):
+      self.grade_many = domain.grade_many
     self.reward_parts = domain.reward_parts
 
   def source(self, split: str, seed: int) -> types.ProblemSource:

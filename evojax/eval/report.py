@@ -54,7 +54,7 @@ def report_gain(
         ' with the same arguments'
     )
   gain = statistics.paired_gain(
-      before.outcomes, after.outcomes, rng=np.random.default_rng(0)
+      before.problem_scores, after.problem_scores, rng=np.random.default_rng(0)
   )
   report = {
       'split': before.split,
@@ -72,7 +72,7 @@ def report_gain(
   }
   if before.modes is not None:
     split = _decompose(before, after, slice(None))
-    oracle = modes_lib.oracle(before.modes, before.outcomes, before.mode_codes)
+    oracle = modes_lib.oracle(*_measured(before), before.mode_codes)
     report |= {
         'mode_shift': split.shift,
         'within_mode': split.within,
@@ -87,12 +87,16 @@ def _decompose(
 ) -> modes_lib.Decomposition:
   """Decomposition of some of the problems."""
   return modes_lib.decompose(
-      before.modes[rows],
-      before.outcomes[rows],
-      after.modes[rows],
-      after.outcomes[rows],
-      before.mode_codes,
+      *_measured(before, rows), *_measured(after, rows), before.mode_codes
   )
+
+
+def _measured(
+    result: evaluate.EvalResult, rows: Any = slice(None)
+) -> tuple[np.ndarray, np.ndarray]:
+  """Modes and outcomes [1, n] of what was graded, of some of the problems."""
+  there = result.graded[rows]
+  return result.modes[rows][there][None], result.outcomes[rows][there][None]
 
 
 def _families(
@@ -102,8 +106,8 @@ def _families(
   entries = []
   for family in sorted(set(before.families)):
     rows = np.array([f == family for f in before.families])
-    old = float(before.outcomes[rows].mean())
-    new = float(after.outcomes[rows].mean())
+    old = float(before.problem_scores[rows].mean())
+    new = float(after.problem_scores[rows].mean())
     entry = {
         'family': family,
         'problems': int(rows.sum()),
@@ -185,11 +189,11 @@ def print_scores(
   if result.modes is not None:
     table = make_table('mode', 'share', 'solved')
     for name, code in result.mode_codes.items():
-      chosen = result.modes == code
+      chosen = (result.modes == code) & result.graded
       if chosen.any():
         table.add_row(
             markup.escape(name),
-            percent(chosen.mean()),
+            percent(chosen.sum() / result.graded.sum()),
             percent(result.outcomes[chosen].mean()),
         )
     console.print(table)
@@ -199,7 +203,7 @@ def print_scores(
     table.add_row(
         markup.escape(family),
         f'{rows.sum():,}',
-        percent(result.outcomes[rows].mean()),
+        percent(result.problem_scores[rows].mean()),
     )
   console.print(table)
 

@@ -1,6 +1,6 @@
 """Scores of P problems with k sampled completions each."""
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 import numpy as np
 
 
@@ -28,7 +28,26 @@ def avg_at_k(outcomes: Bool[np.ndarray, 'P k']) -> float:
   return float(outcomes.mean())
 
 
-def pass_at_k(outcomes: Bool[np.ndarray, 'P n'], k: int) -> float:
+def of_problems(
+    outcomes: Bool[np.ndarray, 'P n'], graded: Bool[np.ndarray, 'P n']
+) -> Float[np.ndarray, 'P']:
+  """Share of right completions of each problem, of those that were graded.
+
+  Args:
+    outcomes: bool [P, n].
+    graded: bool [P, n], at least one of each problem.
+
+  Returns:
+    float64 [P], 0..1.
+  """
+  return (outcomes & graded).sum(axis=1) / graded.sum(axis=1)
+
+
+def pass_at_k(
+    outcomes: Bool[np.ndarray, 'P n'],
+    k: int,
+    graded: Bool[np.ndarray, 'P n'] | None = None,
+) -> float:
   """Probability that at least one of k completions is right.
 
   With n samples of which c_p are right, the unbiased estimate is
@@ -38,6 +57,9 @@ def pass_at_k(outcomes: Bool[np.ndarray, 'P n'], k: int) -> float:
   Args:
     outcomes: bool [P, n].
     k: 1..n; pass@1 is Avg@n.
+    graded: bool [P, n], at least one of each problem: n is the number of those.
+      A problem with fewer than k of them counts by all it has, a lower bound.
+      All by default.
 
   Returns:
     0..1.
@@ -46,6 +68,15 @@ def pass_at_k(outcomes: Bool[np.ndarray, 'P n'], k: int) -> float:
     ValueError: If k is outside 1..n, or the array is not bool [P, n].
   """
   _check(outcomes)
+  if graded is not None and not graded.all():
+    return float(
+        np.mean(
+            [
+                pass_at_k(row[there][None], min(k, int(there.sum())))
+                for row, there in zip(outcomes, graded, strict=True)
+            ]
+        )
+    )
   n = outcomes.shape[1]
   if not 1 <= k <= n:
     raise ValueError(

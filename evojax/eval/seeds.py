@@ -36,8 +36,9 @@ def _read(
         workdir,
         sealed.SPLIT,
         [result[side]['step']],
-        ['problem_id', 'group', 'outcome'],
-    ).groupby('group')
+        ['problem_id', 'group', 'outcome', 'graded'],
+    )
+    rows = rows[rows['graded']].groupby('group')
     sides.append(rows['outcome'].mean().to_numpy(np.float64))
     ids = rows['problem_id'].first().tolist()
   return result, ids, np.stack(sides)

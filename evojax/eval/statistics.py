@@ -19,7 +19,7 @@ from collections.abc import Callable
 import dataclasses
 import math
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 import numpy as np
 from scipy import special
 
@@ -112,8 +112,8 @@ def over_problems(
 
 
 def paired_gain(
-    before: Bool[np.ndarray, 'P j'],
-    after: Bool[np.ndarray, 'P k'],
+    before: Float[np.ndarray, 'P'],
+    after: Float[np.ndarray, 'P'],
     *,
     rng: np.random.Generator,
 ) -> Estimate:
@@ -124,8 +124,8 @@ def paired_gain(
   policies cancels.
 
   Args:
-    before: bool [P, j].
-    after: bool [P, k], row p about the problem of row p of `before`.
+    before: [P], the mean of each problem.
+    after: [P], entry p about the problem of entry p of `before`.
     rng: Draws the resamples.
 
   Raises:
@@ -135,7 +135,7 @@ def paired_gain(
     raise ValueError(
         f'{len(before)} problems before and {len(after)} after cannot be paired'
     )
-  return over_problems(after.mean(axis=1) - before.mean(axis=1), rng=rng)
+  return over_problems(after - before, rng=rng)
 
 
 def over_seeds(

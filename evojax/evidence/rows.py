@@ -89,6 +89,10 @@ def from_rollouts(
       'outcome': flags(g.outcome for g in grades),
       'partial': numbers(g.partial for g in grades),
       'grade_status': _status(grades, columns),
+      'graded': flags(g.graded for g in grades),
+      'sandbox_tier': integers(
+          schema.SANDBOX_TIER[g.sandbox_tier or 'none'] for g in grades
+      ),
       'grade_seconds': numbers(grade_seconds),
       'prompt_tokens': repeat(np.asarray(p, np.int32) for p in prompt_tokens),
       'tokens': [c.tokens for c in completions],

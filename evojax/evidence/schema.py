@@ -103,6 +103,8 @@ class Column:
 
 
 FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2}
+# Those of sandbox.limits.TIERS, and none: nothing untrusted was run.
+SANDBOX_TIER = {'none': 0, 'T0': 1, 'T1': 2, 'T2': 3}
 
 
 CORE = (
@@ -219,7 +221,10 @@ CORE = (
     Column(
         'outcome',
         'bool',
-        doc='Solved. Owned by the evaluator; no harness can write it.',
+        doc=(
+            'Solved. Owned by the evaluator; no harness can write it. False'
+            ' where graded is.'
+        ),
     ),
     Column(
         'partial',
@@ -231,6 +236,24 @@ CORE = (
         'grade_status',
         'int32',
         doc="How grading went; the table is the domain's.",
+    ),
+    Column(
+        'graded',
+        'bool',
+        doc=(
+            'The evaluator could judge the row. Where it could not, for a'
+            ' reason outside of the completion, the row counts nowhere.'
+        ),
+        # A view leaves the others out: what it shows is graded.
+        readers=_OBSERVERS,
+    ),
+    Column(
+        'sandbox_tier',
+        'int32',
+        doc='Tier of the box that untrusted code of the row ran in.',
+        codes=SANDBOX_TIER,
+        # It is the machine's: a reward that read it could not be replayed.
+        readers=_OBSERVERS,
     ),
     Column(
         'grade_seconds',

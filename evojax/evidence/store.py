@@ -412,14 +412,31 @@ def read_numbers(
 def problem_scores(workdir: str | os.PathLike[str], split: str) -> np.ndarray:
   """float64 [P]: mean outcome of each problem of a split that has one step.
 
+  Over the rows that could be graded; an evaluation has one of every problem.
+
   Raises:
     ValueError: If the split has no step, or several.
     EvidenceError: If the file is damaged.
   """
   (step,) = list_steps(workdir, split)
-  group = read_numbers(workdir, split, step, 'group')
-  solved = read_numbers(workdir, split, step, 'outcome')
+  graded = read_numbers(workdir, split, step, 'graded')
+  group = read_numbers(workdir, split, step, 'group')[graded]
+  solved = read_numbers(workdir, split, step, 'outcome')[graded]
   return np.bincount(group, solved.astype(np.float64)) / np.bincount(group)
+
+
+def mean_outcome(
+    workdir: str | os.PathLike[str], split: str, step: int
+) -> float:
+  """Share of the graded rows of one step that are solved; one is graded.
+
+  Raises:
+    FileNotFoundError: If the step was not written.
+    EvidenceError: If the file is damaged.
+  """
+  graded = read_numbers(workdir, split, step, 'graded')
+  solved = read_numbers(workdir, split, step, 'outcome')
+  return float(solved[graded].mean())
 
 
 def discard_after(

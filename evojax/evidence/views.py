@@ -84,7 +84,8 @@ class View:
       group_size: G. Every sample is < G.
       max_tokens: The sampling limit, in tokens.
       reader: One of schema.READERS.
-      valid: bool [B]; False drops a row that is there. All by default.
+      valid: bool [B]; False drops a row that is there. All by default. Rows
+        that could not be graded are dropped in any case.
 
     Raises:
       ValueError: If the reader is unknown, or a row lies outside [P, G] or on
@@ -108,7 +109,9 @@ class View:
       where = np.argwhere(present > 1)[0].tolist()
       raise ValueError(f'two rows have [group, sample] = {where}')
     mask = np.zeros((prompts, group_size), bool)
-    mask[group, sample] = True if valid is None else np.asarray(valid, bool)
+    mask[group, sample] = np.asarray(rows['graded'], bool)
+    if valid is not None:
+      mask[group, sample] &= np.asarray(valid, bool)
     mask.flags.writeable = False
     kept = np.flatnonzero(mask[group, sample])
     kept_rows = {

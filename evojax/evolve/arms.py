@@ -86,7 +86,7 @@ def _tidy(folder: pathlib.Path, updates: int) -> None:
 def outcomes(folder: pathlib.Path) -> np.ndarray:
   """float64 [T]: share of solved rollouts of each update so far."""
   means = [
-      store.read_numbers(folder, 'train', step, 'outcome').mean()
+      store.mean_outcome(folder, 'train', step)
       for step in store.list_steps(folder, 'train')
   ]
   return np.array(means, np.float64)

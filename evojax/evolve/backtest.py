@@ -143,8 +143,9 @@ def recorded(
   """Recorded groups as a harness weighs them.
 
   Returns:
-    rewards, advantages, outcome, n_tokens [P, G]; kept [P]; parts, weights; and
-    view, the evidence with these rewards for the reader 'diagnostic'.
+    rewards, advantages, outcome, n_tokens, graded [P, G]; kept [P]; parts,
+    weights; and view, the evidence with these rewards for the reader
+    'diagnostic'.
   """
   setup = prepare_lib.prepare(
       arms.config_of(session, harness, session.config.seed),
@@ -168,6 +169,7 @@ def recorded(
       parts=parts,
       weights=setup.config.reward.weights.to_dict(),
       outcome=grid('outcome').astype(bool),
+      graded=grid('graded').astype(bool),
       n_tokens=grid('n_tokens').astype(np.float64),
       view=session_lib.view_of(rows, setup.columns, setup.config),
   )
@@ -198,24 +200,28 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe(r: dict[str, Any]) -> dict[str, Any]:
-  kept, outcome = r['kept'], r['outcome']
+  kept, outcome, graded = r['kept'], r['outcome'], r['graded']
   advantages = np.where(kept[:, None], r['advantages'], 0).astype(np.float64)
-  mixed = outcome.any(1) & ~outcome.all(1)
-  differs = r['rewards'].std(1) > filters.MIN_STD
+  # What was not graded has advantage 0, and an outcome that says nothing.
+  mixed = (outcome & graded).any(1) & (~outcome & graded).any(1)
+  masked = lambda x: np.ma.array(x, mask=~graded)
+  differs = masked(r['rewards']).std(1).filled(0) > filters.MIN_STD
   shaped = kept & differs & ~mixed
   total = np.abs(advantages).sum()
   alive = kept & mixed
-  signs = np.sign(advantages[alive]) == np.where(outcome[alive], 1, -1)
-  plain = outcome - outcome.mean(1, keepdims=True)
+  told = alive[:, None] & graded
+  signs = np.sign(advantages[told]) == np.where(outcome[told], 1, -1)
+  plain = masked(outcome.astype(np.float64))
+  plain = (plain - plain.mean(1, keepdims=True)).filled(0)
   length = np.sqrt(r['n_tokens'])
   a, b = (advantages * length).ravel(), (plain * length).ravel()
   norm = math.sqrt(float(a @ a) * float(b @ b))
   constant = [
       name
       for name, part in r['parts'].items()
-      if r['weights'].get(name) and np.ptp(part) == 0
+      if r['weights'].get(name) and np.ptp(part[graded]) == 0
   ]
-  rewards, tokens = r['rewards'].ravel(), r['n_tokens'].ravel()
+  rewards, tokens = r['rewards'][graded], r['n_tokens'][graded]
   varies = rewards.std() > 0 and tokens.std() > 0
   missing = NOT_IDENTIFIABLE
   return dict(
@@ -253,7 +259,7 @@ def _scan(after: dict[str, Any], part: str) -> dict[str, Any]:
       np.stack([after['parts'][name] for name in names]).astype(np.float32),
       weights.astype(np.float64),
       after['outcome'],
-      np.ones(after['outcome'].shape, bool),
+      after['graded'],
   ).phantom_share
   harmful = np.flatnonzero(shares > HARMLESS)
   last = harmful[0] - 1 if len(harmful) else SCANNED - 1
@@ -348,7 +354,7 @@ def _replayed(
         problems=config.evolve.replay_problems,
         samples=config.evolve.samples,
     )
-  return result.outcomes.mean(axis=1)
+  return result.problem_scores
 
 
 def _step_of(

@@ -27,7 +27,7 @@ from evojax import trainer as trainer_lib
 from evojax import types
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import ledger as ledger_lib
-from evojax.evidence import made_up
+from evojax.eval import made_up
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views

@@ -21,7 +21,7 @@ from evojax.harness import surface
 from evojax.harness import syntax
 
 # Evidence of made-up completions under a config, open to diagnostics: see
-# `evidence.made_up`.
+# `eval.made_up`.
 MadeUp = Callable[[ml_collections.ConfigDict], Any]
 
 

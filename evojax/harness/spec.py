@@ -8,6 +8,8 @@
     diagnostics/*.py   def measure(e) -> {name: float};  LAYER, UNIT, WARN,
                        CRITICAL
     backtests/*.py     def predict(before, after) -> {name: float}
+    library.json       {'reward.py': 'seed/reward.py', ...}: files that are read
+                       from harness/library as if they lay here
 
 Its name is the hash of its content; sources are text here and run elsewhere
 (see `run`).
@@ -27,8 +29,10 @@ import types
 from typing import Any
 
 from evojax import workdir as workdir_lib
+from evojax.harness import library
 
 OVERLAY = 'overlay.json'
+LIBRARY = 'library.json'
 MAX_FILE_BYTES = 64 << 10
 MAX_FILES = 64
 
@@ -150,7 +154,7 @@ def read(directory: str | os.PathLike[str]) -> Harness:
   root = pathlib.Path(directory)
   if not root.is_dir():
     raise HarnessError(f'{root} is not a directory')
-  overlay, files = {}, {}
+  overlay, files, shared = {}, {}, {}
   for path in sorted(_walk(root)):
     name = path.relative_to(root).as_posix()
     if path.stat().st_size > MAX_FILE_BYTES:
@@ -161,12 +165,27 @@ def read(directory: str | os.PathLike[str]) -> Harness:
       raise HarnessError(f'{path} is not UTF-8 text: {error}') from error
     if name == OVERLAY:
       overlay = _parse(path, text)
+    elif name == LIBRARY:
+      shared = {k: _shared(path, v) for k, v in _parse(path, text).items()}
     else:
       files[name] = text
+  twice = sorted(files.keys() & shared.keys())
+  if twice:
+    raise HarnessError(
+        f'{root}: {twice} are there and in {LIBRARY}; take out one of the two'
+    )
   try:
-    return Harness(overlay, files)
+    return Harness(overlay, files | shared)
   except HarnessError as error:
     raise HarnessError(f'{root}: {error}') from error
+
+
+def _shared(path: pathlib.Path, name: Any) -> str:
+  """The source of a file of the library."""
+  try:
+    return library.source(name)
+  except ValueError as error:
+    raise HarnessError(f'{path}: {error}') from error
 
 
 def _walk(root: pathlib.Path):

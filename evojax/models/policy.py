@@ -15,7 +15,10 @@ from evojax.models import lora
 from evojax.models import tokenizer as tokenizer_lib
 
 # Policies that are shipped with evojax, by the name after 'package:'.
-SHIPPED = {'math': ('evojax.domains.math', 'base_policy')}
+SHIPPED = {
+    'coding': ('evojax.domains.coding', 'base_policy'),
+    'math': ('evojax.domains.math', 'base_policy'),
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ _FACTS = (
     'family',
     'policy_version',
     'outcome',
+    'graded',
     'truncated',
     'finish_reason',
     'n_tokens',
@@ -185,6 +186,7 @@ def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
     return Sampled(note=str(missing))
   facts = table.select([n for n in _FACTS if n in table.column_names])
   rows = sorted(enumerate(facts.to_pylist()), key=lambda r: _lottery(r[1]))
+  rows = [r for r in rows if r[1].get('graded', True)]
   truncated = lambda row: bool(row.get('truncated'))
   wanted = (
       ('solved', 2, lambda row: row.get('outcome')),
@@ -211,12 +213,16 @@ def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
 
 
 def _outcomes(table: pa.Table) -> dict[tuple, tuple[int, bool]]:
-  """(group, problem, sample) -> row, solved."""
+  """(group, problem, sample) -> row, solved; of what could be graded."""
   keys = zip(*(table.column(name).to_pylist() for name in _KEY), strict=True)
   solved = table.column('outcome').to_pylist()
+  graded = table.column('graded').to_pylist()
   return {
       key: (i, bool(s))
-      for i, (key, s) in enumerate(zip(keys, solved, strict=True))
+      for i, (key, s, there) in enumerate(
+          zip(keys, solved, graded, strict=True)
+      )
+      if there
   }
 
 
@@ -259,7 +265,7 @@ def flips(
   noise = None
   try:
     path = _file(workdir, other_control, 'dev')
-    noise = _count(old, _outcomes(_read(path, ('outcome', *_KEY))))
+    noise = _count(old, _outcomes(_read(path, ('outcome', 'graded', *_KEY))))
   except (_Missing, KeyError):  # One control arm: nothing to compare with.
     pass
   keys = [key for key in old if key in new]

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import tempfile
 
@@ -9,6 +10,9 @@ import numpy as np
 from evojax import metrics
 from evojax import types
 from evojax.eval import evaluate
+from evojax.eval import report
+from evojax.eval import rollouts
+from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import decoder
 from evojax.rollout import engine as engine_lib
@@ -119,6 +123,52 @@ class EvaluateTest(parameterized.TestCase):
     self.assertIsNone(result.modes)
     self.assertEqual(result.avg_at_k.value, 0.5)
     self.assertNotIn('dev/share_direct', result.metrics())
+
+  def test_what_could_not_be_graded_is_not_measured(self):
+    """Neither as solved nor as unsolved, nor in a share."""
+
+    class Domain(fakes.Domain):
+      columns = (
+          schema.with_codes('grade_status', {'ok': 0, 'infra_error': 1}),
+          fakes.Domain.columns[1],
+      )
+      failing = ('direct 1', 'direct 3')
+
+      def grade(self, problem, completion):
+        status = 'infra_error' if completion.text in self.failing else 'ok'
+        return dataclasses.replace(
+            super().grade(problem, completion), status=status
+        )
+
+    # Of each problem: right, not graded, wrong, not graded.
+    texts = ('direct 4', 'direct 1', 'steps 2', 'direct 3')
+    engine = fakes.Engine(lambda weights, problem, sample: texts[sample])
+    with tempfile.TemporaryDirectory() as workdir:
+      result = _evaluate(engine, Domain(), workdir=workdir)
+      np.testing.assert_array_equal(store.problem_scores(workdir, 'dev'), 0.5)
+      self.assertEqual(store.mean_outcome(workdir, 'dev', 20), 0.5)
+    np.testing.assert_array_equal(result.problem_scores, 0.5)
+    self.assertEqual(result.avg_at_k.value, 0.5)
+    # pass@4 by the two that are there: one of them is right.
+    self.assertEqual(result.pass_at_k, {1: 0.5, 2: 1.0, 4: 1.0})
+    values = result.metrics()
+    self.assertEqual(values['dev/share_direct'], 0.5)
+    self.assertEqual(values['dev/not_graded'], 2 * len(result.problem_ids))
+    gain = report.report_gain(result, result)
+    direct = next(m for m in gain['modes'] if m['name'] == 'direct')
+    self.assertEqual(direct['share_after'], 0.5)
+    self.assertEqual(direct['accuracy_after'], 1.0)
+    self.assertEqual(gain['families'][0]['after'], 0.5)
+
+    domain = Domain()
+    domain.failing = ('direct 4', *texts)
+    mixed = lambda weights, problem, sample: (
+        'direct 5' if problem.endswith('3') else texts[sample]
+    )
+    with self.assertRaisesRegex(
+        rollouts.GradingError, 'none of the 4 completions of 5 dev problems'
+    ):
+      _evaluate(fakes.Engine(mixed), domain)
 
   def test_time_is_charged_to_its_phase(self):
     phases = metrics.Phases()

@@ -23,6 +23,7 @@ def _result(outcomes, modes, step, **changes):
       problem_ids=tuple(f'{p:016x}' for p in range(problems)),
       families=('[b]sums', 'gcd') * (problems // 2),
       outcomes=outcomes,
+      graded=np.ones(outcomes.shape, bool),
       modes=np.array(modes, np.int32),
       mode_codes=fakes.MODES,
       avg_at_k=statistics.Estimate(float(outcomes.mean()), 0.1, 0.2, 0.612),

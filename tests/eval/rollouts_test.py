@@ -56,6 +56,11 @@ class RequestsTest(parameterized.TestCase):
       rollouts.requests([problem], [(1,)], fakes.PARAMS, group_size=1, seed=0)
 
 
+def _completions(texts):
+  none = np.zeros(0)
+  return [types.Completion(none, none, 'stop', 0, text) for text in texts]
+
+
 class GradeTest(absltest.TestCase):
 
   def test_each_completion_meets_its_own_problem(self):
@@ -66,16 +71,63 @@ class GradeTest(absltest.TestCase):
         name = f'{problem.question} {completion.text}'
         return types.Grade(False, 0.0, name, {})
 
-    none = np.zeros(0)
     grades, seconds = rollouts.grade(
         Domain(),
         [fakes.make_problem('p'), fakes.make_problem('q')],
-        [types.Completion(none, none, 'stop', 0, text) for text in 'abcd'],
+        _completions('abcd'),
     )
     self.assertEqual([g.status for g in grades], ['p a', 'p b', 'q c', 'q d'])
     self.assertEqual(seconds.dtype, np.float32)
     self.assertEqual(seconds.argmax(), 2)
     self.assertGreaterEqual(seconds[2], 0.02)
+
+  def test_many_at_once(self):
+    """Each with its own problem; times as the domain says, or shared."""
+
+    class Domain(fakes.Domain):
+
+      def grade(self, problem, completion):
+        raise AssertionError('one by one')
+
+      def grade_many(self, problems, completions):
+        time.sleep(0.02)
+        return [
+            types.Grade(
+                False,
+                0.0,
+                f'{problem.question} {completion.text}',
+                {},
+                seconds=2.0 if completion.text == 'c' else None,
+            )
+            for problem, completion in zip(problems, completions, strict=True)
+        ]
+
+    problems = [fakes.make_problem('p'), fakes.make_problem('q')]
+    domain = Domain()
+    grades, seconds = rollouts.grade(domain, problems, _completions('abcd'))
+    self.assertEqual([g.status for g in grades], ['p a', 'p b', 'q c', 'q d'])
+    self.assertEqual(seconds[2], 2)
+    for i in (0, 1, 3):
+      self.assertGreaterEqual(seconds[i], 0.005)
+      self.assertEqual(seconds[i], seconds[0])
+    domain.grade_many = lambda problems, completions: grades[:3]
+    with self.assertRaisesRegex(ValueError, 'gave 3 grades for 4'):
+      rollouts.grade(domain, problems, _completions('abcd'))
+
+  def test_a_grader_that_does_not_work_stops_the_run(self):
+    class Domain(fakes.Domain):
+
+      def grade(self, problem, completion):
+        status = 'ok' if completion.text == self.good else 'infra_error'
+        return types.Grade(False, 0.0, status, {})
+
+    domain, problems = Domain(), [fakes.make_problem('p')]
+    domain.good = 'b'
+    grades, _ = rollouts.grade(domain, problems, _completions('ab'))
+    self.assertEqual([g.graded for g in grades], [False, True])
+    domain.good = 'c'
+    with self.assertRaisesRegex(rollouts.GradingError, 'none of 2 compl'):
+      rollouts.grade(domain, problems, _completions('ab'))
 
   def test_nothing(self):
     grades, seconds = rollouts.grade(fakes.Domain(), [], [])

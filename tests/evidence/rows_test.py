@@ -13,7 +13,9 @@ from evojax.evidence import views
 
 COLUMNS = schema.declare(
     (
-        schema.with_codes('grade_status', {'ok': 0, 'no_answer': 5}),
+        schema.with_codes(
+            'grade_status', {'ok': 0, 'no_answer': 5, 'infra_error': 6}
+        ),
         schema.Column('mode', 'int32', codes={'direct': 2, 'steps': 1}),
         schema.Column('margin', 'float32', nullable=True),
     ),
@@ -53,9 +55,10 @@ COMPLETIONS = [
 ]  # pyformat: disable
 GRADES = [
     types.Grade(
-        outcome=b % 2 == 0,
+        outcome=b in (0, 2),
         partial=b / 10,
-        status='no_answer' if b == 3 else 'ok',
+        status={3: 'no_answer', 4: 'infra_error'}.get(b, 'ok'),
+        sandbox_tier='T1' if b == 1 else '',
         columns={'mode': 2 - b // 3} | ({'margin': 0.5} if b == 1 else {}),
     )
     for b in range(6)
@@ -101,9 +104,11 @@ class FromRolloutsTest(parameterized.TestCase):
         'finish_reason': [0, 1, 0, 2, 1, 0],
         # -(0 + 1 + 2) / 3, -6/4, 0, none, -1/2, -10/5.
         'mean_logprob': [-1, -1.5, 0, 0, -0.5, -2],
-        'outcome': [True, False, True, False, True, False],
+        'outcome': [True, False, True, False, False, False],
+        'graded': [True, True, True, True, False, True],
+        'sandbox_tier': [0, 2, 0, 0, 0, 0],
         'partial': [0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
-        'grade_status': [0, 0, 0, 5, 0, 0],
+        'grade_status': [0, 0, 0, 5, 6, 0],
         'grade_seconds': [0, 0.125, 0.25, 0.375, 0.5, 0.625],
         'prompt': ['10 + 1 = ?'] * 3 + ['11 + 1 = ?'] * 3,
         'completion': [f'text {b}' for b in range(6)],
@@ -138,8 +143,10 @@ class FromRolloutsTest(parameterized.TestCase):
     view = views.View.from_rows(
         _rows(), COLUMNS, prompts=2, group_size=3, max_tokens=8
     )
-    np.testing.assert_array_equal(view.n_tokens, [[3, 4, 1], [0, 2, 5]])
-    np.testing.assert_array_equal(view.mode, [[2, 2, 2], [1, 1, 1]])
+    # Nothing of the row that could not be graded.
+    np.testing.assert_array_equal(view.valid, [[1, 1, 1], [1, 0, 1]])
+    np.testing.assert_array_equal(view.n_tokens, [[3, 4, 1], [0, 0, 5]])
+    np.testing.assert_array_equal(view.mode, [[2, 2, 2], [1, 0, 1]])
     self.assertEqual(view.actions.shape, (2, 3, 0))
 
   def test_status_outside_the_table(self):

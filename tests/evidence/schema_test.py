@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import pyarrow as pa
 
 from evojax.evidence import schema
+from evojax.sandbox import limits
 
 
 def column(name: str) -> schema.Column:
@@ -31,6 +32,9 @@ class ColumnTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       schema.Column(**({'name': 'x', 'dtype': 'int32'} | change))
 
+  def test_every_tier_of_the_box_has_a_code(self):
+    self.assertEqual(set(schema.SANDBOX_TIER), {'none', *limits.TIERS})
+
   @parameterized.parameters('identity', 'reward', 'update')
   def test_only_what_was_sampled_or_graded_opens_to_rewards(self, stage):
     self.assertEqual(
@@ -46,6 +50,8 @@ class ColumnTest(parameterized.TestCase):
       'seed',
       'split',
       'grade_seconds',
+      'graded',
+      'sandbox_tier',
       'step',
       'version',
       'reward',

@@ -48,6 +48,8 @@ def make_rows(prompts=2, group_size=2, length=3, seed=0):
       'outcome': rng.random(b) < 0.5,
       'partial': rng.random(b),
       'grade_status': [3] * b,
+      'graded': np.ones(b, bool),
+      'sandbox_tier': [0] * b,
       'grade_seconds': rng.random(b),
       'reward': rng.random(b),
       'advantage': rng.standard_normal(b),

@@ -22,6 +22,7 @@ def make_rows():
   return {
       'group': [1, 0, 0, 1, 0],
       'sample': np.array([2, 1, 0, 0, 2]),
+      'graded': [True] * 5,
       'outcome': [True, False, True, False, True],
       'n_tokens': [12, 1, 10, 20, 2],
       'actions': [[5], [], [1, 2, 3], [4, 4], []],
@@ -46,6 +47,15 @@ def make_view(reader='reward', rows=None, **kwargs):
 
 
 class ArrangementTest(absltest.TestCase):
+
+  def test_what_could_not_be_graded_is_not_valid(self):
+    rows = make_rows() | {'graded': [True, True, False, True, True]}
+    for valid in (None, [True] * 5):
+      e = make_view(rows=rows, valid=valid)
+      np.testing.assert_array_equal(
+          e.valid, [[False, True, True], [True, False, True]]
+      )
+      self.assertFalse(e.outcome[0, 0])
 
   def test_rows_land_at_group_and_sample(self):
     e = make_view()

@@ -16,6 +16,7 @@ def weighed(**changes):
       advantages=np.array([[1, -1], [1, -1], [0, 0]], np.float32),
       kept=np.ones(3, bool),
       outcome=np.array([[1, 0], [0, 0], [1, 1]], bool),
+      graded=np.ones((3, 2), bool),
       n_tokens=np.full((3, 2), 4.0),
       parts={
           'outcome': np.array([[1, 0], [0, 0], [1, 1]], np.float32),
@@ -52,6 +53,19 @@ class CompareTest(parameterized.TestCase):
     self.assertAlmostEqual(found['gradient_cosine'], 1.0)
     self.assertAlmostEqual(found['kept_groups'], 2 / 3)
     self.assertEqual(found['phantom_advantage_before'], 0.5)
+
+  def test_what_was_not_graded_has_no_say(self):
+    """As if the groups were smaller: here, without a second member."""
+    graded = np.array([[1, 0], [1, 1], [1, 1]], bool)
+    found = self.compare(
+        graded=graded,
+        advantages=np.array([[0, 0], [1, -1], [0, 0]], np.float32),
+        parts={'outcome': np.array([[1, 9], [1, 1], [1, 1]], np.float32)},
+    )
+    self.assertEqual(found['alive_by_outcome'], 0.0)
+    self.assertAlmostEqual(found['alive_by_shaping'], 1 / 3)
+    self.assertEqual(found['sign_agreement'], backtest.NOT_IDENTIFIABLE)
+    self.assertEqual(found['constant_parts'], 1)
 
   def test_rewards_against_the_outcome(self):
     turned = np.array([[-1, 1], [0, 0], [0, 0]], np.float32)

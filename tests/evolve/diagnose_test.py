@@ -44,6 +44,7 @@ def view(outcome):
       'group': group,
       'sample': sample,
       'outcome': np.asarray(outcome, bool).reshape(-1),
+      'graded': np.ones(prompts * group_size, bool),
   }
   return views.View.from_rows(
       rows,

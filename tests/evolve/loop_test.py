@@ -21,7 +21,7 @@ from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax.evidence import ledger
-from evojax.evidence import made_up
+from evojax.eval import made_up
 from evojax.evidence import store
 from evojax.evolve import budget
 from evojax.evolve import claims

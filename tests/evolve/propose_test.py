@@ -135,7 +135,8 @@ class LibraryTest(parameterized.TestCase):
         'full_limit': {'rollout.token_limit': 32},
     }
     parent = SEED.with_overlay(needed.get(entry.name, {}))
-    ctx = context(entry.triggers, parent=parent, config={'grpo.epochs': 2})
+    config = {'grpo.epochs': 2, 'domain.kwargs.partial': True}
+    ctx = context(entry.triggers, parent=parent, config=config)
     after = entry.change(ctx)
     self.assertIsNotNone(after)
     delta, note = propose_lib.consider(ctx, after)
@@ -175,6 +176,13 @@ class LibraryTest(parameterized.TestCase):
     for entry in library.ENTRIES:
       if entry.factor in ('clip', 'grpo.dual_clip', 'grpo.ratio'):
         self.assertIsNone(entry.change(context()))
+
+  def test_partial_credit_needs_a_domain_that_gives_it(self):
+    entry = next(e for e in library.ENTRIES if e.name == 'partial_credit')
+    self.assertIsNone(entry.change(context()))
+    for given in (True, False):
+      ctx = context(config={'domain.kwargs.partial': given})
+      self.assertEqual(entry.change(ctx) is not None, given)
 
   def test_bounds_stop_a_scale(self):
     high = surface.field('optim.learning_rate').high

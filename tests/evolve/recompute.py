@@ -22,7 +22,9 @@ TOLERANCE = 1e-9
 def arm_scores(folder: pathlib.Path) -> pd.Series:
   """Mean outcome of each problem of an arm's last dev evaluation."""
   file = max((folder / 'evidence' / 'dev').glob('step_*.parquet'))
-  frame = pd.read_parquet(file, columns=['group', 'problem_id', 'outcome'])
+  columns = ['group', 'problem_id', 'outcome', 'graded']
+  frame = pd.read_parquet(file, columns=columns)
+  frame = frame[frame['graded']]
   outcome = frame['outcome'].astype('float64')
   return outcome.groupby([frame['group'], frame['problem_id']]).mean()
 

@@ -41,6 +41,7 @@ class RecomputeTest(parameterized.TestCase):
             'sample': sample,
             'problem_id': [f'{g:04x}' for g in group],
             'outcome': outcomes.ravel(),
+            'graded': np.ones(outcomes.size, bool),
         }
     ).to_parquet(folder / 'step_000030.parquet')
     return outcomes.mean(axis=1)

@@ -78,8 +78,11 @@ def read_json(file):
   return timeless(json.loads(file.read_text()))
 
 
-@pytest.mark.slow
-class KillTest(parameterized.TestCase):
+class _Killed(parameterized.TestCase):
+  """What `kill_worker` left, of the run that a module describes."""
+
+  CONFIG: str  # See kill_worker.
+  POINTS: tuple[str, ...]
 
   @classmethod
   def setUpClass(cls):
@@ -93,8 +96,10 @@ class KillTest(parameterized.TestCase):
             sys.executable,
             '-m',
             'tests.faults.kill_worker',
+            cls.CONFIG,
             cls.policy,
             cls.root,
+            *cls.POINTS,
         ],
         cwd=tiny.ROOT,
         env=tiny.environment(),
@@ -121,6 +126,11 @@ class KillTest(parameterized.TestCase):
       self.assertEqual(
           read_json(workdir / name), read_json(self.reference / name)
       )
+
+
+@pytest.mark.slow
+class KillTest(_Killed):
+  CONFIG, POINTS = 'tests.tiny', POINTS
 
   def test_reference_is_worth_comparing_with(self):
     rows = metrics(self.reference)
@@ -233,6 +243,41 @@ class KillTest(parameterized.TestCase):
     self.assertEqual(policy(workdir), policy(self.reference))
     starts = json.loads((workdir / 'manifest.json').read_text())
     self.assertLen(starts, 3)
+
+
+@pytest.mark.slow
+class CodingKillTest(_Killed):
+  """With programs in the box, whose zygotes outlive no run."""
+
+  CONFIG = 'tests.domains.coding.scripted'
+  POINTS = ('sampled', 'updated', 'saving', 'evaluating')
+
+  def test_the_end_is_bit_equal(self):
+    self.assert_bit_equal(self.root / 'killed')
+
+  def test_reference_is_worth_comparing_with(self):
+    tables = evidence(self.reference)
+    graded = [
+        value
+        for name, table in tables.items()
+        for value in table['grade_status'].to_pylist()
+    ]
+    self.assertGreater(len(set(graded)), 3)  # Right, late, crashed, ...
+    rows = metrics(self.reference)
+    for step in range(STEPS):
+      self.assertGreater(rows[step + 1, 'grad_norm'], 0.01)
+
+  def test_no_zygote_is_left(self):
+    left = []
+    for folder in pathlib.Path('/proc').glob('[0-9]*'):
+      try:
+        line = (folder / 'cmdline').read_bytes()
+        parent = (folder / 'stat').read_text().rpartition(')')[2].split()[1]
+      except OSError:  # It has ended.
+        continue
+      if b'zygote.py' in line and parent == '1':
+        left.append(line)
+    self.assertEmpty(left)
 
 
 if __name__ == '__main__':

@@ -1,16 +1,18 @@
 """Trains the tiny run several times, and ends most of them by SIGKILL.
 
-    python kill_worker.py POLICY ROOT
+    python kill_worker.py CONFIG POLICY ROOT POINT ...
 
-ROOT/reference is one undisturbed run. ROOT/killed is one run that meets its end
-at every point of POINTS in turn, each time in a process of its own, which
-continues what the one before it left. ROOT/<point>/ shows what was left, and
-ROOT/<point>.steps the steps whose update that process finished.
+CONFIG is a module with get_config(POLICY). ROOT/reference is one undisturbed
+run. ROOT/killed is one run that meets its end at each of these POINTS in turn,
+each time in a process of its own, which continues what the one before it left.
+ROOT/<point>/ shows what was left, and ROOT/<point>.steps the steps whose update
+that process finished.
 
 The processes are forked before jax starts a thread: importing takes longer than
 training.
 """
 
+import importlib
 import os
 import pathlib
 import shutil
@@ -26,7 +28,6 @@ from evojax import trainer as trainer_lib
 from evojax import workdir
 from evojax.eval import sealed
 from evojax.models import hf
-from tests import tiny
 
 UNDISTURBED = ('reference', 'finish')
 
@@ -120,10 +121,10 @@ def run(config, root, name):
   os._exit(0)
 
 
-def main(policy, root):
+def main(config, policy, root, *points):
   root = pathlib.Path(root)
-  config = tiny.get_config(policy)
-  for name in ('reference', *POINTS, 'finish'):
+  config = importlib.import_module(config).get_config(policy)
+  for name in ('reference', *points, 'finish'):
     started = time.time()
     status = run(config, root, name)
     wanted = 0 if name in UNDISTURBED else -signal.SIGKILL

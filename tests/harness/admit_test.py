@@ -5,7 +5,7 @@ from absl.testing import parameterized
 
 from configs import math as math_config
 from evojax import domains
-from evojax.evidence import made_up
+from evojax.eval import made_up
 from evojax.harness import admit
 from evojax.harness import gate
 from evojax.harness import library

@@ -15,11 +15,15 @@ def view(
     valid=None,
     parts=(),
     max_tokens=64,
+    columns=grade.COLUMNS,
     **given,
 ):
-  """A view; columns that are not given are filled with random numbers."""
+  """A view; columns that are not given are filled with random numbers.
+
+  The domain's columns are those of math, where none are given.
+  """
   rng = np.random.default_rng(prompts * group_size)
-  columns = schema.declare(grade.COLUMNS, parts)
+  columns = schema.declare(columns, parts)
   rows = {}
   count = prompts * group_size
   for column in columns:
@@ -34,6 +38,7 @@ def view(
       rows[column.name] = -rng.random(count).astype(np.float32)
     else:
       rows[column.name] = rng.integers(0, 2, count).astype(np.int32)
+  rows['graded'] = np.ones(count, bool)
   rows['group'] = np.repeat(np.arange(prompts), group_size)
   rows['sample'] = np.tile(np.arange(group_size), prompts)
   rows['n_turns'] = np.ones(count, np.int32)

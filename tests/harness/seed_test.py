@@ -1,20 +1,28 @@
-"""The seed harnesses of math: diagnostics by hand, and what the blind lacks."""
+"""The seed harnesses: diagnostics by hand, and what the blind ones lack."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from configs import coding as coding_config
 from configs import math as math_config
 from evojax import domains
+from evojax.domains.coding import grade as coding_grade
 from evojax.domains.math import grade
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
 from tests.harness import recorded
 
-_MATH = domains.load('math').__path__[0]
-SEED = spec.read(f'{_MATH}/seed_harness')
-BLIND = spec.read(f'{_MATH}/seed_blind')
+
+def _read(domain, name):
+  return spec.read(f'{domains.load(domain).__path__[0]}/{name}')
+
+
+SEED, BLIND = (_read('math', n) for n in ('seed_harness', 'seed_blind'))
+CODING, CODING_BLIND = (
+    _read('coding', name) for name in ('seed_harness', 'seed_blind')
+)
 
 
 class SeedTest(parameterized.TestCase):
@@ -25,10 +33,24 @@ class SeedTest(parameterized.TestCase):
     cls.functions = run.Functions(SEED)
     cls.blind = run.Functions(BLIND)
 
-  @parameterized.parameters(SEED, BLIND)
-  def test_is_admitted(self, harness):
-    config = math_config.get_config()
-    self.assertEqual(admit.check(harness, config, None), [])
+  @parameterized.parameters(
+      (SEED, math_config),
+      (BLIND, math_config),
+      (CODING, coding_config),
+      (CODING_BLIND, coding_config),
+  )
+  def test_is_admitted(self, harness, config):
+    self.assertEqual(admit.check(harness, config.get_config(), None), [])
+
+  def test_domains_share_what_is_not_their_own(self):
+    self.assertEqual(CODING_BLIND, BLIND)
+    own = {'diagnostics/difficulty.py', 'diagnostics/programs.py'}
+    self.assertEqual(set(CODING.files) - set(SEED.files), own)
+    for name, source in SEED.files.items():
+      self.assertEqual(CODING.files[name], source)
+    # What a blind run could find out, it is not told.
+    for source in CODING_BLIND.files.values():
+      self.assertNotIn('visible', source)
 
   def test_blind_differs_in_diagnostics_only(self):
     self.assertEqual(BLIND.overlay, SEED.overlay)
@@ -126,6 +148,44 @@ class SeedTest(parameterized.TestCase):
     self.assertEqual(found['share_ramble'], 0.0)
     self.assertNotIn('outcome_ramble', found)
 
+  def coding(self, name, **given):
+    with run.Functions(CODING) as functions:
+      return functions.measure(
+          name, recorded.view(columns=coding_grade.COLUMNS, **given)
+      )
+
+  def test_difficulty(self):
+    found = self.coding(
+        'difficulty',
+        difficulty=[[0, 0, 0], [2, 2, 2]],
+        outcome=[[1, 0, 1], [0, 1, 1]],
+        valid=[[1, 1, 1], [1, 1, 0]],
+    )
+    self.assertEqual(set(found), {'outcome_level_0', 'outcome_level_2'})
+    self.assertAlmostEqual(found['outcome_level_0'], 2 / 3, places=6)
+    self.assertAlmostEqual(found['outcome_level_2'], 1 / 2)
+
+  def test_programs(self):
+    shown = dict(
+        format_ok=[[1, 1, 1, 1], [1, 0, 1, 1]],
+        compiles=[[1, 0, 1, 1], [1, 0, 1, 1]],
+        crashed=[[1, 0, 0, 0], [0, 0, 0, 1]],
+        timeouts=[[0, 0, 2, 0], [0, 0, 0, 0]],
+        visible_passed=[[0, 0, 0, 1], [1, 0, 1, 1]],
+        outcome=[[0, 0, 0, 1], [0, 0, 0, 0]],
+        valid=[[1, 1, 1, 1], [1, 1, 1, 0]],
+    )
+    # Six valid ones with a program; the last one of all does not count.
+    self.assertEqual(
+        self.coding('programs', group_size=4, **shown),
+        {
+            'not_python': 1 / 6,
+            'crashed': 1 / 6,
+            'out_of_time': 1 / 6,
+            'visible_only': 2 / 6,
+        },
+    )
+
   def test_total_where_nothing_can_be_said(self):
     """Dev evidence has no reward; a step may have no valid completion."""
     nan = np.full((2, 3), np.nan)
@@ -137,6 +197,8 @@ class SeedTest(parameterized.TestCase):
       for name in functions.diagnostics:
         self.assertEqual(functions.measure(name, empty), {}, name)
         functions.measure(name, dev)
+    for name in ('difficulty', 'programs'):
+      self.assertEqual(self.coding(name, valid=np.zeros((2, 3))), {})
     self.assertEqual(self.functions.measure('groups', dev), {})
     self.assertEqual(self.functions.measure('length_gaming', dev), {})
 

@@ -8,6 +8,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.harness import library
 from evojax.harness import spec
 
 REWARD = "def parts(e):\n  return {'outcome': e.outcome * 1.0}\n"
@@ -126,6 +127,23 @@ class DirectoryTest(parameterized.TestCase):
     (path / '__pycache__' / 'reward.cpython-311.pyc').write_bytes(b'\0')
     self.assertEqual(list(spec.read(path).files), ['reward.py'])
 
+  def test_files_of_the_library(self):
+    """A directory that names them is the one that holds them."""
+    names = {
+        'reward.py': 'seed/reward.py',
+        'keep.py': 'keep/outcome_variance.py',
+    }
+    short = spec.read(
+        self.folder(**{'library.json': json.dumps(names), 'weight.py': 'W'})
+    )
+    files = {name: library.source(source) for name, source in names.items()}
+    self.assertEqual(short, spec.Harness({}, files | {'weight.py': 'W\n'}))
+    # What is stored is whole: a later library does not change it.
+    self.assertEqual(
+        {p.name for p in spec.write(short, self.root).iterdir()},
+        {'overlay.json', 'reward.py', 'keep.py', 'weight.py'},
+    )
+
   @parameterized.named_parameters(
       ('unknown file', {'rewards.py': ''}, r"'rewards.py' is not a file of a"),
       ('too deep', {'diagnostics/a/b.py': ''}, 'is not a file of a harness'),
@@ -139,6 +157,16 @@ class DirectoryTest(parameterized.TestCase):
       ('path', {'overlay.json': '{"a b": 1}'}, 'not a dotted config path'),
       ('large', {'keep.py': '#' * (64 << 10) + '\n'}, 'keep.py is larger'),
       ('bytes', {'keep.py': b'\xff\xfe'}, 'is not UTF-8'),
+      (
+          'not in the library',
+          {'library.json': '{"keep.py": "keep/x.py"}'},
+          "library.json: the library has no 'keep/x.py'",
+      ),
+      (
+          'in both',
+          {'library.json': '{"reward.py": "seed/reward.py"}', 'reward.py': ''},
+          r"\['reward.py'\] are there and in library.json",
+      ),
       ('nul', {'keep.py': 'a\0b'}, 'keep.py is not text'),
       (
           'many',

@@ -33,6 +33,8 @@ def _write(arm, outcome, *, split='dev', problems=('a', 'b'), **changes):
       'outcome': outcome.ravel(),
       'partial': outcome.ravel().astype(np.float32),
       'grade_status': np.zeros(count, np.int32),
+      'graded': np.ones(count, bool),
+      'sandbox_tier': np.zeros(count, np.int32),
       'grade_seconds': np.zeros(count, np.float32),
       'mode': np.ones(count, np.int32),
       'prompt_tokens': none,

@@ -60,7 +60,8 @@ class SeedsTest(absltest.TestCase):
       folder = path / 'sealed' / policy / 'evidence' / 'sealed'
       folder.mkdir(parents=True)
       group = np.repeat(np.arange(8), 2)
-      pd.DataFrame(dict(group=group, outcome=group < count)).to_parquet(
+      written = dict(group=group, outcome=group < count, graded=True)
+      pd.DataFrame(written).to_parquet(
           folder / 'step_000000.parquet'
       )
     if final:

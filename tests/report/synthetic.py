@@ -235,6 +235,8 @@ def write_evidence(
       'outcome': outcome,
       'partial': outcome.astype(np.float32),
       'grade_status': truncated.astype(np.int32),
+      'graded': np.ones(count, bool),
+      'sandbox_tier': np.zeros(count, np.int32),
       'grade_seconds': np.zeros(count, np.float32),
       'mode': (np.arange(count) % 3 > 0).astype(np.int32),
       'reward': reward,

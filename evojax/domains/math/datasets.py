@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import importlib
-import json
 import pathlib
 from typing import Any
 
 from evojax import types
-from evojax.domains.math import problems
-from evojax.domains.math import splits
+from evojax.domains import jsonl
+from evojax.domains import sources
 
 _ROLES = ('system', 'user', 'assistant')
 
@@ -38,28 +37,13 @@ def read_jsonl(
     ValueError: If the file is missing or holds no problem, a line is not JSON
       or lacks a field (with its number), or one question has two answers.
   """
-  file = pathlib.Path(path).expanduser()
-  if not file.is_file():
-    raise ValueError(f'JSONL file {path!r} does not exist')
-
-  def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-      if not line.strip():
-        continue
-      where = f'{path}:{number}'
-      try:
-        # Numbers stay as they are written: 7.140 is not 7.14.
-        row = json.loads(
-            line, parse_int=str, parse_float=str, parse_constant=str
-        )
-      except ValueError as error:  # Includes what is not UTF-8.
-        raise ValueError(f'{where}: not JSON: {error}') from error
-      if not isinstance(row, dict):
-        raise ValueError(f'{where}: a {type(row).__name__}, not an object')
-      yield where, row
-
   return _problems(
-      rows(), path, file.stem, question_field, answer_field, system_prompt
+      jsonl.rows(path),
+      path,
+      pathlib.Path(path).stem,
+      question_field,
+      answer_field,
+      system_prompt,
   )
 
 
@@ -124,48 +108,6 @@ def read_tfds(
   )
 
 
-def divide(
-    given: Mapping[str, Sequence[types.Problem]],
-) -> dict[str, tuple[types.Problem, ...]]:
-  """Fills every split: what is not given is carved out of train by hash.
-
-  Args:
-    given: 'train', and 'dev' and 'sealed' where they have data of their own.
-
-  Returns:
-    Problems of train, dev and sealed.
-
-  Raises:
-    ValueError: If a problem is in two given splits, or a split is empty.
-  """
-  owner = {}
-  for split, members in given.items():
-    shared = [p for p in members if p.problem_id in owner]
-    if shared:
-      raise ValueError(
-          f'{len(shared)} problems of {split!r} are also in'
-          f' {owner[shared[0].problem_id]!r}, e.g. {shared[0].question[:80]!r}.'
-          ' A split must not leak into another: remove them from one of the two'
-      )
-    owner.update((p.problem_id, split) for p in members)
-  carved = {split: [] for split in splits.SHARES if split not in given}
-  divided = {split: list(members) for split, members in given.items()}
-  if carved:
-    divided['train'] = []
-    for problem in given['train']:
-      split = splits.split_of(problem.problem_id)
-      carved.get(split, divided['train']).append(problem)
-  divided |= carved
-  for split, members in divided.items():
-    if not members:
-      raise ValueError(
-          f'split {split!r} is empty: {len(given["train"])} problems in train,'
-          f' of which {splits.SHARES[split]} % go by hash to a split that is'
-          f' not given. Give {split!r} data of its own, or more data'
-      )
-  return {split: tuple(divided[split]) for split in splits.SHARES}
-
-
 def _problems(
     rows: Iterable[tuple[str, Mapping[str, Any]]],
     source: str,
@@ -182,7 +124,7 @@ def _problems(
     if not isinstance(tag, str) or not tag:
       raise ValueError(f'{where}: tag={tag!r} must be a non-empty string')
     has_system = messages[0]['role'] == 'system'
-    problem = problems.make_problem(
+    problem = sources.make_problem(
         messages,
         _answer(where, row, answer_field),
         tag,

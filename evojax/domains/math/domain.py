@@ -5,12 +5,13 @@ import dataclasses
 from typing import Any
 
 from evojax import types
+from evojax.domains import sources
+from evojax.domains import splits
 from evojax.domains.math import datasets
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
-from evojax.domains.math import splits
-from evojax.domains.math.seed_harness import reward
+from evojax.harness.library.seed import reward
 
 _READ_ARGUMENTS = {
     'jsonl': ('question_field', 'answer_field'),
@@ -22,7 +23,7 @@ _READ_ARGUMENTS = {
 class MathDomain:
   """See `make`. Either `entries` or `data` is empty."""
 
-  entries: tuple[problems.Entry, ...]  # Generated problems.
+  entries: tuple[sources.Entry, ...]  # Generated problems.
   data: Mapping[str, tuple[types.Problem, ...]]  # Split -> given problems.
   answer_format: str  # One of grade.ANSWER_FORMATS.
   system_prompt: str  # First message of generated problems; empty is none.
@@ -39,10 +40,8 @@ class MathDomain:
     """
     splits.check(split)
     if self.data:
-      return problems.FiniteSource(self.data[split], split, seed)
-    return problems.ProceduralSource(
-        self.entries, split, seed, self.system_prompt
-    )
+      return sources.FiniteSource(self.data[split], split, seed)
+    return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
       self, problem: types.Problem, completion: types.Completion
@@ -155,4 +154,4 @@ def _read(
       for split in splits.SHARES
       if split in config
   }
-  return datasets.divide(read)
+  return sources.divide(read)

@@ -12,7 +12,7 @@ import re
 import string
 
 from evojax import types
-from evojax.domains.math import problems
+from evojax.domains import sources
 
 # The question written otherwise, or None.
 _Rewrite = Callable[[types.Problem], str | None]
@@ -47,7 +47,7 @@ def perturb(problem: types.Problem) -> types.Problem | None:
   last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
   messages[last] = {**messages[last], 'content': question}
   asked = messages[1:] if messages[0]['role'] == 'system' else messages
-  identity = problems.make_problem(asked, problem.answer, problem.family)
+  identity = sources.make_problem(asked, problem.answer, problem.family)
   return dataclasses.replace(
       problem, problem_id=identity.problem_id, messages=tuple(messages)
   )

@@ -207,7 +207,18 @@ def if_shaped(change: Change) -> Change:
   return conditional
 
 
+def if_partial_credit(change: Change) -> Change:
+  """Only if the domain gives any: else it is the outcome once more."""
+
+  def conditional(context: propose.Context) -> spec.Harness | None:
+    return change(context) if context.config.get(_PARTIAL) else None
+
+  return conditional
+
+
 # --------------------------------------------------------------------- entries
+
+_PARTIAL = 'domain.kwargs.partial'  # Of coding: all tests are run and counted.
 
 _COLLAPSE = ('exploration_collapse', 'mean_logprob')
 _WEAK = ('dead_group_ratio', 'weak_signal', 'reward_spread')
@@ -433,6 +444,24 @@ ENTRIES = (
             ' on AIME 2024'
         ),
         check='truncated falls below 15 %',
+    ),
+    Entry(
+        name='partial_credit',
+        factor='reward:partial',
+        triggers=('too_hard', 'dead_group_ratio', 'weak_signal'),
+        change=if_partial_credit(weigh('partial', 0.3)),
+        expected=(-0.05, 0.07),
+        hypothesis=(
+            'Programs that pass no test and programs that fail a single one'
+            ' earn the same: the share of tests passed tells them apart in'
+            ' groups that nobody solves.'
+        ),
+        source=(
+            'RLTF, Liu et al. 2023, arXiv:2307.04349: adaptive feedback by the'
+            ' share of unit tests passed; EvoTrainer, arXiv:2606.03108:'
+            ' partial-pass reward'
+        ),
+        check='alive_by_shaping rises and outcome with it',
     ),
     Entry(
         name='format_reward',

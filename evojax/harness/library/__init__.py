@@ -1,22 +1,29 @@
-"""Shipped functions that proposals draw from, by file.
+"""Shipped functions that proposals and seed harnesses draw from, by file.
 
 keep/NAME.py, weight/NAME.py and backtests/NAME.py are whole files of a harness;
-reward/NAME.py holds parts that `syntax.add_part` adds to a reward. They are
-text here: they run in the worker only.
+reward/NAME.py holds parts that `syntax.add_part` adds to a reward. What the
+domains' seed harnesses share is in seed/ (their reward), diagnostics/ and
+blind/ (diagnostics of a seed_harness and of a seed_blind); their library.json
+names it, see `spec.read`. They are text here: they run in the worker only.
 """
 
 import pathlib
 
 _ROOT = pathlib.Path(__file__).parent
 FOLDERS = ('keep', 'weight', 'reward', 'backtests')
+SEEDS = ('seed', 'diagnostics', 'blind')
 
 
 def names() -> tuple[str, ...]:
-  """'keep/outcome_variance.py' and so on, sorted."""
+  """What proposals draw from: 'keep/outcome_variance.py' and so on, sorted."""
+  return _files(FOLDERS)
+
+
+def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
   return tuple(
       sorted(
           path.relative_to(_ROOT).as_posix()
-          for folder in FOLDERS
+          for folder in folders
           for path in (_ROOT / folder).glob('[a-z]*.py')
       )
   )
@@ -28,8 +35,7 @@ def source(name: str) -> str:
   Raises:
     ValueError: If there is none of that name.
   """
-  if name not in names():
-    raise ValueError(
-        f'the library has no {name!r}; it has {", ".join(names())}'
-    )
+  known = _files(FOLDERS + SEEDS)
+  if name not in known:
+    raise ValueError(f'the library has no {name!r}; it has {", ".join(known)}')
   return (_ROOT / name).read_text(encoding='utf-8')

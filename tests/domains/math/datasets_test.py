@@ -11,9 +11,8 @@ import textwrap
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.domains import splits
 from evojax.domains.math import datasets
-from evojax.domains.math import problems
-from evojax.domains.math import splits
 
 
 class JsonlTest(parameterized.TestCase):
@@ -141,51 +140,6 @@ class JsonlTest(parameterized.TestCase):
   def test_missing_file(self):
     with self.assertRaisesRegex(ValueError, "'/no/such.jsonl' does not exist"):
       datasets.read_jsonl('/no/such.jsonl')
-
-
-def _members(numbers):
-  return [
-      problems.make_problem(
-          ({'role': 'user', 'content': f'q{i}'},), str(i), 'f'
-      )
-      for i in numbers
-  ]
-
-
-class DivideTest(absltest.TestCase):
-
-  def test_everything_by_hash(self):
-    divided = datasets.divide({'train': _members(range(500))})
-    for split, members in divided.items():
-      self.assertNotEmpty(members)
-      for problem in members:
-        self.assertEqual(splits.split_of(problem.problem_id), split)
-    self.assertEqual(sum(map(len, divided.values())), 500)
-
-  def test_given_splits_are_kept_whole_and_the_rest_is_carved(self):
-    divided = datasets.divide(
-        {
-            'train': _members(range(500)),
-            'sealed': _members(range(500, 520)),
-        }
-    )
-    self.assertEqual(divided['sealed'], tuple(_members(range(500, 520))))
-    self.assertEqual(len(divided['train']) + len(divided['dev']), 500)
-    for problem in divided['dev']:
-      self.assertEqual(splits.split_of(problem.problem_id), 'dev')
-
-  def test_a_leak_is_refused_with_the_count(self):
-    with self.assertRaisesRegex(
-        ValueError, "3 problems of 'sealed' are also in 'train', e.g. 'q7'"
-    ):
-      datasets.divide(
-          {'train': _members(range(10)), 'sealed': _members(range(7, 20))}
-      )
-
-  def test_an_empty_split_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "'dev' is empty: 1 problems"):
-      # q0 goes to train by its hash.
-      datasets.divide({'train': _members([0])})
 
 
 _BUILDER = """

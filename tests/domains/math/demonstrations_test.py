@@ -6,12 +6,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax.domains import splits
 from evojax.domains.math import demonstrations
 from evojax.domains.math import domain
 from evojax.domains.math import generators
 from evojax.domains.math import grade
 from evojax.domains.math import problems
-from evojax.domains.math import splits
 
 _LEVELS = problems.select(demonstrations.FAMILIES)
 

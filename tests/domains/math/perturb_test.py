@@ -12,9 +12,9 @@ from reasoning_gym.arithmetic import leg_counting
 from configs import math as math_config
 from evojax import domains
 from evojax import types
+from evojax.domains import sources
+from evojax.domains import splits
 from evojax.domains.math import perturb
-from evojax.domains.math import problems
-from evojax.domains.math import splits
 
 SUM = 'State the final answer to the following arithmetic problem: {} ='
 PRODUCT = (
@@ -37,7 +37,7 @@ FRACTION = (
 
 def problem(question, family, answer='0', system_prompt=''):
   messages = ({'role': 'user', 'content': question},)
-  return problems.make_problem(messages, answer, family, system_prompt)
+  return sources.make_problem(messages, answer, family, system_prompt)
 
 
 @functools.cache

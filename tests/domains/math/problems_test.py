@@ -9,14 +9,14 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.domains import splits
 from evojax.domains.math import generators
 from evojax.domains.math import problems
-from evojax.domains.math import splits
 
 
 def draw():
   """Problems of a stream and of every family."""
-  stream = problems.ProceduralSource(problems.select('gcd,aiw'), 'dev', 5)
+  stream = problems.stream(problems.select('gcd,aiw'), 'dev', 5)
   drawn = [problem.problem_id for problem in stream.take(40, 60)]
   for family, levels in generators.FAMILIES.items():
     for level in range(len(levels)):
@@ -26,19 +26,7 @@ def draw():
 
 
 def _source(split='train', seed=0, families='small', **kwargs):
-  return problems.ProceduralSource(
-      problems.select(families), split, seed, **kwargs
-  )
-
-
-def _finite(count, split='train', seed=0):
-  members = [
-      problems.make_problem(
-          ({'role': 'user', 'content': f'q{i}'},), str(i), 'f'
-      )
-      for i in range(count)
-  ]
-  return problems.FiniteSource(members, split, seed)
+  return problems.stream(problems.select(families), split, seed, **kwargs)
 
 
 class SelectTest(parameterized.TestCase):
@@ -173,7 +161,7 @@ class ProceduralSourceTest(parameterized.TestCase):
 
   def test_weights_are_the_shares_of_the_stream(self):
     entries = problems.select(('gcd:1', 'lcm:1'), (1.0, 3.0))
-    taken = problems.ProceduralSource(entries, 'train', 0).take(0, 400)
+    taken = problems.stream(entries, 'train', 0).take(0, 400)
     # 300 of 400 expected, standard deviation sqrt(400 * .75 * .25) = 8.7.
     self.assertBetween(sum(p.family == 'lcm' for p in taken), 270, 330)
 
@@ -215,46 +203,6 @@ class ProceduralSourceTest(parameterized.TestCase):
         check=True,
     ).stdout
     self.assertEqual(json.loads(output), draw())
-
-
-class FiniteSourceTest(parameterized.TestCase):
-
-  def test_each_epoch_is_a_permutation_of_its_own(self):
-    source = _finite(20)
-    epochs = [
-        [p.answer for p in source.take(20 * epoch, 20)] for epoch in range(3)
-    ]
-    for epoch in epochs:
-      self.assertCountEqual(epoch, map(str, range(20)))
-    self.assertLen({tuple(epoch) for epoch in epochs}, 3)
-
-  def test_any_position_without_those_before(self):
-    stream = _finite(20).take(0, 20) + _finite(20).take(20, 20)
-    for cursor, count in ((3, 5), (15, 5), (20, 7), (39, 1)):
-      self.assertEqual(
-          _finite(20).take(cursor, count), stream[cursor : cursor + count]
-      )
-
-  def test_crossing_an_epoch_repeats_nothing(self):
-    source = _finite(20)
-    for cursor in range(12, 20):
-      taken = source.take(cursor, 16)
-      self.assertLen({p.problem_id for p in taken}, 16)
-      self.assertEqual(taken, _finite(20).take(cursor, 16))
-      self.assertEqual(taken[: 20 - cursor], source.take(cursor, 20 - cursor))
-
-  def test_seeds_and_splits_differ(self):
-    orders = {
-        tuple(p.answer for p in _finite(20, split, seed).take(0, 20))
-        for split in splits.SHARES
-        for seed in (0, 1)
-    }
-    self.assertLen(orders, 6)
-
-  def test_more_than_there_are(self):
-    with self.assertRaisesRegex(ValueError, "'train' has 20 problems, 21 were"):
-      _finite(20).take(0, 21)
-    self.assertLen(_finite(20), 20)
 
 
 if __name__ == '__main__':

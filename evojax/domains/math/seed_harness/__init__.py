@@ -1,1 +1,1 @@
-"""The harness that a run on math starts from, and domain.py's reward."""
+"""The harness that a run on math starts from; its files are the library's."""

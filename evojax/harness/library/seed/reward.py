@@ -1,4 +1,4 @@
-"""Reward parts of the math domain; the overlay weighs them.
+"""Reward parts to start from, in any domain; the overlay weighs them.
 
 outcome: 1 if solved, else 0.
 format: 1 if there is an answer in the required format, else 0.

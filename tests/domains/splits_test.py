@@ -5,7 +5,7 @@ import collections
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.domains.math import splits
+from evojax.domains import splits
 
 
 class SplitsTest(parameterized.TestCase):

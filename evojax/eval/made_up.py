@@ -10,6 +10,7 @@ import ml_collections
 import numpy as np
 
 from evojax import types
+from evojax.eval import rollouts
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
@@ -47,8 +48,7 @@ def evidence(
   # Whatever the run's seed and limit are: a function that was admitted once is
   # admitted again where the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
-  count = len(problems) * len(_COMPLETIONS)
-  completions, grades = [], []
+  completions = []
   for problem in problems:
     for form in _COMPLETIONS:
       text = form.format(problem.answer)
@@ -61,7 +61,7 @@ def evidence(
           text,
       )
       completions.append(completion)
-      grades.append(domain.grade(problem, completion))
+  grades, seconds = rollouts.grade(domain, problems, completions)
   columns = schema.declare(domain.columns, tuple(config.reward.weights))
   rows = rows_lib.from_rollouts(
       problems,
@@ -74,12 +74,13 @@ def evidence(
       seed=config.seed,
       version='seed',
       prompt_tokens=[(0,)] * len(problems),
-      grade_seconds=[0.0] * count,
+      grade_seconds=seconds,
   )
   outcome = np.array([grade.outcome for grade in grades], np.float32)
   by_group = outcome.reshape(len(problems), -1)
   advantage = by_group - by_group.mean(1, keepdims=True)
-  rows.update(reward=outcome, advantage=advantage.ravel(), kept=[True] * count)
+  kept = [True] * len(grades)
+  rows.update(reward=outcome, advantage=advantage.ravel(), kept=kept)
   for name in config.reward.weights:
     rows[schema.PART_PREFIX + name] = outcome
   view = views.View.from_rows(

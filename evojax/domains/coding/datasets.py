@@ -1,0 +1,232 @@
+"""Problems from JSONL files of LiveCodeBench's and TACO's shape.
+
+LiveCodeBench (arXiv:2403.07974): question_content, starter_code, difficulty,
+public_test_cases and private_test_cases, JSON lists of {input, output,
+testtype}, and metadata, whose func_name names the function of call tests.
+
+TACO (arXiv:2312.14852): question, starter_code, difficulty and input_output,
+JSON of {inputs, outputs, fn_name}; solutions are not read.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import pathlib
+import re
+from typing import Any
+
+from evojax import types
+from evojax.domains import jsonl
+from evojax.domains import sources
+from evojax.domains.coding import tests
+
+_Row = Mapping[str, Any]
+
+# LiveCodeBench's own limit of one test; neither gives one per problem that
+# Python programs are sure to keep.
+_SECONDS = 6.0
+_DIFFICULTIES = {
+    'easy': 0,
+    'medium': 1,
+    'medium_hard': 2,
+    'hard': 3,
+    'very_hard': 4,
+}
+_UNKNOWN_DIFFICULTY = 1
+# 'an absolute or relative error of at most 10^{-6}'
+_TOLERANCE = re.compile(
+    r'(?:absolute|relative)[^.]{0,80}error[^.]{0,80}?'
+    r'(?:10\s*\^?\s*\{?\s*[-−]\s*|1e-)([1-9]\d?)(?!\d)',
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def read_jsonl(path: str, *, system_prompt: str = '') -> list[types.Problem]:
+  """Reads one problem per line; repeated problems are kept once.
+
+  A row may name its family with "tag"; by default it is the file's name.
+
+  Args:
+    path: A file in UTF-8.
+    system_prompt: First message of every problem; empty is none.
+
+  Raises:
+    ValueError: If the file is missing or holds no problem, a line is of no
+      known shape (with its number), or one statement has two sets of tests.
+  """
+  found: dict[str, types.Problem] = {}
+  for where, row in jsonl.rows(path):
+    try:
+      problem = _problem(row, pathlib.Path(path).stem, system_prompt)
+    except ValueError as error:  # Includes text that UTF-8 cannot hold.
+      raise ValueError(f'{where}: {error}') from error
+    twin = found.setdefault(problem.problem_id, problem)
+    if twin.answer != problem.answer:
+      raise ValueError(
+          f'{where}: the statement {problem.question[:80]!r} came before with'
+          ' other tests; keep one of the two'
+      )
+  if not found:
+    raise ValueError(f'{path} holds no problem')
+  return list(found.values())
+
+
+def _problem(row: _Row, family: str, system_prompt: str) -> types.Problem:
+  if 'question_content' in row:
+    statement = _text(row, 'question_content')
+    cases, function = _livecodebench(row)
+  elif 'question' in row and 'input_output' in row:
+    statement = _text(row, 'question')
+    cases, function = _taco(row)
+  else:
+    raise ValueError(
+        f'fields {sorted(row)} are neither LiveCodeBench (question_content,'
+        ' public_test_cases, private_test_cases) nor TACO (question,'
+        ' input_output)'
+    )
+  tag = row.get('tag', family)
+  if not isinstance(tag, str) or not tag:
+    raise ValueError(f'tag={tag!r} must be a non-empty string')
+  tolerance = _TOLERANCE.search(statement)
+  answer = tests.encode(
+      tests.Tests(
+          cases,
+          tolerance=10.0 ** -int(tolerance[1]) if tolerance else 0.0,
+          function=function,
+          seconds=_SECONDS,
+      )
+  )
+  tests.decode(answer)  # No cases, or a function that is no name.
+  starter = row.get('starter_code') or ''
+  if not isinstance(starter, str):
+    raise ValueError(f'starter_code={starter!r:.80} must be a text')
+  if starter.strip():
+    statement += f'\n\nComplete this code:\n```python\n{starter.rstrip()}\n```'
+  return sources.make_problem(
+      ({'role': 'user', 'content': statement},),
+      answer,
+      tag,
+      system_prompt,
+      _DIFFICULTIES.get(
+          str(row.get('difficulty')).lower(), _UNKNOWN_DIFFICULTY
+      ),
+  )
+
+
+def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
+  """Cases, the public ones visible, and the function's name or ''."""
+  cases, kinds = [], set()
+  for field, visible in (
+      ('public_test_cases', True),
+      ('private_test_cases', False),
+  ):
+    for number, case in enumerate(_json_list(row, field)):
+      kind = case.get('testtype') if isinstance(case, dict) else None
+      if kind not in ('stdin', 'functional'):
+        raise ValueError(
+            f'{field}[{number}] must be an object with input, output and'
+            ' testtype stdin or functional'
+        )
+      kinds.add(kind)
+      cases.append(
+          tests.Case(_text(case, 'input'), _text(case, 'output'), visible)
+      )
+  if kinds != {'functional'}:
+    if len(kinds) > 1:
+      raise ValueError('testtype is stdin and functional in one problem')
+    return tuple(cases), ''
+  for case in cases:
+    for line in (*case.stdin.splitlines(), case.expected):
+      _json(line, 'an argument or a result of a functional test')
+  metadata = row.get('metadata', {})
+  if isinstance(metadata, str):
+    metadata = _json(metadata, 'metadata')
+  name = metadata.get('func_name') if isinstance(metadata, dict) else None
+  if not isinstance(name, str) or not name:
+    raise ValueError('functional tests need metadata.func_name')
+  return tuple(cases), name
+
+
+def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
+  """Cases, none visible, and the function's name or ''."""
+  # As an object its numbers would have come as text, see `jsonl.rows`.
+  given = _json(_text(row, 'input_output'), 'input_output')
+  inputs, outputs = (
+      given.get(name) if isinstance(given, dict) else None
+      for name in ('inputs', 'outputs')
+  )
+  if (
+      not isinstance(inputs, list)
+      or not isinstance(outputs, list)
+      or len(inputs) != len(outputs)
+  ):
+    raise ValueError(
+        'input_output must be JSON of {"inputs": [...], "outputs": [...]} of'
+        ' equal lengths'
+    )
+  name = given.get('fn_name') or ''
+  if not name:
+    return tuple(
+        tests.Case(_lines(stdin), _lines(expected), False)
+        for stdin, expected in zip(inputs, outputs, strict=True)
+    ), ''
+  if not isinstance(name, str):
+    raise ValueError(f'input_output.fn_name={name!r:.80} must be a name')
+  for number, arguments in enumerate(inputs):
+    if not isinstance(arguments, list):
+      raise ValueError(
+          f'input_output.inputs[{number}] must be the list of arguments of'
+          f' {name}'
+      )
+  # A result comes in a list of its own, in most of the problems.
+  if all(isinstance(x, list) and len(x) == 1 for x in outputs):
+    outputs = [x[0] for x in outputs]
+  return tuple(
+      tests.Case('\n'.join(map(json.dumps, arguments)), json.dumps(x), False)
+      for arguments, x in zip(inputs, outputs, strict=True)
+  ), name
+
+
+def _lines(value: Any) -> str:
+  """A text, or a list of the lines of one."""
+  if isinstance(value, list) and all(isinstance(x, str) for x in value):
+    value = '\n'.join(value)
+  if not isinstance(value, str):
+    raise ValueError(
+        f'input_output: {value!r:.80} must be a text or a list of lines; only'
+        ' call tests (fn_name) have other values'
+    )
+  value.encode()
+  return value
+
+
+def _json_list(row: _Row, field: str) -> Sequence[Any]:
+  """A field that is a JSON list, or the text of one."""
+  value = row.get(field)
+  if isinstance(value, str):
+    try:
+      value = json.loads(value)
+    except (ValueError, RecursionError) as error:
+      raise ValueError(
+          f'{field} is not JSON. The published files hold a compressed pickle'
+          ' there, which is never loaded here, for it may run any code: convert'
+          ' it where you trust the file, json.dumps(json.loads(pickle.loads('
+          'zlib.decompress(base64.b64decode(text)))))'
+      ) from error
+  if not isinstance(value, list):
+    raise ValueError(f'{field} must be a JSON list of tests')
+  return value
+
+
+def _json(text: str, what: str) -> Any:
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{what} is not JSON: {text[:80]!r}') from error
+
+
+def _text(row: _Row, field: str) -> str:
+  value = row.get(field)
+  if not isinstance(value, str):
+    raise ValueError(f'{field}={value!r:.80} must be a text')
+  value.encode()  # A lone surrogate cannot be written to a program.
+  return value

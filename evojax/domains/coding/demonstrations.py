@@ -1,0 +1,120 @@
+"""Programs in several behaviours: what the coding base policy is taught.
+
+A base policy mixes behaviours on purpose, as real base models do, so that
+reinforcement learning has something to select. Each demonstration draws one
+behaviour from `BEHAVIOURS`:
+
+  right       the right program in a fenced block.
+  off_by_one  the same with one bound, index or comparison off by one.
+  edge        the same without what an edge case needs.
+  constant    a program that prints what the visible example shows.
+  unfenced    the right program, but in no block.
+  endless     a block of comments that never comes to an end.
+
+Right and wrong programs begin alike: it takes the rest to tell them apart.
+Half of the problems are asked in other words than their own, see `perturb`, so
+that wordings and examples say nothing about a program.
+"""
+from collections.abc import Mapping
+import re
+
+import numpy as np
+
+from evojax import types
+from evojax.domains.coding import perturb
+from evojax.domains.coding import tests
+from evojax.domains.coding.families import FAMILIES as _FAMILIES
+from evojax.models import warmstart
+
+# What the base policy is taught, in the syntax of `problems.select`.
+FAMILIES = ('all',)
+# One token each in its vocabulary: programs are a third shorter.
+TOKENS = (
+    '```python', '```', 'int(input())', 'map(int, input().split())', 'print(',
+    'range(',
+)
+
+BEHAVIOURS: Mapping[str, float] = {
+    'right': 0.36,
+    'off_by_one': 0.17,
+    'edge': 0.16,
+    'constant': 0.13,
+    'unfenced': 0.12,
+    'endless': 0.06,
+}
+
+_FILLER = (
+    'Let me read the problem again.', 'First, what is asked?',
+    'There may be a better way.', 'What if n is 0?', 'I have to be careful.',
+    'That does not look right.', 'Let me start over.', 'Now the input.',
+)
+_ENDLESS_LINES = 96  # More tokens than any completion may have.
+
+
+def batch(
+    source: types.ProblemSource, seed: int, step: int, count: int
+) -> list[warmstart.Demonstration]:
+  """Demonstrations of a step: a pure function of the arguments.
+
+  Args:
+    source: Problems of the train split; no other may be taught.
+    seed: Draws behaviours, wordings and filler.
+    step: >= 0; takes problems step * count and following.
+    count: Demonstrations per step, the same for the whole run.
+  """
+  rng = np.random.default_rng([seed, step])
+  return [
+      demonstrate(problem, rng) for problem in source.take(step * count, count)
+  ]
+
+
+def demonstrate(
+    problem: types.Problem, rng: np.random.Generator
+) -> warmstart.Demonstration:
+  """Draws a surface and a behaviour, and acts it out.
+
+  Args:
+    problem: A generated one, see `problems.generate`.
+    rng: Draws surface, behaviour and filler.
+
+  Raises:
+    ValueError: If the problem is not of our families.
+  """
+  if 'parameters' not in problem.metadata:
+    raise ValueError(
+        f'problem {problem.problem_id} of {problem.family!r} has no programs to'
+        ' demonstrate: only generated problems have'
+    )
+  if rng.random() < 0.5:
+    problem = perturb.perturb(problem) or problem
+  names = list(BEHAVIOURS)
+  behaviour = names[rng.choice(len(names), p=list(BEHAVIOURS.values()))]
+  return warmstart.Demonstration(
+      problem.messages,
+      act(problem, behaviour, rng),
+      ends=behaviour != 'endless',
+  )
+
+
+def act(
+    problem: types.Problem, behaviour: str, rng: np.random.Generator
+) -> str:
+  """The completion of one behaviour.
+
+  Args:
+    problem: A generated one.
+    behaviour: Key of BEHAVIOURS.
+    rng: Draws the filler of 'endless'.
+  """
+  if behaviour == 'endless':
+    draws = rng.integers(len(_FILLER), size=_ENDLESS_LINES)
+    return '\n'.join(['```python', *(f'# {_FILLER[i]}' for i in draws)])
+  if behaviour == 'constant':
+    example = tests.decode(problem.answer).cases[0].expected.rstrip('\n')
+    number = re.fullmatch(r'-?\d+', example)
+    program = f'print({example if number else repr(example)})'
+  else:
+    kind = _FAMILIES[problem.family][problem.difficulty]
+    texts = kind.programs(problem.metadata['parameters'])
+    program = texts['right' if behaviour == 'unfenced' else behaviour]
+  return program if behaviour == 'unfenced' else f'```python\n{program}\n```'

@@ -1,0 +1,37 @@
+"""Finds the program in a completion: the last complete fenced block.
+
+The last, as a completion that thinks aloud tries things first and answers at
+its end; so does LiveCodeBench's `extract_code`. A block that is never closed is
+no program, whether the limit cut it or the policy forgot: nobody knows what
+would have followed. Nor is text without a fence.
+"""
+
+import re
+
+# Fences as in CommonMark 0.31, Sec. 4.5: at most 3 spaces before them, at least
+# 3 backticks, an info string after the opening one only.
+_FENCE = re.compile(r'^ {0,3}(`{3,})[ \t]*([^`\r\n]*)\r?$', re.MULTILINE)
+_LANGUAGES = ('', 'py', 'py3', 'python', 'python3')
+
+
+def extract(text: str) -> str | None:
+  """The program of a completion, or None.
+
+  Args:
+    text: A completion without special tokens. What is before a </think> is not
+      the answer.
+
+  Returns:
+    The content of the last complete block that names Python or no language.
+  """
+  text = text.rpartition('</think>')[2]
+  found, opened, language = None, None, ''
+  for fence in _FENCE.finditer(text):
+    ticks, info = fence[1], fence[2].strip()
+    if opened is None:
+      opened, language = fence, info.partition(' ')[0].lower()
+    elif len(ticks) >= len(opened[1]) and not info:
+      if language in _LANGUAGES:
+        found = text[opened.end() + 1 : fence.start()]
+      opened = None
+  return found

@@ -1,0 +1,297 @@
+"""Grammars of inputs: how they are worded and drawn, edges apart."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import random
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """Texts for standard input; all draws come from one generator."""
+
+  edges: tuple[str, ...]  # Empty, one element, ties, the largest, ...
+  some: Callable[[int], str]  # An ordinary one of about so many elements.
+  short: int  # Elements of an example.
+
+
+@dataclasses.dataclass(frozen=True)
+class Grammar:
+  """One form of input."""
+
+  wordings: tuple[str, str]
+  draw: Callable[[Mapping[str, int | str], random.Random], Inputs]
+
+
+def _near(
+    parameters: Mapping[str, int | str], low: int, high: int
+) -> list[int]:
+  """Numbers of [low, high] equal or next to a parameter or 0."""
+  return sorted({
+      value + step
+      for value in (0, *parameters.values())
+      if isinstance(value, int)
+      for step in (-1, 0, 1)
+      if low <= value + step <= high
+  })
+
+
+def _numbers_near(
+    parameters: Mapping[str, int | str],
+    rng: random.Random,
+    low: int,
+    high: int,
+) -> Callable[[], int]:
+  """Draws numbers of [low, high], half of them from `_near`."""
+  near = _near(parameters, low, high)
+  return functools.partial(_number, rng, near, low, high)
+
+
+def _number(
+    rng: random.Random, near: Sequence[int], low: int, high: int
+) -> int:
+  if near and rng.random() < 0.5:
+    return rng.choice(near)
+  return rng.randint(low, high)
+
+
+def _letters(
+    parameters: Mapping[str, int | str],
+    rng: random.Random,
+    others: str,
+    share: float = 0.5,
+) -> Callable[[], str]:
+  """Draws letters: a share of them from the parameters, if there are any."""
+  named = [
+      value
+      for value in parameters.values()
+      if isinstance(value, str) and len(value) == 1 and value.isalpha()
+  ]
+
+  return functools.partial(_letter, rng, named, others, share)
+
+
+def _letter(
+    rng: random.Random, named: Sequence[str], others: str, share: float
+) -> str:
+  return rng.choice(named if named and rng.random() < share else others)
+
+
+def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
+  """n and n integers of [low, high]; n from `least` to `most`.
+
+  Args:
+    low: Smallest integer.
+    high: Largest integer.
+    least: 0 or 1.
+    most: Largest n.
+  """
+
+  def draw(parameters, rng):
+    number = _numbers_near(parameters, rng, low, high)
+
+    def some(size):
+      values = [number() for _ in range(size)]
+      if size > 3:  # Ties are no accident.
+        values[rng.randrange(size)] = values[rng.randrange(size)]
+      return _list(values)
+
+    tied = number()
+    edges = [_list([])] if least == 0 else []
+    edges += [_list([number()]), _list([tied] * 4), _list([low] * 3)]
+    near = _near(parameters, low, high)
+    edges += [_list([high, low]), _list(near * 2), _list(near * 3), some(most)]
+    return Inputs(tuple(edges), some, 4)
+
+  count = 'n (0 or more)' if least == 0 else 'n (at least 1)'
+  return Grammar(
+      (
+          f'The first line has {count}, the second n integers.',
+          f'Read {count}, then a line with n integers.',
+      ),
+      draw,
+  )
+
+
+def _list(values: Sequence[int]) -> str:
+  return f'{len(values)}\n{" ".join(map(str, values))}\n'
+
+
+def one_number(low: int, high: int) -> Grammar:
+  """One integer of [low, high]."""
+
+  def draw(parameters, rng):
+    values = [v for v in parameters.values() if isinstance(v, int)]
+    product = 1
+    for value in values:
+      product *= abs(value) or 1
+    near = [v + step for v in (0, *values, product) for step in (-1, 0, 1)]
+    edges = [low, low + 1, high, *near, *(-v for v in near)]
+    edges = [f'{n}\n' for n in dict.fromkeys(edges) if low <= n <= high]
+
+    def some(size):
+      return f'{rng.randint(low, high) if size > 5 else rng.randint(9, 40)}\n'
+
+    return Inputs(tuple(edges), some, 2)
+
+  return Grammar(
+      (f'Read an integer n (at least {low}).', f'You get n, at least {low}.'),
+      draw,
+  )
+
+
+def word(least: int = 0, upper: bool = False) -> Grammar:
+  """A line of letters, maybe empty; `upper`: maybe upper-case ones."""
+
+  def draw(parameters, rng):
+    letter = _letters(parameters, rng, 'abcxyz')
+
+    def some(size):
+      text = ''.join(letter() for _ in range(size + 2))
+      return f'{_mixed(text, rng) if upper else text}\n'
+
+    one = letter()
+    edges = ['\n'] if least == 0 else []
+    edges += [f'{one}\n', f'{one * 5}\n', f'{letter()}{letter()}\n', some(38)]
+    if upper:
+      edges.append(f'{"".join(letter() for _ in range(6)).upper()}\n')
+    return Inputs(tuple(edges), some, 4)
+
+  letters = 'letters of either case' if upper else 'small letters'
+  maybe = ', maybe empty' if least == 0 else ''
+  return Grammar(
+      (
+          f'The input is a word of {letters}{maybe}.',
+          f'Read one line with a word of {letters}{maybe}.',
+      ),
+      draw,
+  )
+
+
+def words(upper: bool = False) -> Grammar:
+  """A line of words with single spaces, maybe empty."""
+
+  def draw(parameters, rng):
+    # Long words, too, must do without a letter at times.
+    letter = _letters(parameters, rng, 'abx', 0.25)
+    lengths = _numbers_near(parameters, rng, 1, 9)
+
+    def one():
+      text = ''.join(letter() for _ in range(lengths()))
+      return _mixed(text, rng) if upper else text
+
+    def some(size):
+      chosen = [one() for _ in range(size)]
+      for _ in range(size // 3):
+        chosen[rng.randrange(size)] = rng.choice(chosen)
+      return f'{" ".join(chosen)}\n'
+
+    lone = one()
+    edges = ['\n', f'{lone}\n', f'{lone} {lone} {lone}\n', some(24)]
+    if upper:
+      edges.append(some(6).upper())
+    return Inputs(tuple(edges), some, 3)
+
+  letters = 'letters of either case' if upper else 'small letters'
+  return Grammar(
+      (
+          f'The input is one line of words of {letters}, maybe empty.',
+          f'Read a line, maybe empty, of words of {letters}.',
+      ),
+      draw,
+  )
+
+
+def moves(letters: str) -> Grammar:
+  """A line of the two given letters, maybe empty."""
+
+  def draw(parameters, rng):
+    del parameters  # Walls are met by going one way for long.
+
+    def some(size):
+      return ''.join(rng.choice(letters) for _ in range(size + 3)) + '\n'
+
+    a, b = letters
+    edges = ['\n', f'{a}\n', f'{b}\n', f'{a * 80}\n', f'{b * 3}{a}\n']
+    edges += [f'{a * 80}{b}\n', f'{a * 2}{b * 40}\n', some(60)]
+    return Inputs(tuple(edges), some, 4)
+
+  a, b = letters
+  return Grammar(
+      (
+          f'The input is a line of letters {a} and {b}, maybe empty.',
+          f'Read a line of {a} and {b}, maybe empty.',
+      ),
+      draw,
+  )
+
+
+def intervals(low: int, high: int, either: bool = False) -> Grammar:
+  """n and n lines l r within [low, high]; `either`: maybe l > r."""
+
+  def draw(parameters, rng):
+    number = _numbers_near(parameters, rng, low, high)
+
+    def one():
+      a, b = number(), number()
+      return (a, b) if either else (min(a, b), max(a, b))
+
+    def text(pairs):
+      return f'{len(pairs)}\n' + ''.join(f'{a} {b}\n' for a, b in pairs)
+
+    def some(size):
+      return text([one() for _ in range(size)])
+
+    point, same = number(), one()
+    edges = [text([]), text([(point, point)]), text([same] * 3)]
+    edges += [text([(low, high), one()]), text([one()]), some(20)]
+    if either:
+      edges.append(text([(high, low), (same[1], same[0])]))
+    return Inputs(tuple(edges), some, 3)
+
+  order = 'l and r in either order' if either else 'l <= r'
+  return Grammar(
+      (
+          f'The first line has n (0 or more), then n lines l r, {order}.',
+          f'Read n (0 or more) and n lines with l and r, {order}.',
+      ),
+      draw,
+  )
+
+
+def grid() -> Grammar:
+  """r c, then r lines of c letters."""
+
+  def draw(parameters, rng):
+    letter = _letters(parameters, rng, 'abx')
+
+    def text(rows):
+      return f'{len(rows)} {len(rows[0])}\n' + ''.join(f'{x}\n' for x in rows)
+
+    def rows(height, width):
+      return [''.join(letter() for _ in range(width)) for _ in range(height)]
+
+    def some(size):
+      height = size if size < 4 else rng.randint(2, 6)
+      drawn = rows(height, rng.randint(2, 4))
+      if height > 2:  # Equal rows are no accident.
+        drawn[rng.randrange(height)] = drawn[rng.randrange(height)]
+      return text(drawn)
+
+    lone, row = letter(), rows(1, 4)[0]
+    edges = [text([lone]), text([row]), text([lone] * 6), text([row] * 5)]
+    edges += [text(rows(9, 9)), text([lone * 5, lone * 5, row + lone])]
+    return Inputs(tuple(edges), some, 3)
+
+  return Grammar(
+      (
+          'The first line has r and c, then come r rows of c letters.',
+          'Read r and c, then r lines of c letters.',
+      ),
+      draw,
+  )
+
+
+def _mixed(text: str, rng: random.Random) -> str:
+  """One letter in three in upper case."""
+  return ''.join(c.upper() if rng.random() < 1 / 3 else c for c in text)

@@ -1,0 +1,105 @@
+"""One level of a family: a statement with parameters, programs and inputs."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import itertools
+import json
+import random
+
+from evojax.domains.coding.families import inputs
+
+Value = int | str
+Parameters = Mapping[str, Value]
+
+# Relations, as a program writes them: words for a statement.
+RELATIONS: Mapping[str, tuple[str, str]] = {
+    '>': ('greater than', 'above'),
+    '<': ('less than', 'below'),
+    '>=': ('at least', 'not below'),
+    '<=': ('at most', 'not above'),
+}
+# What an off-by-one error writes instead.
+_OFF: Mapping[str, str] = {
+    '>': '>=',
+    '>=': '>',
+    '<': '<=',
+    '<=': '<',
+    'n': 'n + 1',
+    'n + 1': 'n',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+  """Templates: '{k}' is the parameter k.
+
+  In `statement` a value stands in words where `words` has some. In programs
+  '{rel_off}' is what an off-by-one error writes instead of '{rel}'.
+  """
+
+  parameters: Mapping[str, tuple[Value, ...]]  # Name -> its values.
+  statement: str
+  grammar: inputs.Grammar
+  program: str  # Right.
+  off_by_one: tuple[str, str]  # What is replaced in `program`, and by what.
+  edge: tuple[str, str]  # Likewise: ignores an edge case.
+  words: Mapping[str, Mapping[Value, tuple[str, ...]]] = dataclasses.field(
+      default_factory=dict
+  )
+  where: Callable[[Parameters], bool] = lambda parameters: True
+
+  def __post_init__(self):
+    for name in ('off_by_one', 'edge'):
+      old, new = getattr(self, name)
+      if old not in self.program or old == new:
+        raise ValueError(
+            f'{name}={(old, new)!r} changes nothing in {self.program!r}'
+        )
+
+  @functools.cached_property
+  def contents(self) -> tuple[Parameters, ...]:
+    """Every choice of parameters: what makes problems distinct."""
+    products = itertools.product(*self.parameters.values())
+    found = (dict(zip(self.parameters, p, strict=True)) for p in products)
+    return tuple(p for p in found if self.where(p))
+
+  def programs(self, parameters: Parameters) -> dict[str, str]:
+    """Program texts: 'right', 'off_by_one', 'edge'."""
+    fields = dict(parameters)
+    for name, value in parameters.items():
+      if value in _OFF:
+        fields[f'{name}_off'] = _OFF[value]
+    texts = {
+        'right': self.program,
+        'off_by_one': self.program.replace(*self.off_by_one),
+        'edge': self.program.replace(*self.edge),
+    }
+    return {name: text.format_map(fields) for name, text in texts.items()}
+
+  def ask(self, parameters: Parameters, wording: int) -> str:
+    """The statement and the input's grammar, in one of WORDINGS ways."""
+    fields = dict(parameters)
+    for name, words in {'rel': {}, **self.words}.items():
+      value = fields.get(name)
+      synonyms = words.get(value) or RELATIONS.get(value)
+      if synonyms:
+        fields[name] = synonyms[wording % len(synonyms)]
+    task = self.statement.format_map(fields)
+    given = self.grammar.wordings[wording % len(self.grammar.wordings)]
+    return f'{given} {task}' if wording % 4 < 2 else f'{task} {given}'
+
+  def inputs(
+      self, parameters: Parameters, rng: random.Random
+  ) -> inputs.Inputs:
+    """Draws inputs; numbers near the parameters are frequent."""
+    return self.grammar.draw(parameters, rng)
+
+
+# Ways to word a statement: synonyms alternate, the input comes first or last.
+WORDINGS = 4
+
+
+def content(family: str, level: int, parameters: Parameters) -> str:
+  """What the identity of a problem is the hash of: no wording, no example."""
+  return json.dumps([family, level, dict(parameters)])

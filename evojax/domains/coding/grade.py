@@ -1,0 +1,240 @@
+"""Judges completions: finds the programs, runs them, says what they are worth.
+
+What is right: a program in a fenced block that ends by itself, with exit code 0
+and the right output, on every test. Identical programs for one problem are run
+once per call.
+"""
+
+import atexit
+from collections.abc import Sequence
+import functools
+import os
+import re
+
+from evojax import types
+from evojax.domains.coding import extract
+from evojax.domains.coding import judge
+from evojax.domains.coding import tests as tests_lib
+from evojax.evidence import schema
+from evojax.sandbox import box as box_lib
+from evojax.sandbox import probe
+
+GRADE_STATUS = {
+    'ok': 0,  # Ended by itself on every test that was run, right or wrong.
+    'no_program': 1,  # No complete fenced block.
+    'too_long': 2,  # A program of more than MAX_PROGRAM_CHARS.
+    'syntax_error': 3,  # Not Python: nothing was run.
+    'error': 4,  # An exception, an exit code, a signal.
+    'timeout': 5,  # Wall time.
+    'cpu_limit': 6,
+    'memory_limit': 7,
+    'output_limit': 8,
+    'disk_limit': 9,
+    types.INFRA_ERROR: 10,  # The box failed: no grade.
+}
+# As far as a text shows it: whether a program is right, only its tests show.
+CODING_MODE = {
+    'solves': 0,  # A program that takes its input, or defines what is asked.
+    'constant': 1,  # A program that reads nothing.
+    'unfenced': 2,  # An answer without a complete block.
+    'ramble': 3,  # Cut by the limit without one, or empty.
+}
+_WATCHING = ('diagnostic', 'report')
+COLUMNS = (
+    schema.with_codes('grade_status', GRADE_STATUS),
+    schema.Column(
+        'difficulty',
+        'int32',
+        doc='Level of the problem in its family, 0 is the easiest.',
+        # It is known before anything is sampled: for filters of problems there
+        # is config.data.families.
+        readers=_WATCHING,
+    ),
+    schema.Column(
+        'format_ok',
+        'bool',
+        doc='There is a program, in a complete fenced block.',
+    ),
+    schema.Column(
+        'compiles',
+        'bool',
+        doc='The program is Python. False where there is none.',
+    ),
+    schema.Column(
+        'tests_passed',
+        'int32',
+        unit='tests',
+        doc=(
+            'Tests passed: up to the first that failed, unless'
+            ' domain.kwargs.partial.'
+        ),
+    ),
+    schema.Column(
+        'tests_total',
+        'int32',
+        unit='tests',
+        doc='Tests of the problem, the visible ones included.',
+    ),
+    schema.Column(
+        'timeouts',
+        'int32',
+        unit='runs',
+        doc='Runs that ended at a limit of CPU or wall time.',
+    ),
+    schema.Column(
+        'crashed',
+        'bool',
+        doc='A run ended by an exception, an exit code or a signal.',
+    ),
+    schema.Column(
+        'n_lines',
+        'int32',
+        unit='lines',
+        doc='Lines of the program that are not blank, 0 where there is none.',
+    ),
+    schema.Column(
+        'visible_passed',
+        'bool',
+        doc='The program passes every test that the problem shows.',
+        # A reward for it would pay for printing what is shown.
+        readers=_WATCHING,
+    ),
+    schema.Column(
+        'mode',
+        'int32',
+        doc='How the completion goes about it, judged by its text alone.',
+        codes=CODING_MODE,
+    ),
+)
+
+MAX_PROGRAM_CHARS = 1 << 16
+_READS = re.compile(r'\b(?:input|stdin|open|read)\b')
+
+
+def grade_many(
+    problems: Sequence[types.Problem],
+    completions: Sequence[types.Completion],
+    *,
+    partial: bool,
+    slots: int,
+) -> list[types.Grade]:
+  """Grades completion b of problem b, for all b. Total: any text gets a Grade.
+
+  Args:
+    problems: Their answers are the tests, see `tests.decode`.
+    completions: As many.
+    partial: Whether all tests are run, for partial credit.
+    slots: Programs at the same time.
+
+  Raises:
+    probe.WeakSandboxError: If nothing here holds untrusted code.
+    ValueError: If an answer is no tests.
+  """
+  programs = [extract.extract(c.text) for c in completions]
+  keys = [
+      (problem.answer, program)
+      for problem, program in zip(problems, programs, strict=True)
+  ]
+  work = list(dict.fromkeys(key for key in keys if _can_run(key[1])))
+  verdicts = {}
+  if work:
+    pairs = [(_tests(answer), program) for answer, program in work]
+    found = judge.judge_many(open_box(slots), pairs, partial=partial)
+    verdicts = dict(zip(work, found, strict=True))
+  grades, paid = [], set()
+  for problem, completion, key in zip(problems, completions, keys, strict=True):
+    verdict = verdicts.get(key)
+    # A program that was run for another completion took no time for this one.
+    seconds = verdict.seconds if verdict and key not in paid else 0.0
+    paid.add(key)
+    grades.append(
+        _grade(problem, completion, key[1], verdict, partial, seconds)
+    )
+  return grades
+
+
+def open_box(slots: int) -> box_lib.Box:
+  """The box of this process with so many slots; opened once."""
+  # A forked process must not share its parent's.
+  return _open_box(os.getpid(), probe.tier(), slots)
+
+
+@functools.cache
+def _open_box(process: int, tier: str, slots: int) -> box_lib.Box:
+  box = box_lib.Box('program', tier=tier, slots=slots)
+
+  def close():
+    if os.getpid() == process:
+      box.close()
+
+  atexit.register(close)
+  return box
+
+
+def _can_run(program: str | None) -> bool:
+  return program is not None and len(program) <= MAX_PROGRAM_CHARS
+
+
+@functools.lru_cache(maxsize=4096)
+def _tests(answer: str) -> tests_lib.Tests:
+  return tests_lib.decode(answer)
+
+
+def _grade(
+    problem: types.Problem,
+    completion: types.Completion,
+    program: str | None,
+    verdict: judge.Verdict | None,
+    partial: bool,
+    seconds: float,
+) -> types.Grade:
+  """The grade of a completion whose program has this verdict, if any."""
+  tests = _tests(problem.answer)
+  passed, total = 0, len(tests.cases)
+  status = 'no_program' if program is None else 'too_long'
+  if verdict is not None:
+    status, passed = verdict.status, verdict.passed
+  graded = status != types.INFRA_ERROR
+  right = graded and passed == total
+  share = passed / total if graded and partial else float(right)
+  cut = completion.finish_reason == 'length'
+  mode = classify(completion.text, program, cut, bool(tests.function))
+  return types.Grade(
+      outcome=right,
+      partial=share,
+      status=status,
+      columns={
+          'difficulty': problem.difficulty,
+          'format_ok': program is not None,
+          'compiles': verdict is not None and status != 'syntax_error',
+          'tests_passed': passed,
+          'tests_total': total,
+          'timeouts': verdict.timeouts if verdict else 0,
+          'crashed': verdict is not None and verdict.crashed,
+          'n_lines': sum(map(bool, map(str.strip, _lines(program)))),
+          'visible_passed': verdict is not None and verdict.visible_passed,
+          'mode': CODING_MODE[mode],
+      },
+      sandbox_tier=verdict.tier if verdict else '',
+      seconds=seconds,
+  )
+
+
+def _lines(program: str | None) -> list[str]:
+  return (program or '').splitlines()
+
+
+def classify(
+    text: str, program: str | None, cut: bool, calls: bool = False
+) -> str:
+  """Key of CODING_MODE: how a completion goes about the problem.
+
+  Args:
+    text: A completion.
+    program: In it, from `extract`.
+    cut: Sampling ended at the limit.
+    calls: Whether the problem asks for a function, which reads nothing.
+  """
+  if program is None:
+    return 'ramble' if cut or not text.strip() else 'unfenced'
+  return 'solves' if calls or _READS.search(program) else 'constant'

@@ -1,0 +1,1 @@
+"""What is measured of programs; each file runs in the worker."""

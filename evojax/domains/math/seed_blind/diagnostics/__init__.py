@@ -1,1 +1,0 @@
-"""The few diagnostics to start from."""

@@ -1,1 +1,0 @@
-"""What is measured of every version; each file runs in the box."""

@@ -1,0 +1,1 @@
+"""The few diagnostics to start from where discovery is to be shown."""

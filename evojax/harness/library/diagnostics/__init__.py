@@ -1,0 +1,1 @@
+"""What is measured of every version, in any domain."""

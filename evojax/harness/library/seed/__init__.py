@@ -1,0 +1,1 @@
+"""The reward that domains start from."""

@@ -1,0 +1,266 @@
+"""Problems from JSONL of two published shapes; hostile files are refused."""
+
+import base64
+import json
+import pathlib
+import pickle
+import tempfile
+import zlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.domains import sources
+from evojax.domains import splits
+from evojax.domains.coding import datasets
+from evojax.domains.coding import tests
+
+
+def _livecodebench(**changes):
+  """A row as in livecodebench/code_generation_lite."""
+  return {
+      'question_title': 'A. Sum',
+      'question_content': 'Print a + b.',
+      'platform': 'atcoder',
+      'question_id': 'abc001_a',
+      'contest_id': 'abc001',
+      'contest_date': '2023-01-01T00:00:00',
+      'starter_code': '',
+      'difficulty': 'hard',
+      'public_test_cases': json.dumps([_stdin('1 2\n', '3\n')]),
+      'private_test_cases': json.dumps([_stdin('-1 1\n', '0\n')]),
+      'metadata': '{}',
+      **changes,
+  }
+
+
+def _stdin(given, output):
+  return {'input': given, 'output': output, 'testtype': 'stdin'}
+
+
+def _call(given, output):
+  return {'input': given, 'output': output, 'testtype': 'functional'}
+
+
+def _functional(**changes):
+  return _livecodebench(**{
+      'starter_code': 'class Solution:\n    def add(self, a, b):\n        ',
+      'public_test_cases': json.dumps([_call('[1]\n2', '[1, 2]')]),
+      'private_test_cases': json.dumps([_call('[]\n0', '[0]')]),
+      'metadata': json.dumps({'func_name': 'add'}),
+      **changes,
+  })
+
+
+def _taco(tests_of, **changes):
+  """A row as in BAAI/TACO."""
+  return {
+      'question': 'Print a + b.',
+      'solutions': '["print(3)"]',
+      'starter_code': '',
+      'input_output': json.dumps(tests_of),
+      'difficulty': 'MEDIUM_HARD',
+      'time_limit': '2.0 seconds',
+      **changes,
+  }
+
+
+class JsonlTest(parameterized.TestCase):
+
+  def _read(self, *rows, **kwargs):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    path = pathlib.Path(folder.name) / 'set.jsonl'
+    path.write_text(
+        '\n'.join(r if isinstance(r, str) else json.dumps(r) for r in rows)
+    )
+    return datasets.read_jsonl(str(path), **kwargs)
+
+  def test_livecodebench_stdin(self):
+    (problem,) = self._read(_livecodebench(), system_prompt='Write Python.')
+    self.assertEqual(problem.messages[0]['content'], 'Write Python.')
+    self.assertEqual(problem.question, 'Print a + b.')
+    self.assertEqual(problem.problem_id, splits.problem_id('Print a + b.'))
+    self.assertEqual((problem.family, problem.difficulty), ('set', 3))
+    self.assertEqual(
+        tests.decode(problem.answer),
+        tests.Tests(
+            (
+                tests.Case('1 2\n', '3\n', True),
+                tests.Case('-1 1\n', '0\n', False),
+            ),
+            seconds=6.0,
+        ),
+    )
+
+  def test_livecodebench_calls(self):
+    (problem,) = self._read(_functional(tag='calls'))
+    given = tests.decode(problem.answer)
+    self.assertEqual(given.function, 'add')
+    self.assertEqual(given.cases[0], tests.Case('[1]\n2', '[1, 2]', True))
+    self.assertEqual(problem.family, 'calls')
+    # The code to complete is part of the statement.
+    self.assertTrue(
+        problem.question.endswith(
+            'Complete this code:\n```python\nclass Solution:\n'
+            '    def add(self, a, b):\n```'
+        )
+    )
+
+  def test_taco_stdin(self):
+    (problem,) = self._read(
+        _taco({'inputs': ['1 2\n', ['1', '2']], 'outputs': ['3\n', ['3', '']]})
+    )
+    self.assertEqual(problem.difficulty, 2)
+    self.assertEqual(
+        tests.decode(problem.answer).cases,
+        (tests.Case('1 2\n', '3\n', False), tests.Case('1\n2', '3\n', False)),
+    )
+
+  def test_taco_calls(self):
+    (wrapped, bare) = self._read(
+        _taco({'fn_name': 'f', 'inputs': [['a', [1]]], 'outputs': [[True]]}),
+        _taco(
+            {'fn_name': 'f', 'inputs': [[1], [2]], 'outputs': [[1], [1, 2]]},
+            question='List them.',
+        ),
+    )
+    self.assertEqual(
+        tests.decode(wrapped.answer),
+        tests.Tests(
+            (tests.Case('"a"\n[1]', 'true', False),),
+            function='f',
+            seconds=6.0,
+        ),
+    )
+    self.assertEqual(
+        [c.expected for c in tests.decode(bare.answer).cases], ['[1]', '[1, 2]']
+    )
+
+  @parameterized.parameters(
+      ('an absolute or relative error of at most 10^{-6}.', 1e-6),
+      ('relative or absolute error not exceed 10^-9', 1e-9),
+      ('The absolute error must be below 1e-4.', 1e-4),
+      ('The error is 10^{-6}.', 0.0),
+      ('Avoid absolute values. An error of 10^{-6}.', 0.0),
+  )
+  def test_tolerance_only_where_the_statement_says_so(self, text, expected):
+    (problem,) = self._read(_livecodebench(question_content=text))
+    self.assertAlmostEqual(
+        tests.decode(problem.answer).tolerance, expected, delta=1e-15
+    )
+
+  def test_nothing_is_unpickled(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    marker = pathlib.Path(folder.name) / 'ran'
+
+    class Bomb:
+
+      def __reduce__(self):
+        return (pathlib.Path.touch, (marker,))
+
+    data = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
+    with self.assertRaisesRegex(
+        ValueError, 'set.jsonl:1: private_test_cases is not JSON.*pickle'
+    ):
+      self._read(_livecodebench(private_test_cases=data))
+    self.assertFalse(marker.exists())
+
+  def test_repetitions_are_kept_once(self):
+    self.assertLen(self._read(_livecodebench(), _livecodebench()), 1)
+    with self.assertRaisesRegex(ValueError, ':2: .* before with other tests'):
+      self._read(_livecodebench(), _livecodebench(private_test_cases='[]'))
+
+  @parameterized.parameters(
+      ({'answer': 3}, 'neither LiveCodeBench .* nor TACO'),
+      (_livecodebench(question_content=None), 'question_content=None must'),
+      (_livecodebench(public_test_cases='{}'), 'public_test_cases must be'),
+      (_livecodebench(public_test_cases=None), 'public_test_cases must be'),
+      (
+          _livecodebench(public_test_cases='[' * 100_000),
+          'public_test_cases is not JSON',
+      ),
+      (_livecodebench(public_test_cases='[3]'), r'public_test_cases\[0\] must'),
+      (
+          _livecodebench(private_test_cases=[{'input': '', 'output': ''}]),
+          r'private_test_cases\[0\] must',
+      ),
+      (
+          _livecodebench(private_test_cases=[_stdin(None, '')]),
+          'input=None must be a text',
+      ),
+      (
+          _livecodebench(private_test_cases=[_stdin('\ud800', '')]),
+          'surrogates not allowed',
+      ),
+      (
+          _livecodebench(public_test_cases=[], private_test_cases=[]),
+          'at least one case',
+      ),
+      (
+          _livecodebench(public_test_cases=[_call('1', '1')]),
+          'stdin and functional in one problem',
+      ),
+      (_functional(metadata='{}'), 'need metadata.func_name'),
+      (_functional(metadata='[]'), 'need metadata.func_name'),
+      (_functional(metadata='x'), 'metadata is not JSON'),
+      (_functional(metadata={'func_name': 'a b'}), "function='a b'"),
+      (
+          _functional(public_test_cases=[_call('a', '1')]),
+          'functional test is not JSON',
+      ),
+      (_livecodebench(starter_code=['x']), 'starter_code='),
+      (_livecodebench(tag=''), "tag='' must"),
+      (_taco({'inputs': ['']}), 'equal lengths'),
+      (_taco({'inputs': [''], 'outputs': []}), 'equal lengths'),
+      (_taco([]), 'equal lengths'),
+      (_taco({'inputs': [], 'outputs': []}), 'at least one case'),
+      (_taco({'inputs': [3], 'outputs': ['3']}), '3 must be a text'),
+      (_taco({'inputs': ['\ud800'], 'outputs': ['3']}), 'surrogates'),
+      (
+          _taco({'fn_name': 'f', 'inputs': ['3'], 'outputs': ['3']}),
+          r'inputs\[0\] must be the list of arguments of f',
+      ),
+      (
+          _taco({'fn_name': 3, 'inputs': [[3]], 'outputs': ['3']}),
+          'fn_name=3 must',
+      ),
+      (_taco({}, input_output={'inputs': []}), 'must be a text'),
+      (_taco({}, input_output='x'), 'input_output is not JSON'),
+  )
+  def test_refuses(self, row, message):
+    with self.assertRaisesRegex(ValueError, f'set.jsonl:2: .*{message}'):
+      self._read(_livecodebench(question_content='Fine.'), row)
+
+  @parameterized.parameters(
+      ('', 'holds no problem'),
+      ('{"question', 'set.jsonl:1: not JSON'),
+      ('[1]', 'set.jsonl:1: a list, not an object'),
+      ('[' * 100_000, 'set.jsonl:1: not JSON'),
+  )
+  def test_refuses_lines(self, line, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self._read(line)
+
+  def test_splits_are_disjoint_by_statement(self):
+    members = self._read(
+        *(_livecodebench(question_content=f'Add {i}.') for i in range(300))
+    )
+    divided = sources.divide({'train': members})
+    self.assertEqual(sum(map(len, divided.values())), 300)
+    for split, problems in divided.items():
+      for problem in problems:
+        self.assertEqual(splits.split_of(problem.problem_id), split)
+    with self.assertRaisesRegex(ValueError, 'also in'):
+      # The same statement, spaced otherwise and with other tests.
+      other = self._read(
+          _livecodebench(
+              question_content='add  1.', private_test_cases='[]'
+          )
+      )
+      sources.divide({'train': members, 'sealed': other})
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,110 @@
+"""The coding domain behind the interface of evojax.types."""
+
+import json
+import os
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax import domains
+from evojax import types
+from evojax.domains.coding import demonstrations
+from evojax.domains.coding import grade
+from evojax.domains.coding import tests as tests_lib
+from evojax.eval import perturb
+from evojax.eval import rollouts
+
+
+def _completion(text):
+  return types.Completion(
+      np.zeros(1, np.int32), np.zeros(1, np.float32), 'stop', 0, text
+  )
+
+
+class CodingDomainTest(parameterized.TestCase):
+
+  def test_behaviours_earn_what_they_should(self):
+    """Every family, in the box: the right program alone is solved."""
+    domain = domains.make('coding')
+    problems = domain.source('dev', seed=0).take(0, 64)
+    rng = np.random.default_rng(0)
+    names = list(demonstrations.BEHAVIOURS)
+    asked = [problem for problem in problems for _ in names]
+    texts = [
+        demonstrations.act(problem, name, rng)
+        for problem in problems
+        for name in names
+    ]
+    grades, _ = rollouts.grade(domain, problems, list(map(_completion, texts)))
+    self.assertLen(grades, len(asked))
+    modes = grade.CODING_MODE
+    for problem, name, found in zip(
+        asked, names * len(problems), grades, strict=True
+    ):
+      with self.subTest(f'{problem.family} {problem.difficulty} {name}'):
+        self.assertEqual(found.outcome, name == 'right')
+        self.assertEqual(found.columns['difficulty'], problem.difficulty)
+        if name in ('right', 'constant'):
+          self.assertTrue(found.columns['visible_passed'])
+        if name in ('unfenced', 'endless'):
+          self.assertEqual(found.status, 'no_program')
+        if name == 'constant':
+          self.assertEqual(found.columns['mode'], modes['constant'])
+
+  def test_one_and_many_agree(self):
+    domain = domains.make('coding', partial=True)
+    (problem,) = domain.source('train', 1).take(0, 1)
+    text = demonstrations.act(problem, 'right', np.random.default_rng(0))
+    found = domain.grade(problem, _completion(text))
+    self.assertTrue(found.outcome)
+    (many,) = domain.grade_many([problem], [_completion(text)])
+    self.assertEqual(found.columns, many.columns)
+
+  def test_perturbed_problems_are_judged_at_once_too(self):
+    domain = perturb.Perturbed(domains.make('coding'))
+    problems = domain.source('dev', 0).take(0, 4)
+    rng = np.random.default_rng(0)
+    texts = [demonstrations.act(p, 'right', rng) for p in problems]
+    grades = domain.grade_many(problems, list(map(_completion, texts)))
+    self.assertTrue(all(g.outcome for g in grades))
+
+  def test_data_sets(self):
+    """TACO's shape; a split without a file takes its share by hash."""
+    rows = [
+        {
+            'question': f'Print {i}.',
+            'input_output': json.dumps({'inputs': [''], 'outputs': [str(i)]}),
+        }
+        for i in range(100)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+      path = os.path.join(folder, 'rows.jsonl')
+      pathlib.Path(path).write_text('\n'.join(map(json.dumps, rows)))
+      domain = domains.make('coding', jsonl={'train': path, 'dev': ''})
+    sizes = [len(domain.source(s, 0)) for s in ('train', 'dev', 'sealed')]
+    self.assertEqual(sum(sizes), 100)
+    (problem,) = domain.source('sealed', 0).take(0, 1)
+    expected = tests_lib.decode(problem.answer).cases[0].expected
+    text = f'```\nprint({expected})\n```'
+    self.assertTrue(domain.grade(problem, _completion(text)).outcome)
+    self.assertIsNone(domain.perturb(problem))
+
+  @parameterized.parameters(
+      ({'slots': -1}, r'domain\.kwargs\.slots=-1 must be'),
+      ({'families': 'sums', 'jsonl': {'train': 'x'}}, 'families or jsonl'),
+      ({'weights': (1.0,)}, 'weights belong to families'),
+      ({'jsonl': {'dev': 'x'}}, r'given \[.dev.\]; it takes train, dev'),
+      ({'jsonl': {'train': 'x', 'test': 'y'}}, r"unknown=\['test'\]"),
+      ({'jsonl': {'train': '/no/such'}}, "'/no/such' does not exist"),
+      ({'families': 'sum'}, "'sum' is not"),
+  )
+  def test_refuses(self, kwargs, message):
+    with self.assertRaisesRegex(ValueError, message):
+      domains.make('coding', **kwargs)
+
+
+if __name__ == '__main__':
+  absltest.main()

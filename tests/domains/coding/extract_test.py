@@ -1,0 +1,66 @@
+"""Which text of a completion is its program."""
+
+import textwrap
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.domains.coding import extract
+
+P = 'n = int(input())\nprint(n + 1)\n'
+
+
+class ExtractTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('python', f'```python\n{P}```'),
+      ('py', f'```py\n{P}```'),
+      ('python3', f'```python3\n{P}```'),
+      ('capital', f'```Python\n{P}```'),
+      ('no language', f'```\n{P}```'),
+      ('more in the info', f'```python title="a.py"\n{P}```'),
+      ('prose around', f'Sure:\n\n```python\n{P}```\nThis adds one.'),
+      ('line ends of Windows', f'```python\r\n{P}```\r\n'),
+      ('indented fence', f'  ```python\n{P}  ```'),
+      ('four backticks', f'````python\n{P}````'),
+      ('longer closing', f'```python\n{P}`````'),
+      ('the last of two', f'```python\nprint(0)\n```\nBetter:\n```\n{P}```'),
+      ('after thinking', f'<think>```\nprint(0)\n``` hm</think>```\n{P}```'),
+      ('output after it', f'```python\n{P}```\nprints\n```text\n4\n```'),
+      ('an open one after it', f'```python\n{P}```\nOr:\n```python\nprint('),
+      ('nested shorter', f'```python\nprint(0)\n```\n````\n{P}````'),
+  )
+  def test_program(self, text):
+    self.assertEqual(extract.extract(text), P)
+
+  @parameterized.named_parameters(
+      ('nothing', ''),
+      ('unfenced', P),
+      ('cut', f'```python\n{P}'),
+      ('cut in the closing fence', f'```python\n{P}``'),
+      ('closed only', f'{P}```'),
+      ('inline', f'`{P}`'),
+      ('fence within a line', f'Use ```{P}``` here'),
+      ('other language', f'```cpp\n{P}```'),
+      ('only in the thinking', f'<think>\n```\n{P}```\n</think>\nDone.'),
+      ('too short closing', f'````python\n{P}```'),
+      ('deep indentation', textwrap.indent(f'```\n{P}```', '    ')),
+  )
+  def test_no_program(self, text):
+    self.assertIsNone(extract.extract(text))
+
+  def test_empty_block_is_an_empty_program(self):
+    self.assertEqual(extract.extract('```python\n```'), '')
+
+  def test_a_fence_in_the_info_string_is_content(self):
+    """Two openings: the second is a line of the first's program."""
+    found = extract.extract(f'```python\nprint(0)\n```python\n{P}```')
+    self.assertEqual(found, f'print(0)\n```python\n{P}')
+
+  def test_long_texts_take_no_time(self):
+    for text in ('`' * 10**6, '```\n' * 10**5, '``` x\n' * 10**5):
+      extract.extract(text)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,101 @@
+"""A coding domain for policies that know nothing: their tokens pick a program.
+
+Problems are 'Add K.', graded by the real grader in the real box. Also a config
+file: `--config=tests/domains/coding/scripted.py:DIRECTORY_OF_THE_POLICY`.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Any
+import zlib
+
+import ml_collections
+
+from evojax import types
+from evojax.domains import sources
+from evojax.domains.coding import domain
+from evojax.domains.coding import tests as tests_lib
+from tests import tiny
+
+# The domain of problem K writes one of these; the last is not graded.
+PROGRAMS = (
+    'print(int(input()) + {k})',
+    'print(int(input()) + {k} + 1)',
+    'print({visible})',
+    'print(int(input()) + {k}',
+    'raise KeyError',
+    'while True: pass',
+)
+
+
+def problem(k: int) -> types.Problem:
+  """Adds k; 5 is shown."""
+  cases = [
+      tests_lib.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)
+  ]
+  return sources.make_problem(
+      ({'role': 'user', 'content': f'Add {k}.'},),
+      tests_lib.encode(tests_lib.Tests(tuple(cases), seconds=0.2)),
+      'add',
+      difficulty=k % 3,
+  )
+
+
+class Scripted(domain.CodingDomain):
+  """The text of a completion is a function of its tokens and its problem."""
+
+  def grade_many(
+      self,
+      problems: Sequence[types.Problem],
+      completions: Sequence[types.Completion],
+  ) -> list[types.Grade]:
+    """As the domain does, of the programs instead of the texts."""
+    written = [
+        dataclasses.replace(c, text=self.text(p, c))
+        for p, c in zip(problems, completions, strict=True)
+    ]
+    return super().grade_many(problems, written)
+
+  def text(self, asked: types.Problem, completion: types.Completion) -> str:
+    """A program in a block; nothing for what says nothing."""
+    if not completion.text:
+      return ''
+    k = int(asked.question.strip('.').split()[1])
+    pick = zlib.crc32(completion.tokens.tobytes()) % len(PROGRAMS)
+    program = PROGRAMS[pick].format(k=k, visible=5 + k)
+    return f'```python\n{program}\n```'
+
+
+def make(**kwargs: Any) -> Scripted:
+  """The domain with 150 problems, divided by their hashes."""
+  data = sources.divide({'train': [problem(k) for k in range(150)]})
+  options = dict(system_prompt='', partial=False, slots=2) | kwargs
+  return Scripted(entries=(), data=data, **options)
+
+
+def make_config(
+    policy: str | os.PathLike[str], **overrides: Any
+) -> ml_collections.ConfigDict:
+  """`tiny.make_config` on this domain."""
+  options = dict(
+      domain__name='tests.domains.coding.scripted',
+      domain__kwargs=ml_collections.ConfigDict({'partial': True}),
+      reward__parts='tests.tiny.parts',
+      reward__weights=ml_collections.ConfigDict(
+          {'coarse': 0.5, 'outcome': 1.0}
+      ),
+  )
+  return tiny.make_config(policy, **(options | overrides))
+
+
+def get_config(policy: str) -> ml_collections.ConfigDict:
+  """A run with everything that a resume must carry on; see `kill_test`."""
+  return make_config(
+      policy,
+      seed=5,
+      steps=4,
+      eval__every=2,
+      grpo__keep='reward_variance',
+      grpo__refill_rounds=2,
+  )

@@ -1,0 +1,145 @@
+"""All tests of a program in one process: the same verdicts in fewer runs."""
+
+import dataclasses
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.domains.coding import grade
+from evojax.domains.coding import judge
+from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import together
+
+# 2n for four n, one of them shown.
+CASES = tuple(
+    tests_lib.Case(f'{n}\n', str(2 * n), i == 0)
+    for i, n in enumerate((3, 0, -4, 70))
+)
+TESTS = tests_lib.Tests(CASES, seconds=0.2)
+
+# Each is judged as if every test were run by itself; `plain`: and is not.
+PROGRAMS = (
+    ('right', True, 'print(2 * int(input()))'),
+    ('right with sys', True, 'import sys\nprint(2 * int(sys.stdin.read()))'),
+    ('bytes', True, 'import sys\nprint(2 * int(sys.stdin.buffer.read()))'),
+    ('wrong', True, 'print(3 * int(input()))'),
+    ('right at times', True, 'n = int(input())\nprint(max(2 * n, 0))'),
+    ('constant', True, 'print(6)'),
+    ('nothing', True, 'pass'),
+    ('fails at times', True, 'n = int(input())\nprint(2 * n * n // n)'),
+    ('fails', True, 'print(x)'),
+    ('ends early', True, 'import sys\nprint(2 * int(input()))\nsys.exit(0)'),
+    ('ends badly', True, 'print(2 * int(input()))\nexit(3)'),
+    ('says why', True, 'import sys\nprint(2 * int(input()))\nsys.exit("no")'),
+    ('main', True, 'if __name__ == "__main__":\n  print(2 * int(input()))'),
+    ('reads on', True, 'n = int(input())\nprint(2 * n, input())'),
+    ('recursion', True, 'def f():\n  f()\nf()'),
+    ('never ends', True, 'n = int(input())\nwhile n: pass\nprint(0)'),
+    ('prints without end', True, 'while 1: print(1)'),
+    ('takes memory', True, 'x = [0] * 10**9\nprint(2 * int(input()))'),
+    ('no newline', True, 'print(2 * int(input()), end="")'),
+    ('not text', True, 'import sys\nsys.stdout.buffer.write(bytes([255]))'),
+    ('surrogate', True, 'print(chr(0xd800))'),
+    ('closes', True, 'import sys\nprint(2 * int(input()))\nsys.stdout.close()'),
+    ('not Python', False, 'print(2 *'),
+    ('descriptor', False, 'import os\nprint(2 * int(os.read(0, 9)))'),
+    ('opens', False, 'print(2 * int(open(0).read()))'),
+    ('fileno', False, 'import sys\nsys.stdin.fileno()\nprint(2*int(input()))'),
+    (
+        'remembers in a module',
+        False,
+        'import math\nn = int(input())\nmath.seen = getattr(math, "seen", 0)'
+        ' + 1\nprint(2 * n if math.seen > 1 else 0)',
+    ),
+    (
+        'remembers in the modules',
+        False,
+        'import sys as s\ns.modules[1] = 1\nprint(2 * int(input()))',
+    ),
+    ('replaces', False, 'import sys\nsys.stdin = 1\nprint(6)'),
+)
+
+
+class TogetherTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.box = grade.open_box(2)
+
+  def judge(self, program, partial, tests=TESTS):
+    runs = []
+    run = self.box.run
+
+    def count(*args, **kwargs):
+      runs.append(args)
+      return run(*args, **kwargs)
+
+    with mock.patch.object(self.box, 'run', count):
+      (verdict,) = judge.judge_many(
+          self.box, [(tests, program)], partial=partial
+      )
+    return dataclasses.replace(verdict, seconds=0.0), len(runs)
+
+  @parameterized.named_parameters(*PROGRAMS)
+  def test_verdict(self, plain, program):
+    self.assertEqual(together.is_plain(program), plain)
+    for partial in (False, True):
+      verdict, _ = self.judge(program, partial)
+      with mock.patch.object(together, 'run', return_value=None):
+        alone, _ = self.judge(program, partial)
+      self.assertEqual(verdict, alone)
+
+  def test_runs(self):
+    for name, plain, program in PROGRAMS[:9]:
+      self.assertTrue(plain)
+      _, runs = self.judge(program, True)
+      self.assertEqual(runs, 1, name)
+
+  @parameterized.parameters(
+      'import collections\ncollections.abc.sys',
+      'import sys\nm = sys\n',
+      'import sys\nsys.modules',
+      'import sys\nsys.setrecursionlimit(9)',
+      'from sys import modules',
+      'from os import path',
+      'import re, os',
+      'from .sys import stdin',
+      'import math\ndef f(math): pass\nmath = 3\nprint(math)',
+      'x = ().__class__',
+      'globals()["x"] = 1',
+      'def f(): pass\nf.n = 1',
+      'del print.x',
+      'import random\nrandom.seed(1)',
+      'print(__builtins__)',
+  )
+  def test_what_may_be_remembered(self, program):
+    self.assertFalse(together.is_plain(program))
+
+  def test_what_is_told_is_not_believed(self):
+    # As if it had got at the driver: none of these is a result of four tests.
+    program = PROGRAMS[0][2]
+    good, _ = self.judge(program, True)
+    run = self.box.run
+    for told in (
+        b'', b'[]', b'{}', b'null', b'[1, 2, 3, 4]', b'[["ok", "6"]]',
+        b'[["ok", 6], ["ok", 0], ["ok", 1], ["ok", 2]]', b'[' * 100_000,
+        b'[["right", "6"], ["ok", "0"], ["ok", "-8"], ["ok", "140"]]',
+        b'[["ok", "\\u1234"], ["ok", "0"], ["ok", "-8"], ["ok", "140"]]',
+    ):  # fmt: skip
+
+      def lie(source, stdin=b'', *, limits=None, told=told):
+        result = run(source, stdin, limits=limits)
+        if 'def drive' not in source:
+          return result
+        return dataclasses.replace(result, stdout=told)
+
+      with mock.patch.object(self.box, 'run', lie):
+        (verdict,) = judge.judge_many(
+            self.box, [(TESTS, program)], partial=True
+        )
+      self.assertEqual(dataclasses.replace(verdict, seconds=0.0), good, told)
+
+
+if __name__ == '__main__':
+  absltest.main()
