@@ -2,8 +2,8 @@
 
 `spec` reads and writes it, `surface` says which config values it may hold,
 `delta` names the one factor in which two differ, `run` calls its functions in
-the box (`calls`, `worker`), and `admit` is what every change passes: the `gate`,
-for a source that does not come with the package (`shipped`), reads it
-(`language`, `numpy_names`) and tries it on evidence (`cases`, `derive`). Nothing
-here imports jax.
+the box (`calls`, `worker`), and `admit` is what every change passes. A source
+that does not come with the package (`shipped`) goes through the `gate`, which
+reads it (`language`, `numpy_names`) and tries it on evidence (`cases`,
+`derive`). Nothing here imports jax.
 """

@@ -194,7 +194,7 @@ def _across(
     value = ast.literal_eval(statement.value)
   except (AttributeError, TypeError, ValueError):
     value = None
-  if not isinstance(value, tuple) or not set(value) <= set(known):
+  if not isinstance(value, tuple) or any(v not in known for v in value):
     raise SourceError(
         f'{name} line {statement.lineno}: {ACROSS} is a tuple of texts out of'
         f' {known}'

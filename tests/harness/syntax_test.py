@@ -169,7 +169,7 @@ class AddTest(parameterized.TestCase):
         self.assertEqual(after, {**syntax.parts(reward), **syntax.parts(part)})
 
   def test_what_compares_groups_is_told_of_the_whole(self):
-    reward = f"ACROSS_GROUPS = ('over',)\n{REWARD}"
+    reward = f"{REWARD}\n\nACROSS_GROUPS = ('over',)\n"
     self.assertEqual(syntax.across('reward.py', reward), ('over',))
     self.assertEqual(syntax.parts(reward), syntax.parts(REWARD))
     rank = (
@@ -190,11 +190,14 @@ class AddTest(parameterized.TestCase):
     for name, source in (
         ('weight.py', keep),
         ('diagnostics/x.py', keep),
-        ('reward.py', f"ACROSS_GROUPS = ('none',)\n{REWARD}"),
-        ('reward.py', f"ACROSS_GROUPS = 'over'\n{REWARD}"),
-        ('reward.py', f'ACROSS_GROUPS = tuple(())\n{REWARD}'),
+        ('reward.py', f"{REWARD}\nACROSS_GROUPS = ('none',)\n"),
+        ('reward.py', f"{REWARD}\nACROSS_GROUPS = 'over'\n"),
+        ('reward.py', f'{REWARD}\nACROSS_GROUPS = ([],)\n'),
+        ('reward.py', f'{REWARD}\nACROSS_GROUPS = tuple(())\n'),
     ):
-      with self.assertRaisesRegex(syntax.SourceError, 'line 1: ACROSS_GROUPS'):
+      with self.assertRaisesRegex(
+          syntax.SourceError, r'line \d+: ACROSS_GROUPS is a tuple'
+      ):
         syntax.across(name, source)
 
   def test_names_that_clash(self):
