@@ -390,5 +390,6 @@ def _step_of(
       rewards=rewards,
       advantages=advantages,
       kept=kept,
+      graded=rows['graded'].astype(bool).reshape(groups, size),
       parts=parts,
   )
