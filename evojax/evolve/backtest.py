@@ -384,5 +384,6 @@ def _step_of(
       rewards=rewards,
       advantages=advantages,
       kept=kept,
+      graded=rows['graded'].astype(bool).reshape(groups, size),
       parts=parts,
   )

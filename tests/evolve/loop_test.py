@@ -394,6 +394,7 @@ def _view(setup):
   rows = {
       'group': np.array([0, 0, 1, 1]),
       'sample': np.array([0, 1, 0, 1]),
+      'graded': np.ones(4, bool),
       'outcome': np.array([True, False, False, True]),
       'problem_id': ['a' * 16] * 4,
   }

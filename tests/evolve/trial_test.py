@@ -31,8 +31,8 @@ def _write(folder, solved, samples):
   group, _ = np.indices((PROBLEMS, samples)).reshape(2, -1)
   path = folder / 'evidence' / 'dev' / 'step_000030.parquet'
   path.parent.mkdir(parents=True)
-  frame = pd.DataFrame({'group': group, 'outcome': group < solved, 'graded': True})
-  frame.to_parquet(path)
+  rows = {'group': group, 'outcome': group < solved, 'graded': True}
+  pd.DataFrame(rows).to_parquet(path)
 
 
 class _Session(session_lib.Session):

@@ -18,6 +18,7 @@ class PartsTest(absltest.TestCase):
         {
             'group': [0, 0, 0, 1, 1, 1],
             'sample': [0, 1, 2, 0, 1, 2],
+            'graded': [True] * 6,
             'outcome': [True, False, False, True, True, False],
             'format_ok': [True, True, False, True, True, False],
             'n_tokens': [16, 48, 64, 49, 56, 0],
