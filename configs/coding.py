@@ -76,9 +76,10 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.evolve.updates = 24
   c.evolve.problems = 320
   c.evolve.samples = 2
-  c.warmstart.steps = 1400
+  c.warmstart.steps = 2000
   c.warmstart.vocab_size = 768
   c.warmstart.length = 192
+  c.warmstart.examples = 60
   c.warmstart.max_completion = 96
 
   if variant == 'smoke':

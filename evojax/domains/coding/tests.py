@@ -140,12 +140,8 @@ def _near(a: str, b: str, tolerance: float) -> bool:
 
 
 def _close(a: float, b: float, tolerance: float) -> bool:
-  # Infinity is what 1e999 is read as; it is near to nothing.
-  return (
-      math.isfinite(a)
-      and math.isfinite(b)
-      and abs(a - b) <= tolerance * max(1.0, abs(b))
-  )
+  # Infinity is what 1e999 is read as; everything would be near to it.
+  return math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))
 
 
 def _same(a: Any, b: Any, tolerance: float) -> bool:

@@ -93,6 +93,8 @@ class PassesTest(parameterized.TestCase):
       ('a 0.5', b'b 0.5', False),
       ('0.5', b'nan', False),
       ('1e999', b'2e999', False),  # Both are read as infinity.
+      ('1e999', b'5', False),
+      ('5', b'1e999', False),
       ('1000', b'1_000', False),
       ('0.5', '٠.5'.encode(), False),  # An Arabic zero.
       ('nan', b'nan', True),  # Equal as tokens.
