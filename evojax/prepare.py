@@ -19,8 +19,8 @@ from evojax import learner
 from evojax import metrics as metrics_lib
 from evojax import reward as reward_lib
 from evojax import types
-from evojax.eval import rollouts
 from evojax.eval import made_up
+from evojax.eval import rollouts
 from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views

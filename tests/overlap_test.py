@@ -117,7 +117,10 @@ class OverlapTest(absltest.TestCase):
 
   def test_a_step_that_servers_failed_can_be_saved_and_repeated(self):
     config = tiny.make_config(
-        self.policy, steps=4, grpo__keep='reward_variance', grpo__refill_rounds=1
+        self.policy,
+        steps=4,
+        grpo__keep='reward_variance',
+        grpo__refill_rounds=1,
     )
     whole = self.trainer('no-failure', config)
     self.train(whole, 4)

@@ -29,8 +29,8 @@ from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax import train
 from evojax import workdir as workdir_lib
-from evojax.evidence import ledger as ledger_lib
 from evojax.eval import made_up
+from evojax.evidence import ledger as ledger_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views

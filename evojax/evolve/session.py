@@ -26,8 +26,8 @@ from evojax import train
 from evojax import trainer as trainer_lib
 from evojax import types
 from evojax.eval import evaluate as evaluate_lib
-from evojax.evidence import ledger as ledger_lib
 from evojax.eval import made_up
+from evojax.evidence import ledger as ledger_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views

@@ -16,7 +16,7 @@ def source_sha256(source: str) -> str:
 @functools.cache
 def hashes() -> frozenset[str]:
   """Hashes of the sources in the library and in the domains' seed harnesses."""
-  texts = [library.source(name) for name in library.names()]
+  texts = [library.source(name) for name in library.every()]
   domains = pathlib.Path(evojax.__file__).parent / 'domains'
   for folder in ('seed_harness', 'seed_blind'):
     for path in domains.glob(f'*/{folder}/**/*.py'):

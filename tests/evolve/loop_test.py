@@ -20,8 +20,8 @@ from evojax import config as config_lib
 from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
-from evojax.evidence import ledger
 from evojax.eval import made_up
+from evojax.evidence import ledger
 from evojax.evidence import store
 from evojax.evolve import budget
 from evojax.evolve import claims

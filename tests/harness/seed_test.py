@@ -149,10 +149,8 @@ class SeedTest(parameterized.TestCase):
     self.assertNotIn('outcome_ramble', found)
 
   def coding(self, name, **given):
-    with run.Functions(CODING) as functions:
-      return functions.measure(
-          name, recorded.view(columns=coding_grade.COLUMNS, **given)
-      )
+    view = recorded.view(columns=coding_grade.COLUMNS, **given)
+    return run.Functions(CODING).measure(name, view)
 
   def test_difficulty(self):
     found = self.coding(

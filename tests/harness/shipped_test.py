@@ -66,8 +66,9 @@ class ShippedTest(parameterized.TestCase):
   )
   def test_parts_added_to_a_reward(self, name):
     """What proposers make of the library; it is another text."""
-    reward = (_DOMAINS / 'math/seed_harness/reward.py').read_text()
-    text = syntax.add_part(reward, library.source(name))
+    text = syntax.add_part(
+        library.source('seed/reward.py'), library.source(name)
+    )
     self.assertNotIn(shipped.source_sha256(text), shipped.hashes())
     self.passes('math', 'reward.py', text)
 

@@ -4,7 +4,7 @@ keep/NAME.py, weight/NAME.py and backtests/NAME.py are whole files of a harness;
 reward/NAME.py holds parts that `syntax.add_part` adds to a reward. What the
 domains' seed harnesses share is in seed/ (their reward), diagnostics/ and
 blind/ (diagnostics of a seed_harness and of a seed_blind); their library.json
-names it, see `spec.read`. They are text here: they run in the worker only.
+names it, see `spec.read`. They are text here: they run in the box only.
 """
 
 import pathlib
@@ -17,6 +17,11 @@ SEEDS = ('seed', 'diagnostics', 'blind')
 def names() -> tuple[str, ...]:
   """What proposals draw from: 'keep/outcome_variance.py' and so on, sorted."""
   return _files(FOLDERS)
+
+
+def every() -> tuple[str, ...]:
+  """These, and what seed harnesses share; sorted."""
+  return _files(FOLDERS + SEEDS)
 
 
 def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
@@ -35,7 +40,7 @@ def source(name: str) -> str:
   Raises:
     ValueError: If there is none of that name.
   """
-  known = _files(FOLDERS + SEEDS)
+  known = every()
   if name not in known:
     raise ValueError(f'the library has no {name!r}; it has {", ".join(known)}')
   return (_ROOT / name).read_text(encoding='utf-8')
