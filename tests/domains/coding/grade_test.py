@@ -15,6 +15,7 @@ from evojax.domains.coding import calls
 from evojax.domains.coding import grade
 from evojax.domains.coding import judge
 from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import together
 from evojax.evidence import schema
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits
@@ -307,10 +308,14 @@ class ColumnsTest(parameterized.TestCase):
 
 
 class RunsTest(parameterized.TestCase):
-  """How often something is run, and what the box's failures are."""
+  """How often something is run, and what the box's failures are.
+
+  Each test in a process of its own: for the others see `together_test`.
+  """
 
   def setUp(self):
     super().setUp()
+    self.enterContext(mock.patch.object(together, 'run', return_value=None))
     self.runs = []
     run = box_lib.Box.run
 
