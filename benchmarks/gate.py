@@ -15,7 +15,7 @@ import numpy as np
 
 from configs import math as math_config
 from evojax import domains
-from evojax.evidence import made_up
+from evojax.eval import made_up
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.harness import gate
