@@ -39,7 +39,7 @@ FAMILIES = (
     'simulation:0-2',
     'dynamic:0-2',
 )
-VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', 'qwen3_0p6b')
+VARIANTS = common.VARIANTS
 
 
 def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
@@ -48,8 +48,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   Raises:
     ValueError: If the variant is not one of VARIANTS.
   """
-  if variant not in VARIANTS:
-    raise ValueError(f'configs/coding.py:{variant}: choose one of {VARIANTS}')
+  common.check('coding', variant)
   c = common.base()
   c.name = f'coding-{variant}'
   c.domain.name = 'coding'
@@ -82,46 +81,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.warmstart.examples = 60
   c.warmstart.max_completion = 96
 
-  if variant == 'smoke':
-    c.steps = 3
-    c.grpo.prompts = 8
-    c.grpo.group_size = 8
-    c.eval.problems = 16
-    c.eval.samples = 4
-    c.checkpoint.every = 2
-    c.evolve.trials = 3
-    c.evolve.updates = 4
-    c.evolve.first_updates = 4
-    c.evolve.prompts = 4
-    c.evolve.group_size = 4
-    c.evolve.problems = 16
-    c.evolve.samples = 2
-    c.evolve.replay_updates = 1
-    c.evolve.replay_problems = 8
-    c.evolve.underpowered = 'run'  # So little can detect nothing.
-  elif variant == 'seed':
-    c.evolve.trials = 0
-    c.steps = 300
-  elif variant == 'random':
-    c.evolve.proposer = 'random'
-  elif variant == 'reference':
-    c.evolve.trials = 0
-    c.grpo.clip_high = 0.28  # Clip-Higher: arXiv:2503.14476, Sec. 3.1.
-    c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
-    c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
-    c.grpo.refill_rounds = 1
-    c.reward.weights = ml_collections.ConfigDict({
-        'outcome': 1.0,
-        'overlong': 0.5,  # Soft punishment of overlong answers: Sec. 3.4.
-    })
-    c.optim.learning_rate = 3e-4
-    c.optim.warmup_steps = 5
-  elif variant == 'qwen3_0p6b':
-    c.model.path = ml_collections.config_dict.placeholder(str)
-    c.model.compute_dtype = 'bfloat16'
-    c.model.remat = 'full'
-    c.model.scan_layers = True
-    c.model.logprob_chunk = 2048
+  common.apply(c, variant, seed_steps=300)
+  if variant == 'qwen3_0p6b':
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': ('all',),
         'partial': False,
@@ -132,24 +93,4 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
             ' block.'
         ),
     })
-    c.data.max_prompt_tokens = 1024
-    c.rollout.max_tokens = 3072
-    c.rollout.decode_slots = 256
-    c.rollout.prefill_rows = 16
-    c.rollout.refill_every = 64
-    c.mesh.fsdp = 8
-    c.mesh.tensor = 2
-    c.grpo.prompts = 64
-    c.grpo.group_size = 8
-    c.grpo.micro_groups = 8
-    c.grpo.clip_high = 0.28
-    c.grpo.aggregation = 'token'
-    c.grpo.keep = 'reward_variance'
-    c.grpo.tis_cap = 2.0
-    c.optim.learning_rate = 1e-6
-    c.optim.warmup_steps = 10
-    c.evolve.updates = 50
-    c.evolve.prompts = 32
-    c.evolve.problems = 256
-    c.steps = 500
   return c.lock()

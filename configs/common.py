@@ -213,3 +213,89 @@ def base() -> ml_collections.ConfigDict:
   c.warmstart.checkpoint_every = 100
   c.warmstart.log_every = 20
   return c
+
+
+# What every domain's config has; a config module may have others beside them.
+VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', 'qwen3_0p6b')
+
+
+def check(name: str, variant: str) -> None:
+  """Checks that a variant is one of VARIANTS.
+
+  Raises:
+    ValueError: If it is not; names the config file.
+  """
+  if variant not in VARIANTS:
+    raise ValueError(f'configs/{name}.py:{variant}: choose one of {VARIANTS}')
+
+
+def apply(
+    c: ml_collections.ConfigDict, variant: str, *, seed_steps: int
+) -> None:
+  """What a variant changes in whatever domain.
+
+  Args:
+    c: The domain's default.
+    variant: One of VARIANTS.
+    seed_steps: Steps that take the seed recipe about as long as `default`.
+  """
+  if variant == 'smoke':
+    c.steps = 3
+    c.grpo.prompts = 8
+    c.grpo.group_size = 8
+    c.eval.problems = 16
+    c.eval.samples = 4
+    c.checkpoint.every = 2
+    c.evolve.trials = 3
+    c.evolve.updates = 4
+    c.evolve.first_updates = 4
+    c.evolve.prompts = 4
+    c.evolve.group_size = 4
+    c.evolve.problems = 16
+    c.evolve.samples = 2
+    c.evolve.replay_updates = 1
+    c.evolve.replay_problems = 8
+    c.evolve.underpowered = 'run'  # So little can detect nothing.
+  elif variant == 'seed':
+    c.evolve.trials = 0
+    c.steps = seed_steps
+  elif variant == 'random':
+    c.evolve.proposer = 'random'
+  elif variant == 'reference':
+    c.evolve.trials = 0
+    c.grpo.clip_high = 0.28  # Clip-Higher: arXiv:2503.14476, Sec. 3.1.
+    c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
+    c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
+    c.grpo.refill_rounds = 1
+    c.reward.weights = ml_collections.ConfigDict({
+        'outcome': 1.0,
+        'overlong': 0.5,  # Soft punishment of overlong answers: Sec. 3.4.
+    })
+    c.optim.learning_rate = 3e-4
+    c.optim.warmup_steps = 5
+  elif variant == 'qwen3_0p6b':
+    c.model.path = config_dict.placeholder(str)
+    c.model.compute_dtype = 'bfloat16'
+    c.model.remat = 'full'
+    c.model.scan_layers = True
+    c.model.logprob_chunk = 2048
+    c.data.max_prompt_tokens = 1024
+    c.rollout.max_tokens = 3072
+    c.rollout.decode_slots = 256
+    c.rollout.prefill_rows = 16
+    c.rollout.refill_every = 64
+    c.mesh.fsdp = 8
+    c.mesh.tensor = 2
+    c.grpo.prompts = 64
+    c.grpo.group_size = 8
+    c.grpo.micro_groups = 8
+    c.grpo.clip_high = 0.28
+    c.grpo.aggregation = 'token'
+    c.grpo.keep = 'reward_variance'
+    c.grpo.tis_cap = 2.0
+    c.optim.learning_rate = 1e-6
+    c.optim.warmup_steps = 10
+    c.evolve.updates = 50
+    c.evolve.prompts = 32
+    c.evolve.problems = 256
+    c.steps = 500

@@ -165,7 +165,7 @@ class ProceduralSource:
       split: str,
       seed: int,
       draft: Callable[[Entry, int, int], Draft],
-      distinct: int,
+      capacity: Callable[[str, int], int],
   ):
     """Nothing is drawn here.
 
@@ -175,14 +175,17 @@ class ProceduralSource:
       seed: Another seed is another stream of the same split.
       draft: (entry, stream, index) -> a candidate, a pure function; all
         (stream, index) pairs are independent draws.
-      distinct: Distinct problems of the split, or a lower bound.
+      capacity: (family, level) -> distinct problems of all splits, or a lower
+        bound; raises ValueError if they are too few.
     """
     self._split = splits.check(split)
     self._entries = tuple(entries)
     self._cumulative = list(itertools.accumulate(e.weight for e in entries))
     self._stream = uniform64(f'{seed}/{split}')
     self._draft = draft
-    self._distinct = distinct
+    levels = dict.fromkeys((e.family, e.level) for e in entries)
+    distinct = sum(capacity(family, level) for family, level in levels)
+    self._distinct = distinct * splits.SHARES[split] // 100
 
   def __len__(self) -> int:
     return self._distinct

@@ -85,17 +85,8 @@ def stream(
   Raises:
     ValueError: If a level is too small for disjoint splits.
   """
-  splits.check(split)
-  counts = {
-      (e.family, e.level): check_capacity(e.family, e.level) for e in entries
-  }
-  return sources.ProceduralSource(
-      entries,
-      split,
-      seed,
-      functools.partial(_draft, system_prompt),
-      sum(counts.values()) * splits.SHARES[split] // 100,
-  )
+  draft = functools.partial(_draft, system_prompt)
+  return sources.ProceduralSource(entries, split, seed, draft, check_capacity)
 
 
 def _draft(
