@@ -244,7 +244,7 @@ REFUSED = {
     # Domain.
     'unknown domain': (
         ['{tiny}', '--config.domain.name=chess'],
-        r"domain\.name='chess' is neither one of \['math'\] nor a module",
+        r"domain\.name='chess' is neither one of \['coding', 'math'\] nor",
     ),
     'unknown argument of a domain': (
         ['{tiny}', "--config.domain.kwargs={{'level': 3}}"],
