@@ -20,6 +20,11 @@ MADE_UP = made_up.of(domains.make('math', **CONFIG.domain.kwargs.to_dict()))
 
 class AdmitTest(parameterized.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    # What other tests had admitted is tried again.
+    self.enter_context(absltest.mock.patch.object(admit, '_passed', set()))
+
   def reasons(self, after, before=SEED, made=MADE_UP):
     view = recorded.view(prompts=4, group_size=4)
     return admit.admit(before, after, CONFIG, made, view)
