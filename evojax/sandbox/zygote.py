@@ -329,7 +329,7 @@ class Zygote:
     # It may have ended while this process had to wait for a core itself.
     if _has_exited(process):
       return '', 0.0
-    waited = self._waited_seconds()
+    waited = self._waited_seconds(_cpu_seconds(process))
     late = 'cpu_limit' if used >= cpu else 'timeout'
     _kill(process)
     return late, waited
@@ -355,19 +355,28 @@ class Zygote:
         return True
     return False
 
-  def _waited_seconds(self):
-    """Seconds that this process's children were ready and had no core."""
-    total = 0.0
+  def _waited_seconds(self, used):
+    """Seconds that a thread of a child was ready and strangers had its core.
+
+    What threads wait for each other is no excuse: a program that has enough of
+    them would never be late. While one waits, its core runs another one, for
+    no longer than the rest of `used`, or a stranger.
+
+    Args:
+      used: CPU seconds of the process, of threads that have ended as well.
+    """
+    most = 0.0
     try:
       for child in self._read(f'self/task/{self._own()}/children').split():
         tasks = os.open(f'{child}/task', os.O_DIRECTORY, dir_fd=self._proc)
         for task in os.listdir(tasks):
           text = self._read(f'{child}/task/{task}/schedstat')
-          total += int(text.split()[1]) / 1e9
+          ran, waited = (int(n) / 1e9 for n in text.split()[:2])
+          most = max(most, waited - max(0.0, used - ran))
         os.close(tasks)
-    except (OSError, IndexError, TypeError):
+    except (OSError, IndexError, TypeError, ValueError):
       pass  # A kernel that does not say.
-    return total
+    return most
 
   def _own(self):
     return os.readlink('self', dir_fd=self._proc)

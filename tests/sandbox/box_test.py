@@ -222,6 +222,30 @@ class ContentionTest(absltest.TestCase):
     self.assertLess(result.cpu_seconds, 0.8)
     self.assertRegex(result.message, r'waited 0\.\d+ s for a core')
 
+  def test_threads_that_wait_for_each_other_are_no_excuse(self):
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    # Hashing lets go of the interpreter's lock: all of them want the core.
+    program = (
+        'import hashlib, threading, time\n'
+        'threading.stack_size(1 << 16)\ndata = bytes(1 << 20)\n'
+        'def work():\n'
+        '  while time.thread_time() < 0.1: hashlib.sha256(data).digest()\n'
+        '  time.sleep(60)\n'
+        'for _ in range(10): threading.Thread(target=work).start()\n'
+    )
+    try:
+      with box.Box(tier=_HELD[0], limits=_WIDE) as one:
+        one.start()
+        limits = limits_lib.Limits(wall_seconds=3.0, cpu_seconds=2.0)
+        result = one.run(program, limits=limits)
+    finally:
+      os.sched_setaffinity(0, before)
+    # Strangers may have had the core for a while.
+    waited = result.message.partition('waited ')[2].partition(' ')[0]
+    self.assertEqual(result.status, 'timeout', result)
+    self.assertLess(float(waited or 0.0), 2.0)
+
 
 class InfraTest(parameterized.TestCase):
   """A zygote that is killed, stopped or slow is no grade."""

@@ -6,7 +6,8 @@ trusted parent compares it with one that never was in the box. A program that
 ends early, prints, or writes more has written no result.
 """
 
-# The names that starter code of LeetCode's problems takes for granted.
+# The names that starter code of LeetCode's problems takes for granted. pow is
+# the builtin: math's knows no modulus.
 _PRELUDE = """
 from typing import *
 from collections import *
@@ -14,12 +15,14 @@ from functools import *
 from heapq import *
 from itertools import *
 from math import *
+from builtins import *
 import bisect, collections, functools, heapq, itertools, math, re, string
 """
 _DRIVER = """
 def drive(source, name, prelude):
   import io, json, os, sys
-  given = [json.loads(line) for line in sys.stdin.read().splitlines() if line]
+  # Not splitlines: JSON's texts may hold other ends of lines, as U+2028.
+  given = [json.loads(line) for line in sys.stdin.read().split('\\n') if line]
   write, dumps = os.write, json.dumps
   # What it prints is not its result.
   sys.stdout = io.StringIO()

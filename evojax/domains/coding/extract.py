@@ -9,8 +9,9 @@ would have followed. Nor is text without a fence.
 import re
 
 # Fences as in CommonMark 0.31, Sec. 4.5: at most 3 spaces before them, at least
-# 3 backticks, an info string after the opening one only.
-_FENCE = re.compile(r'^ {0,3}(`{3,})[ \t]*([^`\r\n]*)\r?$', re.MULTILINE)
+# 3 backticks, an info string after the opening one only. No two of its parts
+# match the same text: a completion of spaces would take the square of its time.
+_FENCE = re.compile(r'^ {0,3}(`{3,})([^`\r\n]*)\r?$', re.MULTILINE)
 _LANGUAGES = ('', 'py', 'py3', 'python', 'python3')
 
 

@@ -6,11 +6,25 @@ in a namespace of its own. What is told of it is as untrusted as the program; a
 process that ends in any other way than by finishing all tests says nothing.
 """
 
+import abc
 import ast
-from collections.abc import Sequence
+import bisect
+import collections
+from collections.abc import Collection, Sequence
 import dataclasses
+import fractions
 import functools
+import heapq
+import io
+import itertools
 import json
+import math
+import operator
+import re
+import string
+import sys
+import types
+from typing import Any
 
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
@@ -18,41 +32,91 @@ from evojax.sandbox import limits as limits_lib
 # CPU time of all tests: who needs more is run test by test, with its limits.
 CPU_SECONDS = 0.2
 # Of these a program gets no state that outlives it.
-_MODULES = frozenset((
-    'bisect', 'collections', 'fractions', 'functools', 'heapq', 'itertools',
-    'math', 'operator', 're', 'string', 'sys',
-))  # fmt: skip
+_MODULES = (
+    bisect, collections, fractions, functools, heapq, itertools, math, operator,
+    re, string, sys,
+)  # fmt: skip
 _OF_SYS = frozenset(('exit', 'maxsize', 'stderr', 'stdin', 'stdout'))
-# Builtins that reach beyond a namespace, or into files.
+# What reaches beyond a namespace, or into files, or attributes by their names.
 _REACHING = frozenset((
-    'breakpoint', 'compile', 'delattr', 'eval', 'exec', 'getattr', 'globals',
-    'help', 'id', 'locals', 'open', 'setattr', 'vars',
+    'Formatter', 'RegexFlag', 'Template', 'attrgetter', 'breakpoint', 'compile',
+    'delattr', 'eval', 'exec', 'getattr', 'globals', 'help', 'id', 'locals',
+    'methodcaller', 'open', 'setattr', 'total_ordering', 'update_wrapper',
+    'vars', 'wraps',
 ))  # fmt: skip
-# What the standard streams have and those of `drive` do not.
-_OF_FILES = frozenset(('detach', 'fileno', 'mode', 'name', 'raw'))
+# Of no other kind of object may an attribute be taken: frames, code, ABCs and
+# files hold what is there for all tests.
+_KINDS = (
+    str, bytes, bytearray, list, tuple, dict, set, frozenset, int, float,
+    collections.Counter, collections.OrderedDict, collections.defaultdict,
+    collections.deque, fractions.Fraction, re.Match, re.Pattern,
+)  # fmt: skip
+_OF_FILES = frozenset((
+    'buffer', 'close', 'flush', 'read', 'readline', 'readlines', 'write',
+    'writelines',
+))  # fmt: skip
+_FOREIGN_KINDS = (
+    abc.ABCMeta, io.BufferedReader, io.BufferedWriter, io.TextIOWrapper,
+    types.AsyncGeneratorType, types.CodeType, types.CoroutineType,
+    types.FrameType, types.FunctionType, types.GeneratorType,
+    types.TracebackType,
+)  # fmt: skip
+
+
+def _names(thing: Any) -> frozenset[str]:
+  return frozenset(name for name in dir(thing) if not name.startswith('_'))
+
+
+def _of_module(module: types.ModuleType) -> frozenset[str]:
+  """What may be taken of it: no other module, which it happens to import."""
+  if module is sys:
+    return _OF_SYS
+  return frozenset(getattr(module, '__all__', _names(module))) - _REACHING
+
+
+_OF = {module.__name__: _of_module(module) for module in _MODULES}
+_METHODS = frozenset.union(
+    _OF_FILES, frozenset(('args', 'value')), *map(_names, _KINDS)
+) - {'format', 'format_map', 'register'}
+_FOREIGN = frozenset.union(*map(_names, _FOREIGN_KINDS)) | {
+    'format', 'format_map'
+}  # fmt: skip
+# Kept: a finalizer would run in another test, or where none runs it alone.
 _DRIVER = """
-def drive(source):
-  import io, json, os, sys
+def drive(source, most):
+  import gc, io, json, os, resource, sys
   write = os.write
-  real = sys.stdin, sys.stdout
+  size = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+  start = size()
+  real = sys.stdin, sys.stdout, sys.stderr
   wrap = lambda held, like: io.TextIOWrapper(held, like.encoding, like.errors)
   code = compile(source, 'program.py', 'exec')
-  found = []
+  found, kept = [], []
   for given in json.load(sys.stdin):
-    held = io.BytesIO()
-    sys.stdin = wrap(io.BytesIO(given.encode('latin-1')), real[0])
-    sys.stdout = wrap(held, real[1])
+    # As buffered as the real ones: those can do no more either.
+    held, errors = io.BytesIO(), io.BytesIO()
+    given = io.BufferedReader(io.BytesIO(given.encode('latin-1')))
+    sys.stdin = wrap(given, real[0])
+    sys.stdout = wrap(io.BufferedWriter(held), real[1])
+    sys.stderr = wrap(io.BufferedWriter(errors), real[2])
+    kept.append((sys.stdin, sys.stdout, sys.stderr, {'__name__': '__main__'}))
     status = 'ok'
     try:
-      exec(code, {'__name__': '__main__'})
+      exec(code, kept[-1][-1])
     except SystemExit as stop:
-      if stop.code is not None and stop.code != 0:
+      if stop.code is not None and not (
+          type(stop.code) is int and stop.code == 0
+      ):
         raise
     except (RecursionError, MemoryError):
       raise
     except BaseException:
       status = 'error'
     sys.stdout.flush()
+    sys.stderr.flush()
+    if errors.tell() > most or size() - start > 64 << 20:
+      raise MemoryError
+    gc.freeze()
     found.append([status, held.getvalue().decode('latin-1')])
   data = json.dumps(found).encode()
   while data:
@@ -82,7 +146,7 @@ def run(
     return None
   cpu = min(limits.cpu_seconds, CPU_SECONDS)
   result = box.run(
-      f'{_DRIVER}\ndrive({program!a})\n',
+      f'{_DRIVER}\ndrive({program!a}, {limits.output_bytes})\n',
       json.dumps([data.decode('latin-1') for data in inputs]).encode(),
       limits=dataclasses.replace(
           limits,
@@ -119,45 +183,57 @@ def is_plain(program: str) -> bool:
   owners = {
       id(node.value) for node in nodes if isinstance(node, ast.Attribute)
   }
-  return all(_is_plain(node, id(node) in owners) for node in nodes)
+  # Its own methods; that the name is also something else's shows nothing.
+  own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)} - _FOREIGN
+  return all(_is_plain(node, id(node) in owners, own) for node in nodes)
 
 
-def _is_plain(node: ast.AST, is_owner: bool) -> bool:
-  """`is_owner`: an attribute is taken of it."""
+def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
+  """`is_owner`: an attribute is taken of it; `own`: names of functions."""
   if isinstance(node, ast.Import):
     return all(
-        alias.name in _MODULES and alias.asname is None for alias in node.names
+        alias.name in _OF and alias.asname is None for alias in node.names
     )
   if isinstance(node, ast.ImportFrom):
     names = {alias.name for alias in node.names}
+    is_sys = node.module == 'sys'
     return (
-        node.module in _MODULES
-        and not node.level
-        and not any(name.startswith('_') for name in names)
-        and (node.module != 'sys' or names <= _OF_SYS)
+        not node.level
+        and node.module in _OF
+        # All but a few, which are refused where they are named.
+        and (names <= _OF[node.module] or names == {'*'} and not is_sys)
     )
   if isinstance(node, ast.Attribute):
-    return (
-        # Modules and functions stay as they are.
-        isinstance(node.ctx, ast.Load)
-        and not node.attr.startswith('_')
-        and node.attr not in _OF_FILES
-        and _is_plain_owner(node)
-    )
+    # Modules and functions stay as they are.
+    return isinstance(node.ctx, ast.Load) and _is_plain_attribute(node, own)
+  if isinstance(node, ast.MatchClass):
+    return False  # It takes attributes too, of names that are texts.
   if isinstance(node, ast.Name):
     if node.id.startswith('_'):
       return node.id in ('_', '__name__')
-    if node.id in _MODULES:  # A module has no other name, and no other use.
+    if node.id in _OF:  # A module has no other name, and no other use.
       return is_owner
     return node.id not in _REACHING
   return True
 
 
-def _is_plain_owner(node: ast.Attribute) -> bool:
-  """Modules are not reached through modules."""
+def _is_plain_attribute(node: ast.Attribute, own: Collection[str]) -> bool:
+  """Of what it is known to be taken of, or may be."""
   owner = node.value
-  if isinstance(owner, ast.Name) and owner.id == 'sys':
-    return node.attr in _OF_SYS
-  if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name):
-    return owner.value.id not in _MODULES - {'sys'}
-  return True
+  if isinstance(owner, ast.Name) and owner.id in _OF:
+    return node.attr in _OF[owner.id]
+  if node.attr == 'format' and isinstance(owner, ast.Constant):
+    return isinstance(owner.value, str) and _is_plain_format(owner.value)
+  return node.attr in _METHODS or node.attr in own
+
+
+def _is_plain_format(text: str) -> bool:
+  """Whether a format takes no attributes and no items."""
+  try:
+    fields = list(string.Formatter().parse(text))
+  except ValueError:
+    return False
+  return not any(
+      set('.[') & set(name or '') or '{' in (spec or '')
+      for _, name, spec, _ in fields
+  )

@@ -58,7 +58,12 @@ class ExtractTest(parameterized.TestCase):
     self.assertEqual(found, f'print(0)\n```python\n{P}')
 
   def test_long_texts_take_no_time(self):
-    for text in ('`' * 10**6, '```\n' * 10**5, '``` x\n' * 10**5):
+    for text in (
+        '`' * 10**6,
+        '```\n' * 10**5,
+        '``` x\n' * 10**5,
+        '```' + ' ' * 10**6 + '`',
+    ):
       extract.extract(text)
 
 

@@ -250,6 +250,13 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(found.status, status)
     self.assertEqual(found.columns['tests_passed'], passed, found)
 
+  def test_names_that_are_taken_for_granted(self):
+    cases = tests_lib.Case('3\n"a\u2028b"', '[27, 3]', False)
+    tests = tests_lib.Tests((cases,), function='f', seconds=1.0)
+    program = 'def f(n, text): return [pow(n, 3, 1000), len(text)]'
+    (found,) = grade_texts([fenced(program)], tests)
+    self.assertTrue(found.outcome, found)
+
   def test_the_wrapper_holds_no_answer(self):
     self.assertNotIn('[1, 2]', calls.wrap(RIGHT_CALL, 'smallest'))
 

@@ -102,6 +102,10 @@ class PassesTest(parameterized.TestCase):
   def test_tolerance(self, expected, printed, right):
     self.assertEqual(tests.passes(_case(expected), printed, 1e-6), right)
 
+  def test_a_long_number_takes_no_time(self):
+    printed = b'1' * 10**6 + b'x'
+    self.assertFalse(tests.passes(_case('0.5'), printed, 1e-6))
+
 
 class ReturnsTest(parameterized.TestCase):
 
@@ -126,6 +130,20 @@ class ReturnsTest(parameterized.TestCase):
   )
   def test_values(self, expected, printed, right):
     self.assertEqual(tests.returns(_case(expected), printed, 1e-6), right)
+
+  @parameterized.parameters(
+      # Equal as floats: 2**53 and its successor, and so on.
+      ('9007199254740993', b'9007199254740992', False),
+      ('1000000000000000001', b'1e18', False),
+      ('9007199254740993', b'9007199254740993', True),
+      ('2', b'2.0', True),
+      ('0.5', b'0.5000001', False),
+  )
+  def test_exact(self, expected, printed, right):
+    self.assertEqual(tests.returns(_case(expected), printed, 0.0), right)
+
+  def test_whole_numbers_have_no_tolerance(self):
+    self.assertFalse(tests.returns(_case('5000000'), b'5000001', 1e-6))
 
 
 def _case(expected):

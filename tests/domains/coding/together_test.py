@@ -58,7 +58,94 @@ PROGRAMS = (
         'import sys as s\ns.modules[1] = 1\nprint(2 * int(input()))',
     ),
     ('replaces', False, 'import sys\nsys.stdin = 1\nprint(6)'),
-)
+    ('its own method', True, 'class A:\n  def f(self, n): return 2 * n\n'
+     'print(A().f(int(input())))'),
+    ('format', True, 'print("{:d}".format(2 * int(input())))'),
+    ('module', True, 'import math\nprint(math.prod((2, int(input()))))'),
+    ('all of a module', True, 'from math import *\nprint(2 * int(input()))'),
+    # Each of these is alone what it is not in the same process.
+    ('ends with a fraction', True, 'print(2 * int(input()))\nexit(0.0)'),
+    (
+        'ends with what equals nothing',
+        True,
+        'class A:\n  def __ne__(self, x): return False\n'
+        'print(2 * int(input()))\nexit(A())',
+    ),
+    (
+        'finalizer',
+        True,
+        'class A:\n  def __del__(self): print(2 * n)\n'
+        'def f(): return x\nx = A()\nn = int(input())',
+    ),
+    (
+        'finalizer in the next test',
+        True,
+        'class A:\n  def __del__(self): print(2)\n'
+        'def f(): return x\nx = A()\nprint(2 * int(input()))\n'
+        'y = [[] for i in range(5000)]',
+    ),
+    (
+        'too many errors',
+        True,
+        'import sys\nprint("x" * 10**6, file=sys.stderr)\n'
+        'print(2 * int(input()))',
+    ),
+    (
+        'reads what it printed',
+        False,
+        'import sys\nn = int(input())\nprint(2 * n)\nsys.stdout.seek(0)\n'
+        'sys.stdout.read()',
+    ),
+    (
+        'bytes that it printed',
+        False,
+        'import sys\nprint(2 * int(input()))\nsys.stdout.buffer.getvalue()',
+    ),
+    (
+        'remembers in errors',
+        False,
+        'import sys\nn = int(input())\nsys.stderr.seek(sys.stderr.tell() + 1)'
+        '\nprint(2 * n if sys.stderr.tell() > 1 else 0)',
+    ),
+    *(
+        (
+            f'remembers {where}',
+            False,
+            f'{before}\nd[1] = d.get(1, 0) + 1\nn = int(input())\n'
+            'print(2 * n if d[1] > 1 else 0)',
+        )
+        for where, before in (
+            (
+                'through a getter',
+                'import operator, collections\nd = operator.attrgetter('
+                '"__globals__")(collections.namedtuple)',
+            ),
+            (
+                'through a pattern',
+                'from collections import namedtuple as f\n'
+                'match f:\n  case object(__globals__=d): pass',
+            ),
+            ('through a frame', 'd = (0 for i in ()).gi_frame.f_builtins'),
+            (
+                'through a module of a module',
+                'from re import enum\nd = enum.sys.modules',
+            ),
+            (
+                'through a module in a variable',
+                'import re\nx = re.enum\nd = x.sys.modules',
+            ),
+            (
+                'through a module by another name',
+                'from fractions import sys as s\nd = s.modules',
+            ),
+            (
+                'through a formatter',
+                'import string, collections\nd = string.Formatter().get_field('
+                '"0.__globals__", (collections.namedtuple,), {})[0]',
+            ),
+        )
+    ),
+)  # fmt: skip
 
 
 class TogetherTest(parameterized.TestCase):
@@ -112,6 +199,14 @@ class TogetherTest(parameterized.TestCase):
       'del print.x',
       'import random\nrandom.seed(1)',
       'print(__builtins__)',
+      'from fractions import Fraction\nFraction.register(str)',
+      'from functools import *\nupdate_wrapper(A, B)',
+      'from functools import wraps as w',
+      'from sys import *',
+      'try: 1 / 0\nexcept Exception as e: print("{0.args}".format(e))',
+      'f = str.format',
+      'print("{0[0]} {1:{0.args}}".format(x, y))',
+      'class A:\n  def gi_frame(self): pass\nx = y.gi_frame',
   )
   def test_what_may_be_remembered(self, program):
     self.assertFalse(together.is_plain(program))
