@@ -22,6 +22,11 @@ from tests.sandbox import attacks
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 _HELD = [t for t in ('T0', 'T1', 'T2') if t == 'T2' or not attacks.missing(t)]
 _WIDE = limits_lib.Limits(wall_seconds=30.0, cpu_seconds=10.0)
+_others: list[int] = []  # Of boxes that other suites opened in this process.
+
+
+def setUpModule():
+  _others.extend(supervisors())
 
 
 def children(process):
@@ -31,11 +36,11 @@ def children(process):
 
 
 def supervisors():
-  """Those of this process's boxes."""
+  """Those of this suite's boxes."""
   found = []
   for child in children(os.getpid()):
     command = pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
-    if b'zygote.py' in command:
+    if b'zygote.py' in command and child not in _others:
       found.append(child)
   return found
 
