@@ -149,6 +149,7 @@ def exchange(
     try:
       return _read(result.stdout, calls)
     except (
+        AttributeError,
         KeyError,
         IndexError,
         TypeError,
@@ -242,6 +243,8 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
       if answer['status'] not in STATUSES:
         raise ValueError(answer['status'])
       message = ' '.join(str(answer['message']).split())[:500]
+      # Half a surrogate pair, which nothing could print or store.
+      message = message.encode(errors='replace').decode()
       answers.append(FunctionError(answer['status'], call.path, message))
     else:
       found = {n: arrays[i] for n, i in answer['arrays'].items()}

@@ -70,8 +70,11 @@ class Cases:
     """
     self._source, self._function, self._rng = source, function, rng
     self.orders: dict[str, Orders] = {}
-    self.all = self._cases(base, recorded)
-    self.largest = self._make_largest(base)
+    real = self._table(base)
+    if len(real.valid) > _GROUPS:
+      real = derive.in_order(real, np.arange(_GROUPS))
+    self.all = self._cases(real, recorded)
+    self.largest = self._make_largest(real)
 
   def _table(self, view: Any) -> derive.Table:
     named = calls_lib.names(self._source)
@@ -82,23 +85,25 @@ class Cases:
       wanted.append('n_turns')  # The shape of its answer.
     return derive.table(view, wanted)
 
-  def _make_largest(self, view: Any) -> Case:
-    """As much as a step could have, of the same completions."""
-    t = self._table(view)
-    size = sum(a.nbytes for a in t.arrays.values()) / max(1, t.valid.size)
-    count = int(min(_LARGEST, max(t.valid.size, _LARGEST_BYTES / max(1, size))))
-    group_size = t.valid.shape[1]
-    prompts = max(1, count // group_size)
-    large = derive.resized(t, prompts, group_size, self._rng)
-    name = f'{prompts * group_size} completions'
-    return Case(name, self._pair(large), True)
+  def _make_largest(self, base: derive.Table) -> Case:
+    """As much as a step could have: copies of the groups of the first case.
 
-  def _cases(self, base: Any, recorded: Any | None) -> list[Case]:
+    What is true of a group is true of its copies, in their order: a function
+    must not do anything else where there is much.
+    """
+    p, g = base.valid.shape
+    size = sum(a.nbytes for a in base.arrays.values()) / max(1, base.valid.size)
+    count = int(min(_LARGEST, max(p * g, _LARGEST_BYTES / max(1, size))))
+    prompts = max(1, count // g)
+    self.copied = self._rng.permutation(np.arange(prompts) % p)
+    order = np.broadcast_to(np.arange(g), (prompts, g))
+    self.copied_within = self._rng.permuted(order, axis=1)
+    large = derive.rows(base, self.copied[:, None], self.copied_within)
+    return Case(f'{prompts * g} completions', self._pair(large), True)
+
+  def _cases(self, real: derive.Table, recorded: Any | None) -> list[Case]:
     """Each base as it is, and in every way that should not matter."""
     rng = self._rng
-    real = self._table(base)
-    if len(real.valid) > _GROUPS:
-      real = derive.in_order(real, np.arange(_GROUPS))
     cases = []
     scrambled = derive.scrambled(real, *_SCRAMBLED, rng)
     for kind, t in zip(KINDS, (real, scrambled), strict=True):

@@ -8,6 +8,7 @@ Layers, each of which stops what the others do not:
     order       completions and groups in another order: the same of each
     groups      other groups change: a group's numbers do not
     padding     entries that are not valid change: nothing does
+    copies      many groups: each has the numbers that it has among few
     constant    some number differs from another (proposals alone)
     cost        time and memory on the largest evidence
 
@@ -29,7 +30,7 @@ from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import syntax
 
-VERSION = 1  # Of the verdicts: another version, another verdict.
+VERSION = 2  # Of the verdicts: another version, another verdict.
 LAYERS = (
     'language',
     'answer',
@@ -37,6 +38,7 @@ LAYERS = (
     'order',
     'groups',
     'padding',
+    'copies',
     'constant',
     'cost',
 )
@@ -149,6 +151,8 @@ class _Gate:
         if what not in told:
           told.add(what)
           yield reason
+    if not told and 'copies' in self._layers:
+      yield from self._copies(made, found['made up'][1], again[0])
     if recorded is not None and 'constant' in self._layers:
       yield from self._constant(found)
 
@@ -372,6 +376,32 @@ class _Gate:
               f' declare {language.ACROSS} = ({waived!r},)'
           )
 
+  def _copies(
+      self,
+      made: cases_lib.Cases,
+      few: list[dict[str, np.ndarray]],
+      many: list[Answer],
+  ) -> Iterator[str]:
+    """Where there is much, a group's numbers are those where there is little.
+
+    Said of no function that compares groups: it sees others.
+    """
+    if self._function not in ('parts', 'weight', 'keep'):
+      return
+    at = made.copied[:, None], made.copied_within
+    other = self._contract(made.largest, many[0])
+    for name, array in few[0].items():
+      part = name if self._function == 'parts' else self._function
+      if (self._function == 'keep' and name) or part in self._across:
+        continue
+      if name in other and not _close(array[at], other[name]):
+        one, two = {name: array[at]}, {name: other[name]}
+        yield (
+            f'{self._path}: {self._called(name)} of a group changes on'
+            f' {made.largest} ({_difference(one, two)}); use no sizes of the'
+            ' evidence'
+        )
+
   def _constant(self, found: _Found) -> Iterator[str]:
     """Parts that tell no two completions of a group apart, anywhere."""
     if self._function not in ('parts', 'weight'):
@@ -445,8 +475,9 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
   if a.dtype.kind == 'b' or b.dtype.kind == 'b':
     return bool((a == b).all())
   a, b = a.astype(np.float64), b.astype(np.float64)
-  finite = np.abs(a[np.isfinite(a)])
-  scale = max(1.0, float(finite.max(initial=0)))
+  # Of each group: a huge number in one hides nothing in another.
+  size = np.where(np.isfinite(a), np.abs(a), 0.0)
+  scale = size.max(tuple(range(1, a.ndim)), keepdims=True, initial=1.0)
   with np.errstate(all='ignore'):
     return np.allclose(
         a, b, rtol=_RELATIVE, atol=_ABSOLUTE * scale, equal_nan=True

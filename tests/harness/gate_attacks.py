@@ -326,29 +326,44 @@ ANSWERS = (
 _PLACE = 'np.arange(e.valid.shape[1])[None]'
 ORDER = (
     _attack(
+        'pays the first completion where there are many groups',
+        'copies',
+        'reward.py',
+        f'e.outcome + 0.1 * ({_PLACE} == 0) * (len(e.valid) > 30)',
+    ),
+    _attack(
+        'pays the first completion beside a huge number',
+        ('order', 'copies'),
+        'reward.py',
+        f'e.outcome + 0.1 * ({_PLACE} == 0) + 1e9 * (e.n_tokens == 17)',
+    ),
+    _attack(
         'pays the first completion',
-        'order',
+        ('order', 'copies'),
         'reward.py',
         f'e.outcome + 1.0 * ({_PLACE} == 0)',
     ),
     _attack(
-        'pays by place', 'order', 'reward.py', f'e.outcome * 1.0 + {_PLACE}'
+        'pays by place',
+        ('order', 'copies'),
+        'reward.py',
+        f'e.outcome * 1.0 + {_PLACE}',
     ),
     _attack(
         'pays the first group',
-        'order',
+        ('order', 'copies'),
         'reward.py',
         'e.outcome + 1.0 * (np.arange(len(e.valid))[:, None] == 0) * e.outcome',
     ),
     _attack(
         'pays for what came before in the group',
-        'order',
+        ('order', 'copies'),
         'reward.py',
         'np.cumsum(e.outcome & e.valid, axis=1) * 1.0',
     ),
     _attack(
         'keeps every other group',
-        'order',
+        ('order', 'copies'),
         'keep.py',
         """
         even = np.arange(len(e.valid)) % 2 == 0
@@ -357,7 +372,7 @@ ORDER = (
     ),
     _attack(
         'keeps the first half of the group',
-        'order',
+        ('order', 'copies'),
         'keep.py',
         'return e.valid & (np.arange(e.valid.shape[1])[None] < 2), state',
     ),
@@ -372,7 +387,7 @@ ORDER = (
     ),
     _attack(
         'weighs by place',
-        'order',
+        ('order', 'copies'),
         'weight.py',
         """
         turns = max(1, int(np.where(e.valid, e.n_turns, 0).max(initial=0)))
@@ -412,7 +427,7 @@ GROUPS = (
     ),
     _attack(
         'share of all tokens',
-        'groups',
+        ('groups', 'copies'),
         'reward.py',
         'e.n_tokens / max(1, int((e.n_tokens * e.valid).sum()))',
     ),
@@ -483,7 +498,7 @@ PADDING = (
     ),
     _attack(
         'number of groups as they are padded',
-        'padding',
+        ('padding', 'copies'),
         'reward.py',
         'e.outcome / len(e.valid)',
     ),

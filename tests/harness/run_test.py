@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 import types
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -671,6 +672,38 @@ class ProcessTest(parameterized.TestCase):
     )
     f = functions()
     np.testing.assert_array_equal(f.parts(view)['outcome'], [[1, 0]])
+
+
+class AnswerTest(parameterized.TestCase):
+  """What comes out of the box may be anything."""
+
+  def _exchange(self, answer):
+    data = worker.pack({'answers': [answer]}, [])
+    with mock.patch.object(
+        calls,
+        'run',
+        return_value=limits.Result('ok', 'T0', stdout=data),
+    ):
+      return calls.exchange(
+          {'diagnostics/x.py': ''},
+          [calls.call('diagnostics/x.py', 'measure')],
+          calls.limits(1.0),
+      )
+
+  @parameterized.parameters(
+      {'status': '', 'arrays': []},
+      {'status': '', 'arrays': 7},
+      {'status': '', 'arrays': {'x': 0}},
+      {'status': 'fine', 'message': ''},
+      {},
+  )
+  def test_no_answer(self, **answer):
+    (found,) = self._exchange(answer)
+    self.assertEqual(found.status, 'crash')
+
+  def test_a_message_can_be_printed(self):
+    (found,) = self._exchange({'status': 'crash', 'message': 'a\ud800b'})
+    self.assertEqual(found.message, 'a?b')
 
 
 if __name__ == '__main__':
