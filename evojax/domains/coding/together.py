@@ -173,7 +173,7 @@ def run(
   ]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def is_plain(program: str) -> bool:
   """Whether a program's text shows that its runs know nothing of each other."""
   try:
