@@ -31,8 +31,11 @@ def setUpModule():
 
 def children(process):
   """Process ids of the children of all of a process's threads."""
-  paths = glob.glob(f'/proc/{process}/task/*/children')
-  return [int(c) for p in paths for c in pathlib.Path(p).read_text().split()]
+  found = []
+  for path in glob.glob(f'/proc/{process}/task/*/children'):
+    with contextlib.suppress(FileNotFoundError):  # A thread that just ended.
+      found += map(int, pathlib.Path(path).read_text().split())
+  return found
 
 
 def supervisors():
