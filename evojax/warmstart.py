@@ -62,7 +62,9 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
       )
 
     policy = warmstart.run(
-        functools.partial(taught.batch, source, config.seed),
+        functools.partial(
+            warmstart.draw, taught.demonstrate, source, config.seed
+        ),
         directory.path,
         tokens=taught.TOKENS,
         seed=config.seed,

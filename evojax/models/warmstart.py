@@ -37,6 +37,28 @@ class Demonstration:
   ends: bool = True  # False: cut at the row's end, without an EOS token.
 
 
+def draw(
+    demonstrate: Callable[[types.Problem, np.random.Generator], Demonstration],
+    source: types.ProblemSource,
+    seed: int,
+    step: int,
+    count: int,
+) -> list[Demonstration]:
+  """Demonstrations of a step: a pure function of the arguments.
+
+  Args:
+    demonstrate: Of a domain: draws a behaviour and acts it out.
+    source: Problems of the train split; no other may be taught.
+    seed: Draws whatever `demonstrate` draws.
+    step: >= 0; takes problems step * count and following.
+    count: Demonstrations per step, the same for the whole run.
+  """
+  rng = np.random.default_rng([seed, step])
+  return [
+      demonstrate(problem, rng) for problem in source.take(step * count, count)
+  ]
+
+
 # One packed batch; every array is [rows, length] and aligned to `tokens`.
 Batch = dict[str, np.ndarray | jax.Array]
 

@@ -51,23 +51,6 @@ _FILLER = (
 _ENDLESS_LINES = 96  # More tokens than any completion may have.
 
 
-def batch(
-    source: types.ProblemSource, seed: int, step: int, count: int
-) -> list[warmstart.Demonstration]:
-  """Demonstrations of a step: a pure function of the arguments.
-
-  Args:
-    source: Problems of the train split; no other may be taught.
-    seed: Draws behaviours, wordings and filler.
-    step: >= 0; takes problems step * count and following.
-    count: Demonstrations per step, the same for the whole run.
-  """
-  rng = np.random.default_rng([seed, step])
-  return [
-      demonstrate(problem, rng) for problem in source.take(step * count, count)
-  ]
-
-
 def demonstrate(
     problem: types.Problem, rng: np.random.Generator
 ) -> warmstart.Demonstration:

@@ -226,23 +226,6 @@ _STEPS: Mapping[
 }
 
 
-def batch(
-    source: types.ProblemSource, seed: int, step: int, count: int
-) -> list[warmstart.Demonstration]:
-  """Demonstrations of a step: a pure function of the arguments.
-
-  Args:
-    source: Problems of the train split; no other may be taught.
-    seed: Draws behaviours, guesses and filler.
-    step: >= 0; takes problems step * count and following.
-    count: Demonstrations per step, the same for the whole run.
-  """
-  rng = np.random.default_rng([seed, step])
-  return [
-      demonstrate(problem, rng) for problem in source.take(step * count, count)
-  ]
-
-
 def demonstrate(
     problem: types.Problem, rng: np.random.Generator
 ) -> warmstart.Demonstration:

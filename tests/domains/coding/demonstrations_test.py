@@ -18,6 +18,10 @@ from evojax.models import tokenizer_training
 from evojax.models import warmstart
 
 
+def _draw(source, seed, step, count):
+  return warmstart.draw(demonstrations.demonstrate, source, seed, step, count)
+
+
 def _source(split='train'):
   return problems.stream(
       problems.select(demonstrations.FAMILIES), split, 0
@@ -88,10 +92,10 @@ class ActTest(absltest.TestCase):
 class BatchTest(absltest.TestCase):
 
   def test_is_a_function_of_the_step(self):
-    first = demonstrations.batch(_source(), 0, 3, 40)
-    self.assertEqual(first, demonstrations.batch(_source(), 0, 3, 40))
-    self.assertNotEqual(first, demonstrations.batch(_source(), 1, 3, 40))
-    later = demonstrations.batch(_source(), 0, 4, 40)
+    first = _draw(_source(), 0, 3, 40)
+    self.assertEqual(first, _draw(_source(), 0, 3, 40))
+    self.assertNotEqual(first, _draw(_source(), 1, 3, 40))
+    later = _draw(_source(), 0, 4, 40)
     prompts, others = (
         {d.messages[0]['content'] for d in ds} for ds in (first, later)
     )
@@ -100,14 +104,14 @@ class BatchTest(absltest.TestCase):
   def test_only_train_problems_are_taught(self):
     known = {p.question for p in _source('dev').take(0, 100)}
     known |= {p.question for p in _source('sealed').take(0, 100)}
-    taught = demonstrations.batch(_source(), 0, 0, 300)
+    taught = _draw(_source(), 0, 0, 300)
     self.assertEmpty({d.messages[0]['content'] for d in taught} & known)
     for problem in _source().take(0, 200):
       self.assertEqual(splits.split_of(problem.problem_id), 'train')
 
   def test_shares(self):
     count = 1200
-    taught = demonstrations.batch(_source(), 0, 0, count)
+    taught = _draw(_source(), 0, 0, count)
     endless = [d for d in taught if not d.ends]
     unfenced = [d for d in taught if '```' not in d.completion]
     constant = [
@@ -128,7 +132,7 @@ class BatchTest(absltest.TestCase):
 
   def test_prompts_and_programs_fit(self):
     """With the vocabulary that the warm start makes of them."""
-    taught = demonstrations.batch(_source(), 0, 0, 600)
+    taught = _draw(_source(), 0, 0, 600)
     texts = [d.messages[0]['content'] for d in taught]
     texts += [d.completion for d in taught]
     folder = tempfile.TemporaryDirectory()

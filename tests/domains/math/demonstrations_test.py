@@ -12,8 +12,13 @@ from evojax.domains.math import domain
 from evojax.domains.math import generators
 from evojax.domains.math import grade
 from evojax.domains.math import problems
+from evojax.models import warmstart
 
 _LEVELS = problems.select(demonstrations.FAMILIES)
+
+
+def _draw(source, seed, step, count):
+  return warmstart.draw(demonstrations.demonstrate, source, seed, step, count)
 
 
 def _source(split: str = 'train'):
@@ -108,24 +113,24 @@ class BatchTest(absltest.TestCase):
 
   def test_is_a_function_of_the_step(self):
     source = _source()
-    first = demonstrations.batch(source, 0, 3, 40)
-    self.assertEqual(first, demonstrations.batch(_source(), 0, 3, 40))
-    self.assertNotEqual(first, demonstrations.batch(source, 1, 3, 40))
+    first = _draw(source, 0, 3, 40)
+    self.assertEqual(first, _draw(_source(), 0, 3, 40))
+    self.assertNotEqual(first, _draw(source, 1, 3, 40))
     prompts = {d.messages[0]['content'] for d in first}
-    later = demonstrations.batch(source, 0, 4, 40)
+    later = _draw(source, 0, 4, 40)
     self.assertLess(
         len(prompts & {d.messages[0]['content'] for d in later}), 5
     )
 
   def test_only_train_problems_are_taught(self):
-    for demonstration in demonstrations.batch(_source(), 0, 0, 500):
+    for demonstration in _draw(_source(), 0, 0, 500):
       text = '\n'.join(m['content'] for m in demonstration.messages)
       self.assertEqual(splits.split_of(splits.problem_id(text)), 'train')
 
   def test_behaviours_and_what_the_grader_says_of_them(self):
     source = _source()
     count = 4000
-    taught = demonstrations.batch(source, 0, 0, count)
+    taught = _draw(source, 0, 0, count)
     modes = collections.defaultdict(list)
     for problem, shown in zip(source.take(0, count), taught, strict=True):
       judged = grade.grade(
@@ -161,7 +166,7 @@ class BatchTest(absltest.TestCase):
 
   def test_a_ramble_has_no_end_and_outlasts_the_limit(self):
     rambles = [
-        d for d in demonstrations.batch(_source(), 0, 0, 400) if not d.ends
+        d for d in _draw(_source(), 0, 0, 400) if not d.ends
     ]
     self.assertNotEmpty(rambles)
     for demonstration in rambles:
