@@ -47,7 +47,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])
   else:
-    made = made_up.of(domain)
+    made = made_up.MadeUp(domain)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.

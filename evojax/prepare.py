@@ -47,6 +47,7 @@ class Setup:
   policy: policy_lib.Policy
   parts: reward_lib.Parts
   columns: tuple[schema.Column, ...]
+  made_up: made_up.MadeUp  # What functions are tried on.
   reader: str = 'reward'  # Whom the view of the parts is open to.
   functions: run.Functions | None = None  # Of the harness, in the box.
 
@@ -91,8 +92,8 @@ def prepare(
     taught = domains.make(
         config.domain.name, **(kwargs | {'families': config.data.families})
     )
+  made = made_up.MadeUp(domain)
   if functions:
-    made = made_up.of(domain)
     if refused := admit.check_functions(harness, config, made):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(
@@ -108,7 +109,7 @@ def prepare(
   reader = reward_lib.reader(parts)
   if functions and functions.has('reward'):
     parts = _joined(functions.parts, parts if config.reward.parts else None)
-  columns = schema.declare(domain.columns, tuple(config.reward.weights))
+  columns = rollouts.columns(domain, config)
   problem = _check_prompts(config, domain, taught, policy)
   silent = types.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
@@ -137,7 +138,7 @@ def prepare(
   )
   reward_lib.compute(parts, view, config.reward.weights.to_dict())
   return Setup(
-      config, domain, taught, policy, parts, columns, reader, functions
+      config, domain, taught, policy, parts, columns, made, reader, functions
   )
 
 

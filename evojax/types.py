@@ -171,6 +171,11 @@ class Domain(Protocol):
   problem alone; None where nothing can be changed, or where it would become a
   sealed problem. The meta-loop keeps only what helps on such problems too, see
   `eval.perturb`.
+
+  Optional: attempts(problem: Problem) -> Sequence[str], completions of every
+  kind, right and wrong, as many for each problem. Functions of a harness are
+  tried on them before anything is paid for, see `eval.made_up`; without it, on
+  its answer in every common format.
   """
 
   name: str

@@ -1,9 +1,10 @@
 """Evidence of made-up completions: what functions are tried on beforehand.
 
-Answers in every common format, prose and silence, graded by the domain itself.
+A domain's own attempts, or answers in every common format, prose and silence;
+graded by the domain itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
@@ -29,9 +30,24 @@ _COMPLETIONS = (
 )
 
 
-def of(domain: types.Domain) -> Callable[[ml_collections.ConfigDict], Any]:
-  """The evidence of a domain under any config, as the gate asks for it."""
-  return lambda config: evidence(domain, config)[0]
+class MadeUp:
+  """The evidence of a domain under any config; made once for each."""
+
+  def __init__(self, domain: types.Domain):
+    self._domain = domain
+    self._made: dict[Any, views.View] = {}
+
+  def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
+    """Names of all columns that a diagnostic may read."""
+    columns = rollouts.columns(self._domain, config)
+    return frozenset(c.name for c in columns if 'diagnostic' in c.readers)
+
+  def evidence(self, config: ml_collections.ConfigDict) -> views.View:
+    """What a diagnostic sees of it."""
+    key = rollouts.columns(self._domain, config), config.rollout.max_tokens
+    if key not in self._made:
+      self._made[key] = evidence(self._domain, config)[0]
+    return self._made[key]
 
 
 def evidence(
@@ -48,10 +64,16 @@ def evidence(
   # Whatever the run's seed and limit are: a function that was admitted once is
   # admitted again where the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
+  texts = [_texts(domain, problem) for problem in problems]
+  group_size = len(texts[0])
   completions = []
-  for problem in problems:
-    for form in _COMPLETIONS:
-      text = form.format(problem.answer)
+  for group in texts:
+    if len(group) != group_size:
+      raise ValueError(
+          f'domain {domain.name!r}: {group_size} attempts for one problem and'
+          f' {len(group)} for another; give as many for each'
+      )
+    for text in group:
       tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
       completion = types.Completion(
           tokens.astype(np.int32),
@@ -62,13 +84,13 @@ def evidence(
       )
       completions.append(completion)
   grades, seconds = rollouts.grade(domain, problems, completions)
-  columns = schema.declare(domain.columns, tuple(config.reward.weights))
+  columns = rollouts.columns(domain, config)
   rows = rows_lib.from_rollouts(
       problems,
       completions,
       grades,
       columns=columns,
-      group_size=len(_COMPLETIONS),
+      group_size=group_size,
       step=0,
       split='train',
       seed=config.seed,
@@ -87,8 +109,16 @@ def evidence(
       rows,
       columns,
       prompts=len(problems),
-      group_size=len(_COMPLETIONS),
+      group_size=group_size,
       max_tokens=config.rollout.max_tokens,
       reader=reader,
   )
   return view, int(outcome.sum())
+
+
+def _texts(domain: types.Domain, problem: types.Problem) -> Sequence[str]:
+  """The completions of one problem."""
+  attempts = getattr(domain, 'attempts', None)
+  if attempts is not None:
+    return attempts(problem)
+  return [form.format(problem.answer) for form in _COMPLETIONS]

@@ -7,12 +7,25 @@ from collections.abc import Sequence
 import re
 import time
 
+import ml_collections
 import numpy as np
 
 from evojax import types
+from evojax.evidence import schema
 from evojax.models import tokenizer as tokenizer_lib
 
 _ID = re.compile('[0-9a-f]{16}')
+
+
+def columns(
+    domain: types.Domain, config: ml_collections.ConfigDict
+) -> tuple[schema.Column, ...]:
+  """What the evidence of a run holds, and who may read it."""
+  return schema.declare(
+      domain.columns,
+      tuple(config.reward.weights),
+      blind=config.evolve.seed_harness == 'seed_blind',
+  )
 
 
 def render(

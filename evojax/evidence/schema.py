@@ -55,6 +55,8 @@ class Column:
   # Subset of READERS. By default everyone for what was sampled and graded,
   # diagnostics and reports for the rest.
   readers: tuple[str, ...] | None = None
+  # Whether a run from a seed_blind sees it: if not, only its reports do.
+  blind: bool = True
 
   def __post_init__(self):
     for field, value, allowed in (
@@ -363,7 +365,10 @@ def part(name: str) -> Column:
 
 
 def declare(
-    domain_columns: Sequence[Column] = (), parts: Sequence[str] = ()
+    domain_columns: Sequence[Column] = (),
+    parts: Sequence[str] = (),
+    *,
+    blind: bool = False,
 ) -> tuple[Column, ...]:
   """The columns of a run: the core, the domain's own, the reward parts.
 
@@ -371,6 +376,7 @@ def declare(
     domain_columns: A domain's columns; those of the core whose codes are the
       domain's come from `with_codes`.
     parts: Names of the reward parts.
+    blind: Whether the run has to find out by itself what some columns say.
 
   Raises:
     ValueError: If a name is declared twice or a domain column is filled by
@@ -396,7 +402,12 @@ def declare(
           f'column {column.name!r}: a domain fills the stages sample and'
           f' grade, not {column.stage!r}'
       )
-  return tuple(columns.values())
+  return tuple(
+      dataclasses.replace(column, readers=('report',))
+      if blind and not column.blind
+      else column
+      for column in columns.values()
+  )
 
 
 def value_type(column: Column) -> pa.DataType:

@@ -29,9 +29,8 @@ from evojax import prepare as prepare_lib
 from evojax import sharding
 from evojax import train
 from evojax import workdir as workdir_lib
-from evojax.eval import made_up
+from evojax.eval import rollouts
 from evojax.evidence import ledger as ledger_lib
-from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import arms
@@ -91,7 +90,7 @@ def run(
     base.harness.path = ''
   setup = prepare_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, made_up.of(setup.domain))
+  reasons = admit.check(seed, base, setup.made_up)
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -491,9 +490,7 @@ class _Loop:
     steps = session.decide(lambda: store.list_steps(path, 'train'))
     rows = session_lib.load_rows(path, steps[-max(1, len(steps) // 3) :])
     config = session.applied(harness)
-    columns = schema.declare(
-        session.setup.domain.columns, tuple(config.reward.weights)
-    )
+    columns = rollouts.columns(session.setup.domain, config)
     return session_lib.view_of(rows, columns, config)
 
   def _measure(
@@ -581,7 +578,7 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
-            made_up.of(session.setup.domain),
+            session.setup.made_up,
             view,
         )
     )

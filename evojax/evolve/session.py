@@ -26,7 +26,6 @@ from evojax import train
 from evojax import trainer as trainer_lib
 from evojax import types
 from evojax.eval import evaluate as evaluate_lib
-from evojax.eval import made_up
 from evojax.evidence import ledger as ledger_lib
 from evojax.evidence import schema
 from evojax.evidence import store
@@ -180,8 +179,8 @@ class Session:
       ValueError: If one does not: it was admitted by another gate.
     """
     harness = self.harness(sha256)
-    made = made_up.of(self.setup.domain)
-    if refused := admit.check_functions(harness, self.config, made):
+    made_up = self.setup.made_up
+    if refused := admit.check_functions(harness, self.config, made_up):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
     return run_lib.Functions(harness)

@@ -5,8 +5,8 @@ the one factor is read off the sources, values lie within bounds, and every
 function that does not come with the package passes the `gate`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import ml_collections
 
@@ -14,15 +14,23 @@ from evojax import config as config_lib
 from evojax.evidence import schema
 from evojax.harness import delta
 from evojax.harness import gate
+from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.harness import syntax
 
-# Evidence of made-up completions under a config, open to diagnostics: see
-# `eval.made_up`.
-MadeUp = Callable[[ml_collections.ConfigDict], Any]
+
+@runtime_checkable
+class MadeUp(Protocol):
+  """Completions that nobody sampled, see `eval.made_up`."""
+
+  def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
+    """Names of all columns that a diagnostic may read."""
+
+  def evidence(self, config: ml_collections.ConfigDict) -> Any:
+    """Evidence under a config, open to diagnostics."""
 
 
 def admit(
@@ -38,7 +46,7 @@ def admit(
     before: The parent, admitted itself.
     after: The candidate.
     config: The run's config, without an overlay.
-    made_up: Gives evidence of made-up completions. None tries no function.
+    made_up: Evidence that does not depend on the run. None tries no function.
     recorded: Evidence of the run, open to diagnostics: each function sees what
       it may read.
 
@@ -120,7 +128,7 @@ def check_functions(
   return _check_functions(harness, harness.files, config, made_up, None)
 
 
-# (version of the gate, path, hash of the source, columns): passed before.
+# (version of the gate, path, hash of the source, columns, shapes): passed.
 _passed: set[tuple[Any, ...]] = set()
 
 
@@ -131,30 +139,45 @@ def _check_functions(
     made_up: MadeUp | None,
     recorded: Any | None,
 ) -> list[str]:
-  """What the gate says of each source that does not come with the package."""
-  files = {
-      path: source
-      for path, source in files.items()
-      if shipped.source_sha256(source) not in shipped.hashes()
-  }
+  """What the gate says of the sources.
+
+  Of those that come with the package: whether the evidence has what they read.
+  """
   if made_up is None or not files:
     return []
   try:
     config = surface.apply(config, harness.overlay)
   except surface.SurfaceError:
     pass  # `_check_declared` says so.
-  base = made_up(config)
   reasons = []
-  columns = frozenset(base.columns) | {c.name for c in schema.CORE}
+  columns = made_up.columns(config) | {c.name for c in schema.CORE}
+  shapes = _shapes(config)
   for path, source in files.items():
-    key = (gate.VERSION, path, shipped.source_sha256(source), columns)
-    if recorded is None and key in _passed:
+    key = (gate.VERSION, path, shipped.source_sha256(source), columns, shapes)
+    ours = shipped.is_shipped(path, source)
+    if key in _passed and (ours or recorded is None):
       continue
-    found = gate.reasons(path, source, base, recorded, columns=columns)
+    if ours:
+      found = language.reasons(path, source, columns)
+    else:
+      found = gate.reasons(
+          path,
+          source,
+          made_up.evidence(config),
+          recorded,
+          columns=columns,
+          shapes=shapes,
+      )
     reasons += found
     if not found:
       _passed.add(key)
   return reasons
+
+
+def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
+  """(P, G) of a training step, and of an arm's."""
+  steps = (config.grpo, config.evolve)
+  return tuple(dict.fromkeys((c.prompts, c.group_size) for c in steps))
 
 
 def _check_declared(

@@ -1,7 +1,7 @@
 """What a function is tried on: evidence as it is, and changed in every way
 that should not matter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -23,6 +23,7 @@ _TOLD = {
     'others': 'other groups',
     'padded': 'evidence with more entries that are not valid',
     'scrambled': 'evidence of random columns',
+    'more': 'evidence with a group more',
 }
 
 
@@ -35,7 +36,7 @@ class Case:
   finite: bool  # Whether numbers must be; made-up columns may contradict.
 
   def __str__(self) -> str:
-    what = (self.name.partition(': ')[2] or self.name).rstrip(' 012')
+    what = self.name.partition(': ')[2].rstrip(' 012') or self.name
     return _TOLD.get(what, what)
 
 
@@ -57,6 +58,7 @@ class Cases:
       function: str,
       base: Any,
       recorded: Any | None,
+      shapes: Sequence[tuple[int, int]],
       rng: np.random.Generator,
   ):
     """Draws them all.
@@ -66,6 +68,7 @@ class Cases:
       function: parts | keep | weight | measure | predict.
       base: Evidence of made-up completions.
       recorded: Evidence of a run, or None.
+      shapes: (P, G) of the steps that it is for.
       rng: Draws what is drawn.
     """
     self._source, self._function, self._rng = source, function, rng
@@ -73,7 +76,8 @@ class Cases:
     real = self._table(base)
     if len(real.valid) > _GROUPS:
       real = derive.in_order(real, np.arange(_GROUPS))
-    self.all = self._cases(real, recorded)
+    self.steps: dict[str, tuple[int, int]] = {}  # Name of a case -> (P, G).
+    self.all = [*self._cases(real, recorded), *self._steps(real, shapes)]
     self.largest = self._make_largest(real)
 
   def _table(self, view: Any) -> derive.Table:
@@ -143,6 +147,25 @@ class Cases:
       t = self._table(recorded)
       cases.append(Case('recorded', self._pair(t), True))
     return cases
+
+  def _steps(
+      self, real: derive.Table, shapes: Sequence[tuple[int, int]]
+  ) -> Iterator[Case]:
+    """Evidence of exactly a step's size, and of another with the same in it.
+
+    A proposer may know what a step has: it must not matter.
+    """
+    for p, g in shapes:
+      name = f'{p} x {g} completions'
+      self.steps[name] = p, g
+      t = derive.resized(real, p, g, self._rng)
+      places = derive.anywhere(t, (p + 1, g + 1), self._rng)
+      for what, table in (
+          ('', t),
+          (': padded', derive.padded(t, places)),
+          (': more', derive.in_order(t, np.arange(p + 1) % p)),
+      ):
+        yield Case(f'{name}{what}', self._pair(table), True)
 
   def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
     """For a backtest: the same completions before and after."""

@@ -19,6 +19,7 @@ answer: it is bytes until it was compared.
 from collections.abc import Callable, Collection, Iterator, Sequence
 import functools
 import hashlib
+import itertools
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import syntax
 
-VERSION = 2  # Of the verdicts: another version, another verdict.
+VERSION = 3  # Of the verdicts: another version, another verdict.
 LAYERS = (
     'language',
     'answer',
@@ -61,6 +62,7 @@ def reasons(
     recorded: Any | None = None,
     *,
     columns: Collection[str],
+    shapes: Sequence[tuple[int, int]] = (),
     without: Collection[str] = (),
 ) -> list[str]:
   """Why a source is refused, one line each; nothing if it may run.
@@ -73,6 +75,7 @@ def reasons(
     recorded: Evidence of the run that a proposal is about; None where a source
       is loaded that need not be useful there.
     columns: Names of all columns of the evidence.
+    shapes: (P, G) of the training steps that it is for.
     without: Layers to leave out; for tests, which show what each one stops.
 
   Raises:
@@ -87,7 +90,7 @@ def reasons(
   except syntax.SourceError as error:
     return [str(error)]
   gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
-  found = list(dict.fromkeys(gate.reasons(base, recorded)))
+  found = list(dict.fromkeys(gate.reasons(base, recorded, shapes)))
   return found[: language.MAX_REASONS]
 
 
@@ -109,14 +112,21 @@ class _Gate:
     function = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
     measures = 'measure' if path.startswith('diagnostics/') else 'predict'
     self._function = function.get(path, measures)
+    # Has numbers of each completion.
+    self._each = self._function in ('parts', 'weight', 'keep')
     self._has_init = 'init' in calls_lib.names(source)
 
   # -------------------------------------------------------------------- running
 
-  def reasons(self, base: Any, recorded: Any | None) -> Iterator[str]:
+  def reasons(
+      self,
+      base: Any,
+      recorded: Any | None,
+      shapes: Sequence[tuple[int, int]],
+  ) -> Iterator[str]:
     """Every reason."""
     made = cases_lib.Cases(
-        self._source, self._function, base, recorded, self._rng
+        self._source, self._function, base, recorded, shapes, self._rng
     )
     cases, largest = made.all, made.largest
     seconds = CPU_SECONDS * (1 if recorded is not None else _SLACK)
@@ -145,12 +155,15 @@ class _Gate:
         case.name: (case, [self._contract(case, a) for a in answer])
         for case, answer in zip(cases, answers, strict=True)
     }
-    for kind in cases_lib.KINDS:
-      for reason in self._compare(kind, made.orders[kind], found):
-        what = reason.partition(' (')[0]  # One pair of numbers is enough.
-        if what not in told:
-          told.add(what)
-          yield reason
+    compared = [
+        *(self._compare(k, made.orders[k], found) for k in cases_lib.KINDS),
+        self._steps(made, found),
+    ]
+    for reason in itertools.chain.from_iterable(compared):
+      what = reason.partition(' (')[0]  # One pair of numbers is enough.
+      if what not in told:
+        told.add(what)
+        yield reason
     if not told and 'copies' in self._layers:
       yield from self._copies(made, found['made up'][1], again[0])
     if recorded is not None and 'constant' in self._layers:
@@ -292,7 +305,6 @@ class _Gate:
   ) -> Iterator[str]:
     """Metamorphic: what should not matter does not."""
     rows = np.arange(len(orders.within))[:, None]
-    each = self._function in ('parts', 'weight', 'keep')
     case, base = found[kind]
     p, g = case.tables[0].valid.shape
     everything = lambda a: a
@@ -327,25 +339,71 @@ class _Gate:
       ]
     for what, told, expected, got, remedy in checks:
       _, changed = found[f'{kind}: {what}']
-      for one, other in zip(base, changed, strict=True):
-        if one.keys() != other.keys():
-          yield (
-              f'{self._path}: answers {_listed(one)}, but {_listed(other)} when'
-              f' {told}; {remedy}'
-          )
-          break
-        for name in one:
-          per = each and (self._function != 'keep' or name == '')
-          a = expected(one[name]) if per else one[name]
-          b = got(other[name]) if per else other[name]
-          if not _close(a, b):
-            yield (
-                f'{self._path}: {self._called(name)} changes when {told}'
-                f' ({_difference({name: a}, {name: b})}); {remedy}'
-            )
-            break
-    if 'groups' in self._layers and each:
+      yield from self._same(base, changed, expected, got, told, remedy)
+    if 'groups' in self._layers and self._each:
       yield from self._independent(kind, orders.stays, base[0], found)
+
+  def _same(
+      self,
+      base: list[dict[str, np.ndarray]],
+      changed: list[dict[str, np.ndarray]],
+      expected: Callable[[np.ndarray], np.ndarray],
+      got: Callable[[np.ndarray], np.ndarray],
+      told: str,
+      remedy: str,
+  ) -> Iterator[str]:
+    """Where answers differ that should be the same."""
+    for one, other in zip(base, changed, strict=True):
+      if one.keys() != other.keys():
+        yield (
+            f'{self._path}: answers {_listed(one)}, but {_listed(other)} when'
+            f' {told}; {remedy}'
+        )
+        return
+      for name in one:
+        per = self._each and (self._function != 'keep' or name == '')
+        a = expected(one[name]) if per else one[name]
+        b = got(other[name]) if per else other[name]
+        if not _close(a, b):
+          yield (
+              f'{self._path}: {self._called(name)} changes when {told}'
+              f' ({_difference({name: a}, {name: b})}); {remedy}'
+          )
+          return
+
+  def _steps(self, made: cases_lib.Cases, found: _Found) -> Iterator[str]:
+    """At the exact size of a step all is as beside it."""
+    everything = lambda a: a
+    remedy = 'use no sizes of the evidence'
+    for shape, (p, g) in made.steps.items():
+      base = found[shape][1]
+      if 'padding' in self._layers:
+        yield from self._same(
+            base,
+            found[f'{shape}: padded'][1],
+            everything,
+            lambda a, p=p, g=g: a[:p, :g],
+            f'{shape} get entries that are not valid',
+            remedy,
+        )
+      if 'groups' in self._layers and self._each:
+        # A group more may well change a mean over groups.
+        one, more = base[0], found[f'{shape}: more'][1][0]
+        yield from self._same(
+            [{n: a for n, a in one.items() if self._is_own(n)}],
+            [{n: a for n, a in more.items() if self._is_own(n)}],
+            everything,
+            lambda a, p=p: a[:p],
+            f'{shape} get a group more',
+            remedy,
+        )
+
+  def _is_own(self, name: str) -> bool:
+    """Whether a group's numbers of this name follow from the group alone."""
+    if self._function == 'keep' and name:
+      return False  # A state.
+    waived = name if self._function == 'parts' else self._function
+    return waived not in self._across
 
   def _independent(
       self,
@@ -358,8 +416,7 @@ class _Gate:
     for i in range(cases_lib.VARIANTS):
       _, changed = found[f'{kind}: others {i}']
       for name, array in base.items():
-        waived = name if self._function == 'parts' else self._function
-        if waived in self._across or (self._function == 'keep' and name):
+        if not self._is_own(name):
           continue
         other = changed[0].get(name)
         if self._function == 'weight' and other is not None:
@@ -370,6 +427,7 @@ class _Gate:
           if other is not None:
             one, two = {name: array[stays]}, {name: other[stays]}
             text = f' ({_difference(one, two)})'
+          waived = name if self._function == 'parts' else self._function
           yield (
               f'{self._path}: {self._called(name)} of a group changes when only'
               f' other groups change{text}; compare within a group (axis 1), or'
@@ -386,13 +444,12 @@ class _Gate:
 
     Said of no function that compares groups: it sees others.
     """
-    if self._function not in ('parts', 'weight', 'keep'):
+    if not self._each:
       return
     at = made.copied[:, None], made.copied_within
     other = self._contract(made.largest, many[0])
     for name, array in few[0].items():
-      part = name if self._function == 'parts' else self._function
-      if (self._function == 'keep' and name) or part in self._across:
+      if not self._is_own(name):
         continue
       if name in other and not _close(array[at], other[name]):
         one, two = {name: array[at]}, {name: other[name]}

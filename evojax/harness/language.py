@@ -79,6 +79,14 @@ _PARTS = (
 _LOOPS = (ast.For, ast.comprehension)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TABLES = (ast.List, ast.Tuple, ast.Set, ast.Dict)
+# What comes out of these is read once and, as text, shows where it lies in
+# memory: it is read where it is made.
+_ITERATORS = frozenset(('enumerate', 'reversed', 'zip'))
+_READERS = frozenset(
+    'all any dict enumerate extend fsum join list max min prod set sorted sum'
+    ' tuple union update zip'.split()
+)
+_SORTERS = frozenset(('max', 'min', 'sort', 'sorted'))  # They take a key=.
 _INSTEAD = {
     ast.While: 'while may never end; use `for ... in range(n)`',
     ast.ClassDef: 'classes; use functions and dicts',
@@ -269,9 +277,55 @@ class _Reader:
         )
 
   def _check_Lambda(self, node: ast.Lambda) -> _Found:
+    if not self._is_key(node):
+      yield node.lineno, (
+          'a lambda may only be the key= of sorted, min or max; define a'
+          ' function'
+      )
+
+  def _is_key(self, node: ast.expr) -> bool:
+    """Whether it is the key= of something that calls it and drops it."""
     parent = self._parents[node]
-    if not (isinstance(parent, ast.keyword) and parent.arg == 'key'):
-      yield node.lineno, 'a lambda may only be a key=; define a function'
+    return (
+        isinstance(parent, ast.keyword)
+        and parent.arg == 'key'
+        and self._called(self._parents[parent]) in _SORTERS
+    )
+
+  def _called(self, node: ast.AST) -> str:
+    """The builtin, method or function of math that a call is of, or ''."""
+    function = getattr(node, 'func', None)
+    if isinstance(function, ast.Name) and function.id in allowed.BUILTINS:
+      return function.id
+    if not isinstance(function, ast.Attribute):
+      return ''
+    # NumPy makes an array of one object of whatever it does not know.
+    return function.attr if self._module(function) in (None, 'math') else ''
+
+  def _check_GeneratorExp(self, node: ast.GeneratorExp) -> _Found:
+    yield from self._iterator(node, 'a generator')
+
+  def _iterator(self, node: ast.expr, name: str) -> _Found:
+    """Refuses an iterator that is not read where it is made."""
+    parent = self._parents[node]
+    if isinstance(parent, ast.Starred):
+      # Those of a call are refused anyway.
+      read = isinstance(self._parents[parent], _TABLES)
+    elif isinstance(parent, ast.Assign):
+      read = all(isinstance(t, _TABLES) for t in parent.targets)
+    elif isinstance(parent, ast.Call):
+      reader = self._called(parent)
+      # Of several arguments, max returns one; zip reads them all.
+      places = parent.args[: None if reader == 'zip' else 1]
+      read = reader in _READERS and any(node is a for a in places)
+      read &= reader not in _SORTERS or len(parent.args) == 1
+    else:
+      read = isinstance(parent, _LOOPS)
+    if not read:
+      yield node.lineno, (
+          f'{name} may stand in a loop, or alone in list(), sum(), any(), ...;'
+          ' make a list of it'
+      )
 
   def _check_Expr(self, node: ast.Expr) -> _Found:
     value = node.value
@@ -303,7 +357,7 @@ class _Reader:
   def _loaded(self, node: ast.Name, bound: set[str]) -> _Found:
     name, parent = node.id, self._parents[node]
     called = isinstance(parent, ast.Call) and parent.func is node
-    key = isinstance(parent, ast.keyword) and parent.arg == 'key'
+    key = self._is_key(node)
     if name in allowed.BUILTINS:
       if not (called or key or self._is_dtype(node) or _is_type_test(parent)):
         yield node.lineno, f'{name} may only be called'
@@ -422,6 +476,8 @@ class _Reader:
       yield from self._arguments(node, module, name)
     elif not isinstance(function, ast.Name):
       yield line, 'only functions that have a name may be called'
+    elif function.id in _ITERATORS:
+      yield from self._iterator(node, f'{function.id}()')
     for name in sorted(filter(None, named - allowed.KEYWORDS)):
       text = {
           'out': (

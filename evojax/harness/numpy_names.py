@@ -73,7 +73,7 @@ BUILTINS = frozenset(
 )
 # Attributes of arrays, texts, lists, dicts and sets; those that are methods,
 # with how many arguments may stand without a name: after them comes `out`.
-PROPERTIES = frozenset('T dtype itemsize nbytes ndim shape size flat'.split())
+PROPERTIES = frozenset('T dtype itemsize nbytes ndim shape size'.split())
 METHODS = {
     'all': 1, 'any': 1, 'argmax': 1, 'argmin': 1, 'argsort': 1, 'astype': 1,
     'clip': 2, 'copy': 0, 'cumprod': 1, 'cumsum': 1, 'diagonal': 3, 'dot': 1,

@@ -11,6 +11,10 @@ import dataclasses
 import functools
 import hashlib
 from typing import Any
+import warnings
+
+# Python 3.12 warns of '\d' in whatever it parses: that is for who wrote it.
+warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 
 # Parts that compare groups with each other, see `language`.
 ACROSS = 'ACROSS_GROUPS'

@@ -47,6 +47,9 @@ class Evidence:
     }
     values['_reader'] = reader
 
+  def __repr__(self):
+    return 'evidence'  # And not where it lies in memory.
+
   def __setattr__(self, name, value):
     raise AttributeError(f'evidence is read-only: {name} cannot be set')
 

@@ -36,11 +36,19 @@ _RECORD_BYTES = 8192  # At most, of one file's line of JSON.
 
 
 class WorkspaceError(Exception):
-  """The tree could not be written or read; has the result of the attempt."""
+  """The tree could not be written or read.
+
+  Attributes:
+    result: Of the attempt.
+    infra: Whether the box failed. If not, it is the doing of whoever worked in
+      the tree: paths that are too long, more than the limits allow, a link in
+      the way.
+  """
 
   def __init__(self, message: str, result: limits_lib.Result):
     super().__init__(f'{message}: {result.status}: {result.message}')
     self.result = result
+    self.infra = result.status == 'infra_error'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,11 +29,17 @@ def _write_tree(scratch, request):
 
 
 def _read_tree(scratch, request):
-  """Writes the records of a folder to stdout."""
+  """Writes the records of a folder to stdout.
+
+  What its owner shut is opened: nothing is hidden from whoever reads.
+  """
   top = os.path.join(scratch, 'tree', request['folder'])
   with os.fdopen(1, 'wb', closefd=False) as out:
-    for folder, folders, files in os.walk(top):
+    os.chmod(top, 0o700)
+    for folder, folders, files in os.walk(top, onerror=_raise):
       folders.sort()
+      for name in folders:
+        _is_real_directory(os.path.join(folder, name))
       for name in sorted((*files, *folders)):
         path = os.path.join(folder, name)
         mode = os.lstat(path).st_mode
@@ -44,6 +50,8 @@ def _read_tree(scratch, request):
         elif stat.S_ISREG(mode):
           record['kind'] = 'file'
           record['executable'] = bool(mode & 0o100)
+          if not mode & 0o400:
+            os.chmod(path, stat.S_IMODE(mode) | 0o400)
           flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
           with os.fdopen(os.open(path, flags), 'rb') as file:
             data = file.read()
@@ -52,6 +60,10 @@ def _read_tree(scratch, request):
         record['size'] = len(data)
         out.write(json.dumps(record).encode() + b'\n' + data)
   return 0
+
+
+def _raise(error):
+  raise error
 
 
 FOLDERS = ('tree', 'home', 'tmp')  # Of a box for repositories.
@@ -84,7 +96,7 @@ def clear(folder):
   os.close(top)
 
 
-def _is_real_directory(name, folder):
+def _is_real_directory(name, folder=None):
   """Whether it is one and no link; if so, it can be emptied afterwards."""
   mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
   if stat.S_ISDIR(mode):

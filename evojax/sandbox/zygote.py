@@ -282,7 +282,7 @@ class Zygote:
       wire.send(end, request, descriptors)
     for descriptor in descriptors:
       os.close(descriptor)
-    status, waited = self._wait(process, request, start, spent)
+    status, waited = self._wait(process, request, start, spent, before)
     wall = time.monotonic() - start
     _, code = os.waitpid(process, 0)
     if 'sweep' in self._layers:
@@ -297,7 +297,7 @@ class Zygote:
         'waited': waited,
     }
 
-  def _wait(self, process, request, start, spent):
+  def _wait(self, process, request, start, spent, before):
     """(why it was killed or '', seconds that it had to wait for a core)."""
     watched = 'clock' in self._layers
     wall, cpu = request['wall'], request['cpu']
@@ -329,7 +329,7 @@ class Zygote:
     # It may have ended while this process had to wait for a core itself.
     if _has_exited(process):
       return '', 0.0
-    waited = self._waited_seconds(_cpu_seconds(process))
+    waited = self._waited_seconds(_cpu_seconds(process), before)
     late = 'cpu_limit' if used >= cpu else 'timeout'
     _kill(process)
     return late, waited
@@ -355,31 +355,55 @@ class Zygote:
         return True
     return False
 
-  def _waited_seconds(self, used):
-    """Seconds that a thread of a child was ready and strangers had its core.
+  def _waited_seconds(self, used, before):
+    """Seconds that a thread of a run was ready and strangers had its core.
 
-    What threads wait for each other is no excuse: a program that has enough of
-    them would never be late. While one waits, its core runs another one, for
-    no longer than the rest of `used`, or a stranger.
+    What threads wait for each other is no excuse, nor what processes do: a
+    program that has enough of them would never be late. While one waits, its
+    core runs another one, for no longer than the rest of `used`, or a stranger.
 
     Args:
       used: CPU seconds of the process, of threads that have ended as well.
+      before: Usage of all that were waited for before the run.
     """
     most = 0.0
     try:
-      for child in self._read(f'self/task/{self._own()}/children').split():
-        tasks = os.open(f'{child}/task', os.O_DIRECTORY, dir_fd=self._proc)
-        for task in os.listdir(tasks):
-          text = self._read(f'{child}/task/{task}/schedstat')
-          ran, waited = (int(n) / 1e9 for n in text.split()[:2])
-          most = max(most, waited - max(0.0, used - ran))
-        os.close(tasks)
+      tasks = list(self._tasks_below())
+      if self._profile == 'repository':
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = sum(after[:2]) - sum(before[:2])
+        used += sum(map(self._spent, {process for process, _ in tasks}))
+      for process, task in tasks:
+        text = self._read(f'{process}/task/{task}/schedstat')
+        ran, waited = (int(n) / 1e9 for n in text.split()[:2])
+        most = max(most, waited - max(0.0, used - ran))
     except (OSError, IndexError, TypeError, ValueError):
       pass  # A kernel that does not say.
     return most
 
-  def _own(self):
-    return os.readlink('self', dir_fd=self._proc)
+  def _tasks_below(self):
+    """(process, thread) of all descendants, as /proc has them."""
+    parents = [os.readlink('self', dir_fd=self._proc)]
+    while parents:
+      parent = parents.pop()
+      for task in self._threads(parent):
+        children = self._read(f'{parent}/task/{task}/children').split()
+        parents += children
+        for child in children:
+          yield from ((child, thread) for thread in self._threads(child))
+
+  def _threads(self, process):
+    folder = os.open(f'{process}/task', os.O_DIRECTORY, dir_fd=self._proc)
+    try:
+      return os.listdir(folder)
+    finally:
+      os.close(folder)
+
+  def _spent(self, process):
+    """CPU seconds of a process and of those that it has waited for."""
+    # Behind its name, which may hold anything.
+    fields = self._read(f'{process}/stat').rpartition(')')[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf('SC_CLK_TCK')
 
   def _read(self, path):
     descriptor = os.open(path, os.O_RDONLY, dir_fd=self._proc)

@@ -20,7 +20,6 @@ from evojax import config as config_lib
 from evojax import metrics
 from evojax import prepare as prepare_lib
 from evojax import sharding
-from evojax.eval import made_up
 from evojax.evidence import ledger
 from evojax.evidence import store
 from evojax.evolve import budget
@@ -354,7 +353,7 @@ class SealedTest(absltest.TestCase):
     )
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
-      made = made_up.of(prepare_lib.prepare(config).domain)
+      made = prepare_lib.prepare(config).made_up
       reasons = admit.admit(before, candidate, config, made)
       self.assertIn('import ', ' '.join(reasons))
 

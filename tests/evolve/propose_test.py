@@ -776,6 +776,33 @@ class HumanTest(parameterized.TestCase):
         made.after.files['keep.py'], shipped.source('keep/outcome_variance.py')
     )
 
+  def test_a_file_of_ones_own(self):
+    text = 'def keep(e, state):\n  return e.valid & ~e.truncated, state\n'
+    self._put('mine.py', text)
+    self._put(
+        'mine.json',
+        self._rate(delta={'file': 'keep.py', 'source_file': 'mine.py'}),
+    )
+    made = human.propose(context(), self.inbox)
+    self.assertEqual(made.delta.factor, 'keep')
+    self.assertEqual(made.after.files['keep.py'], text)
+
+  @parameterized.parameters(
+      ('no.py', 'No such file'),
+      ('../mine.py', 'is not the name of a .py file'),
+      ('link.py', 'is a link'),
+      ('broken.py', 'keep.py line 1'),
+      ('binary.py', 'cannot be read'),
+      ('large.py', 'larger than'),
+  )
+  def test_a_bad_file_of_ones_own(self, name, reason):
+    self._put('broken.py', 'def keep(')
+    (self.inbox / 'link.py').symlink_to('/etc/passwd')
+    (self.inbox / 'binary.py').write_bytes(b'\xff')
+    self._put('large.py', '#' * 100_000)
+    delta = {'file': 'keep.py', 'source_file': name}
+    self._refused(self._rate(delta=delta), reason)
+
   def test_veto(self):
     sha = propose_change({'optim.learning_rate': 3e-4}).delta.sha256
     self._put('a.json', {'veto': 'grpo.kl_coef'})

@@ -15,7 +15,9 @@ from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 CONFIG = math_config.get_config()
-MADE_UP = made_up.of(domains.make('math', **CONFIG.domain.kwargs.to_dict()))
+MADE_UP = made_up.MadeUp(
+    domains.make('math', **CONFIG.domain.kwargs.to_dict())
+)
 
 
 class AdmitTest(parameterized.TestCase):
@@ -101,6 +103,21 @@ class AdmitTest(parameterized.TestCase):
       ) as asked:
         admit.check(SEED.with_file('keep.py', source), CONFIG, MADE_UP)
       self.assertEqual(asked.call_count, tried)
+
+  def test_a_shipped_function_of_another_domain(self):
+    text = library.source('diagnostics/format.py')
+    columns = MADE_UP.columns(CONFIG) - {'format_ok'}
+    made = absltest.mock.Mock(columns=lambda _: columns)
+    self.assertRegex(
+        '; '.join(
+            admit.check(
+                SEED.with_file('diagnostics/format.py', text),
+                CONFIG,
+                made,
+            )
+        ),
+        'diagnostics/format.py line .*: .format_ok is neither a column',
+    )
 
   def test_a_passed_function_is_not_tried_again(self):
     text = library.source('keep/outcome_variance.py') + '# Again.\n'

@@ -67,6 +67,25 @@ _WRITTEN = {
     'format_map': ('got = "{e.__class__}".format_map({"e": e})', ''),
     'format kept in a variable': ('f = "{0}".format\ngot = f(1)', ''),
     'percent': ('got = "%r" % (e.valid,)', ''),
+    # Addresses, which differ from process to process, or say what came before.
+    'a generator as text': ('got = "0x" in str(n for n in [1])', ''),
+    'a zip as text': ('x = zip([1], [2])\ngot = "0x" in f"{x}"', ''),
+    'an iterator in a list': ('got = "0x" in str([enumerate([1])])', ''),
+    'a generator by max': (
+        'x = max((n for n in [1]), (n for n in [2]), key=lambda x: 0)\n'
+        'got = "0x" in str(x)',
+        '',
+    ),
+    'a generator by np.max': ('got = "0x" in str(np.max(n for n in [1]))', ''),
+    'a lambda as text': ('got = "0x" in str(dict(key=lambda x: x))', ''),
+    'a function as text': (
+        'got = "0x" in f(key=f)',
+        'def f(key):\n  return str(key)',
+    ),
+    'an iterator of an array as text': (
+        'got = "0x" in str(e.valid.flat)',
+        '',
+    ),
     'f-string with !r': ('got = f"{e!r}"', ''),
     'width of an f-string': ('got = f"{1:>99}"', ''),
     'underscored attribute': ('got = e._reader', ''),
@@ -220,34 +239,30 @@ def _attack(name, layers, path, body, before=''):
 
 _DIAGNOSTIC = 'diagnostics/x.py'
 _TINY = "return {'x': (e.outcome & e.valid).sum() + 1e-9 * tiny}"
-# The language does not see these, or is off: another process does. Each moves
-# the answer by less than rounding, which the other layers forgive.
+# Where the language is off, another process does see these. Each moves the
+# answer by less than rounding, which the other layers forgive.
 _UNSTEADY = {
-    'address of the evidence': ('tiny = int(f"{e}"[-11:-7], 16) % 997', '', 0),
-    'address in a text': ('tiny = int(str(e)[-11:-7], 16) % 997', '', 0),
-    'address of a zip': ('tiny = int(str(zip())[-11:-7], 16) % 997', '', 0),
+    'address of a zip': ('tiny = int(str(zip())[-11:-7], 16) % 997', ''),
     'address of a generator': (
         'tiny = int(str(x for x in (1, 2))[-11:-7], 16) % 997',
         '',
-        0,
     ),
-    'address by id': ('tiny = (id(e) // 2**28) % 997', '', 1),
-    'clock': ('tiny = time.perf_counter()', 'import time', 1),
+    'address by id': ('tiny = (id(e) // 2**28) % 997', ''),
+    'clock': ('tiny = time.perf_counter()', 'import time'),
     'what ran before': (
         'math.seen = getattr(math, "seen", 0) + 1\ntiny = math.seen',
         'import math',
-        1,
     ),
 }
 UNSTEADY = tuple(
     _attack(
         name,
-        ('language', 'repeat') if told else ('repeat',),
+        ('language', 'repeat'),
         _DIAGNOSTIC,
         f'{body}\n{_TINY}',
         before,
     )
-    for name, (body, before, told) in _UNSTEADY.items()
+    for name, (body, before) in _UNSTEADY.items()
 )
 _SOLVED = '(e.outcome & e.valid)'
 _N = 'np.maximum(e.valid.sum(1, keepdims=True), 1)'
@@ -336,6 +351,24 @@ ORDER = (
         ('order', 'copies'),
         'reward.py',
         f'e.outcome + 0.1 * ({_PLACE} == 0) + 1e9 * (e.n_tokens == 17)',
+    ),
+    _attack(
+        'pays nothing in a step of training',
+        ('padding', 'groups'),
+        'reward.py',
+        'e.outcome * float(e.valid.size != 96)',
+    ),
+    _attack(
+        'pays nothing where a step has as many completions',
+        'groups',
+        'reward.py',
+        'e.outcome * float((e.valid & True).sum() != 96)',
+    ),
+    _attack(
+        'says nothing of a step of training',
+        'padding',
+        _DIAGNOSTIC,
+        "return {} if e.valid.shape == (12, 8) else {'x': 1.0 * e.max_tokens}",
     ),
     _attack(
         'pays the first completion',
@@ -498,7 +531,7 @@ PADDING = (
     ),
     _attack(
         'number of groups as they are padded',
-        ('padding', 'copies'),
+        ('groups', 'padding', 'copies'),
         'reward.py',
         'e.outcome / len(e.valid)',
     ),

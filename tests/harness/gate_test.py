@@ -22,7 +22,13 @@ RECORDED = recorded.view(prompts=6, group_size=4)
 
 def reasons(path, source, without=(), view=RECORDED):
   return gate.reasons(
-      path, source, BASE, view, columns=BASE.columns, without=without
+      path,
+      source,
+      BASE,
+      view,
+      columns=BASE.columns,
+      shapes=[(12, 8)],
+      without=without,
   )
 
 

@@ -75,10 +75,12 @@ class LanguageTest(parameterized.TestCase):
       ('import os', 'import os is refused; a function may `import numpy'),
       ('try:\n    x = 1\n  except: pass', 'no try; test what may fail'),
       ('f = np.exp', 'np.exp may only be called'),
+      ('x = zip([1], [2])', r'zip\(\) may stand in a loop, or alone in list'),
+      ('x = str(i for i in [1])', 'a generator may stand in a loop, or alone'),
       ('f = 1\n  x = f(2)', 'f is called, but is no function of this file'),
       ('sum = 1', 'sum means something already; give yours another name'),
       ('x = 10000000000', 'a number is larger than 1e'),
-      ('x = lambda: 1', 'a lambda may only be a key=; define a function'),
+      ('x = lambda: 1', 'a lambda may only be the key= of sorted, min or'),
       ('x = measure(e)', 'measure calls itself; use `for'),
       ('x = zip(1, *e)', 'arguments with . or .. hide what is passed'),
   )

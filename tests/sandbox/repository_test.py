@@ -1,7 +1,10 @@
 """Commands in a repository attack the box; the tree travels as bytes."""
 
+import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -76,6 +79,58 @@ class WorkspaceTest(parameterized.TestCase):
         w.write({path: b''})
       with self.assertRaisesRegex(ValueError, 'within the tree'):
         w.read(path)
+
+  def test_what_is_shut_is_read(self):
+    with self._workspace('T0') as w:
+      w.write({'a/b/c': b'1', 'd': b'2', 'run': b'3'}, ['run'])
+      w.run(['chmod', '0', 'd', 'run', 'a/b/c', 'a/b', 'a'])
+      self.assertEqual(
+          {path: file.data for path, file in w.read().items()},
+          {'a/b/c': b'1', 'd': b'2', 'run': b'3'},
+      )
+
+  def test_a_tree_that_cannot_be_read_is_its_makers_doing(self):
+    deep = (
+        'import os\n'
+        'for _ in range(60):\n'
+        '  os.mkdir("x" * 90)\n'
+        '  os.chdir("x" * 90)\n'
+    )
+    with self._workspace('T0') as w:
+      self.assertEqual(w.run([repository.PYTHON, '-c', deep]).status, 'ok')
+      with self.assertRaisesRegex(
+          repository.WorkspaceError, 'too long'
+      ) as caught:
+        w.read()
+      self.assertFalse(caught.exception.infra)
+
+  def test_a_crowd_is_no_excuse_and_a_busy_machine_is(self):
+    limits = dataclasses.replace(
+        attacks.LIMITS, wall_seconds=1.5, cpu_seconds=60.0
+    )
+    loop = 'while 1: pass'
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})  # Inherited by all below.
+    strangers = []
+    try:
+      with self._workspace('T0') as w:
+        busy = f'{repository.PYTHON} -S -c "{loop}" &'
+        crowd = w.run(['sh', '-c', f'{busy * 6} wait'], limits=limits)
+        for _ in range(4):
+          strangers.append(subprocess.Popen([sys.executable, '-S', '-c', loop]))
+        # The command itself only waits for its child.
+        alone = w.run(['sh', '-c', f'{busy} wait'], limits=limits)
+    finally:
+      os.sched_setaffinity(0, before)
+      for process in strangers:
+        process.kill()
+        process.wait()
+    self.assertEqual((crowd.status, alone.status), ('timeout', 'timeout'))
+    # Strangers may have had the core for the rest of the time.
+    waited = crowd.message.partition('waited ')[2].partition(' ')[0]
+    rest = crowd.wall_seconds - crowd.cpu_seconds
+    self.assertLess(float(waited or 0.0), rest + 0.2, crowd)
+    self.assertTrue(alone.contended, alone)
 
   def test_a_link_in_the_way_is_not_followed(self):
     with self._workspace() as w:

@@ -5,10 +5,13 @@ import dataclasses
 import os
 from typing import Any
 
+import numpy as np
+
 from evojax import types
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import datasets
+from evojax.domains.coding import demonstrations
 from evojax.domains.coding import grade
 from evojax.domains.coding import perturb
 from evojax.domains.coding import problems
@@ -54,6 +57,22 @@ class CodingDomain:
     """Judges completion b of problem b, for all b, in the box."""
     return grade.grade_many(
         problems, completions, partial=self.partial, slots=self.slots
+    )
+
+  def attempts(self, problem: types.Problem) -> tuple[str, ...]:
+    """Completions of every kind: those of demonstrations, and some more."""
+    rng = np.random.default_rng(0)
+    behaviours = (
+        demonstrations.BEHAVIOURS
+        if 'parameters' in problem.metadata
+        else ('constant', 'endless')
+    )
+    return (
+        *(demonstrations.act(problem, b, rng) for b in behaviours),
+        '```python\nprint(1 / 0)\n```',
+        '```python\nprint(\n```',
+        'I cannot say.',
+        '',
     )
 
   def perturb(self, problem: types.Problem) -> types.Problem | None:

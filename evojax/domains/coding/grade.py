@@ -98,6 +98,7 @@ COLUMNS = (
         doc='The program passes every test that the problem shows.',
         # A reward for it would pay for printing what is shown.
         readers=_WATCHING,
+        blind=False,
     ),
     schema.Column(
         'mode',

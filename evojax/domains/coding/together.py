@@ -25,9 +25,13 @@ import string
 import sys
 import types
 from typing import Any
+import warnings
 
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
+
+# Python 3.12 warns of '\d' in whatever it parses: that is for who wrote it.
+warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 
 # CPU time of all tests: who needs more is run test by test, with its limits.
 CPU_SECONDS = 0.2

@@ -7,9 +7,13 @@
       {"delta": {"file": "keep.py",
                  "source_of": "library/keep/outcome_variance.py"},
        "hypothesis": "...", "expected": [-0.01, 0.03]}
+    <workdir>/inbox/30-mine.json
+      {"delta": {"file": "keep.py", "source_file": "mine.py"}, ...}
     <workdir>/inbox/no-kl.json
       {"veto": "grpo.kl_coef"}
 
+A source_file lies beside its JSON and is yours to write; like anything that is
+not shipped it has to pass the gate (`harness.gate` says what that asks for).
 Changes are taken in name order and move to inbox/done/ once they are in the
 ledger. A veto is a factor or the hash of a delta; it holds while its file is in
 the inbox or in done/. What cannot be used stays as NAME.json.refused, beside
@@ -20,6 +24,7 @@ from collections.abc import Mapping
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 from absl import logging
@@ -72,7 +77,7 @@ def propose(
       if 'veto' in fields:
         _veto(fields)
         continue
-      return _proposal(context, path.name, fields)
+      return _proposal(context, path.parent, path.name, fields)
     except (InboxError, propose_lib.ProposalError, spec.HarnessError) as error:
       _refuse(path, str(error))
   return None
@@ -132,7 +137,10 @@ def _veto(fields: Mapping[str, Any]) -> str:
 
 
 def _proposal(
-    context: propose_lib.Context, name: str, fields: Mapping[str, Any]
+    context: propose_lib.Context,
+    inbox: pathlib.Path,
+    name: str,
+    fields: Mapping[str, Any],
 ) -> propose_lib.Proposal:
   """The proposal that a file describes.
 
@@ -150,7 +158,7 @@ def _proposal(
   if not isinstance(note, str):
     raise InboxError(f'note={note!r} is not text')
   expected = _expected(fields.get('expected'))
-  after = _after(context, fields.get('delta'))
+  after = _after(context, inbox, fields.get('delta'))
   delta, retry = propose_lib.consider(context, after)
   return propose_lib.Proposal(
       hypothesis=hypothesis,
@@ -178,7 +186,9 @@ def _expected(value: Any) -> tuple[float, float]:
   return float(value[0]), float(value[1])
 
 
-def _after(context: propose_lib.Context, delta: Any) -> spec.Harness:
+def _after(
+    context: propose_lib.Context, inbox: pathlib.Path, delta: Any
+) -> spec.Harness:
   """The parent with the change of a file."""
   kind = set(delta) if isinstance(delta, dict) else set()
   if kind == {'overlay'} and isinstance(delta['overlay'], dict):
@@ -187,10 +197,33 @@ def _after(context: propose_lib.Context, delta: Any) -> spec.Harness:
     return context.parent.with_file(
         str(delta['file']), _shipped(delta['source_of'])
     )
+  if kind == {'file', 'source_file'}:
+    return context.parent.with_file(
+        str(delta['file']), _beside(inbox, delta['source_file'])
+    )
   raise InboxError(
-      'delta is {"overlay": {path: value}} or {"file": "keep.py", "source_of":'
-      ' "library/keep/NAME.py"}'
+      'delta is {"overlay": {path: value}}, {"file": "keep.py", "source_of":'
+      ' "library/keep/NAME.py"} or {"file": "keep.py", "source_file":'
+      ' "NAME.py"}'
   )
+
+
+def _beside(inbox: pathlib.Path, name: Any) -> str:
+  """The text of a file of the inbox."""
+  if not isinstance(name, str) or not re.fullmatch(r'[\w-][\w.-]*\.py', name):
+    raise InboxError(
+        f'source_file={name!r} is not the name of a .py file in the inbox'
+    )
+  path = inbox / name
+  try:
+    if path.is_symlink() or path.stat().st_size > spec.MAX_FILE_BYTES:
+      raise InboxError(
+          f'source_file={name!r} is a link, or larger than'
+          f' {spec.MAX_FILE_BYTES} bytes'
+      )
+    return path.read_bytes().decode()
+  except (OSError, UnicodeDecodeError) as error:
+    raise InboxError(f'source_file={name!r} cannot be read: {error}') from error
 
 
 def _shipped(name: Any) -> str:

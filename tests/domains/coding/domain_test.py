@@ -1,5 +1,6 @@
 """The coding domain behind the interface of evojax.types."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -9,11 +10,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from configs import coding as coding_config
 from evojax import domains
 from evojax import types
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import grade
 from evojax.domains.coding import tests as tests_lib
+from evojax.eval import made_up
 from evojax.eval import perturb
 from evojax.eval import rollouts
 
@@ -53,6 +56,45 @@ class CodingDomainTest(parameterized.TestCase):
           self.assertEqual(found.status, 'no_program')
         if name == 'constant':
           self.assertEqual(found.columns['mode'], modes['constant'])
+
+  def test_functions_are_tried_on_every_kind_of_grade(self):
+    config = coding_config.get_config()
+    made = made_up.MadeUp(domains.make('coding', partial=True))
+    view = made.evidence(config)
+    self.assertTrue(view.valid.all())
+    for name in ('outcome', 'compiles', 'format_ok', 'crashed'):
+      with self.subTest(name):
+        self.assertEqual(np.unique(getattr(view, name)).tolist(), [False, True])
+    self.assertEqual(
+        {code for code in grade.CODING_MODE.values()} - set(view.mode.flat),
+        set(),
+    )
+    self.assertGreater(len(np.unique(view.partial)), 2)
+    self.assertIs(made.evidence(config), view)  # It is judged once.
+
+  def test_given_problems_have_attempts_too(self):
+    domain = domains.make('coding')
+    (problem,) = domain.source('train', 0).take(0, 1)
+    given = dataclasses.replace(problem, metadata={})
+    texts = domain.attempts(given)
+    self.assertContainsSubset(('', 'I cannot say.'), texts)
+    self.assertLess(len(texts), len(domain.attempts(problem)))
+
+  def test_a_run_from_the_blind_harness_does_not_see_what_is_shown(self):
+    config = coding_config.get_config()
+    domain = domains.make('coding')
+    for seed, readers in (
+        ('seed_harness', ('diagnostic', 'report')),
+        ('seed_blind', ('report',)),
+    ):
+      config.evolve.seed_harness = seed
+      columns = {c.name: c for c in rollouts.columns(domain, config)}
+      self.assertEqual(columns['visible_passed'].readers, readers)
+      self.assertEqual(
+          'visible_passed' in made_up.MadeUp(domain).columns(config),
+          'diagnostic' in readers,
+      )
+      self.assertIn('reward', columns['tests_passed'].readers)
 
   def test_one_and_many_agree(self):
     domain = domains.make('coding', partial=True)
