@@ -3,7 +3,8 @@
     python -m benchmarks.gate [--candidates=50]
 
 A candidate is a shipped function under another text, so that nothing is known
-of it: all layers, in two processes, on made-up and on recorded evidence.
+of it: all layers, in two processes, on made-up and on recorded evidence, and at
+the exact sizes of a step and of an arm.
 """
 
 import statistics
@@ -81,6 +82,8 @@ def main(_):
   recorded = _recorded(base)
   seed = spec.read(f'{domains.load("math").__path__[0]}/seed_harness')
   pool = _candidates(seed)
+  evolve = config.evolve
+  shapes = [(PROMPTS, GROUP), (evolve.prompts, evolve.group_size)]
   seconds, refused = [], 0
   for i in range(_CANDIDATES.value + 1):
     path, source = pool[i % len(pool)]
@@ -92,6 +95,7 @@ def main(_):
             base,
             recorded,
             columns=base.columns,
+            shapes=shapes,
         )
     )
     seconds.append(time.perf_counter() - start)
