@@ -93,14 +93,14 @@ METHODS = {
     'isdisjoint': 1, 'issubset': 1, 'issuperset': 1, 'union': 1,
 }  # fmt: skip
 KEYWORDS = frozenset(
-    'a a_max a_min append ascending assume_unique atol axis axis1 axis2 axes'
+    'a a_max a_min append assume_unique atol axis axis1 axis2 axes'
     ' base bins copy ddof decimals default density dtype edge_order endpoint'
-    ' equal_nan fill_value indices initial interpolation invert k keepdims key'
-    ' kind kth left length max method min minlength mode n nan nan_to_num'
+    ' equal_nan fill_value indices initial invert k keepdims key'
+    ' kind kth left max method min minlength mode n nan'
     ' ndigits neginf num obj offset ord period posinf prepend q range rcond'
     ' repeats retstep return_counts return_index return_inverse returned'
     ' reverse right rowvar rtol shape shift side sorter source start stop'
-    ' strict total_repeat_length values weights where x y'.split()
+    ' strict values weights where x y'.split()
 )
 # What to use instead of what is not here.
 INSTEAD = {
