@@ -3,8 +3,7 @@
     python -m benchmarks.gate [--candidates=50]
 
 A candidate is a shipped function under another text, so that nothing is known
-of it: all layers, in two processes, on made-up and on recorded evidence, and at
-the exact sizes of a step and of an arm.
+of it: all layers, in two processes, on made-up and on recorded evidence.
 """
 
 import statistics
@@ -82,8 +81,7 @@ def main(_):
   recorded = _recorded(base)
   seed = spec.read(f'{domains.load("math").__path__[0]}/seed_harness')
   pool = _candidates(seed)
-  evolve = config.evolve
-  shapes = [(PROMPTS, GROUP), (evolve.prompts, evolve.group_size)]
+  shapes = [(c.prompts, c.group_size) for c in (config.grpo, config.evolve)]
   seconds, refused = [], 0
   for i in range(_CANDIDATES.value + 1):
     path, source = pool[i % len(pool)]

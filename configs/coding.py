@@ -8,7 +8,7 @@ runs in the box (`python -m evojax.sandbox.probe` says how strong it is here).
 variant      what                                          hardware    time
 default      evolves the seed recipe on the shipped policy 2 CPU cores 25 min
 smoke        a little of everything                        2 CPU cores 3 min
-reference    tuned by hand with what the field knows       2 CPU cores
+reference    tuned by hand with what the field knows       2 CPU cores 4 min
 seed         the seed recipe for as long as default takes  2 CPU cores
 random       default with random changes                   2 CPU cores 25 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
@@ -60,7 +60,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'slots': 0,  # Programs at the same time; 0: one per core.
   })
   c.model.path = 'package:coding'
-  c.data.max_prompt_tokens = 96  # Its prompts have 40 to 90.
+  c.data.max_prompt_tokens = 96  # Its prompts have 27 to 92.
   c.rollout.max_tokens = 96  # Programs that end have 10 to 90.
   c.rollout.decode_slots = 64
   c.rollout.prefill_rows = 8

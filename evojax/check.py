@@ -1,8 +1,7 @@
 """--mode=check: what of a config, a domain, a reward or a harness is refused.
 
 Nothing is trained and no model is loaded. Functions are tried on completions
-made up for the domain's first problems: answers in every common format, prose,
-silence.
+made up for the domain's first problems, see `eval.made_up`.
 """
 
 from collections.abc import Callable, Sequence

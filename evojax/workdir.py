@@ -334,7 +334,7 @@ def environment() -> dict[str, Any]:
       'device': device.device_kind,
       'devices': jax.device_count(),
       'processes': jax.process_count(),
-      'cpus': len(os.sched_getaffinity(0)),
+      'cpus': os.cpu_count(),
   }
 
 

@@ -12,14 +12,17 @@ def rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
   Numbers come as text, as they are written: 7.140 is not 7.14.
 
   Args:
-    path: A file in UTF-8.
+    path: A file in UTF-8, of domain.kwargs.jsonl.
 
   Raises:
     ValueError: If the file is missing, or a line is no JSON object.
   """
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
-    raise ValueError(f'JSONL file {path!r} does not exist')
+    raise ValueError(
+        f'domain.kwargs.jsonl: {path!r} does not exist or is no file, seen from'
+        f' {pathlib.Path.cwd()}'
+    )
   for number, line in enumerate(file.read_bytes().splitlines(), 1):
     if not line.strip():
       continue

@@ -62,12 +62,24 @@ def select(
   """
   if isinstance(families, str):
     families = families.split(',')
-  names = [name.strip() for name in families]
-  weights = tuple(weights) or (1.0,) * len(names)
-  if len(weights) != len(names) or not all(0 < w < math.inf for w in weights):
+  if not isinstance(families, list | tuple) or not all(
+      isinstance(name, str) for name in families
+  ):
     raise ValueError(
-        f'domain.kwargs.weights={weights} must be one positive number for each'
-        f' of the {len(names)} names in families={names}'
+        f'domain.kwargs.families={families!r} must be names, a tuple or one'
+        ' comma-separated string'
+    )
+  names = [name.strip() for name in families]
+  weights = weights or (1.0,) * len(names)
+  if (
+      not isinstance(weights, list | tuple)
+      or len(weights) != len(names)
+      or not all(isinstance(w, int | float) for w in weights)
+      or not all(0 < w < math.inf for w in weights)
+  ):
+    raise ValueError(
+        f'domain.kwargs.weights={weights!r} must be one positive number for'
+        f' each of the {len(names)} names in families={names}'
     )
   entries = []
   for name, weight in zip(names, weights, strict=True):
@@ -82,15 +94,15 @@ def _levels(
     name: str, counts: Mapping[str, int], sets: Mapping[str, Levels]
 ) -> Levels:
   """Levels of 'family', 'family:level' or 'family:first-last'."""
-  family, _, numbers = name.partition(':')
+  family, colon, numbers = name.partition(':')
   if family not in counts:
     raise ValueError(
         f'domain.kwargs.families: {name!r} is not {", ".join(sets)}, or one of'
         f' {sorted(counts)}, with :LEVEL or :FIRST-LAST after it'
     )
   count = counts[family]
-  first, _, last = (numbers or f'0-{count - 1}').partition('-')
-  last = last or first
+  first, dash, last = (numbers if colon else f'0-{count - 1}').partition('-')
+  last = last if dash else first
   if not (
       first.isdecimal() and last.isdecimal() and int(first) <= int(last) < count
   ):
@@ -271,6 +283,34 @@ class FiniteSource:
     return order
 
 
+def filled(
+    **tables: Mapping[str, Any] | None,
+) -> dict[str, dict[str, Any]]:
+  """The fields of arguments such as jsonl, without those left empty.
+
+  A config declares fields so that a command line can set them.
+
+  Args:
+    **tables: Argument of a domain -> its fields, all texts, or None.
+
+  Raises:
+    ValueError: If one is no table of texts.
+  """
+  for name, table in tables.items():
+    if table is not None and not isinstance(table, Mapping):
+      raise ValueError(
+          f"domain.kwargs.{name}={table!r} must be a table such as {{'train':"
+          ' ...}'
+      )
+    for field, value in (table or {}).items():
+      if value and not isinstance(value, str):
+        raise ValueError(f'domain.kwargs.{name}.{field}={value!r} must be text')
+  return {
+      name: {k: v for k, v in (table or {}).items() if v}
+      for name, table in tables.items()
+  }
+
+
 def divide(
     given: Mapping[str, Sequence[types.Problem]],
 ) -> dict[str, tuple[types.Problem, ...]]:
@@ -307,8 +347,8 @@ def divide(
     if not members:
       raise ValueError(
           f'split {split!r} is empty: {len(given["train"])} problems in train,'
-          f' of which {splits.SHARES[split]} % go by hash to a split that is'
-          f' not given. Give {split!r} data of its own, or more data'
+          f' of which {splits.SHARES[split]} % go there by hash. Give more'
+          ' problems, or a file for each of train, dev and sealed'
       )
   return {split: tuple(divided[split]) for split in splits.SHARES}
 

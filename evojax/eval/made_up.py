@@ -57,6 +57,14 @@ def evidence(
 ) -> tuple[views.View, int]:
   """Evidence of made-up completions, and how many of them are solved.
 
+  Args:
+    domain: Gives the first problems of train, and grades.
+    config: Of a run; its limit of tokens cuts what is made up.
+    reader: Who is to read it, see `views.View`.
+
+  Returns:
+    A view of [4, completions per problem], all of them valid, and a count.
+
   Raises:
     ValueError: If the domain does not give problems or grades that fit its own
       declaration.

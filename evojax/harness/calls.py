@@ -95,7 +95,9 @@ def call(
 Answer = dict[str, np.ndarray] | FunctionError  # By name; '' is keep's mask.
 
 
-def limits(seconds: float, memory_bytes: int = MEMORY_BYTES):
+def limits(
+    seconds: float, memory_bytes: int = MEMORY_BYTES
+) -> limits_lib.Limits:
   """Limits of a request of `seconds` of CPU time."""
   return limits_lib.Limits(
       wall_seconds=_PATIENCE * seconds,

@@ -1,5 +1,4 @@
-"""What a function is tried on: evidence as it is, and changed in every way
-that should not matter."""
+"""What a function is tried on: evidence, and changes that should not matter."""
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
@@ -50,7 +49,16 @@ class Orders:
 
 
 class Cases:
-  """The cases of one source."""
+  """The cases of one source.
+
+  Attributes:
+    all: Every case but the largest.
+    largest: As much evidence as a step could have.
+    copied: int [P of the largest], the group of the first case that each is.
+    copied_within: int [P of the largest, G], likewise of the completions.
+    orders: How each of KINDS was changed.
+    steps: Name of a case -> the (P, G) of `shapes` that it has.
+  """
 
   def __init__(
       self,
@@ -76,7 +84,7 @@ class Cases:
     real = self._table(base)
     if len(real.valid) > _GROUPS:
       real = derive.in_order(real, np.arange(_GROUPS))
-    self.steps: dict[str, tuple[int, int]] = {}  # Name of a case -> (P, G).
+    self.steps: dict[str, tuple[int, int]] = {}
     self.all = [*self._cases(real, recorded), *self._steps(real, shapes)]
     self.largest = self._make_largest(real)
 

@@ -31,7 +31,6 @@ from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import syntax
 
-VERSION = 3  # Of the verdicts: another version, another verdict.
 LAYERS = (
     'language',
     'answer',

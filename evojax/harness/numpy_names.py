@@ -93,14 +93,14 @@ METHODS = {
     'isdisjoint': 1, 'issubset': 1, 'issuperset': 1, 'union': 1,
 }  # fmt: skip
 KEYWORDS = frozenset(
-    'a a_max a_min append ascending assume_unique atol axis axis1 axis2 axes'
+    'a a_max a_min append assume_unique atol axis axis1 axis2 axes'
     ' base bins copy ddof decimals default density dtype edge_order endpoint'
-    ' equal_nan fill_value indices initial interpolation invert k keepdims key'
-    ' kind kth left length max method min minlength mode n nan nan_to_num'
+    ' equal_nan fill_value indices initial invert k keepdims key'
+    ' kind kth left max method min minlength mode n nan'
     ' ndigits neginf num obj offset ord period posinf prepend q range rcond'
     ' repeats retstep return_counts return_index return_inverse returned'
     ' reverse right rowvar rtol shape shift side sorter source start stop'
-    ' strict total_repeat_length values weights where x y'.split()
+    ' strict values weights where x y'.split()
 )
 # What to use instead of what is not here.
 INSTEAD = {
@@ -132,26 +132,10 @@ def positional(name: str) -> tuple[int, int | None]:
     return 2, None
   if name in DTYPES:
     return 1, None
-  try:
-    parameters = list(inspect.signature(getattr(np, name)).parameters)
-  except ValueError:  # Written in C.
-    return _WRITTEN_IN_C.get(name, (2, None))
+  found = inspect.signature(getattr(np, name)).parameters
+  parameters = list(found)
   stop = parameters.index('out') if 'out' in parameters else len(parameters)
-  if '*' in str(inspect.signature(getattr(np, name))).split(',')[0]:
-    stop = 99  # np.einsum, np.broadcast_arrays: all are operands.
+  if found[parameters[0]].kind is inspect.Parameter.VAR_POSITIONAL:
+    stop = 99  # np.einsum: all are operands.
   dtype = parameters.index('dtype') if 'dtype' in parameters else None
   return stop, dtype
-
-
-_WRITTEN_IN_C = {
-    'arange': (3, 3),
-    'array': (1, 1),
-    'asarray': (2, 1),
-    'ascontiguousarray': (1, 1),
-    'zeros': (2, 1),
-    'where': (3, None),
-    'concatenate': (2, None),
-    'bincount': (3, None),
-    'lexsort': (2, None),
-    'interp': (5, None),
-}

@@ -103,7 +103,7 @@ def call(source, data):
       answer = {}
     # The one place where anything may happen: the function is not ours. What
     # it raised, SystemExit included, is told to the parent.
-    except BaseException as error:  # noqa: B036
+    except BaseException as error:
       message = _describe(error, one['file'])
       headers.append({'status': 'crash', 'message': message})
       answer = {}
@@ -278,6 +278,6 @@ def _describe(error, name):
   try:
     text = ' '.join(str(error).split())
   # The exception may be the function's own class.
-  except BaseException:  # noqa: B036
+  except BaseException:
     text = ''
   return f'{where}{type(error).__name__}{": " if text else ""}{text}'[:500]

@@ -124,9 +124,10 @@ class Box:
       raise ValueError(f'{entry=}: an entry is what the pure profile calls')
     if profile == 'repository' and slots != 1:
       raise ValueError(f'{slots=}: there is one tree in a box for repositories')
-    unknown = set(without) - set(limits_lib.LAYERS)
-    if unknown or slots < 1 or attempts < 1:
-      raise ValueError(f'{without=}, {slots=}, {attempts=}')
+    if slots < 1 or attempts < 1:
+      raise ValueError(f'{slots=} and {attempts=} must be at least 1')
+    if set(without) - set(limits_lib.LAYERS):
+      raise ValueError(f'{without=}: the layers are {limits_lib.LAYERS}')
     self.profile, self.tier, self.slots = profile, tier, slots
     self.limits = limits or limits_lib.Limits()
     self.layers = limits_lib.TIERS[tier] - frozenset(without)
@@ -437,7 +438,7 @@ def _judge(
       or (cpu > limits.cpu_seconds and code < 0)
   ):
     return result('cpu_limit', message=f'{cpu:.2f} s of CPU time')
-  if killed in ('disk_limit',):
+  if killed == 'disk_limit':
     return result('disk_limit', message='its directory is full')
   if too_long or code == -signal.SIGXFSZ:
     return result(

@@ -83,7 +83,6 @@ _PROCESS_RULES = {
     'socketpair': (0, 0xFFFFFFFF, (_AF_UNIX,)),
     'prctl': (0, 0xFFFFFFFF, _PRCTL),
 }
-PROFILES = ('program', 'repository', 'pure')
 
 # ------------------------------------------------------------------ the filter
 
@@ -97,7 +96,7 @@ def rules(profile: str, *, threads: bool) -> dict[str, tuple | None]:
   """System call -> None, or (argument, mask, values) that it is allowed with.
 
   Args:
-    profile: One of PROFILES.
+    profile: One of `box.PROFILES`.
     threads: Whether a program may start threads: where they can be counted.
   """
   if profile == 'pure':

@@ -153,7 +153,7 @@ class Zygote:
         wire.send(self._control, answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
       os._exit(0)
-    except BaseException:  # noqa: B036
+    except BaseException:
       traceback.print_exc()
       sys.stderr.flush()
     finally:
@@ -440,7 +440,7 @@ class Zygote:
       if self._seccomp is not None:
         self._seccomp()
       code = run()
-    except BaseException:  # noqa: B036
+    except BaseException:
       code = _print_error(None)
     finally:
       os._exit(code)
@@ -520,13 +520,13 @@ def _run_program(source):
     exec(compile(source, 'main.py', 'exec'), main.__dict__)
   except SystemExit as error:
     code = _exit_code(error)
-  except BaseException:  # noqa: B036
+  except BaseException:
     code = _print_error('main.py')
   try:
     threading._shutdown()  # Waits for threads that are not daemons.
     atexit._run_exitfuncs()
     sys.stdout.flush()
-  except BaseException:  # noqa: B036
+  except BaseException:
     code = code or _print_error('main.py')
   sys.stderr.flush()
   return code
@@ -549,7 +549,7 @@ def _print_error(name):
   try:
     traceback.print_exception(kind, error, trace)
     sys.stderr.flush()
-  except BaseException:  # noqa: B036
+  except BaseException:
     pass
   return 1
 

@@ -92,6 +92,24 @@ class DivideTest(absltest.TestCase):
       # q0 goes to train by its hash.
       sources.divide({'train': _members([0])})
 
+  def test_train_may_be_what_is_empty(self):
+    members = [
+        p
+        for p in _members(range(100))
+        if splits.split_of(p.problem_id) == 'dev'
+    ]
+    with self.assertRaisesRegex(ValueError, "'train' is empty: .* 80 % go th"):
+      sources.divide({'train': members})
+
+
+class FilledTest(absltest.TestCase):
+
+  def test_fields_left_empty_are_not_given(self):
+    self.assertEqual(
+        sources.filled(jsonl={'train': 'x', 'dev': ''}, tfds=None),
+        {'jsonl': {'train': 'x'}, 'tfds': {}},
+    )
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -254,6 +254,34 @@ REFUSED = {
         ['{tiny}', "--config.domain.kwargs.families=('chess',)"],
         r'chess.*chain_sum',
     ),
+    **{
+        f'argument of a domain: {value}': (
+            ['{tiny}', f'--config.domain.kwargs={{{{{value}}}}}'],
+            pattern,
+        )
+        for value, pattern in {
+            "'families': 3": r'domain\.kwargs\.families=3 must be names',
+            "'families': ('gcd', 1)": r"families=\('gcd', 1\) must be names",
+            "'families': 'gcd', 'weights': 'a'": r"weights='a' must be one",
+            "'jsonl': 'x.jsonl'": r"kwargs\.jsonl='x\.jsonl' must be a table",
+            "'jsonl': {{'train': 3}}": r'kwargs\.jsonl\.train=3 must be text',
+        }.items()
+    },
+    **{
+        f'argument of coding: {value}': (
+            [
+                '{tiny}',
+                '--config.domain.name=coding',
+                f'--config.domain.kwargs={{{{{value}}}}}',
+            ],
+            pattern,
+        )
+        for value, pattern in {
+            "'slots': '2'": r"domain\.kwargs\.slots='2' must be a number of",
+            "'slots': 1.5": r'domain\.kwargs\.slots=1\.5 must be a number of',
+            "'partial': 'no'": r"kwargs\.partial='no' must be True or False",
+        }.items()
+    },
     # Workdir.
     'workdir is a file': (
         ['{tiny}', '--workdir={root}/no_function.py'],

@@ -8,6 +8,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.sandbox import box
 from evojax.sandbox import linux
 from evojax.sandbox import seccomp
 
@@ -51,7 +52,7 @@ class FilterTest(parameterized.TestCase):
     self.addCleanup(linux._numbers.cache_clear)
 
   @parameterized.product(
-      profile=seccomp.PROFILES,
+      profile=box.PROFILES,
       threads=(False, True),
       machine=('x86_64', 'aarch64'),
   )
@@ -112,7 +113,7 @@ class FilterTest(parameterized.TestCase):
                  'socketpair', 'newfstatat', 'fcntl'):  # fmt: skip
       self.assertNotIn(name, rules)
 
-  @parameterized.parameters(*seccomp.PROFILES)
+  @parameterized.parameters(*box.PROFILES)
   def test_never(self, profile):
     rules = seccomp.rules(profile, threads=True)
     for name in ('ptrace', 'process_vm_readv', 'mount', 'umount2', 'unshare',

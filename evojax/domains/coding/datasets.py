@@ -148,7 +148,12 @@ def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
 
 def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
   """Cases, none visible, and the function's name or ''."""
-  # As an object its numbers would have come as text, see `jsonl.rows`.
+  if isinstance(row['input_output'], dict):
+    # Its numbers have come as text, see `jsonl.rows`.
+    raise ValueError(
+        'input_output is an object and must be a text, its JSON: write'
+        ' json.dumps(input_output), as the published files do'
+    )
   given = _json(_text(row, 'input_output'), 'input_output')
   inputs, outputs = (
       given.get(name) if isinstance(given, dict) else None
@@ -213,7 +218,7 @@ def _json_list(row: _Row, field: str) -> Sequence[Any]:
           'zlib.decompress(base64.b64decode(text)))))'
       ) from error
   if not isinstance(value, list):
-    raise ValueError(f'{field} must be a JSON list of tests')
+    raise ValueError(f'{field}={value!r:.80} must be a JSON list of tests')
   return value
 
 

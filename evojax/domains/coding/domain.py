@@ -110,13 +110,14 @@ def make(
     ValueError: If an argument is impossible, a file is broken, or a family is
       too small for disjoint splits.
   """
-  if slots < 0:
+  if type(slots) is not int or slots < 0:
     raise ValueError(
-        f'domain.kwargs.slots={slots} must be a number of programs at the same'
-        ' time, or 0 for one per core'
+        f'domain.kwargs.slots={slots!r} must be a number of programs at the'
+        ' same time, or 0 for one per core'
     )
-  # Fields that are declared in a config and left empty are not given.
-  paths = {k: v for k, v in dict(jsonl or {}).items() if v}
+  if not isinstance(partial, bool):
+    raise ValueError(f'domain.kwargs.partial={partial!r} must be True or False')
+  paths = sources.filled(jsonl=jsonl)['jsonl']
   if (paths and families) or (weights and not families):
     raise ValueError(
         'domain.kwargs: problems come from families or jsonl (weights belong to'
@@ -140,5 +141,11 @@ def make(
     entries = problems.select(families or 'all', weights)
     for entry in entries:
       problems.check_capacity(entry.family, entry.level)
-  slots = slots or len(os.sched_getaffinity(0))
-  return CodingDomain(entries, data, system_prompt, partial, slots)
+  return CodingDomain(entries, data, system_prompt, partial, slots or _cores())
+
+
+def _cores() -> int:
+  """Cores that this process may use; macOS does not tell, and has them all."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1

@@ -71,7 +71,7 @@ def _judge(
   start = time.perf_counter()
   status, passed, timeouts, crashed = 'ok', [], 0, False
   results = _results(box, source, cases, tests)
-  for case, result in zip(cases, results, strict=False):
+  for case, result in zip(cases, results, strict=True):
     right = result.status == 'ok' and passes(
         case, result.stdout, tests.tolerance
     )

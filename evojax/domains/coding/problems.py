@@ -154,11 +154,7 @@ def generate(
       messages=messages,
       answer=tests.encode(tests.Tests((example, *hidden), seconds=_SECONDS)),
       difficulty=level,
-      metadata={
-          'level': level,
-          'parameters': dict(parameters),
-          'wording': wording,
-      },
+      metadata={'parameters': dict(parameters), 'wording': wording},
   )
 
 

@@ -39,7 +39,7 @@ class Tests:
   cases: tuple[Case, ...]  # At least one.
   tolerance: float = 0.0  # Of numbers, see `passes`; 0: exact tokens.
   function: str = ''  # Empty: standard input to standard output.
-  seconds: float = 2.0  # Limit of one test: CPU time, wall time a bit more.
+  seconds: float = 2.0  # CPU time of one test; wall time: see `judge`.
 
 
 def encode(tests: Tests) -> str:

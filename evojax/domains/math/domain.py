@@ -109,11 +109,7 @@ def make(
         f'domain.kwargs.answer_format={answer_format!r} is not one of'
         f' {grade.ANSWER_FORMATS}'
     )
-  # Fields that are declared in a config and left empty are not given.
-  given = {
-      name: {k: v for k, v in dict(value or {}).items() if v}
-      for name, value in (('jsonl', jsonl), ('tfds', tfds))
-  }
+  given = sources.filled(jsonl=jsonl, tfds=tfds)
   named = [name for name, value in given.items() if value]
   if len(named) + bool(families) > 1 or (weights and not families):
     raise ValueError(

@@ -175,8 +175,8 @@ class JsonlTest(parameterized.TestCase):
   @parameterized.parameters(
       ({'answer': 3}, 'neither LiveCodeBench .* nor TACO'),
       (_livecodebench(question_content=None), 'question_content=None must'),
-      (_livecodebench(public_test_cases='{}'), 'public_test_cases must be'),
-      (_livecodebench(public_test_cases=None), 'public_test_cases must be'),
+      (_livecodebench(public_test_cases='{}'), 'public_test_cases={} must'),
+      (_livecodebench(public_test_cases=None), 'cases=None must be a JSON'),
       (
           _livecodebench(public_test_cases='[' * 100_000),
           'public_test_cases is not JSON',
@@ -226,7 +226,8 @@ class JsonlTest(parameterized.TestCase):
           _taco({'fn_name': 3, 'inputs': [[3]], 'outputs': ['3']}),
           'fn_name=3 must',
       ),
-      (_taco({}, input_output={'inputs': []}), 'must be a text'),
+      (_taco({}, input_output={'inputs': []}), 'must be a text.*json.dumps'),
+      (_taco({}, input_output=None), 'input_output=None must be a text'),
       (_taco({}, input_output='x'), 'input_output is not JSON'),
   )
   def test_refuses(self, row, message):

@@ -142,6 +142,8 @@ class CodingDomainTest(parameterized.TestCase):
       ({'jsonl': {'train': 'x', 'test': 'y'}}, r"unknown=\['test'\]"),
       ({'jsonl': {'train': '/no/such'}}, "'/no/such' does not exist"),
       ({'families': 'sum'}, "'sum' is not"),
+      ({'families': 'sums:0-'}, "'sums:0-' asks for levels"),
+      ({'families': 'sums:'}, "'sums:' asks for levels"),
   )
   def test_refuses(self, kwargs, message):
     with self.assertRaisesRegex(ValueError, message):

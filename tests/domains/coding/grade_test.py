@@ -123,13 +123,14 @@ class OutcomeTest(parameterized.TestCase):
       ('lone surrogate', 'print("\ud800")', 'syntax_error', 0, 0),
       ('too nested', '(' * 3000 + ')' * 3000, 'syntax_error', 0, 0),
       ('crashes', RIGHT + '1 / 0', 'error', 0, 0),
-      ('crashes at times', RIGHT + '1 / int(x)\n'.replace('x', '"0"'), 'error',
-       0, 0),
+      ('crashes at times', 'input()\na = input().split()\n'
+       'print(sum(max(int(x), 0) for x in a) + 0 // len(a))', 'error', 3, 1),
       ('exits with 1', RIGHT + 'exit(1)', 'error', 0, 0),
       ('aborts', RIGHT + 'import os; os.abort()', 'error', 0, 0),
       ('never ends', 'while True: pass', 'cpu_limit', 0, 0),
-      ('ends only at times', RIGHT + 'while not x: pass'.replace(
-          'x', 'globals().get("s")'), 'cpu_limit', 0, 0),
+      ('ends only at times', 'input()\na = input().split()\n'
+       'while not a: pass\nprint(sum(max(int(x), 0) for x in a))',
+       'cpu_limit', 1, 1),
       ('much memory', 'a = [0] * 10**9', 'memory_limit', 0, 0),
       ('much output', 'while True: print("6" * 1000)', 'output_limit', 0, 0),
       ('recursion', 'f = lambda: f()\nf()', 'error', 0, 0),
@@ -165,7 +166,7 @@ class OutcomeTest(parameterized.TestCase):
        'import builtins\nbuiltins.str = Yes\n'
        'print(Yes("6"))'),
       ('hard-coded examples', 'import sys\nprint({"3\\n4 -1 2\\n": 6}.get('
-       'sys.stdin.read(), 0 if 0 else 7))'),
+       'sys.stdin.read(), 7))'),
       ('prints after it has ended', RIGHT + 'import atexit\natexit.register('
        'print, "more")'),
       ('a thread prints afterwards', RIGHT + 'import threading, time\n'
@@ -174,8 +175,8 @@ class OutcomeTest(parameterized.TestCase):
       ('looks at its parents', 'import gc, sys\nprint([o for o in'
        ' gc.get_objects() if "expected" in str(type(o))])'),
       ('looks at its process', 'print(open("/proc/self/environ").read())'),
-      ('leaves a note for the next test', 'import os\nif not os.path.exists('
-       '"n"): open("n", "w").write("6")\nprint(open("n").read() if 0 else 6)'),
+      ('leaves a note for the next test', 'open("n", "a").write("x")\n'
+       'print([6, 0, 0, 10][len(open("n").read()) - 1])'),
   )  # fmt: skip
   def test_cheat_earns_nothing(self, program):
     found = grade_one(program, partial=True)
