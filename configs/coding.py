@@ -60,7 +60,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'slots': 0,  # Programs at the same time; 0: one per core.
   })
   c.model.path = 'package:coding'
-  c.data.max_prompt_tokens = 96  # Its prompts have 27 to 92.
+  c.data.max_prompt_tokens = 112  # Its prompts have 27 to 92, few 98.
   c.rollout.max_tokens = 96  # Programs that end have 10 to 90.
   c.rollout.decode_slots = 64
   c.rollout.prefill_rows = 8

@@ -283,6 +283,18 @@ class FiniteSource:
     return order
 
 
+def check_system_prompt(value: Any) -> None:
+  """Checks the argument of a domain that is the first message of its problems.
+
+  Raises:
+    ValueError: If it is no text.
+  """
+  if not isinstance(value, str):
+    raise ValueError(
+        f'domain.kwargs.system_prompt={value!r} must be text; empty is none'
+    )
+
+
 def filled(
     **tables: Mapping[str, Any] | None,
 ) -> dict[str, dict[str, Any]]:

@@ -565,10 +565,24 @@ def _close_from(first):
 
 
 def _has_exited(process):
-  return (
-      os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-      is not None
+  """Whether a child has ended; it stays to be waited for."""
+  if hasattr(os, 'waitid'):
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process, options) is not None
+  # macOS, before Python 3.13.
+  event = select.kevent(
+      process,
+      select.KQ_FILTER_PROC,
+      select.KQ_EV_ADD | select.KQ_EV_ONESHOT,
+      select.KQ_NOTE_EXIT,
   )
+  queue = select.kqueue()
+  try:
+    return bool(queue.control([event], 1, 0))
+  except ProcessLookupError:  # It had ended before.
+    return True
+  finally:
+    queue.close()
 
 
 def _cpu_seconds(process):

@@ -260,6 +260,7 @@ REFUSED = {
             pattern,
         )
         for value, pattern in {
+            "'system_prompt': 3": r'kwargs\.system_prompt=3 must be text',
             "'families': 3": r'domain\.kwargs\.families=3 must be names',
             "'families': ('gcd', 1)": r"families=\('gcd', 1\) must be names",
             "'families': 'gcd', 'weights': 'a'": r"weights='a' must be one",
@@ -279,6 +280,7 @@ REFUSED = {
         for value, pattern in {
             "'slots': '2'": r"domain\.kwargs\.slots='2' must be a number of",
             "'slots': 1.5": r'domain\.kwargs\.slots=1\.5 must be a number of',
+            "'system_prompt': 3": r'kwargs\.system_prompt=3 must be text',
             "'partial': 'no'": r"kwargs\.partial='no' must be True or False",
         }.items()
     },

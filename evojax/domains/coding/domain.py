@@ -117,6 +117,7 @@ def make(
     )
   if not isinstance(partial, bool):
     raise ValueError(f'domain.kwargs.partial={partial!r} must be True or False')
+  sources.check_system_prompt(system_prompt)
   paths = sources.filled(jsonl=jsonl)['jsonl']
   if (paths and families) or (weights and not families):
     raise ValueError(

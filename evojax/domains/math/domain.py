@@ -109,6 +109,7 @@ def make(
         f'domain.kwargs.answer_format={answer_format!r} is not one of'
         f' {grade.ANSWER_FORMATS}'
     )
+  sources.check_system_prompt(system_prompt)
   given = sources.filled(jsonl=jsonl, tfds=tfds)
   named = [name for name, value in given.items() if value]
   if len(named) + bool(families) > 1 or (weights and not families):
