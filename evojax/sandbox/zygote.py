@@ -221,7 +221,9 @@ class Zygote:
       )
       self._steps.append(landlock.prepare(rules))
     if 'seccomp' in self._layers:
-      rules = seccomp.rules(self._profile, threads=self._counted)
+      rules = seccomp.rules(
+          self._profile, threads=self._counted, own_user=self._counted
+      )
       self._seccomp = seccomp.prepare(seccomp.assemble(rules))
     if 'rlimits' in self._layers:
       for name, value in (
