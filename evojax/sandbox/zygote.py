@@ -426,6 +426,7 @@ class Zygote:
     """Gives up everything, then runs what it is sent. Never returns."""
     code = 125
     try:
+      self._go_first()
       for step in self._steps:
         step()
       try:
@@ -446,6 +447,15 @@ class Zygote:
       code = _print_error(None)
     finally:
       os._exit(code)
+
+  def _go_first(self):
+    """Where the machine runs out of memory, a run is ended, and nobody else."""
+    try:
+      score = os.open('self/oom_score_adj', os.O_WRONLY, dir_fd=self._proc)
+      os.write(score, b'1000')
+      os.close(score)
+    except OSError:
+      pass  # Not everyone may, or there is no /proc.
 
   def _limit(self, request):
     """The limits that may differ from run to run."""

@@ -333,6 +333,23 @@ class InfraTest(parameterized.TestCase):
     self.assertIsNone(result.exit_code)
     self.assertEqual(one.run('print(1)').status, 'ok')
 
+  @parameterized.parameters('program', 'repository')
+  def test_out_of_memory_a_run_goes_first(self, profile):
+    scores = lambda process: [
+        pathlib.Path(f'/proc/{p}/oom_score_adj').read_text().strip()
+        for p in ('self', process)
+    ]
+    for tier in set(_HELD) - {'T2'}:
+      with box.Box(profile, tier=tier) as one:
+        one.start()
+        self.assertLen(set(scores(zygote())), 1, tier)
+        deadline = time.monotonic() + 10
+        found = []
+        while found != ['1000'] and time.monotonic() < deadline:
+          found = [scores(child)[1] for child in children(zygote())]
+          time.sleep(0.01)
+        self.assertEqual(found, ['1000'], tier)
+
   def test_no_descriptors_left(self):
     one = self._box(1)
     with mock.patch.object(os, 'memfd_create', side_effect=OSError(24, 'no')):
