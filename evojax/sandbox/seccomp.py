@@ -47,8 +47,8 @@ _PROCESSES = """
   eventfd2 timerfd_create timerfd_settime timerfd_gettime close_range
   sched_getparam sched_getscheduler getpriority getcpu
 """.split()
-# Landlock lets an owner do these to any file of the host's. Git does not work if
-# they fail.
+# Landlock lets an owner do these to any file of the host's. Git does not work
+# where they fail.
 _OF_OWNERS = 'chmod fchmod fchmodat utimensat utime utimes'.split()
 # What programs try first and do without, if they are told the right error.
 _ABSENT = dict.fromkeys(('clone3', 'openat2', 'fchmodat2'), errno.ENOSYS)

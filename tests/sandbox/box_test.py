@@ -4,6 +4,7 @@ import contextlib
 import glob
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -349,6 +350,16 @@ class InfraTest(parameterized.TestCase):
           found = [scores(child)[1] for child in children(zygote())]
           time.sleep(0.01)
         self.assertEqual(found, ['1000'], tier)
+
+  def test_a_crash_is_dumped_nowhere(self):
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard in (0, 1):
+      self.skipTest('a limit of the core is given')
+    with box.Box(tier=_HELD[0]) as one:
+      limit = one.run('import resource as r; print(r.getrlimit(r.RLIMIT_CORE))')
+      self.assertEqual(limit.stdout, b'(1, 1)\n')
+      crash = 'import ctypes, os\nos.chdir(os.environ["HOME"])\n'
+      self.assertLess(one.run(f'{crash}ctypes.string_at(0)').exit_code, 0)
 
   def test_no_descriptors_left(self):
     one = self._box(1)
