@@ -227,8 +227,8 @@ class Zygote:
       self._seccomp = seccomp.prepare(seccomp.assemble(rules))
     if 'rlimits' in self._layers:
       for name, value in (
-          # A dump of a byte is none, and at 1 alone Linux also starts no program
-          # of the host's that would take one: core(5).
+          # A dump of a byte is none, and at 1 alone Linux does not start a
+          # program of the host's that would take one either: core(5).
           ('RLIMIT_CORE', 1 if sys.platform == 'linux' else 0),
           ('RLIMIT_STACK', _STACK_BYTES),
           ('RLIMIT_NOFILE', _OPEN_FILES[self._profile]),
