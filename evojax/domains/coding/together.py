@@ -108,7 +108,8 @@ def drive(source, most):
     sys.stdin = wrap(given, real[0])
     sys.stdout = wrap(io.BufferedWriter(held), real[1])
     sys.stderr = wrap(io.BufferedWriter(errors), real[2])
-    kept.append((sys.stdin, sys.stdout, sys.stderr, {'__name__': '__main__'}))
+    main = vars(type(sys)('__main__'))
+    kept.append((sys.stdin, sys.stdout, sys.stderr, dict(main)))
     status = 'ok'
     try:
       exec(code, kept[-1][-1])

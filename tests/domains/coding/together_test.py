@@ -107,6 +107,7 @@ PROGRAMS = (
         'import sys\nn = int(input())\nsys.stderr.seek(sys.stderr.tell() + 1)'
         '\nprint(2 * n if sys.stderr.tell() > 1 else 0)',
     ),
+    ('looks around', True, 'print(2 * int(input()) if len(dir()) > 3 else 0)'),
     (
         'remembers subclasses',
         False,
