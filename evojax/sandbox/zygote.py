@@ -222,7 +222,10 @@ class Zygote:
       self._steps.append(landlock.prepare(rules))
     if 'seccomp' in self._layers:
       rules = seccomp.rules(
-          self._profile, threads=self._counted, own_user=self._counted
+          self._profile,
+          threads=self._counted,
+          # What Landlock leaves open; without it all is.
+          own_user=self._counted or 'landlock' not in self._layers,
       )
       self._seccomp = seccomp.prepare(seccomp.assemble(rules))
     if 'rlimits' in self._layers:
