@@ -190,9 +190,7 @@ def is_plain(program: str) -> bool:
     nodes = list(ast.walk(ast.parse(program)))
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return False
-  owners = {
-      id(node.value) for node in nodes if isinstance(node, ast.Attribute)
-  }
+  owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
   # Its own methods; that the name is also something else's shows nothing. With
   # an underscore it may be anything's, `__globals__` for one.
   own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)} - _FOREIGN
