@@ -214,6 +214,13 @@ def _inside(path: str) -> str:
 
 def parse(data: bytes) -> dict[str, File]:
   """The records of a tree, read strictly; ValueError, KeyError or TypeError."""
+  try:
+    return _parse(data)
+  except (AttributeError, OverflowError, RecursionError) as error:
+    raise ValueError(f'{error}') from error
+
+
+def _parse(data: bytes) -> dict[str, File]:
   files, position = {}, 0
   while position < len(data):
     end = data.index(b'\n', position, position + _RECORD_BYTES)

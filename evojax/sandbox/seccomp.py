@@ -47,6 +47,9 @@ _PROCESSES = """
   eventfd2 timerfd_create timerfd_settime timerfd_gettime close_range
   sched_getparam sched_getscheduler getpriority getcpu
 """.split()
+# Landlock lets an owner do these to any file of the host's. Git does not work
+# where they fail.
+_OF_OWNERS = 'chmod fchmod fchmodat utimensat utime utimes'.split()
 # What programs try first and do without, if they are told the right error.
 _ABSENT = dict.fromkeys(('clone3', 'openat2', 'fchmodat2'), errno.ENOSYS)
 _ABSENT |= dict.fromkeys(
@@ -92,12 +95,16 @@ _SET_MODE_FILTER = 1
 _X32 = 0x40000000  # Numbers of the x32 interface start there.
 
 
-def rules(profile: str, *, threads: bool) -> dict[str, tuple | None]:
+def rules(
+    profile: str, *, threads: bool, own_user: bool = True
+) -> dict[str, tuple | None]:
   """System call -> None, or (argument, mask, values) that it is allowed with.
 
   Args:
     profile: One of `box.PROFILES`.
     threads: Whether a program may start threads: where they can be counted.
+    own_user: Whether no file of the host's is the box's user's. If one is, what
+      an owner may do is said to be done, rule (), and is not.
   """
   if profile == 'pure':
     return dict.fromkeys(_PURE) | {
@@ -105,7 +112,8 @@ def rules(profile: str, *, threads: bool) -> dict[str, tuple | None]:
     }
   allowed = dict.fromkeys((*_PURE, *_FILES)) | _FD_RULES
   if profile == 'repository':
-    return allowed | dict.fromkeys(_PROCESSES) | _PROCESS_RULES
+    allowed |= dict.fromkeys(_PROCESSES) | _PROCESS_RULES
+    return allowed if own_user else allowed | dict.fromkeys(_OF_OWNERS, ())
   return allowed | (_THREAD_RULE if threads else {})
 
 
@@ -116,9 +124,10 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
   for name, rule in allowed.items():
     number = linux.number(name)
     if number is not None:
-      blocks[number] = (
-          _return(_ALLOW) if rule is None else _check(*rule, denied)
-      )
+      if rule:
+        blocks[number] = _check(*rule, denied)
+      else:
+        blocks[number] = _return(_ALLOW if rule is None else _ERRNO)
   for name, error in _ABSENT.items():
     if (number := linux.number(name)) is not None:
       blocks[number] = _return(_ERRNO | error)

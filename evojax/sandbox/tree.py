@@ -4,6 +4,7 @@ A tree travels as records: a line of JSON and as many bytes as it says. Links
 are named and never followed.
 """
 
+import errno
 import json
 import os
 import stat
@@ -15,12 +16,15 @@ def _write_tree(scratch, request):
   with os.fdopen(0, 'rb', closefd=False) as records:
     while line := records.readline():
       record = json.loads(line)
-      path = os.path.join(scratch, 'tree', record['path'])
+      path = _at(scratch, record['path'])
       os.makedirs(os.path.dirname(path), exist_ok=True)
       data = records.read(record['size'])
+      # A new one: what was there may have another name, or be no file.
+      if os.path.lexists(path):
+        os.unlink(path)
       descriptor = os.open(
           path,
-          os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW,
+          os.O_WRONLY | os.O_CREAT | os.O_EXCL,
           0o755 if record['executable'] else 0o644,
       )
       with os.fdopen(descriptor, 'wb') as file:
@@ -33,9 +37,8 @@ def _read_tree(scratch, request):
 
   What its owner shut is opened: nothing is hidden from whoever reads.
   """
-  top = os.path.join(scratch, 'tree', request['folder'])
+  top = _at(scratch, request['folder'])
   with os.fdopen(1, 'wb', closefd=False) as out:
-    os.chmod(top, 0o700)
     for folder, folders, files in os.walk(top, onerror=_raise):
       folders.sort()
       for name in folders:
@@ -60,6 +63,25 @@ def _read_tree(scratch, request):
         record['size'] = len(data)
         out.write(json.dumps(record).encode() + b'\n' + data)
   return 0
+
+
+def _at(scratch, path):
+  """Where a path of the tree lies; what is shut on the way is opened.
+
+  Whoever worked there may have put a link anywhere, the tree's own place too.
+
+  Raises:
+    OSError: If there is one.
+  """
+  found = scratch
+  for part in (None, 'tree', *path.split('/')):
+    found = os.path.join(found, part) if part else found
+    if os.path.islink(found):
+      raise OSError(errno.ELOOP, 'a link in the way', found)
+    shut = not os.access(found, os.R_OK | os.W_OK | os.X_OK)
+    if shut and os.path.isdir(found):
+      os.chmod(found, 0o700)
+  return found
 
 
 def _raise(error):

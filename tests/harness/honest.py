@@ -489,6 +489,16 @@ DIAGNOSTICS = (
         '  return [(s, n) for s, n in zip(solved, count) if n]\n',
     ),
     _measure(
+        'most_common',
+        """
+        counts = dict(none=0)
+        for n in e.n_tokens[e.valid].tolist():
+          counts[n] = counts.get(n, 0) + 1
+        top = max(sorted(counts, key=str), key=counts.get)
+        return {'most_common': counts[top] / max(1, sum(counts.values()))}
+        """,
+    ),
+    _measure(
         'lines',
         """
         total, count = 0, 0

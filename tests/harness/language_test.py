@@ -82,6 +82,11 @@ class LanguageTest(parameterized.TestCase):
       ('x = 10000000000', 'a number is larger than 1e'),
       ('x = lambda: 1', 'a lambda may only be the key= of sorted, min or'),
       ('x = measure(e)', 'measure calls itself; use `for'),
+      ('f = {}.get', r'.get may only be called'),
+      ('x = sorted([1], reverse={}.get)', r'.get may only be called'),
+      ('x = sorted([1], key=[].append)', r'.append may only be called'),
+      ('x = dict(a=zip([1], [2]))', r'zip\(\) may stand in a loop, or alone'),
+      ('x = dict(**e)', 'arguments with . or .. hide what is passed'),
       ('x = zip(1, *e)', 'arguments with . or .. hide what is passed'),
   )
   def test_a_refusal_can_be_acted_on(self, body, pattern):

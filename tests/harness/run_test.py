@@ -173,6 +173,11 @@ class CallTest(parameterized.TestCase):
       found.add(f.measure('x', recorded.view())['x'])
     self.assertLen(found, 1)
 
+  def test_evidence_has_no_place_in_a_set(self):
+    f = functions(d_x="def measure(e):\n  return {'x': len({e})}\n")
+    with self.assertRaisesRegex(run.FunctionError, 'unhashable'):
+      f.measure('x', recorded.view())
+
   def test_many_at_once(self):
     opened = [
         functions(reward=returning(f"{{'x': e.valid * {i}.0}}"))

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -332,6 +333,33 @@ class InfraTest(parameterized.TestCase):
     self.assertEqual((result.status, result.attempts), ('infra_error', 2))
     self.assertIsNone(result.exit_code)
     self.assertEqual(one.run('print(1)').status, 'ok')
+
+  @parameterized.parameters('program', 'repository')
+  def test_out_of_memory_a_run_goes_first(self, profile):
+    scores = lambda process: [
+        pathlib.Path(f'/proc/{p}/oom_score_adj').read_text().strip()
+        for p in ('self', process)
+    ]
+    for tier in set(_HELD) - {'T2'}:
+      with box.Box(profile, tier=tier) as one:
+        one.start()
+        self.assertLen(set(scores(zygote())), 1, tier)
+        deadline = time.monotonic() + 10
+        found = []
+        while found != ['1000'] and time.monotonic() < deadline:
+          found = [scores(child)[1] for child in children(zygote())]
+          time.sleep(0.01)
+        self.assertEqual(found, ['1000'], tier)
+
+  def test_a_crash_is_dumped_nowhere(self):
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard in (0, 1):
+      self.skipTest('a limit of the core is given')
+    with box.Box(tier=_HELD[0]) as one:
+      limit = one.run('import resource as r; print(r.getrlimit(r.RLIMIT_CORE))')
+      self.assertEqual(limit.stdout, b'(1, 1)\n')
+      crash = 'import ctypes, os\nos.chdir(os.environ["HOME"])\n'
+      self.assertLess(one.run(f'{crash}ctypes.string_at(0)').exit_code, 0)
 
   def test_no_descriptors_left(self):
     one = self._box(1)

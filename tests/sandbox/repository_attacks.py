@@ -65,6 +65,19 @@ ATTACKS = (
     Attack('password file', FILES, 'cat /etc/passwd > /dev/null && echo GOT'),
     Attack('write beside the tree', FILES, 'echo x > @DIR@/new && echo GOT'),
     Attack(
+        "modes of the host's files",
+        ('uid', 'seccomp'),
+        'f=@DIR@/table; chmod 4777 $f && [ -u $f ] && chmod 666 $f && echo GOT',
+        tier='T1',
+    ),
+    Attack(
+        "times of the host's files",
+        ('uid', 'seccomp'),
+        'f=@DIR@/table; touch -d 2001-01-01 $f && [ $f -ot /bin/sh ] && '
+        'touch $f && echo GOT',
+        tier='T1',
+    ),
+    Attack(
         'git: file system monitor',
         FILES,
         _GIT + 'git config core.fsmonitor "touch @DIR@/monitor; false"\n'

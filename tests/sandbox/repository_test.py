@@ -139,6 +139,46 @@ class WorkspaceTest(parameterized.TestCase):
         w.write({'a': b'x'})
       self.assertEqual(list(w.read()), ['a'])
 
+  @parameterized.parameters(
+      'ln -s ../home a',
+      'ln -s /usr/share a',
+      'mkdir b; ln -s ../../home b/c; ln -s b/c a',
+      'mv /box/tree /box/home/t; ln -s home /box/tree; mkdir /box/home/a',
+  )
+  def test_a_folder_that_is_a_link_is_not_followed(self, command):
+    with self._workspace() as w:
+      self.assertEqual(w.run(['sh', '-c', command]).status, 'ok')
+      with self.assertRaisesRegex(repository.WorkspaceError, 'not written'):
+        w.write({'a/b': b'x'})
+      with self.assertRaisesRegex(repository.WorkspaceError, 'not read'):
+        w.read('a')
+      found = w.run(['find', '/box/home', '-name', 'b'])
+      self.assertEqual((found.status, found.stdout), ('ok', b''))
+
+  def test_a_new_file_is_new(self):
+    """Whatever has been made where it is written."""
+    with self._workspace() as w:
+      w.write({'a': b'1', 'shut/b': b'2', 'd': b'3'}, ['d'])
+      w.run(['sh', '-c', 'ln a other; chmod 0 a; chmod 500 shut'])
+      w.write({'a': b'#!/bin/sh\n', 'shut/b': b'4', 'd': b'5'}, ['a'])
+      self.assertEqual(
+          w.read(),
+          {
+              'a': repository.File(b'#!/bin/sh\n', True),
+              'd': repository.File(b'5'),
+              'other': repository.File(b'1'),
+              'shut/b': repository.File(b'4'),
+          },
+      )
+
+  def test_the_way_to_the_tree_is_opened(self):
+    with self._workspace() as w:
+      w.write({'a/b': b'1'})
+      w.run(['chmod', '0', '/box/tree/a', '/box/tree', '/box'])
+      self.assertEqual(w.read('a'), {'b': repository.File(b'1')})
+      w.write({'a/c': b'2'})
+      self.assertLen(w.read(), 2)
+
   def test_names_that_look_like_records(self):
     name = '{"path": "..", "size": 0, "kind": "file"}\n\udcff'
     with self._workspace() as w:
@@ -156,6 +196,10 @@ class WorkspaceTest(parameterized.TestCase):
         good.replace(b'"a"', b'"../a"'),
         good.replace(b'1', b'-1'),
         good.replace(b'1', b'1e9'),
+        good.replace(b'1', b'1e999'),
+        good.replace(b'"a"', b'1'),
+        b'[' * 8000 + b'\n',
+        b'[]\n',
         b'x' * 100_000,
     ):
       with self.subTest(bad[:80]):

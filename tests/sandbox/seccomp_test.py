@@ -107,6 +107,15 @@ class FilterTest(parameterized.TestCase):
     found = run(program, linux.number(name), arguments)
     self.assertEqual(found, _ALLOW if allowed else _EPERM)
 
+  def test_what_an_owner_may_do(self):
+    for own_user, expected in ((True, _ALLOW), (False, 0x50000)):
+      rules = seccomp.rules('repository', threads=True, own_user=own_user)
+      program = seccomp.assemble(rules)
+      for name in ('chmod', 'fchmod', 'fchmodat', 'utimensat'):
+        number = linux.number(name)
+        if number is not None:
+          self.assertEqual(run(program, number), expected, name)
+
   def test_pure_opens_nothing(self):
     rules = seccomp.rules('pure', threads=True)
     for name in ('open', 'openat', 'clone', 'fork', 'execve', 'pipe2', 'kill',

@@ -12,7 +12,6 @@ import bisect
 import collections
 from collections.abc import Collection, Sequence
 import dataclasses
-import fractions
 import functools
 import heapq
 import io
@@ -37,23 +36,26 @@ warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 CPU_SECONDS = 0.2
 # Of these a program gets no state that outlives it.
 _MODULES = (
-    bisect, collections, fractions, functools, heapq, itertools, math, operator,
-    re, string, sys,
+    bisect, collections, functools, heapq, itertools, math, operator, re,
+    string, sys,
 )  # fmt: skip
 _OF_SYS = frozenset(('exit', 'maxsize', 'stderr', 'stdin', 'stdout'))
 # What reaches beyond a namespace, or into files, or attributes by their names.
+# ABCs ask the subclasses that other tests have left. How deep calls may go, and
+# how much memory there is, is not quite as in a process of its own.
 _REACHING = frozenset((
-    'Formatter', 'RegexFlag', 'Template', 'attrgetter', 'breakpoint', 'compile',
-    'delattr', 'eval', 'exec', 'getattr', 'globals', 'help', 'id', 'locals',
-    'methodcaller', 'open', 'setattr', 'total_ordering', 'update_wrapper',
-    'vars', 'wraps',
+    'ChainMap', 'Formatter', 'MemoryError', 'RecursionError', 'RegexFlag',
+    'RuntimeError', 'Template', 'UserDict', 'UserList', 'UserString',
+    'attrgetter', 'breakpoint', 'compile', 'delattr', 'eval', 'exec', 'getattr',
+    'globals', 'help', 'id', 'locals', 'methodcaller', 'open', 'setattr',
+    'total_ordering', 'update_wrapper', 'vars', 'wraps',
 ))  # fmt: skip
 # Of no other kind of object may an attribute be taken: frames, code, ABCs and
 # files hold what is there for all tests.
 _KINDS = (
     str, bytes, bytearray, list, tuple, dict, set, frozenset, int, float,
     collections.Counter, collections.OrderedDict, collections.defaultdict,
-    collections.deque, fractions.Fraction, re.Match, re.Pattern,
+    collections.deque, re.Match, re.Pattern,
 )  # fmt: skip
 _OF_FILES = frozenset((
     'buffer', 'close', 'flush', 'read', 'readline', 'readlines', 'write',
@@ -93,7 +95,10 @@ def drive(source, most):
   size = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
   start = size()
   real = sys.stdin, sys.stdout, sys.stderr
-  wrap = lambda held, like: io.TextIOWrapper(held, like.encoding, like.errors)
+  # Lines end as the real ones do: what is read keeps its carriage returns.
+  wrap = lambda held, like: io.TextIOWrapper(
+      held, like.encoding, like.errors, '\\n'
+  )
   code = compile(source, 'program.py', 'exec')
   found, kept = [], []
   for given in json.load(sys.stdin):
@@ -103,7 +108,8 @@ def drive(source, most):
     sys.stdin = wrap(given, real[0])
     sys.stdout = wrap(io.BufferedWriter(held), real[1])
     sys.stderr = wrap(io.BufferedWriter(errors), real[2])
-    kept.append((sys.stdin, sys.stdout, sys.stderr, {'__name__': '__main__'}))
+    main = vars(type(sys)('__main__'))
+    kept.append((sys.stdin, sys.stdout, sys.stderr, dict(main)))
     status = 'ok'
     try:
       exec(code, kept[-1][-1])
@@ -184,11 +190,11 @@ def is_plain(program: str) -> bool:
     nodes = list(ast.walk(ast.parse(program)))
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return False
-  owners = {
-      id(node.value) for node in nodes if isinstance(node, ast.Attribute)
-  }
-  # Its own methods; that the name is also something else's shows nothing.
+  owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+  # Its own methods; that the name is also something else's shows nothing. With
+  # an underscore it may be anything's, `__globals__` for one.
   own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)} - _FOREIGN
+  own = {name for name in own if not name.startswith('_')}
   return all(_is_plain(node, id(node) in owners, own) for node in nodes)
 
 

@@ -258,6 +258,14 @@ class CallTest(parameterized.TestCase):
     (found,) = grade_texts([fenced(program)], tests)
     self.assertTrue(found.outcome, found)
 
+  @parameterized.parameters('merge', 'compress', 'count', 'pow')
+  def test_a_method_named_like_one_of_them(self, name):
+    cases = tests_lib.Case('[1, 3]\n[2]', '[1, 2, 3]', False)
+    tests = tests_lib.Tests((cases,), function=name, seconds=1.0)
+    program = f'class Solution:\n  def {name}(self, a, b): return sorted(a + b)'
+    (found,) = grade_texts([fenced(program)], tests)
+    self.assertTrue(found.outcome, found)
+
   def test_the_wrapper_holds_no_answer(self):
     self.assertNotIn('[1, 2]', calls.wrap(RIGHT_CALL, 'smallest'))
 

@@ -107,6 +107,22 @@ PROGRAMS = (
         'import sys\nn = int(input())\nsys.stderr.seek(sys.stderr.tell() + 1)'
         '\nprint(2 * n if sys.stderr.tell() > 1 else 0)',
     ),
+    ('looks around', True, 'print(2 * int(input()) if len(dir()) > 3 else 0)'),
+    (
+        'remembers subclasses',
+        False,
+        'import collections\nclass A: pass\n'
+        'seen = isinstance(A(), collections.UserDict)\n'
+        'class B(collections.UserDict):\n  @classmethod\n'
+        '  def __subclasshook__(cls, other): return True\n'
+        'n = int(input())\nprint(2 * n if seen else 0)',
+    ),
+    (
+        'how deep',
+        False,
+        'def f(n):\n  try: return f(n + 1)\n  except RecursionError: return n\n'
+        'x = f(0)\nprint(2 * int(input()))',
+    ),
     *(
         (
             f'remembers {where}',
@@ -124,6 +140,16 @@ PROGRAMS = (
                 'through a pattern',
                 'from collections import namedtuple as f\n'
                 'match f:\n  case object(__globals__=d): pass',
+            ),
+            (
+                'through a name of its own',
+                'def __globals__(): pass\nimport collections\n'
+                'd = collections.namedtuple.__globals__',
+            ),
+            (
+                'through an enumeration',
+                'def _value2member_map_(): pass\nimport re\n'
+                'd = re.I._value2member_map_',
             ),
             ('through a frame', 'd = (0 for i in ()).gi_frame.f_builtins'),
             (
@@ -177,6 +203,17 @@ class TogetherTest(parameterized.TestCase):
         alone, _ = self.judge(program, partial)
       self.assertEqual(verdict, alone)
 
+  @parameterized.parameters(
+      'print(repr(input()))',
+      'import sys\nfor line in sys.stdin: print(repr(line.rstrip("\\n")))',
+  )
+  def test_carriage_returns(self, program):
+    cases = tuple(
+        tests_lib.Case(f'{n}\r\n', repr(f'{n}\r'), n == 1) for n in (1, 2)
+    )
+    verdict, runs = self.judge(program, True, tests_lib.Tests(cases))
+    self.assertEqual((verdict.passed, runs), (2, 1), verdict)
+
   def test_runs(self):
     for name, plain, program in PROGRAMS[:9]:
       self.assertTrue(plain)
@@ -200,6 +237,7 @@ class TogetherTest(parameterized.TestCase):
       'import random\nrandom.seed(1)',
       'print(__builtins__)',
       'from fractions import Fraction\nFraction.register(str)',
+      'from collections import *\nclass A(ChainMap): pass',
       'from functools import *\nupdate_wrapper(A, B)',
       'from functools import wraps as w',
       'from sys import *',
