@@ -7,9 +7,9 @@
 
 Nobody outside ever opens, lists or follows anything in the tree: what git, a
 hook or a link does there, it does in the box. What a command leaves running is
-ended with it; what it writes stays, until the workspace is closed. That is true
-of its home as well, where a `.gitconfig` or `usercustomize.py` waits for the next
-command: what judges a tree runs in a fresh workspace.
+ended with it; what it writes stays, until the workspace is closed: in its home
+too, where a `.gitconfig` or `usercustomize.py` waits for the next command. What
+judges a tree runs in a fresh workspace.
 """
 
 from collections.abc import Collection, Mapping, Sequence
