@@ -309,8 +309,8 @@ class _Reader:
     """Refuses an iterator that is not read where it is made."""
     parent = self._parents[node]
     if isinstance(parent, ast.Starred):
-      # Those of a call are refused anyway.
-      read = isinstance(self._parents[parent], _TABLES)
+      outer = self._parents[parent]
+      read = isinstance(outer, _TABLES) or self._called(outer) == 'zip'
     elif isinstance(parent, ast.Assign):
       read = all(isinstance(t, _TABLES) for t in parent.targets)
     elif isinstance(parent, ast.Call):
@@ -459,7 +459,9 @@ class _Reader:
 
   def _check_Call(self, node: ast.Call) -> _Found:
     line = node.lineno
-    if any(isinstance(a, ast.Starred) for a in node.args) or any(
+    starred = any(isinstance(a, ast.Starred) for a in node.args)
+    # zip(*pairs) is how pairs are parted, and zip takes nothing else.
+    if (starred and self._called(node) != 'zip') or any(
         k.arg is None for k in node.keywords
     ):
       yield line, 'arguments with * or ** hide what is passed; name them'

@@ -310,6 +310,25 @@ WEIGHTS = (
 )
 DIAGNOSTICS = (
     _measure(
+        'parted_pairs',
+        """
+        pairs = [
+            (float(tokens), bool(solved))
+            for tokens, solved, there in zip(
+                e.n_tokens.ravel().tolist(),
+                e.outcome.ravel().tolist(),
+                e.valid.ravel().tolist(),
+            )
+            if there
+        ]
+        if not pairs:
+          return {}
+        tokens, solved = zip(*sorted(pairs))
+        half = len(tokens) // 2
+        return {'parted_pairs': sum(solved[half:]) / len(solved)}
+        """,
+    ),
+    _measure(
         'long_share',
         """
         if not e.valid.any():
