@@ -101,6 +101,16 @@ COLUMNS = (
         blind=False,
     ),
     schema.Column(
+        'test_statuses',
+        'string',
+        doc=(
+            'Of each test that was run, the visible ones first: passed, wrong,'
+            ' or a key of grade_status; separated by commas.'
+        ),
+        readers=_WATCHING,
+        blind=False,
+    ),
+    schema.Column(
         'mode',
         'int32',
         doc='How the completion goes about it, judged by its text alone.',
@@ -214,6 +224,7 @@ def _grade(
           'crashed': verdict is not None and verdict.crashed,
           'n_lines': sum(map(bool, map(str.strip, _lines(program)))),
           'visible_passed': verdict is not None and verdict.visible_passed,
+          'test_statuses': ','.join(verdict.statuses) if verdict else '',
           'mode': CODING_MODE[mode],
       },
       sandbox_tier=verdict.tier if verdict else '',

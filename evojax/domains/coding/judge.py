@@ -33,6 +33,9 @@ class Verdict:
   # 'ok' if every run ended by itself, whatever it printed, or the status of the
   # first that did not (`sandbox.limits.STATUSES`), or 'syntax_error'.
   status: str
+  # Of each test that was run, the visible ones first: 'passed', 'wrong' where
+  # it ended by itself, or as above.
+  statuses: tuple[str, ...]
   passed: int  # Tests.
   total: int  # Tests, run or not.
   visible_passed: bool  # All tests that the policy was shown.
@@ -69,31 +72,34 @@ def _judge(
   passes = tests_lib.returns if tests.function else tests_lib.passes
   cases = sorted(tests.cases, key=lambda case: not case.visible)
   start = time.perf_counter()
-  status, passed, timeouts, crashed = 'ok', [], 0, False
+  status, statuses, timeouts, crashed = 'ok', [], 0, False
   results = _results(box, source, cases, tests)
   for case, result in zip(cases, results, strict=True):
     right = result.status == 'ok' and passes(
         case, result.stdout, tests.tolerance
     )
-    passed.append(right)
-    if result.status == 'infra_error':
-      status = 'infra_error'
-      break
     if right:
+      statuses.append('passed')
       continue
-    timeouts += result.status in _OUT_OF_TIME
     broken = result.status == 'error' and _is_not_python(result)
-    crashed |= result.status == 'error' and not broken
+    ended = 'syntax_error' if broken else result.status
+    statuses.append('wrong' if ended == 'ok' else ended)
+    if ended == 'infra_error':
+      status = ended
+      break
+    timeouts += ended in _OUT_OF_TIME
+    crashed |= ended == 'error'
     if status == 'ok':
-      status = 'syntax_error' if broken else result.status
+      status = ended
     if not partial or broken or timeouts:
       break
   visible = sum(case.visible for case in cases)
   return Verdict(
       status=status,
-      passed=sum(passed),
+      statuses=tuple(statuses),
+      passed=statuses.count('passed'),
       total=len(cases),
-      visible_passed=sum(passed[:visible]) == visible,
+      visible_passed=statuses[:visible] == ['passed'] * visible,
       timeouts=timeouts,
       crashed=crashed,
       tier=box.tier,

@@ -291,6 +291,7 @@ class ColumnsTest(parameterized.TestCase):
             crashed=True,
             n_lines=3,
             visible_passed=False,
+            test_statuses='error,error,error,error',
             mode=0,
         ),
     )
@@ -316,6 +317,18 @@ class ColumnsTest(parameterized.TestCase):
         [problem()], [completion(text, reason)], partial=False, slots=SLOTS
     )
     self.assertEqual(found.columns['mode'], grade.CODING_MODE[mode])
+
+  @parameterized.parameters(
+      (RIGHT, True, 'passed,passed,passed,passed'),
+      ('print(6)', False, 'passed,wrong'),
+      ('print(', True, 'syntax_error'),
+      ('n = int(input())\nwhile not n: pass\nprint(6)', True,
+       'passed,cpu_limit'),
+      ('n = int(input())\nprint(6 // n)', False, 'wrong'),
+  )  # fmt: skip
+  def test_each_test_has_a_status(self, program, partial, statuses):
+    found = grade_one(program, partial=partial)
+    self.assertEqual(found.columns['test_statuses'], statuses)
 
   def test_who_may_read_what_is_shown(self):
     readers = {c.name: c.readers for c in grade.COLUMNS}
