@@ -10,8 +10,9 @@ import numpy as np
 from evojax.harness import calls as calls_lib
 from evojax.harness import derive
 
-KINDS = ('made up', 'scrambled')  # Those that all changes are made of.
-VARIANTS = 3  # Of a change whose values are drawn.
+STEP = 'random columns of'  # Kinds of evidence as large as a step.
+EACH = ('parts', 'weight', 'keep')  # They give numbers of each completion.
+_VARIANTS = 3  # Of a change whose values are drawn.
 _LARGEST = 4096  # Completions.
 _LARGEST_BYTES = 8 << 20  # Of their columns.
 _GROUPS = 8  # At most, of what is changed.
@@ -56,8 +57,9 @@ class Cases:
     largest: As much evidence as a step could have.
     copied: int [P of the largest], the group of the first case that each is.
     copied_within: int [P of the largest, G], likewise of the completions.
-    orders: How each of KINDS was changed.
-    steps: Name of a case -> the (P, G) of `shapes` that it has.
+    orders: How each kind of evidence was changed that changes are made of:
+      'made up', 'scrambled', 'recorded' if there is any, 'tied', and STEP
+      with the size of each step.
   """
 
   def __init__(
@@ -84,8 +86,7 @@ class Cases:
     real = self._table(base)
     if len(real.valid) > _GROUPS:
       real = derive.in_order(real, np.arange(_GROUPS))
-    self.steps: dict[str, tuple[int, int]] = {}
-    self.all = [*self._cases(real, recorded), *self._steps(real, shapes)]
+    self.all = list(self._cases(real, recorded, shapes))
     self.largest = self._make_largest(real)
 
   def _table(self, view: Any) -> derive.Table:
@@ -113,67 +114,70 @@ class Cases:
     large = derive.rows(base, self.copied[:, None], self.copied_within)
     return Case(f'{prompts * g} completions', self._pair(large), True)
 
-  def _cases(self, real: derive.Table, recorded: Any | None) -> list[Case]:
-    """Each base as it is, and in every way that should not matter."""
-    rng = self._rng
-    cases = []
-    scrambled = derive.scrambled(real, *_SCRAMBLED, rng)
-    for kind, t in zip(KINDS, (real, scrambled), strict=True):
-      pair = self._pair(t)
-      p, g = t.valid.shape
-      order = rng.permutation(p)
-      inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
-      stays = np.arange(p) % 2 == 0
-      self.orders[kind] = Orders(order, inner, stays)
-      changes: dict[str, Callable[[derive.Table], derive.Table]] = {
-          '': lambda t: t,
-          'groups': functools.partial(derive.in_order, order=order),
-          'within': functools.partial(derive.within, order=inner),
-      }
-      low, high = derive.extremes(t, rng)
-      for i, places in enumerate(
-          (derive.anywhere(t, (p + 1, g + 1), rng), low, high)
-      ):
-        changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
-        if places.ndim > 1:
-          places = places[:p, :g]
-        changes[f'others {i}'] = functools.partial(
-            derive.others, stays=stays, places=places
-        )
-      for what, change in changes.items():
-        name = f'{kind}: {what}' if what else kind
-        tables = tuple(change(one) for one in pair)
-        finite = kind == 'made up' and not what.startswith('others')
-        cases.append(Case(name, tables, finite))
+  def _cases(
+      self,
+      real: derive.Table,
+      recorded: Any | None,
+      shapes: Sequence[tuple[int, int]],
+  ) -> Iterator[Case]:
+    """Each base as it is, and in every way that should not matter.
+
+    A proposer may know what a step has, how many and what values: there, too,
+    nothing may be otherwise.
+    """
+    scrambled = derive.scrambled(real, *_SCRAMBLED, self._rng)
+    yield from self._changed('made up', real, _VARIANTS, True)
+    yield from self._changed('scrambled', scrambled, _VARIANTS, False)
+    if recorded is not None:
+      yield from self._changed('recorded', self._table(recorded), 1, True)
+    yield from self._changed('tied', derive.tied(scrambled, self._rng), 1, False)
+    for p, g in shapes:
+      t = derive.resized(real, p, g, self._rng)
+      yield Case(f'{p} x {g} completions', self._pair(t), True)
+      t = derive.scrambled(real, p, g, self._rng)
+      t = dataclasses.replace(t, valid=np.ones_like(t.valid))
+      yield from self._changed(
+          f'{STEP} {p} x {g} completions', t, 1, False
+      )
     for name, t in (
         ('groups of one answer', derive.collapsed(real)),
         ('groups of one', derive.alone(real, 1)),
         ('nothing valid', derive.alone(real, 0)),
     ):
-      cases.append(Case(name, self._pair(t), True))
-    if recorded is not None:
-      t = self._table(recorded)
-      cases.append(Case('recorded', self._pair(t), True))
-    return cases
+      yield Case(name, self._pair(t), True)
 
-  def _steps(
-      self, real: derive.Table, shapes: Sequence[tuple[int, int]]
+  def _changed(
+      self, kind: str, t: derive.Table, variants: int, finite: bool
   ) -> Iterator[Case]:
-    """Evidence of exactly a step's size, and of another with the same in it.
-
-    A proposer may know what a step has: it must not matter.
-    """
-    for p, g in shapes:
-      name = f'{p} x {g} completions'
-      self.steps[name] = p, g
-      t = derive.resized(real, p, g, self._rng)
-      places = derive.anywhere(t, (p + 1, g + 1), self._rng)
-      for what, table in (
-          ('', t),
-          (': padded', derive.padded(t, places)),
-          (': more', derive.in_order(t, np.arange(p + 1) % p)),
-      ):
-        yield Case(f'{name}{what}', self._pair(table), True)
+    """One evidence and all that is made of it."""
+    rng = self._rng
+    pair = self._pair(t)
+    p, g = t.valid.shape
+    order = rng.permutation(p)
+    inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
+    stays = np.arange(p) % 2 == 0
+    self.orders[kind] = Orders(order, inner, stays)
+    changes: dict[str, Callable[[derive.Table], derive.Table]] = {
+        '': lambda t: t,
+        'groups': functools.partial(derive.in_order, order=order),
+        'within': functools.partial(derive.within, order=inner),
+    }
+    if self._function in EACH:  # A group more may change what is a mean.
+      once_more = np.arange(p + 1) % p
+      changes['more'] = functools.partial(derive.in_order, order=once_more)
+    low, high = derive.extremes(t, rng)
+    anywhere = derive.anywhere(t, (p + 1, g + 1), rng)
+    for i, places in enumerate((anywhere, low, high)[:variants]):
+      changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
+      if places.ndim > 1:
+        places = places[:p, :g]
+      changes[f'others {i}'] = functools.partial(
+          derive.others, stays=stays, places=places
+      )
+    for what, change in changes.items():
+      name = f'{kind}: {what}' if what else kind
+      tables = tuple(change(one) for one in pair)
+      yield Case(name, tables, finite and not what.startswith('others'))
 
   def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
     """For a backtest: the same completions before and after."""

@@ -182,6 +182,23 @@ def _drawn(
   return texts[rng.permutation(texts.size)].reshape(array.shape)
 
 
+def tied(t: Table, rng: np.random.Generator) -> Table:
+  """Columns of two values at most, each drawn on its own: many are equal."""
+  there = np.argwhere(t.valid)
+
+  def draw():
+    two = there[rng.integers(0, len(there), 2)]
+    drawn = two[rng.integers(0, 2, t.valid.shape)]
+    return drawn[..., 0], drawn[..., 1]
+
+  episode = draw()  # What has a value per turn, and the number of turns.
+  arrays = {
+      name: array[episode if array.ndim > 2 or name == 'n_turns' else draw()]
+      for name, array in t.arrays.items()
+  }
+  return dataclasses.replace(t, arrays=arrays)
+
+
 def collapsed(t: Table) -> Table:
   """Every completion of a group is its first valid one."""
   first = np.argmax(t.valid, axis=1)[:, None]

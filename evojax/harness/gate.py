@@ -19,7 +19,6 @@ answer: it is bytes until it was compared.
 from collections.abc import Callable, Collection, Iterator, Sequence
 import functools
 import hashlib
-import itertools
 from typing import Any
 
 import numpy as np
@@ -111,8 +110,7 @@ class _Gate:
     function = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
     measures = 'measure' if path.startswith('diagnostics/') else 'predict'
     self._function = function.get(path, measures)
-    # Has numbers of each completion.
-    self._each = self._function in ('parts', 'weight', 'keep')
+    self._each = self._function in cases_lib.EACH
     self._has_init = 'init' in calls_lib.names(source)
 
   # -------------------------------------------------------------------- running
@@ -154,15 +152,15 @@ class _Gate:
         case.name: (case, [self._contract(case, a) for a in answer])
         for case, answer in zip(cases, answers, strict=True)
     }
-    compared = [
-        *(self._compare(k, made.orders[k], found) for k in cases_lib.KINDS),
-        self._steps(made, found),
-    ]
-    for reason in itertools.chain.from_iterable(compared):
-      what = reason.partition(' (')[0]  # One pair of numbers is enough.
-      if what not in told:
-        told.add(what)
-        yield reason
+    for kind, orders in made.orders.items():
+      sized = kind.startswith(cases_lib.STEP)
+      if told and sized:
+        break  # It is no matter of size.
+      for reason in self._compare(kind, orders, found, sized):
+        what = reason.partition(' (')[0]  # One pair of numbers is enough.
+        if what not in told:
+          told.add(what)
+          yield reason
     if not told and 'copies' in self._layers:
       yield from self._copies(made, found['made up'][1], again[0])
     if recorded is not None and 'constant' in self._layers:
@@ -300,47 +298,67 @@ class _Gate:
           return
 
   def _compare(
-      self, kind: str, orders: cases_lib.Orders, found: _Found
+      self, kind: str, orders: cases_lib.Orders, found: _Found, sized: bool
   ) -> Iterator[str]:
-    """Metamorphic: what should not matter does not."""
+    """Metamorphic: what should not matter does not.
+
+    Args:
+      kind: Of evidence, see `cases.Cases`.
+      orders: How it was changed.
+      found: All answers.
+      sized: Whether it is the size that makes it special.
+    """
     rows = np.arange(len(orders.within))[:, None]
     case, base = found[kind]
     p, g = case.tables[0].valid.shape
     everything = lambda a: a
+    where = f' of {kind}' if sized else ''
     checks: list[tuple[str, str, Callable, Callable, str]] = []
     if 'order' in self._layers:
       checks += [
           (
               'groups',
-              'groups change places',
+              f'groups{where} change places',
               lambda a: a[orders.groups],
               everything,
               'use no positions of groups',
           ),
           (
               'within',
-              'the completions of a group change places',
+              f'the completions of a group{where} change places',
               lambda a: a[rows, orders.within],
               everything,
-              'use no positions of completions',
+              'use no positions of completions; where values are equal, count'
+              ' how many are smaller: (x[:, :, None] > x[:, None, :]).sum(-1)',
           ),
       ]
     if 'padding' in self._layers:
       checks += [
           (
-              f'padded {i}',
-              'entries that are not valid change',
+              name.removeprefix(f'{kind}: '),
+              f'entries{where} that are not valid change',
               everything,
               lambda a: a[:p, :g],
               'count with e.valid only',
           )
-          for i in range(cases_lib.VARIANTS)
+          for name in found
+          if name.startswith(f'{kind}: padded')
       ]
     for what, told, expected, got, remedy in checks:
       _, changed = found[f'{kind}: {what}']
+      remedy = 'use no sizes of the evidence' if sized else remedy
       yield from self._same(base, changed, expected, got, told, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, orders.stays, base[0], found)
+      _, more = found[f'{kind}: more']
+      yield from self._same(
+          [self._own(base[0])],
+          [self._own(more[0])],
+          everything,
+          lambda a: a[:p],
+          f'there is a group more{where}',
+          'use no sizes of the evidence',
+      )
 
   def _same(
       self,
@@ -370,32 +388,8 @@ class _Gate:
           )
           return
 
-  def _steps(self, made: cases_lib.Cases, found: _Found) -> Iterator[str]:
-    """At the exact size of a step all is as beside it."""
-    everything = lambda a: a
-    remedy = 'use no sizes of the evidence'
-    for shape, (p, g) in made.steps.items():
-      base = found[shape][1]
-      if 'padding' in self._layers:
-        yield from self._same(
-            base,
-            found[f'{shape}: padded'][1],
-            everything,
-            lambda a, p=p, g=g: a[:p, :g],
-            f'{shape} get entries that are not valid',
-            remedy,
-        )
-      if 'groups' in self._layers and self._each:
-        # A group more may well change a mean over groups.
-        one, more = base[0], found[f'{shape}: more'][1][0]
-        yield from self._same(
-            [{n: a for n, a in one.items() if self._is_own(n)}],
-            [{n: a for n, a in more.items() if self._is_own(n)}],
-            everything,
-            lambda a, p=p: a[:p],
-            f'{shape} get a group more',
-            remedy,
-        )
+  def _own(self, answer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {n: array for n, array in answer.items() if self._is_own(n)}
 
   def _is_own(self, name: str) -> bool:
     """Whether a group's numbers of this name follow from the group alone."""
@@ -412,11 +406,10 @@ class _Gate:
       found: _Found,
   ) -> Iterator[str]:
     """A group's numbers are its own, but where the source says otherwise."""
-    for i in range(cases_lib.VARIANTS):
-      _, changed = found[f'{kind}: others {i}']
-      for name, array in base.items():
-        if not self._is_own(name):
-          continue
+    for case, (_, changed) in found.items():
+      if not case.startswith(f'{kind}: others'):
+        continue
+      for name, array in self._own(base).items():
         other = changed[0].get(name)
         if self._function == 'weight' and other is not None:
           turns = min(array.shape[-1], other.shape[-1])  # Others have others.
@@ -447,9 +440,7 @@ class _Gate:
       return
     at = made.copied[:, None], made.copied_within
     other = self._contract(made.largest, many[0])
-    for name, array in few[0].items():
-      if not self._is_own(name):
-        continue
+    for name, array in self._own(few[0]).items():
       if name in other and not _close(array[at], other[name]):
         one, two = {name: array[at]}, {name: other[name]}
         yield (
