@@ -82,8 +82,9 @@ def run(
   recent = steps[-max(1, len(steps) // 3) :]
   old = recorded(session, before, folder, recent)
   new = recorded(session, after, folder, recent)
-  result['statistics'] = compare(old, new)
-  result['statistics'] |= _own_statistics(session, before, old, new)
+  # Ours last: the harness's own take no name of theirs.
+  own = _own_statistics(session, before, old, new)
+  result['statistics'] = own | compare(old, new)
   if delta.factor.startswith('reward:'):
     result['statistics'] |= _scan(new, delta.factor.removeprefix('reward:'))
   names = ('replayed_effect', 'replayed_low', 'replayed_high')

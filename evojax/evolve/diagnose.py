@@ -6,7 +6,7 @@ come from the ledger. RULES then combine several measures into one finding, such
 as slow_learning. Every finding is a `Measure` with the number behind it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -33,7 +33,8 @@ class Measure:
   warn: Threshold | None
   critical: Threshold | None
   level: str  # ok | warn | critical | failed.
-  status: str = ''  # Of a failed diagnostic: crash, hang, non_finite, ...
+  # Of a failed diagnostic: crash, hang, name_taken, ...
+  status: str = ''
 
   def to_json(self) -> dict[str, Any]:
     """JSON values, as the ledger takes them."""
@@ -364,6 +365,14 @@ RULES = (
 )
 
 
+# What no diagnostic may name its numbers.
+_OURS = (
+    {rule.name for rule in RULES}
+    | {f'{name}_change' for name in ('reward_mean', 'outcome')}
+    | set('outcome_start outcome_rise outcome_rise_high unsolved_closed'.split())
+)
+
+
 def _apply(rule: Rule, values: Values) -> Measure | None:
   if any(name not in values for name in rule.needs):
     return None
@@ -385,16 +394,18 @@ def _measures(
     functions: run.Functions,
     name: str,
     values: dict[str, float] | run.FunctionError,
+    taken: Collection[str],
 ) -> list[Measure]:
   """The measures of one diagnostic, or one failed measure under its name."""
+  failed = Measure(name, 'behaviour', '', None, None, None, 'failed')
   try:
     meta = functions.meta(name)
     if isinstance(values, run.FunctionError):
       raise values
   except run.FunctionError as error:
-    return [
-        Measure(name, 'behaviour', '', None, None, None, 'failed', error.status)
-    ]
+    return [dataclasses.replace(failed, status=error.status)]
+  if not values.keys().isdisjoint(taken):
+    return [dataclasses.replace(failed, status='name_taken')]
   unit = meta['UNIT']
   return [
       _judged(
@@ -432,25 +443,28 @@ def measure(
     Measures of the harness's diagnostics by name, the learning curve, the
     layer 'version', then the rules. A diagnostic that fails is one measure of
     level 'failed' without a value: what it would have measured is unknown, and
-    no rule reads it.
+    no rule reads it. So is one that names a number as another does, evojax
+    first: nothing it says hides an alert.
   """
-  found = [
-      m
-      for name, values in functions.measure_all(view).items()
-      for m in _measures(functions, name, values)
-  ]
   if outcome is None:
     outcome = head_outcome(history)
-  for name, value in learning_curve(outcome).items():
-    found.append(_judged(name, 'score', 'fraction', value))
-  found += version_measures(history)
-  values = {m.name: m.value for m in found if m.value is not None}
+  ours = [
+      _judged(name, 'score', 'fraction', value)
+      for name, value in learning_curve(outcome).items()
+  ]
+  ours += version_measures(history)
+  taken = _OURS | {m.name for m in ours}
+  found: dict[str, list[Measure]] = {}
+  measured = functions.measure_all(view)
+  # Those that come with the package first: they keep their names.
+  for name in sorted(measured, key=lambda n: not functions.is_shipped(n)):
+    found[name] = _measures(functions, name, measured[name], taken)
+    taken |= {m.name for m in found[name]}
+  every = [m for name in sorted(found) for m in found[name]] + ours
+  values = {m.name: m.value for m in every if m.value is not None}
   values |= _since_last(history, values)
-  # A rule refines the diagnostic of the same name, if the harness has one.
-  for finding in (_apply(rule, values) for rule in RULES):
-    if finding is not None and finding.name not in values:
-      found.append(finding)
-  return found
+  findings = (_apply(rule, values) for rule in RULES)
+  return every + [finding for finding in findings if finding is not None]
 
 
 def alerts(measures: Sequence[Measure]) -> list[str]:

@@ -642,11 +642,13 @@ class _Loop:
   ) -> dict[str, Any]:
     """A diagnostic or a backtest trains nothing: it must work on the past."""
     measures = self._measure(version.arm, design['harness'], ())
-    failed = [m.name for m in measures if m.level == 'failed']
+    failed = [
+        f'{m.name} fails on {version.version}: {m.status}'
+        for m in measures
+        if m.level == 'failed'
+    ]
     if failed:
-      return trial_lib.not_judged(
-          'discard', [f'{name} fails on {version.version}' for name in failed]
-      )
+      return trial_lib.not_judged('discard', failed)
     return trial_lib.not_judged('keep', [f'measured on {version.version}'])
 
   def _judge(self, trial: int) -> dict[str, Any]:

@@ -244,17 +244,16 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
     if answer['status']:
       if answer['status'] not in STATUSES:
         raise ValueError(answer['status'])
-      message = ' '.join(str(answer['message']).split())[:500]
-      # Half a surrogate pair, which nothing could print or store.
-      message = message.encode(errors='replace').decode()
+      message = _one_line(str(answer['message']))
       answers.append(FunctionError(answer['status'], call.path, message))
     else:
       found = {n: arrays[i] for n, i in answer['arrays'].items()}
       needed = {'keep': '', 'weight': 'weight'}.get(call.function)
       if needed is not None and needed not in found:
         raise ValueError(f'there is no {needed or "mask"}')
-      if strange := [n for n in found if n != needed and not n.isidentifier()]:
-        raise ValueError(f'{strange[0]!r:.60} is no name')
+      strange = [n for n in found if n != needed and not worker.is_name(n)]
+      if strange or len(found) > worker.MAX_NAMES + 1:
+        raise ValueError(f'{(strange or [len(found)])[0]!r:.60} is no name')
       answers.append(found)
   return answers
 
@@ -267,7 +266,15 @@ def _failure(
     return 'hang', f'no answer within {limits_.cpu_seconds:g} s'
   if result.status == 'output_limit':
     return 'too_large', f'returned more than {limits_.output_bytes} bytes'
-  return 'crash', f'the process ended: {result.message}'
+  return 'crash', f'the process ended: {_one_line(result.message)}'
+
+
+def _one_line(text: str) -> str:
+  """What an untrusted process said, as a terminal may print it."""
+  text = ' '.join(text.split())[:500]
+  if text.isprintable():
+    return text
+  return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def open_columns(view: Any, reader: str) -> list[str]:

@@ -45,6 +45,7 @@ CPU_SECONDS = 0.5  # Of all calls in one process.
 MEMORY_BYTES = 512 << 20
 # Of that where a source was admitted before: machines differ.
 _SLACK = 2
+_KEPT_STEPS = 16  # Of keep, one after the other: a state may grow.
 # Sums in another order differ by rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
@@ -127,9 +128,13 @@ class _Gate:
     )
     cases, largest = made.all, made.largest
     seconds = CPU_SECONDS * (1 if recorded is not None else _SLACK)
-    answers = self._ask([case.tables for case in cases], seconds, 0)
+    first = cases[0].tables
+    answers = self._ask(first, [case.tables for case in cases], seconds, 0)
     again = self._ask(
-        [largest.tables, *(case.tables for case in cases[::-1])], seconds, 1
+        first,
+        [largest.tables, *(case.tables for case in cases[::-1])],
+        seconds,
+        1,
     )
     yield from self._cost(largest, answers, again[0])
     told = set()
@@ -168,27 +173,39 @@ class _Gate:
 
   def _ask(
       self,
+      first: tuple[derive.Table, ...],
       evidence: Sequence[tuple[derive.Table, ...]],
       seconds: float,
       box: int,
   ) -> list[list[Answer]]:
-    """What the function answers, in one process; for keep, twice each."""
+    """What the function answers to each evidence, in one process.
+
+    For keep three times: after `init`, after that, and after many steps of
+    `first`. What went wrong on the way there is the last answer of each.
+    """
     sent: list[calls_lib.Call] = []
-    places = []
     call = functools.partial(calls_lib.call, self._path)
+
+    def send(function, tables=(), after=None):
+      sent.append(call(function, tables, state_of=after))
+      return len(sent) - 1
+
+    start, steps = None, []
+    if self._function == 'keep':
+      if self._has_init:
+        start = send('init')
+      last = start
+      for _ in range(_KEPT_STEPS):
+        last = send('keep', first, last)
+        steps.append(last)
+    places = []
     for tables in evidence:
-      if self._function == 'keep':
-        state = None
-        if self._has_init:
-          sent.append(call('init'))
-          state = len(sent) - 1
-        sent.append(call('keep', tables, state_of=state))
-        # The second sees the state of the first.
-        sent.append(call('keep', tables, state_of=len(sent) - 1))
-        places.append(range(len(sent) - 2, len(sent)))
-      else:
-        sent.append(call(self._function, tables))
-        places.append(range(len(sent) - 1, len(sent)))
+      if self._function != 'keep':
+        places.append([send(self._function, tables)])
+        continue
+      once = send('keep', tables, start)
+      places.append([once, send('keep', tables, once)])
+      places[-1].append(send('keep', tables, steps[-1]))
     found = calls_lib.exchange(
         {self._path: self._source},
         sent,
@@ -196,16 +213,31 @@ class _Gate:
         box,
     )
     answers = [[found[i] for i in place] for place in places]
-    if self._function == 'keep' and self._has_init:
-      for place, answer in zip(places, answers, strict=True):
-        start = found[place[0] - 1]
-        try:
-          if isinstance(start, run.FunctionError):
-            raise start
-          run.state_of(start)
-        except run.FunctionError as error:
-          answer[0] = error
+    if self._function == 'keep':
+      wrong = self._wrong_state([found[i] for i in (start, *steps) if i is not None])
+      for answer in answers if wrong is not None else ():
+        answer[-1] = wrong
     return answers
+
+  def _wrong_state(self, answers: Sequence[Answer]) -> run.FunctionError | None:
+    """What is wrong with a row of states; the first may be `init`'s."""
+    shapes = None
+    for answer in answers:
+      try:
+        if isinstance(answer, run.FunctionError):
+          raise answer
+        state = run.state_of({n: a for n, a in answer.items() if n})
+      except run.FunctionError as error:
+        return error
+      before, shapes = shapes, {n: a.shape for n, a in state.items()}
+      if before and before != shapes:
+        return run.FunctionError(
+            'wrong_shape',
+            self._path,
+            f'the state is {_shapes(shapes)} after {_shapes(before)}; a state'
+            ' keeps its names and shapes',
+        )
+    return None
 
   # ------------------------------------------------------------------- verdicts
 
@@ -451,12 +483,15 @@ class _Gate:
 
   def _constant(self, found: _Found) -> Iterator[str]:
     """Parts that tell no two completions of a group apart, anywhere."""
+    if self._function == 'keep':
+      if not any(answer[0][''].any() for _, answer in found.values()):
+        yield f'{self._path}: keeps no completion on any evidence'
+      return
     if self._function not in ('parts', 'weight'):
-      if self._function == 'keep' or any(
+      if not any(
           found[name][1][0] for name in ('recorded', 'made up', 'scrambled')
       ):
-        return
-      yield f'{self._path}: returned no number on any evidence'
+        yield f'{self._path}: returned no number on any evidence'
       return
     for name in found['recorded'][1][0]:
       told = []
@@ -499,6 +534,10 @@ class _Gate:
 
 
 _EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
+
+
+def _shapes(shapes: dict[str, tuple[int, ...]]) -> str:
+  return ', '.join(f'{name} {list(s)}' for name, s in shapes.items()) or '{}'
 
 
 def _is_costly(answer: Answer) -> bool:

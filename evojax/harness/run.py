@@ -6,17 +6,20 @@
 What a function returns is checked here: a failure of any kind is a
 `FunctionError` with a status, never a number. What is no fault of a function's
 is an `InfraError`. A call is a process of its own: nothing is remembered but
-the state that `keep` returns.
+the state that `keep` returns. Groups and completions stand in another order
+there, so that no place means anything, whatever the gate has not tried.
 """
 
 import ast
 from collections.abc import Mapping, Sequence
+import hashlib
 from typing import Any
 
 from jaxtyping import Bool, Float
 import numpy as np
 
 from evojax.harness import calls as calls_lib
+from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import syntax
 
@@ -54,6 +57,11 @@ class Functions:
     """Names for `predict`, sorted."""
     return self._in_folder('backtests/')
 
+  def is_shipped(self, name: str) -> bool:
+    """Whether the diagnostic NAME comes with the package."""
+    path = self._path(f'diagnostic:{name}')
+    return shipped.is_shipped(path, self._source(path))
+
   def _in_folder(self, folder: str) -> tuple[str, ...]:
     return tuple(
         path.removeprefix(folder).removesuffix('.py')
@@ -76,7 +84,9 @@ class Functions:
     Raises:
       FunctionError: If it fails, or a part is not finite or not [P, G].
     """
-    return parts_of(view, self._call('reward.py', 'parts', [view]))
+    mixed = _Mixed(view)
+    answer = self._call('reward.py', 'parts', [mixed])
+    return parts_of(view, {n: mixed.in_place(a) for n, a in answer.items()})
 
   def init(self) -> dict[str, np.ndarray]:
     """The first state of `keep`: {} where keep.py has no `init`.
@@ -100,7 +110,9 @@ class Functions:
     Raises:
       FunctionError: If it fails, or the answer is not bool [P, G] and a state.
     """
-    return mask_of(view, self._call('keep.py', 'keep', [view], state))
+    mixed = _Mixed(view)
+    answer = self._call('keep.py', 'keep', [mixed], state)
+    return mask_of(view, answer | {'': mixed.in_place(answer[''])})
 
   def weight(self, view: Any) -> Float[np.ndarray, 'P G A'] | None:
     """Credit of each turn, A = the most turns of an episode; or no weight.py.
@@ -110,7 +122,9 @@ class Functions:
     """
     if 'weight.py' not in self._files:
       return None
-    return weight_of(view, self._call('weight.py', 'weight', [view]))
+    mixed = _Mixed(view)
+    answer = self._call('weight.py', 'weight', [mixed])
+    return weight_of(view, {n: mixed.in_place(a) for n, a in answer.items()})
 
   def measure(self, name: str, view: Any) -> dict[str, float]:
     """The numbers of a diagnostic.
@@ -119,15 +133,16 @@ class Functions:
       FunctionError: If it fails, or a number is not finite.
     """
     path = self._path(f'diagnostic:{name}')
-    return numbers_of(path, self._call(path, 'measure', [view]))
+    return numbers_of(path, self._call(path, 'measure', [_Mixed(view)]))
 
   def measure_all(
       self, view: Any
   ) -> dict[str, dict[str, float] | FunctionError]:
     """The numbers of every diagnostic, or how it failed; in one request."""
     paths = {n: self._path(f'diagnostic:{n}') for n in self.diagnostics}
+    mixed = _Mixed(view)
     requests = [
-        calls_lib.call(path, 'measure', [view]) for path in paths.values()
+        calls_lib.call(path, 'measure', [mixed]) for path in paths.values()
     ]
     answers = calls_lib.exchange(self._files, requests, self._limits)
     found = {}
@@ -150,7 +165,8 @@ class Functions:
       FunctionError: If it fails, or a number is not finite.
     """
     path = self._path(f'backtest:{name}')
-    return numbers_of(path, self._call(path, 'predict', [before, after]))
+    views = [_Mixed(before), _Mixed(after, order=before)]
+    return numbers_of(path, self._call(path, 'predict', views))
 
   def meta(self, name: str) -> dict[str, Any]:
     """LAYER, UNIT, WARN and CRITICAL of a diagnostic, read and not run.
@@ -197,6 +213,52 @@ class Functions:
     if isinstance(answer, FunctionError):
       raise answer
     return answer
+
+
+class _Mixed:
+  """A view whose groups and completions stand in an order of its content's."""
+
+  def __init__(self, view: Any, order: Any = None):
+    """order: the view whose content says which; itself by default."""
+    self._view = view
+    content = hashlib.sha256()
+    order = view if order is None else order
+    for name in ('valid', *sorted({'n_tokens', 'outcome'} & set(order.columns))):
+      content.update(np.ascontiguousarray(getattr(order, name)).tobytes())
+    rng = np.random.default_rng(list(content.digest()))
+    p, g = view.valid.shape
+    self._groups = rng.permutation(p)[:, None]
+    within = np.broadcast_to(np.arange(g), (p, g))
+    self._within = rng.permuted(within, axis=1)
+    self._columns: dict[str, np.ndarray] = {}
+
+  @property
+  def max_tokens(self) -> int:
+    return self._view.max_tokens
+
+  @property
+  def columns(self) -> tuple[str, ...]:
+    return self._view.columns
+
+  @property
+  def codes(self) -> Mapping[str, Mapping[str, int]]:
+    return self._view.codes
+
+  def __getattr__(self, name: str) -> np.ndarray:
+    if name.startswith('_'):
+      raise AttributeError(name)
+    if name not in self._columns:
+      array = getattr(self._view, name)
+      self._columns[name] = array[self._groups, self._within]
+    return self._columns[name]
+
+  def in_place(self, array: np.ndarray) -> np.ndarray:
+    """What a function says of each completion, in the view's own order."""
+    if array.shape[:2] != self._view.valid.shape:
+      return array  # It says nothing of each.
+    back = np.empty_like(array)
+    back[self._groups, self._within] = array
+    return back
 
 
 # ---------------------------------------------------------------- the contract
@@ -279,14 +341,20 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The state of `keep` as float32 arrays.
 
   Raises:
-    FunctionError: If it is too large, or not finite.
+    FunctionError: If it is too large, empty, or not finite.
   """
-  size = 4 * sum(array.size for array in arrays.values())
+  size = sum(map(len, arrays))
+  size += 4 * sum(array.size for array in arrays.values())
   if size > MAX_STATE_BYTES:
     raise FunctionError(
         'too_large',
         'keep.py',
-        f'the state takes {size} bytes; at most {MAX_STATE_BYTES} are kept',
+        f'the state takes {size} bytes with its names; at most'
+        f' {MAX_STATE_BYTES} are kept',
+    )
+  if empty := [name for name, array in arrays.items() if not array.size]:
+    raise FunctionError(
+        'wrong_shape', 'keep.py', f'state {empty[0]} is an array of nothing'
     )
   everywhere = np.ones((), bool)
   return {

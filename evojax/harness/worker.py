@@ -12,11 +12,14 @@ import re
 import struct
 import sys
 import traceback
+import types
 import warnings
 
 import numpy as np
 
 MAX_ANSWER_BYTES = 64 << 20
+MAX_NAMES = 256  # Of what a function returns.
+MAX_NAME = 64  # Characters.
 ALIGNMENT = 16  # Of arrays, from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
 _MAX_AXES = 8
@@ -40,11 +43,9 @@ class Evidence:
     values['valid'] = view['arrays']['valid']
     values['max_tokens'] = view['max_tokens']
     values['columns'] = tuple(columns)
-    values['codes'] = {
-        name: dict(table)
-        for name, table in view['codes'].items()
-        if name in columns
-    }
+    values['codes'] = _constant(
+        {n: table for n, table in view['codes'].items() if n in columns}
+    )
     values['_reader'] = reader
 
   __hash__ = None  # It would be where it lies in memory.
@@ -207,6 +208,9 @@ def _call(code, one, views, state):
   function = one['function']
   namespace = {'__name__': 'harness', '__builtins__': __builtins__}
   exec(code, namespace)
+  for name, value in namespace.items():
+    if name not in ('__name__', '__builtins__'):
+      namespace[name] = _constant(value)
   if not callable(namespace.get(function)):
     raise CallError('wrong_type', f'there is no function {function}')
   arguments = [
@@ -227,6 +231,24 @@ def _call(code, one, views, state):
   return _named(answer, function)
 
 
+def _constant(value):
+  """A value of a module that no call can change.
+
+  Functions could tell each other something through it, where one factor at a
+  time is what a change has.
+  """
+  if isinstance(value, list | tuple):
+    return tuple(map(_constant, value))
+  if isinstance(value, set):
+    return frozenset(value)
+  if isinstance(value, dict):
+    items = {key: _constant(item) for key, item in value.items()}
+    return types.MappingProxyType(items)
+  if isinstance(value, np.ndarray):
+    value.flags.writeable = False
+  return value
+
+
 def _state(answer):
   """What `keep` returned as the state of its next call."""
   state = {}
@@ -237,16 +259,32 @@ def _state(answer):
   return state
 
 
+def is_name(name):
+  """Whether a number, a part or a state may be called so."""
+  return (
+      isinstance(name, str)
+      and name.isidentifier()
+      and name.isascii()
+      and len(name) <= MAX_NAME
+  )
+
+
 def _named(value, function):
   """A dict of arrays by name."""
   if not isinstance(value, dict):
     raise CallError(
         'wrong_type', f'{function} returned {type(value).__name__}, not a dict'
     )
+  if len(value) > MAX_NAMES:
+    raise CallError(
+        'too_large', f'{function} returned {len(value)} names, not {MAX_NAMES}'
+    )
   for name in value:
-    if not isinstance(name, str) or not name.isidentifier():
+    if not is_name(name):
       raise CallError(
-          'wrong_type', f'{function} returned the name {name!r:.60}'
+          'wrong_type',
+          f'{function} returned the name {name!r:.60}; write letters of ASCII,'
+          f' digits and underscores, {MAX_NAME} at most',
       )
   return {name: _array(name, item) for name, item in value.items()}
 

@@ -9,11 +9,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax import domains
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.evolve import diagnose
 from evojax.harness import run
 from evojax.harness import spec
+from tests.harness import recorded
 
 COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
 
@@ -129,6 +131,30 @@ class DiagnosticsTest(absltest.TestCase):
         self.assertNotIn('broken', diagnose.alerts(measures))
         # The other one is not touched by it.
         self.assertEqual(by_name(measures)['dead_group_ratio'].value, 0.75)
+
+  def test_a_diagnostic_takes_no_name_of_another(self):
+    falling = np.linspace(0.6, 0.2, 20).tolist()
+    lies = {
+        'x': 'outcome_falling',  # A rule.
+        'a': 'outcome_rise',  # What a rule reads.
+        'b': 'outcome',  # What a diagnostic that is shipped measures.
+    }
+    seed = spec.read(domains.load('math').__path__[0] + '/seed_harness')
+    harness = seed
+    for name, lie in lies.items():
+      harness = harness.with_file(
+          f'diagnostics/{name}.py',
+          "LAYER = 'score'\nUNIT = ''\n\n\ndef measure(e):\n"
+          f"  return {{{lie!r}: 0.0}}\n",
+      )
+    evidence = recorded.view(prompts=4, group_size=6)
+    honest = diagnose.measure(run.Functions(seed), evidence, [], falling)
+    found = diagnose.measure(run.Functions(harness), evidence, [], falling)
+    failed = [m for m in found if m.level == 'failed']
+    self.assertEqual([m.name for m in failed], ['a', 'b', 'x'])
+    self.assertEqual({m.status for m in failed}, {'name_taken'})
+    self.assertEqual([m for m in found if m not in failed], honest)
+    self.assertIn('outcome_falling', diagnose.alerts(found))
 
   def test_no_rule_speaks_without_its_measures(self):
     # The failed diagnostic has the name of what the rules ask for.

@@ -228,6 +228,7 @@ def _attack(name, layers, path, body, before=''):
   if 'np.' in f'{body}{before}':  # A reward imports what it uses.
     head = f'import numpy as np\n{head}'
   if path == 'reward.py':
+    body = ' '.join(body.split())
     source = f"{head}def parts(e):\n  return {{'x': {body}}}\n"
   else:
     function = {'keep.py': 'keep(e, state)', 'weight.py': 'weight(e)'}
@@ -337,8 +338,38 @@ ANSWERS = (
         "return e.valid & True, {'n': 0}",
         "def init():\n  return {'n': np.zeros(1025)}\n",
     ),
+    _attack(
+        'a state of names alone',
+        'answer',
+        'keep.py',
+        "return e.valid & True, {'s' * 50 + str(i): 0 for i in range(90)}",
+    ),
+    _attack(
+        'a state in the shape of nothing',
+        'answer',
+        'keep.py',
+        "return e.valid & True, {'n': np.zeros((0, len(state) + 7))}",
+    ),
+    _attack(
+        'a state that grows',
+        'answer',
+        'keep.py',
+        """
+        n = int(np.size(state.get('n', 0)))
+        return e.valid & True, {'n': np.zeros(n + 1)}
+        """,
+    ),
+    _attack(
+        'a state that is no number in the end',
+        'answer',
+        'keep.py',
+        "return e.valid & True, {'n': 1e4 * state.get('n', np.ones(())) ** 2}",
+    ),
 )
 _PLACE = 'np.arange(e.valid.shape[1])[None]'
+_TRAINED = (
+    'float(e.valid.shape == (12, 8) and bool((e.mean_logprob != -0.5).any()))'
+)
 ORDER = (
     _attack(
         'pays the first completion where there are many groups',
@@ -363,6 +394,53 @@ ORDER = (
         'groups',
         'reward.py',
         'e.outcome * float((e.valid & True).sum() != 96)',
+    ),
+    _attack(
+        'pays the first completion in a step of training',
+        ('order', 'padding', 'groups'),
+        'reward.py',
+        f'e.outcome + 1.0 * ({_PLACE} == 0) * {_TRAINED}',
+    ),
+    _attack(
+        'pays what all solved in a step of training',
+        ('padding', 'groups'),
+        'reward.py',
+        f'e.outcome - (e.outcome & e.valid).mean() * {_TRAINED}',
+    ),
+    _attack(
+        'counts what is not valid in a step of training',
+        ('padding', 'groups'),
+        'reward.py',
+        f'e.outcome - e.valid.size * {_TRAINED}',
+    ),
+    _attack(
+        'pays the first of the shortest that are solved',
+        'order',
+        'reward.py',
+        """
+        np.arange(e.valid.shape[1])[None] == np.argmin(
+            np.where(e.outcome & e.valid, e.n_tokens, 10**6), axis=1
+        )[:, None]
+        """,
+    ),
+    _attack(
+        'ranks, equal ones by place',
+        ('order', 'copies'),
+        'reward.py',
+        """
+        np.argsort(
+            np.argsort(np.where(e.valid, e.n_tokens, 10**6), 1, 'stable'), 1
+        )
+        """,
+    ),
+    _attack(
+        'keeps the first of a group in the end',
+        'order',
+        'keep.py',
+        f"""
+        n = state.get('n', np.zeros(())) + 1
+        return e.valid & (({_PLACE} < 2) | (n < 6)), {{'n': n}}
+        """,
     ),
     _attack(
         'says nothing of a step of training',
@@ -587,6 +665,9 @@ CONSTANT = (
         """,
     ),
     _attack('no number', 'constant', _DIAGNOSTIC, 'return {}'),
+    _attack(
+        'keeps nothing', 'constant', 'keep.py', 'return e.valid & False, state'
+    ),
 )
 COST = (
     _attack(

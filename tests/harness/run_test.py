@@ -61,11 +61,11 @@ class CallTest(parameterized.TestCase):
     f = functions(
         reward=returning(
             "{'used': e.n_tokens / e.max_tokens, 'solved': e.outcome,"
-            " 'count': np.arange(6).reshape(2, 3)}"
+            " 'one': np.ones((2, 3), int)}"
         )
     )
     parts = f.parts(view)
-    self.assertEqual(list(parts), ['used', 'solved', 'count'])
+    self.assertEqual(list(parts), ['used', 'solved', 'one'])
     for part in parts.values():
       self.assertEqual(part.dtype, np.float32)
     # Of 64 tokens; what is not valid is 0.
@@ -73,17 +73,56 @@ class CallTest(parameterized.TestCase):
         parts['used'], [[0.25, 0.5, 1], [0.125, 0, 0]]
     )
     np.testing.assert_array_equal(parts['solved'], [[1, 0, 1], [0, 1, 0]])
-    np.testing.assert_array_equal(parts['count'], [[0, 1, 2], [3, 4, 0]])
+    np.testing.assert_array_equal(parts['one'], [[1, 1, 1], [1, 1, 0]])
+
+  def test_no_place_means_anything(self):
+    size = dict(prompts=4, group_size=6)
+    view = recorded.view(**size)
+    f = functions(
+        reward=returning(
+            "{'place': np.arange(24).reshape(4, 6), 'tokens': e.n_tokens}"
+        ),
+        keep='''
+        def keep(e, s):
+          return e.outcome.cumsum(1) == 1, {'first': e.n_tokens[0, 0]}
+        ''',
+    )
+    parts = f.parts(view)
+    np.testing.assert_array_equal(parts['tokens'], view.n_tokens)
+    place = parts['place'].astype(int)
+    self.assertCountEqual(place.ravel(), range(24))
+    # Whole groups change places, and completions within each of them.
+    self.assertEqual(np.ptp(place // 6, 1).tolist(), [0, 0, 0, 0])
+    self.assertNotEqual((place // 6)[:, 0].tolist(), [0, 1, 2, 3])
+    for group in place % 6:
+      self.assertNotEqual(group.tolist(), list(range(6)))
+    # It is that of the content: a run that is resumed has the same.
+    np.testing.assert_array_equal(f.parts(view)['place'], place)
+    other = recorded.view(n_tokens=np.arange(24), **size)
+    self.assertTrue((f.parts(other)['place'] != place).any())
+    self.assertFalse(
+        (f.keep(view, {})[0] == (view.outcome.cumsum(1) == 1)).all()
+    )
+
+  def test_two_views_stay_beside_each_other(self):
+    before = recorded.view(prompts=4, group_size=6, reward=np.arange(24))
+    after = recorded.view(
+        prompts=4, group_size=6, reward=np.arange(24) + 1, n_tokens=np.ones(24)
+    )
+    f = functions(
+        b_x="def predict(a, b):\n"
+        "  return {'low': (b.reward - a.reward).min()}\n"
+    )
+    self.assertEqual(f.predict('x', before, after), {'low': 1.0})
 
   def test_keep_carries_its_state(self):
     f = functions(keep="""
         import numpy as np
-        CALLS = globals().get('CALLS', [])
         def init():
           return {'seen': np.zeros(()), 'keep': np.arange(2)}
         def keep(e, state):
-          CALLS.append(1)
-          seen = state['seen'] + len(CALLS)
+          keep.calls = getattr(keep, 'calls', 0) + 1
+          seen = state['seen'] + keep.calls
           return e.outcome, {'seen': seen, 'keep': state['keep'] * 2}
         """)
     view = recorded.view(outcome=[[1, 0, 1], [0, 1, 1]])
@@ -91,7 +130,7 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(state['seen'].dtype, np.float32)
     for step in (1, 2, 3):
       mask, state = f.keep(view, state)
-      # No memory but the state: the list is empty at every call.
+      # No memory but the state: every call is the first of its process.
       self.assertEqual(state['seen'], step)
       np.testing.assert_array_equal(state['keep'], [0, 2**step])
       np.testing.assert_array_equal(mask, view.outcome)
@@ -106,10 +145,12 @@ class CallTest(parameterized.TestCase):
     view = recorded.view(n_turns=[[1, 2, 1], [3, 1, 1]])
     f = functions(
         weight='import numpy as np\n'
-        'def weight(e):\n  return np.arange(18).reshape(2, 3, 3)\n'
+        'def weight(e):\n'
+        '  return e.n_tokens[..., None] * 10 + np.arange(3)\n'
     )
     weight = f.weight(view)
-    np.testing.assert_array_equal(weight, np.arange(18).reshape(2, 3, 3))
+    tokens = view.n_tokens[..., None]
+    np.testing.assert_array_equal(weight, tokens * 10 + np.arange(3))
     self.assertEqual(weight.dtype, np.float32)
     self.assertIsNone(functions().weight(view))
 
@@ -301,6 +342,40 @@ class AccessTest(parameterized.TestCase):
     )
     with self.assertRaises(run.FunctionError):
       f.measure('x', recorded.view())
+
+  @parameterized.parameters(
+      ('SEEN = []', 'SEEN.append(1)'),
+      ('SEEN = [[0]]', 'SEEN[0][0] = 1'),
+      ('SEEN = {1}', 'SEEN.add(1)'),
+      ('SEEN = {}', "SEEN['a'] = 1"),
+      ('SEEN = np.zeros(3)', 'SEEN[0] = 7.0'),
+      ('', "e.codes['grade_status']['new'] = 9"),
+      ('', "e.codes['new'] = {}"),
+  )
+  def test_a_module_is_constant(self, constant, statement):
+    # Else one part of a reward could change another.
+    f = functions(
+        d_x=f"""
+        import numpy as np
+        {constant}
+        def measure(e):
+          {statement}
+          return {{}}
+        """
+    )
+    with self.assertRaisesRegex(run.FunctionError, 'line 5'):
+      f.measure('x', recorded.view())
+
+  @parameterized.parameters(
+      ("{f'n{i}': 1.0 for i in range(1000)}", 'too_large', '1000 names'),
+      ("{'n' + 'x' * 9999: 1.0}", 'wrong_type', "the name 'nxxx.* 64 at most"),
+      ("{'\u043eutcome': 1.0}", 'wrong_type', 'letters of ASCII'),
+  )
+  def test_names(self, answer, status, message):
+    f = functions(d_x=f'def measure(e):\n  return {answer}\n')
+    with self.assertRaisesRegex(run.FunctionError, message) as caught:
+      f.measure('x', recorded.view())
+    self.assertEqual(caught.exception.status, status)
 
   def test_no_secret_and_no_file(self):
     with absltest.mock.patch.dict(
@@ -568,7 +643,7 @@ class FailureTest(parameterized.TestCase):
           'large',
           "return e.outcome, {'a': [0.0] * 1025}",
           'too_large',
-          'takes 4100 bytes; at most 4096',
+          'takes 4101 bytes with its names; at most 4096',
       ),
   )
   def test_keep(self, body, status, message):
@@ -708,7 +783,7 @@ class AnswerTest(parameterized.TestCase):
 
   def test_a_message_can_be_printed(self):
     (found,) = self._exchange({'status': 'crash', 'message': 'a\ud800b'})
-    self.assertEqual(found.message, 'a?b')
+    self.assertEqual(found.message, r'a\ud800b')
 
 
 if __name__ == '__main__':
