@@ -17,6 +17,7 @@ from evojax.evidence import schema
 from evojax.evidence import views
 
 _PROBLEMS = 4
+_CHARACTERS = 8  # Of a token, at most.
 # What is put around a reference answer.
 _COMPLETIONS = (
     '{}',
@@ -82,6 +83,8 @@ def evidence(
           f' {len(group)} for another; give as many for each'
       )
     for text in group:
+      # As long as one can be: text takes most of a function's time.
+      text = text[: _CHARACTERS * config.rollout.max_tokens]
       tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
       completion = types.Completion(
           tokens.astype(np.int32),

@@ -190,9 +190,9 @@ def _compute(
   }
   for other in compared:
     final = other.path / 'arms' / 'final'
-    total = _tokens(other.path)
-    training = _tokens(final) if final.exists() else total
-    found[other.name] = dict(training=training, total=total)
+    # Its own training is not its dev scores, nor what it searched.
+    training = arms.sampled_tokens(final if final.exists() else other.path)
+    found[other.name] = dict(training=training, total=_tokens(other.path))
   return found
 
 

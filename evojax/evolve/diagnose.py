@@ -369,7 +369,7 @@ RULES = (
 _OURS = (
     {rule.name for rule in RULES}
     | {f'{name}_change' for name in ('reward_mean', 'outcome')}
-    | set('outcome_start outcome_rise outcome_rise_high unsolved_closed'.split())
+    | {'outcome_start', 'outcome_rise', 'outcome_rise_high', 'unsolved_closed'}
 )
 
 

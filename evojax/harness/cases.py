@@ -14,7 +14,7 @@ STEP = 'random columns of'  # Kinds of evidence as large as a step.
 EACH = ('parts', 'weight', 'keep')  # They give numbers of each completion.
 _VARIANTS = 3  # Of a change whose values are drawn.
 _LARGEST = 4096  # Completions.
-_LARGEST_BYTES = 8 << 20  # Of their columns.
+_LARGEST_BYTES = 4 << 20  # Of their columns.
 _GROUPS = 8  # At most, of what is changed.
 _SCRAMBLED = (6, 5)
 _TOLD = {
@@ -130,7 +130,8 @@ class Cases:
     yield from self._changed('scrambled', scrambled, _VARIANTS, False)
     if recorded is not None:
       yield from self._changed('recorded', self._table(recorded), 1, True)
-    yield from self._changed('tied', derive.tied(scrambled, self._rng), 1, False)
+    tied = derive.tied(scrambled, self._rng)
+    yield from self._changed('tied', tied, 1, False)
     for p, g in shapes:
       t = derive.resized(real, p, g, self._rng)
       yield Case(f'{p} x {g} completions', self._pair(t), True)

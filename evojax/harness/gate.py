@@ -214,7 +214,8 @@ class _Gate:
     )
     answers = [[found[i] for i in place] for place in places]
     if self._function == 'keep':
-      wrong = self._wrong_state([found[i] for i in (start, *steps) if i is not None])
+      states = [found[i] for i in (start, *steps) if i is not None]
+      wrong = self._wrong_state(states)
       for answer in answers if wrong is not None else ():
         answer[-1] = wrong
     return answers

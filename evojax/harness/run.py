@@ -223,7 +223,8 @@ class _Mixed:
     self._view = view
     content = hashlib.sha256()
     order = view if order is None else order
-    for name in ('valid', *sorted({'n_tokens', 'outcome'} & set(order.columns))):
+    says = sorted({'n_tokens', 'outcome'} & set(order.columns))
+    for name in ('valid', *says):
       content.update(np.ascontiguousarray(getattr(order, name)).tobytes())
     rng = np.random.default_rng(list(content.digest()))
     p, g = view.valid.shape
