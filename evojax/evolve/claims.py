@@ -189,11 +189,18 @@ def _compute(
       ),
   }
   for other in compared:
-    final = other.path / 'arms' / 'final'
-    # Its own training is not its dev scores, nor what it searched.
-    training = arms.sampled_tokens(final if final.exists() else other.path)
-    found[other.name] = dict(training=training, total=_tokens(other.path))
+    found[other.name] = tokens_of(other.path)
   return found
+
+
+def tokens_of(path: pathlib.Path) -> dict[str, int]:
+  """Sampled tokens of a finished run: to train its policy, and in all.
+
+  In all are dev scores, too, and what a run searched.
+  """
+  final = path / 'arms' / 'final'
+  training = arms.sampled_tokens(final if final.exists() else path)
+  return dict(training=training, total=_tokens(path))
 
 
 def _tokens(root: pathlib.Path) -> int:

@@ -12,6 +12,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
@@ -305,6 +306,16 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(
         summary['sealed']['smoke'], self.summary['sealed']['evolved']
     )
+
+  def test_training_of_a_compared_run_is_not_its_scores(self):
+    path = self.root / 'trained'
+    for split, tokens in (('train', [3, 4]), ('dev', [5])):
+      for step, count in enumerate(tokens):
+        file = store.path_of(path, split, step)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table = pa.table({'n_tokens': np.array([count, 0], np.int32)})
+        parquet.write_table(table, file)
+    self.assertEqual(claims.tokens_of(path), {'training': 7, 'total': 12})
 
 
 class SealedTest(absltest.TestCase):
