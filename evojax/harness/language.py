@@ -16,7 +16,6 @@ from evojax.harness import numpy_names as allowed
 from evojax.harness import syntax
 
 ACROSS = syntax.ACROSS
-MAX_NODES = 4000
 MAX_LOOPS = 3  # Inside each other, comprehensions included.
 MAX_ITEMS = 64  # Of a table that is written down.
 MAX_NUMBER = 10**9
@@ -149,12 +148,6 @@ class _Reader:
   def read(self, tree: ast.Module) -> _Found:
     """Everything that is refused."""
     nodes = list(ast.walk(tree))
-    if len(nodes) > MAX_NODES:
-      yield 1, (
-          f'{len(nodes)} syntax nodes, more than {MAX_NODES}; say less in one'
-          ' function'
-      )
-      return
     for node in nodes:
       for child in ast.iter_child_nodes(node):
         # One object stands for every Load(), Add(), ...
@@ -622,6 +615,11 @@ def _dtypes(call: ast.Call) -> list[ast.expr]:
   return found
 
 
+def _shown(node: ast.expr) -> str:
+  """A node in a sentence: `syntax.parse` lets pass what can be written."""
+  return ' '.join(ast.unparse(node).split())[:40]
+
+
 def _check_dtype(node: ast.expr) -> _Found:
   """np.float32, float, 'float32', another array's dtype, or one of two."""
   if isinstance(node, ast.IfExp):
@@ -636,7 +634,7 @@ def _check_dtype(node: ast.expr) -> _Found:
     fine = isinstance(node, ast.Name) and node.id in ('bool', 'float', 'int')
   if not fine:
     yield node.lineno, (
-        f'{ast.unparse(node)[:40]} is no dtype of numbers; use one of'
+        f'{_shown(node)} is no dtype of numbers; use one of'
         f' {", ".join(sorted(allowed.DTYPE_TEXTS))}'
     )
 
@@ -657,6 +655,6 @@ def _annotation(node: ast.expr) -> _Found:
       )
     if not plain:
       yield node.lineno, (
-          f'the annotation {ast.unparse(node)[:40]} is run; leave it out'
+          f'the annotation {_shown(node)} is run; leave it out'
       )
       return

@@ -162,14 +162,21 @@ class Functions:
     found = {}
     try:
       for statement in syntax.parse(path, self._source(path)).body:
+        targets = []
         if isinstance(statement, ast.Assign):
-          for target in statement.targets:
-            if isinstance(target, ast.Name) and target.id in _META:
-              found[target.id] = ast.literal_eval(statement.value)
+          targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign) and statement.value:
+          targets = [statement.target]
+        for target in targets:
+          if isinstance(target, ast.Name) and target.id in _META:
+            found[target.id] = ast.literal_eval(statement.value)
     except syntax.SourceError as error:
       raise FunctionError('crash', path, str(error)) from error
-    except ValueError as error:
-      message = f'line {statement.lineno}: {error}'
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+      message = (
+          f'line {statement.lineno}: {target.id} is not written down as a'
+          ' constant'
+      )
       raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
     return found

@@ -109,12 +109,24 @@ class LanguageTest(parameterized.TestCase):
       '1' + ' + 1' * 3000,
       'f(' * 5000 + ')' * 5000,
       '"a" ' * 20000,
+      f'0x{"f" * 5000}',
+      f'[].append(dtype=0x{"f" * 5000})',
+      'f"{\'a\u00a0b\'.split()}"',
   )
   def test_what_would_exhaust_the_reader(self, expression):
     found = refusals(f'x = {expression}\n')
     # Brackets that mean nothing are no levels.
     if expression.strip('()') != '1':
       self.assertNotEmpty(found)
+
+  def test_what_cannot_be_shown_stands_nowhere(self):
+    number = f'0x{"f" * 5000}'
+    for line in (
+        f'def f(x: g({number})): return x',
+        f'x = np.zeros(3, {number})',
+    ):
+      (found,) = refusals(f'import numpy as np\n{line}\n')
+      self.assertRegex(found, r'line 2: a number is larger than 2\*\*63')
 
   def test_loops(self):
     two = '[a for a in (1,) for b in (1,)]'

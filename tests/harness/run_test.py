@@ -601,13 +601,22 @@ class FailureTest(parameterized.TestCase):
           "LAYER = 'score'\nUNIT = 'x'\nWARN = {'x': 0.3}\n",
           "WARN={'x': 0.3} is not",
       ),
-      ('computed', "LAYER = str('score')\nUNIT = 'x'\n", 'line 1: '),
+      ('computed', "LAYER = str('score')\nUNIT = 'x'\n", 'line 1: LAYER is'),
+      ('no key', "UNIT = 'x'\nUNIT = {[]: 1}\n", 'line 2: UNIT is not wri'),
+      ('no member', 'WARN = {{}}\n', 'line 1: WARN is not written down'),
+      ('digits', f'UNIT = 0x{"f" * 5000}\n', r'a number is larger than 2\*'),
       ('syntax', 'LAYER = \n', 'line 1: '),
   )
   def test_meta(self, source, message):
     f = functions(d_x=source)
     with self.assertRaisesRegex(run.FunctionError, message):
       f.meta('x')
+
+  def test_meta_with_annotations(self):
+    f = functions(d_x="LAYER: str = 'score'\nUNIT: str = 'x'\nWARN: dict\n")
+    self.assertEqual(
+        f.meta('x'), dict(LAYER='score', UNIT='x', WARN={}, CRITICAL={})
+    )
 
   def test_a_view_that_lacks_a_column_leaves_the_worker_in_step(self):
     class Broken:

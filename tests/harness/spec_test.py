@@ -153,6 +153,27 @@ class DirectoryTest(parameterized.TestCase):
       ('twice', {'overlay.json': '{"a.b": 1, "a.b": 2}'}, r"'a.b'\] stand"),
       ('nested', {'overlay.json': '{"a": {"b": 1}}'}, r'is not a number'),
       ('null', {'overlay.json': '{"a.b": null}'}, 'is not a number'),
+      ('lists', {'overlay.json': '{"a.b": [[1]]}'}, 'is a list of lists'),
+      (
+          'deep',
+          {'overlay.json': '{"a.b": ' + '[' * 5000 + ']' * 5000 + '}'},
+          'overlay.json is not JSON',
+      ),
+      (
+          'digits',
+          {'overlay.json': '{"a.b": ' + '1' * 5000 + '}'},
+          'overlay.json is not JSON',
+      ),
+      (
+          'too large a number',
+          {'overlay.json': '{"a.b": 1' + '0' * 400 + '}'},
+          r'a.b is larger than 2\*\*63',
+      ),
+      (
+          'no name of a file',
+          {'library.json': '{"keep.py": ["x"]}'},
+          'library.json names files; a list is none',
+      ),
       ('infinite', {'overlay.json': '{"a.b": Infinity}'}, 'not a finite'),
       ('path', {'overlay.json': '{"a b": 1}'}, 'not a dotted config path'),
       ('large', {'keep.py': '#' * (64 << 10) + '\n'}, 'keep.py is larger'),
