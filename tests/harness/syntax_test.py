@@ -119,11 +119,45 @@ class PartsTest(parameterized.TestCase):
           "def parts(e):\n  return {'a': globals()['b']}\n",
           'globals hides which names',
       ),
+      ('capital', "def parts(e):\n  return {'Bonus': 1}\n", "'Bonus' is no na"),
+      ('private', "def parts(e):\n  return {'_x': 1}\n", "2: '_x' is no name"),
+      (
+          'long name',
+          f"def parts(e):\n  return {{'{'x' * 65}': 1}}\n",
+          'is no name of a part; use at most 64',
+      ),
+      (
+          'many',
+          f'def parts(e):\n  return {dict.fromkeys(map(str, range(65)))}\n',
+          'line 1: 65 parts; a reward has <= 64',
+      ),
       ('syntax', 'def parts(e:\n', r'line 1: '),
   )
   def test_refuses(self, source, message):
     with self.assertRaisesRegex(syntax.SourceError, message):
       syntax.parts(source)
+
+
+  def test_what_parts_share_is_written_down_once(self):
+    source = 'a0 = 0\n' + ''.join(f'a{i} = a{i - 1}\n' for i in range(1, 200))
+    listed = ', '.join(f"'p{i}': a199" for i in range(64))
+    source += f'def parts(e):\n  return {{{listed}}}\n'
+    with absltest.mock.patch.object(
+        ast, 'unparse', side_effect=ast.unparse
+    ) as written:
+      self.assertLen(syntax.parts(source), 64)
+    self.assertEqual(written.call_count, 200 + 64)
+
+  def test_hashes_are_what_they_were(self):
+    """A ledger names changes by them."""
+    self.assertEqual(
+        {part: value[:12] for part, value in syntax.parts(REWARD).items()},
+        {
+            'outcome': 'f692832bac53',
+            'length': '2bd3af06d34a',
+            'over': 'df58a72230cc',
+        },
+    )
 
 
 class ParseTest(parameterized.TestCase):
@@ -187,6 +221,15 @@ class AddTest(parameterized.TestCase):
     )
     self.assertIn('LIMIT = 0.5  # Half.', after)
     self.assertIn('"""Share."""', after)
+
+  @parameterized.parameters('\x0c', '\x1c', '\x85', '\u2028')
+  def test_lines_end_where_those_of_python_do(self, character):
+    part = "def parts(e):\n  return {'partial': e.partial}\n"
+    for place in ('LIMIT =', 'def parts', '  return {\n'):
+      comment = f'  # a{character}b\n'
+      reward = REWARD.replace(place, comment + place)
+      after = syntax.parts(syntax.add_part(reward, part))
+      self.assertEqual(after, {**syntax.parts(REWARD), **syntax.parts(part)})
 
   def test_any_form_of_return(self):
     part = "def parts(e):\n  return {'partial': e.partial}\n"
