@@ -84,7 +84,7 @@ class Functions:
     Raises:
       FunctionError: If it fails, or the state is too large.
     """
-    if 'init' not in calls_lib.names(self._files.get('keep.py', '')):
+    if not calls_lib.defines(self._files.get('keep.py', ''), 'init'):
       return {}
     return state_of(self._call('keep.py', 'init', []))
 

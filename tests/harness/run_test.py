@@ -101,6 +101,33 @@ class CallTest(parameterized.TestCase):
     f = functions(keep='def keep(e, s):\n  return e.outcome, s\n')
     self.assertEqual(f.init(), {})
     self.assertEqual(f.keep(recorded.view(), {})[1], {})
+    # A variable is no function.
+    f = functions(
+        keep='def keep(e, s):\n  init = s\n  return e.outcome, init\n'
+    )
+    self.assertEqual(f.init(), {})
+
+  def test_what_a_source_defines(self):
+    source = 'def keep(e, s):\n  def init(): pass\n  return e.init, s\n'
+    self.assertTrue(calls.defines(source, 'keep'))
+    self.assertFalse(calls.defines(source, 'init'))
+    self.assertFalse(calls.defines('def init(:\n', 'init'))
+    self.assertTrue(calls.defines('def init(): pass\n', 'init'))
+
+  @parameterized.parameters(
+      ("{'x': e[f'n_{name}'].sum() for name in ('tokens',)}", True),
+      ("{'x': e['n_' + name].sum() for name in ('tokens',)}", True),
+      ("{'x': e['n_tokens'].sum()}", False),
+      ("{'x': _of({'n_tokens': e.n_tokens}, 'n_', 'tokens')}", False),
+  )
+  def test_columns_by_computed_names(self, returned, any_column):
+    source = (
+        'def _of(x, a, b):\n  return x[a + b].sum()\n'
+        f'def measure(e):\n  return {returned}\n'
+    )
+    self.assertEqual(calls.reads_all(calls.names(source)), any_column)
+    view = recorded.view(n_tokens=[[1, 2, 3], [4, 5, 6]])
+    self.assertEqual(functions(d_x=source).measure('x', view), {'x': 21.0})
 
   def test_weight_has_one_value_a_turn(self):
     view = recorded.view(n_turns=[[1, 2, 1], [3, 1, 1]])
