@@ -121,13 +121,18 @@ class Skill:
 
     Raises:
       SkillError: If the config lacks a number to scale, the reward a part, or
-        the parent the place for a file.
+        no harness can hold the change.
     """
+    try:
+      return self._apply(parent, config)
+    except spec.HarnessError as error:
+      raise SkillError(str(error)) from error
+
+  def _apply(
+      self, parent: spec.Harness, config: Mapping[str, Any]
+  ) -> spec.Harness:
     if self.file:
-      try:
-        return parent.with_file(self.file, self.source)
-      except spec.HarnessError as error:
-        raise SkillError(str(error)) from error
+      return parent.with_file(self.file, self.source)
     values, after = {}, parent
     for path, (operation, value) in self.overlay.items():
       if path.startswith(surface.WEIGHTS):

@@ -41,7 +41,11 @@ _MAX_INT = 2**63  # A larger number is neither a float nor a text everywhere.
 _FILE = re.compile(
     r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
 )
-_NOT_TEXT = re.compile('[\0\ud800-\udfff]')
+# Control characters, signs that turn the order of what is shown around, and
+# halves of characters: a source is what one sees.
+_NOT_TEXT = re.compile(
+    '[\0-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
+)
 # What Python puts into a folder of sources that is also a package.
 _PACKAGING = ('__init__.py', '__pycache__')
 
@@ -145,9 +149,13 @@ def _canonical_source(path: str, source: str) -> str:
     )
   if len(source.encode(errors='surrogatepass')) > MAX_FILE_BYTES:
     raise HarnessError(f'{path} is larger than {MAX_FILE_BYTES} bytes')
-  if _NOT_TEXT.search(source):
-    raise HarnessError(f'{path} is not text')
   lines = source.replace('\r\n', '\n').replace('\r', '\n')
+  if found := _NOT_TEXT.search(lines):
+    line = lines.count('\n', 0, found.start()) + 1
+    raise HarnessError(
+        f'{path} line {line}: it holds U+{ord(found[0]):04X}, which is no'
+        ' text; take it out'
+    )
   return lines.rstrip('\n') + '\n'
 
 
