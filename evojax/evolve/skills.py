@@ -289,7 +289,14 @@ def _parse(text: str) -> Skill:
     )
   except SkillError:
     raise
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (
+      ValueError,
+      KeyError,
+      TypeError,
+      AttributeError,
+      OverflowError,
+      RecursionError,
+  ) as error:
     raise SkillError(f'is not a skill: {error!r}') from error
   if fields.get('sha256') != skill.sha256:
     raise SkillError(f'was changed: its content has the hash {skill.sha256}')

@@ -323,7 +323,8 @@ def _evidence(tree: ast.Module) -> frozenset[str]:
   found = set()
   for node in tree.body:
     if isinstance(node, ast.FunctionDef) and node.name in _VIEWS:
-      found.update(a.arg for a in node.args.args[: _VIEWS[node.name]])
+      arguments = [*node.args.posonlyargs, *node.args.args]
+      found.update(a.arg for a in arguments[: _VIEWS[node.name]])
   return frozenset(found)
 
 

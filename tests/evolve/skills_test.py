@@ -208,6 +208,10 @@ class FilesTest(absltest.TestCase):
             fields | {'overlay': {'optim.learning_rate': ['scale', -1]}}
         ),
         'no_evidence.json': json.dumps(fields | {'evidence': []}),
+        'deep.json': '[' * 5000 + ']' * 5000,
+        'large.json': good.read_text().replace(
+            '"effect": 0.05', f'"effect": 1{"0" * 400}'
+        ),
         'shape.json': json.dumps(fields | {'overlay': {'grpo.keep': 'all'}}),
     }
     for name, text in bad.items():

@@ -123,7 +123,7 @@ class CallTest(parameterized.TestCase):
   def test_columns_by_computed_names(self, returned, any_column):
     source = (
         'def _of(x, a, b):\n  return x[a + b].sum()\n'
-        f'def measure(e):\n  return {returned}\n'
+        f'def measure(e, /):\n  return {returned}\n'
     )
     self.assertEqual(calls.reads_all(calls.names(source)), any_column)
     view = recorded.view(n_tokens=[[1, 2, 3], [4, 5, 6]])
