@@ -120,8 +120,17 @@ class Skill:
       config: Flat values under the parent, for relative changes.
 
     Raises:
-      SkillError: If the config lacks a number to scale, or the reward a part.
+      SkillError: If the config lacks a number to scale, the reward a part, or
+        no harness can hold the change.
     """
+    try:
+      return self._apply(parent, config)
+    except spec.HarnessError as error:
+      raise SkillError(str(error)) from error
+
+  def _apply(
+      self, parent: spec.Harness, config: Mapping[str, Any]
+  ) -> spec.Harness:
     if self.file:
       return parent.with_file(self.file, self.source)
     values, after = {}, parent
@@ -130,7 +139,7 @@ class Skill:
         part = path.removeprefix(surface.WEIGHTS)
         after = with_part(after, part)
         if after is None:
-          raise SkillError(f'there is no reward part {part!r}')
+          raise SkillError(f'there is no reward part {part!r} that fits')
       if operation == 'scale':
         current = config.get(path)
         if isinstance(current, bool) or not isinstance(current, int | float):
@@ -165,15 +174,24 @@ def round_value(field: surface.Field, value: int | float) -> int | float:
 
 
 def with_part(harness: spec.Harness, part: str) -> spec.Harness | None:
-  """The harness with a reward part: its own or the shipped one, else None."""
-  reward = harness.files.get('reward.py')
-  if reward is None or part in syntax.parts(reward):
-    return None if reward is None else harness
-  file = f'reward/{part}.py'
-  if file not in library.names():
+  """The harness with a reward part: its own or the shipped one.
+
+  Returns:
+    None if there is no such part, or the reward has no place for it: it may use
+    a name of the part's for something else.
+  """
+  reward, file = harness.files.get('reward.py'), f'reward/{part}.py'
+  if reward is None:
     return None
-  reward = syntax.add_part(reward, library.source(file))
-  return harness.with_file('reward.py', reward)
+  try:
+    if part in syntax.parts(reward):
+      return harness
+    if file not in library.names():
+      return None
+    reward = syntax.add_part(reward, library.source(file))
+    return harness.with_file('reward.py', reward)
+  except (syntax.SourceError, spec.HarnessError):
+    return None
 
 
 def learned(
@@ -271,7 +289,14 @@ def _parse(text: str) -> Skill:
     )
   except SkillError:
     raise
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (
+      ValueError,
+      KeyError,
+      TypeError,
+      AttributeError,
+      OverflowError,
+      RecursionError,
+  ) as error:
     raise SkillError(f'is not a skill: {error!r}') from error
   if fields.get('sha256') != skill.sha256:
     raise SkillError(f'was changed: its content has the hash {skill.sha256}')

@@ -61,7 +61,10 @@ def admit(
       for name, source in after.files.items()
       if before.files.get(name) != source
   }
-  # First: nothing reads a source that is not of the language.
+  # First: nothing can be read off a source that is not Python, or too long.
+  reasons = _unread(changed)
+  if reasons:
+    return reasons
   reasons = _check_functions(after, changed, config, made_up, recorded)
   try:
     found = delta.diff(before, after, config_lib.flatten(config))
@@ -69,6 +72,17 @@ def admit(
   except (delta.DeltaError, surface.SurfaceError) as error:
     reasons = [f'delta: {error}', *reasons]
   return list(dict.fromkeys([*reasons, *_check_declared(after, config)]))
+
+
+def _unread(files: Mapping[str, str]) -> list[str]:
+  """Why sources cannot be read, one line for each."""
+  reasons = []
+  for name, source in files.items():
+    try:
+      syntax.parse(name, source)
+    except syntax.SourceError as error:
+      reasons.append(str(error))
+  return reasons
 
 
 def _check_effect(

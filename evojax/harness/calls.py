@@ -37,9 +37,12 @@ _ATTEMPTS = 3  # Of a call that is late because the machine is busy.
 _PATIENCE = 3.0
 _MAX_HEADER_BYTES = 1 << 20
 # A source that uses one of these may read any column.
+_COMPUTED = '[]'  # Stands for e[name], whatever the name is.
 _ANY_COLUMN = frozenset(
-    ('columns', 'getattr', 'vars', '__dict__', 'attrgetter')
+    ('columns', 'getattr', 'vars', '__dict__', 'attrgetter', _COMPUTED)
 )
+# How many views of evidence a function is called with; they come first.
+_VIEWS = {'parts': 1, 'keep': 1, 'weight': 1, 'measure': 1, 'predict': 2}
 
 
 class FunctionError(ValueError):
@@ -297,14 +300,44 @@ def reads_all(named: frozenset[str]) -> bool:
 @functools.lru_cache(maxsize=256)
 def names(source: str) -> frozenset[str]:
   """Names, attributes, imports and functions of a source."""
-  try:
-    nodes = list(ast.walk(ast.parse(source)))
-  except (SyntaxError, ValueError, RecursionError, MemoryError):
-    return frozenset()  # The worker says what is wrong.
-  found = set()
-  for node in nodes:
+  tree = _parse(source)
+  found, evidence = set(), _evidence(tree)
+  for node in ast.walk(tree):
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in evidence
+        and not isinstance(node.slice, ast.Constant)
+    ):
+      found.add(_COMPUTED)
     for field in ('id', 'attr', 'name', 'value'):  # e.outcome, e['outcome'].
       value = getattr(node, field, None)
       if isinstance(value, str):
         found.add(value)
   return frozenset(found)
+
+
+def defines(source: str, function: str) -> bool:
+  """Whether a source has a function of this name, beside others."""
+  return any(
+      isinstance(node, ast.FunctionDef) and node.name == function
+      for node in _parse(source).body
+  )
+
+
+def _evidence(tree: ast.Module) -> frozenset[str]:
+  """What the functions of a file call their evidence: 'e', 'before', ..."""
+  found = set()
+  for node in tree.body:
+    if isinstance(node, ast.FunctionDef) and node.name in _VIEWS:
+      arguments = [*node.args.posonlyargs, *node.args.args]
+      found.update(a.arg for a in arguments[: _VIEWS[node.name]])
+  return frozenset(found)
+
+
+def _parse(source: str) -> ast.Module:
+  """The tree of a source; of one that is none, an empty one."""
+  try:
+    return ast.parse(source)
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return ast.Module([], [])  # The worker says what is wrong.

@@ -16,7 +16,6 @@ from evojax.harness import numpy_names as allowed
 from evojax.harness import syntax
 
 ACROSS = syntax.ACROSS
-MAX_NODES = 4000
 MAX_LOOPS = 3  # Inside each other, comprehensions included.
 MAX_ITEMS = 64  # Of a table that is written down.
 MAX_NUMBER = 10**9
@@ -76,6 +75,8 @@ _PARTS = (
     ast.unaryop,
     ast.cmpop,
 )
+_ALLOWED = (*_STATEMENTS, *_EXPRESSIONS, *_PARTS)
+_NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields of nodes.
 _LOOPS = (ast.For, ast.comprehension)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TABLES = (ast.List, ast.Tuple, ast.Set, ast.Dict)
@@ -85,6 +86,11 @@ _ITERATORS = frozenset(('enumerate', 'reversed', 'zip'))
 _READERS = frozenset(
     'all any dict enumerate extend fsum join list max min prod set sorted sum'
     ' tuple union update zip'.split()
+)
+_DTYPES = frozenset(('bool', 'float', 'int'))  # As NumPy's.
+# Of np.pad: 'empty' leaves memory unwritten, and a function would be called.
+_PADS = frozenset(
+    'constant edge maximum mean median minimum reflect symmetric wrap'.split()
 )
 _SORTERS = frozenset(('max', 'min', 'sort', 'sorted'))  # They take a key=.
 _INSTEAD = {
@@ -149,12 +155,6 @@ class _Reader:
   def read(self, tree: ast.Module) -> _Found:
     """Everything that is refused."""
     nodes = list(ast.walk(tree))
-    if len(nodes) > MAX_NODES:
-      yield 1, (
-          f'{len(nodes)} syntax nodes, more than {MAX_NODES}; say less in one'
-          ' function'
-      )
-      return
     for node in nodes:
       for child in ast.iter_child_nodes(node):
         # One object stands for every Load(), Add(), ...
@@ -206,9 +206,15 @@ class _Reader:
   def _node(self, node: ast.AST, bound: set[str]) -> _Found:
     line = getattr(node, 'lineno', 0)
     kind = type(node)
-    if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS, *_PARTS)):
-      text = _INSTEAD.get(kind, f'{kind.__name__} is not allowed here')
-      yield line, f'no {text}' if kind in _INSTEAD else text
+    if not isinstance(node, _ALLOWED):
+      if kind in _INSTEAD:
+        yield line, f'no {_INSTEAD[kind]}'
+      elif isinstance(self._parents[node], _ALLOWED):
+        # What belongs to a statement that is refused goes with it.
+        yield line, f'{kind.__name__} is not allowed here'
+    for name in (getattr(node, field, None) for field in _NAMED):
+      if isinstance(name, str) and not name.isascii():
+        yield line, f'{name} is not ASCII; write names in a-z, 0-9 and _'
     check = getattr(self, f'_check_{kind.__name__}', None)
     if check is not None:
       yield from check(node)
@@ -359,7 +365,7 @@ class _Reader:
     called = isinstance(parent, ast.Call) and parent.func is node
     key = self._is_key(node)
     if name in allowed.BUILTINS:
-      if not (called or key or self._is_dtype(node) or _is_type_test(parent)):
+      if not (called or key or self._is_dtype(node) or self._is_type(node)):
         yield node.lineno, f'{name} may only be called'
     elif name in self._modules:
       if not isinstance(parent, ast.Attribute):
@@ -385,7 +391,32 @@ class _Reader:
       return parent.arg == 'dtype'
     if isinstance(parent, ast.IfExp):
       return self._is_dtype(parent)
-    return isinstance(parent, ast.Call) and node in _dtypes(parent)
+    if isinstance(parent, ast.Call):
+      return node in _dtypes(parent)
+    parent = self._beyond_tuple(node)
+    numbers = isinstance(node, ast.Attribute) or (
+        isinstance(node, ast.Name) and node.id in _DTYPES
+    )
+    return (
+        numbers
+        and isinstance(parent, ast.Compare)
+        and isinstance(parent.left, ast.Attribute)
+        and parent.left.attr == 'dtype'
+    )
+
+  def _is_type(self, node: ast.expr) -> bool:
+    """Whether it is what isinstance compares with: float, (int, float)."""
+    parent = self._beyond_tuple(node)
+    return (
+        isinstance(parent, ast.Call)
+        and isinstance(parent.func, ast.Name)
+        and parent.func.id == 'isinstance'
+    )
+
+  def _beyond_tuple(self, node: ast.expr) -> ast.AST:
+    """What holds it, or holds the tuple that does."""
+    parent = self._parents[node]
+    return self._parents[parent] if isinstance(parent, ast.Tuple) else parent
 
   def _check_Attribute(self, node: ast.Attribute) -> _Found:
     name, line = node.attr, node.lineno
@@ -407,8 +438,10 @@ class _Reader:
     elif module == 'np' and name in allowed.CONSTANTS:
       pass
     elif module == 'np' and name in allowed.DTYPES:
-      if not (called or self._is_dtype(node) or _is_type_test(parent)):
+      if not (called or self._is_dtype(node) or self._is_type(node)):
         yield line, f'np.{name} may be called, or be a dtype'
+    elif module == 'np' and name == 'ndarray' and self._is_type(node):
+      pass
     elif module == 'math' and name in ('e', 'inf', 'nan', 'pi', 'tau'):
       pass
     elif name not in _OF[module]:
@@ -511,6 +544,14 @@ class _Reader:
         yield line, (
             f'{shown} with where= leaves the rest uninitialised; use np.where'
         )
+    if module == 'np' and name == 'pad':
+      modes = [k.value for k in node.keywords if k.arg == 'mode']
+      for mode in (*node.args[2:3], *modes):
+        if not isinstance(mode, ast.Constant) or mode.value not in _PADS:
+          yield line, (
+              'np.pad takes its mode as a text, one of'
+              f' {", ".join(sorted(_PADS))}'
+          )
     for value in _dtypes(node):
       yield from _check_dtype(value)
 
@@ -596,15 +637,6 @@ def _is_plain(node: ast.expr) -> bool:
   return isinstance(node, ast.Constant)
 
 
-def _is_type_test(parent: ast.AST) -> bool:
-  """isinstance(x, float)."""
-  return (
-      isinstance(parent, ast.Call)
-      and isinstance(parent.func, ast.Name)
-      and parent.func.id == 'isinstance'
-  )
-
-
 def _dtypes(call: ast.Call) -> list[ast.expr]:
   """What stands where a dtype does in a call of a function or method."""
   found = [k.value for k in call.keywords if k.arg == 'dtype']
@@ -622,6 +654,11 @@ def _dtypes(call: ast.Call) -> list[ast.expr]:
   return found
 
 
+def _shown(node: ast.expr) -> str:
+  """A node in a sentence: `syntax.parse` lets pass what can be written."""
+  return ' '.join(ast.unparse(node).split())[:40]
+
+
 def _check_dtype(node: ast.expr) -> _Found:
   """np.float32, float, 'float32', another array's dtype, or one of two."""
   if isinstance(node, ast.IfExp):
@@ -633,10 +670,10 @@ def _check_dtype(node: ast.expr) -> _Found:
   elif isinstance(node, ast.Attribute):
     fine = node.attr == 'dtype' or node.attr in allowed.DTYPES
   else:
-    fine = isinstance(node, ast.Name) and node.id in ('bool', 'float', 'int')
+    fine = isinstance(node, ast.Name) and node.id in _DTYPES
   if not fine:
     yield node.lineno, (
-        f'{ast.unparse(node)[:40]} is no dtype of numbers; use one of'
+        f'{_shown(node)} is no dtype of numbers; use one of'
         f' {", ".join(sorted(allowed.DTYPE_TEXTS))}'
     )
 
@@ -657,6 +694,6 @@ def _annotation(node: ast.expr) -> _Found:
       )
     if not plain:
       yield node.lineno, (
-          f'the annotation {ast.unparse(node)[:40]} is run; leave it out'
+          f'the annotation {_shown(node)} is run; leave it out'
       )
       return

@@ -51,12 +51,12 @@ FUNCTIONS = (
         ' identity indices inner insert interp intersect1d isclose isin'
         ' isscalar kron lexsort linspace logspace matmul median moveaxis'
         ' nan_to_num nanargmax nanargmin nancumsum nanmedian nanpercentile'
-        ' nanprod nanquantile ndim nonzero ones ones_like outer partition'
+        ' nanprod nanquantile ndim nonzero ones ones_like outer pad partition'
         ' percentile polyfit polyval ptp quantile ravel repeat reshape roll'
-        ' rot90 round searchsorted setdiff1d setxor1d shape size sort split'
-        ' squeeze stack swapaxes take take_along_axis tensordot tile trace'
-        ' transpose trapezoid tri tril triu union1d unique unwrap vstack where'
-        ' zeros zeros_like einsum'.split()
+        ' rot90 round searchsorted select setdiff1d setxor1d shape size sort'
+        ' split squeeze stack swapaxes take take_along_axis tensordot tile'
+        ' trace transpose trapezoid tri tril triu union1d unique unwrap vstack'
+        ' where zeros zeros_like einsum'.split()
     )
 )
 FUNCTIONS = frozenset(name for name in FUNCTIONS if hasattr(np, name))
@@ -73,7 +73,7 @@ BUILTINS = frozenset(
 )
 # Attributes of arrays, texts, lists, dicts and sets; those that are methods,
 # with how many arguments may stand without a name: after them comes `out`.
-PROPERTIES = frozenset('T dtype itemsize nbytes ndim shape size'.split())
+PROPERTIES = frozenset('T dtype itemsize kind nbytes ndim shape size'.split())
 METHODS = {
     'all': 1, 'any': 1, 'argmax': 1, 'argmin': 1, 'argsort': 1, 'astype': 1,
     'clip': 2, 'copy': 0, 'cumprod': 1, 'cumsum': 1, 'diagonal': 3, 'dot': 1,
@@ -93,14 +93,14 @@ METHODS = {
     'isdisjoint': 1, 'issubset': 1, 'issuperset': 1, 'union': 1,
 }  # fmt: skip
 KEYWORDS = frozenset(
-    'a a_max a_min append assume_unique atol axis axis1 axis2 axes'
-    ' base bins copy ddof decimals default density dtype edge_order endpoint'
-    ' equal_nan fill_value indices initial invert k keepdims key'
-    ' kind kth left max method min minlength mode n nan'
-    ' ndigits neginf num obj offset ord period posinf prepend q range rcond'
-    ' repeats retstep return_counts return_index return_inverse returned'
-    ' reverse right rowvar rtol shape shift side sorter source start stop'
-    ' strict values weights where x y'.split()
+    'a a_max a_min append assume_unique atol axes axis axis1 axis2 base bins'
+    ' choicelist condlist constant_values copy ddof decimals default density'
+    ' dtype edge_order endpoint equal_nan fill_value indices initial invert k'
+    ' keepdims key kind kth left max maxsplit method min minlength mode n nan'
+    ' ndigits ndmin neginf num obj offset ord pad_width period posinf prepend'
+    ' q range rcond repeats retstep return_counts return_index return_inverse'
+    ' returned reverse right rowvar rtol sep shape shift side sorter source'
+    ' start stop strict values weights where x y'.split()
 )
 # What to use instead of what is not here.
 INSTEAD = {

@@ -94,7 +94,7 @@ class Functions:
     Raises:
       FunctionError: If it fails, or the state is too large.
     """
-    if 'init' not in calls_lib.names(self._files.get('keep.py', '')):
+    if not calls_lib.defines(self._files.get('keep.py', ''), 'init'):
       return {}
     return state_of(self._call('keep.py', 'init', []))
 
@@ -178,14 +178,21 @@ class Functions:
     found = {}
     try:
       for statement in syntax.parse(path, self._source(path)).body:
+        targets = []
         if isinstance(statement, ast.Assign):
-          for target in statement.targets:
-            if isinstance(target, ast.Name) and target.id in _META:
-              found[target.id] = ast.literal_eval(statement.value)
+          targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign) and statement.value:
+          targets = [statement.target]
+        for target in targets:
+          if isinstance(target, ast.Name) and target.id in _META:
+            found[target.id] = ast.literal_eval(statement.value)
     except syntax.SourceError as error:
       raise FunctionError('crash', path, str(error)) from error
-    except ValueError as error:
-      message = f'line {statement.lineno}: {error}'
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+      message = (
+          f'line {statement.lineno}: {target.id} is not written down as a'
+          ' constant'
+      )
       raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
     return found

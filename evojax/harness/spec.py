@@ -15,6 +15,7 @@ Its name is the hash of its content; sources are text here and run elsewhere
 (see `run`).
 """
 
+import collections
 from collections.abc import Mapping
 import dataclasses
 import functools
@@ -35,11 +36,16 @@ OVERLAY = 'overlay.json'
 LIBRARY = 'library.json'
 MAX_FILE_BYTES = 64 << 10
 MAX_FILES = 64
+_MAX_INT = 2**63  # A larger number is neither a float nor a text everywhere.
 
 _FILE = re.compile(
     r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
 )
-_NOT_TEXT = re.compile('[\0\ud800-\udfff]')
+# Control characters, signs that turn the order of what is shown around, and
+# halves of characters: a source is what one sees.
+_NOT_TEXT = re.compile(
+    '[\0-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
+)
 # What Python puts into a folder of sources that is also a package.
 _PACKAGING = ('__init__.py', '__pycache__')
 
@@ -110,14 +116,18 @@ def _canonical_value(path: str, value: Any) -> Any:
         ' optim.learning_rate'
     )
   if isinstance(value, list | tuple):
+    if any(isinstance(item, list | tuple) for item in value):
+      raise HarnessError(f'{OVERLAY}: {path} is a list of lists; use one list')
     return tuple(_canonical_value(path, item) for item in value)
   if isinstance(value, float) and not math.isfinite(value):
     raise HarnessError(f'{OVERLAY}: {path}={value} is not a finite number')
   if not isinstance(value, bool | int | float | str):
     raise HarnessError(
-        f'{OVERLAY}: {path}={value!r} is not a number, a string or a list of'
-        ' them'
+        f'{OVERLAY}: {path}: a {type(value).__name__} is not a number, a string'
+        ' or a list of them'
     )
+  if isinstance(value, int) and abs(value) > _MAX_INT:
+    raise HarnessError(f'{OVERLAY}: {path} is larger than 2**63')
   return value
 
 
@@ -139,9 +149,13 @@ def _canonical_source(path: str, source: str) -> str:
     )
   if len(source.encode(errors='surrogatepass')) > MAX_FILE_BYTES:
     raise HarnessError(f'{path} is larger than {MAX_FILE_BYTES} bytes')
-  if _NOT_TEXT.search(source):
-    raise HarnessError(f'{path} is not text')
   lines = source.replace('\r\n', '\n').replace('\r', '\n')
+  if found := _NOT_TEXT.search(lines):
+    line = lines.count('\n', 0, found.start()) + 1
+    raise HarnessError(
+        f'{path} line {line}: it holds U+{ord(found[0]):04X}, which is no'
+        ' text; take it out'
+    )
   return lines.rstrip('\n') + '\n'
 
 
@@ -182,6 +196,8 @@ def read(directory: str | os.PathLike[str]) -> Harness:
 
 def _shared(path: pathlib.Path, name: Any) -> str:
   """The source of a file of the library."""
+  if not isinstance(name, str):
+    raise HarnessError(f'{path} names files; a {type(name).__name__} is none')
   try:
     return library.source(name)
   except ValueError as error:
@@ -209,15 +225,17 @@ def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
   """The overlay as a dict."""
 
   def once(pairs):
-    names = [name for name, _ in pairs]
-    twice = {name for name in names if names.count(name) > 1}
+    counts = collections.Counter(name for name, _ in pairs)
+    twice = [name for name, count in counts.items() if count > 1]
     if twice:
       raise HarnessError(f'{path}: {sorted(twice)} stand there twice')
     return dict(pairs)
 
   try:
     value = json.loads(text, object_pairs_hook=once)
-  except json.JSONDecodeError as error:
+  except HarnessError:
+    raise
+  except (ValueError, RecursionError) as error:  # Long numbers, deep lists.
     raise HarnessError(f'{path} is not JSON: {error}') from error
   if not isinstance(value, dict):
     raise HarnessError(

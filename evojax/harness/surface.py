@@ -14,7 +14,7 @@ import ml_collections
 
 WEIGHTS = 'reward.weights.'
 _NAMES = re.compile(r'[a-z][a-z0-9_]*(:\d+(-\d+)?)?')
-_PART = re.compile(r'[a-z][a-z0-9_]*')
+_PART = re.compile(r'[a-z][a-z0-9_]{0,63}')
 
 
 class SurfaceError(ValueError):

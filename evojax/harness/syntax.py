@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
+import io
+import re
 from typing import Any
 import warnings
 
@@ -24,6 +26,10 @@ _DYNAMIC = frozenset(
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_DEPTH = 60  # Of a tree: whoever reads it recursively needs a stack.
+MAX_NODES = 4000
+MAX_PARTS = 64
+_MAX_INT = 2**63  # Python writes down no number of more than 4300 digits.
+_PART = re.compile('[a-z][a-z0-9_]{0,63}')
 
 
 class SourceError(ValueError):
@@ -41,21 +47,32 @@ class Reward:
 
   def reached(self, part: str) -> list[str]:
     """Top-level names that a part reaches, directly or not; sorted."""
-    found, open_ = set(), [self.values[part]]
+    found, open_ = set(), [*self._used(self.values[part])]
     while open_:
-      for node in ast.walk(open_.pop()):
-        if isinstance(node, ast.Name) and node.id in self.names:
-          if node.id not in found:
-            found.add(node.id)
-            open_.append(self.names[node.id])
+      name = open_.pop()
+      if name not in found:
+        found.add(name)
+        open_ += self._uses[name]
     return sorted(found)
+
+  @functools.cached_property
+  def _uses(self) -> dict[str, set[str]]:
+    """Top-level name -> those that it names; many parts ask."""
+    return {name: self._used(node) for name, node in self.names.items()}
+
+  def _used(self, node: ast.AST) -> set[str]:
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return names & self.names.keys()
 
 
 def parse(name: str, source: str) -> ast.Module:
   """The tree of a source without docstrings.
 
+  Whatever it returns can be walked, and written down again, at little cost.
+
   Raises:
-    SourceError: If it is not Python, or too deep.
+    SourceError: If it is not Python, too deep or too long, or holds a constant
+      that cannot be shown.
   """
   try:
     tree = ast.parse(source)
@@ -76,7 +93,53 @@ def parse(name: str, source: str) -> ast.Module:
   for node in ast.walk(tree):
     if isinstance(node, (ast.Module, *_FUNCTIONS)) and _has_docstring(node):
       node.body = node.body[1:] or [ast.Pass()]
+  nodes = list(ast.walk(tree))
+  if len(nodes) > MAX_NODES:
+    raise SourceError(
+        f'{name} line 1: {len(nodes)} syntax nodes, more than {MAX_NODES}; say'
+        ' less in one function'
+    )
+  for node in nodes:
+    if isinstance(node, ast.Constant):
+      _check_constant(name, node)
+  for node in nodes:
+    if isinstance(node, ast.JoinedStr):
+      _text(node, name)
   return tree
+
+
+def _check_constant(name: str, node: ast.Constant) -> None:
+  """Refuses a number or a text that nothing could show."""
+  value = node.value
+  if isinstance(value, int) and value > _MAX_INT:
+    raise SourceError(
+        f'{name} line {node.lineno}: a number is larger than 2**63; np.inf is'
+        ' the largest'
+    )
+  if isinstance(value, str):
+    for character in value:
+      if not (character.isprintable() or character in '\n\r\t'):
+        raise SourceError(
+            f'{name} line {node.lineno}: a text holds U+{ord(character):04X},'
+            ' which does not print; leave it out'
+        )
+
+
+def _text(node: ast.AST, name: str = 'reward.py') -> str:
+  """A node as Python in its one form.
+
+  Raises:
+    SourceError: If it has none: before 3.12, the braces of an f-string hold no
+      backslash.
+  """
+  try:
+    return ast.unparse(node)
+  except (ValueError, RecursionError, MemoryError) as error:
+    line = getattr(node, 'lineno', 1)
+    raise SourceError(
+        f'{name} line {line}: {error}; give what stands in the braces of the'
+        ' f-string a name above it'
+    ) from error
 
 
 def _has_docstring(node: Any) -> bool:
@@ -99,7 +162,7 @@ def fingerprint(name: str, source: str) -> str:
   Raises:
     SourceError: If it is not Python.
   """
-  return _hash(ast.unparse(parse(name, source)))
+  return _hash(_text(parse(name, source), name))
 
 
 @functools.lru_cache(maxsize=256)
@@ -110,11 +173,9 @@ def parts(source: str) -> Mapping[str, str]:
     SourceError: See `take_apart`.
   """
   reward = take_apart(source)
+  texts = {name: _text(node) for name, node in reward.names.items()}
   return {
-      part: _hash(
-          ast.unparse(value),
-          *(ast.unparse(reward.names[n]) for n in reward.reached(part)),
-      )
+      part: _hash(_text(value), *(texts[n] for n in reward.reached(part)))
       for part, value in reward.values.items()
   }
 
@@ -254,12 +315,21 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
         'parts is one `return {name: value, ...}`; put what values share into'
         ' functions above it',
     )
+  count = len(body[0].value.keys)
+  if count > MAX_PARTS:
+    raise _error(function, f'{count} parts; a reward has <= {MAX_PARTS}')
   values: dict[str, ast.expr] = {}
   for key, value in zip(body[0].value.keys, body[0].value.values, strict=True):
     if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
       raise _error(value, "a part's name stands there as text")
-    if not key.value.isidentifier() or key.value in values:
-      raise _error(value, f'{key.value!r} is no name, or stands there twice')
+    if not _PART.fullmatch(key.value):
+      raise _error(
+          value,
+          f'{key.value!r:.80} is no name of a part; use at most 64 of a-z, 0-9'
+          ' and _, a letter first',
+      )
+    if key.value in values:
+      raise _error(value, f'{key.value!r} stands there twice')
     if any(isinstance(node, ast.NamedExpr) for node in ast.walk(value)):
       raise _error(value, ':= would carry a value from part to part')
     values[key.value] = value
@@ -280,7 +350,7 @@ def add_part(source: str, part_source: str) -> str:
   kept = [part for part in old.values if part not in new.values]
   needed = set().union(*(old.reached(part) for part in kept))
   for name, binding in new.names.items():
-    if name in needed and ast.unparse(old.names[name]) != ast.unparse(binding):
+    if name in needed and _text(old.names[name]) != _text(binding):
       raise _error(binding, f'{name} is something else in the reward')
   imports, others, texts = [], [], {}
   for text, unwanted, tree in (
@@ -322,14 +392,14 @@ def _header(source: str) -> str:
   end = function.body[-1]
   if end.lineno == function.lineno:
     return 'def parts(e):\n  '
-  lines = block.splitlines(keepends=True)
+  lines = _lines(block)
   above = lines[: len(lines) - (function.end_lineno - end.lineno + 1)]
   return ''.join(above) + ' ' * end.col_offset
 
 
 def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
   """(statement, its lines and the comments above it) of a source."""
-  lines = source.splitlines(keepends=True)
+  lines = _lines(source)
   blocks, end = [], 0
   for statement in ast.parse(source).body:
     if statement.lineno <= end:
@@ -338,3 +408,8 @@ def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
     blocks.append((statement, text))
     end = statement.end_lineno
   return blocks
+
+
+def _lines(source: str) -> list[str]:
+  """Lines as Python counts them: a form feed or U+2028 ends none."""
+  return list(io.StringIO(source))

@@ -291,6 +291,22 @@ class RulesTest(parameterized.TestCase):
     ctx = dataclasses.replace(context(), measures=quiet)
     self.assertEqual(rules.propose(ctx).trigger, '')
 
+  def test_a_parent_that_has_no_place(self):
+    """For shipped parts and files: what is left is proposed."""
+    text = MATH.files['reward.py'].replace(
+        '\n\ndef parts', '\n\nA = 1.0; B = 2.0\n\n\ndef parts'
+    )
+    text = text.replace('return {', "return {'mine': A * B * e.outcome, ")
+    parent = SEED.with_file('reward.py', text)
+    for i in range(spec.MAX_FILES - 1):
+      parent = parent.with_file(f'backtests/b{i}.py', '')
+    for ctx in (context(ALERTS, parent=parent), context(parent=parent)):
+      made = rules.propose(ctx)
+      self.assertEqual(set(made.after.files), set(parent.files))
+      self.assertIsNotNone(random.propose(ctx))
+    for entry in library.ENTRIES:
+      entry.change(context(parent=parent))
+
   def test_same_context_same_proposal(self):
     for seed in range(5):
       one = rules.propose(context(['slow_learning'], seed=seed))

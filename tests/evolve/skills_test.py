@@ -86,6 +86,35 @@ class LearnedTest(parameterized.TestCase):
     with self.assertRaisesRegex(skills.SkillError, 'rare_success'):
       skill.apply(bare, CONFIG)
 
+  @parameterized.parameters(
+      'A = 1.0; B = 2.0\n',
+      'def _rare_success(e):\n  return A * e.outcome\n\nA = B = 1.0\n',
+      'A = B = 1.0\n' + '#' * 65_200 + '\n',
+  )
+  def test_a_part_that_has_no_place(self, before):
+    """Whoever proposes it goes on to something else."""
+    text = before + REWARD.replace(
+        "{'outcome'", "{'mine': A * B * e.outcome, 'outcome'"
+    )
+    if '_rare_success' in before:
+      text = text.replace('A * B *', '_rare_success(e) * A * B *')
+    parent = SEED.with_file('reward.py', text)
+    self.assertIs(skills.with_part(parent, 'rare_success'), None)
+    self.assertEqual(skills.with_part(parent, 'mine'), parent)
+    after = skills.with_part(SEED, 'rare_success').with_overlay(
+        {'reward.weights.rare_success': 0.5}
+    )
+    with self.assertRaisesRegex(skills.SkillError, "'rare_success' that fits"):
+      learn(after).apply(parent, CONFIG)
+
+  def test_a_file_that_has_no_place(self):
+    text = library.source('keep/outcome_variance.py')
+    full = SEED
+    for i in range(spec.MAX_FILES - 1):
+      full = full.with_file(f'backtests/b{i}.py', '')
+    with self.assertRaisesRegex(skills.SkillError, '65 files; a harness has'):
+      learn(SEED.with_file('keep.py', text)).apply(full, CONFIG)
+
   def test_a_part_of_unknown_code_teaches_nothing(self):
     text = REWARD.replace('e.format_ok * 1.0', 'e.format_ok * 2.0')
     with self.assertRaisesRegex(skills.SkillError, 'not the shipped'):
@@ -179,6 +208,10 @@ class FilesTest(absltest.TestCase):
             fields | {'overlay': {'optim.learning_rate': ['scale', -1]}}
         ),
         'no_evidence.json': json.dumps(fields | {'evidence': []}),
+        'deep.json': '[' * 5000 + ']' * 5000,
+        'large.json': good.read_text().replace(
+            '"effect": 0.05', f'"effect": 1{"0" * 400}'
+        ),
         'shape.json': json.dumps(fields | {'overlay': {'grpo.keep': 'all'}}),
     }
     for name, text in bad.items():

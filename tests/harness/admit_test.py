@@ -74,6 +74,18 @@ class AdmitTest(parameterized.TestCase):
         r'overlay: optim.learning_rate=1.0: must lie in \[1e-06, 0.003\]',
     )
 
+  def test_what_cannot_be_read_is_said_once(self):
+    after = SEED.with_overlay({'grpo.clip_low': 0.1})
+    after = after.with_file('keep.py', 'def keep(e, s:\n')
+    after = after.with_file('weight.py', 'X = [' + '1,' * 4000 + ']\n')
+    with absltest.mock.patch.object(gate, 'reasons') as asked:
+      self.refused(
+          after,
+          "keep.py line 1: '\\(' was never closed",
+          'weight.py line 1: .* syntax nodes, more than 4000',
+      )
+    asked.assert_not_called()
+
   def test_nothing_changed(self):
     self.refused(SEED, 'delta: no factor: the two harnesses are the same')
 

@@ -196,6 +196,10 @@ class DiffTest(parameterized.TestCase):
         PARENT.with_file('reward.py', 'def parts(e):\n  return e\n'),
         message='reward.py line 1: parts is one `return',
     )
+    self.refuse(
+        PARENT.with_file('diagnostics/score.py', f'X = 0x{"f" * 5000}\n'),
+        message='diagnostics/score.py line 1: a number is larger than',
+    )
     with self.assertRaisesRegex(surface.SurfaceError, 'seed is not on the'):
       self.diff(PARENT.with_overlay({'seed': 4}))
 

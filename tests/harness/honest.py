@@ -338,6 +338,26 @@ DIAGNOSTICS = (
         """,
     ),
     _measure(
+        'by_computed_name',
+        """
+        found = {}
+        for name in ('tokens', 'turns'):
+          column = e[f'n_{name}']
+          if isinstance(column, np.ndarray) and column.dtype.kind in 'iu':
+            found[name] = float(column[e.valid].sum())
+        return found
+        """,
+    ),
+    _measure(
+        'gap',
+        """
+        n = np.sort(np.where(e.valid, e.n_tokens, 0), axis=1)
+        gaps = np.diff(np.pad(n, ((0, 0), (1, 0))), axis=1)
+        level = np.select([gaps > 8, gaps > 2], [1.0, 0.5], default=0.0)
+        return {'gap': float(gaps.max(initial=0)), 'level': float(level.sum())}
+        """,
+    ),
+    _measure(
         'percentiles',
         """
         n = e.n_tokens[e.valid]

@@ -40,6 +40,7 @@ _ARGUMENTS = (
     '0.5',
     '[1.0, 2.0]',
     '[1.0, 2.0], [2.0, 4.0]',
+    '[x > 1, x > 0], [1.0, x], 2.0',
     'x, np.zeros((2, 1), int), 1',
     'x > 1',
     'x[0], x[1], x[0]',
@@ -88,12 +89,47 @@ class LanguageTest(parameterized.TestCase):
       ('x = dict(a=zip([1], [2]))', r'zip\(\) may stand in a loop, or alone'),
       ('x = dict(**e)', 'arguments with . or .. hide what is passed'),
       ('x = max(1, *e)', 'arguments with . or .. hide what is passed'),
+      ('σ = 1', 'σ is not ASCII; write names in a-z, 0-9 and _'),
+      ('x = dict(größe=1)', 'größe is not ASCII'),
+      ('x = isinstance', 'isinstance may only be called'),
+      ('x = (float, 1)', 'float may only be called'),
+      ('x = np.ndarray(3)', 'np.ndarray returns uninitialised memory'),
+      ('x = e.valid.dtype == sorted', 'sorted may only be called'),
+      ('x = np.pad(e, 1, np.exp)', 'np.pad takes its mode as a text, one of c'),
+      ("x = np.pad(e, 1, mode='empty')", 'np.pad takes its mode as a text'),
   )
   def test_a_refusal_can_be_acted_on(self, body, pattern):
     source = f'import numpy as np\n\ndef measure(e):\n  {body}\n  return {{}}\n'
     found = refusals(source)
     self.assertRegex('\n'.join(found), pattern)
     self.assertRegex(found[0], r'^diagnostics/x.py line [1-6]: ')
+
+  @parameterized.parameters(
+      'isinstance(e, (int, float))',
+      'isinstance(e, (int, np.float32, np.ndarray))',
+      'isinstance(e, np.ndarray)',
+      'e.valid.dtype == bool',
+      'e.valid.dtype in (np.int32, int)',
+      "e.valid.dtype.kind in 'fi'",
+      'np.select(condlist=[e > 1], choicelist=[e], default=0.0)',
+      'np.pad(e, 1)',
+      "np.pad(e, ((0, 0), (1, 0)), mode='edge')",
+      "'a b'.split(sep=' ', maxsplit=1)",
+      'np.array(e, ndmin=1)',
+      "{'größe': 1}",
+  )
+  def test_passes(self, expression):
+    source = f'import numpy as np\n\ndef measure(e):\n  return {expression}\n'
+    self.assertEqual(refusals(source), [])
+
+  def test_what_belongs_to_a_refused_statement_goes_with_it(self):
+    for statement, first in (
+        ('with e as x:\n    y = x', 'line 2: no with'),
+        ('match e:\n    case [0, {1: 2}]:\n      y = 1', 'line 2: no match'),
+        ('try:\n    y = 1\n  except e:\n    y = 2', 'line 2: no try'),
+    ):
+      (found,) = refusals(f'def measure(e):\n  {statement}\n  return {{}}\n')
+      self.assertStartsWith(found, f'diagnostics/x.py {first}')
 
   def test_all_at_once_but_not_without_end(self):
     source = 'import os\n' + 'x = open(1)\n' * 20
@@ -109,12 +145,24 @@ class LanguageTest(parameterized.TestCase):
       '1' + ' + 1' * 3000,
       'f(' * 5000 + ')' * 5000,
       '"a" ' * 20000,
+      f'0x{"f" * 5000}',
+      f'[].append(dtype=0x{"f" * 5000})',
+      'f"{\'a\u00a0b\'.split()}"',
   )
   def test_what_would_exhaust_the_reader(self, expression):
     found = refusals(f'x = {expression}\n')
     # Brackets that mean nothing are no levels.
     if expression.strip('()') != '1':
       self.assertNotEmpty(found)
+
+  def test_what_cannot_be_shown_stands_nowhere(self):
+    number = f'0x{"f" * 5000}'
+    for line in (
+        f'def f(x: g({number})): return x',
+        f'x = np.zeros(3, {number})',
+    ):
+      (found,) = refusals(f'import numpy as np\n{line}\n')
+      self.assertRegex(found, r'line 2: a number is larger than 2\*\*63')
 
   def test_loops(self):
     two = '[a for a in (1,) for b in (1,)]'

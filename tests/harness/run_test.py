@@ -140,6 +140,33 @@ class CallTest(parameterized.TestCase):
     f = functions(keep='def keep(e, s):\n  return e.outcome, s\n')
     self.assertEqual(f.init(), {})
     self.assertEqual(f.keep(recorded.view(), {})[1], {})
+    # A variable is no function.
+    f = functions(
+        keep='def keep(e, s):\n  init = s\n  return e.outcome, init\n'
+    )
+    self.assertEqual(f.init(), {})
+
+  def test_what_a_source_defines(self):
+    source = 'def keep(e, s):\n  def init(): pass\n  return e.init, s\n'
+    self.assertTrue(calls.defines(source, 'keep'))
+    self.assertFalse(calls.defines(source, 'init'))
+    self.assertFalse(calls.defines('def init(:\n', 'init'))
+    self.assertTrue(calls.defines('def init(): pass\n', 'init'))
+
+  @parameterized.parameters(
+      ("{'x': e[f'n_{name}'].sum() for name in ('tokens',)}", True),
+      ("{'x': e['n_' + name].sum() for name in ('tokens',)}", True),
+      ("{'x': e['n_tokens'].sum()}", False),
+      ("{'x': _of({'n_tokens': e.n_tokens}, 'n_', 'tokens')}", False),
+  )
+  def test_columns_by_computed_names(self, returned, any_column):
+    source = (
+        'def _of(x, a, b):\n  return x[a + b].sum()\n'
+        f'def measure(e, /):\n  return {returned}\n'
+    )
+    self.assertEqual(calls.reads_all(calls.names(source)), any_column)
+    view = recorded.view(n_tokens=[[1, 2, 3], [4, 5, 6]])
+    self.assertEqual(functions(d_x=source).measure('x', view), {'x': 21.0})
 
   def test_weight_has_one_value_a_turn(self):
     view = recorded.view(n_turns=[[1, 2, 1], [3, 1, 1]])
@@ -676,13 +703,22 @@ class FailureTest(parameterized.TestCase):
           "LAYER = 'score'\nUNIT = 'x'\nWARN = {'x': 0.3}\n",
           "WARN={'x': 0.3} is not",
       ),
-      ('computed', "LAYER = str('score')\nUNIT = 'x'\n", 'line 1: '),
+      ('computed', "LAYER = str('score')\nUNIT = 'x'\n", 'line 1: LAYER is'),
+      ('no key', "UNIT = 'x'\nUNIT = {[]: 1}\n", 'line 2: UNIT is not wri'),
+      ('no member', 'WARN = {{}}\n', 'line 1: WARN is not written down'),
+      ('digits', f'UNIT = 0x{"f" * 5000}\n', r'a number is larger than 2\*'),
       ('syntax', 'LAYER = \n', 'line 1: '),
   )
   def test_meta(self, source, message):
     f = functions(d_x=source)
     with self.assertRaisesRegex(run.FunctionError, message):
       f.meta('x')
+
+  def test_meta_with_annotations(self):
+    f = functions(d_x="LAYER: str = 'score'\nUNIT: str = 'x'\nWARN: dict\n")
+    self.assertEqual(
+        f.meta('x'), dict(LAYER='score', UNIT='x', WARN={}, CRITICAL={})
+    )
 
   def test_a_view_that_lacks_a_column_leaves_the_worker_in_step(self):
     class Broken:

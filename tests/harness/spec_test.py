@@ -53,6 +53,11 @@ class HashTest(parameterized.TestCase):
     )
     self.assertEqual(spec.Harness(overlay, files).sha256, plain.sha256)
 
+  def test_what_a_source_may_hold(self):
+    text = '# h\u00e4\u00df \u65e5\u672c \u05d0 \U0001f600\n\tX = 1\n'
+    harness = spec.Harness({}, {'keep.py': text})
+    self.assertEqual(harness.files['keep.py'], text)
+
   @parameterized.named_parameters(
       ('value', {'a.y': 2.25}, {'reward.py': 'b'}),
       ('flag is no number', {'a.y': True}, {'reward.py': 'b'}),
@@ -153,6 +158,27 @@ class DirectoryTest(parameterized.TestCase):
       ('twice', {'overlay.json': '{"a.b": 1, "a.b": 2}'}, r"'a.b'\] stand"),
       ('nested', {'overlay.json': '{"a": {"b": 1}}'}, r'is not a number'),
       ('null', {'overlay.json': '{"a.b": null}'}, 'is not a number'),
+      ('lists', {'overlay.json': '{"a.b": [[1]]}'}, 'is a list of lists'),
+      (
+          'deep',
+          {'overlay.json': '{"a.b": ' + '[' * 5000 + ']' * 5000 + '}'},
+          'overlay.json is not JSON',
+      ),
+      (
+          'digits',
+          {'overlay.json': '{"a.b": ' + '1' * 5000 + '}'},
+          'overlay.json is not JSON',
+      ),
+      (
+          'too large a number',
+          {'overlay.json': '{"a.b": 1' + '0' * 400 + '}'},
+          r'a.b is larger than 2\*\*63',
+      ),
+      (
+          'no name of a file',
+          {'library.json': '{"keep.py": ["x"]}'},
+          'library.json names files; a list is none',
+      ),
       ('infinite', {'overlay.json': '{"a.b": Infinity}'}, 'not a finite'),
       ('path', {'overlay.json': '{"a b": 1}'}, 'not a dotted config path'),
       ('large', {'keep.py': '#' * (64 << 10) + '\n'}, 'keep.py is larger'),
@@ -167,7 +193,11 @@ class DirectoryTest(parameterized.TestCase):
           {'library.json': '{"reward.py": "seed/reward.py"}', 'reward.py': ''},
           r"\['reward.py'\] are there and in library.json",
       ),
-      ('nul', {'keep.py': 'a\0b'}, 'keep.py is not text'),
+      ('nul', {'keep.py': 'a\0b'}, 'keep.py line 1: it holds U.0000, '),
+      ('escape', {'keep.py': 'a\r\n#\x1b[2J'}, 'keep.py line 2: .* U.001B'),
+      ('form feed', {'keep.py': 'a\n\x0cb'}, 'keep.py line 2: .* U.000C'),
+      ('override', {'keep.py': 'a\r# \u202e'}, 'keep.py line 2: .* U.202E'),
+      ('isolate', {'keep.py': '# \u2066'}, 'keep.py line 1: .* U.2066'),
       (
           'many',
           {f'backtests/b{i}.py': '' for i in range(65)},

@@ -1,5 +1,7 @@
 """Parts of a reward are told apart on the syntax tree."""
 
+import ast
+
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -117,11 +119,74 @@ class PartsTest(parameterized.TestCase):
           "def parts(e):\n  return {'a': globals()['b']}\n",
           'globals hides which names',
       ),
+      ('capital', "def parts(e):\n  return {'Bonus': 1}\n", "'Bonus' is no na"),
+      ('private', "def parts(e):\n  return {'_x': 1}\n", "2: '_x' is no name"),
+      (
+          'long name',
+          f"def parts(e):\n  return {{'{'x' * 65}': 1}}\n",
+          'is no name of a part; use at most 64',
+      ),
+      (
+          'many',
+          f'def parts(e):\n  return {dict.fromkeys(map(str, range(65)))}\n',
+          'line 1: 65 parts; a reward has <= 64',
+      ),
       ('syntax', 'def parts(e:\n', r'line 1: '),
   )
   def test_refuses(self, source, message):
     with self.assertRaisesRegex(syntax.SourceError, message):
       syntax.parts(source)
+
+
+  def test_what_parts_share_is_written_down_once(self):
+    source = 'a0 = 0\n' + ''.join(f'a{i} = a{i - 1}\n' for i in range(1, 200))
+    listed = ', '.join(f"'p{i}': a199" for i in range(64))
+    source += f'def parts(e):\n  return {{{listed}}}\n'
+    with absltest.mock.patch.object(
+        ast, 'unparse', side_effect=ast.unparse
+    ) as written:
+      self.assertLen(syntax.parts(source), 64)
+    self.assertEqual(written.call_count, 200 + 64)
+
+  def test_hashes_are_what_they_were(self):
+    """A ledger names changes by them."""
+    self.assertEqual(
+        {part: value[:12] for part, value in syntax.parts(REWARD).items()},
+        {
+            'outcome': 'f692832bac53',
+            'length': '2bd3af06d34a',
+            'over': 'df58a72230cc',
+        },
+    )
+
+
+class ParseTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('digits', f'\nX = 0x{"f" * 5000}', r'line 2: a number is larger'),
+      ('nodes', 'x = [' + '1,' * 4000 + ']', r'line 1: 4\d+ syntax nodes, mo'),
+      ('no break', "\nX = 'a\u00a0b'", r'line 2: a text holds U\+00A0, whi'),
+      ('escape', r"X = '\x1b[2J'", r'line 1: a text holds U\+001B'),
+      ('surrogate', r"X = '\ud800'", r'line 1: a text holds U\+D800'),
+  )
+  def test_refuses(self, source, message):
+    """Else it could be read, but not compared."""
+    with self.assertRaisesRegex(syntax.SourceError, f'^keep.py {message}'):
+      syntax.fingerprint('keep.py', source)
+
+  def test_what_cannot_be_written_down_again(self):
+    error = ValueError('Unable to avoid backslash')
+    with absltest.mock.patch.object(ast, 'unparse', side_effect=error):
+      with self.assertRaisesRegex(
+          syntax.SourceError, '^keep.py line 2: Unable .*; give what stands in'
+      ):
+        syntax.parse('keep.py', "X = 1\nY = f'{X}'\n")
+      with self.assertRaises(syntax.SourceError):
+        syntax.fingerprint('keep.py', 'X = 12\n')
+
+  def test_texts_that_print(self):
+    source = '"""Doc\x1b."""\nX = "h\u00e4\u00df\\n\\t"\n# \u2028\n'
+    self.assertNotEmpty(syntax.fingerprint('keep.py', source))
 
 
 class AddTest(parameterized.TestCase):
@@ -156,6 +221,15 @@ class AddTest(parameterized.TestCase):
     )
     self.assertIn('LIMIT = 0.5  # Half.', after)
     self.assertIn('"""Share."""', after)
+
+  @parameterized.parameters('\x0c', '\x1c', '\x85', '\u2028')
+  def test_lines_end_where_those_of_python_do(self, character):
+    part = "def parts(e):\n  return {'partial': e.partial}\n"
+    for place in ('LIMIT =', 'def parts', '  return {\n'):
+      comment = f'  # a{character}b\n'
+      reward = REWARD.replace(place, comment + place)
+      after = syntax.parts(syntax.add_part(reward, part))
+      self.assertEqual(after, {**syntax.parts(REWARD), **syntax.parts(part)})
 
   def test_any_form_of_return(self):
     part = "def parts(e):\n  return {'partial': e.partial}\n"
