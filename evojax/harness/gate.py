@@ -112,7 +112,7 @@ class _Gate:
     measures = 'measure' if path.startswith('diagnostics/') else 'predict'
     self._function = function.get(path, measures)
     self._each = self._function in cases_lib.EACH
-    self._has_init = 'init' in calls_lib.names(source)
+    self._has_init = calls_lib.defines(source, 'init')
 
   # -------------------------------------------------------------------- running
 

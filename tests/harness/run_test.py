@@ -404,6 +404,10 @@ class AccessTest(parameterized.TestCase):
       f.measure('x', recorded.view())
     self.assertEqual(caught.exception.status, status)
 
+  def test_a_name_that_python_folds(self):
+    f = functions(d_x="def measure(\uff45):\n  return {'x': e.max_tokens}\n")
+    self.assertEqual(f.measure('x', recorded.view()), {'x': 64.0})
+
   def test_no_secret_and_no_file(self):
     with absltest.mock.patch.dict(
         os.environ, {'HF_TOKEN': 'x', 'PYTHONPATH': 'y'}
