@@ -14,6 +14,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
+import json
 import os
 import pathlib
 import queue
@@ -260,11 +261,12 @@ class Box:
     slot.start()
     files: list[int] = []
     try:
-      for data in (stdin, b'', b''):
+      # What is run goes past the zygote: the next run is a copy of it.
+      task = json.dumps(dict(fields)).encode()
+      for data in (stdin, None, None, task):
         files.append(_memory_file(data))
       answer = slot.exchange(
           {
-              **fields,
               'wall': limits.wall_seconds,
               'cpu': limits.cpu_seconds,
               'memory': limits.memory_bytes,
@@ -291,7 +293,6 @@ class _Slot:
     self._control: socket.socket | None = None
     self._scratch: str | None = None
     self._errors: IO[bytes] | None = None
-    self._runs = 0
 
   def start(self) -> None:
     """Starts the zygote, if there is none.
@@ -372,15 +373,15 @@ class _Slot:
     Raises:
       InfraError: If none comes in time, or one that is none.
     """
-    self._runs += 1
+    run = os.urandom(8).hex()  # No count: the next run may find it.
     deadline = time.monotonic() + seconds
     self._control.settimeout(seconds)
     try:
-      wire.send(self._control, {**request, 'run': self._runs}, files)
+      wire.send(self._control, {**request, 'run': run}, files)
       answer, _ = wire.receive(self._control)
       if time.monotonic() > deadline:
         raise TimeoutError
-      if answer['run'] != self._runs:
+      if answer['run'] != run:
         raise ValueError('an answer to another run')
       return answer
     except TimeoutError:
@@ -462,18 +463,23 @@ def _judge(
   return result(status, message=last or f'exit code {code}')
 
 
-def _memory_file(data: Data) -> int:
-  """An open file without a name that holds the bytes, at its beginning."""
+def _memory_file(data: Data | None) -> int:
+  """An open file without a name: of these bytes, or None: to be written to."""
   if hasattr(os, 'memfd_create'):
     file = os.memfd_create('box', os.MFD_CLOEXEC)
   else:
     with tempfile.TemporaryFile(buffering=0) as unnamed:
       file = os.dup(unnamed.fileno())
   try:
-    rest = memoryview(data).cast('B')
+    rest = memoryview(data or b'').cast('B')
     while rest:
       rest = rest[os.write(file, rest) :]
     os.lseek(file, 0, os.SEEK_SET)
+    if data is not None and hasattr(os, 'memfd_create'):
+      # What is given stays as it is, for the next call of the same run too.
+      flags = os.O_RDONLY | os.O_CLOEXEC
+      file, writable = os.open(f'/proc/self/fd/{file}', flags), file
+      os.close(writable)
   except BaseException:
     os.close(file)
     raise

@@ -2,8 +2,8 @@
 
 Run as a script. A supervisor outlives it: when the parent is gone, or the
 zygote, the supervisor sees to it that nothing is left. The zygote prepares
-whatever many runs can share, then answers one request at a time. It is trusted
-and never runs what it is sent; its children are not, and do.
+whatever many runs can share, then answers one request at a time. It is trusted,
+and neither runs nor reads what is to be run; its children are not, and do.
 """
 
 import atexit
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import gc
 import importlib
+import json
 import math
 import mmap
 import os
@@ -146,11 +147,7 @@ class Zygote:
       self._prepare()
       wire.send(self._control, {'ready': os.getpid()})
       while True:
-        # Forked before it is needed: by then it is ready to run.
-        process, end = self._fork()
-        request, descriptors = wire.receive(self._control)
-        answer = self._serve(process, end, request, descriptors)
-        wire.send(self._control, answer)
+        self._answer()
     except (EOFError, BrokenPipeError, ConnectionResetError):
       os._exit(0)
     except BaseException:
@@ -269,6 +266,19 @@ class Zygote:
 
   # -------------------------------------------------------------- once per run
 
+  def _answer(self):
+    """Answers one request.
+
+    A child can look at the frames that it was forked from: no local variable is
+    bound in them before, by this run or the one before.
+    """
+    # Forked before it is needed: by then it is ready to run.
+    process, end = self._fork()
+    request, descriptors = wire.receive(self._control)
+    wire.send(
+        self._control, self._serve(process, end, request, descriptors)
+    )
+
   def _fork(self):
     """(process, socket) of a child that waits for one request."""
     end, theirs = socket.socketpair()
@@ -285,8 +295,9 @@ class Zygote:
     spent = _cpu_seconds(process)
     request['tasks'] = 0 if self._counted else _tasks_of_user(self._profile)
     start = time.monotonic()
+    limits = ('cpu', 'memory', 'output', 'tasks')
     with end:
-      wire.send(end, request, descriptors)
+      wire.send(end, {name: request[name] for name in limits}, descriptors)
     for descriptor in descriptors:
       os.close(descriptor)
     status, waited = self._wait(process, request, start, spent, before)
@@ -438,11 +449,13 @@ class Zygote:
         request, descriptors = wire.receive(end)
       except (EOFError, ConnectionResetError):
         os._exit(0)
-      for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
+      *streams, task = descriptors
+      for number, stream in enumerate(streams):
+        os.dup2(stream, number)
       if 'rlimits' in self._layers:
         self._limit(request)
-      run = self._runner(request)
+      with open(task, 'rb') as file:
+        run = self._runner(json.loads(file.read()))
       if 'descriptors' in self._layers:
         _close_from(3)
       if self._seccomp is not None:
@@ -474,17 +487,17 @@ class Zygote:
       processes = self._config['processes'] + request['tasks'] + 2
       _set_limit('RLIMIT_NPROC', processes)
 
-  def _runner(self, request):
+  def _runner(self, task):
     """What runs after the last door is shut."""
-    if 'command' in request:
-      command = request['command']
-      folder = os.path.join(self._scratch, 'tree', request['folder'])
-      environment = dict(os.environ, **request['environment'])
+    if 'command' in task:
+      command = task['command']
+      folder = os.path.join(self._scratch, 'tree', task['folder'])
+      environment = dict(os.environ, **task['environment'])
       return lambda: _execute(command, folder, environment)
-    if 'operation' in request:
-      operation, scratch = request['operation'], self._scratch
-      return lambda: tree.OPERATIONS[operation](scratch, request)
-    source = request['program']
+    if 'operation' in task:
+      operation, scratch = task['operation'], self._scratch
+      return lambda: tree.OPERATIONS[operation](scratch, task)
+    source = task['program']
     if self._entry is not None:
       call, size = self._entry['call'], os.fstat(0).st_size
       data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''

@@ -527,3 +527,27 @@ ATTACKS = (
     *RESOURCES,
     *INHERITED,
 )
+
+# No layer is in their way: the zygote, which every run is a copy of, never has
+# what is run. Each says GOT where it finds the word of the run before.
+WORD = 'open-sesame-that-nobody-says'
+_WORD = f'word = {WORD[::-1]!r}[::-1]\n'
+STATE = {
+    'frames': f"""{_WORD}
+import sys
+frame = sys._getframe().f_back
+while frame:
+  if word in str(frame.f_locals): print('GOT')
+  frame = frame.f_back
+""",
+    # The kernel reads no address that is none. Short texts lie elsewhere.
+    'memory': f"""{_WORD}
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+top, file = libc.sbrk(0), os.open('page', os.O_RDWR | os.O_CREAT)
+for page in range(1, 8 << 10):
+  libc.pwrite(file, ctypes.c_void_p(top - 4096 * page), 4096, 0)
+  if word.encode() in os.pread(file, 4096, 0): print('GOT')
+""",
+}
