@@ -427,8 +427,10 @@ def _judge(
       cpu_seconds=cpu,
   )
   if killed == 'timeout':
-    # A tenth of its time is more than scheduling takes on an idle machine.
-    contended = waited > 0.1 * limits.wall_seconds
+    # A tenth of its time is more than scheduling takes on an idle machine. Who
+    # is kept from a core runs or waits for one; who naps does neither.
+    idle = max(0.0, wall - cpu - waited)
+    contended = waited > 0.1 * limits.wall_seconds and idle < waited
     message = f'{wall:.2f} s of wall time, {cpu:.2f} s of CPU time'
     if contended:
       message += f'; waited {waited:.2f} s for a core, the machine was busy'
@@ -457,7 +459,9 @@ def _judge(
   if code == 0:
     return result('ok')
   last = err.rstrip().rpartition(b'\n')[2][:200].decode(errors='replace')
-  status = 'memory_limit' if last.startswith('MemoryError') else 'error'
+  # All of its name: a program may have a MemoryErrorOfMine.
+  no_memory = last.partition(':')[0] == 'MemoryError'
+  status = 'memory_limit' if no_memory else 'error'
   if code < 0:
     last = f'ended by signal {-code}'
   return result(status, message=last or f'exit code {code}')

@@ -94,6 +94,8 @@ class ResultsTest(parameterized.TestCase):
       ('surrogate', 'print("\udcff")', 'error', b'', 1),
       ('crash', 'import ctypes\nctypes.string_at(0)', 'error', b'', -11),
       ('memory', 'x = bytearray(1 << 40)', 'memory_limit', b'', 1),
+      ('like_memory', 'class MemoryErrorX(Exception): pass\n'
+       'raise MemoryErrorX', 'error', b'', 1),
       ('recursion', 'def f(n): return n and 1 + f(n - 1)\n'
        'import sys\nsys.setrecursionlimit(10 ** 6)\nprint(f(50000))', 'ok',
        b'50000\n', 0),
@@ -206,7 +208,21 @@ class ResultsTest(parameterized.TestCase):
         self.assertEqual(listed.stdout, b'[]\n')
 
 
-class ContentionTest(absltest.TestCase):
+class ContentionTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (5.0, 1.0, 3.9, True),
+      (5.0, 1.0, 0.4, False),
+      (5.0, 9.0, 4.0, True),  # Of several processes.
+      (5.0, 0.7, 1.1, False),  # It slept, and waited whenever it woke up.
+  )
+  def test_who_sleeps_is_not_kept_from_running(self, wall, cpu, waited, late):
+    answer = dict(status='timeout', code=-9, wall=wall, cpu=cpu, waited=waited)
+    with tempfile.TemporaryFile() as file, box.Box(tier='T2') as one:
+      limits = limits_lib.Limits(wall_seconds=wall)
+      output = file.fileno()
+      found = box._judge(answer, output, output, limits, one)
+    self.assertEqual((found.status, found.contended), ('timeout', late))
 
   def test_a_timeout_on_a_busy_machine_says_so(self):
     before = os.sched_getaffinity(0)

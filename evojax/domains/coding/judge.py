@@ -81,7 +81,7 @@ def _judge(
     if right:
       statuses.append('passed')
       continue
-    broken = result.status == 'error' and _is_not_python(result)
+    broken = _is_not_python(result)
     ended = 'syntax_error' if broken else result.status
     statuses.append('wrong' if ended == 'ok' else ended)
     if ended == 'infra_error':
@@ -158,6 +158,8 @@ def _is_not_python(result: limits_lib.Result) -> bool:
 
   A program that says the same of itself is believed: it gains nothing.
   """
+  if result.status not in ('error', 'memory_limit'):
+    return False
   text = result.stderr
   last = text.rstrip().rpartition(b'\n')[2]
   kinds = (b'SyntaxError', b'IndentationError', b'TabError', b'ValueError',
