@@ -443,6 +443,9 @@ def _judge(
     return result('cpu_limit', message=f'{cpu:.2f} s of CPU time')
   if killed == 'disk_limit':
     return result('disk_limit', message='its directory is full')
+  if killed == 'crowded':
+    most = limits.processes
+    return result('error', message=f'more than {most} threads at a time')
   if too_long or code == -signal.SIGXFSZ:
     return result(
         'output_limit',

@@ -196,6 +196,12 @@ class Zygote:
       os.environ.update(self._config['environment'])
     # Only this watches a directory that is on a disk of the host's.
     self._watch = self._scratch and 'quota' in self._layers and not inside
+    # Nor does the kernel count the threads of a user who is also somebody else.
+    self._watch_threads = (
+        self._profile == 'program'
+        and not self._counted
+        and {'seccomp', 'rlimits'} <= self._layers
+    )
     if self._linux:
       linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     # What a child does first, and last.
@@ -220,7 +226,6 @@ class Zygote:
     if 'seccomp' in self._layers:
       rules = seccomp.rules(
           self._profile,
-          threads=self._counted,
           # What Landlock leaves open; without it all is.
           own_user=self._counted or 'landlock' not in self._layers,
       )
@@ -331,7 +336,7 @@ class Zygote:
         if watched and left <= 0:
           break
         pause = left if watched else wall + 5
-        if self._watch or exited is None:
+        if self._watch or self._watch_threads or exited is None:
           pause = min(pause, _WATCH_SECONDS)
         # A millisecond more: the kernel's clocks tick.
         if poll.poll(pause * 1000 + 1) or _has_exited(process):
@@ -339,6 +344,9 @@ class Zygote:
         if self._watch and self._is_over_quota():
           _kill(process)
           return 'disk_limit', 0.0
+        if self._watch_threads and self._is_crowded(process):
+          _kill(process)
+          return 'crowded', 0.0
         if not watched and time.monotonic() - start > wall + 5:
           break  # Nothing hangs for ever, even where this layer is off.
     finally:
@@ -372,6 +380,14 @@ class Zygote:
       if size > self._config['disk_bytes'] or count > self._config['files']:
         return True
     return False
+
+  def _is_crowded(self, process):
+    """Whether a process has more threads than it may have."""
+    try:
+      folder = os.stat(f'{process}/task', dir_fd=self._proc)
+    except OSError:  # It is gone.
+      return False
+    return folder.st_nlink - 2 > self._config['processes']
 
   def _waited_seconds(self, used, before):
     """Seconds that a thread of a run was ready and strangers had its core.

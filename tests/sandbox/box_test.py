@@ -144,10 +144,25 @@ class ResultsTest(parameterized.TestCase):
         'def f():\n  time.sleep(0.05)\n  print(1)\n'
         'threading.Thread(target=f).start()'
     )
-    # Where the kernel can count them.
-    self.assertEqual(self.boxes['T2'].run(source).stdout, b'1\n')
-    if 'T0' in self.boxes:
-      self.assertEqual(self.boxes['T0'].run(source).stdout, b'1\n')
+    for tier, one in self.boxes.items():
+      self.assertEqual(one.run(source).stdout, b'1\n', tier)
+
+  def test_threads_are_counted_where_the_kernel_does_not(self):
+    source = (
+        'import threading, time\nthreading.stack_size(1 << 16)\n'
+        'for _ in range(40):\n'
+        '  threading.Thread(target=time.sleep, args=(9,)).start()\n'
+    )
+    if 'T1' not in _HELD:
+      self.skipTest('in T0 it does')
+    with (
+        mock.patch.object(box.Box, '_has_own_user', return_value=False),
+        box.Box(tier='T1', attempts=1) as one,
+    ):
+      result = one.run(source)
+    self.assertEqual(result.message, 'more than 16 threads at a time')
+    self.assertEqual(result.status, 'error')
+    self.assertLess(result.wall_seconds, 5.0)
 
   @parameterized.parameters('stdout', 'stderr')
   def test_output_is_cut(self, name):

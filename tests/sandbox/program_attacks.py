@@ -309,6 +309,21 @@ PROCESSES = (
         'print("GOT" if n > 100 else n)',
     ),
     Attack(
+        'a swarm of threads of a weaker tier',
+        ('rlimits',),
+        'import threading, time\n'
+        'threading.stack_size(65536)\n'
+        'n = 0\n'
+        'try:\n'
+        '  for n in range(200):\n'
+        '    threading.Thread(target=time.sleep, args=(5,), daemon=True)'
+        '.start()\n'
+        'except RuntimeError: pass\n'
+        'time.sleep(0.3)\n'
+        'print("GOT" if n > 100 else n)',
+        tier='T1',
+    ),
+    Attack(
         'outliving the zygote',
         ('seccomp',),
         _SYSCALL + 'call(157, 167, 1, 0, 0, 0, 0)\nprint("GOT")',
