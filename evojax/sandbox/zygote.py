@@ -11,6 +11,7 @@ import errno
 import fcntl
 import gc
 import importlib
+import io
 import json
 import math
 import mmap
@@ -280,9 +281,7 @@ class Zygote:
     # Forked before it is needed: by then it is ready to run.
     process, end = self._fork()
     request, descriptors = wire.receive(self._control)
-    wire.send(
-        self._control, self._serve(process, end, request, descriptors)
-    )
+    wire.send(self._control, self._serve(process, end, request, descriptors))
 
   def _fork(self):
     """(process, socket) of a child that waits for one request."""
@@ -559,8 +558,11 @@ def _call(function, source, data):
 def _run_program(source):
   """Runs a source as `python main.py` would."""
   main = types.ModuleType('__main__')
+  main.__file__ = 'main.py'
   sys.modules['__main__'] = main
   sys.argv[:] = ['main.py']
+  # It may go as deep as it could without what stands around it.
+  sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
   code = 0
   try:
     exec(compile(source, 'main.py', 'exec'), main.__dict__)
@@ -571,11 +573,29 @@ def _run_program(source):
   try:
     threading._shutdown()  # Waits for threads that are not daemons.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    _flush(sys.stdout)
+    for file in gc.get_objects():  # Those that nobody has closed.
+      if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter)):
+        _flush(file)
+    _flush(sys.__stdout__)
   except BaseException:
-    code = code or _print_error('main.py')
-  sys.stderr.flush()
+    # A whole traceback: without one it would look as if it were no Python.
+    code = code or _print_error(None)
+  _flush(sys.stderr)
   return code
+
+
+def _flush(file):
+  if file is not None and not file.closed:
+    file.flush()
+
+
+def _depth():
+  """Of the calls of this process, down to an `exec` of the caller's."""
+  depth, frame = 1, sys._getframe(1)
+  while frame:
+    depth, frame = depth + 1, frame.f_back
+  return depth
 
 
 def _exit_code(error):

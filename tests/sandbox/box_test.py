@@ -107,6 +107,21 @@ class ResultsTest(parameterized.TestCase):
        b"[] ['main.py']\n", 0),
       ('swallows_all', 'while True:\n  try: raise SystemExit\n'
        '  except BaseException: break\nprint(2)', 'ok', b'2\n', 0),
+      ('closes', 'import sys\nprint(1)\nsys.stdout.close()', 'ok', b'1\n', 0),
+      ('closes_both', 'import sys\nwith sys.stdout as f: f.write("1")\n'
+       'sys.stderr.close()', 'ok', b'1', 0),
+      ('leaves_open', 'f = open(1, "w").write\nf("1")', 'ok', b'1', 0),
+      ('leaves_bytes', 'import os\nf = os.fdopen(1, "wb")\nf.write(b"1")',
+       'ok', b'1', 0),
+      ('replaces', 'import io, sys\nprint(1)\nsys.stdout = io.StringIO()\n'
+       'print(2)', 'ok', b'1\n', 0),
+      ('no_output', 'import sys\nsys.stdout = None\nprint(1)', 'ok', b'', 0),
+      ('file', 'print(__file__)', 'ok', b'main.py\n', 0),
+      # As in `python main.py`.
+      ('deep', 'def f(n): return n and 1 + f(n - 1)\nprint(f(998))', 'ok',
+       b'998\n', 0),
+      ('too_deep', 'def f(n): return n and 1 + f(n - 1)\nprint(f(999))',
+       'error', b'', 1),
       ('at_exit', 'import atexit\natexit.register(print, 5)', 'ok', b'5\n', 0),
   )  # fmt: skip
   def test_program(self, source, status, stdout, exit_code):
@@ -164,8 +179,17 @@ class ResultsTest(parameterized.TestCase):
     self.assertEqual(result.status, 'error')
     self.assertLess(result.wall_seconds, 5.0)
 
-  @parameterized.parameters('stdout', 'stderr')
-  def test_output_is_cut(self, name):
+  def test_an_end_that_fails_has_a_traceback(self):
+    """Else it would look as if it were no Python."""
+    source = 'import sys\nclass A:\n  closed = False\nsys.stdout = A()'
+    for tier, one in self.boxes.items():
+      with self.subTest(tier):
+        result = one.run(source)
+        self.assertEqual(result.status, 'error')
+        self.assertIn(b'Traceback (most recent', result.stderr)
+
+  @parameterized.parameters(('stdout', 'output_limit'), ('stderr', 'ok'))
+  def test_output_is_cut(self, name, status):
     limits = limits_lib.Limits(output_bytes=1000)
     source = f'import sys\nsys.{name}.write("x" * %d)'
     for tier, one in self.boxes.items():
@@ -173,7 +197,7 @@ class ResultsTest(parameterized.TestCase):
         exactly = one.run(source % 1000, limits=limits)
         self.assertEqual(exactly.status, 'ok', exactly)
         more = one.run(source % 1001, limits=limits)
-        self.assertEqual(more.status, 'output_limit')
+        self.assertEqual(more.status, status)
         self.assertEqual(getattr(more, name), b'x' * 1000)
 
   def test_cpu_limit(self):

@@ -107,6 +107,8 @@ def drive(source, most):
       held, like.encoding, like.errors, '\\n'
   )
   code = compile(source, 'program.py', 'exec')
+  # A program goes as deep as alone: below it are this and `exec`.
+  sys.setrecursionlimit(sys.getrecursionlimit() + 3)
   found, kept = [], []
   for given in json.load(sys.stdin):
     # As buffered as the real ones: those can do no more either.

@@ -123,6 +123,9 @@ class OutcomeTest(parameterized.TestCase):
       ('lone surrogate', 'print("\ud800")', 'syntax_error', 0, 0),
       ('too nested', '(' * 3000 + ')' * 3000, 'syntax_error', 0, 0),
       ('too deep', 'x = ' + '-' * 60_000 + '1', 'syntax_error', 0, 0),
+      ('cannot be flushed', 'import sys\nclass A: closed = False\n'
+       'def f(): raise ValueError\nA.flush = f\nsys.stdout = A', 'error',
+       0, 0),
       ('crashes', RIGHT + '1 / 0', 'error', 0, 0),
       ('crashes at times', 'input()\na = input().split()\n'
        'print(sum(max(int(x), 0) for x in a) + 0 // len(a))', 'error', 3, 1),

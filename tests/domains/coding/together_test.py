@@ -283,9 +283,7 @@ class TogetherTest(parameterized.TestCase):
       # Who is right is so alone as well.
       self.assertEqual(runs, 2 if found.passed == len(CASES) else 1, name)
 
-  @parameterized.parameters(
-      ('#' * (8 << 10), ''), ('', '\n' * (1 << 20))
-  )
+  @parameterized.parameters(('#' * (8 << 10), ''), ('', '\n' * (1 << 20)))
   def test_what_is_long_is_run_test_by_test(self, comment, blank):
     tests = dataclasses.replace(
         TESTS,
