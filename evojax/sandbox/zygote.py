@@ -19,7 +19,6 @@ import os
 import resource
 import runpy
 import select
-import shutil
 import signal
 import site
 import socket
@@ -85,7 +84,11 @@ def supervise():
   if 'namespaces' not in layers:
     _end_children()
   if config['scratch']:
-    shutil.rmtree(config['scratch'], ignore_errors=True)
+    try:
+      tree.clear(config['scratch'])
+      os.rmdir(config['scratch'])
+    except OSError:
+      pass  # The parent, if there is one, finds it.
   os._exit(0)
 
 

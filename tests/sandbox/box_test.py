@@ -458,10 +458,12 @@ class LeavesNothingTest(parameterized.TestCase):
         'import sys, tempfile, threading\n'
         f'sys.path.insert(0, {str(_ROOT)!r})\n'
         f'tempfile.tempdir = {folder!r}\n'
-        'from evojax.sandbox import box\n'
-        f'b = box.Box(tier={tier!r})\n'
+        'from evojax.sandbox import box, limits\n'
+        # Deeper than Python recurses.
+        f'b = box.Box(tier={tier!r}, limits=limits.Limits(files=9000))\n'
         'b.start()\n'
-        'run = lambda: b.run("import time; time.sleep(60)")\n'
+        'run = lambda: b.run("import os, time\\nfor _ in range(1100):\\n'
+        '  os.mkdir(\'d\'); os.chdir(\'d\')\\ntime.sleep(60)")\n'
         'threading.Thread(target=run).start()\n'
         'print(1, flush=True)\n'
     )
@@ -469,7 +471,7 @@ class LeavesNothingTest(parameterized.TestCase):
         [sys.executable, '-S', '-c', source], stdout=subprocess.PIPE
     )
     parent.stdout.readline()
-    time.sleep(0.3)
+    time.sleep(1.0)
     (supervisor,) = children(parent.pid)
     (inner,) = children(supervisor)
     (program,) = children(inner)
