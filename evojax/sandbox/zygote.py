@@ -7,6 +7,7 @@ and neither runs nor reads what is to be run; its children are not, and do.
 """
 
 import atexit
+import contextlib
 import errno
 import fcntl
 import gc
@@ -577,14 +578,18 @@ def _run_program(source):
     threading._shutdown()  # Waits for threads that are not daemons.
     atexit._run_exitfuncs()
     _flush(sys.stdout)
-    for file in gc.get_objects():  # Those that nobody has closed.
-      if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter)):
-        _flush(file)
-    _flush(sys.__stdout__)
   except BaseException:
     # A whole traceback: without one it would look as if it were no Python.
     code = code or _print_error(None)
-  _flush(sys.stderr)
+  try:
+    # Those that nobody has closed. What fails here is nobody's fault: one that
+    # is detached, for example.
+    for file in (*gc.get_objects(), sys.__stdout__, sys.stderr):
+      if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter)):
+        with contextlib.suppress(Exception):
+          _flush(file)
+  except BaseException:
+    pass
   return code
 
 

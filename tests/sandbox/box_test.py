@@ -115,6 +115,9 @@ class ResultsTest(parameterized.TestCase):
        'ok', b'1', 0),
       ('replaces', 'import io, sys\nprint(1)\nsys.stdout = io.StringIO()\n'
        'print(2)', 'ok', b'1\n', 0),
+      ('detaches', 'import io, sys\nfor _ in range(3):\n'
+       '  x = sys.stdout\n  sys.stdout = io.TextIOWrapper(x.detach())\n'
+       'sys.stderr.detach()\nprint(1)', 'ok', b'1\n', 0),
       ('no_output', 'import sys\nsys.stdout = None\nprint(1)', 'ok', b'', 0),
       ('file', 'print(__file__)', 'ok', b'main.py\n', 0),
       # As in `python main.py`.
