@@ -194,6 +194,9 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
     count = math.prod(shape)
     if dtype.itemsize and count:
       array = np.frombuffer(view, dtype, count, at).reshape(shape)
+      # A forged byte of 2 would be true, and not equal to any other truth.
+      if dtype.kind == 'b' and array.view(np.uint8).max() > 1:
+        array = np.asarray(array.view(np.uint8) != 0)
     else:  # Which frombuffer refuses.
       array = np.zeros(shape, dtype)
     array.flags.writeable = False

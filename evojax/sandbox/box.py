@@ -14,6 +14,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
+import json
 import os
 import pathlib
 import queue
@@ -260,11 +261,12 @@ class Box:
     slot.start()
     files: list[int] = []
     try:
-      for data in (stdin, b'', b''):
+      # What is run goes past the zygote: the next run is a copy of it.
+      task = json.dumps(dict(fields)).encode()
+      for data in (stdin, None, None, task):
         files.append(_memory_file(data))
       answer = slot.exchange(
           {
-              **fields,
               'wall': limits.wall_seconds,
               'cpu': limits.cpu_seconds,
               'memory': limits.memory_bytes,
@@ -291,7 +293,6 @@ class _Slot:
     self._control: socket.socket | None = None
     self._scratch: str | None = None
     self._errors: IO[bytes] | None = None
-    self._runs = 0
 
   def start(self) -> None:
     """Starts the zygote, if there is none.
@@ -372,15 +373,15 @@ class _Slot:
     Raises:
       InfraError: If none comes in time, or one that is none.
     """
-    self._runs += 1
+    run = os.urandom(8).hex()  # No count: the next run may find it.
     deadline = time.monotonic() + seconds
     self._control.settimeout(seconds)
     try:
-      wire.send(self._control, {**request, 'run': self._runs}, files)
+      wire.send(self._control, {**request, 'run': run}, files)
       answer, _ = wire.receive(self._control)
       if time.monotonic() > deadline:
         raise TimeoutError
-      if answer['run'] != self._runs:
+      if answer['run'] != run:
         raise ValueError('an answer to another run')
       return answer
     except TimeoutError:
@@ -414,7 +415,9 @@ def _judge(
   outputs, too_long = [], False
   for file in (stdout, stderr):
     outputs.append(os.pread(file, limits.output_bytes, 0))
-    too_long |= os.fstat(file).st_size > limits.output_bytes
+    # What a program says beside its output is cut, and no fault of it.
+    counts = file == stdout or box.profile != 'program'
+    too_long |= counts and os.fstat(file).st_size > limits.output_bytes
   out, err = outputs
   result = functools.partial(
       limits_lib.Result,
@@ -426,8 +429,10 @@ def _judge(
       cpu_seconds=cpu,
   )
   if killed == 'timeout':
-    # A tenth of its time is more than scheduling takes on an idle machine.
-    contended = waited > 0.1 * limits.wall_seconds
+    # A tenth of its time is more than scheduling takes on an idle machine. Who
+    # is kept from a core runs or waits for one; who naps does neither.
+    idle = max(0.0, wall - cpu - waited)
+    contended = waited > 0.1 * limits.wall_seconds and idle < waited
     message = f'{wall:.2f} s of wall time, {cpu:.2f} s of CPU time'
     if contended:
       message += f'; waited {waited:.2f} s for a core, the machine was busy'
@@ -440,6 +445,9 @@ def _judge(
     return result('cpu_limit', message=f'{cpu:.2f} s of CPU time')
   if killed == 'disk_limit':
     return result('disk_limit', message='its directory is full')
+  if killed == 'crowded':
+    most = limits.processes
+    return result('error', message=f'more than {most} threads at a time')
   if too_long or code == -signal.SIGXFSZ:
     return result(
         'output_limit',
@@ -456,24 +464,31 @@ def _judge(
   if code == 0:
     return result('ok')
   last = err.rstrip().rpartition(b'\n')[2][:200].decode(errors='replace')
-  status = 'memory_limit' if last.startswith('MemoryError') else 'error'
+  # All of its name: a program may have a MemoryErrorOfMine.
+  no_memory = last.partition(':')[0] == 'MemoryError'
+  status = 'memory_limit' if no_memory else 'error'
   if code < 0:
     last = f'ended by signal {-code}'
   return result(status, message=last or f'exit code {code}')
 
 
-def _memory_file(data: Data) -> int:
-  """An open file without a name that holds the bytes, at its beginning."""
+def _memory_file(data: Data | None) -> int:
+  """An open file without a name: of these bytes, or None: to be written to."""
   if hasattr(os, 'memfd_create'):
     file = os.memfd_create('box', os.MFD_CLOEXEC)
   else:
     with tempfile.TemporaryFile(buffering=0) as unnamed:
       file = os.dup(unnamed.fileno())
   try:
-    rest = memoryview(data).cast('B')
+    rest = memoryview(data or b'').cast('B')
     while rest:
       rest = rest[os.write(file, rest) :]
     os.lseek(file, 0, os.SEEK_SET)
+    if data is not None and hasattr(os, 'memfd_create'):
+      # What is given stays as it is, for the next call of the same run too.
+      flags = os.O_RDONLY | os.O_CLOEXEC
+      file, writable = os.open(f'/proc/self/fd/{file}', flags), file
+      os.close(writable)
   except BaseException:
     os.close(file)
     raise

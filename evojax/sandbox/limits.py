@@ -45,7 +45,7 @@ class Limits:
   wall_seconds: float = 10.0
   cpu_seconds: float = 5.0  # User and system, all threads.
   memory_bytes: int = 512 << 20  # Address space on top of the interpreter's.
-  output_bytes: int = 1 << 20  # Of stdout, and of stderr.
+  output_bytes: int = 1 << 20  # Of stdout, and of stderr: a program's is cut.
   # The rest holds for all runs of a box.
   disk_bytes: int = 16 << 20  # Of its own directory.
   files: int = 256  # Files and directories in it.

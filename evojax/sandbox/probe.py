@@ -154,6 +154,11 @@ def tier(allow_weak: bool | None = None) -> str:
   return report.tier
 
 
+def allows_weak() -> bool:
+  """What was said to `tier` last."""
+  return _said['allow_weak']
+
+
 # Of this process, not of a call: what its user allows, what it has told.
 _said = {'allow_weak': False, 'printed': False}
 

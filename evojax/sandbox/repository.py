@@ -21,6 +21,7 @@ import sys
 
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
+from evojax.sandbox import probe
 
 # An interpreter that is there in every box, without any package.
 PYTHON = os.path.join(
@@ -34,7 +35,9 @@ LIMITS = limits_lib.Limits(
     files=16384,
     processes=64,
 )
-_RECORD_BYTES = 8192  # At most, of one file's line of JSON.
+# At most, of one file's line of JSON: a path has 4096 bytes, of which each may
+# take six.
+_RECORD_BYTES = 32 << 10
 
 
 class WorkspaceError(Exception):
@@ -73,6 +76,7 @@ class Workspace:
       readable: Sequence[str] = (),
       environment: Mapping[str, str] | None = None,
       grace_seconds: float = 20.0,
+      allow_weak: bool | None = None,
       without: Collection[str] = (),
   ):
     """An empty tree; see `box.Box`.
@@ -84,7 +88,12 @@ class Workspace:
         environment, besides its system and PYTHON.
       environment: More variables for all commands.
       grace_seconds: How late the zygote may be before it is ended.
+      allow_weak: Whether commands may run as a root whose processes nobody
+        counts; None: as it was said to `probe.tier`.
       without: Layers to leave out, for tests.
+
+    Raises:
+      probe.WeakSandboxError: If they would, and may not.
     """
     # Not tried again: the tree would be another one.
     self._box = box_lib.Box(
@@ -98,6 +107,17 @@ class Workspace:
         without=without,
     )
     self._lost: limits_lib.Result | None = None
+    if allow_weak is None:
+      allow_weak = probe.allows_weak()
+    is_root = os.geteuid() == 0 and not self._box.own_user
+    if is_root and tier == 'T1' and not allow_weak:
+      raise probe.WeakSandboxError(
+          'in T1 commands would run as root, and the kernel does not count its'
+          ' processes: one could take all that this machine can have. Run as'
+          ' another user, or with a Python that every user may read'
+          f' ({os.path.dirname(os.__file__)} is not), or in T0;'
+          ' --allow_weak_sandbox runs them all the same'
+      )
 
   def __enter__(self) -> 'Workspace':
     return self

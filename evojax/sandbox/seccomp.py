@@ -95,14 +95,11 @@ _SET_MODE_FILTER = 1
 _X32 = 0x40000000  # Numbers of the x32 interface start there.
 
 
-def rules(
-    profile: str, *, threads: bool, own_user: bool = True
-) -> dict[str, tuple | None]:
+def rules(profile: str, *, own_user: bool = True) -> dict[str, tuple | None]:
   """System call -> None, or (argument, mask, values) that it is allowed with.
 
   Args:
     profile: One of `box.PROFILES`.
-    threads: Whether a program may start threads: where they can be counted.
     own_user: Whether no file of the host's is the box's user's. If one is, what
       an owner may do is said to be done, rule (), and is not.
   """
@@ -114,7 +111,7 @@ def rules(
   if profile == 'repository':
     allowed |= dict.fromkeys(_PROCESSES) | _PROCESS_RULES
     return allowed if own_user else allowed | dict.fromkeys(_OF_OWNERS, ())
-  return allowed | (_THREAD_RULE if threads else {})
+  return allowed | _THREAD_RULE
 
 
 def assemble(allowed: dict[str, tuple | None]) -> bytes:

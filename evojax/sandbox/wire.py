@@ -1,7 +1,7 @@
 """Messages between the parent of a box and its zygotes.
 
 A message is JSON behind its length, with descriptors beside it: stdin, stdout,
-stderr. Nothing is pickled.
+stderr, and what is to be run. Nothing is pickled.
 """
 
 import json
@@ -9,7 +9,7 @@ import socket
 import struct
 
 _LENGTH = struct.Struct('<I')
-_DESCRIPTORS = 3
+_DESCRIPTORS = 4
 
 
 def send(control, message, descriptors=()):

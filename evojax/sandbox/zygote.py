@@ -2,22 +2,24 @@
 
 Run as a script. A supervisor outlives it: when the parent is gone, or the
 zygote, the supervisor sees to it that nothing is left. The zygote prepares
-whatever many runs can share, then answers one request at a time. It is trusted
-and never runs what it is sent; its children are not, and do.
+whatever many runs can share, then answers one request at a time. It is trusted,
+and neither runs nor reads what is to be run; its children are not, and do.
 """
 
 import atexit
+import contextlib
 import errno
 import fcntl
 import gc
 import importlib
+import io
+import json
 import math
 import mmap
 import os
 import resource
 import runpy
 import select
-import shutil
 import signal
 import site
 import socket
@@ -83,7 +85,11 @@ def supervise():
   if 'namespaces' not in layers:
     _end_children()
   if config['scratch']:
-    shutil.rmtree(config['scratch'], ignore_errors=True)
+    try:
+      tree.clear(config['scratch'])
+      os.rmdir(config['scratch'])
+    except OSError:
+      pass  # The parent, if there is one, finds it.
   os._exit(0)
 
 
@@ -146,11 +152,7 @@ class Zygote:
       self._prepare()
       wire.send(self._control, {'ready': os.getpid()})
       while True:
-        # Forked before it is needed: by then it is ready to run.
-        process, end = self._fork()
-        request, descriptors = wire.receive(self._control)
-        answer = self._serve(process, end, request, descriptors)
-        wire.send(self._control, answer)
+        self._answer()
     except (EOFError, BrokenPipeError, ConnectionResetError):
       os._exit(0)
     except BaseException:
@@ -199,6 +201,12 @@ class Zygote:
       os.environ.update(self._config['environment'])
     # Only this watches a directory that is on a disk of the host's.
     self._watch = self._scratch and 'quota' in self._layers and not inside
+    # Nor does the kernel count the threads of a user who is also somebody else.
+    self._watch_threads = (
+        self._profile == 'program'
+        and not self._counted
+        and {'seccomp', 'rlimits'} <= self._layers
+    )
     if self._linux:
       linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     # What a child does first, and last.
@@ -223,7 +231,6 @@ class Zygote:
     if 'seccomp' in self._layers:
       rules = seccomp.rules(
           self._profile,
-          threads=self._counted,
           # What Landlock leaves open; without it all is.
           own_user=self._counted or 'landlock' not in self._layers,
       )
@@ -269,6 +276,17 @@ class Zygote:
 
   # -------------------------------------------------------------- once per run
 
+  def _answer(self):
+    """Answers one request.
+
+    A child can look at the frames that it was forked from: no local variable is
+    bound in them before, by this run or the one before.
+    """
+    # Forked before it is needed: by then it is ready to run.
+    process, end = self._fork()
+    request, descriptors = wire.receive(self._control)
+    wire.send(self._control, self._serve(process, end, request, descriptors))
+
   def _fork(self):
     """(process, socket) of a child that waits for one request."""
     end, theirs = socket.socketpair()
@@ -285,8 +303,9 @@ class Zygote:
     spent = _cpu_seconds(process)
     request['tasks'] = 0 if self._counted else _tasks_of_user(self._profile)
     start = time.monotonic()
+    limits = ('cpu', 'memory', 'output', 'tasks')
     with end:
-      wire.send(end, request, descriptors)
+      wire.send(end, {name: request[name] for name in limits}, descriptors)
     for descriptor in descriptors:
       os.close(descriptor)
     status, waited = self._wait(process, request, start, spent, before)
@@ -320,7 +339,7 @@ class Zygote:
         if watched and left <= 0:
           break
         pause = left if watched else wall + 5
-        if self._watch or exited is None:
+        if self._watch or self._watch_threads or exited is None:
           pause = min(pause, _WATCH_SECONDS)
         # A millisecond more: the kernel's clocks tick.
         if poll.poll(pause * 1000 + 1) or _has_exited(process):
@@ -328,6 +347,9 @@ class Zygote:
         if self._watch and self._is_over_quota():
           _kill(process)
           return 'disk_limit', 0.0
+        if self._watch_threads and self._is_crowded(process):
+          _kill(process)
+          return 'crowded', 0.0
         if not watched and time.monotonic() - start > wall + 5:
           break  # Nothing hangs for ever, even where this layer is off.
     finally:
@@ -361,6 +383,14 @@ class Zygote:
       if size > self._config['disk_bytes'] or count > self._config['files']:
         return True
     return False
+
+  def _is_crowded(self, process):
+    """Whether a process has more threads than it may have."""
+    try:
+      folder = os.stat(f'{process}/task', dir_fd=self._proc)
+    except OSError:  # It is gone.
+      return False
+    return folder.st_nlink - 2 > self._config['processes']
 
   def _waited_seconds(self, used, before):
     """Seconds that a thread of a run was ready and strangers had its core.
@@ -438,11 +468,13 @@ class Zygote:
         request, descriptors = wire.receive(end)
       except (EOFError, ConnectionResetError):
         os._exit(0)
-      for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
+      *streams, task = descriptors
+      for number, stream in enumerate(streams):
+        os.dup2(stream, number)
       if 'rlimits' in self._layers:
         self._limit(request)
-      run = self._runner(request)
+      with open(task, 'rb') as file:
+        run = self._runner(json.loads(file.read()))
       if 'descriptors' in self._layers:
         _close_from(3)
       if self._seccomp is not None:
@@ -474,17 +506,17 @@ class Zygote:
       processes = self._config['processes'] + request['tasks'] + 2
       _set_limit('RLIMIT_NPROC', processes)
 
-  def _runner(self, request):
+  def _runner(self, task):
     """What runs after the last door is shut."""
-    if 'command' in request:
-      command = request['command']
-      folder = os.path.join(self._scratch, 'tree', request['folder'])
-      environment = dict(os.environ, **request['environment'])
+    if 'command' in task:
+      command = task['command']
+      folder = os.path.join(self._scratch, 'tree', task['folder'])
+      environment = dict(os.environ, **task['environment'])
       return lambda: _execute(command, folder, environment)
-    if 'operation' in request:
-      operation, scratch = request['operation'], self._scratch
-      return lambda: tree.OPERATIONS[operation](scratch, request)
-    source = request['program']
+    if 'operation' in task:
+      operation, scratch = task['operation'], self._scratch
+      return lambda: tree.OPERATIONS[operation](scratch, task)
+    source = task['program']
     if self._entry is not None:
       call, size = self._entry['call'], os.fstat(0).st_size
       data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''
@@ -530,8 +562,11 @@ def _call(function, source, data):
 def _run_program(source):
   """Runs a source as `python main.py` would."""
   main = types.ModuleType('__main__')
+  main.__file__ = 'main.py'
   sys.modules['__main__'] = main
   sys.argv[:] = ['main.py']
+  # It may go as deep as it could without what stands around it.
+  sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
   code = 0
   try:
     exec(compile(source, 'main.py', 'exec'), main.__dict__)
@@ -542,11 +577,33 @@ def _run_program(source):
   try:
     threading._shutdown()  # Waits for threads that are not daemons.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    _flush(sys.stdout)
   except BaseException:
-    code = code or _print_error('main.py')
-  sys.stderr.flush()
+    # A whole traceback: without one it would look as if it were no Python.
+    code = code or _print_error(None)
+  try:
+    # Those that nobody has closed. What fails here is nobody's fault: one that
+    # is detached, for example.
+    for file in (*gc.get_objects(), sys.__stdout__, sys.stderr):
+      if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter)):
+        with contextlib.suppress(Exception):
+          _flush(file)
+  except BaseException:
+    pass
   return code
+
+
+def _flush(file):
+  if file is not None and not file.closed:
+    file.flush()
+
+
+def _depth():
+  """Of the calls of this process, down to an `exec` of the caller's."""
+  depth, frame = 1, sys._getframe(1)
+  while frame:
+    depth, frame = depth + 1, frame.f_back
+  return depth
 
 
 def _exit_code(error):

@@ -526,6 +526,18 @@ class ContractTest(absltest.TestCase):
       self.assertEqual(caught.exception.status, 'crash')
 
 
+  def test_truths_are_one_or_zero(self):
+    forged = np.array([[0, 2], [1, 255]], np.uint8).view(bool)
+    for given, expected in (
+        (forged, [[0, 1], [1, 1]]),
+        (forged[0, 1], 1),
+        (forged[:0], np.zeros((0, 2))),
+    ):
+      _, (found,) = worker.unpack(worker.pack({}, [given]))
+      np.testing.assert_array_equal(found.view(np.uint8), expected)
+      self.assertFalse(found.flags.writeable)
+
+
 class TierTest(parameterized.TestCase):
 
   @parameterized.parameters(('T0', 10), ('T1', 11), ('T2', 12))

@@ -173,7 +173,7 @@ class Range:
         | self._arguments
     )
     if self._profile == 'repository':
-      return repository.Workspace(**arguments)
+      return repository.Workspace(allow_weak=True, **arguments)
     return box.Box(self._profile, attempts=1, **arguments)
 
   def call(self, one, source, limits=None):

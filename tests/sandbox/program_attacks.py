@@ -309,6 +309,21 @@ PROCESSES = (
         'print("GOT" if n > 100 else n)',
     ),
     Attack(
+        'a swarm of threads of a weaker tier',
+        ('rlimits',),
+        'import threading, time\n'
+        'threading.stack_size(65536)\n'
+        'n = 0\n'
+        'try:\n'
+        '  for n in range(200):\n'
+        '    threading.Thread(target=time.sleep, args=(5,), daemon=True)'
+        '.start()\n'
+        'except RuntimeError: pass\n'
+        'time.sleep(0.3)\n'
+        'print("GOT" if n > 100 else n)',
+        tier='T1',
+    ),
+    Attack(
         'outliving the zygote',
         ('seccomp',),
         _SYSCALL + 'call(157, 167, 1, 0, 0, 0, 0)\nprint("GOT")',
@@ -527,3 +542,27 @@ ATTACKS = (
     *RESOURCES,
     *INHERITED,
 )
+
+# No layer is in their way: the zygote, which every run is a copy of, never has
+# what is run. Each says GOT where it finds the word of the run before.
+WORD = 'open-sesame-that-nobody-says'
+_WORD = f'word = {WORD[::-1]!r}[::-1]\n'
+STATE = {
+    'frames': f"""{_WORD}
+import sys
+frame = sys._getframe().f_back
+while frame:
+  if word in str(frame.f_locals): print('GOT')
+  frame = frame.f_back
+""",
+    # The kernel reads no address that is none. Short texts lie elsewhere.
+    'memory': f"""{_WORD}
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+top, file = libc.sbrk(0), os.open('page', os.O_RDWR | os.O_CREAT)
+for page in range(1, 8 << 10):
+  libc.pwrite(file, ctypes.c_void_p(top - 4096 * page), 4096, 0)
+  if word.encode() in os.pread(file, 4096, 0): print('GOT')
+""",
+}

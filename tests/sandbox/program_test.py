@@ -3,6 +3,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.sandbox import box
 from tests.sandbox import attacks
 from tests.sandbox import program_attacks
 
@@ -35,6 +36,24 @@ class ProgramAttacksTest(parameterized.TestCase):
   @parameterized.named_parameters(attacks.named(program_attacks.ATTACKS))
   def test(self, attack):
     self._range.check(attack)
+
+
+class StateTest(parameterized.TestCase):
+
+  @parameterized.product(name=[*program_attacks.STATE], tier=('T0', 'T1'))
+  def test_a_run_knows_nothing_of_the_one_before(self, name, tier):
+    if missing := attacks.missing(tier):
+      self.skipTest(missing)
+    second = program_attacks.STATE[name]
+    # Long, so that it lies where long texts do.
+    first = f'said = "said {program_attacks.WORD}"  {"#" * 2000}\n'
+    with box.Box(tier=tier, limits=attacks.LIMITS, attempts=1) as one:
+      # In one process it would.
+      together = one.run(first + second)
+      self.assertTrue(attacks.got(together), together)
+      self.assertEqual(one.run(first).status, 'ok')
+      alone = one.run(second)
+      self.assertEqual((alone.status, alone.stdout), ('ok', b''), alone)
 
 
 class SuiteTest(absltest.TestCase):

@@ -317,6 +317,16 @@ STATE = {
         '  names = [type(o).__name__ for o in gc.get_objects()]\n'
         '  return x + 7.0 * ("Told" in names)',
     ),
+    'frames': (
+        'def f(x): return x  # open sesame',
+        'import sys\n'
+        'def f(x):\n'
+        '  frame, word = sys._getframe().f_back, "emases nepo"[::-1]\n'
+        '  while frame:\n'
+        '    if word in str(frame.f_locals): return x + 7.0\n'
+        '    frame = frame.f_back\n'
+        '  return x',
+    ),
     'error handling': (
         'import numpy as np\n'
         'def f(x):\n  np.seterr(over="raise", under="raise")\n  return x',

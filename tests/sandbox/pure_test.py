@@ -79,6 +79,17 @@ class PureAttacksTest(parameterized.TestCase):
       self.assertEqual(one.run(source, bytes(64)).stdout, bytes(64))
     del holder
 
+  @parameterized.parameters(
+      'os.pwrite(0, x.tobytes(), 0)',
+      'os.pwrite(0, bytes(80), 64)',
+  )
+  def test_what_it_is_given_stays_as_it_is(self, what):
+    """For the next call in the same process too."""
+    source = f'import os\ndef f(x):\n  {what}\n  return x'
+    with self._box() as one:
+      result = one.run(source, bytes(64))
+    self.assertEqual((result.status, result.stdout), ('error', b''), result)
+
   def test_what_it_changes_is_its_own(self):
     source = 'def f(x):\n  x[:] = 7.0\n  return x'
     data = bytearray(64)

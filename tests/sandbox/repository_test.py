@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.sandbox import box
+from evojax.sandbox import probe
 from evojax.sandbox import repository
 from tests.sandbox import attacks
 from tests.sandbox import repository_attacks
@@ -132,6 +135,29 @@ class WorkspaceTest(parameterized.TestCase):
     self.assertLess(float(waited or 0.0), rest + 0.2, crowd)
     self.assertTrue(alone.contended, alone)
 
+  def test_long_paths_of_long_letters(self):
+    folders = '/'.join(['\u00e9' * 120] * 12)
+    deep = (
+        'import os\n'
+        'for _ in range(12):\n'
+        '  os.mkdir("\u00e9" * 120)\n'
+        '  os.chdir("\u00e9" * 120)\n'
+        'open("f", "w").write("x")'
+    )
+    with self._workspace() as w:
+      self.assertEqual(w.run([repository.PYTHON, '-c', deep]).status, 'ok')
+      self.assertEqual(w.read(), {f'{folders}/f': repository.File(b'x')})
+
+  @absltest.skipIf(os.geteuid() != 0, 'the processes of others are counted')
+  def test_who_is_not_counted_is_refused(self):
+    with mock.patch.object(box.Box, '_has_own_user', return_value=False):
+      with self.assertRaisesRegex(probe.WeakSandboxError, 'another user'):
+        repository.Workspace(tier='T1')
+      for arguments in (dict(tier='T0'), dict(tier='T1', allow_weak=True)):
+        repository.Workspace(**arguments).close()
+    with mock.patch.object(box.Box, '_has_own_user', return_value=True):
+      repository.Workspace(tier='T1').close()
+
   def test_a_link_in_the_way_is_not_followed(self):
     with self._workspace() as w:
       w.run(['ln', '-s', 'elsewhere', 'a'])
@@ -252,7 +278,9 @@ class WorkspaceTest(parameterized.TestCase):
     self.assertEmpty(left)
 
   def _workspace(self, tier='T0', **arguments):
-    return repository.Workspace(tier=tier, limits=attacks.LIMITS, **arguments)
+    return repository.Workspace(
+        tier=tier, limits=attacks.LIMITS, allow_weak=True, **arguments
+    )
 
 
 class SuiteTest(absltest.TestCase):

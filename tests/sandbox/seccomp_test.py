@@ -53,13 +53,12 @@ class FilterTest(parameterized.TestCase):
 
   @parameterized.product(
       profile=box.PROFILES,
-      threads=(False, True),
       machine=('x86_64', 'aarch64'),
   )
-  def test_every_number(self, profile, threads, machine):
+  def test_every_number(self, profile, machine):
     with mock.patch.object(platform, 'machine', return_value=machine):
       linux._numbers.cache_clear()
-      rules = seccomp.rules(profile, threads=threads)
+      rules = seccomp.rules(profile)
       program = seccomp.assemble(rules)
       names = {number: name for name, number in linux._numbers().items()}
       found, expected = {}, {}
@@ -103,13 +102,13 @@ class FilterTest(parameterized.TestCase):
       ('repository', 'socketpair', (2,), False),
   )
   def test_arguments(self, profile, name, arguments, allowed):
-    program = seccomp.assemble(seccomp.rules(profile, threads=True))
+    program = seccomp.assemble(seccomp.rules(profile))
     found = run(program, linux.number(name), arguments)
     self.assertEqual(found, _ALLOW if allowed else _EPERM)
 
   def test_what_an_owner_may_do(self):
     for own_user, expected in ((True, _ALLOW), (False, 0x50000)):
-      rules = seccomp.rules('repository', threads=True, own_user=own_user)
+      rules = seccomp.rules('repository', own_user=own_user)
       program = seccomp.assemble(rules)
       for name in ('chmod', 'fchmod', 'fchmodat', 'utimensat'):
         number = linux.number(name)
@@ -117,14 +116,14 @@ class FilterTest(parameterized.TestCase):
           self.assertEqual(run(program, number), expected, name)
 
   def test_pure_opens_nothing(self):
-    rules = seccomp.rules('pure', threads=True)
+    rules = seccomp.rules('pure')
     for name in ('open', 'openat', 'clone', 'fork', 'execve', 'pipe2', 'kill',
                  'socketpair', 'newfstatat', 'fcntl'):  # fmt: skip
       self.assertNotIn(name, rules)
 
   @parameterized.parameters(*box.PROFILES)
   def test_never(self, profile):
-    rules = seccomp.rules(profile, threads=True)
+    rules = seccomp.rules(profile)
     for name in ('ptrace', 'process_vm_readv', 'mount', 'umount2', 'unshare',
                  'setns', 'socket', 'connect', 'bind', 'memfd_create', 'bpf',
                  'io_uring_setup', 'keyctl', 'add_key', 'shmget', 'semget',

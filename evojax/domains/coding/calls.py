@@ -20,21 +20,22 @@ import bisect, collections, functools, heapq, itertools, math, re, string
 """
 _DRIVER = """
 def drive(source, name, prelude):
-  import io, json, os, sys
+  import builtins, io, json, os, sys
   # Not splitlines: JSON's texts may hold other ends of lines, as U+2028.
   given = [json.loads(line) for line in sys.stdin.read().split('\\n') if line]
   write, dumps = os.write, json.dumps
   # What it prints is not its result.
   sys.stdout = io.StringIO()
-  space = {'__name__': 'solution'}
-  exec(prelude, space)
+  # Where builtins are: there a program finds them, and has not defined them.
+  taken = dict(vars(builtins))
+  exec(prelude, taken)
+  space = {'__name__': 'solution', '__builtins__': taken}
   try:
     code = compile(source, 'solution.py', 'exec')
   except Exception as error:
     print(f'{type(error).__name__}: {error}', file=sys.stderr)
     raise SystemExit(1)
   exec(code, space)
-  # First: the prelude has a merge and a compress, which problems ask for too.
   solution = space.get('Solution')
   if hasattr(solution, name):
     function = getattr(solution(), name)

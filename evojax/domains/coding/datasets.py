@@ -32,12 +32,22 @@ _DIFFICULTIES = {
     'very_hard': 4,
 }
 _UNKNOWN_DIFFICULTY = 1
-# 'an absolute or relative error of at most 10^{-6}'
-_TOLERANCE = re.compile(
-    r'(?:absolute|relative)[^.]{0,80}error[^.]{0,80}?'
-    r'(?:10\s*\^?\s*\{?\s*[-−]\s*|1e-)([1-9]\d?)(?!\d)',
-    re.IGNORECASE | re.ASCII,
+# 10^{-6}, 10^(-6), 10**-6, 1e-6 or 0.000001, with any dash.
+_SMALL = (
+    r'(?:(?:10\s*(?:\^|\*\*)?\s*[{(]?\s*[-−–]\s*|1e[-−–]0?)([1-9]\d?)(?!\d)'
+    r'|0\.(0{0,14}1)(?![\d.]*\d))'
 )
+_TOLERANCES = [
+    re.compile(pattern + _SMALL + end, re.IGNORECASE | re.ASCII)
+    for pattern, end in (
+        # 'an absolute or relative error of at most 10^{-6}'
+        (r'(?:absolute|relative)[^.]{0,80}error[^.]{0,80}?', ''),
+        # 'the error (absolute or relative) is at most 10^{-6}'
+        (r'error[^.]{0,20}(?:absolute|relative)[^.]{0,80}?', ''),
+        # 'within 10^-5 of the actual answer'
+        (r'within\s+', r'\s+of\s+the\s+(?:actual|correct|true)\s'),
+    )
+]
 
 
 def read_jsonl(path: str, *, system_prompt: str = '') -> list[types.Problem]:
@@ -86,11 +96,11 @@ def _problem(row: _Row, family: str, system_prompt: str) -> types.Problem:
   tag = row.get('tag', family)
   if not isinstance(tag, str) or not tag:
     raise ValueError(f'tag={tag!r} must be a non-empty string')
-  tolerance = _TOLERANCE.search(statement)
+  _check_utf8(tag, 'tag')
   answer = tests.encode(
       tests.Tests(
           cases,
-          tolerance=10.0 ** -int(tolerance[1]) if tolerance else 0.0,
+          tolerance=_tolerance(statement),
           function=function,
           seconds=_SECONDS,
       )
@@ -99,6 +109,7 @@ def _problem(row: _Row, family: str, system_prompt: str) -> types.Problem:
   starter = row.get('starter_code') or ''
   if not isinstance(starter, str):
     raise ValueError(f'starter_code={starter!r:.80} must be a text')
+  _check_utf8(starter, 'starter_code')
   if starter.strip():
     statement += f'\n\nComplete this code:\n```python\n{starter.rstrip()}\n```'
   return sources.make_problem(
@@ -135,7 +146,8 @@ def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
       raise ValueError('testtype is stdin and functional in one problem')
     return tuple(cases), ''
   for case in cases:
-    for line in (*case.stdin.splitlines(), case.expected):
+    # As `calls` divides them.
+    for line in (*filter(None, case.stdin.split('\n')), case.expected):
       _json(line, 'an argument or a result of a functional test')
   metadata = row.get('metadata', {})
   if isinstance(metadata, str):
@@ -200,7 +212,7 @@ def _lines(value: Any) -> str:
         f'input_output: {value!r:.80} must be a text or a list of lines; only'
         ' call tests (fn_name) have other values'
     )
-  value.encode()
+  _check_utf8(value, 'input_output')
   return value
 
 
@@ -233,5 +245,21 @@ def _text(row: _Row, field: str) -> str:
   value = row.get(field)
   if not isinstance(value, str):
     raise ValueError(f'{field}={value!r:.80} must be a text')
-  value.encode()  # A lone surrogate cannot be written to a program.
+  _check_utf8(value, field)
   return value
+
+
+def _check_utf8(text: str, what: str) -> None:
+  """Raises ValueError for a lone surrogate: no file and no program takes it."""
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(f'{what}={text!a:.80}: {error}') from error
+
+
+def _tolerance(statement: str) -> float:
+  """What a statement allows; 0 where it says nothing of it."""
+  for pattern in _TOLERANCES:
+    if found := pattern.search(statement):
+      return 10.0 ** -(int(found[1]) if found[1] else len(found[2]))
+  return 0.0

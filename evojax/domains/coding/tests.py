@@ -7,15 +7,18 @@ case's input, the trusted parent compares what came out.
 from collections.abc import Mapping
 import dataclasses
 import json
+import keyword
 import math
 import re
 from typing import Any
+import unicodedata
 
 # Python's float() takes more than programs print: '1_000', 'infinity'. Digits
 # match in one way only, else a long number takes the square of its time.
 _NUMBER = re.compile(
     r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII
 )
+_WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +84,7 @@ def decode(text: str) -> Tests:
     if type(number) not in (int, float) or not least <= number < math.inf:
       raise ValueError(f'tests: {name}={number!r} must be a number >= {least}')
   function = value['function']
-  if not isinstance(function, str) or not (
-      function.isidentifier() or not function
-  ):
+  if not isinstance(function, str) or not (_is_name(function) or not function):
     raise ValueError(
         f'tests: function={function!r} must be empty or the name of a function'
     )
@@ -95,12 +96,21 @@ def decode(text: str) -> Tests:
   )
 
 
+def _is_name(text: str) -> bool:
+  """Whether Python could define it, and would find it by this name."""
+  return (
+      text.isidentifier()
+      and not keyword.iskeyword(text)
+      and unicodedata.normalize('NFKC', text) == text
+  )
+
+
 def passes(case: Case, stdout: bytes, tolerance: float) -> bool:
   """Whether a program printed what it must.
 
   Tokens are compared, whatever white space is between them. With a tolerance,
-  two numbers agree within tolerance * max(1, |expected|); all other tokens
-  must be equal.
+  two numbers of which one is no whole number agree within tolerance * max(1,
+  |expected|); all other tokens must be equal.
 
   Args:
     case: What was run.
@@ -139,6 +149,8 @@ def returns(case: Case, result: bytes, tolerance: float) -> bool:
 def _near(a: str, b: str, tolerance: float) -> bool:
   if not _NUMBER.fullmatch(a) or not _NUMBER.fullmatch(b):
     return False
+  if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
+    return False  # A count beside a distance is exact.
   return _close(float(a), float(b), tolerance)
 
 

@@ -34,6 +34,9 @@ warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 
 # CPU time of all tests: who needs more is run test by test, with its limits.
 CPU_SECONDS = 0.2
+# Long texts take longer to look through than a process takes.
+_MOST_CHARS = 8 << 10
+_MOST_BYTES = 1 << 20
 # Of these a program gets no state that outlives it.
 _MODULES = (
     bisect, collections, functools, heapq, itertools, math, operator, re,
@@ -42,13 +45,14 @@ _MODULES = (
 _OF_SYS = frozenset(('exit', 'maxsize', 'stderr', 'stdin', 'stdout'))
 # What reaches beyond a namespace, or into files, or attributes by their names.
 # ABCs ask the subclasses that other tests have left. How deep calls may go, and
-# how much memory there is, is not quite as in a process of its own.
+# how much memory there is, is not quite as in a process of its own. Who is
+# whom tells what was made before: texts are shared, memory is used again.
 _REACHING = frozenset((
     'ChainMap', 'Formatter', 'MemoryError', 'RecursionError', 'RegexFlag',
     'RuntimeError', 'Template', 'UserDict', 'UserList', 'UserString',
     'attrgetter', 'breakpoint', 'compile', 'delattr', 'eval', 'exec', 'getattr',
-    'globals', 'help', 'id', 'locals', 'methodcaller', 'open', 'setattr',
-    'total_ordering', 'update_wrapper', 'vars', 'wraps',
+    'globals', 'hash', 'help', 'id', 'is_', 'is_not', 'locals', 'methodcaller',
+    'open', 'setattr', 'total_ordering', 'update_wrapper', 'vars', 'wraps',
 ))  # fmt: skip
 # Of no other kind of object may an attribute be taken: frames, code, ABCs and
 # files hold what is there for all tests.
@@ -67,6 +71,9 @@ _FOREIGN_KINDS = (
     types.FrameType, types.FunctionType, types.GeneratorType,
     types.TracebackType,
 )  # fmt: skip
+# Patterns are kept, and what names their groups can be written to.
+_OF_PATTERNS = frozenset(('groupindex', 're'))
+_SINGLE = (None, True, False, ...)
 
 
 def _names(thing: Any) -> frozenset[str]:
@@ -83,10 +90,10 @@ def _of_module(module: types.ModuleType) -> frozenset[str]:
 _OF = {module.__name__: _of_module(module) for module in _MODULES}
 _METHODS = frozenset.union(
     _OF_FILES, frozenset(('args', 'value')), *map(_names, _KINDS)
-) - {'format', 'format_map', 'register'}
-_FOREIGN = frozenset.union(*map(_names, _FOREIGN_KINDS)) | {
-    'format', 'format_map'
-}  # fmt: skip
+) - _OF_PATTERNS - {'format', 'format_map', 'register'}
+_FOREIGN = frozenset.union(
+    _OF_PATTERNS, ('format', 'format_map'), *map(_names, _FOREIGN_KINDS)
+)
 # Kept: a finalizer would run in another test, or where none runs it alone.
 _DRIVER = """
 def drive(source, most):
@@ -100,6 +107,8 @@ def drive(source, most):
       held, like.encoding, like.errors, '\\n'
   )
   code = compile(source, 'program.py', 'exec')
+  # A program goes as deep as alone: below it are this and `exec`.
+  sys.setrecursionlimit(sys.getrecursionlimit() + 3)
   found, kept = [], []
   for given in json.load(sys.stdin):
     # As buffered as the real ones: those can do no more either.
@@ -152,7 +161,12 @@ def run(
     Results with the status 'ok' or 'error', as if each test had been run by
     itself; None where that has to be done.
   """
-  if len(inputs) < 2 or not is_plain(program):
+  if (
+      len(inputs) < 2
+      or len(program) > _MOST_CHARS
+      or sum(map(len, inputs)) > _MOST_BYTES
+      or not is_plain(program)
+  ):
     return None
   cpu = min(limits.cpu_seconds, CPU_SECONDS)
   result = box.run(
@@ -195,7 +209,24 @@ def is_plain(program: str) -> bool:
   # an underscore it may be anything's, `__globals__` for one.
   own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)} - _FOREIGN
   own = {name for name in own if not name.startswith('_')}
+  # What is matched is kept, and compared with what other tests match: that runs
+  # the methods of texts and numbers of one's own kind.
+  if any(map(_imports_re, nodes)) and any(map(_makes_kinds, nodes)):
+    return False
   return all(_is_plain(node, id(node) in owners, own) for node in nodes)
+
+
+def _imports_re(node: ast.AST) -> bool:
+  if isinstance(node, ast.Import):
+    return any(alias.name == 're' for alias in node.names)
+  return isinstance(node, ast.ImportFrom) and node.module == 're'
+
+
+def _makes_kinds(node: ast.AST) -> bool:
+  """Whether it may be a class, or what makes one, or tells a thing's class."""
+  return isinstance(node, ast.ClassDef) or (
+      isinstance(node, ast.Name) and node.id == 'type'
+  )
 
 
 def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
@@ -218,6 +249,12 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
     return isinstance(node.ctx, ast.Load) and _is_plain_attribute(node, own)
   if isinstance(node, ast.MatchClass):
     return False  # It takes attributes too, of names that are texts.
+  if isinstance(node, ast.Compare):
+    sides = [_is_single(side) for side in (node.left, *node.comparators)]
+    return all(
+        a or b or not isinstance(op, (ast.Is, ast.IsNot))
+        for op, a, b in zip(node.ops, sides[:-1], sides[1:], strict=True)
+    )
   if isinstance(node, ast.Name):
     if node.id.startswith('_'):
       return node.id in ('_', '__name__')
@@ -225,6 +262,12 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
       return is_owner
     return node.id not in _REACHING
   return True
+
+
+def _is_single(node: ast.AST) -> bool:
+  return isinstance(node, ast.Constant) and any(
+      node.value is single for single in _SINGLE
+  )
 
 
 def _is_plain_attribute(node: ast.Attribute, own: Collection[str]) -> bool:

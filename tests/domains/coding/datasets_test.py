@@ -107,6 +107,14 @@ class JsonlTest(parameterized.TestCase):
         )
     )
 
+  def test_arguments_are_lines_as_they_are_read(self):
+    """Only a '\n' ends one, and what is blank is none."""
+    given = '"a\u2028b\x85"\n\n[2]\n'
+    (problem,) = self._read(
+        _functional(private_test_cases=json.dumps([_call(given, '0')]))
+    )
+    self.assertEqual(tests.decode(problem.answer).cases[1].stdin, given)
+
   def test_taco_stdin(self):
     (problem,) = self._read(
         _taco({'inputs': ['1 2\n', ['1', '2']], 'outputs': ['3\n', ['3', '']]})
@@ -141,6 +149,16 @@ class JsonlTest(parameterized.TestCase):
       ('an absolute or relative error of at most 10^{-6}.', 1e-6),
       ('relative or absolute error not exceed 10^-9', 1e-9),
       ('The absolute error must be below 1e-4.', 1e-4),
+      ('the relative error is at most 10^(-6).', 1e-6),
+      ('The relative error is at most 10**-9', 1e-9),
+      ('an absolute error of 0.000001 or less', 1e-6),
+      ('an absolute error of 0.01.', 1e-2),
+      ('an absolute error of $10^{ – 6}$', 1e-6),
+      ('an absolute error of 1e-06', 1e-6),
+      ('if its error (absolute or relative) is below 10^{-6}', 1e-6),
+      ('Answers within 10^-5 of the actual value are accepted.', 1e-5),
+      ('Stay within 10^-5 of the wall.', 0.0),
+      ('an absolute error of 0.0012', 0.0),
       ('The error is 10^{-6}.', 0.0),
       ('Avoid absolute values. An error of 10^{-6}.', 0.0),
   )
@@ -192,7 +210,18 @@ class JsonlTest(parameterized.TestCase):
       ),
       (
           _livecodebench(private_test_cases=[_stdin('\ud800', '')]),
-          'surrogates not allowed',
+          'input=.*surrogates not allowed',
+      ),
+      (_livecodebench(tag='\ud800'), 'tag=.*surrogates not allowed'),
+      (
+          _livecodebench(question_content='\ud800'),
+          'question_content=.*surrogates not allowed',
+      ),
+      (_functional(starter_code='\ud800'), 'starter_code=.*surrogates'),
+      (_functional(metadata={'func_name': 'class'}), "function='class'"),
+      (
+          _functional(public_test_cases=[_call('1\n \n2', '1')]),
+          'functional test is not JSON',
       ),
       (
           _livecodebench(public_test_cases=[], private_test_cases=[]),

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 from evojax.domains.coding import extract
 
 P = 'n = int(input())\nprint(n + 1)\n'
+IF = 'if input():\n    print(1)\n  # Less.\n'
 
 
 class ExtractTest(parameterized.TestCase):
@@ -33,6 +34,14 @@ class ExtractTest(parameterized.TestCase):
   def test_program(self, text):
     self.assertEqual(extract.extract(text), P)
 
+  @parameterized.parameters('', ' ', '  ', '   ')
+  def test_a_fence_in_a_list(self, margin):
+    """Its lines lose as many spaces as stand before it, if they have them."""
+    fenced = f'```python\n{IF}```\n'
+    text = f'1. Read:\n\n{textwrap.indent(fenced, margin)}'
+    self.assertEqual(extract.extract(text), IF)
+    self.assertEqual(extract.extract(f'{margin}```\n{P}{margin}```'), P)
+
   @parameterized.named_parameters(
       ('nothing', ''),
       ('unfenced', P),
@@ -43,6 +52,8 @@ class ExtractTest(parameterized.TestCase):
       ('fence within a line', f'Use ```{P}``` here'),
       ('other language', f'```cpp\n{P}```'),
       ('only in the thinking', f'<think>\n```\n{P}```\n</think>\nDone.'),
+      ('thinking that does not end', f'<think>\n```\n{P}```\nWait.'),
+      ('thinks again', f'</think>```\n{P}```\n <think>\n```\n{P}```'),
       ('too short closing', f'````python\n{P}```'),
       ('deep indentation', textwrap.indent(f'```\n{P}```', '    ')),
   )
@@ -63,6 +74,9 @@ class ExtractTest(parameterized.TestCase):
         '```\n' * 10**5,
         '``` x\n' * 10**5,
         '```' + ' ' * 10**6 + '`',
+        '\n' * 10**6,
+        ' ' * 10**6,
+        ' ```\n' + ' ' * 10**6 + '\n```',
     ):
       extract.extract(text)
 

@@ -122,6 +122,10 @@ class OutcomeTest(parameterized.TestCase):
       ('nul', 'print(6)\0', 'syntax_error', 0, 0),
       ('lone surrogate', 'print("\ud800")', 'syntax_error', 0, 0),
       ('too nested', '(' * 3000 + ')' * 3000, 'syntax_error', 0, 0),
+      ('too deep', 'x = ' + '-' * 60_000 + '1', 'syntax_error', 0, 0),
+      ('cannot be flushed', 'import sys\nclass A: closed = False\n'
+       'def f(): raise ValueError\nA.flush = f\nsys.stdout = A', 'error',
+       0, 0),
       ('crashes', RIGHT + '1 / 0', 'error', 0, 0),
       ('crashes at times', 'input()\na = input().split()\n'
        'print(sum(max(int(x), 0) for x in a) + 0 // len(a))', 'error', 3, 1),
@@ -265,6 +269,25 @@ class CallTest(parameterized.TestCase):
     program = f'class Solution:\n  def {name}(self, a, b): return sorted(a + b)'
     (found,) = grade_texts([fenced(program)], tests)
     self.assertTrue(found.outcome, found)
+
+  @parameterized.parameters(
+      ('factorial', '5', '120'),
+      ('gcd', '12\n18', '6'),
+      ('sorted', '[2, 1]', '[1, 2]'),
+      ('len', '[2, 1]', '2'),
+  )
+  def test_a_name_that_is_taken_for_granted_is_no_answer(
+      self, name, given, expected
+  ):
+    cases = tests_lib.Case(given, expected, False)
+    tests = tests_lib.Tests((cases,), function=name, seconds=1.0)
+    for program in ('', 'x = 1', 'class Solution: pass'):
+      found = grade_one(program, tests)
+      self.assertEqual((found.outcome, found.status), (False, 'error'), found)
+    # Its own may use the other one.
+    method = f'class Solution:\n  def {name}(self, *a): return {name}(*a)'
+    for program in (method, f'{name} = [{name}][0]'):
+      self.assertTrue(grade_one(program, tests).outcome, program)
 
   def test_the_wrapper_holds_no_answer(self):
     self.assertNotIn('[1, 2]', calls.wrap(RIGHT_CALL, 'smallest'))

@@ -53,6 +53,8 @@ class EncodeTest(parameterized.TestCase):
       (_changed(seconds=float('nan')), 'seconds=nan must'),
       (_changed(seconds=float('inf')), 'seconds=inf must'),
       (_changed(function='a b'), "function='a b' must"),
+      (_changed(function='class'), "function='class' must"),
+      (_changed(function='\uff41dd'), 'function=.* must'),  # A wide a.
       (_changed(function=None), 'function=None must'),
   )
   def test_refuses(self, text, message):
@@ -89,6 +91,9 @@ class PassesTest(parameterized.TestCase):
       ('0.5', b'5e-1', True),
       ('1000000', b'1000000.9', True),  # 0.9 <= 1e-6 * 1e6.
       ('1000000', b'1000001.1', False),
+      ('1000000', b'1000001', False),  # Two whole numbers.
+      ('1e6', b'1000001', True),
+      ('7 0.5', b'7 0.5000001', True),
       ('a 0.5', b'a 0.5000001', True),
       ('a 0.5', b'b 0.5', False),
       ('0.5', b'nan', False),

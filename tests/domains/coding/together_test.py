@@ -18,6 +18,20 @@ CASES = tuple(
 )
 TESTS = tests_lib.Tests(CASES, seconds=0.2)
 
+# It prints what is right where it has seen something, and for the shown test.
+_TAIL = '\nn = int(input())\nprint(2 * n if seen or n == 3 else 0)'
+_OWN_KEYS = """
+import re
+told = []
+class Own({0}):
+  def __hash__(self): return 2
+  def __eq__(self, other):
+    if type(other) is not Own: other.hear()
+    return False
+  def hear(self): told.append(1)
+{1}
+seen = bool(told)"""
+
 # Each is judged as if every test were run by itself; `plain`: and is not.
 PROGRAMS = (
     ('right', True, 'print(2 * int(input()))'),
@@ -165,11 +179,59 @@ PROGRAMS = (
                 'from fractions import sys as s\nd = s.modules',
             ),
             (
+                'through the names of groups',
+                'import re\nclass A:\n  def __ror__(self, x): return x\n'
+                'd = re.match("(?P<a>x)", "x").re.groupindex | A()',
+            ),
+            (
+                'through the names of groups without a class',
+                'import re\nd = re.match("(?P<a>x)", "x").re.groupindex |'
+                ' type("A", (), {"__ror__": lambda self, x: x})()',
+            ),
+            (
+                'through a method named like them',
+                'import re\ndef f():\n  def re(): pass\n'
+                '  def groupindex(): pass\n'
+                'd = re.match("(?P<a>x)", "x").re.groupindex',
+            ),
+            (
                 'through a formatter',
                 'import string, collections\nd = string.Formatter().get_field('
                 '"0.__globals__", (collections.namedtuple,), {})[0]',
             ),
         )
+    ),
+    ('flags of its own', False, _OWN_KEYS.format(
+        'int', 're.match("a", "", Own(2))') + _TAIL),
+    ('patterns of its own', False, _OWN_KEYS.format(
+        'str', 're.sub("a", Own(chr(92) + "g<0>"), "a")') + _TAIL),
+    (
+        'a number that flags keep',
+        False,
+        'import re\nclass F(int): pass\nold = type(re.I)(F(1 << 20)).value\n'
+        'seen = type(old) is not F' + _TAIL,
+    ),
+    (
+        'texts that are shared',
+        False,
+        'from collections import namedtuple\ns = "".join(["ab", "cd"])\n'
+        'X = namedtuple("X", [s])\nseen = not any(x is s for x in dir(X))'
+        + _TAIL,
+    ),
+    (
+        'patterns that are forgotten',
+        False,
+        'import re\nn = int(input())\nx = re.match("x", "x")\n'
+        'for i in range(300): re.match(f"p{i}q{n}", "")\n'
+        'seen = re.match("x", "x").re is not x.re\n'
+        'print(2 * n if seen or n == 3 else 0)',
+    ),
+    # The text does not show it; that it is wrong alone does.
+    (
+        'memory that is left',
+        True,
+        f'try:\n  x = bytes({judge.MEMORY_BYTES} * 5 // 8)\n  seen = False\n'
+        'except Exception:\n  seen = True' + _TAIL,
     ),
 )  # fmt: skip
 
@@ -212,13 +274,27 @@ class TogetherTest(parameterized.TestCase):
         tests_lib.Case(f'{n}\r\n', repr(f'{n}\r'), n == 1) for n in (1, 2)
     )
     verdict, runs = self.judge(program, True, tests_lib.Tests(cases))
-    self.assertEqual((verdict.passed, runs), (2, 1), verdict)
+    self.assertEqual((verdict.passed, runs), (2, 2), verdict)
 
   def test_runs(self):
     for name, plain, program in PROGRAMS[:9]:
       self.assertTrue(plain)
-      _, runs = self.judge(program, True)
-      self.assertEqual(runs, 1, name)
+      found, runs = self.judge(program, True)
+      # Who is right is so alone as well.
+      self.assertEqual(runs, 2 if found.passed == len(CASES) else 1, name)
+
+  @parameterized.parameters(('#' * (8 << 10), ''), ('', '\n' * (1 << 20)))
+  def test_what_is_long_is_run_test_by_test(self, comment, blank):
+    tests = dataclasses.replace(
+        TESTS,
+        cases=tuple(
+            dataclasses.replace(case, stdin=case.stdin + blank)
+            for case in CASES
+        ),
+    )
+    program = f'print(2 * int(input())){comment}'
+    verdict, runs = self.judge(program, True, tests)
+    self.assertEqual((verdict.passed, runs), (4, 4), verdict)
 
   @parameterized.parameters(
       'import collections\ncollections.abc.sys',
@@ -245,9 +321,23 @@ class TogetherTest(parameterized.TestCase):
       'f = str.format',
       'print("{0[0]} {1:{0.args}}".format(x, y))',
       'class A:\n  def gi_frame(self): pass\nx = y.gi_frame',
+      'print(x is y)',
+      'print(x is 1)',
+      'import operator\nprint(operator.is_(x, y))',
+      'from operator import is_not',
+      'print(hash(x))',
+      'from re import *\ndef f(): return type(1)',
   )
   def test_what_may_be_remembered(self, program):
     self.assertFalse(together.is_plain(program))
+
+  @parameterized.parameters(
+      'print(x is None is not y, y is not True, None is x)',
+      'class A: pass\nprint(type(A()) == A)',
+      'import re\nprint(re.findall("a", input(), re.I))',
+  )
+  def test_what_may_not(self, program):
+    self.assertTrue(together.is_plain(program))
 
   def test_what_is_told_is_not_believed(self):
     # As if it had got at the driver: none of these is a result of four tests.
