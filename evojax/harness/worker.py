@@ -13,7 +13,7 @@ import struct
 import sys
 import traceback
 import types
-import unicodedata  # noqa: F401. Python folds names with it.
+import unicodedata  # noqa: F401 (Python folds names with it.)
 import warnings
 
 import numpy as np

@@ -594,7 +594,7 @@ def _run_program(source):
 
 
 def _flush(file):
-  if file is not None and not file.closed:
+  if file is not None and not getattr(file, 'closed', False):
     file.flush()
 
 

@@ -113,6 +113,8 @@ class ResultsTest(parameterized.TestCase):
       ('leaves_open', 'f = open(1, "w").write\nf("1")', 'ok', b'1', 0),
       ('leaves_bytes', 'import os\nf = os.fdopen(1, "wb")\nf.write(b"1")',
        'ok', b'1', 0),
+      ('has its own', 'import sys\nclass Out:\n  flush = lambda self: None\n'
+       "print(1)\nsys.stdout = Out()", 'ok', b'1\n', 0),
       ('replaces', 'import io, sys\nprint(1)\nsys.stdout = io.StringIO()\n'
        'print(2)', 'ok', b'1\n', 0),
       ('detaches', 'import io, sys\nfor _ in range(3):\n'
