@@ -84,9 +84,9 @@ class Functions:
     Raises:
       FunctionError: If it fails, or a part is not finite or not [P, G].
     """
-    mixed = _Mixed(view)
-    answer = self._call('reward.py', 'parts', [mixed])
-    return parts_of(view, {n: mixed.in_place(a) for n, a in answer.items()})
+    shuffled = _Shuffled(view)
+    answer = self._call('reward.py', 'parts', [shuffled])
+    return parts_of(view, {n: shuffled.in_place(a) for n, a in answer.items()})
 
   def init(self) -> dict[str, np.ndarray]:
     """The first state of `keep`: {} where keep.py has no `init`.
@@ -110,9 +110,9 @@ class Functions:
     Raises:
       FunctionError: If it fails, or the answer is not bool [P, G] and a state.
     """
-    mixed = _Mixed(view)
-    answer = self._call('keep.py', 'keep', [mixed], state)
-    return mask_of(view, answer | {'': mixed.in_place(answer[''])})
+    shuffled = _Shuffled(view)
+    answer = self._call('keep.py', 'keep', [shuffled], state)
+    return mask_of(view, answer | {'': shuffled.in_place(answer[''])})
 
   def weight(self, view: Any) -> Float[np.ndarray, 'P G A'] | None:
     """Credit of each turn, A = the most turns of an episode; or no weight.py.
@@ -122,9 +122,9 @@ class Functions:
     """
     if 'weight.py' not in self._files:
       return None
-    mixed = _Mixed(view)
-    answer = self._call('weight.py', 'weight', [mixed])
-    return weight_of(view, {n: mixed.in_place(a) for n, a in answer.items()})
+    shuffled = _Shuffled(view)
+    answer = self._call('weight.py', 'weight', [shuffled])
+    return weight_of(view, {n: shuffled.in_place(a) for n, a in answer.items()})
 
   def measure(self, name: str, view: Any) -> dict[str, float]:
     """The numbers of a diagnostic.
@@ -133,16 +133,16 @@ class Functions:
       FunctionError: If it fails, or a number is not finite.
     """
     path = self._path(f'diagnostic:{name}')
-    return numbers_of(path, self._call(path, 'measure', [_Mixed(view)]))
+    return numbers_of(path, self._call(path, 'measure', [_Shuffled(view)]))
 
   def measure_all(
       self, view: Any
   ) -> dict[str, dict[str, float] | FunctionError]:
     """The numbers of every diagnostic, or how it failed; in one request."""
     paths = {n: self._path(f'diagnostic:{n}') for n in self.diagnostics}
-    mixed = _Mixed(view)
+    shuffled = _Shuffled(view)
     requests = [
-        calls_lib.call(path, 'measure', [mixed]) for path in paths.values()
+        calls_lib.call(path, 'measure', [shuffled]) for path in paths.values()
     ]
     answers = calls_lib.exchange(self._files, requests, self._limits)
     found = {}
@@ -165,7 +165,7 @@ class Functions:
       FunctionError: If it fails, or a number is not finite.
     """
     path = self._path(f'backtest:{name}')
-    views = [_Mixed(before), _Mixed(after, order=before)]
+    views = [_Shuffled(before), _Shuffled(after, order=before)]
     return numbers_of(path, self._call(path, 'predict', views))
 
   def meta(self, name: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Functions:
     return answer
 
 
-class _Mixed:
+class _Shuffled:
   """A view whose groups and completions stand in an order of its content's."""
 
   def __init__(self, view: Any, order: Any = None):

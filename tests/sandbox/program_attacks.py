@@ -6,6 +6,15 @@ import signal
 from tests.sandbox.attacks import Attack
 from tests.sandbox.attacks import LIMITS
 
+_SWARM = (
+    'import threading, time\n'
+    'threading.stack_size(65536)\n'
+    'n = 0\n'
+    'try:\n'
+    '  for n in range(200):\n'
+    '    threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\n'
+    'except RuntimeError: pass\n'
+)
 _SYSCALL = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -298,29 +307,12 @@ PROCESSES = (
     Attack(
         'a swarm of threads',
         ('rlimits',),
-        'import threading, time\n'
-        'threading.stack_size(65536)\n'
-        'n = 0\n'
-        'try:\n'
-        '  for n in range(200):\n'
-        '    threading.Thread(target=time.sleep, args=(5,), daemon=True)'
-        '.start()\n'
-        'except RuntimeError: pass\n'
-        'print("GOT" if n > 100 else n)',
+        _SWARM + 'print("GOT" if n > 100 else n)',
     ),
     Attack(
         'a swarm of threads of a weaker tier',
         ('rlimits',),
-        'import threading, time\n'
-        'threading.stack_size(65536)\n'
-        'n = 0\n'
-        'try:\n'
-        '  for n in range(200):\n'
-        '    threading.Thread(target=time.sleep, args=(5,), daemon=True)'
-        '.start()\n'
-        'except RuntimeError: pass\n'
-        'time.sleep(0.3)\n'
-        'print("GOT" if n > 100 else n)',
+        _SWARM + 'time.sleep(0.3)\nprint("GOT" if n > 100 else n)',
         tier='T1',
     ),
     Attack(
