@@ -45,3 +45,15 @@ sglang_jax_environment() {
     "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/*/bin/python)" &&
     "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }
+
+# default_config FLAGS: the config of a run whose flags name none. Flags of its
+# fields are refused where it stands there twice.
+default_config() {
+  local flag
+  for flag in "$@"; do
+    case "$flag" in
+      --config | --config=* | -config | -config=*) return ;;
+    esac
+  done
+  echo --config=configs/math.py
+}

@@ -33,5 +33,6 @@ elif [[ "${SLURM_NTASKS:-1}" -gt 1 ]]; then
 fi
 
 python="$(environment '' accelerator)"
-exec "$python" -m evojax.main --config=configs/math.py \
+config="$(default_config "$@")"
+exec "$python" -m evojax.main ${config:+"$config"} \
   ${several[@]+"${several[@]}"} "$@"

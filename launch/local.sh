@@ -14,4 +14,5 @@ CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 python="$(environment '' accelerator)"
-exec "$python" -m evojax.main --config=configs/math.py "$@"
+config="$(default_config "$@")"
+exec "$python" -m evojax.main ${config:+"$config"} "$@"

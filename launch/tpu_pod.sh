@@ -18,4 +18,5 @@ export EVOJAX_ACCELERATOR=tpu
 
 python="$(environment '' accelerator)"
 # Workers find each other through the metadata server of the slice.
-exec "$python" -m evojax.main --config=configs/math.py --distributed "$@"
+config="$(default_config "$@")"
+exec "$python" -m evojax.main ${config:+"$config"} --distributed "$@"

@@ -242,9 +242,21 @@ class ScriptTest(TestCase):
     self.assertEqual(run.stderr, '')
     self.assertEqual(
         run.stdout,
-        '<-m><evojax.main><--config=configs/math.py><--config=a b><--mode=plan>'
-        f' in {ROOT}, platforms any\n',
+        f'<-m><evojax.main><--config=a b><--mode=plan> in {ROOT}, platforms'
+        ' any\n',
     )
+
+  @parameterized.parameters(
+      (('--config.seed=3',), True),
+      (('--config', 'a', '--config.seed=3'), False),
+      (('--config.seed=3', '--config=a'), False),
+  )
+  def test_one_config(self, flags, is_default):
+    # Of two, absl refuses --config.seed.
+    self.complete_environment('', 'accelerator')
+    run = self.run_script('launch/local.sh', *flags)
+    self.assertEqual('configs/math.py' in run.stdout, is_default, run)
+    self.assertIn('--config.seed=3', run.stdout)
 
   def test_tpu_pod(self):
     self.set(EVOJAX_ACCELERATOR='tpu')
