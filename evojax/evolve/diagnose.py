@@ -222,6 +222,9 @@ def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
   return found
 
 
+_FOLLOWED = ('reward_mean', 'outcome')  # From one diagnosis to the next.
+
+
 def _since_last(
     history: Sequence[Mapping[str, Any]], values: Values
 ) -> Mapping[str, float]:
@@ -236,7 +239,7 @@ def _since_last(
     if row['step'] == 'diagnose':
       before = {m['name']: m['value'] for m in row['measures']}
       changes = {}
-      for name in ('reward_mean', 'outcome'):
+      for name in _FOLLOWED:
         if before.get(name) is None or name not in values:
           return {}
         changes[f'{name}_change'] = values[name] - before[name]
@@ -368,8 +371,8 @@ RULES = (
 # What no diagnostic may name its numbers.
 _OURS = (
     {rule.name for rule in RULES}
-    | {f'{name}_change' for name in ('reward_mean', 'outcome')}
-    | {'outcome_start', 'outcome_rise', 'outcome_rise_high', 'unsolved_closed'}
+    | {f'{name}_change' for name in _FOLLOWED}
+    | learning_curve((0.0, 0.0, 0.0)).keys()
 )
 
 

@@ -254,9 +254,11 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
       needed = {'keep': '', 'weight': 'weight'}.get(call.function)
       if needed is not None and needed not in found:
         raise ValueError(f'there is no {needed or "mask"}')
+      if len(found) > worker.MAX_NAMES + 1:  # A state's, and the mask.
+        raise ValueError(f'{len(found)} names')
       strange = [n for n in found if n != needed and not worker.is_name(n)]
-      if strange or len(found) > worker.MAX_NAMES + 1:
-        raise ValueError(f'{(strange or [len(found)])[0]!r:.60} is no name')
+      if strange:
+        raise ValueError(f'{strange[0]!r:.60} is no name')
       answers.append(found)
   return answers
 

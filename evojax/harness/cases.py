@@ -12,7 +12,6 @@ from evojax.harness import derive
 
 STEP = 'random columns of'  # Kinds of evidence as large as a step.
 EACH = ('parts', 'weight', 'keep')  # They give numbers of each completion.
-_VARIANTS = 3  # Of a change whose values are drawn.
 _LARGEST = 4096  # Completions.
 _LARGEST_BYTES = 4 << 20  # Of their columns.
 _GROUPS = 8  # At most, of what is changed.
@@ -126,20 +125,17 @@ class Cases:
     nothing may be otherwise.
     """
     scrambled = derive.scrambled(real, *_SCRAMBLED, self._rng)
-    yield from self._changed('made up', real, _VARIANTS, True)
-    yield from self._changed('scrambled', scrambled, _VARIANTS, False)
+    yield from self._changed('made up', real, finite=True, extremes=True)
+    yield from self._changed('scrambled', scrambled, extremes=True)
     if recorded is not None:
-      yield from self._changed('recorded', self._table(recorded), 1, True)
-    tied = derive.tied(scrambled, self._rng)
-    yield from self._changed('tied', tied, 1, False)
+      yield from self._changed('recorded', self._table(recorded), finite=True)
+    yield from self._changed('tied', derive.tied(scrambled, self._rng))
     for p, g in shapes:
       t = derive.resized(real, p, g, self._rng)
       yield Case(f'{p} x {g} completions', self._pair(t), True)
       t = derive.scrambled(real, p, g, self._rng)
       t = dataclasses.replace(t, valid=np.ones_like(t.valid))
-      yield from self._changed(
-          f'{STEP} {p} x {g} completions', t, 1, False
-      )
+      yield from self._changed(f'{STEP} {p} x {g} completions', t)
     for name, t in (
         ('groups of one answer', derive.collapsed(real)),
         ('groups of one', derive.alone(real, 1)),
@@ -148,9 +144,21 @@ class Cases:
       yield Case(name, self._pair(t), True)
 
   def _changed(
-      self, kind: str, t: derive.Table, variants: int, finite: bool
+      self,
+      kind: str,
+      t: derive.Table,
+      *,
+      finite: bool = False,
+      extremes: bool = False,
   ) -> Iterator[Case]:
-    """One evidence and all that is made of it."""
+    """One evidence and all that is made of it.
+
+    Args:
+      kind: Its name.
+      t: The evidence.
+      finite: Whether numbers must be, see `Case`.
+      extremes: Whether others and padding are also all one extreme completion.
+    """
     rng = self._rng
     pair = self._pair(t)
     p, g = t.valid.shape
@@ -166,9 +174,10 @@ class Cases:
     if self._function in EACH:  # A group more may change what is a mean.
       once_more = np.arange(p + 1) % p
       changes['more'] = functools.partial(derive.in_order, order=once_more)
-    low, high = derive.extremes(t, rng)
-    anywhere = derive.anywhere(t, (p + 1, g + 1), rng)
-    for i, places in enumerate((anywhere, low, high)[:variants]):
+    drawn = [derive.anywhere(t, (p + 1, g + 1), rng)]
+    if extremes:
+      drawn += list(derive.extremes(t, rng))
+    for i, places in enumerate(drawn):
       changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
       if places.ndim > 1:
         places = places[:p, :g]

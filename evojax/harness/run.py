@@ -351,8 +351,7 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   Raises:
     FunctionError: If it is too large, empty, or not finite.
   """
-  size = sum(map(len, arrays))
-  size += 4 * sum(array.size for array in arrays.values())
+  size = sum(len(name) + 4 * array.size for name, array in arrays.items())
   if size > MAX_STATE_BYTES:
     raise FunctionError(
         'too_large',

@@ -31,12 +31,12 @@ from typing import Any
 
 from evojax import workdir as workdir_lib
 from evojax.harness import library
+from evojax.harness import syntax
 
 OVERLAY = 'overlay.json'
 LIBRARY = 'library.json'
 MAX_FILE_BYTES = 64 << 10
 MAX_FILES = 64
-_MAX_INT = 2**63  # A larger number is neither a float nor a text everywhere.
 
 _FILE = re.compile(
     r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
@@ -126,7 +126,7 @@ def _canonical_value(path: str, value: Any) -> Any:
         f'{OVERLAY}: {path}: a {type(value).__name__} is not a number, a string'
         ' or a list of them'
     )
-  if isinstance(value, int) and abs(value) > _MAX_INT:
+  if isinstance(value, int) and abs(value) > syntax.MAX_INT:
     raise HarnessError(f'{OVERLAY}: {path} is larger than 2**63')
   return value
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import ml_collections
 
+from evojax.harness import syntax
+
 WEIGHTS = 'reward.weights.'
 _NAMES = re.compile(r'[a-z][a-z0-9_]*(:\d+(-\d+)?)?')
-_PART = re.compile(r'[a-z][a-z0-9_]{0,63}')
 
 
 class SurfaceError(ValueError):
@@ -135,7 +136,7 @@ def field(path: str) -> Field:
   if path in _BY_PATH:
     return _BY_PATH[path]
   part = path.removeprefix(WEIGHTS)
-  if path.startswith(WEIGHTS) and _PART.fullmatch(part):
+  if path.startswith(WEIGHTS) and syntax.PART.fullmatch(part):
     return Field(path, 'float', 'reward', -2.0, 2.0, group=f'reward:{part}')
   raise SurfaceError(
       f'{path} is not on the surface; a harness may set {WEIGHTS}<part>,'

@@ -28,8 +28,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_DEPTH = 60  # Of a tree: whoever reads it recursively needs a stack.
 MAX_NODES = 4000
 MAX_PARTS = 64
-_MAX_INT = 2**63  # Python writes down no number of more than 4300 digits.
-_PART = re.compile('[a-z][a-z0-9_]{0,63}')
+# Python writes down no number of more than 4300 digits; a larger one than this
+# is neither a float nor a text everywhere.
+MAX_INT = 2**63
+PART = re.compile('[a-z][a-z0-9_]{0,63}')
 
 
 class SourceError(ValueError):
@@ -111,7 +113,7 @@ def parse(name: str, source: str) -> ast.Module:
 def _check_constant(name: str, node: ast.Constant) -> None:
   """Refuses a number or a text that nothing could show."""
   value = node.value
-  if isinstance(value, int) and value > _MAX_INT:
+  if isinstance(value, int) and value > MAX_INT:
     raise SourceError(
         f'{name} line {node.lineno}: a number is larger than 2**63; np.inf is'
         ' the largest'
@@ -322,7 +324,7 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
   for key, value in zip(body[0].value.keys, body[0].value.values, strict=True):
     if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
       raise _error(value, "a part's name stands there as text")
-    if not _PART.fullmatch(key.value):
+    if not PART.fullmatch(key.value):
       raise _error(
           value,
           f'{key.value!r:.80} is no name of a part; use at most 64 of a-z, 0-9'
