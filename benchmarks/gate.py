@@ -15,7 +15,7 @@ import numpy as np
 
 from configs import math as math_config
 from evojax import domains
-from evojax.eval import made_up
+from evojax.episodes import synthetic
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.harness import gate
@@ -77,7 +77,7 @@ def _median_ms(call, times: int = 20) -> float:
 def main(_):
   config = math_config.get_config()
   domain = domains.make('math', **config.domain.kwargs.to_dict())
-  base, _ = made_up.evidence(domain, config)
+  base, _ = synthetic.evidence(domain, config)
   recorded = _recorded(base)
   seed = spec.read(f'{domains.load("math").__path__[0]}/seed_harness')
   pool = _candidates(seed)

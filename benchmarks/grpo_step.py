@@ -7,6 +7,7 @@ compared is the ratio of each pair. evojax is timed as a run uses it: the engine
 with its scheduling on the host, batches laid out in NumPy, metrics and checks.
 Peak memory is that of a process that runs evojax alone.
 """
+
 from collections.abc import Callable
 import dataclasses
 import json
@@ -24,22 +25,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import floor
-from evojax import learner
-from evojax import prepare
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.models import flops as flops_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rollout import engine as engine_lib
+from evojax.runtime import sharding
+from evojax.training import setup as setup_lib
+from evojax.training import update as update_lib
 
 SHAPES = {
     'workload': floor.Workload(),
     'v151936': dataclasses.replace(floor.Workload(), vocab=151_936),
     # Qwen3-0.6B, and little enough of everything else for a laptop.
     '0p6b': floor.Workload(
-        layers=28, width=1024, heads=16, kv_heads=8, head_dim=128, mlp=3072,
-        vocab=151_936, prompts=1, group=2, prompt_tokens=16, new_tokens=8,
+        layers=28,
+        width=1024,
+        heads=16,
+        kv_heads=8,
+        head_dim=128,
+        mlp=3072,
+        vocab=151_936,
+        prompts=1,
+        group=2,
+        prompt_tokens=16,
+        new_tokens=8,
         micro_groups=1,
     ),
 }
@@ -74,17 +84,23 @@ class Timer:
 
 
 class Evojax:
-  """The package's own step, as `evojax.train` makes it."""
+  """The package's own step, as `evojax.training.loop` makes it."""
 
   def __init__(self, w: floor.Workload, layout: str, chunk: int):
     self.w, self.layout = w, layout
     self.cfg = decoder.DecoderConfig(
-        family='qwen3', vocab_size=w.vocab, hidden_size=w.width,
-        intermediate_size=w.mlp, num_layers=w.layers, num_heads=w.heads,
-        num_kv_heads=w.kv_heads, head_dim=w.head_dim, rope_theta=1e6,
+        family='qwen3',
+        vocab_size=w.vocab,
+        hidden_size=w.width,
+        intermediate_size=w.mlp,
+        num_layers=w.layers,
+        num_heads=w.heads,
+        num_kv_heads=w.kv_heads,
+        head_dim=w.head_dim,
+        rope_theta=1e6,
         qk_norm=True,
     )
-    self.algorithm = learner.Algorithm(
+    self.algorithm = update_lib.Algorithm(
         layout=layout,
         max_tokens=w.new_tokens,
         logprob_chunk=chunk,
@@ -93,7 +109,7 @@ class Evojax:
         data=1, fsdp=1, tensor=1, devices=jax.devices()[:1]
     )
     self.whole = sharding.replicated(self.mesh)
-    placed = learner.state_shardings(self.cfg, self.algorithm, self.mesh)
+    placed = update_lib.state_shardings(self.cfg, self.algorithm, self.mesh)
 
     # Drawn on the host: a program that draws would add its compilation to the
     # peak memory, and a run reads its weights.
@@ -107,7 +123,7 @@ class Evojax:
         placed['params'],
     )
     self.state = jax.jit(
-        lambda params: learner.init_state(self.cfg, self.algorithm, params),
+        lambda params: update_lib.init_state(self.cfg, self.algorithm, params),
         out_shardings=placed,
         donate_argnums=0,
     )(params)
@@ -122,9 +138,14 @@ class Evojax:
         refill_every=16,
         mesh=self.mesh,
     )
-    self.update = learner.jit_update_step(self.cfg, self.algorithm, self.mesh)
-    values = dict.fromkeys(learner.HYPERPARAMETERS, 0.0) | dict(
-        learning_rate=1e-4, max_grad_norm=1.0, temperature=1.0, clip_low=0.2,
+    self.update = update_lib.jit_update_step(
+        self.cfg, self.algorithm, self.mesh
+    )
+    values = dict.fromkeys(update_lib.HYPERPARAMETERS, 0.0) | dict(
+        learning_rate=1e-4,
+        max_grad_norm=1.0,
+        temperature=1.0,
+        clip_low=0.2,
         clip_high=0.2,
     )
     self.hyper = sharding.to_device(
@@ -134,9 +155,9 @@ class Evojax:
 
   def step(self, prompts: np.ndarray, seed: int, timer: Timer) -> None:
     """Rollout, reward, update."""
-    params = types.SamplingParams(self.w.new_tokens, ignore_eos=True)
+    params = records.SamplingParams(self.w.new_tokens, ignore_eos=True)
     requests = [
-        types.Request(tuple(prompt.tolist()), seed, i, sample, params)
+        records.Request(tuple(prompt.tolist()), seed, i, sample, params)
         for i, prompt in enumerate(prompts)
         for sample in range(self.w.group)
     ]
@@ -150,13 +171,11 @@ class Evojax:
     def train():
       rewards = np.stack([np.mean(c.tokens % 2 == 0) for c in completions])
       rewards = rewards.reshape(len(prompts), -1).astype(np.float32)
-      batch, live, _ = learner.make_batch(
+      batch, live, _ = update_lib.make_batch(
           [p for p in prompts for _ in range(self.w.group)],
           [c.tokens for c in completions],
           [c.logprobs for c in completions],
-          advantages_lib.group_norm(
-              rewards, np.ones(rewards.shape, bool)
-          ),
+          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool)),
           np.ones(rewards.shape, bool),
           max_prompt_tokens=self.w.prompt_tokens,
           max_tokens=self.w.new_tokens,
@@ -164,7 +183,7 @@ class Evojax:
           layout=self.layout,
       )
       batch = sharding.to_device(
-          batch, learner.batch_shardings(batch, self.mesh)
+          batch, update_lib.batch_shardings(batch, self.mesh)
       )
       live = sharding.to_device(np.int32(live), self.whole)
       with sharding.use(self.mesh):
@@ -172,7 +191,7 @@ class Evojax:
             self.state, batch, live, self.hyper
         )
       metrics, _ = sharding.to_host((metrics, rows))
-      learner.check_finite(metrics, self.version)
+      update_lib.check_finite(metrics, self.version)
 
     timer('train', train)
     self.version += 1
@@ -235,7 +254,7 @@ def measure(
 ) -> dict[str, Any]:
   """Times `reps` steps of evojax and, unless alone, of the floor by turns."""
   compiled = compile_times()
-  prepare.trim_memory_after_compiling()  # As every run does.
+  setup_lib.trim_memory_after_compiling()  # As every run does.
   sides = {'evojax': Evojax(w, layout, chunk)}
   if not alone:
     sides['floor'] = Floor(w)
@@ -319,8 +338,13 @@ def report(w: floor.Workload, result: dict[str, Any]) -> None:
 def _alone_rss_mb() -> float:
   """Peak memory of a process that runs the same benchmark on evojax alone."""
   command = [
-      sys.executable, '-m', 'benchmarks.grpo_step', '--alone', '--reps=1',
-      f'--shape={_SHAPE.value}', f'--layout={_LAYOUT.value}',
+      sys.executable,
+      '-m',
+      'benchmarks.grpo_step',
+      '--alone',
+      '--reps=1',
+      f'--shape={_SHAPE.value}',
+      f'--layout={_LAYOUT.value}',
       f'--chunk={_CHUNK.value}',
   ]
   done = subprocess.run(command, capture_output=True, text=True, check=True)

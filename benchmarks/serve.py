@@ -34,10 +34,10 @@ import httpx2
 import numpy as np
 
 from configs import math as math_config
-from evojax import prepare
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.models import policy as policy_lib
+from evojax.runtime import sharding
+from evojax.training import setup as setup_lib
 
 TARGET_RATIO = 0.85
 CLIENTS, TOKENS, PROMPT = 64, 64, 16
@@ -70,16 +70,17 @@ class Bare:
     model = config.model.to_dict()
     policy = policy_lib.open_policy(max_tokens=CONTEXT, **model)
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
-    self._engine = prepare.make_engine(config, policy, mesh)
+    self._engine = setup_lib.make_engine(config, policy, mesh)
     params = policy_lib.load_params(policy, mesh, param_dtype='float32')
     self._engine.update_weights(params, 0)
     self.path = policy.path
 
   def run(self, prompts: list[list[int]]) -> float:
     """Tokens per second."""
-    params = types.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+    params = records.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     requests = [
-        types.Request(tuple(p), i, 0, 0, params) for i, p in enumerate(prompts)
+        records.Request(tuple(p), i, 0, 0, params)
+        for i, p in enumerate(prompts)
     ]
     start = time.perf_counter()
     self._engine.generate(requests)

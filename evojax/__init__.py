@@ -1,4 +1,5 @@
 """evojax: a language-model policy and the harness that trains it, in JAX."""
+
 from typing import Any
 
 __version__ = '0.1.0'

@@ -265,14 +265,14 @@ def _service_conflicts(c: ml_collections.ConfigDict) -> list[str]:
     for name in ('urls', 'api_key_env', 'admin_key_env', 'weights_dir'):
       if r[name]:
         problems.append(
-            f"rollout.{name}={r[name]!r} is of servers, but rollout.kind is"
+            f'rollout.{name}={r[name]!r} is of servers, but rollout.kind is'
             " 'engine': set --config.rollout.kind=sglang"
         )
   dtypes = (c.model.compute_dtype, c.model.param_dtype)
   if r.kind == 'sglang' and 'bfloat16' in dtypes and c.grpo.tis_cap <= 0:
     problems.append(
         "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
-        ' from the update\'s, which grpo.tis_cap=0 leaves uncorrected: set'
+        " from the update's, which grpo.tis_cap=0 leaves uncorrected: set"
         ' --config.grpo.tis_cap=2'
     )
   if r.queue_depth and not r.max_staleness:

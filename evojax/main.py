@@ -230,34 +230,34 @@ def _dispatch() -> int | None:
 
     print(f'page: {page.build(pathlib.Path(workdir))}')
   elif _MODE.value == 'check':
-    from evojax import check
+    from evojax.modes import check
 
     return check.run(config, _HARNESSES.value)
   elif _MODE.value == 'serve':
-    from evojax import serve
+    from evojax.modes import serve
 
     serve.run(config, _PORT.value, _HOST.value)
   elif _MODE.value == 'train':
-    from evojax import train
+    from evojax.training import loop as training_loop
 
-    train.run(config, workdir, fork_from=_FORK_FROM.value)
+    training_loop.run(config, workdir, fork_from=_FORK_FROM.value)
   elif _MODE.value == 'eval':
-    from evojax import score
+    from evojax.modes import evaluate as evaluate_mode
 
-    score.run(config, workdir)
+    evaluate_mode.run(config, workdir)
   elif _MODE.value == 'warmstart':
-    from evojax import warmstart
+    from evojax.modes import warmstart as warmstart_mode
 
-    warmstart.run(config, workdir)
+    warmstart_mode.run(config, workdir)
   elif _MODE.value == 'plan':
-    from evojax import plan
+    from evojax.modes import plan
 
     plan.show(plan.plan(config))
   elif _MODE.value == 'inspect':
-    from evojax import inspect
     from evojax.models import policy
+    from evojax.modes import inspection
 
-    return inspect.run(
+    return inspection.run(
         [workdir, *_RUNS.value],
         problem=_PROBLEM.value,
         split=_SPLIT.value,

@@ -214,9 +214,7 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
         )
       finally:
         if abort:
-          await self.continue_generation(
-              io_struct.ContinueGenerationReqInput()
-          )
+          await self.continue_generation(io_struct.ContinueGenerationReqInput())
     if answer.success:
       self.weight_version = answer.weight_version
       self.model_path = body['model_path']

@@ -14,20 +14,20 @@ from absl.testing import parameterized
 import jax
 
 from configs import math as math_config
-from evojax import check
-from evojax import inspect
 from evojax import main
-from evojax import plan
-from evojax import score
-from evojax import serve
-from evojax import train
-from evojax import warmstart
 from evojax.evolve import loop
 from evojax.models import policy
+from evojax.modes import check
+from evojax.modes import evaluate as evaluate_mode
+from evojax.modes import inspection
+from evojax.modes import plan
+from evojax.modes import serve
+from evojax.modes import warmstart as warmstart_mode
 from evojax.report import page
 from evojax.rollout import fleet
 from evojax.sandbox import box
 from evojax.sandbox import probe
+from evojax.training import loop as training_loop
 from tests import tiny
 
 SMOKE = '--config=configs/math.py:smoke'
@@ -98,14 +98,14 @@ class ModeTest(MainTestCase):
     self.assertEqual(run.call_args.args[1], ['/h', '/i'])
 
   def test_train_in_a_workdir_forked_from_another(self):
-    with absltest.mock.patch.object(train, 'run') as run:
+    with absltest.mock.patch.object(training_loop, 'run') as run:
       self.command(SMOKE, '--workdir', '/x', '--fork_from=/y', '--mode=train')
     self.assertEqual(run.call_args.args[1], '/x')
     self.assertEqual(run.call_args.kwargs, {'fork_from': '/y'})
 
   @parameterized.parameters(
-      ('eval', score, 'run', 'runs/math-smoke-eval'),
-      ('warmstart', warmstart, 'run', 'runs/math-smoke'),
+      ('eval', evaluate_mode, 'run', 'runs/math-smoke-eval'),
+      ('warmstart', warmstart_mode, 'run', 'runs/math-smoke'),
   )
   def test_modes_with_a_workdir(self, mode, module, function, workdir):
     with absltest.mock.patch.object(module, function) as run:
@@ -131,7 +131,7 @@ class ModeTest(MainTestCase):
   def test_inspect_hands_its_flags_and_its_exit_code(self):
     decoder = absltest.mock.sentinel.decoder
     with (
-        absltest.mock.patch.object(inspect, 'run', return_value=3) as run,
+        absltest.mock.patch.object(inspection, 'run', return_value=3) as run,
         absltest.mock.patch.object(
             policy, 'token_decoder', return_value=decoder
         ) as token_decoder,
@@ -261,7 +261,7 @@ class ErrorTest(MainTestCase):
 
   def test_preemption_passes(self):
     with absltest.mock.patch.object(
-        loop, 'run', side_effect=train.Preempted(143)
+        loop, 'run', side_effect=training_loop.Preempted(143)
     ):
       with self.assertRaises(SystemExit) as caught:
         self.command(SMOKE)

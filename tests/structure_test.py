@@ -19,28 +19,28 @@ import setup
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / 'evojax').rglob('*.py'))
 
-# From the top down. A module imports its own floor and those below it.
-FLOORS = (
-    ('main',),
-    ('evolve', 'report', 'check'),
-    ('train', 'score', 'serve', 'warmstart', 'plan', 'inspect'),
-    ('trainer', 'prepare'),
-    ('eval',),
-    ('learner',),
-    ('domains', 'harness'),
-    ('rollout', 'models'),
-    ('rl', 'evidence', 'sandbox', 'reward'),
-    (
-        'types',
-        'config',
-        'sharding',
-        'checkpoint',
-        'metrics',
-        'progress',
-        'workdir',
-    ),
+# From the top down: a module imports its own folder and those below it.
+ORDER = (
+    'main',
+    'modes',
+    'evolve',
+    'report',
+    'training',
+    'eval',
+    'episodes',
+    'domains',
+    'harness',
+    'rollout',
+    'models',
+    'rl',
+    'evidence',
+    'ledger',
+    'sandbox',
+    'runtime',
+    'config',
+    'records',
 )
-FLOOR = {name: -i for i, names in enumerate(FLOORS) for name in names}
+FLOOR = {name: -i for i, name in enumerate(ORDER)}
 # Stored in the repository, read by people or tools that are not Python.
 _MACHINE_PATH = re.compile(r'(?<![\w.}~-])/(?:work|root|home/\w+|Users/\w+)/\w')
 
@@ -145,9 +145,19 @@ def modules_after(statement: str) -> set[str]:
 
 class ImportsTest(parameterized.TestCase):
 
-  def test_every_module_has_a_floor(self):
-    homeless = {top(module_name(p)) for p in SOURCES} - set(FLOOR) - {''}
-    self.assertEmpty(homeless, 'add them to FLOORS, see design section 1')
+  def test_every_folder_has_its_place(self):
+    homeless = {top(module_name(p)) for p in SOURCES} - set(ORDER) - {''}
+    self.assertEmpty(homeless, 'add them to ORDER')
+
+  def test_at_most_four_loose_modules(self):
+    loose = {p.stem for p in SOURCES if p.parent == ROOT / 'evojax'}
+    self.assertEqual(loose, {'__init__', 'main', 'config', 'records'})
+
+  def test_no_module_shadows_the_standard_library(self):
+    """Python that is started inside a folder finds its modules first."""
+    for path in SOURCES:
+      with self.subTest(module_name(path)):
+        self.assertNotIn(path.stem, sys.stdlib_module_names)
 
   def test_imports_go_down(self):
     upward = [
@@ -184,7 +194,13 @@ class ImportsTest(parameterized.TestCase):
 
   def test_rl_sees_arrays_only(self):
     # sharding knows jax alone, and says where an array lies.
-    allowed = ('jax', 'jaxtyping', 'numpy', 'evojax.rl', 'evojax.sharding')
+    allowed = (
+        'jax',
+        'jaxtyping',
+        'numpy',
+        'evojax.rl',
+        'evojax.runtime.sharding',
+    )
     for path in (ROOT / 'evojax' / 'rl').glob('*.py'):
       for name in imports(path):
         if name.split('.')[0] in sys.stdlib_module_names:
@@ -216,7 +232,7 @@ class ImportsTest(parameterized.TestCase):
     for path in SOURCES:
       name = module_name(path)
       # The package itself has `run`, the main job.
-      if top(name) not in ('', 'main', 'evolve', 'report'):
+      if top(name) not in ('', 'main', 'modes', 'evolve'):
         with self.subTest(name):
           self.assertFalse(
               any(n.startswith('evojax.evolve') for n in imports(path))

@@ -9,7 +9,7 @@ import inspect
 import types as python_types
 from typing import Any
 
-from evojax import types
+from evojax import records
 
 # Imported on use: a run pays for the libraries of its own domain only.
 DOMAINS = {
@@ -52,7 +52,7 @@ def load(name: str) -> python_types.ModuleType:
   return module
 
 
-def make(name: str, **kwargs: Any) -> types.Domain:
+def make(name: str, **kwargs: Any) -> records.Domain:
   """Builds a domain.
 
   Args:

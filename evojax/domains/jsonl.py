@@ -28,9 +28,7 @@ def rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
       continue
     where = f'{path}:{number}'
     try:
-      row = json.loads(
-          line, parse_int=str, parse_float=str, parse_constant=str
-      )
+      row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
     # ValueError includes what is not UTF-8; a line of 100,000 brackets nests
     # deeper than the parser can.
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ import math
 import random
 from typing import Any
 
-from evojax import types
+from evojax import records
 from evojax.domains import splits
 
 _ATTEMPTS = 1000  # Candidates of one stream position.
@@ -38,7 +38,7 @@ class Draft:
 
   problem_id: str
   # Called where the identity is wanted; None: a candidate that is refused.
-  build: Callable[[], types.Problem | None]
+  build: Callable[[], records.Problem | None]
 
 
 def select(
@@ -140,18 +140,18 @@ def check_capacity(
 
 
 def make_problem(
-    messages: Sequence[types.Message],
+    messages: Sequence[records.Message],
     answer: str,
     family: str,
     system_prompt: str = '',
     difficulty: int = 0,
     metadata: Mapping[str, Any] | None = None,
-) -> types.Problem:
+) -> records.Problem:
   """A problem; its id is that of its messages without the system prompt."""
   text = '\n'.join(message['content'] for message in messages)
   if system_prompt:
     messages = ({'role': 'system', 'content': system_prompt}, *messages)
-  return types.Problem(
+  return records.Problem(
       problem_id=splits.problem_id(text),
       family=family,
       messages=tuple(messages),
@@ -202,7 +202,7 @@ class ProceduralSource:
   def __len__(self) -> int:
     return self._distinct
 
-  def take(self, cursor: int, count: int) -> list[types.Problem]:
+  def take(self, cursor: int, count: int) -> list[records.Problem]:
     """Problems cursor .. cursor + count - 1, all distinct.
 
     Raises:
@@ -215,8 +215,8 @@ class ProceduralSource:
     return list(problems.values())
 
   def _draw(
-      self, position: int, taken: Mapping[str, types.Problem]
-  ) -> types.Problem:
+      self, position: int, taken: Mapping[str, records.Problem]
+  ) -> records.Problem:
     share = uniform64(f'{self._stream}/{position}') / 2**64
     point = share * self._cumulative[-1]
     # Rounding may put the point on the end of the last interval.
@@ -245,7 +245,9 @@ class FiniteSource:
   holds, so that it never repeats a problem.
   """
 
-  def __init__(self, problems: Sequence[types.Problem], split: str, seed: int):
+  def __init__(
+      self, problems: Sequence[records.Problem], split: str, seed: int
+  ):
     """Shuffles `problems`, distinct by id, by (seed, split, epoch)."""
     self._problems = tuple(problems)
     self._split = splits.check(split)
@@ -256,7 +258,7 @@ class FiniteSource:
   def __len__(self) -> int:
     return len(self._problems)
 
-  def take(self, cursor: int, count: int) -> list[types.Problem]:
+  def take(self, cursor: int, count: int) -> list[records.Problem]:
     """Problems cursor .. cursor + count - 1, all distinct.
 
     Raises:
@@ -324,8 +326,8 @@ def filled(
 
 
 def divide(
-    given: Mapping[str, Sequence[types.Problem]],
-) -> dict[str, tuple[types.Problem, ...]]:
+    given: Mapping[str, Sequence[records.Problem]],
+) -> dict[str, tuple[records.Problem, ...]]:
   """Fills every split: what is not given is carved out of train by hash.
 
   Args:

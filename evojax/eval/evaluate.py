@@ -10,16 +10,16 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 import numpy as np
 
-from evojax import metrics as metrics_lib
-from evojax import types
+from evojax import records
+from evojax.episodes import collect
+from evojax.episodes import rows as rows_lib
+from evojax.eval import estimates
 from evojax.eval import modes as modes_lib
-from evojax.eval import rollouts
 from evojax.eval import scores
-from evojax.eval import statistics
-from evojax.evidence import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import metrics as metrics_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class EvalResult:
   # Codes; None if the domain does not classify completions.
   modes: Int[np.ndarray, 'P k'] | None
   mode_codes: Mapping[str, int] | None
-  avg_at_k: statistics.Estimate
+  avg_at_k: estimates.Estimate
   pass_at_k: Mapping[int, float]  # For k = 1, 2, 4, ... and all samples.
   n_tokens: float  # Mean of sampled tokens.
   truncated: float  # Share of completions cut at the limit.
@@ -72,15 +72,15 @@ class EvalResult:
 
 
 def evaluate(
-    engine: types.Sampler,
+    engine: records.Sampler,
     tokenizer: tokenizer_lib.Tokenizer,
-    domain: types.Domain,
+    domain: records.Domain,
     *,
     split: str,
     seed: int,
     problems: int,
     samples: int,
-    params: types.SamplingParams,
+    params: records.SamplingParams,
     max_prompt_tokens: int,
     step: int,
     version: str = 'seed',
@@ -133,14 +133,14 @@ def evaluate(
   start = time.perf_counter()
   phase: Any = phases or (lambda name: contextlib.nullcontext())
   drawn = domain.source(split, seed).take(0, problems)
-  prompts = rollouts.render(tokenizer, drawn, max_prompt_tokens)
-  requests = rollouts.requests(
+  prompts = collect.render(tokenizer, drawn, max_prompt_tokens)
+  requests = collect.requests(
       drawn, prompts, params, group_size=samples, seed=seed
   )
   with phase('rollout'):
     completions = engine.generate(requests)
   with phase('grade'):
-    grades, grade_seconds = rollouts.grade(domain, drawn, completions)
+    grades, grade_seconds = collect.grade(domain, drawn, completions)
   columns = schema.declare(domain.columns)
   rows = rows_lib.from_rollouts(
       drawn,
@@ -162,7 +162,7 @@ def evaluate(
   graded = rows['graded'].reshape(problems, samples)
   missing = np.flatnonzero(~graded.any(axis=1))
   if len(missing):
-    raise rollouts.GradingError(
+    raise collect.GradingError(
         f'none of the {samples} completions of {len(missing)} {split} problems'
         f' could be graded, the first of them {drawn[missing[0]].problem_id}:'
         ' their score is not known. The same command evaluates again'
@@ -183,7 +183,7 @@ def evaluate(
       graded=graded,
       modes=modes,
       mode_codes=codes,
-      avg_at_k=statistics.over_problems(
+      avg_at_k=estimates.over_problems(
           scores.of_problems(outcomes, graded), rng=np.random.default_rng(0)
       ),
       pass_at_k={

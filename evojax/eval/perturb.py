@@ -1,6 +1,6 @@
 """Problems written otherwise: is a gain in skill, or in their surface?"""
 
-from evojax import types
+from evojax import records
 
 SPLITS = ('dev', 'sealed')  # Perturbed problems are scored, never trained on.
 _MOST_PER_ONE = 50  # Problems that are looked at for each one that is changed.
@@ -17,7 +17,7 @@ class Perturbed:
   It is graded and recorded as the domain itself is.
   """
 
-  def __init__(self, domain: types.Domain):
+  def __init__(self, domain: records.Domain):
     """Wraps a domain that has the optional hook `perturb`.
 
     Raises:
@@ -36,7 +36,7 @@ class Perturbed:
       self.grade_many = domain.grade_many
     self.reward_parts = domain.reward_parts
 
-  def source(self, split: str, seed: int) -> types.ProblemSource:
+  def source(self, split: str, seed: int) -> records.ProblemSource:
     """The changed problems of 'dev' or 'sealed', in the split's order.
 
     Raises:
@@ -53,7 +53,7 @@ class Perturbed:
 class _Source:
   """The problems of a split that can be changed, each changed."""
 
-  def __init__(self, domain: types.Domain, split: str, seed: int):
+  def __init__(self, domain: records.Domain, split: str, seed: int):
     self._source = domain.source(split, seed)
     self._perturb = domain.perturb
     self._what = f'split {split!r} of domain {domain.name!r}'
@@ -62,7 +62,7 @@ class _Source:
     """The least that `take` can rely on; it refuses a split that has less."""
     return len(self._source) // _MOST_PER_ONE
 
-  def take(self, cursor: int, count: int) -> list[types.Problem]:
+  def take(self, cursor: int, count: int) -> list[records.Problem]:
     """Problems cursor .. cursor + count - 1, all distinct.
 
     Raises:
@@ -72,7 +72,7 @@ class _Source:
     wanted = cursor + count
     size = len(self._source)
     limit = min(size, _MOST_PER_ONE * wanted)
-    found: dict[str, types.Problem] = {}
+    found: dict[str, records.Problem] = {}
     for start in range(0, limit, _CHUNK):
       if len(found) >= wanted:
         break
@@ -90,7 +90,7 @@ class _Source:
 
 
 def has_perturbations(
-    domain: types.Domain,
+    domain: records.Domain,
     problems: int = 1,
     *,
     split: str = 'dev',
@@ -106,5 +106,5 @@ def has_perturbations(
   return True
 
 
-def _has_hook(domain: types.Domain) -> bool:
+def _has_hook(domain: records.Domain) -> bool:
   return callable(getattr(domain, 'perturb', None))

@@ -9,9 +9,9 @@ from rich import console as console_lib
 from rich import markup
 from rich import table as table_lib
 
+from evojax.eval import estimates
 from evojax.eval import evaluate
 from evojax.eval import modes as modes_lib
-from evojax.eval import statistics
 
 
 def _side(result: evaluate.EvalResult) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def report_gain(
         f' seed={after.seed} problems={len(after.problem_ids)}. Evaluate both'
         ' with the same arguments'
     )
-  gain = statistics.paired_gain(
+  gain = estimates.paired_gain(
       before.problem_scores, after.problem_scores, rng=np.random.default_rng(0)
   )
   report = {
@@ -153,7 +153,7 @@ def heading(split: str, problems: int, samples: int, seed: int) -> str:
   """What the numbers below are about."""
   return (
       f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
-      f' {100 * statistics.LEVEL:.0f} % intervals'
+      f' {100 * estimates.LEVEL:.0f} % intervals'
   )
 
 

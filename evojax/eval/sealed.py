@@ -12,12 +12,12 @@ from typing import Any
 
 from absl import logging
 
-from evojax import metrics as metrics_lib
-from evojax import types
-from evojax import workdir as workdir_lib
+from evojax import records
 from evojax.eval import evaluate
 from evojax.eval import report as report_lib
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import workdir as workdir_lib
 
 SPLIT = 'sealed'
 
@@ -49,9 +49,9 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def score(
-    engine: types.Sampler,
+    engine: records.Sampler,
     tokenizer: tokenizer_lib.Tokenizer,
-    domain: types.Domain,
+    domain: records.Domain,
     *,
     install_base: Callable[[], None],
     install_trained: Callable[[], None],
@@ -59,7 +59,7 @@ def score(
     seed: int,
     problems: int,
     samples: int,
-    params: types.SamplingParams,
+    params: records.SamplingParams,
     max_prompt_tokens: int,
     step: int,
     version: str = 'seed',

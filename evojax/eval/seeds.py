@@ -14,9 +14,9 @@ import numpy as np
 from rich import console as console_lib
 from rich import markup
 
+from evojax.eval import estimates
 from evojax.eval import report as report_lib
 from evojax.eval import sealed
-from evojax.eval import statistics
 from evojax.evidence import store
 
 
@@ -74,7 +74,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 
   def over(values):
     return dataclasses.asdict(
-        statistics.over_seeds(
+        estimates.over_seeds(
             values, same_problems=same_problems, rng=np.random.default_rng(0)
         )
     )
@@ -107,7 +107,7 @@ def print_summary(
   console.print(
       f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'
       f' samples, {which} problems for every seed;'
-      f' {100 * statistics.LEVEL:.0f} % intervals'
+      f' {100 * estimates.LEVEL:.0f} % intervals'
   )
   table = report_lib.make_table(
       'run', 'step', 'base', 'trained', 'gain', 'interval'

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from evojax import workdir as workdir_lib
 from evojax.evidence import schema
+from evojax.runtime import workdir as workdir_lib
 
 # One value per row; a list column has one list or array per row.
 Values = Sequence[Any] | np.ndarray

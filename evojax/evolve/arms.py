@@ -12,16 +12,16 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from evojax import learner
-from evojax import prepare as prepare_lib
-from evojax import progress as progress_lib
-from evojax import reward as reward_lib
-from evojax import train
-from evojax import trainer as trainer_lib
-from evojax import workdir as workdir_lib
 from evojax.evidence import store
 from evojax.evolve import session as session_lib
 from evojax.harness import run as run_lib
+from evojax.runtime import progress as progress_lib
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import loop as training_loop
+from evojax.training import reward_pipeline
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
 
 # outcomes so far -> why to stop, or None.
 Watch = Callable[[np.ndarray], str | None]
@@ -125,7 +125,7 @@ def train_arm(
   stored = session.decide(lambda: _read(folder / 'arm.json'))
   if stored is not None:
     return stored
-  setup = prepare_lib.prepare(config, policy=session.setup.policy)
+  setup = setup_lib.prepare(config, policy=session.setup.policy)
   result = _train(session, folder, setup, start, label, watch)
   harness = pathlib.Path(config.harness.path).name
   result = dict(result, arm=name, seed=config.seed, harness=harness)
@@ -144,7 +144,7 @@ def _read(path: pathlib.Path) -> dict[str, Any] | None:
 def _train(
     session: session_lib.Session,
     folder: pathlib.Path,
-    setup: prepare_lib.Setup,
+    setup: setup_lib.Setup,
     start: pathlib.Path | None,
     label: str,
     watch: Watch | None,
@@ -184,13 +184,15 @@ def _train(
           _shown(trainer, f'{session.config.name}/{folder.name}', label)
       )
     try:
-      train.loop(trainer, before_step=before_step, after_step=after_step)
+      training_loop.loop(
+          trainer, before_step=before_step, after_step=after_step
+      )
     except _Stopped as stopped:
       status, why = stopped.status, str(stopped)
     except (
         run_lib.FunctionError,
-        reward_lib.RewardError,
-        learner.NonFiniteError,
+        reward_pipeline.RewardError,
+        update_lib.NonFiniteError,
     ) as error:
       status, why = 'crash', str(error)
   first, end = trainer.start, trainer.fingerprint()
@@ -215,7 +217,7 @@ def _shown(
   """Writes and shows the metrics of every step; process 0 alone does."""
   steps = trainer.config.steps
   with (
-      train.open_metrics(trainer, name) as writer,
+      training_loop.open_metrics(trainer, name) as writer,
       progress_lib.Progress(
           steps, start=trainer.step, every=max(1, steps // 3)
       ) as progress,

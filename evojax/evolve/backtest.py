@@ -17,12 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from evojax import prepare as prepare_lib
-from evojax import trainer as trainer_lib
-from evojax import types
-from evojax import workdir as workdir_lib
-from evojax.eval import statistics
-from evojax.evidence import ledger as ledger_lib
+from evojax import records
+from evojax.eval import estimates
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evolve import arms
@@ -31,7 +27,11 @@ from evojax.evolve import weightings
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import surface
+from evojax.ledger import chain as chain_lib
 from evojax.rl import filters
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
 
 NOT_IDENTIFIABLE = 'not identifiable'
 # Classes of changes that alter what is sampled; replaying old rollouts under
@@ -97,7 +97,7 @@ def run(
     result['predicted'] = [effect.low, effect.high]
   if session.primary:
     path.parent.mkdir(exist_ok=True)
-    text = ledger_lib.canonical_json(result) + '\n'
+    text = chain_lib.canonical_json(result) + '\n'
     workdir_lib.write_atomic(path, text.encode())
   return result
 
@@ -148,7 +148,7 @@ def recorded(
     weights; and view, the evidence with these rewards for the reader
     'diagnostic'.
   """
-  setup = prepare_lib.prepare(
+  setup = setup_lib.prepare(
       arms.config_of(session, harness, session.config.seed),
       policy=session.setup.policy,
   )
@@ -294,7 +294,7 @@ def replay(
     after: str,
     folder: pathlib.Path,
     steps: list[int],
-) -> statistics.Estimate:
+) -> estimates.Estimate:
   """Effect of K updates on recorded rollouts, on held-out train problems.
 
   From every retained checkpoint, K updates under the parent and K under the
@@ -316,7 +316,7 @@ def replay(
     ]
     gains.append(scores[1] - scores[0])
   # Checkpoints are no sample of anything: problems are, and share them.
-  return statistics.over_problems(
+  return estimates.over_problems(
       np.mean(gains, axis=0), rng=np.random.default_rng(0)
   )
 
@@ -336,7 +336,7 @@ def _replayed(
 ) -> np.ndarray:
   """Scores [problems] after the replayed updates."""
   config = arms.config_of(session, harness, session.config.seed)
-  setup = prepare_lib.prepare(config, policy=session.setup.policy)
+  setup = setup_lib.prepare(config, policy=session.setup.policy)
   trainer = trainer_lib.Trainer(
       setup,
       session.path / 'backtests' / 'none',  # Nothing is written there.
@@ -369,7 +369,7 @@ def _step_of(
   rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
   codes = {code: name for name, code in schema.FINISH_REASON.items()}
   completions = [
-      types.Completion(
+      records.Completion(
           tokens=np.asarray(rows['tokens'][i], np.int32),
           logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
           finish_reason=codes[int(rows['finish_reason'][i])],

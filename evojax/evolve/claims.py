@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from evojax import prepare as prepare_lib
-from evojax.eval import statistics
+from evojax.eval import estimates
 from evojax.evidence import store
 from evojax.evolve import arms
 from evojax.evolve import session as session_lib
 from evojax.models import policy as policy_lib
+from evojax.training import setup as setup_lib
 
 # Rows of the final table that are there even if nothing was brought in.
 COMPARED = ('reference', 'seed', 'random')
@@ -38,7 +38,7 @@ class Compared:
 
 
 def open_compared(
-    workdirs: Sequence[str], setup: prepare_lib.Setup
+    workdirs: Sequence[str], setup: setup_lib.Setup
 ) -> list[Compared]:
   """Checks the runs of --compare before anything is paid for.
 
@@ -146,7 +146,7 @@ def score(
     score_one(other.name, None, other.policy)
 
   estimate = lambda values: dataclasses.asdict(
-      statistics.over_problems(values, rng=np.random.default_rng(0))
+      estimates.over_problems(values, rng=np.random.default_rng(0))
   )
   names = dict.fromkeys((*outcomes, *COMPARED))
   return dict(

@@ -24,13 +24,7 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import domains
-from evojax import metrics as metrics_lib
-from evojax import prepare as prepare_lib
-from evojax import sharding
-from evojax import train
-from evojax import workdir as workdir_lib
-from evojax.eval import rollouts
-from evojax.evidence import ledger as ledger_lib
+from evojax.episodes import collect
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import arms
@@ -50,8 +44,14 @@ from evojax.harness import library
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.ledger import chain as chain_lib
 from evojax.report import page
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
+from evojax.training import loop as training_loop
+from evojax.training import setup as setup_lib
 
 
 def run(
@@ -84,11 +84,11 @@ def run(
           '--compare and --fork_version need a run that evolves; this config'
           ' has evolve.trials=0'
       )
-    return train.run(config, workdir, fork_from=fork_from)
+    return training_loop.run(config, workdir, fork_from=fork_from)
   base = config.copy_and_resolve_references()
   with base.unlocked():
     base.harness.path = ''
-  setup = prepare_lib.prepare(base)
+  setup = setup_lib.prepare(base)
   seed = seed_harness(config)
   reasons = admit.check(seed, base, setup.made_up)
   if reasons:
@@ -105,8 +105,8 @@ def run(
           config_lib.sha256(config),
           primary=primary,
       ) as directory,
-      train.sigterm_flag() as sigterm,
-      train.stopped_without_servers(sigterm),
+      training_loop.sigterm_flag() as sigterm,
+      training_loop.stopped_without_servers(sigterm),
       contextlib.ExitStack() as stack,
   ):
     path = directory.path
@@ -120,7 +120,7 @@ def run(
       fork = None
       if fork_from:
         fork = _Fork(pathlib.Path(fork_from).expanduser(), fork_version)
-      print(prepare_lib.describe_devices(), flush=True)
+      print(setup_lib.describe_devices(), flush=True)
       if primary:
         directory.record_start()
       mesh = sharding.make_mesh(**base.mesh.to_dict())
@@ -130,7 +130,7 @@ def run(
           setup=setup,
           mesh=mesh,
           engine=stack.enter_context(
-              prepare_lib.open_sampler(
+              setup_lib.open_sampler(
                   base,
                   setup.policy,
                   mesh,
@@ -141,9 +141,7 @@ def run(
           phases=metrics_lib.Phases(),
           preempted=lambda: _preempt(sigterm, path),
           ledger=(
-              ledger_lib.Ledger(path / 'ledger.jsonl', tier)
-              if primary
-              else None
+              chain_lib.Ledger(path / 'ledger.jsonl', tier) if primary else None
           ),
       )
       return _Loop(session, seed, compared, fork).run()
@@ -186,7 +184,7 @@ def _preempt(sigterm: list[int], path: pathlib.Path) -> None:
         f'SIGTERM: everything up to the last row of {path / "ledger.jsonl"} and'
         ' the newest checkpoint of the arm is saved; the same command continues'
     )
-  raise train.Preempted(128 + signal.SIGTERM)
+  raise training_loop.Preempted(128 + signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +210,7 @@ class _Fork:
       raise ValueError(
           f'--fork_from={source} is not the workdir of a run that evolves'
       )
-    rows = [r['payload'] for r in ledger_lib.read(source / 'ledger.jsonl')]
+    rows = [r['payload'] for r in chain_lib.read(source / 'ledger.jsonl')]
     found = {v.version: v for v in versions(rows)}
     if not found or (name and name not in found):
       raise ValueError(
@@ -490,7 +488,7 @@ class _Loop:
     steps = session.decide(lambda: store.list_steps(path, 'train'))
     rows = session_lib.load_rows(path, steps[-max(1, len(steps) // 3) :])
     config = session.applied(harness)
-    columns = rollouts.columns(session.setup.domain, config)
+    columns = collect.columns(session.setup.domain, config)
     return session_lib.view_of(rows, columns, config)
 
   def _measure(

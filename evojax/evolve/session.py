@@ -16,28 +16,28 @@ import jax
 import ml_collections
 import numpy as np
 
-from evojax import checkpoint as checkpoint_lib
 from evojax import config as config_lib
-from evojax import learner
-from evojax import metrics as metrics_lib
-from evojax import prepare as prepare_lib
-from evojax import sharding
-from evojax import train
-from evojax import trainer as trainer_lib
-from evojax import types
+from evojax import records
 from evojax.eval import evaluate as evaluate_lib
-from evojax.evidence import ledger as ledger_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
-from evojax.evolve import budget as budget_lib
 from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.ledger import budget as budget_lib
+from evojax.ledger import chain as chain_lib
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
+from evojax.training import loop as training_loop
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
 
 Payload = dict[str, Any]
 
@@ -47,7 +47,7 @@ class BudgetExhaustedError(Exception):
 
 
 # What `Session.stop_if_asked` raises.
-STOPS = (train.Preempted, BudgetExhaustedError)
+STOPS = (training_loop.Preempted, BudgetExhaustedError)
 
 
 @dataclasses.dataclass
@@ -56,12 +56,12 @@ class Session:
 
   config: ml_collections.ConfigDict  # Of the run, without any overlay.
   path: pathlib.Path
-  setup: prepare_lib.Setup  # Domain and policy; without a harness.
+  setup: setup_lib.Setup  # Domain and policy; without a harness.
   mesh: jax.sharding.Mesh
-  engine: types.RolloutEngine
+  engine: records.RolloutEngine
   phases: metrics_lib.Phases
   preempted: Callable[[], None]  # Raises train.Preempted after SIGTERM.
-  ledger: ledger_lib.Ledger | None  # Of process 0.
+  ledger: chain_lib.Ledger | None  # Of process 0.
   rows: list[Any] = dataclasses.field(default_factory=list)
 
   def __post_init__(self):
@@ -89,7 +89,7 @@ class Session:
     if self.primary:
       self._deciding = True
       try:
-        text = ledger_lib.canonical_json(choose()).encode()
+        text = chain_lib.canonical_json(choose()).encode()
       finally:
         self._deciding = False
     if jax.process_count() > 1:
@@ -101,7 +101,7 @@ class Session:
 
   def find(self, step: str, **match: Any) -> Payload | None:
     """Payload of the last row of a step that has these values."""
-    row = ledger_lib.find(self.rows, step, **match)
+    row = chain_lib.find(self.rows, step, **match)
     return row and row['payload']
 
   def record(
@@ -156,7 +156,7 @@ class Session:
   @property
   def head(self) -> str:
     """Hash of the last row."""
-    return self.rows[-1]['hash'] if self.rows else ledger_lib.START
+    return self.rows[-1]['hash'] if self.rows else chain_lib.START
 
   @property
   def budget(self) -> budget_lib.Budget:
@@ -230,15 +230,15 @@ class Session:
     )
     if checkpoint is not None:
       # Whatever algorithm trained it, parameters and moments look alike.
-      algorithm = prepare_lib.make_algorithm(self.config)
-      state = learner.jit_init_state(
+      algorithm = setup_lib.make_algorithm(self.config)
+      state = update_lib.jit_init_state(
           policy.cfg, algorithm, self.mesh, donate=True
       )(params)
       saved = checkpoint_lib.restore(
           checkpoint, trainer_lib.abstract_state(state)
       )
       state.update(saved['learner'])
-      params = learner.policy_params(policy.cfg, state)
+      params = update_lib.policy_params(policy.cfg, state)
     return params
 
   def evaluate(
@@ -252,7 +252,7 @@ class Session:
       step: int = 0,
       folder: pathlib.Path | None = None,
       policy: policy_lib.Policy | None = None,
-      domain: types.Domain | None = None,
+      domain: records.Domain | None = None,
   ) -> evaluate_lib.EvalResult:
     """Scores a policy, see `params`; evidence goes into a folder, if given.
 
@@ -268,7 +268,7 @@ class Session:
           seed=seed,
           problems=problems,
           samples=samples,
-          params=prepare_lib.eval_params(self.config),
+          params=setup_lib.eval_params(self.config),
           max_prompt_tokens=self.config.data.max_prompt_tokens,
           step=step,
           workdir=folder if self.primary else None,

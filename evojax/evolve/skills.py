@@ -19,13 +19,13 @@ from typing import Any
 
 from absl import logging
 
-from evojax import workdir as workdir_lib
 from evojax.evolve import diagnose
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.harness import syntax
+from evojax.runtime import workdir as workdir_lib
 
 CROSS_DOMAIN = 2  # Domains in which a skill must have held to serve others.
 _OPERATIONS = ('set', 'scale')

@@ -9,10 +9,10 @@ from rich import markup
 from rich import table as table_lib
 
 from evojax.eval import report as report_lib
-from evojax.evidence import ledger
-from evojax.evolve import budget as budget_lib
 from evojax.evolve import claims
 from evojax.evolve import session as session_lib
+from evojax.ledger import budget as budget_lib
+from evojax.ledger import chain
 
 _LOG_WIDTH = 140
 
@@ -68,7 +68,7 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
           {r['payload'].get('sandbox', 'none') for r in session.rows}
       ),
       trials=trials,
-      dev_draws=ledger.dev_draws([row['payload'] for row in session.rows]),
+      dev_draws=chain.dev_draws([row['payload'] for row in session.rows]),
       harness=final and final['harness'],
       version=final and final['version'],
       sealed=claims.summary_scores(final) if final else 'not run',

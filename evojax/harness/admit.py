@@ -24,7 +24,7 @@ from evojax.harness import syntax
 
 @runtime_checkable
 class MadeUp(Protocol):
-  """Completions that nobody sampled, see `eval.made_up`."""
+  """Completions that nobody sampled, see `episodes.synthetic`."""
 
   def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
     """Names of all columns that a diagnostic may read."""

@@ -693,7 +693,5 @@ def _annotation(node: ast.expr) -> _Found:
           part.attr in allowed.DTYPES | {'ndarray'}
       )
     if not plain:
-      yield node.lineno, (
-          f'the annotation {_shown(node)} is run; leave it out'
-      )
+      yield node.lineno, (f'the annotation {_shown(node)} is run; leave it out')
       return

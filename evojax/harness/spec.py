@@ -29,9 +29,9 @@ import shutil
 import types
 from typing import Any
 
-from evojax import workdir as workdir_lib
 from evojax.harness import library
 from evojax.harness import syntax
+from evojax.runtime import workdir as workdir_lib
 
 OVERLAY = 'overlay.json'
 LIBRARY = 'library.json'

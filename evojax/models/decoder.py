@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from evojax import sharding
+from evojax.runtime import sharding
 
 Params = dict[str, Any]
 
@@ -540,9 +540,7 @@ def extend(
     return out, (keys, values)
 
   x = _embed(cfg, params, tokens)
-  return _run_layers(
-      cfg, params, x, _rope_table(cfg, positions), attend, cache
-  )
+  return _run_layers(cfg, params, x, _rope_table(cfg, positions), attend, cache)
 
 
 def decode(

@@ -22,8 +22,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from evojax import sharding
 from evojax.models import decoder
+from evojax.runtime import sharding
 
 FAMILIES = {
     'qwen2': 'Qwen2ForCausalLM',

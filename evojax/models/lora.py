@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import sharding
 from evojax.models import decoder
+from evojax.runtime import sharding
 
 _SUFFIXES = ('_lora_a', '_lora_b')
 

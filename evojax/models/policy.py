@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from evojax import sharding
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import lora
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import sharding
 
 # Policies that are shipped with evojax, by the name after 'package:'.
 SHIPPED = {

@@ -8,6 +8,7 @@ over numbers. All 256 bytes are in the vocabulary: any text can be encoded, and
 decoding gives it back. The file is an ordinary `tokenizer.json` (a unigram
 model, Kudo 2018, arXiv:1804.10959) that transformers reads.
 """
+
 import collections
 from collections.abc import Iterable, Sequence
 import json
@@ -90,9 +91,12 @@ def train(
   scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]
 
   tokenizer = tokenizers.Tokenizer(models.Unigram(scores))
-  tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-      pre_tokenizers.Split(tokenizers.Regex(_CHUNK), 'isolated'), to_bytes,
-  ])
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+      [
+          pre_tokenizers.Split(tokenizers.Regex(_CHUNK), 'isolated'),
+          to_bytes,
+      ]
+  )
   tokenizer.decoder = decoders.ByteLevel()
   tokenizer.add_special_tokens(list(specials))
   tokenizer.add_tokens(
@@ -101,19 +105,25 @@ def train(
   directory = pathlib.Path(directory)
   directory.mkdir(parents=True, exist_ok=True)
   tokenizer.save(str(directory / 'tokenizer.json'))
-  _write_json(directory / 'tokenizer_config.json', {
-      'tokenizer_class': 'PreTrainedTokenizerFast',
-      'pad_token': PAD,
-      'eos_token': END,
-      'clean_up_tokenization_spaces': False,
-      'chat_template': CHAT_TEMPLATE,
-  })
-  _write_json(directory / 'generation_config.json', {
-      'eos_token_id': tokenizer.token_to_id(END),
-      'pad_token_id': tokenizer.token_to_id(PAD),
-      'do_sample': True,
-      'temperature': 1.0,
-  })
+  _write_json(
+      directory / 'tokenizer_config.json',
+      {
+          'tokenizer_class': 'PreTrainedTokenizerFast',
+          'pad_token': PAD,
+          'eos_token': END,
+          'clean_up_tokenization_spaces': False,
+          'chat_template': CHAT_TEMPLATE,
+      },
+  )
+  _write_json(
+      directory / 'generation_config.json',
+      {
+          'eos_token_id': tokenizer.token_to_id(END),
+          'pad_token_id': tokenizer.token_to_id(PAD),
+          'do_sample': True,
+          'temperature': 1.0,
+      },
+  )
 
 
 def _write_json(path: pathlib.Path, value: dict[str, object]) -> None:

@@ -5,6 +5,7 @@ so a run that was killed continues as if nothing had happened. Short examples
 are packed into rows; the loss is the mean negative log-likelihood of
 completion tokens, in nats.
 """
+
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -20,26 +21,28 @@ import numpy as np
 import optax
 from optax import contrib
 
-from evojax import checkpoint as checkpoint_lib
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
+from evojax.runtime import checkpoint as checkpoint_lib
 
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
   """What the policy is taught to say."""
 
-  messages: tuple[types.Message, ...]  # The prompt, chat format.
+  messages: tuple[records.Message, ...]  # The prompt, chat format.
   completion: str
   ends: bool = True  # False: cut at the row's end, without an EOS token.
 
 
 def draw(
-    demonstrate: Callable[[types.Problem, np.random.Generator], Demonstration],
-    source: types.ProblemSource,
+    demonstrate: Callable[
+        [records.Problem, np.random.Generator], Demonstration
+    ],
+    source: records.ProblemSource,
     seed: int,
     step: int,
     count: int,
@@ -135,7 +138,7 @@ def pack(
     batch['tokens'][row, span] = [*prompt, *completion]
     batch['positions'][row, span] = np.arange(size)
     batch['segment_ids'][row, span] = segments[row]
-    batch['loss_mask'][row, span.start + len(prompt):span.stop] = True
+    batch['loss_mask'][row, span.start + len(prompt) : span.stop] = True
     used[row] += size
   return batch
 
@@ -350,11 +353,14 @@ def run(
             f' warmstart.{learning_rate=}; the last checkpoint is intact.'
         )
       now = time.monotonic()
-      log(done, {
-          'loss': mean,
-          'tokens_per_s': rows * length * len(losses) / (now - since),
-          'examples': int(batch['segment_ids'].max(1).sum()),
-      })
+      log(
+          done,
+          {
+              'loss': mean,
+              'tokens_per_s': rows * length * len(losses) / (now - since),
+              'examples': int(batch['segment_ids'].max(1).sum()),
+          },
+      )
       losses, since = [], now
     if due:
       checkpointer.save(done, state, {})

@@ -9,7 +9,7 @@ import pathlib
 import re
 from typing import Any
 
-from evojax import workdir as workdir_lib
+from evojax.runtime import workdir as workdir_lib
 
 _SHA = re.compile(r'[0-9a-f]{8,64}')
 _OVERLAY = 'overlay.json'

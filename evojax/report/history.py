@@ -14,7 +14,7 @@ import os
 import pathlib
 from typing import Any
 
-from evojax.evidence import ledger
+from evojax.ledger import chain
 
 
 def number(value: Any) -> float | None:
@@ -137,7 +137,7 @@ class History:
 
   @property
   def dev_draws(self) -> int:
-    return ledger.dev_draws(self.rows)
+    return chain.dev_draws(self.rows)
 
   @property
   def sandboxes(self) -> list[str]:
@@ -251,7 +251,7 @@ def read(workdir: str | os.PathLike[str]) -> History:
         f'{workdir} holds no {path.name}; a run that evolves writes it with its'
         ' first step. Pass the --workdir of such a run'
     )
-  rows = ledger.read(path)
+  rows = chain.read(path)
   data = path.read_bytes()
   if not rows:
     raise ValueError(

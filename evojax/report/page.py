@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 
-from evojax import workdir as workdir_lib
 from evojax.report import calibration
 from evojax.report import charts
 from evojax.report import diffs
@@ -21,6 +20,7 @@ from evojax.report import rollouts
 from evojax.report import sealed
 from evojax.report import svg
 from evojax.report import trials
+from evojax.runtime import workdir as workdir_lib
 
 FILE = 'report.html'
 # Versions whose rollouts and flips are on the page: a run of hundreds would

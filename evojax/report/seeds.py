@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from rich import console as console_lib
 
+from evojax.eval import estimates
 from evojax.eval import report as report_lib
-from evojax.eval import statistics
 from evojax.evidence import store
 from evojax.report import calibration
 from evojax.report import history
@@ -24,9 +24,9 @@ def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
   """Mean with its interval: over problems and, if there are several, seeds."""
   rng = np.random.default_rng(0)
   if len(values) < 2:
-    return dataclasses.asdict(statistics.over_problems(values[0], rng=rng))
+    return dataclasses.asdict(estimates.over_problems(values[0], rng=rng))
   return dataclasses.asdict(
-      statistics.over_seeds(np.stack(values), same_problems=False, rng=rng)
+      estimates.over_seeds(np.stack(values), same_problems=False, rng=rng)
   )
 
 

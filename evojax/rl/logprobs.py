@@ -7,7 +7,7 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from evojax import sharding
+from evojax.runtime import sharding
 
 Scalar = Float[Array, ''] | float
 

@@ -11,7 +11,7 @@ import hashlib
 import math
 from typing import Any
 
-from evojax import types
+from evojax import records
 
 # Rounding of a log-softmax; a probability above 1 is something else.
 _ABOVE_ZERO = 1e-3
@@ -32,7 +32,7 @@ class Part:
   spans: tuple[tuple[str, int], ...]
 
 
-def seed_of(request: types.Request, sampled: int = 0) -> int:
+def seed_of(request: records.Request, sampled: int = 0) -> int:
   """The seed of a sample, 31 bits: what SGLang's samplers take.
 
   Args:
@@ -46,7 +46,7 @@ def seed_of(request: types.Request, sampled: int = 0) -> int:
 
 
 def ask(
-    request: types.Request,
+    request: records.Request,
     tokens: Sequence[int],
     *,
     eos_ids: Sequence[int],
@@ -132,8 +132,8 @@ def read(
     )
   finish = meta.get('finish_reason')
   reason = finish.get('type') if isinstance(finish, dict) else None
-  if reason not in types.FINISH_REASONS:
-    wanted = f'a type of {types.FINISH_REASONS}'
+  if reason not in records.FINISH_REASONS:
+    wanted = f'a type of {records.FINISH_REASONS}'
     raise wrong('meta_info.finish_reason', finish, wanted, same)
   n = meta.get('completion_tokens')
   asked = body['sampling_params']['max_new_tokens']
@@ -169,9 +169,13 @@ def read(
     )
   tokens, logprobs = [], []
   for t, pair in enumerate(pairs):
-    logprob, token = (*pair, None, None)[:2] if isinstance(pair, list) else (
-        None,
-        None,
+    logprob, token = (
+        (*pair, None, None)[:2]
+        if isinstance(pair, list)
+        else (
+            None,
+            None,
+        )
     )
     field = f'meta_info.output_token_logprobs[{t - n}]'
     if not isinstance(token, int) or not 0 <= token < vocab_size:

@@ -21,14 +21,14 @@ from typing import Any
 from absl import logging
 import numpy as np
 
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import packed as packed_lib
 from evojax.rollout import parity
 from evojax.rollout import stops
 from evojax.rollout import weights as weights_lib
+from evojax.runtime import sharding
 
 PROBE_TOKENS = 16
 _PROBE_TEMPERATURES = (1.0, 0.6)
@@ -59,7 +59,7 @@ class Model:
 class Pending:
   """A call of `generate` under way."""
 
-  requests: tuple[types.Request, ...]
+  requests: tuple[records.Request, ...]
   empty: dict[str, np.ndarray]  # Shapes of the result.
   future: concurrent.futures.Future[Any] | None  # Of process 0 alone.
 
@@ -141,8 +141,8 @@ class SGLangEngine:
   # ------------------------------------------------------------- interface
 
   def generate(
-      self, requests: Sequence[types.Request]
-  ) -> list[types.Completion]:
+      self, requests: Sequence[records.Request]
+  ) -> list[records.Completion]:
     """Samples every request; answers come in the order of the requests.
 
     Raises:
@@ -152,7 +152,7 @@ class SGLangEngine:
     """
     return self.finish(self.begin(requests))
 
-  def begin(self, requests: Sequence[types.Request]) -> Pending:
+  def begin(self, requests: Sequence[records.Request]) -> Pending:
     """Starts `generate`; weights must stay until `finish`.
 
     Raises:
@@ -173,7 +173,7 @@ class SGLangEngine:
         self._run(sample),
     )
 
-  def finish(self, pending: Pending) -> list[types.Completion]:
+  def finish(self, pending: Pending) -> list[records.Completion]:
     """The completions of what was begun; see `generate`."""
     packed = self._share(pending.future, pending.empty)
     return packed_lib.unpack(packed, pending.requests, self.model.decode)
@@ -254,7 +254,7 @@ class SGLangEngine:
 
   # -------------------------------------------------------------- sampling
 
-  def _check_request(self, request: types.Request) -> None:
+  def _check_request(self, request: records.Request) -> None:
     n, limit = len(request.prompt_tokens), self.model.max_prompt_tokens
     if not 1 <= n <= limit:
       raise ValueError(
@@ -268,10 +268,10 @@ class SGLangEngine:
       )
 
   async def _sample_all(
-      self, requests: Sequence[types.Request]
-  ) -> list[types.Completion]:
+      self, requests: Sequence[records.Request]
+  ) -> list[records.Completion]:
     """As many at a time as the servers take."""
-    completions: list[types.Completion | None] = [None] * len(requests)
+    completions: list[records.Completion | None] = [None] * len(requests)
     waiting = iter(range(len(requests)))
 
     async def work() -> None:
@@ -284,8 +284,8 @@ class SGLangEngine:
     return completions
 
   async def _sample(
-      self, request: types.Request, server: str = ''
-  ) -> types.Completion:
+      self, request: records.Request, server: str = ''
+  ) -> records.Completion:
     """One completion; what is aborted goes on from where it was."""
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -332,7 +332,7 @@ class SGLangEngine:
       await asyncio.sleep(pause)
       pause = min(pause * 2, 5.0)
     text = self.model.decode(tokens)
-    return types.Completion(
+    return records.Completion(
         tokens=np.array(tokens, np.int32),
         logprobs=np.array(logprobs, np.float32),
         finish_reason='length' if reason == 'abort' else reason,
@@ -411,15 +411,18 @@ class SGLangEngine:
     async def sample() -> dict[str, np.ndarray]:
       urls = [s.url for s in self._fleet.servers if s.up]
       asked = [
-          (url, types.Request(
-              prompt_tokens=self.model.probe,
-              seed=self.policy_version,
-              problem_key=0,
-              sample=k,
-              params=types.SamplingParams(
-                  max_tokens=count, temperature=temperature, ignore_eos=True
+          (
+              url,
+              records.Request(
+                  prompt_tokens=self.model.probe,
+                  seed=self.policy_version,
+                  problem_key=0,
+                  sample=k,
+                  params=records.SamplingParams(
+                      max_tokens=count, temperature=temperature, ignore_eos=True
+                  ),
               ),
-          ))
+          )
           for url in urls
           for k, temperature in enumerate(temperatures)
       ]

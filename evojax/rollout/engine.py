@@ -11,13 +11,13 @@ import concurrent.futures
 import jax
 import jax.numpy as jnp
 
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
 from evojax.rollout import stops
+from evojax.runtime import sharding
 
 
 class Engine:
@@ -94,20 +94,20 @@ class Engine:
     self.policy_version = version
 
   def begin(
-      self, requests: Sequence[types.Request]
-  ) -> concurrent.futures.Future[list[types.Completion]]:
+      self, requests: Sequence[records.Request]
+  ) -> concurrent.futures.Future[list[records.Completion]]:
     """Starts `generate` in a thread; the weights must stay until `finish`."""
     return self._thread.submit(self.generate, requests)
 
   def finish(
-      self, begun: concurrent.futures.Future[list[types.Completion]]
-  ) -> list[types.Completion]:
+      self, begun: concurrent.futures.Future[list[records.Completion]]
+  ) -> list[records.Completion]:
     """The completions, or the error, of what was begun."""
     return begun.result()
 
   def generate(
-      self, requests: Sequence[types.Request]
-  ) -> list[types.Completion]:
+      self, requests: Sequence[records.Request]
+  ) -> list[records.Completion]:
     """Samples every request; answers come in the order of the requests.
 
     Requests with the same prompt should be neighbours: a prompt is prefilled
@@ -121,7 +121,7 @@ class Engine:
       raise ValueError('Engine.generate before Engine.update_weights.')
     for request in requests:
       self._check(request)
-    answers: list[types.Completion | None] = [None] * len(requests)
+    answers: list[records.Completion | None] = [None] * len(requests)
     schedule = scheduler.Scheduler(
         self.slots,
         decode_text=self._decode_text,
@@ -131,15 +131,17 @@ class Engine:
     def listen(entry: scheduler.Entry, chunk: service.Chunk) -> None:
       answers[int(entry.job.rid)] = self._answer(entry, chunk.finish)
 
-    schedule.waiting.add([
-        scheduler.Entry(
-            service.Job(str(i), r.prompt_tokens, r.params, r.seed),
-            listen,
-            r.problem_key,
-            r.sample,
-        )
-        for i, r in enumerate(requests)
-    ])
+    schedule.waiting.add(
+        [
+            scheduler.Entry(
+                service.Job(str(i), r.prompt_tokens, r.params, r.seed),
+                listen,
+                r.problem_key,
+                r.sample,
+            )
+            for i, r in enumerate(requests)
+        ]
+    )
     with sharding.use(self.slots.mesh):
       while schedule.busy:
         schedule.step()
@@ -147,11 +149,11 @@ class Engine:
 
   def _answer(
       self, entry: scheduler.Entry, finish: service.Finish
-  ) -> types.Completion:
+  ) -> records.Completion:
     text = self._decode_text(entry.tokens.tolist())
     if isinstance(finish.matched, str):
       text = stops.cut(text, (finish.matched,))
-    return types.Completion(
+    return records.Completion(
         tokens=entry.tokens,
         logprobs=entry.logprobs,
         finish_reason=finish.reason,
@@ -159,7 +161,7 @@ class Engine:
         text=text,
     )
 
-  def _check(self, request: types.Request) -> None:
+  def _check(self, request: records.Request) -> None:
     n = len(request.prompt_tokens)
     if not 1 <= n <= self.slots.max_prompt_tokens:
       raise ValueError(

@@ -351,7 +351,7 @@ class Fleet:
 
   def _denied(self, server: Server, path: str) -> answers.DisagreementError:
     return answers.DisagreementError(
-        f'{server.url}{path} refused the key: put the server\'s --api-key into'
+        f"{server.url}{path} refused the key: put the server's --api-key into"
         ' the environment variable that config.rollout.api_key_env names, and'
         ' its --admin-api-key, if it has one, into that of'
         ' config.rollout.admin_key_env'

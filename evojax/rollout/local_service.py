@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from absl import logging
 
-from evojax import sharding
 from evojax.models import decoder
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
+from evojax.runtime import sharding
 
 
 class LocalService:
@@ -411,4 +411,3 @@ class LocalService:
       self._counts['generated_tokens'] += len(chunk.tokens)
       self._counts['cached_tokens'] += chunk.cached_tokens
     listener(chunk)
-

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.rollout import stops
 
 
 def pack(
-    completions: Sequence[types.Completion | None], width: int
+    completions: Sequence[records.Completion | None], width: int
 ) -> dict[str, np.ndarray]:
   """Everything but the text, which the tokens determine.
 
@@ -36,7 +36,7 @@ def pack(
     arrays['tokens'][i, :n] = c.tokens
     arrays['logprobs'][i, :n] = c.logprobs
     arrays['lengths'][i] = n
-    arrays['reasons'][i] = types.FINISH_REASONS.index(c.finish_reason)
+    arrays['reasons'][i] = records.FINISH_REASONS.index(c.finish_reason)
     begin = 0
     for version, end in c.version_spans or ((c.policy_version, n),):
       arrays['versions'][i, begin:end] = version
@@ -46,9 +46,9 @@ def pack(
 
 def unpack(
     arrays: Mapping[str, np.ndarray],
-    requests: Sequence[types.Request],
+    requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
-) -> list[types.Completion]:
+) -> list[records.Completion]:
   """The completions of some requests; bit for bit those that were packed.
 
   Args:
@@ -63,10 +63,10 @@ def unpack(
     versions = np.asarray(arrays['versions'][i, :n])
     spans = _spans(versions)
     completions.append(
-        types.Completion(
+        records.Completion(
             tokens=tokens,
             logprobs=np.array(arrays['logprobs'][i, :n], np.float32),
-            finish_reason=types.FINISH_REASONS[int(arrays['reasons'][i])],
+            finish_reason=records.FINISH_REASONS[int(arrays['reasons'][i])],
             policy_version=int(versions.min()),
             text=stops.cut(decode(tokens.tolist()), request.params.stop),
             version_spans=spans if len(spans) > 1 else (),

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import sharding
 from evojax.models import decoder
+from evojax.runtime import sharding
 
 # (params, rows of (prompt, completion), temperatures) -> log-probs, per row.
 Scorer = Callable[

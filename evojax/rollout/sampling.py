@@ -1,4 +1,5 @@
 """Drawing the next token, row by row."""
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32

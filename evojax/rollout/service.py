@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Literal, Protocol, runtime_checkable
 
-from evojax import types
+from evojax import records
 
 MEMORY = ('weights', 'kv_cache')  # What can be released.
 
@@ -28,7 +28,7 @@ class Job:
 
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
-  params: types.SamplingParams
+  params: records.SamplingParams
   seed: int  # uint32; equal seeds, prompts and weights give equal samples.
   # First position of the prompt whose log-prob is wanted; None: of none.
   logprob_start: int | None = None

@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import sampling
+from evojax.runtime import sharding
 
 # Bounds of what a request may ask of a service; they are shapes.
 MAX_STOP_IDS = 8
@@ -43,7 +43,7 @@ class Start:
   seed: int  # uint32
   problem: int  # uint32
   sample: int
-  params: types.SamplingParams
+  params: records.SamplingParams
   prior: np.ndarray  # int32 [n], tokens sampled before; they were prefilled.
   top_logprobs: int = 0
 
@@ -672,9 +672,7 @@ def _store_chunks(pool, work, ids):
   def store(chunks, row):
     axis = row.ndim - 4
     size = chunks.shape[-2]
-    kept = jax.lax.slice_in_dim(
-        row, 0, ids.shape[1] * size, axis=row.ndim - 2
-    )
+    kept = jax.lax.slice_in_dim(row, 0, ids.shape[1] * size, axis=row.ndim - 2)
     shape = (*kept.shape[:-2], ids.shape[1], size, kept.shape[-1])
     kept = jnp.moveaxis(kept.reshape(shape), axis + 2, axis + 1)
     kept = kept.reshape(*kept.shape[:axis], -1, *kept.shape[axis + 2 :])

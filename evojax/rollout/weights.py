@@ -12,7 +12,7 @@ import os
 import pathlib
 import shutil
 
-from evojax import workdir as workdir_lib
+from evojax.runtime import workdir as workdir_lib
 
 _UNFINISHED = '.new-'
 _KEEP = 2  # A server that comes back may still be reading the one before.

@@ -18,13 +18,13 @@ import jax
 import numpy as np
 import pytest
 
-from evojax import prepare
-from evojax import sharding
-from evojax import train
-from evojax import types
+from evojax import records
 from evojax.models import policy as policy_lib
 from evojax.rollout import answers
 from evojax.rollout import parity
+from evojax.runtime import sharding
+from evojax.training import loop as training_loop
+from evojax.training import setup as setup_lib
 from tests import tiny
 from tests.contract import servers
 
@@ -81,7 +81,7 @@ class Contract(parameterized.TestCase):
   @contextlib.contextmanager
   def engine(self, *, weights=True):
     with tempfile.TemporaryDirectory() as folder:
-      with prepare.open_sampler(
+      with setup_lib.open_sampler(
           self.config, self.policy, self.mesh, pathlib.Path(folder)
       ) as engine:
         if weights:
@@ -89,11 +89,11 @@ class Contract(parameterized.TestCase):
         yield engine
 
   def requests(self, count, tokens, temperature=1.0):
-    params = types.SamplingParams(
+    params = records.SamplingParams(
         max_tokens=tokens, temperature=temperature, ignore_eos=True
     )
     return [
-        types.Request(self.prompt, 5, problem_key=3, sample=k, params=params)
+        records.Request(self.prompt, 5, problem_key=3, sample=k, params=params)
         for k in range(count)
     ]
 
@@ -157,7 +157,7 @@ class Contract(parameterized.TestCase):
     with self.engine() as engine:
       (greedy,) = engine.generate(self.requests(1, 60, temperature=0.0))
     self.check_logprobs([greedy])
-    local = prepare.make_engine(
+    local = setup_lib.make_engine(
         tiny.make_config(servers.MODEL, rollout__max_tokens=60),
         self.policy,
         self.mesh,
@@ -169,7 +169,7 @@ class Contract(parameterized.TestCase):
   def test_completion_ends_at_its_first_end_token(self):
     with self.engine() as engine:
       asked = [
-          types.Request(self.prompt, 5, 3, k, types.SamplingParams(100))
+          records.Request(self.prompt, 5, 3, k, records.SamplingParams(100))
           for k in range(8)
       ]
       completions = engine.generate(asked)
@@ -379,7 +379,7 @@ class Contract(parameterized.TestCase):
     config.eval.problems, config.eval.samples = 2, 1
     config.grpo.tis_cap = 2.0
     workdir = self.folder / name
-    summary = train.run(config.lock(), str(workdir))
+    summary = training_loop.run(config.lock(), str(workdir))
     self.assertEqual(summary['steps'], 3)
     lines = (workdir / 'metrics.jsonl').read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if 'gap' in row]

@@ -7,15 +7,15 @@ from absl.testing import parameterized
 import jax
 import numpy as np
 
-from evojax import metrics
-from evojax import types
+from evojax import records
+from evojax.episodes import collect
 from evojax.eval import evaluate
 from evojax.eval import report
-from evojax.eval import rollouts
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import decoder
 from evojax.rollout import engine as engine_lib
+from evojax.runtime import metrics
 from tests.eval import fakes
 
 
@@ -117,7 +117,7 @@ class EvaluateTest(parameterized.TestCase):
       columns = fakes.Domain.columns[:1]
 
       def grade(self, problem, completion):
-        return types.Grade(completion.text == 'steps 4', 0.0, 'ok', {})
+        return records.Grade(completion.text == 'steps 4', 0.0, 'ok', {})
 
     result = _evaluate(domain=Domain())
     self.assertIsNone(result.modes)
@@ -166,7 +166,7 @@ class EvaluateTest(parameterized.TestCase):
         'direct 5' if problem.endswith('3') else texts[sample]
     )
     with self.assertRaisesRegex(
-        rollouts.GradingError, 'none of the 4 completions of 5 dev problems'
+        collect.GradingError, 'none of the 4 completions of 5 dev problems'
     ):
       _evaluate(fakes.Engine(mixed), domain)
 
@@ -205,7 +205,7 @@ class EvaluateTest(parameterized.TestCase):
 
       def grade(self, problem, completion):
         even = bool(len(completion.text) % 2 == 0)
-        return types.Grade(even, float(even), 'ok', {'mode': int(even)})
+        return records.Grade(even, float(even), 'ok', {'mode': int(even)})
 
     engine = engine_lib.Engine(
         cfg,

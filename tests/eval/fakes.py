@@ -5,17 +5,17 @@ import hashlib
 
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
 
 MODES = {'direct': 0, 'steps': 1, 'ramble': 7}
-PARAMS = types.SamplingParams(max_tokens=16)
+PARAMS = records.SamplingParams(max_tokens=16)
 
 
-def make_problem(text: str, family: str = 'sums') -> types.Problem:
-  return types.Problem(
+def make_problem(text: str, family: str = 'sums') -> records.Problem:
+  return records.Problem(
       problem_id=hashlib.sha256(text.encode()).hexdigest()[:16],
       family=family,
       messages=({'role': 'user', 'content': text},),
@@ -29,7 +29,7 @@ class Tokenizer(tokenizer_lib.Tokenizer):
   def __init__(self):  # There is no directory to read.
     pass
 
-  def render(self, messages: Sequence[types.Message]) -> list[int]:
+  def render(self, messages: Sequence[records.Message]) -> list[int]:
     return [ord(c) for c in messages[-1]['content']]
 
 
@@ -40,21 +40,21 @@ class Engine:
     self.script = script
     self.weights = 'none'
     self.version = -1
-    self.calls: list[list[types.Request]] = []
+    self.calls: list[list[records.Request]] = []
 
   def update_weights(self, params: str, version: int) -> None:
     self.weights, self.version = params, version
 
   def generate(
-      self, requests: Sequence[types.Request]
-  ) -> list[types.Completion]:
+      self, requests: Sequence[records.Request]
+  ) -> list[records.Completion]:
     self.calls.append(list(requests))
     answers = []
     for request in requests:
       problem = ''.join(map(chr, request.prompt_tokens))
       text = self.script(self.weights, problem, request.sample)
       answers.append(
-          types.Completion(
+          records.Completion(
               tokens=np.arange(len(text), dtype=np.int32),
               logprobs=np.full(len(text), -0.5, np.float32),
               finish_reason='length' if 'ramble' in text else 'stop',
@@ -71,7 +71,7 @@ class Source:
   def __init__(self, split: str, seed: int):
     self.split, self.seed = split, seed
 
-  def take(self, cursor: int, count: int) -> list[types.Problem]:
+  def take(self, cursor: int, count: int) -> list[records.Problem]:
     return [
         make_problem(f'{self.split} {self.seed} {i}', ('odd', 'even')[i % 2])
         for i in range(cursor, cursor + count)
@@ -94,11 +94,11 @@ class Domain:
     return Source(split, seed)
 
   def grade(
-      self, problem: types.Problem, completion: types.Completion
-  ) -> types.Grade:
+      self, problem: records.Problem, completion: records.Completion
+  ) -> records.Grade:
     mode, _, answer = completion.text.partition(' ')
     right = answer == problem.answer
-    return types.Grade(
+    return records.Grade(
         outcome=right,
         partial=float(right),
         status='ok' if answer else 'no_answer',

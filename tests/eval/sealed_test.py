@@ -3,9 +3,9 @@ import tempfile
 
 from absl.testing import absltest
 
-from evojax import workdir as workdir_lib
 from evojax.eval import sealed
 from evojax.evidence import store
+from evojax.runtime import workdir as workdir_lib
 from tests.eval import fakes
 
 

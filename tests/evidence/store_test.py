@@ -14,9 +14,9 @@ from absl.testing import parameterized
 import numpy as np
 import pandas as pd
 
-from evojax import workdir as workdir_lib
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.runtime import workdir as workdir_lib
 
 COLUMNS = schema.declare(
     (schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3}),),
@@ -295,7 +295,7 @@ class DiskTest(absltest.TestCase):
     script = f"""
         import resource, sys
         sys.path[:0] = {sys.path!r}
-        from evojax import workdir
+        from evojax.runtime import workdir
         from evojax.evidence import store
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
         try:

@@ -82,9 +82,7 @@ class CompareTest(parameterized.TestCase):
       self.assertEqual(found[name], backtest.NOT_IDENTIFIABLE)
 
   def test_a_constant_part_with_a_weight(self):
-    found = self.compare(
-        weights={'outcome': 1.0, 'shape': 0.5, 'same': 0.1}
-    )
+    found = self.compare(weights={'outcome': 1.0, 'shape': 0.5, 'same': 0.1})
     self.assertEqual(found['constant_parts'], 1)
 
 

@@ -145,7 +145,7 @@ class DiagnosticsTest(absltest.TestCase):
       harness = harness.with_file(
           f'diagnostics/{name}.py',
           "LAYER = 'score'\nUNIT = ''\n\n\ndef measure(e):\n"
-          f"  return {{{lie!r}: 0.0}}\n",
+          f'  return {{{lie!r}: 0.0}}\n',
       )
     evidence = recorded.view(prompts=4, group_size=6)
     honest = diagnose.measure(run.Functions(seed), evidence, [], falling)

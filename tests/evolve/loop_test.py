@@ -18,12 +18,7 @@ import pytest
 
 import evojax
 from evojax import config as config_lib
-from evojax import metrics
-from evojax import prepare as prepare_lib
-from evojax import sharding
-from evojax.evidence import ledger
 from evojax.evidence import store
-from evojax.evolve import budget
 from evojax.evolve import claims
 from evojax.evolve import loop
 from evojax.evolve import promote
@@ -34,8 +29,13 @@ from evojax.harness import admit
 from evojax.harness import delta
 from evojax.harness import run as run_lib
 from evojax.harness import spec
+from evojax.ledger import budget
+from evojax.ledger import chain
 from evojax.models import hf
+from evojax.runtime import metrics
+from evojax.runtime import sharding
 from evojax.sandbox import probe
+from evojax.training import setup as setup_lib
 from tests import tiny
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
@@ -58,7 +58,7 @@ KEPT = {
 
 def payloads(workdir):
   path = pathlib.Path(workdir, 'ledger.jsonl')
-  return [row['payload'] for row in ledger.read(path)]
+  return [row['payload'] for row in chain.read(path)]
 
 
 def steps(workdir):
@@ -189,7 +189,7 @@ class EndToEndTest(parameterized.TestCase):
 
   def test_sealed_problems_come_from_head_and_salt(self):
     seal = self.row('seal')
-    rows = ledger.read(self.path / 'ledger.jsonl')
+    rows = chain.read(self.path / 'ledger.jsonl')
     head = rows[seal['n'] - 1]['hash']
     digest = hashlib.sha256(f'{head} pepper'.encode()).digest()
     self.assertEqual(seal['seed'], int.from_bytes(digest[:4], 'big'))
@@ -216,7 +216,7 @@ class EndToEndTest(parameterized.TestCase):
     shutil.copytree(self.path, path)
     lines = (path / 'ledger.jsonl').read_text().splitlines(keepends=True)
     (path / 'ledger.jsonl').unlink()
-    copied = ledger.Ledger(path / 'ledger.jsonl')
+    copied = chain.Ledger(path / 'ledger.jsonl')
     for line in lines[:-3]:  # Without retrain, seal, final.
       payload = json.loads(line)['payload']
       if payload['step'] == 'open':
@@ -324,17 +324,17 @@ class SealedTest(absltest.TestCase):
   def test_a_trial_cannot_score_them(self):
     config = tiny.evolving()
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
-    setup = prepare_lib.prepare(config)
+    setup = setup_lib.prepare(config)
     with tempfile.TemporaryDirectory() as folder:
       session = session_lib.Session(
           config=config,
           path=pathlib.Path(folder),
           setup=setup,
           mesh=mesh,
-          engine=prepare_lib.make_engine(config, setup.policy, mesh),
+          engine=setup_lib.make_engine(config, setup.policy, mesh),
           phases=metrics.Phases(),
           preempted=lambda: None,
-          ledger=ledger.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
+          ledger=chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
       )
       session.record('open', dict)
       options = dict(split='sealed', seed=0, problems=2, samples=1)
@@ -348,7 +348,7 @@ class SealedTest(absltest.TestCase):
     self.assertEmpty(seen & {'path', 'workdir', 'domain_object', 'salt'})
 
   def test_a_reward_part_sees_no_problem(self):
-    setup = prepare_lib.prepare(tiny.evolving())
+    setup = setup_lib.prepare(tiny.evolving())
     harness = loop.seed_harness(setup.config)
     for name in ('problem_id', 'seed', 'split', 'prompt', 'family'):
       source = f'def parts(e):\n  return {{"outcome": e.{name}}}\n'
@@ -364,7 +364,7 @@ class SealedTest(absltest.TestCase):
     )
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
-      made = prepare_lib.prepare(config).made_up
+      made = setup_lib.prepare(config).made_up
       reasons = admit.admit(before, candidate, config, made)
       self.assertIn('import ', ' '.join(reasons))
 
@@ -375,7 +375,7 @@ class SealedTest(absltest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       config.harness.path = str(spec.write(harness, folder))
       with self.assertRaisesRegex(ValueError, 'keep.py line 1: import os is'):
-        prepare_lib.prepare(config)
+        setup_lib.prepare(config)
       with self.assertRaisesRegex(ValueError, 'keep.py line 1: import os is'):
         evojax.run(config, str(pathlib.Path(folder, 'run')))
 

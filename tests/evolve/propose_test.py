@@ -19,7 +19,7 @@ from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.evolve.propose import library
-from evojax.evolve.propose import random
+from evojax.evolve.propose import random_changes
 from evojax.evolve.propose import rules
 from evojax.harness import delta as delta_lib
 from evojax.harness import library as shipped
@@ -303,7 +303,7 @@ class RulesTest(parameterized.TestCase):
     for ctx in (context(ALERTS, parent=parent), context(parent=parent)):
       made = rules.propose(ctx)
       self.assertEqual(set(made.after.files), set(parent.files))
-      self.assertIsNotNone(random.propose(ctx))
+      self.assertIsNotNone(random_changes.propose(ctx))
     for entry in library.ENTRIES:
       entry.change(context(parent=parent))
 
@@ -682,7 +682,7 @@ class RandomTest(absltest.TestCase):
   def test_every_factor_within_bounds(self):
     factors = collections.Counter()
     for seed in range(400):
-      made = random.propose(context(seed=seed))
+      made = random_changes.propose(context(seed=seed))
       surface.check(made.after.overlay)
       config_lib.validate(surface.apply(CONFIG, made.after.overlay))
       factors[made.delta.factor] += 1
@@ -696,24 +696,25 @@ class RandomTest(absltest.TestCase):
     """The median of log-uniform on [1e-6, 3e-3] is 5.5e-5, not 1.5e-3."""
     rates = []
     for seed in range(800):
-      made = random.propose(context(seed=seed))
+      made = random_changes.propose(context(seed=seed))
       if made.delta.factor == 'optim.learning_rate':
         rates.append(made.after.overlay['optim.learning_rate'])
     self.assertBetween(float(np.median(rates)), 1.5e-5, 2e-4)
 
   def test_ignores_alerts_and_repeats_nothing(self):
-    one = random.propose(context(seed=3))
+    one = random_changes.propose(context(seed=3))
     self.assertEqual(
-        one, dataclasses.replace(random.propose(context(ALERTS, seed=3)))
+        one,
+        dataclasses.replace(random_changes.propose(context(ALERTS, seed=3))),
     )
     self.assertEqual(one.trigger, '')
-    again = random.propose(context(seed=3, history=[trial(one)]))
+    again = random_changes.propose(context(seed=3, history=[trial(one)]))
     self.assertNotEqual(again.delta.sha256, one.delta.sha256)
 
   def test_vetoes_are_honoured(self):
     vetoes = frozenset(f.group or f.path for f in surface.FIELDS)
     for seed in range(20):
-      made = random.propose(context(seed=seed, vetoes=vetoes))
+      made = random_changes.propose(context(seed=seed, vetoes=vetoes))
       self.assertStartsWith(made.delta.factor, 'reward:')
 
   def test_no_families(self):
@@ -721,7 +722,7 @@ class RandomTest(absltest.TestCase):
       ctx = context(seed=seed)
       config = dict(ctx.config)
       del config['domain.kwargs.families']
-      made = random.propose(dataclasses.replace(ctx, config=config))
+      made = random_changes.propose(dataclasses.replace(ctx, config=config))
       self.assertNotEqual(made.delta.factor, 'data.families')
 
 
@@ -904,7 +905,7 @@ class LoadTest(absltest.TestCase):
 
   def test_by_name(self):
     self.assertIs(propose_lib.load('rules'), rules.propose)
-    self.assertIs(propose_lib.load('random'), random.propose)
+    self.assertIs(propose_lib.load('random'), random_changes.propose)
     with self.assertRaisesRegex(ValueError, 'random.*rules'):
       propose_lib.load('nonsense')
 

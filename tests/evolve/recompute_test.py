@@ -10,8 +10,8 @@ from absl.testing import parameterized
 import numpy as np
 import pandas as pd
 
-from evojax.evidence import ledger as ledger_lib
 from evojax.evolve import promote
+from evojax.ledger import chain as chain_lib
 from tests.evolve import recompute
 
 RATE = 0.2
@@ -51,7 +51,7 @@ class RecomputeTest(parameterized.TestCase):
     rng = np.random.default_rng(0)
     wealth = promote.Wealth(RATE, len(EFFECTS))
     config = {'evolve': {'false_discovery_rate': RATE, 'trials': len(EFFECTS)}}
-    ledger = ledger_lib.Ledger(self.workdir / 'ledger.jsonl')
+    ledger = chain_lib.Ledger(self.workdir / 'ledger.jsonl')
     ledger.append('open', {'config': config}, {})
     for trial, gain in enumerate(EFFECTS):
       hard = rng.random(20) * 0.4

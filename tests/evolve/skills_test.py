@@ -144,17 +144,17 @@ class FilesTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.root = pathlib.Path(
-        self.enter_context(tempfile.TemporaryDirectory())
-    )
+    self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
   def test_round_trip(self):
     wanted = (
         learn(rate(3e-4)),
         learn(SEED.with_overlay({'data.families': ('gcd:0',)})),
-        learn(SEED.with_file('keep.py', library.source(
-            'keep/outcome_variance.py'
-        ))),
+        learn(
+            SEED.with_file(
+                'keep.py', library.source('keep/outcome_variance.py')
+            )
+        ),
     )
     for skill in wanted:
       self.assertEqual(

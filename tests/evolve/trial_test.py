@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from evojax.eval import perturb
-from evojax.evidence import ledger
 from evojax.evolve import session as session_lib
 from evojax.evolve import trial
+from evojax.ledger import chain
 from tests.eval import fakes
 
 PROBLEMS = 12
@@ -57,7 +57,7 @@ class _Session(session_lib.Session):
 
   def decide(self, choose):
     self.deciding = True
-    value = json.loads(ledger.canonical_json(choose()))
+    value = json.loads(chain.canonical_json(choose()))
     self.deciding = False
     return value
 

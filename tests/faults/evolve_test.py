@@ -8,7 +8,7 @@ import tempfile
 from absl.testing import absltest
 import pytest
 
-from evojax.evidence import ledger
+from evojax.ledger import chain
 from tests import tiny
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')
@@ -29,7 +29,7 @@ class KillTest(absltest.TestCase):
     )
     self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr)
     undisturbed, killed = (
-        ledger.Ledger(root / name / 'ledger.jsonl').canonical()
+        chain.Ledger(root / name / 'ledger.jsonl').canonical()
         for name in ('reference', 'killed')
     )
     for expected, found in zip(undisturbed, killed, strict=True):

@@ -19,11 +19,11 @@ import time
 
 from absl import logging
 
-from evojax import trainer as trainer_lib
-from evojax import workdir
-from evojax.evidence import ledger
 from evojax.evolve import loop
 from evojax.evolve import trial
+from evojax.ledger import chain
+from evojax.runtime import workdir
+from evojax.training import trainer as trainer_lib
 from tests import tiny
 
 STEPS = (
@@ -62,15 +62,15 @@ def intercept(owner, name, matches):
 def prepare_death(point):
   """Makes this process die at a point."""
   if point in STEPS:
-    intercept(ledger.Ledger, 'append', lambda self, step, *args: step == point)
+    intercept(chain.Ledger, 'append', lambda self, step, *args: step == point)
   elif point == 'torn':  # Half of the last row reaches the disk.
-    write = ledger.Ledger._write
+    write = chain.Ledger._write
 
     def torn(self, at, data):
       write(self, at, data[: len(data) // 2])
       die()
 
-    ledger.Ledger._write = torn
+    chain.Ledger._write = torn
   elif point == 'arm':
     intercept(
         trainer_lib.Trainer,

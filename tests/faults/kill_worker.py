@@ -23,11 +23,11 @@ import time
 from absl import logging
 
 import evojax
-from evojax import checkpoint
-from evojax import trainer as trainer_lib
-from evojax import workdir
 from evojax.eval import sealed
 from evojax.models import hf
+from evojax.runtime import checkpoint
+from evojax.runtime import workdir
+from evojax.training import trainer as trainer_lib
 
 UNDISTURBED = ('reference', 'finish')
 

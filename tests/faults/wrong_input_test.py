@@ -15,13 +15,13 @@ from absl.testing import parameterized
 import pytest
 
 import evojax
-from evojax import checkpoint
 from evojax import config as config_lib
-from evojax import learner
-from evojax import trainer as trainer_lib
-from evojax import workdir as workdir_lib
 from evojax.evidence import store
 from evojax.models import policy as policy_lib
+from evojax.runtime import checkpoint
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
 from tests import tiny
 
 
@@ -471,7 +471,7 @@ class NothingLostTest(parameterized.TestCase):
     )
     source = tree(self.shared / 'run')
     with self.assertRaisesRegex(
-        learner.NonFiniteError,
+        update_lib.NonFiniteError,
         r'step 2: loss=.*, grad_norm=\w+ is not finite\. .*learning_rate',
     ):
       evojax.run(config, str(self.path), fork_from=str(self.shared / 'run'))

@@ -5,7 +5,7 @@ from absl.testing import parameterized
 
 from configs import math as math_config
 from evojax import domains
-from evojax.eval import made_up
+from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import gate
 from evojax.harness import library
@@ -15,7 +15,7 @@ from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 CONFIG = math_config.get_config()
-MADE_UP = made_up.MadeUp(
+MADE_UP = synthetic.MadeUp(
     domains.make('math', **CONFIG.domain.kwargs.to_dict())
 )
 

@@ -5,7 +5,7 @@ from absl.testing import parameterized
 
 from configs import math as math_config
 from evojax import domains
-from evojax.eval import made_up
+from evojax.episodes import synthetic
 from evojax.harness import gate
 from evojax.harness import language
 from tests.harness import gate_attacks
@@ -14,7 +14,7 @@ from tests.harness import recorded
 from tests.sandbox import pure_attacks
 
 CONFIG = math_config.get_config()
-BASE, _ = made_up.evidence(
+BASE, _ = synthetic.evidence(
     domains.make('math', **CONFIG.domain.kwargs.to_dict()), CONFIG
 )
 RECORDED = recorded.view(prompts=6, group_size=4)

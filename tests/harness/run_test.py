@@ -82,10 +82,10 @@ class CallTest(parameterized.TestCase):
         reward=returning(
             "{'place': np.arange(24).reshape(4, 6), 'tokens': e.n_tokens}"
         ),
-        keep='''
+        keep="""
         def keep(e, s):
           return e.outcome.cumsum(1) == 1, {'first': e.n_tokens[0, 0]}
-        ''',
+        """,
     )
     parts = f.parts(view)
     np.testing.assert_array_equal(parts['tokens'], view.n_tokens)
@@ -110,7 +110,7 @@ class CallTest(parameterized.TestCase):
         prompts=4, group_size=6, reward=np.arange(24) + 1, n_tokens=np.ones(24)
     )
     f = functions(
-        b_x="def predict(a, b):\n"
+        b_x='def predict(a, b):\n'
         "  return {'low': (b.reward - a.reward).min()}\n"
     )
     self.assertEqual(f.predict('x', before, after), {'low': 1.0})
@@ -381,15 +381,13 @@ class AccessTest(parameterized.TestCase):
   )
   def test_a_module_is_constant(self, constant, statement):
     # Else one part of a reward could change another.
-    f = functions(
-        d_x=f"""
+    f = functions(d_x=f"""
         import numpy as np
         {constant}
         def measure(e):
           {statement}
           return {{}}
-        """
-    )
+        """)
     with self.assertRaisesRegex(run.FunctionError, 'line 5'):
       f.measure('x', recorded.view())
 
@@ -524,7 +522,6 @@ class ContractTest(absltest.TestCase):
       with self.assertRaises(run.FunctionError) as caught:
         self._run(dict(status='ok', stdout=data))
       self.assertEqual(caught.exception.status, 'crash')
-
 
   def test_truths_are_one_or_zero(self):
     forged = np.array([[0, 2], [1, 255]], np.uint8).view(bool)

@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from configs import math as math_config
 import evojax
 from evojax import domains
-from evojax.eval import made_up
+from evojax.episodes import synthetic
 from evojax.harness import gate
 from evojax.harness import library
 from evojax.harness import shipped
@@ -28,7 +28,7 @@ def evidence(domain):
   """(made up, recorded) of a domain."""
   config = math_config.get_config()
   kwargs = config.domain.kwargs.to_dict() if domain == 'math' else {}
-  base, _ = made_up.evidence(domains.make(domain, **kwargs), config)
+  base, _ = synthetic.evidence(domains.make(domain, **kwargs), config)
   real = recorded.view(prompts=6, group_size=4) if domain == 'math' else base
   return base, real
 

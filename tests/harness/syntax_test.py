@@ -137,7 +137,6 @@ class PartsTest(parameterized.TestCase):
     with self.assertRaisesRegex(syntax.SourceError, message):
       syntax.parts(source)
 
-
   def test_what_parts_share_is_written_down_once(self):
     source = 'a0 = 0\n' + ''.join(f'a{i} = a{i - 1}\n' for i in range(1, 200))
     listed = ', '.join(f"'p{i}': a199" for i in range(64))

@@ -135,9 +135,7 @@ class LossTest(absltest.TestCase):
     hidden = jax.jit(decoder.forward, static_argnums=0)(
         _MODEL, self.params, alone, positions, np.ones_like(alone)
     )
-    logprobs = jax.nn.log_softmax(
-        decoder.logits(_MODEL, self.params, hidden)
-    )
+    logprobs = jax.nn.log_softmax(decoder.logits(_MODEL, self.params, hidden))
     total = 0.0
     for i, (prompt, completion) in enumerate(self.examples):
       for t, token in enumerate(completion, len(prompt)):
@@ -205,8 +203,24 @@ class TokenizerTrainingTest(absltest.TestCase):
     ids = tokenizer.encode('Solve for b: 12*b + 305 = 7.5<answer>')
     self.assertEqual(
         [tokenizer.decode([i]) for i in ids],
-        ['Solve for', ' b', ': ', '1', '2', '*', 'b', ' + ', '3', '0', '5',
-         ' = ', '7', '.', '5', '<answer>'],
+        [
+            'Solve for',
+            ' b',
+            ': ',
+            '1',
+            '2',
+            '*',
+            'b',
+            ' + ',
+            '3',
+            '0',
+            '5',
+            ' = ',
+            '7',
+            '.',
+            '5',
+            '<answer>',
+        ],
     )
 
   def test_any_text_comes_back(self):
@@ -217,17 +231,29 @@ class TokenizerTrainingTest(absltest.TestCase):
 
   def test_chat(self):
     tokenizer = self._train(['hello'])
-    ids = tokenizer.render([
-        {'role': 'system', 'content': 'hello'},
-        {'role': 'user', 'content': 'hello'},
-        {'role': 'assistant', 'content': 'hello'},
-        {'role': 'user', 'content': 'hello'},
-    ])
+    ids = tokenizer.render(
+        [
+            {'role': 'system', 'content': 'hello'},
+            {'role': 'user', 'content': 'hello'},
+            {'role': 'assistant', 'content': 'hello'},
+            {'role': 'user', 'content': 'hello'},
+        ]
+    )
     names = tokenizer._backend.convert_ids_to_tokens(ids)
     self.assertEqual(
         names,
-        ['<|system|>', 'hello', '<|user|>', 'hello', '<|assistant|>', 'hello',
-         '<|end|>', '<|user|>', 'hello', '<|assistant|>'],
+        [
+            '<|system|>',
+            'hello',
+            '<|user|>',
+            'hello',
+            '<|assistant|>',
+            'hello',
+            '<|end|>',
+            '<|user|>',
+            'hello',
+            '<|assistant|>',
+        ],
     )
 
   def test_frequent_chunks_win_and_files_are_reproducible(self):

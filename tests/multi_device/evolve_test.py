@@ -11,7 +11,7 @@ import tempfile
 from absl.testing import absltest
 import pytest
 
-from evojax.evidence import ledger
+from evojax.ledger import chain
 from tests import tiny
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')
@@ -42,7 +42,7 @@ class TwoProcessesTest(absltest.TestCase):
     printed = [p.communicate()[0] for p in processes]
     for process, text in zip(processes, printed, strict=True):
       self.assertEqual(process.returncode, 0, text[-4000:])
-    rows = ledger.read(path / 'ledger.jsonl')
+    rows = chain.read(path / 'ledger.jsonl')
     heads = [text.split('head ')[-1].split()[0] for text in printed]
     self.assertEqual(heads, [rows[-1]['hash']] * 2)
     # The second one shows and writes nothing of its own.

@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import learner
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.rollout import engine
+from evojax.runtime import sharding
+from evojax.training import update as update_lib
 
 P, G, LP, LC = 8, 2, 5, 6
 
@@ -100,12 +100,12 @@ def run_engine(mesh, cfg, params):
   )
   sampler.update_weights(params, 0)
   requests = [
-      types.Request(
+      records.Request(
           prompt_tokens=tuple(range(5, 6 + i % 4)),
           seed=0,
           problem_key=i % 4,
           sample=i // 4,
-          params=types.SamplingParams(max_tokens=LC),
+          params=records.SamplingParams(max_tokens=LC),
       )
       for i in range(12)
   ]
@@ -127,7 +127,7 @@ def run_update(mesh, cfg, params, layout):
   included = np.ones((P, G), bool)
   included[2] = False  # A dropped group,
   included[4, 1] = False  # and a dropped completion.
-  batch, live, _ = learner.make_batch(
+  batch, live, _ = update_lib.make_batch(
       prompts,
       completions,
       [-np.ones(len(c), np.float32) for c in completions],
@@ -138,7 +138,7 @@ def run_update(mesh, cfg, params, layout):
       micro_groups=4,
       layout=layout,
   )
-  algorithm = learner.Algorithm(
+  algorithm = update_lib.Algorithm(
       layout=layout,
       max_tokens=LC,
       aggregation='token',
@@ -148,17 +148,17 @@ def run_update(mesh, cfg, params, layout):
       eps=1.0,
   )
   whole = sharding.replicated(mesh)
-  values = dict.fromkeys(learner.HYPERPARAMETERS, 0.0) | dict(
+  values = dict.fromkeys(update_lib.HYPERPARAMETERS, 0.0) | dict(
       learning_rate=1.0, temperature=0.8, clip_low=0.2, clip_high=0.2
   )
   with sharding.use(mesh):
     state = jax.jit(
-        lambda p: learner.init_state(cfg, algorithm, p),
-        out_shardings=learner.state_shardings(cfg, algorithm, mesh),
+        lambda p: update_lib.init_state(cfg, algorithm, p),
+        out_shardings=update_lib.state_shardings(cfg, algorithm, mesh),
     )(params)
-    state, metrics, rows = learner.jit_update_step(cfg, algorithm, mesh)(
+    state, metrics, rows = update_lib.jit_update_step(cfg, algorithm, mesh)(
         state,
-        sharding.to_device(batch, learner.batch_shardings(batch, mesh)),
+        sharding.to_device(batch, update_lib.batch_shardings(batch, mesh)),
         sharding.to_device(np.int32(live), whole),
         sharding.to_device(
             {k: np.float32(v) for k, v in values.items()}, whole

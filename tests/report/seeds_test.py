@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from rich import console as console_lib
 
-from evojax.evidence import ledger
+from evojax.ledger import chain
 from evojax.report import seeds
 
 
@@ -31,7 +31,7 @@ class SeedsTest(absltest.TestCase):
     """
     path = self.root / name
     path.mkdir()
-    rows = ledger.Ledger(path / 'ledger.jsonl')
+    rows = chain.Ledger(path / 'ledger.jsonl')
     measured = {'device_seconds': 10.0}
     rows.append('open', {'config': {}}, measured)
     rows.append('train', {'version': 'v0'}, measured)
@@ -61,9 +61,7 @@ class SeedsTest(absltest.TestCase):
       folder.mkdir(parents=True)
       group = np.repeat(np.arange(8), 2)
       written = dict(group=group, outcome=group < count, graded=True)
-      pd.DataFrame(written).to_parquet(
-          folder / 'step_000000.parquet'
-      )
+      pd.DataFrame(written).to_parquet(folder / 'step_000000.parquet')
     if final:
       rows.append(
           'final',

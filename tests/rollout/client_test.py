@@ -15,7 +15,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from evojax import config as config_lib
-from evojax import types
+from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import client as client_lib
 from evojax.rollout import fleet as fleet_lib
@@ -27,15 +27,17 @@ WEIGHT = 0.5
 
 def requests(
     count: int, *, max_tokens: int = 12, **params
-) -> list[types.Request]:
-  params = types.SamplingParams(max_tokens=max_tokens, **params)
+) -> list[records.Request]:
+  params = records.SamplingParams(max_tokens=max_tokens, **params)
   return [
-      types.Request((5, 6, 7), seed=11, problem_key=1, sample=k, params=params)
+      records.Request(
+          (5, 6, 7), seed=11, problem_key=1, sample=k, params=params
+      )
       for k in range(count)
   ]
 
 
-def expected(request: types.Request, weight: float = WEIGHT) -> list[int]:
+def expected(request: records.Request, weight: float = WEIGHT) -> list[int]:
   """Tokens that any server must sample for a request."""
   return fake.sample(
       weight,
@@ -141,10 +143,10 @@ class SamplingTest(ClientTestCase):
     )
 
   def test_seeds(self):
-    base = dict(prompt_tokens=(1,), params=types.SamplingParams())
+    base = dict(prompt_tokens=(1,), params=records.SamplingParams())
     seeds = [
         answers.seed_of(
-            types.Request(seed=s, problem_key=p, sample=k, **base), n
+            records.Request(seed=s, problem_key=p, sample=k, **base), n
         )
         for s in (0, 2**32 - 1)
         for p in (0, 2**32 - 1)
@@ -171,7 +173,7 @@ class SamplingTest(ClientTestCase):
     engine = self.connect()
     with self.assertRaisesRegex(ValueError, 'max_tokens=65 is outside 1..64'):
       engine.generate(requests(1, max_tokens=65))
-    long = types.Request((1,) * 17, 0, 0, 0, types.SamplingParams())
+    long = records.Request((1,) * 17, 0, 0, 0, records.SamplingParams())
     with self.assertRaisesRegex(ValueError, 'prompt of 17 .* is 16'):
       engine.generate([long])
 
@@ -444,7 +446,7 @@ class DisagreementTest(ClientTestCase):
       (
           'cut',
           lambda m: m.update(completion_tokens=11),
-          r"completion_tokens=11, wanted 12 tokens .*context",
+          r'completion_tokens=11, wanted 12 tokens .*context',
       ),
       (
           'nan',
@@ -591,9 +593,7 @@ class DisagreementTest(ClientTestCase):
 
   def test_tokenizer(self):
     model = fake.model(encode=lambda text: [1] * len(text))
-    with self.assertRaisesRegex(
-        answers.DisagreementError, 'another tokenizer'
-    ):
+    with self.assertRaisesRegex(answers.DisagreementError, 'another tokenizer'):
       self.connect(model=model)
 
   def test_no_way_to_take_weights(self):

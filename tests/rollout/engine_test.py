@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
 
@@ -48,12 +48,12 @@ def make_engine(params, **kwargs):
 
 def request(prompt, problem=0, sample=0, seed=0, **params):
   options = dict(max_tokens=12)
-  return types.Request(
+  return records.Request(
       tuple(prompt),
       seed,
       problem,
       sample,
-      types.SamplingParams(**(options | params)),
+      records.SamplingParams(**(options | params)),
   )
 
 

@@ -58,10 +58,12 @@ def score(
   for (prompt, tokens), temperature in zip(pairs, temperatures):
     context = [prompt[-1], *tokens]
     rows.append(
-        np.array([
-            logprobs(weight, last, temperature)[token]
-            for last, token in zip(context, tokens)
-        ])
+        np.array(
+            [
+                logprobs(weight, last, temperature)[token]
+                for last, token in zip(context, tokens)
+            ]
+        )
     )
   return rows
 
@@ -73,19 +75,21 @@ def export(weight: float, path: pathlib.Path) -> None:
 
 def model(**changes: Any) -> client_lib.Model:
   """What a client must know of the toy."""
-  return client_lib.Model(**{
-      'vocab_size': VOCAB,
-      'eos_ids': (EOS,),
-      'decode': lambda ids: ' '.join(map(str, ids)),
-      'encode': lambda text: [1 + ord(c) % (VOCAB - 1) for c in text],
-      'max_prompt_tokens': 16,
-      'max_tokens': 64,
-      'dtype': 'float32',
-      'export': export,
-      'score': score,
-      'probe': (3, 4),
-      **changes,
-  })
+  return client_lib.Model(
+      **{
+          'vocab_size': VOCAB,
+          'eos_ids': (EOS,),
+          'decode': lambda ids: ' '.join(map(str, ids)),
+          'encode': lambda text: [1 + ord(c) % (VOCAB - 1) for c in text],
+          'max_prompt_tokens': 16,
+          'max_tokens': 64,
+          'dtype': 'float32',
+          'export': export,
+          'score': score,
+          'probe': (3, 4),
+          **changes,
+      }
+  )
 
 
 class Server:

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import sharding
-from evojax import types
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import local_service
 from evojax.rollout import prefix
@@ -21,6 +20,7 @@ from evojax.rollout import sampling
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
+from evojax.runtime import sharding
 from tests import tiny
 from tests.rollout import engine_test
 
@@ -71,7 +71,7 @@ def job(rid, prompt, seed=0, start=None, top=0, **params):
   return service.Job(
       str(rid),
       tuple(prompt),
-      types.SamplingParams(**(options | params)),
+      records.SamplingParams(**(options | params)),
       seed,
       start,
       top,
@@ -167,9 +167,9 @@ class LocalServiceTest(parameterized.TestCase):
   @parameterized.parameters(1.0, 0.7)
   def test_logprobs_equal_the_full_forward(self, temperature):
     asked = prompts(25)
-    answers = self.ask([
-        job(i, p, i, temperature=temperature) for i, p in enumerate(asked)
-    ])
+    answers = self.ask(
+        [job(i, p, i, temperature=temperature) for i, p in enumerate(asked)]
+    )
     for p, a in zip(asked, answers):
       want = self.logprobs(p, a.tokens, temperature)
       np.testing.assert_allclose(
@@ -290,9 +290,7 @@ class LocalServiceTest(parameterized.TestCase):
       if not t:
         self.assertIsNone(token.logprob)
         continue
-      self.assertAlmostEqual(
-          token.logprob, want[t - 1, token.token], places=4
-      )
+      self.assertAlmostEqual(token.logprob, want[t - 1, token.token], places=4)
       self.assertEqual(token.top[0][0], want[t - 1].argmax())
     self.assertEqual(a.chunks[0].cached_tokens, 0)
 
@@ -483,9 +481,7 @@ class LocalServiceTest(parameterized.TestCase):
     self.assertEqual(set(order[begun:]), {'long'})
     for a, b in zip(alone, answers):
       self.assert_same(a, b)
-    self.assertEqual(
-        alone[-1].chunks[0].prompt, answers[-1].chunks[0].prompt
-    )
+    self.assertEqual(alone[-1].chunks[0].prompt, answers[-1].chunks[0].prompt)
     made.close(1.0)
 
   def test_abort_of_a_prompt_that_is_being_prefilled(self):
@@ -625,9 +621,7 @@ class LocalServiceTest(parameterized.TestCase):
     self.assertEqual(answers[0].finish.message, 'gone')
     self.assertEqual(answers[15].wait().tokens, [])
     want = self.ask([job('x', [3, 4], 0, ignore_eos=True)], made)[0]
-    self.assertEqual(
-        answers[0].tokens, want.tokens[: len(answers[0].tokens)]
-    )
+    self.assertEqual(answers[0].tokens, want.tokens[: len(answers[0].tokens)])
     for a in answers[1:15]:
       self.assertLen(a.wait().tokens, 12)
     stats = made.stats()

@@ -468,7 +468,7 @@ class LeavesNothingTest(parameterized.TestCase):
         f'b = box.Box(tier={tier!r}, limits=limits.Limits(files=9000))\n'
         'b.start()\n'
         'run = lambda: b.run("import os, time\\nfor _ in range(1100):\\n'
-        '  os.mkdir(\'d\'); os.chdir(\'d\')\\ntime.sleep(60)")\n'
+        "  os.mkdir('d'); os.chdir('d')\\ntime.sleep(60)\")\n"
         'threading.Thread(target=run).start()\n'
         'print(1, flush=True)\n'
     )

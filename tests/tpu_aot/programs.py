@@ -17,10 +17,10 @@ from jax.experimental import topologies
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import learner
-from evojax import sharding
 from evojax.models import decoder
 from evojax.rollout import engine
+from evojax.runtime import sharding
+from evojax.training import update as update_lib
 from tests.tpu_aot import collectives
 
 # A GRPO step of 64 sequences of 2,048 tokens, in two micro-batches.
@@ -65,13 +65,13 @@ def placed(shapes, shardings):
 
 def lower_update(cfg, mesh):
   """The train step: float32 parameters and moments, bfloat16 arithmetic."""
-  algorithm = learner.Algorithm(max_tokens=LC, logprob_chunk=2048)
+  algorithm = update_lib.Algorithm(max_tokens=LC, logprob_chunk=2048)
   state = jax.eval_shape(
-      lambda: learner.init_state(
+      lambda: update_lib.init_state(
           cfg, algorithm, decoder.init(cfg, jax.random.key(0))
       )
   )
-  batch, _, _ = learner.make_batch(
+  batch, _, _ = update_lib.make_batch(
       [np.ones(LP, np.int32)] * (P * G),
       [np.ones(LC, np.int32)] * (P * G),
       [np.zeros(LC, np.float32)] * (P * G),
@@ -83,11 +83,11 @@ def lower_update(cfg, mesh):
   )
   whole = sharding.replicated(mesh)
   scalar = lambda dtype: jax.ShapeDtypeStruct((), dtype, sharding=whole)
-  return learner.jit_update_step(cfg, algorithm, mesh).lower(
-      placed(state, learner.state_shardings(cfg, algorithm, mesh)),
-      placed(batch, learner.batch_shardings(batch, mesh)),
+  return update_lib.jit_update_step(cfg, algorithm, mesh).lower(
+      placed(state, update_lib.state_shardings(cfg, algorithm, mesh)),
+      placed(batch, update_lib.batch_shardings(batch, mesh)),
       scalar(jnp.int32),
-      {name: scalar(jnp.float32) for name in learner.HYPERPARAMETERS},
+      {name: scalar(jnp.float32) for name in update_lib.HYPERPARAMETERS},
   )
 
 

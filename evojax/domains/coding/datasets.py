@@ -14,7 +14,7 @@ import pathlib
 import re
 from typing import Any
 
-from evojax import types
+from evojax import records
 from evojax.domains import jsonl
 from evojax.domains import sources
 from evojax.domains.coding import tests
@@ -50,7 +50,7 @@ _TOLERANCES = [
 ]
 
 
-def read_jsonl(path: str, *, system_prompt: str = '') -> list[types.Problem]:
+def read_jsonl(path: str, *, system_prompt: str = '') -> list[records.Problem]:
   """Reads one problem per line; repeated problems are kept once.
 
   A row may name its family with "tag"; by default it is the file's name.
@@ -63,7 +63,7 @@ def read_jsonl(path: str, *, system_prompt: str = '') -> list[types.Problem]:
     ValueError: If the file is missing or holds no problem, a line is of no
       known shape (with its number), or one statement has two sets of tests.
   """
-  found: dict[str, types.Problem] = {}
+  found: dict[str, records.Problem] = {}
   for where, row in jsonl.rows(path):
     try:
       problem = _problem(row, pathlib.Path(path).stem, system_prompt)
@@ -80,7 +80,7 @@ def read_jsonl(path: str, *, system_prompt: str = '') -> list[types.Problem]:
   return list(found.values())
 
 
-def _problem(row: _Row, family: str, system_prompt: str) -> types.Problem:
+def _problem(row: _Row, family: str, system_prompt: str) -> records.Problem:
   if 'question_content' in row:
     statement = _text(row, 'question_content')
     cases, function = _livecodebench(row)
@@ -182,10 +182,13 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
     )
   name = given.get('fn_name') or ''
   if not name:
-    return tuple(
-        tests.Case(_lines(stdin), _lines(expected), False)
-        for stdin, expected in zip(inputs, outputs, strict=True)
-    ), ''
+    return (
+        tuple(
+            tests.Case(_lines(stdin), _lines(expected), False)
+            for stdin, expected in zip(inputs, outputs, strict=True)
+        ),
+        '',
+    )
   if not isinstance(name, str):
     raise ValueError(f'input_output.fn_name={name!r:.80} must be a name')
   for number, arguments in enumerate(inputs):
@@ -197,10 +200,15 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
   # A result comes in a list of its own, in most of the problems.
   if all(isinstance(x, list) and len(x) == 1 for x in outputs):
     outputs = [x[0] for x in outputs]
-  return tuple(
-      tests.Case('\n'.join(map(json.dumps, arguments)), json.dumps(x), False)
-      for arguments, x in zip(inputs, outputs, strict=True)
-  ), name
+  return (
+      tuple(
+          tests.Case(
+              '\n'.join(map(json.dumps, arguments)), json.dumps(x), False
+          )
+          for arguments, x in zip(inputs, outputs, strict=True)
+      ),
+      name,
+  )
 
 
 def _lines(value: Any) -> str:

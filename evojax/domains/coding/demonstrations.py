@@ -15,12 +15,13 @@ Right and wrong programs begin alike: it takes the rest to tell them apart.
 Half of the problems are asked in other words than their own, see `perturb`, so
 that wordings and examples say nothing about a program.
 """
+
 from collections.abc import Mapping
 import re
 
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.domains.coding import perturb
 from evojax.domains.coding import tests
 from evojax.domains.coding.families import FAMILIES as _FAMILIES
@@ -30,7 +31,11 @@ from evojax.models import warmstart
 FAMILIES = ('all',)
 # One token each in its vocabulary: programs are a third shorter.
 TOKENS = (
-    '```python', '```', 'int(input())', 'map(int, input().split())', 'print(',
+    '```python',
+    '```',
+    'int(input())',
+    'map(int, input().split())',
+    'print(',
     'range(',
 )
 
@@ -44,15 +49,20 @@ BEHAVIOURS: Mapping[str, float] = {
 }
 
 _FILLER = (
-    'Let me read the problem again.', 'First, what is asked?',
-    'There may be a better way.', 'What if n is 0?', 'I have to be careful.',
-    'That does not look right.', 'Let me start over.', 'Now the input.',
+    'Let me read the problem again.',
+    'First, what is asked?',
+    'There may be a better way.',
+    'What if n is 0?',
+    'I have to be careful.',
+    'That does not look right.',
+    'Let me start over.',
+    'Now the input.',
 )
 _ENDLESS_LINES = 96  # More tokens than any completion may have.
 
 
 def demonstrate(
-    problem: types.Problem, rng: np.random.Generator
+    problem: records.Problem, rng: np.random.Generator
 ) -> warmstart.Demonstration:
   """Draws a surface and a behaviour, and acts it out.
 
@@ -80,7 +90,7 @@ def demonstrate(
 
 
 def act(
-    problem: types.Problem, behaviour: str, rng: np.random.Generator
+    problem: records.Problem, behaviour: str, rng: np.random.Generator
 ) -> str:
   """The completion of one behaviour.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import datasets
@@ -23,7 +23,7 @@ class CodingDomain:
   """See `make`. Either `entries` or `data` is empty."""
 
   entries: tuple[sources.Entry, ...]  # Generated problems.
-  data: Mapping[str, tuple[types.Problem, ...]]  # Split -> given problems.
+  data: Mapping[str, tuple[records.Problem, ...]]  # Split -> given problems.
   system_prompt: str  # First message of generated problems; empty is none.
   partial: bool  # Whether the share of tests passed is partial credit.
   slots: int  # Programs at the same time.
@@ -32,7 +32,7 @@ class CodingDomain:
   columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
 
-  def source(self, split: str, seed: int) -> types.ProblemSource:
+  def source(self, split: str, seed: int) -> records.ProblemSource:
     """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id.
 
     Raises:
@@ -44,22 +44,22 @@ class CodingDomain:
     return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
-      self, problem: types.Problem, completion: types.Completion
-  ) -> types.Grade:
+      self, problem: records.Problem, completion: records.Completion
+  ) -> records.Grade:
     """Judges a completion. Never raises on hostile or malformed text."""
     return self.grade_many([problem], [completion])[0]
 
   def grade_many(
       self,
-      problems: Sequence[types.Problem],
-      completions: Sequence[types.Completion],
-  ) -> list[types.Grade]:
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Completion],
+  ) -> list[records.Grade]:
     """Judges completion b of problem b, for all b, in the box."""
     return grade.grade_many(
         problems, completions, partial=self.partial, slots=self.slots
     )
 
-  def attempts(self, problem: types.Problem) -> tuple[str, ...]:
+  def attempts(self, problem: records.Problem) -> tuple[str, ...]:
     """Completions of every kind: those of demonstrations, and some more."""
     rng = np.random.default_rng(0)
     behaviours = (
@@ -75,7 +75,7 @@ class CodingDomain:
         '',
     )
 
-  def perturb(self, problem: types.Problem) -> types.Problem | None:
+  def perturb(self, problem: records.Problem) -> records.Problem | None:
     """The problem written otherwise, see `perturb.perturb`."""
     return perturb.perturb(problem)
 

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 
-from evojax import types
+from evojax import records
 from evojax.domains.coding import extract
 from evojax.domains.coding import judge
 from evojax.domains.coding import tests as tests_lib
@@ -30,7 +30,7 @@ GRADE_STATUS = {
     'memory_limit': 7,
     'output_limit': 8,
     'disk_limit': 9,
-    types.INFRA_ERROR: 10,  # The box failed: no grade.
+    records.INFRA_ERROR: 10,  # The box failed: no grade.
 }
 # As far as a text shows it: whether a program is right, only its tests show.
 CODING_MODE = {
@@ -123,12 +123,12 @@ _READS = re.compile(r'\b(?:input|stdin|open|read)\b')
 
 
 def grade_many(
-    problems: Sequence[types.Problem],
-    completions: Sequence[types.Completion],
+    problems: Sequence[records.Problem],
+    completions: Sequence[records.Completion],
     *,
     partial: bool,
     slots: int,
-) -> list[types.Grade]:
+) -> list[records.Grade]:
   """Grades completion b of problem b, for all b. Total: any text gets a Grade.
 
   Args:
@@ -192,25 +192,25 @@ def _tests(answer: str) -> tests_lib.Tests:
 
 
 def _grade(
-    problem: types.Problem,
-    completion: types.Completion,
+    problem: records.Problem,
+    completion: records.Completion,
     program: str | None,
     verdict: judge.Verdict | None,
     partial: bool,
     seconds: float,
-) -> types.Grade:
+) -> records.Grade:
   """The grade of a completion whose program has this verdict, if any."""
   tests = _tests(problem.answer)
   passed, total = 0, len(tests.cases)
   status = 'no_program' if program is None else 'too_long'
   if verdict is not None:
     status, passed = verdict.status, verdict.passed
-  graded = status != types.INFRA_ERROR
+  graded = status != records.INFRA_ERROR
   right = graded and passed == total
   share = passed / total if graded and partial else float(right)
   cut = completion.finish_reason == 'length'
   mode = classify(completion.text, program, cut, bool(tests.function))
-  return types.Grade(
+  return records.Grade(
       outcome=right,
       partial=share,
       status=status,

@@ -8,7 +8,7 @@ The wordings are those that other problems have: the warm start taught them all.
 import dataclasses
 import random
 
-from evojax import types
+from evojax import records
 from evojax.domains import splits
 from evojax.domains.coding import problems
 from evojax.domains.coding import tests
@@ -18,7 +18,7 @@ from evojax.domains.coding.families import level as level_lib
 _ATTEMPTS = 8  # Examples that are tried.
 
 
-def perturb(problem: types.Problem) -> types.Problem | None:
+def perturb(problem: records.Problem) -> records.Problem | None:
   """The problem written otherwise; its hidden tests are the same.
 
   A function of the problem alone. Its fresh id is of the same split: no other
@@ -64,9 +64,7 @@ def perturb(problem: types.Problem) -> types.Problem | None:
       problem,
       problem_id=name,
       messages=tuple(messages),
-      answer=tests.encode(
-          dataclasses.replace(given, cases=(example, *hidden))
-      ),
+      answer=tests.encode(dataclasses.replace(given, cases=(example, *hidden))),
       metadata={**problem.metadata, 'wording': wording},
   )
 

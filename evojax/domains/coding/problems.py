@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import functools
 import random
 
-from evojax import types
+from evojax import records
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import programs
@@ -98,9 +98,7 @@ def _draft(
   )
 
 
-def identity(
-    family: str, level: int, parameters: level_lib.Parameters
-) -> str:
+def identity(family: str, level: int, parameters: level_lib.Parameters) -> str:
   """Id of a generated problem: the hash of its content."""
   return splits.problem_id(level_lib.content(family, level, parameters))
 
@@ -108,7 +106,7 @@ def identity(
 @functools.lru_cache(maxsize=1 << 14)
 def _generated(
     family: str, level: int, number: int, system_prompt: str
-) -> types.Problem | None:
+) -> records.Problem | None:
   parameters = FAMILIES[family][level].contents[number]
   name = identity(family, level, parameters)
   return generate(family, level, parameters, name, system_prompt)
@@ -120,7 +118,7 @@ def generate(
     parameters: level_lib.Parameters,
     name: str,
     system_prompt: str = '',
-) -> types.Problem | None:
+) -> records.Problem | None:
   """Makes the problem of a content.
 
   Args:
@@ -145,10 +143,12 @@ def generate(
   if hidden is None:
     return None
   question = ask(kind, parameters, wording, example)
-  messages: tuple[types.Message, ...] = ({'role': 'user', 'content': question},)
+  messages: tuple[records.Message, ...] = (
+      {'role': 'user', 'content': question},
+  )
   if system_prompt:
     messages = ({'role': 'system', 'content': system_prompt}, *messages)
-  return types.Problem(
+  return records.Problem(
       problem_id=name,
       family=family,
       messages=messages,

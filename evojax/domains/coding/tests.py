@@ -15,9 +15,7 @@ import unicodedata
 
 # Python's float() takes more than programs print: '1_000', 'infinity'. Digits
 # match in one way only, else a long number takes the square of its time.
-_NUMBER = re.compile(
-    r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII
-)
+_NUMBER = re.compile(r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII)
 _WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
 
 

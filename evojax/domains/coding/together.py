@@ -88,9 +88,13 @@ def _of_module(module: types.ModuleType) -> frozenset[str]:
 
 
 _OF = {module.__name__: _of_module(module) for module in _MODULES}
-_METHODS = frozenset.union(
-    _OF_FILES, frozenset(('args', 'value')), *map(_names, _KINDS)
-) - _OF_PATTERNS - {'format', 'format_map', 'register'}
+_METHODS = (
+    frozenset.union(
+        _OF_FILES, frozenset(('args', 'value')), *map(_names, _KINDS)
+    )
+    - _OF_PATTERNS
+    - {'format', 'format_map', 'register'}
+)
 _FOREIGN = frozenset.union(
     _OF_PATTERNS, ('format', 'format_map'), *map(_names, _FOREIGN_KINDS)
 )

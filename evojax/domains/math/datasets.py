@@ -5,7 +5,7 @@ import importlib
 import pathlib
 from typing import Any
 
-from evojax import types
+from evojax import records
 from evojax.domains import jsonl
 from evojax.domains import sources
 
@@ -18,7 +18,7 @@ def read_jsonl(
     question_field: str = 'question',
     answer_field: str = 'answer',
     system_prompt: str = '',
-) -> list[types.Problem]:
+) -> list[records.Problem]:
   """Reads one problem per line.
 
   A line is {"messages": [{"role": ..., "content": ...}, ...], "answer": ...}
@@ -56,7 +56,7 @@ def read_tfds(
     question_field: str = 'question',
     answer_field: str = 'answer',
     system_prompt: str = '',
-) -> list[types.Problem]:
+) -> list[records.Problem]:
   """Reads one split of a TFDS data set, preparing it where it is not.
 
   Args:
@@ -115,9 +115,9 @@ def _problems(
     question_field: str,
     answer_field: str,
     system_prompt: str,
-) -> list[types.Problem]:
+) -> list[records.Problem]:
   """Problems of (place, row) pairs, each once."""
-  found: dict[str, types.Problem] = {}
+  found: dict[str, records.Problem] = {}
   for where, row in rows:
     messages = _messages(where, row, question_field)
     tag = row.get('tag', family)
@@ -143,7 +143,7 @@ def _problems(
 
 def _messages(
     where: str, row: Mapping[str, Any], question_field: str
-) -> Sequence[types.Message]:
+) -> Sequence[records.Message]:
   if 'messages' not in row:
     return ({'role': 'user', 'content': _text(where, row, question_field)},)
   messages = row['messages']

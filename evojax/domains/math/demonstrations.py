@@ -18,6 +18,7 @@ gain from working them out.
 The work is a few short lines of integer arithmetic, each an equation that holds
 as written. Its first tokens tell the behaviours apart.
 """
+
 from collections.abc import Callable, Mapping
 import decimal
 import functools
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.models import warmstart
 
 # What the base policy is taught, in the syntax of `problems.select`: levels
@@ -53,9 +54,14 @@ BEHAVIOURS: Mapping[str, float] = {
 GUESS_ERROR = 0.6
 
 _FILLER = (
-    'Let me think about this.', 'Hmm, wait.', 'Maybe there is another way.',
-    'I need to be careful here.', 'Let me read the problem again.',
-    'First, what is asked?', 'That does not look right.', 'Let me start over.',
+    'Let me think about this.',
+    'Hmm, wait.',
+    'Maybe there is another way.',
+    'I need to be careful here.',
+    'Let me read the problem again.',
+    'First, what is asked?',
+    'That does not look right.',
+    'Let me start over.',
 )
 _RAMBLE_SENTENCES = 96  # More tokens than any completion may have.
 
@@ -169,7 +175,8 @@ def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   c = int(right)
   match = re.fullmatch(
       r'(?:(?P<first>\d+) (?P<minus>-) )?(?:(?P<a>\d+)\*)?[a-z]'
-      r'(?: (?P<sign>[-+]) (?P<b>\d+))?', left
+      r'(?: (?P<sign>[-+]) (?P<b>\d+))?',
+      left,
   )
   if match is None:
     raise ValueError(f'{left!r} is neither a*x + b nor b - a*x.')
@@ -213,9 +220,7 @@ def _fraction(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   return ['='.join(chain)], chain[-1]
 
 
-_STEPS: Mapping[
-    str, Callable[[Mapping[str, Any]], tuple[list[str], str]]
-] = {
+_STEPS: Mapping[str, Callable[[Mapping[str, Any]], tuple[list[str], str]]] = {
     'chain_sum': _chain_sum,
     'decimal_chain_sum': _chain_sum,
     'products': _products,
@@ -227,7 +232,7 @@ _STEPS: Mapping[
 
 
 def demonstrate(
-    problem: types.Problem, rng: np.random.Generator
+    problem: records.Problem, rng: np.random.Generator
 ) -> warmstart.Demonstration:
   """Draws a behaviour and acts it out.
 
@@ -250,7 +255,8 @@ def demonstrate(
       lines = []
       answer = _guess(answer, rng)
     ending = (
-        f'<answer>{answer}</answer>' if form == 'tag'
+        f'<answer>{answer}</answer>'
+        if form == 'tag'
         else f'The answer is {answer}.'
     )
     text = '\n'.join([*lines, ending])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
-from evojax import types
+from evojax import records
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import datasets
@@ -24,7 +24,7 @@ class MathDomain:
   """See `make`. Either `entries` or `data` is empty."""
 
   entries: tuple[sources.Entry, ...]  # Generated problems.
-  data: Mapping[str, tuple[types.Problem, ...]]  # Split -> given problems.
+  data: Mapping[str, tuple[records.Problem, ...]]  # Split -> given problems.
   answer_format: str  # One of grade.ANSWER_FORMATS.
   system_prompt: str  # First message of generated problems; empty is none.
 
@@ -32,7 +32,7 @@ class MathDomain:
   columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
 
-  def source(self, split: str, seed: int) -> types.ProblemSource:
+  def source(self, split: str, seed: int) -> records.ProblemSource:
     """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id.
 
     Raises:
@@ -44,8 +44,8 @@ class MathDomain:
     return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
-      self, problem: types.Problem, completion: types.Completion
-  ) -> types.Grade:
+      self, problem: records.Problem, completion: records.Completion
+  ) -> records.Grade:
     """Judges a completion. Never raises on hostile or malformed text."""
     return grade.grade(
         problem.answer,
@@ -55,7 +55,7 @@ class MathDomain:
         problem.metadata.get('answer_form', 'value'),
     )
 
-  def perturb(self, problem: types.Problem) -> types.Problem | None:
+  def perturb(self, problem: records.Problem) -> records.Problem | None:
     """The problem written otherwise; None where it cannot be.
 
     No other problem becomes a sealed one: that would open the split early.
@@ -66,7 +66,7 @@ class MathDomain:
     opens = self._is_sealed(changed) and not self._is_sealed(problem)
     return None if opens else changed
 
-  def _is_sealed(self, problem: types.Problem) -> bool:
+  def _is_sealed(self, problem: records.Problem) -> bool:
     identity = problem.problem_id
     if self.data:
       return any(p.problem_id == identity for p in self.data['sealed'])
@@ -129,7 +129,7 @@ def make(
 
 def _read(
     kind: str, config: Mapping[str, Any], system_prompt: str
-) -> Mapping[str, tuple[types.Problem, ...]]:
+) -> Mapping[str, tuple[records.Problem, ...]]:
   """Reads and divides the data of a `jsonl` or `tfds` argument."""
   accepted = (*splits.SHARES, *_READ_ARGUMENTS[kind])
   unknown = sorted(set(config) - set(accepted))

@@ -19,7 +19,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from evojax import types
+from evojax import records
 from evojax.domains.math import equality
 from evojax.domains.math import expressions
 from evojax.domains.math import literals
@@ -289,7 +289,7 @@ def grade(
     answer_format: str,
     truncated: bool = False,
     form: str = 'value',
-) -> types.Grade:
+) -> records.Grade:
   """Grades the text of one completion. Total: any text gets a Grade.
 
   Args:
@@ -304,7 +304,7 @@ def grade(
   answer = found.answer.strip() if found else ''
   verdict = compare(reference, answer, form) if found else 'no_answer'
   right = verdict == 'right'
-  return types.Grade(
+  return records.Grade(
       outcome=right,
       partial=float(right),
       status='ok' if verdict in ('right', 'wrong') else verdict,

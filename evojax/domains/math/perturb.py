@@ -11,11 +11,11 @@ import random
 import re
 import string
 
-from evojax import types
+from evojax import records
 from evojax.domains import sources
 
 # The question written otherwise, or None.
-_Rewrite = Callable[[types.Problem], str | None]
+_Rewrite = Callable[[records.Problem], str | None]
 
 _NUMBER = r'\d+(?:\.\d+)?'
 # Text before, what may change, text after. The colon rules out a leading minus.
@@ -29,7 +29,7 @@ _EQUATION = re.compile(
 )
 
 
-def perturb(problem: types.Problem) -> types.Problem | None:
+def perturb(problem: records.Problem) -> records.Problem | None:
   """The problem written otherwise; its answer is the same.
 
   A function of the problem alone. It may return a problem of another split: the
@@ -59,7 +59,7 @@ def _reordered(items: Sequence[str]) -> list[str]:
   return backwards if backwards != list(items) else [*items[1:], *items[:1]]
 
 
-def _sum(problem: types.Problem) -> str | None:
+def _sum(problem: records.Problem) -> str | None:
   """Terms change places with terms of the same sign."""
   match = _SUM.fullmatch(problem.question)
   if not match:
@@ -78,7 +78,7 @@ def _sum(problem: types.Problem) -> str | None:
 def _listed(pattern: re.Pattern[str], separator: str) -> _Rewrite:
   """A rewrite that changes the order of a list."""
 
-  def rewrite(problem: types.Problem) -> str | None:
+  def rewrite(problem: records.Problem) -> str | None:
     match = pattern.fullmatch(problem.question)
     if not match:
       return None
@@ -88,7 +88,7 @@ def _listed(pattern: re.Pattern[str], separator: str) -> _Rewrite:
   return rewrite
 
 
-def _equation(problem: types.Problem) -> str | None:
+def _equation(problem: records.Problem) -> str | None:
   """Another letter for the unknown; any lower-case one is as likely."""
   match = _EQUATION.fullmatch(problem.question)
   if not match or set(re.findall('[A-Za-z]+', match[2])) != {match[1]}:

@@ -20,7 +20,7 @@ from evojax.harness import surface as surface_lib
 
 PROPOSERS = {
     'rules': 'evojax.evolve.propose.rules',
-    'random': 'evojax.evolve.propose.random',
+    'random': 'evojax.evolve.propose.random_changes',
 }
 CRITERION = (
     'Avg@k on fresh dev problems rises: one-sided p <= alpha against the'

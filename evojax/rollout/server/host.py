@@ -6,7 +6,7 @@ import concurrent.futures
 import time
 from typing import Any, Literal
 
-from evojax import types
+from evojax import records
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import errors
 from evojax.rollout.server import metrics as metrics_lib
@@ -16,7 +16,7 @@ from evojax.rollout.server import tokens
 
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
-_ONE_TOKEN = types.SamplingParams(max_tokens=1, temperature=0.0)
+_ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class Host:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 import pydantic_core
 
-from evojax import types
+from evojax import records
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
 
@@ -382,7 +382,7 @@ def sampling_params(
     max_tokens: int | None,
     max_field: str,
     min_tokens: int,
-) -> types.SamplingParams:
+) -> records.SamplingParams:
   """What the engine is asked, for one prompt.
 
   Args:
@@ -434,7 +434,7 @@ def sampling_params(
         f'{len(stop_tokens)} tokens, more than {settings.max_stop_tokens}',
     )
   check_tokens('stop_token_ids', stop_tokens, settings.vocab_size)
-  return types.SamplingParams(
+  return records.SamplingParams(
       max_tokens=max_tokens,
       temperature=0.0 if fields.temperature < _GREEDY else fields.temperature,
       top_p=fields.top_p,

@@ -43,13 +43,15 @@ def _call(given, output):
 
 
 def _functional(**changes):
-  return _livecodebench(**{
-      'starter_code': 'class Solution:\n    def add(self, a, b):\n        ',
-      'public_test_cases': json.dumps([_call('[1]\n2', '[1, 2]')]),
-      'private_test_cases': json.dumps([_call('[]\n0', '[0]')]),
-      'metadata': json.dumps({'func_name': 'add'}),
-      **changes,
-  })
+  return _livecodebench(
+      **{
+          'starter_code': 'class Solution:\n    def add(self, a, b):\n        ',
+          'public_test_cases': json.dumps([_call('[1]\n2', '[1, 2]')]),
+          'private_test_cases': json.dumps([_call('[]\n0', '[0]')]),
+          'metadata': json.dumps({'func_name': 'add'}),
+          **changes,
+      }
+  )
 
 
 def _taco(tests_of, **changes):
@@ -126,7 +128,7 @@ class JsonlTest(parameterized.TestCase):
     )
 
   def test_taco_calls(self):
-    (wrapped, bare) = self._read(
+    wrapped, bare = self._read(
         _taco({'fn_name': 'f', 'inputs': [['a', [1]]], 'outputs': [[True]]}),
         _taco(
             {'fn_name': 'f', 'inputs': [[1], [2]], 'outputs': [[1], [1, 2]]},
@@ -285,9 +287,7 @@ class JsonlTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'also in'):
       # The same statement, spaced otherwise and with other tests.
       other = self._read(
-          _livecodebench(
-              question_content='add  1.', private_test_cases='[]'
-          )
+          _livecodebench(question_content='add  1.', private_test_cases='[]')
       )
       sources.divide({'train': members, 'sealed': other})
 

@@ -23,9 +23,7 @@ def _draw(source, seed, step, count):
 
 
 def _source(split='train'):
-  return problems.stream(
-      problems.select(demonstrations.FAMILIES), split, 0
-  )
+  return problems.stream(problems.select(demonstrations.FAMILIES), split, 0)
 
 
 def _program(completion):
@@ -114,11 +112,7 @@ class BatchTest(absltest.TestCase):
     taught = _draw(_source(), 0, 0, count)
     endless = [d for d in taught if not d.ends]
     unfenced = [d for d in taught if '```' not in d.completion]
-    constant = [
-        d
-        for d in taught
-        if 'input()' not in d.completion and d.ends
-    ]
+    constant = [d for d in taught if 'input()' not in d.completion and d.ends]
     self.assertAlmostEqual(sum(demonstrations.BEHAVIOURS.values()), 1.0)
     for found, name in (
         (endless, 'endless'),

@@ -1,4 +1,4 @@
-"""The coding domain behind the interface of evojax.types."""
+"""The coding domain behind the interface of evojax.records."""
 
 import dataclasses
 import json
@@ -12,17 +12,17 @@ import numpy as np
 
 from configs import coding as coding_config
 from evojax import domains
-from evojax import types
+from evojax import records
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import grade
 from evojax.domains.coding import tests as tests_lib
-from evojax.eval import made_up
+from evojax.episodes import collect
+from evojax.episodes import synthetic
 from evojax.eval import perturb
-from evojax.eval import rollouts
 
 
 def _completion(text):
-  return types.Completion(
+  return records.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'stop', 0, text
   )
 
@@ -41,7 +41,7 @@ class CodingDomainTest(parameterized.TestCase):
         for problem in problems
         for name in names
     ]
-    grades, _ = rollouts.grade(domain, problems, list(map(_completion, texts)))
+    grades, _ = collect.grade(domain, problems, list(map(_completion, texts)))
     self.assertLen(grades, len(asked))
     modes = grade.CODING_MODE
     for problem, name, found in zip(
@@ -59,7 +59,7 @@ class CodingDomainTest(parameterized.TestCase):
 
   def test_functions_are_tried_on_every_kind_of_grade(self):
     config = coding_config.get_config()
-    made = made_up.MadeUp(domains.make('coding', partial=True))
+    made = synthetic.MadeUp(domains.make('coding', partial=True))
     view = made.evidence(config)
     self.assertTrue(view.valid.all())
     for name in ('outcome', 'compiles', 'format_ok', 'crashed'):
@@ -88,10 +88,10 @@ class CodingDomainTest(parameterized.TestCase):
         ('seed_blind', ('report',)),
     ):
       config.evolve.seed_harness = seed
-      columns = {c.name: c for c in rollouts.columns(domain, config)}
+      columns = {c.name: c for c in collect.columns(domain, config)}
       self.assertEqual(columns['visible_passed'].readers, readers)
       self.assertEqual(
-          'visible_passed' in made_up.MadeUp(domain).columns(config),
+          'visible_passed' in synthetic.MadeUp(domain).columns(config),
           'diagnostic' in readers,
       )
       self.assertIn('reward', columns['tests_passed'].readers)

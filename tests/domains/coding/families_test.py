@@ -554,7 +554,7 @@ class FamiliesTest(parameterized.TestCase):
 
   def test_an_edit_that_changes_nothing_is_refused(self):
     kind = FAMILIES['sums'][0]
-    with self.assertRaisesRegex(ValueError, "edge=.* changes nothing"):
+    with self.assertRaisesRegex(ValueError, 'edge=.* changes nothing'):
       level_lib.Level(
           kind.parameters,
           kind.statement,

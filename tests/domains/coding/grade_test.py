@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from evojax import types
+from evojax import records
 from evojax.domains.coding import calls
 from evojax.domains.coding import grade
 from evojax.domains.coding import judge
@@ -51,7 +51,7 @@ SLOTS = 2
 
 
 def problem(tests=TESTS, number=0):
-  return types.Problem(
+  return records.Problem(
       problem_id=f'{number:016x}',
       family='sums',
       messages=({'role': 'user', 'content': 'Sum the positive ones.'},),
@@ -61,7 +61,7 @@ def problem(tests=TESTS, number=0):
 
 
 def completion(text, finish_reason='stop'):
-  return types.Completion(
+  return records.Completion(
       np.zeros(1, np.int32), np.zeros(1, np.float32), finish_reason, 0, text
   )
 
@@ -426,7 +426,7 @@ class RunsTest(parameterized.TestCase):
       )
       self.assertTrue(good.graded and good.outcome)
       self.assertFalse(lost.graded)
-      self.assertEqual(lost.status, types.INFRA_ERROR)
+      self.assertEqual(lost.status, records.INFRA_ERROR)
       self.assertEqual((lost.outcome, lost.partial), (False, 0.0))
 
   def test_late_because_of_others_is_tried_again(self):

@@ -38,9 +38,7 @@ def _sample(family, level, count):
   """Problems of a level, None where one is refused."""
   contents = FAMILIES[family][level].contents
   return [
-      problems.generate(
-          family, level, p, problems.identity(family, level, p)
-      )
+      problems.generate(family, level, p, problems.identity(family, level, p))
       for p in random.Random(1).sample(contents, count)
   ]
 
@@ -122,9 +120,7 @@ class StreamTest(parameterized.TestCase):
     found = {}
     for seed in range(3):
       for problem in _stream('dev', seed, 'grids').take(0, 60):
-        self.assertEqual(
-            found.setdefault(problem.problem_id, problem), problem
-        )
+        self.assertEqual(found.setdefault(problem.problem_id, problem), problem)
 
   def test_at_least_250_sealed_problems_each_family_with_its_share(self):
     taken = _stream('sealed').take(0, 256)
@@ -141,8 +137,9 @@ class StreamTest(parameterized.TestCase):
     self.assertEqual(_stream().take(5003, 4), _stream().take(5000, 8)[3:7])
 
   def test_seeds_are_other_streams(self):
-    a, b = ({p.problem_id for p in _stream('train', s).take(0, 64)} for s in
-            (0, 1))
+    a, b = (
+        {p.problem_id for p in _stream('train', s).take(0, 64)} for s in (0, 1)
+    )
     self.assertLess(len(a & b), 8)
 
   def test_a_system_prompt_comes_first_and_is_no_part_of_the_id(self):

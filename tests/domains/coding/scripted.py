@@ -12,7 +12,7 @@ import zlib
 
 import ml_collections
 
-from evojax import types
+from evojax import records
 from evojax.domains import sources
 from evojax.domains.coding import domain
 from evojax.domains.coding import tests as tests_lib
@@ -29,7 +29,7 @@ PROGRAMS = (
 )
 
 
-def problem(k: int) -> types.Problem:
+def problem(k: int) -> records.Problem:
   """Adds k; 5 is shown."""
   cases = [
       tests_lib.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)
@@ -47,9 +47,9 @@ class Scripted(domain.CodingDomain):
 
   def grade_many(
       self,
-      problems: Sequence[types.Problem],
-      completions: Sequence[types.Completion],
-  ) -> list[types.Grade]:
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Completion],
+  ) -> list[records.Grade]:
     """As the domain does, of the programs instead of the texts."""
     written = [
         dataclasses.replace(c, text=self.text(p, c))
@@ -57,7 +57,7 @@ class Scripted(domain.CodingDomain):
     ]
     return super().grade_many(problems, written)
 
-  def text(self, asked: types.Problem, completion: types.Completion) -> str:
+  def text(self, asked: records.Problem, completion: records.Completion) -> str:
     """A program in a block; nothing for what says nothing."""
     if not completion.text:
       return ''

@@ -8,14 +8,14 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from evojax import learner
-from evojax import train
 from evojax.domains.coding import grade
-from evojax.eval import rollouts
+from evojax.episodes import collect
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits
+from evojax.training import loop as training_loop
+from evojax.training import update as update_lib
 from tests import tiny
 from tests.domains.coding import scripted
 
@@ -33,7 +33,7 @@ class TrainTest(parameterized.TestCase):
 
   def test_two_steps(self):
     workdir = self.root / 'plain'
-    train.run(scripted.make_config(self.policy), str(workdir))
+    training_loop.run(scripted.make_config(self.policy), str(workdir))
     for split in ('train', 'dev', 'sealed'):
       rows = store.read(workdir, split)
       self.assertTrue(rows['graded'].all())
@@ -70,19 +70,19 @@ class TrainTest(parameterized.TestCase):
       return run(box, program, *args, **kwargs)
 
     self.enterContext(absltest.mock.patch.object(box_lib.Box, 'run', flaky))
-    batches, make_batch = [], learner.make_batch
+    batches, make_batch = [], update_lib.make_batch
 
     def watched(*args, **kwargs):
       batches.append(args[4])
       return make_batch(*args, **kwargs)
 
     self.enterContext(
-        absltest.mock.patch.object(learner, 'make_batch', watched)
+        absltest.mock.patch.object(update_lib, 'make_batch', watched)
     )
     workdir = self.root / 'flaky'
     # Some of every problem's are there.
     config = scripted.make_config(self.policy, eval__samples=8)
-    train.run(config, str(workdir))
+    training_loop.run(config, str(workdir))
     rows = store.read(workdir, 'train')
     gone = ~rows['graded']
     self.assertBetween(gone.sum(), 1, len(rows) - 1)
@@ -114,8 +114,10 @@ class TrainTest(parameterized.TestCase):
     self.enterContext(
         absltest.mock.patch.object(box_lib.Box, 'run', return_value=lost)
     )
-    with self.assertRaisesRegex(rollouts.GradingError, 'evojax.sandbox.probe'):
-      train.run(scripted.make_config(self.policy), str(self.root / 'broken'))
+    with self.assertRaisesRegex(collect.GradingError, 'evojax.sandbox.probe'):
+      training_loop.run(
+          scripted.make_config(self.policy), str(self.root / 'broken')
+      )
 
 
 if __name__ == '__main__':

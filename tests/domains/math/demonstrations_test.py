@@ -118,9 +118,7 @@ class BatchTest(absltest.TestCase):
     self.assertNotEqual(first, _draw(source, 1, 3, 40))
     prompts = {d.messages[0]['content'] for d in first}
     later = _draw(source, 0, 4, 40)
-    self.assertLess(
-        len(prompts & {d.messages[0]['content'] for d in later}), 5
-    )
+    self.assertLess(len(prompts & {d.messages[0]['content'] for d in later}), 5)
 
   def test_only_train_problems_are_taught(self):
     for demonstration in _draw(_source(), 0, 0, 500):
@@ -165,9 +163,7 @@ class BatchTest(absltest.TestCase):
     )
 
   def test_a_ramble_has_no_end_and_outlasts_the_limit(self):
-    rambles = [
-        d for d in _draw(_source(), 0, 0, 400) if not d.ends
-    ]
+    rambles = [d for d in _draw(_source(), 0, 0, 400) if not d.ends]
     self.assertNotEmpty(rambles)
     for demonstration in rambles:
       self.assertLen(re.findall(r'[.?] ', demonstration.completion), 95)

@@ -1,4 +1,4 @@
-"""The math domain behind the interface of evojax.types."""
+"""The math domain behind the interface of evojax.records."""
 
 import json
 import os
@@ -11,11 +11,11 @@ import ml_collections
 import numpy as np
 
 from evojax import domains
-from evojax import types
+from evojax import records
 
 
 def _completion(text, finish_reason='stop'):
-  return types.Completion(
+  return records.Completion(
       tokens=np.zeros(3, np.int32),
       logprobs=np.zeros(3, np.float32),
       finish_reason=finish_reason,

@@ -316,9 +316,7 @@ class ManageTest(parameterized.TestCase):
           self.assertEqual(client.get('/metrics').status_code, 200)
       # Clients that are gone do not count.
       self.assertTrue(
-          fakes.wait_for(
-              lambda: client.get('/server_info').status_code == 200
-          )
+          fakes.wait_for(lambda: client.get('/server_info').status_code == 200)
       )
 
   def test_health_generate(self):

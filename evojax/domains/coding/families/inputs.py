@@ -27,13 +27,15 @@ def _near(
     parameters: Mapping[str, int | str], low: int, high: int
 ) -> list[int]:
   """Numbers of [low, high] equal or next to a parameter or 0."""
-  return sorted({
-      value + step
-      for value in (0, *parameters.values())
-      if isinstance(value, int)
-      for step in (-1, 0, 1)
-      if low <= value + step <= high
-  })
+  return sorted(
+      {
+          value + step
+          for value in (0, *parameters.values())
+          if isinstance(value, int)
+          for step in (-1, 0, 1)
+          if low <= value + step <= high
+      }
+  )
 
 
 def _numbers_near(

@@ -89,9 +89,7 @@ class Level:
     given = self.grammar.wordings[wording % len(self.grammar.wordings)]
     return f'{given} {task}' if wording % 4 < 2 else f'{task} {given}'
 
-  def inputs(
-      self, parameters: Parameters, rng: random.Random
-  ) -> inputs.Inputs:
+  def inputs(self, parameters: Parameters, rng: random.Random) -> inputs.Inputs:
     """Draws inputs; numbers near the parameters are frequent."""
     return self.grammar.draw(parameters, rng)
 

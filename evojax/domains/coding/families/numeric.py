@@ -38,8 +38,7 @@ SUMS = (
             ' are then {rel} {m2}, or {d} if there are none.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'b = [x // {m} for x in a if x // {m} {rel} {m2}]\n'
+        program=_READ + 'b = [x // {m} for x in a if x // {m} {rel} {m2}]\n'
         'print(sum(b) if b else {d})',
         off_by_one=('{m} {rel} {m2}', '{m} {rel_off} {m2}'),
         edge=(' if b else {d}', ''),
@@ -68,8 +67,10 @@ COUNTING = (
         grammar=_NUMBERS,
         program=_READ + 'print(len(set(x for x in a if {k} <= x <= {m})))',
         off_by_one=('<= {m}', '< {m}'),
-        edge=('len(set(x for x in a if {k} <= x <= {m}))',
-              'sum({k} <= x <= {m} for x in a)'),
+        edge=(
+            'len(set(x for x in a if {k} <= x <= {m}))',
+            'sum({k} <= x <= {m} for x in a)',
+        ),
         where=lambda p: p['k'] + 1 < p['m'],
     ),
     level.Level(
@@ -83,8 +84,7 @@ COUNTING = (
             ' more) when divided by {m}.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'print(sum(x % {m} == {r} and x < {k} for x in a))',
+        program=_READ + 'print(sum(x % {m} == {r} and x < {k} for x in a))',
         off_by_one=('for x in a)', 'for x in a[1:])'),
         edge=('x < {k}', '0 < x < {k}'),
         where=lambda p: p['r'] < p['m'],
@@ -133,8 +133,7 @@ EXTREMES = (
             ' {d} if there is none.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'b = [i for i in range(n) if a[i] {rel} {k}]\n'
+        program=_READ + 'b = [i for i in range(n) if a[i] {rel} {k}]\n'
         'print(b[{which}] + 1 if b else {d})',
         off_by_one=('] + 1', ']'),
         edge=(' if b else {d}', ''),
@@ -151,8 +150,7 @@ EXTREMES = (
             ' them, or {d} if there are fewer.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'b = sorted(set(a), reverse={rev})\n'
+        program=_READ + 'b = sorted(set(a), reverse={rev})\n'
         'print(b[{k} - 1] if len(b) >= {k} else {d})',
         off_by_one=('b[{k} - 1] if len(b) >= {k}', 'b[{k}] if len(b) > {k}'),
         edge=('set(a)', 'a'),
@@ -173,8 +171,7 @@ SORTING = (
             ' none.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'b = [x for x in a if x {rel} {k}]\n'
+        program=_READ + 'b = [x for x in a if x {rel} {k}]\n'
         'print(*sorted(b, reverse={rev}) or [{d}])',
         off_by_one=('x {rel} {k}', 'x {rel_off} {k}'),
         edge=(' or [{d}]', ''),
@@ -191,8 +188,7 @@ SORTING = (
             ' divided by {m}, and equal remainders by value.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'b = [x for x in a if x {rel} {k}]\n'
+        program=_READ + 'b = [x for x in a if x {rel} {k}]\n'
         'print(*sorted(b, key=lambda x: (x % {m}, x)))',
         off_by_one=('x {rel} {k}', 'x {rel_off} {k}'),
         edge=('(x % {m}, x)', 'x % {m}'),
@@ -208,8 +204,7 @@ SORTING = (
             ' smallest, or {d} if n is below {k}.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'a.sort()\n'
+        program=_READ + 'a.sort()\n'
         'print(sum(a[-{k}:]) - sum(a[:{j}]) if n >= {k} else {d})',
         off_by_one=('n >= {k}', 'n > {k}'),
         edge=(' if n >= {k} else {d}', ''),
@@ -229,12 +224,14 @@ PAIRS = (
             ' {rel} {k}.'
         ),
         grammar=inputs.numbers(1, 60),
-        program=_READ
-        + 't = 0\nfor i in range(n):\n  for j in range(i):\n'
+        program=_READ + 't = 0\nfor i in range(n):\n  for j in range(i):\n'
         '    t += abs(a[i] {op} a[j]) {rel} {k}\nprint(t)',
         off_by_one=('range(i)', 'range(i - 1)'),
-        edge=(_READ, 'n = input()\na = sorted(set(map(int, input().split())))'
-              '\nn = len(a)\n'),
+        edge=(
+            _READ,
+            'n = input()\na = sorted(set(map(int, input().split())))'
+            '\nn = len(a)\n',
+        ),
         words={'op': {'+': ('sum',), '-': ('difference',)}},
         where=lambda p: p['op'] == '+' or p['k'] <= 55,
     ),
@@ -301,8 +298,7 @@ WINDOWS = (
             'Print the {fn} sum of {k} neighbours, or {d} if n is below {k}.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'b = [sum(a[i:i + {k}]) for i in range(n - {k} + 1)]\n'
+        program=_READ + 'b = [sum(a[i:i + {k}]) for i in range(n - {k} + 1)]\n'
         'print({fn}(b) if b else {d})',
         off_by_one=('n - {k} + 1', 'n - {k}'),
         edge=(' if b else {d}', ''),

@@ -183,8 +183,7 @@ DYNAMIC = (
             ' Each costs {c}. Print the largest sum minus the costs.'
         ),
         grammar=_NUMBERS,
-        program=_READ
-        + 'f = [0] * {k}\nfor x in a:\n'
+        program=_READ + 'f = [0] * {k}\nfor x in a:\n'
         '  f.append(max(f[-1], f[-{k}] + x - {c}))\nprint(f[-1])',
         off_by_one=('f[-{k}]', 'f[-{k} + 1]'),
         edge=('max(f[-1], f[-{k}] + x - {c})', 'f[-{k}] + x - {c}'),

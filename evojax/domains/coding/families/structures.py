@@ -49,8 +49,10 @@ INTERVALS = (
         + 's = set(x for l, r in b for x in range(l, r + 1))\n'
         'print(sum(x % {m} == 0 and x {rel} {k} for x in s))',
         off_by_one=('r + 1', 'r'),
-        edge=('set(x for l, r in b for x in range(l, r + 1))',
-              '[x for l, r in b for x in range(l, r + 1)]'),
+        edge=(
+            'set(x for l, r in b for x in range(l, r + 1))',
+            '[x for l, r in b for x in range(l, r + 1)]',
+        ),
     ),
     level.Level(
         parameters={'t': tuple(range(1, 31)), 'k': tuple(range(1, 21))},
@@ -106,8 +108,7 @@ GRIDS = (
             ' first of equal ones, or {d} if no row has at least {k}.'
         ),
         grammar=inputs.grid(),
-        program=_READ_GRID
-        + "b = [x.count('{c}') for x in g]\n"
+        program=_READ_GRID + "b = [x.count('{c}') for x in g]\n"
         'print(b.index(max(b)) + 1 if max(b) >= {k} else {d})',
         off_by_one=('max(b)) + 1', 'max(b))'),
         edge=(' if max(b) >= {k} else {d}', ''),

@@ -1,0 +1,264 @@
+"""The append-only record of a run that evolves.
+
+One line per step of the meta-loop, `<workdir>/ledger.jsonl`:
+
+    {"hash": ..., "measured": {...}, "measured_sha256": ..., "payload": {...}}
+
+payload, {'n', 'step', ...}, is what was decided and found: the same run gives
+the same payloads, byte for byte. hash = sha256(previous hash + payload), so the
+last hash stands for all of them. measured (seconds, memory) differs between
+runs; it is outside the chain, under a checksum of its own.
+
+Every line is canonical JSON (sorted keys, no spaces, ASCII, floats as Python's
+repr, no NaN) and is compared as bytes: any change of any byte shows. Locking is
+`workdir`'s; two processes must not append to one ledger.
+"""
+
+from collections.abc import Mapping, Sequence
+import errno
+import hashlib
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+from absl import logging
+
+from evojax.runtime import workdir as workdir_lib
+
+START = 64 * '0'  # The hash before the first row.
+
+Row = dict[str, Any]
+
+
+class LedgerError(ValueError):
+  """A row that cannot be written, or a ledger that another process changed."""
+
+
+def canonical_json(value: Any) -> str:
+  """The one way to write a JSON value down.
+
+  Raises:
+    LedgerError: If it holds NaN, infinity, a key that is no string, or an
+      object that JSON does not know, such as an array; names the place.
+  """
+  _check(value, '')
+  return json.dumps(value, sort_keys=True, separators=(',', ':'))
+
+
+def _check(value: Any, place: str) -> None:
+  if isinstance(value, Mapping):
+    for key, item in value.items():
+      if not isinstance(key, str):
+        raise LedgerError(f'the key {key!r} in {place or "the row"} is no text')
+      _check(item, f'{place}.{key}' if place else key)
+  elif isinstance(value, (list, tuple)):
+    for index, item in enumerate(value):
+      _check(item, f'{place}[{index}]')
+  elif isinstance(value, float):
+    if not math.isfinite(value):
+      raise LedgerError(
+          f'{place} = {value}: the ledger holds finite numbers; a failure is a'
+          ' status, and what is not known is null'
+      )
+  elif not isinstance(value, (str, int, type(None))):
+    raise LedgerError(
+        f'{place} = {value!r} ({type(value).__name__}) is not JSON; convert'
+        ' arrays with .tolist() and NumPy numbers with .item()'
+    )
+
+
+def _sha256(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _make(previous: str, payload: Row, measured: Row) -> Row:
+  return {
+      'hash': _sha256(previous + canonical_json(payload)),
+      'payload': payload,
+      'measured': measured,
+      'measured_sha256': _sha256(canonical_json(measured)),
+  }
+
+
+def _line(row: Row) -> bytes:
+  return canonical_json(row).encode() + b'\n'
+
+
+def _parse(line: bytes, previous: str, n: int) -> Row | None:
+  """The row, or None if the line is not the n-th of this chain."""
+  try:
+    row = json.loads(line)
+    true = _make(previous, row['payload'], row['measured'])
+    if true['payload']['n'] == n and _line(true) == line:
+      return true
+  except (ValueError, KeyError, TypeError, RecursionError):
+    pass
+  return None
+
+
+def _longest_true_prefix(data: bytes) -> tuple[list[Row], int]:
+  """Its rows and its length in bytes."""
+  rows, end, head = [], 0, START
+  while newline := data.find(b'\n', end) + 1:
+    row = _parse(data[end:newline], head, len(rows))
+    if row is None:
+      break
+    rows.append(row)
+    end, head = newline, row['hash']
+  return rows, end
+
+
+def read(path: str | os.PathLike[str]) -> list[Row]:
+  """The rows of the longest true prefix; changes nothing on disk.
+
+  For reports, also of a run that still writes.
+
+  Raises:
+    FileNotFoundError: If there is no ledger.
+  """
+  return _longest_true_prefix(pathlib.Path(path).read_bytes())[0]
+
+
+def find(rows: Sequence[Row], step: str, **match: Any) -> Row | None:
+  """The last row of a step whose payload has these values, or None."""
+  wanted = {'step': step, **match}
+  for row in reversed(rows):
+    payload = row['payload']
+    if all(k in payload and payload[k] == v for k, v in wanted.items()):
+      return row
+  return None
+
+
+def dev_draws(payloads: Sequence[Mapping[str, Any]]) -> int:
+  """How often fresh dev problems were drawn: once per trial that scored."""
+  return sum(
+      any(arm.get('status') == 'done' for arm in row.get('arms') or ())
+      for row in payloads
+      if row['step'] == 'trial'
+  )
+
+
+class Ledger:
+  """A ledger to append to."""
+
+  def __init__(self, path: str | os.PathLike[str], sandbox: str = ''):
+    """Opens or creates the ledger.
+
+    A torn last line is what a kill leaves. It, and whatever else is not of the
+    chain, is moved to `<path>.damaged-<n>` and a warning says so.
+
+    Args:
+      path: The file. Its directory exists.
+      sandbox: Tier of the box that untrusted code runs in; it stands in every
+        row that is added. '' where none runs.
+    """
+    self._sandbox = sandbox
+    self._path = pathlib.Path(path)
+    data = self._path.read_bytes() if self._path.exists() else None
+    self._rows, self._end = _longest_true_prefix(data or b'')
+    if data is None:
+      self._write(0, b'')
+      workdir_lib.sync_directory(self._path.parent)
+    elif self._end < len(data):
+      self._set_aside(data[self._end :])
+
+  def _set_aside(self, tail: bytes) -> None:
+    """Keeps what follows the true prefix in another file, then cuts it off."""
+    taken = {p.name for p in self._path.parent.iterdir()}
+    name = lambda n: f'{self._path.name}.damaged-{n}'
+    aside = self._path.with_name(
+        next(name(n) for n in range(len(taken) + 1) if name(n) not in taken)
+    )
+    with open(aside, 'xb') as file:
+      file.write(tail)
+      file.flush()
+      os.fsync(file.fileno())
+    workdir_lib.sync_directory(self._path.parent)
+    with open(self._path, 'r+b') as file:
+      file.truncate(self._end)
+      os.fsync(file.fileno())
+    logging.warning(
+        '%s is damaged from byte %d: %d true rows stay, the %d bytes after them'
+        ' (%d lines, begun or whole) are now in %s',
+        self._path,
+        self._end,
+        len(self._rows),
+        len(tail),
+        len(tail.splitlines()),
+        aside.name,
+    )
+
+  def _write(self, at: int, data: bytes) -> None:
+    """Writes at the end, durably; after an error the file is as before."""
+    fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+      size = os.fstat(fd).st_size
+      if size != at:
+        raise LedgerError(
+            f'{self._path} has {size} bytes, not the {at} that this process'
+            ' wrote or read; stop whatever else writes to it, then resume'
+        )
+      try:
+        done = 0
+        while done < len(data):
+          done += os.pwrite(fd, data[done:], at + done)
+        os.fsync(fd)
+      except OSError as error:
+        os.ftruncate(fd, at)
+        raise OSError(
+            error.errno or errno.EIO,
+            f'cannot write a row of {len(data):,} bytes to {self._path}:'
+            f' {error.strerror}. Free space there, then run the same command'
+            ' again: it resumes from the last row',
+        ) from error
+    finally:
+      os.close(fd)
+
+  def append(
+      self, step: str, data: Mapping[str, Any], measured: Mapping[str, Any]
+  ) -> Row:
+    """Adds a row; it is on disk when this returns.
+
+    Args:
+      step: What was done: 'train', 'diagnose', 'verify', ...
+      data: What was found and decided, JSON values. 'n', 'step' and 'sandbox'
+        are taken.
+      measured: Times and memory, numbers.
+
+    Returns:
+      The row, as a reader of the file gets it (tuples are lists).
+
+    Raises:
+      LedgerError: If a value is not JSON, or another process wrote to the file.
+      OSError: If the disk is full; the ledger is as before.
+    """
+    if taken := {'n', 'step', 'sandbox'} & data.keys():
+      raise LedgerError(f'{sorted(taken)} are set by the ledger; rename yours')
+    payload = {**data, 'n': len(self._rows), 'step': step}
+    if self._sandbox:
+      payload['sandbox'] = self._sandbox
+    payload, measured = (
+        json.loads(canonical_json(value)) for value in (payload, measured)
+    )
+    row = _make(self.head, payload, measured)
+    line = _line(row)
+    self._write(self._end, line)
+    self._rows.append(row)
+    self._end += len(line)
+    return row
+
+  @property
+  def rows(self) -> Sequence[Row]:
+    """All rows, oldest first."""
+    return tuple(self._rows)
+
+  @property
+  def head(self) -> str:
+    """Hash of the last row; 64 zeros before the first."""
+    return self._rows[-1]['hash'] if self._rows else START
+
+  def canonical(self) -> list[Row]:
+    """All payloads: what an undisturbed run of the same config repeats."""
+    return [row['payload'] for row in self._rows]

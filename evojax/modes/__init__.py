@@ -1,0 +1,1 @@
+"""What --mode runs, one file per mode that is not a loop."""

@@ -1,0 +1,95 @@
+"""--mode=check: what of a config, a domain, a reward or a harness is refused.
+
+Nothing is trained and no model is loaded. Functions are tried on completions
+made up for the domain's first problems, see `episodes.synthetic`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+import warnings
+
+import ml_collections
+
+from evojax import config as config_lib
+from evojax import domains
+from evojax import records
+from evojax.episodes import synthetic
+from evojax.harness import admit
+from evojax.harness import spec
+from evojax.training import reward_pipeline
+
+
+def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
+  """Prints what is wrong and why.
+
+  Args:
+    config: Of a run: its values, domain and reward are checked.
+    paths: Directories of harnesses, checked as that run would use them.
+
+  Returns:
+    0 if nothing is refused, else 1: an exit code.
+  """
+  refused = 0
+
+  def report(what: str, reasons: Sequence[str], said: str = '') -> None:
+    nonlocal refused
+    refused += bool(reasons)
+    print(f'{what}: {"refused" if reasons else "ok"}{said}')
+    for reason in reasons:
+      print(f'  {reason}')
+
+  report(f'config {config.name}', _reasons(config_lib.validate, config))
+  domain = made = None
+  try:
+    domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+    view, solved = synthetic.evidence(domain, config)
+  except ValueError as error:
+    report(f'domain {config.domain.name}', [str(error)])
+  else:
+    made = synthetic.MadeUp(domain)
+    share = f', {solved} of {view.valid.size} made-up completions are solved'
+    report(f'domain {config.domain.name}', [], share)
+    # A harness brings its own.
+    if not paths or config.reward.parts:
+      reasons, notes = _check_reward(config, domain)
+      report(f'reward {config.reward.parts or "of the domain"}', reasons)
+      for note in notes:
+        print(f'  warning: {note}')
+  for path in paths:
+    try:
+      harness = spec.read(path)
+    except spec.HarnessError as error:
+      report(f'harness {path}', [str(error)])
+      continue
+    reasons = admit.check(harness, config, made)
+    report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
+  return int(refused > 0)
+
+
+def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
+  """Lines of the error that a check raises, if it does."""
+  try:
+    check(*args)
+  except ValueError as error:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
+  return []
+
+
+def _check_reward(
+    config: ml_collections.ConfigDict, domain: records.Domain
+) -> tuple[list[str], list[str]]:
+  """(why it is refused, what it is warned about) of the config's reward."""
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always', reward_pipeline.RewardWarning)
+
+    def compute():
+      parts = reward_pipeline.load_parts(
+          config.reward.parts, domain.reward_parts
+      )
+      view, _ = synthetic.evidence(
+          domain, config, reward_pipeline.reader(parts)
+      )
+      reward_pipeline.compute(parts, view, config.reward.weights.to_dict())
+
+    reasons = _reasons(compute)
+  return reasons, [str(w.message) for w in caught]

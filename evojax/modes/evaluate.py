@@ -1,0 +1,86 @@
+"""--mode=eval: scores a policy without training it."""
+
+import contextlib
+import json
+from typing import Any
+
+import ml_collections
+from rich import console as rich_console
+
+from evojax import config as config_lib
+from evojax.eval import evaluate as evaluate_lib
+from evojax.eval import report as report_lib
+from evojax.models import policy as policy_lib
+from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import setup as setup_lib
+
+
+def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
+  """Scores the policy at config.model.path: --mode=eval.
+
+  Args:
+    config: Its eval.split, eval.problems and eval.samples say on what.
+    workdir: Where evidence and eval.json go.
+
+  Returns:
+    What is in workdir/eval.json.
+
+  Raises:
+    ValueError: As `train.run`.
+  """
+  setup = setup_lib.prepare(config)
+  primary = sharding.is_primary()
+  with (
+      workdir_lib.open_workdir(
+          workdir,
+          config_lib.to_json(config),
+          config_lib.sha256(config),
+          primary=primary,
+      ) as directory,
+      workdir_lib.release_if_unused(
+          directory, primary, used=lambda: directory.resumed
+      ),
+      contextlib.ExitStack() as stack,
+  ):
+    path = directory.path
+    if (path / 'metrics.jsonl').exists():
+      raise ValueError(
+          f'workdir {path} holds a training run, whose evidence an evaluation'
+          ' would replace; pass another --workdir'
+      )
+    print(setup_lib.describe_devices(), flush=True)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    engine = stack.enter_context(
+        setup_lib.open_sampler(config, setup.policy, mesh, path)
+    )
+    engine.update_weights(
+        policy_lib.load_params(
+            setup.policy, mesh, param_dtype=config.model.param_dtype
+        ),
+        0,
+    )
+    if primary:
+      directory.record_start()
+    result = evaluate_lib.evaluate(
+        engine,
+        setup.policy.tokenizer,
+        setup.domain,
+        split=config.eval.split,
+        seed=config.seed,
+        problems=config.eval.problems,
+        samples=config.eval.samples,
+        params=setup_lib.eval_params(config),
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        step=0,
+        workdir=path if primary else None,
+        # A policy that is not being trained: nothing can be fitted to the
+        # split.
+        allow_sealed=True,
+    )
+    summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
+    if primary:
+      text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
+      workdir_lib.write_atomic(path / 'eval.json', text.encode())
+      report_lib.print_scores(result, rich_console.Console(highlight=False))
+  return summary

@@ -1,0 +1,329 @@
+"""--mode=serve: the policy behind SGLang's HTTP contract."""
+
+import asyncio
+from collections.abc import Callable
+import dataclasses
+import gc
+import signal
+import socket
+import threading
+import types as python_types
+
+import jax
+import ml_collections
+import uvicorn
+
+from evojax import config as config_lib
+from evojax.models import decoder
+from evojax.models import policy as policy_lib
+from evojax.rollout import local_service
+from evojax.rollout import service as service_lib
+from evojax.rollout import slots as slots_lib
+from evojax.rollout.server import app as app_lib
+from evojax.rollout.server import host as host_lib
+from evojax.rollout.server import settings as settings_lib
+from evojax.rollout.server import tokens
+from evojax.runtime import sharding
+from evojax.training import setup as setup_lib
+
+# Seconds for answers that are written when the last sample has ended.
+_GOODBYE_SECONDS = 5
+_KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
+# Objects, and looks at younger ones, before a look at each generation.
+_GARBAGE_THRESHOLDS = (10_000, 20, 20)
+_IDLE = 8  # Connections that may be open for each request at once.
+
+
+def run(
+    config: ml_collections.ConfigDict, port: int, host: str = '127.0.0.1'
+) -> None:
+  """Serves the policy at config.model.path until SIGTERM or SIGINT.
+
+  The port answers at once, /health with 503 until the weights are there and
+  the programs are compiled. On a signal, no request is taken any more; those
+  that run may finish for config.serve.shutdown_seconds.
+
+  Args:
+    config: From a file in configs/, with overrides applied.
+    port: To listen on; 0 takes a free one, which is printed.
+    host: Address to listen on; 0.0.0.0 is all of them.
+
+  Raises:
+    ValueError: If the config or the model is wrong, or there are several
+      processes.
+    OSError: If the port is taken.
+  """
+  setup_lib.trim_memory_after_compiling()
+  config_lib.validate(config)
+  if jax.process_count() > 1:
+    raise ValueError(
+        f'--mode=serve runs in one process, not in {jax.process_count()}: start'
+        ' one server per host, without --distributed, and list them in the'
+        " trainer's config.rollout.urls"
+    )
+  policy = _open_policy(config, config.model.path)
+  app = app_lib.App(
+      tokens.ServerTokenizer(policy.path), _settings(config, policy)
+  )
+  serve(
+      app,
+      lambda: make_service(config, policy),
+      listen(host, port, config.serve.client_seconds),
+      shutdown_seconds=config.serve.shutdown_seconds,
+  )
+
+
+def _settings(
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+) -> settings_lib.Settings:
+  c = config.serve
+  return settings_lib.Settings(
+      model_name=c.model_name or config.name,
+      model_path=str(policy.path),
+      vocab_size=policy.cfg.vocab_size,
+      context_tokens=c.context_tokens,
+      sampled_tokens=c.context_tokens - 1,
+      max_samples=config.rollout.decode_slots + c.max_waiting,
+      max_top_logprobs=slots_lib.MAX_TOP_LOGPROBS,
+      max_stop_tokens=slots_lib.MAX_STOP_IDS,
+      max_logit_biases=slots_lib.MAX_LOGIT_BIAS,
+      api_key=config_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
+      admin_key=config_lib.read_key(
+          c.admin_key_env, 'config.serve.admin_key_env'
+      ),
+      connections=c.connections,
+      body_bytes=c.body_bytes,
+      client_seconds=c.client_seconds,
+      info={
+          'max_queued_requests': c.max_waiting,
+          'chunked_prefill_size': c.prefill_chunk,
+          'dtype': config.model.compute_dtype,
+          'enable_deterministic_sampling': True,  # Seeds are heeded.
+      },
+  )
+
+
+def make_service(
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+) -> service_lib.Service:
+  """Reads the weights and starts the thread that samples.
+
+  Raises:
+    ValueError: If the weights cannot be read, or do not fit the mesh.
+  """
+  c, r = config.serve, config.rollout
+  mesh = sharding.make_mesh(**config.mesh.to_dict())
+
+  def load(path: str) -> decoder.Params:
+    found = _open_policy(config, path)
+    differ = [
+        f'{field.name}={getattr(found.cfg, field.name)!r} instead of'
+        f' {getattr(policy.cfg, field.name)!r}'
+        for field in dataclasses.fields(policy.cfg)
+        if getattr(found.cfg, field.name) != getattr(policy.cfg, field.name)
+    ]
+    if differ:
+      raise ValueError(
+          f'{found.path} is no policy of the shape that is served:'
+          f' {", ".join(differ)}'
+      )
+    return policy_lib.load_params(
+        found, mesh, param_dtype=config.model.param_dtype
+    )
+
+  slots = slots_lib.Slots(
+      policy.cfg,
+      eos_ids=policy.tokenizer.eos_ids,
+      max_prompt_tokens=c.context_tokens - 1,
+      max_tokens=c.context_tokens - 1,
+      context_tokens=c.context_tokens,
+      decode_slots=r.decode_slots,
+      prefill_rows=r.prefill_rows,
+      prefill_chunk=c.prefill_chunk,
+      prefix_chunks=c.prefix_chunks,
+      mesh=mesh,
+  )
+  return local_service.LocalService(
+      slots,
+      decode_text=policy.tokenizer.decode,
+      load=load,
+      path=config.model.path,
+      version=c.weight_version,
+      refill_every=r.refill_every,
+      max_waiting=c.max_waiting,
+  )
+
+
+def _open_policy(
+    config: ml_collections.ConfigDict, path: str
+) -> policy_lib.Policy:
+  """A policy like the one that is served, but for its path."""
+  return policy_lib.open_policy(
+      fsdp_shards=max(config.mesh.fsdp, 1),
+      tensor_shards=max(config.mesh.tensor, 1),
+      max_tokens=config.serve.context_tokens,
+      **(config.model.to_dict() | {'path': path}),
+  )
+
+
+def listen(host: str, port: int, client_seconds: float) -> socket.socket:
+  """A listening socket whose dead connections the kernel ends by itself.
+
+  Args:
+    host: Address, of IPv4 or IPv6.
+    port: 0 takes a free one.
+    client_seconds: How long a client may leave what it was sent unread.
+
+  Raises:
+    OSError: If the port is taken.
+  """
+  family = socket.AF_INET6 if ':' in host else socket.AF_INET
+  sock = socket.socket(family)
+  try:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit these. A peer that is gone without a word, or that
+    # takes nothing any more, would otherwise hold its buffers for ever.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
+      timeout = int(client_seconds * 1000)
+      sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+    sock.bind((host, port))
+    sock.listen(2048)
+  except OSError as e:
+    sock.close()
+    raise OSError(f'--port={port}: cannot listen on {host}: {e}') from e
+  return sock
+
+
+def serve(
+    app: app_lib.App,
+    make: Callable[[], service_lib.Service],
+    sock: socket.socket,
+    *,
+    shutdown_seconds: float,
+) -> None:
+  """Answers on a socket until SIGTERM or SIGINT; for the main thread.
+
+  Args:
+    app: Without a service yet.
+    make: Makes the service, in a thread of its own.
+    sock: From `listen`; is closed.
+    shutdown_seconds: For requests that run when the signal comes.
+
+  Raises:
+    Exception: Whatever `make` raised.
+  """
+  server = _Server(
+      uvicorn.Config(
+          app.asgi,
+          access_log=False,
+          log_level='warning',
+          lifespan='off',
+          proxy_headers=False,
+          # Of connections, idle ones included; the app itself refuses requests.
+          limit_concurrency=_IDLE * app.host.settings.connections,
+          timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+          timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
+      ),
+      app.host,
+      shutdown_seconds,
+  )
+  starting = _Starting(app.host, make, server)
+  host, port = sock.getsockname()[:2]
+  print(f'listening on http://{host}:{port}', flush=True)
+  try:
+    asyncio.run(server.main(sock, starting))
+  finally:
+    sock.close()
+    app.host.close()
+    if starting.service:
+      starting.service.close(0)
+  if starting.error and not server.signalled:
+    raise starting.error
+
+
+class _Starting:
+  """Makes a service beside the server, which answers meanwhile."""
+
+  def __init__(
+      self,
+      host: host_lib.Host,
+      make: Callable[[], service_lib.Service],
+      server: '_Server',
+  ):
+    self.service: service_lib.Service | None = None
+    self.error: BaseException | None = None
+    self._host = host
+    self._make = make
+    self._server = server
+
+  def run(self, loop: asyncio.AbstractEventLoop) -> None:
+    """Ends with a service that the host has, or with a server that stops."""
+    try:
+      self.service = self._make()
+      self.service.warm_up()
+    # To be raised where the server was called.
+    except BaseException as e:  # pylint: disable=broad-except
+      self.error = e
+    try:
+      loop.call_soon_threadsafe(self._done)
+    except RuntimeError:  # A signal came first, and the loop has ended.
+      pass
+
+  def _done(self) -> None:
+    if self.error:
+      self._server.should_exit = True
+      return
+    # What is there now stays: to look through it for garbage, over and over,
+    # took a tenth of the server's time. What is younger is looked at less.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    self._host.open(self.service)
+    if self._host.phase == 'up':
+      print('ready', flush=True)
+
+
+class _Server(uvicorn.Server):
+  """Lets running samples finish when a signal comes, and then ends well.
+
+  uvicorn itself would raise the signal again, and the process would not exit
+  with code 0.
+  """
+
+  def __init__(
+      self, config: uvicorn.Config, host: host_lib.Host, seconds: float
+  ):
+    super().__init__(config)
+    self.signalled = ''  # Name of the signal that ends it.
+    self._host = host
+    self._seconds = seconds
+    self._drain: asyncio.Task[None] | None = None
+    self._loop: asyncio.AbstractEventLoop | None = None
+
+  async def main(self, sock: socket.socket, starting: _Starting) -> None:
+    """Serves until a signal, or until there is nothing to serve."""
+    self._loop = asyncio.get_running_loop()
+    # A daemon: a signal waits for weights to load as long as for requests.
+    thread = threading.Thread(
+        target=starting.run, args=(self._loop,), name='start', daemon=True
+    )
+    thread.start()
+    await self.serve(sockets=[sock])
+    if self._drain:
+      await self._drain
+    await asyncio.to_thread(thread.join, self._seconds)
+
+  def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
+    """Of a signal: the first one lets samples finish, the second does not."""
+    del frame
+    if self.should_exit:
+      self.force_exit = True
+    self.should_exit = True
+    self.signalled = signal.Signals(sig).name
+    self._loop.call_soon_threadsafe(self._begin_drain)
+
+  def _begin_drain(self) -> None:
+    if self._drain is None:
+      print(f'{self.signalled}: shutting down', flush=True)
+      self._drain = asyncio.ensure_future(self._host.drain(self._seconds))

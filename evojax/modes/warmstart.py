@@ -1,0 +1,76 @@
+"""--mode=warmstart: makes a domain's base policy from demonstrations."""
+
+import functools
+import importlib
+import time
+from typing import Any
+
+import jax
+import ml_collections
+
+from evojax import config as config_lib
+from evojax import domains
+from evojax.models import warmstart
+from evojax.runtime import progress as progress_lib
+from evojax.runtime import workdir as workdir_lib
+
+
+def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
+  """Teaches a small policy a domain's demonstrations; resumable.
+
+  Args:
+    config: Its `warmstart` describes model and training, its `domain` what is
+      taught.
+    workdir: Gets the policy, a Hugging Face directory, in workdir/policy.
+
+  Returns:
+    The path of the policy.
+
+  Raises:
+    ValueError: If the domain has no demonstrations, or the workdir is wrong.
+  """
+  settings = config.warmstart.to_dict()
+  if settings['steps'] < 1:
+    raise ValueError(
+        f'config.warmstart.steps={settings["steps"]}: this config describes no'
+        ' warm start; configs/math.py does'
+    )
+  module = domains.load(config.domain.name).__name__
+  try:
+    taught = importlib.import_module(f'{module}.demonstrations')
+  except ModuleNotFoundError as error:
+    raise ValueError(
+        f'config.domain.name={config.domain.name!r} has no demonstrations to'
+        f' teach: {module}.demonstrations does not exist'
+    ) from error
+  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+  # No other split may be taught: dev and sealed measure what was not.
+  source = domain.source('train', config.seed)
+  with workdir_lib.open_workdir(
+      workdir, config_lib.to_json(config), config_lib.sha256(config)
+  ) as directory:
+    directory.record_start()
+    start = time.perf_counter()
+
+    def log(step, metrics):
+      elapsed = progress_lib.duration(time.perf_counter() - start)
+      print(
+          f'step {step}/{settings["steps"]}'
+          f'  loss {metrics["loss"]:.4f}'
+          f'  tok/s {metrics["tokens_per_s"]:,.0f}'
+          f'  {elapsed}',
+          flush=True,
+      )
+
+    policy = warmstart.run(
+        functools.partial(
+            warmstart.draw, taught.demonstrate, source, config.seed
+        ),
+        directory.path,
+        tokens=taught.TOKENS,
+        seed=config.seed,
+        log=log,
+        **settings,
+    )
+  print(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
+  return policy

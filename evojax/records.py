@@ -1,0 +1,191 @@
+"""Records that travel between the stages of a training step.
+
+problem -> request -> completion -> grade -> evidence -> reward -> advantage
+-> update. Axis letters: P prompts in a step, G completions per prompt,
+B = P * G sequences in group-major order, L tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+Message = Mapping[
+    str, str
+]  # {'role': 'user' | 'system' | ..., 'content': text}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """One task. The answer never reaches a policy, a reward or a sandbox."""
+
+  problem_id: str  # 16 hex digits: hash of the normalised problem text.
+  family: str  # Generator or data-set tag, e.g. 'chain_sum'.
+  messages: tuple[Message, ...]  # What the policy is asked, chat format.
+  answer: str  # Reference answer, evaluator-owned.
+  difficulty: int = 0  # 0 = easiest level of the family.
+  metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def question(self) -> str:
+    """Text of the last user message."""
+    return next(
+        m['content'] for m in reversed(self.messages) if m['role'] == 'user'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingParams:
+  """How one completion is sampled; the names follow SGLang's contract."""
+
+  max_tokens: int = 128  # Sampled tokens, >= 1.
+  temperature: float = 1.0  # 0 is greedy.
+  top_p: float = 1.0  # (0, 1]; 1 is off.
+  top_k: int = -1  # -1 is off.
+  min_p: float = 0.0  # [0, 1); 0 is off.
+  stop: tuple[str, ...] = ()  # Strings that end a completion.
+  ignore_eos: bool = False
+  # Of a service only: training and evaluation leave them alone.
+  min_tokens: int = 0  # No end of sequence before so many sampled tokens.
+  stop_token_ids: tuple[int, ...] = ()  # At most 8.
+  frequency_penalty: float = 0.0  # Per earlier sample of a token.
+  presence_penalty: float = 0.0  # Once, if a token was sampled before.
+  repetition_penalty: float = 1.0  # Divides a sampled token's positive logit.
+  logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias), at most 64.
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """One completion to sample.
+
+  The random key of token t is fold(seed, problem_key, sample, t), so a sample
+  does not depend on its neighbours in the batch.
+  """
+
+  prompt_tokens: tuple[int, ...]
+  seed: int
+  problem_key: int  # uint32, e.g. the first 8 hex digits of problem_id.
+  sample: int  # Index within the group, 0 <= sample < G.
+  params: SamplingParams
+
+
+FINISH_REASONS = ('stop', 'length', 'abort')
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """One sampled completion; its arrays have one entry per sampled token."""
+
+  tokens: np.ndarray  # int32 [n]; a final EOS token is included.
+  logprobs: np.ndarray  # float32 [n], of softmax(logits / temperature).
+  finish_reason: str  # One of FINISH_REASONS.
+  policy_version: int  # Of the oldest weights that sampled a token of it.
+  text: str  # Decoded without special tokens.
+  # (version, end): which weights sampled the tokens up to `end`. Empty: all
+  # those of policy_version.
+  version_spans: tuple[tuple[int, int], ...] = ()
+
+
+@runtime_checkable
+class Sampler(Protocol):
+  """What an evaluation needs."""
+
+  def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    """Samples all requests; the answers are in the order of the requests."""
+
+
+@runtime_checkable
+class RolloutEngine(Sampler, Protocol):
+  """What training needs: a sampler in process, or a client of servers."""
+
+  def begin(self, requests: Sequence[Request]) -> Any:
+    """Starts `generate` and returns at once; one at a time.
+
+    The weights must stay until `finish`.
+    """
+
+  def finish(self, begun: Any) -> list[Completion]:
+    """Waits for what `begin` began: its completions, or its error."""
+
+  def update_weights(self, params: Any, version: int) -> None:
+    """Installs new weights and drops every cache."""
+
+  def metrics(self) -> Mapping[str, float]:
+    """Columns of metrics.jsonl, about the last update and the servers."""
+
+  def compilations(self) -> int:
+    """Programs compiled so far."""
+
+  def close(self) -> None:
+    """Waits for what was begun, and frees what is not garbage collected."""
+
+
+# The status of a grade that says nothing about the completion: what should have
+# judged it failed. Such a rollout is left out of training, and is not measured
+# in an evaluation: neither 0 nor 1.
+INFRA_ERROR = 'infra_error'
+
+
+@dataclasses.dataclass(frozen=True)
+class Grade:
+  """What the evaluator says of one completion."""
+
+  outcome: bool  # Solved, evaluator-owned.
+  partial: (
+      float  # 0..1; equals float(outcome) where there is no partial credit.
+  )
+  status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
+  columns: Mapping[str, Any]  # The domain's own evidence columns.
+  sandbox_tier: str = ''  # Of the box it was judged in; '' where none was.
+  seconds: float | None = None  # Wall time, from a domain that judges many.
+
+  @property
+  def graded(self) -> bool:
+    """Whether it says anything about the completion."""
+    return self.status != INFRA_ERROR
+
+
+@runtime_checkable
+class ProblemSource(Protocol):
+  """A deterministic stream of problems: a function of the cursor alone."""
+
+  def take(self, cursor: int, count: int) -> list[Problem]:
+    """Problems cursor .. cursor + count - 1 of the stream."""
+
+  def __len__(self) -> int:
+    """Distinct problems, or a lower bound where they are generated."""
+
+
+@runtime_checkable
+class Domain(Protocol):
+  """A domain is data, a grader, reward parts and columns: no train loop.
+
+  Optional: grade_many(problems: Sequence[Problem], completions:
+  Sequence[Completion]) -> list[Grade], what `grade` says of completion b of
+  problem b, for all b; for a domain that can judge many at once. Everything
+  that grades calls `episodes.collect.grade`, which takes it where it is there.
+
+  Optional: perturb(problem: Problem) -> Problem | None, the problem with
+  another surface, a fresh problem_id and the same answer, a function of the
+  problem alone; None where nothing can be changed, or where it would become a
+  sealed problem. The meta-loop keeps only what helps on such problems too, see
+  `eval.perturb`.
+
+  Optional: attempts(problem: Problem) -> Sequence[str], completions of every
+  kind, right and wrong, as many for each problem. Functions of a harness are
+  tried on them before anything is paid for, see `episodes.synthetic`; without
+  it, on its answer in every common format.
+  """
+
+  name: str
+  columns: tuple[Any, ...]  # evidence.schema.Column, the domain's own.
+
+  def source(self, split: str, seed: int) -> ProblemSource:
+    """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id."""
+
+  def grade(self, problem: Problem, completion: Completion) -> Grade:
+    """Judges a completion. Never raises on hostile or malformed text."""
+
+  def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
+    """Named reward parts, float32 [P, G], from an evidence view."""

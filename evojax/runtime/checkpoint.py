@@ -1,0 +1,417 @@
+"""Checkpoints: one atomic, verified directory per step.
+
+    <directory>/step_000012/state/       arrays, written by Orbax (OCDBT)
+    <directory>/step_000012/meta.json    metadata, shapes and dtypes by path
+    <directory>/step_000012/SHA256SUMS   of every file: `sha256sum -c` reads it
+
+A step is written as `step_000012.tmp`, made durable, and renamed: under its
+name it is complete. Orbax does not checksum array data, so a file damaged
+later would yield other numbers; the sums are checked before a restore.
+"""
+
+from collections.abc import Iterator, Mapping
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import threading
+from typing import Any
+
+from absl import logging
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+import orbax.checkpoint as ocp
+
+from evojax.runtime import workdir as workdir_lib
+
+PyTree = Any
+
+_STEP = re.compile(r'step_(\d{6,})')
+_UNFINISHED = '.tmp'
+_SUMS = 'SHA256SUMS'
+# What process 0 tells the others instead of a step.
+_NONE, _FAILED = -1, -2
+
+
+class CheckpointError(ValueError):
+  """A checkpoint cannot be written or restored; says what to do."""
+
+
+class _DamagedError(Exception):
+  """A step directory is not what was written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+  """Shape and dtype of one leaf."""
+
+  shape: tuple[int, ...]
+  dtype: str  # 'float32', ..., 'key<fry>' for typed keys.
+
+  @classmethod
+  def of(cls, leaf: Any) -> '_Leaf':
+    return cls(tuple(leaf.shape), str(leaf.dtype))
+
+  def __str__(self) -> str:
+    return f'{self.dtype}{list(self.shape)}'
+
+
+def _is_device_array(leaf: Any) -> bool:
+  return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
+
+
+def _flatten(tree: PyTree) -> dict[str, Any]:
+  """{"params/embed": leaf, ...}; NumPy and Python numbers become arrays."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {
+      jax.tree_util.keystr(path, simple=True, separator='/'): (
+          leaf if _is_device_array(leaf) else np.asarray(leaf)
+      )
+      for path, leaf in leaves
+  }
+
+
+def _files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  return (path for path in sorted(folder.rglob('*')) if path.is_file())
+
+
+def _sha256(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _sums(folder: pathlib.Path) -> dict[str, str]:
+  """Relative path -> SHA-256 of every file but the list itself."""
+  paths = [p for p in _files(folder) if p != folder / _SUMS]
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    digests = pool.map(_sha256, paths)
+    return {
+        str(path.relative_to(folder)): digest
+        for path, digest in zip(paths, digests, strict=True)
+    }
+
+
+def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
+  """Restores one checkpoint of another run; all processes call it together.
+
+  Args:
+    path: Directory of a step.
+    abstract_state: As for `Checkpointer.restore_latest`.
+
+  Raises:
+    CheckpointError: If it is damaged or holds another state.
+  """
+  step = _STEP.fullmatch(path.name)
+  if step is None or not path.is_dir():
+    raise CheckpointError(f'{path} is not the directory of a checkpoint')
+  source = Checkpointer(path.parent, every=1, keep=1)
+  if jax.process_index() == 0:
+    try:
+      source._verify(path)
+    except _DamagedError as error:
+      raise CheckpointError(
+          f'checkpoint {path} is damaged: {error}; restore it from a copy'
+      ) from error
+  return source._restore(int(step[1]), abstract_state)[0]
+
+
+class Checkpointer:
+  """Saves and restores the state of a run.
+
+  All processes of a run call `save`, `wait` and `restore_latest` together;
+  process 0 owns the directory, which all of them see.
+  """
+
+  def __init__(
+      self, directory: str | os.PathLike[str], *, every: int, keep: int
+  ):
+    """Touches nothing on disk.
+
+    Args:
+      directory: Holds the step directories.
+      every: Steps between checkpoints, >= 1.
+      keep: Newest checkpoints that stay, >= 1.
+
+    Raises:
+      ValueError: If every or keep is < 1.
+    """
+    if every < 1 or keep < 1:
+      raise ValueError(
+          f'checkpoint.every={every}, checkpoint.keep={keep}: both are >= 1'
+      )
+    self.directory = pathlib.Path(os.path.abspath(directory))
+    self._every = every
+    self._keep = keep
+    self._damaged: set[int] = set()  # Found damaged by this process.
+    self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+    self._thread: threading.Thread | None = None
+    self._error: BaseException | None = None
+
+  def due(self, step: int) -> bool:
+    """Whether a checkpoint is due after `step` finished steps."""
+    return step % self._every == 0
+
+  def path_of(self, step: int) -> pathlib.Path:
+    """Directory of a step."""
+    return self.directory / f'step_{step:06d}'
+
+  def steps(self) -> list[int]:
+    """Steps with a directory, ascending; their sums are not checked here."""
+    names = os.listdir(self.directory) if self.directory.is_dir() else ()
+    return sorted(int(m[1]) for name in names if (m := _STEP.fullmatch(name)))
+
+  def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
+    """Starts to save; returns once the state is copied and may be donated.
+
+    Args:
+      step: Finished steps; a checkpoint of this step is replaced.
+      state: Pytree of jax arrays (typed keys included), NumPy arrays and
+        numbers.
+      metadata: JSON values beside the state: config hash, versions, ...
+
+    Raises:
+      CheckpointError: If this or the previous save failed. What was saved
+        before is intact.
+    """
+    self.wait()
+    flat = _flatten(state)
+    final = self.path_of(step)
+    temporary = final.with_name(final.name + _UNFINISHED)
+    meta = {
+        'step': step,
+        'metadata': dict(metadata),
+        'leaves': {
+            path: dataclasses.asdict(_Leaf.of(leaf))
+            for path, leaf in flat.items()
+        },
+    }
+    if jax.process_index() == 0:
+      self._make_room(temporary, sum(x.nbytes for x in flat.values()))
+    try:
+      self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
+    except (OSError, ValueError, RuntimeError) as error:
+      raise self._save_error(final, error) from error
+    # Not a daemon: an exit without `wait` still finishes the checkpoint.
+    self._thread = threading.Thread(
+        target=self._commit, args=(temporary, final, meta), name='checkpoint'
+    )
+    self._thread.start()
+
+  def wait(self) -> None:
+    """Blocks until the last save is durable under its name.
+
+    Raises:
+      CheckpointError: If it failed.
+    """
+    if self._thread is not None:
+      self._thread.join()
+      self._thread = None
+    if self._error is not None:
+      error, self._error = self._error, None
+      raise error
+
+  def restore_latest(
+      self, abstract_state: PyTree
+  ) -> tuple[PyTree, dict[str, Any]] | None:
+    """Restores the newest intact checkpoint.
+
+    Args:
+      abstract_state: The state's structure. A jax.ShapeDtypeStruct with a
+        sharding is restored to it (without: to the first local device); a
+        NumPy array or number as NumPy array.
+
+    Returns:
+      The state and {'step': ..., 'metadata': ...}; None if there never was a
+      checkpoint.
+
+    Raises:
+      CheckpointError: If none of the checkpoints is intact, or the newest
+        intact one holds another state than `abstract_state`.
+    """
+    self.wait()
+    step, problems = _NONE, ''
+    if jax.process_index() == 0:
+      step, problems = self._newest_intact()
+    if jax.process_count() > 1:
+      step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))
+    if step == _FAILED:
+      raise CheckpointError(
+          f'no checkpoint in {self.directory} is intact{problems}\nRestore one'
+          ' from a copy, or start again in a new --workdir; the run does not'
+          ' start from scratch by itself'
+      )
+    if step == _NONE:
+      return None
+    return self._restore(step, abstract_state)
+
+  def _restore(
+      self, step: int, abstract_state: PyTree
+  ) -> tuple[PyTree, dict[str, Any]]:
+    """State and metadata of a step that is intact."""
+    meta = json.loads((self.path_of(step) / 'meta.json').read_text())
+    leaves = {
+        path: _Leaf(tuple(leaf['shape']), leaf['dtype'])
+        for path, leaf in meta.pop('leaves').items()
+    }
+    wanted = _flatten(abstract_state)
+    self._check_structure(step, leaves, wanted)
+    arrays = self._read(step, wanted)
+    treedef = jax.tree.structure(abstract_state)
+    return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
+
+  def _make_room(self, temporary: pathlib.Path, size: int) -> None:
+    """Removes what killed saves left behind and creates the directory.
+
+    Raises:
+      CheckpointError: If the disk has less than `size` bytes left.
+    """
+    try:
+      self.directory.mkdir(parents=True, exist_ok=True)
+      for leftover in self.directory.glob('step_*' + _UNFINISHED):
+        shutil.rmtree(leftover)
+      temporary.mkdir()
+    except OSError as error:
+      raise self._save_error(temporary, error) from error
+    free = shutil.disk_usage(self.directory).free
+    if free < size:
+      raise CheckpointError(
+          f'a checkpoint in {self.directory} needs {size:,} bytes, {free:,} are'
+          ' free. Free space there or lower --config.checkpoint.keep, then run'
+          ' the same command again: it resumes from the last checkpoint'
+      )
+
+  def _save_error(
+      self, path: pathlib.Path, error: BaseException
+  ) -> CheckpointError:
+    return CheckpointError(
+        f'checkpoint {path} could not be written: {error}\nOlder checkpoints'
+        ' are intact. Make sure that the disk has room and is writable, then'
+        ' run the same command again: it resumes from the last checkpoint'
+    )
+
+  def _commit(
+      self, temporary: pathlib.Path, final: pathlib.Path, meta: dict[str, Any]
+  ) -> None:
+    """Runs beside the training: completes, renames, deletes what is old."""
+    try:
+      self._orbax.wait_until_finished()
+      if jax.process_index() != 0:
+        return
+      workdir_lib.write_atomic(
+          temporary / 'meta.json', (json.dumps(meta, indent=1) + '\n').encode()
+      )
+      lines = [
+          f'{digest}  {path}\n' for path, digest in _sums(temporary).items()
+      ]
+      workdir_lib.write_atomic(temporary / _SUMS, ''.join(lines).encode())
+      # Orbax syncs its files; their names in the directories are ours to sync.
+      for folder in (p for p in temporary.rglob('*') if p.is_dir()):
+        workdir_lib.sync_directory(folder)
+      if final.exists():
+        self._remove(final)
+      os.rename(temporary, final)
+      workdir_lib.sync_directory(self.directory)
+      self._damaged.discard(meta['step'])
+      self._delete_old()
+    except (OSError, ValueError, RuntimeError) as error:
+      shutil.rmtree(temporary, ignore_errors=True)
+      self._error = self._save_error(final, error)
+
+  def _remove(self, path: pathlib.Path) -> None:
+    """Deletes a step; a kill half way leaves nothing under its name."""
+    trash = path.with_name(path.name + '.old' + _UNFINISHED)
+    os.rename(path, trash)
+    workdir_lib.sync_directory(self.directory)
+    shutil.rmtree(trash)
+
+  def _delete_old(self) -> None:
+    intact = [step for step in self.steps() if step not in self._damaged]
+    for step in self.steps():
+      if step < min(intact[-self._keep :]):
+        self._remove(self.path_of(step))
+
+  def _newest_intact(self) -> tuple[int, str]:
+    """Newest step whose sums match, _NONE or _FAILED; and what is wrong."""
+    for leftover in sorted(self.directory.glob('step_*' + _UNFINISHED)):
+      logging.warning(
+          'checkpoint %s was cut off while it was written; it is ignored',
+          leftover,
+      )
+    problems = ''
+    for step in reversed(self.steps()):
+      path = self.path_of(step)
+      try:
+        self._verify(path)
+        return step, problems
+      except _DamagedError as error:
+        self._damaged.add(step)
+        problems += f'\n  {path}: {error}'
+        logging.warning(
+            'checkpoint %s is damaged (%s); an older one is used', path, error
+        )
+    return (_FAILED if problems else _NONE), problems
+
+  def _verify(self, path: pathlib.Path) -> None:
+    """Raises _DamagedError if a file is missing or has other contents."""
+    try:
+      lines = (path / _SUMS).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+      raise _DamagedError(f'{_SUMS} cannot be read') from error
+    written = {
+        name: digest
+        for digest, _, name in (line.partition('  ') for line in lines)
+    }
+    if not written:
+      raise _DamagedError(f'{_SUMS} is empty')
+    for name in written:
+      if not (path / name).is_file():
+        raise _DamagedError(f'{name} is missing')
+    try:
+      found = _sums(path)
+    except OSError as error:
+      raise _DamagedError(f'cannot be read: {error}') from error
+    for name, digest in written.items():
+      if found[name] != digest:
+        raise _DamagedError(f'{name} is not what was written')
+
+  def _check_structure(
+      self, step: int, saved: Mapping[str, _Leaf], wanted: Mapping[str, Any]
+  ) -> None:
+    """Raises CheckpointError listing every path that differs."""
+    lines = [
+        f'{path}: saved {saved.get(path, "(absent)")}, wanted'
+        f' {_Leaf.of(wanted[path]) if path in wanted else "(absent)"}'
+        for path in dict.fromkeys([*wanted, *saved])
+        if path not in saved
+        or path not in wanted
+        or saved[path] != _Leaf.of(wanted[path])
+    ]
+    if lines:
+      shown = ''.join(f'\n  {line}' for line in lines[:20])
+      more = f'\n  ... and {len(lines) - 20} more' if len(lines) > 20 else ''
+      raise CheckpointError(
+          f'checkpoint {self.path_of(step)} holds another state than this'
+          f' config makes:{shown}{more}\nUse the config it was saved with'
+          ' (config.json in its workdir), or a new --workdir'
+      )
+
+  def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads every leaf to its sharding."""
+    local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    restore_args = {}
+    for path, leaf in wanted.items():
+      if _is_device_array(leaf):
+        restore_args[path] = ocp.ArrayRestoreArgs(
+            sharding=leaf.sharding or local
+        )
+      else:
+        restore_args[path] = ocp.RestoreArgs(restore_type=np.ndarray)
+    return self._orbax.restore(
+        self.path_of(step) / 'state',
+        args=ocp.args.PyTreeRestore(restore_args=restore_args),
+    )

@@ -1,0 +1,263 @@
+"""What a run measures: one metric row per step, seconds per phase.
+
+<workdir>/metrics.jsonl    one JSON object per row, strict JSON
+<workdir>/tensorboard/     event files, if asked for
+<workdir>/wandb/           W&B's own, if asked for
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+
+from evojax.runtime import workdir as workdir_lib
+
+WANDB_MODES = ('disabled', 'offline', 'online')
+
+
+def check_available(wandb: str) -> None:
+  """Checks `log.wandb` before a device is touched.
+
+  Raises:
+    ValueError: If the mode is unknown or wandb is wanted but not installed.
+  """
+  if wandb not in WANDB_MODES:
+    raise ValueError(f'log.wandb={wandb!r} is not one of {WANDB_MODES}')
+  if wandb != 'disabled' and importlib.util.find_spec('wandb') is None:
+    raise ValueError(
+        f'log.wandb={wandb!r} needs the package wandb, which is not installed:'
+        ' `pip install wandb`, or set --config.log.wandb=disabled'
+    )
+
+
+def _number(value: Any) -> float | int | bool | str | None:
+  """A JSON value; what is not finite becomes null, which strict JSON has."""
+  if isinstance(value, (bool, str)) or value is None:
+    return value
+  if isinstance(value, (int, np.integer)):
+    return int(value)
+  number = float(value)
+  return number if math.isfinite(number) else None
+
+
+class MetricWriter:
+  """Appends metric rows; a resumed run continues them without duplicates.
+
+  A context manager. With several hosts only process 0 makes one.
+  """
+
+  def __init__(
+      self,
+      workdir: str | os.PathLike[str],
+      *,
+      step: int = 0,
+      tensorboard: bool = False,
+      wandb: str = 'disabled',
+      wandb_project: str = '',
+      name: str = '',
+      config: Mapping[str, Any] | None = None,
+  ):
+    """Opens the sinks.
+
+    Args:
+      workdir: The run's directory.
+      step: Step of the checkpoint the run starts from, 0 for a new run. Rows
+        of later steps are dropped: the run writes them again.
+      tensorboard: Whether to write event files.
+      wandb: One of WANDB_MODES.
+      wandb_project: W&B project.
+      name: Name of the run in W&B.
+      config: The resolved config, for W&B.
+
+    Raises:
+      ValueError: If wandb is wanted but not installed.
+      workdir.DiskError: If the disk is full.
+    """
+    check_available(wandb)
+    self._path = pathlib.Path(workdir, 'metrics.jsonl')
+    self._step = step
+    self._written = self._rewind(step)
+    self._file = self._path.open('ab', buffering=0)
+    self._tensorboard = None
+    self._wandb = None
+    if tensorboard:
+      import tensorboardX  # Here: half a second that `tensorboard=False` saves.
+
+      self._tensorboard = tensorboardX.SummaryWriter(
+          str(pathlib.Path(workdir, 'tensorboard')),
+          purge_step=step + 1,
+          # The name alone has the second: a quick restart would overwrite.
+          filename_suffix=f'.{time.time_ns()}',
+      )
+    if wandb != 'disabled':
+      self._wandb = self._open_wandb(
+          workdir, mode=wandb, project=wandb_project, name=name, config=config
+      )
+
+  def _rewind(self, step: int) -> set[str]:
+    """Drops rows after `step` and a torn last line; names written at `step`."""
+    names = set()
+    if not self._path.exists():
+      return names
+    data = self._path.read_bytes()
+    kept = []
+    for line in data.splitlines():
+      try:
+        row = json.loads(line)
+      except ValueError:  # Torn by a kill.
+        continue
+      if row['step'] <= step:
+        kept.append(line + b'\n')
+      if row['step'] == step:
+        names |= set(row)
+    if b''.join(kept) != data:
+      workdir_lib.write_atomic(self._path, b''.join(kept))
+    return names
+
+  def _open_wandb(
+      self,
+      workdir: str | os.PathLike[str],
+      *,
+      mode: str,
+      project: str,
+      name: str,
+      config: Mapping[str, Any] | None,
+  ) -> Any:
+    """Starts the W&B run, or continues the one whose id the workdir keeps."""
+    import wandb  # Optional.
+
+    saved = pathlib.Path(workdir, 'wandb_id')
+    run_id = saved.read_text().strip() if saved.exists() else None
+    run = wandb.init(
+        project=project,
+        name=name or None,
+        id=run_id,
+        resume='allow',
+        mode=mode,
+        dir=str(workdir),
+        config=dict(config or {}),
+    )
+    if run_id is None:
+      workdir_lib.write_atomic(saved, f'{run.id}\n'.encode())
+    return run
+
+  def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Appends one row.
+
+    A metric is written once per step: where a step is written again after a
+    resume, the first value stays.
+
+    Args:
+      step: Not smaller than the last one.
+      metrics: Host numbers by name, e.g. 'train/reward'. What is not finite
+        is written as null.
+
+    Raises:
+      ValueError: If the step goes back.
+      workdir.DiskError: If the disk is full.
+    """
+    if step < self._step:
+      raise ValueError(f'metrics of {step=} after those of {self._step}')
+    if step > self._step:
+      self._step, self._written = step, set()
+    row = {
+        name: _number(value)
+        for name, value in metrics.items()
+        if name not in self._written
+    }
+    if not row:
+      return
+    self._written |= set(row)
+    line = json.dumps({'step': step, **row}, allow_nan=False) + '\n'
+    try:
+      workdir_lib.write_all(self._file.fileno(), line.encode())
+    except OSError as error:
+      raise workdir_lib.disk_error(self._path, len(line), error) from error
+    row = {name: value for name, value in row.items() if value is not None}
+    if self._tensorboard is not None:
+      for name, value in row.items():
+        if not isinstance(value, str):
+          self._tensorboard.add_scalar(name, value, step)
+      # After a resume nobody writes these rows again: a kill must not lose
+      # what waits in the queue.
+      self._tensorboard.flush()
+    if self._wandb is not None:
+      self._wandb.log(row, step=step)
+
+  def close(self) -> None:
+    """Flushes and closes every sink."""
+    self._file.close()
+    if self._tensorboard is not None:
+      self._tensorboard.close()
+    if self._wandb is not None:
+      self._wandb.finish()
+
+  def __enter__(self) -> 'MetricWriter':
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+
+class Phases:
+  """Wall time by phase: `with phases('rollout'): ...`.
+
+  A phase inside another one counts for itself only, so phases add up to the
+  time since the start; what no phase covers is 'other'. jax runs
+  asynchronously: a phase that starts device work has to wait for its result.
+  """
+
+  def __init__(self, clock=time.perf_counter):
+    self._clock = clock
+    self._start = self._mark = clock()
+    self._stack = ['other']
+    self.seconds: dict[str, float] = {}
+    self._lap: dict[str, float] = {}
+
+  def _charge(self) -> None:
+    """Adds the time since the last mark to the innermost phase."""
+    now = self._clock()
+    name = self._stack[-1]
+    self.seconds[name] = self.seconds.get(name, 0.0) + now - self._mark
+    self._mark = now
+
+  @contextlib.contextmanager
+  def __call__(self, name: str) -> Iterator[None]:
+    self._charge()
+    self._stack.append(name)
+    try:
+      yield
+    finally:
+      self._charge()
+      self._stack.pop()
+
+  def lap(self) -> dict[str, float]:
+    """Seconds per phase since the last lap, e.g. of one step."""
+    self._charge()
+    lap = {
+        name: seconds - self._lap.get(name, 0.0)
+        for name, seconds in self.seconds.items()
+    }
+    self._lap = dict(self.seconds)
+    return lap
+
+  def shares(self) -> dict[str, float]:
+    """Share of the time since the start per phase, largest first; sums to 1."""
+    self._charge()
+    total = self._mark - self._start
+    ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
+    return {name: seconds / total for name, seconds in ordered}
+
+  def summary(self) -> str:
+    """One line: 'rollout 12.3 s (60.0 %), update ...'."""
+    return ', '.join(
+        f'{name} {self.seconds[name]:.1f} s ({share:.1%})'
+        for name, share in self.shares().items()
+    )

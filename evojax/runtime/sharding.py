@@ -1,0 +1,161 @@
+"""Device mesh and the rules that map logical axes of arrays to it.
+
+Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
+which mesh axes split them. Mesh axes: `data` replicates parameters and splits
+the batch, `fsdp` splits both, `tensor` splits heads and MLP width. `fsdp` and
+`tensor` together split the vocabulary, in the embedding tables as in logits:
+hidden states travel to the table, which is far larger, and not the reverse.
+"""
+
+from collections.abc import Sequence
+import contextlib
+import math
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+P = jax.sharding.PartitionSpec
+# Shapes can be laid out on a mesh whose devices are elsewhere.
+AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
+
+MESH_AXES = ('data', 'fsdp', 'tensor')
+RULES = {
+    'batch': ('data', 'fsdp'),
+    'replica': 'data',  # The batch where fsdp splits another axis.
+    'vocab': ('fsdp', 'tensor'),
+    'embed': 'fsdp',
+    'kv_heads': 'tensor',
+    'mlp': 'tensor',
+    'layers': None,
+    None: None,
+}
+
+
+def mesh_shape(
+    data: int, fsdp: int, tensor: int, devices: int
+) -> tuple[int, int, int]:
+  """Resolves the one axis given as -1 and checks the product.
+
+  Raises:
+    ValueError: If the axes do not multiply to the number of devices.
+  """
+  shape = [data, fsdp, tensor]
+  free = [i for i, size in enumerate(shape) if size == -1]
+  if len(free) > 1 or any(size < 1 and size != -1 for size in shape):
+    raise ValueError(
+        f'config.mesh has {data=} {fsdp=} {tensor=}: sizes are >= 1, and at'
+        ' most one of them is -1 (takes the devices that are left).'
+    )
+  fixed = math.prod(size for size in shape if size != -1)
+  if free and devices % fixed == 0:
+    shape[free[0]] = devices // fixed
+  if math.prod(shape) != devices:
+    raise ValueError(
+        f'config.mesh has {data=} {fsdp=} {tensor=}, which does not make'
+        f' {devices} devices; set --config.mesh.data=-1 to take what is left.'
+    )
+  return tuple(shape)
+
+
+def make_mesh(
+    *, data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None = None
+) -> jax.sharding.Mesh:
+  """Builds the mesh over `devices` (default: all, of every process)."""
+  devices = jax.devices() if devices is None else devices
+  shape = mesh_shape(data, fsdp, tensor, len(devices))
+  return jax.make_mesh(
+      shape,
+      MESH_AXES,
+      devices=devices,
+      axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES),
+  )
+
+
+def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
+  """Partition spec of an array whose axes are named."""
+  return P(*(RULES[axis] for axis in axes))
+
+
+def shardings(mesh: AnyMesh, axes: Any) -> Any:
+  """Named shardings for a tree whose leaves are tuples of axis names."""
+  return jax.tree.map(
+      lambda leaf: jax.sharding.NamedSharding(mesh, spec(leaf)),
+      axes,
+      is_leaf=_is_axes,
+  )
+
+
+def _is_axes(node: Any) -> bool:
+  """Tells the axes of one array from a tuple of arrays."""
+  return isinstance(node, tuple) and all(
+      axis is None or isinstance(axis, str) for axis in node
+  )
+
+
+def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
+  """The sharding of an array that every device holds whole."""
+  return jax.sharding.NamedSharding(mesh, P())
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+  """Pins the layout of an activation; a no-op outside a mesh context."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or math.prod(mesh.axis_sizes) == 1:
+    return x
+  return jax.lax.with_sharding_constraint(x, spec(axes))
+
+
+def per_replica(rank: int) -> tuple[str | None, ...]:
+  """Axes of a batch [B, ...] that only `data` splits; () for rank 0."""
+  return ('replica', *(None,) * (rank - 1))[:rank]
+
+
+def use(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:
+  """Context in which `constrain` knows the mesh."""
+  return jax.set_mesh(mesh)
+
+
+def to_device(tree: Any, sharding: Any) -> Any:
+  """Places host arrays that are equal in every process on the mesh.
+
+  Explicit, so that `jax_transfer_guard = disallow` stays on around a step.
+  """
+
+  def place(x, s):
+    x = np.asarray(x)
+    with jax.transfer_guard('allow'):  # Not explicit in the guard's eyes.
+      return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
+
+  if isinstance(sharding, jax.sharding.Sharding):
+    if jax.process_count() == 1:
+      return jax.device_put(tree, sharding)
+    return jax.tree.map(lambda x: place(x, sharding), tree)
+  if jax.process_count() == 1:
+    return jax.tree.map(jax.device_put, tree, sharding)
+  return jax.tree.map(place, tree, sharding)
+
+
+def to_host(tree: Any) -> Any:
+  """Copies arrays to the host, whole, in every process."""
+  if jax.process_count() == 1:
+    return jax.device_get(tree)
+  with jax.transfer_guard('allow'):
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def is_primary() -> bool:
+  """Whether this is process 0, which owns the run's directory.
+
+  A lone process is, and is told so without touching a device.
+  """
+  return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def broadcast(tree: Any) -> Any:
+  """Process 0's host arrays, in every process."""
+  if jax.process_count() == 1:
+    return tree
+  with jax.transfer_guard('allow'):
+    return multihost_utils.broadcast_one_to_all(tree)

@@ -1,0 +1,1 @@
+"""The GRPO loop, top to bottom, for every domain."""

@@ -1,0 +1,348 @@
+"""The GRPO loop, for every domain.
+
+    sample -> grade -> reward -> advantages -> update -> weights -> log, save
+
+One step is one call each. What a domain brings is data and a grader; what a
+harness turns are config values and the reward. Nothing here knows more.
+"""
+
+from collections.abc import Callable
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+from rich import console as rich_console
+
+from evojax import config as config_lib
+from evojax.eval import evaluate as evaluate_lib
+from evojax.eval import report as report_lib
+from evojax.eval import sealed as sealed_lib
+from evojax.models import policy as policy_lib
+from evojax.rollout import fleet
+from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import progress as progress_lib
+from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
+
+
+class Preempted(SystemExit):
+  """SIGTERM arrived; the state is saved and the same command continues.
+
+  Its code is 143, what a shell reports of a process that SIGTERM ended.
+  """
+
+
+@contextlib.contextmanager
+def sigterm_flag():
+  """Yields a list that is non-empty once SIGTERM has arrived."""
+  arrived: list[int] = []
+  try:
+    old = signal.signal(
+        signal.SIGTERM, lambda number, _: arrived.append(number)
+    )
+  except ValueError:  # Not the main thread: the embedding program decides.
+    yield arrived
+    return
+  try:
+    yield arrived
+  finally:
+    signal.signal(signal.SIGTERM, old)
+
+
+@contextlib.contextmanager
+def stopped_without_servers(sigterm: list[int]):
+  """After SIGTERM, that servers are down is no error: the run ends anyway."""
+  try:
+    yield
+  except fleet.FleetError as error:
+    if not sigterm:
+      raise
+    raise Preempted(128 + signal.SIGTERM) from error
+
+
+def run(
+    config: ml_collections.ConfigDict, workdir: str, *, fork_from: str = ''
+) -> dict[str, Any]:
+  """Trains a policy; the same call on the same workdir continues it.
+
+  Args:
+    config: From a file in configs/, with overrides applied.
+    workdir: The run's directory, created if needed.
+    fork_from: Workdir of another run, whose newest checkpoint a new workdir
+      starts from.
+
+  Returns:
+    The summary that is also in workdir/summary.json.
+
+  Raises:
+    ValueError: If the config, the model, the domain or the workdir is wrong.
+    learner.NonFiniteError: If training diverged.
+    Preempted: After SIGTERM, with the state saved.
+  """
+  setup = setup_lib.prepare(config)
+  primary = sharding.is_primary()
+  with (
+      workdir_lib.open_workdir(
+          workdir,
+          config_lib.to_json(config),
+          config_lib.sha256(config),
+          primary=primary,
+      ) as directory,
+      sigterm_flag() as sigterm,
+  ):
+    trainer = None
+    with workdir_lib.release_if_unused(
+        directory,
+        primary,
+        used=lambda: trainer.step if trainer else directory.resumed,
+    ):
+      if fork_from and primary:
+        _fork(pathlib.Path(fork_from).expanduser(), directory.path)
+      print(setup_lib.describe_devices(), flush=True)
+      with stopped_without_servers(sigterm):
+        trainer = trainer_lib.Trainer(
+            setup,
+            directory.path,
+            metrics_lib.Phases(),
+            stopping=lambda: bool(sigterm),
+        )
+      with contextlib.closing(trainer):
+        return _run(trainer, directory, sigterm, primary)
+
+
+def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Copies another run's newest checkpoint, unless there is one already."""
+  found = checkpoint_lib.Checkpointer(source / 'checkpoints', every=1, keep=1)
+  steps = found.steps()
+  if not steps:
+    raise ValueError(
+        f'--fork_from={source} holds no checkpoint; name the workdir of a run'
+        ' that has saved one, or leave the flag out to start with the policy of'
+        ' config.model.path'
+    )
+  if (target / 'checkpoints').exists():
+    return
+  newest = found.path_of(steps[-1])
+  temporary = target / 'checkpoints.tmp'
+  shutil.rmtree(temporary, ignore_errors=True)
+  shutil.copytree(newest, temporary / newest.name)
+  os.replace(temporary, target / 'checkpoints')
+
+
+def _run(
+    trainer: trainer_lib.Trainer,
+    directory: workdir_lib.Workdir,
+    sigterm: list[int],
+    primary: bool,
+) -> dict[str, Any]:
+  """The loop, between an opened workdir and the summary."""
+  config, path, phases = trainer.config, directory.path, trainer.phases
+  if primary:
+    directory.record_start()
+  with contextlib.ExitStack() as stack:
+    stack.callback(trainer.checkpointer.wait)
+    writer = progress = None
+    if primary:
+      writer = stack.enter_context(open_metrics(trainer, config.name))
+      progress = stack.enter_context(
+          progress_lib.Progress(
+              config.steps, start=trainer.step, every=config.log.every
+          )
+      )
+    evaluations: dict[int, evaluate_lib.EvalResult] = {}
+
+    def evaluate() -> None:
+      if trainer.step in evaluations:
+        return
+      result = trainer.evaluate(trainer.step, path if primary else None)
+      evaluations[trainer.step] = result
+      if primary:
+        writer.write(trainer.step, result.metrics())
+        score = report_lib.percent(result.avg_at_k.value)
+        progress.print(
+            f'step {trainer.step}: dev Avg@{config.eval.samples} {score}'
+        )
+
+    def stop_if_asked() -> None:
+      # Hosts are told at different times, but save together.
+      if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
+        return
+      with phases('checkpoint'):
+        if trainer.saved_step < trainer.step:
+          trainer.save()
+        trainer.checkpointer.wait()
+      if primary:
+        progress.print(
+            f'SIGTERM: {trainer.step} steps are saved in {path}; the same'
+            ' command continues'
+        )
+      raise Preempted(128 + signal.SIGTERM)
+
+    if trainer.step:
+      progress and progress.print(f'continuing from step {trainer.step}')
+
+    def after_step(log: dict[str, float]) -> None:
+      if primary and trainer.step % config.log.every == 0:
+        with phases('log'):
+          lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
+          writer.write(trainer.step, dict(log, **lap))
+          progress.update(trainer.step, log)
+      # Before the checkpoint: a kill in between repeats the evaluation.
+      if config.eval.every and trainer.step % config.eval.every == 0:
+        evaluate()
+
+    try:
+      if not trainer.step:
+        evaluate()
+      loop(trainer, before_step=stop_if_asked, after_step=after_step)
+      stop_if_asked()
+      evaluate()
+      return _finish(trainer, evaluations, primary)
+    except fleet.FleetError:
+      stop_if_asked()  # Then it does not matter, and the steps are saved.
+      raise
+
+
+def open_metrics(
+    trainer: trainer_lib.Trainer, name: str
+) -> metrics_lib.MetricWriter:
+  """Where the metrics of a trainer go, as its config wants it.
+
+  Args:
+    trainer: Its rows go on after its step.
+    name: Of the run in W&B.
+  """
+  log = trainer.config.log
+  return metrics_lib.MetricWriter(
+      trainer.workdir,
+      step=trainer.step,
+      tensorboard=log.tensorboard,
+      wandb=log.wandb,
+      wandb_project=log.wandb_project,
+      name=name,
+      config=json.loads(config_lib.to_json(trainer.config)),
+  )
+
+
+def loop(
+    trainer: trainer_lib.Trainer,
+    *,
+    before_step: Callable[[], None],
+    after_step: Callable[[dict[str, float]], None],
+) -> None:
+  """The steps that are left, each checkpointed when it is due.
+
+  Args:
+    trainer: Anywhere between its first and its last step.
+    before_step: May raise to stop; all finished steps are there.
+    after_step: Gets the step's metrics, before its checkpoint.
+  """
+  config = trainer.config
+  while trainer.step < config.steps:
+    before_step()
+    # An array that crosses to the device unasked is a bug: every step would
+    # wait for it.
+    with (
+        _profiler(config, trainer.workdir, trainer.step),
+        jax.transfer_guard('disallow'),
+    ):
+      log = trainer.train_step()
+    after_step(log)
+    if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
+      with trainer.phases('checkpoint'):
+        trainer.save()
+
+
+@contextlib.contextmanager
+def _profiler(config: ml_collections.ConfigDict, path: pathlib.Path, step: int):
+  """Records the steps of config's profiler window."""
+  first, count = config.log.profile_start, config.log.profile_steps
+  if step == first:
+    jax.profiler.start_trace(str(path / 'profile'))
+  try:
+    yield
+  finally:
+    if first >= 0 and step == min(first + count, config.steps) - 1:
+      jax.profiler.stop_trace()
+
+
+def _finish(
+    trainer: trainer_lib.Trainer,
+    evaluations: dict[int, evaluate_lib.EvalResult],
+    primary: bool,
+) -> dict[str, Any]:
+  """Scores the trained policy against its base, exports it, sums up."""
+  config, path = trainer.config, trainer.workdir
+
+  def install_base():
+    params = policy_lib.load_params(
+        trainer.policy,
+        trainer.mesh,
+        param_dtype=config.model.param_dtype,
+        seed=config.seed,
+    )
+    trainer.engine.update_weights(params, 0)
+
+  reports = {}
+  if trainer.step and config.eval.sealed:
+    with trainer.phases('eval'):
+      reports['sealed'] = sealed_lib.score(
+          trainer.engine,
+          trainer.policy.tokenizer,
+          trainer.domain,
+          install_base=install_base,
+          install_trained=trainer.install,
+          workdir=path,
+          seed=config.seed,
+          problems=config.eval.problems,
+          samples=config.eval.samples,
+          params=setup_lib.eval_params(config),
+          max_prompt_tokens=config.data.max_prompt_tokens,
+          step=trainer.step,
+          primary=primary,
+      )
+  elif trainer.step:
+    if 0 not in evaluations:  # A resumed run.
+      install_base()
+      evaluations[0] = trainer.evaluate(0, None)
+    reports['dev'] = report_lib.report_gain(
+        evaluations[0], evaluations[trainer.step]
+    )
+  with trainer.phases('export'):
+    policy_lib.export(
+        trainer.policy,
+        update_lib.policy_params(trainer.policy.cfg, trainer.state),
+        path / 'policy',
+        config.model.param_dtype,
+    )
+  summary = dict(
+      name=config.name,
+      steps=trainer.step,
+      config_sha256=config_lib.sha256(config),
+      scores=evaluations[trainer.step].metrics(),
+      policy=str(path / 'policy'),
+      compilations=trainer.compilations(),
+      time_shares=trainer.phases.shares(),
+      gain=reports,
+  )
+  if primary:
+    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
+    workdir_lib.write_atomic(path / 'summary.json', text.encode())
+    console = rich_console.Console(highlight=False)
+    for report in reports.values():
+      report_lib.print_gain(report, console)
+    print(f'time: {trainer.phases.summary()}')
+    print(f'compiled programs: {summary["compilations"]}')
+    print(f'policy: {path / "policy"} (Hugging Face format)')
+  return summary

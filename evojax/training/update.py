@@ -1,0 +1,490 @@
+"""One GRPO update: state, loss, gradient, optimizer.
+
+`update_step` is compiled once. Scalars that a researcher or a harness turns
+(learning rate, clip bounds, KL coefficient, temperature, ...) are traced, so
+that turning them compiles nothing; `Algorithm` holds what does.
+
+A batch is a dict of arrays with a leading axis of M micro-batches of p whole
+groups each, made by `make_batch`. Dropped groups come last, in micro-batches
+that are not run. Axis letters as in `evojax.records`.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+import numpy as np
+import optax
+
+from evojax.models import decoder
+from evojax.models import lora
+from evojax.rl import importance
+from evojax.rl import logprobs as logprobs_lib
+from evojax.rl import losses
+from evojax.rl import masked
+from evojax.rl import packing
+from evojax.runtime import sharding
+
+State = dict[str, Any]  # params, frozen, moments, step.
+Batch = dict[str, Any]
+
+# Traced scalars of `update_step`, all float32.
+HYPERPARAMETERS = (
+    'learning_rate',
+    'weight_decay',
+    'max_grad_norm',
+    'temperature',
+    'clip_low',
+    'clip_high',
+    'dual_clip',
+    'kl_coef',
+    'tis_cap',
+)
+
+
+# Rows of a packed micro-batch are rounded up to this, which bounds how many
+# shapes, hence programs, a run can meet.
+PACKED_ROWS_BUCKET = 8
+
+
+class NonFiniteError(FloatingPointError):
+  """The loss or a gradient is not finite; the state was left as it was."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """What is compiled into the update."""
+
+  ratio: str = 'token'  # token | sequence.
+  aggregation: str = 'sequence'  # sequence | token | constant.
+  layout: str = 'shared'  # shared | packed.
+  # One epoch, one minibatch: old log-probs are the current ones.
+  on_policy: bool = True
+  reference: bool = False  # With a KL term.
+  importance: bool = False  # With truncated importance weights.
+  max_tokens: int = 64  # Lc.
+  logprob_chunk: int = 0
+  b1: float = 0.9
+  b2: float = 0.95
+  eps: float = 1e-8
+
+  @property
+  def optimizer(self) -> optax.GradientTransformation:
+    """Adam's direction; learning rate and decay are applied by the step."""
+    return optax.scale_by_adam(self.b1, self.b2, self.eps)
+
+
+def init_state(
+    cfg: decoder.DecoderConfig, algorithm: Algorithm, params: decoder.Params
+) -> State:
+  """State of step 0. Under LoRA only the adapters are trained."""
+  trainable, frozen = lora.split(params) if cfg.lora_rank else (params, {})
+  return dict(
+      params=trainable,
+      frozen=frozen,
+      moments=algorithm.optimizer.init(trainable),
+      step=jnp.zeros((), jnp.int32),
+  )
+
+
+def state_shardings(
+    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
+) -> State:
+  """Where each leaf of the state lives; moments lie beside their parameter."""
+  axes = decoder.logical_axes(cfg)
+  trainable, frozen = lora.split(axes) if cfg.lora_rank else (axes, {})
+  trainable = sharding.shardings(mesh, trainable)
+  whole = sharding.replicated(mesh)
+  return dict(
+      params=trainable,
+      frozen=sharding.shardings(mesh, frozen),
+      moments=optax.ScaleByAdamState(count=whole, mu=trainable, nu=trainable),
+      step=whole,
+  )
+
+
+def policy_params(cfg: decoder.DecoderConfig, state: State) -> decoder.Params:
+  """The parameters a sampler needs."""
+  if not cfg.lora_rank:
+    return state['params']
+  return lora.join(state['params'], state['frozen'])
+
+
+def make_batch(
+    prompts: Sequence[np.ndarray],
+    completions: Sequence[np.ndarray],
+    sampler_logprobs: Sequence[np.ndarray],
+    advantages: Float[np.ndarray, 'P G'],
+    included: Bool[np.ndarray, 'P G'],
+    *,
+    max_prompt_tokens: int,
+    max_tokens: int,
+    micro_groups: int,
+    layout: str = 'shared',
+    loss_masks: Sequence[np.ndarray] | None = None,
+) -> tuple[Batch, int, np.ndarray]:
+  """Lays a step's groups out in micro-batches, kept groups first.
+
+  Args:
+    prompts: P * G int32 arrays, group-major.
+    completions: P * G int32 arrays.
+    sampler_logprobs: P * G float32 arrays, one value per completion token.
+    advantages: float32 [P, G].
+    included: bool [P, G]; False takes a completion out of loss and
+      denominator. A group without any is dropped and costs no compute.
+    max_prompt_tokens: Lp.
+    max_tokens: Lc.
+    micro_groups: p; must divide P.
+    layout: 'shared' (prompt once per group) or 'packed'. Groups whose prompts
+      differ among their members fall back to 'packed'.
+    loss_masks: P * G bool arrays, False on tokens that were not sampled (tool
+      output); default: all True.
+
+  Returns:
+    The batch, the number of micro-batches that hold a kept group, and the
+    order [P] in which groups were laid out.
+
+  Raises:
+    ValueError: If micro_groups does not divide P, or a sequence is too long.
+  """
+  groups, size = advantages.shape
+  if groups % micro_groups:
+    raise ValueError(
+        f'{groups} groups do not split into micro-batches of'
+        f' grpo.micro_groups={micro_groups}; choose a divisor.'
+    )
+  alive = included.any(1)
+  order = np.argsort(~alive, kind='stable')
+  live = -(-int(alive.sum()) // micro_groups)
+  rows = (order[:, None] * size + np.arange(size)).reshape(-1)
+  pick = lambda values: None if values is None else [values[i] for i in rows]
+  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
+  prompts, completions = pick(prompts), pick(completions)
+  loss_masks = pick(loss_masks)
+  shared = layout == 'shared' and packing.share(
+      prompts,
+      completions,
+      loss_masks,
+      group_size=size,
+      max_prompt_tokens=max_prompt_tokens,
+      max_tokens=max_tokens,
+  )
+  if shared:
+    batch = {k: split(v) for k, v in dataclasses.asdict(shared).items()}
+  else:
+    length = max_prompt_tokens + max_tokens
+    shape = dict(group_size=size, micro_groups=micro_groups, length=length)
+    row_count = packing.rows_needed(
+        [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)],
+        bucket=PACKED_ROWS_BUCKET,
+        **shape,
+    )
+    packed = packing.pack_micro_batches(
+        prompts,
+        completions,
+        loss_masks,
+        rows=row_count,
+        max_tokens=max_tokens,
+        **shape,
+    )
+    batch = dataclasses.asdict(packed)
+  batch['sampler_logprobs'] = split(
+      packing.pad_completions(
+          pick(sampler_logprobs), group_size=size, max_tokens=max_tokens
+      )
+  )
+  batch['advantages'] = split(advantages[order].astype(np.float32))
+  batch['mask'] = batch.pop('loss_mask') & split(included[order])[..., None]
+  return batch, live, order
+
+
+def batch_shardings(batch: Batch, mesh: sharding.AnyMesh) -> Batch:
+  """Groups (or packed rows) of a micro-batch are split over the batch axes."""
+  return sharding.shardings(mesh, {name: (None, 'batch') for name in batch})
+
+
+def _logprobs(
+    cfg: decoder.DecoderConfig,
+    algorithm: Algorithm,
+    params: decoder.Params,
+    micro: Batch,
+    temperature: jax.Array,
+    with_entropy: bool,
+) -> tuple[jax.Array, jax.Array | None]:
+  """Log-probs (and entropies) [p, G, Lc] of one micro-batch."""
+  table = decoder.unembedding(cfg, params)
+  options = dict(chunk=algorithm.logprob_chunk, with_entropy=with_entropy)
+  if 'completions' in micro:
+    hidden = decoder.forward_shared(
+        cfg,
+        params,
+        micro['prompts'],
+        micro['prompt_lengths'],
+        micro['completions'],
+    )
+    return logprobs_lib.token_logprobs(
+        hidden, table, micro['completions'], temperature, **options
+    )
+  hidden = decoder.forward(
+      cfg, params, micro['tokens'], micro['positions'], micro['segment_ids']
+  )
+  aligned = logprobs_lib.sequence_logprobs(
+      hidden,
+      table,
+      micro['tokens'],
+      micro['segment_ids'],
+      temperature,
+      **options,
+  )
+  # Back to [p, G, Lc]: from here on nothing knows about packing.
+  return jax.tree.map(lambda x: x.reshape(-1)[micro['index']], aligned)
+
+
+def score_step(
+    cfg: decoder.DecoderConfig,
+    algorithm: Algorithm,
+    params: decoder.Params,
+    batch: Batch,
+    temperature: jax.Array,
+) -> Float[Array, 'M p G Lc']:
+  """Log-probs of a batch's completions under `params`, without gradient."""
+  return jax.lax.map(
+      lambda micro: _logprobs(
+          cfg, algorithm, params, micro, temperature, False
+      )[0],
+      batch,
+  )
+
+
+def update_step(
+    cfg: decoder.DecoderConfig,
+    algorithm: Algorithm,
+    state: State,
+    batch: Batch,
+    live: jax.Array,
+    hyper: dict[str, jax.Array],
+) -> tuple[State, dict[str, jax.Array], dict[str, jax.Array]]:
+  """One optimizer update on a batch.
+
+  The loss of the whole batch is accumulated over micro-batches with one
+  denominator (see `rl.losses`), so their number changes no result beyond
+  rounding.
+
+  Args:
+    cfg: Shape of the decoder.
+    algorithm: What is compiled in.
+    state: From `init_state`; donate it.
+    batch: From `make_batch`, with old_logprobs [M, p, G, Lc] unless on policy
+      and ref_logprobs likewise if there is a reference.
+    live: int32 scalar, micro-batches to run.
+    hyper: HYPERPARAMETERS by name, float32 scalars.
+
+  Returns:
+    The new state (the old one where something is not finite), scalar metrics,
+    and per-completion arrays [M, p, G]: 'gap', the mean of
+    |old_logprobs - sampler_logprobs| over its sampled tokens.
+  """
+  mask = batch['mask']
+  denominator = losses.denominator(
+      mask, algorithm.aggregation, algorithm.max_tokens
+  )
+
+  def loss_fn(trainable, micro):
+    params = (
+        lora.join(trainable, state['frozen']) if cfg.lora_rank else trainable
+    )
+    logprobs, entropy = _logprobs(
+        cfg, algorithm, params, micro, hyper['temperature'], True
+    )
+    fixed = jax.lax.stop_gradient(logprobs)
+    old = fixed if algorithm.on_policy else micro['old_logprobs']
+    sampler = micro['sampler_logprobs']
+    weights = None
+    if algorithm.importance:
+      weights = importance.truncated_importance_weights(
+          old, sampler, micro['mask'], hyper['tis_cap']
+      )
+    loss, sums = losses.policy_loss(
+        logprobs,
+        old,
+        micro['advantages'],
+        micro['mask'],
+        clip_low=hyper['clip_low'],
+        clip_high=hyper['clip_high'],
+        dual_clip=hyper['dual_clip'],
+        denominator=denominator,
+        tis_weights=weights,
+        tis_cap=hyper['tis_cap'],
+        ref_logprobs=micro.get('ref_logprobs'),
+        kl_coef=hyper['kl_coef'],
+        ratio=algorithm.ratio,
+        aggregation=algorithm.aggregation,
+    )
+    gap = jnp.abs(old - sampler)
+    sums['entropy'] = masked.masked_sum(entropy, micro['mask'])
+    sums['gap'] = masked.masked_sum(gap, micro['mask'])
+    largest = jnp.max(jnp.where(micro['mask'], gap, 0.0))
+    rows = masked.masked_mean(gap, micro['mask'], -1)
+    return loss, (sums, largest, rows)
+
+  def micro_step(i, carry):
+    grads, loss, sums, largest, rows = carry
+    micro = jax.tree.map(lambda x: x[i], batch)
+    (new_loss, (new_sums, new_largest, new_rows)), new_grads = (
+        jax.value_and_grad(loss_fn, has_aux=True)(state['params'], micro)
+    )
+    add = lambda a, b: a + b.astype(a.dtype)
+    return (
+        jax.tree.map(add, grads, new_grads),
+        loss + new_loss,
+        jax.tree.map(add, sums, new_sums),
+        jnp.maximum(largest, new_largest),
+        rows.at[i].set(new_rows),
+    )
+
+  first = jax.tree.map(lambda x: x[0], batch)
+  _, (sums, _, _) = jax.eval_shape(loss_fn, state['params'], first)
+  zeros = lambda tree: jax.tree.map(
+      lambda x: jnp.zeros(x.shape, jnp.float32), tree
+  )
+  grads, loss, sums, largest, rows = jax.lax.fori_loop(
+      0,
+      live,
+      micro_step,
+      (
+          zeros(state['params']),
+          jnp.zeros(()),
+          zeros(sums),
+          jnp.zeros(()),
+          jnp.zeros(mask.shape[:-1]),
+      ),
+  )
+  norm = optax.tree.norm(grads)
+  clip = hyper['max_grad_norm']
+  scale = jnp.where(clip > 0, jnp.minimum(1.0, clip / (norm + 1e-6)), 1.0)
+  grads = jax.tree.map(lambda g: g * scale, grads)
+  direction, moments = algorithm.optimizer.update(grads, state['moments'])
+
+  def apply(param, step):
+    decay = hyper['weight_decay'] if param.ndim > 1 else 0.0
+    new = param - hyper['learning_rate'] * (step + decay * param)
+    return new.astype(param.dtype)
+
+  new_state = dict(
+      params=jax.tree.map(apply, state['params'], direction),
+      frozen=state['frozen'],
+      moments=moments,
+      step=state['step'] + 1,
+  )
+  # A broken update must not reach the weights: the host stops on the metric,
+  # with the last good state in its hands.
+  finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+  new_state = jax.tree.map(
+      lambda new, old: jnp.where(finite, new, old), new_state, state
+  )
+  tokens = jnp.maximum(sums.pop('tokens'), 1.0)
+  metrics = {f'{name}': value / tokens for name, value in sums.items()}
+  metrics.update(
+      loss=loss, grad_norm=norm, gap_max=largest, finite=finite, tokens=tokens
+  )
+  return new_state, metrics, {'gap': rows}
+
+
+@functools.cache  # Runs of one shape share the program.
+def jit_update_step(
+    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
+) -> Any:
+  """`update_step`, compiled for a mesh with its state donated."""
+  whole = sharding.replicated(mesh)
+  return jax.jit(
+      functools.partial(update_step, cfg, algorithm),
+      donate_argnums=0,
+      out_shardings=(state_shardings(cfg, algorithm, mesh), whole, whole),
+  )
+
+
+@functools.cache
+def jit_init_state(
+    cfg: decoder.DecoderConfig,
+    algorithm: Algorithm,
+    mesh: jax.sharding.Mesh,
+    *,
+    donate: bool,
+) -> Any:
+  """`init_state`, compiled for a mesh; donated parameters move into it."""
+  return jax.jit(
+      functools.partial(init_state, cfg, algorithm),
+      out_shardings=state_shardings(cfg, algorithm, mesh),
+      donate_argnums=0 if donate else (),
+  )
+
+
+@functools.cache
+def jit_score_step(
+    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
+) -> Any:
+  """`score_step`, compiled for a mesh."""
+  return jax.jit(
+      functools.partial(score_step, cfg, algorithm),
+      out_shardings=sharding.shardings(mesh, (None, 'batch')),
+  )
+
+
+@jax.jit
+def _checksums(leaves: list[jax.Array]) -> jax.Array:
+  """uint32 [leaves, 2]: sums of a leaf's words, weighted by their place."""
+
+  def checksum(x):
+    x = jnp.atleast_1d(x)
+    unsigned = jnp.dtype(f'uint{8 * x.dtype.itemsize}')
+    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    place = jnp.zeros(words.shape, jnp.uint32)
+    for axis, size in enumerate(words.shape):
+      place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
+          jnp.uint32, words.shape, axis
+      )
+    # Odd multipliers: no word's change is lost, in whatever place it is.
+    a, b = 2 * place + 1, (place * jnp.uint32(2654435761)) | 1
+    # A product alone would let multiples of 2^31 cancel in pairs.
+    mixed = words ^ (words >> 15)
+    return jnp.stack([jnp.sum(words * a), jnp.sum(mixed * b)])
+
+  return jnp.stack([checksum(leaf) for leaf in leaves])
+
+
+def fingerprint(state: State) -> str:
+  """64 hex digits that tell two states apart; the same on every mesh.
+
+  A hash of two 32-bit checksums per leaf, which are made where the leaf lies:
+  against mistakes, not against forgery.
+  """
+  flat = jax.tree_util.tree_leaves_with_path(state)
+  sums = sharding.to_host(_checksums([leaf for _, leaf in flat]))
+  digest = hashlib.sha256()
+  for (path, leaf), pair in zip(flat, np.asarray(sums), strict=True):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    digest.update(
+        f'{name} {leaf.dtype} {leaf.shape} {pair.tolist()}\n'.encode()
+    )
+  return digest.hexdigest()
+
+
+def check_finite(metrics: dict[str, Any], step: int) -> None:
+  """Stops a run whose loss or gradient left the finite numbers.
+
+  Raises:
+    NonFiniteError: With the values and what to try.
+  """
+  if not metrics['finite']:
+    raise NonFiniteError(
+        f'step {step}: loss={float(metrics["loss"])},'
+        f' grad_norm={float(metrics["grad_norm"])} is not finite. The update'
+        ' was not applied and the last checkpoint is intact. Lower'
+        ' --config.optim.learning_rate or --config.optim.max_grad_norm and'
+        ' start the same command in a new workdir.'
+    )

@@ -1,0 +1,138 @@
+import dataclasses
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax import records
+from evojax.episodes import collect
+from tests.eval import fakes
+
+
+class RenderTest(absltest.TestCase):
+
+  def test_too_long_prompt_names_problem_limit_and_remedy(self):
+    problems = [fakes.make_problem('x' * n, 'long') for n in (8, 9, 12)]
+    with self.assertRaisesRegex(
+        ValueError,
+        rf'{problems[1].problem_id}.*long.*has 9 tokens.*'
+        r'data\.max_prompt_tokens=8\..*--config\.data\.max_prompt_tokens=12',
+    ):
+      collect.render(fakes.Tokenizer(), problems, 8)
+
+  def test_longest_prompt_fits(self):
+    problems = [fakes.make_problem('x' * 8), fakes.make_problem('ab')]
+    prompts = collect.render(fakes.Tokenizer(), problems, 8)
+    self.assertEqual(prompts, [(120,) * 8, (97, 98)])
+
+
+class RequestsTest(parameterized.TestCase):
+
+  def test_group_major(self):
+    problems = [fakes.make_problem('a'), fakes.make_problem('b')]
+    requests = collect.requests(
+        problems, [(1,), (2,)], fakes.PARAMS, group_size=3, seed=5
+    )
+    self.assertEqual([r.sample for r in requests], [0, 1, 2, 0, 1, 2])
+    self.assertEqual(
+        [r.prompt_tokens for r in requests], [(1,)] * 3 + [(2,)] * 3
+    )
+    # SHA-256 of 'a' and 'b' begin with these.
+    self.assertEqual(
+        [r.problem_key for r in requests],
+        [0xCA978112] * 3 + [0x3E23E816] * 3,
+    )
+    self.assertEqual(
+        {(r.seed, r.params) for r in requests}, {(5, fakes.PARAMS)}
+    )
+
+  @parameterized.parameters('gsm8k-17', 'ab', '-23456789abcdef0', 'g' * 16)
+  def test_id_that_is_no_hash(self, problem_id):
+    problem = dataclasses.replace(
+        fakes.make_problem('a'), problem_id=problem_id
+    )
+    with self.assertRaisesRegex(ValueError, f'{problem_id}.*16 hex digits'):
+      collect.requests([problem], [(1,)], fakes.PARAMS, group_size=1, seed=0)
+
+
+def _completions(texts):
+  none = np.zeros(0)
+  return [records.Completion(none, none, 'stop', 0, text) for text in texts]
+
+
+class GradeTest(absltest.TestCase):
+
+  def test_each_completion_meets_its_own_problem(self):
+    class Domain(fakes.Domain):
+
+      def grade(self, problem, completion):
+        time.sleep(0.02 if completion.text == 'c' else 0)
+        name = f'{problem.question} {completion.text}'
+        return records.Grade(False, 0.0, name, {})
+
+    grades, seconds = collect.grade(
+        Domain(),
+        [fakes.make_problem('p'), fakes.make_problem('q')],
+        _completions('abcd'),
+    )
+    self.assertEqual([g.status for g in grades], ['p a', 'p b', 'q c', 'q d'])
+    self.assertEqual(seconds.dtype, np.float32)
+    self.assertEqual(seconds.argmax(), 2)
+    self.assertGreaterEqual(seconds[2], 0.02)
+
+  def test_many_at_once(self):
+    """Each with its own problem; times as the domain says, or shared."""
+
+    class Domain(fakes.Domain):
+
+      def grade(self, problem, completion):
+        raise AssertionError('one by one')
+
+      def grade_many(self, problems, completions):
+        time.sleep(0.02)
+        return [
+            records.Grade(
+                False,
+                0.0,
+                f'{problem.question} {completion.text}',
+                {},
+                seconds=2.0 if completion.text == 'c' else None,
+            )
+            for problem, completion in zip(problems, completions, strict=True)
+        ]
+
+    problems = [fakes.make_problem('p'), fakes.make_problem('q')]
+    domain = Domain()
+    grades, seconds = collect.grade(domain, problems, _completions('abcd'))
+    self.assertEqual([g.status for g in grades], ['p a', 'p b', 'q c', 'q d'])
+    self.assertEqual(seconds[2], 2)
+    for i in (0, 1, 3):
+      self.assertGreaterEqual(seconds[i], 0.005)
+      self.assertEqual(seconds[i], seconds[0])
+    domain.grade_many = lambda problems, completions: grades[:3]
+    with self.assertRaisesRegex(ValueError, 'gave 3 grades for 4'):
+      collect.grade(domain, problems, _completions('abcd'))
+
+  def test_a_grader_that_does_not_work_stops_the_run(self):
+    class Domain(fakes.Domain):
+
+      def grade(self, problem, completion):
+        status = 'ok' if completion.text == self.good else 'infra_error'
+        return records.Grade(False, 0.0, status, {})
+
+    domain, problems = Domain(), [fakes.make_problem('p')]
+    domain.good = 'b'
+    grades, _ = collect.grade(domain, problems, _completions('ab'))
+    self.assertEqual([g.graded for g in grades], [False, True])
+    domain.good = 'c'
+    with self.assertRaisesRegex(collect.GradingError, 'none of 2 compl'):
+      collect.grade(domain, problems, _completions('ab'))
+
+  def test_nothing(self):
+    grades, seconds = collect.grade(fakes.Domain(), [], [])
+    self.assertEqual((grades, seconds.shape), ([], (0,)))
+
+
+if __name__ == '__main__':
+  absltest.main()

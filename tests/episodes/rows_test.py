@@ -1,0 +1,183 @@
+import dataclasses
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax import records
+from evojax.episodes import rows
+from evojax.evidence import schema
+from evojax.evidence import store
+from evojax.evidence import views
+
+COLUMNS = schema.declare(
+    (
+        schema.with_codes(
+            'grade_status', {'ok': 0, 'no_answer': 5, 'infra_error': 6}
+        ),
+        schema.Column('mode', 'int32', codes={'direct': 2, 'steps': 1}),
+        schema.Column('margin', 'float32', nullable=True),
+    ),
+    parts=('outcome',),
+)
+PROBLEMS = [
+    records.Problem(
+        problem_id=f'{p:016x}',
+        family='sums',
+        messages=(
+            {'role': 'system', 'content': 'Be brief.'},
+            {'role': 'user', 'content': f'{p} + 1 = ?'},
+        ),
+        answer=str(p + 1),
+    )
+    for p in (10, 11)
+]
+# Rows 0-2 are of problem 10, rows 3-5 of problem 11.
+COMPLETIONS = [
+    records.Completion(
+        tokens=np.arange(length, dtype=np.int32) + 100 * b,
+        logprobs=-np.arange(length, dtype=np.float32),
+        finish_reason=reason,
+        policy_version=7,
+        text=f'text {b}',
+    )
+    for b, (length, reason) in enumerate(
+        [
+            (3, 'stop'),
+            (4, 'length'),
+            (1, 'stop'),
+            (0, 'abort'),
+            (2, 'length'),
+            (5, 'stop'),
+        ]
+    )
+]  # pyformat: disable
+GRADES = [
+    records.Grade(
+        outcome=b in (0, 2),
+        partial=b / 10,
+        status={3: 'no_answer', 4: 'infra_error'}.get(b, 'ok'),
+        sandbox_tier='T1' if b == 1 else '',
+        columns={'mode': 2 - b // 3} | ({'margin': 0.5} if b == 1 else {}),
+    )
+    for b in range(6)
+]
+
+
+def _rows(**changes):
+  arguments = dict(
+      problems=PROBLEMS,
+      completions=COMPLETIONS,
+      grades=GRADES,
+      columns=COLUMNS,
+      group_size=3,
+      step=12,
+      split='dev',
+      seed=2**40,
+      version='seed',
+      prompt_tokens=[(1, 2, 3), (4, 5)],
+      grade_seconds=np.arange(6, dtype=np.float32) / 8,
+  )
+  return rows.from_rollouts(**(arguments | changes))
+
+
+class FromRolloutsTest(parameterized.TestCase):
+
+  def test_read_back_from_disk(self):
+    with tempfile.TemporaryDirectory() as workdir:
+      store.write_step(workdir, 'dev', 12, _rows(), COLUMNS)
+      frame = store.read(workdir, 'dev')
+    expected = {
+        'problem_id': ['000000000000000a'] * 3 + ['000000000000000b'] * 3,
+        'family': ['sums'] * 6,
+        'group': [0, 0, 0, 1, 1, 1],
+        'sample': [0, 1, 2, 0, 1, 2],
+        'version': ['seed'] * 6,
+        'policy_version': [7] * 6,
+        'step': [12] * 6,
+        'split': ['dev'] * 6,
+        'seed': [2**40] * 6,
+        'n_tokens': [3, 4, 1, 0, 2, 5],
+        'n_turns': [1] * 6,
+        'truncated': [False, True, False, False, True, False],
+        'finish_reason': [0, 1, 0, 2, 1, 0],
+        # -(0 + 1 + 2) / 3, -6/4, 0, none, -1/2, -10/5.
+        'mean_logprob': [-1, -1.5, 0, 0, -0.5, -2],
+        'outcome': [True, False, True, False, False, False],
+        'graded': [True, True, True, True, False, True],
+        'sandbox_tier': [0, 2, 0, 0, 0, 0],
+        'partial': [0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
+        'grade_status': [0, 0, 0, 5, 6, 0],
+        'grade_seconds': [0, 0.125, 0.25, 0.375, 0.5, 0.625],
+        'prompt': ['10 + 1 = ?'] * 3 + ['11 + 1 = ?'] * 3,
+        'completion': [f'text {b}' for b in range(6)],
+        'mode': [2, 2, 2, 1, 1, 1],
+    }
+    for name, values in expected.items():
+      if isinstance(values[0], float):
+        np.testing.assert_allclose(frame[name], values, rtol=1e-6)
+      else:
+        self.assertEqual(frame[name].tolist(), values, name)
+    self.assertEqual(
+        [len(x) for x in frame['prompt_tokens']], [3, 3, 3, 2, 2, 2]
+    )
+    for b in range(6):
+      np.testing.assert_array_equal(frame['tokens'][b], COMPLETIONS[b].tokens)
+      np.testing.assert_array_equal(
+          frame['sampler_logprobs'][b], COMPLETIONS[b].logprobs
+      )
+      self.assertEmpty(frame['actions'][b])
+    # Filled by later stages, or not by every grade.
+    for name in ('reward', 'advantage', 'kept', 'part_outcome'):
+      self.assertTrue(frame[name].isna().all(), name)
+    self.assertEqual(frame['margin'].isna().tolist(), [1, 0, 1, 1, 1, 1])
+    filled = {*expected, 'margin', 'prompt_tokens', 'tokens', 'actions'}
+    later = {c.name for c in COLUMNS if c.stage in ('reward', 'update')}
+    self.assertEqual(
+        {c.name for c in COLUMNS} - filled - later,
+        {'sampler_logprobs', 'arguments', 'action_ok'},
+    )
+
+  def test_a_view_sees_groups(self):
+    view = views.View.from_rows(
+        _rows(), COLUMNS, prompts=2, group_size=3, max_tokens=8
+    )
+    # Nothing of the row that could not be graded.
+    np.testing.assert_array_equal(view.valid, [[1, 1, 1], [1, 0, 1]])
+    np.testing.assert_array_equal(view.n_tokens, [[3, 4, 1], [0, 0, 5]])
+    np.testing.assert_array_equal(view.mode, [[2, 2, 2], [1, 0, 1]])
+    self.assertEqual(view.actions.shape, (2, 3, 0))
+
+  def test_status_outside_the_table(self):
+    grades = [dataclasses.replace(GRADES[0], status='odd'), *GRADES[1:]]
+    with self.assertRaisesRegex(ValueError, "'odd'.*with_codes"):
+      _rows(grades=grades)
+
+  def test_domain_without_statuses(self):
+    columns = [c for c in COLUMNS if c.name != 'grade_status']
+    core = next(c for c in schema.CORE if c.name == 'grade_status')
+    with self.assertRaisesRegex(ValueError, 'with_codes'):
+      _rows(columns=[*columns, core])
+
+  @parameterized.parameters(
+      ({}, r"missing=\['mode'\]"), ({'mode': 1, 'x': 2}, r"unknown=\['x'\]")
+  )
+  def test_grade_that_does_not_fill_the_columns(self, filled, message):
+    grades = [*GRADES[:5], dataclasses.replace(GRADES[5], columns=filled)]
+    with self.assertRaisesRegex(ValueError, message):
+      _rows(grades=grades)
+
+  @parameterized.parameters(
+      dict(group_size=2),
+      dict(grades=GRADES[:5]),
+      dict(prompt_tokens=[(1,)]),
+      dict(grade_seconds=[0.0]),
+  )
+  def test_lengths_that_do_not_fit(self, **changes):
+    with self.assertRaisesRegex(ValueError, '2 problems x group_size='):
+      _rows(**changes)
+
+
+if __name__ == '__main__':
+  absltest.main()

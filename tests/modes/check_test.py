@@ -1,0 +1,122 @@
+"""--mode=check says what would be refused, and why."""
+
+import contextlib
+import io
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from configs import math as math_config
+from evojax import domains
+from evojax.harness import library
+from evojax.harness import spec
+from evojax.modes import check
+
+SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
+
+
+def letters(completions, **kwargs):
+  """A reward of the user's own."""
+  del kwargs
+  return [float(len(completion)) for completion in completions]
+
+
+class CheckTest(parameterized.TestCase):
+
+  def check(self, *harnesses, change=None):
+    """(exit code, what was printed)."""
+    config = math_config.get_config()
+    with config.unlocked():
+      config.domain.kwargs.families = ('gcd:0', 'leg_counting:0')
+      if change:
+        change(config)
+    root = self.enterContext(tempfile.TemporaryDirectory())
+    paths = [
+        h if isinstance(h, str) else str(spec.write(h, root)) for h in harnesses
+    ]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      code = check.run(config, paths)
+    return code, printed.getvalue()
+
+  def test_all_is_well(self):
+    code, printed = self.check(SEED)
+    self.assertEqual(code, 0, printed)
+    self.assertRegex(printed, 'config math-default: ok')
+    # One answer per problem stands in tags and is right.
+    self.assertRegex(printed, 'domain math: ok, 4 of 32 made-up')
+    self.assertRegex(printed, f'harness .*: ok, sha256 {SEED.sha256}')
+    self.assertNotIn('refused', printed)
+
+  def test_reward_of_the_domain(self):
+    code, printed = self.check()
+    self.assertEqual(code, 0, printed)
+    self.assertIn('reward of the domain: ok', printed)
+
+  def test_config(self):
+    def change(c):
+      c.grpo.refill_rounds = 1
+      c.optim.warmup_steps = 99
+
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 1)
+    self.assertIn('config math-default: refused', printed)
+    self.assertIn('grpo.refill_rounds=1 replaces dropped', printed)
+    self.assertIn('optim.warmup_steps=99 exceeds steps', printed)
+    self.assertIn('domain math: ok', printed)
+
+  def test_domain(self):
+    def change(c):
+      c.domain.kwargs.families = ('no_such_family',)
+
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 1)
+    self.assertRegex(printed, 'domain math: refused\n  .*no_such_family')
+
+  def test_weight_without_a_part(self):
+    def change(c):
+      c.reward.weights.nice = 1.0
+
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 1)
+    self.assertRegex(printed, r"reward .*: refused\n  .*names \['nice'\]")
+
+  def test_reward_of_the_users_own_is_warned_about(self):
+    def change(c):
+      c.reward.parts = f'{__name__}.letters'
+      c.reward.weights.letters = 0.1
+
+    with absltest.mock.patch.dict(
+        'sys.modules', {__name__: pathlib}, clear=False
+    ), absltest.mock.patch.object(pathlib, 'letters', letters, create=True):
+      code, printed = self.check(change=change)
+    self.assertEqual(code, 0, printed)
+    self.assertIn('letters: ok', printed)
+    self.assertIn('warning: ', printed)
+    self.assertIn("the reward part 'letters'", printed)
+
+  def test_broken_harness(self):
+    broken = SEED.with_overlay({'optim.learning_rate': 1.0})
+    broken = broken.with_file('keep.py', 'def keep(e, s):\n  return 1\n')
+    crashing = SEED.with_file('keep.py', 'def keep(e, s):\n  return 1 / 0\n')
+    code, printed = self.check(broken, crashing, 'no/such/folder')
+    self.assertEqual(code, 1)
+    self.assertIn('overlay: optim.learning_rate=1.0: must lie in', printed)
+    self.assertIn('keep.py: crash: line 2: ZeroDivisionError', printed)
+    self.assertIn('harness no/such/folder: refused\n  no/such/folder', printed)
+
+  def test_code_of_ones_own_passes_the_gate_or_is_refused(self):
+    text = library.source('keep/outcome_variance.py')
+    code, printed = self.check(
+        SEED.with_file('keep.py', text + '# Mine.\n'),
+        SEED.with_file('keep.py', text + 'NAMES = open("x")\n'),
+    )
+    self.assertEqual(code, 1, printed)
+    self.assertEqual(printed.count('harness') - printed.count('harness/'), 2)
+    self.assertIn('  keep.py line 16: there is no open', printed)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,240 @@
+"""Tests for looking into evidence from a terminal."""
+
+import io
+import os
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.evidence import schema
+from evojax.evidence import store
+from evojax.modes import inspection
+from tests import terminals
+
+COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
+IDS = ('00ff00ff00ff00ff', '12ab12ab12ab12ab', '12cd12cd12cd12cd')
+
+
+def write(workdir, step, outcomes, ids=IDS, completion='It is 7.'):
+  """One evaluation; outcomes [P][G] of 0 and 1."""
+  outcomes = np.array(outcomes, bool)
+  p, g = outcomes.shape
+  b = p * g
+  rows = {
+      'problem_id': [ids[i // g] for i in range(b)],
+      'family': ['chain_sum'] * b,
+      'group': np.arange(b) // g,
+      'sample': np.arange(b) % g,
+      'version': ['seed'] * b,
+      'policy_version': [step] * b,
+      'seed': [0] * b,
+      'n_tokens': [2] * b,
+      'n_turns': [1] * b,
+      'truncated': [False] * b,
+      'finish_reason': [1] * b,
+      'mean_logprob': [-0.75] * b,
+      'actions': [[]] * b,
+      'arguments': [[]] * b,
+      'action_ok': [[]] * b,
+      'outcome': outcomes.ravel(),
+      'partial': outcomes.ravel() * 1.0,
+      'grade_status': [0] * b,
+      'graded': [True] * b,
+      'sandbox_tier': [0] * b,
+      'grade_seconds': [0.0] * b,
+      'reward': outcomes.ravel() * 1.0,
+      'advantage': outcomes.ravel() * 2.0 - 1.0,
+      'prompt_tokens': [[72, 105]] * b,
+      'tokens': [[55, 10]] * b,
+      'sampler_logprobs': [[-1.25, -0.25]] * b,
+      'prompt': [f'What is {i // g} + 7?' for i in range(b)],
+      'completion': [completion] * b,
+  }
+  store.write_step(workdir, 'dev', step, rows, COLUMNS)
+
+
+def decode(ids):
+  return ''.join(map(chr, ids))
+
+
+class InspectTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    root = self.enterContext(tempfile.TemporaryDirectory())
+    self.a = os.path.join(root, 'a')
+    self.b = os.path.join(root, 'b')
+    write(self.a, 0, [[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
+    write(self.a, 5, [[1, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]])
+    write(self.a, 9, [[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1]])
+    write(self.b, 9, [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
+
+  def show(self, *workdirs, **kwargs):
+    out = io.StringIO()
+    inspection.run(list(workdirs or (self.a,)), out=out, **kwargs)
+    text = out.getvalue()
+    self.assertNotIn('\x1b', text)
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+  def test_overview(self):
+    lines = self.show()
+    self.assertEqual(
+        lines[1],
+        ['#', 'problem', 'family', '0', '5', '9', 'question'],
+    )
+    shares = {line[1]: line[3:6] for line in lines[2:5]}
+    self.assertEqual(
+        shares,
+        {
+            IDS[0]: ['50%', '100%', '75%'],
+            IDS[1]: ['100%', '100%', '100%'],
+            IDS[2]: ['25%', '0%', '50%'],
+        },
+    )
+    # (50 + 100 + 25) / 3, (100 + 100 + 0) / 3, (75 + 100 + 50) / 3.
+    self.assertEqual(lines[5], ['mean', '58.3%', '66.7%', '75.0%'])
+
+  def test_overview_says_what_the_limit_hides(self):
+    lines = self.show(limit=1)
+    self.assertIn('0', lines[2])
+    self.assertEqual(lines[-1][:4], ['1', 'of', '3', 'problems;'])
+    self.assertEqual(lines[3][0], 'mean')
+
+  def test_many_evaluations_are_thinned_with_both_ends(self):
+    for step in range(20, 30):
+      write(self.a, step, [[1]])
+    heads = self.show()[1]
+    self.assertEqual(heads[3], '0')
+    self.assertEqual(heads[-2], '29')
+    self.assertLen(heads, 4 + 8)
+
+  def test_flips_of_a_run_compare_its_ends(self):
+    lines = self.show(flips=True)
+    self.assertEqual(
+        ' '.join(lines[0]),
+        'step 0 → step 9: 3 problems in both, solved 58.3% → 75.0%; 2 up,'
+        ' 0 down, 1 unchanged',
+    )
+    # Equal changes are ordered by id; the unchanged problem is absent.
+    self.assertEqual(
+        [line[:5] for line in lines[2:]],
+        [
+            [IDS[0], 'chain_sum', '2/4', '3/4', '+0.25'],
+            [IDS[2], 'chain_sum', '1/4', '2/4', '+0.25'],
+        ],
+    )
+
+  def test_flips_of_two_runs_compare_their_last_steps(self):
+    lines = self.show(self.a, self.b, flips=True)
+    self.assertStartsWith(
+        ' '.join(lines[0]), 'a step 9 → b step 9: 3 problems in both'
+    )
+    # Largest change first.
+    self.assertEqual(
+        [(line[0], line[4]) for line in lines[2:]],
+        [(IDS[0], '-0.75'), (IDS[2], '+0.50'), (IDS[1], '-0.25')],
+    )
+
+  def test_runs_of_the_same_name_are_told_apart(self):
+    other = os.path.join(self.b, 'a')
+    write(other, 9, [[0, 0, 0, 0]])
+    text = ' '.join(self.show(self.a, other, flips=True)[0])
+    self.assertStartsWith(text, f'{self.a} step 9 → {other} step 9')
+
+  def test_flipped_samples_of_a_problem(self):
+    lines = self.show(problem=IDS[0], flips=True)
+    samples = [line[:2] for line in lines if line[0].isdecimal()]
+    # Sample 2 is solved before and after.
+    self.assertEqual(
+        samples,
+        [
+            ['0', '✗'],
+            ['1', '✗'],
+            ['3', '✓'],
+            ['0', '✓'],
+            ['1', '✓'],
+            ['3', '✗'],
+        ],
+    )
+
+  @parameterized.parameters(('0', 0), ('2', 2), ('12c', 2), ('00', 0))
+  def test_problem_by_index_or_prefix(self, name, index):
+    self.assertEqual(self.show(problem=name)[0][0], IDS[index])
+
+  def test_problem_across_steps(self):
+    lines = self.show(problem='0', limit=6)
+    self.assertEqual(
+        ' '.join(lines[0] + lines[1]), f'{IDS[0]} chain_sum What is 0 + 7?'
+    )
+    headers = [' '.join(line) for line in lines if line[0] == 'step']
+    self.assertEqual(
+        headers,
+        [
+            'step 0, policy version 0: solved 2/4',
+            'step 5, policy version 5: solved 4/4',
+            'step 9, policy version 9: solved 3/4',
+        ],
+    )
+    row = next(line for line in lines if line[0] == '0')
+    self.assertEqual(
+        row,
+        ['0', '✗', '0.000', '-1.00', '2', '-0.750', 'length', 'It', 'is', '7.'],
+    )
+    # Six rows over three evaluations: two each.
+    self.assertLen([line for line in lines if line[1] in '✓✗'], 6)
+
+  def test_tokens_with_mask_logprob_reward_and_advantage(self):
+    lines = self.show(problem='1', tokens=True, limit=1, decode=decode)
+    start = next(i for i, line in enumerate(lines) if line[0] == 't')
+    self.assertEqual(lines[start], ['t', '0..1,', 'mask', '0:', 'Hi'])
+    self.assertEqual(
+        lines[start + 1 : start + 4],
+        [
+            ['t', 'token', 'mask', 'log-prob', 'reward', 'advantage'],
+            ['2', '7', '1', '-1.250', '+1.00'],
+            # The newline is visible; the reward stands on the last token.
+            ['3', r'\n', '1', '-0.250', '1.000', '+1.00'],
+        ],
+    )
+
+  def test_tokens_without_a_tokenizer(self):
+    lines = self.show(problem='1', tokens=True, limit=1)
+    self.assertIn(['2', '<55>', '1', '-1.250', '+1.00'], lines)
+
+  def test_sampled_text_cannot_drive_the_terminal(self):
+    write(self.a, 9, [[1]], completion='a\x1b[2Jb [red]c\x07')
+    lines = self.show(problem='0', limit=99)  # show() refuses a raw escape.
+    self.assertEqual(lines[-1][-2:], [r'a\x1b[2Jb', r'[red]c\x07'])
+
+  def test_colours_in_a_terminal(self):
+    with absltest.mock.patch.dict(os.environ, TERM='xterm-256color'):
+      with terminals.Terminal() as terminal:
+        inspection.run([self.a], problem='0', limit=3, out=terminal.out)
+    self.assertIn('\x1b[32m✓', terminal.text)
+    self.assertIn('\x1b[31m✗', terminal.text)
+
+  @parameterized.named_parameters(
+      ('no_such_problem', {'problem': 'beef'}, "problem='beef' names no"),
+      ('ambiguous', {'problem': '12'}, 'names 2 problems.*12ab12ab.*12cd12cd'),
+      ('index_too_large', {'problem': '3'}, r'an index 0\.\.2'),
+      ('no_such_split', {'split': 'sealed'}, "'sealed' in .*there: dev"),
+      ('tokens_of_everything', {'tokens': True}, 'name a problem'),
+  )
+  def test_refuses(self, kwargs, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self.show(**kwargs)
+
+  def test_flips_need_two_evaluations(self):
+    with self.assertRaisesRegex(ValueError, 'there is one; .*eval.every'):
+      self.show(self.b, flips=True)
+
+  def test_flips_need_a_common_problem(self):
+    write(self.b, 9, [[1]], ids=('beefbeefbeefbeef',))
+    with self.assertRaisesRegex(ValueError, 'no problem in common'):
+      self.show(self.a, self.b, flips=True)
+
+
+if __name__ == '__main__':
+  absltest.main()

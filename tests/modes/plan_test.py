@@ -1,0 +1,396 @@
+"""A plan's numbers are those of the run, worked out by hand."""
+
+import dataclasses
+import io
+import math
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+
+from evojax.models import decoder
+from evojax.models import flops
+from evojax.models import policy as policy_lib
+from evojax.models import tokenizer as tokenizer_lib
+from evojax.modes import plan
+from evojax.runtime import metrics as metrics_lib
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from tests import tiny
+
+CFG = decoder.DecoderConfig(
+    family='qwen3',
+    vocab_size=32,
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    qk_norm=True,
+)
+# Per layer: qkv 16 * 2 * (2 + 2) * 8 = 1024, out 2 * 2 * 8 * 16 = 512,
+# gate_up 16 * 2 * 24 = 768, down 24 * 16 = 384, norms 16 + 16 + 8 + 8 = 48.
+# Embedding 32 * 16 = 512, tied; final norm 16.
+MATRICES = 1024 + 512 + 768 + 384
+PARAMETERS = 2 * (MATRICES + 48) + 512 + 16
+
+
+def policy(cfg=CFG):
+  """An open policy without a directory."""
+  tokenizer = tokenizer_lib.Tokenizer(policy_lib.resolve('package:math'))
+  return policy_lib.Policy(pathlib.Path('unused'), cfg, tokenizer)
+
+
+def config(**overrides):
+  """P 4, G 3, Lp 5, Lc 7: two micro-batches of two groups."""
+  options = dict(
+      data__max_prompt_tokens=5,
+      rollout__max_tokens=7,
+      rollout__decode_slots=8,
+      rollout__prefill_rows=2,
+      grpo__prompts=4,
+      grpo__group_size=3,
+      grpo__micro_groups=2,
+      steps=10,
+      eval__every=4,
+      eval__problems=6,
+      eval__samples=2,
+  )
+  return tiny.make_config('unused', **(options | overrides))
+
+
+def estimate(cfg=CFG, devices=None, **overrides):
+  devices = jax.devices()[:1] if devices is None else devices
+  return plan.estimate(config(**overrides), policy(cfg), devices)
+
+
+def shown(made):
+  out = io.StringIO()
+  plan.show(made, out)
+  return out.getvalue()
+
+
+class NumbersTest(parameterized.TestCase):
+  """One device, float32; the programs are compiled once for all tests."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.plan = estimate(mesh__data=-1)  # Which takes the one device.
+
+  def test_parameters(self):
+    self.assertEqual(self.plan.parameters, PARAMETERS)
+    self.assertEqual(self.plan.trained, PARAMETERS)
+
+  def test_memory(self):
+    self.assertEqual(
+        self.plan.resident,
+        {
+            'parameters': 4 * PARAMETERS,
+            # Two per parameter, and the count of steps.
+            'optimizer moments': 2 * 4 * PARAMETERS + 4,
+            # Layers, keys and values, rows, K, Lp + Lc, H.
+            'rollout cache': 4 * 2 * 2 * 8 * 2 * 12 * 8,
+        },
+    )
+    self.assertEqual(self.plan.gradients, 4 * PARAMETERS)
+    self.assertTrue(self.plan.exact)
+    # The sum of the gradients is alive while the update runs.
+    self.assertGreater(self.plan.temporaries['update'], 4 * PARAMETERS)
+    # Layers, keys and values, rows, K, Lp, H; and logits.
+    block = 4 * 2 * 2 * 2 * 2 * 5 * 8
+    self.assertGreaterEqual(
+        self.plan.temporaries['prefill'], block + 4 * 2 * CFG.vocab_size
+    )
+    self.assertGreater(self.plan.temporaries['decode'], block)
+    self.assertEqual(
+        self.plan.peak,
+        sum(self.plan.resident.values()) + max(self.plan.temporaries.values()),
+    )
+
+  def test_tokens(self):
+    # A step: 4 * 3 * 7 sampled, 4 * 5 of prompts. Evaluations: dev at 0, 4, 8
+    # and 10, sealed twice; 6 * 2 * 7 and 6 * 5 each.
+    self.assertEqual(
+        self.plan.tokens,
+        {
+            'a step': (84, 20),
+            'training': (840, 200),
+            'evaluations': (6 * 84, 6 * 30),
+            'the run': (840 + 504, 200 + 180),
+        },
+    )
+
+  def test_flops(self):
+    # 2 per multiply-add; scores and values: 4 per pair, head and width.
+    def forward(tokens, pairs, logits):
+      layers = 2 * (2 * MATRICES * tokens + 4 * 4 * 8 * pairs)
+      return layers + 2 * 16 * 32 * logits
+
+    self.assertEqual(flops.forward(CFG, 3, 5, 2), forward(3, 5, 2))
+    expected = {
+        # 4 prompts are two blocks of 2 x 5 tokens.
+        'prefill': 10 * 2 * forward(10, 50, 2),
+        # 12 sequences take the 8 slots twice; the prefill gives token 1 of 7.
+        'decode': 10 * 2 * 6 * forward(8, 8 * 12, 8),
+        # A group: 5 + 3 * 7 tokens; 5 * 5 pairs of the prompt, 21 * 12 more.
+        'update': 3 * 10 * 4 * forward(26, 25 + 252, 21),
+        'evaluation prefill': 6 * 3 * forward(10, 50, 2),
+        'evaluation decode': 6 * 2 * 6 * forward(8, 8 * 12, 8),
+    }
+    self.assertEqual(
+        {name: work.flops for name, work in self.plan.work.items()}, expected
+    )
+
+  def test_seconds(self):
+    (here,) = self.plan.estimates
+    self.assertEqual(here.platform, 'cpu')
+    self.assertAlmostEqual(
+        here.seconds['update'],
+        self.plan.work['update'].flops
+        / here.device.flops
+        / plan.UTILISATION['cpu']['update'],
+    )
+    self.assertTrue(here.fits)
+
+  def test_shown(self):
+    text = shown(self.plan)
+    self.assertIn('mesh data=1 fsdp=1 tensor=1: 1 device\n', text)
+    self.assertIn(f'parameters {PARAMETERS:,}', text)
+    self.assertIn('temporaries as compiled', text)
+    self.assertIn('3 x 40 groups x forward(26, 277, 21)', text)
+    self.assertNotIn('DOES NOT FIT', text)
+    self.assertNotIn('--mode=evolve', text)
+
+  def test_what_the_meta_loop_adds(self):
+    made = dataclasses.replace(
+        self.plan, arms=24, arm_updates=30, arm_share=0.25
+    )
+    self.assertIn('24 arms of 30 updates, each 25% of a step', shown(made))
+
+
+class OptionsTest(parameterized.TestCase):
+  """What options add; on 8 devices that are elsewhere, so nothing compiles."""
+
+  def estimate(self, cfg=CFG, **overrides):
+    mesh = dict(
+        mesh__data=1,
+        mesh__fsdp=8,
+        rollout__prefill_rows=8,
+        grpo__prompts=16,
+        grpo__micro_groups=8,
+    )
+    return estimate(cfg, **(mesh | overrides))
+
+  def test_reference(self):
+    made = self.estimate(grpo__kl_coef=0.1)
+    self.assertEqual(
+        made.resident['reference policy'], made.resident['parameters']
+    )
+    self.assertEqual(made.programs['score'], 1)
+    self.assertEqual(3 * made.work['score'].flops, made.work['update'].flops)
+    self.assertNotIn('score', self.estimate().programs)
+
+  def test_old_logprobs_and_epochs(self):
+    made = self.estimate(grpo__epochs=3)
+    self.assertEqual(9 * made.work['score'].flops, made.work['update'].flops)
+
+  def test_sampler_weights_in_another_dtype(self):
+    cfg = dataclasses.replace(CFG, compute_dtype='bfloat16')
+    made = self.estimate(cfg, model__compute_dtype='bfloat16')
+    # Whole along fsdp, but for the table.
+    whole = 2 * MATRICES + 512 // 8 + 2 * 48 + 16
+    self.assertEqual(made.resident['sampler weights'], 2 * whole)
+    self.assertEqual(self.estimate().resident['sampler weights'], 4 * whole)
+    self.assertEqual(
+        2 * made.resident['rollout cache'],
+        self.estimate().resident['rollout cache'],
+    )
+
+  def test_adapters(self):
+    cfg = dataclasses.replace(CFG, lora_rank=2)
+    made = self.estimate(cfg, model__lora_rank=2)
+    # Rank 2, per layer: qkv 16 + 64, out 32 + 16, gate_up 16 + 48,
+    # down 24 + 16.
+    self.assertEqual(made.trained, 2 * 2 * (80 + 48 + 64 + 40))
+    self.assertEqual(made.parameters, PARAMETERS + made.trained)
+    # No gradient of frozen weights: two passes instead of three.
+    self.assertEqual(
+        3 * made.work['update'].flops, 2 * self.estimate().work['update'].flops
+    )
+
+  def test_recomputed_work(self):
+    cfg = dataclasses.replace(CFG, remat='full')
+    made = self.estimate(cfg, model__logprob_chunk=8)
+    self.assertEqual(
+        3 * made.work['update'].flops, 4 * self.estimate().work['update'].flops
+    )
+    self.assertLess(
+        made.temporaries['update'], self.estimate().temporaries['update']
+    )
+
+  def test_refill_rounds_sample_more(self):
+    made = self.estimate(grpo__refill_rounds=2, grpo__keep='reward_variance')
+    self.assertEqual(made.tokens['a step'], (3 * 16 * 3 * 7, 3 * 16 * 5))
+
+  def test_servers_do_their_own_work(self):
+    here = self.estimate()
+    made = self.estimate(
+        rollout__kind='sglang', rollout__urls=('http://one:30000',)
+    )
+    self.assertEqual(set(made.work), {'update'})
+    self.assertEqual(made.work['update'], here.work['update'])
+    self.assertEqual(set(made.temporaries), {'update'})
+    self.assertEqual(made.programs, {'update': 1, 'set-up': 2})
+    self.assertNotIn('rollout cache', made.resident)
+    self.assertNotIn('sampler weights', made.resident)
+    self.assertEqual(made.tokens, here.tokens)
+    self.assertIn('left to the servers', shown(made))
+
+  def test_sampling_beside_the_update_needs_weights_of_its_own(self):
+    mesh = dict(mesh__data=1, mesh__fsdp=1, mesh__tensor=1)
+    ahead = dict(
+        rollout__queue_depth=1, rollout__max_staleness=1, grpo__tis_cap=2.0
+    )
+    cfg = dataclasses.replace(CFG, compute_dtype='float32')
+    self.assertNotIn('sampler weights', self.estimate(cfg, **mesh).resident)
+    made = self.estimate(cfg, **mesh, **ahead)
+    self.assertEqual(made.resident['sampler weights'], 4 * PARAMETERS)
+
+  def test_packed_layout_compiles_per_bucket_of_rows(self):
+    # 8 groups of 3 are at most 24 rows, in buckets of 8.
+    self.assertEqual(self.estimate(grpo__layout='packed').programs['update'], 3)
+
+
+class MeshTest(parameterized.TestCase):
+
+  def test_shards_of_a_mesh_that_is_elsewhere(self):
+    made = estimate(
+        mesh__data=1,
+        mesh__fsdp=4,
+        mesh__tensor=2,
+        grpo__micro_groups=4,
+        rollout__prefill_rows=4,
+    )
+    self.assertEqual(made.devices, 8)
+    self.assertFalse(made.exact)
+    # Projections are split 4 * 2 ways, the embedding too; norms not at all.
+    shard = (2 * MATRICES + 512) // 8 + 2 * 48 + 16
+    self.assertEqual(made.resident['parameters'], 4 * shard)
+    # To sample, projections are split by tensor alone.
+    shard = 2 * MATRICES // 2 + 512 // 8 + 2 * 48 + 16
+    self.assertEqual(made.resident['sampler weights'], 4 * shard)
+    self.assertEqual(
+        made.resident['rollout cache'], 4 * 2 * 2 * (8 // 4) * 1 * 12 * 8
+    )
+    self.assertLen(made.estimates, len(plan.DEVICES))
+
+  def test_logits_are_split_by_every_axis(self):
+    # 2^20 tokens: what is not in proportion to V does not show.
+    cfg = dataclasses.replace(CFG, vocab_size=2**20)
+    one, eight = (
+        estimate(
+            cfg,
+            rollout__decode_slots=16,
+            rollout__prefill_rows=8,
+            grpo__prompts=8,
+            grpo__micro_groups=8,
+            grpo__kl_coef=0.1,
+            **{f'mesh__{axis}': n for axis, n in mesh.items()},
+        ).temporaries
+        for mesh in (dict(data=1, fsdp=2), dict(data=2, fsdp=4, tensor=2))
+    )
+    for name in ('score', 'prefill', 'decode'):
+      self.assertAlmostEqual(one[name] / eight[name], 8, delta=0.1)
+
+  def test_a_mesh_that_does_not_split_the_policy(self):
+    with self.assertRaisesRegex(ValueError, 'fsdp=3 does not divide the 16'):
+      estimate(mesh__fsdp=3)
+
+  def test_time_is_shared_by_the_devices(self):
+    one, two = (
+        estimate(
+            mesh__data=1,
+            mesh__fsdp=n,
+            grpo__prompts=16,
+            grpo__micro_groups=16,
+            rollout__decode_slots=16,
+            rollout__prefill_rows=16,
+        )
+        for n in (8, 16)
+    )
+    for a, b in zip(one.estimates, two.estimates, strict=True):
+      self.assertAlmostEqual(a.seconds['update'], 2 * b.seconds['update'])
+
+  def test_decoding_large_weights_is_bound_by_memory(self):
+    large = dataclasses.replace(CFG, hidden_size=4096)
+    made = estimate(
+        large,
+        mesh__fsdp=8,
+        grpo__prompts=16,
+        grpo__micro_groups=8,
+        rollout__prefill_rows=8,
+    )
+    v5e = made.estimates[1]
+    self.assertEqual(v5e.device.name, 'TPU v5e')
+    steps = 10 * math.ceil(16 * 3 / 8) * 6
+    # Whole along fsdp, but for the table: per layer qkv 4 * 2 * 8, out 2 * 2 *
+    # 8, gate_up 2 * 24, down 24 times D, and norms.
+    layer = 168 * 4096 + 2 * 4096 + 2 * 8
+    read = 4 * (2 * layer + 4096 + 32 * 4096 // 8)
+    read += 4 * 2 * 2 * 1 * 2 * 12 * 8  # The cache of one of 8 slots.
+    self.assertAlmostEqual(
+        v5e.seconds['decode'], steps * read / (0.819e12 * 0.5)
+    )
+
+  def test_too_large(self):
+    cfg = dataclasses.replace(
+        CFG,
+        vocab_size=151_936,
+        hidden_size=2560,
+        intermediate_size=35_840,
+        num_layers=12,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        remat='full',
+    )
+    made = estimate(cfg, mesh__fsdp=2, grpo__micro_groups=2)
+    fits = {e.device.name: e.fits for e in made.estimates}
+    # 12 layers of 2560 * (48 * 128 + 32 * 128 + 3 * 35840) and a table: 4.01e9
+    # parameters, as Qwen3 4B. Halved, 12 bytes each: 22.4 GiB without gradients
+    # and the sampler's copy.
+    self.assertFalse(fits['TPU v5e'])
+    self.assertTrue(fits['H200'])
+    # The moments are the largest part, but for gradients, as large as half of
+    # them, within the update.
+    self.assertLess(
+        made.resident['optimizer moments'], made.temporaries['update']
+    )
+    self.assertIn(
+        'DOES NOT FIT into 16,128.0 MiB; raise --config.mesh.fsdp', shown(made)
+    )
+
+
+class RunTest(parameterized.TestCase):
+
+  def test_a_run_compiles_what_the_plan_says(self):
+    tiny.share_compiled(type(self))
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    c = tiny.make_config(tiny.make_policy(folder / 'policy'), grpo__kl_coef=0.1)
+    programs = dict(plan.plan(c).programs)
+    del programs['set-up']
+    trainer = trainer_lib.Trainer(
+        setup_lib.prepare(c), folder, metrics_lib.Phases()
+    )
+    for _ in range(2):
+      trainer.train_step()
+    self.assertEqual(trainer.compilations(), sum(programs.values()))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,295 @@
+"""Tests for the run directory: lock, config, manifest, safe writes."""
+
+import errno
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.runtime import workdir as workdir_lib
+
+CONFIG = {
+    'name': 'run',
+    'steps': 100,
+    'optim': {'learning_rate': 1e-4, 'schedule': 'constant'},
+    'rollout': {'stop': []},
+    'checkpoint': {'every': 10, 'keep': 2},
+    'eval': {'every': 0},
+    'log': {'wandb': 'disabled'},
+}
+
+
+def changed(**fields):
+  """CONFIG as JSON, with fields such as optim__learning_rate changed."""
+  config = json.loads(json.dumps(CONFIG))
+  for name, value in fields.items():
+    *parents, leaf = name.split('__')
+    node = config
+    for parent in parents:
+      node = node[parent]
+    node[leaf] = value
+  return json.dumps(config)
+
+
+class WorkdirTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.path = self.root / 'run'
+
+  def open(self, config=None, **kwargs):
+    config = json.dumps(CONFIG) if config is None else config
+    workdir = workdir_lib.open_workdir(self.path, config, 'c0ffee', **kwargs)
+    self.addCleanup(workdir.close)
+    return workdir
+
+
+class ConfigTest(WorkdirTestCase):
+
+  def test_new_then_resumed(self):
+    with self.open() as workdir:
+      self.assertFalse(workdir.resumed)
+      self.assertEqual(workdir.path, self.path)
+    saved = json.loads((self.path / 'config.json').read_text())
+    self.assertEqual(saved, {'hash': 'c0ffee', 'config': CONFIG})
+    with self.open() as workdir:
+      self.assertTrue(workdir.resumed)
+
+  def test_changed_config_is_refused_with_the_difference_and_the_fork(self):
+    self.open().close()
+    before = (self.path / 'config.json').read_bytes()
+    with self.assertRaises(workdir_lib.WorkdirError) as caught:
+      self.open(changed(optim__learning_rate=3e-4, rollout__top_k=5, steps=7))
+    message = str(caught.exception)
+    self.assertIn('\n  optim.learning_rate: 0.0001 -> 0.0003\n', message)
+    self.assertIn('\n  rollout.top_k: "(absent)" -> 5\n', message)
+    self.assertNotIn('steps', message)  # Free, as the schedule is constant.
+    flags = f'--workdir={self.path}-fork --fork_from={self.path}'
+    self.assertIn(flags, message)
+    self.assertEqual((self.path / 'config.json').read_bytes(), before)
+    self.open().close()  # The lock was given back.
+
+  def test_fork_command_is_this_command_in_another_directory(self):
+    argv = [
+        '/src/evojax/main.py',
+        '--config=configs/math.py',
+        '--workdir',
+        'old',
+        '--config.name=a b',
+        '--fork_from=older',
+    ]
+    with absltest.mock.patch.object(sys, 'argv', argv):
+      command = workdir_lib._fork_command(pathlib.Path('/runs/old'))
+    self.assertEqual(
+        command,
+        "python -m evojax.main --config=configs/math.py '--config.name=a b'"
+        ' --workdir=/runs/old-fork --fork_from=/runs/old',
+    )
+
+  @parameterized.parameters(
+      'steps',
+      'name',
+      'checkpoint__every',
+      'checkpoint__keep',
+      'eval__every',
+      'log__wandb',
+  )
+  def test_field_that_does_not_touch_training_may_change(self, field):
+    self.open().close()
+    self.open(changed(**{field: 3})).close()
+    saved = json.loads((self.path / 'config.json').read_text())['config']
+    self.assertEqual(json.dumps(saved), changed(**{field: 3}))
+
+  def test_steps_are_not_free_where_the_learning_rate_depends_on_them(self):
+    self.open(changed(optim__schedule='cosine')).close()
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'steps: 100 -> 9'):
+      self.open(changed(optim__schedule='cosine', steps=9))
+
+  def test_prefix_of_a_free_field_is_not_free(self):
+    self.open(changed(log_prob=1)).close()
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'log_prob: 1 -> 2'):
+      self.open(changed(log_prob=2))
+
+  def test_tuples_equal_lists(self):
+    self.open().close()
+    self.open(json.dumps(CONFIG | {'rollout': {'stop': ()}})).close()
+
+  def test_foreign_config_file_is_named(self):
+    self.path.mkdir()
+    (self.path / 'config.json').write_text('{"learning_rate": ')
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'config.json is not'):
+      self.open()
+
+
+class LockTest(WorkdirTestCase):
+
+  def test_second_run_is_refused_with_pid_and_host(self):
+    with self.open():
+      with self.assertRaisesRegex(
+          workdir_lib.WorkdirError,
+          f'{self.path} is in use by pid {os.getpid()} on'
+          f' {os.uname().nodename} since ',
+      ):
+        self.open()
+    self.open().close()
+
+  def test_other_processes_of_the_same_run_take_no_lock(self):
+    with self.open():
+      other = self.open(primary=False)
+      self.assertTrue(other.resumed)
+      other.close()
+      with self.assertRaises(workdir_lib.WorkdirError):
+        self.open()
+
+  def test_lock_of_a_killed_process_is_no_lock(self):
+    # The process also leaves a forked child behind, as sandboxes may.
+    script = f"""
+        import os, signal, sys, time
+        sys.path[:0] = {sys.path!r}
+        from evojax.runtime import workdir
+        workdir.open_workdir({str(self.path)!r}, '{{}}', 'h')
+        if os.fork() == 0:
+          print(os.getpid(), flush=True)  # It has let go of the lock by now.
+          time.sleep(60)
+          os._exit(0)
+        time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, '-c', textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+      child = int(process.stdout.readline())
+      try:
+        with self.assertRaisesRegex(
+            workdir_lib.WorkdirError, f'pid {process.pid} '
+        ):
+          workdir_lib.open_workdir(self.path, '{}', 'h')
+        process.kill()
+        process.wait()
+        os.kill(child, 0)  # Still there.
+        workdir_lib.open_workdir(self.path, '{}', 'h').close()
+      finally:
+        process.kill()
+        os.kill(child, signal.SIGKILL)
+
+
+class PathTest(WorkdirTestCase):
+
+  def test_file(self):
+    self.path.write_text('')
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'is a file'):
+      self.open()
+
+  def test_below_a_file(self):
+    self.path.write_text('')
+    self.path = self.path / 'below'
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'cannot be created'):
+      self.open()
+
+  def test_place_where_nobody_writes(self):
+    self.path = pathlib.Path('/proc/evojax')
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'cannot be created'):
+      self.open()
+
+  def test_read_only_directory(self):
+    self.path.mkdir()
+    with absltest.mock.patch.object(os, 'access', return_value=False):
+      with self.assertRaisesRegex(
+          workdir_lib.WorkdirError, 'cannot be written'
+      ):
+        self.open()
+
+  def test_bucket(self):
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'mount the bucket'):
+      workdir_lib.open_workdir('gs://bucket/run', '{}', 'h')
+
+  def test_full_disk(self):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for call in ('pwrite', 'write'):
+      with absltest.mock.patch.object(os, call, side_effect=full):
+        with self.assertRaisesRegex(
+            workdir_lib.DiskError, f'cannot write {self.path}.*No space left'
+        ):
+          self.open()
+    self.assertEqual(os.listdir(self.path), ['.lock'])
+    self.open().close()  # Neither left the lock behind.
+
+
+class WriteAtomicTest(WorkdirTestCase):
+
+  def test_replaces(self):
+    file = self.root / 'x'
+    workdir_lib.write_atomic(file, b'one')
+    workdir_lib.write_atomic(file, b'')
+    self.assertEqual(file.read_bytes(), b'')
+    self.assertEqual(os.listdir(self.root), ['x'])
+
+  def test_order_that_survives_a_power_cut(self):
+    # Data before the name, the name before the directory.
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def spy_fsync(fd):
+      kind = 'directory' if os.path.isdir(f'/proc/self/fd/{fd}') else 'file'
+      calls.append(f'sync {kind}')
+      fsync(fd)
+
+    def spy_replace(*args):
+      calls.append('rename')
+      replace(*args)
+
+    with absltest.mock.patch.multiple(os, fsync=spy_fsync, replace=spy_replace):
+      workdir_lib.write_atomic(self.root / 'x', b'data')
+    self.assertEqual(calls, ['sync file', 'rename', 'sync directory'])
+
+
+class ManifestTest(WorkdirTestCase):
+
+  def test_every_start_is_kept_and_changed_numerics_are_named(self):
+    with self.open() as workdir:
+      entry = workdir.record_start()
+      manifest = self.path / 'manifest.json'
+      self.assertEqual(json.loads(manifest.read_text()), [entry])
+      self.assertContainsSubset(
+          {
+              'jax',
+              'jaxlib',
+              'flax',
+              'optax',
+              'orbax-checkpoint',
+              'transformers',
+              'python',
+              'platform',
+              'device',
+              'devices',
+              'commit',
+              'XLA_FLAGS',
+              'host',
+              'start',
+              'command',
+          },
+          entry,
+      )
+      self.assertEqual(entry['platform'], 'cpu')
+      manifest.write_text(json.dumps([entry | {'jaxlib': '0.1.0'}]))
+      with self.assertLogs('absl', 'WARNING') as logs:
+        workdir.record_start()
+      self.assertLen(logs.output, 1)
+      self.assertIn('jaxlib changed', logs.output[0])
+      self.assertIn('0.1.0 -> ', logs.output[0])
+      self.assertLen(json.loads(manifest.read_text()), 2)
+      with self.assertNoLogs('absl', 'WARNING'):
+        workdir.record_start()
+
+
+if __name__ == '__main__':
+  absltest.main()

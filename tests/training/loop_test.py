@@ -1,0 +1,504 @@
+"""The whole loop on a tiny policy: what is logged, kept and exported is what
+trained."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import numpy as np
+import safetensors.numpy
+
+import evojax
+from evojax import config as config_lib
+from evojax import domains
+from evojax.evidence import schema
+from evojax.evidence import store
+from evojax.models import hf
+from evojax.modes import evaluate as evaluate_mode
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from tests import tiny
+
+P, G = 2, 4
+GAP = 'sampler_trainer_logprob_gap'
+
+
+def metric_rows(workdir):
+  """step -> all metrics of the step."""
+  rows = {}
+  for line in (workdir / 'metrics.jsonl').read_text().splitlines():
+    row = json.loads(line)
+    rows.setdefault(row['step'], {}).update(row)
+  return rows
+
+
+def weights(workdir):
+  return (workdir / 'policy/model.safetensors').read_bytes()
+
+
+def leaves(tree):
+  return [np.asarray(x) for x in jax.tree.leaves(tree)]
+
+
+class TrainTestCase(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.root = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.policy = tiny.make_policy(cls.root / 'policy')
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.workdir = pathlib.Path(folder, 'run')
+
+  def make_config(self, **overrides):
+    return tiny.make_config(self.policy, **overrides)
+
+  def make_trainer(self, **overrides):
+    setup = setup_lib.prepare(self.make_config(**overrides))
+    self.workdir.mkdir(exist_ok=True)
+    trainer = trainer_lib.Trainer(setup, self.workdir, metrics_lib.Phases())
+    self.addCleanup(trainer.checkpointer.wait)
+    return trainer
+
+
+class EndToEndTest(TrainTestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.done = cls.root / 'run'
+    cls.config = tiny.make_config(
+        cls.policy, log__tensorboard=True, log__profile_start=1
+    )
+    cls.summary = evojax.run(cls.config, str(cls.done))
+    cls.metrics = metric_rows(cls.done)
+
+  def test_evidence_is_complete(self):
+    columns = schema.declare(domains.make('math').columns, ('brief', 'sure'))
+    for step in (0, 1):
+      rows = store.read(self.done, 'train', [step])
+      self.assertEqual(list(rows), [c.name for c in columns])
+      self.assertLen(rows, P * G)
+      self.assertFalse(rows.isna().any().any())
+      self.assertEqual(set(rows['policy_version']), {step})
+      np.testing.assert_array_equal(rows['group'], np.repeat([0, 1], G))
+      np.testing.assert_array_equal(rows['sample'], [0, 1, 2, 3] * P)
+      for tokens, logprobs, count in zip(
+          rows['tokens'], rows['sampler_logprobs'], rows['n_tokens']
+      ):
+        self.assertLen(tokens, count)
+        self.assertLen(logprobs, count)
+    # Another step samples with another seed.
+    self.assertLen(set(store.read(self.done, 'train')['seed']), 2)
+
+  def test_logged_is_what_trained(self):
+    for step in (0, 1):
+      rows, logged = (
+          store.read(self.done, 'train', [step]),
+          self.metrics[step + 1],
+      )
+      rewards = np.asarray(rows['reward'], np.float64).reshape(P, G)
+      # The weights of tiny.make_config.
+      np.testing.assert_allclose(
+          rows['reward'],
+          2 * rows['part_sure'] + 0.5 * rows['part_brief'],
+          rtol=1e-6,
+      )
+      self.assertAlmostEqual(logged['reward'], rewards.mean(), places=5)
+      for part in ('part_sure', 'part_brief'):
+        self.assertAlmostEqual(logged[part], rows[part].mean(), places=5)
+      # Group-normalised, by the sample's standard deviation.
+      centred = rewards - rewards.mean(1, keepdims=True)
+      expected = centred / rewards.std(1, ddof=1, keepdims=True)
+      np.testing.assert_allclose(
+          rows['advantage'], expected.reshape(-1), atol=1e-4
+      )
+      self.assertAlmostEqual(
+          logged['reward_std_in_group'], rewards.std(1).mean(), places=5
+      )
+      gaps = np.average(rows[GAP], weights=rows['n_tokens'])
+      self.assertAlmostEqual(logged['gap'], gaps, places=9)
+      self.assertLess(logged['gap_max'], 1e-5)
+      self.assertEqual(logged['sampled_tokens'], rows['n_tokens'].sum())
+      self.assertEqual(logged['groups'], P)
+      self.assertEqual(logged['staleness'], 0)
+      self.assertTrue(np.isfinite(logged['loss']))
+      self.assertGreater(logged['grad_norm'], 0.1)
+      self.assertEqual(logged['learning_rate'], 0.01)
+      self.assertGreater(logged['seconds/update'], 0)
+
+  def test_the_update_got_the_stored_advantages(self):
+    trainer = self.make_trainer()
+    with absltest.mock.patch.object(
+        trainer_lib.learner, 'make_batch', wraps=trainer_lib.learner.make_batch
+    ) as make_batch:
+      trainer.train_step()
+    (call,) = make_batch.call_args_list
+    prompts, completions, sampler, advantages, included = call.args
+    rows = store.read(self.workdir, 'train')
+    for given, column in (
+        (prompts, 'prompt_tokens'),
+        (completions, 'tokens'),
+        (sampler, 'sampler_logprobs'),
+    ):
+      self.assertLen(given, P * G)
+      for a, b in zip(given, rows[column]):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(advantages.reshape(-1), rows['advantage'])
+    self.assertTrue(included.all())
+
+  def test_workdir(self):
+    checkpoint = self.done / 'checkpoints/step_000002'
+    self.assertTrue((checkpoint / 'SHA256SUMS').is_file())
+    self.assertEqual(
+        json.loads((self.done / 'summary.json').read_text()), self.summary
+    )
+    self.assertEqual(self.summary['steps'], 2)
+    self.assertEqual(
+        self.summary['scores']['dev/n_tokens'], self.metrics[2]['dev/n_tokens']
+    )
+    self.assertEqual(
+        self.summary['gain']['sealed'],
+        json.loads((self.done / 'sealed.json').read_text()),
+    )
+    self.assertEqual(list(self.metrics), [0, 1, 2])
+    # Prefill, insert and decode of the engine, and the update.
+    self.assertEqual(self.summary['compilations'], 4)
+    self.assertAlmostEqual(sum(self.summary['time_shares'].values()), 1)
+    self.assertNotEmpty(list((self.done / 'tensorboard').iterdir()))
+    self.assertNotEmpty(list((self.done / 'profile').rglob('*.xplane.pb')))
+    starts = json.loads((self.done / 'manifest.json').read_text())
+    self.assertLen(starts, 1)
+    saved = json.loads((self.done / 'config.json').read_text())
+    self.assertEqual(saved['hash'], self.summary['config_sha256'])
+
+  def test_exported_policy_is_the_trained_one(self):
+    exported = self.done / 'policy'
+    self.assertEqual(
+        hf.check_directory(exported), hf.check_directory(self.policy)
+    )
+    self.assertNotEqual(
+        weights(self.done), (self.policy / 'model.safetensors').read_bytes()
+    )
+    # --mode=eval of the directory samples what the trained weights in memory
+    # did, token for token.
+    scored = evaluate_mode.run(
+        tiny.make_config(exported, eval__split='sealed'), str(self.workdir)
+    )
+    ours = store.read(self.workdir, 'sealed')
+    theirs = store.read(self.done, 'sealed', [2])
+    changing = ['step', 'policy_version', 'grade_seconds']
+    self.assertTrue(
+        ours.drop(columns=changing).equals(theirs.drop(columns=changing))
+    )
+    self.assertEqual(
+        scored, json.loads((self.workdir / 'eval.json').read_text())
+    )
+    self.assertEqual(
+        scored['metrics']['sealed/n_tokens'], ours['n_tokens'].mean()
+    )
+    # The base policy sampled something else, from the same problems.
+    base = store.read(self.done, 'sealed', [0])
+    self.assertEqual(list(base['problem_id']), list(ours['problem_id']))
+    self.assertFalse(base['completion'].equals(ours['completion']))
+
+  def test_evidence_ahead_of_the_checkpoint_goes(self):
+    # As a killed process leaves it: two steps and an evaluation too far.
+    shutil.copytree(self.done, self.workdir)
+    evidence = self.workdir / 'evidence'
+    for split, source, target in (
+        ('train', 1, 2),
+        ('train', 1, 3),
+        ('dev', 2, 3),
+    ):
+      shutil.copy(
+          evidence / split / f'step_{source:06}.parquet',
+          evidence / split / f'step_{target:06}.parquet',
+      )
+    trainer = self.make_trainer()
+    self.assertEqual(trainer.step, 2)
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [0, 1])
+    self.assertEqual(store.list_steps(self.workdir, 'dev'), [0, 2])
+    # Without a checkpoint the run starts again.
+    shutil.rmtree(self.workdir / 'checkpoints')
+    trainer = self.make_trainer()
+    self.assertEqual(trainer.step, 0)
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [])
+    self.assertEqual(store.list_steps(self.workdir, 'dev'), [0])
+    self.assertEqual(store.list_steps(self.workdir, 'sealed'), [0, 2])
+
+  def test_another_seed_is_another_run(self):
+    trainer = self.make_trainer(seed=1)
+    trainer.train_step()
+    ours = store.read(self.workdir, 'train')
+    theirs = store.read(self.done, 'train', [0])
+    self.assertEmpty(set(ours['problem_id']) & set(theirs['problem_id']))
+    self.assertEmpty(set(ours['seed']) & set(theirs['seed']))
+
+
+class DynamicSamplingTest(TrainTestCase):
+
+  def test_dropped_groups_are_replaced(self):
+    summary = evojax.run(
+        self.make_config(
+            seed=5,
+            grpo__keep='reward_variance',
+            grpo__refill_rounds=4,
+            reward__weights={'coarse': 1.0},
+            eval__sealed=False,
+        ),
+        str(self.workdir),
+    )
+    rows = store.read(self.workdir, 'train')
+    logged = metric_rows(self.workdir)
+    for step in (0, 1):
+      step_rows = rows[rows['step'] == step]
+      groups = step_rows.groupby('group')
+      alive = groups['reward'].nunique() > 1
+      self.assertEqual(list(alive.index), list(range(len(alive))))
+      self.assertEqual(list(groups['kept'].first()), list(alive))
+      self.assertGreater(len(alive), P)  # There was something to replace,
+      self.assertEqual(alive.sum(), P)  # and it was.
+      self.assertEqual(logged[step + 1]['groups'], len(alive))
+      self.assertEqual(logged[step + 1]['groups_kept'], P)
+      self.assertAlmostEqual(
+          logged[step + 1]['dead_groups'], 1 - P / len(alive)
+      )
+      # Each round is a rollout with a seed of its own, as large as needed.
+      rounds = step_rows.groupby('seed', sort=False)
+      missing = P
+      for _, members in rounds:
+        self.assertLen(members, missing * G)
+        missing -= members['kept'].sum() // G
+      self.assertEqual(missing, 0)
+      # The reward logged is of everything that was sampled.
+      self.assertAlmostEqual(
+          logged[step + 1]['reward'], step_rows['reward'].mean(), places=5
+      )
+      self.assertEqual(
+          logged[step + 1]['tokens'],  # Of what entered the update.
+          step_rows['n_tokens'][step_rows['kept']].sum(),
+      )
+    # The update fills its column for the rows it used.
+    self.assertTrue((rows[GAP].notna() == rows['kept']).all())
+    # No problem was skipped, none was taken twice.
+    problems = domains.make(
+        'math', families=('chain_sum:0', 'products:0')
+    ).source('train', 5)
+    asked = rows['problem_id'][rows['sample'] == 0]
+    self.assertEqual(
+        list(asked), [p.problem_id for p in problems.take(0, len(asked))]
+    )
+    # Without sealed problems, the gain is that on dev.
+    self.assertEqual(list(summary['gain']), ['dev'])
+
+  def test_nothing_kept_is_a_step_that_changes_nothing(self):
+    trainer = self.make_trainer(
+        reward__weights={'outcome': 1.0}, grpo__keep='outcome_variance'
+    )
+    before = leaves(trainer.state['params'])
+    metrics = trainer.train_step()
+    self.assertEqual(metrics['groups_kept'], 0)
+    self.assertEqual(metrics['dead_groups'], 1)
+    self.assertEqual(metrics['grad_norm'], 0)
+    for a, b in zip(before, leaves(trainer.state['params'])):
+      np.testing.assert_array_equal(a, b)
+    rows = store.read(self.workdir, 'train')
+    self.assertTrue(rows[GAP].isna().all())
+    self.assertFalse(rows['kept'].any())
+
+
+class AlgorithmTest(TrainTestCase):
+
+  def test_epochs_and_minibatches(self):
+    trainer = self.make_trainer(
+        grpo__epochs=2, grpo__minibatches=2, optim__learning_rate=0.05
+    )
+    metrics = trainer.train_step()
+    # 2 passes of 2 optimizer updates; later ones are off policy.
+    self.assertEqual(int(trainer.state['step']), 4)
+    self.assertEqual(int(trainer.state['moments'].count), 4)
+    self.assertGreater(metrics['approx_kl'], 1e-4)
+    self.assertGreater(metrics['clip_high'] + metrics['clip_low'], 0)
+    self.assertEqual(metrics['tokens'], metrics['sampled_tokens'] / 2)
+    rows = store.read(self.workdir, 'train')
+    self.assertFalse(rows[GAP].isna().any())
+    # Of the weights that sampled, not of those half way through the step.
+    self.assertLess(rows[GAP].max(), 1e-5)
+    # Weights move once per step in the engine's count of versions.
+    self.assertEqual(trainer.engine.policy_version, 1)
+    self.assertEqual(trainer.step, 1)
+
+  def test_kl_to_the_reference(self):
+    trainer = self.make_trainer(grpo__kl_coef=0.5)
+    base = leaves(trainer.reference)
+    first, second = trainer.train_step(), trainer.train_step()
+    self.assertAlmostEqual(first['ref_kl'], 0, places=6)
+    self.assertGreater(second['ref_kl'], 1e-5)
+    for a, b in zip(base, leaves(trainer.reference)):
+      np.testing.assert_array_equal(a, b)
+    moved = [
+        np.abs(a - b).max()
+        for a, b in zip(base, leaves(trainer.state['params']))
+    ]
+    self.assertGreater(max(moved), 1e-3)
+    # The loss has the term: it differs from the same step without.
+    self.assertGreater(abs(second['loss']), 1e-5)
+
+  def test_token_limit_is_of_training_alone(self):
+    trainer = self.make_trainer(rollout__token_limit=5)
+    compiled = trainer.engine.compilations()
+    step = trainer.collect()
+    self.assertEqual(max(step.rows['n_tokens']), 5)
+    # The reward 'brief' is 1 - n / limit: 0 for a completion that was cut.
+    cut = np.array(step.rows['n_tokens']).reshape(step.rewards.shape) == 5
+    np.testing.assert_allclose(step.parts['brief'][cut], 0, atol=1e-7)
+    trainer.evaluate(0, trainer.workdir)
+    longest = store.read(trainer.workdir, 'dev', [0])['n_tokens'].max()
+    self.assertGreater(longest, 5)
+    self.assertLessEqual(trainer.engine.compilations() - compiled, 3)
+
+  def test_importance_weights(self):
+    trainer = self.make_trainer(grpo__tis_cap=2.0)
+    metrics = trainer.train_step()
+    # Sampler and trainer agree, so every weight is 1.
+    self.assertAlmostEqual(metrics['tis_weight'], 1, places=5)
+    self.assertEqual(metrics['tis_truncated'], 0)
+
+  def test_lora_trains_adapters_and_exports_whole_weights(self):
+    config = self.make_config(
+        model__lora_rank=2, checkpoint__every=1, eval__sealed=False
+    )
+    evojax.run(config, str(self.workdir))
+    meta = json.loads(
+        (self.workdir / 'checkpoints/step_000002/meta.json').read_text()
+    )
+    saved = [p for p in meta['leaves'] if p.startswith('learner/params')]
+    self.assertNotEmpty(saved)
+    for path in saved:
+      self.assertIn('_lora_', path)
+    self.assertFalse([p for p in meta['leaves'] if 'frozen' in p])
+    before = safetensors.numpy.load_file(self.policy / 'model.safetensors')
+    after = safetensors.numpy.load_file(
+        self.workdir / 'policy/model.safetensors'
+    )
+    self.assertEqual(set(before), set(after))
+    for name in before:
+      same = np.array_equal(before[name], after[name])
+      self.assertEqual(same, '_proj' not in name, name)
+      # B A of rank 2.
+      if not same:
+        change = after[name] - before[name]
+        self.assertEqual(np.linalg.matrix_rank(change, tol=1e-5), 2, name)
+
+  def test_a_longer_run_continues_a_shorter_one(self):
+    # Frozen weights come from the base, adapters from the checkpoint; `steps`
+    # may change, as the learning rate is constant.
+    lora = dict(model__lora_rank=2, eval__sealed=False)
+    straight = self.workdir.with_name('straight')
+    evojax.run(self.make_config(**lora), str(straight))
+    evojax.run(self.make_config(steps=1, **lora), str(self.workdir))
+    summary = evojax.run(self.make_config(**lora), str(self.workdir))
+    self.assertEqual(weights(self.workdir), weights(straight))
+    # The base was scored again: its score is part of the summary.
+    gain = summary['gain']['dev']
+    self.assertEqual(gain['before']['step'], 0)
+    self.assertEqual(gain['after']['step'], 2)
+
+  @parameterized.named_parameters(
+      ('packed', dict(grpo__layout='packed')),
+      ('micro-batches', dict(grpo__micro_groups=2)),
+      ('scan and remat', dict(model__scan_layers=True, model__remat='full')),
+      ('chunked log-probs', dict(model__logprob_chunk=8)),
+  )
+  def test_layout_changes_nothing(self, overrides):
+    # Adam divides by the root of the second moment, which near 0 turns
+    # rounding into a whole step. Not with eps = 1.
+    plain, other = dict(optim__eps=1.0), dict(optim__eps=1.0, **overrides)
+    trainer = self.make_trainer(**other)
+    found = trainer.train_step()
+    if 'grpo__layout' in overrides:
+      self.assertEqual(trainer.algorithm.layout, 'packed')
+    self.workdir = self.workdir.with_name('plain')
+    reference = self.make_trainer(**plain)
+    wanted = reference.train_step()
+    for name in ('reward', 'loss', 'grad_norm', 'entropy', 'gap', 'tokens'):
+      np.testing.assert_allclose(
+          found[name], wanted[name], rtol=1e-4, atol=1e-6, err_msg=name
+      )
+    if not overrides.get('model__scan_layers'):
+      for a, b in zip(
+          leaves(trainer.state['params']), leaves(reference.state['params'])
+      ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+class PrepareTest(TrainTestCase):
+
+  @parameterized.parameters('train', 'dev', 'sealed')
+  def test_long_prompts_of_every_split_are_found_before_the_run(self, split):
+    domain = domains.make('math', families=('chain_sum:0',))
+
+    class Domain:
+      """One long problem, at the end of what the run will ask."""
+
+      name = domain.name
+      columns, reward_parts = domain.columns, domain.reward_parts
+      grade = domain.grade
+
+      def source(self, wanted, seed):
+        source = domain.source(wanted, seed)
+
+        def take(cursor, count):
+          problems = source.take(cursor, count)
+          if wanted == split:
+            text = 'What is ' + '1 + ' * 40 + '1?'
+            long = ({'role': 'user', 'content': text},)
+            last = domain.source(split, 9).take(0, 1)[0]
+            problems[-1] = type(last)(
+                last.problem_id, 'long_sum', long, last.answer
+            )
+          return problems
+
+        return absltest.mock.Mock(take=take)
+
+    with absltest.mock.patch.object(domains, 'make', return_value=Domain()):
+      with self.assertRaisesRegex(ValueError, "family 'long_sum'.* set --conf"):
+        setup_lib.prepare(self.make_config())
+      if split == 'sealed':
+        setup_lib.prepare(self.make_config(eval__sealed=False))
+
+  def test_evaluation_leaves_a_training_run_alone(self):
+    config = self.make_config()
+    text, sha = config_lib.to_json(config), 'hash'
+    with workdir_lib.open_workdir(self.workdir, text, sha):
+      (self.workdir / 'metrics.jsonl').write_text('')
+      with self.assertRaisesRegex(workdir_lib.WorkdirError, 'in use'):
+        evaluate_mode.run(config, str(self.workdir))
+    with self.assertRaisesRegex(ValueError, 'holds a training run'):
+      evaluate_mode.run(config, str(self.workdir))
+
+  def test_no_steps_exports_the_base_policy(self):
+    summary = evojax.run(self.make_config(steps=0), str(self.workdir))
+    self.assertEqual(
+        weights(self.workdir), (self.policy / 'model.safetensors').read_bytes()
+    )
+    self.assertEqual(summary['gain'], {})
+    self.assertEqual(summary['steps'], 0)
+    self.assertFalse((self.workdir / 'sealed.json').exists())
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,352 @@
+"""Sampling a step ahead: what is trained on, and that a resume is exact."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+import threading
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+
+from evojax import config as config_lib
+from evojax import records
+from evojax.evidence import store
+from evojax.rollout import client as client_lib
+from evojax.rollout import fleet
+from evojax.runtime import metrics
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from tests import tiny
+from tests.rollout import fake_sglang as fake
+
+
+class OverlapTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.folder = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.policy = tiny.make_policy(cls.folder / 'policy')
+
+  def config(self, **overrides):
+    options = dict(
+        steps=4,
+        rollout__queue_depth=1,
+        rollout__max_staleness=1,
+        grpo__tis_cap=2.0,
+        # Replaced groups are drawn from the same stream of problems.
+        grpo__keep='reward_variance',
+        grpo__refill_rounds=1,
+    )
+    return tiny.make_config(self.policy, **(options | overrides))
+
+  def trainer(self, name, config=None):
+    trainer = trainer_lib.Trainer(
+        setup_lib.prepare(config or self.config()),
+        self.folder / name,
+        metrics.Phases(),
+    )
+    self.addCleanup(trainer.close)
+    return trainer
+
+  def train(self, trainer, until):
+    """Rows of metrics without times."""
+    rows = []
+    while trainer.step < until:
+      row = trainer.train_step()
+      rows.append({k: v for k, v in row.items() if 'second' not in k})
+      if trainer.checkpointer.due(trainer.step):
+        trainer.save()
+    trainer.checkpointer.wait()
+    return rows
+
+  def test_resume_is_exact(self):
+    whole = self.trainer('whole')
+    expected = self.train(whole, 4)
+    self.assertEqual([row['staleness'] for row in expected], [0, 1, 1, 1])
+    first = self.trainer('killed')
+    head = self.train(first, 3)  # A step beyond its checkpoint.
+    first.finish_ahead()
+    again = self.trainer('killed')
+    self.assertEqual(again.step, 2)
+    self.assertEqual(head[:2] + self.train(again, 4), expected)
+    self.assertEqual(again.fingerprint(), whole.fingerprint())
+    self.assertEqual(again.cursor, whole.cursor)
+
+  def test_next_step_is_sampled_with_the_weights_before(self):
+    trainer = self.trainer('before')
+    trainer.train_step()
+    draw, completions = trainer.ahead
+    self.assertEqual({c.policy_version for c in completions}, {0})
+    # Those weights, bit for bit, though the update took their buffers over.
+    fresh = self.trainer('fresh')
+    expected = fresh.engine.generate(draw.requests)
+    for completion, other in zip(completions, expected):
+      np.testing.assert_array_equal(completion.tokens, other.tokens)
+      np.testing.assert_array_equal(completion.logprobs, other.logprobs)
+
+  def test_the_update_runs_while_the_next_step_is_sampled(self):
+    trainer = self.trainer('beside', self.config(grpo__refill_rounds=0))
+    learned, sampled = threading.Event(), []
+    generate, learn = trainer.engine.generate, trainer.learn
+
+    def slow_generate(requests):
+      if trainer.begun or sampled:  # Not the first step's own.
+        self.assertTrue(learned.wait(60))
+      sampled.append(len(requests))
+      return generate(requests)
+
+    def learn_and_tell(step):
+      self.assertIsNotNone(trainer.begun)
+      self.assertLen(sampled, 1)
+      metrics = learn(step)
+      learned.set()
+      return metrics
+
+    with (
+        mock.patch.object(trainer.engine, 'generate', slow_generate),
+        mock.patch.object(trainer, 'learn', learn_and_tell),
+    ):
+      trainer.train_step()
+    self.assertEqual(sampled, [8, 8])
+
+  def test_a_step_that_servers_failed_can_be_saved_and_repeated(self):
+    config = tiny.make_config(
+        self.policy,
+        steps=4,
+        grpo__keep='reward_variance',
+        grpo__refill_rounds=1,
+    )
+    whole = self.trainer('no-failure', config)
+    self.train(whole, 4)
+    trainer = self.trainer('failure', config)
+    self.train(trainer, 3)
+    cursor = trainer.cursor
+    failed = mock.Mock(side_effect=fleet.FleetError('none of the servers'))
+    with (
+        mock.patch.object(trainer.engine, 'generate', failed),
+        self.assertRaises(fleet.FleetError),
+    ):
+      trainer.train_step()
+    self.assertEqual((trainer.step, trainer.cursor), (3, cursor))
+    trainer.save()
+    trainer.checkpointer.wait()
+    again = self.trainer('failure', config)
+    self.train(again, 4)
+    self.assertEqual(again.fingerprint(), whole.fingerprint())
+    self.assertEqual(again.cursor, whole.cursor)
+
+  def test_a_step_whose_next_one_servers_failed_is_done(self):
+    trainer = self.trainer('ahead', self.config(grpo__refill_rounds=0))
+    self.train(trainer, 2)
+    cursor = trainer.cursor
+    failed = mock.Mock(side_effect=fleet.FleetError('none of the servers'))
+    with (
+        mock.patch.object(trainer.engine, 'finish', failed),
+        self.assertRaises(fleet.FleetError),
+    ):
+      trainer.train_step()
+    # What was drawn for the step after is drawn again.
+    self.assertEqual((trainer.step, trainer.ahead), (3, None))
+    self.assertEqual(trainer.cursor, cursor)
+    trainer.install()
+    self.assertEqual(trainer.train_step()['staleness'], 0)
+
+  def test_a_fork_samples_its_own_problems(self):
+    first = self.trainer('source')
+    self.train(first, 2)
+    self.assertIsNotNone(first.ahead)
+    for name, changes in (
+        ('same', {}),
+        ('seed', dict(seed=99)),
+        ('shape', dict(grpo__prompts=4, grpo__group_size=2)),
+        ('colder', dict(rollout__temperature=0.5)),
+    ):
+      shutil.copytree(
+          self.folder / 'source/checkpoints', self.folder / name / 'checkpoints'
+      )
+      fork = self.trainer(name, self.config(**changes))
+      self.assertEqual(fork.step, 2)
+      if not changes:
+        self.assertIsNotNone(fork.ahead)
+        continue
+      self.assertIsNone(fork.ahead)
+      # None is left out, none comes twice.
+      self.assertEqual(fork.cursor, first.ahead[0].cursor)
+      row = fork.train_step()
+      self.assertEqual(row['staleness'], 0)
+      rows = store.read(self.folder / name, 'train', [2])
+      gap = rows['sampler_trainer_logprob_gap'].dropna()
+      self.assertLess(gap.abs().max(), 1e-3)
+
+  def test_last_step_samples_nothing_ahead(self):
+    trainer = self.trainer('last')
+    self.train(trainer, 4)
+    self.assertIsNone(trainer.ahead)
+
+  def test_completions_survive_a_checkpoint(self):
+    rng = np.random.default_rng(0)
+    decode = lambda tokens: 'x'.join(map(str, tokens)) + '\0'
+    completions, requests = [], []
+    for n, reason, version, stop, spans in (
+        (3, 'stop', 4, ('x',), ()),
+        (1, 'length', 2, (), ()),
+        (5, 'abort', 2, (), ((2, 2), (3, 5))),
+    ):
+      tokens = rng.integers(0, 9, n).astype(np.int32)
+      text = str(tokens[0]) if stop else decode(tokens)
+      completions.append(
+          records.Completion(
+              tokens,
+              rng.normal(size=n).astype(np.float32),
+              reason,
+              version,
+              text,
+              spans,
+          )
+      )
+      params = records.SamplingParams(max_tokens=5, stop=stop)
+      requests.append(records.Request((1,), 0, 0, 0, params))
+    found = trainer_lib._unpack(
+        json.loads(json.dumps(trainer_lib._pack(completions))), requests, decode
+    )
+    for a, b in zip(completions, found, strict=True):
+      for name, value in vars(a).items():
+        np.testing.assert_array_equal(value, getattr(b, name), name)
+        self.assertEqual(type(value), type(getattr(b, name)))
+
+  def test_stale_rollouts_are_sampled_again(self):
+    config = tiny.make_config(self.policy)  # max_staleness = 0.
+    trainer = self.trainer('stale', config)
+    trainer.train_step()
+    generate = trainer.engine.generate
+    calls = []
+
+    def lag(requests):
+      calls.append(len(requests))
+      completions = generate(requests)
+      if len(calls) == 1:  # Three come from the version before.
+        for i in (0, 3, 4):
+          completions[i] = records.Completion(
+              **{**vars(completions[i]), 'policy_version': 0}
+          )
+      return completions
+
+    with mock.patch.object(trainer.engine, 'generate', lag):
+      row = trainer.train_step()
+    self.assertEqual(calls, [8, 3])
+    self.assertEqual(row['refused_stale'], 3)
+    self.assertEqual(row['staleness'], 0)
+
+
+class ConfigTest(absltest.TestCase):
+
+  def refuse(self, message, **overrides):
+    with self.assertRaisesRegex(config_lib.ConfigError, message):
+      config_lib.validate(tiny.make_config('package:math', **overrides))
+
+  def test_conflicts(self):
+    self.refuse(r'rollout.kind=.vllm.: choose one', rollout__kind='vllm')
+    self.refuse('needs servers.*--config.rollout.urls', rollout__kind='sglang')
+    for url in ('localhost:30000', 'http://host:1/generate', 'http://', 3):
+      self.refuse(
+          'rollout.urls has .*wanted',
+          rollout__kind='sglang',
+          rollout__urls=(url,),
+      )
+    twice = ('http://host:1',) * 2
+    self.refuse('a server twice', rollout__kind='sglang', rollout__urls=twice)
+    self.refuse("kind is 'engine'", rollout__urls=('http://host:1',))
+    self.refuse("kind is 'engine'", rollout__weights_dir='/mnt')
+    self.refuse(
+        'max_staleness=0 refuses', rollout__queue_depth=1, grpo__tis_cap=2.0
+    )
+    self.refuse(
+        'queue_depth=1 .*tis_cap=2',
+        rollout__queue_depth=1,
+        rollout__max_staleness=1,
+    )
+    self.refuse('max_staleness=2 .*tis_cap=2', rollout__max_staleness=2)
+    self.refuse('queue_depth=2', rollout__queue_depth=2)
+    self.refuse(
+        'in bfloat16 .*tis_cap=2',
+        rollout__kind='sglang',
+        rollout__urls=('http://host:1',),
+        model__param_dtype='bfloat16',
+    )
+    config_lib.validate(
+        tiny.make_config(
+            'package:math',
+            rollout__kind='sglang',
+            rollout__urls=('http://host:1', 'https://host.example:2/'),
+        )
+    )
+
+
+class ProcessesTest(absltest.TestCase):
+  """What process 0 learns of servers, others learn of it."""
+
+  def test_completions_and_errors_travel(self):
+    with tempfile.TemporaryDirectory() as folder:
+      server = fake.Server('http://one:1')
+      first = client_lib.SGLangEngine(
+          [server.url],
+          fake.model(),
+          weights_folder=folder,
+          timeout_seconds=1.0,
+          transport=fake.transport([server]),
+      )
+      self.addCleanup(first.close)
+      first.update_weights(0.5, 3)
+      sent = []
+      with mock.patch(
+          'evojax.runtime.sharding.broadcast', lambda x: (sent.append(x), x)[1]
+      ):
+        asked = [
+            records.Request((5, 6), 1, 2, k, records.SamplingParams(9))
+            for k in range(4)
+        ]
+        expected = first.generate(asked)
+        server.up = False
+        with self.assertRaisesRegex(OSError, 'none of the 1 servers'):
+          first.generate(asked)
+      with (
+          mock.patch('evojax.runtime.sharding.is_primary', return_value=False),
+          mock.patch('evojax.runtime.sharding.broadcast', lambda x: x),
+      ):
+        other = client_lib.SGLangEngine(
+            [server.url], fake.model(), weights_folder=folder
+        )
+      self.assertEmpty(other.servers())
+      other.policy_version = 3
+      # The other process offers arrays of the shapes that it will be sent.
+      for answer in sent:
+        with mock.patch('evojax.runtime.sharding.broadcast') as broadcast:
+          broadcast.side_effect = lambda mine, answer=answer: (
+              [
+                  self.assertEqual(a.shape, b.shape)
+                  for a, b in zip(
+                      mine[0].values(), answer[0].values(), strict=True
+                  )
+              ],
+              answer,
+          )[1]
+          if answer[1].any():
+            with self.assertRaisesRegex(
+                OSError, 'process 0 failed: FleetError: none of the 1'
+            ):
+              other.generate(asked)
+          else:
+            found = other.generate(asked)
+      for a, b in zip(expected, found, strict=True):
+        for name, value in vars(a).items():
+          np.testing.assert_array_equal(value, getattr(b, name), name)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,356 @@
+"""One update equals its definition, however it is laid out."""
+
+import dataclasses
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from evojax.models import decoder
+from evojax.models import lora
+from evojax.runtime import sharding
+from evojax.training import update as update_lib
+
+CFG = decoder.DecoderConfig(
+    family='qwen3',
+    vocab_size=31,
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    qk_norm=True,
+)
+P, G, LP, LC = 4, 3, 6, 5
+# Adam divides by the root of the second moment: float32 noise in a gradient of
+# 1e-8 moves a parameter by a visible part of the learning rate, so parameters
+# are compared with eps = 1e-3.
+ALGORITHM = update_lib.Algorithm(max_tokens=LC, eps=1e-3)
+ATOL = 3e-5
+HYPER = dict(
+    learning_rate=0.1,
+    weight_decay=0.0,
+    max_grad_norm=0.0,
+    temperature=1.0,
+    clip_low=0.2,
+    clip_high=0.2,
+    dual_clip=0.0,
+    kl_coef=0.0,
+    tis_cap=0.0,
+)
+
+
+def rollouts(seed=0):
+  """Prompts, completions, sampler log-probs [P * G] and advantages [P, G]."""
+  rng = np.random.default_rng(seed)
+  draw = lambda n: rng.integers(0, CFG.vocab_size, n).astype(np.int32)
+  prompts = [draw(rng.integers(1, LP + 1)) for _ in range(P)]
+  prompts = [p for p in prompts for _ in range(G)]
+  completions = [draw(rng.integers(1, LC + 1)) for _ in range(P * G)]
+  sampler = [
+      np.log(rng.uniform(0.01, 0.2, len(c))).astype(np.float32)
+      for c in completions
+  ]
+  return prompts, completions, sampler, rng.normal(size=(P, G))
+
+
+@functools.cache  # Compiling is what these tests would spend their time on.
+def make_update(cfg=CFG, **algorithm):
+  return Update(cfg, **algorithm)
+
+
+class Update:
+  """A compiled update and the state it starts from."""
+
+  def __init__(self, cfg=CFG, **algorithm):
+    self.cfg = cfg
+    self.algorithm = dataclasses.replace(ALGORITHM, **algorithm)
+    self.mesh = sharding.make_mesh(
+        data=1, fsdp=1, tensor=1, devices=jax.devices()[:1]
+    )
+    self.step = update_lib.jit_update_step(cfg, self.algorithm, self.mesh)
+
+  def __call__(
+      self,
+      data,
+      included=None,
+      micro_groups=2,
+      extra=None,
+      params=None,
+      **hyper
+  ):
+    prompts, completions, sampler, advantages = data
+    if included is None:
+      included = np.ones((P, G), bool)
+    batch, live, order = update_lib.make_batch(
+        prompts,
+        completions,
+        sampler,
+        advantages,
+        included,
+        max_prompt_tokens=LP,
+        max_tokens=LC,
+        micro_groups=micro_groups,
+        layout=self.algorithm.layout,
+    )
+    if params is None:
+      params = decoder.init(self.cfg, jax.random.key(0))
+    state = update_lib.init_state(self.cfg, self.algorithm, params)
+    for name, make in (extra or {}).items():
+      batch[name] = make(batch)
+    hyper = {k: jnp.float32(v) for k, v in (HYPER | hyper).items()}
+    state, metrics, rows = self.step(state, batch, jnp.int32(live), hyper)
+    rows = np.asarray(rows['gap']).reshape(-1, G)[np.argsort(order)]
+    return state['params'], jax.device_get(metrics), rows
+
+
+@jax.jit
+def row_scores(params, tokens, temperature):
+  """log softmax of every position of padded rows [B, L], [B, L, V]."""
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  hidden = decoder.forward(
+      CFG, params, tokens, positions, jnp.ones_like(tokens)
+  )
+  return jax.nn.log_softmax(hidden @ params['embed'].T / temperature)
+
+
+def naive_logprobs(params, prompts, completions, temperature=1.0):
+  """Log-probs of each completion, from rows of one sequence each."""
+  tokens = np.zeros((len(prompts), LP + LC), np.int32)
+  for i, (p, c) in enumerate(zip(prompts, completions)):
+    tokens[i, : len(p) + len(c)] = np.concatenate([p, c])
+  scores = row_scores(params, tokens, temperature)
+  return [
+      scores[i, np.arange(len(p) - 1, len(p) + len(c) - 1), c]
+      for i, (p, c) in enumerate(zip(prompts, completions))
+  ]
+
+
+class LearnerTest(parameterized.TestCase):
+
+  def assert_params(self, a, b, atol=ATOL):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
+
+  @parameterized.product(
+      layout=('shared', 'packed'),
+      aggregation=('token', 'sequence', 'constant'),
+  )
+  def test_on_policy_step_is_the_policy_gradient(self, layout, aggregation):
+    # On policy the ratio is 1: the gradient is that of -sum A log p, summed
+    # over tokens and divided as the aggregation says; then one Adam step.
+    data = rollouts()
+    prompts, completions, _, advantages = data
+    flat = advantages.reshape(-1)
+    lengths = [len(c) for c in completions]
+
+    def loss(params):
+      total = 0.0
+      for i, logprobs in enumerate(
+          naive_logprobs(params, prompts, completions)
+      ):
+        sums = -flat[i] * logprobs.sum()
+        total += {
+            'token': sums / sum(lengths),
+            'sequence': sums / lengths[i] / (P * G),
+            'constant': sums / (P * G * LC),
+        }[aggregation]
+      return total
+
+    params = decoder.init(CFG, jax.random.key(0))
+    optimizer = optax.adam(0.1, 0.9, 0.95, 1e-3)
+    grads = jax.grad(loss)(params)
+    updates, _ = optimizer.update(grads, optimizer.init(params))
+    want = optax.apply_updates(params, updates)
+    got, metrics, _ = make_update(layout=layout, aggregation=aggregation)(data)
+    self.assert_params(got, want)
+    np.testing.assert_allclose(
+        metrics['grad_norm'], optax.tree.norm(grads), rtol=1e-4
+    )
+
+  @parameterized.parameters(1, 4)
+  def test_micro_batches_change_nothing(self, micro_groups):
+    data, update = rollouts(), make_update(aggregation='token')
+    self.assert_params(
+        update(data)[0], update(data, micro_groups=micro_groups)[0]
+    )
+
+  def test_dropped_groups_leave_no_trace(self):
+    data = rollouts()
+    included = np.ones((P, G), bool)
+    included[1] = included[2, 0] = False
+    junk = [list(x) for x in data[:3]] + [data[3].copy()]
+    for g in range(G):
+      junk[1][G + g] = np.zeros(LC, np.int32)
+      junk[2][G + g] = np.full(LC, -99.0, np.float32)
+    junk[3][1], junk[3][2, 0] = 1e9, -1e9
+    update = make_update(aggregation='sequence')
+    a, metrics, _ = update(data, included)
+    b, also, _ = update(junk, included)
+    self.assert_params(a, b, atol=0)
+    self.assertEqual(metrics['loss'], also['loss'])
+    everything, _, _ = update(data)
+    self.assertGreater(
+        float(jnp.abs(a['embed'] - everything['embed']).max()), 1e-3
+    )
+
+  def test_nothing_kept_is_a_step_of_zero(self):
+    update = make_update()
+    params, metrics, _ = update(rollouts(), np.zeros((P, G), bool))
+    self.assert_params(params, decoder.init(CFG, jax.random.key(0)), atol=0)
+    self.assertTrue(metrics['finite'])
+
+  def test_order_of_groups_changes_nothing(self):
+    data = rollouts()
+    order = np.array([2, 0, 3, 1])
+    rows = (order[:, None] * G + np.arange(G)).reshape(-1)
+    shuffled = [[x[i] for i in rows] for x in data[:3]] + [data[3][order]]
+    update = make_update()
+    a, _, gaps = update(data)
+    b, _, shuffled_gaps = update(shuffled)
+    self.assert_params(a, b)
+    np.testing.assert_allclose(gaps[order], shuffled_gaps, atol=1e-6)
+
+  def test_gap_by_hand(self):
+    data = rollouts()
+    _, metrics, gaps = make_update()(data, temperature=1.7)
+    params = decoder.init(CFG, jax.random.key(0))
+    differences = [
+        np.abs(logprobs - sampler)
+        for logprobs, sampler in zip(
+            naive_logprobs(params, *data[:2], 1.7), data[2]
+        )
+    ]
+    want = np.array([d.mean() for d in differences]).reshape(P, G)
+    np.testing.assert_allclose(gaps, want, atol=1e-5)
+    every = np.concatenate(differences)
+    np.testing.assert_allclose(metrics['gap'], every.mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics['gap_max'], every.max(), rtol=1e-5)
+
+  def test_scalars_are_traced_and_each_has_an_effect(self):
+    data = rollouts()
+    update = make_update(
+        on_policy=False, reference=True, importance=True, eps=1e-8
+    )
+    near = lambda shift: lambda batch: (
+        batch['sampler_logprobs'] + shift
+    ).astype(np.float32)
+    # Current log-probs lie near -log 31; ratios fall on both sides of 1.
+    around = lambda batch: np.where(np.arange(LC) % 2, -3.0, -4.0).astype(
+        np.float32
+    ) * np.ones(batch['sampler_logprobs'].shape, np.float32)
+    extra = dict(old_logprobs=around, ref_logprobs=near(0.3))
+    base = HYPER | dict(
+        max_grad_norm=1e3, kl_coef=0.1, tis_cap=2.0, dual_clip=3.0
+    )
+    run = lambda **change: update(data, extra=extra, **(base | change))
+    before = run()[0]
+    changes = dict(
+        learning_rate=0.2,
+        weight_decay=0.1,
+        max_grad_norm=1e-9,
+        temperature=1.3,
+        clip_low=0.9,
+        clip_high=5.0,
+        dual_clip=1.3,
+        kl_coef=0.5,
+        tis_cap=0.1,
+    )
+    self.assertEqual(set(changes), set(update_lib.HYPERPARAMETERS))
+    for name, value in changes.items():
+      after = run(**{name: value})[0]
+      moved = max(
+          float(jnp.abs(x - y).max())
+          for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after))
+      )
+      self.assertGreater(moved, 1e-5, name)
+    self.assertEqual(update.step._cache_size(), 1)
+
+  def test_a_number_that_is_not_finite_stops_the_update(self):
+    data = rollouts()
+    data[3][0, 0] = np.nan
+    params, metrics, _ = make_update()(data)
+    self.assert_params(params, decoder.init(CFG, jax.random.key(0)), atol=0)
+    with self.assertRaisesRegex(
+        update_lib.NonFiniteError, 'step 7.*learning_rate'
+    ):
+      update_lib.check_finite(metrics, 7)
+
+  def test_gradient_is_clipped_to_its_norm(self):
+    # With SGD-like Adam (b1 = b2 = 0, huge eps) the step is grad / eps.
+    update = make_update(b1=0.0, b2=0.0, eps=1e6)
+    start = decoder.init(CFG, jax.random.key(0))
+    length = lambda params: optax.tree.norm(
+        jax.tree.map(jnp.subtract, params, start)
+    )
+    free, metrics, _ = update(rollouts(), learning_rate=1e6)
+    bound = 0.25 * float(metrics['grad_norm'])
+    clipped, _, _ = update(rollouts(), learning_rate=1e6, max_grad_norm=bound)
+    np.testing.assert_allclose(length(free), metrics['grad_norm'], rtol=1e-2)
+    np.testing.assert_allclose(length(clipped), bound, rtol=1e-2)
+
+  def test_lora_trains_adapters_alone(self):
+    cfg = dataclasses.replace(CFG, lora_rank=2)
+    params = decoder.init(cfg, jax.random.key(0))
+    start, _ = jax.tree.map(jnp.copy, lora.split(params))  # Before donation.
+    trained, _, _ = make_update(cfg)(rollouts(), params=params)
+    self.assertTrue(
+        all(
+            '_lora_' in path[-1].key
+            for path, _ in jax.tree_util.tree_leaves_with_path(trained)
+        )
+    )
+    moved = jax.tree.map(
+        lambda a, b: float(jnp.abs(a - b).max()), trained, start
+    )
+    self.assertGreater(max(jax.tree.leaves(moved)), 1e-4)
+
+  def test_prompts_that_differ_in_a_group_fall_back_to_packing(self):
+    prompts, completions, sampler, advantages = rollouts()
+    prompts[1] = np.array([5, 6], np.int32)
+    batch, _, _ = update_lib.make_batch(
+        prompts,
+        completions,
+        sampler,
+        advantages,
+        np.ones((P, G), bool),
+        max_prompt_tokens=LP,
+        max_tokens=LC,
+        micro_groups=2,
+    )
+    self.assertIn('index', batch)
+    make_update()((prompts, completions, sampler, advantages))
+
+  def test_micro_groups_must_divide(self):
+    with self.assertRaisesRegex(ValueError, 'grpo.micro_groups=3'):
+      make_update()(rollouts(), micro_groups=3)
+
+  def test_score_step_equals_the_forward_pass(self):
+    prompts, completions, sampler, advantages = rollouts()
+    for layout in ('shared', 'packed'):
+      batch, _, _ = update_lib.make_batch(
+          prompts,
+          completions,
+          sampler,
+          advantages,
+          np.ones((P, G), bool),
+          max_prompt_tokens=LP,
+          max_tokens=LC,
+          micro_groups=2,
+          layout=layout,
+      )
+      params = decoder.init(CFG, jax.random.key(0))
+      scored = update_lib.score_step(
+          CFG, ALGORITHM, params, batch, jnp.float32(0.8)
+      ).reshape(P * G, LC)
+      wanted = naive_logprobs(params, prompts, completions, 0.8)
+      for i, want in enumerate(wanted):
+        np.testing.assert_allclose(scored[i, : len(want)], want, atol=1e-5)
+
+
+if __name__ == '__main__':
+  absltest.main()
