@@ -127,6 +127,7 @@ class AdmitTest(parameterized.TestCase):
             admit.check(
                 SEED.with_file('diagnostics/format.py', text),
                 CONFIG,
+                SURFACE,
                 made,
             )
         ),
