@@ -369,7 +369,7 @@ def _step_of(
   rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
   codes = {code: name for name, code in schema.FINISH_REASON.items()}
   completions = [
-      records.Completion(
+      records.Episode(
           tokens=np.asarray(rows['tokens'][i], np.int32),
           logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
           finish_reason=codes[int(rows['finish_reason'][i])],
