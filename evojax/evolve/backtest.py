@@ -88,7 +88,7 @@ def run(
   if delta.factor.startswith('reward:'):
     result['statistics'] |= _scan(new, delta.factor.removeprefix('reward:'))
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  if delta.klass in _UNSEEN:
+  if delta.intervention_class in _UNSEEN:
     result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
   else:
     effect = replay(session, before, after, folder, steps)
