@@ -109,7 +109,7 @@ class GradingError(OSError):
 def grade(
     domain: records.Domain,
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Completion],
+    completions: Sequence[records.Episode],
 ) -> tuple[list[records.Grade], np.ndarray]:
   """Grades B completions of P problems: all at once, or one after the other.
 

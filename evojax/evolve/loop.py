@@ -90,7 +90,7 @@ def run(
     base.harness.path = ''
   setup = setup_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, setup.made_up)
+  reasons = admit.check(seed, base, setup.surface, setup.made_up)
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -525,9 +525,12 @@ class _Loop:
           config=session.values(version.harness),
           measures=[diagnose.from_json(m) for m in diagnosis['measures']],
           history=self.history(),
-          skills=skills_lib.read_all([*e.skills, session.path / 'skills']),
+          skills=skills_lib.read_all(
+              [*e.skills, session.path / 'skills'], session.setup.surface
+          ),
           rng=np.random.default_rng(int(session.head[:16], 16)),
           domain=session.config.domain.name,
+          surface=session.setup.surface,
           vetoes=human.vetoes(self.inbox),
       )
       proposal = human.propose(context, self.inbox)
@@ -576,6 +579,7 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
+            session.setup.surface,
             session.setup.made_up,
             view,
         )
@@ -750,6 +754,7 @@ class _Loop:
             delta,
             session.harness(design['harness']),
             session.values(version.harness),
+            session.setup.surface,
             trigger=guess['trigger'],
             hypothesis=guess['hypothesis'],
             evidence=skills_lib.Evidence(

@@ -16,7 +16,9 @@ from evojax import records
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
+from evojax.harness import surface as surface_lib
 from evojax.training import reward_pipeline
+from evojax.training import setup as setup_lib
 
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
@@ -39,7 +41,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       print(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_lib.validate, config))
-  domain = made = None
+  made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
     view, solved = synthetic.evidence(domain, config)
@@ -47,6 +49,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     report(f'domain {config.domain.name}', [str(error)])
   else:
     made = synthetic.MadeUp(domain)
+    surface = setup_lib.surface_of(domain)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -61,7 +64,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     except spec.HarnessError as error:
       report(f'harness {path}', [str(error)])
       continue
-    reasons = admit.check(harness, config, made)
+    reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
   return int(refused > 0)
 

@@ -24,7 +24,7 @@ from evojax.evidence import views
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
@@ -51,6 +51,11 @@ class Setup:
   reader: str = 'reward'  # Whom the view of the parts is open to.
   functions: run.Functions | None = None  # Of the harness, in the box.
 
+  @property
+  def surface(self) -> surface_lib.Surface:
+    """What harnesses of this run may set."""
+    return surface_of(self.domain)
+
 
 def prepare(
     config: ml_collections.ConfigDict,
@@ -70,10 +75,11 @@ def prepare(
     ValueError: Whatever is wrong, with the field, its value and the remedy.
   """
   trim_memory_after_compiling()
-  functions = None
+  functions = domain = None
   if config.harness.path:
     harness = spec.read(config.harness.path)
-    surface.check(harness.overlay)
+    domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+    surface = surface_of(domain)
     config = surface.apply(config, harness.overlay)
     if harness.files:
       probe.tier()  # A machine that holds no such code says so now.
@@ -81,7 +87,8 @@ def prepare(
   config_lib.validate(config)
   metrics_lib.check_available(config.log.wandb)
   kwargs = config.domain.kwargs.to_dict()
-  domain = taught = domains.make(config.domain.name, **kwargs)
+  taught = domains.make(config.domain.name, **kwargs)
+  domain = domain or taught
   if config.data.families:
     if 'families' not in kwargs:
       raise ValueError(
@@ -94,7 +101,7 @@ def prepare(
     )
   made = synthetic.MadeUp(domain)
   if functions:
-    if refused := admit.check_functions(harness, config, made):
+    if refused := admit.check_functions(harness, config, surface, made):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(
           f'config.harness.path={config.harness.path} is refused:{lines}'
@@ -111,7 +118,7 @@ def prepare(
     parts = _joined(functions.parts, parts if config.reward.parts else None)
   columns = collect.columns(domain, config)
   problem = _check_prompts(config, domain, taught, policy)
-  silent = records.Completion(
+  silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
   (grade,), _ = collect.grade(domain, [problem], [silent])
@@ -140,6 +147,11 @@ def prepare(
   return Setup(
       config, domain, taught, policy, parts, columns, made, reader, functions
   )
+
+
+def surface_of(domain: records.Domain) -> surface_lib.Surface:
+  """Return what harnesses of a run on this domain may set."""
+  return surface_lib.recipe(getattr(domain, 'surface_fields', ()))
 
 
 def _joined(
