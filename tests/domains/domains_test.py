@@ -13,6 +13,7 @@ import numpy as np
 from evojax import domains
 from evojax import records
 from evojax.domains import base
+from tests.eval import fakes
 
 
 class LoadTest(parameterized.TestCase):
@@ -44,6 +45,7 @@ class LoadTest(parameterized.TestCase):
     root = pathlib.Path(package.name)
     (root / 'users_domain.py').write_text(textwrap.dedent("""
             from evojax.domains import base
+from tests.eval import fakes
 
             class Domain(base.Domain):
               name = 'capitals'
@@ -159,20 +161,18 @@ class DefaultsTest(parameterized.TestCase):
     self.assertTrue(domains.make('math', families='gcd:0').perturbs)
 
   def test_demonstrations_are_a_function_of_seed_and_step(self):
-    class Source:
-
-      def take(self, cursor, count):
-        return list(range(cursor, cursor + count))
-
     def demonstrate(problem, rng):
-      message = {'role': 'user', 'content': str(problem)}
-      return records.Demonstration((message,), str(rng.integers(1 << 30)))
+      return records.Demonstration(problem.messages, str(rng.integers(1 << 30)))
+
+    source = fakes.Source('train', 7)
 
     def batch(*args):
-      shown = base.Demonstrations(demonstrate).batch(Source(), *args)
+      shown = base.Demonstrations(demonstrate).batch(source, *args)
       return [(d.messages[0]['content'], d.completion) for d in shown]
 
-    self.assertEqual([p for p, _ in batch(1, 2, 3)], ['6', '7', '8'])
+    self.assertEqual(
+        [p for p, _ in batch(1, 2, 3)], ['train 7 6', 'train 7 7', 'train 7 8']
+    )
     self.assertEqual(batch(1, 2, 3), batch(1, 2, 3))
     self.assertNotEqual(batch(1, 2, 3)[0][1], batch(2, 2, 3)[0][1])
     self.assertNotEqual(batch(1, 2, 3)[0][1], batch(1, 3, 3)[0][1])
