@@ -79,7 +79,7 @@ class Domain(abc.ABC):
 
   @abc.abstractmethod
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Grade a completion. Never raise on hostile or malformed text."""
 
@@ -90,7 +90,7 @@ class Domain(abc.ABC):
   def grade_many(
       self,
       problems: Sequence[records.Problem],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     """Grade completion b of problem b, for all b.
 

@@ -110,7 +110,7 @@ class GradingError(OSError):
 def grade(
     domain: base.Domain,
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Completion],
+    completions: Sequence[records.Episode],
 ) -> tuple[list[records.Grade], np.ndarray]:
   """Grade B completions of P problems.
 

@@ -75,7 +75,7 @@ def evidence(
       # As long as one can be: text takes most of a function's time.
       text = text[: _CHARACTERS * config.rollout.max_tokens]
       tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
-      completion = records.Completion(
+      completion = records.Episode(
           tokens.astype(np.int32),
           np.full(len(tokens), -0.5, np.float32),
           'stop' if text else 'length',

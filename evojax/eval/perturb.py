@@ -52,14 +52,14 @@ class Perturbed(base.Domain):
     return _Source(self._domain, split, seed)
 
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     return self._domain.grade(problem, completion)
 
   def grade_many(
       self,
       problems: Sequence[records.Problem],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     return self._domain.grade_many(problems, completions)
 

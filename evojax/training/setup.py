@@ -113,7 +113,7 @@ def prepare(
     parts = _joined(functions.parts, parts if config.reward.parts else None)
   columns = collect.columns(domain, config)
   problem = _check_prompts(config, domain, taught, policy)
-  silent = records.Completion(
+  silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
   (grade,), _ = collect.grade(domain, [problem], [silent])

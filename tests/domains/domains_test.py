@@ -45,7 +45,6 @@ class LoadTest(parameterized.TestCase):
     root = pathlib.Path(package.name)
     (root / 'users_domain.py').write_text(textwrap.dedent("""
             from evojax.domains import base
-from tests.eval import fakes
 
             class Domain(base.Domain):
               name = 'capitals'
@@ -123,7 +122,7 @@ class _Fixed(base.Domain):
 
 def _completion(text):
   none = np.zeros(0)
-  return records.Completion(none, none, 'stop', 0, text)
+  return records.Episode(none, none, 'stop', 0, text)
 
 
 class DefaultsTest(parameterized.TestCase):

@@ -143,7 +143,9 @@ class EndToEndTest(TrainTestCase):
   def test_the_update_got_the_stored_advantages(self):
     trainer = self.make_trainer()
     with absltest.mock.patch.object(
-        trainer_lib.learner, 'make_batch', wraps=trainer_lib.learner.make_batch
+        trainer_lib.update_lib,
+        'make_batch',
+        wraps=trainer_lib.update_lib.make_batch,
     ) as make_batch:
       trainer.train_step()
     (call,) = make_batch.call_args_list

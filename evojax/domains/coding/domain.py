@@ -48,7 +48,7 @@ class CodingDomain(base.Domain):
     return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Judges a completion. Never raises on hostile or malformed text."""
     return self.grade_many([problem], [completion])[0]
@@ -56,7 +56,7 @@ class CodingDomain(base.Domain):
   def grade_many(
       self,
       problems: Sequence[records.Problem],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     """Judges completion b of problem b, for all b, in the box."""
     return grade.grade_many(

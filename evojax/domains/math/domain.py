@@ -49,7 +49,7 @@ class MathDomain(base.Domain):
     return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Judges a completion. Never raises on hostile or malformed text."""
     return grade.grade(
