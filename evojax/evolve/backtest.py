@@ -88,7 +88,7 @@ def run(
   if delta.factor.startswith('reward:'):
     result['statistics'] |= _scan(new, delta.factor.removeprefix('reward:'))
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  if delta.klass in _UNSEEN:
+  if delta.intervention_class in _UNSEEN:
     result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
   else:
     effect = replay(session, before, after, folder, steps)
@@ -369,7 +369,7 @@ def _step_of(
   rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
   codes = {code: name for name, code in schema.FINISH_REASON.items()}
   completions = [
-      records.Completion(
+      records.Episode(
           tokens=np.asarray(rows['tokens'][i], np.int32),
           logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
           finish_reason=codes[int(rows['finish_reason'][i])],

@@ -158,9 +158,8 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """
   if config.harness.path:
     return spec.read(config.harness.path)
-  module = domains.load(config.domain.name)
   name = config.evolve.seed_harness
-  folder = pathlib.Path(module.__file__).parent / name
+  folder = domains.folder(config.domain.name) / name
   if folder.is_dir():
     return spec.read(folder)
   if name != 'seed_harness':
@@ -295,7 +294,7 @@ class _Loop:
           propose_lib.Trial(
               delta_sha=delta['sha256'],
               factor=delta['factor'],
-              klass=delta['klass'],
+              intervention_class=delta['klass'],
               status=row['status'],
               effect=row['effect'],
               low=row['low'],
@@ -561,7 +560,7 @@ class _Loop:
             sha256=delta.sha256,
             factor=delta.factor,
             kind=delta.kind,
-            klass=delta.klass,
+            klass=delta.intervention_class,
             before=delta.before,
             changes=[list(change) for change in delta.changes],
             text=_told_delta(delta, after),
@@ -771,7 +770,7 @@ class _Loop:
         head=verdict['version'] or version.version,
         skill=session.decide(learn),
         validity=dict(
-            klass=delta.klass,
+            klass=delta.intervention_class,
             proposer=guess['proposer'],
             predicted=predicted,
             replayed=replayed,

@@ -16,7 +16,7 @@ from evojax.harness import spec
 from evojax.harness import surface
 from evojax.harness import syntax
 
-_KLASS = {
+_INTERVENTION_CLASS = {
     'reward': 'reward',
     'keep': 'filter',
     'weight': 'credit',
@@ -47,7 +47,7 @@ class Delta:
 
   factor: str  # 'clip', 'optim.learning_rate', 'reward:overlong', 'keep', ...
   kind: str  # recipe (a value) | harness (a function, a reward part).
-  klass: str  # Intervention class, see surface.Field.
+  intervention_class: str  # See surface.Field.
   changes: tuple[Change, ...]
   before: str  # sha256 of the harness before.
   after: str  # sha256 of the harness after.
@@ -131,8 +131,9 @@ def diff(
   stem = factor.partition(':')[0]
   return Delta(
       factor=factor,
-      kind='harness' if stem in _KLASS else 'recipe',
-      klass=_KLASS.get(stem) or surface.field(changes[0][0]).klass,
+      kind='harness' if stem in _INTERVENTION_CLASS else 'recipe',
+      intervention_class=_INTERVENTION_CLASS.get(stem)
+      or surface.field(changes[0][0]).klass,
       changes=tuple(changes),
       before=before.sha256,
       after=after.sha256,

@@ -62,7 +62,7 @@ def trial(proposal, status='discard', effect=0.0, error=0.01, parent=None):
   return propose_lib.Trial(
       delta_sha=proposal.delta.sha256,
       factor=proposal.delta.factor,
-      klass=proposal.delta.klass,
+      intervention_class=proposal.delta.intervention_class,
       status=status,
       effect=effect,
       low=effect - 2 * error if measured else None,
@@ -118,7 +118,7 @@ def counts(alerts, history=(), seeds=120, **kwargs):
       rules.propose(context(alerts, history, seed=seed, **kwargs))
       for seed in range(seeds)
   ]
-  return collections.Counter(p.delta.klass for p in made)
+  return collections.Counter(p.delta.intervention_class for p in made)
 
 
 ALERTS = sorted({t for entry in library.ENTRIES for t in entry.triggers})
@@ -246,7 +246,7 @@ class BeliefTest(absltest.TestCase):
     near = rules.believe(
         *args, [self._trial(-0.1, factor='optim.warmup_steps')]
     )
-    far = rules.believe(*args, [self._trial(-0.1, klass='reward')])
+    far = rules.believe(*args, [self._trial(-0.1, intervention_class='reward')])
     self.assertLess(same.mean, near.mean)
     self.assertLess(near.mean, prior.mean)
     self.assertEqual(far, prior)
@@ -333,7 +333,8 @@ class RulesTest(parameterized.TestCase):
     outcomes = {
         'all fail': lambda n, made: False,
         'all hold': lambda n, made: True,
-        'the optimizer holds': lambda n, made: made.delta.klass == 'optimizer',
+        'the optimizer holds': lambda n, made: made.delta.intervention_class
+        == 'optimizer',
         'the first holds': lambda n, made: n == 0,
     }
     for name, keep in outcomes.items():
@@ -342,7 +343,7 @@ class RulesTest(parameterized.TestCase):
         with self.subTest(name, seed=seed):
           self.assertLen(proposals, 4)
           self.assertTrue(all(p.trigger in alerts for p in proposals))
-          classes = {p.delta.klass for p in proposals}
+          classes = {p.delta.intervention_class for p in proposals}
           self.assertGreaterEqual(len(classes), 3)
 
   def test_never_the_same_delta_twice_on_one_parent(self):

@@ -38,7 +38,7 @@ class Trial:
 
   delta_sha: str  # Identity of the change, independent of the parent.
   factor: str
-  klass: str
+  intervention_class: str
   status: str  # keep, discard, crash, refused, ...
   effect: float | None  # Realised, a fraction of Avg@k; None: not measured.
   low: float | None  # 95 % interval of the effect.
