@@ -12,7 +12,7 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax import domains
-from evojax import records
+from evojax.domains import base
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
@@ -79,7 +79,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _check_reward(
-    config: ml_collections.ConfigDict, domain: records.Domain
+    config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
   """(why it is refused, what it is warned about) of the config's reward."""
   with warnings.catch_warnings(record=True) as caught:

@@ -16,6 +16,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import domains
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.episodes import synthetic
@@ -42,8 +43,8 @@ class Setup:
   """All that a run needs before a device is touched."""
 
   config: ml_collections.ConfigDict  # With the harness's overlay applied.
-  domain: records.Domain
-  taught: records.Domain  # Gives the training problems: a slice of `domain`.
+  domain: base.Domain
+  taught: base.Domain  # Gives the training problems: a slice of `domain`.
   policy: policy_lib.Policy
   parts: reward_pipeline.Parts
   columns: tuple[schema.Column, ...]
@@ -110,7 +111,8 @@ def prepare(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict(),
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
   parts = reward_pipeline.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_pipeline.reader(parts)
@@ -168,8 +170,8 @@ def _joined(
 
 def _check_prompts(
     config: ml_collections.ConfigDict,
-    domain: records.Domain,
-    taught: records.Domain,
+    domain: base.Domain,
+    taught: base.Domain,
     policy: policy_lib.Policy,
 ) -> records.Problem:
   """Renders the first step and every evaluation; returns the first problem.
