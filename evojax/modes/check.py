@@ -18,7 +18,6 @@ from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.training import reward_pipeline
-from evojax.training import setup as setup_lib
 
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
@@ -49,7 +48,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     report(f'domain {config.domain.name}', [str(error)])
   else:
     made = synthetic.MadeUp(domain)
-    surface = setup_lib.surface_of(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.

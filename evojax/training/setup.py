@@ -55,7 +55,7 @@ class Setup:
   @property
   def surface(self) -> surface_lib.Surface:
     """What harnesses of this run may set."""
-    return surface_of(self.domain)
+    return surface_lib.recipe(self.domain.surface_fields)
 
 
 def prepare(
@@ -80,7 +80,7 @@ def prepare(
   if config.harness.path:
     harness = spec.read(config.harness.path)
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-    surface = surface_of(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     config = surface.apply(config, harness.overlay)
     if harness.files:
       probe.tier()  # A machine that holds no such code says so now.
@@ -149,11 +149,6 @@ def prepare(
   return Setup(
       config, domain, taught, policy, parts, columns, made, reader, functions
   )
-
-
-def surface_of(domain: records.Domain) -> surface_lib.Surface:
-  """Return what harnesses of a run on this domain may set."""
-  return surface_lib.recipe(getattr(domain, 'surface_fields', ()))
 
 
 def _joined(
