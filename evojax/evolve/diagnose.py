@@ -216,9 +216,9 @@ def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
       for r in rows
       if r['step'] == 'design' and r['trial'] in judged
   ]
-  for klass in sorted(set(classes)):
-    count = float(classes.count(klass))
-    found.append(_judged(f'tried_{klass}', 'version', 'trials', count))
+  for name in sorted(set(classes)):
+    count = float(classes.count(name))
+    found.append(_judged(f'tried_{name}', 'version', 'trials', count))
   return found
 
 

@@ -90,7 +90,7 @@ def run(
     base.harness.path = ''
   setup = setup_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, setup.made_up)
+  reasons = admit.check(seed, base, setup.surface, setup.made_up)
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -158,9 +158,8 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """
   if config.harness.path:
     return spec.read(config.harness.path)
-  module = domains.load(config.domain.name)
   name = config.evolve.seed_harness
-  folder = pathlib.Path(module.__file__).parent / name
+  folder = domains.folder(config.domain.name) / name
   if folder.is_dir():
     return spec.read(folder)
   if name != 'seed_harness':
@@ -295,7 +294,7 @@ class _Loop:
           propose_lib.Trial(
               delta_sha=delta['sha256'],
               factor=delta['factor'],
-              klass=delta['klass'],
+              intervention_class=delta['klass'],
               status=row['status'],
               effect=row['effect'],
               low=row['low'],
@@ -525,9 +524,12 @@ class _Loop:
           config=session.values(version.harness),
           measures=[diagnose.from_json(m) for m in diagnosis['measures']],
           history=self.history(),
-          skills=skills_lib.read_all([*e.skills, session.path / 'skills']),
+          skills=skills_lib.read_all(
+              [*e.skills, session.path / 'skills'], session.setup.surface
+          ),
           rng=np.random.default_rng(int(session.head[:16], 16)),
           domain=session.config.domain.name,
+          surface=session.setup.surface,
           vetoes=human.vetoes(self.inbox),
       )
       proposal = human.propose(context, self.inbox)
@@ -561,7 +563,7 @@ class _Loop:
             sha256=delta.sha256,
             factor=delta.factor,
             kind=delta.kind,
-            klass=delta.klass,
+            klass=delta.intervention_class,
             before=delta.before,
             changes=[list(change) for change in delta.changes],
             text=_told_delta(delta, after),
@@ -576,6 +578,7 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
+            session.setup.surface,
             session.setup.made_up,
             view,
         )
@@ -750,6 +753,7 @@ class _Loop:
             delta,
             session.harness(design['harness']),
             session.values(version.harness),
+            session.setup.surface,
             trigger=guess['trigger'],
             hypothesis=guess['hypothesis'],
             evidence=skills_lib.Evidence(
@@ -771,7 +775,7 @@ class _Loop:
         head=verdict['version'] or version.version,
         skill=session.decide(learn),
         validity=dict(
-            klass=delta.klass,
+            klass=delta.intervention_class,
             proposer=guess['proposer'],
             predicted=predicted,
             replayed=replayed,

@@ -16,6 +16,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import domains
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.episodes import synthetic
@@ -24,7 +25,7 @@ from evojax.evidence import views
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
@@ -42,14 +43,19 @@ class Setup:
   """All that a run needs before a device is touched."""
 
   config: ml_collections.ConfigDict  # With the harness's overlay applied.
-  domain: records.Domain
-  taught: records.Domain  # Gives the training problems: a slice of `domain`.
+  domain: base.Domain
+  taught: base.Domain  # Gives the training problems: a slice of `domain`.
   policy: policy_lib.Policy
   parts: reward_pipeline.Parts
   columns: tuple[schema.Column, ...]
   made_up: synthetic.MadeUp  # What functions are tried on.
   reader: str = 'reward'  # Whom the view of the parts is open to.
   functions: run.Functions | None = None  # Of the harness, in the box.
+
+  @property
+  def surface(self) -> surface_lib.Surface:
+    """What harnesses of this run may set."""
+    return surface_lib.recipe(self.domain.surface_fields)
 
 
 def prepare(
@@ -70,10 +76,11 @@ def prepare(
     ValueError: Whatever is wrong, with the field, its value and the remedy.
   """
   trim_memory_after_compiling()
-  functions = None
+  functions = domain = None
   if config.harness.path:
     harness = spec.read(config.harness.path)
-    surface.check(harness.overlay)
+    domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+    surface = surface_lib.recipe(domain.surface_fields)
     config = surface.apply(config, harness.overlay)
     if harness.files:
       probe.tier()  # A machine that holds no such code says so now.
@@ -81,7 +88,8 @@ def prepare(
   config_lib.validate(config)
   metrics_lib.check_available(config.log.wandb)
   kwargs = config.domain.kwargs.to_dict()
-  domain = taught = domains.make(config.domain.name, **kwargs)
+  taught = domains.make(config.domain.name, **kwargs)
+  domain = domain or taught
   if config.data.families:
     if 'families' not in kwargs:
       raise ValueError(
@@ -94,7 +102,7 @@ def prepare(
     )
   made = synthetic.MadeUp(domain)
   if functions:
-    if refused := admit.check_functions(harness, config, made):
+    if refused := admit.check_functions(harness, config, surface, made):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(
           f'config.harness.path={config.harness.path} is refused:{lines}'
@@ -103,7 +111,8 @@ def prepare(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict(),
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
   parts = reward_pipeline.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_pipeline.reader(parts)
@@ -111,7 +120,7 @@ def prepare(
     parts = _joined(functions.parts, parts if config.reward.parts else None)
   columns = collect.columns(domain, config)
   problem = _check_prompts(config, domain, taught, policy)
-  silent = records.Completion(
+  silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
   (grade,), _ = collect.grade(domain, [problem], [silent])
@@ -156,8 +165,8 @@ def _joined(
 
 def _check_prompts(
     config: ml_collections.ConfigDict,
-    domain: records.Domain,
-    taught: records.Domain,
+    domain: base.Domain,
+    taught: base.Domain,
     policy: policy_lib.Policy,
 ) -> records.Problem:
   """Renders the first step and every evaluation; returns the first problem.

@@ -45,7 +45,7 @@ class Step:
 
   rows: dict[str, Any]  # Evidence, one value per completion.
   prompts: list[np.ndarray]  # [B] int32.
-  completions: list[records.Completion]  # [B]
+  completions: list[records.Episode]  # [B]
   rewards: np.ndarray  # float32 [P, G]
   advantages: np.ndarray  # float32 [P, G], before groups are dropped.
   kept: np.ndarray  # bool [P]
@@ -147,7 +147,7 @@ class Trainer:
     self.algorithm = setup_lib.make_algorithm(c)
     # The next step's first round: being sampled, then sampled.
     self.begun: tuple[Draw, Any] | None = None
-    self.ahead: tuple[Draw, list[records.Completion]] | None = None
+    self.ahead: tuple[Draw, list[records.Episode]] | None = None
     if c.rollout.queue_depth and c.rollout.kind == 'engine':
       if jax.process_count() > 1:
         raise ValueError(
@@ -328,8 +328,8 @@ class Trainer:
   def _fresh(
       self,
       requests: Sequence[records.Request],
-      completions: list[records.Completion],
-  ) -> list[records.Completion]:
+      completions: list[records.Episode],
+  ) -> list[records.Episode]:
     """Samples again what is older than config.rollout.max_staleness allows."""
     oldest = self.step - self.config.rollout.max_staleness
     stale = [i for i, c in enumerate(completions) if c.policy_version < oldest]
@@ -373,7 +373,7 @@ class Trainer:
       self,
       problems: Sequence[records.Problem],
       prompts: Sequence[tuple[int, ...]],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
       *,
       seed: int,
       first_group: int,
@@ -609,7 +609,7 @@ def abstract_state(state: update_lib.State) -> dict[str, Any]:
   return jax.tree.map(_abstract, _to_save(learned, key, 0, 0))
 
 
-def _pack(completions: Sequence[records.Completion]) -> str:
+def _pack(completions: Sequence[records.Episode]) -> str:
   """Completions as text, bit for bit, for a checkpoint's metadata."""
   width = max(len(c.tokens) for c in completions)
   buffer = io.BytesIO()
@@ -621,7 +621,7 @@ def _unpack(
     text: str,
     requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
-) -> list[records.Completion]:
+) -> list[records.Episode]:
   """What `_pack` packed."""
   # Into memory: the file would unpack an array at every look at it.
   arrays = dict(np.load(io.BytesIO(base64.b64decode(text))))

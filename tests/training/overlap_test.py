@@ -201,7 +201,7 @@ class OverlapTest(absltest.TestCase):
       tokens = rng.integers(0, 9, n).astype(np.int32)
       text = str(tokens[0]) if stop else decode(tokens)
       completions.append(
-          records.Completion(
+          records.Episode(
               tokens,
               rng.normal(size=n).astype(np.float32),
               reason,
@@ -232,7 +232,7 @@ class OverlapTest(absltest.TestCase):
       completions = generate(requests)
       if len(calls) == 1:  # Three come from the version before.
         for i in (0, 3, 4):
-          completions[i] = records.Completion(
+          completions[i] = records.Episode(
               **{**vars(completions[i]), 'policy_version': 0}
           )
       return completions

@@ -65,7 +65,7 @@ class Belief:
 
 def believe(
     expected: tuple[float, float],
-    klass: str,
+    intervention_class: str,
     factor: str,
     history: Sequence[propose_lib.Trial],
 ) -> Belief:
@@ -77,7 +77,7 @@ def believe(
 
   Args:
     expected: Central 90 % of the prior.
-    klass: Intervention class.
+    intervention_class: Intervention class.
     factor: Factor; '' for the class as a whole.
     history: Trials of the run.
   """
@@ -85,7 +85,7 @@ def believe(
   mean = (low + high) / 2
   variance = max((high - low) / 2 / _Z90, 1e-4) ** 2
   for trial in history:
-    if trial.klass != klass or trial.effect is None:
+    if trial.intervention_class != intervention_class or trial.effect is None:
       continue
     near = trial.factor == factor or not factor
     effect, error = trial.effect, 0.0
@@ -117,7 +117,7 @@ def _from_skills(
       context.skills, context.domain, context.measures
   ):
     try:
-      after = skill.apply(context.parent, context.config)
+      after = skill.apply(context.parent, context.config, context.surface)
       delta, note = propose_lib.consider(context, after)
     except (skills_lib.SkillError, propose_lib.ProposalError):
       continue
@@ -155,7 +155,10 @@ def _from_library(
     return None
   chosen = _choose(context, candidates)
   belief = believe(
-      chosen.expected, chosen.delta.klass, chosen.delta.factor, context.history
+      chosen.expected,
+      chosen.delta.intervention_class,
+      chosen.delta.factor,
+      context.history,
   )
   criterion = propose_lib.CRITERION
   if chosen.check:
@@ -357,32 +360,49 @@ def _choose(
   """Thompson sampling over classes, then over the changes of the class."""
   classes: dict[str, list[_Candidate]] = {}
   for candidate in candidates:
-    classes.setdefault(candidate.delta.klass, []).append(candidate)
-  tried = [trial.klass for trial in context.history]
-  untried = [klass for klass in classes if klass not in tried]
+    classes.setdefault(candidate.delta.intervention_class, []).append(candidate)
+  tried = [trial.intervention_class for trial in context.history]
+  untried = [
+      intervention_class
+      for intervention_class in classes
+      if intervention_class not in tried
+  ]
   repeats = len(tried) - len(set(tried))
   allowed = math.ceil((len(tried) + 1) * (1 - _EXPLORED))
   eligible = untried if untried and repeats >= allowed else list(classes)
   draws = {
-      klass: _draw_class(context, klass, classes[klass])
-      for klass in sorted(eligible)
+      intervention_class: _draw_class(
+          context, intervention_class, classes[intervention_class]
+      )
+      for intervention_class in sorted(eligible)
   }
   members = classes[max(draws, key=draws.__getitem__)]
   return max(
       members,
       key=lambda c: believe(
-          c.expected, c.delta.klass, c.delta.factor, context.history
+          c.expected,
+          c.delta.intervention_class,
+          c.delta.factor,
+          context.history,
       ).draw(context.rng),
   )
 
 
 def _draw_class(
-    context: propose_lib.Context, klass: str, members: Sequence[_Candidate]
+    context: propose_lib.Context,
+    intervention_class: str,
+    members: Sequence[_Candidate],
 ) -> float:
   """A sample of what the class would gain; -inf if it would not run at all."""
-  mine = [trial for trial in context.history if trial.klass == klass]
+  mine = [
+      trial
+      for trial in context.history
+      if trial.intervention_class == intervention_class
+  ]
   ran = sum(trial.effect is not None for trial in mine)
   runs = context.rng.random() < (ran + 1) / (len(mine) + 1)
   low, high = np.mean([c.expected for c in members], axis=0)
-  draw = believe((float(low), float(high)), klass, '', mine).draw(context.rng)
+  draw = believe((float(low), float(high)), intervention_class, '', mine).draw(
+      context.rng
+  )
   return draw if runs else -math.inf

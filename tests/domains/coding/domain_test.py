@@ -22,7 +22,7 @@ from evojax.eval import perturb
 
 
 def _completion(text):
-  return records.Completion(
+  return records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'stop', 0, text
   )
 
