@@ -158,9 +158,8 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """
   if config.harness.path:
     return spec.read(config.harness.path)
-  module = domains.load(config.domain.name)
   name = config.evolve.seed_harness
-  folder = pathlib.Path(module.__file__).parent / name
+  folder = domains.folder(config.domain.name) / name
   if folder.is_dir():
     return spec.read(folder)
   if name != 'seed_harness':

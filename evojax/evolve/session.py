@@ -18,6 +18,7 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import records
+from evojax.domains import base
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import store
@@ -254,7 +255,7 @@ class Session:
       step: int = 0,
       folder: pathlib.Path | None = None,
       policy: policy_lib.Policy | None = None,
-      domain: records.Domain | None = None,
+      domain: base.Domain | None = None,
   ) -> evaluate_lib.EvalResult:
     """Scores a policy, see `params`; evidence goes into a folder, if given.
 

@@ -12,13 +12,12 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax import domains
-from evojax import records
+from evojax.domains import base
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.training import reward_pipeline
-from evojax.training import setup as setup_lib
 
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
@@ -49,7 +48,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     report(f'domain {config.domain.name}', [str(error)])
   else:
     made = synthetic.MadeUp(domain)
-    surface = setup_lib.surface_of(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -79,7 +78,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _check_reward(
-    config: ml_collections.ConfigDict, domain: records.Domain
+    config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
   """(why it is refused, what it is warned about) of the config's reward."""
   with warnings.catch_warnings(record=True) as caught:

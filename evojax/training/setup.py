@@ -16,6 +16,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import domains
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.episodes import synthetic
@@ -42,8 +43,8 @@ class Setup:
   """All that a run needs before a device is touched."""
 
   config: ml_collections.ConfigDict  # With the harness's overlay applied.
-  domain: records.Domain
-  taught: records.Domain  # Gives the training problems: a slice of `domain`.
+  domain: base.Domain
+  taught: base.Domain  # Gives the training problems: a slice of `domain`.
   policy: policy_lib.Policy
   parts: reward_pipeline.Parts
   columns: tuple[schema.Column, ...]
@@ -54,7 +55,7 @@ class Setup:
   @property
   def surface(self) -> surface_lib.Surface:
     """What harnesses of this run may set."""
-    return surface_of(self.domain)
+    return surface_lib.recipe(self.domain.surface_fields)
 
 
 def prepare(
@@ -79,7 +80,7 @@ def prepare(
   if config.harness.path:
     harness = spec.read(config.harness.path)
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-    surface = surface_of(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     config = surface.apply(config, harness.overlay)
     if harness.files:
       probe.tier()  # A machine that holds no such code says so now.
@@ -110,7 +111,8 @@ def prepare(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict(),
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
   parts = reward_pipeline.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_pipeline.reader(parts)
@@ -149,11 +151,6 @@ def prepare(
   )
 
 
-def surface_of(domain: records.Domain) -> surface_lib.Surface:
-  """Return what harnesses of a run on this domain may set."""
-  return surface_lib.recipe(getattr(domain, 'surface_fields', ()))
-
-
 def _joined(
     parts: reward_pipeline.Parts, own: reward_pipeline.Parts | None
 ) -> reward_pipeline.Parts:
@@ -168,8 +165,8 @@ def _joined(
 
 def _check_prompts(
     config: ml_collections.ConfigDict,
-    domain: records.Domain,
-    taught: records.Domain,
+    domain: base.Domain,
+    taught: base.Domain,
     policy: policy_lib.Policy,
 ) -> records.Problem:
   """Renders the first step and every evaluation; returns the first problem.
