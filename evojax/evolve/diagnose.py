@@ -298,8 +298,7 @@ class Rule:
   when: Callable[[Values], bool]  # What must hold besides the threshold.
 
 
-# Where less than a tenth is unsolved, a policy that learns slowly, or is sure of
-# its tokens, has no problem.
+# Where less than a tenth is unsolved, slow learning or certainty is no problem.
 _UNSOLVED = 0.1
 
 RULES = (
@@ -403,7 +402,7 @@ RULES = (
 )
 
 
-# Names that no diagnostic may give its numbers: an alert could be hidden by them.
+# Names that no diagnostic may give its numbers: it could hide an alert.
 _OURS = (
     {rule.name for rule in RULES}
     | {f'{name}_change' for name in _FOLLOWED}

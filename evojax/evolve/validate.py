@@ -1,4 +1,4 @@
-"""Validation of changes that train nothing: diagnostics and backtest statistics.
+"""Validation of changes that train nothing: diagnostics and backtests.
 
 No trial can say what such a change is worth, since it leaves every policy as it
 is. It has to earn its place on what the run has recorded. A diagnostic must
@@ -30,7 +30,7 @@ _MOST_REASONS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-  """Whether a diagnostic or a statistic is kept, and the numbers that say so."""
+  """The decision on a diagnostic or a statistic, and the numbers behind it."""
 
   kept: bool
   reasons: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Admission of a harness: the checks that come before it may cost anything.
 
 All problems are reported at once, and nothing here trusts a proposal: the one
-factor is read off the sources, values must lie within bounds, and every function
-that does not come with the package passes the `gate`.
+factor is read off the sources, values must lie within bounds, and functions
+that do not come with the package pass the `gate`.
 """
 
 from collections.abc import Mapping

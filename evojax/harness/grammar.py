@@ -23,13 +23,13 @@ def _nodes(names: str) -> tuple[type[ast.AST], ...]:
 
 
 STATEMENTS = _nodes(
-    'FunctionDef Return Assign AnnAssign AugAssign For If Import Expr Pass Break'
-    ' Continue'
+    'FunctionDef Return Assign AnnAssign AugAssign For If Import Expr Pass'
+    ' Break Continue'
 )
 EXPRESSIONS = _nodes(
     'BoolOp BinOp UnaryOp IfExp Dict Set ListComp SetComp DictComp GeneratorExp'
-    ' Compare Call JoinedStr FormattedValue Constant Attribute Subscript Starred'
-    ' Name List Tuple Slice Lambda'
+    ' Compare Call JoinedStr FormattedValue Constant Attribute Subscript'
+    ' Starred Name List Tuple Slice Lambda'
 )
 ALLOWED = (
     *STATEMENTS,

@@ -131,15 +131,15 @@ class _Reader:
         # The clause of a comprehension has no line of its own.
         line = line or self._parents[node].lineno
         yield line, (
-            f'{depth} loops inside each other, more than {grammar.MAX_LOOPS}; use'
-            ' arrays'
+            f'{depth} loops inside each other, more than {grammar.MAX_LOOPS};'
+            ' use arrays'
         )
     if isinstance(node, grammar.TABLES):
       items = node.keys if isinstance(node, ast.Dict) else node.elts
       if len(items) > grammar.MAX_ITEMS:
         yield line, (
-            f'a table of {len(items)} items, more than {grammar.MAX_ITEMS}; a function'
-            ' holds rules, not answers'
+            f'a table of {len(items)} items, more than {grammar.MAX_ITEMS}; a'
+            ' function holds rules, not answers'
         )
 
   def _depth(self, node: ast.AST) -> int:
@@ -474,12 +474,13 @@ class _Reader:
     ):
       # A literal such as 1e999 is infinite, and NaN compares as false.
       yield node.lineno, (
-          f'a number is larger than {grammar.MAX_NUMBER:g}; np.inf is the largest'
+          f'a number is larger than {grammar.MAX_NUMBER:g}; np.inf is the'
+          ' largest'
       )
     elif isinstance(value, str) and len(value) > grammar.MAX_TEXT:
       yield node.lineno, (
-          f'a text of {len(value)} characters, more than {grammar.MAX_TEXT}; a function'
-          ' holds rules, not answers'
+          f'a text of {len(value)} characters, more than {grammar.MAX_TEXT}; a'
+          ' function holds rules, not answers'
       )
 
   def _check_BinOp(self, node: ast.BinOp) -> _Found:

@@ -43,8 +43,10 @@ class Entry:
       self, alert: diagnose.Measure, surface: surface_lib.Surface
   ) -> bool:
     """Return whether an alert calls for it, by its name or by its class."""
-    return alert.name in self.triggers or (
-        delta.class_of(self.factor, surface) in alert.calls_for
+    return (
+        alert.name in self.triggers
+        or bool(alert.calls_for)
+        and (delta.class_of(self.factor, surface) in alert.calls_for)
     )
 
 

@@ -28,9 +28,8 @@ _Z95 = 1.9600
 # of the same class: the smaller it is, the more one tells about another.
 _SPREAD_FACTOR = 0.03
 _SPREAD_CLASS = 0.06
-# Share of the trials that goes to untried classes while an alert calls for one:
-# the priors are guesses of the literature, so classes are tested before they are
-# believed.
+# Share of the trials that goes to untried classes while an alert calls for one.
+# Priors come from other policies, so classes are tried before they are believed.
 _EXPLORED = 0.75
 _SMALLEST_STEP = (
     0.05  # Relative; a smaller one is lost in the noise of a trial.
@@ -55,7 +54,6 @@ class _Candidate:
 
   delta: delta_lib.Delta
   after: spec.Harness
-  note: str
   trigger: str
   idea: library.Entry | _Mutation
 
@@ -129,31 +127,25 @@ def _from_skills(
   for skill in skills_lib.matching(
       context.skills, context.domain, context.measures
   ):
+    first = skill.evidence[0]
     try:
-      after = skill.apply(context.parent, context.config, context.surface)
-      delta, note = propose_lib.consider(context, after)
+      made = propose_lib.make(
+          context,
+          skill.apply(context.parent, context.config, context.surface),
+          hypothesis=skill.hypothesis,
+          expected=skill.expected,
+          source=(
+              f'skill {skill.sha256[:12]}: {len(skill.evidence)} kept trials in'
+              f' {", ".join(skill.domains)}; first {first.run}, trial'
+              f' {first.trial}, {100 * first.effect:+.1f} points'
+          ),
+          trigger=skill.trigger,
+          skill=skill.sha256,
+      )
     except (skills_lib.SkillError, propose_lib.ProposalError):
       continue
-    if delta.factor in tried:
-      continue
-    first = skill.evidence[0]
-    return propose_lib.Proposal(
-        hypothesis=skill.hypothesis,
-        after=after,
-        delta=delta,
-        expected=skill.expected,
-        criterion=propose_lib.CRITERION,
-        rollback=propose_lib.rollback(context),
-        source=(
-            f'skill {skill.sha256[:12]}: {len(skill.evidence)} kept trials in'
-            f' {", ".join(skill.domains)}; first {first.run}, trial'
-            f' {first.trial}, {100 * first.effect:+.1f} points'
-        ),
-        proposer='rules',
-        trigger=skill.trigger,
-        skill=skill.sha256,
-        note=note,
-    )
+    if made.delta.factor not in tried:
+      return made
   return None
 
 
@@ -167,20 +159,15 @@ def _from_library(
   if not candidates:
     return None
   chosen = _choose(context, candidates)
-  idea, criterion = chosen.idea, propose_lib.CRITERION
-  if idea.check:
-    criterion += f'; if the hypothesis holds, {idea.check}'
-  return propose_lib.Proposal(
+  idea = chosen.idea
+  return propose_lib.make(
+      context,
+      chosen.after,
       hypothesis=idea.hypothesis,
-      after=chosen.after,
-      delta=chosen.delta,
       expected=_belief(context, chosen).interval(),
-      criterion=criterion,
-      rollback=propose_lib.rollback(context),
       source=idea.source,
-      proposer='rules',
       trigger=chosen.trigger,
-      note=chosen.note,
+      check=idea.check,
   )
 
 
@@ -195,7 +182,7 @@ def _belief(context: propose_lib.Context, candidate: _Candidate) -> Belief:
 
 
 def _candidates(context: propose_lib.Context) -> list[_Candidate]:
-  """Return what the alerts call for; all that applies if they call for nothing."""
+  """Return what the alerts call for, or all that applies if that is nothing."""
   alerts = diagnose.raised(context.measures)
   return _called(context, alerts) or _called(context, None)
 
@@ -227,10 +214,10 @@ def _called(
   found: dict[str, _Candidate] = {}
   for idea, after, alert in ideas:
     try:
-      delta, note = propose_lib.consider(context, after)
+      delta, _ = propose_lib.consider(context, after)
     except propose_lib.ProposalError:
       continue
-    found.setdefault(delta.sha256, _Candidate(delta, after, note, alert, idea))
+    found.setdefault(delta.sha256, _Candidate(delta, after, alert, idea))
   return list(found.values())
 
 
