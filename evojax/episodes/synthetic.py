@@ -31,8 +31,8 @@ _COMPLETIONS = (
 )
 
 
-class MadeUp:
-  """The evidence of a domain under any config; made once for each."""
+class Evidence:
+  """The synthetic evidence of a domain under any config, made once for each."""
 
   def __init__(self, domain: records.Domain):
     self._domain = domain
@@ -47,11 +47,11 @@ class MadeUp:
     """What a diagnostic sees of it."""
     key = collect.columns(self._domain, config), config.rollout.max_tokens
     if key not in self._made:
-      self._made[key] = evidence(self._domain, config)[0]
+      self._made[key] = make_view(self._domain, config)[0]
     return self._made[key]
 
 
-def evidence(
+def make_view(
     domain: records.Domain,
     config: ml_collections.ConfigDict,
     reader: str = 'diagnostic',

@@ -15,7 +15,7 @@ from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 CONFIG = math_config.get_config()
-MADE_UP = synthetic.MadeUp(
+MADE_UP = synthetic.Evidence(
     domains.make('math', **CONFIG.domain.kwargs.to_dict())
 )
 
