@@ -34,6 +34,7 @@ import httpx2
 import numpy as np
 
 from configs import math as math_config
+from evojax import domains
 from evojax import records
 from evojax.models import policy as policy_lib
 from evojax.runtime import sharding
@@ -68,6 +69,7 @@ class Bare:
   def __init__(self):
     config = _config()
     model = config.model.to_dict()
+    model['path'] = domains.policy_path(config.model.path)
     policy = policy_lib.open_policy(max_tokens=CONTEXT, **model)
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     self._engine = engines.make_engine(config, policy, mesh)

@@ -36,6 +36,15 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
+class Demonstration:
+  """One example of the supervised warm start."""
+
+  messages: tuple[Message, ...]  # The prompt, in chat format.
+  completion: str
+  ends: bool = True  # False: cut at the row's end, without an EOS token.
+
+
+@dataclasses.dataclass(frozen=True)
 class SamplingParams:
   """How one completion is sampled; the names follow SGLang's contract."""
 
@@ -205,37 +214,3 @@ class ProblemSource(Protocol):
 
   def __len__(self) -> int:
     """Distinct problems, or a lower bound where they are generated."""
-
-
-@runtime_checkable
-class Domain(Protocol):
-  """A domain is data, a grader, reward parts and columns: no train loop.
-
-  Optional: grade_many(problems: Sequence[Problem], completions:
-  Sequence[Episode]) -> list[Grade], what `grade` says of completion b of
-  problem b, for all b; for a domain that can judge many at once. Everything
-  that grades calls `episodes.collect.grade`, which takes it where it is there.
-
-  Optional: perturb(problem: Problem) -> Problem | None, the problem with
-  another surface, a fresh problem_id and the same answer, a function of the
-  problem alone; None where nothing can be changed, or where it would become a
-  sealed problem. The meta-loop keeps only what helps on such problems too, see
-  `eval.perturb`.
-
-  Optional: attempts(problem: Problem) -> Sequence[str], completions of every
-  kind, right and wrong, as many for each problem. Functions of a harness are
-  tried on them before anything is paid for, see `episodes.synthetic`; without
-  it, on its answer in every common format.
-  """
-
-  name: str
-  columns: tuple[Any, ...]  # evidence.schema.Column, the domain's own.
-
-  def source(self, split: str, seed: int) -> ProblemSource:
-    """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id."""
-
-  def grade(self, problem: Problem, completion: Episode) -> Grade:
-    """Judges a completion. Never raises on hostile or malformed text."""
-
-  def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
-    """Named reward parts, float32 [P, G], from an evidence view."""

@@ -14,6 +14,7 @@ from absl.testing import parameterized
 import jax
 
 from configs import math as math_config
+from evojax import domains
 from evojax import main
 from evojax.evolve import loop
 from evojax.models import policy
@@ -148,7 +149,7 @@ class ModeTest(MainTestCase):
           '--limit=2',
       )
     self.assertEqual(code, 3)
-    token_decoder.assert_called_once_with('package:math')
+    token_decoder.assert_called_once_with(domains.policy_path('package:math'))
     run.assert_called_once_with(
         ['runs/math-smoke', 'a', 'b'],
         problem='7',

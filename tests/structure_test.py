@@ -255,6 +255,15 @@ class ImportsTest(parameterized.TestCase):
     self.assertIn('evojax.harness.run', loaded)
     self.assertEmpty({'jax', 'flax', 'transformers', 'orbax'} & loaded)
 
+  @parameterized.parameters('math', 'coding')
+  def test_a_domain_loads_no_jax(self, name):
+    loaded = modules_after(
+        f'from evojax import domains; domains.load("{name}")'
+    )
+    self.assertIn(f'evojax.domains.{name}.demonstrations', loaded)
+    heavy = {'jax', 'optax', 'flax', 'orbax', 'transformers', 'pandas'}
+    self.assertEmpty(heavy & loaded)
+
   def test_configs_are_light(self):
     loaded = modules_after('import configs.math as c; c.get_config()')
     heavy = {'jax', 'flax', 'transformers', 'pandas', 'pyarrow', 'evojax'}

@@ -4,13 +4,13 @@ A domain's own attempts, or answers in every common format, prose and silence;
 graded by the domain itself.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
@@ -18,23 +18,12 @@ from evojax.evidence import views
 
 _PROBLEMS = 4
 _CHARACTERS = 8  # Of a token, at most.
-# What is put around a reference answer.
-_COMPLETIONS = (
-    '{}',
-    'So 1 + 1 = 2. <answer>{}</answer>',
-    '<answer>0</answer>',
-    '\\boxed{{{}}}',
-    '#### {}',
-    'The answer is {}.',
-    'I cannot say.',
-    '',
-)
 
 
 class Evidence:
   """The synthetic evidence of a domain under any config, made once for each."""
 
-  def __init__(self, domain: records.Domain):
+  def __init__(self, domain: base.Domain):
     self._domain = domain
     self._made: dict[Any, views.View] = {}
 
@@ -52,7 +41,7 @@ class Evidence:
 
 
 def make_view(
-    domain: records.Domain,
+    domain: base.Domain,
     config: ml_collections.ConfigDict,
     reader: str = 'diagnostic',
 ) -> tuple[views.View, int]:
@@ -73,7 +62,7 @@ def make_view(
   # Whatever the run's seed and limit are: a function that was admitted once is
   # admitted again where the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
-  texts = [_texts(domain, problem) for problem in problems]
+  texts = [domain.attempts(problem) for problem in problems]
   group_size = len(texts[0])
   completions = []
   for group in texts:
@@ -125,11 +114,3 @@ def make_view(
       reader=reader,
   )
   return view, int(outcome.sum())
-
-
-def _texts(domain: records.Domain, problem: records.Problem) -> Sequence[str]:
-  """The completions of one problem."""
-  attempts = getattr(domain, 'attempts', None)
-  if attempts is not None:
-    return attempts(problem)
-  return [form.format(problem.answer) for form in _COMPLETIONS]

@@ -26,7 +26,7 @@ from evojax.evolve import session as session_lib
 from evojax.evolve import weightings
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.ledger import chain as chain_lib
 from evojax.rl import filters
 from evojax.runtime import workdir as workdir_lib
@@ -85,7 +85,9 @@ def run(
   own = _own_statistics(session, before, old, new)
   result['statistics'] = own | compare(old, new)
   if delta.factor.startswith('reward:'):
-    result['statistics'] |= _scan(new, delta.factor.removeprefix('reward:'))
+    result['statistics'] |= _scan(
+        new, delta.factor.removeprefix('reward:'), session.setup.surface
+    )
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
   if delta.intervention_class in _UNSEEN:
     result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
@@ -239,7 +241,9 @@ def _describe(r: dict[str, Any]) -> dict[str, Any]:
   )
 
 
-def _scan(after: dict[str, Any], part: str) -> dict[str, Any]:
+def _scan(
+    after: dict[str, Any], part: str, surface: surface_lib.Surface
+) -> dict[str, Any]:
   """How large the weight of a part may be, all others as they are.
 
   harmless_weight: the largest of SCANNED weights within the surface, of the
@@ -249,7 +253,7 @@ def _scan(after: dict[str, Any], part: str) -> dict[str, Any]:
   names = list(after['parts'])
   if part not in names:
     return {}
-  bound = surface.field(surface.WEIGHTS + part).high
+  bound = surface.field(surface_lib.WEIGHTS + part).high
   bound = math.copysign(bound, after['weights'][part])
   grid = np.linspace(0, bound, SCANNED)
   weights = np.tile([after['weights'][name] for name in names], (SCANNED, 1))

@@ -92,7 +92,7 @@ def run(
     base.harness.path = ''
   setup = setup_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, setup.synthetic)
+  reasons = admit.check(seed, base, setup.surface, setup.synthetic)
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -160,9 +160,8 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """
   if config.harness.path:
     return spec.read(config.harness.path)
-  module = domains.load(config.domain.name)
   name = config.evolve.seed_harness
-  folder = pathlib.Path(module.__file__).parent / name
+  folder = domains.folder(config.domain.name) / name
   if folder.is_dir():
     return spec.read(folder)
   if name != 'seed_harness':
@@ -527,9 +526,12 @@ class _Loop:
           config=session.values(version.harness),
           measures=[diagnose.from_json(m) for m in diagnosis['measures']],
           history=self.history(),
-          skills=skills_lib.read_all([*e.skills, session.path / 'skills']),
+          skills=skills_lib.read_all(
+              [*e.skills, session.path / 'skills'], session.setup.surface
+          ),
           rng=np.random.default_rng(int(session.head[:16], 16)),
           domain=session.config.domain.name,
+          surface=session.setup.surface,
           vetoes=human.vetoes(self.inbox),
       )
       proposal = human.propose(context, self.inbox)
@@ -578,6 +580,7 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
+            session.setup.surface,
             session.setup.synthetic,
             view,
         )
@@ -752,6 +755,7 @@ class _Loop:
             delta,
             session.harness(design['harness']),
             session.values(version.harness),
+            session.setup.surface,
             trigger=guess['trigger'],
             hypothesis=guess['hypothesis'],
             evidence=skills_lib.Evidence(

@@ -18,6 +18,7 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import records
+from evojax.domains import base
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import store
@@ -26,7 +27,6 @@ from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import spec
-from evojax.harness import surface
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain as chain_lib
 from evojax.models import decoder
@@ -180,8 +180,10 @@ class Session:
       ValueError: If one does not: it was admitted by another gate.
     """
     harness = self.harness(sha256)
-    made_up = self.setup.synthetic
-    if refused := admit.check_functions(harness, self.config, made_up):
+    synthetic = self.setup.synthetic
+    if refused := admit.check_functions(
+        harness, self.config, self.setup.surface, synthetic
+    ):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
     return run_lib.Functions(harness)
@@ -195,7 +197,7 @@ class Session:
 
   def applied(self, sha256: str) -> ml_collections.ConfigDict:
     """The run's config with the values of a harness."""
-    return surface.apply(self.config, self.harness(sha256).overlay)
+    return self.setup.surface.apply(self.config, self.harness(sha256).overlay)
 
   def values(self, sha256: str) -> dict[str, Any]:
     """Config values under a harness, by dotted path, as proposers see them."""
@@ -208,6 +210,7 @@ class Session:
     return delta_lib.diff(
         self.harness(before),
         self.harness(after),
+        self.setup.surface,
         config_lib.flatten(self.config),
     )
 
@@ -253,7 +256,7 @@ class Session:
       step: int = 0,
       folder: pathlib.Path | None = None,
       policy: policy_lib.Policy | None = None,
-      domain: records.Domain | None = None,
+      domain: base.Domain | None = None,
   ) -> evaluate_lib.EvalResult:
     """Scores a policy, see `params`; evidence goes into a folder, if given.
 

@@ -15,7 +15,7 @@ from typing import Any
 from jaxtyping import Float
 import numpy as np
 
-from evojax import records
+from evojax.domains import base
 from evojax.eval import futility
 from evojax.eval import perturb
 from evojax.evidence import store
@@ -41,7 +41,7 @@ def _score(
     name: str,
     trained: str,
     samples: int,
-    domain: records.Domain | None = None,
+    domain: base.Domain | None = None,
 ) -> Float[np.ndarray, 'P']:
   """Scores an arm's last checkpoint on the trial's problems, once.
 

@@ -12,10 +12,11 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax import domains
-from evojax import records
+from evojax.domains import base
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
+from evojax.harness import surface as surface_lib
 from evojax.training import reward_pipeline
 
 
@@ -39,7 +40,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       print(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_lib.validate, config))
-  domain = made = None
+  made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
     view, solved = synthetic.make_view(domain, config)
@@ -47,6 +48,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     report(f'domain {config.domain.name}', [str(error)])
   else:
     made = synthetic.Evidence(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -61,7 +63,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     except spec.HarnessError as error:
       report(f'harness {path}', [str(error)])
       continue
-    reasons = admit.check(harness, config, made)
+    reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
   return int(refused > 0)
 
@@ -76,7 +78,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _check_reward(
-    config: ml_collections.ConfigDict, domain: records.Domain
+    config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
   """(why it is refused, what it is warned about) of the config's reward."""
   with warnings.catch_warnings(record=True) as caught:

@@ -23,6 +23,7 @@ import ml_collections
 import numpy as np
 
 from evojax import config as config_lib
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -275,7 +276,8 @@ def plan(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict(),
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
   return estimate(config, policy, jax.devices() if devices is None else devices)
 

@@ -14,6 +14,7 @@ import ml_collections
 import uvicorn
 
 from evojax import config as config_lib
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import local_service
@@ -162,7 +163,7 @@ def _open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.serve.context_tokens,
-      **(config.model.to_dict() | {'path': path}),
+      **config.model.to_dict() | {'path': domains.policy_path(path)},
   )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import domains
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.episodes import synthetic as synthetic_lib
@@ -21,7 +22,7 @@ from evojax.evidence import views
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.models import policy as policy_lib
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
@@ -34,9 +35,9 @@ class Setup:
   """All that a run, an arm or a replay needs before a device is touched."""
 
   config: ml_collections.ConfigDict  # With the harness's overlay applied.
-  domain: records.Domain
+  domain: base.Domain
   # Gives the training problems: the slice of `domain` at config.data.families.
-  training_domain: records.Domain
+  training_domain: base.Domain
   policy: policy_lib.Policy
   synthetic: synthetic_lib.Evidence  # Functions are tried on it.
   probe_rows: dict[str, Any]  # One graded problem, to try rewards on.
@@ -50,6 +51,11 @@ class Setup:
   def version(self) -> str:
     """Hash of the harness that trains; 'seed' where there is none."""
     return self.harness.sha256 if self.harness else 'seed'
+
+  @property
+  def surface(self) -> surface_lib.Surface:
+    """The fields that harnesses of this run may set."""
+    return surface_lib.recipe(self.domain.surface_fields)
 
   def under(self, config: ml_collections.ConfigDict) -> 'Setup':
     """Return the setup of an arm or a replay of this run.
@@ -93,25 +99,28 @@ def _build(
     opened: Setup | None,
 ) -> Setup:
   """Return the setup of a config, with what `opened` holds of it already."""
+  if opened is not None and config.domain != opened.config.domain:
+    opened = None
+  domain = opened.domain if opened else _make_domain(config)
+  surface = surface_lib.recipe(domain.surface_fields)
   harness = functions = None
   if config.harness.path:
     harness = spec.read(config.harness.path)
-    surface.check(harness.overlay)
+    section = config.domain
     config = surface.apply(config, harness.overlay)
+    if config.domain != section:
+      domain, opened = _make_domain(config), None
     if harness.files:
       probe.tier()  # A machine without a box for such code says so now.
       functions = run.Functions(harness)
   config_lib.validate(config)
   metrics_lib.check_available(config.log.wandb)
-  if opened is not None and config.domain != opened.config.domain:
-    opened = None
-  domain = opened.domain if opened else _make_domain(config)
   training_domain = domain
   if config.data.families:
     training_domain = _make_training_domain(config)
   synthetic = opened.synthetic if opened else synthetic_lib.Evidence(domain)
   if functions and (
-      refused := admit.check_functions(harness, config, synthetic)
+      refused := admit.check_functions(harness, config, surface, synthetic)
   ):
     lines = ''.join(f'\n  {reason}' for reason in refused)
     raise ValueError(
@@ -121,7 +130,8 @@ def _build(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict(),
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
   parts = reward_pipeline.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_pipeline.reader(parts)
@@ -154,12 +164,12 @@ def _build(
   return setup
 
 
-def _make_domain(config: ml_collections.ConfigDict) -> records.Domain:
+def _make_domain(config: ml_collections.ConfigDict) -> base.Domain:
   """Return the domain of a config."""
   return domains.make(config.domain.name, **config.domain.kwargs.to_dict())
 
 
-def _make_training_domain(config: ml_collections.ConfigDict) -> records.Domain:
+def _make_training_domain(config: ml_collections.ConfigDict) -> base.Domain:
   """Return the slice of the domain that config.data.families trains.
 
   Raises:

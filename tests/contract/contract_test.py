@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pytest
 
+from evojax import domains
 from evojax import records
 from evojax.models import policy as policy_lib
 from evojax.rollout import answers
@@ -64,7 +65,10 @@ class Contract(parameterized.TestCase):
         rollout__timeout_seconds=40.0,
         rollout__concurrency=8,
     )
-    cls.policy = policy_lib.open_policy(**cls.config.model.to_dict())
+    cls.policy = policy_lib.open_policy(
+        **cls.config.model.to_dict()
+        | {'path': domains.policy_path(servers.MODEL)}
+    )
     cls.mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     cls.params = policy_lib.load_params(
         cls.policy, cls.mesh, param_dtype='float32'
@@ -238,7 +242,7 @@ class Contract(parameterized.TestCase):
     # So do trainers that update within completions, whatever the server.
     count, busy = self.long()
     update = {
-        'model_path': str(policy_lib.resolve(servers.MODEL)),
+        'model_path': str(domains.policy_path(servers.MODEL)),
         'weight_version': 'the same',
         'abort_all_requests': False,
         'flush_cache': True,

@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
@@ -81,7 +82,7 @@ class Source:
     return 1000
 
 
-class Domain:
+class Domain(base.Domain):
   """Right is '<mode> 4'."""
 
   name = 'fake'

@@ -29,6 +29,7 @@ from evojax.harness import admit
 from evojax.harness import delta
 from evojax.harness import run as run_lib
 from evojax.harness import spec
+from evojax.harness import surface
 from evojax.ledger import budget
 from evojax.ledger import chain
 from evojax.models import hf
@@ -366,7 +367,7 @@ class SealedTest(absltest.TestCase):
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
       made = setup_lib.prepare(config).synthetic
-      reasons = admit.admit(before, candidate, config, made)
+      reasons = admit.admit(before, candidate, config, surface.recipe(), made)
       self.assertIn('import ', ' '.join(reasons))
 
   def test_a_harness_that_reads_files_is_not_trained_with(self):
@@ -424,9 +425,10 @@ class SkillTest(absltest.TestCase):
     parent = loop.seed_harness(config)
     after = parent.with_overlay({'reward.weights.length': -0.25})
     skill = skills.learned(
-        delta.diff(parent, after, config_lib.flatten(config)),
+        delta.diff(parent, after, surface.recipe(), config_lib.flatten(config)),
         after,
         config_lib.flatten(config),
+        surface.recipe(),
         trigger='format_failures',
         hypothesis='Shorter is better.',
         evidence=skills.Evidence(

@@ -15,6 +15,7 @@ import safetensors.numpy
 import evojax
 from evojax import config as config_lib
 from evojax import domains
+from evojax.domains import base
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import hf
@@ -453,7 +454,7 @@ class PrepareTest(TrainTestCase):
   def test_long_prompts_of_every_split_are_found_before_the_run(self, split):
     domain = domains.make('math', families=('chain_sum:0',))
 
-    class Domain:
+    class Domain(base.Domain):
       """One long problem, at the end of what the run will ask."""
 
       name = domain.name

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import datasets
@@ -19,7 +20,7 @@ from evojax.harness.library.seed import reward
 
 
 @dataclasses.dataclass(frozen=True)
-class CodingDomain:
+class CodingDomain(base.Domain):
   """See `make`. Either `entries` or `data` is empty."""
 
   entries: tuple[sources.Entry, ...]  # Generated problems.
@@ -31,6 +32,9 @@ class CodingDomain:
   name = 'coding'
   columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
+  demonstrations = base.Demonstrations(
+      demonstrations.demonstrate, demonstrations.TOKENS
+  )
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id.
