@@ -29,7 +29,7 @@ _Z95 = 1.9600
 _SPREAD_FACTOR = 0.03
 _SPREAD_CLASS = 0.06
 # Share of the trials that goes to untried classes while an alert calls for one.
-# Priors come from other policies, so classes are tried before they are believed.
+# Priors come from other policies: a class is tried before it is believed.
 _EXPLORED = 0.75
 _SMALLEST_STEP = (
     0.05  # Relative; a smaller one is lost in the noise of a trial.
