@@ -20,6 +20,7 @@ from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
+from evojax.runtime import config_checks
 
 
 @runtime_checkable
@@ -223,9 +224,9 @@ def _check_declared(
 
 
 def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
-  """What `config.validate` says of the config under the overlay."""
+  """What `config_checks.validate` says of the config under the overlay."""
   try:
-    config_lib.validate(applied)
+    config_checks.validate(applied)
   except config_lib.ConfigError as error:
     return [line.strip() for line in str(error).splitlines()[1:]]
   return []

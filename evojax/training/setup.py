@@ -30,6 +30,7 @@ from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
 from evojax.rollout import parity
+from evojax.runtime import config_checks
 from evojax.runtime import metrics as metrics_lib
 from evojax.sandbox import probe
 from evojax.training import reward_pipeline
@@ -85,7 +86,7 @@ def prepare(
     if harness.files:
       probe.tier()  # A machine that holds no such code says so now.
       functions = run.Functions(harness)
-  config_lib.validate(config)
+  config_checks.validate(config)
   metrics_lib.check_available(config.log.wandb)
   kwargs = config.domain.kwargs.to_dict()
   taught = domains.make(config.domain.name, **kwargs)
