@@ -30,7 +30,6 @@ from evojax.harness import surface as surface_lib
 from evojax.ledger import chain as chain_lib
 from evojax.rl import filters
 from evojax.runtime import workdir as workdir_lib
-from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 
 NOT_IDENTIFIABLE = 'not identifiable'
@@ -150,9 +149,8 @@ def recorded(
     weights; and view, the evidence with these rewards for the reader
     'diagnostic'.
   """
-  setup = setup_lib.prepare(
-      arms.config_of(session, harness, session.config.seed),
-      policy=session.setup.policy,
+  setup = session.setup.under(
+      arms.config_of(session, harness, session.config.seed)
   )
   rows = session_lib.load_rows(folder, steps)
   weigher = trainer_lib.Weigher(setup)
@@ -340,7 +338,7 @@ def _replayed(
 ) -> np.ndarray:
   """Scores [problems] after the replayed updates."""
   config = arms.config_of(session, harness, session.config.seed)
-  setup = setup_lib.prepare(config, policy=session.setup.policy)
+  setup = session.setup.under(config)
   trainer = trainer_lib.Trainer(
       setup,
       session.path / 'backtests' / 'none',  # Nothing is written there.

@@ -33,8 +33,9 @@ from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
 from evojax.runtime import sharding
-from evojax.training import loop as training_loop
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
@@ -47,7 +48,7 @@ class BudgetExhaustedError(Exception):
 
 
 # What `Session.stop_if_asked` raises.
-STOPS = (training_loop.Preempted, BudgetExhaustedError)
+STOPS = (preemption.Preempted, BudgetExhaustedError)
 
 
 @dataclasses.dataclass
@@ -60,7 +61,7 @@ class Session:
   mesh: jax.sharding.Mesh
   engine: records.RolloutEngine
   phases: metrics_lib.Phases
-  preempted: Callable[[], None]  # Raises train.Preempted after SIGTERM.
+  preempted: Callable[[], None]  # Raises preemption.Preempted after SIGTERM.
   ledger: chain_lib.Ledger | None  # Of process 0.
   rows: list[Any] = dataclasses.field(default_factory=list)
 
@@ -139,7 +140,7 @@ class Session:
     """To be called where everything up to here is, or can be, saved.
 
     Raises:
-      train.Preempted: After SIGTERM.
+      preemption.Preempted: After SIGTERM.
       BudgetExhaustedError: If the run has spent what it may.
     """
     self.preempted()
@@ -179,9 +180,9 @@ class Session:
       ValueError: If one does not: it was admitted by another gate.
     """
     harness = self.harness(sha256)
-    made_up = self.setup.made_up
+    synthetic = self.setup.synthetic
     if refused := admit.check_functions(
-        harness, self.config, self.setup.surface, made_up
+        harness, self.config, self.setup.surface, synthetic
     ):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
@@ -233,7 +234,7 @@ class Session:
     )
     if checkpoint is not None:
       # Whatever algorithm trained it, parameters and moments look alike.
-      algorithm = setup_lib.make_algorithm(self.config)
+      algorithm = settings.algorithm(self.config)
       state = update_lib.jit_init_state(
           policy.cfg, algorithm, self.mesh, donate=True
       )(params)
@@ -271,7 +272,7 @@ class Session:
           seed=seed,
           problems=problems,
           samples=samples,
-          params=setup_lib.eval_params(self.config),
+          params=settings.eval_params(self.config),
           max_prompt_tokens=self.config.data.max_prompt_tokens,
           step=step,
           workdir=folder if self.primary else None,

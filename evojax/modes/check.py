@@ -43,11 +43,11 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
   made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-    view, solved = synthetic.evidence(domain, config)
+    view, solved = synthetic.make_view(domain, config)
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])
   else:
-    made = synthetic.MadeUp(domain)
+    made = synthetic.Evidence(domain)
     surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
@@ -88,7 +88,7 @@ def _check_reward(
       parts = reward_pipeline.load_parts(
           config.reward.parts, domain.reward_parts
       )
-      view, _ = synthetic.evidence(
+      view, _ = synthetic.make_view(
           domain, config, reward_pipeline.reader(parts)
       )
       reward_pipeline.compute(parts, view, config.reward.weights.to_dict())

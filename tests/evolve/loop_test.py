@@ -36,6 +36,7 @@ from evojax.models import hf
 from evojax.runtime import metrics
 from evojax.runtime import sharding
 from evojax.sandbox import probe
+from evojax.training import engines
 from evojax.training import setup as setup_lib
 from tests import tiny
 
@@ -332,7 +333,7 @@ class SealedTest(absltest.TestCase):
           path=pathlib.Path(folder),
           setup=setup,
           mesh=mesh,
-          engine=setup_lib.make_engine(config, setup.policy, mesh),
+          engine=engines.make_engine(config, setup.policy, mesh),
           phases=metrics.Phases(),
           preempted=lambda: None,
           ledger=chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
@@ -365,7 +366,7 @@ class SealedTest(absltest.TestCase):
     )
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
-      made = setup_lib.prepare(config).made_up
+      made = setup_lib.prepare(config).synthetic
       reasons = admit.admit(before, candidate, config, surface.recipe(), made)
       self.assertIn('import ', ' '.join(reasons))
 

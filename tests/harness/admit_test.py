@@ -17,7 +17,7 @@ from tests.harness import recorded
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 CONFIG = math_config.get_config()
 SURFACE = surface.recipe()
-MADE_UP = synthetic.MadeUp(
+MADE_UP = synthetic.Evidence(
     domains.make('math', **CONFIG.domain.kwargs.to_dict())
 )
 
