@@ -44,6 +44,7 @@ from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.ledger import chain as chain_lib
+from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
@@ -494,13 +495,13 @@ class _Loop:
 
   def _measure(
       self, folder: str, harness: str, outcome: Sequence[float]
-  ) -> list[diagnose.Measure]:
+  ) -> list[records.Measure]:
     """Measures of an arm, by the diagnostics of its harness."""
     session = self.session
     return diagnose.measure(
         session.functions(harness),
         self._view(folder, harness),
-        session.rows,
+        [records.parse(row).record for row in session.rows],
         [float(x) for x in outcome],
     )
 
@@ -511,7 +512,9 @@ class _Loop:
     self._say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
     return dict(
         version=version.version,
-        measures=[m.to_json() for m in measures],
+        measures=json.loads(
+            json.dumps(list(map(dataclasses.asdict, measures)))
+        ),
         alerts=alerts,
     )
 
@@ -524,7 +527,10 @@ class _Loop:
       context = propose_lib.Context(
           parent=session.harness(version.harness),
           config=session.values(version.harness),
-          measures=[diagnose.from_json(m) for m in diagnosis['measures']],
+          measures=[
+              records.Measure(**{k: _tuples(v) for k, v in m.items()})
+              for m in diagnosis['measures']
+          ],
           history=self.history(),
           skills=skills_lib.read_all(
               [*e.skills, session.path / 'skills'], session.setup.surface

@@ -84,13 +84,15 @@ def apply(
     mass = np.abs(advantages)
     total = mass.sum(axis=(1, 2))
     phantom = (mass * ~mixed).sum(axis=(1, 2))
-    blocks.append((
-        rewards.reshape(advantages.shape),
-        advantages,
-        dead.sum(axis=1) / max(alive.sum(), 1),
-        agree / known if known else np.full(len(block), np.nan),
-        phantom / np.where(total, total, 1),
-    ))
+    blocks.append(
+        (
+            rewards.reshape(advantages.shape),
+            advantages,
+            dead.sum(axis=1) / max(alive.sum(), 1),
+            agree / known if known else np.full(len(block), np.nan),
+            phantom / np.where(total, total, 1),
+        )
+    )
   return Weightings(
       *(np.concatenate(x).astype(np.float32) for x in zip(*blocks, strict=True))
   )
