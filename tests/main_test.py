@@ -26,6 +26,7 @@ from evojax.modes import serve
 from evojax.modes import warmstart as warmstart_mode
 from evojax.report import page
 from evojax.rollout import fleet
+from evojax.runtime import preemption
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from evojax.training import loop as training_loop
@@ -262,7 +263,7 @@ class ErrorTest(MainTestCase):
 
   def test_preemption_passes(self):
     with absltest.mock.patch.object(
-        loop, 'run', side_effect=training_loop.Preempted(143)
+        loop, 'run', side_effect=preemption.Preempted()
     ):
       with self.assertRaises(SystemExit) as caught:
         self.command(SMOKE)

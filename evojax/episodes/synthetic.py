@@ -20,8 +20,8 @@ _PROBLEMS = 4
 _CHARACTERS = 8  # Of a token, at most.
 
 
-class MadeUp:
-  """The evidence of a domain under any config; made once for each."""
+class Evidence:
+  """The synthetic evidence of a domain under any config, made once for each."""
 
   def __init__(self, domain: base.Domain):
     self._domain = domain
@@ -36,11 +36,11 @@ class MadeUp:
     """What a diagnostic sees of it."""
     key = collect.columns(self._domain, config), config.rollout.max_tokens
     if key not in self._made:
-      self._made[key] = evidence(self._domain, config)[0]
+      self._made[key] = make_view(self._domain, config)[0]
     return self._made[key]
 
 
-def evidence(
+def make_view(
     domain: base.Domain,
     config: ml_collections.ConfigDict,
     reader: str = 'diagnostic',

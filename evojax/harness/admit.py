@@ -18,7 +18,7 @@ from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import shipped
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 
 
@@ -37,6 +37,7 @@ def admit(
     before: spec.Harness,
     after: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
     recorded: Any | None = None,
 ) -> list[str]:
@@ -46,6 +47,7 @@ def admit(
     before: The parent, admitted itself.
     after: The candidate.
     config: The run's config, without an overlay.
+    surface: What a harness of the run may set.
     made_up: Evidence that does not depend on the run. None tries no function.
     recorded: Evidence of the run, open to diagnostics: each function sees what
       it may read.
@@ -65,13 +67,15 @@ def admit(
   reasons = _unread(changed)
   if reasons:
     return reasons
-  reasons = _check_functions(after, changed, config, made_up, recorded)
+  reasons = _check_functions(after, changed, config, surface, made_up, recorded)
   try:
-    found = delta.diff(before, after, config_lib.flatten(config))
-    reasons = _check_effect(found, before, after, config) + reasons
-  except (delta.DeltaError, surface.SurfaceError) as error:
+    found = delta.diff(before, after, surface, config_lib.flatten(config))
+    reasons = _check_effect(found, before, after, config, surface) + reasons
+  except (delta.DeltaError, surface_lib.SurfaceError) as error:
     reasons = [f'delta: {error}', *reasons]
-  return list(dict.fromkeys([*reasons, *_check_declared(after, config)]))
+  return list(
+      dict.fromkeys([*reasons, *_check_declared(after, config, surface)])
+  )
 
 
 def _unread(files: Mapping[str, str]) -> list[str]:
@@ -90,10 +94,11 @@ def _check_effect(
     before: spec.Harness,
     after: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
 ) -> list[str]:
   """Refuses a change of a part that is not part of the reward."""
   kind, _, part = found.factor.partition(':')
-  path = surface.WEIGHTS + part
+  path = surface_lib.WEIGHTS + part
   if kind != 'reward' or any(
       surface.value(config, harness.overlay, path)
       for harness in (before, after)
@@ -108,6 +113,7 @@ def _check_effect(
 def check(
     harness: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
 ) -> list[str]:
   """What is wrong with a harness, whatever it came from; one line each.
@@ -118,6 +124,7 @@ def check(
   Args:
     harness: To be trained with.
     config: Of the run, without its overlay.
+    surface: What a harness of the run may set.
     made_up: As in `admit`.
 
   Raises:
@@ -126,8 +133,8 @@ def check(
   return list(
       dict.fromkeys(
           [
-              *_check_declared(harness, config),
-              *check_functions(harness, config, made_up),
+              *_check_declared(harness, config, surface),
+              *check_functions(harness, config, surface, made_up),
           ]
       )
   )
@@ -136,10 +143,13 @@ def check(
 def check_functions(
     harness: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
 ) -> list[str]:
   """Why functions of a harness may not run; see `check`."""
-  return _check_functions(harness, harness.files, config, made_up, None)
+  return _check_functions(
+      harness, harness.files, config, surface, made_up, None
+  )
 
 
 # (path, hash of the source, columns, shapes): passed in this process.
@@ -150,6 +160,7 @@ def _check_functions(
     harness: spec.Harness,
     files: Mapping[str, str],
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
     recorded: Any | None,
 ) -> list[str]:
@@ -161,7 +172,7 @@ def _check_functions(
     return []
   try:
     config = surface.apply(config, harness.overlay)
-  except surface.SurfaceError:
+  except surface_lib.SurfaceError:
     pass  # `_check_declared` says so.
   reasons = []
   columns = made_up.columns(config) | {c.name for c in schema.CORE}
@@ -195,13 +206,15 @@ def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
 
 
 def _check_declared(
-    harness: spec.Harness, config: ml_collections.ConfigDict
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
 ) -> list[str]:
   """What is wrong with the overlay, and with the files' shapes."""
   reasons = []
   try:
     applied = surface.apply(config, harness.overlay)
-  except surface.SurfaceError as error:
+  except surface_lib.SurfaceError as error:
     reasons += [f'overlay: {line}' for line in str(error).splitlines()]
   else:
     reasons += _check_config(applied)

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 
 _INTERVENTION_CLASS = {
@@ -85,6 +85,7 @@ def _number(value: Any) -> Any:
 def diff(
     before: spec.Harness,
     after: spec.Harness,
+    surface: surface_lib.Surface,
     current: Mapping[str, Any] | None = None,
 ) -> Delta:
   """The single factor in which `after` differs from `before`.
@@ -92,6 +93,7 @@ def diff(
   Args:
     before: The parent.
     after: The candidate.
+    surface: What either may set.
     current: Values of the config below both, by dotted path
       (`config.flatten`): what a path is that an overlay does not name.
 
@@ -101,7 +103,7 @@ def diff(
     surface.SurfaceError: If an overlay names a path that is not on the surface.
   """
   try:
-    found = _overlay_changes(before, after, dict(current or {}))
+    found = _overlay_changes(before, after, surface, dict(current or {}))
     sources = _source_changes(before, after)
   except syntax.SourceError as error:
     raise DeltaError(str(error)) from error
@@ -133,7 +135,7 @@ def diff(
       factor=factor,
       kind='harness' if stem in _INTERVENTION_CLASS else 'recipe',
       intervention_class=_INTERVENTION_CLASS.get(stem)
-      or surface.field(changes[0][0]).klass,
+      or surface.field(changes[0][0]).intervention_class,
       changes=tuple(changes),
       before=before.sha256,
       after=after.sha256,
@@ -142,15 +144,18 @@ def diff(
 
 
 def _overlay_changes(
-    before: spec.Harness, after: spec.Harness, current: dict[str, Any]
+    before: spec.Harness,
+    after: spec.Harness,
+    surface: surface_lib.Surface,
+    current: dict[str, Any],
 ) -> dict[str, list[Change]]:
   """Factor -> its changed values."""
   found: dict[str, list[Change]] = {}
-  old = _effective(before.overlay, current)
-  new = _effective(after.overlay, current)
+  old = _effective(before.overlay, surface, current)
+  new = _effective(after.overlay, surface, current)
   for path in sorted({*old, *new}):
     a, b = old.get(path), new.get(path)
-    if path.startswith(surface.WEIGHTS):  # An unnamed part does not count.
+    if surface_lib.is_weight(path):  # An unnamed part does not count.
       a, b = a or 0.0, b or 0.0
     if a != b:
       found.setdefault(surface.factor(path), []).append((path, a, b))
@@ -158,11 +163,13 @@ def _overlay_changes(
 
 
 def _effective(
-    overlay: Mapping[str, Any], current: dict[str, Any]
+    overlay: Mapping[str, Any],
+    surface: surface_lib.Surface,
+    current: dict[str, Any],
 ) -> dict[str, Any]:
-  """Values of the surface under an overlay, see `surface.apply`."""
-  is_weight = lambda path: path.startswith(surface.WEIGHTS)
-  known = {f.path for f in surface.FIELDS}
+  """Values of the surface under an overlay, see `Surface.apply`."""
+  is_weight = surface_lib.is_weight
+  known = {field.path for field in surface.fields}
   weighted = any(map(is_weight, overlay))
   base = {
       path: tuple(value) if isinstance(value, list) else value

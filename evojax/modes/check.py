@@ -16,6 +16,7 @@ from evojax.domains import base
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
+from evojax.harness import surface as surface_lib
 from evojax.training import reward_pipeline
 
 
@@ -39,14 +40,15 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       print(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_lib.validate, config))
-  domain = made = None
+  made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-    view, solved = synthetic.evidence(domain, config)
+    view, solved = synthetic.make_view(domain, config)
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])
   else:
-    made = synthetic.MadeUp(domain)
+    made = synthetic.Evidence(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -61,7 +63,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     except spec.HarnessError as error:
       report(f'harness {path}', [str(error)])
       continue
-    reasons = admit.check(harness, config, made)
+    reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
   return int(refused > 0)
 
@@ -86,7 +88,7 @@ def _check_reward(
       parts = reward_pipeline.load_parts(
           config.reward.parts, domain.reward_parts
       )
-      view, _ = synthetic.evidence(
+      view, _ = synthetic.make_view(
           domain, config, reward_pipeline.reader(parts)
       )
       reward_pipeline.compute(parts, view, config.reward.weights.to_dict())

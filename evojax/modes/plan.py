@@ -28,7 +28,8 @@ from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
 from evojax.runtime import sharding
-from evojax.training import setup as setup_lib
+from evojax.training import engines
+from evojax.training import settings
 from evojax.training import update as update_lib
 
 # Up to this many parameters programs are compiled for their temporaries.
@@ -167,7 +168,7 @@ class _Run:
 
   @functools.cached_property
   def algorithm(self) -> update_lib.Algorithm:
-    return setup_lib.make_algorithm(self.config)
+    return settings.algorithm(self.config)
 
   @functools.cached_property
   def params(self) -> decoder.Params:
@@ -431,7 +432,7 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       {name: scalar for name in update_lib.HYPERPARAMETERS},
   )
   if _samples_here(run):
-    engine = setup_lib.make_engine(c, run.policy, run.mesh)
+    engine = engines.make_engine(c, run.policy, run.mesh)
     yield from engine.slots.lower(_sampler_weights(run))
 
 

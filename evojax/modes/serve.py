@@ -24,8 +24,8 @@ from evojax.rollout.server import app as app_lib
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
+from evojax.runtime import devices
 from evojax.runtime import sharding
-from evojax.training import setup as setup_lib
 
 # Seconds for answers that are written when the last sample has ended.
 _GOODBYE_SECONDS = 5
@@ -54,7 +54,7 @@ def run(
       processes.
     OSError: If the port is taken.
   """
-  setup_lib.trim_memory_after_compiling()
+  devices.trim_memory_after_compiling()
   config_lib.validate(config)
   if jax.process_count() > 1:
     raise ValueError(

@@ -34,7 +34,9 @@ from evojax.rollout import packed as packed_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.training import engines
 from evojax.training import reward_pipeline
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import update as update_lib
 
@@ -139,12 +141,12 @@ class Trainer:
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
     self.domain, self.policy = setup.domain, setup.policy
-    self.source = setup.taught.source('train', c.seed)
+    self.source = setup.training_domain.source('train', c.seed)
 
     # Mesh, shapes, shardings; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self.whole = sharding.replicated(self.mesh)
-    self.algorithm = setup_lib.make_algorithm(c)
+    self.algorithm = settings.algorithm(c)
     # The next step's first round: being sampled, then sampled.
     self.begun: tuple[Draw, Any] | None = None
     self.ahead: tuple[Draw, list[records.Episode]] | None = None
@@ -158,7 +160,7 @@ class Trainer:
         )
     with contextlib.ExitStack() as stack:
       self.engine = engine or stack.enter_context(
-          setup_lib.open_sampler(c, self.policy, self.mesh, workdir, stopping)
+          engines.open_sampler(c, self.policy, self.mesh, workdir, stopping)
       )
       self._restore(start)
       self._open = stack.pop_all()
@@ -302,7 +304,7 @@ class Trainer:
     requests = collect.requests(
         problems,
         rendered,
-        setup_lib.sampling_params(self.config),
+        settings.sampling_params(self.config),
         group_size=self.config.grpo.group_size,
         seed=seed,
     )
@@ -428,7 +430,7 @@ class Trainer:
     groups = np.argsort(~step.kept, kind='stable')[: c.prompts]
     gap = np.full(step.rewards.shape, np.nan, np.float32)
     hyper = sharding.to_device(
-        setup_lib.hyperparameters(self.config, self.step), self.whole
+        settings.hyperparameters(self.config, self.step), self.whole
     )
     minibatches = [
         self._minibatch(step, groups[i :: c.minibatches])
@@ -575,7 +577,7 @@ class Trainer:
         seed=seed,
         problems=problems,
         samples=samples,
-        params=setup_lib.eval_params(c),
+        params=settings.eval_params(c),
         max_prompt_tokens=c.data.max_prompt_tokens,
         step=step,
         workdir=workdir,

@@ -24,8 +24,8 @@ from evojax.models import policy as policy_lib
 from evojax.rollout import answers
 from evojax.rollout import parity
 from evojax.runtime import sharding
+from evojax.training import engines
 from evojax.training import loop as training_loop
-from evojax.training import setup as setup_lib
 from tests import tiny
 from tests.contract import servers
 
@@ -85,7 +85,7 @@ class Contract(parameterized.TestCase):
   @contextlib.contextmanager
   def engine(self, *, weights=True):
     with tempfile.TemporaryDirectory() as folder:
-      with setup_lib.open_sampler(
+      with engines.open_sampler(
           self.config, self.policy, self.mesh, pathlib.Path(folder)
       ) as engine:
         if weights:
@@ -161,7 +161,7 @@ class Contract(parameterized.TestCase):
     with self.engine() as engine:
       (greedy,) = engine.generate(self.requests(1, 60, temperature=0.0))
     self.check_logprobs([greedy])
-    local = setup_lib.make_engine(
+    local = engines.make_engine(
         tiny.make_config(servers.MODEL, rollout__max_tokens=60),
         self.policy,
         self.mesh,

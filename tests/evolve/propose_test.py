@@ -30,6 +30,7 @@ MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
 # Without its diagnostics, which nothing here runs: thousands are made.
 SEED = spec.Harness(MATH.overlay, {'reward.py': MATH.files['reward.py']})
 CONFIG = math_config.get_config()
+SURFACE = surface.recipe()
 
 
 def alert(name, level='warn'):
@@ -39,7 +40,7 @@ def alert(name, level='warn'):
 @functools.cache
 def values(parent):
   """Flat config values under a harness."""
-  return config_lib.flatten(surface.apply(CONFIG, parent.overlay))
+  return config_lib.flatten(SURFACE.apply(CONFIG, parent.overlay))
 
 
 def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
@@ -52,7 +53,7 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
       skills=changes.pop('skills', ()),
       rng=np.random.default_rng(seed),
       domain='math',
-      **changes,
+      **({'surface': SURFACE} | changes),
   )
 
 
@@ -79,7 +80,9 @@ def propose_change(overlay, parent=SEED):
   return propose_lib.Proposal(
       hypothesis='h',
       after=after,
-      delta=delta_lib.diff(parent, after, context(parent=parent).config),
+      delta=delta_lib.diff(
+          parent, after, SURFACE, context(parent=parent).config
+      ),
       expected=(0.0, 0.1),
       criterion='c',
       rollback='r',
@@ -152,7 +155,7 @@ class LibraryTest(parameterized.TestCase):
     again = entry.change(dataclasses.replace(ctx, parent=after, config=config))
     if again is not None:
       self.assertNotEqual(again.sha256, after.sha256)
-      surface.check(again.overlay)
+      SURFACE.check(again.overlay)
 
   def test_names_and_classes(self):
     names = [entry.name for entry in library.ENTRIES]
@@ -185,7 +188,7 @@ class LibraryTest(parameterized.TestCase):
       self.assertEqual(entry.change(ctx) is not None, given)
 
   def test_bounds_stop_a_scale(self):
-    high = surface.field('optim.learning_rate').high
+    high = SURFACE.field('optim.learning_rate').high
     change = library.scale('optim.learning_rate', 3.0)
     near = SEED.with_overlay({'optim.learning_rate': high / 2})
     after = change(context(parent=near))
@@ -438,21 +441,18 @@ class RulesTest(parameterized.TestCase):
         self.assertNotEqual(made.delta.sha256, rate.delta.sha256)
 
   def test_nothing_left(self):
-    every = {f.group or f.path for f in surface.FIELDS} | {'keep', 'weight'}
+    every = set(SURFACE.factors()) | {'keep', 'weight'}
     every |= {e.factor for e in library.ENTRIES}
     ctx = context(['slow_learning'], vetoes=frozenset(every))
     self.assertIsNone(rules.propose(ctx))
 
   def test_a_surface_that_is_partitioned(self):
     """Only one field may be changed: the rest is refused, not proposed."""
-    only = surface.field('grpo.aggregation')
+    only = SURFACE.field('grpo.aggregation')
 
-    class Part:
-      FIELDS = (only,)
-      field = staticmethod(surface.field)
+    class Part(surface.Surface):
 
-      @staticmethod
-      def check(overlay):
+      def check(self, overlay):
         strange = set(overlay) - {only.path, 'reward.weights.outcome'}
         if strange:
           raise surface.SurfaceError(f'{strange} is not ours')
@@ -462,7 +462,7 @@ class RulesTest(parameterized.TestCase):
           context(
               ['slow_learning'],
               seed=seed,
-              surface=Part,
+              surface=Part(SURFACE.fields),
               vetoes=frozenset({'keep'}),  # A file, which has no field.
           )
       )
@@ -535,7 +535,7 @@ class MutationTest(parameterized.TestCase):
 
   def test_within_bounds(self):
     """A kept step that would leave the surface ends at its bound."""
-    high = surface.field('rollout.temperature').high
+    high = SURFACE.field('rollout.temperature').high
     hot = propose_change({'rollout.temperature': 1.4})
     found = self._values(
         [trial(hot, 'keep', 0.05)], 'rollout.temperature', parent=hot.after
@@ -565,7 +565,7 @@ class MutationTest(parameterized.TestCase):
       )
       self.assertGreater(len(proposals), 15)
       for made in proposals:
-        surface.check(made.after.overlay)
+        SURFACE.check(made.after.overlay)
 
 
 class SkillTest(absltest.TestCase):
@@ -579,6 +579,7 @@ class SkillTest(absltest.TestCase):
         made.delta,
         made.after,
         context().config,
+        SURFACE,
         trigger=trigger,
         hypothesis='It held.',
         evidence=evidence,
@@ -684,10 +685,10 @@ class RandomTest(absltest.TestCase):
     factors = collections.Counter()
     for seed in range(400):
       made = random_changes.propose(context(seed=seed))
-      surface.check(made.after.overlay)
-      config_lib.validate(surface.apply(CONFIG, made.after.overlay))
+      SURFACE.check(made.after.overlay)
+      config_lib.validate(SURFACE.apply(CONFIG, made.after.overlay))
       factors[made.delta.factor] += 1
-    wanted = {f.group or f.path for f in surface.FIELDS}
+    wanted = set(SURFACE.factors())
     wanted |= {f'reward:{p}' for p in ('outcome', 'format', 'overlong')}
     self.assertContainsSubset(wanted, factors)
     # Uniform over factors: 400 / 17 = 24 each, give or take 5.
@@ -713,7 +714,7 @@ class RandomTest(absltest.TestCase):
     self.assertNotEqual(again.delta.sha256, one.delta.sha256)
 
   def test_vetoes_are_honoured(self):
-    vetoes = frozenset(f.group or f.path for f in surface.FIELDS)
+    vetoes = frozenset(SURFACE.factors())
     for seed in range(20):
       made = random_changes.propose(context(seed=seed, vetoes=vetoes))
       self.assertStartsWith(made.delta.factor, 'reward:')

@@ -275,7 +275,7 @@ class CodingKillTest(_Killed):
         parent = (folder / 'stat').read_text().rpartition(')')[2].split()[1]
       except OSError:  # It has ended.
         continue
-      if b'zygote.py' in line and parent == '1':
+      if b'sandbox/supervisor.py' in line and parent == '1':
         left.append(line)
     self.assertEmpty(left)
 

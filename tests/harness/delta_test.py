@@ -35,7 +35,7 @@ CURRENT = {
 class DiffTest(parameterized.TestCase):
 
   def diff(self, after, before=PARENT):
-    return delta.diff(before, after, CURRENT)
+    return delta.diff(before, after, surface.recipe(), CURRENT)
 
   @parameterized.named_parameters(
       (

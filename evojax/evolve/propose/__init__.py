@@ -60,7 +60,7 @@ class Context:
   skills: Sequence[skills_lib.Skill]
   rng: np.random.Generator
   domain: str
-  surface: Any = surface_lib  # Or what has its FIELDS, field and check.
+  surface: surface_lib.Surface
   vetoes: frozenset[str] = frozenset()  # Factors, and hashes of deltas.
 
 
@@ -110,7 +110,9 @@ def consider(
   """
   try:
     context.surface.check(after.overlay)
-    change = delta_lib.diff(context.parent, after, context.config)
+    change = delta_lib.diff(
+        context.parent, after, context.surface, context.config
+    )
   except (surface_lib.SurfaceError, delta_lib.DeltaError) as error:
     raise ProposalError(str(error)) from error
   for veto in (change.sha256, change.factor):

@@ -201,7 +201,7 @@ def if_shaped(change: Change) -> Change:
     shaped = [
         path
         for path, weight in context.config.items()
-        if path.startswith(surface.WEIGHTS)
+        if surface.is_weight(path)
         and path != f'{surface.WEIGHTS}outcome'
         and weight
     ]

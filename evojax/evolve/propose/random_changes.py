@@ -54,19 +54,18 @@ def _factors(
   """The fields of every factor; reward parts of the harness included."""
   source = context.parent.files.get('reward.py')
   parts = sorted(syntax.parts(source)) if source else []
-  fields = [
-      *context.surface.FIELDS,
-      *(context.surface.field(surface_lib.WEIGHTS + part) for part in parts),
+  return [
+      fields
+      for fields in context.surface.factors(parts).values()
+      if all(f.kind != 'names' or _names(context, f) for f in fields)
   ]
-  grouped: dict[str, list[surface_lib.Field]] = {}
-  for field in fields:
-    if field.kind != 'names' or _families(context):
-      grouped.setdefault(field.group or field.path, []).append(field)
-  return [tuple(group) for group in grouped.values()]
 
 
-def _families(context: propose_lib.Context) -> Sequence[str]:
-  names = context.config.get('domain.kwargs.families', ())
+def _names(
+    context: propose_lib.Context, field: surface_lib.Field
+) -> Sequence[str]:
+  """The names that a field may hold: its choices, or the domain's families."""
+  names = field.choices or context.config.get('domain.kwargs.families', ())
   return names.split(',') if isinstance(names, str) else names
 
 
@@ -85,7 +84,7 @@ def _value(context: propose_lib.Context, field: surface_lib.Field) -> Any:
   if field.kind == 'choice':
     return field.choices[int(rng.integers(len(field.choices)))]
   if field.kind == 'names':
-    names = _families(context)
+    names = _names(context, field)
     count = int(rng.integers(1, len(names) + 1))
     chosen = sorted(rng.choice(len(names), count, replace=False).tolist())
     return tuple(names[i] for i in chosen)

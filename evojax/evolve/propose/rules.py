@@ -117,7 +117,7 @@ def _from_skills(
       context.skills, context.domain, context.measures
   ):
     try:
-      after = skill.apply(context.parent, context.config)
+      after = skill.apply(context.parent, context.config, context.surface)
       delta, note = propose_lib.consider(context, after)
     except (skills_lib.SkillError, propose_lib.ProposalError):
       continue
