@@ -63,8 +63,12 @@ class Trial:
     return self.status if self.status in known else 'failed'
 
   @property
+  def delta(self) -> records.Delta | None:
+    return self.design.delta if self.design else None
+
+  @property
   def intervention_class(self) -> str:
-    return self.design.delta.intervention_class if self.design else ''
+    return self.delta.intervention_class if self.delta else ''
 
   @property
   def proposer(self) -> str:

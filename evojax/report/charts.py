@@ -59,7 +59,7 @@ def training(run: history.History) -> svg.Markup | None:
     control = _smooth(mean_curve(_by_role(trial, 'control')))
     child = _smooth(mean_curve(_by_role(trial, 'child')))
     ends[trial.name] = start + len(child)
-    what = f'{trial.name}, {diffs.change_text(trial.design and trial.design.delta)}: {trial.status}'
+    what = f'{trial.name}, {diffs.change_text(trial.delta)}: {trial.status}'
     in_line = trial.name in run.lineage
     lines.append((start, control, 'control', f'controls of {trial.name}'))
     lines.append((start, child, 'lineage' if in_line else 'aside', what))

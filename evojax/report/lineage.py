@@ -92,7 +92,7 @@ def _stem(
   mark = MARKS[trial.kind]
   on_trunk = trial.name in run.lineage
   title = (
-      f'{trial.name} ← {trial.parent}: {diffs.change_text(trial.design and trial.design.delta)}\n'
+      f'{trial.name} ← {trial.parent}: {diffs.change_text(trial.delta)}\n'
       f'{trial.status}'
   )
   if trial.effect is not None:
@@ -131,7 +131,7 @@ def _labels(
   if not many:
     columns = [(-1.0, base, '')]
     for trial in run.trials:
-      factor = trial.design.delta.factor if trial.design else ''
+      factor = trial.delta.factor if trial.delta else ''
       columns.append((float(trial.index), label(trial), _factor(factor)))
     for x, name, factor in columns:
       tree.x_axis([(x, name)], 'name')

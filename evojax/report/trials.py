@@ -145,7 +145,7 @@ def section(
   return {
       'trial': trial,
       'anchor': lineage.anchor(trial),
-      'change': diffs.change_text(design and design.delta),
+      'change': diffs.change_text(trial.delta),
       'hypothesis': getattr(proposal, 'hypothesis', ''),
       'texts': texts,
       'reasons': [
@@ -160,7 +160,7 @@ def section(
       'curves': charts.arms(trial),
       'diff': diffs.compare(
           path,
-          design.delta.before if design else '',
+          trial.delta.before if trial.delta else '',
           design.harness if design else '',
           config,
       ),
