@@ -1,11 +1,14 @@
 """What a harness may set, within which bounds, and as part of which factor."""
 
+import math
+
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from configs import math as math_config
 from evojax import config as config_lib
 from evojax.harness import surface as surface_lib
+from evojax.runtime import config_checks
 
 RECIPE = surface_lib.recipe()
 
@@ -27,20 +30,57 @@ class SurfaceTest(parameterized.TestCase):
             config_lib.flatten(self.config)[field.path],
         )
 
-  def test_choices_are_those_of_the_config(self):
-    for field in RECIPE.fields:
-      if field.kind == 'choice':
-        self.assertEqual(field.choices, config_lib.CHOICES[field.path])
+  def test_fields_by_hand(self):
+    """Kind, class, bounds, the value that turns it off, scale and group."""
+    found = {
+        f.path: (f.kind, f.intervention_class, f.low, f.high, f.off, f.scale)
+        for f in RECIPE.fields
+    }
+    any_number = (-math.inf, math.inf, None, 'linear')
+    self.assertEqual(
+        found,
+        {
+            'optim.learning_rate': (
+                *('float', 'optimizer'),
+                *(1e-6, 3e-3, None, 'log'),
+            ),
+            'optim.warmup_steps': ('int', 'optimizer', 0, 100, None, 'linear'),
+            'optim.max_grad_norm': ('float', 'optimizer', 0.01, 10, 0, 'log'),
+            'optim.weight_decay': (
+                *('float', 'regularisation'),
+                *(1e-4, 0.3, 0, 'log'),
+            ),
+            'grpo.clip_low': ('float', 'clip', 0.05, 0.5, None, 'linear'),
+            'grpo.clip_high': ('float', 'clip', 0.05, 1.0, None, 'linear'),
+            'grpo.dual_clip': ('float', 'clip', 2.0, 10.0, 0.0, 'linear'),
+            'grpo.aggregation': ('choice', 'loss', *any_number),
+            'grpo.advantage': ('choice', 'loss', *any_number),
+            'grpo.ratio': ('choice', 'loss', *any_number),
+            'grpo.kl_coef': ('float', 'regularisation', 1e-4, 0.1, 0, 'log'),
+            'grpo.keep': ('choice', 'filter', *any_number),
+            'grpo.refill_rounds': ('int', 'filter', 0, 4, None, 'linear'),
+            'rollout.temperature': (
+                *('float', 'exploration'),
+                *(0.5, 1.5, None, 'linear'),
+            ),
+            'rollout.token_limit': ('int', 'length', 1, 2**20, 0, 'log'),
+            'data.families': ('names', 'data', *any_number),
+            'reward.weights.*': ('float', 'reward', -2.0, 2.0, None, 'linear'),
+        },
+    )
+    compiled = {f.path for f in RECIPE.fields if f.compiles}
+    self.assertEqual(
+        compiled, {'grpo.aggregation', 'grpo.ratio', 'grpo.kl_coef'}
+    )
 
   def test_bounds_lie_within_those_of_the_config(self):
     for field in RECIPE.fields:
-      if field.kind in ('float', 'int') and field.path in config_lib.RANGES:
-        low, high = config_lib.RANGES[field.path]
+      if field.kind in ('float', 'int'):
+        declared = config_lib.declaration(field.path)
         with self.subTest(field.path):
-          self.assertLessEqual(
-              low, field.low if field.off is None else field.off
-          )
-          self.assertLessEqual(field.high, high)
+          lowest = field.low if field.off is None else field.off
+          self.assertLessEqual(declared.low, lowest)
+          self.assertLessEqual(field.high, declared.high)
 
   def test_where_values_end(self):
     limit = RECIPE.field('rollout.token_limit')
@@ -137,7 +177,7 @@ class SurfaceTest(parameterized.TestCase):
     self.assertEqual(new.reward.weights.to_dict(), {'overlong': 1.0})
     self.assertTrue(new.is_locked)
     self.assertEqual(config_lib.to_json(self.config), before)
-    config_lib.validate(new)
+    config_checks.validate(new)
 
   def test_apply_nothing(self):
     self.assertEqual(
