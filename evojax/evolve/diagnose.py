@@ -6,7 +6,6 @@ come from the ledger. RULES then combine several measures into one finding, such
 as slow_learning. Every finding is a `Measure` with the number behind it.
 """
 
-import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import math
@@ -16,6 +15,8 @@ import numpy as np
 from scipy import stats
 
 from evojax.harness import run
+from evojax.ledger import calibration
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 _SEVERITY = {'critical': 0, 'warn': 1}
@@ -118,9 +119,7 @@ def learning_curve(outcome: Sequence[float]) -> Values:
 # -------------------------------------------------------------------- versions
 
 
-def version_measures(
-    history: Sequence[records.Record],
-) -> list[records.Measure]:
+def version_measures(history: history_lib.History) -> list[records.Measure]:
   """Measure the search itself: the layer 'version', from the ledger.
 
   failures_in_row counts the trials since the last kept one. calibration is the
@@ -132,63 +131,58 @@ def version_measures(
   None of them is critical: a bad search must not keep a good version from being
   promoted.
   """
-  verdicts = [r for r in history if isinstance(r, records.Verify)]
-  proposals = [r for r in history if isinstance(r, records.Hypothesize)]
-  predicted = {r.trial: sum(r.expected) / 2 for r in proposals if r.expected}
+  verdicts = [t for t in history.trials if t.verify]
   failures = 0
-  for verdict in reversed(verdicts):
-    if verdict.status == 'keep':
+  for trial in reversed(verdicts):
+    if trial.status == 'keep':
       break
     failures += 1
   found = [
       # "After 3 failures in a row": EvoTrainer, arXiv:2606.03108.
       _graded(
-          'failures_in_row', 'version', 'trials', float(failures), ('>', 2.0)
+          'failures_in_row',
+          'version',
+          'trials',
+          float(failures),
+          ('>', 2.0),
       )
   ]
-  pairs = [
-      (predicted[r.trial], r)
-      for r in verdicts
-      if r.effect is not None and r.trial in predicted
-  ]
+  both = calibration.compared(verdicts, lambda t: t.expected)
+  pairs = [(calibration.middle(t.expected), t) for t in both]
   if pairs:
-    error = float(np.mean([r.effect - p for p, r in pairs]))
+    error = float(np.mean([t.effect - p for p, t in pairs]))
     found.append(
         _graded('calibration', 'version', 'fraction', error, ('<', -0.05))
     )
-  clear = [(p, r) for p, r in pairs if r.low > 0 or r.high < 0]
+  clear = [(p, t) for p, t in pairs if t.realised[0] > 0 or t.realised[1] < 0]
   if clear:
-    agree = float(np.mean([(p > 0) == (r.effect > 0) for p, r in clear]))
+    agree = float(np.mean([(p > 0) == (t.effect > 0) for p, t in clear]))
     found.append(_graded('sign_agreement', 'version', 'fraction', agree))
-  ended = {r.trial for r in verdicts}
-  classes = collections.Counter(
-      r.delta.intervention_class
-      for r in history
-      if isinstance(r, records.Design) and r.trial in ended
-  )
-  return found + [
-      _graded(f'tried_{name}', 'version', 'trials', float(classes[name]))
-      for name in sorted(classes)
-  ]
+  classes = [t.intervention_class for t in verdicts if t.design]
+  for name in sorted(set(classes)):
+    count = float(classes.count(name))
+    found.append(_graded(f'tried_{name}', 'version', 'trials', count))
+  return found
 
 
 _FOLLOWED = ('reward_mean', 'outcome')  # Compared between two diagnoses.
 
 
 def _since_last(
-    history: Sequence[records.Record], values: Values
+    history: history_lib.History, values: Values
 ) -> Mapping[str, float]:
   """Return the change of reward and outcome since the previous diagnosis.
 
   It is empty where a change of the reward was designed in between, since the
   two rewards may then be different quantities, or where a number is missing.
   """
-  for row in reversed(history):
-    if isinstance(row, records.Design):
-      if row.delta.intervention_class == 'reward':
+  for row in reversed(history.rows):
+    record = row.record
+    if isinstance(record, records.Design):
+      if record.delta.intervention_class == 'reward':
         return {}
-    elif isinstance(row, records.Diagnose):
-      before = {m.name: m.value for m in row.measures}
+    elif isinstance(record, records.Diagnose):
+      before = {m.name: m.value for m in record.measures}
       changes = {}
       for name in _FOLLOWED:
         if before.get(name) is None or name not in values:
@@ -366,7 +360,7 @@ def _measures(
 def measure(
     functions: run.Functions,
     view: Any,
-    history: Sequence[records.Record],
+    history: history_lib.History,
     outcome: Sequence[float],
 ) -> list[records.Measure]:
   """Measure everything that is known about a version.
@@ -374,7 +368,7 @@ def measure(
   Args:
     functions: Functions of the version's harness; its diagnostics are run.
     view: Recorded evidence, an `evidence.views.View` of reader 'diagnostic'.
-    history: Records of the ledger, oldest first, without this diagnosis.
+    history: The ledger, without this diagnosis.
     outcome: Outcome per update of the arm that made the evidence.
 
   Returns:

@@ -17,6 +17,7 @@ from evojax.harness import run
 from evojax.harness import spec
 from evojax.ledger import records
 from tests.harness import recorded
+from tests.ledger import samples
 
 COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
 
@@ -63,10 +64,12 @@ def view(outcome):
 HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
 
 
-def measure(sources, outcome=HALF_DEAD, history=(), curve=()):
+def measure(sources, outcome=HALF_DEAD, history=None, curve=()):
   files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
   functions = run.Functions(spec.Harness({}, files), limit_seconds=5.0)
-  return diagnose.measure(functions, view(outcome), list(history), curve)
+  return diagnose.measure(
+      functions, view(outcome), history or samples.run(), curve
+  )
 
 
 def by_name(measures):
@@ -75,53 +78,21 @@ def by_name(measures):
   return found
 
 
-def verdict(trial, status, effect=None, low=None, high=None):
-  return records.Verify(
+def verdict(trial, status, effect=None, low=None, high=None, version=''):
+  return samples.record(
+      records.Verify,
       trial=trial,
-      version='',
+      version=version,
       status=status,
-      reasons=(),
       effect=effect,
       low=low,
       high=high,
   )
 
 
-def expected(trial, low, high):
-  return records.Hypothesize(trial=trial, version='v0', expected=(low, high))
-
-
 def designed(trial, intervention_class):
-  delta = records.Delta(
-      sha256='',
-      factor='',
-      kind='recipe',
-      intervention_class=intervention_class,
-      before='',
-      changes=(),
-      text='',
-  )
-  return records.Design(trial=trial, harness='', delta=delta)
-
-
-def diagnosed(**values):
-  return records.Diagnose(
-      trial=0,
-      version='v0',
-      measures=tuple(
-          records.Measure(name, 'score', '', value, None, None, 'ok')
-          for name, value in values.items()
-      ),
-      alerts=(),
-  )
-
-
-def reread(measure):
-  """The measure, written to the ledger's JSON and read again."""
-  record = dataclasses.replace(diagnosed(), measures=(measure,))
-  text = json.dumps(records.to_json(record), allow_nan=False)
-  (found,) = records.from_json(records.Diagnose, json.loads(text)).measures
-  return found
+  delta = samples.record(records.Delta, intervention_class=intervention_class)
+  return samples.record(records.Design, trial=trial, delta=delta)
 
 
 class DiagnosticsTest(absltest.TestCase):
@@ -141,7 +112,6 @@ class DiagnosticsTest(absltest.TestCase):
       measures = measure({'groups': source})
       dead = by_name(measures)['dead_group_ratio']
       self.assertEqual(dead.calls_for, classes)
-      self.assertEqual(reread(dead), dead)
 
   def test_a_threshold_itself_is_no_alert(self):
     self.assertEqual(
@@ -178,8 +148,12 @@ class DiagnosticsTest(absltest.TestCase):
           f'  return {{{lie!r}: 0.0}}\n',
       )
     evidence = recorded.view(prompts=4, group_size=6)
-    honest = diagnose.measure(run.Functions(seed), evidence, [], falling)
-    found = diagnose.measure(run.Functions(harness), evidence, [], falling)
+    honest = diagnose.measure(
+        run.Functions(seed), evidence, samples.run(), falling
+    )
+    found = diagnose.measure(
+        run.Functions(harness), evidence, samples.run(), falling
+    )
     failed = [m for m in found if m.level == 'failed']
     self.assertEqual([m.name for m in failed], ['a', 'b', 'x'])
     self.assertEqual({m.status for m in failed}, {'name_taken'})
@@ -195,7 +169,10 @@ class DiagnosticsTest(absltest.TestCase):
 
   def test_json_round_trip(self):
     for found in measure({'groups': GROUPS, 'broken': CRASH}):
-      self.assertEqual(reread(found), found)
+      stored = samples.record(records.Diagnose, measures=(found,))
+      text = json.dumps(records.to_json(stored), allow_nan=False)
+      again = records.from_json(records.Diagnose, json.loads(text))
+      self.assertEqual(again.measures, (found,))
 
 
 class LearningCurveTest(parameterized.TestCase):
@@ -247,19 +224,25 @@ class LearningCurveTest(parameterized.TestCase):
 class HistoryTest(absltest.TestCase):
 
   def test_version_layer(self):
-    history = [
-        expected(0, 0.0, 0.1),
+    expect = lambda trial, low, high: samples.record(
+        records.Hypothesize,
+        trial=trial,
+        proposer='rules',
+        expected=(low, high),
+    )
+    history = samples.run(
+        expect(0, 0.0, 0.1),
         designed(0, 'optimizer'),
         verdict(0, 'keep', 0.02, 0.01, 0.03),
-        expected(1, 0.0, 0.02),
+        expect(1, 0.0, 0.02),
         designed(1, 'reward'),
         verdict(1, 'discard', -0.03, -0.05, -0.01),
-        expected(2, 0.0, 0.04),
+        expect(2, 0.0, 0.04),
         designed(2, 'reward'),
         verdict(2, 'crash'),
-        expected(3, 0.0, 0.04),  # Not decided yet.
+        expect(3, 0.0, 0.04),  # Not judged yet.
         designed(3, 'loss'),
-    ]
+    )
     found = by_name(diagnose.version_measures(history))
     self.assertEqual(found['failures_in_row'].value, 2.0)
     self.assertEqual(found['failures_in_row'].level, 'ok')
@@ -270,7 +253,9 @@ class HistoryTest(absltest.TestCase):
     self.assertNotIn('tried_loss', found)
 
   def test_three_failures_in_a_row_warn_and_are_never_critical(self):
-    history = [verdict(i, 'discard', 0.0, -0.1, 0.1) for i in range(9)]
+    history = samples.run(
+        *(verdict(i, 'discard', 0.0, -0.1, 0.1) for i in range(9))
+    )
     failures = by_name(diagnose.version_measures(history))['failures_in_row']
     self.assertEqual(failures.level, 'warn')
     self.assertIsNone(failures.critical)
@@ -293,22 +278,31 @@ class HistoryTest(absltest.TestCase):
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):
     source = GROUPS.replace("'spread'", "'reward_mean'").replace('0.01', '0.9')
     source = source.replace("WARN = {'dead", "WARN = {'x': ('>', 1), 'dead")
-    before = diagnosed(reward_mean=0.5, outcome=0.625)
+
+    def before(outcome):
+      measures = [
+          samples.record(records.Measure, name='reward_mean', value=0.5),
+          samples.record(records.Measure, name='outcome', value=outcome),
+      ]
+      return samples.record(records.Diagnose, measures=tuple(measures))
+
     curve = [0.6] * 5
-    hacked = measure({'g': source}, history=[before], curve=curve)
+    hacked = measure(
+        {'g': source}, history=samples.run(before(0.625)), curve=curve
+    )
     self.assertIn('reward_hacking', diagnose.alerts(hacked))
     self.assertAlmostEqual(by_name(hacked)['reward_hacking'].value, 0.4)
     # Another reward is another unit: nothing is said.
-    other = [before, designed(0, 'reward')]
+    other = samples.run(before(0.625), designed(0, 'reward'))
     self.assertNotIn(
         'reward_hacking',
         by_name(measure({'g': source}, history=other, curve=curve)),
     )
     # The outcome rose with it.
-    honest = diagnosed(reward_mean=0.5, outcome=0.4)
+    honest = samples.run(before(0.4))
     self.assertNotIn(
         'reward_hacking',
-        diagnose.alerts(measure({'g': source}, history=[honest], curve=curve)),
+        diagnose.alerts(measure({'g': source}, history=honest, curve=curve)),
     )
 
 
