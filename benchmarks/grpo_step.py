@@ -30,8 +30,8 @@ from evojax.models import decoder
 from evojax.models import flops as flops_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rollout import engine as engine_lib
+from evojax.runtime import devices
 from evojax.runtime import sharding
-from evojax.training import setup as setup_lib
 from evojax.training import update as update_lib
 
 SHAPES = {
@@ -254,7 +254,7 @@ def measure(
 ) -> dict[str, Any]:
   """Times `reps` steps of evojax and, unless alone, of the floor by turns."""
   compiled = compile_times()
-  setup_lib.trim_memory_after_compiling()  # As every run does.
+  devices.trim_memory_after_compiling()  # As every run does.
   sides = {'evojax': Evojax(w, layout, chunk)}
   if not alone:
     sides['floor'] = Floor(w)

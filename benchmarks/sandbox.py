@@ -121,7 +121,7 @@ def left_behind() -> dict[str, int]:
       command = pathlib.Path(path).with_name('cmdline').read_bytes()
     except OSError:
       continue
-    children += int(fields[1]) == me or b'sandbox/zygote.py' in command
+    children += int(fields[1]) == me or b'sandbox/supervisor.py' in command
   return {
       'processes': children,
       'mounts': len(pathlib.Path('/proc/self/mounts').read_text().split('\n')),

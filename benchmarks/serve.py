@@ -34,10 +34,11 @@ import httpx2
 import numpy as np
 
 from configs import math as math_config
+from evojax import domains
 from evojax import records
 from evojax.models import policy as policy_lib
 from evojax.runtime import sharding
-from evojax.training import setup as setup_lib
+from evojax.training import engines
 
 TARGET_RATIO = 0.85
 CLIENTS, TOKENS, PROMPT = 64, 64, 16
@@ -68,9 +69,10 @@ class Bare:
   def __init__(self):
     config = _config()
     model = config.model.to_dict()
+    model['path'] = domains.policy_path(config.model.path)
     policy = policy_lib.open_policy(max_tokens=CONTEXT, **model)
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
-    self._engine = setup_lib.make_engine(config, policy, mesh)
+    self._engine = engines.make_engine(config, policy, mesh)
     params = policy_lib.load_params(policy, mesh, param_dtype='float32')
     self._engine.update_weights(params, 0)
     self.path = policy.path

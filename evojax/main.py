@@ -254,9 +254,11 @@ def _dispatch() -> int | None:
 
     plan.show(plan.plan(config))
   elif _MODE.value == 'inspect':
+    from evojax import domains
     from evojax.models import policy
     from evojax.modes import inspection
 
+    path = config.model.path
     return inspection.run(
         [workdir, *_RUNS.value],
         problem=_PROBLEM.value,
@@ -264,7 +266,9 @@ def _dispatch() -> int | None:
         flips=_FLIPS.value,
         tokens=_TOKENS.value,
         limit=_LIMIT.value,
-        decode=policy.token_decoder(config.model.path),
+        decode=policy.token_decoder(domains.policy_path(path))
+        if path
+        else None,
     )
   return None
 

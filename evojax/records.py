@@ -1,8 +1,8 @@
 """Records that travel between the stages of a training step.
 
-problem -> request -> completion -> grade -> evidence -> reward -> advantage
--> update. Axis letters: P prompts in a step, G completions per prompt,
-B = P * G sequences in group-major order, L tokens.
+problem -> request -> episode -> grade -> evidence -> reward -> advantage
+-> update. Axis letters: P prompts in a step, G episodes per prompt, B = P * G
+sequences in group-major order, A turns of the longest episode, L tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,15 @@ class Problem:
     return next(
         m['content'] for m in reversed(self.messages) if m['role'] == 'user'
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstration:
+  """One example of the supervised warm start."""
+
+  messages: tuple[Message, ...]  # The prompt, in chat format.
+  completion: str
+  ends: bool = True  # False: cut at the row's end, without an EOS token.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,24 +83,74 @@ FINISH_REASONS = ('stop', 'length', 'abort')
 
 
 @dataclasses.dataclass(frozen=True)
-class Completion:
-  """One sampled completion; its arrays have one entry per sampled token."""
+class Turn:
+  """One action of the policy, and what the environment answered.
+
+  Its tokens lie in a row in `Episode.tokens`, after those of the turn before:
+  first the sampled ones, then the observation.
+  """
+
+  sampled: int  # Tokens of the action, which the policy is trained on.
+  observed: int = 0  # Tokens of the observation, which it only reads.
+  text: str = ''  # The action, decoded without special tokens.
+  # Codes of the tool that was called and of the class of its arguments, from
+  # the domain's tables; None in a domain without tools.
+  action: int | None = None
+  argument: int | None = None
+  ok: bool = True  # The call was well formed and did not fail.
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+  """All that follows one prompt; its arrays have one entry per token.
+
+  A sampler returns episodes of one turn. One record serves both, so that a
+  completion is graded, stored and trained on exactly as a longer episode is.
+
+  Raises:
+    ValueError: If the turns do not cover the tokens.
+  """
 
   tokens: np.ndarray  # int32 [n]; a final EOS token is included.
-  logprobs: np.ndarray  # float32 [n], of softmax(logits / temperature).
-  finish_reason: str  # One of FINISH_REASONS.
+  # float32 [n], of softmax(logits / temperature); anything where not sampled.
+  logprobs: np.ndarray
+  finish_reason: str  # Why the last turn stopped: one of FINISH_REASONS.
   policy_version: int  # Of the oldest weights that sampled a token of it.
   text: str  # Decoded without special tokens.
   # (version, end): which weights sampled the tokens up to `end`. Empty: all
   # those of policy_version.
   version_spans: tuple[tuple[int, int], ...] = ()
+  turns: tuple[Turn, ...] = ()  # Empty becomes one turn of all tokens.
+
+  def __post_init__(self):
+    if not self.turns:
+      turn = Turn(len(self.tokens), text=self.text)
+      object.__setattr__(self, 'turns', (turn,))
+    covered = sum(turn.sampled + turn.observed for turn in self.turns)
+    if covered != len(self.tokens):
+      raise ValueError(
+          f'the turns of an episode cover {covered} tokens, not all'
+          f' {len(self.tokens)}'
+      )
+
+  @property
+  def turn_of_token(self) -> np.ndarray:
+    """int32 [n]: index of the turn that each token belongs to."""
+    lengths = [turn.sampled + turn.observed for turn in self.turns]
+    return np.repeat(np.arange(len(self.turns), dtype=np.int32), lengths)
+
+  @property
+  def loss_mask(self) -> np.ndarray:
+    """bool [n]: True at sampled tokens, False at observations."""
+    lengths = [n for turn in self.turns for n in (turn.sampled, turn.observed)]
+    return np.repeat(np.arange(len(lengths)) % 2 == 0, lengths)
 
 
 @runtime_checkable
 class Sampler(Protocol):
   """What an evaluation needs."""
 
-  def generate(self, requests: Sequence[Request]) -> list[Completion]:
+  def generate(self, requests: Sequence[Request]) -> list[Episode]:
     """Samples all requests; the answers are in the order of the requests."""
 
 
@@ -105,7 +164,7 @@ class RolloutEngine(Sampler, Protocol):
     The weights must stay until `finish`.
     """
 
-  def finish(self, begun: Any) -> list[Completion]:
+  def finish(self, begun: Any) -> list[Episode]:
     """Waits for what `begin` began: its completions, or its error."""
 
   def update_weights(self, params: Any, version: int) -> None:
@@ -155,37 +214,3 @@ class ProblemSource(Protocol):
 
   def __len__(self) -> int:
     """Distinct problems, or a lower bound where they are generated."""
-
-
-@runtime_checkable
-class Domain(Protocol):
-  """A domain is data, a grader, reward parts and columns: no train loop.
-
-  Optional: grade_many(problems: Sequence[Problem], completions:
-  Sequence[Completion]) -> list[Grade], what `grade` says of completion b of
-  problem b, for all b; for a domain that can judge many at once. Everything
-  that grades calls `episodes.collect.grade`, which takes it where it is there.
-
-  Optional: perturb(problem: Problem) -> Problem | None, the problem with
-  another surface, a fresh problem_id and the same answer, a function of the
-  problem alone; None where nothing can be changed, or where it would become a
-  sealed problem. The meta-loop keeps only what helps on such problems too, see
-  `eval.perturb`.
-
-  Optional: attempts(problem: Problem) -> Sequence[str], completions of every
-  kind, right and wrong, as many for each problem. Functions of a harness are
-  tried on them before anything is paid for, see `episodes.synthetic`; without
-  it, on its answer in every common format.
-  """
-
-  name: str
-  columns: tuple[Any, ...]  # evidence.schema.Column, the domain's own.
-
-  def source(self, split: str, seed: int) -> ProblemSource:
-    """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id."""
-
-  def grade(self, problem: Problem, completion: Completion) -> Grade:
-    """Judges a completion. Never raises on hostile or malformed text."""
-
-  def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
-    """Named reward parts, float32 [P, G], from an evidence view."""

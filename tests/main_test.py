@@ -14,6 +14,7 @@ from absl.testing import parameterized
 import jax
 
 from configs import math as math_config
+from evojax import domains
 from evojax import main
 from evojax.evolve import loop
 from evojax.models import policy
@@ -25,6 +26,7 @@ from evojax.modes import serve
 from evojax.modes import warmstart as warmstart_mode
 from evojax.report import page
 from evojax.rollout import fleet
+from evojax.runtime import preemption
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from evojax.training import loop as training_loop
@@ -147,7 +149,7 @@ class ModeTest(MainTestCase):
           '--limit=2',
       )
     self.assertEqual(code, 3)
-    token_decoder.assert_called_once_with('package:math')
+    token_decoder.assert_called_once_with(domains.policy_path('package:math'))
     run.assert_called_once_with(
         ['runs/math-smoke', 'a', 'b'],
         problem='7',
@@ -261,7 +263,7 @@ class ErrorTest(MainTestCase):
 
   def test_preemption_passes(self):
     with absltest.mock.patch.object(
-        loop, 'run', side_effect=training_loop.Preempted(143)
+        loop, 'run', side_effect=preemption.Preempted()
     ):
       with self.assertRaises(SystemExit) as caught:
         self.command(SMOKE)

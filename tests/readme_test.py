@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 
 from configs import math as math_config
+from evojax import domains
 import evojax.main
-from evojax.models import policy
 from tests.contract import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -50,7 +50,7 @@ class ReadmeTest(parameterized.TestCase):
     self.environment = os.environ | {
         'HOME': self.home,
         'JAX_PLATFORMS': 'cpu',
-        'MODEL': str(policy.resolve('package:math')),
+        'MODEL': str(domains.policy_path('package:math')),
         'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
     }
 

@@ -15,9 +15,9 @@ import ml_collections
 import numpy as np
 
 from configs import math as math_config
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import hf
-from evojax.models import policy as policy_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The processes of these tests compile the same programs: once, and without
@@ -52,7 +52,7 @@ def share_compiled(test: Any) -> None:
 
 def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:
   """Writes a random Qwen3 directory with the tokenizer of the math policy."""
-  tokenizer = policy_lib.resolve('package:math')
+  tokenizer = domains.policy_path('package:math')
   cfg = decoder.DecoderConfig(
       family='qwen3',
       vocab_size=hf.load_config(tokenizer).vocab_size,

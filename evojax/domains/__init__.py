@@ -1,25 +1,26 @@
 """Domains by name: a domain is data, a grader and evidence columns.
 
-A domain of the user's own is a module with `make(**kwargs) -> types.Domain`,
-named by its dotted path.
+A user's own domain is a module with `make(**kwargs) -> base.Domain`, named by
+its dotted path.
 """
 
-import importlib
 import inspect
-import types as python_types
+import pathlib
+import types
 from typing import Any
 
-from evojax import records
+from evojax.domains import base
+from evojax.runtime import plugins
 
-# Imported on use: a run pays for the libraries of its own domain only.
+# Imported on use, so that a run loads the libraries of its own domain only.
 DOMAINS = {
     'coding': 'evojax.domains.coding',
     'math': 'evojax.domains.math',
 }
 
 
-def load(name: str) -> python_types.ModuleType:
-  """Imports a domain's module.
+def load(name: str) -> types.ModuleType:
+  """Import a domain's module.
 
   Args:
     name: Key of DOMAINS, or the dotted path of a module with `make`.
@@ -27,41 +28,25 @@ def load(name: str) -> python_types.ModuleType:
   Raises:
     ValueError: If there is no such module or it has no `make`.
   """
-  path = DOMAINS.get(name, name)
-  if not all(part.isidentifier() for part in path.split('.')):
-    raise ValueError(
-        f'domain.name={name!r} is neither one of {sorted(DOMAINS)} nor a dotted'
-        ' path such as my_package.my_domain'
-    )
-  try:
-    module = importlib.import_module(path)
-  except ModuleNotFoundError as error:
-    # An import that fails inside the user's module is theirs to see as it is.
-    if error.name is None or not f'{path}.'.startswith(f'{error.name}.'):
-      raise
-    raise ValueError(
-        f'domain.name={name!r} is neither one of {sorted(DOMAINS)} nor a module'
-        f' that can be imported ({error}); a dotted path is looked up in'
-        ' PYTHONPATH and the working directory'
-    ) from error
-  if not callable(getattr(module, 'make', None)):
-    raise ValueError(
-        f'domain.name={name!r}: module {path} has no make(**kwargs) that'
-        ' returns a domain'
-    )
-  return module
+  return plugins.load(
+      'domain.name',
+      name,
+      DOMAINS,
+      needs='make(**kwargs) that returns a domain',
+      example='my_package.my_domain',
+  )
 
 
-def make(name: str, **kwargs: Any) -> records.Domain:
-  """Builds a domain.
+def make(name: str, **kwargs: Any) -> base.Domain:
+  """Build a domain.
 
   Args:
     name: As for `load`.
-    **kwargs: config.domain.kwargs, handed to the module's `make`.
+    **kwargs: config.domain.kwargs, the arguments of the module's `make`.
 
   Raises:
-    ValueError: If `make` does not take one of the arguments, or refuses a
-      value.
+    ValueError: If `make` does not take one of the arguments, refuses a value,
+      or returns something that is no domain.
   """
   build = load(name).make
   try:
@@ -71,4 +56,45 @@ def make(name: str, **kwargs: Any) -> records.Domain:
     raise ValueError(
         f'domain.kwargs of {name!r}: {error}; it takes: {accepted}'
     ) from error
-  return build(**kwargs)
+  domain = build(**kwargs)
+  if not isinstance(domain, base.Domain):
+    raise ValueError(
+        f'domain.name={name!r}: make returned {type(domain).__name__!r}, not a'
+        ' domain; derive its class from evojax.domains.base.Domain'
+    )
+  return domain
+
+
+def folder(name: str) -> pathlib.Path:
+  """Return the directory of a domain's module, where its folders are.
+
+  Args:
+    name: As for `load`.
+  """
+  return pathlib.Path(load(name).__file__).parent
+
+
+def policy_path(path: str) -> pathlib.Path:
+  """Return the directory that config.model.path names.
+
+  Args:
+    path: A path, or 'package:NAME' for the base policy that the domain NAME
+      ships.
+
+  Raises:
+    ValueError: If that domain ships no base policy.
+  """
+  prefix, _, name = path.partition(':')
+  if prefix != 'package':
+    return pathlib.Path(path).expanduser()
+  try:
+    directory = folder(name) / 'base_policy'
+  except ValueError:
+    directory = None
+  if directory is None or not directory.is_dir():
+    shipped = [f'package:{n}' for n in DOMAINS]
+    raise ValueError(
+        f'config.model.path={path!r}: shipped policies are {shipped}; the'
+        ' policy of a domain of your own is its folder base_policy'
+    )
+  return directory

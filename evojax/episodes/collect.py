@@ -11,6 +11,7 @@ import ml_collections
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.evidence import schema
 from evojax.models import tokenizer as tokenizer_lib
 
@@ -18,7 +19,7 @@ _ID = re.compile('[0-9a-f]{16}')
 
 
 def columns(
-    domain: records.Domain, config: ml_collections.ConfigDict
+    domain: base.Domain, config: ml_collections.ConfigDict
 ) -> tuple[schema.Column, ...]:
   """What the evidence of a run holds, and who may read it."""
   return schema.declare(
@@ -107,39 +108,30 @@ class GradingError(OSError):
 
 
 def grade(
-    domain: records.Domain,
+    domain: base.Domain,
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Completion],
+    completions: Sequence[records.Episode],
 ) -> tuple[list[records.Grade], np.ndarray]:
-  """Grades B completions of P problems: all at once, or one after the other.
+  """Grade B completions of P problems.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
 
   Raises:
-    ValueError: If a domain that judges many at once gives another number of
-      grades.
+    ValueError: If the domain gives another number of grades.
     GradingError: If none of them could be graded.
   """
   group_size = len(completions) // max(len(problems), 1)
   asked = [problems[b // group_size] for b in range(len(completions))]
-  marks = [time.perf_counter()]
-  if callable(getattr(domain, 'grade_many', None)):
-    grades = domain.grade_many(asked, completions)
-    if len(grades) != len(completions):
-      raise ValueError(
-          f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'
-          f' {len(completions)} completions'
-      )
-    # Where the domain does not say, each took as long as any other.
-    mean = (time.perf_counter() - marks[0]) / max(len(grades), 1)
-    seconds = [mean] * len(grades)
-  else:
-    grades = []
-    for problem, completion in zip(asked, completions, strict=True):
-      grades.append(domain.grade(problem, completion))
-      marks.append(time.perf_counter())
-    seconds = np.diff(marks)
+  start = time.perf_counter()
+  grades = domain.grade_many(asked, completions)
+  if len(grades) != len(completions):
+    raise ValueError(
+        f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'
+        f' {len(completions)} completions'
+    )
+  # A grade without a time of its own gets an equal share of the call's.
+  share = (time.perf_counter() - start) / max(len(grades), 1)
   if grades and not any(g.graded for g in grades):
     raise GradingError(
         f'domain {domain.name!r}: none of {len(grades)} completions could be'
@@ -147,8 +139,5 @@ def grade(
         ' here. `python -m evojax.sandbox.probe` tries the box; the same'
         ' command continues the run'
     )
-  measured = [
-      s if g.seconds is None else g.seconds
-      for g, s in zip(grades, seconds, strict=True)
-  ]
-  return grades, np.array(measured, np.float32)
+  seconds = [share if g.seconds is None else g.seconds for g in grades]
+  return grades, np.array(seconds, np.float32)

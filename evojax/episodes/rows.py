@@ -12,7 +12,7 @@ from evojax.evidence import schema
 
 def from_rollouts(
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Completion],
+    completions: Sequence[records.Episode],
     grades: Sequence[records.Grade],
     *,
     columns: Sequence[schema.Column],

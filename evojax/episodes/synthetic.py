@@ -4,13 +4,13 @@ A domain's own attempts, or answers in every common format, prose and silence;
 graded by the domain itself.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
@@ -18,23 +18,12 @@ from evojax.evidence import views
 
 _PROBLEMS = 4
 _CHARACTERS = 8  # Of a token, at most.
-# What is put around a reference answer.
-_COMPLETIONS = (
-    '{}',
-    'So 1 + 1 = 2. <answer>{}</answer>',
-    '<answer>0</answer>',
-    '\\boxed{{{}}}',
-    '#### {}',
-    'The answer is {}.',
-    'I cannot say.',
-    '',
-)
 
 
-class MadeUp:
-  """The evidence of a domain under any config; made once for each."""
+class Evidence:
+  """The synthetic evidence of a domain under any config, made once for each."""
 
-  def __init__(self, domain: records.Domain):
+  def __init__(self, domain: base.Domain):
     self._domain = domain
     self._made: dict[Any, views.View] = {}
 
@@ -47,12 +36,12 @@ class MadeUp:
     """What a diagnostic sees of it."""
     key = collect.columns(self._domain, config), config.rollout.max_tokens
     if key not in self._made:
-      self._made[key] = evidence(self._domain, config)[0]
+      self._made[key] = make_view(self._domain, config)[0]
     return self._made[key]
 
 
-def evidence(
-    domain: records.Domain,
+def make_view(
+    domain: base.Domain,
     config: ml_collections.ConfigDict,
     reader: str = 'diagnostic',
 ) -> tuple[views.View, int]:
@@ -73,7 +62,7 @@ def evidence(
   # Whatever the run's seed and limit are: a function that was admitted once is
   # admitted again where the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
-  texts = [_texts(domain, problem) for problem in problems]
+  texts = [domain.attempts(problem) for problem in problems]
   group_size = len(texts[0])
   completions = []
   for group in texts:
@@ -86,7 +75,7 @@ def evidence(
       # As long as one can be: text takes most of a function's time.
       text = text[: _CHARACTERS * config.rollout.max_tokens]
       tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
-      completion = records.Completion(
+      completion = records.Episode(
           tokens.astype(np.int32),
           np.full(len(tokens), -0.5, np.float32),
           'stop' if text else 'length',
@@ -125,11 +114,3 @@ def evidence(
       reader=reader,
   )
   return view, int(outcome.sum())
-
-
-def _texts(domain: records.Domain, problem: records.Problem) -> Sequence[str]:
-  """The completions of one problem."""
-  attempts = getattr(domain, 'attempts', None)
-  if attempts is not None:
-    return attempts(problem)
-  return [form.format(problem.answer) for form in _COMPLETIONS]

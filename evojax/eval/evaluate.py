@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import rows as rows_lib
 from evojax.eval import estimates
@@ -74,7 +75,7 @@ class EvalResult:
 def evaluate(
     engine: records.Sampler,
     tokenizer: tokenizer_lib.Tokenizer,
-    domain: records.Domain,
+    domain: base.Domain,
     *,
     split: str,
     seed: int,

@@ -1,6 +1,12 @@
 """Problems written otherwise: is a gain in skill, or in their surface?"""
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
 from evojax import records
+from evojax.domains import base
+from evojax.evidence import views
 
 SPLITS = ('dev', 'sealed')  # Perturbed problems are scored, never trained on.
 _MOST_PER_ONE = 50  # Problems that are looked at for each one that is changed.
@@ -11,19 +17,19 @@ class TooFewError(ValueError):
   """The domain cannot change as many problems as were asked for."""
 
 
-class Perturbed:
-  """A domain that asks its problems otherwise, see `types.Domain`.
+class Perturbed(base.Domain):
+  """A domain whose problems are those that another one has perturbed.
 
   It is graded and recorded as the domain itself is.
   """
 
-  def __init__(self, domain: records.Domain):
-    """Wraps a domain that has the optional hook `perturb`.
+  def __init__(self, domain: base.Domain):
+    """Wrap a domain that defines `perturb`.
 
     Raises:
-      ValueError: If it has none.
+      ValueError: If it does not.
     """
-    if not _has_hook(domain):
+    if not domain.perturbs:
       raise ValueError(
           f'domain {domain.name!r} has no perturb(problem); its problems cannot'
           ' be asked otherwise'
@@ -31,10 +37,6 @@ class Perturbed:
     self._domain = domain
     self.name = domain.name
     self.columns = domain.columns
-    self.grade = domain.grade
-    if hasattr(domain, 'grade_many'):
-      self.grade_many = domain.grade_many
-    self.reward_parts = domain.reward_parts
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """The changed problems of 'dev' or 'sealed', in the split's order.
@@ -49,11 +51,26 @@ class Perturbed:
       )
     return _Source(self._domain, split, seed)
 
+  def grade(
+      self, problem: records.Problem, completion: records.Episode
+  ) -> records.Grade:
+    return self._domain.grade(problem, completion)
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    return self._domain.grade_many(problems, completions)
+
+  def reward_parts(self, e: views.View) -> Mapping[str, np.ndarray]:
+    return self._domain.reward_parts(e)
+
 
 class _Source:
   """The problems of a split that can be changed, each changed."""
 
-  def __init__(self, domain: records.Domain, split: str, seed: int):
+  def __init__(self, domain: base.Domain, split: str, seed: int):
     self._source = domain.source(split, seed)
     self._perturb = domain.perturb
     self._what = f'split {split!r} of domain {domain.name!r}'
@@ -90,21 +107,17 @@ class _Source:
 
 
 def has_perturbations(
-    domain: records.Domain,
+    domain: base.Domain,
     problems: int = 1,
     *,
     split: str = 'dev',
     seed: int = 0,
 ) -> bool:
   """Whether so many problems of a split can be asked otherwise."""
-  if not _has_hook(domain):
+  if not domain.perturbs:
     return False
   try:
     Perturbed(domain).source(split, seed).take(0, problems)
   except TooFewError:
     return False
   return True
-
-
-def _has_hook(domain: records.Domain) -> bool:
-  return callable(getattr(domain, 'perturb', None))

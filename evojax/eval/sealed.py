@@ -13,6 +13,7 @@ from typing import Any
 from absl import logging
 
 from evojax import records
+from evojax.domains import base
 from evojax.eval import evaluate
 from evojax.eval import report as report_lib
 from evojax.models import tokenizer as tokenizer_lib
@@ -51,7 +52,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
 def score(
     engine: records.Sampler,
     tokenizer: tokenizer_lib.Tokenizer,
-    domain: records.Domain,
+    domain: base.Domain,
     *,
     install_base: Callable[[], None],
     install_trained: Callable[[], None],

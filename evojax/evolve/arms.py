@@ -125,7 +125,7 @@ def train_arm(
   stored = session.decide(lambda: _read(folder / 'arm.json'))
   if stored is not None:
     return stored
-  setup = setup_lib.prepare(config, policy=session.setup.policy)
+  setup = session.setup.under(config)
   result = _train(session, folder, setup, start, label, watch)
   harness = pathlib.Path(config.harness.path).name
   result = dict(result, arm=name, seed=config.seed, harness=harness)

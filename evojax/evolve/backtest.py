@@ -26,11 +26,10 @@ from evojax.evolve import session as session_lib
 from evojax.evolve import weightings
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.ledger import chain as chain_lib
 from evojax.rl import filters
 from evojax.runtime import workdir as workdir_lib
-from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 
 NOT_IDENTIFIABLE = 'not identifiable'
@@ -86,9 +85,11 @@ def run(
   own = _own_statistics(session, before, old, new)
   result['statistics'] = own | compare(old, new)
   if delta.factor.startswith('reward:'):
-    result['statistics'] |= _scan(new, delta.factor.removeprefix('reward:'))
+    result['statistics'] |= _scan(
+        new, delta.factor.removeprefix('reward:'), session.setup.surface
+    )
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  if delta.klass in _UNSEEN:
+  if delta.intervention_class in _UNSEEN:
     result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
   else:
     effect = replay(session, before, after, folder, steps)
@@ -148,9 +149,8 @@ def recorded(
     weights; and view, the evidence with these rewards for the reader
     'diagnostic'.
   """
-  setup = setup_lib.prepare(
-      arms.config_of(session, harness, session.config.seed),
-      policy=session.setup.policy,
+  setup = session.setup.under(
+      arms.config_of(session, harness, session.config.seed)
   )
   rows = session_lib.load_rows(folder, steps)
   weigher = trainer_lib.Weigher(setup)
@@ -241,7 +241,9 @@ def _describe(r: dict[str, Any]) -> dict[str, Any]:
   )
 
 
-def _scan(after: dict[str, Any], part: str) -> dict[str, Any]:
+def _scan(
+    after: dict[str, Any], part: str, surface: surface_lib.Surface
+) -> dict[str, Any]:
   """How large the weight of a part may be, all others as they are.
 
   harmless_weight: the largest of SCANNED weights within the surface, of the
@@ -251,7 +253,7 @@ def _scan(after: dict[str, Any], part: str) -> dict[str, Any]:
   names = list(after['parts'])
   if part not in names:
     return {}
-  bound = surface.field(surface.WEIGHTS + part).high
+  bound = surface.field(surface_lib.WEIGHTS + part).high
   bound = math.copysign(bound, after['weights'][part])
   grid = np.linspace(0, bound, SCANNED)
   weights = np.tile([after['weights'][name] for name in names], (SCANNED, 1))
@@ -336,7 +338,7 @@ def _replayed(
 ) -> np.ndarray:
   """Scores [problems] after the replayed updates."""
   config = arms.config_of(session, harness, session.config.seed)
-  setup = setup_lib.prepare(config, policy=session.setup.policy)
+  setup = session.setup.under(config)
   trainer = trainer_lib.Trainer(
       setup,
       session.path / 'backtests' / 'none',  # Nothing is written there.
@@ -369,7 +371,7 @@ def _step_of(
   rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
   codes = {code: name for name, code in schema.FINISH_REASON.items()}
   completions = [
-      records.Completion(
+      records.Episode(
           tokens=np.asarray(rows['tokens'][i], np.int32),
           logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
           finish_reason=codes[int(rows['finish_reason'][i])],

@@ -53,7 +53,7 @@ def open_compared(
           f'--compare={text}: there is no {path / "policy"}; name the workdir'
           ' of a finished run'
       )
-    model = setup.config.model.to_dict() | {'path': str(path / 'policy')}
+    model = setup.config.model.to_dict() | {'path': path / 'policy'}
     policy = policy_lib.open_policy(
         max_tokens=setup.config.data.max_prompt_tokens
         + setup.config.rollout.max_tokens,

@@ -15,7 +15,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 from typing import Any
 
 import jax
@@ -46,10 +45,13 @@ from evojax.harness import spec
 from evojax.harness import surface
 from evojax.ledger import chain as chain_lib
 from evojax.report import page
+from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
+from evojax.training import engines
 from evojax.training import loop as training_loop
 from evojax.training import setup as setup_lib
 
@@ -76,7 +78,7 @@ def run(
 
   Raises:
     ValueError: If config, domain, model, harness or workdir is wrong.
-    train.Preempted: After SIGTERM, with everything saved.
+    preemption.Preempted: After SIGTERM, with everything saved.
   """
   if not config.evolve.trials:
     if compare or fork_version:
@@ -90,7 +92,7 @@ def run(
     base.harness.path = ''
   setup = setup_lib.prepare(base)
   seed = seed_harness(config)
-  reasons = admit.check(seed, base, setup.made_up)
+  reasons = admit.check(seed, base, setup.surface, setup.synthetic)
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
@@ -105,8 +107,8 @@ def run(
           config_lib.sha256(config),
           primary=primary,
       ) as directory,
-      training_loop.sigterm_flag() as sigterm,
-      training_loop.stopped_without_servers(sigterm),
+      preemption.sigterm_flag() as sigterm,
+      engines.stopped_without_servers(sigterm),
       contextlib.ExitStack() as stack,
   ):
     path = directory.path
@@ -120,7 +122,7 @@ def run(
       fork = None
       if fork_from:
         fork = _Fork(pathlib.Path(fork_from).expanduser(), fork_version)
-      print(setup_lib.describe_devices(), flush=True)
+      print(devices.describe(), flush=True)
       if primary:
         directory.record_start()
       mesh = sharding.make_mesh(**base.mesh.to_dict())
@@ -130,7 +132,7 @@ def run(
           setup=setup,
           mesh=mesh,
           engine=stack.enter_context(
-              setup_lib.open_sampler(
+              engines.open_sampler(
                   base,
                   setup.policy,
                   mesh,
@@ -158,9 +160,8 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """
   if config.harness.path:
     return spec.read(config.harness.path)
-  module = domains.load(config.domain.name)
   name = config.evolve.seed_harness
-  folder = pathlib.Path(module.__file__).parent / name
+  folder = domains.folder(config.domain.name) / name
   if folder.is_dir():
     return spec.read(folder)
   if name != 'seed_harness':
@@ -184,7 +185,7 @@ def _preempt(sigterm: list[int], path: pathlib.Path) -> None:
         f'SIGTERM: everything up to the last row of {path / "ledger.jsonl"} and'
         ' the newest checkpoint of the arm is saved; the same command continues'
     )
-  raise training_loop.Preempted(128 + signal.SIGTERM)
+  raise preemption.Preempted()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +296,7 @@ class _Loop:
           propose_lib.Trial(
               delta_sha=delta['sha256'],
               factor=delta['factor'],
-              klass=delta['klass'],
+              intervention_class=delta['klass'],
               status=row['status'],
               effect=row['effect'],
               low=row['low'],
@@ -525,9 +526,12 @@ class _Loop:
           config=session.values(version.harness),
           measures=[diagnose.from_json(m) for m in diagnosis['measures']],
           history=self.history(),
-          skills=skills_lib.read_all([*e.skills, session.path / 'skills']),
+          skills=skills_lib.read_all(
+              [*e.skills, session.path / 'skills'], session.setup.surface
+          ),
           rng=np.random.default_rng(int(session.head[:16], 16)),
           domain=session.config.domain.name,
+          surface=session.setup.surface,
           vetoes=human.vetoes(self.inbox),
       )
       proposal = human.propose(context, self.inbox)
@@ -561,7 +565,7 @@ class _Loop:
             sha256=delta.sha256,
             factor=delta.factor,
             kind=delta.kind,
-            klass=delta.klass,
+            klass=delta.intervention_class,
             before=delta.before,
             changes=[list(change) for change in delta.changes],
             text=_told_delta(delta, after),
@@ -576,7 +580,8 @@ class _Loop:
             session.harness(version.harness),
             session.harness(design['harness']),
             session.config,
-            session.setup.made_up,
+            session.setup.surface,
+            session.setup.synthetic,
             view,
         )
     )
@@ -750,6 +755,7 @@ class _Loop:
             delta,
             session.harness(design['harness']),
             session.values(version.harness),
+            session.setup.surface,
             trigger=guess['trigger'],
             hypothesis=guess['hypothesis'],
             evidence=skills_lib.Evidence(
@@ -771,7 +777,7 @@ class _Loop:
         head=verdict['version'] or version.version,
         skill=session.decide(learn),
         validity=dict(
-            klass=delta.klass,
+            klass=delta.intervention_class,
             proposer=guess['proposer'],
             predicted=predicted,
             replayed=replayed,

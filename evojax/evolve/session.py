@@ -18,6 +18,7 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import records
+from evojax.domains import base
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import store
@@ -26,15 +27,16 @@ from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import spec
-from evojax.harness import surface
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain as chain_lib
+from evojax.ledger import records as records_lib
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
 from evojax.runtime import sharding
-from evojax.training import loop as training_loop
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
@@ -47,7 +49,7 @@ class BudgetExhaustedError(Exception):
 
 
 # What `Session.stop_if_asked` raises.
-STOPS = (training_loop.Preempted, BudgetExhaustedError)
+STOPS = (preemption.Preempted, BudgetExhaustedError)
 
 
 @dataclasses.dataclass
@@ -60,7 +62,7 @@ class Session:
   mesh: jax.sharding.Mesh
   engine: records.RolloutEngine
   phases: metrics_lib.Phases
-  preempted: Callable[[], None]  # Raises train.Preempted after SIGTERM.
+  preempted: Callable[[], None]  # Raises preemption.Preempted after SIGTERM.
   ledger: chain_lib.Ledger | None  # Of process 0.
   rows: list[Any] = dataclasses.field(default_factory=list)
 
@@ -139,13 +141,16 @@ class Session:
     """To be called where everything up to here is, or can be, saved.
 
     Raises:
-      train.Preempted: After SIGTERM.
+      preemption.Preempted: After SIGTERM.
       BudgetExhaustedError: If the run has spent what it may.
     """
     self.preempted()
     running = time.perf_counter() - self._since
     spent = running * jax.device_count()
-    if self.decide(lambda: spent >= self.budget.remaining(self.rows)):
+    if self.decide(
+        lambda: spent
+        >= self.budget.remaining([records_lib.parse(r) for r in self.rows])
+    ):
       raise BudgetExhaustedError
 
   def stop(self, reason: str) -> None:
@@ -179,8 +184,10 @@ class Session:
       ValueError: If one does not: it was admitted by another gate.
     """
     harness = self.harness(sha256)
-    made_up = self.setup.made_up
-    if refused := admit.check_functions(harness, self.config, made_up):
+    synthetic = self.setup.synthetic
+    if refused := admit.check_functions(
+        harness, self.config, self.setup.surface, synthetic
+    ):
       lines = ''.join(f'\n  {reason}' for reason in refused)
       raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
     return run_lib.Functions(harness)
@@ -194,7 +201,7 @@ class Session:
 
   def applied(self, sha256: str) -> ml_collections.ConfigDict:
     """The run's config with the values of a harness."""
-    return surface.apply(self.config, self.harness(sha256).overlay)
+    return self.setup.surface.apply(self.config, self.harness(sha256).overlay)
 
   def values(self, sha256: str) -> dict[str, Any]:
     """Config values under a harness, by dotted path, as proposers see them."""
@@ -207,6 +214,7 @@ class Session:
     return delta_lib.diff(
         self.harness(before),
         self.harness(after),
+        self.setup.surface,
         config_lib.flatten(self.config),
     )
 
@@ -230,7 +238,7 @@ class Session:
     )
     if checkpoint is not None:
       # Whatever algorithm trained it, parameters and moments look alike.
-      algorithm = setup_lib.make_algorithm(self.config)
+      algorithm = settings.algorithm(self.config)
       state = update_lib.jit_init_state(
           policy.cfg, algorithm, self.mesh, donate=True
       )(params)
@@ -252,7 +260,7 @@ class Session:
       step: int = 0,
       folder: pathlib.Path | None = None,
       policy: policy_lib.Policy | None = None,
-      domain: records.Domain | None = None,
+      domain: base.Domain | None = None,
   ) -> evaluate_lib.EvalResult:
     """Scores a policy, see `params`; evidence goes into a folder, if given.
 
@@ -268,7 +276,7 @@ class Session:
           seed=seed,
           problems=problems,
           samples=samples,
-          params=setup_lib.eval_params(self.config),
+          params=settings.eval_params(self.config),
           max_prompt_tokens=self.config.data.max_prompt_tokens,
           step=step,
           workdir=folder if self.primary else None,

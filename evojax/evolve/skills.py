@@ -23,7 +23,7 @@ from evojax.evolve import diagnose
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 from evojax.runtime import workdir as workdir_lib
 
@@ -76,7 +76,6 @@ class Skill:
     if not self.evidence:
       raise SkillError('a skill without evidence is a guess')
     for path, (operation, value) in self.overlay.items():
-      surface.field(path)
       number = isinstance(value, int | float) and not isinstance(value, bool)
       if operation not in _OPERATIONS or (
           operation == 'scale' and not (number and 0 < value < math.inf)
@@ -111,32 +110,39 @@ class Skill:
     )
 
   def apply(
-      self, parent: spec.Harness, config: Mapping[str, Any]
+      self,
+      parent: spec.Harness,
+      config: Mapping[str, Any],
+      surface: surface_lib.Surface,
   ) -> spec.Harness:
     """The parent with the change.
 
     Args:
       parent: Any harness.
       config: Flat values under the parent, for relative changes.
+      surface: What a harness of the run may set.
 
     Raises:
       SkillError: If the config lacks a number to scale, the reward a part, or
         no harness can hold the change.
     """
     try:
-      return self._apply(parent, config)
-    except spec.HarnessError as error:
+      return self._apply(parent, config, surface)
+    except (spec.HarnessError, surface_lib.SurfaceError) as error:
       raise SkillError(str(error)) from error
 
   def _apply(
-      self, parent: spec.Harness, config: Mapping[str, Any]
+      self,
+      parent: spec.Harness,
+      config: Mapping[str, Any],
+      surface: surface_lib.Surface,
   ) -> spec.Harness:
     if self.file:
       return parent.with_file(self.file, self.source)
     values, after = {}, parent
     for path, (operation, value) in self.overlay.items():
-      if path.startswith(surface.WEIGHTS):
-        part = path.removeprefix(surface.WEIGHTS)
+      if surface_lib.is_weight(path):
+        part = path.removeprefix(surface_lib.WEIGHTS)
         after = with_part(after, part)
         if after is None:
           raise SkillError(f'there is no reward part {part!r} that fits')
@@ -164,7 +170,7 @@ class Skill:
     return json.dumps(fields, indent=2, sort_keys=True) + '\n'
 
 
-def round_value(field: surface.Field, value: int | float) -> int | float:
+def round_value(field: surface_lib.Field, value: int | float) -> int | float:
   """A value that reads well: three digits, whole where the field is.
 
   1e-4 * 3 is then 3e-4 and not 0.00030000000000000003, so that the same idea
@@ -198,6 +204,7 @@ def learned(
     delta: delta_lib.Delta,
     after: spec.Harness,
     before: Mapping[str, Any],
+    surface: surface_lib.Surface,
     *,
     trigger: str,
     hypothesis: str,
@@ -209,6 +216,7 @@ def learned(
     delta: What was changed.
     after: The harness with the change.
     before: Flat config values under the parent.
+    surface: What a harness of the run may set.
     trigger: Alert that had called for it.
     hypothesis: Why it should work.
     evidence: What the trial measured.
@@ -236,7 +244,9 @@ def learned(
       continue
     if path not in after.overlay:
       raise SkillError(f'{path} was taken out; nothing is left to apply')
-    overlay[path] = _relative(path, before.get(path), after.overlay[path])
+    overlay[path] = _relative(
+        surface.field(path), before.get(path), after.overlay[path]
+    )
   return Skill(trigger, hypothesis, overlay, '', '', (evidence,))
 
 
@@ -248,9 +258,8 @@ def _shipped_part(part: str) -> str:
   return syntax.parts(library.source(file))[part]
 
 
-def _relative(path: str, old: Any, new: Any) -> tuple[str, Any]:
+def _relative(field: surface_lib.Field, old: Any, new: Any) -> tuple[str, Any]:
   """('scale', factor) on a logarithmic scale, ('set', value) otherwise."""
-  field = surface.field(path)
   number = isinstance(old, int | float) and not isinstance(old, bool)
   if field.scale == 'log' and number and old > 0 and new > 0:
     return 'scale', float(f'{new / old:.6g}')
@@ -340,11 +349,13 @@ def _read(path: pathlib.Path) -> Skill:
 
 def read_all(
     directories: Iterable[str | os.PathLike[str]],
+    surface: surface_lib.Surface,
 ) -> tuple[Skill, ...]:
   """All skills of some directories, sorted by hash.
 
   The same skill in two of them is one skill with the evidence of both. A file
-  that is damaged is left out with a warning; a directory that is not there
+  that is damaged, or sets what is not on the surface of this run, is left out
+  with a warning; a directory that is not there
   holds no skills.
   """
   found: dict[str, Skill] = {}
@@ -352,7 +363,9 @@ def read_all(
     for path in sorted(pathlib.Path(directory).glob('[!.]*.json')):
       try:
         skill = _read(path)
-      except SkillError as error:
+        for name in skill.overlay:
+          surface.field(name)
+      except (SkillError, surface_lib.SurfaceError) as error:
         logging.warning('skill left out: %s', error)
         continue
       known = found.get(skill.sha256)

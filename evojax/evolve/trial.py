@@ -15,7 +15,8 @@ from typing import Any
 from jaxtyping import Float
 import numpy as np
 
-from evojax import records
+from evojax.domains import base
+from evojax.eval import futility
 from evojax.eval import perturb
 from evojax.evidence import store
 from evojax.evolve import arms
@@ -40,7 +41,7 @@ def _score(
     name: str,
     trained: str,
     samples: int,
-    domain: records.Domain | None = None,
+    domain: base.Domain | None = None,
 ) -> Float[np.ndarray, 'P']:
   """Scores an arm's last checkpoint on the trial's problems, once.
 
@@ -139,7 +140,7 @@ def run(
   outcomes = np.array([arm['outcome'] for arm in controls])
 
   def watch(so_far: np.ndarray) -> str | None:
-    return promote.early(so_far, outcomes[:, : len(so_far)])
+    return futility.early(so_far, outcomes[:, : len(so_far)])
 
   for i in range(children):
     arm = arms.train_arm(

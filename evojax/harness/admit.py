@@ -1,8 +1,8 @@
-"""The gate: what a changed harness must be before it is paid for.
+"""Admission of a harness: the checks that come before it may cost anything.
 
-Everything that is wrong is said at once, and nothing here trusts a proposal:
-the one factor is read off the sources, values lie within bounds, and every
-function that does not come with the package passes the `gate`.
+All problems are reported at once, and nothing here trusts a proposal: the one
+factor is read off the sources, values must lie within bounds, and functions
+that do not come with the package pass the `gate`.
 """
 
 from collections.abc import Mapping
@@ -18,64 +18,66 @@ from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import shipped
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
+from evojax.runtime import config_checks
 
 
 @runtime_checkable
 class MadeUp(Protocol):
-  """Completions that nobody sampled, see `episodes.synthetic`."""
+  """Synthetic evidence, see `episodes.synthetic`."""
 
   def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
-    """Names of all columns that a diagnostic may read."""
+    """Return the names of all columns that a diagnostic may read."""
 
   def evidence(self, config: ml_collections.ConfigDict) -> Any:
-    """Evidence under a config, open to diagnostics."""
+    """Return evidence under a config, open to diagnostics."""
 
 
 def admit(
     before: spec.Harness,
     after: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
     recorded: Any | None = None,
 ) -> list[str]:
-  """Why a change is refused; nothing if it is admitted.
+  """Return why a change is refused, one line per reason; [] admits it.
 
   Args:
-    before: The parent, admitted itself.
+    before: The parent, which was admitted before.
     after: The candidate.
     config: The run's config, without an overlay.
+    surface: What a harness of the run may set.
     made_up: Evidence that does not depend on the run. None tries no function.
-    recorded: Evidence of the run, open to diagnostics: each function sees what
-      it may read.
-
-  Returns:
-    One line per reason.
+    recorded: Evidence of the run, open to diagnostics: each function sees only
+      the columns that it may read.
 
   Raises:
-    run.InfraError: If the box failed: that is no verdict.
+    run.InfraError: If the box failed, which says nothing about the harness.
   """
   changed = {
       name: source
       for name, source in after.files.items()
       if before.files.get(name) != source
   }
-  # First: nothing can be read off a source that is not Python, or too long.
+  # Nothing else can be read off a source that is not Python, or too long.
   reasons = _unread(changed)
   if reasons:
     return reasons
-  reasons = _check_functions(after, changed, config, made_up, recorded)
+  reasons = _check_functions(after, changed, config, surface, made_up, recorded)
   try:
-    found = delta.diff(before, after, config_lib.flatten(config))
-    reasons = _check_effect(found, before, after, config) + reasons
-  except (delta.DeltaError, surface.SurfaceError) as error:
+    found = delta.diff(before, after, surface, config_lib.flatten(config))
+    reasons = _check_effect(found, before, after, config, surface) + reasons
+  except (delta.DeltaError, surface_lib.SurfaceError) as error:
     reasons = [f'delta: {error}', *reasons]
-  return list(dict.fromkeys([*reasons, *_check_declared(after, config)]))
+  return list(
+      dict.fromkeys([*reasons, *_check_declared(after, config, surface)])
+  )
 
 
 def _unread(files: Mapping[str, str]) -> list[str]:
-  """Why sources cannot be read, one line for each."""
+  """Return why sources cannot be parsed, one line for each."""
   reasons = []
   for name, source in files.items():
     try:
@@ -90,10 +92,11 @@ def _check_effect(
     before: spec.Harness,
     after: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
 ) -> list[str]:
-  """Refuses a change of a part that is not part of the reward."""
+  """Refuse the change of a reward part that has no weight."""
   kind, _, part = found.factor.partition(':')
-  path = surface.WEIGHTS + part
+  path = surface_lib.WEIGHTS + part
   if kind != 'reward' or any(
       surface.value(config, harness.overlay, path)
       for harness in (before, after)
@@ -108,26 +111,28 @@ def _check_effect(
 def check(
     harness: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
 ) -> list[str]:
-  """What is wrong with a harness, whatever it came from; one line each.
+  """Return what is wrong with a harness, one line each; [] if nothing is.
 
   Sources that come with the package, or that passed in this process already,
   are not tried again.
 
   Args:
-    harness: To be trained with.
-    config: Of the run, without its overlay.
+    harness: The harness to train with.
+    config: The run's config, without the overlay.
+    surface: What a harness of the run may set.
     made_up: As in `admit`.
 
   Raises:
-    run.InfraError: If the box failed: that is no verdict.
+    run.InfraError: If the box failed, which says nothing about the harness.
   """
   return list(
       dict.fromkeys(
           [
-              *_check_declared(harness, config),
-              *check_functions(harness, config, made_up),
+              *_check_declared(harness, config, surface),
+              *check_functions(harness, config, surface, made_up),
           ]
       )
   )
@@ -136,13 +141,16 @@ def check(
 def check_functions(
     harness: spec.Harness,
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
 ) -> list[str]:
-  """Why functions of a harness may not run; see `check`."""
-  return _check_functions(harness, harness.files, config, made_up, None)
+  """Return why functions of a harness may not run; see `check`."""
+  return _check_functions(
+      harness, harness.files, config, surface, made_up, None
+  )
 
 
-# (path, hash of the source, columns, shapes): passed in this process.
+# (path, hash of the source, columns, shapes) of all that passed before.
 _passed: set[tuple[Any, ...]] = set()
 
 
@@ -150,19 +158,21 @@ def _check_functions(
     harness: spec.Harness,
     files: Mapping[str, str],
     config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
     made_up: MadeUp | None,
     recorded: Any | None,
 ) -> list[str]:
-  """What the gate says of the sources.
+  """Send sources through the gate.
 
-  Of those that come with the package: whether the evidence has what they read.
+  Those that come with the package are only asked whether the evidence has the
+  columns that they read.
   """
   if made_up is None or not files:
     return []
   try:
     config = surface.apply(config, harness.overlay)
-  except surface.SurfaceError:
-    pass  # `_check_declared` says so.
+  except surface_lib.SurfaceError:
+    pass  # `_check_declared` reports it.
   reasons = []
   columns = made_up.columns(config) | {c.name for c in schema.CORE}
   shapes = _shapes(config)
@@ -189,30 +199,32 @@ def _check_functions(
 
 
 def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
-  """(P, G) of a training step, and of an arm's."""
+  """Return the (P, G) of a training step, and of an arm's training step."""
   steps = (config.grpo, config.evolve)
   return tuple(dict.fromkeys((c.prompts, c.group_size) for c in steps))
 
 
 def _check_declared(
-    harness: spec.Harness, config: ml_collections.ConfigDict
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
 ) -> list[str]:
-  """What is wrong with the overlay, and with the files' shapes."""
+  """Check the overlay, and what the files declare."""
   reasons = []
   try:
     applied = surface.apply(config, harness.overlay)
-  except surface.SurfaceError as error:
+  except surface_lib.SurfaceError as error:
     reasons += [f'overlay: {line}' for line in str(error).splitlines()]
   else:
     reasons += _check_config(applied)
     reasons += _check_weights(harness, applied)
-  return reasons + _check_sources(harness)
+  return reasons + _check_sources(harness, surface)
 
 
 def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
-  """What `config.validate` says of the config under the overlay."""
+  """Return what `config_checks.validate` says of the config under it."""
   try:
-    config_lib.validate(applied)
+    config_checks.validate(applied)
   except config_lib.ConfigError as error:
     return [line.strip() for line in str(error).splitlines()[1:]]
   return []
@@ -221,13 +233,13 @@ def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
 def _check_weights(
     harness: spec.Harness, applied: ml_collections.ConfigDict
 ) -> list[str]:
-  """Weights of parts that reward.py does not have."""
+  """Refuse weights of parts that reward.py does not have."""
   if 'reward.py' not in harness.files:
     return []
   try:
     parts = syntax.parts(harness.files['reward.py'])
   except syntax.SourceError:
-    return []  # `_check_sources` says so.
+    return []  # `_check_sources` reports it.
   unknown = sorted(set(applied.reward.weights) - set(parts))
   return [
       f'reward.weights.{name}: reward.py has the parts {", ".join(parts)}'
@@ -235,10 +247,13 @@ def _check_weights(
   ]
 
 
-def _check_sources(harness: spec.Harness) -> list[str]:
-  """Sources that are not Python, or not of the shape that their file needs."""
+def _check_sources(
+    harness: spec.Harness, surface: surface_lib.Surface
+) -> list[str]:
+  """Refuse sources that lack what their file needs, or declare it wrongly."""
   reasons = []
-  functions = run.Functions(harness)  # Reads; starts nothing.
+  functions = run.Functions(harness)
+  classes = delta.intervention_classes(surface)
   for name, source in harness.files.items():
     try:
       if name == 'reward.py':
@@ -246,7 +261,13 @@ def _check_sources(harness: spec.Harness) -> list[str]:
       else:
         syntax.parse(name, source)
       if name.startswith('diagnostics/'):
-        functions.meta(name.removeprefix('diagnostics/').removesuffix('.py'))
+        stem = name.removeprefix('diagnostics/').removesuffix('.py')
+        unknown = set(functions.meta(stem)['CALLS_FOR']) - classes
+        if unknown:
+          reasons.append(
+              f'{name}: CALLS_FOR names {sorted(unknown)}; intervention classes'
+              f' are {", ".join(sorted(classes))}'
+          )
     except (syntax.SourceError, run.FunctionError) as error:
       reasons.append(str(error))
   return reasons

@@ -120,8 +120,9 @@ def box(number: int) -> box_lib.Box:
   made = box_lib.Box(
       'pure',
       tier=probe.tier(),
-      entry=worker.__file__,
-      path=[str(pathlib.Path(np.__file__).parent.parent)],
+      entry=box_lib.Entry(
+          worker.__file__, [str(pathlib.Path(np.__file__).parent.parent)]
+      ),
       limits=limits(10.0),
   )
   atexit.register(made.close)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-import importlib.resources
 import pathlib
 from typing import Any
 
@@ -14,12 +13,6 @@ from evojax.models import lora
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import sharding
 
-# Policies that are shipped with evojax, by the name after 'package:'.
-SHIPPED = {
-    'coding': ('evojax.domains.coding', 'base_policy'),
-    'math': ('evojax.domains.math', 'base_policy'),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
@@ -30,27 +23,9 @@ class Policy:
   tokenizer: tokenizer_lib.Tokenizer
 
 
-def resolve(path: str) -> pathlib.Path:
-  """Turns config.model.path into a directory.
-
-  Raises:
-    ValueError: If it names a shipped policy that does not exist.
-  """
-  prefix, _, name = path.partition(':')
-  if prefix != 'package':
-    return pathlib.Path(path).expanduser()
-  if name not in SHIPPED:
-    raise ValueError(
-        f'config.model.path={path!r}: shipped policies are'
-        f' {["package:" + known for known in SHIPPED]}'
-    )
-  package, folder = SHIPPED[name]
-  return pathlib.Path(str(importlib.resources.files(package))) / folder
-
-
 def open_policy(
     *,
-    path: str,
+    path: pathlib.Path,
     compute_dtype: str,
     remat: str,
     scan_layers: bool,
@@ -64,7 +39,7 @@ def open_policy(
   """Checks a model directory and reads all but its weights; no device needed.
 
   Args:
-    path: config.model.path; see `resolve`.
+    path: A Hugging Face directory.
     compute_dtype: config.model.compute_dtype, as the next four.
     remat: See config.
     scan_layers: See config.
@@ -78,7 +53,7 @@ def open_policy(
   Raises:
     ValueError: If the directory is broken or does not fit the run.
   """
-  directory = resolve(path)
+  directory = pathlib.Path(path)
   cfg = dataclasses.replace(
       hf.check_directory(directory),
       compute_dtype=compute_dtype,
@@ -120,11 +95,11 @@ def check_shards(
       )
 
 
-def token_decoder(path: str | None) -> Callable[[Sequence[int]], str] | None:
-  """Token ids -> text for the policy at config.model.path, if it is there."""
-  if not path or not (resolve(path) / 'tokenizer.json').is_file():
+def token_decoder(path: pathlib.Path) -> Callable[[Sequence[int]], str] | None:
+  """Return the function token ids -> text of a policy, None without one."""
+  if not (path / 'tokenizer.json').is_file():
     return None
-  return tokenizer_lib.Tokenizer(resolve(path)).decode
+  return tokenizer_lib.Tokenizer(path).decode
 
 
 def load_params(

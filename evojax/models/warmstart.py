@@ -7,7 +7,6 @@ completion tokens, in nats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
 import functools
 import math
 import os
@@ -28,47 +27,13 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
 from evojax.runtime import checkpoint as checkpoint_lib
 
-
-@dataclasses.dataclass(frozen=True)
-class Demonstration:
-  """What the policy is taught to say."""
-
-  messages: tuple[records.Message, ...]  # The prompt, chat format.
-  completion: str
-  ends: bool = True  # False: cut at the row's end, without an EOS token.
-
-
-def draw(
-    demonstrate: Callable[
-        [records.Problem, np.random.Generator], Demonstration
-    ],
-    source: records.ProblemSource,
-    seed: int,
-    step: int,
-    count: int,
-) -> list[Demonstration]:
-  """Demonstrations of a step: a pure function of the arguments.
-
-  Args:
-    demonstrate: Of a domain: draws a behaviour and acts it out.
-    source: Problems of the train split; no other may be taught.
-    seed: Draws whatever `demonstrate` draws.
-    step: >= 0; takes problems step * count and following.
-    count: Demonstrations per step, the same for the whole run.
-  """
-  rng = np.random.default_rng([seed, step])
-  return [
-      demonstrate(problem, rng) for problem in source.take(step * count, count)
-  ]
-
-
 # One packed batch; every array is [rows, length] and aligned to `tokens`.
 Batch = dict[str, np.ndarray | jax.Array]
 
 
 def encode(
     tokenizer: tokenizer_lib.Tokenizer,
-    demonstration: Demonstration,
+    demonstration: records.Demonstration,
     max_completion: int,
 ) -> tuple[list[int], list[int]]:
   """Token ids of prompt and completion, the completion at most max_completion.
@@ -227,7 +192,7 @@ _VOCABULARY_EXAMPLES = 4096
 
 
 def run(
-    demonstrations: Callable[[int, int], Sequence[Demonstration]],
+    demonstrations: Callable[[int, int], Sequence[records.Demonstration]],
     workdir: str | os.PathLike[str],
     *,
     tokens: Sequence[str],

@@ -10,12 +10,13 @@ import warnings
 
 import ml_collections
 
-from evojax import config as config_lib
 from evojax import domains
-from evojax import records
+from evojax.domains import base
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
+from evojax.harness import surface as surface_lib
+from evojax.runtime import config_checks
 from evojax.training import reward_pipeline
 
 
@@ -38,15 +39,16 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     for reason in reasons:
       print(f'  {reason}')
 
-  report(f'config {config.name}', _reasons(config_lib.validate, config))
-  domain = made = None
+  report(f'config {config.name}', _reasons(config_checks.validate, config))
+  made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-    view, solved = synthetic.evidence(domain, config)
+    view, solved = synthetic.make_view(domain, config)
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])
   else:
-    made = synthetic.MadeUp(domain)
+    made = synthetic.Evidence(domain)
+    surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} made-up completions are solved'
     report(f'domain {config.domain.name}', [], share)
     # A harness brings its own.
@@ -61,7 +63,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     except spec.HarnessError as error:
       report(f'harness {path}', [str(error)])
       continue
-    reasons = admit.check(harness, config, made)
+    reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
   return int(refused > 0)
 
@@ -76,7 +78,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _check_reward(
-    config: ml_collections.ConfigDict, domain: records.Domain
+    config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
   """(why it is refused, what it is warned about) of the config's reward."""
   with warnings.catch_warnings(record=True) as caught:
@@ -86,7 +88,7 @@ def _check_reward(
       parts = reward_pipeline.load_parts(
           config.reward.parts, domain.reward_parts
       )
-      view, _ = synthetic.evidence(
+      view, _ = synthetic.make_view(
           domain, config, reward_pipeline.reader(parts)
       )
       reward_pipeline.compute(parts, view, config.reward.weights.to_dict())

@@ -11,8 +11,11 @@ from evojax import config as config_lib
 from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
+from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import engines
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 
 
@@ -49,10 +52,10 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
           f'workdir {path} holds a training run, whose evidence an evaluation'
           ' would replace; pass another --workdir'
       )
-    print(setup_lib.describe_devices(), flush=True)
+    print(devices.describe(), flush=True)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     engine = stack.enter_context(
-        setup_lib.open_sampler(config, setup.policy, mesh, path)
+        engines.open_sampler(config, setup.policy, mesh, path)
     )
     engine.update_weights(
         policy_lib.load_params(
@@ -70,7 +73,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         seed=config.seed,
         problems=config.eval.problems,
         samples=config.eval.samples,
-        params=setup_lib.eval_params(config),
+        params=settings.eval_params(config),
         max_prompt_tokens=config.data.max_prompt_tokens,
         step=0,
         workdir=path if primary else None,

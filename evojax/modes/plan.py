@@ -22,12 +22,14 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from evojax import config as config_lib
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
+from evojax.runtime import config_checks
 from evojax.runtime import sharding
-from evojax.training import setup as setup_lib
+from evojax.training import engines
+from evojax.training import settings
 from evojax.training import update as update_lib
 
 # Up to this many parameters programs are compiled for their temporaries.
@@ -166,7 +168,7 @@ class _Run:
 
   @functools.cached_property
   def algorithm(self) -> update_lib.Algorithm:
-    return setup_lib.make_algorithm(self.config)
+    return settings.algorithm(self.config)
 
   @functools.cached_property
   def params(self) -> decoder.Params:
@@ -269,12 +271,13 @@ def plan(
   Raises:
     ValueError: If the config, the model directory or the mesh is wrong.
   """
-  config_lib.validate(config)
+  config_checks.validate(config)
   policy = policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict(),
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
   return estimate(config, policy, jax.devices() if devices is None else devices)
 
@@ -429,7 +432,7 @@ def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       {name: scalar for name in update_lib.HYPERPARAMETERS},
   )
   if _samples_here(run):
-    engine = setup_lib.make_engine(c, run.policy, run.mesh)
+    engine = engines.make_engine(c, run.policy, run.mesh)
     yield from engine.slots.lower(_sampler_weights(run))
 
 

@@ -14,6 +14,7 @@ import ml_collections
 import uvicorn
 
 from evojax import config as config_lib
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import local_service
@@ -23,8 +24,9 @@ from evojax.rollout.server import app as app_lib
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
+from evojax.runtime import config_checks
+from evojax.runtime import devices
 from evojax.runtime import sharding
-from evojax.training import setup as setup_lib
 
 # Seconds for answers that are written when the last sample has ended.
 _GOODBYE_SECONDS = 5
@@ -53,8 +55,8 @@ def run(
       processes.
     OSError: If the port is taken.
   """
-  setup_lib.trim_memory_after_compiling()
-  config_lib.validate(config)
+  devices.trim_memory_after_compiling()
+  config_checks.validate(config)
   if jax.process_count() > 1:
     raise ValueError(
         f'--mode=serve runs in one process, not in {jax.process_count()}: start'
@@ -162,7 +164,7 @@ def _open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.serve.context_tokens,
-      **(config.model.to_dict() | {'path': path}),
+      **config.model.to_dict() | {'path': domains.policy_path(path)},
   )
 
 

@@ -1,7 +1,6 @@
 """--mode=warmstart: makes a domain's base policy from demonstrations."""
 
 import functools
-import importlib
 import time
 from typing import Any
 
@@ -35,16 +34,14 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         f'config.warmstart.steps={settings["steps"]}: this config describes no'
         ' warm start; configs/math.py does'
     )
-  module = domains.load(config.domain.name).__name__
-  try:
-    taught = importlib.import_module(f'{module}.demonstrations')
-  except ModuleNotFoundError as error:
+  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+  shown = domain.demonstrations
+  if shown is None:
     raise ValueError(
         f'config.domain.name={config.domain.name!r} has no demonstrations to'
-        f' teach: {module}.demonstrations does not exist'
-    ) from error
-  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-  # No other split may be taught: dev and sealed measure what was not.
+        ' train a base policy on; set `demonstrations` of its class'
+    )
+  # Dev and sealed measure what a policy has not seen: train alone is shown.
   source = domain.source('train', config.seed)
   with workdir_lib.open_workdir(
       workdir, config_lib.to_json(config), config_lib.sha256(config)
@@ -63,11 +60,9 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
       )
 
     policy = warmstart.run(
-        functools.partial(
-            warmstart.draw, taught.demonstrate, source, config.seed
-        ),
+        functools.partial(shown.batch, source, config.seed),
         directory.path,
-        tokens=taught.TOKENS,
+        tokens=shown.tokens,
         seed=config.seed,
         log=log,
         **settings,

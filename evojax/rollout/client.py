@@ -142,7 +142,7 @@ class SGLangEngine:
 
   def generate(
       self, requests: Sequence[records.Request]
-  ) -> list[records.Completion]:
+  ) -> list[records.Episode]:
     """Samples every request; answers come in the order of the requests.
 
     Raises:
@@ -173,7 +173,7 @@ class SGLangEngine:
         self._run(sample),
     )
 
-  def finish(self, pending: Pending) -> list[records.Completion]:
+  def finish(self, pending: Pending) -> list[records.Episode]:
     """The completions of what was begun; see `generate`."""
     packed = self._share(pending.future, pending.empty)
     return packed_lib.unpack(packed, pending.requests, self.model.decode)
@@ -269,9 +269,9 @@ class SGLangEngine:
 
   async def _sample_all(
       self, requests: Sequence[records.Request]
-  ) -> list[records.Completion]:
+  ) -> list[records.Episode]:
     """As many at a time as the servers take."""
-    completions: list[records.Completion | None] = [None] * len(requests)
+    completions: list[records.Episode | None] = [None] * len(requests)
     waiting = iter(range(len(requests)))
 
     async def work() -> None:
@@ -285,7 +285,7 @@ class SGLangEngine:
 
   async def _sample(
       self, request: records.Request, server: str = ''
-  ) -> records.Completion:
+  ) -> records.Episode:
     """One completion; what is aborted goes on from where it was."""
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -332,7 +332,7 @@ class SGLangEngine:
       await asyncio.sleep(pause)
       pause = min(pause * 2, 5.0)
     text = self.model.decode(tokens)
-    return records.Completion(
+    return records.Episode(
         tokens=np.array(tokens, np.int32),
         logprobs=np.array(logprobs, np.float32),
         finish_reason='length' if reason == 'abort' else reason,

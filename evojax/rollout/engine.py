@@ -95,19 +95,19 @@ class Engine:
 
   def begin(
       self, requests: Sequence[records.Request]
-  ) -> concurrent.futures.Future[list[records.Completion]]:
+  ) -> concurrent.futures.Future[list[records.Episode]]:
     """Starts `generate` in a thread; the weights must stay until `finish`."""
     return self._thread.submit(self.generate, requests)
 
   def finish(
-      self, begun: concurrent.futures.Future[list[records.Completion]]
-  ) -> list[records.Completion]:
+      self, begun: concurrent.futures.Future[list[records.Episode]]
+  ) -> list[records.Episode]:
     """The completions, or the error, of what was begun."""
     return begun.result()
 
   def generate(
       self, requests: Sequence[records.Request]
-  ) -> list[records.Completion]:
+  ) -> list[records.Episode]:
     """Samples every request; answers come in the order of the requests.
 
     Requests with the same prompt should be neighbours: a prompt is prefilled
@@ -121,7 +121,7 @@ class Engine:
       raise ValueError('Engine.generate before Engine.update_weights.')
     for request in requests:
       self._check(request)
-    answers: list[records.Completion | None] = [None] * len(requests)
+    answers: list[records.Episode | None] = [None] * len(requests)
     schedule = scheduler.Scheduler(
         self.slots,
         decode_text=self._decode_text,
@@ -149,11 +149,11 @@ class Engine:
 
   def _answer(
       self, entry: scheduler.Entry, finish: service.Finish
-  ) -> records.Completion:
+  ) -> records.Episode:
     text = self._decode_text(entry.tokens.tolist())
     if isinstance(finish.matched, str):
       text = stops.cut(text, (finish.matched,))
-    return records.Completion(
+    return records.Episode(
         tokens=entry.tokens,
         logprobs=entry.logprobs,
         finish_reason=finish.reason,

@@ -9,7 +9,7 @@ from evojax.rollout import stops
 
 
 def pack(
-    completions: Sequence[records.Completion | None], width: int
+    completions: Sequence[records.Episode | None], width: int
 ) -> dict[str, np.ndarray]:
   """Everything but the text, which the tokens determine.
 
@@ -48,7 +48,7 @@ def unpack(
     arrays: Mapping[str, np.ndarray],
     requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
-) -> list[records.Completion]:
+) -> list[records.Episode]:
   """The completions of some requests; bit for bit those that were packed.
 
   Args:
@@ -63,7 +63,7 @@ def unpack(
     versions = np.asarray(arrays['versions'][i, :n])
     spans = _spans(versions)
     completions.append(
-        records.Completion(
+        records.Episode(
             tokens=tokens,
             logprobs=np.array(arrays['logprobs'][i, :n], np.float32),
             finish_reason=records.FINISH_REASONS[int(arrays['reasons'][i])],

@@ -1,9 +1,12 @@
 """The box that untrusted code runs in: programs, repositories, pure functions.
 
-From the bottom up: `linux` (system calls), `landlock` and `seccomp` (what they
-may touch and call), `jail` (the tree they see), `tree` (files written and read
-in there), `zygote` (the process that forks them), `wire` (how it is talked to),
-`limits` (what a run may use, what is known of it), `box` (the trusted parent),
-`repository` (an agent's tree), `probe` (what this machine can hold). Standard
-library only; a `pure` entry may import NumPy.
+On the trusted side: `box` (runs tasks and returns results), `repository` (an
+agent's tree), `probe` (which tier this machine can hold), `limits` (what a run
+may use, what is known of it). A box starts, per slot, a `supervisor`, which
+forks a `zygote`, which forks a `child` per run and keeps `watch` over it; they
+talk through `wire`. The child runs `programs` or handles a `tree` of files
+behind `jail` (the tree and the user it sees), `landlock` and `seccomp` (what it
+may touch and call), all made of `linux` (system calls).
+
+Standard library only; the entry of a 'pure' box may import NumPy.
 """

@@ -3,10 +3,10 @@
     with box.Box('program', tier='T0') as b:
       result = b.run('print(input()[::-1])', b'abc')
 
-Nothing that is judged is decided in there: what comes back is bytes, at most
-as many as allowed, and the exit code. Answer keys stay on this side. A run that
-failed for a reason outside of the program is tried again, and is an
-'infra_error' in the end: no grade.
+Nothing that is graded is decided inside the box: what comes back is bytes, at
+most as many as allowed, and the exit code. Answer keys stay on this side. A run
+that fails for a reason outside of the program is tried again; if that does not
+help, its status is 'infra_error', which says nothing about the program.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,20 +34,20 @@ from evojax.sandbox import wire
 PROFILES = ('program', 'repository', 'pure')
 Data = bytes | bytearray | memoryview
 
-_ZYGOTE = pathlib.Path(__file__).with_name('zygote.py')
-_ROOT = _ZYGOTE.parent.parent.parent
-_START_SECONDS = 60.0  # A busy machine that imports NumPy.
+_SUPERVISOR = pathlib.Path(__file__).with_name('supervisor.py')
+_ROOT = _SUPERVISOR.parent.parent.parent
+_START_SECONDS = 60.0  # Enough for a busy machine to import NumPy.
 _STOP_SECONDS = 10.0
-# All that a zygote gets of the environment: no token, no proxy, no PYTHONPATH.
+# A zygote gets no other variable of ours: no token, no proxy, no PYTHONPATH.
 _INHERITED = ('LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH')
 _ENVIRONMENT = {
-    'GIT_CONFIG_NOSYSTEM': '1',  # There is no /etc to look into.
+    'GIT_CONFIG_NOSYSTEM': '1',  # The box has no /etc.
     'LANG': 'C.UTF-8',
     'LC_ALL': 'C.UTF-8',
     'PATH': '/usr/local/bin:/usr/bin:/bin',
     'PYTHONDONTWRITEBYTECODE': '1',
-    'PYTHONHASHSEED': '0',  # The order of a set of strings is the same again.
-    # A thread more than one, and a user namespace cannot be entered.
+    'PYTHONHASHSEED': '0',  # Sets of strings have the same order in each run.
+    # A process of several threads cannot enter a user namespace.
     'OMP_NUM_THREADS': '1',
     'OPENBLAS_NUM_THREADS': '1',
     'MKL_NUM_THREADS': '1',
@@ -56,28 +56,42 @@ _USERS = itertools.count()
 
 
 class InfraError(Exception):
-  """The box failed, not what ran in it."""
+  """The box failed, not the code that ran in it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """The code that a 'pure' box calls.
+
+  The file is run once per slot, before rights are given up. It defines
+  call(source: str, data: memoryview) -> bytes, which is called once per run in
+  a fresh process, and optionally warm(), which is called once per slot.
+  """
+
+  file: str | os.PathLike[str]
+  path: Sequence[str] = ()  # Directories that it may import from, e.g. NumPy's.
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One run: see `Box.run`."""
+  """Arguments of one `Box.run`."""
 
   program: str
   stdin: Data = b''
-  limits: limits_lib.Limits | None = None  # None: the box's.
+  limits: limits_lib.Limits | None = None  # None: those of the box.
 
 
 class Box:
-  """Slots that untrusted code runs in, a run at a time each; thread-safe.
+  """Slots that run untrusted code, one run at a time each; thread-safe.
 
   Attributes:
+    profile: One of PROFILES.
     tier: 'T0', 'T1' or 'T2'.
-    layers: Of `limits.LAYERS`, those that hold here.
-    slots: Runs at the same time.
-    limits: Of a run that names none.
-    own_user: Whether each slot is a user of its own: only root can do that, and
-      in the host's tree only where every user may read the library.
+    layers: The layers that hold here, of `limits.LAYERS`.
+    slots: Number of runs at the same time.
+    limits: Limits of a run that names none.
+    own_user: Whether each slot is a user of its own. Only root can do that, and
+      in the host's tree only where every user may read the standard library.
   """
 
   def __init__(
@@ -87,35 +101,31 @@ class Box:
       tier: str,
       slots: int = 1,
       limits: limits_lib.Limits | None = None,
-      entry: str | os.PathLike[str] | None = None,
-      path: Sequence[str] = (),
+      entry: Entry | None = None,
       readable: Sequence[str] = (),
       environment: Mapping[str, str] | None = None,
       grace_seconds: float = 20.0,
       attempts: int = 3,
       without: Collection[str] = (),
   ):
-    """Starts nothing yet.
+    """Checks the arguments; starts no process yet.
 
     Args:
       profile: 'program' (one process, files in a directory of its own),
         'repository' (processes in a tree that stays) or 'pure' (no file at
         all).
-      tier: What this machine holds, see `probe.choose`.
-      slots: Runs at the same time.
-      limits: Of every run that names none.
-      entry: A Python file for 'pure'. It is run before the doors are shut and
-        defines call(source: str, data: memoryview) -> bytes, which is called
-        once per run in a fresh process, and optionally warm().
-      path: Directories that the entry may import from, e.g. NumPy's.
+      tier: The tier that this machine holds, see `probe.choose`.
+      slots: Number of runs at the same time.
+      limits: Limits of every run that names none.
+      entry: What a 'pure' box calls; None for other profiles.
       readable: Paths that code in the box may read besides the interpreter's.
-      environment: More variables for it.
-      grace_seconds: How late a zygote may be before it is ended.
-      attempts: Runs of a program before an infra_error is one.
+      environment: Additional environment variables for it.
+      grace_seconds: How late a zygote may answer before it is ended.
+      attempts: How often a run is tried before it is an 'infra_error'.
       without: Layers to leave out; for tests, which show what each one stops.
 
     Raises:
-      ValueError: For what is not one of these.
+      ValueError: If an argument is not one of these, or two do not fit.
     """
     if profile not in PROFILES:
       raise ValueError(f'{profile=} is not one of {PROFILES}')
@@ -130,14 +140,15 @@ class Box:
     if set(without) - set(limits_lib.LAYERS):
       raise ValueError(f'{without=}: the layers are {limits_lib.LAYERS}')
     self.profile, self.tier, self.slots = profile, tier, slots
+    self._entry = entry
     self.limits = limits or limits_lib.Limits()
     self.layers = limits_lib.TIERS[tier] - frozenset(without)
     self.own_user = self._has_own_user()
-    self._entry, self._path = entry, tuple(path)
     self._readable, self._environment = tuple(readable), environment or {}
     self._grace_seconds, self._attempts = grace_seconds, attempts
+    # The slot that was used last comes first: its pages are warm.
     self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()
-    self._all = [_Slot(self._config(), self.layers) for _ in range(slots)]
+    self._all = [_Slot(self._config()) for _ in range(slots)]
     for slot in self._all:
       self._free.put(slot)
 
@@ -148,15 +159,15 @@ class Box:
     self.close()
 
   def close(self) -> None:
-    """Ends every zygote; nothing of the box is left."""
+    """End every zygote; nothing of the box is left."""
     for slot in self._all:
       slot.stop()
 
   def start(self) -> None:
-    """Starts every zygote now instead of at its first run.
+    """Start every zygote now instead of at its first run.
 
     Raises:
-      InfraError: If one does not come up.
+      InfraError: If one does not start.
     """
     for slot in self._all:
       slot.start()
@@ -168,23 +179,24 @@ class Box:
       *,
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
-    """Runs a Python source; for 'pure', calls the entry with it.
+    """Run a Python source; for 'pure', call the entry with it.
 
     Args:
       program: Python source.
-      stdin: What it reads; for 'pure', the entry's data.
-      limits: None: the box's. Disk, files and processes must be the box's.
+      stdin: Bytes that it reads; for 'pure', the entry's data.
+      limits: Limits of this run, the box's by default. `disk_bytes`, `files`
+        and `processes` must be the box's.
 
     Returns:
-      What became of it; never raises for anything that the program does.
+      How it ended and what it wrote. Nothing that a program does raises here.
 
     Raises:
-      ValueError: If the limits differ in what is fixed.
+      ValueError: If the limits differ in what holds for the whole box.
     """
     return self.request({'program': program}, stdin, limits)
 
   def map(self, jobs: Iterable[Job]) -> list[limits_lib.Result]:
-    """Runs jobs on all slots; results in their order."""
+    """Run jobs on all slots; return their results in the order of the jobs."""
     run = lambda job: self.run(job.program, job.stdin, limits=job.limits)
     with concurrent.futures.ThreadPoolExecutor(self.slots) as pool:
       return list(pool.map(run, jobs))
@@ -195,7 +207,7 @@ class Box:
       stdin: Data = b'',
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
-    """A run of what a message asks for: see `run`, and `repository`."""
+    """Run a task of any kind; `run` and `repository` say which there are."""
     limits = limits or self.limits
     if limits.of_the_box != self.limits.of_the_box:
       raise ValueError(
@@ -212,7 +224,7 @@ class Box:
           slot.stop()
         else:
           return dataclasses.replace(result, attempts=attempt)
-    except BaseException:  # A Ctrl-C: its answer may still come.
+    except BaseException:  # After a Ctrl-C, the answer may still come.
       slot.stop()
       raise
     finally:
@@ -221,28 +233,28 @@ class Box:
         'infra_error', self.tier, message=message, attempts=self._attempts
     )
 
-  def _config(self) -> dict[str, Any]:
+  def _config(self) -> wire.Config:
     disk, files, processes = self.limits.of_the_box
-    return {
-        'profile': self.profile,
-        'layers': sorted(self.layers),
-        'disk_bytes': disk,
-        'files': files,
-        'processes': processes,
-        'entry': None if self._entry is None else os.fspath(self._entry),
-        'path': list(self._path),
-        'readable': list(self._readable),
-        'environment': dict(self._environment),
-        'user': _free_user() if self.own_user else None,
-    }
+    entry = self._entry
+    return wire.Config(
+        profile=self.profile,
+        layers=sorted(self.layers),
+        disk_bytes=disk,
+        files=files,
+        processes=processes,
+        entry=None if entry is None else os.fspath(entry.file),
+        path=[] if entry is None else list(entry.path),
+        readable=self._readable,
+        environment=dict(self._environment),
+        user=_free_user() if self.own_user else None,
+    )
 
   def _has_own_user(self) -> bool:
     if 'uid' not in self.layers or os.geteuid() != 0:
       return False
-    own_root = {'namespaces', 'root'} <= self.layers
     return (
         self.profile == 'pure'
-        or own_root
+        or _has_own_root(self.layers)
         or _is_public(os.path.dirname(os.__file__))
     )
 
@@ -253,30 +265,22 @@ class Box:
       stdin: Data,
       limits: limits_lib.Limits,
   ) -> limits_lib.Result:
-    """One attempt.
+    """Run a task once.
 
     Raises:
-      InfraError: If it says nothing about the program.
+      InfraError: If the attempt says nothing about the program.
     """
     slot.start()
     files: list[int] = []
     try:
-      # What is run goes past the zygote: the next run is a copy of it.
+      # The task goes past the zygote in a file, because the next run is a copy
+      # of the zygote and could find it in memory.
       task = json.dumps(dict(fields)).encode()
       for data in (stdin, None, None, task):
         files.append(_memory_file(data))
-      answer = slot.exchange(
-          {
-              'wall': limits.wall_seconds,
-              'cpu': limits.cpu_seconds,
-              'memory': limits.memory_bytes,
-              'output': limits.output_bytes,
-          },
-          files,
-          limits.wall_seconds + self._grace_seconds,
-      )
-      return _judge(answer, files[1], files[2], limits, self)
-    except OSError as error:  # No memory, no descriptors.
+      answer = slot.exchange(limits, files, self._grace_seconds)
+      return _result(answer, files[1], files[2], limits, self)
+    except OSError as error:  # No memory or no descriptors are left.
       raise InfraError(f'{error}') from error
     finally:
       for file in files:
@@ -284,10 +288,10 @@ class Box:
 
 
 class _Slot:
-  """One supervisor and zygote, started when they are needed."""
+  """One supervisor and its zygote, started when they are needed."""
 
-  def __init__(self, config: dict[str, Any], layers: frozenset[str]):
-    self._config, self._layers = config, layers
+  def __init__(self, config: wire.Config):
+    self._config = config
     self._lock = threading.Lock()
     self._process: subprocess.Popen[bytes] | None = None
     self._control: socket.socket | None = None
@@ -295,10 +299,10 @@ class _Slot:
     self._errors: IO[bytes] | None = None
 
   def start(self) -> None:
-    """Starts the zygote, if there is none.
+    """Start the zygote, if there is none.
 
     Raises:
-      InfraError: If it does not come up.
+      InfraError: If it does not start.
     """
     with self._lock:
       if self._process is not None and self._process.poll() is None:
@@ -307,49 +311,50 @@ class _Slot:
       self._start()
 
   def stop(self) -> None:
-    """Ends the zygote and what it has started; removes its directory."""
+    """End the zygote and all that it has started; remove its directory."""
     with self._lock:
       self._stop()
 
   def _start(self) -> None:
+    config = self._config
     environment = {k: os.environ[k] for k in _INHERITED if k in os.environ}
-    if 'environment' not in self._layers:
+    if 'environment' not in config.layers:
       environment = dict(os.environ)
-    # A tree of its own has room for a directory; else the host's disk has.
-    own_root = {'namespaces', 'root'} <= self._layers
-    if self._config['profile'] != 'pure' and not own_root:
+    # A box with a tree of its own has its directory there.
+    if config.profile != 'pure' and not _has_own_root(config.layers):
       self._scratch = tempfile.mkdtemp(prefix='evojax-box-')
-      if self._config['user'] is not None:
-        os.chown(self._scratch, self._config['user'], self._config['user'])
+      if config.user is not None:
+        os.chown(self._scratch, config.user, config.user)
     self._control, theirs = socket.socketpair()
     self._control.settimeout(_START_SECONDS)
     self._errors = tempfile.TemporaryFile()
     try:
       self._process = subprocess.Popen(
-          # No site: neither .pth files nor a user's packages are read.
+          # -S: neither .pth files nor a user's packages are read.
           [sys.executable, '-P', '-s', '-S', '-B', '-X', 'utf8',
-           str(_ZYGOTE), str(_ROOT)],
+           str(_SUPERVISOR), str(_ROOT)],
           stdin=theirs,
           stdout=subprocess.DEVNULL,
           stderr=self._errors,
           env={**environment, **_ENVIRONMENT},
           cwd=os.sep,
-          close_fds='descriptors' in self._layers,
-          # A Ctrl-C in the terminal reaches the run alone.
+          close_fds='descriptors' in config.layers,
+          # A Ctrl-C in the terminal must not reach the box: its owner ends it.
           start_new_session=True,
       )  # fmt: skip
       theirs.close()
-      wire.send(self._control, {**self._config, 'scratch': self._scratch})
+      started = config._replace(scratch=self._scratch)
+      wire.send(self._control, started._asdict())
       message, _ = wire.receive(self._control)
       if not message['ready']:
         raise EOFError('it is not ready')
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
-      said = self._said()
+      message = f'no zygote: {error}{self._complaint()}'
       self._stop()
-      raise InfraError(f'no zygote: {error}{said}') from error
+      raise InfraError(message) from error
 
   def _stop(self) -> None:
-    """Hangs up: the supervisor does the rest, and is ended if it does not."""
+    """Hang up; the supervisor cleans up and is killed if it does not."""
     if self._control is not None:
       self._control.close()
     if self._process is not None:
@@ -360,28 +365,46 @@ class _Slot:
         self._process.kill()
         self._process.wait()
     if self._scratch is not None and os.path.exists(self._scratch):
-      _remove(self._scratch)
+      # The supervisor was killed before it could do this.
+      tree.clear(self._scratch)
+      os.rmdir(self._scratch)
     if self._errors is not None:
       self._errors.close()
     self._process = self._control = self._scratch = self._errors = None
 
   def exchange(
-      self, request: dict[str, Any], files: Sequence[int], seconds: float
-  ) -> dict[str, Any]:
-    """One message and its answer.
+      self,
+      limits: limits_lib.Limits,
+      files: Sequence[int],
+      grace_seconds: float,
+  ) -> wire.Answer:
+    """Send a request and return its answer.
+
+    Args:
+      limits: Limits of the run.
+      files: Descriptors for the child: stdin, stdout, stderr and the task.
+      grace_seconds: How long after its limit a run may still be answered.
 
     Raises:
-      InfraError: If none comes in time, or one that is none.
+      InfraError: If no answer comes in time, or it is not an answer to this.
     """
-    run = os.urandom(8).hex()  # No count: the next run may find it.
+    request = wire.Request(
+        # Not a count, which the next run could find and continue.
+        run=os.urandom(8).hex(),
+        wall_seconds=limits.wall_seconds,
+        cpu_seconds=limits.cpu_seconds,
+        memory_bytes=limits.memory_bytes,
+        output_bytes=limits.output_bytes,
+    )
+    seconds = limits.wall_seconds + grace_seconds
     deadline = time.monotonic() + seconds
     self._control.settimeout(seconds)
     try:
-      wire.send(self._control, {**request, 'run': run}, files)
-      answer, _ = wire.receive(self._control)
+      wire.send(self._control, request._asdict(), files)
+      answer = wire.answer(wire.receive(self._control)[0])
       if time.monotonic() > deadline:
         raise TimeoutError
-      if answer['run'] != run:
+      if answer.run != request.run:
         raise ValueError('an answer to another run')
       return answer
     except TimeoutError:
@@ -390,32 +413,30 @@ class _Slot:
           ' the machine is too busy'
       ) from None
     except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
-      raise InfraError(f'the zygote is gone: {error}{self._said()}') from error
+      message = f'the zygote is gone: {error}{self._complaint()}'
+      raise InfraError(message) from error
 
-  def _said(self) -> str:
-    """The last that the zygote complained of."""
+  def _complaint(self) -> str:
+    """Return the end of what the zygote wrote to stderr."""
     self._errors.seek(0)
     text = self._errors.read()[-500:].decode(errors='replace').strip()
     return f'; it said: {text}' if text else ''
 
 
-def _judge(
-    answer: Mapping[str, Any],
+def _result(
+    answer: wire.Answer,
     stdout: int,
     stderr: int,
     limits: limits_lib.Limits,
     box: Box,
 ) -> limits_lib.Result:
-  """The result, from how a run ended and what it wrote."""
-  try:
-    killed, code = str(answer['status']), int(answer['code'])
-    wall, cpu, waited = (float(answer[k]) for k in ('wall', 'cpu', 'waited'))
-  except (KeyError, TypeError, ValueError) as error:
-    raise InfraError(f'the zygote answered {answer}') from error
+  """Return the result of a run, from how it ended and what it wrote."""
+  killed, code = answer.status, answer.code
+  wall, cpu, waited = answer.wall, answer.cpu, answer.waited
   outputs, too_long = [], False
   for file in (stdout, stderr):
     outputs.append(os.pread(file, limits.output_bytes, 0))
-    # What a program says beside its output is cut, and no fault of it.
+    # What a program writes to stderr is cut, which is no fault of it.
     counts = file == stdout or box.profile != 'program'
     too_long |= counts and os.fstat(file).st_size > limits.output_bytes
   out, err = outputs
@@ -429,8 +450,9 @@ def _judge(
       cpu_seconds=cpu,
   )
   if killed == 'timeout':
-    # A tenth of its time is more than scheduling takes on an idle machine. Who
-    # is kept from a core runs or waits for one; who naps does neither.
+    # A tenth of its time is more than scheduling takes on an idle machine. A
+    # process that is kept from a core runs or waits for one; a process that
+    # sleeps does neither.
     idle = max(0.0, wall - cpu - waited)
     contended = waited > 0.1 * limits.wall_seconds and idle < waited
     message = f'{wall:.2f} s of wall time, {cpu:.2f} s of CPU time'
@@ -454,17 +476,18 @@ def _judge(
         message=f'more than {limits.output_bytes} bytes of output, or a file'
         ' too large',
     )
-  # A program cannot send itself this one; the kernel, out of memory, does.
+  # A program cannot send itself this signal; the kernel sends it when it is out
+  # of memory.
   if (
       code == -signal.SIGKILL
       and 'seccomp' in box.layers
-      and (box.profile != 'repository')
+      and box.profile != 'repository'
   ):
     raise InfraError('killed from outside of the box: out of memory?')
   if code == 0:
     return result('ok')
   last = err.rstrip().rpartition(b'\n')[2][:200].decode(errors='replace')
-  # All of its name: a program may have a MemoryErrorOfMine.
+  # The whole name is compared: a program may define a MemoryErrorOfMine.
   no_memory = last.partition(':')[0] == 'MemoryError'
   status = 'memory_limit' if no_memory else 'error'
   if code < 0:
@@ -473,7 +496,11 @@ def _judge(
 
 
 def _memory_file(data: Data | None) -> int:
-  """An open file without a name: of these bytes, or None: to be written to."""
+  """Return an open file without a name.
+
+  Args:
+    data: The content of a file to be read; None for one to be written.
+  """
   if hasattr(os, 'memfd_create'):
     file = os.memfd_create('box', os.MFD_CLOEXEC)
   else:
@@ -485,7 +512,7 @@ def _memory_file(data: Data | None) -> int:
       rest = rest[os.write(file, rest) :]
     os.lseek(file, 0, os.SEEK_SET)
     if data is not None and hasattr(os, 'memfd_create'):
-      # What is given stays as it is, for the next call of the same run too.
+      # Read-only: code in the box must not change what it is given.
       flags = os.O_RDONLY | os.O_CLOEXEC
       file, writable = os.open(f'/proc/self/fd/{file}', flags), file
       os.close(writable)
@@ -495,10 +522,14 @@ def _memory_file(data: Data | None) -> int:
   return file
 
 
-def _free_user() -> int:
-  """A user id that nobody else has, for one slot of this process.
+def _has_own_root(layers: Collection[str]) -> bool:
+  return {'namespaces', 'root'} <= set(layers)
 
-  The kernel counts processes by user: two slots must not share one.
+
+def _free_user() -> int:
+  """Return a user id that nobody else has, for one slot of this process.
+
+  The kernel counts processes by user, so two slots must not share one.
   """
   top, count = 65534, 60000
   try:
@@ -513,16 +544,10 @@ def _free_user() -> int:
 
 
 def _is_public(path: str) -> bool:
-  """Whether every user may read a directory."""
+  """Tell if every user may read a directory."""
   while True:
     if os.stat(path).st_mode & 0o005 != 0o005:
       return False
     if path == os.sep:
       return True
     path = os.path.dirname(path)
-
-
-def _remove(folder: str) -> None:
-  """Removes what a supervisor that was killed could not."""
-  tree.clear(folder)
-  os.rmdir(folder)

@@ -1,28 +1,78 @@
-"""Messages between the parent of a box and its zygotes.
+"""Messages between the parent of a box, its zygotes and their children.
 
-A message is JSON behind its length, with descriptors beside it: stdin, stdout,
-stderr, and what is to be run. Nothing is pickled.
+A message is a JSON object behind its length, with file descriptors beside it:
+stdin, stdout, stderr, and the file that says what to run. Nothing is pickled.
 """
 
+from collections.abc import Mapping, Sequence
 import json
 import socket
 import struct
+from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct('<I')
 _DESCRIPTORS = 4
 
 
-def send(control, message, descriptors=()):
-  """One message; both ends use it."""
+class Config(NamedTuple):
+  """The setup of one slot: the first message, from parent to supervisor."""
+
+  profile: str  # One of `box.PROFILES`.
+  layers: Sequence[str]  # The layers that hold, of `limits.LAYERS`.
+  disk_bytes: int  # These three are limits, see `limits.Limits`.
+  files: int
+  processes: int
+  entry: str | None  # A Python file, for the profile 'pure' alone.
+  path: Sequence[str]  # Directories that the entry may import from.
+  readable: Sequence[str]  # Host paths that code in the box may read.
+  environment: Mapping[str, str]  # Variables that code in the box gets.
+  user: int | None  # A user id that no other slot has; None: the parent's.
+  scratch: str | None = None  # The slot's directory on a disk of the host.
+
+
+class Request(NamedTuple):
+  """One run: from parent to zygote, and on to the child that runs it."""
+
+  run: str  # A random name that the answer repeats; the child never sees it.
+  wall_seconds: float
+  cpu_seconds: float
+  memory_bytes: int
+  output_bytes: int
+  tasks: int = 0  # Threads that the run's user has elsewhere; zygotes count.
+
+
+class Answer(NamedTuple):
+  """How a run ended."""
+
+  run: str
+  status: str  # Why the zygote killed it, e.g. 'timeout'; '' if it did not.
+  code: int  # Exit code; negative: minus the signal.
+  wall: float  # Seconds, like the next two.
+  cpu: float
+  waited: float  # How long it was ready and strangers had its core.
+
+
+def send(
+    control: socket.socket,
+    message: Mapping[str, Any],
+    descriptors: Sequence[int] = (),
+) -> None:
+  """Sends one message; both ends use it."""
   text = json.dumps(message).encode()
   data = _LENGTH.pack(len(text)) + text
   sent = socket.send_fds(control, [data], descriptors)
-  if data[sent:]:  # By now the other end may have answered and be gone.
+  # An empty `sendall` would raise EPIPE where the other end has got everything,
+  # answered and gone.
+  if data[sent:]:
     control.sendall(data[sent:])
 
 
-def receive(control):
-  """(message, descriptors); EOFError when the other end is closed."""
+def receive(control: socket.socket) -> tuple[Any, list[int]]:
+  """Return the next message and its descriptors.
+
+  Raises:
+    EOFError: If the other end is closed.
+  """
   data, descriptors = b'', []
   while len(data) < _LENGTH.size or len(data) < _size(data):
     wanted = _size(data) if len(data) >= _LENGTH.size else _LENGTH.size
@@ -36,5 +86,15 @@ def receive(control):
   return json.loads(data[_LENGTH.size :]), descriptors
 
 
-def _size(data):
+def answer(message: Mapping[str, Any]) -> Answer:
+  """Return a message as an Answer.
+
+  Raises:
+    KeyError, TypeError, ValueError: If it is none.
+  """
+  kinds = Answer.__annotations__.items()
+  return Answer(**{name: kind(message[name]) for name, kind in kinds})
+
+
+def _size(data: bytes) -> int:
   return _LENGTH.size + _LENGTH.unpack_from(data)[0]

@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 from typing import Any
 
 import jax
@@ -27,48 +26,17 @@ from evojax.eval import sealed as sealed_lib
 from evojax.models import policy as policy_lib
 from evojax.rollout import fleet
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import engines
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
-
-
-class Preempted(SystemExit):
-  """SIGTERM arrived; the state is saved and the same command continues.
-
-  Its code is 143, what a shell reports of a process that SIGTERM ended.
-  """
-
-
-@contextlib.contextmanager
-def sigterm_flag():
-  """Yields a list that is non-empty once SIGTERM has arrived."""
-  arrived: list[int] = []
-  try:
-    old = signal.signal(
-        signal.SIGTERM, lambda number, _: arrived.append(number)
-    )
-  except ValueError:  # Not the main thread: the embedding program decides.
-    yield arrived
-    return
-  try:
-    yield arrived
-  finally:
-    signal.signal(signal.SIGTERM, old)
-
-
-@contextlib.contextmanager
-def stopped_without_servers(sigterm: list[int]):
-  """After SIGTERM, that servers are down is no error: the run ends anyway."""
-  try:
-    yield
-  except fleet.FleetError as error:
-    if not sigterm:
-      raise
-    raise Preempted(128 + signal.SIGTERM) from error
 
 
 def run(
@@ -88,7 +56,7 @@ def run(
   Raises:
     ValueError: If the config, the model, the domain or the workdir is wrong.
     learner.NonFiniteError: If training diverged.
-    Preempted: After SIGTERM, with the state saved.
+    preemption.Preempted: After SIGTERM, with the state saved.
   """
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
@@ -99,7 +67,7 @@ def run(
           config_lib.sha256(config),
           primary=primary,
       ) as directory,
-      sigterm_flag() as sigterm,
+      preemption.sigterm_flag() as sigterm,
   ):
     trainer = None
     with workdir_lib.release_if_unused(
@@ -109,8 +77,8 @@ def run(
     ):
       if fork_from and primary:
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
-      print(setup_lib.describe_devices(), flush=True)
-      with stopped_without_servers(sigterm):
+      print(devices.describe(), flush=True)
+      with engines.stopped_without_servers(sigterm):
         trainer = trainer_lib.Trainer(
             setup,
             directory.path,
@@ -187,7 +155,7 @@ def _run(
             f'SIGTERM: {trainer.step} steps are saved in {path}; the same'
             ' command continues'
         )
-      raise Preempted(128 + signal.SIGTERM)
+      raise preemption.Preempted()
 
     if trainer.step:
       progress and progress.print(f'continuing from step {trainer.step}')
@@ -307,7 +275,7 @@ def _finish(
           seed=config.seed,
           problems=config.eval.problems,
           samples=config.eval.samples,
-          params=setup_lib.eval_params(config),
+          params=settings.eval_params(config),
           max_prompt_tokens=config.data.max_prompt_tokens,
           step=trainer.step,
           primary=primary,

@@ -34,7 +34,9 @@ from evojax.rollout import packed as packed_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.training import engines
 from evojax.training import reward_pipeline
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import update as update_lib
 
@@ -45,7 +47,7 @@ class Step:
 
   rows: dict[str, Any]  # Evidence, one value per completion.
   prompts: list[np.ndarray]  # [B] int32.
-  completions: list[records.Completion]  # [B]
+  completions: list[records.Episode]  # [B]
   rewards: np.ndarray  # float32 [P, G]
   advantages: np.ndarray  # float32 [P, G], before groups are dropped.
   kept: np.ndarray  # bool [P]
@@ -139,15 +141,15 @@ class Trainer:
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
     self.domain, self.policy = setup.domain, setup.policy
-    self.source = setup.taught.source('train', c.seed)
+    self.source = setup.training_domain.source('train', c.seed)
 
     # Mesh, shapes, shardings; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self.whole = sharding.replicated(self.mesh)
-    self.algorithm = setup_lib.make_algorithm(c)
+    self.algorithm = settings.algorithm(c)
     # The next step's first round: being sampled, then sampled.
     self.begun: tuple[Draw, Any] | None = None
-    self.ahead: tuple[Draw, list[records.Completion]] | None = None
+    self.ahead: tuple[Draw, list[records.Episode]] | None = None
     if c.rollout.queue_depth and c.rollout.kind == 'engine':
       if jax.process_count() > 1:
         raise ValueError(
@@ -158,7 +160,7 @@ class Trainer:
         )
     with contextlib.ExitStack() as stack:
       self.engine = engine or stack.enter_context(
-          setup_lib.open_sampler(c, self.policy, self.mesh, workdir, stopping)
+          engines.open_sampler(c, self.policy, self.mesh, workdir, stopping)
       )
       self._restore(start)
       self._open = stack.pop_all()
@@ -302,7 +304,7 @@ class Trainer:
     requests = collect.requests(
         problems,
         rendered,
-        setup_lib.sampling_params(self.config),
+        settings.sampling_params(self.config),
         group_size=self.config.grpo.group_size,
         seed=seed,
     )
@@ -328,8 +330,8 @@ class Trainer:
   def _fresh(
       self,
       requests: Sequence[records.Request],
-      completions: list[records.Completion],
-  ) -> list[records.Completion]:
+      completions: list[records.Episode],
+  ) -> list[records.Episode]:
     """Samples again what is older than config.rollout.max_staleness allows."""
     oldest = self.step - self.config.rollout.max_staleness
     stale = [i for i, c in enumerate(completions) if c.policy_version < oldest]
@@ -373,7 +375,7 @@ class Trainer:
       self,
       problems: Sequence[records.Problem],
       prompts: Sequence[tuple[int, ...]],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
       *,
       seed: int,
       first_group: int,
@@ -428,7 +430,7 @@ class Trainer:
     groups = np.argsort(~step.kept, kind='stable')[: c.prompts]
     gap = np.full(step.rewards.shape, np.nan, np.float32)
     hyper = sharding.to_device(
-        setup_lib.hyperparameters(self.config, self.step), self.whole
+        settings.hyperparameters(self.config, self.step), self.whole
     )
     minibatches = [
         self._minibatch(step, groups[i :: c.minibatches])
@@ -575,7 +577,7 @@ class Trainer:
         seed=seed,
         problems=problems,
         samples=samples,
-        params=setup_lib.eval_params(c),
+        params=settings.eval_params(c),
         max_prompt_tokens=c.data.max_prompt_tokens,
         step=step,
         workdir=workdir,
@@ -609,7 +611,7 @@ def abstract_state(state: update_lib.State) -> dict[str, Any]:
   return jax.tree.map(_abstract, _to_save(learned, key, 0, 0))
 
 
-def _pack(completions: Sequence[records.Completion]) -> str:
+def _pack(completions: Sequence[records.Episode]) -> str:
   """Completions as text, bit for bit, for a checkpoint's metadata."""
   width = max(len(c.tokens) for c in completions)
   buffer = io.BytesIO()
@@ -621,7 +623,7 @@ def _unpack(
     text: str,
     requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
-) -> list[records.Completion]:
+) -> list[records.Episode]:
   """What `_pack` packed."""
   # Into memory: the file would unpack an array at every look at it.
   arrays = dict(np.load(io.BytesIO(base64.b64decode(text))))

@@ -18,13 +18,14 @@ import jax
 import numpy as np
 import pytest
 
+from evojax import domains
 from evojax import records
 from evojax.models import policy as policy_lib
 from evojax.rollout import answers
 from evojax.rollout import parity
 from evojax.runtime import sharding
+from evojax.training import engines
 from evojax.training import loop as training_loop
-from evojax.training import setup as setup_lib
 from tests import tiny
 from tests.contract import servers
 
@@ -64,7 +65,10 @@ class Contract(parameterized.TestCase):
         rollout__timeout_seconds=40.0,
         rollout__concurrency=8,
     )
-    cls.policy = policy_lib.open_policy(**cls.config.model.to_dict())
+    cls.policy = policy_lib.open_policy(
+        **cls.config.model.to_dict()
+        | {'path': domains.policy_path(servers.MODEL)}
+    )
     cls.mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     cls.params = policy_lib.load_params(
         cls.policy, cls.mesh, param_dtype='float32'
@@ -81,7 +85,7 @@ class Contract(parameterized.TestCase):
   @contextlib.contextmanager
   def engine(self, *, weights=True):
     with tempfile.TemporaryDirectory() as folder:
-      with setup_lib.open_sampler(
+      with engines.open_sampler(
           self.config, self.policy, self.mesh, pathlib.Path(folder)
       ) as engine:
         if weights:
@@ -157,7 +161,7 @@ class Contract(parameterized.TestCase):
     with self.engine() as engine:
       (greedy,) = engine.generate(self.requests(1, 60, temperature=0.0))
     self.check_logprobs([greedy])
-    local = setup_lib.make_engine(
+    local = engines.make_engine(
         tiny.make_config(servers.MODEL, rollout__max_tokens=60),
         self.policy,
         self.mesh,
@@ -238,7 +242,7 @@ class Contract(parameterized.TestCase):
     # So do trainers that update within completions, whatever the server.
     count, busy = self.long()
     update = {
-        'model_path': str(policy_lib.resolve(servers.MODEL)),
+        'model_path': str(domains.policy_path(servers.MODEL)),
         'weight_version': 'the same',
         'abort_all_requests': False,
         'flush_cache': True,

@@ -14,7 +14,7 @@ import unittest
 
 import httpx2
 
-from evojax.models import policy as policy_lib
+from evojax import domains
 from tests import tiny
 
 KEY = 'a key of the servers'
@@ -108,7 +108,7 @@ def sglang_jax() -> contextlib.AbstractContextManager[str]:
   )
   port = _free_port()
   flags = {
-      'model-path': policy_lib.resolve(MODEL),
+      'model-path': domains.policy_path(MODEL),
       'port': port,
       'api-key': KEY,
       'device': 'cpu',
@@ -151,7 +151,7 @@ def sglang() -> contextlib.AbstractContextManager[str]:
   )
   port = _free_port()
   flags = {
-      'model-path': policy_lib.resolve(MODEL),
+      'model-path': domains.policy_path(MODEL),
       'port': port,
       'api-key': KEY,
       'dtype': 'float32',

@@ -4,11 +4,16 @@ import pathlib
 import sys
 import tempfile
 import textwrap
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from evojax import domains
+from evojax import records
+from evojax.domains import base
+from tests.eval import fakes
 
 
 class LoadTest(parameterized.TestCase):
@@ -39,9 +44,10 @@ class LoadTest(parameterized.TestCase):
     self.addCleanup(package.cleanup)
     root = pathlib.Path(package.name)
     (root / 'users_domain.py').write_text(textwrap.dedent("""
-            class Domain:
+            from evojax.domains import base
+
+            class Domain(base.Domain):
               name = 'capitals'
-              columns = ()
 
               def source(self, split, seed):
                 raise NotImplementedError
@@ -58,15 +64,117 @@ class LoadTest(parameterized.TestCase):
               return domain
         """))
     (root / 'users_broken.py').write_text('import no_such_library')
+    (root / 'users_function.py').write_text('def make(): return 3')
+    (root / 'base_policy').mkdir()
     sys.path.insert(0, package.name)
     self.addCleanup(sys.path.remove, package.name)
     domain = domains.make('users_domain', country='France')
     self.assertEqual((domain.name, domain.country), ('capitals', 'France'))
     with self.assertRaisesRegex(ValueError, "'country'"):
       domains.make('users_domain')
+    with self.assertRaisesRegex(ValueError, "'int', not.*base.Domain"):
+      domains.make('users_function')
+    self.assertEqual(domains.folder('users_domain'), root)
+    self.assertEqual(
+        domains.policy_path('package:users_domain'), root / 'base_policy'
+    )
     # Their missing library is not mistaken for a missing domain.
     with self.assertRaisesRegex(ModuleNotFoundError, 'no_such_library'):
       domains.load('users_broken')
+
+  @parameterized.parameters('math', 'coding')
+  def test_shipped_policies(self, name):
+    path = domains.policy_path(f'package:{name}')
+    self.assertTrue((path / 'model.safetensors').is_file())
+    self.assertEqual(path.parent, domains.folder(name))
+
+  def test_other_paths_stay_as_they_are(self):
+    self.assertEqual(domains.policy_path('a/b'), pathlib.Path('a/b'))
+    self.assertEqual(
+        domains.policy_path('~/b'), pathlib.Path('~/b').expanduser()
+    )
+
+  @parameterized.parameters('chess', 'json', '', '/')
+  def test_a_domain_without_a_policy(self, name):
+    with self.assertRaisesRegex(
+        ValueError, f"path='package:{name}'.*'package:coding', 'package:math'"
+    ):
+      domains.policy_path(f'package:{name}')
+
+
+class _Fixed(base.Domain):
+  """A domain that defines only what it must."""
+
+  name = 'fixed'
+
+  def source(self, split, seed):
+    raise NotImplementedError
+
+  def grade(self, problem, completion):
+    time.sleep(0.01 if completion.text == 'slow' else 0)
+    seconds = 5.0 if completion.text == 'timed' else None
+    status = f'{problem.answer} {completion.text}'
+    return records.Grade(False, 0.0, status, {}, seconds=seconds)
+
+  def reward_parts(self, e):
+    raise NotImplementedError
+
+
+def _completion(text):
+  none = np.zeros(0)
+  return records.Episode(none, none, 'stop', 0, text)
+
+
+class DefaultsTest(parameterized.TestCase):
+
+  def test_an_incomplete_domain_is_refused(self):
+    class Half(base.Domain):
+      name = 'half'
+
+    with self.assertRaisesRegex(TypeError, 'abstract'):
+      Half()
+
+  def test_grades_one_by_one_and_times_each(self):
+    problems = [records.Problem(16 * digit, 'f', (), digit) for digit in '1234']
+    texts = ('quick', 'slow', 'timed', 'quick')
+    grades = _Fixed().grade_many(problems, list(map(_completion, texts)))
+    self.assertEqual(
+        [g.status for g in grades], ['1 quick', '2 slow', '3 timed', '4 quick']
+    )
+    self.assertEqual(grades[2].seconds, 5.0)
+    self.assertGreaterEqual(grades[1].seconds, 0.01)
+    with self.assertRaises(ValueError):
+      _Fixed().grade_many(problems, [_completion('quick')])
+
+  def test_what_is_optional(self):
+    domain, problem = _Fixed(), records.Problem('0' * 16, 'f', (), '42')
+    self.assertFalse(domain.perturbs)
+    self.assertIsNone(domain.perturb(problem))
+    self.assertIsNone(domain.demonstrations)
+    self.assertEmpty(domain.columns)
+    self.assertEmpty(domain.surface_fields)
+    attempts = domain.attempts(problem)
+    for form in ('<answer>42</answer>', '\\boxed{42}', '#### 42'):
+      self.assertTrue(any(form in text for text in attempts), form)
+    self.assertLen(domain.attempts(problem), len(attempts))
+    self.assertTrue(domains.make('math', families='gcd:0').perturbs)
+
+  def test_demonstrations_are_a_function_of_seed_and_step(self):
+    def demonstrate(problem, rng):
+      return records.Demonstration(problem.messages, str(rng.integers(1 << 30)))
+
+    source = fakes.Source('train', 7)
+
+    def batch(*args):
+      shown = base.Demonstrations(demonstrate).batch(source, *args)
+      return [(d.messages[0]['content'], d.completion) for d in shown]
+
+    self.assertEqual(
+        [p for p, _ in batch(1, 2, 3)], ['train 7 6', 'train 7 7', 'train 7 8']
+    )
+    self.assertEqual(batch(1, 2, 3), batch(1, 2, 3))
+    self.assertNotEqual(batch(1, 2, 3)[0][1], batch(2, 2, 3)[0][1])
+    self.assertNotEqual(batch(1, 2, 3)[0][1], batch(1, 3, 3)[0][1])
 
 
 if __name__ == '__main__':

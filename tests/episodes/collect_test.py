@@ -58,7 +58,7 @@ class RequestsTest(parameterized.TestCase):
 
 def _completions(texts):
   none = np.zeros(0)
-  return [records.Completion(none, none, 'stop', 0, text) for text in texts]
+  return [records.Episode(none, none, 'stop', 0, text) for text in texts]
 
 
 class GradeTest(absltest.TestCase):

@@ -35,7 +35,7 @@ PROBLEMS = [
 ]
 # Rows 0-2 are of problem 10, rows 3-5 of problem 11.
 COMPLETIONS = [
-    records.Completion(
+    records.Episode(
         tokens=np.arange(length, dtype=np.int32) + 100 * b,
         logprobs=-np.arange(length, dtype=np.float32),
         finish_reason=reason,

@@ -5,17 +5,18 @@ import numpy as np
 
 from configs import math as math_config
 from evojax import domains
+from evojax.domains import base
 from evojax.episodes import synthetic
 
 KWARGS = math_config.get_config().domain.kwargs.to_dict()
 
 
-class MadeUpTest(absltest.TestCase):
+class EvidenceTest(absltest.TestCase):
 
   def test_right_and_wrong_answers_of_every_problem(self):
     config = math_config.get_config()
-    view, solved = synthetic.evidence(domains.make('math', **KWARGS), config)
-    self.assertEqual(view.valid.shape, (4, len(synthetic._COMPLETIONS)))
+    view, solved = synthetic.make_view(domains.make('math', **KWARGS), config)
+    self.assertEqual(view.valid.shape, (4, len(base._ATTEMPTS)))
     self.assertTrue(view.valid.all())
     self.assertEqual(solved, view.outcome.sum())
     # In the config's format, a tag, the answer is marked once.
@@ -27,7 +28,7 @@ class MadeUpTest(absltest.TestCase):
       config = math_config.get_config()
       config.seed = seed
       views.append(
-          synthetic.evidence(domains.make('math', **KWARGS), config)[0]
+          synthetic.make_view(domains.make('math', **KWARGS), config)[0]
       )
     one, other = views
     self.assertEqual(one.columns, other.columns)
@@ -44,7 +45,7 @@ class MadeUpTest(absltest.TestCase):
     with self.assertRaisesRegex(
         ValueError, "'math': 2 attempts for one problem and 3 for another"
     ):
-      synthetic.evidence(domain, math_config.get_config())
+      synthetic.make_view(domain, math_config.get_config())
 
 
 if __name__ == '__main__':

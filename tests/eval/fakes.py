@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
@@ -47,14 +48,14 @@ class Engine:
 
   def generate(
       self, requests: Sequence[records.Request]
-  ) -> list[records.Completion]:
+  ) -> list[records.Episode]:
     self.calls.append(list(requests))
     answers = []
     for request in requests:
       problem = ''.join(map(chr, request.prompt_tokens))
       text = self.script(self.weights, problem, request.sample)
       answers.append(
-          records.Completion(
+          records.Episode(
               tokens=np.arange(len(text), dtype=np.int32),
               logprobs=np.full(len(text), -0.5, np.float32),
               finish_reason='length' if 'ramble' in text else 'stop',
@@ -81,7 +82,7 @@ class Source:
     return 1000
 
 
-class Domain:
+class Domain(base.Domain):
   """Right is '<mode> 4'."""
 
   name = 'fake'
@@ -94,7 +95,7 @@ class Domain:
     return Source(split, seed)
 
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     mode, _, answer = completion.text.partition(' ')
     right = answer == problem.answer

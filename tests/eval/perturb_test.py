@@ -4,7 +4,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax import records
+from evojax.domains import base
 from evojax.eval import evaluate
 from evojax.eval import perturb
 from evojax.evidence import store
@@ -122,7 +122,7 @@ class PerturbedTest(parameterized.TestCase):
 
   def test_a_domain_of_its_own(self):
     domain = perturb.Perturbed(_Domain())
-    self.assertIsInstance(domain, records.Domain)
+    self.assertIsInstance(domain, base.Domain)
     self.assertFalse(perturb.has_perturbations(domain))
 
 

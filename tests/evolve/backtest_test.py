@@ -7,6 +7,9 @@ from absl.testing import parameterized
 import numpy as np
 
 from evojax.evolve import backtest
+from evojax.harness import surface
+
+SURFACE = surface.recipe()
 
 
 def weighed(**changes):
@@ -91,7 +94,7 @@ class ScanTest(parameterized.TestCase):
   def test_a_part_that_shapes_dead_groups_is_never_harmless(self):
     # Normalised by its group, any weight takes half of all advantage.
     self.assertEqual(
-        backtest._scan(weighed(), 'shape'), {'harmless_weight': 0.0}
+        backtest._scan(weighed(), 'shape', SURFACE), {'harmless_weight': 0.0}
     )
 
   @parameterized.parameters((0.5, 2.0), (-0.5, -2.0))
@@ -102,11 +105,11 @@ class ScanTest(parameterized.TestCase):
     after = weighed(parts=parts, weights={'outcome': 1.0, 'shape': weight})
     after['parts'] = {k: parts[k] for k in ('outcome', 'shape')}
     self.assertEqual(
-        backtest._scan(after, 'shape'), {'harmless_weight': expected}
+        backtest._scan(after, 'shape', SURFACE), {'harmless_weight': expected}
     )
 
   def test_a_part_that_is_gone(self):
-    self.assertEqual(backtest._scan(weighed(), 'gone'), {})
+    self.assertEqual(backtest._scan(weighed(), 'gone', SURFACE), {})
 
 
 if __name__ == '__main__':

@@ -29,12 +29,14 @@ from evojax.harness import admit
 from evojax.harness import delta
 from evojax.harness import run as run_lib
 from evojax.harness import spec
+from evojax.harness import surface
 from evojax.ledger import budget
 from evojax.ledger import chain
 from evojax.models import hf
 from evojax.runtime import metrics
 from evojax.runtime import sharding
 from evojax.sandbox import probe
+from evojax.training import engines
 from evojax.training import setup as setup_lib
 from tests import tiny
 
@@ -331,12 +333,12 @@ class SealedTest(absltest.TestCase):
           path=pathlib.Path(folder),
           setup=setup,
           mesh=mesh,
-          engine=setup_lib.make_engine(config, setup.policy, mesh),
+          engine=engines.make_engine(config, setup.policy, mesh),
           phases=metrics.Phases(),
           preempted=lambda: None,
           ledger=chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
       )
-      session.record('open', dict)
+      session.record('stop', lambda: {'reason': 'test'})
       options = dict(split='sealed', seed=0, problems=2, samples=1)
       with self.assertRaisesRegex(ValueError, 'scored once'):
         session.evaluate(None, **options)
@@ -364,8 +366,8 @@ class SealedTest(absltest.TestCase):
     )
     after = before.with_file('keep.py', 'import os\ndef keep(e, s): return 1\n')
     for candidate in (before.with_file('reward.py', text), after):
-      made = setup_lib.prepare(config).made_up
-      reasons = admit.admit(before, candidate, config, made)
+      made = setup_lib.prepare(config).synthetic
+      reasons = admit.admit(before, candidate, config, surface.recipe(), made)
       self.assertIn('import ', ' '.join(reasons))
 
   def test_a_harness_that_reads_files_is_not_trained_with(self):
@@ -423,9 +425,10 @@ class SkillTest(absltest.TestCase):
     parent = loop.seed_harness(config)
     after = parent.with_overlay({'reward.weights.length': -0.25})
     skill = skills.learned(
-        delta.diff(parent, after, config_lib.flatten(config)),
+        delta.diff(parent, after, surface.recipe(), config_lib.flatten(config)),
         after,
         config_lib.flatten(config),
+        surface.recipe(),
         trigger='format_failures',
         hypothesis='Shorter is better.',
         evidence=skills.Evidence(

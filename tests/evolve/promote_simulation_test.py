@@ -177,25 +177,5 @@ class OnlineTest(parameterized.TestCase):
     self.assertGreater(discoveries.mean(), 3.5)
 
 
-class EarlyTest(absltest.TestCase):
-
-  def test_children_like_their_controls_are_rarely_stopped(self):
-    # Outcomes that wander, as those of a policy do: from update to update they
-    # are far from independent.
-    rng = np.random.default_rng(0)
-    walk = rng.normal(0, 0.02, (FAMILIES, 5, 15)).cumsum(axis=2)
-    prompts = rng.normal(0, 0.05, (FAMILIES, 1, 15))
-    noise = rng.normal(0, 0.03, walk.shape)
-    outcomes = 0.5 + walk + prompts + noise
-    stopped = [promote.early(family[0], family[1:]) for family in outcomes]
-    share = lambda name: np.mean([why == name for why in stopped])
-    self.assertLess(share('collapse'), 0.005)
-    self.assertLess(share('futility'), _band(0.025)[1])
-    # With the spread over updates alone it would be a third of them.
-    difference = outcomes[:, 0] - outcomes[:, 1:].mean(axis=1)
-    error = difference.std(axis=1, ddof=1) / 15**0.5
-    self.assertGreater(np.mean(difference.mean(1) + 2.145 * error < 0), 0.2)
-
-
 if __name__ == '__main__':
   absltest.main()

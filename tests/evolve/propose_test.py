@@ -21,15 +21,20 @@ from evojax.evolve.propose import human
 from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
 from evojax.evolve.propose import rules
+from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import library as shipped
+from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.runtime import config_checks
+from tests.evolve import own_proposer
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
 # Without its diagnostics, which nothing here runs: thousands are made.
 SEED = spec.Harness(MATH.overlay, {'reward.py': MATH.files['reward.py']})
 CONFIG = math_config.get_config()
+SURFACE = surface.recipe()
 
 
 def alert(name, level='warn'):
@@ -39,7 +44,7 @@ def alert(name, level='warn'):
 @functools.cache
 def values(parent):
   """Flat config values under a harness."""
-  return config_lib.flatten(surface.apply(CONFIG, parent.overlay))
+  return config_lib.flatten(SURFACE.apply(CONFIG, parent.overlay))
 
 
 def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
@@ -52,7 +57,7 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
       skills=changes.pop('skills', ()),
       rng=np.random.default_rng(seed),
       domain='math',
-      **changes,
+      **({'surface': SURFACE} | changes),
   )
 
 
@@ -62,7 +67,7 @@ def trial(proposal, status='discard', effect=0.0, error=0.01, parent=None):
   return propose_lib.Trial(
       delta_sha=proposal.delta.sha256,
       factor=proposal.delta.factor,
-      klass=proposal.delta.klass,
+      intervention_class=proposal.delta.intervention_class,
       status=status,
       effect=effect,
       low=effect - 2 * error if measured else None,
@@ -79,12 +84,13 @@ def propose_change(overlay, parent=SEED):
   return propose_lib.Proposal(
       hypothesis='h',
       after=after,
-      delta=delta_lib.diff(parent, after, context(parent=parent).config),
+      delta=delta_lib.diff(
+          parent, after, SURFACE, context(parent=parent).config
+      ),
       expected=(0.0, 0.1),
       criterion='c',
       rollback='r',
       source='s',
-      proposer='rules',
       trigger='slow_learning',
   )
 
@@ -118,9 +124,19 @@ def counts(alerts, history=(), seeds=120, **kwargs):
       rules.propose(context(alerts, history, seed=seed, **kwargs))
       for seed in range(seeds)
   ]
-  return collections.Counter(p.delta.klass for p in made)
+  return collections.Counter(p.delta.intervention_class for p in made)
 
 
+REPETITION = """
+LAYER = 'behaviour'
+UNIT = 'fraction'
+WARN = {'repeated_ngrams': ('>', 0.3)}
+CALLS_FOR = ('exploration',)
+
+
+def measure(e):
+  return {'repeated_ngrams': 0.4}
+"""
 ALERTS = sorted({t for entry in library.ENTRIES for t in entry.triggers})
 
 
@@ -152,7 +168,7 @@ class LibraryTest(parameterized.TestCase):
     again = entry.change(dataclasses.replace(ctx, parent=after, config=config))
     if again is not None:
       self.assertNotEqual(again.sha256, after.sha256)
-      surface.check(again.overlay)
+      SURFACE.check(again.overlay)
 
   def test_names_and_classes(self):
     names = [entry.name for entry in library.ENTRIES]
@@ -185,7 +201,7 @@ class LibraryTest(parameterized.TestCase):
       self.assertEqual(entry.change(ctx) is not None, given)
 
   def test_bounds_stop_a_scale(self):
-    high = surface.field('optim.learning_rate').high
+    high = SURFACE.field('optim.learning_rate').high
     change = library.scale('optim.learning_rate', 3.0)
     near = SEED.with_overlay({'optim.learning_rate': high / 2})
     after = change(context(parent=near))
@@ -246,7 +262,7 @@ class BeliefTest(absltest.TestCase):
     near = rules.believe(
         *args, [self._trial(-0.1, factor='optim.warmup_steps')]
     )
-    far = rules.believe(*args, [self._trial(-0.1, klass='reward')])
+    far = rules.believe(*args, [self._trial(-0.1, intervention_class='reward')])
     self.assertLess(same.mean, near.mean)
     self.assertLess(near.mean, prior.mean)
     self.assertEqual(far, prior)
@@ -307,6 +323,35 @@ class RulesTest(parameterized.TestCase):
     for entry in library.ENTRIES:
       entry.change(context(parent=parent))
 
+  def test_a_found_diagnostic_calls_for_a_class(self):
+    """An alert whose name no intervention knows, declared in its own file."""
+    parent = SEED.with_file('diagnostics/repetition.py', REPETITION)
+    meta = run.Functions(parent).meta('repetition')
+    measures = diagnose.graded(meta, {'repeated_ngrams': 0.4})
+    self.assertEqual([m.calls_for for m in measures], [('exploration',)])
+    proposed = set()
+    for seed in range(30):
+      ctx = context(['slow_learning'], parent=parent, seed=seed)
+      # The found alert alone, then as the worst of two.
+      made = rules.propose(dataclasses.replace(ctx, measures=measures))
+      self.assertEqual(made.delta.intervention_class, 'exploration')
+      self.assertEqual(made.trigger, 'repeated_ngrams')
+      critical = [dataclasses.replace(m, level='critical') for m in measures]
+      both = dataclasses.replace(ctx, measures=[*ctx.measures, *critical])
+      proposed.add(rules.propose(both).trigger)
+    self.assertEqual(proposed, {'repeated_ngrams', 'slow_learning'})
+    quiet = [dataclasses.replace(m, level='ok') for m in measures]
+    made = rules.propose(dataclasses.replace(ctx, measures=quiet))
+    self.assertEqual(made.trigger, '')
+
+  def test_every_class_that_trains_has_an_intervention(self):
+    answered = {delta_lib.class_of(e.factor, SURFACE) for e in library.ENTRIES}
+    self.assertEqual(
+        delta_lib.intervention_classes(SURFACE) - answered,
+        # Nothing in the library decays weights; the class has kl_coef as well.
+        set(),
+    )
+
   def test_same_context_same_proposal(self):
     for seed in range(5):
       one = rules.propose(context(['slow_learning'], seed=seed))
@@ -318,7 +363,6 @@ class RulesTest(parameterized.TestCase):
     self.assertEqual(made.delta.before, SEED.sha256)
     self.assertEqual(made.delta.after, made.after.sha256)
     self.assertLess(*made.expected)
-    self.assertEqual(made.proposer, 'rules')
     for text in (made.hypothesis, made.criterion, made.rollback, made.source):
       self.assertGreater(len(text), 10)
 
@@ -333,7 +377,8 @@ class RulesTest(parameterized.TestCase):
     outcomes = {
         'all fail': lambda n, made: False,
         'all hold': lambda n, made: True,
-        'the optimizer holds': lambda n, made: made.delta.klass == 'optimizer',
+        'the optimizer holds': lambda n, made: made.delta.intervention_class
+        == 'optimizer',
         'the first holds': lambda n, made: n == 0,
     }
     for name, keep in outcomes.items():
@@ -342,7 +387,7 @@ class RulesTest(parameterized.TestCase):
         with self.subTest(name, seed=seed):
           self.assertLen(proposals, 4)
           self.assertTrue(all(p.trigger in alerts for p in proposals))
-          classes = {p.delta.klass for p in proposals}
+          classes = {p.delta.intervention_class for p in proposals}
           self.assertGreaterEqual(len(classes), 3)
 
   def test_never_the_same_delta_twice_on_one_parent(self):
@@ -437,21 +482,18 @@ class RulesTest(parameterized.TestCase):
         self.assertNotEqual(made.delta.sha256, rate.delta.sha256)
 
   def test_nothing_left(self):
-    every = {f.group or f.path for f in surface.FIELDS} | {'keep', 'weight'}
+    every = set(SURFACE.factors()) | {'keep', 'weight'}
     every |= {e.factor for e in library.ENTRIES}
     ctx = context(['slow_learning'], vetoes=frozenset(every))
     self.assertIsNone(rules.propose(ctx))
 
   def test_a_surface_that_is_partitioned(self):
     """Only one field may be changed: the rest is refused, not proposed."""
-    only = surface.field('grpo.aggregation')
+    only = SURFACE.field('grpo.aggregation')
 
-    class Part:
-      FIELDS = (only,)
-      field = staticmethod(surface.field)
+    class Part(surface.Surface):
 
-      @staticmethod
-      def check(overlay):
+      def check(self, overlay):
         strange = set(overlay) - {only.path, 'reward.weights.outcome'}
         if strange:
           raise surface.SurfaceError(f'{strange} is not ours')
@@ -461,7 +503,7 @@ class RulesTest(parameterized.TestCase):
           context(
               ['slow_learning'],
               seed=seed,
-              surface=Part,
+              surface=Part(SURFACE.fields),
               vetoes=frozenset({'keep'}),  # A file, which has no field.
           )
       )
@@ -534,7 +576,7 @@ class MutationTest(parameterized.TestCase):
 
   def test_within_bounds(self):
     """A kept step that would leave the surface ends at its bound."""
-    high = surface.field('rollout.temperature').high
+    high = SURFACE.field('rollout.temperature').high
     hot = propose_change({'rollout.temperature': 1.4})
     found = self._values(
         [trial(hot, 'keep', 0.05)], 'rollout.temperature', parent=hot.after
@@ -564,7 +606,7 @@ class MutationTest(parameterized.TestCase):
       )
       self.assertGreater(len(proposals), 15)
       for made in proposals:
-        surface.check(made.after.overlay)
+        SURFACE.check(made.after.overlay)
 
 
 class SkillTest(absltest.TestCase):
@@ -578,6 +620,7 @@ class SkillTest(absltest.TestCase):
         made.delta,
         made.after,
         context().config,
+        SURFACE,
         trigger=trigger,
         hypothesis='It held.',
         evidence=evidence,
@@ -683,10 +726,10 @@ class RandomTest(absltest.TestCase):
     factors = collections.Counter()
     for seed in range(400):
       made = random_changes.propose(context(seed=seed))
-      surface.check(made.after.overlay)
-      config_lib.validate(surface.apply(CONFIG, made.after.overlay))
+      SURFACE.check(made.after.overlay)
+      config_checks.validate(SURFACE.apply(CONFIG, made.after.overlay))
       factors[made.delta.factor] += 1
-    wanted = {f.group or f.path for f in surface.FIELDS}
+    wanted = set(SURFACE.factors())
     wanted |= {f'reward:{p}' for p in ('outcome', 'format', 'overlong')}
     self.assertContainsSubset(wanted, factors)
     # Uniform over factors: 400 / 17 = 24 each, give or take 5.
@@ -712,7 +755,7 @@ class RandomTest(absltest.TestCase):
     self.assertNotEqual(again.delta.sha256, one.delta.sha256)
 
   def test_vetoes_are_honoured(self):
-    vetoes = frozenset(f.group or f.path for f in surface.FIELDS)
+    vetoes = frozenset(SURFACE.factors())
     for seed in range(20):
       made = random_changes.propose(context(seed=seed, vetoes=vetoes))
       self.assertStartsWith(made.delta.factor, 'reward:')
@@ -901,13 +944,70 @@ class HumanTest(parameterized.TestCase):
     self.assertIn('tried on this parent', reason)
 
 
-class LoadTest(absltest.TestCase):
+class LoadTest(parameterized.TestCase):
 
-  def test_by_name(self):
-    self.assertIs(propose_lib.load('rules'), rules.propose)
-    self.assertIs(propose_lib.load('random'), random_changes.propose)
-    with self.assertRaisesRegex(ValueError, 'random.*rules'):
-      propose_lib.load('nonsense')
+  @parameterized.named_parameters(
+      ('rules', rules, 'rules'), ('random', random_changes, 'random')
+  )
+  def test_by_name(self, module, name):
+    ctx = lambda: context(['slow_learning'], seed=3)
+    made = propose_lib.load(name)(ctx())
+    self.assertEqual(made.proposer, name)
+    direct = module.propose(ctx())
+    self.assertEqual(made, dataclasses.replace(direct, proposer=name))
+
+  def test_every_name_loads(self):
+    for name in propose_lib.PROPOSERS:
+      self.assertTrue(callable(propose_lib.load(name)))
+
+  def test_a_module_of_the_users_own_passes_the_gate(self):
+    name, history, rates = 'tests.evolve.own_proposer', [], []
+    propose = propose_lib.load(name)
+    while (made := propose(context(history=history))) is not None:
+      self.assertEqual(made.proposer, name)
+      reasons = admit.admit(SEED, made.after, CONFIG, SURFACE, None)
+      self.assertEqual(reasons, [])
+      rates.append(made.after.overlay['optim.learning_rate'])
+      history.append(trial(made, 'discard', -0.01))
+    self.assertEqual(tuple(rates), own_proposer.RATES)
+
+  @parameterized.parameters(
+      (
+          'nonsense',
+          "evolve.proposer='nonsense' is neither one of .*rules.* nor",
+      ),
+      ('my/proposer.py', 'nor a dotted path such as my_package.my_proposer'),
+      ('tests.no_such_module', 'nor a module that can be imported'),
+      ('json', r'module json has no propose\(context\) that returns'),
+  )
+  def test_no_proposer(self, name, message):
+    with self.assertRaisesRegex(ValueError, message):
+      propose_lib.load(name)
+
+  def test_what_it_may_not_propose(self):
+    outside = spec.Harness({'seed': 3}, SEED.files)
+    off = propose_change({'optim.learning_rate': 3e-4})
+    for answer, message in (
+        ({'overlay': {}}, 'propose returned a dict; it returns what'),
+        (
+            dataclasses.replace(off, after=outside),
+            'may not be made: seed is not',
+        ),
+        (dataclasses.replace(off, after=SEED), 'no factor'),
+    ):
+      with absltest.mock.patch.object(
+          own_proposer, 'propose', lambda _, answer=answer: answer
+      ):
+        propose = propose_lib.load('tests.evolve.own_proposer')
+        with self.assertRaisesRegex(ValueError, message):
+          propose(context())
+
+  @parameterized.parameters(((0.05, 0.0),), ((-2.0, 0.0),), ((0.0, np.nan),))
+  def test_an_expectation_is_an_interval(self, expected):
+    with self.assertRaisesRegex(ValueError, 'expected=.* is not .low, high.'):
+      dataclasses.replace(
+          propose_change({'optim.learning_rate': 3e-4}), expected=expected
+      )
 
 
 if __name__ == '__main__':

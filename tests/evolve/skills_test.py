@@ -13,6 +13,7 @@ from evojax.evolve import skills
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
 from evojax.harness import spec
+from evojax.harness import surface
 
 REWARD = """
 def parts(e):
@@ -26,14 +27,16 @@ CONFIG = {
     'rollout.temperature': 1.0,
     'reward.weights.outcome': 1.0,
 }
+SURFACE = surface.recipe()
 EVIDENCE = skills.Evidence('run', 0, 'math', SEED.sha256, 0.05, 0.02, 0.08)
 
 
 def learn(after, trigger='slow_learning', evidence=EVIDENCE, parent=SEED):
   return skills.learned(
-      delta_lib.diff(parent, after, CONFIG),
+      delta_lib.diff(parent, after, SURFACE, CONFIG),
       after,
       CONFIG,
+      SURFACE,
       trigger=trigger,
       hypothesis='It is too slow.',
       evidence=evidence,
@@ -56,16 +59,18 @@ class LearnedTest(parameterized.TestCase):
         dict(skill.overlay), {'optim.learning_rate': ('scale', 3.0)}
     )
     # Elsewhere: three times what is there, exactly as one would write it.
-    other = skill.apply(SEED, CONFIG | {'optim.learning_rate': 2e-5})
+    other = skill.apply(SEED, CONFIG | {'optim.learning_rate': 2e-5}, SURFACE)
     self.assertEqual(other.overlay['optim.learning_rate'], 6e-5)
     # Where it was found it leads to the same harness, to the byte.
-    self.assertEqual(skill.apply(SEED, CONFIG).sha256, rate(3e-4).sha256)
+    self.assertEqual(
+        skill.apply(SEED, CONFIG, SURFACE).sha256, rate(3e-4).sha256
+    )
 
   def test_choices_and_linear_values_are_absolute(self):
     filtered = SEED.with_overlay(
         {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1}
     )
-    self.assertEqual(learn(filtered).apply(SEED, CONFIG), filtered)
+    self.assertEqual(learn(filtered).apply(SEED, CONFIG, SURFACE), filtered)
     hot = SEED.with_overlay({'rollout.temperature': 1.2})
     self.assertEqual(
         dict(learn(hot).overlay), {'rollout.temperature': ('set', 1.2)}
@@ -74,17 +79,17 @@ class LearnedTest(parameterized.TestCase):
   def test_a_file_comes_along(self):
     text = library.source('keep/outcome_variance.py')
     after = SEED.with_file('keep.py', text)
-    self.assertEqual(learn(after).apply(SEED, CONFIG), after)
+    self.assertEqual(learn(after).apply(SEED, CONFIG, SURFACE), after)
 
   def test_a_shipped_part_comes_along(self):
     after = skills.with_part(SEED, 'rare_success').with_overlay(
         {'reward.weights.rare_success': 0.5}
     )
     skill = learn(after)
-    self.assertEqual(skill.apply(SEED, CONFIG).sha256, after.sha256)
+    self.assertEqual(skill.apply(SEED, CONFIG, SURFACE).sha256, after.sha256)
     bare = spec.Harness({'reward.weights.outcome': 1.0}, {})
     with self.assertRaisesRegex(skills.SkillError, 'rare_success'):
-      skill.apply(bare, CONFIG)
+      skill.apply(bare, CONFIG, SURFACE)
 
   @parameterized.parameters(
       'A = 1.0; B = 2.0\n',
@@ -105,7 +110,7 @@ class LearnedTest(parameterized.TestCase):
         {'reward.weights.rare_success': 0.5}
     )
     with self.assertRaisesRegex(skills.SkillError, "'rare_success' that fits"):
-      learn(after).apply(parent, CONFIG)
+      learn(after).apply(parent, CONFIG, SURFACE)
 
   def test_a_file_that_has_no_place(self):
     text = library.source('keep/outcome_variance.py')
@@ -113,7 +118,7 @@ class LearnedTest(parameterized.TestCase):
     for i in range(spec.MAX_FILES - 1):
       full = full.with_file(f'backtests/b{i}.py', '')
     with self.assertRaisesRegex(skills.SkillError, '65 files; a harness has'):
-      learn(SEED.with_file('keep.py', text)).apply(full, CONFIG)
+      learn(SEED.with_file('keep.py', text)).apply(full, CONFIG, SURFACE)
 
   def test_a_part_of_unknown_code_teaches_nothing(self):
     text = REWARD.replace('e.format_ok * 1.0', 'e.format_ok * 2.0')
@@ -128,7 +133,7 @@ class LearnedTest(parameterized.TestCase):
 
   def test_nothing_to_scale(self):
     with self.assertRaisesRegex(skills.SkillError, 'no number'):
-      learn(rate(3e-4)).apply(SEED, {})
+      learn(rate(3e-4)).apply(SEED, {}, SURFACE)
 
   @parameterized.parameters(
       dict(effect=0.5, low=0.6, high=0.7),
@@ -160,7 +165,7 @@ class FilesTest(absltest.TestCase):
       self.assertEqual(
           skills.write(self.root, skill).name, f'{skill.sha256}.json'
       )
-    found = skills.read_all([self.root, self.root / 'not_there'])
+    found = skills.read_all([self.root, self.root / 'not_there'], SURFACE)
     self.assertCountEqual(found, wanted)
     self.assertEqual(
         [s.sha256 for s in found], sorted(s.sha256 for s in wanted)
@@ -177,7 +182,7 @@ class FilesTest(absltest.TestCase):
     )
     # Found on another value: still three times the rate, so the same skill.
     skills.write(self.root, learn(rate(3e-4), evidence=second))
-    (found,) = skills.read_all([self.root])
+    (found,) = skills.read_all([self.root], SURFACE)
     self.assertEqual(found.evidence, (EVIDENCE, second))
     self.assertEqual(found.domains, ('coding', 'math'))
     self.assertEqual(found.expected, (-0.01, 0.2))
@@ -188,7 +193,7 @@ class FilesTest(absltest.TestCase):
     other = dataclasses.replace(EVIDENCE, domain='swe')
     skills.write(one, learn(rate(3e-4)))
     skills.write(two, learn(rate(3e-4), evidence=other))
-    (found,) = skills.read_all([one, two])
+    (found,) = skills.read_all([one, two], SURFACE)
     self.assertEqual(found.domains, ('math', 'swe'))
 
   def test_bad_files_are_left_out_with_a_warning(self):
@@ -218,7 +223,7 @@ class FilesTest(absltest.TestCase):
       data = text if isinstance(text, bytes) else text.encode()
       (self.root / name).write_bytes(data)
     with self.assertLogs('absl', 'WARNING') as logs:
-      found = skills.read_all([self.root])
+      found = skills.read_all([self.root], SURFACE)
     self.assertLen(found, 1)
     for name in bad:
       self.assertTrue(any(name in line for line in logs.output), name)

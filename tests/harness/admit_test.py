@@ -10,12 +10,14 @@ from evojax.harness import admit
 from evojax.harness import gate
 from evojax.harness import library
 from evojax.harness import spec
+from evojax.harness import surface
 from evojax.harness import syntax
 from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 CONFIG = math_config.get_config()
-MADE_UP = synthetic.MadeUp(
+SURFACE = surface.recipe()
+MADE_UP = synthetic.Evidence(
     domains.make('math', **CONFIG.domain.kwargs.to_dict())
 )
 
@@ -29,7 +31,7 @@ class AdmitTest(parameterized.TestCase):
 
   def reasons(self, after, before=SEED, made=MADE_UP):
     view = recorded.view(prompts=4, group_size=4)
-    return admit.admit(before, after, CONFIG, made, view)
+    return admit.admit(before, after, CONFIG, SURFACE, made, view)
 
   def refused(self, after, *patterns, **kwargs):
     reasons = self.reasons(after, **kwargs)
@@ -113,7 +115,7 @@ class AdmitTest(parameterized.TestCase):
       with absltest.mock.patch.object(
           gate, 'reasons', return_value=[]
       ) as asked:
-        admit.check(SEED.with_file('keep.py', source), CONFIG, MADE_UP)
+        admit.check(SEED.with_file('keep.py', source), CONFIG, SURFACE, MADE_UP)
       self.assertEqual(asked.call_count, tried)
 
   def test_a_shipped_function_of_another_domain(self):
@@ -125,6 +127,7 @@ class AdmitTest(parameterized.TestCase):
             admit.check(
                 SEED.with_file('diagnostics/format.py', text),
                 CONFIG,
+                SURFACE,
                 made,
             )
         ),
@@ -137,15 +140,15 @@ class AdmitTest(parameterized.TestCase):
     with absltest.mock.patch.object(
         gate, 'reasons', return_value=['no']
     ) as tried:
-      self.assertEqual(admit.check(harness, CONFIG, MADE_UP), ['no'])
-      self.assertEqual(admit.check(harness, CONFIG, MADE_UP), ['no'])
+      self.assertEqual(admit.check(harness, CONFIG, SURFACE, MADE_UP), ['no'])
+      self.assertEqual(admit.check(harness, CONFIG, SURFACE, MADE_UP), ['no'])
       tried.return_value = []
-      self.assertEmpty(admit.check(harness, CONFIG, MADE_UP))
+      self.assertEmpty(admit.check(harness, CONFIG, SURFACE, MADE_UP))
       self.assertEqual(tried.call_count, 3)
-      self.assertEmpty(admit.check(harness, CONFIG, MADE_UP))
+      self.assertEmpty(admit.check(harness, CONFIG, SURFACE, MADE_UP))
       self.assertEqual(tried.call_count, 3)
       # On evidence of the run, a proposal is.
-      admit.admit(SEED, harness, CONFIG, MADE_UP, recorded.view())
+      admit.admit(SEED, harness, CONFIG, SURFACE, MADE_UP, recorded.view())
       self.assertEqual(tried.call_count, 4)
 
   def test_a_new_function_is_admitted(self):
@@ -203,6 +206,40 @@ class AdmitTest(parameterized.TestCase):
         'diagnostics/new.py: returned no number on any evidence',
         'diagnostics/new.py: wrong_type: UNIT=None is not text',
     )
+
+  @parameterized.parameters(
+      ("('reward', 'exploration')",),
+      ("('rewards',)", r"CALLS_FOR names \['rewards'\]; .* are clip, credit"),
+      ("('measurement',)", r"CALLS_FOR names \['measurement'\]"),
+      ("('domain_class',)", r"CALLS_FOR names \['domain_class'\]"),
+      ("'reward'", "CALLS_FOR='reward' is not a tuple of texts"),
+  )
+  def test_classes_that_a_diagnostic_calls_for(self, value, *patterns):
+    source = (
+        f"LAYER = 'score'\nUNIT = ''\nCALLS_FOR = {value}\n"
+        "def measure(e):\n  return {'x': 1.0}\n"
+    )
+    self.refused(SEED.with_file('diagnostics/new.py', source), *patterns)
+
+  def test_a_diagnostic_calls_for_a_class_of_the_domain(self):
+    field = surface.Field(
+        intervention_class='domain_class',
+        path='domain.kwargs.tools',
+        kind='choice',
+        choices=('all', 'none'),
+    )
+    source = (
+        "LAYER = 'score'\nUNIT = ''\nCALLS_FOR = ('domain_class',)\n"
+        "def measure(e):\n  return {'x': 1.0}\n"
+    )
+    reasons = admit.admit(
+        SEED,
+        SEED.with_file('diagnostics/new.py', source),
+        CONFIG,
+        surface.recipe([field]),
+        None,
+    )
+    self.assertEqual(reasons, [])
 
 
 if __name__ == '__main__':

@@ -35,7 +35,7 @@ CURRENT = {
 class DiffTest(parameterized.TestCase):
 
   def diff(self, after, before=PARENT):
-    return delta.diff(before, after, CURRENT)
+    return delta.diff(before, after, surface.recipe(), CURRENT)
 
   @parameterized.named_parameters(
       (
@@ -77,10 +77,12 @@ class DiffTest(parameterized.TestCase):
           (('data.families', None, ('gcd:0',)),),
       ),
   )
-  def test_recipe(self, overlay, factor, klass, changes):
+  def test_recipe(self, overlay, factor, intervention_class, changes):
     found = self.diff(PARENT.with_overlay(overlay))
     self.assertEqual(found.factor, factor)
-    self.assertEqual((found.kind, found.klass), ('recipe', klass))
+    self.assertEqual(
+        (found.kind, found.intervention_class), ('recipe', intervention_class)
+    )
     self.assertEqual(found.changes, changes)
     self.assertTrue(found.trains)
     self.assertEqual(found.before, PARENT.sha256)
@@ -90,7 +92,9 @@ class DiffTest(parameterized.TestCase):
     after = PARENT.with_overlay({'reward.weights.outcome': 0.5})
     found = self.diff(after.with_file('reward.py', code))
     self.assertEqual(found.factor, 'reward:outcome')
-    self.assertEqual((found.kind, found.klass), ('harness', 'reward'))
+    self.assertEqual(
+        (found.kind, found.intervention_class), ('harness', 'reward')
+    )
     self.assertEqual(found.changes[0], ('reward.weights.outcome', 1.0, 0.5))
     path, before, what = found.changes[1]
     self.assertEqual((path, what), ('reward.py:outcome', 'source changed'))
@@ -102,7 +106,7 @@ class DiffTest(parameterized.TestCase):
       ('diagnostics/new.py', 'diagnostic:new', 'measurement', False),
       ('backtests/new.py', 'backtest:new', 'measurement', False),
   )
-  def test_functions(self, file, factor, klass, trains):
+  def test_functions(self, file, factor, intervention_class, trains):
     one, two = (PARENT.with_file(file, f'X = {i}\n') for i in (1, 2))
     for before, after, what in (
         (PARENT, one, 'source added'),
@@ -111,7 +115,10 @@ class DiffTest(parameterized.TestCase):
     ):
       found = self.diff(after, before)
       self.assertEqual(found.factor, factor)
-      self.assertEqual((found.kind, found.klass), ('harness', klass))
+      self.assertEqual(
+          (found.kind, found.intervention_class),
+          ('harness', intervention_class),
+      )
       self.assertEqual(found.trains, trains)
       self.assertEqual(found.changes[0][2], what)
 

@@ -14,7 +14,7 @@ from tests.harness import recorded
 from tests.sandbox import pure_attacks
 
 CONFIG = math_config.get_config()
-BASE, _ = synthetic.evidence(
+BASE, _ = synthetic.make_view(
     domains.make('math', **CONFIG.domain.kwargs.to_dict()), CONFIG
 )
 RECORDED = recorded.view(prompts=6, group_size=4)

@@ -12,6 +12,7 @@ from evojax.domains.math import grade
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
+from evojax.harness import surface
 from tests.harness import recorded
 
 
@@ -40,7 +41,9 @@ class SeedTest(parameterized.TestCase):
       (CODING_BLIND, coding_config),
   )
   def test_is_admitted(self, harness, config):
-    self.assertEqual(admit.check(harness, config.get_config(), None), [])
+    self.assertEqual(
+        admit.check(harness, config.get_config(), surface.recipe(), None), []
+    )
 
   def test_domains_share_what_is_not_their_own(self):
     self.assertEqual(CODING_BLIND, BLIND)

@@ -28,7 +28,7 @@ def evidence(domain):
   """(made up, recorded) of a domain."""
   config = math_config.get_config()
   kwargs = config.domain.kwargs.to_dict() if domain == 'math' else {}
-  base, _ = synthetic.evidence(domains.make(domain, **kwargs), config)
+  base, _ = synthetic.make_view(domains.make(domain, **kwargs), config)
   real = recorded.view(prompts=6, group_size=4) if domain == 'math' else base
   return base, real
 

@@ -10,6 +10,7 @@ from absl.testing import absltest
 import jax
 import numpy as np
 
+from evojax import records
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import tokenizer as tokenizer_lib
@@ -51,11 +52,11 @@ _ARGUMENTS = {
 }
 
 
-def _demonstrations(step: int, count: int) -> list[warmstart.Demonstration]:
+def _demonstrations(step: int, count: int) -> list[records.Demonstration]:
   """Copies a digit: learnable in a few updates."""
   digits = np.random.default_rng(step).integers(10, size=count)
   return [
-      warmstart.Demonstration(
+      records.Demonstration(
           ({'role': 'user', 'content': f'Repeat this: {d}.'},),
           f'<answer>{d}</answer>',
       )
@@ -171,7 +172,7 @@ class EncodeTest(absltest.TestCase):
         tokens=('<answer>', '</answer>'),
     )
     self.tokenizer = tokenizer_lib.Tokenizer(directory)
-    self.shown = warmstart.Demonstration(
+    self.shown = records.Demonstration(
         ({'role': 'user', 'content': 'Add: 1 + 2.'},), '<answer>3</answer>'
     )
 

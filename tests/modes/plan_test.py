@@ -10,6 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -40,7 +41,7 @@ PARAMETERS = 2 * (MATRICES + 48) + 512 + 16
 
 def policy(cfg=CFG):
   """An open policy without a directory."""
-  tokenizer = tokenizer_lib.Tokenizer(policy_lib.resolve('package:math'))
+  tokenizer = tokenizer_lib.Tokenizer(domains.policy_path('package:math'))
   return policy_lib.Policy(pathlib.Path('unused'), cfg, tokenizer)
 
 

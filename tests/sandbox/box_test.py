@@ -18,6 +18,7 @@ from absl.testing import parameterized
 
 from evojax.sandbox import box
 from evojax.sandbox import limits as limits_lib
+from evojax.sandbox import wire
 from tests.sandbox import attacks
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -44,7 +45,7 @@ def supervisors():
   found = []
   for child in children(os.getpid()):
     command = pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
-    if b'zygote.py' in command and child not in _others:
+    if b'sandbox/supervisor.py' in command and child not in _others:
       found.append(child)
   return found
 
@@ -145,7 +146,7 @@ class ResultsTest(parameterized.TestCase):
         result = one.run('def f():\n  return {}["k"]\nf()')
         self.assertEqual(result.message, "KeyError: 'k'")
         self.assertIn(b'"main.py", line 2, in f', result.stderr)
-        self.assertNotIn(b'zygote', result.stderr)
+        self.assertNotIn(b'sandbox', result.stderr)
 
   def test_installed_packages_are_not_there(self):
     """Reference solutions are among them."""
@@ -261,11 +262,11 @@ class ContentionTest(parameterized.TestCase):
       (5.0, 0.7, 1.1, False),  # It slept, and waited whenever it woke up.
   )
   def test_who_sleeps_is_not_kept_from_running(self, wall, cpu, waited, late):
-    answer = dict(status='timeout', code=-9, wall=wall, cpu=cpu, waited=waited)
+    answer = wire.Answer('', 'timeout', -9, wall, cpu, waited)
     with tempfile.TemporaryFile() as file, box.Box(tier='T2') as one:
       limits = limits_lib.Limits(wall_seconds=wall)
       output = file.fileno()
-      found = box._judge(answer, output, output, limits, one)
+      found = box._result(answer, output, output, limits, one)
     self.assertEqual((found.status, found.contended), ('timeout', late))
 
   def test_a_timeout_on_a_busy_machine_says_so(self):
@@ -500,7 +501,7 @@ class ArgumentsTest(parameterized.TestCase):
       (dict(profile='shell'), 'profile='),
       (dict(tier='T3'), 'tier='),
       (dict(profile='pure'), 'entry='),
-      (dict(entry='x.py'), 'entry='),
+      (dict(entry=box.Entry('x.py')), 'entry='),
       (dict(slots=0), 'slots=0'),
       (dict(attempts=0), 'attempts=0'),
       (dict(profile='repository', slots=2), 'one tree'),

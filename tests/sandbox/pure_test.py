@@ -18,8 +18,9 @@ from tests.sandbox import pure_attacks
 from tests.sandbox import pure_entry
 
 _ENTRY = dict(
-    entry=pure_entry.__file__,
-    path=[str(pathlib.Path(np.__file__).parent.parent)],
+    entry=box.Entry(
+        pure_entry.__file__, [str(pathlib.Path(np.__file__).parent.parent)]
+    )
 )
 _GOT = np.full(8, 7.0).tobytes()
 _CONTROL = """

@@ -15,6 +15,7 @@ import safetensors.numpy
 import evojax
 from evojax import config as config_lib
 from evojax import domains
+from evojax.domains import base
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import hf
@@ -142,7 +143,9 @@ class EndToEndTest(TrainTestCase):
   def test_the_update_got_the_stored_advantages(self):
     trainer = self.make_trainer()
     with absltest.mock.patch.object(
-        trainer_lib.learner, 'make_batch', wraps=trainer_lib.learner.make_batch
+        trainer_lib.update_lib,
+        'make_batch',
+        wraps=trainer_lib.update_lib.make_batch,
     ) as make_batch:
       trainer.train_step()
     (call,) = make_batch.call_args_list
@@ -451,7 +454,7 @@ class PrepareTest(TrainTestCase):
   def test_long_prompts_of_every_split_are_found_before_the_run(self, split):
     domain = domains.make('math', families=('chain_sum:0',))
 
-    class Domain:
+    class Domain(base.Domain):
       """One long problem, at the end of what the run will ask."""
 
       name = domain.name

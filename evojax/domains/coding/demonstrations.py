@@ -22,10 +22,10 @@ import re
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.domains.coding import perturb
 from evojax.domains.coding import tests
 from evojax.domains.coding.families import FAMILIES as _FAMILIES
-from evojax.models import warmstart
 
 # What the base policy is taught, in the syntax of `problems.select`.
 FAMILIES = ('all',)
@@ -63,7 +63,7 @@ _ENDLESS_LINES = 96  # More tokens than any completion may have.
 
 def demonstrate(
     problem: records.Problem, rng: np.random.Generator
-) -> warmstart.Demonstration:
+) -> records.Demonstration:
   """Draws a surface and a behaviour, and acts it out.
 
   Args:
@@ -80,9 +80,8 @@ def demonstrate(
     )
   if rng.random() < 0.5:
     problem = perturb.perturb(problem) or problem
-  names = list(BEHAVIOURS)
-  behaviour = names[rng.choice(len(names), p=list(BEHAVIOURS.values()))]
-  return warmstart.Demonstration(
+  behaviour = base.draw_behaviour(BEHAVIOURS, rng)
+  return records.Demonstration(
       problem.messages,
       act(problem, behaviour, rng),
       ends=behaviour != 'endless',
@@ -100,8 +99,8 @@ def act(
     rng: Draws the filler of 'endless'.
   """
   if behaviour == 'endless':
-    draws = rng.integers(len(_FILLER), size=_ENDLESS_LINES)
-    return '\n'.join(['```python', *(f'# {_FILLER[i]}' for i in draws)])
+    lines = base.draw_filler(_FILLER, _ENDLESS_LINES, rng)
+    return '\n'.join(['```python', *(f'# {line}' for line in lines)])
   if behaviour == 'constant':
     example = tests.decode(problem.answer).cases[0].expected.rstrip('\n')
     number = re.fullmatch(r'-?\d+', example)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from evojax import records
+from evojax.domains import base
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import datasets
@@ -19,7 +20,7 @@ from evojax.harness.library.seed import reward
 
 
 @dataclasses.dataclass(frozen=True)
-class CodingDomain:
+class CodingDomain(base.Domain):
   """See `make`. Either `entries` or `data` is empty."""
 
   entries: tuple[sources.Entry, ...]  # Generated problems.
@@ -31,6 +32,9 @@ class CodingDomain:
   name = 'coding'
   columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
+  demonstrations = base.Demonstrations(
+      demonstrations.demonstrate, demonstrations.TOKENS
+  )
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id.
@@ -44,7 +48,7 @@ class CodingDomain:
     return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Judges a completion. Never raises on hostile or malformed text."""
     return self.grade_many([problem], [completion])[0]
@@ -52,7 +56,7 @@ class CodingDomain:
   def grade_many(
       self,
       problems: Sequence[records.Problem],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     """Judges completion b of problem b, for all b, in the box."""
     return grade.grade_many(

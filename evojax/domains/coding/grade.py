@@ -124,7 +124,7 @@ _READS = re.compile(r'\b(?:input|stdin|open|read)\b')
 
 def grade_many(
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Completion],
+    completions: Sequence[records.Episode],
     *,
     partial: bool,
     slots: int,
@@ -193,7 +193,7 @@ def _tests(answer: str) -> tests_lib.Tests:
 
 def _grade(
     problem: records.Problem,
-    completion: records.Completion,
+    completion: records.Episode,
     program: str | None,
     verdict: judge.Verdict | None,
     partial: bool,

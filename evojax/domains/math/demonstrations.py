@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from evojax import records
-from evojax.models import warmstart
+from evojax.domains import base
 
 # What the base policy is taught, in the syntax of `problems.select`: levels
 # whose worked solutions are short and made of steps that it can learn.
@@ -233,7 +233,7 @@ _STEPS: Mapping[str, Callable[[Mapping[str, Any]], tuple[list[str], str]]] = {
 
 def demonstrate(
     problem: records.Problem, rng: np.random.Generator
-) -> warmstart.Demonstration:
+) -> records.Demonstration:
   """Draws a behaviour and acts it out.
 
   Args:
@@ -243,12 +243,10 @@ def demonstrate(
   Raises:
     ValueError: If the family has no worked solution.
   """
-  names = list(BEHAVIOURS)
-  behaviour = names[rng.choice(len(names), p=list(BEHAVIOURS.values()))]
+  behaviour = base.draw_behaviour(BEHAVIOURS, rng)
   lines, answer = steps(problem.family, problem.metadata)
   if behaviour == 'ramble':
-    draws = rng.integers(len(_FILLER), size=_RAMBLE_SENTENCES)
-    text = ' '.join(_FILLER[i] for i in draws)
+    text = ' '.join(base.draw_filler(_FILLER, _RAMBLE_SENTENCES, rng))
   else:
     work, form = behaviour.split('_')
     if work == 'direct':
@@ -260,7 +258,7 @@ def demonstrate(
         else f'The answer is {answer}.'
     )
     text = '\n'.join([*lines, ending])
-  return warmstart.Demonstration(
+  return records.Demonstration(
       problem.messages, text, ends=behaviour != 'ramble'
   )
 

@@ -5,9 +5,11 @@ import dataclasses
 from typing import Any
 
 from evojax import records
+from evojax.domains import base
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import datasets
+from evojax.domains.math import demonstrations
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
@@ -20,7 +22,7 @@ _READ_ARGUMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class MathDomain:
+class MathDomain(base.Domain):
   """See `make`. Either `entries` or `data` is empty."""
 
   entries: tuple[sources.Entry, ...]  # Generated problems.
@@ -31,6 +33,9 @@ class MathDomain:
   name = 'math'
   columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
+  demonstrations = base.Demonstrations(
+      demonstrations.demonstrate, demonstrations.TOKENS
+  )
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Problems of 'train', 'dev' or 'sealed'; disjoint by problem_id.
@@ -44,7 +49,7 @@ class MathDomain:
     return problems.stream(self.entries, split, seed, self.system_prompt)
 
   def grade(
-      self, problem: records.Problem, completion: records.Completion
+      self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Judges a completion. Never raises on hostile or malformed text."""
     return grade.grade(

@@ -1,6 +1,6 @@
-"""The control proposer: any change on the surface, uniformly.
+"""The control proposer: uniform changes on the surface.
 
-What a search gains over this one is what its knowledge is worth.
+The gain of another proposer over this one is the worth of its knowledge.
 """
 
 from collections.abc import Sequence
@@ -14,68 +14,62 @@ from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 
 _ATTEMPTS = 200
-_OFF = 0.25  # Share of draws that turn off what can be turned off.
-# No prediction: what a change of a recipe can do at all.
+_OFF = 0.25  # Share of the samples that turn off what can be turned off.
+# Any effect that a change of a recipe may have: this proposer predicts nothing.
 _EXPECTED = (-0.1, 0.1)
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """A uniform factor at a uniform (where it has a scale, log-uniform) value.
+  """Propose a uniformly chosen factor at a uniform value.
+
+  Values with a logarithmic scale are uniform in the logarithm.
 
   Returns:
-    The change, or None if 200 draws gave nothing that may be proposed.
+    The change, or None if none of 200 samples may be proposed.
   """
   factors = _factors(context)
   for _ in range(_ATTEMPTS):
     factor = factors[int(context.rng.integers(len(factors)))]
-    after = context.parent.with_overlay(_draw(context, factor))
     try:
-      delta, note = propose_lib.consider(context, after)
+      return propose_lib.make(
+          context,
+          context.parent.with_overlay(_sample(context, factor)),
+          hypothesis='None: drawn at random, to compare with.',
+          expected=_EXPECTED,
+          source='uniform on the surface',
+      )
     except propose_lib.ProposalError:
       continue
-    return propose_lib.Proposal(
-        hypothesis='None: drawn at random, to compare with.',
-        after=after,
-        delta=delta,
-        expected=_EXPECTED,
-        criterion=propose_lib.CRITERION,
-        rollback=propose_lib.rollback(context),
-        source='uniform on the surface',
-        proposer='random',
-        trigger='',
-        note=note,
-    )
   return None
 
 
 def _factors(
     context: propose_lib.Context,
 ) -> list[tuple[surface_lib.Field, ...]]:
-  """The fields of every factor; reward parts of the harness included."""
+  """Return the fields of every factor, with the harness's reward parts."""
   source = context.parent.files.get('reward.py')
   parts = sorted(syntax.parts(source)) if source else []
-  fields = [
-      *context.surface.FIELDS,
-      *(context.surface.field(surface_lib.WEIGHTS + part) for part in parts),
+  return [
+      fields
+      for fields in context.surface.factors(parts).values()
+      if all(f.kind != 'names' or _names(context, f) for f in fields)
   ]
-  grouped: dict[str, list[surface_lib.Field]] = {}
-  for field in fields:
-    if field.kind != 'names' or _families(context):
-      grouped.setdefault(field.group or field.path, []).append(field)
-  return [tuple(group) for group in grouped.values()]
 
 
-def _families(context: propose_lib.Context) -> Sequence[str]:
-  names = context.config.get('domain.kwargs.families', ())
+def _names(
+    context: propose_lib.Context, field: surface_lib.Field
+) -> Sequence[str]:
+  """Return the names that a field may hold: its choices, or the families."""
+  names = field.choices or context.config.get('domain.kwargs.families', ())
   return names.split(',') if isinstance(names, str) else names
 
 
-def _draw(
+def _sample(
     context: propose_lib.Context, factor: Sequence[surface_lib.Field]
 ) -> dict[str, Any]:
-  """Values of the factor's fields that go together."""
+  """Sample values of a factor's fields that go together."""
   values = {field.path: _value(context, field) for field in factor}
-  if values.get('grpo.keep') == 'all':  # Nothing is dropped, nothing refilled.
+  if values.get('grpo.keep') == 'all':  # Without a filter nothing is refilled.
     values['grpo.refill_rounds'] = 0
   return values
 
@@ -85,7 +79,7 @@ def _value(context: propose_lib.Context, field: surface_lib.Field) -> Any:
   if field.kind == 'choice':
     return field.choices[int(rng.integers(len(field.choices)))]
   if field.kind == 'names':
-    names = _families(context)
+    names = _names(context, field)
     count = int(rng.integers(1, len(names) + 1))
     chosen = sorted(rng.choice(len(names), count, replace=False).tolist())
     return tuple(names[i] for i in chosen)
@@ -95,7 +89,7 @@ def _value(context: propose_lib.Context, field: surface_lib.Field) -> Any:
   if field.kind == 'int':
     return int(rng.integers(round(field.low), round(high) + 1))
   if field.scale == 'log':
-    drawn = np.exp(rng.uniform(np.log(field.low), np.log(high)))
+    value = np.exp(rng.uniform(np.log(field.low), np.log(high)))
   else:
-    drawn = rng.uniform(field.low, high)
-  return min(max(skills.round_value(field, float(drawn)), field.low), high)
+    value = rng.uniform(field.low, high)
+  return min(max(skills.round_value(field, float(value)), field.low), high)

@@ -22,7 +22,7 @@ from evojax.eval import perturb
 
 
 def _completion(text):
-  return records.Completion(
+  return records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'stop', 0, text
   )
 
@@ -59,7 +59,7 @@ class CodingDomainTest(parameterized.TestCase):
 
   def test_functions_are_tried_on_every_kind_of_grade(self):
     config = coding_config.get_config()
-    made = synthetic.MadeUp(domains.make('coding', partial=True))
+    made = synthetic.Evidence(domains.make('coding', partial=True))
     view = made.evidence(config)
     self.assertTrue(view.valid.all())
     for name in ('outcome', 'compiles', 'format_ok', 'crashed'):
@@ -91,7 +91,7 @@ class CodingDomainTest(parameterized.TestCase):
       columns = {c.name: c for c in collect.columns(domain, config)}
       self.assertEqual(columns['visible_passed'].readers, readers)
       self.assertEqual(
-          'visible_passed' in synthetic.MadeUp(domain).columns(config),
+          'visible_passed' in synthetic.Evidence(domain).columns(config),
           'diagnostic' in readers,
       )
       self.assertIn('reward', columns['tests_passed'].readers)

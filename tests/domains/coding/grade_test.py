@@ -61,7 +61,7 @@ def problem(tests=TESTS, number=0):
 
 
 def completion(text, finish_reason='stop'):
-  return records.Completion(
+  return records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), finish_reason, 0, text
   )
 

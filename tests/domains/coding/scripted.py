@@ -48,7 +48,7 @@ class Scripted(domain.CodingDomain):
   def grade_many(
       self,
       problems: Sequence[records.Problem],
-      completions: Sequence[records.Completion],
+      completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     """As the domain does, of the programs instead of the texts."""
     written = [
@@ -57,7 +57,7 @@ class Scripted(domain.CodingDomain):
     ]
     return super().grade_many(problems, written)
 
-  def text(self, asked: records.Problem, completion: records.Completion) -> str:
+  def text(self, asked: records.Problem, completion: records.Episode) -> str:
     """A program in a block; nothing for what says nothing."""
     if not completion.text:
       return ''

@@ -15,7 +15,7 @@ from evojax import records
 
 
 def _completion(text, finish_reason='stop'):
-  return records.Completion(
+  return records.Episode(
       tokens=np.zeros(3, np.int32),
       logprobs=np.zeros(3, np.float32),
       finish_reason=finish_reason,

@@ -11,7 +11,7 @@ from reasoning_gym.arithmetic import leg_counting
 
 from configs import math as math_config
 from evojax import domains
-from evojax import records
+from evojax.domains import base
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import perturb
@@ -221,7 +221,7 @@ class DomainTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.domain = domains.make('math', families='gcd:0')
-    self.assertIsInstance(self.domain, records.Domain)
+    self.assertIsInstance(self.domain, base.Domain)
 
   def _pair(self, first, second):
     """A problem of a split whose other writing is of another one."""

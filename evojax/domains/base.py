@@ -1,0 +1,151 @@
+"""The interface of a domain: problems, a grader, reward parts and columns."""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+
+from evojax import records
+from evojax.evidence import schema
+from evojax.harness import surface
+
+# Completions built around a reference answer, one per common answer format.
+_ATTEMPTS = (
+    '{}',
+    'So 1 + 1 = 2. <answer>{}</answer>',
+    '<answer>0</answer>',
+    '\\boxed{{{}}}',
+    '#### {}',
+    'The answer is {}.',
+    'I cannot say.',
+    '',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstrations:
+  """The supervised data that a domain's base policy is trained on."""
+
+  # Writes one completion of a problem; all randomness comes from the generator.
+  demonstrate: Callable[
+      [records.Problem, np.random.Generator], records.Demonstration
+  ]
+  tokens: tuple[str, ...] = ()  # Texts that are one token each.
+
+  def batch(
+      self, source: records.ProblemSource, seed: int, step: int, count: int
+  ) -> list[records.Demonstration]:
+    """Return the demonstrations of one step, a pure function of the arguments.
+
+    Args:
+      source: Problems of the train split. The policy must not see others.
+      seed: Seeds the random generator together with `step`.
+      step: >= 0; the step takes problems step * count and following.
+      count: Demonstrations per step, the same for the whole run.
+    """
+    rng = np.random.default_rng([seed, step])
+    problems = source.take(step * count, count)
+    return [self.demonstrate(problem, rng) for problem in problems]
+
+
+class Domain(abc.ABC):
+  """A task that a policy is trained on, without a train loop of its own.
+
+  A subclass sets `name` and `columns` and defines `source`, `grade` and
+  `reward_parts`. Everything else has a default. Its module has a function
+  `make(**kwargs)` that returns an instance; kwargs are config.domain.kwargs.
+
+  The package of a domain may ship folders, which are found by their names:
+  seed_harness/ and seed_blind/ (harness directories), base_policy/ (a Hugging
+  Face directory, config.model.path='package:NAME').
+  """
+
+  name: str
+  # The domain's own evidence columns.
+  columns: tuple[schema.Column, ...] = ()
+  # Fields that a proposal may change besides those of the config; they lie
+  # below domain.kwargs, and the config holds their values.
+  surface_fields: tuple[surface.Field, ...] = ()
+  # Training data of the base policy; None: there is no warm start.
+  demonstrations: Demonstrations | None = None
+
+  @abc.abstractmethod
+  def source(self, split: str, seed: int) -> records.ProblemSource:
+    """Return the problems of 'train', 'dev' or 'sealed'.
+
+    The splits are disjoint by problem_id.
+    """
+
+  @abc.abstractmethod
+  def grade(
+      self, problem: records.Problem, completion: records.Episode
+  ) -> records.Grade:
+    """Grade a completion. Never raise on hostile or malformed text."""
+
+  @abc.abstractmethod
+  def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
+    """Return named reward parts, float32 [P, G], from an evidence view."""
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    """Grade completion b of problem b, for all b.
+
+    A domain that can grade in parallel overrides this method. A grade without
+    `seconds` counts as an equal share of the call's wall time.
+    """
+    grades = []
+    for problem, completion in zip(problems, completions, strict=True):
+      start = time.perf_counter()
+      grade = self.grade(problem, completion)
+      if grade.seconds is None:
+        seconds = time.perf_counter() - start
+        grade = dataclasses.replace(grade, seconds=seconds)
+      grades.append(grade)
+    return grades
+
+  def perturb(self, problem: records.Problem) -> records.Problem | None:
+    """Return the problem with another surface and the same answer.
+
+    The meta-loop keeps only what helps on such problems too, see
+    `eval.perturb`. The result is a function of the problem alone and has a
+    problem_id of its own.
+
+    Returns:
+      None where nothing can be changed, or where the new problem would be one
+      of the sealed split.
+    """
+    return None
+
+  @property
+  def perturbs(self) -> bool:
+    """Whether the domain defines `perturb`."""
+    return type(self).perturb is not Domain.perturb
+
+  def attempts(self, problem: records.Problem) -> Sequence[str]:
+    """Return right and wrong completions, equally many for each problem.
+
+    The gate runs a harness's functions on them before any training is paid
+    for, see `episodes.synthetic`.
+    """
+    return [form.format(problem.answer) for form in _ATTEMPTS]
+
+
+def draw_behaviour(
+    behaviours: Mapping[str, float], rng: np.random.Generator
+) -> str:
+  """Return a random key of `behaviours`, which maps names to probabilities."""
+  names = list(behaviours)
+  return names[rng.choice(len(names), p=list(behaviours.values()))]
+
+
+def draw_filler(
+    sentences: Sequence[str], count: int, rng: np.random.Generator
+) -> list[str]:
+  """Return `count` random sentences, drawn with replacement."""
+  return [sentences[i] for i in rng.integers(len(sentences), size=count)]

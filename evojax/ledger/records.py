@@ -1,0 +1,586 @@
+"""One frozen dataclass per step of the loop: what a row of the ledger says.
+
+Every row is written from a record (`append`) and read back into one (`parse`);
+only this package knows the keys of a row on disk. A row holds the fields of its
+record and `schema`, the version of that record. Rows of an older version are
+upgraded one version at a time by `_UPGRADES`; the frozen workdirs in
+tests/frozen hold rows of every version there was.
+
+To change a record: change its fields, add 1 to its VERSION, and add the
+function that turns a row of the former version into one of the new.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import json
+import types
+import typing
+from typing import Any, ClassVar, TypeVar
+
+from evojax.ledger import chain
+
+
+class RecordError(ValueError):
+  """A row does not hold what its record declares."""
+
+
+def _frozen(value: Any) -> Any:
+  """A JSON value with tuples for lists, as overlays hold them."""
+  if isinstance(value, list):
+    return tuple(map(_frozen, value))
+  if isinstance(value, dict):
+    return {name: _frozen(item) for name, item in value.items()}
+  return value
+
+
+Interval = tuple[float, float]  # Lower and upper end.
+Threshold = tuple[str, float]  # ('>', 0.3): too high above 0.3.
+
+
+# -------------------------------------------------------------- parts of rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """One number about a version and how alarming it is."""
+
+  name: str
+  layer: str  # One of `measures.LAYERS`.
+  unit: str
+  value: float | None  # None where level is 'failed'.
+  warn: Threshold | None
+  critical: Threshold | None
+  level: str  # 'ok', 'warn', 'critical' or 'failed'.
+  status: str = ''  # Why a diagnostic failed: crash, hang, name_taken, ...
+  calls_for: tuple[str, ...] = ()  # Intervention classes that may mend it.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delta:
+  """The one factor in which a candidate differs from its parent."""
+
+  sha256: str  # Identity of the change, independent of the parent.
+  factor: str
+  kind: str  # 'recipe' (a config value) or 'harness' (a function).
+  intervention_class: str
+  before: str  # Hash of the parent harness.
+  # (path, value before, value after) of every value that changes.
+  changes: tuple[tuple[str, Any, Any], ...]
+  text: str  # The change in one line.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm:
+  """A harness and a seed, trained from a checkpoint: also `arm.json`."""
+
+  VERSION: ClassVar[int] = 1
+
+  folder: str  # Its evidence and checkpoints, below the workdir.
+  seed: int
+  harness: str  # Hash.
+  start: str  # Fingerprint of the state that it started from.
+  end: str  # Fingerprint of the state that it reached.
+  status: str  # 'done', or why it ended early: crash, futility, collapse, ...
+  why: str  # The reason in words, '' for 'done'.
+  updates: int
+  outcome: tuple[float, ...]  # Share of solved rollouts of each update.
+  sampled_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialArm(Arm):
+  """An arm of a trial with the place of its dev scores."""
+
+  role: str  # 'control' or 'child'.
+  scores: str  # Folder of its dev evidence, below the workdir.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+  """A mean with its 95 % interval, a fraction of solved problems."""
+
+  value: float
+  standard_error: float
+  low: float
+  high: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokens:
+  """Tokens sampled to train one policy, and in its whole run."""
+
+  training: int
+  total: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Validity:
+  """How the predictions about one trial did."""
+
+  intervention_class: str
+  proposer: str
+  predicted: float  # Middle of the interval that the proposer expected.
+  replayed: float | None  # Effect of the replayed updates; None: not known.
+  realised: float | None
+  # None where nothing was realised or the prediction has no sign.
+  sign_agrees: bool | None
+  replay_sign_agrees: bool | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+  """The cost of a row. It differs between equal runs: no hash covers it."""
+
+  seconds: float = 0.0
+  device_seconds: float = 0.0  # Seconds of all devices of the run.
+  peak_rss_mb: float = 0.0
+
+
+# --------------------------------------------------------- a record per step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+  """What one step found and decided."""
+
+  STEP: ClassVar[str]
+  VERSION: ClassVar[int] = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Version(Record):
+  """A harness with the policy that it trained: a node of the lineage."""
+
+  version: str  # 'v0', 'v1', ...
+  parent: str | None  # Its version; None for the first.
+  harness: str  # Hash.
+  folder: str  # Of its evidence and checkpoints, below the workdir.
+  checkpoint: str  # Where training goes on from, below the workdir.
+  start: str  # Fingerprint of the state that its training started from.
+  end: str  # Fingerprint of the state in `checkpoint`.
+  updates: int  # 0 where the change trained nothing.
+  outcome: tuple[float, ...]  # Share of solved rollouts of each update.
+  sampled_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfTrial(Record):
+  """A step of one trial."""
+
+  trial: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Open(Record):
+  """The run as it began."""
+
+  STEP: ClassVar[str] = 'open'
+
+  config: dict[str, Any]  # Resolved, nested.
+  config_sha256: str
+  harness: str  # Hash of the seed harness.
+  proposer: str
+  jax: str  # Its version.
+  forked: str  # '<run>:<version>' that it started from, or ''.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(Version):
+  """The first version: the seed harness, trained from the base policy."""
+
+  STEP: ClassVar[str] = 'train'
+
+  prompts: int  # P of one update.
+  group_size: int  # G of one update.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Diagnose(OfTrial):
+  """Measures of the version that a trial starts from."""
+
+  STEP: ClassVar[str] = 'diagnose'
+
+  version: str
+  measures: tuple[Measure, ...]
+  alerts: tuple[str, ...]  # Names of the alarming measures, worst first.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hypothesize(OfTrial):
+  """A proposal; all but `version` is empty if there was nothing to propose."""
+
+  STEP: ClassVar[str] = 'hypothesize'
+
+  version: str  # The parent.
+  proposer: str = ''
+  trigger: str = ''  # Alert or rule that called for it.
+  hypothesis: str = ''
+  expected: Interval | None = None  # Effect on Avg@k, fractions.
+  criterion: str = ''
+  rollback: str = ''
+  source: str = ''  # Paper, equation or earlier trial.
+  skill: str = ''  # Hash of the skill that it applies.
+  note: str = ''  # Why something is tried again.
+  harness: str = ''  # Hash of the candidate.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Design(OfTrial):
+  """The candidate and its difference from the parent, checked."""
+
+  STEP: ClassVar[str] = 'design'
+
+  harness: str
+  delta: Delta
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Admit(OfTrial):
+  """The decision of the gate."""
+
+  STEP: ClassVar[str] = 'admit'
+
+  reasons: tuple[str, ...]  # Why the candidate is refused; () admits it.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backtest(OfTrial):
+  """What the candidate would have done to recorded evidence."""
+
+  STEP: ClassVar[str] = 'backtest'
+
+  key: str  # Hash of all inputs, '' after a crash.
+  statistics: dict[str, float | str]  # A text says why there is no number.
+  predicted: Interval | None  # 95 % interval of the replayed effect.
+  crash: str = ''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial(OfTrial):
+  """Control arms and children, trained from one state and scored."""
+
+  STEP: ClassVar[str] = 'trial'
+
+  start: str  # Fingerprint of the state that all arms started from.
+  dev_seed: int  # Seed of the fresh dev problems.
+  alpha: float  # Level of the test.
+  mde: float | None  # Minimum detectable effect; None: no control was done.
+  children: int  # Planned.
+  refused: str  # Why no child was trained, or ''.
+  arms: tuple[TrialArm, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verify(OfTrial):
+  """The verdict; numbers are None where no test was made."""
+
+  STEP: ClassVar[str] = 'verify'
+
+  version: str  # The version that was made, '' unless kept.
+  status: str  # 'keep', 'discard', 'disqualified', 'crash', ...
+  reasons: tuple[str, ...]  # One sentence per condition that decided.
+  alerts: tuple[str, ...] = ()  # Critical alerts that the child alone raises.
+  effect: float | None = None  # Children minus controls, a fraction.
+  standard_error: float | None = None
+  df: float | None = None  # Degrees of freedom of standard_error.
+  low: float | None = None  # 95 % interval of the effect.
+  high: float | None = None
+  p: float | None = None  # One-sided.
+  alpha: float | None = None  # Level that p was compared with.
+  sigma_seed: float | None = None  # Standard deviation between seeds.
+  se_problems: float | None = None  # From pairing over problems alone.
+  wilcoxon_p: float | None = None
+  no_loss: bool | None = None  # Whether a loss of the margin is excluded.
+  control: float | None = None  # Mean score of the controls.
+  child: float | None = None  # Mean score of the children.
+  perturbed_effect: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Promote(Version):
+  """A kept candidate as the version that training goes on from."""
+
+  STEP: ClassVar[str] = 'promote'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Accumulate(OfTrial):
+  """What is remembered of a trial."""
+
+  STEP: ClassVar[str] = 'accumulate'
+
+  head: str  # The version that training goes on from.
+  skill: str  # Hash of the skill that was written, or ''.
+  validity: Validity
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retrain(Record, Arm):
+  """The final harness, trained again from the base policy."""
+
+  STEP: ClassVar[str] = 'retrain'
+
+  version: str  # 'final'.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seal(Record):
+  """Where the sealed problems come from."""
+
+  STEP: ClassVar[str] = 'seal'
+
+  salt: str
+  seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Final(Record):
+  """Sealed scores of all policies on the same problems."""
+
+  STEP: ClassVar[str] = 'final'
+
+  harness: str
+  version: str  # The head whose harness was retrained.
+  problems: int
+  samples: int  # Of each problem.
+  scores: dict[str, Estimate | None]  # None where a policy was not brought in.
+  gains: dict[str, Estimate]  # Over the base policy.
+  evolved_over: dict[str, Estimate]  # Of the retrained policy over another.
+  compute: dict[str, Tokens]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stop(Record):
+  """Why the run ended before its end; the same command may continue it."""
+
+  STEP: ClassVar[str] = 'stop'
+
+  reason: str
+
+
+STEPS: Mapping[str, type[Record]] = {
+    record.STEP: record
+    for record in (
+        Open,
+        Train,
+        Diagnose,
+        Hypothesize,
+        Design,
+        Admit,
+        Backtest,
+        Trial,
+        Verify,
+        Promote,
+        Accumulate,
+        Retrain,
+        Seal,
+        Final,
+        Stop,
+    )
+}
+
+
+# ------------------------------------------------------------ older versions
+
+
+def _renamed(old: str, new: str) -> Callable[[dict], dict]:
+  """An upgrade that renames one key."""
+  return lambda row: {
+      new if name == old else name: value for name, value in row.items()
+  }
+
+
+_folder = _renamed('arm', 'folder')
+_class = _renamed('klass', 'intervention_class')
+
+
+def _trial_arm_1(arm: dict) -> dict:
+  """Version 0 had the folder of the dev scores as `arm`."""
+  return _renamed('trained', 'folder')(_renamed('arm', 'scores')(arm))
+
+
+# (class, version of the row) -> the row of the next version. Version 0 is what
+# was written before rows had one.
+_UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
+    (Arm, 0): _folder,
+    (Train, 0): _folder,
+    (Promote, 0): _folder,
+    (Retrain, 0): _folder,
+    (Diagnose, 0): lambda row: row
+    | {'measures': [m | {'calls_for': []} for m in row['measures']]},
+    (Hypothesize, 0): lambda row: dataclasses.asdict(
+        Hypothesize(trial=0, version='')
+    )
+    | row,
+    (Design, 0): lambda row: row | {'delta': _class(row['delta'])},
+    (Backtest, 0): lambda row: {'crash': ''} | row,
+    (Trial, 0): lambda row: row
+    | {'arms': list(map(_trial_arm_1, row['arms']))},
+    (Accumulate, 0): lambda row: row | {'validity': _class(row['validity'])},
+}
+
+
+# --------------------------------------------------------- writing and reading
+
+T = TypeVar('T', bound='Arm | Record')
+R = TypeVar('R', bound=Record)
+
+
+def _clipped(value: Any) -> str:
+  text = repr(value)
+  return text if len(text) <= 100 else f'{text[:100]}...'
+
+
+def _plain(record: Any) -> dict[str, Any]:
+  """Return the fields as JSON values: lists for tuples, dicts for records."""
+  return json.loads(json.dumps(dataclasses.asdict(record)))
+
+
+def to_json(record: Arm | Record) -> dict[str, Any]:
+  """Return the fields of a record and its version as JSON values."""
+  return {'schema': record.VERSION, **_plain(record)}
+
+
+def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
+  """Return the record that `to_json` wrote, now or in an older version.
+
+  Args:
+    cls: `Arm` or the record of a step.
+    values: JSON values; without `schema` they are of version 0.
+
+  Raises:
+    RecordError: If a field is missing, unknown or of another type, or the row
+      is of a newer version; names the record, the field and the value.
+  """
+  values = dict(values)
+  version = values.pop('schema', 0)
+  name = cls.__name__
+  if not isinstance(version, int) or not 0 <= version <= cls.VERSION:
+    raise RecordError(
+        f'{name}: schema={version!r} is not one of 0 to {cls.VERSION}, which'
+        ' this evojax reads; read it with the evojax that wrote it'
+    )
+  for older in range(version, cls.VERSION):
+    upgrade = _UPGRADES.get((cls, older))
+    try:
+      values = upgrade(values) if upgrade else values
+    except (KeyError, TypeError, AttributeError) as error:
+      raise RecordError(
+          f'{name} of version {older}: {error!r} in {_clipped(values)}'
+      ) from error
+  return _read(cls, values, name)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+  """Field -> its type."""
+  hints = typing.get_type_hints(cls)
+  return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _read(hint: Any, value: Any, place: str) -> Any:
+  """Return a JSON value as the type of a field.
+
+  Raises:
+    RecordError: If it is of another type.
+  """
+  origin, args = typing.get_origin(hint), list(typing.get_args(hint))
+  if hint is Any:
+    return _frozen(value)
+  if origin is types.UnionType:
+    if value is None and types.NoneType in args:
+      return None
+    options = [arg for arg in args if arg is not types.NoneType]
+    matching = [arg for arg in options if type(value) is arg]
+    return _read((matching or options)[0], value, place)
+  if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+    hints = _hints(hint)
+    for what, names in (
+        ('missing', hints.keys() - value.keys()),
+        ('unknown', value.keys() - hints.keys()),
+    ):
+      if names:
+        raise RecordError(f'{place}.{min(names)} is {what}')
+    return hint(
+        **{n: _read(h, value[n], f'{place}.{n}') for n, h in hints.items()}
+    )
+  if origin is dict and isinstance(value, dict):
+    return {k: _read(args[1], v, f'{place}.{k}') for k, v in value.items()}
+  if origin is tuple and isinstance(value, list):
+    if args[-1] is Ellipsis:
+      args = args[:1] * len(value)
+    if len(args) == len(value):
+      return tuple(
+          _read(args[i], item, f'{place}[{i}]') for i, item in enumerate(value)
+      )
+  if hint is float and type(value) is int:  # JSON has one kind of number.
+    return float(value)
+  if type(value) is hint:
+    return value
+  wanted = hint.__name__ if isinstance(hint, type) else hint
+  raise RecordError(f'{place} = {_clipped(value)} is no {wanted}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+  """A row of the ledger, read."""
+
+  n: int  # 0, 1, ... in the order of the ledger.
+  record: Record
+  hash: str  # Of this row and all before it.
+  sandbox: str  # Tier of the box that untrusted code ran in, '' for none.
+  measured: Measured
+
+
+def append(
+    ledger: chain.Ledger, record: Record, measured: Measured
+) -> chain.Row:
+  """Add the row of a step; it is on disk when this returns.
+
+  Returns:
+    The row as JSON values, for `parse` in this and in other processes.
+
+  Raises:
+    chain.LedgerError: If a value is not JSON (NaN, an array), or another
+      process wrote to the file.
+    OSError: If the disk is full; the ledger is as before.
+  """
+  # Not `to_json`: the chain names the place of what is no JSON value.
+  fields = {'schema': record.VERSION, **dataclasses.asdict(record)}
+  return ledger.append(record.STEP, fields, dataclasses.asdict(measured))
+
+
+def parse(row: chain.Row) -> Row:
+  """Return a row of the chain as a record.
+
+  Raises:
+    RecordError: If the step is unknown, or `from_json` refuses the fields.
+  """
+  fields = dict(row['payload'])
+  n, step = fields.pop('n'), fields.pop('step')
+  sandbox = fields.pop('sandbox', '')
+  try:
+    if step not in STEPS:
+      raise RecordError(f'step={step!r} is not one of {", ".join(STEPS)}')
+    record = from_json(STEPS[step], fields)
+  except RecordError as error:
+    raise RecordError(f'row {n} of the ledger: {error}') from error
+  return Row(
+      n=n,
+      record=record,
+      hash=row['hash'],
+      sandbox=sandbox,
+      measured=Measured(**row['measured']),
+  )
+
+
+def find(rows: Sequence[Row], step: type[R], **match: Any) -> R | None:
+  """Return the last record of a step whose fields have these values."""
+  for row in reversed(rows):
+    record = row.record
+    if isinstance(record, step) and all(
+        getattr(record, name) == value for name, value in match.items()
+    ):
+      return record
+  return None

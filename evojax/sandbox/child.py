@@ -1,0 +1,180 @@
+"""A forked child: gives up its rights, receives one request and runs it.
+
+A `Child` is prepared once per slot, in the zygote, because a process that was
+just forked pays for every page that it touches.
+"""
+
+from collections.abc import Callable, Mapping
+import json
+import math
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+from evojax.sandbox import jail
+from evojax.sandbox import landlock
+from evojax.sandbox import linux
+from evojax.sandbox import programs
+from evojax.sandbox import seccomp
+from evojax.sandbox import tree
+from evojax.sandbox import wire
+
+_STACK_BYTES = 64 << 20
+_OPEN_FILES = {'program': 64, 'pure': 16, 'repository': 512}
+_FAILED = 125  # The exit code where a child did not get to run anything.
+
+
+class Child:
+  """What a fork of the zygote does."""
+
+  def __init__(
+      self,
+      config: wire.Config,
+      *,
+      scratch: str | None,
+      entry: Mapping[str, Any] | None,
+      counted: bool,
+      base_bytes: int,
+      proc: int | None,
+  ):
+    """Prepares all that forks have in common, and limits this process too.
+
+    Args:
+      config: The slot's.
+      scratch: The directory that may be changed, if any.
+      entry: What the entry of a 'pure' slot defines.
+      counted: Whether the user runs nothing but this slot, so that the kernel's
+        count of its processes is the slot's.
+      base_bytes: Address space of the interpreter, which is not charged.
+      proc: A descriptor of /proc of the host; None on other systems.
+    """
+    self._config, self._layers = config, frozenset(config.layers)
+    self._scratch, self._entry, self._proc = scratch, entry, proc
+    self._counted, self._base_bytes = counted, base_bytes
+    self._steps: list[Callable[[], int]] = []
+    if sys.platform == 'linux':
+      self._steps.append(
+          linux.prepare(
+              'prctl', linux.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+          )
+      )
+    if 'landlock' in self._layers:
+      paths = jail.landlock_rules(
+          config.profile,
+          scratch,
+          config.readable,
+          own_root={'namespaces', 'root'} <= self._layers,
+      )
+      self._steps.append(landlock.prepare(landlock.rule_set(paths)))
+    self._seccomp = None
+    if 'seccomp' in self._layers:
+      calls = seccomp.rules(
+          config.profile,
+          # Landlock leaves files of the same user open; without it all are.
+          own_user=counted or 'landlock' not in self._layers,
+      )
+      self._seccomp = seccomp.prepare(seccomp.assemble(calls))
+    if 'rlimits' in self._layers:
+      # One byte means no dump as well. At 0, Linux would still start a program
+      # of the host that takes dumps: core(5).
+      _set_limit('RLIMIT_CORE', 1 if sys.platform == 'linux' else 0)
+      _set_limit('RLIMIT_STACK', _STACK_BYTES)
+      _set_limit('RLIMIT_NOFILE', _OPEN_FILES[config.profile])
+      _set_limit('RLIMIT_MEMLOCK', 0)
+      _set_limit('RLIMIT_MSGQUEUE', 0)
+    # Modules that a program must not find, lest it thinks they are installed.
+    self._ours = [n for n in sys.modules if n.split('.')[0] == 'evojax']
+
+  def main(self, end: socket.socket) -> None:
+    """Give up every right, then run what comes in. Never returns."""
+    code = _FAILED
+    try:
+      self._go_first()
+      for step in self._steps:
+        step()
+      try:
+        request, descriptors = wire.receive(end)
+      except (EOFError, ConnectionResetError):
+        os._exit(0)
+      *streams, task = descriptors
+      for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+      if 'rlimits' in self._layers:
+        self._limit(wire.Request(**request))
+      with open(task, 'rb') as file:
+        run = self._runner(json.loads(file.read()))
+      if 'descriptors' in self._layers:
+        _close_from(3)
+      # Last, because the steps before need calls that the filter refuses.
+      if self._seccomp is not None:
+        self._seccomp()
+      code = run()
+    except BaseException:
+      code = programs.print_error(None)
+    finally:
+      os._exit(code)
+
+  def _go_first(self) -> None:
+    """Let the kernel end a run first where the machine is out of memory."""
+    try:
+      score = os.open('self/oom_score_adj', os.O_WRONLY, dir_fd=self._proc)
+      os.write(score, b'1000')
+      os.close(score)
+    except OSError:
+      pass  # Not every user may write it, or there is no /proc.
+
+  def _limit(self, request: wire.Request) -> None:
+    """Set the limits that may differ from run to run."""
+    config = self._config
+    # The zygote's clock is finer than whole seconds; this one stands behind it.
+    _set_limit('RLIMIT_CPU', math.ceil(request.cpu_seconds) + 1)
+    _set_limit('RLIMIT_FSIZE', max(request.output_bytes + 1, config.disk_bytes))
+    _set_limit('RLIMIT_AS', self._base_bytes + request.memory_bytes)
+    if self._counted or config.profile == 'repository':
+      # Two more: the zygote and this process.
+      _set_limit('RLIMIT_NPROC', config.processes + request.tasks + 2)
+
+  def _runner(self, task: dict[str, Any]) -> Callable[[], int]:
+    """Return what runs after the last right is given up."""
+    if 'command' in task:
+      command = task['command']
+      folder = os.path.join(self._scratch, 'tree', task['folder'])
+      environment = dict(os.environ, **task['environment'])
+      return lambda: programs.execute(command, folder, environment)
+    if 'operation' in task:
+      operation, scratch = task['operation'], self._scratch
+      return lambda: tree.OPERATIONS[operation](scratch, task)
+    source = task['program']
+    if self._entry is not None:
+      call, size = self._entry['call'], os.fstat(0).st_size
+      data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''
+      return lambda: programs.call(call, source, memoryview(data))
+    for name in self._ours:
+      sys.modules.pop(name, None)
+    return lambda: programs.run(source)
+
+
+def _set_limit(name: str, value: int) -> None:
+  """Set the soft and the hard limit, never above the one that holds."""
+  kind = getattr(resource, name, None)
+  if kind is None:
+    return
+  hard = resource.getrlimit(kind)[1]
+  if hard != resource.RLIM_INFINITY:
+    value = min(value, hard)
+  try:
+    resource.setrlimit(kind, (value, value))
+  except (ValueError, OSError):  # macOS does not limit address space.
+    if sys.platform == 'linux':
+      raise
+
+
+def _close_from(first: int) -> None:
+  if sys.platform == 'linux':
+    linux.close_from(first)
+  else:
+    os.closerange(first, 1 << 12)

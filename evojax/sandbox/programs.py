@@ -1,0 +1,114 @@
+"""The three things that a child runs: a program, a function, a command.
+
+All of this happens on the untrusted side, after the child has given up its
+rights.
+"""
+
+import atexit
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import errno
+import gc
+import io
+import os
+import sys
+import threading
+import traceback
+import types
+
+
+def execute(
+    command: Sequence[str], folder: str, environment: Mapping[str, str]
+) -> int:
+  """Replace this process by a command; return an exit code if that fails."""
+  try:
+    os.chdir(folder)
+    os.execvpe(command[0], command, environment)
+  except OSError as error:
+    print(f'{command[0]}: {error.strerror}', file=sys.stderr, flush=True)
+    # The codes that a shell returns.
+    return 126 if error.errno == errno.EACCES else 127
+
+
+def call(
+    function: Callable[[str, memoryview], bytes], source: str, data: memoryview
+) -> int:
+  """Call a pure function and write what it returns to stdout."""
+  answer = function(source, data)
+  rest = memoryview(answer).cast('B')
+  while rest:
+    rest = rest[os.write(1, rest) :]
+  return 0
+
+
+def run(source: str) -> int:
+  """Run a source as `python main.py` would; return its exit code."""
+  main = types.ModuleType('__main__')
+  main.__file__ = 'main.py'
+  sys.modules['__main__'] = main
+  sys.argv[:] = ['main.py']
+  # The program may recurse as deep as it could without the frames around it.
+  sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
+  code = 0
+  try:
+    exec(compile(source, 'main.py', 'exec'), main.__dict__)
+  except SystemExit as error:
+    code = _exit_code(error)
+  except BaseException:
+    code = print_error('main.py')
+  try:
+    threading._shutdown()  # Waits for threads that are not daemons.
+    atexit._run_exitfuncs()
+    _flush(sys.stdout)
+  except BaseException:
+    # The whole traceback: without one it would look as if it were no Python.
+    code = code or print_error(None)
+  try:
+    # Flushes files that nobody has closed. An error here is not the program's:
+    # a stream that is detached raises one, for example.
+    for file in (*gc.get_objects(), sys.__stdout__, sys.stderr):
+      if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter)):
+        with contextlib.suppress(Exception):
+          _flush(file)
+  except BaseException:
+    pass
+  return code
+
+
+def print_error(name: str | None) -> int:
+  """Print the traceback of the current exception and return 1.
+
+  Args:
+    name: The file that the traceback starts from; None: all of it.
+  """
+  kind, error, trace = sys.exc_info()
+  while name and trace and trace.tb_frame.f_code.co_filename != name:
+    trace = trace.tb_next
+  try:
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+  except BaseException:
+    pass
+  return 1
+
+
+def _flush(file: io.IOBase | None) -> None:
+  if file is not None and not getattr(file, 'closed', False):
+    file.flush()
+
+
+def _depth() -> int:
+  """Return how many calls deep an `exec` by the caller would be."""
+  depth, frame = 1, sys._getframe(1)
+  while frame:
+    depth, frame = depth + 1, frame.f_back
+  return depth
+
+
+def _exit_code(error: SystemExit) -> int:
+  if error.code is None:
+    return 0
+  if isinstance(error.code, int):
+    return error.code & 0xFF
+  print(error.code, file=sys.stderr)
+  return 1

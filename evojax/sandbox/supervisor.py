@@ -1,0 +1,68 @@
+"""The process between a box and its zygote, which cleans up after both.
+
+The box starts this file as a script, once per slot. It forks the zygote and
+outlives it: when the parent is gone, or the zygote, it sees to it that nothing
+is left. It runs without `site`, so neither .pth files nor the packages of a
+user are read.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+
+if __name__ == '__main__':  # There is no `site`, so nothing of ours is found.
+  sys.path.insert(0, sys.argv[1])
+
+from evojax.sandbox import jail  # noqa: E402
+from evojax.sandbox import linux  # noqa: E402
+from evojax.sandbox import processes  # noqa: E402
+from evojax.sandbox import tree  # noqa: E402
+from evojax.sandbox import wire  # noqa: E402
+from evojax.sandbox import zygote  # noqa: E402
+
+
+def main() -> None:
+  """Start the zygote, wait until it or the parent is gone, clean up, exit."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Moved away from the descriptors 0 to 3, where a child puts its own.
+  control = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 10))
+  null = os.open(os.devnull, os.O_RDWR)
+  os.dup2(null, 0)
+  os.dup2(null, 1)
+  os.close(null)
+  config = wire.Config(**wire.receive(control)[0])
+  if sys.platform == 'linux':
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+  own_namespaces = 'namespaces' in config.layers
+  own_user_namespace = own_namespaces and jail.enter_namespaces()
+  process = os.fork()
+  if not process:
+    zygote.Zygote(control, config, own_user_namespace).main()
+  poll = select.poll()
+  poll.register(control, 0)  # A hang-up is reported without being asked for.
+  if hasattr(os, 'pidfd_open'):
+    poll.register(os.pidfd_open(process), select.POLLIN)
+    poll.poll()
+  else:
+    while not poll.poll(100) and not processes.has_exited(process):
+      pass
+  # Process 1 of a namespace takes all of its processes along.
+  processes.kill(process)
+  os.waitpid(process, 0)
+  if not own_namespaces:
+    processes.end_children()
+  if config.scratch:
+    try:
+      tree.clear(config.scratch)
+      os.rmdir(config.scratch)
+    except OSError:
+      pass  # The parent removes it, if there is one.
+  os._exit(0)
+
+
+if __name__ == '__main__':
+  sys.path.remove(sys.argv[1])
+  main()

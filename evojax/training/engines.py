@@ -1,0 +1,132 @@
+"""The sampler of a run: an engine in this process, or a client of servers."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import hashlib
+import pathlib
+
+import jax
+import ml_collections
+
+from evojax import config as config_lib
+from evojax import records
+from evojax.models import policy as policy_lib
+from evojax.rollout import client as client_lib
+from evojax.rollout import engine as engine_lib
+from evojax.rollout import fleet
+from evojax.rollout import parity
+from evojax.runtime import preemption
+
+
+def make_engine(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+) -> engine_lib.Engine:
+  """Return an engine in this process, at the fixed shapes of the config."""
+  return engine_lib.Engine(
+      policy.cfg,
+      eos_ids=policy.tokenizer.eos_ids,
+      decode_text=policy.tokenizer.decode,
+      max_prompt_tokens=config.data.max_prompt_tokens,
+      max_tokens=config.rollout.max_tokens,
+      decode_slots=config.rollout.decode_slots,
+      prefill_rows=config.rollout.prefill_rows,
+      refill_every=config.rollout.refill_every,
+      # While the next step is sampled, the update takes the buffers over.
+      copy_weights=bool(config.rollout.queue_depth),
+      mesh=mesh,
+  )
+
+
+@contextlib.contextmanager
+def open_sampler(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+    workdir: pathlib.Path,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[records.RolloutEngine]:
+  """Open the sampler that config.rollout.kind names, and close it at the end.
+
+  Args:
+    config: The config of the run.
+    policy: The policy of the run.
+    mesh: The devices that hold the parameters.
+    workdir: Directory of the weights that servers load, unless
+      config.rollout.weights_dir names another.
+    stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
+
+  Raises:
+    ValueError: If a key is missing, or a server does not fit the policy.
+    fleet.FleetError: If no server is up in time.
+  """
+  made = (
+      make_engine(config, policy, mesh)
+      if config.rollout.kind == 'engine'
+      else _make_client(config, policy, mesh, workdir, stopping)
+  )
+  with contextlib.closing(made) as engine:
+    yield engine
+
+
+@contextlib.contextmanager
+def stopped_without_servers(sigterm: list[int]) -> Iterator[None]:
+  """Turn a failure of servers after SIGTERM into `Preempted`: the run ends."""
+  try:
+    yield
+  except fleet.FleetError as error:
+    if not sigterm:
+      raise
+    raise preemption.Preempted() from error
+
+
+def _make_client(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+    workdir: pathlib.Path,
+    stopping: Callable[[], bool],
+) -> client_lib.SGLangEngine:
+  """Return a client of the servers at config.rollout.urls."""
+  r, model = config.rollout, config.model
+  folder = workdir / 'weights'
+  if r.weights_dir:
+    # Other runs may use the same directory.
+    run = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
+    folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
+  probe = tuple(policy.tokenizer.encode('12 + 34 ='))
+  return client_lib.SGLangEngine(
+      r.urls,
+      client_lib.Model(
+          vocab_size=policy.cfg.vocab_size,
+          eos_ids=policy.tokenizer.eos_ids,
+          decode=policy.tokenizer.decode,
+          encode=policy.tokenizer.encode,
+          max_prompt_tokens=config.data.max_prompt_tokens,
+          max_tokens=r.max_tokens,
+          dtype=(
+              'bfloat16'
+              if 'bfloat16' in (model.compute_dtype, model.param_dtype)
+              else 'float32'
+          ),
+          export=lambda params, path: policy_lib.export(
+              policy, params, path, model.param_dtype
+          ),
+          score=parity.make_scorer(
+              policy.cfg,
+              mesh,
+              rows=client_lib.PROBES * len(r.urls),
+              length=len(probe) + client_lib.PROBE_TOKENS,
+          ),
+          probe=probe,
+      ),
+      weights_folder=folder,
+      concurrency=r.concurrency,
+      timeout_seconds=r.timeout_seconds,
+      api_key=config_lib.read_key(r.api_key_env, 'config.rollout.api_key_env'),
+      admin_key=config_lib.read_key(
+          r.admin_key_env, 'config.rollout.admin_key_env'
+      ),
+      stopping=stopping,
+  )

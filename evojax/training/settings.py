@@ -1,0 +1,71 @@
+"""How the values of a config reach the update and the sampler."""
+
+import dataclasses
+
+import ml_collections
+import numpy as np
+
+from evojax import config as config_lib
+from evojax import records
+from evojax.training import update as update_lib
+
+
+def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
+  """Return the part of the config that is compiled into the update."""
+  return update_lib.Algorithm(
+      ratio=config.grpo.ratio,
+      aggregation=config.grpo.aggregation,
+      layout=config.grpo.layout,
+      on_policy=config.grpo.epochs == 1 and config.grpo.minibatches == 1,
+      reference=config.grpo.kl_coef > 0,
+      importance=config.grpo.tis_cap > 0,
+      max_tokens=config.rollout.max_tokens,
+      logprob_chunk=config.model.logprob_chunk,
+      b1=config.optim.b1,
+      b2=config.optim.b2,
+      eps=config.optim.eps,
+  )
+
+
+def hyperparameters(
+    config: ml_collections.ConfigDict, step: int
+) -> dict[str, np.float32]:
+  """Return the traced scalars of a step."""
+  values = dict(
+      learning_rate=config_lib.learning_rate(config)(step),
+      weight_decay=config.optim.weight_decay,
+      max_grad_norm=config.optim.max_grad_norm,
+      temperature=config.rollout.temperature,
+      clip_low=config.grpo.clip_low,
+      clip_high=config.grpo.clip_high,
+      dual_clip=config.grpo.dual_clip,
+      kl_coef=config.grpo.kl_coef,
+      tis_cap=config.grpo.tis_cap,
+  )
+  return {name: np.float32(values[name]) for name in update_lib.HYPERPARAMETERS}
+
+
+def sampling_params(
+    config: ml_collections.ConfigDict,
+) -> records.SamplingParams:
+  """Return how training samples."""
+  return records.SamplingParams(
+      max_tokens=config_lib.token_limit(config),
+      temperature=config.rollout.temperature,
+      top_p=config.rollout.top_p,
+      top_k=config.rollout.top_k,
+      min_p=config.rollout.min_p,
+      stop=tuple(config.rollout.stop),
+  )
+
+
+def eval_params(config: ml_collections.ConfigDict) -> records.SamplingParams:
+  """Return how evaluation samples: at its own temperature and limit of tokens.
+
+  A harness may change those of training; scores must stay comparable.
+  """
+  return dataclasses.replace(
+      sampling_params(config),
+      max_tokens=config.rollout.max_tokens,
+      temperature=config.eval.temperature,
+  )

@@ -1,0 +1,289 @@
+import dataclasses
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.ledger import chain
+from evojax.ledger import records
+
+ARM = dict(
+    folder='arms/v0.control-0',
+    seed=1,
+    harness='aa',
+    start='s',
+    end='e',
+    status='done',
+    why='',
+    updates=2,
+    outcome=(0.25, 0.5),
+    sampled_tokens=12,
+)
+VERSION = dict(
+    version='v0',
+    parent=None,
+    harness='aa',
+    folder='arms/v0',
+    checkpoint='arms/v0/checkpoints/step_000002',
+    start='s',
+    end='e',
+    updates=2,
+    outcome=(0.25, 0.5),
+    sampled_tokens=12,
+)
+DELTA = records.Delta(
+    sha256='d',
+    factor='data.families',
+    kind='recipe',
+    intervention_class='data',
+    before='aa',
+    changes=(('data.families', (), ('gcd:0', 'lcm:1')), ('x', None, 1.5)),
+    text='data.families',
+)
+ESTIMATE = records.Estimate(value=0.5, standard_error=0.1, low=0.3, high=0.7)
+EXAMPLES = (
+    records.Open(
+        config={'a': {'b': (1, 2.5, None)}},
+        config_sha256='c',
+        harness='aa',
+        proposer='rules',
+        jax='0.10',
+        forked='',
+    ),
+    records.Train(**VERSION, prompts=4, group_size=2),
+    records.Diagnose(
+        trial=0,
+        version='v0',
+        measures=(
+            records.Measure(
+                'truncated',
+                'behaviour',
+                'fraction',
+                0.2,
+                ('>', 0.15),
+                None,
+                'warn',
+            ),
+            records.Measure(
+                'x', 'score', '', None, None, None, 'failed', 'hang', ('clip',)
+            ),
+        ),
+        alerts=('truncated',),
+    ),
+    records.Hypothesize(trial=0, version='v0'),
+    records.Hypothesize(
+        trial=0, version='v0', proposer='rules', expected=(-0.01, 0.02)
+    ),
+    records.Design(trial=0, harness='bb', delta=DELTA),
+    records.Admit(trial=0, reasons=('constant',)),
+    records.Backtest(
+        trial=0,
+        key='k',
+        statistics={'kept_groups': 1.0, 'replayed_effect': 'not identifiable'},
+        predicted=None,
+    ),
+    records.Trial(
+        trial=0,
+        start='s',
+        dev_seed=7,
+        alpha=0.1,
+        mde=None,
+        children=2,
+        refused='',
+        arms=(
+            records.TrialArm(
+                **ARM, role='control', scores='trials/000/control-0'
+            ),
+        ),
+    ),
+    records.Verify(trial=0, version='', status='crash', reasons=('child-0',)),
+    records.Verify(
+        trial=0, version='v1', status='keep', reasons=(), effect=0.02, df=3.0
+    ),
+    records.Promote(**VERSION | {'version': 'v1', 'parent': 'v0'}),
+    records.Accumulate(
+        trial=0,
+        head='v1',
+        skill='',
+        validity=records.Validity(
+            intervention_class='data',
+            proposer='rules',
+            predicted=0.01,
+            replayed=None,
+            realised=0.02,
+            sign_agrees=True,
+            replay_sign_agrees=None,
+        ),
+    ),
+    records.Retrain(**ARM, version='final'),
+    records.Seal(salt='salt', seed=3),
+    records.Final(
+        harness='aa',
+        version='v1',
+        problems=16,
+        samples=4,
+        scores={'base': ESTIMATE, 'random': None},
+        gains={},
+        evolved_over={'base': ESTIMATE},
+        compute={'evolved': records.Tokens(training=5, total=9)},
+    ),
+    records.Stop(reason='budget'),
+)
+
+
+def _row(record, **change):
+  """The row of a record as the chain returns it, with other values."""
+  payload = {
+      'n': 0,
+      'step': record.STEP,
+      **records.to_json(record),
+      **change,
+  }
+  return {'hash': 'h', 'payload': payload, 'measured': {'seconds': 1.5}}
+
+
+def _at(value, path):
+  """The container of the last key of a path, and that key."""
+  for key in path[:-1]:
+    value = value[key]
+  return value, path[-1]
+
+
+class RecordsTest(parameterized.TestCase):
+
+  def test_every_step_has_an_example(self):
+    self.assertEqual({type(e) for e in EXAMPLES}, {*records.STEPS.values()})
+
+  @parameterized.parameters(*EXAMPLES)
+  def test_a_row_on_disk_is_the_record(self, record):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder, 'ledger.jsonl')
+      written = records.append(
+          chain.Ledger(path, 'T1'),
+          record,
+          records.Measured(seconds=2.0, device_seconds=16.0),
+      )
+      (line,) = chain.read(path)
+    self.assertEqual(line, written)
+    row = records.parse(line)
+    self.assertEqual(row.record, record)
+    self.assertEqual((row.n, row.sandbox, row.hash), (0, 'T1', line['hash']))
+    self.assertEqual(row.measured.device_seconds, 16.0)
+    self.assertEqual(line['payload']['schema'], record.VERSION)
+
+  def test_an_arm_is_json_too(self):
+    arm = records.Arm(**ARM)
+    text = json.dumps(records.to_json(arm))
+    self.assertEqual(records.from_json(records.Arm, json.loads(text)), arm)
+
+  def test_overlay_values_are_tuples_again(self):
+    read = records.parse(_row(EXAMPLES[5])).record.delta.changes
+    self.assertEqual(read[0], ('data.families', (), ('gcd:0', 'lcm:1')))
+
+  @parameterized.named_parameters(
+      ('unknown', ('new',), 1, r'Trial\.new is unknown'),
+      ('unknown_nested', ('arms', 0, 'new'), 1, r'arms\[0\]\.new is unknown'),
+      ('text', ('alpha',), '0.1', r"Trial\.alpha = '0\.1' is no float"),
+      ('bool', ('children',), True, 'children = True is no int'),
+      ('null', ('refused',), None, 'refused = None is no str'),
+      ('nested', ('arms', 0, 'seed'), 1.5, r'arms\[0\]\.seed = 1\.5 is no int'),
+      (
+          'element',
+          ('arms', 0, 'outcome', 1),
+          None,
+          r'outcome\[1\] = None is no float',
+      ),
+      ('list', ('arms',), {}, r'arms = {} is no tuple'),
+      ('record', ('arms', 0), [], r'arms\[0\] = \[\] is no TrialArm'),
+  )
+  def test_wrong_values_are_named(self, path, value, message):
+    row = _row(EXAMPLES[8])
+    container, key = _at(row['payload'], path)
+    container[key] = value
+    message = f'row 0 of the ledger: .*{message}'
+    with self.assertRaisesRegex(records.RecordError, message):
+      records.parse(row)
+
+  @parameterized.named_parameters(
+      ('required', 8, ('alpha',)),
+      ('default', 9, ('effect',)),
+      ('nested', 8, ('arms', 0, 'why')),
+      ('nested_default', 2, ('measures', 0, 'calls_for')),
+  )
+  def test_missing_fields_are_named(self, example, path):
+    """Also those with a default, which is for writers alone."""
+    row = _row(EXAMPLES[example])
+    container, key = _at(row['payload'], path)
+    del container[key]
+    message = rf'{path[-1]} is missing'
+    with self.assertRaisesRegex(records.RecordError, message):
+      records.parse(row)
+
+  def test_versions_that_nobody_here_knows(self):
+    for schema in (99, -1, '1', None):
+      with self.assertRaisesRegex(
+          records.RecordError, 'schema=.* is not one of 0 to 1'
+      ):
+        records.parse(_row(EXAMPLES[-1], schema=schema))
+    with self.assertRaisesRegex(records.RecordError, "step='race' is not one"):
+      records.parse(_row(EXAMPLES[-1], step='race'))
+
+  def test_rows_without_a_version_are_upgraded(self):
+    """Field by field, what the tree of 2026-11-21 wrote."""
+    design = _row(EXAMPLES[5])
+    delta = design['payload']['delta']
+    delta['klass'] = delta.pop('intervention_class')
+    trial = _row(EXAMPLES[8])
+    (arm,) = trial['payload']['arms']
+    arm['trained'], arm['arm'] = arm.pop('folder'), arm.pop('scores')
+    train = _row(EXAMPLES[1])
+    train['payload']['arm'] = train['payload'].pop('folder')
+    for index, row in ((5, design), (8, trial), (1, train)):
+      del row['payload']['schema']
+      self.assertEqual(records.parse(row).record, EXAMPLES[index])
+    nothing = {
+        'hash': '',
+        'measured': {},
+        'payload': {
+            'n': 4,
+            'step': 'hypothesize',
+            'trial': 2,
+            'proposer': '',
+            'version': 'v1',
+        },
+    }
+    self.assertEqual(
+        records.parse(nothing).record,
+        records.Hypothesize(trial=2, version='v1'),
+    )
+
+  def test_an_old_row_that_is_none_is_an_error_too(self):
+    row = _row(EXAMPLES[5])
+    del row['payload']['schema'], row['payload']['delta']
+    with self.assertRaisesRegex(
+        records.RecordError, "Design of version 0: KeyError.'delta'"
+    ):
+      records.parse(row)
+
+  def test_a_record_is_never_changed(self):
+    with self.assertRaises(dataclasses.FrozenInstanceError):
+      EXAMPLES[0].harness = 'bb'
+
+  def test_find_gives_the_last_that_matches(self):
+    rows = [
+        dataclasses.replace(records.parse(_row(e)), n=n)
+        for n, e in enumerate(EXAMPLES)
+    ]
+    find = lambda *args, **match: records.find(rows, *args, **match)
+    self.assertEqual(find(records.Verify).version, 'v1')
+    self.assertEqual(find(records.Verify, status='crash'), EXAMPLES[9])
+    self.assertIsNone(find(records.Verify, trial=1))
+    # A promoted version is a version, as the trained one is.
+    self.assertEqual(find(records.Version, version='v0'), EXAMPLES[1])
+    self.assertEqual(find(records.Version).version, 'v1')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,75 @@
+"""Tests of evojax.training.setup: what is built once and what lies over it."""
+
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+
+from evojax import domains
+from evojax.harness import spec
+from evojax.models import policy as policy_lib
+from evojax.training import reward_pipeline
+from evojax.training import setup as setup_lib
+from tests import tiny
+
+
+class UnderTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    root = cls.enterClassContext(tempfile.TemporaryDirectory())
+    cls.root = pathlib.Path(root)
+    cls.config = tiny.make_config(tiny.make_policy(cls.root / 'policy'))
+    cls.setup = setup_lib.prepare(cls.config)
+
+  def arm(self, overlay, **changes):
+    """The run's config with a harness and other values."""
+    harness = spec.Harness(overlay=overlay, files={})
+    path = spec.write(harness, self.root / 'harness')
+    config = self.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.harness.path = str(path)
+      for name, value in changes.items():
+        config[name] = value
+    return config, harness
+
+  def test_a_harness_lies_over_the_setup_of_the_run(self):
+    config, harness = self.arm({'optim.learning_rate': 0.003}, seed=7)
+    opened = absltest.mock.Mock(side_effect=AssertionError('opened again'))
+    with (
+        absltest.mock.patch.object(domains, 'make', opened),
+        absltest.mock.patch.object(policy_lib, 'open_policy', opened),
+        absltest.mock.patch.object(type(self.setup.domain), 'grade', opened),
+    ):
+      arm = self.setup.under(config)
+    self.assertEqual(arm.config.optim.learning_rate, 0.003)
+    self.assertEqual(arm.config.seed, 7)
+    self.assertIs(arm.policy, self.setup.policy)
+    self.assertIs(arm.domain, self.setup.domain)
+    self.assertEqual(arm.version, harness.sha256)
+    self.assertEqual(self.setup.version, 'seed')
+    # It is what another process makes of the same config.
+    self.assertEqual(
+        arm.config.to_json(), setup_lib.prepare(config).config.to_json()
+    )
+
+  def test_the_reward_of_a_harness_is_tried(self):
+    config, _ = self.arm({})
+    with config.unlocked():
+      config.reward.weights.unheard_of = 1.0
+    with self.assertRaisesRegex(reward_pipeline.RewardError, 'unheard_of'):
+      self.setup.under(config)
+
+  def test_another_domain_section_is_opened(self):
+    config, _ = self.arm({})
+    with config.unlocked():
+      config.domain.kwargs.families = ('chain_sum:0',)
+    other = self.setup.under(config)
+    self.assertIsNot(other.domain, self.setup.domain)
+    self.assertIsNot(other.synthetic, self.setup.synthetic)
+    self.assertIs(other.policy, self.setup.policy)
+
+
+if __name__ == '__main__':
+  absltest.main()
