@@ -27,12 +27,10 @@ from evojax import records
 from evojax.domains import base
 from evojax.domains import sources
 from evojax.domains import splits
-from evojax.evidence import schema
 
 
 class Doubles(base.Domain):
   name = 'doubles'
-  columns = (schema.with_codes('grade_status', {'ok': 0}),)
 
   def source(self, split, seed):
     everything = [
