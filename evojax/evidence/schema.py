@@ -22,9 +22,9 @@ READERS = ('reward', 'filter', 'diagnostic', 'report')
 DTYPES = ('bool', 'int32', 'int64', 'float32', 'float64', 'string')
 SHAPES = {
     '': 'one value',
-    'A': 'one value per action (tool call)',
+    'A': 'one value per turn, or none at all for one turn without a tool',
     'Lp': 'one value per prompt token',
-    'Lc': 'one value per sampled token',
+    'Lc': 'one value per token after the prompt',
 }
 PART_PREFIX = 'part_'
 # Attributes of a view: see views.View.
@@ -137,7 +137,10 @@ CORE = (
     Column(
         'version',
         'string',
-        doc="Training-harness version; 'seed' before any evolution.",
+        doc=(
+            'Content hash of the harness that trains; for an evaluation, of the'
+            " one that trained the policy. 'seed' where there was none."
+        ),
         stage='identity',
     ),
     Column(
@@ -182,7 +185,7 @@ CORE = (
     Column(
         'truncated',
         'bool',
-        doc='The sampling limit cut the completion.',
+        doc='The sampling limit cut the last turn.',
         stage='sample',
     ),
     Column(
@@ -200,10 +203,26 @@ CORE = (
         stage='sample',
     ),
     Column(
+        'turn_tokens',
+        'int32',
+        shape='A',
+        unit='tokens',
+        doc='Sampled tokens of each turn: its action.',
+        stage='sample',
+    ),
+    Column(
+        'observation_tokens',
+        'int32',
+        shape='A',
+        unit='tokens',
+        doc='Tokens of the observation after each action, not trained on.',
+        stage='sample',
+    ),
+    Column(
         'actions',
         'int32',
         shape='A',
-        doc="Tool of each call, a code of the domain's.",
+        doc="Tool that each turn calls, a code of the domain's.",
         stage='sample',
     ),
     Column(
@@ -276,7 +295,18 @@ CORE = (
     Column(
         'advantage',
         'float32',
-        doc='Group-relative advantage; null in evaluations.',
+        doc=(
+            'Group-relative advantage, the mean over turns; null in'
+            ' evaluations.'
+        ),
+        nullable=True,
+        stage='reward',
+    ),
+    Column(
+        'turn_advantages',
+        'float32',
+        shape='A',
+        doc='Advantage of each turn; empty for one turn and in evaluations.',
         nullable=True,
         stage='reward',
     ),
@@ -312,7 +342,7 @@ CORE = (
         'tokens',
         'int32',
         shape='Lc',
-        doc='Sampled token ids, a final end-of-sequence token included.',
+        doc='Token ids after the prompt: actions and observations in turn.',
         stage='sample',
         readers=_OBSERVERS,
     ),
@@ -321,7 +351,7 @@ CORE = (
         'float32',
         shape='Lc',
         unit='nats',
-        doc='Log-prob of each sampled token under softmax(logits / T).',
+        doc='Sampler log-prob of each token, softmax(logits / T).',
         stage='sample',
         readers=_OBSERVERS,
     ),

@@ -244,7 +244,7 @@ def to_table(
     if name in rows:
       values = rows[name]
     elif column.nullable:
-      values = [None] * count
+      values = [() if column.shape else None] * count
     else:
       values = [{'split': split, 'step': step}[name]] * count
     arrays.append(_to_arrow(column, values))

@@ -190,7 +190,11 @@ class View:
   def _padded(
       self, values: Sequence[Any] | np.ndarray, dtype: np.dtype
   ) -> np.ndarray:
-    """Lists as [P, G, longest], padded on the right."""
+    """Return lists as [P, G, longest], padded on the right.
+
+    A null list, of a file that lacks the column, is an empty one.
+    """
+    values = [() if row is None else row for row in values]
     lengths = np.array([len(row) for row in values], np.int64)
     longest = int(lengths.max(initial=0))
     flat = np.full((len(values), longest), _PADDING[dtype.kind], dtype)

@@ -5,12 +5,17 @@ members of each group (here) -> filters drop whole groups (`rl/filters.py`) ->
 loss. A filter never changes the advantage of a group that it keeps; a dropped
 group gets advantage 0 and leaves the loss mask, hence also the denominator.
 
-Every function: (rewards [P, G], valid [P, G]) -> float32 [P, G], 0 where
+Every estimator: (rewards [P, G], valid [P, G]) -> float32 [P, G], 0 where
 invalid or where the group has fewer than two valid members. JAX in, JAX out;
 NumPy in, NumPy out, so that the host can log the very array that trains.
+
+An estimator centres the rewards of each group and scales the deviations. The
+scales stand alone in SCALES, for callers that lay out many groups at once.
 """
 
-from jaxtyping import Bool, Float, Float32
+from typing import Any
+
+from jaxtyping import Bool, Float, Float32, Int
 
 from evojax.rl import masked
 
@@ -41,11 +46,7 @@ def group_norm(
   """
   if eps <= 0:
     raise ValueError(f'{eps=} must be > 0.')
-  xp = masked.array_namespace(rewards)
-  centred, count = _centre(rewards, valid)
-  squares = (centred * centred).sum(axis=1, keepdims=True)
-  std = xp.sqrt(squares / xp.maximum(count - 1, 1))
-  return centred / (std + eps)
+  return _scaled(rewards, valid, lambda *given: by_std(*given, eps=eps))
 
 
 def group_mean(
@@ -66,7 +67,7 @@ def group_mean(
   Raises:
     ValueError: If G < 2 or the shapes differ.
   """
-  return _centre(rewards, valid)[0]
+  return _scaled(rewards, valid, unscaled)
 
 
 def leave_one_out(
@@ -88,9 +89,65 @@ def leave_one_out(
   Raises:
     ValueError: If G < 2 or the shapes differ.
   """
-  xp = masked.array_namespace(rewards)
+  return _scaled(rewards, valid, by_count)
+
+
+def by_std(
+    deviations: Any, squares: Any, count: Any, *, eps: float = 1e-6
+) -> Any:
+  """Divide deviations by the sample standard deviation of their group.
+
+  Args:
+    deviations: float32, rewards minus the mean of their group; 0 where invalid.
+    squares: float32, sum of a group's squared deviations.
+    count: float32, valid members of a group. Both broadcast to `deviations`.
+    eps: Added to the standard deviation, in reward units.
+
+  Returns:
+    float32, shaped as `deviations`.
+  """
+  xp = masked.array_namespace(deviations)
+  return deviations / (xp.sqrt(squares / xp.maximum(count - 1, 1)) + eps)
+
+
+def unscaled(deviations: Any, squares: Any, count: Any) -> Any:
+  """Return the deviations as they are; see `by_std` for the arguments."""
+  del squares, count
+  return deviations
+
+
+def by_count(deviations: Any, squares: Any, count: Any) -> Any:
+  """Multiply deviations by n / (n - 1); see `by_std` for the arguments."""
+  del squares
+  xp = masked.array_namespace(deviations)
+  return deviations * (count / xp.maximum(count - 1, 1))
+
+
+def per_turn(
+    advantages: Float[masked.AnyArray, 'P G'],
+    weights: Float[masked.AnyArray, 'P G A'],
+    n_turns: Int[masked.AnyArray, 'P G'],
+) -> Float[masked.AnyArray, 'P G A']:
+  """Give every turn its share of its episode's advantage.
+
+  A_pga = weights_pga A_pg, and 0 from turn n_turns_pg on, where padding begins.
+
+  Args:
+    advantages: float32 [P, G], of whole episodes.
+    weights: float32 [P, G, A], credit of each turn, finite.
+    n_turns: int32 [P, G], 0..A.
+  """
+  xp = masked.array_namespace(advantages)
+  there = xp.arange(weights.shape[-1]) < n_turns[..., None]
+  credit = advantages[..., None] * weights
+  return xp.where(there, credit, xp.zeros_like(credit))
+
+
+def _scaled(rewards, valid, scale):
+  """float32 [P, G]: deviations from the mean of the group, scaled."""
   centred, count = _centre(rewards, valid)
-  return centred * (count / xp.maximum(count - 1, 1))
+  squares = (centred * centred).sum(axis=1, keepdims=True)
+  return scale(centred, squares, count)
 
 
 def _centre(rewards, valid):
@@ -116,4 +173,10 @@ ADVANTAGES = {
     'group_norm': group_norm,
     'group_mean': group_mean,
     'leave_one_out': leave_one_out,
+}
+# By the same names: (deviations, squares, count) -> advantages.
+SCALES = {
+    'group_norm': by_std,
+    'group_mean': unscaled,
+    'leave_one_out': by_count,
 }

@@ -251,11 +251,11 @@ def _finish(
     primary: bool,
 ) -> dict[str, Any]:
   """Scores the trained policy against its base, exports it, sums up."""
-  config, path = trainer.config, trainer.workdir
+  config, path, setup = trainer.config, trainer.workdir, trainer.setup
 
   def install_base():
     params = policy_lib.load_params(
-        trainer.policy,
+        setup.policy,
         trainer.mesh,
         param_dtype=config.model.param_dtype,
         seed=config.seed,
@@ -266,17 +266,13 @@ def _finish(
   if trainer.step and config.eval.sealed:
     with trainer.phases('eval'):
       reports['sealed'] = sealed_lib.score(
-          trainer.engine,
-          trainer.policy.tokenizer,
-          trainer.domain,
+          setup.scorer(trainer.engine),
           install_base=install_base,
           install_trained=trainer.install,
           workdir=path,
           seed=config.seed,
           problems=config.eval.problems,
           samples=config.eval.samples,
-          params=settings.eval_params(config),
-          max_prompt_tokens=config.data.max_prompt_tokens,
           step=trainer.step,
           primary=primary,
       )
@@ -289,8 +285,8 @@ def _finish(
     )
   with trainer.phases('export'):
     policy_lib.export(
-        trainer.policy,
-        update_lib.policy_params(trainer.policy.cfg, trainer.state),
+        setup.policy,
+        trainer.learner.params,
         path / 'policy',
         config.model.param_dtype,
     )

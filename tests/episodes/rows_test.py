@@ -68,15 +68,14 @@ GRADES = [
 def _rows(**changes):
   arguments = dict(
       problems=PROBLEMS,
-      completions=COMPLETIONS,
+      episodes=COMPLETIONS,
       grades=GRADES,
       columns=COLUMNS,
-      group_size=3,
       step=12,
       split='dev',
       seed=2**40,
       version='seed',
-      prompt_tokens=[(1, 2, 3), (4, 5)],
+      prompts=[(1, 2, 3), (4, 5)],
       grade_seconds=np.arange(6, dtype=np.float32) / 8,
   )
   return rows.from_rollouts(**(arguments | changes))

@@ -45,7 +45,7 @@ def _ours(case, inputs):
     total, metrics = 0.0, None
     for i in range(case['micro_batches']):
       part = slice(i * size, (i + 1) * size)
-      loss, metrics = losses.policy_loss(
+      loss, metrics = objectives.policy_loss(
           logprobs[part],
           x['old_logprobs'][part],
           x['advantages'][part],

@@ -260,7 +260,7 @@ class PackedLossTest(absltest.TestCase):
           0.9,
       )
       canonical = rows.reshape(-1)[packed.index]  # [P, G, C]
-      value, _ = losses.policy_loss(
+      value, _ = objectives.policy_loss(
           canonical,
           jax.lax.stop_gradient(canonical) - 0.1,
           advantages,

@@ -11,7 +11,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from evojax.training import reward_pipeline
+from evojax.training import reward_parts
 from tests.harness import recorded
 
 VIEW = types.SimpleNamespace(
@@ -36,7 +36,7 @@ def returning(name, value):
 class ComputeTest(parameterized.TestCase):
 
   def test_by_hand(self):
-    total, used = reward_pipeline.compute(
+    total, used = reward_parts.compute(
         parts, VIEW, {'outcome': 2.0, 'length': -4.0, 'count': 1}
     )
     # 2 outcome - 4 length + count; the completion that is not valid is 0.
@@ -50,9 +50,9 @@ class ComputeTest(parameterized.TestCase):
     np.testing.assert_array_equal(used['length'], [[-1, -0.5, 0], [0.25, 0, 0]])
 
   def test_linear_in_the_weights(self):
-    one, _ = reward_pipeline.compute(parts, VIEW, {'outcome': 1.0})
-    two, _ = reward_pipeline.compute(parts, VIEW, {'length': 1.0})
-    both, _ = reward_pipeline.compute(
+    one, _ = reward_parts.compute(parts, VIEW, {'outcome': 1.0})
+    two, _ = reward_parts.compute(parts, VIEW, {'length': 1.0})
+    both, _ = reward_parts.compute(
         parts, VIEW, {'outcome': 0.5, 'length': 3.0}
     )
     np.testing.assert_allclose(both, 0.5 * one + 3 * two, rtol=1e-6)
@@ -105,18 +105,18 @@ class ComputeTest(parameterized.TestCase):
       ),
   )
   def test_refuses(self, function, weights, message):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, message):
-      reward_pipeline.compute(function, VIEW, weights)
+    with self.assertRaisesRegex(reward_parts.RewardError, message):
+      reward_parts.compute(function, VIEW, weights)
 
 
 class LoadTest(parameterized.TestCase):
 
   def test_empty_is_the_default(self):
-    self.assertIs(reward_pipeline.load_parts('', parts), parts)
+    self.assertIs(reward_parts.load_parts('', parts), parts)
 
   def test_dotted_path(self):
     module = 'evojax.harness.library.seed.reward'
-    found = reward_pipeline.load_parts(f'{module}.parts', parts)
+    found = reward_parts.load_parts(f'{module}.parts', parts)
     self.assertEqual(found.__name__, 'parts')
     self.assertEqual(found.__module__, module)
 
@@ -127,13 +127,13 @@ class LoadTest(parameterized.TestCase):
     )
     self.enterContext(absltest.mock.patch.object(sys, 'path', [folder]))
     self.addCleanup(sys.modules.pop, 'users_own_reward', None)
-    found = reward_pipeline.load_parts('users_own_reward.brief', parts)
-    total, _ = reward_pipeline.compute(found, VIEW, {'brief': 2.0})
+    found = reward_parts.load_parts('users_own_reward.brief', parts)
+    total, _ = reward_parts.compute(found, VIEW, {'brief': 2.0})
     np.testing.assert_array_equal(total, [[2, 2, 2], [2, 2, 0]])
     with self.assertRaisesRegex(
-        reward_pipeline.RewardError, 'users_own_reward has no function number'
+        reward_parts.RewardError, 'users_own_reward has no function number'
     ):
-      reward_pipeline.load_parts('users_own_reward.number', parts)
+      reward_parts.load_parts('users_own_reward.number', parts)
 
   @parameterized.parameters(
       (
@@ -142,8 +142,8 @@ class LoadTest(parameterized.TestCase):
           "module named 'no_such_module'.*PYTHONPATH",
       ),
       (
-          'evojax.training.reward_pipeline.nothing',
-          'evojax.training.reward_pipeline has no function nothing',
+          'evojax.training.reward_parts.nothing',
+          'evojax.training.reward_parts has no function nothing',
       ),
       ('parts', 'is not the dotted path of a function'),
       ('.parts', 'is not the dotted path of a function'),
@@ -152,8 +152,8 @@ class LoadTest(parameterized.TestCase):
       ('rewards/mine.py', 'is not the dotted path of a function'),
   )
   def test_refuses(self, path, message):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, message):
-      reward_pipeline.load_parts(path, parts)
+    with self.assertRaisesRegex(reward_parts.RewardError, message):
+      reward_parts.load_parts(path, parts)
 
 
 def texts():
@@ -249,15 +249,15 @@ class TextRewardTest(parameterized.TestCase):
   def load(self, function, default=outcome):
     path = f'a.module.{function.__name__}'
     with absltest.mock.patch.object(
-        reward_pipeline.importlib,
+        reward_parts.importlib,
         'import_module',
         return_value=sys.modules[__name__],
     ):
       with self.assertWarnsRegex(
-          reward_pipeline.RewardWarning,
+          reward_parts.RewardWarning,
           rf"the reward part '{function.__name__}'.*reads",
       ):
-        return reward_pipeline.load_parts(path, default)
+        return reward_parts.load_parts(path, default)
 
   @parameterized.parameters(
       # 0 where not valid; the fourth completion never gets there.
@@ -269,17 +269,17 @@ class TextRewardTest(parameterized.TestCase):
   )
   def test_is_one_part_beside_the_domains(self, function, expected):
     parts = self.load(function)
-    self.assertEqual(reward_pipeline.reader(parts), 'diagnostic')
+    self.assertEqual(reward_parts.reader(parts), 'diagnostic')
     name = function.__name__
     for _ in range(2):
       weights = {'outcome': 100.0, name: 1.0}
-      total, used = reward_pipeline.compute(parts, texts(), weights)
+      total, used = reward_parts.compute(parts, texts(), weights)
       self.assertEqual(list(used), ['outcome', name])
       np.testing.assert_array_equal(used[name], expected)
       np.testing.assert_array_equal(total - used[name], [[0, 100], [0, 0]])
 
   def test_a_function_of_the_view_sees_no_text(self):
-    self.assertEqual(reward_pipeline.reader(outcome), 'reward')
+    self.assertEqual(reward_parts.reader(outcome), 'reward')
 
   @parameterized.parameters(
       (accuracy, "asks for answer, which no reward gets.*column 'outcome'"),
@@ -293,7 +293,7 @@ class TextRewardTest(parameterized.TestCase):
       (words, "returned 'good' for a completion; it must be a number"),
   )
   def test_refuses(self, function, message):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, message):
+    with self.assertRaisesRegex(reward_parts.RewardError, message):
       self.load(function)(texts())
 
   def test_sees_no_answer_and_no_identity(self):
@@ -303,7 +303,7 @@ class TextRewardTest(parameterized.TestCase):
       seen.update(kwargs)
       return [0.0] * len(completions)
 
-    reward_pipeline.TrlReward('a.spy', spy, outcome)(texts())
+    reward_parts.TrlReward('a.spy', spy, outcome)(texts())
     self.assertContainsSubset(
         {'prompts', 'completion_ids', 'outcome', 'n_tokens'}, seen
     )
@@ -321,19 +321,19 @@ class TextRewardTest(parameterized.TestCase):
   def test_name_of_a_part_of_the_domain(self):
     parts = self.load(digits, lambda view: {'digits': view.outcome * 1.0})
     with self.assertRaisesRegex(
-        reward_pipeline.RewardError, "has a part 'digits'"
+        reward_parts.RewardError, "has a part 'digits'"
     ):
       parts(texts())
 
   def test_async(self):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, 'is async'):
-      reward_pipeline.TrlReward('a.later', later, outcome)
+    with self.assertRaisesRegex(reward_parts.RewardError, 'is async'):
+      reward_parts.TrlReward('a.later', later, outcome)
 
   def test_name(self):
     with self.assertRaisesRegex(
-        reward_pipeline.RewardError, "named '<lambda>'"
+        reward_parts.RewardError, "named '<lambda>'"
     ):
-      reward_pipeline.TrlReward('a.b', lambda completions: [], outcome)
+      reward_parts.TrlReward('a.b', lambda completions: [], outcome)
 
 
 if __name__ == '__main__':
