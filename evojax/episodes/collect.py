@@ -234,7 +234,9 @@ def rollout_batch(
 def join(batches: Sequence[RolloutBatch]) -> RolloutBatch:
   """Return several batches as one, with their groups numbered through."""
   chain = lambda parts: [x for part in parts for x in part]
-  rows = {name: chain(b.rows[name] for b in batches) for name in batches[0].rows}
+  rows = {
+      name: chain(b.rows[name] for b in batches) for name in batches[0].rows
+  }
   sizes = [len(b.prompts) for b in batches]
   group_size = len(batches[0].episodes) // sizes[0]
   rows['group'] = np.repeat(np.arange(sum(sizes), dtype=np.int32), group_size)

@@ -32,7 +32,7 @@ def from_rollouts(
     seed: int,
     version: str,
 ) -> dict[str, Any]:
-  """Return the columns of the stages identity, sample and grade, B = P * G rows.
+  """Return B = P * G rows of the columns that sampling and grading fill.
 
   Args:
     problems: P problems.
@@ -138,10 +138,10 @@ def _turn_columns(episodes: Sequence[records.Episode]) -> dict[str, list[Any]]:
 
 
 def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
-  """Return the episodes of rows that were read back, without their texts' turns.
+  """Return the episodes of rows that were read back.
 
-  Evidence from before episodes had turns lacks their columns: its rows are
-  episodes of one turn.
+  Older evidence lacks the columns of turns: its rows are episodes of one turn.
+  The texts of single turns are not recorded.
 
   Args:
     rows: Column -> B values, with tokens and sampler_logprobs.

@@ -13,12 +13,8 @@ from typing import Any
 
 from absl import logging
 
-from evojax import records
-from evojax.domains import base
 from evojax.eval import evaluate
 from evojax.eval import report as report_lib
-from evojax.models import tokenizer as tokenizer_lib
-from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import workdir as workdir_lib
 
 SPLIT = 'sealed'
@@ -30,7 +26,7 @@ def path_of(workdir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
-  """Return a run's sealed result, as `report.report_gain` made it, or None.
+  """Return the sealed result that `report.report_gain` made, or None.
 
   Raises:
     WorkdirError: If the file is not what evojax wrote.
@@ -112,7 +108,9 @@ def score(
     )
 
   before = run(install_base, 0, 'seed')
-  report = report_lib.report_gain(before, run(install_trained, step, scorer.version))
+  report = report_lib.report_gain(
+      before, run(install_trained, step, scorer.version)
+  )
   if primary:
     text = json.dumps(report, indent=2, allow_nan=False) + '\n'
     workdir_lib.write_atomic(path_of(workdir), text.encode())

@@ -208,6 +208,7 @@ CORE = (
         shape='A',
         unit='tokens',
         doc='Sampled tokens of each turn: its action.',
+        nullable=True,
         stage='sample',
     ),
     Column(
@@ -216,6 +217,7 @@ CORE = (
         shape='A',
         unit='tokens',
         doc='Tokens of the observation after each action, not trained on.',
+        nullable=True,
         stage='sample',
     ),
     Column(

@@ -195,7 +195,7 @@ def _train(
         update_lib.NonFiniteError,
     ) as error:
       status, why = 'crash', str(error)
-  first, end = trainer.start, trainer.fingerprint()
+  first, end = trainer.start, trainer.learner.fingerprint()
   del trainer  # Its state would lie beside the next arm's.
   solved = session.decide(lambda: outcomes(folder).tolist())
   tokens = session.decide(lambda: sampled_tokens(folder))

@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from evojax import records
+from evojax.episodes import collect
 from evojax.eval import estimates
+from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evolve import arms
@@ -30,7 +31,8 @@ from evojax.harness import surface as surface_lib
 from evojax.ledger import chain as chain_lib
 from evojax.rl import filters
 from evojax.runtime import workdir as workdir_lib
-from evojax.training import trainer as trainer_lib
+from evojax.training import learner as learner_lib
+from evojax.training import reward_pipeline
 
 NOT_IDENTIFIABLE = 'not identifiable'
 # Classes of changes that alter what is sampled; replaying old rollouts under
@@ -152,27 +154,30 @@ def recorded(
   setup = session.setup.under(
       arms.config_of(session, harness, session.config.seed)
   )
-  rows = session_lib.load_rows(folder, steps)
-  weigher = trainer_lib.Weigher(setup)
-  groups = int(rows['group'].max()) + 1
-  size = int(rows['sample'].max()) + 1
-  rewards, parts, advantages, kept = weigher.weigh(rows, groups, size)
-  order = np.lexsort((rows['sample'], rows['group']))
-  grid = lambda name: rows[name][order].reshape(groups, size)
-  rows = {n: v for n, v in rows.items() if not n.startswith(schema.PART_PREFIX)}
-  rows['reward'] = rewards[rows['group'], rows['sample']]
-  rows['advantage'] = advantages[rows['group'], rows['sample']]
-  rows['kept'] = kept[rows['group']]
+  rollouts = collect.RolloutBatch.recorded(session_lib.load_rows(folder, steps))
+  batch = reward_pipeline.RewardPipeline(setup)(rollouts)
+  grid = lambda name: rollouts.rows[name].reshape(batch.graded.shape)
+  columns = {
+      name: values
+      for name, values in batch.columns.items()
+      if not name.startswith(schema.PART_PREFIX)
+  }
+  rows = {
+      name: values
+      for name, values in rollouts.rows.items()
+      if not name.startswith(schema.PART_PREFIX)
+  }
   return dict(
-      rewards=rewards,
-      advantages=advantages,
-      kept=kept,
-      parts=parts,
+      rewards=batch.rewards,
+      # One advantage per episode: statistics compare episodes.
+      advantages=batch.episode_advantages,
+      kept=batch.kept,
+      parts=batch.parts,
       weights=setup.config.reward.weights.to_dict(),
       outcome=grid('outcome').astype(bool),
-      graded=grid('graded').astype(bool),
+      graded=batch.graded,
       n_tokens=grid('n_tokens').astype(np.float64),
-      view=session_lib.view_of(rows, setup.columns, setup.config),
+      view=session_lib.view_of(rows | columns, setup.columns, setup.config),
   )
 
 
@@ -339,54 +344,19 @@ def _replayed(
   """Scores [problems] after the replayed updates."""
   config = arms.config_of(session, harness, session.config.seed)
   setup = session.setup.under(config)
-  trainer = trainer_lib.Trainer(
-      setup,
-      session.path / 'backtests' / 'none',  # Nothing is written there.
-      session.phases,
-      engine=session.engine,
-      start=checkpoint,
-  )
+  learner = learner_lib.Learner(setup, session.mesh, session.phases)
+  learner.start_from(checkpoint)
+  rewards = reward_pipeline.RewardPipeline(setup)
   for step in steps:
-    trainer.learn(_step_of(trainer, folder, step))
-    trainer.step += 1
-  trainer.install()
+    rows = session_lib.load_rows(folder, [step])
+    learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+  session.engine.update_weights(learner.params, learner.step)
   with session.phases('eval'):
-    result = trainer.score_split(
-        'train',
+    result = evaluate_lib.evaluate(
+        setup.scorer(session.engine, session.phases),
+        split='train',
         seed=seed,
         problems=config.evolve.replay_problems,
         samples=config.evolve.samples,
     )
   return result.problem_scores
-
-
-def _step_of(
-    trainer: trainer_lib.Trainer, folder: pathlib.Path, step: int
-) -> trainer_lib.Step:
-  """Recorded rollouts, weighed by the trainer's harness."""
-  rows = session_lib.load_rows(folder, [step])
-  order = np.lexsort((rows['sample'], rows['group']))
-  rows = {name: values[order] for name, values in rows.items()}
-  groups, size = int(rows['group'].max()) + 1, int(rows['sample'].max()) + 1
-  rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
-  codes = {code: name for name, code in schema.FINISH_REASON.items()}
-  completions = [
-      records.Episode(
-          tokens=np.asarray(rows['tokens'][i], np.int32),
-          logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
-          finish_reason=codes[int(rows['finish_reason'][i])],
-          policy_version=int(rows['policy_version'][i]),
-          text=rows['completion'][i],
-      )
-      for i in range(groups * size)
-  ]
-  return trainer_lib.Step(
-      rows=dict(rows),
-      prompts=[np.asarray(p, np.int32) for p in rows['prompt_tokens']],
-      completions=completions,
-      rewards=rewards,
-      advantages=advantages,
-      kept=kept,
-      graded=rows['graded'].astype(bool).reshape(groups, size),
-      parts=parts,
-  )

@@ -35,9 +35,9 @@ from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import preemption
 from evojax.runtime import sharding
+from evojax.training import learner as learner_lib
 from evojax.training import settings
 from evojax.training import setup as setup_lib
-from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
 
 Payload = dict[str, Any]
@@ -239,7 +239,7 @@ class Session:
           policy.cfg, algorithm, self.mesh, donate=True
       )(params)
       saved = checkpoint_lib.restore(
-          checkpoint, trainer_lib.abstract_state(state)
+          checkpoint, learner_lib.abstract_state(state)
       )
       state.update(saved['learner'])
       params = update_lib.policy_params(policy.cfg, state)
@@ -264,22 +264,28 @@ class Session:
     """
     self.engine.update_weights(self.params(checkpoint, policy), 0)
     with self.phases('eval'):
+      scorer = self.setup.scorer(
+          self.engine, self.phases, version=_trained_by(checkpoint)
+      )
       return evaluate_lib.evaluate(
-          self.engine,
-          self.setup.policy.tokenizer,
-          domain or self.setup.domain,
+          dataclasses.replace(scorer, domain=domain or scorer.domain),
           split=split,
           seed=seed,
           problems=problems,
           samples=samples,
-          params=settings.eval_params(self.config),
-          max_prompt_tokens=self.config.data.max_prompt_tokens,
           step=step,
           workdir=folder if self.primary else None,
-          phases=self.phases,
           # Nothing is trained or proposed once the sealed problems are drawn.
           allow_sealed=self.find('seal') is not None,
       )
+
+
+def _trained_by(checkpoint: pathlib.Path | None) -> str:
+  """Hash of the harness that trained an arm's checkpoint; 'seed' without."""
+  if checkpoint is None:
+    return 'seed'
+  arm = checkpoint.parents[1] / 'arm.json'
+  return json.loads(arm.read_bytes())['harness']
 
 
 def load_rows(folder: pathlib.Path, steps: list[int]) -> dict[str, Any]:

@@ -85,12 +85,8 @@ def _check_reward(
     warnings.simplefilter('always', reward_parts.RewardWarning)
 
     def compute():
-      parts = reward_parts.load_parts(
-          config.reward.parts, domain.reward_parts
-      )
-      view, _ = synthetic.make_view(
-          domain, config, reward_parts.reader(parts)
-      )
+      parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
+      view, _ = synthetic.make_view(domain, config, reward_parts.reader(parts))
       reward_parts.compute(parts, view, config.reward.weights.to_dict())
 
     reasons = _reasons(compute)

@@ -15,7 +15,6 @@ from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
-from evojax.training import settings
 from evojax.training import setup as setup_lib
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import domains
+from evojax import records
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib

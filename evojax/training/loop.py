@@ -33,10 +33,8 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
-from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
-from evojax.training import update as update_lib
 
 
 def run(

@@ -163,8 +163,11 @@ def _columns(view: Any) -> dict[str, list[Any]]:
       for name in view.columns
       if name not in closed and not name.startswith(schema.PART_PREFIX)
   }
+  observed = np.maximum(view.observation_tokens, 0).sum(-1)
+  lengths = (view.n_tokens + observed)[view.valid]
   found['completion_ids'] = [
-      row[row >= 0].tolist() for row in view.tokens[view.valid]
+      row[:length].tolist()
+      for row, length in zip(view.tokens[view.valid], lengths, strict=True)
   ]
   return found
 

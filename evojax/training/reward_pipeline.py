@@ -43,17 +43,22 @@ class RewardedBatch:
     return self.kept[:, None] & self.graded
 
   @property
+  def episode_advantages(self) -> Float[np.ndarray, 'P G']:
+    """Mean advantage of each episode's turns."""
+    turns = np.asarray(self.rollouts.rows['n_turns'], np.int32)
+    mean = self.advantages.sum(-1) / turns.reshape(self.graded.shape)
+    return mean.astype(np.float32)
+
+  @property
   def columns(self) -> dict[str, Any]:
     """Evidence of the stage 'reward', B values by column."""
     # The reward of what was not graded is unknown, not 0.
     known = lambda x: np.where(self.graded, x, np.nan).reshape(-1)
-    rows = self.rollouts.rows
-    turns = np.asarray(rows['n_turns'], np.int32)
+    turns = np.asarray(self.rollouts.rows['n_turns'], np.int32)
     flat = self.advantages.reshape(len(turns), -1)
-    mean = (flat.sum(1) / turns).astype(np.float32)
     return {
         'reward': known(self.rewards),
-        'advantage': known(mean.reshape(self.graded.shape)),
+        'advantage': known(self.episode_advantages),
         'turn_advantages': [
             row[:n] if n > 1 and graded else row[:0]
             for row, n, graded in zip(

@@ -16,6 +16,7 @@ from evojax import records
 from evojax.domains import base
 from evojax.episodes import collect
 from evojax.episodes import synthetic as synthetic_lib
+from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.harness import admit
@@ -27,6 +28,7 @@ from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.sandbox import probe
 from evojax.training import reward_parts
+from evojax.training import settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -251,7 +251,7 @@ class Trainer:
         episodes[i] = episode
     return episodes
 
-  def collect(self) -> reward_pipeline.RewardedBatch:
+  def roll_out(self) -> reward_pipeline.RewardedBatch:
     """Roll out until P groups are kept, or the refill rounds are used up."""
     c = self.config.grpo
     self._refused = 0
@@ -290,7 +290,9 @@ class Trainer:
       # Grading may hit a time limit on one host only; all hosts must agree.
       shared = ('rewards', 'advantages', 'kept', 'graded')
       values = sharding.broadcast([getattr(batch, name) for name in shared])
-      return dataclasses.replace(batch, **dict(zip(shared, values, strict=True)))
+      return dataclasses.replace(
+          batch, **dict(zip(shared, values, strict=True))
+      )
 
   def learn(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
     """Update the policy; the batch's rows get the gap of each episode."""
@@ -308,7 +310,7 @@ class Trainer:
     started = time.perf_counter()
     before = self.cursor, self.prefetched, self.rewards.keep_state
     try:
-      batch = self.collect()
+      batch = self.roll_out()
     except fleet.FleetError:
       self.cursor, self.prefetched, self.rewards.keep_state = before
       raise
@@ -344,7 +346,7 @@ class Trainer:
         _summary(batch),
         **learned,
         learning_rate=config_lib.learning_rate(self.config)(step),
-        staleness=max(step - e.policy_version for e in batch.rollouts.episodes),
+        staleness=step - min(e.policy_version for e in batch.rollouts.episodes),
         refused_stale=self._refused,
     )
 

@@ -168,13 +168,13 @@ class FromRolloutsTest(parameterized.TestCase):
       _rows(grades=grades)
 
   @parameterized.parameters(
-      dict(group_size=2),
+      dict(episodes=COMPLETIONS[:5]),
       dict(grades=GRADES[:5]),
-      dict(prompt_tokens=[(1,)]),
+      dict(prompts=[(1,)]),
       dict(grade_seconds=[0.0]),
   )
   def test_lengths_that_do_not_fit(self, **changes):
-    with self.assertRaisesRegex(ValueError, '2 problems x group_size='):
+    with self.assertRaisesRegex(ValueError, 'as many prompts as problems'):
       _rows(**changes)
 
 

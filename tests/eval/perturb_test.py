@@ -1,4 +1,3 @@
-import dataclasses
 import tempfile
 
 from absl.testing import absltest

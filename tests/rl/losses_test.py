@@ -7,6 +7,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from evojax.rl import losses
+from tests.rl import objectives
 
 TOL = dict(rtol=1e-5, atol=1e-6)  # Float32 sums of ~30 terms of size ~1.
 MODES = tuple((r, a) for r in losses.RATIOS for a in losses.AGGREGATIONS)

@@ -7,8 +7,8 @@ from jax import numpy as jnp
 import numpy as np
 
 from evojax.rl import logprobs
-from evojax.rl import losses
 from evojax.rl import packing
+from tests.rl import objectives
 
 
 def _tokens(*values):

@@ -17,6 +17,7 @@ from jax.experimental import topologies
 import jax.numpy as jnp
 import numpy as np
 
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
 from evojax.runtime import sharding

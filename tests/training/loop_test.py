@@ -24,6 +24,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
 from tests import tiny
 
 P, G = 2, 4
@@ -363,7 +364,7 @@ class AlgorithmTest(TrainTestCase):
   def test_token_limit_is_of_training_alone(self):
     trainer = self.make_trainer(rollout__token_limit=5)
     compiled = trainer.engine.compilations()
-    step = trainer.collect()
+    step = trainer.roll_out()
     rows = step.rollouts.rows
     self.assertEqual(max(rows['n_tokens']), 5)
     # The reward 'brief' is 1 - n / limit: 0 for a completion that was cut.
@@ -444,7 +445,8 @@ class AlgorithmTest(TrainTestCase):
       )
     if not overrides.get('model__scan_layers'):
       for a, b in zip(
-          leaves(trainer.learner.state['params']), leaves(reference.learner.state['params'])
+          leaves(trainer.learner.state['params']),
+          leaves(reference.learner.state['params']),
       ):
         np.testing.assert_allclose(a, b, atol=1e-6)
 

@@ -52,9 +52,7 @@ class ComputeTest(parameterized.TestCase):
   def test_linear_in_the_weights(self):
     one, _ = reward_parts.compute(parts, VIEW, {'outcome': 1.0})
     two, _ = reward_parts.compute(parts, VIEW, {'length': 1.0})
-    both, _ = reward_parts.compute(
-        parts, VIEW, {'outcome': 0.5, 'length': 3.0}
-    )
+    both, _ = reward_parts.compute(parts, VIEW, {'outcome': 0.5, 'length': 3.0})
     np.testing.assert_allclose(both, 0.5 * one + 3 * two, rtol=1e-6)
 
   @parameterized.named_parameters(
@@ -330,9 +328,7 @@ class TextRewardTest(parameterized.TestCase):
       reward_parts.TrlReward('a.later', later, outcome)
 
   def test_name(self):
-    with self.assertRaisesRegex(
-        reward_parts.RewardError, "named '<lambda>'"
-    ):
+    with self.assertRaisesRegex(reward_parts.RewardError, "named '<lambda>'"):
       reward_parts.TrlReward('a.b', lambda completions: [], outcome)
 
 

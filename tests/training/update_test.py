@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from evojax import records
 from evojax.models import decoder
 from evojax.models import lora
 from evojax.runtime import sharding
