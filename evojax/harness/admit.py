@@ -20,6 +20,7 @@ from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
+from evojax.runtime import config_checks
 
 
 @runtime_checkable
@@ -221,9 +222,9 @@ def _check_declared(
 
 
 def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
-  """Return what `config.validate` says of the config under the overlay."""
+  """Return what `config_checks.validate` says of the config under it."""
   try:
-    config_lib.validate(applied)
+    config_checks.validate(applied)
   except config_lib.ConfigError as error:
     return [line.strip() for line in str(error).splitlines()[1:]]
   return []

@@ -27,6 +27,7 @@ from evojax.harness import library as shipped
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.runtime import config_checks
 from tests.evolve import own_proposer
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
@@ -726,7 +727,7 @@ class RandomTest(absltest.TestCase):
     for seed in range(400):
       made = random_changes.propose(context(seed=seed))
       SURFACE.check(made.after.overlay)
-      config_lib.validate(SURFACE.apply(CONFIG, made.after.overlay))
+      config_checks.validate(SURFACE.apply(CONFIG, made.after.overlay))
       factors[made.delta.factor] += 1
     wanted = set(SURFACE.factors())
     wanted |= {f'reward:{p}' for p in ('outcome', 'format', 'overlong')}
