@@ -55,9 +55,7 @@ class RolloutBatch:
     order = np.lexsort((rows['sample'], rows['group']))
     rows = {name: values[order] for name, values in rows.items()}
     group_size = int(rows['sample'].max()) + 1
-    prompts = [
-        np.asarray(p, np.int32) for p in rows['prompt_tokens'][::group_size]
-    ]
+    prompts = [tuple(p.tolist()) for p in rows['prompt_tokens'][::group_size]]
     return cls(prompts, rows_lib.to_episodes(rows), rows)
 
 

@@ -124,7 +124,8 @@ def _turn_columns(episodes: Sequence[records.Episode]) -> dict[str, list[Any]]:
           f'an episode has {sum(called)} actions for {len(turns)} turns; give'
           ' turns without a tool call a code of their own'
       )
-    spans = turns if len(turns) > 1 or any(called) else ()
+    plain = len(turns) == 1 and not turns[0].observed and not called[0]
+    spans = () if plain else turns
     calls = turns if any(called) else ()
     for name, values in (
         ('turn_tokens', [t.sampled for t in spans]),
