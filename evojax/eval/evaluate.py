@@ -1,4 +1,4 @@
-"""Scores a policy on problems that it was not trained on."""
+"""Scores of a policy on problems that it was not trained on."""
 
 from collections.abc import Mapping, Sequence
 import contextlib
@@ -51,7 +51,7 @@ class EvalResult:
     return scores.of_problems(self.outcomes, self.graded)
 
   def metrics(self) -> dict[str, float]:
-    """Scalars for `metrics.MetricWriter`, named '<split>/...'."""
+    """Return scalars for `metrics.MetricWriter`, named '<split>/...'."""
     values = {
         'avg_at_k': self.avg_at_k.value,
         'avg_at_k_standard_error': self.avg_at_k.standard_error,

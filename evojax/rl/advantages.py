@@ -26,7 +26,7 @@ def group_norm(
     *,
     eps: float = 1e-6,
 ) -> Float32[masked.AnyArray, 'P G']:
-  """Centres and scales rewards within each group.
+  """Centre and scale rewards within each group.
 
   A_pg = (r_pg - mean_g r) / (std_g r + eps), over valid g only
   (GRPO: Shao et al. 2024, arXiv:2402.03300, Sec. 4.1.2). std is the sample
@@ -52,7 +52,7 @@ def group_norm(
 def group_mean(
     rewards: Float[masked.AnyArray, 'P G'], valid: Bool[masked.AnyArray, 'P G']
 ) -> Float32[masked.AnyArray, 'P G']:
-  """Centres rewards within each group, without dividing by their spread.
+  """Centre rewards within each group, without dividing by their spread.
 
   A_pg = r_pg - mean_g r, over valid g only (Dr. GRPO: Liu et al. 2025,
   arXiv:2503.20783). Groups that are nearly all right or wrong get no boost.
@@ -73,7 +73,7 @@ def group_mean(
 def leave_one_out(
     rewards: Float[masked.AnyArray, 'P G'], valid: Bool[masked.AnyArray, 'P G']
 ) -> Float32[masked.AnyArray, 'P G']:
-  """Subtracts from each reward the mean of the others in its group.
+  """Subtract from each reward the mean of the others in its group.
 
   A_pg = r_pg - mean_{h != g} r_ph = n / (n - 1) * (r_pg - mean_h r_ph), over
   the n valid members (RLOO: Ahmadian et al. 2024, arXiv:2402.14740). Unbiased:
@@ -144,14 +144,14 @@ def per_turn(
 
 
 def _scaled(rewards, valid, scale):
-  """float32 [P, G]: deviations from the mean of the group, scaled."""
+  """Return float32 [P, G], scaled deviations from the mean of the group."""
   centred, count = _centre(rewards, valid)
   squares = (centred * centred).sum(axis=1, keepdims=True)
   return scale(centred, squares, count)
 
 
 def _centre(rewards, valid):
-  """float32 [P, G] deviations from the group's mean; float32 [P, 1] counts."""
+  """Return float32 [P, G] deviations from the group's mean, [P, 1] counts."""
   if rewards.shape != valid.shape or rewards.ndim != 2 or rewards.shape[1] < 2:
     raise ValueError(
         f'rewards {rewards.shape} and valid {valid.shape} must share a shape'

@@ -7,8 +7,8 @@ a sum over its tokens divided by a number that belongs to the *update*:
   d = denominator(mask of the whole update, aggregation, max_tokens)
   loss = sum over micro-batches m of policy_loss(m, ..., denominator=d)
 
-and likewise for gradients. Averages of averages would weigh a token by the
-micro-batch that it happens to lie in. The mask holds sampled tokens of valid
+and so for gradients. Averages of averages would weight a token by the size of
+the micro-batch that it lies in. The mask holds sampled tokens of valid
 completions of kept groups: dropped ones leave numerator and denominator.
 """
 
@@ -30,7 +30,7 @@ AGGREGATIONS = ('token', 'sequence', 'constant')
 def denominator(
     mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
 ) -> Float32[masked.AnyArray, '']:
-  """Counts what the loss of one optimizer update is divided by.
+  """Count what the loss of one optimizer update is divided by.
 
   'token': masked-in tokens (DAPO, arXiv:2503.14476, Eq. 12). 'sequence':
   sequences with at least one such token (GRPO, arXiv:2402.03300, Eq. 3).

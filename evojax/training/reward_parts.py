@@ -1,7 +1,7 @@
-"""Reward: named parts of stored evidence, weighted and added up.
+"""Named reward parts of stored evidence, weighted and added up.
 
-Grading runs programs and is slow; reward is arithmetic on what was graded. It
-is linear in its weights, and every part is logged beside the sum.
+Grading runs programs and is slow; a reward is arithmetic on what was graded.
+It is linear in its weights, and every part is logged beside the sum.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ class RewardError(ValueError):
 
 
 class RewardWarning(UserWarning):
-  """A reward of the user's own does what a harness's could not."""
+  """A reward of the user's own does something that no harness may do."""
 
 
 def load_parts(path: str, default: Parts) -> Parts:
-  """The function at a dotted path, or the domain's own for ''.
+  """Return the function at a dotted path, or the domain's own for ''.
 
   Beside `parts(evidence view)` it may have TRL's signature (prompts,
   completions, **columns) -> list of float, or verl's compute_score(data_source,
@@ -66,12 +66,12 @@ def load_parts(path: str, default: Parts) -> Parts:
 
 
 def reader(parts: Parts) -> str:
-  """Whom a view must be open to for these parts, see schema.READERS."""
+  """Return the reader whose view these parts need, see schema.READERS."""
   return getattr(parts, 'reader', 'reward')
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
-  """Parameters by name; none where Python cannot tell."""
+  """Return parameters by name, or none where Python does not know them."""
   try:
     return inspect.signature(function).parameters
   except (TypeError, ValueError):  # Written in C.
@@ -134,7 +134,7 @@ class _TextReward:
     raise NotImplementedError
 
   def _number(self, value: Any) -> float:
-    """One score as a number."""
+    """Return one score as a number."""
     try:
       return float(value)
     except (TypeError, ValueError) as error:
@@ -219,7 +219,7 @@ class TrlReward(_TextReward):
     return [0.0 if s is None else self._number(s) for s in scores]
 
   def _call(self, given: Mapping[str, Any]) -> Any:
-    """Calls with texts, or with messages where only those work."""
+    """Call with texts, or with messages where only those work."""
     as_messages = dict(given)
     for name, role in (('prompts', 'user'), ('completions', 'assistant')):
       if name in given:
@@ -278,7 +278,7 @@ class VerlReward(_TextReward):
 
 
 class _GroundTruth:
-  """Stands where verl hands over the answer; every use of it is refused."""
+  """Takes the place of the answer that verl passes; refuses every use."""
 
   def __init__(self, refusal: RewardError):
     self.__dict__['refusal'] = refusal
@@ -298,7 +298,7 @@ class _GroundTruth:
 def compute(
     parts: Parts, view: Any, weights: Mapping[str, float]
 ) -> tuple[Float[np.ndarray, 'P G'], dict[str, Float[np.ndarray, 'P G']]]:
-  """Evaluates the weighted parts on a view.
+  """Evaluate the weighted parts on a view.
 
   Args:
     parts: view -> {name: float [P, G]}.

@@ -33,13 +33,13 @@ class RewardedBatch:
   graded: Bool[np.ndarray, 'P G']
   rewards: Float[np.ndarray, 'P G']
   parts: dict[str, Float[np.ndarray, 'P G']]  # Before weighting.
-  # Of each turn, before groups are dropped; 0 beyond an episode's turns.
+  # One advantage per turn, before groups are dropped; 0 at padding.
   advantages: Float[np.ndarray, 'P G A']
   kept: Bool[np.ndarray, 'P']  # Groups that enter the update.
 
   @property
   def included(self) -> Bool[np.ndarray, 'P G']:
-    """Episodes that enter the update."""
+    """The episodes that enter the update."""
     return self.kept[:, None] & self.graded
 
   @property

@@ -59,7 +59,7 @@ class NonFiniteError(FloatingPointError):
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """What is compiled into the update."""
+  """The settings that are compiled into the update."""
 
   ratio: str = 'token'  # token | sequence.
   aggregation: str = 'sequence'  # sequence | token | constant.
@@ -83,7 +83,7 @@ class Algorithm:
 def init_state(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, params: decoder.Params
 ) -> State:
-  """State of step 0. Under LoRA only the adapters are trained."""
+  """Return the state of step 0. Under LoRA only the adapters are trained."""
   trainable, frozen = lora.split(params) if cfg.lora_rank else (params, {})
   return dict(
       params=trainable,
@@ -96,7 +96,7 @@ def init_state(
 def state_shardings(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
 ) -> State:
-  """Where each leaf of the state lives; moments lie beside their parameter."""
+  """Return the sharding of each leaf; moments lie beside their parameter."""
   axes = decoder.logical_axes(cfg)
   trainable, frozen = lora.split(axes) if cfg.lora_rank else (axes, {})
   trainable = sharding.shardings(mesh, trainable)
@@ -110,7 +110,7 @@ def state_shardings(
 
 
 def policy_params(cfg: decoder.DecoderConfig, state: State) -> decoder.Params:
-  """The parameters a sampler needs."""
+  """Return the parameters a sampler needs."""
   if not cfg.lora_rank:
     return state['params']
   return lora.join(state['params'], state['frozen'])
@@ -210,7 +210,7 @@ def make_batch(
 
 
 def batch_shardings(batch: Batch, mesh: sharding.AnyMesh) -> Batch:
-  """Groups (or packed rows) of a micro-batch are split over the batch axes."""
+  """Split the groups, or packed rows, of a micro-batch over the batch axes."""
   return sharding.shardings(mesh, {name: (None, 'batch') for name in batch})
 
 
@@ -222,7 +222,7 @@ def _logprobs(
     temperature: jax.Array,
     with_entropy: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Log-probs (and entropies) [p, G, Lc] of one micro-batch."""
+  """Return log-probs (and entropies) [p, G, Lc] of one micro-batch."""
   table = decoder.unembedding(cfg, params)
   options = dict(chunk=algorithm.logprob_chunk, with_entropy=with_entropy)
   if 'completions' in micro:
@@ -258,7 +258,7 @@ def score_step(
     batch: Batch,
     temperature: jax.Array,
 ) -> Float[Array, 'M p G Lc']:
-  """Log-probs of a batch's completions under `params`, without gradient."""
+  """Return log-probs of a batch's episodes under `params`, without gradient."""
   return jax.lax.map(
       lambda micro: _logprobs(
           cfg, algorithm, params, micro, temperature, False
@@ -421,7 +421,7 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
 def jit_update_step(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
 ) -> Any:
-  """`update_step`, compiled for a mesh with its state donated."""
+  """Return `update_step`, compiled for a mesh with its state donated."""
   whole = sharding.replicated(mesh)
   return jax.jit(
       functools.partial(update_step, cfg, algorithm),
@@ -438,7 +438,7 @@ def jit_init_state(
     *,
     donate: bool,
 ) -> Any:
-  """`init_state`, compiled for a mesh; donated parameters move into it."""
+  """Return `init_state`, compiled; donated parameters move into the state."""
   return jax.jit(
       functools.partial(init_state, cfg, algorithm),
       out_shardings=state_shardings(cfg, algorithm, mesh),
@@ -450,7 +450,7 @@ def jit_init_state(
 def jit_score_step(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
 ) -> Any:
-  """`score_step`, compiled for a mesh."""
+  """Return `score_step`, compiled for a mesh."""
   return jax.jit(
       functools.partial(score_step, cfg, algorithm),
       out_shardings=sharding.shardings(mesh, (None, 'batch')),
@@ -459,7 +459,7 @@ def jit_score_step(
 
 @jax.jit
 def _checksums(leaves: list[jax.Array]) -> jax.Array:
-  """uint32 [leaves, 2]: sums of a leaf's words, weighted by their place."""
+  """Return uint32 [leaves, 2], sums of a leaf's words weighted by position."""
 
   def checksum(x):
     x = jnp.atleast_1d(x)
@@ -480,10 +480,10 @@ def _checksums(leaves: list[jax.Array]) -> jax.Array:
 
 
 def fingerprint(state: State) -> str:
-  """64 hex digits that tell two states apart; the same on every mesh.
+  """Return 64 hex digits that differ between states; the same on every mesh.
 
-  A hash of two 32-bit checksums per leaf, which are made where the leaf lies:
-  against mistakes, not against forgery.
+  They are a hash of two 32-bit checksums per leaf, computed on the devices.
+  They protect against mistakes, not against forgery.
   """
   flat = jax.tree_util.tree_leaves_with_path(state)
   sums = sharding.to_host(_checksums([leaf for _, leaf in flat]))
@@ -497,7 +497,7 @@ def fingerprint(state: State) -> str:
 
 
 def check_finite(metrics: dict[str, Any], step: int) -> None:
-  """Stops a run whose loss or gradient left the finite numbers.
+  """Stop a run whose loss or gradient is not finite.
 
   Raises:
     NonFiniteError: With the values and what to try.
