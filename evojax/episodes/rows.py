@@ -147,6 +147,7 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
   Args:
     rows: Column -> B values, with tokens and sampler_logprobs.
   """
+  # Codes back to names: an episode holds no codes of the evidence.
   reasons = {code: name for name, code in schema.FINISH_REASON.items()}
   count = len(rows['tokens'])
   lists = {name: rows.get(name, [()] * count) for name in TURN_COLUMNS}
@@ -217,6 +218,7 @@ def _domain_columns(
       if column.name not in core
       and not column.name.startswith(schema.PART_PREFIX)
   }
+  # A grade fills all of its domain's columns: a gap would read as a value.
   required = {name for name, column in own.items() if not column.nullable}
   for grade in grades:
     missing = sorted(required - set(grade.columns))
