@@ -46,7 +46,7 @@ class Demonstration:
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
-  """How one completion is sampled; the names follow SGLang's contract."""
+  """Sampling parameters of one request; the names follow SGLang's contract."""
 
   max_tokens: int = 128  # Sampled tokens, >= 1.
   temperature: float = 1.0  # 0 is greedy.
