@@ -223,7 +223,10 @@ class AdmitTest(parameterized.TestCase):
 
   def test_a_diagnostic_calls_for_a_class_of_the_domain(self):
     field = surface.Field(
-        'domain.kwargs.tools', 'choice', 'domain_class', choices=('all', 'none')
+        intervention_class='domain_class',
+        path='domain.kwargs.tools',
+        kind='choice',
+        choices=('all', 'none'),
     )
     source = (
         "LAYER = 'score'\nUNIT = ''\nCALLS_FOR = ('domain_class',)\n"

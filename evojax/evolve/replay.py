@@ -1,0 +1,89 @@
+"""Replay: updates on recorded rollouts, under a candidate and its parent."""
+
+import hashlib
+import pathlib
+
+from jaxtyping import Float
+import numpy as np
+
+from evojax.episodes import collect
+from evojax.eval import estimates
+from evojax.eval import evaluate as evaluate_lib
+from evojax.evolve import arms
+from evojax.evolve import opening
+from evojax.evolve import recorded
+from evojax.training import arm as arm_lib
+from evojax.training import learner as learner_lib
+from evojax.training import reward_pipeline
+
+
+def effect(
+    run: opening.Run,
+    harnesses: tuple[str, str],
+    folder: pathlib.Path,
+    steps: list[int],
+) -> estimates.Estimate:
+  """Return the effect of K updates on recorded rollouts.
+
+  From every retained checkpoint, K updates under the parent and K under the
+  candidate learn from the rollouts that were recorded nearest to it (after it,
+  or before it where it is the last). Both policies are then scored on the same
+  problems of the train split, drawn under a seed of their own.
+
+  Args:
+    run: The run.
+    harnesses: Hashes of the parent and of the candidate.
+    folder: Of the arm that left checkpoints and evidence.
+    steps: Of the evidence.
+  """
+  count = min(run.config.evolve.replay_updates, len(steps))
+  seed = _seed(run.config.seed)
+  gains = []
+  for checkpoint in arm_lib.retained(folder, len(steps)):
+    at = int(checkpoint.name.removeprefix('step_'))
+    follow = [s for s in steps if s >= at][:count]
+    chosen = follow if len(follow) == count else steps[-count:]
+    before, after = (
+        _scores(run, harness, checkpoint, folder, chosen, seed)
+        for harness in harnesses
+    )
+    gains.append(after - before)
+  # Checkpoints are no sample of anything: problems are, and share them.
+  return estimates.over_problems(
+      np.mean(gains, axis=0), rng=np.random.default_rng(0)
+  )
+
+
+def _seed(seed: int) -> int:
+  digest = hashlib.sha256(f'replay {seed}'.encode()).digest()
+  return int.from_bytes(digest[:4], 'big')
+
+
+def _scores(
+    run: opening.Run,
+    harness: str,
+    checkpoint: pathlib.Path,
+    folder: pathlib.Path,
+    steps: list[int],
+    seed: int,
+) -> Float[np.ndarray, 'P']:
+  """Return the scores after the replayed updates."""
+  setup = arms.setup_under(run, harness)
+  engine = run.scorer.engine
+  learner = learner_lib.Learner(setup, run.scorer.mesh, run.phases)
+  learner.start_from(checkpoint)
+  rewards = reward_pipeline.RewardPipeline(setup)
+  for step in steps:
+    rows = recorded.load_rows(folder, [step])
+    learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+  engine.update_weights(learner.params, learner.step)
+  e = run.config.evolve
+  with run.phases('eval'):
+    result = evaluate_lib.evaluate(
+        setup.scorer(engine, run.phases),
+        split='train',
+        seed=seed,
+        problems=e.replay_problems,
+        samples=e.samples,
+    )
+  return result.problem_scores
