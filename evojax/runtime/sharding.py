@@ -130,10 +130,12 @@ def to_device(tree: Any, sharding: Any) -> Any:
     with jax.transfer_guard('allow'):
       return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
 
-  if jax.process_count() == 1:
-    return jax.device_put(tree, sharding)
   if isinstance(sharding, jax.sharding.Sharding):
+    if jax.process_count() == 1:
+      return jax.device_put(tree, sharding)
     return jax.tree.map(lambda x: place(x, sharding), tree)
+  if jax.process_count() == 1:
+    return jax.tree.map(jax.device_put, tree, sharding)
   return jax.tree.map(place, tree, sharding)
 
 
