@@ -173,9 +173,10 @@ class Evojax:
       rewards = rewards.reshape(len(prompts), -1).astype(np.float32)
       batch, live, _ = update_lib.make_batch(
           [p for p in prompts for _ in range(self.w.group)],
-          [c.tokens for c in completions],
-          [c.logprobs for c in completions],
-          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool)),
+          completions,
+          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool))[
+              ..., None
+          ],
           np.ones(rewards.shape, bool),
           max_prompt_tokens=self.w.prompt_tokens,
           max_tokens=self.w.new_tokens,

@@ -29,17 +29,11 @@ def _script(weights, problem, sample):
 
 def _evaluate(engine=None, domain=None, **changes):
   engine = engine or fakes.Engine(_script)
-  arguments = dict(
-      split='dev',
-      seed=3,
-      problems=6,
-      samples=4,
-      params=fakes.PARAMS,
-      max_prompt_tokens=16,
-      step=20,
-  )
+  names = ('max_prompt_tokens', 'version', 'phases')
+  given = {name: changes.pop(name) for name in names if name in changes}
+  arguments = dict(split='dev', seed=3, problems=6, samples=4, step=20)
   return evaluate.evaluate(
-      engine, fakes.Tokenizer(), domain or fakes.Domain(), **arguments | changes
+      fakes.make_scorer(engine, domain, **given), **arguments | changes
   )
 
 

@@ -129,9 +129,11 @@ def run_update(mesh, cfg, params, layout):
   included[4, 1] = False  # and a dropped completion.
   batch, live, _ = update_lib.make_batch(
       prompts,
-      completions,
-      [-np.ones(len(c), np.float32) for c in completions],
-      advantages,
+      [
+          records.Episode(c, -np.ones(len(c), np.float32), 'stop', 0, '')
+          for c in completions
+      ],
+      advantages[..., None],
       included,
       max_prompt_tokens=LP,
       max_tokens=LC,

@@ -17,6 +17,7 @@ from jax.experimental import topologies
 import jax.numpy as jnp
 import numpy as np
 
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
 from evojax.runtime import sharding
@@ -73,9 +74,9 @@ def lower_update(cfg, mesh):
   )
   batch, _, _ = update_lib.make_batch(
       [np.ones(LP, np.int32)] * (P * G),
-      [np.ones(LC, np.int32)] * (P * G),
-      [np.zeros(LC, np.float32)] * (P * G),
-      np.ones((P, G), np.float32),
+      [records.Episode(np.ones(LC, np.int32), np.zeros(LC), 'stop', 0, '')]
+      * (P * G),
+      np.ones((P, G, 1), np.float32),
       np.ones((P, G), bool),
       max_prompt_tokens=LP,
       max_tokens=LC,
