@@ -21,6 +21,7 @@ from absl import logging
 import jax
 from ml_collections import config_flags
 
+import evojax
 from evojax import config as config_lib
 from evojax.sandbox import box
 from evojax.sandbox import probe
@@ -247,9 +248,7 @@ def _dispatch() -> int | None:
     )
   # Imported per mode: reading evidence needs no decoder, planning no trainer.
   if _MODE.value == 'evolve':
-    from evojax.evolve import loop
-
-    loop.run(
+    evojax.run(
         config,
         workdir,
         compare=_COMPARE.value,

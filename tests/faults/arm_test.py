@@ -18,7 +18,7 @@ import pytest
 from evojax.evolve import executor
 from evojax.evolve import loop
 from evojax.ledger import chain
-from evojax.training import reward_pipeline
+from evojax.training import reward_parts
 from tests import tiny
 from tests.training import arm_test
 
@@ -34,7 +34,7 @@ def parts(e):
   """A reward that no arm with a shorter limit survives."""
   short = e.max_tokens < 48 and e.n_tokens.max() <= e.max_tokens
   if short and e.n_tokens.size > 2:  # Not where the reward is tried out.
-    raise reward_pipeline.RewardError('no reward for short completions')
+    raise reward_parts.RewardError('no reward for short completions')
   return {'outcome': e.outcome.astype('float32')}
 
 
