@@ -30,6 +30,7 @@ from evojax.models import decoder
 from evojax.models import flops as flops_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rollout import engine as engine_lib
+from evojax.rollout import slots
 from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
@@ -129,12 +130,14 @@ class Evojax:
     )(params)
     self.engine = engine_lib.Engine(
         self.cfg,
+        slots.Shapes(
+            max_prompt_tokens=w.prompt_tokens,
+            max_tokens=w.new_tokens,
+            decode_slots=w.prompts * w.group,
+            prefill_rows=w.prompts,
+        ),
         eos_ids=(1,),
         decode_text=lambda tokens: '',
-        max_prompt_tokens=w.prompt_tokens,
-        max_tokens=w.new_tokens,
-        decode_slots=w.prompts * w.group,
-        prefill_rows=w.prompts,
         refill_every=16,
         mesh=self.mesh,
     )
@@ -171,13 +174,13 @@ class Evojax:
     def train():
       rewards = np.stack([np.mean(c.tokens % 2 == 0) for c in completions])
       rewards = rewards.reshape(len(prompts), -1).astype(np.float32)
+      valid = np.ones(rewards.shape, bool)
+      advantages = advantages_lib.group_norm(rewards, valid)
       batch, live, _ = update_lib.make_batch(
           [p for p in prompts for _ in range(self.w.group)],
           completions,
-          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool))[
-              ..., None
-          ],
-          np.ones(rewards.shape, bool),
+          advantages[..., None],
+          valid,
           max_prompt_tokens=self.w.prompt_tokens,
           max_tokens=self.w.new_tokens,
           micro_groups=self.w.micro_groups,

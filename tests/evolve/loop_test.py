@@ -162,7 +162,8 @@ class EndToEndTest(parameterized.TestCase):
       else:
         self.assertIn(version, harnesses, path)
         scored.add(version)
-    self.assertLen(scored, 2)  # The parent's and the child's.
+    # The parent's, the child's, and the one that first trained the policy.
+    self.assertLen(scored, 3)
 
   def test_children_meet_the_problems_of_the_controls(self):
     row = self.row('trial', trial=1)
