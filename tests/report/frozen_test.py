@@ -19,16 +19,11 @@ ALL = sorted(path.parent.name for path in FROZEN.glob('*/ledger.jsonl'))
 CASES = (
     dict(
         name='tree_2026_11_21_math',
-        versions=['v0'],
-        trials=[
-            ('discard', 0.0546875),
-            ('discard', 0.078125),
-            ('discard', None),
-            ('discard', 0.0),
-        ],
-        seconds='53',
-        tokens=22849,
-        sealed=('37.5 %', '43.8 %'),
+        versions=['v0', 'v1'],
+        trials=[('discard', 0.0546875), ('keep', 0.078125)],
+        seconds='54',
+        tokens=18922,
+        sealed=('20.3 %', '45.3 %'),
     ),
     dict(
         name='tree_2026_11_21_coding',
