@@ -3,8 +3,9 @@
 One Flax layer serves four uses. They differ only in how keys and values are
 found, so the layer takes that as a function (`attend`): over the whole
 sequence (`forward`), over a prompt that a group of completions shares
-(`forward_shared`), over a prompt whose keys are kept (`prefill`), and over a
-cache (`decode`). Everything exported is a pure function over plain dicts.
+(`forward_shared`), over a chunk of tokens and a cache (`extend`), and over one
+token and a cache (`decode`). Everything exported is a pure function over plain
+dicts.
 
 Projections are stored fused, per key/value head, so that tensor parallelism
 splits them along K and F without moving data:
@@ -461,40 +462,6 @@ def forward_shared(
   return jnp.concatenate([last, rest], 2)
 
 
-def prefill(
-    cfg: DecoderConfig,
-    params: Params,
-    tokens: Int[Array, 'B Lp'],
-    lengths: Int[Array, 'B'],
-) -> tuple[Float[Array, 'B D'], Any]:
-  """Runs prompts and keeps their keys and values.
-
-  Args:
-    cfg: Shape of the decoder.
-    params: Its parameters.
-    tokens: int32, padded on the right.
-    lengths: int32, 1 <= length <= Lp.
-
-  Returns:
-    The hidden state of each prompt's last token, and per layer the keys and
-    values [B, K, Lp, H] (stacked on a leading axis when scan_layers is on).
-  """
-  length = tokens.shape[1]
-  mask = jnp.tril(jnp.ones((length, length), bool))
-
-  def attend(_, q, k, v):
-    kept = tuple(
-        sharding.constrain(a.swapaxes(1, 2), 'batch', 'kv_heads', None, None)
-        for a in (k, v)
-    )  # [B, K, Lp, H]
-    return _attend_causal(q, k, v, mask), kept
-
-  rope = _rope_table(cfg, jnp.arange(length)[None])
-  x, cache = _run_layers(cfg, params, _embed(cfg, params, tokens), rope, attend)
-  last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], 1)
-  return last[:, 0], cache
-
-
 def extend(
     cfg: DecoderConfig,
     params: Params,
@@ -511,7 +478,8 @@ def extend(
     cfg: Shape of the decoder.
     params: Its parameters.
     tokens: int32; what is beyond a prompt's end changes nothing before it.
-    start: int32, position of the chunk's first token, <= S - C.
+    start: int32, position of the chunk's first token: <= S - C, or S for a row
+      that writes nothing.
     cache: Per layer (keys, values), each [B, K, S, H].
 
   Returns:
@@ -523,9 +491,13 @@ def extend(
 
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [C, K, H], []
-    return jax.lax.dynamic_update_slice(
-        row, new.swapaxes(0, 1).astype(row.dtype), (0, position, 0)
-    )
+    new = new.swapaxes(0, 1).astype(row.dtype)
+    if new.shape == row.shape:  # The chunk is all: no scatter is needed.
+      return jnp.where(position < slots, new, row)
+    at = (0, position, 0)
+    old = jax.lax.dynamic_slice(row, at, new.shape)  # Clamped, as the update.
+    new = jnp.where(position < slots, new, old)
+    return jax.lax.dynamic_update_slice(row, new, at)
 
   def attend(layer_cache, q, k, v):
     keys, values = (

@@ -20,6 +20,7 @@ import numpy as np
 from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
+from evojax.rollout import slots
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 from tests.tpu_aot import collectives
@@ -96,12 +97,14 @@ def lower_engine(cfg, mesh):
   """Prefill of 16 prompts and decoding of 64 rows of 2,048 slots."""
   sampler = engine.Engine(
       cfg,
+      slots.Shapes(
+          max_prompt_tokens=LP,
+          max_tokens=LC,
+          decode_slots=P * G,
+          prefill_rows=16,
+      ),
       eos_ids=(151_645,),
       decode_text=str,
-      max_prompt_tokens=LP,
-      max_tokens=LC,
-      decode_slots=P * G,
-      prefill_rows=16,
       refill_every=0,
       mesh=mesh,
   )
