@@ -33,7 +33,8 @@ _COMPILE_PARAMETERS = 50_000_000
 
 # Shares of the peak that are assumed for matrix products in updates and
 # prefills, and in decode steps; and of the bandwidth in decode steps that
-# memory bounds. CPU: as benchmarks/grpo_step.py measures; elsewhere: modest estimates.
+# memory bounds. On CPU they are what benchmarks/grpo_step.py measures,
+# elsewhere modest estimates.
 UTILISATION = {
     'cpu': dict(update=0.65, decode=0.35, bandwidth=0.5),
     'accelerator': dict(update=0.40, decode=0.30, bandwidth=0.5),
@@ -52,9 +53,9 @@ class Device:
 
 _GIB = 2**30
 # Keys are beginnings of jax's device_kind; the longest that fits counts. The
-# numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e, where XLA
-# gives programs 15.75 of a v5e's 16 GiB; those of GPUs (SXM) are from NVIDIA's
-# data sheets.
+# numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA gives
+# programs 15.75 of a v5e's 16 GiB); those of GPUs (SXM) from NVIDIA's data
+# sheets.
 DEVICES = {
     'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
     'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
