@@ -54,8 +54,8 @@ class Device:
 _GIB = 2**30
 # Keys are beginnings of jax's device_kind; the longest that fits counts. The
 # numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA
-# gives programs 15.75 of a v5e's 16 GiB); those of GPUs (SXM) from NVIDIA's data
-# sheets.
+# gives programs 15.75 of a v5e's 16 GiB); those of GPUs (SXM) from NVIDIA's
+# data sheets.
 DEVICES = {
     'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
     'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
