@@ -17,23 +17,7 @@ def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
 
   Returns:
     The summary that is also in workdir/summary.json.
-
-  Raises:
-    ValueError: If an option needs a run that evolves, or as the loops do.
   """
-  # Heavy modules are imported late: `import evojax` stays light.
-  if config.evolve.trials:
-    from evojax.evolve import loop
+  from evojax.modes import evolve  # Heavy; `import evojax` stays light.
 
-    return loop.run(config, workdir, **options)
-  from evojax.training import loop as training_loop
-
-  for name, value in options.items():
-    if name != 'fork_from' and value and value != 'inprocess':
-      raise ValueError(
-          f'--{name}={value} needs a run that evolves; this config has'
-          ' evolve.trials=0'
-      )
-  return training_loop.run(
-      config, workdir, fork_from=options.get('fork_from', '')
-  )
+  return evolve.run(config, workdir, **options)
