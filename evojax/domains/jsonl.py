@@ -7,7 +7,7 @@ from typing import Any
 
 
 def rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-  """Yields ('path:line', object); blank lines are skipped.
+  """Yield ('path:line', object); blank lines are skipped.
 
   Numbers come as text, as they are written: 7.140 is not 7.14.
 

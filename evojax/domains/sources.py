@@ -116,7 +116,7 @@ def _levels(
 def check_capacity(
     family: str, level: int, count: int, least: int, about: str = ''
 ) -> int:
-  """Returns `count`, the distinct problems of a level.
+  """Return `count`, the distinct problems of a level.
 
   Args:
     family: Of the level.
@@ -248,7 +248,7 @@ class FiniteSource:
   def __init__(
       self, problems: Sequence[records.Problem], split: str, seed: int
   ):
-    """Shuffles `problems`, distinct by id, by (seed, split, epoch)."""
+    """Shuffle `problems`, distinct by id, by (seed, split, epoch)."""
     self._problems = tuple(problems)
     self._split = splits.check(split)
     self._seed = seed
@@ -286,7 +286,7 @@ class FiniteSource:
 
 
 def check_system_prompt(value: Any) -> None:
-  """Checks the argument of a domain that is the first message of its problems.
+  """Check the argument of a domain that is the first message of its problems.
 
   Raises:
     ValueError: If it is no text.
@@ -328,7 +328,7 @@ def filled(
 def divide(
     given: Mapping[str, Sequence[records.Problem]],
 ) -> dict[str, tuple[records.Problem, ...]]:
-  """Fills every split: what is not given is carved out of train by hash.
+  """Fill every split: what is not given is carved out of train by hash.
 
   Args:
     given: 'train', and 'dev' and 'sealed' where they have data of their own.

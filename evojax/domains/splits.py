@@ -31,7 +31,7 @@ def split_of(identity: str) -> str:
 
 
 def check(split: str) -> str:
-  """Returns the split.
+  """Return the split.
 
   Raises:
     ValueError: If it is not one of SHARES.

@@ -1,4 +1,4 @@
-"""Tests that call a function: a program around the program.
+"""Test that call a function: a program around the program.
 
 What is wrapped runs in the same process as its wrapper, so nothing that the
 wrapper says is believed: it writes the result of the call as JSON, and the

@@ -51,7 +51,7 @@ _TOLERANCES = [
 
 
 def read_jsonl(path: str, *, system_prompt: str = '') -> list[records.Problem]:
-  """Reads one problem per line; repeated problems are kept once.
+  """Read one problem per line; repeated problems are kept once.
 
   A row may name its family with "tag"; by default it is the file's name.
 
@@ -258,7 +258,7 @@ def _text(row: _Row, field: str) -> str:
 
 
 def _check_utf8(text: str, what: str) -> None:
-  """Raises ValueError for a lone surrogate: no file and no program takes it."""
+  """Raise ValueError for a lone surrogate: no file and no program takes it."""
   try:
     text.encode()
   except UnicodeEncodeError as error:

@@ -64,7 +64,7 @@ _ENDLESS_LINES = 96  # More tokens than any completion may have.
 def demonstrate(
     problem: records.Problem, rng: np.random.Generator
 ) -> records.Demonstration:
-  """Draws a surface and a behaviour, and acts it out.
+  """Draw a surface and a behaviour, and acts it out.
 
   Args:
     problem: A generated one, see `problems.generate`.

@@ -50,7 +50,7 @@ class CodingDomain(base.Domain):
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
-    """Judges a completion. Never raises on hostile or malformed text."""
+    """Grade a completion. Never raises on hostile or malformed text."""
     return self.grade_many([problem], [completion])[0]
 
   def grade_many(
@@ -58,7 +58,7 @@ class CodingDomain(base.Domain):
       problems: Sequence[records.Problem],
       completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
-    """Judges completion b of problem b, for all b, in the box."""
+    """Grade completion b of problem b, for all b, in the box."""
     return grade.grade_many(
         problems, completions, partial=self.partial, slots=self.slots
     )
@@ -93,7 +93,7 @@ def make(
     partial: bool = False,
     slots: int = 0,
 ) -> CodingDomain:
-  """Builds the domain; reads its files and counts what its families hold.
+  """Build the domain; reads its files and counts what its families hold.
 
   Nothing is run yet: the box is opened by the first program that is judged.
 

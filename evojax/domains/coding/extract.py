@@ -1,4 +1,4 @@
-"""Finds the program in a completion: the last complete fenced block.
+"""Find the program in a completion: the last complete fenced block.
 
 The last, as a completion that thinks aloud tries things first and answers at
 its end; so does LiveCodeBench's `extract_code`. A block that is never closed is

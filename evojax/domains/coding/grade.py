@@ -1,4 +1,4 @@
-"""Judges completions: finds the programs, runs them, says what they are worth.
+"""Grade completions: finds the programs, runs them, says what they are worth.
 
 What is right: a program in a fenced block that ends by itself, with exit code 0
 and the right output, on every test. Identical programs for one problem are run
@@ -129,7 +129,7 @@ def grade_many(
     partial: bool,
     slots: int,
 ) -> list[records.Grade]:
-  """Grades completion b of problem b, for all b. Total: any text gets a Grade.
+  """Grade completion b of problem b, for all b. Total: any text gets a Grade.
 
   Args:
     problems: Their answers are the tests, see `tests.decode`.

@@ -1,4 +1,4 @@
-"""Runs programs on their tests, in the box, and judges what they print.
+"""Run programs on their tests, in the box, and judges what they print.
 
 Expected outputs stay on this side: a box gets a program and an input, and what
 comes back is bytes. The verdict is this file's alone.
@@ -52,7 +52,7 @@ def judge_many(
     *,
     partial: bool,
 ) -> list[Verdict]:
-  """Judges (tests, program) pairs on all slots of a box.
+  """Grade (tests, program) pairs on all slots of a box.
 
   Args:
     box: With the profile 'program'.

@@ -56,7 +56,7 @@ def capacity(family: str, level: int) -> int:
 
 
 def check_capacity(family: str, level: int) -> int:
-  """Returns `capacity`.
+  """Return `capacity`.
 
   Raises:
     ValueError: If the smallest split would hold fewer than MIN_DISTINCT.
@@ -119,7 +119,7 @@ def generate(
     name: str,
     system_prompt: str = '',
 ) -> records.Problem | None:
-  """Makes the problem of a content.
+  """Make the problem of a content.
 
   Args:
     family: Key of FAMILIES.
@@ -196,7 +196,7 @@ def draw_example(
 def choose_tests(
     given: inputs.Inputs, texts: Mapping[str, str], shown: str
 ) -> tuple[tests.Case, ...] | None:
-  """Picks hidden tests that kill every wrong program, most killing first.
+  """Pick hidden tests that kill every wrong program, most killing first.
 
   Args:
     given: Inputs to choose from.

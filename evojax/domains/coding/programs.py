@@ -1,4 +1,4 @@
-"""Runs our own program texts in this process, to know what is right.
+"""Run our own program texts in this process, to know what is right.
 
 Only texts of `families` come here: what a policy wrote runs in the box.
 """

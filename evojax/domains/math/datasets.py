@@ -19,7 +19,7 @@ def read_jsonl(
     answer_field: str = 'answer',
     system_prompt: str = '',
 ) -> list[records.Problem]:
-  """Reads one problem per line.
+  """Read one problem per line.
 
   A line is {"messages": [{"role": ..., "content": ...}, ...], "answer": ...}
   or {"question": ..., "answer": ...}, either with an optional "tag" that names
@@ -57,7 +57,7 @@ def read_tfds(
     answer_field: str = 'answer',
     system_prompt: str = '',
 ) -> list[records.Problem]:
-  """Reads one split of a TFDS data set, preparing it where it is not.
+  """Read one split of a TFDS data set, preparing it where it is not.
 
   Args:
     name: As for `tfds.builder`, e.g. 'gsm8k'.

@@ -70,7 +70,7 @@ _Number = int | decimal.Decimal  # The latter with one decimal place.
 
 
 def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Works a problem out.
+  """Work a problem out.
 
   Args:
     family: A reasoning-gym data set.
@@ -205,7 +205,7 @@ def _gcd(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _fraction(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Divides both numbers by common primes, smallest first."""
+  """Divide both numbers by common primes, smallest first."""
   a, b = metadata['numerator'], metadata['denominator']
   chain = [f'{a}/{b}']
   prime = 2
@@ -234,7 +234,7 @@ _STEPS: Mapping[str, Callable[[Mapping[str, Any]], tuple[list[str], str]]] = {
 def demonstrate(
     problem: records.Problem, rng: np.random.Generator
 ) -> records.Demonstration:
-  """Draws a behaviour and acts it out.
+  """Draw a behaviour and acts it out.
 
   Args:
     problem: Of a family with worked solutions, with reasoning-gym's metadata.

@@ -51,7 +51,7 @@ class MathDomain(base.Domain):
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
-    """Judges a completion. Never raises on hostile or malformed text."""
+    """Grade a completion. Never raises on hostile or malformed text."""
     return grade.grade(
         problem.answer,
         completion.text,
@@ -87,7 +87,7 @@ def make(
     jsonl: Mapping[str, Any] | None = None,
     tfds: Mapping[str, Any] | None = None,
 ) -> MathDomain:
-  """Builds the domain; reads its files and measures its families.
+  """Build the domain; reads its files and measures its families.
 
   Problems come from one place: families, jsonl or tfds; from the family set
   'small' if none is named.
@@ -135,7 +135,7 @@ def make(
 def _read(
     kind: str, config: Mapping[str, Any], system_prompt: str
 ) -> Mapping[str, tuple[records.Problem, ...]]:
-  """Reads and divides the data of a `jsonl` or `tfds` argument."""
+  """Read and divides the data of a `jsonl` or `tfds` argument."""
   accepted = (*splits.SHARES, *_READ_ARGUMENTS[kind])
   unknown = sorted(set(config) - set(accepted))
   required = ('train',) if kind == 'jsonl' else ('name', 'train')

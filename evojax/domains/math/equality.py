@@ -31,7 +31,7 @@ class Comparer:
     self._process: subprocess.Popen[bytes] | None = None
 
   def compare(self, a: expressions.Tree, b: expressions.Tree) -> str:
-    """Returns 'equal', 'different', 'undefined' (no value), or 'timeout'.
+    """Return 'equal', 'different', 'undefined' (no value), or 'timeout'.
 
     A child that dies of the comparison, for want of memory say, gives
     'undefined'; the next call starts another.
@@ -54,7 +54,7 @@ class Comparer:
       return 'timeout' if answer is None else answer or 'undefined'
 
   def close(self) -> None:
-    """Ends the child."""
+    """End the child."""
     with self._lock:
       self._stop()
 

@@ -49,7 +49,7 @@ def build(tree):
 
 
 def compare(a, b) -> str:
-  """Tests identity by exact arithmetic at fixed points.
+  """Test identity by exact arithmetic at fixed points.
 
   Two different analytic expressions agree at a point without cause with
   probability zero (for polynomials: Schwartz 1980, Zippel 1979); the points

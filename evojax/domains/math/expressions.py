@@ -67,7 +67,7 @@ class ExpressionError(ValueError):
 
 
 def parse(text: str) -> Tree:
-  """Reads an expression.
+  """Read an expression.
 
   Sums, products (2x, 3(x+1), 2 sqrt 3), quotients, \\frac{a}{b}, \\sqrt[n]{a},
   powers, functions of FUNCTIONS, pi, Greek names and one-letter symbols; two

@@ -1,4 +1,4 @@
-"""Judges a completion: finds the answer, compares it with the reference.
+"""Grade a completion: finds the answer, compares it with the reference.
 
 What is right (`compare` has the rules in full):
   - The reference decides. A number is compared as an exact rational number:
@@ -95,7 +95,7 @@ class Extraction(NamedTuple):
 
 
 def extract(text: str, answer_format: str) -> Extraction | None:
-  """Finds the last complete answer.
+  """Find the last complete answer.
 
   Args:
     text: A completion.
@@ -160,7 +160,7 @@ _EXTRACT = {
 
 
 def compare(reference: str, answer: str, form: str = 'value') -> str:
-  """Compares an answer with the reference.
+  """Compare an answer with the reference.
 
   A trailing percent sign: if both have one, the numbers must agree; if one
   has, 50% is both 50 and 1/2, because the question may ask for either. A
@@ -290,7 +290,7 @@ def grade(
     truncated: bool = False,
     form: str = 'value',
 ) -> records.Grade:
-  """Grades the text of one completion. Total: any text gets a Grade.
+  """Grade the text of one completion. Total: any text gets a Grade.
 
   Args:
     reference: The right answer.

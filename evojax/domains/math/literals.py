@@ -117,7 +117,7 @@ def _compatible(text: str) -> str:
 
 
 def parse(text: str) -> Number | None:
-  """Reads one number; None if the text is anything else.
+  """Read one number; None if the text is anything else.
 
   Accepted: integers with thousands separators, decimals, scientific notation,
   a/b and \\frac{a}{b}, mixed numbers, a sign, a leading currency sign, a

@@ -59,7 +59,7 @@ def capacity(family: str, level: int) -> int:
 
 
 def check_capacity(family: str, level: int) -> int:
-  """Returns `capacity`.
+  """Return `capacity`.
 
   Raises:
     ValueError: If the smallest split would hold fewer than MIN_DISTINCT.

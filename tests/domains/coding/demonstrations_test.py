@@ -8,6 +8,7 @@ import tempfile
 from absl.testing import absltest
 import numpy as np
 
+from evojax.domains import base
 from evojax.domains import splits
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import problems
@@ -19,7 +20,9 @@ from evojax.models import warmstart
 
 
 def _draw(source, seed, step, count):
-  return warmstart.draw(demonstrations.demonstrate, source, seed, step, count)
+  return base.Demonstrations(demonstrations.demonstrate).batch(
+      source, seed, step, count
+  )
 
 
 def _source(split='train'):

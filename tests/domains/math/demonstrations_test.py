@@ -6,19 +6,21 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax.domains import base
 from evojax.domains import splits
 from evojax.domains.math import demonstrations
 from evojax.domains.math import domain
 from evojax.domains.math import generators
 from evojax.domains.math import grade
 from evojax.domains.math import problems
-from evojax.models import warmstart
 
 _LEVELS = problems.select(demonstrations.FAMILIES)
 
 
 def _draw(source, seed, step, count):
-  return warmstart.draw(demonstrations.demonstrate, source, seed, step, count)
+  return base.Demonstrations(demonstrations.demonstrate).batch(
+      source, seed, step, count
+  )
 
 
 def _source(split: str = 'train'):

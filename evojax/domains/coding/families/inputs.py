@@ -44,7 +44,7 @@ def _numbers_near(
     low: int,
     high: int,
 ) -> Callable[[], int]:
-  """Draws numbers of [low, high], half of them from `_near`."""
+  """Draw numbers of [low, high], half of them from `_near`."""
   near = _near(parameters, low, high)
   return functools.partial(_number, rng, near, low, high)
 
@@ -63,7 +63,7 @@ def _letters(
     others: str,
     share: float = 0.5,
 ) -> Callable[[], str]:
-  """Draws letters: a share of them from the parameters, if there are any."""
+  """Draw letters: a share of them from the parameters, if there are any."""
   named = [
       value
       for value in parameters.values()

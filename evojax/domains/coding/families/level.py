@@ -90,7 +90,7 @@ class Level:
     return f'{given} {task}' if wording % 4 < 2 else f'{task} {given}'
 
   def inputs(self, parameters: Parameters, rng: random.Random) -> inputs.Inputs:
-    """Draws inputs; numbers near the parameters are frequent."""
+    """Draw inputs; numbers near the parameters are frequent."""
     return self.grammar.draw(parameters, rng)
 
 
