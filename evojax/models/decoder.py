@@ -303,7 +303,7 @@ def _run_layers(
     attend: Callable[..., tuple[jax.Array, Any]],
     cache: Any = None,
 ) -> tuple[jax.Array, Any]:
-  """Apply every layer; the first argument of `attend` is its slice of `cache`."""
+  """Apply every layer; `attend` gets its slice of `cache`."""
   layer = Layer(cfg)
 
   def body(x, layer_params, layer_cache):

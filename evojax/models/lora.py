@@ -1,10 +1,10 @@
 """Low-rank adapters: train a small update of frozen weights.
 
 W' = W + (alpha / r) A B (Hu et al. 2021, arXiv:2106.09685, Sec. 4.1, where it
-is B A, because our inputs multiply from the left). Every projection 'name' has a pair
-'name_lora_a' [in..., r] and 'name_lora_b' [r, out...] beside it in its layer;
-decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the first
-policy is the base policy exactly.
+is B A, because our inputs multiply from the left). Every projection 'name' has
+a pair 'name_lora_a' [in..., r] and 'name_lora_b' [r, out...] beside it in its
+layer; decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the
+first policy is the base policy exactly.
 """
 
 import dataclasses

@@ -10,7 +10,7 @@ import zlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.domains import sources
+from evojax.domains import datasets as data
 from evojax.domains import splits
 from evojax.domains.coding import datasets
 from evojax.domains.coding import tests
@@ -189,7 +189,9 @@ class JsonlTest(parameterized.TestCase):
 
   def test_repetitions_are_kept_once(self):
     self.assertLen(self._read(_livecodebench(), _livecodebench()), 1)
-    with self.assertRaisesRegex(ValueError, ':2: .* before with other tests'):
+    with self.assertRaisesRegex(
+        ValueError, ':2: .* has the answers .*; keep one of'
+    ):
       self._read(_livecodebench(), _livecodebench(private_test_cases='[]'))
 
   @parameterized.parameters(
@@ -279,7 +281,7 @@ class JsonlTest(parameterized.TestCase):
     members = self._read(
         *(_livecodebench(question_content=f'Add {i}.') for i in range(300))
     )
-    divided = sources.divide({'train': members})
+    divided = data.divide({'train': members})
     self.assertEqual(sum(map(len, divided.values())), 300)
     for split, problems in divided.items():
       for problem in problems:
@@ -289,7 +291,7 @@ class JsonlTest(parameterized.TestCase):
       other = self._read(
           _livecodebench(question_content='add  1.', private_test_cases='[]')
       )
-      sources.divide({'train': members, 'sealed': other})
+      data.divide({'train': members, 'sealed': other})
 
 
 if __name__ == '__main__':

@@ -26,7 +26,9 @@ def _draw(source, seed, step, count):
 
 
 def _source(split='train'):
-  return problems.stream(problems.select(demonstrations.FAMILIES), split, 0)
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select(demonstrations.FAMILIES), split, 0
+  )
 
 
 def _program(completion):

@@ -136,9 +136,9 @@ class CodingDomainTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({'slots': -1}, r'domain\.kwargs\.slots=-1 must be'),
-      ({'families': 'sums', 'jsonl': {'train': 'x'}}, 'families or jsonl'),
+      ({'families': 'sums', 'jsonl': {'train': 'x'}}, 'one of families, jsonl'),
       ({'weights': (1.0,)}, 'weights belong to families'),
-      ({'jsonl': {'dev': 'x'}}, r'given \[.dev.\]; it takes train, dev'),
+      ({'jsonl': {'dev': 'x'}}, r"missing=\['train'\]; it takes train, dev"),
       ({'jsonl': {'train': 'x', 'test': 'y'}}, r"unknown=\['test'\]"),
       ({'jsonl': {'train': '/no/such'}}, "'/no/such' does not exist"),
       ({'families': 'sum'}, "'sum' is not"),

@@ -13,9 +13,9 @@ from evojax.domains.coding.families import level as level_lib
 
 
 def _problems(split, count, **kwargs):
-  return problems.stream(problems.select('all'), split, 0, **kwargs).take(
-      0, count
-  )
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select('all'), split, 0, **kwargs
+  ).take(0, count)
 
 
 class PerturbTest(absltest.TestCase):

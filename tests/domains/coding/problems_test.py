@@ -31,7 +31,9 @@ def draw():
 
 
 def _stream(split='train', seed=0, families='all', **kwargs):
-  return problems.stream(problems.select(families), split, seed, **kwargs)
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select(families), split, seed, **kwargs
+  )
 
 
 def _sample(family, level, count):
@@ -47,10 +49,10 @@ class SelectTest(parameterized.TestCase):
 
   def test_all_and_levels(self):
     self.assertEqual(
-        [(e.family, e.level) for e in problems.select('all')], LEVELS
+        [(e.family, e.level) for e in problems.CATALOGUE.select('all')], LEVELS
     )
     self.assertEqual(
-        problems.select(('sums:1-2', 'grids:0'), (1.0, 3.0)),
+        problems.CATALOGUE.select(('sums:1-2', 'grids:0'), (1.0, 3.0)),
         (
             sources.Entry('sums', 1, 0.5),
             sources.Entry('sums', 2, 0.5),
@@ -63,11 +65,11 @@ class SelectTest(parameterized.TestCase):
   )
   def test_refuses(self, families, message):
     with self.assertRaisesRegex(ValueError, message):
-      problems.select(families)
+      problems.CATALOGUE.select(families)
 
   def test_every_level_is_large_enough(self):
     for family, level in LEVELS:
-      problems.check_capacity(family, level)
+      problems.CATALOGUE.check_capacity(family, level)
 
   def test_a_small_level_is_refused_with_the_count(self):
     kind = FAMILIES['sums'][0]

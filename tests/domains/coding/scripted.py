@@ -13,6 +13,8 @@ import zlib
 import ml_collections
 
 from evojax import records
+from evojax.domains import datasets
+from evojax.domains import sourced
 from evojax.domains import sources
 from evojax.domains.coding import domain
 from evojax.domains.coding import tests as tests_lib
@@ -69,9 +71,9 @@ class Scripted(domain.CodingDomain):
 
 def make(**kwargs: Any) -> Scripted:
   """The domain with 150 problems, divided by their hashes."""
-  data = sources.divide({'train': [problem(k) for k in range(150)]})
+  data = datasets.divide({'train': [problem(k) for k in range(150)]})
   options = dict(system_prompt='', partial=False, slots=2) | kwargs
-  return Scripted(entries=(), data=data, **options)
+  return Scripted(sourced.Problems(data=data), **options)
 
 
 def make_config(

@@ -14,7 +14,7 @@ from evojax.domains.math import generators
 from evojax.domains.math import grade
 from evojax.domains.math import problems
 
-_LEVELS = problems.select(demonstrations.FAMILIES)
+_LEVELS = problems.CATALOGUE.select(demonstrations.FAMILIES)
 
 
 def _draw(source, seed, step, count):
