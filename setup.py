@@ -49,6 +49,7 @@ EXTRAS_REQUIRE = {
         'beartype>=0.23',
         'openai>=3.52',
         'pytest>=9',
+        'pytest-xdist>=3.8',
         'ruff>=0.17',
         'torch==2.13.0',  # By hand in requirements/torch.txt.
         'trl==1.16.0',

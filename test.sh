@@ -7,6 +7,7 @@
 # (with libtpu, to compile for a TPU that is not there) and .venv-sglang_jax (a
 # server to talk to, under Python 3.12). EVOJAX_SKIP_TPU=1 and
 # EVOJAX_SKIP_SGLANG_JAX=1 leave the latter two out; their tests are skipped.
+# EVOJAX_TEST_WORKERS says how many processes run tests (2); 0: this one alone.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 source launch/environment.sh
@@ -26,5 +27,9 @@ fi
 export JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=
 
 "$python" -m ruff check --output-format=concise .
+# By file, in the order of tests/conftest.py: a file's tests share what is slow
+# to set up.
 exec "$python" -m pytest --durations=15 \
+  --numprocesses="${EVOJAX_TEST_WORKERS:-2}" --dist=loadfile \
+  --no-loadscope-reorder \
   --jaxtyping-packages=evojax,beartype.beartype "$@"

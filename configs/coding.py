@@ -19,6 +19,7 @@ Scores are in BUILD_NOTES.md. Numbers are changed on the command line
 import ml_collections
 
 from configs import common
+from evojax import config as config_lib
 
 # What the shipped base policy was taught: family:levels of
 # evojax/domains/coding/families/.
@@ -49,7 +50,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     ValueError: If the variant is not one of VARIANTS.
   """
   common.check('coding', variant)
-  c = common.base()
+  c = config_lib.base()
   c.name = f'coding-{variant}'
   c.domain.name = 'coding'
   c.domain.kwargs = ml_collections.ConfigDict({

@@ -1,297 +1,423 @@
-"""Checks, canonical form and schedule of a run's config.
+"""The config of a run: its fields, each declared once, and what they may hold.
 
-Configs are `ml_collections.ConfigDict`s made by the files in `configs/`; this
-module never imports those. `validate` sees the config alone: it runs before a
-device is touched and reports everything that is wrong at once.
+FIELDS declares name, default, meaning, bounds and choices of every field, and
+for some how a harness may change it. `base` makes the default config of it,
+which the files in `configs/` change; `runtime.config_checks`, `harness.surface`
+and `--mode=check` read the same declarations.
+
+This module imports ml_collections only, so that configs stay light.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+import dataclasses
 import difflib
 import hashlib
 import json
 import math
 import os
-import re
 from typing import Any
 
 import ml_collections
-
-# Field -> the names it may take.
-CHOICES = {
-    'model.param_dtype': ('float32', 'bfloat16'),
-    'model.compute_dtype': ('float32', 'bfloat16'),
-    'model.remat': ('none', 'dots', 'full'),
-    'rollout.kind': ('engine', 'sglang'),
-    'grpo.advantage': ('group_norm', 'group_mean', 'leave_one_out'),
-    'grpo.ratio': ('token', 'sequence'),
-    'grpo.aggregation': ('sequence', 'token', 'constant'),
-    'grpo.keep': ('all', 'reward_variance', 'outcome_variance'),
-    'grpo.layout': ('shared', 'packed'),
-    'optim.schedule': ('constant', 'cosine', 'linear'),
-    'eval.split': ('dev', 'sealed'),
-    'evolve.proposer': ('rules', 'random'),
-    'evolve.underpowered': ('refuse', 'run'),
-    'log.wandb': ('disabled', 'offline', 'online'),
-}
-
-# Field -> (lowest, highest) value, both allowed.
-RANGES = {
-    'seed': (0, 2**32 - 1),
-    'steps': (0, math.inf),
-    'model.lora_rank': (0, math.inf),
-    'model.lora_alpha': (1e-6, math.inf),
-    'model.logprob_chunk': (0, math.inf),
-    'data.max_prompt_tokens': (1, math.inf),
-    'rollout.max_tokens': (1, math.inf),
-    'rollout.token_limit': (0, math.inf),
-    'rollout.temperature': (1e-3, 10.0),
-    'rollout.decode_slots': (1, math.inf),
-    'rollout.prefill_rows': (1, math.inf),
-    'rollout.refill_every': (0, math.inf),
-    'rollout.concurrency': (1, math.inf),
-    'rollout.timeout_seconds': (1.0, math.inf),
-    'rollout.queue_depth': (0, 1),
-    'rollout.max_staleness': (0, math.inf),
-    'grpo.prompts': (1, math.inf),
-    'grpo.group_size': (2, math.inf),
-    'grpo.clip_low': (0.0, 1.0),
-    'grpo.clip_high': (0.0, math.inf),
-    'grpo.dual_clip': (0.0, math.inf),
-    'grpo.kl_coef': (0.0, math.inf),
-    'grpo.tis_cap': (0.0, math.inf),
-    'grpo.epochs': (1, math.inf),
-    'grpo.minibatches': (1, math.inf),
-    'grpo.micro_groups': (1, math.inf),
-    'grpo.refill_rounds': (0, math.inf),
-    'optim.learning_rate': (0.0, 1.0),
-    'optim.warmup_steps': (0, math.inf),
-    'optim.b1': (0.0, 1.0 - 1e-9),
-    'optim.b2': (0.0, 1.0 - 1e-9),
-    'optim.eps': (1e-30, 1.0),
-    'optim.weight_decay': (0.0, math.inf),
-    'optim.max_grad_norm': (0.0, math.inf),
-    'checkpoint.every': (1, math.inf),
-    'checkpoint.keep': (1, math.inf),
-    'eval.every': (0, math.inf),
-    'eval.problems': (2, math.inf),
-    'eval.samples': (1, math.inf),
-    'eval.temperature': (1e-3, 10.0),
-    'evolve.trials': (0, math.inf),
-    'evolve.updates': (1, math.inf),
-    'evolve.first_updates': (1, math.inf),
-    'evolve.prompts': (1, math.inf),
-    'evolve.group_size': (2, math.inf),
-    'evolve.controls': (4, math.inf),
-    'evolve.children': (2, math.inf),
-    'evolve.max_children': (2, math.inf),
-    'evolve.problems': (2, math.inf),
-    'evolve.samples': (1, math.inf),
-    'evolve.false_discovery_rate': (1e-6, 1.0 - 1e-6),
-    'evolve.replay_updates': (1, math.inf),
-    'evolve.replay_problems': (2, math.inf),
-    'evolve.arm_seconds': (0.0, math.inf),
-    'evolve.device_seconds': (0.0, math.inf),
-    'evolve.dollars': (0.0, math.inf),
-    'evolve.dollars_per_device_hour': (0.0, math.inf),
-    'serve.context_tokens': (2, math.inf),
-    'serve.prefill_chunk': (1, math.inf),
-    'serve.prefix_chunks': (0, math.inf),
-    'serve.max_waiting': (0, math.inf),
-    'serve.connections': (1, math.inf),
-    'serve.body_bytes': (1, math.inf),
-    'serve.client_seconds': (0.1, math.inf),
-    'serve.shutdown_seconds': (0.0, math.inf),
-    'log.every': (1, math.inf),
-    'log.profile_steps': (1, math.inf),
-}
-
-# Why a bound is where it is, for the fields where the number alone is no help.
-_REASONS = {
-    'grpo.group_size': (
-        'a group of one has no advantage: set --config.grpo.group_size=8'
-    ),
-    'rollout.temperature': 'log-probs are of softmax(logits / temperature)',
-    'rollout.queue_depth': '0 samples each step with its own weights, 1 ahead',
-    'eval.problems': 'an interval over problems needs at least two',
-    'evolve.controls': 'the spread between seeds needs at least four arms',
-    'evolve.children': 'a child that one seed liked proves nothing: at least 2',
-}
+from ml_collections import config_dict
 
 
-_URL = re.compile(r'https?://[^/?#\s]+/?')
+@dataclasses.dataclass(frozen=True)
+class Tunable:
+  """How a harness may change a field; bounds are those of proposals."""
+
+  intervention_class: str  # What a trial of it is about, e.g. 'optimizer'.
+  low: int | float = -math.inf  # Bounds of a number, both allowed.
+  high: int | float = math.inf
+  off: int | float | None = None  # Outside the bounds: turns it off.
+  scale: str = 'linear'  # linear | log: how to step through the values.
+  group: str = ''  # Factor group; empty: the field is a factor of its own.
+  compiles: bool = False  # A change means another compiled train step.
+  end: str = ''  # Field beyond whose value nothing more changes.
+
+  def highest(self, config: Mapping[str, Any]) -> int | float:
+    """Return the upper bound under a config's values by dotted path."""
+    return min(self.high, config[self.end]) if self.end else self.high
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """One field of the config."""
+
+  path: str  # Dotted: 'grpo.group_size'.
+  # A type stands for a placeholder of that type, which is None until it is set;
+  # a dict for a group that takes any names.
+  default: Any
+  doc: str  # Meaning and unit.
+  low: int | float = -math.inf  # Bounds of a number, both allowed.
+  high: int | float = math.inf
+  choices: tuple[str, ...] = ()  # Allowed values; empty: any.
+  reason: str = (
+      ''  # Why the bounds are where they are, where it is no matter of
+  )
+  # course, and what to do about it.
+  tunable: Tunable | None = None  # None: no harness may change it.
+
+  def problem(self, value: Any) -> str:
+    """Return what is wrong with a value; '' if nothing is."""
+    if self.choices and value not in self.choices:
+      return f'choose one of {self.choices}'
+    if isinstance(value, float) and not math.isfinite(value):
+      return 'must be a finite number'
+    bounded = (self.low, self.high) != (-math.inf, math.inf)
+    if bounded and not self.low <= value <= self.high:
+      return self.reason or f'must lie in [{self.low:g}, {self.high:g}]'
+    return ''
+
+
+# A table, laid out by hand: one line per argument would take four times the
+# room. Moving a tunable field changes what the random proposer draws, which
+# numbers them in this order.
+# fmt: off
+FIELDS = (
+    Field('name', 'run', 'Name in progress lines, W&B and reports.'),
+    Field('seed', 0, 'Seeds problems, sampling and shuffles.',
+          low=0, high=2**32 - 1),
+    Field('steps', 100, 'GRPO steps, each a rollout and an update.', low=0),
+
+    Field('domain.name', 'math',
+          'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
+    Field('domain.kwargs', {}, 'Arguments that the domain is made with.'),
+
+    Field('model.path', str,
+          'Hugging Face directory; package:NAME is the policy that ships with'
+          ' the domain NAME.'),
+    Field('model.param_dtype', 'float32', 'Type of the stored parameters.',
+          choices=('float32', 'bfloat16')),
+    Field('model.compute_dtype', 'float32', 'Type of the activations.',
+          choices=('float32', 'bfloat16')),
+    Field('model.remat', 'none',
+          'What each layer computes again in the backward pass.',
+          choices=('none', 'dots', 'full')),
+    Field('model.scan_layers', False,
+          'Compile one layer and scan over it, which compiles faster.'),
+    Field('model.lora_rank', 0, 'Rank of LoRA; 0 trains all parameters.',
+          low=0),
+    Field('model.lora_alpha', 16.0,
+          'The LoRA update is scaled by lora_alpha / lora_rank.', low=1e-6),
+    Field('model.logprob_chunk', 0,
+          'Tokens whose vocabulary logits are alive at once; 0: all.', low=0),
+
+    Field('optim.learning_rate', 1e-4, 'Peak of the schedule.',
+          low=0.0, high=1.0,
+          tunable=Tunable('optimizer', 1e-6, 3e-3, scale='log')),
+    Field('optim.schedule', 'constant',
+          'Learning rate after the warm-up; cosine and linear end at 0.',
+          choices=('constant', 'cosine', 'linear')),
+    Field('optim.warmup_steps', 0,
+          'Steps of linear warm-up.', low=0,
+          tunable=Tunable('optimizer', 0, 100, end='steps')),
+    Field('optim.max_grad_norm', 1.0,
+          'Global norm that gradients are clipped to; 0 is off.', low=0.0,
+          tunable=Tunable('optimizer', 0.01, 10.0, off=0.0, scale='log')),
+    Field('optim.weight_decay', 0.0, 'Decoupled weight decay of matrices.',
+          low=0.0, tunable=Tunable('regularisation', 1e-4, 0.3, off=0.0,
+                                   scale='log')),
+    Field('optim.b1', 0.9, "Decay of Adam's first moment.",
+          low=0.0, high=1.0 - 1e-9),
+    Field('optim.b2', 0.95, "Decay of Adam's second moment.",
+          low=0.0, high=1.0 - 1e-9),
+    Field('optim.eps', 1e-8, "Adam's epsilon, outside the square root.",
+          low=1e-30, high=1.0),
+
+    Field('grpo.prompts', 16, 'P: prompts per step.', low=1),
+    Field('grpo.group_size', 8, 'G: completions per prompt.', low=2, reason=(
+        'a group of one has no advantage: set --config.grpo.group_size=8')),
+    Field('grpo.clip_low', 0.2, 'The ratio is clipped below at 1 - clip_low.',
+          low=0.0, high=1.0, tunable=Tunable('clip', 0.05, 0.5, group='clip')),
+    Field('grpo.clip_high', 0.2, 'The ratio is clipped above at 1 + clip_high.',
+          low=0.0, tunable=Tunable('clip', 0.05, 1.0, group='clip')),
+    Field('grpo.dual_clip', 0.0,
+          'Bound, above 1, of the ratio under negative advantages; 0 is off.',
+          low=0.0, tunable=Tunable('clip', 2.0, 10.0, off=0.0)),
+    Field('grpo.aggregation', 'sequence',
+          'Mean of the loss over sequences, over tokens, or over a constant'
+          ' number of tokens (Dr. GRPO).',
+          choices=('sequence', 'token', 'constant'),
+          tunable=Tunable('loss', compiles=True)),
+    Field('grpo.advantage', 'group_norm', 'Estimator of the advantage.',
+          choices=('group_norm', 'group_mean', 'leave_one_out'),
+          tunable=Tunable('loss')),
+    Field('grpo.ratio', 'token',
+          'Importance ratio: of each token (GRPO), or of a sequence (GSPO).',
+          choices=('token', 'sequence'),
+          tunable=Tunable('loss', compiles=True)),
+    # A change from 0 or to 0 compiles: the reference policy comes or goes.
+    Field('grpo.kl_coef', 0.0,
+          'Weight of the k3 KL to the reference policy, in nats; 0 loads none.',
+          low=0.0, tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0,
+                                   scale='log', compiles=True)),
+    Field('grpo.tis_cap', 0.0,
+          'Cap of the trainer/sampler importance weights; 0 is off.', low=0.0),
+    Field('grpo.epochs', 1, "Passes over one step's rollouts.", low=1),
+    Field('grpo.minibatches', 1,
+          'Optimizer updates per pass; groups stay whole.', low=1),
+    Field('grpo.micro_groups', 2,
+          'Groups per forward and backward pass inside one update.', low=1),
+    Field('grpo.keep', 'all', 'Groups that enter the update.',
+          choices=('all', 'reward_variance', 'outcome_variance'),
+          tunable=Tunable('filter', group='filter')),
+    Field('grpo.refill_rounds', 0,
+          'Extra rollout rounds that replace dropped groups.', low=0,
+          tunable=Tunable('filter', 0, 4, group='filter')),
+    Field('grpo.layout', 'shared',
+          'Batch: the prompt once per group, or rows packed with sequences.',
+          choices=('shared', 'packed')),
+
+    Field('rollout.max_tokens', 64,
+          'Sampled tokens of a completion, at most; a shape.', low=1),
+    Field('rollout.temperature', 1.0,
+          'Sampling temperature of training, and of every log-prob.',
+          low=1e-3, high=10.0,
+          reason='log-probs are of softmax(logits / temperature)',
+          tunable=Tunable('exploration', 0.5, 1.5)),
+    Field('rollout.token_limit', 0,
+          'Tokens after which training stops a completion; 0: max_tokens.'
+          ' Evaluations always go up to max_tokens.', low=0,
+          tunable=Tunable('length', 1, 2**20, off=0, scale='log',
+                          end='rollout.max_tokens')),
+    Field('rollout.top_p', 1.0, 'Nucleus sampling; training needs 1.'),
+    Field('rollout.top_k', -1, 'Top-k sampling; training needs -1.'),
+    Field('rollout.min_p', 0.0, 'Min-p sampling; training needs 0.'),
+    Field('rollout.stop', (), 'Strings that end a completion.'),
+    Field('rollout.decode_slots', 128,
+          'Rows decoded at once; fixed for the run, a shape.', low=1),
+    Field('rollout.prefill_rows', 16,
+          'Prompts prefilled at once; fixed for the run, a shape.', low=1),
+    Field('rollout.refill_every', 16,
+          'Decode steps between refills of finished rows; 0: refill only when'
+          ' all rows are done.', low=0),
+    Field('rollout.kind', 'engine',
+          'Sampler: engine (in this process) or sglang (servers, see launch/).',
+          choices=('engine', 'sglang')),
+    Field('rollout.urls', (), "'http://HOST:PORT' of each server."),
+    Field('rollout.api_key_env', '',
+          "Environment variable with the servers' --api-key; empty: they have"
+          ' none.'),
+    Field('rollout.admin_key_env', '',
+          "Environment variable with the servers' --admin-api-key; empty: they"
+          ' have none.'),
+    Field('rollout.concurrency', 64, 'Requests in flight per server.', low=1),
+    Field('rollout.timeout_seconds', 600.0,
+          'A request that is silent for so long is sent to another server; when'
+          ' no server can be used for so long, the run stops with an error.',
+          low=1.0),
+    Field('rollout.weights_dir', '',
+          'Directory where servers find new weights, under the same path as'
+          " this process: a mount that all machines share. Empty: the run's"
+          ' own.'),
+    Field('rollout.queue_depth', 0,
+          'Steps sampled in advance: 1 samples the next step beside the update'
+          ' of this one, with the weights before it, which grpo.tis_cap'
+          ' corrects.', low=0, high=1,
+          reason='0 samples each step with its own weights, 1 ahead'),
+    Field('rollout.max_staleness', 0,
+          'Versions that a rollout may be older than the weights it trains; an'
+          ' older one is sampled again.', low=0),
+
+    Field('data.max_prompt_tokens', 64,
+          'Tokens of the longest prompt; a longer one is an error, not cut.',
+          low=1),
+    Field('data.families', (),
+          "Families of problems to train on, ('name:levels', ...); empty: all."
+          ' Evaluations always use all.', tunable=Tunable('data')),
+
+    Field('harness.path', '',
+          'Directory of the training harness: reward, filter, credit and config'
+          ' values. Empty: --mode=train takes the reward of config.reward, and'
+          " --mode=evolve starts from the domain's seed harness."),
+
+    Field('reward.parts', '',
+          'Dotted path of parts(evidence view) -> {name: float32 [P, G]};'
+          " empty: the domain's own."),
+    Field('reward.weights', {'outcome': 1.0},
+          'Weight of each reward part; the reward is their weighted sum.',
+          tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
+
+    Field('mesh.data', 1, 'Replicas; -1 takes the devices that are left.'),
+    Field('mesh.fsdp', 1, 'Shards of parameters and batch; -1: the rest.'),
+    Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),
+
+    Field('checkpoint.every', 10,
+          'Steps between checkpoints; a kill repeats at most so many.', low=1),
+    Field('checkpoint.keep', 2, 'Newest checkpoints that stay on disk.', low=1),
+
+    Field('eval.every', 0,
+          'Steps between dev evaluations; 0: before and after training only.',
+          low=0),
+    Field('eval.split', 'dev', 'Split that --mode=eval scores.',
+          choices=('dev', 'sealed')),
+    Field('eval.problems', 128, 'Problems per evaluation.', low=2,
+          reason='an interval over problems needs at least two'),
+    Field('eval.samples', 8, 'Completions of each: k of Avg@k and pass@k.',
+          low=1),
+    Field('eval.temperature', 1.0,
+          'Sampling temperature, whatever temperature trains.',
+          low=1e-3, high=10.0),
+    Field('eval.sealed', True,
+          'Score base and trained policy on the sealed split at the end.'),
+
+    # The meta-loop: each trial changes the harness in one factor.
+    Field('evolve.trials', 4, 'Trials, at most; 0 trains without evolution.',
+          low=0),
+    Field('evolve.seed_harness', 'seed_harness',
+          "Directory of the domain's harness to start from."),
+    Field('evolve.proposer', 'rules',
+          'rules, random, or the dotted path of a module with'
+          ' propose(context).'),
+    Field('evolve.updates', 30, 'GRPO steps of every arm of a trial.', low=1),
+    # Few: where most is learned already, no change of the harness can show what
+    # it is worth.
+    Field('evolve.first_updates', 8,
+          'GRPO steps of version 0, whose evidence is diagnosed first.', low=1),
+    Field('evolve.prompts', 12, "P of an arm's step.", low=1),
+    Field('evolve.group_size', 8, "G of an arm's step.", low=2),
+    Field('evolve.controls', 4, 'Arms of the parent harness, one seed each.',
+          low=4, reason='the spread between seeds needs at least four arms'),
+    Field('evolve.children', 2, 'Arms of the changed harness, at least.',
+          low=2, reason=(
+              'a child that one seed liked proves nothing: at least 2')),
+    Field('evolve.max_children', 4,
+          'Arms of the changed harness, at most: run where fewer would detect'
+          ' too little.', low=2),
+    Field('evolve.underpowered', 'refuse',
+          'What becomes of a trial that could not detect its own prediction.',
+          choices=('refuse', 'run')),
+    # Many: with 1,024 samples an arm, most of the spread between arms was that
+    # of the samples, and to tell a change that helps only some problems takes
+    # many problems.
+    Field('evolve.problems', 512, 'Fresh dev problems of a trial.', low=2),
+    Field('evolve.samples', 4,
+          'Completions of each; a change that passes the test is also scored on'
+          ' perturbed problems, with half as many.', low=1),
+    Field('evolve.false_discovery_rate', 0.2,
+          'False discovery rate over all trials of a run, controlled online.',
+          low=1e-6, high=1.0 - 1e-6),
+    Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.',
+          low=1),
+    Field('evolve.replay_problems', 48,
+          'Held-out train problems that score a backtest.', low=2),
+    Field('evolve.arm_seconds', 0.0, 'Wall time that ends an arm; 0: no limit.',
+          low=0.0),
+    Field('evolve.device_seconds', 0.0,
+          'Device-seconds that the run may spend; 0: no limit.', low=0.0),
+    Field('evolve.dollars', 0.0,
+          'Dollars that the run may spend; 0: no limit.', low=0.0),
+    Field('evolve.dollars_per_device_hour', 0.0,
+          'Price of a device, in dollars per hour.', low=0.0),
+    Field('evolve.skills', (), 'Directories of skills that other runs wrote.'),
+    Field('evolve.salt', '',
+          'Salt of the sealed problems; empty: drawn at random, once.'),
+
+    # --mode=serve also reads rollout.decode_slots, prefill_rows, refill_every.
+    Field('serve.model_name', '',
+          "Name that /v1/models shows; empty: the config's name."),
+    Field('serve.weight_version', 'default',
+          'Version of the weights at the start.'),
+    Field('serve.context_tokens', 512,
+          'Tokens of prompt and completion together; a shape.', low=2),
+    Field('serve.prefill_chunk', 16,
+          'Tokens of a prompt that are prefilled at once.', low=1),
+    Field('serve.prefix_chunks', 1024, 'Chunks in the prefix cache; 0: none.',
+          low=0),
+    Field('serve.max_waiting', 1024,
+          'Samples that wait for a slot; more are answered by 503.', low=0),
+    Field('serve.api_key_env', '',
+          'Environment variable with the key of clients; empty: none is asked'
+          ' for.'),
+    Field('serve.admin_key_env', '',
+          'Environment variable with the key for weights, pauses and caches;'
+          ' empty: none is asked for.'),
+    Field('serve.connections', 4096,
+          'Requests at once; more are answered by 503.', low=1),
+    Field('serve.body_bytes', 16 << 20, 'Bytes of one request.', low=1),
+    Field('serve.client_seconds', 60.0,
+          'Seconds after which a client is dropped that neither sends nor reads'
+          ' what it is sent.', low=0.1),
+    Field('serve.shutdown_seconds', 30.0,
+          'Seconds that running samples get after SIGTERM.', low=0.0),
+
+    Field('log.every', 1, 'Steps between progress lines.', low=1),
+    Field('log.tensorboard', True, 'Write event files to workdir/tensorboard.'),
+    Field('log.wandb', 'disabled', 'Mode of Weights & Biases; needs wandb.',
+          choices=('disabled', 'offline', 'online')),
+    Field('log.wandb_project', 'evojax', 'Project in Weights & Biases.'),
+    Field('log.profile_start', -1,
+          'First step of the profiler window; -1: no profile.'),
+    Field('log.profile_steps', 2, 'Steps of the profiler window.', low=1),
+
+    # Only --mode=warmstart reads these: a small Qwen3 is made from nothing.
+    Field('warmstart.steps', 0,
+          'Updates; 0: the config describes no warm start.'),
+    Field('warmstart.vocab_size', 448, 'Rows of the embedding table.'),
+    Field('warmstart.hidden_size', 192, 'Width of the model.'),
+    Field('warmstart.intermediate_size', 512, 'Width of the MLP.'),
+    Field('warmstart.num_layers', 3, 'Layers.'),
+    Field('warmstart.num_heads', 2, 'Query heads.'),
+    Field('warmstart.num_kv_heads', 1, 'Key and value heads.'),
+    Field('warmstart.head_dim', 128,
+          "Width of a head; SGLang's TPU kernels ask for 128."),
+    Field('warmstart.rows', 32, 'Packed rows per update.'),
+    Field('warmstart.length', 96, 'Tokens per row.'),
+    Field('warmstart.examples', 84,
+          'Demonstrations per update: as many as fit the rows.'),
+    Field('warmstart.max_completion', 64,
+          'Tokens of a demonstrated completion; longer ones are cut.'),
+    Field('warmstart.learning_rate', 0.02,
+          "Learning rate of Muon, for the layers' matrices."),
+    Field('warmstart.adam_learning_rate', 3e-3,
+          'Learning rate of Adam, for embeddings and norms.'),
+    Field('warmstart.warmup_steps', 70, 'Steps of linear warm-up.'),
+    Field('warmstart.weight_decay', 0.05,
+          'Decoupled weight decay of the matrices.'),
+    Field('warmstart.checkpoint_every', 100, 'Updates between checkpoints.'),
+    Field('warmstart.log_every', 20, 'Updates between progress lines.'),
+)
+# fmt: on
+
+
+_BY_PATH = {field.path: field for field in FIELDS}
+_UNDECLARED = Field('', None, '')
 
 
 class ConfigError(ValueError):
   """Everything that is wrong with a config, one line each."""
 
 
+def base() -> ml_collections.ConfigDict:
+  """Return a config with the default of every field, not locked."""
+  tree = {}
+  for field in FIELDS:
+    *groups, name = field.path.split('.')
+    holder = tree
+    for group in groups:
+      holder = holder.setdefault(group, {})
+    is_type = isinstance(field.default, type)
+    holder[name] = (
+        config_dict.placeholder(field.default) if is_type else field.default
+    )
+  return ml_collections.ConfigDict(tree)
+
+
+def declaration(path: str) -> Field:
+  """Return the declaration of a field; one without bounds if there is none.
+
+  The arguments of a domain and the weights of reward parts have none.
+  """
+  return _BY_PATH.get(path, _UNDECLARED)
+
+
 def token_limit(config: ml_collections.ConfigDict) -> int:
-  """Most tokens of a training completion."""
+  """Return the most tokens of a training completion."""
   return config.rollout.token_limit or config.rollout.max_tokens
 
 
-def validate(config: ml_collections.ConfigDict) -> None:
-  """Checks values and their combinations; touches no device and no file.
-
-  Raises:
-    ConfigError: Naming each field, its value and the remedy.
-  """
-  flat = flatten(config)
-  problems = []
-  for name, allowed in CHOICES.items():
-    if name in flat and flat[name] not in allowed:
-      problems.append(f'{name}={flat[name]!r}: choose one of {allowed}')
-  for name, value in flat.items():
-    low, high = RANGES.get(name, (-math.inf, math.inf))
-    if isinstance(value, float) and not math.isfinite(value):
-      problems.append(f'{name}={value!r}: must be a finite number')
-    elif name in RANGES and not low <= value <= high:
-      reason = _REASONS.get(name, f'must lie in [{low:g}, {high:g}]')
-      problems.append(f'{name}={value!r}: {reason}')
-  if not problems:  # Combinations of values that make sense on their own.
-    problems = _conflicts(config)
-  if problems:
-    lines = ''.join(f'\n  config.{line}' for line in problems)
-    raise ConfigError(f'the config does not describe a run:{lines}')
-
-
-def _conflicts(c: ml_collections.ConfigDict) -> list[str]:
-  """Fields that contradict each other."""
-  problems = []
-  if not c.model.path:
-    problems.append(
-        'model.path is not set: pass --config.model.path=DIR, a Hugging Face'
-        ' directory'
-    )
-  if c.rollout.top_p != 1 or c.rollout.top_k > 0 or c.rollout.min_p != 0:
-    problems.append(
-        f'rollout.top_p={c.rollout.top_p}, top_k={c.rollout.top_k},'
-        f' min_p={c.rollout.min_p}: a filtered sampler is not the policy that'
-        ' the loss differentiates; train with top_p=1, top_k=-1, min_p=0'
-    )
-  if c.rollout.token_limit > c.rollout.max_tokens:
-    problems.append(
-        f'rollout.token_limit={c.rollout.token_limit} is more than'
-        f' rollout.max_tokens={c.rollout.max_tokens}, the shape: lower it, or'
-        ' set it to 0 (no limit of its own)'
-    )
-  per_update = c.grpo.minibatches * c.grpo.micro_groups
-  if c.grpo.prompts % per_update:
-    problems.append(
-        f'grpo.prompts={c.grpo.prompts} does not split into'
-        f' minibatches={c.grpo.minibatches} x micro_groups='
-        f'{c.grpo.micro_groups}: make it a multiple of {per_update}'
-    )
-  if c.grpo.dual_clip and c.grpo.dual_clip <= 1 + c.grpo.clip_high:
-    problems.append(
-        f'grpo.dual_clip={c.grpo.dual_clip} must exceed 1 + clip_high ='
-        f' {1 + c.grpo.clip_high:g}, or be 0 (off)'
-    )
-  if c.grpo.refill_rounds and c.grpo.keep == 'all':
-    problems.append(
-        f'grpo.refill_rounds={c.grpo.refill_rounds} replaces dropped groups,'
-        " but keep='all' drops none: set grpo.keep=reward_variance"
-    )
-  if not c.reward.weights:
-    problems.append(
-        'reward.weights is empty: every reward would be 0; set e.g.'
-        ' --config.reward.weights.outcome=1.0'
-    )
-  for name, weight in c.reward.weights.items():
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-      problems.append(f'reward.weights.{name}={weight!r}: must be a number')
-  if not all(isinstance(text, str) and text for text in c.rollout.stop):
-    problems.append(
-        f'rollout.stop={c.rollout.stop!r}: must hold strings that are not empty'
-    )
-  problems += _service_conflicts(c)
-  if c.evolve.trials and c.evolve.max_children < c.evolve.children:
-    problems.append(
-        f'evolve.max_children={c.evolve.max_children} is less than'
-        f' evolve.children={c.evolve.children}: raise it'
-    )
-  if c.evolve.dollars and not c.evolve.dollars_per_device_hour:
-    problems.append(
-        f'evolve.dollars={c.evolve.dollars:g} limits nothing without'
-        ' evolve.dollars_per_device_hour, the price of a device'
-    )
-  batch_shards = c.mesh.data * c.mesh.fsdp
-  if c.mesh.data > 0 and c.mesh.fsdp > 0:
-    for name, size in (
-        ('grpo.micro_groups', c.grpo.micro_groups),
-        ('rollout.decode_slots', c.rollout.decode_slots),
-        ('rollout.prefill_rows', c.rollout.prefill_rows),
-    ):
-      if size % batch_shards:
-        problems.append(
-            f'{name}={size} does not split over mesh.data x mesh.fsdp ='
-            f' {batch_shards}: make it a multiple'
-        )
-  for axis, size in c.mesh.items():
-    if size < 1 and size != -1:
-      problems.append(f'mesh.{axis}={size}: sizes are >= 1, or -1')
-  if list(c.mesh.values()).count(-1) > 1:
-    problems.append(
-        f'mesh={c.mesh.to_dict()}: -1 takes the devices that are left; only one'
-        ' axis can'
-    )
-  if c.optim.warmup_steps > c.steps > 0:
-    problems.append(
-        f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}'
-    )
-  return problems
-
-
-def _service_conflicts(c: ml_collections.ConfigDict) -> list[str]:
-  """Fields of who samples, and when, that contradict each other."""
-  problems, r = [], c.rollout
-  for url in r.urls:
-    if not isinstance(url, str) or not _URL.fullmatch(url):
-      problems.append(
-          f"rollout.urls has {url!r}: wanted 'http://HOST:PORT', without a path"
-      )
-  if len(set(r.urls)) < len(r.urls):
-    problems.append(
-        f'rollout.urls={tuple(r.urls)} names a server twice: raise'
-        ' rollout.concurrency instead'
-    )
-  if r.kind == 'sglang' and not r.urls:
-    problems.append(
-        "rollout.kind='sglang' needs servers: start one with"
-        ' launch/sglang_jax.sh and set'
-        """ --config.rollout.urls="('http://localhost:30000',)\""""
-    )
-  if r.kind == 'engine':
-    for name in ('urls', 'api_key_env', 'admin_key_env', 'weights_dir'):
-      if r[name]:
-        problems.append(
-            f'rollout.{name}={r[name]!r} is of servers, but rollout.kind is'
-            " 'engine': set --config.rollout.kind=sglang"
-        )
-  dtypes = (c.model.compute_dtype, c.model.param_dtype)
-  if r.kind == 'sglang' and 'bfloat16' in dtypes and c.grpo.tis_cap <= 0:
-    problems.append(
-        "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
-        " from the update's, which grpo.tis_cap=0 leaves uncorrected: set"
-        ' --config.grpo.tis_cap=2'
-    )
-  if r.queue_depth and not r.max_staleness:
-    problems.append(
-        f'rollout.queue_depth={r.queue_depth} trains on rollouts of the version'
-        ' before, which rollout.max_staleness=0 refuses: set'
-        ' --config.rollout.max_staleness=1'
-    )
-  for name in ('queue_depth', 'max_staleness'):
-    if r[name] and c.grpo.tis_cap <= 0:
-      problems.append(
-          f'rollout.{name}={r[name]} trains on rollouts of older weights, which'
-          ' grpo.tis_cap=0 leaves uncorrected: set --config.grpo.tis_cap=2'
-      )
-  return problems
-
-
 def read_key(variable: str, field: str) -> str:
-  """The key in an environment variable; '' if none is named.
+  """Return the key in an environment variable; '' if none is named.
 
   Raises:
     ValueError: If the variable is not set.
@@ -308,14 +434,14 @@ def read_key(variable: str, field: str) -> str:
 
 
 def check_field(config: ml_collections.ConfigDict, name: str) -> None:
-  """Checks that a field can be set.
+  """Check that a field can be set.
 
   Args:
     config: Any config.
     name: Dotted name of a field or a group of fields, e.g. 'grpo.group_size'.
 
   Raises:
-    ConfigError: If the config has neither; with the names that come near.
+    ConfigError: If the config has neither; the message names similar fields.
   """
   node, known = config, 'config'
   for part in name.split('.'):
@@ -342,7 +468,7 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
 
 
 def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
-  """{'grpo.group_size': 8, ...}; tuples are values."""
+  """Return values by dotted path, {'grpo.group_size': 8, ...}."""
   flat = {}
   for name, value in tree.items():
     if isinstance(value, ml_collections.ConfigDict):
@@ -353,19 +479,19 @@ def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
-  """The resolved config in canonical form: sorted keys, no spaces."""
+  """Return the resolved config as canonical JSON: sorted keys, no spaces."""
   return json.dumps(config.to_dict(), sort_keys=True, separators=(',', ':'))
 
 
 def sha256(config: ml_collections.ConfigDict) -> str:
-  """Hash of the canonical form, 64 hex digits."""
+  """Return the hash of the canonical form, 64 hex digits."""
   return hashlib.sha256(to_json(config).encode()).hexdigest()
 
 
 def learning_rate(
     config: ml_collections.ConfigDict,
 ) -> Callable[[int], float]:
-  """step -> learning rate: linear warm-up, then the schedule down to 0."""
+  """Return step -> learning rate: linear warm-up, then the schedule."""
   optim, steps = config.optim, max(config.steps, 1)
 
   def rate(step: int) -> float:

@@ -13,10 +13,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import ml_collections
 
-from configs import common
 from configs import math as math_config
 from evojax import config as config_lib
 from evojax.domains.math import demonstrations
+from evojax.runtime import config_checks
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 VARIANTS = [
@@ -24,6 +24,12 @@ VARIANTS = [
     for path in sorted((ROOT / 'configs').glob('*.py'))
     if path.stem not in ('common', '__init__')
     for variant in importlib.import_module(f'configs.{path.stem}').VARIANTS
+]
+
+BOUNDED = [
+    field
+    for field in config_lib.FIELDS
+    if not (math.isinf(field.low) and math.isinf(field.high))
 ]
 
 
@@ -45,7 +51,7 @@ class ValidateTest(parameterized.TestCase):
 
   def assert_refused(self, config, *patterns):
     with self.assertRaises(config_lib.ConfigError) as caught:
-      config_lib.validate(config)
+      config_checks.validate(config)
     lines = str(caught.exception).splitlines()
     self.assertEqual(lines[0], 'the config does not describe a run:')
     self.assertLen(lines, 1 + len(patterns))
@@ -59,27 +65,27 @@ class ValidateTest(parameterized.TestCase):
     if config.model.path is None:
       self.assert_refused(config, r'model\.path is not set: pass --config\.')
       config.model.path = '/weights'
-    config_lib.validate(config)
+    config_checks.validate(config)
 
-  @parameterized.parameters(*config_lib.CHOICES)
-  def test_choices(self, name):
-    field = name.replace('.', '__')
+  @parameterized.parameters(*[f for f in config_lib.FIELDS if f.choices])
+  def test_choices(self, declared):
+    field = declared.path.replace('.', '__')
     more = {'sglang': {'rollout__urls': ('http://host:1',)}}
-    for choice in config_lib.CHOICES[name]:
-      config_lib.validate(make(**{field: choice}, **more.get(choice, {})))
+    for choice in declared.choices:
+      config_checks.validate(make(**{field: choice}, **more.get(choice, {})))
     self.assert_refused(
         make(**{field: 'nonsense'}),
-        rf"{re.escape(name)}='nonsense': choose one of \(.*'{choice}'",
+        rf"{re.escape(declared.path)}='nonsense': choose one of \(.*'{choice}'",
     )
 
-  @parameterized.parameters(*config_lib.RANGES)
-  def test_ranges(self, name):
-    field = name.replace('.', '__')
-    for bound, beyond in zip(config_lib.RANGES[name], (-1, 1)):
+  @parameterized.parameters(*BOUNDED)
+  def test_ranges(self, declared):
+    field = declared.path.replace('.', '__')
+    for bound, beyond in ((declared.low, -1), (declared.high, 1)):
       if math.isinf(bound):
         continue
       step = beyond if isinstance(bound, int) else beyond * abs(bound or 1) / 8
-      named = rf'{re.escape(name)}={re.escape(repr(bound + step))}: \w'
+      named = rf'{re.escape(declared.path)}={re.escape(repr(bound + step))}: \w'
       self.assert_refused(make(**{field: bound + step}), named)
 
   @parameterized.parameters(
@@ -92,7 +98,7 @@ class ValidateTest(parameterized.TestCase):
       ('seed', 2**32 - 1),
   )
   def test_bounds_are_allowed(self, field, value):
-    config_lib.validate(make(**{field: value}))
+    config_checks.validate(make(**{field: value}))
 
   @parameterized.parameters(
       *[
@@ -173,8 +179,8 @@ class ValidateTest(parameterized.TestCase):
       (
           'two at once',
           dict(grpo__group_size=1, grpo__keep='some'),
-          r"grpo\.keep='some'",
           r'grpo\.group_size=1',
+          r"grpo\.keep='some'",
       ),
   )
   def test_refuses(self, overrides, *patterns):
@@ -182,8 +188,9 @@ class ValidateTest(parameterized.TestCase):
 
   def test_touches_no_device_and_needs_no_jax(self):
     script = (
-        'import sys\nfrom configs import math\nfrom evojax import config\n'
-        'config.validate(math.get_config())\n'
+        'import sys\nfrom configs import math\n'
+        'from evojax.runtime import config_checks\n'
+        'config_checks.validate(math.get_config())\n'
         "assert not any(m.split('.')[0] == 'jax' for m in sys.modules)"
     )
     subprocess.run(
@@ -192,6 +199,48 @@ class ValidateTest(parameterized.TestCase):
         cwd=ROOT,
         env={'PYTHONPATH': ':'.join(map(str, filter(None, sys.path)))},
     )
+
+
+class DeclarationTest(parameterized.TestCase):
+
+  def test_no_field_is_declared_twice(self):
+    paths = [field.path for field in config_lib.FIELDS]
+    self.assertEqual(sorted(paths), sorted(set(paths)))
+
+  def test_documentation_and_default(self):
+    for field in config_lib.FIELDS:
+      with self.subTest(field.path):
+        self.assertRegex(field.doc, r"^[\w'(].{5,}[.]$")
+        if not isinstance(field.default, type):
+          self.assertEqual(field.problem(field.default), '')
+
+  @parameterized.parameters(*VARIANTS)
+  def test_every_field_of_every_variant_is_declared(self, module, variant):
+    """But for arguments of the domain and weights, which anyone may name."""
+    config = importlib.import_module(f'configs.{module}').get_config(variant)
+    declared = {field.path for field in config_lib.FIELDS}
+    paths = {
+        path
+        for path in config_lib.flatten(config)
+        if not path.startswith(('domain.kwargs.', 'reward.weights.'))
+    }
+    self.assertEqual(paths, declared - {'domain.kwargs', 'reward.weights'})
+
+  def test_base_is_made_afresh(self):
+    config_lib.base().reward.weights.outcome = 3.0
+    self.assertEqual(config_lib.base().reward.weights.outcome, 1.0)
+
+  @parameterized.parameters('rules', 'human', 'my_package.my_proposer')
+  def test_proposers_by_name_or_dotted_path(self, name):
+    config_checks.validate(make(evolve__proposer=name))
+
+  @parameterized.parameters('', 'my-proposer', 'a..b', 'pack/age.py')
+  def test_no_name_and_no_path(self, name):
+    with self.assertRaisesRegex(
+        config_lib.ConfigError,
+        rf'config\.evolve\.proposer={re.escape(repr(name))} is neither .* my_',
+    ):
+      config_checks.validate(make(evolve__proposer=name))
 
 
 class FieldTest(parameterized.TestCase):
@@ -208,7 +257,7 @@ class FieldTest(parameterized.TestCase):
     config_lib.check_field(math_config.get_config('qwen3_0p6b'), name)
 
   def test_empty_group_is_known(self):
-    config_lib.check_field(common.base(), 'domain.kwargs')
+    config_lib.check_field(config_lib.base(), 'domain.kwargs')
 
   @parameterized.parameters(
       ('grpo.grup_size', r'did you mean config\.grpo\.group_size\?$'),

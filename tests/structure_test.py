@@ -220,13 +220,19 @@ class ImportsTest(parameterized.TestCase):
         with self.subTest(module_name(path)):
           self.assertNotIn('configs', {n.split('.')[0] for n in imports(path)})
 
-  def test_configs_import_only_ml_collections(self):
+  def test_configs_import_the_fields_and_ml_collections_only(self):
     for path in (ROOT / 'configs').glob('*.py'):
       with self.subTest(path.name):
+        names = imports(path) - {'evojax.config'}
         self.assertContainsSubset(
-            {n.split('.')[0] for n in imports(path)},
-            {'configs', 'ml_collections'},
+            {n.split('.')[0] for n in names}, {'configs', 'ml_collections'}
         )
+
+  def test_the_fields_need_ml_collections_only(self):
+    names = {n.split('.')[0] for n in imports(ROOT / 'evojax' / 'config.py')}
+    self.assertContainsSubset(
+        names - set(sys.stdlib_module_names), {'ml_collections'}
+    )
 
   def test_train_does_not_know_the_meta_loop(self):
     for path in SOURCES:
@@ -266,8 +272,10 @@ class ImportsTest(parameterized.TestCase):
 
   def test_configs_are_light(self):
     loaded = modules_after('import configs.math as c; c.get_config()')
-    heavy = {'jax', 'flax', 'transformers', 'pandas', 'pyarrow', 'evojax'}
+    heavy = {'jax', 'flax', 'transformers', 'pandas', 'pyarrow', 'numpy'}
     self.assertEmpty(heavy & loaded)
+    ours = {name for name in loaded if name.startswith('evojax')}
+    self.assertEqual(ours, {'evojax', 'evojax.config'})
 
   def test_the_package_is_light(self):
     loaded = modules_after('import evojax; evojax.run')

@@ -4,13 +4,13 @@ A user's own domain is a module with `make(**kwargs) -> base.Domain`, named by
 its dotted path.
 """
 
-import importlib
 import inspect
 import pathlib
 import types
 from typing import Any
 
 from evojax.domains import base
+from evojax.runtime import plugins
 
 # Imported on use, so that a run loads the libraries of its own domain only.
 DOMAINS = {
@@ -28,29 +28,13 @@ def load(name: str) -> types.ModuleType:
   Raises:
     ValueError: If there is no such module or it has no `make`.
   """
-  path = DOMAINS.get(name, name)
-  if not all(part.isidentifier() for part in path.split('.')):
-    raise ValueError(
-        f'domain.name={name!r} is neither one of {sorted(DOMAINS)} nor a dotted'
-        ' path such as my_package.my_domain'
-    )
-  try:
-    module = importlib.import_module(path)
-  except ModuleNotFoundError as error:
-    # An import that fails inside the user's module is shown as it is.
-    if error.name is None or not f'{path}.'.startswith(f'{error.name}.'):
-      raise
-    raise ValueError(
-        f'domain.name={name!r} is neither one of {sorted(DOMAINS)} nor a module'
-        f' that can be imported ({error}); a dotted path is looked up in'
-        ' PYTHONPATH and the working directory'
-    ) from error
-  if not callable(getattr(module, 'make', None)):
-    raise ValueError(
-        f'domain.name={name!r}: module {path} has no make(**kwargs) that'
-        ' returns a domain'
-    )
-  return module
+  return plugins.load(
+      'domain.name',
+      name,
+      DOMAINS,
+      needs='make(**kwargs) that returns a domain',
+      example='my_package.my_domain',
+  )
 
 
 def make(name: str, **kwargs: Any) -> base.Domain:

@@ -10,6 +10,7 @@ import numpy as np
 
 from evojax import records
 from evojax.evidence import schema
+from evojax.harness import surface
 
 # Completions built around a reference answer, one per common answer format.
 _ATTEMPTS = (
@@ -65,8 +66,9 @@ class Domain(abc.ABC):
   name: str
   # The domain's own evidence columns.
   columns: tuple[schema.Column, ...] = ()
-  # Fields that a proposal may change besides those of the config.
-  surface_fields: tuple[Any, ...] = ()
+  # Fields that a proposal may change besides those of the config; they lie
+  # below domain.kwargs, and the config holds their values.
+  surface_fields: tuple[surface.Field, ...] = ()
   # Training data of the base policy; None: there is no warm start.
   demonstrations: Demonstrations | None = None
 

@@ -1,7 +1,7 @@
-"""What is wrong with a version, told from its evidence and the ledger.
+"""Diagnosis of a version from its evidence and the ledger.
 
-Four layers. score, signal and behaviour are measured by the harness's own
-diagnostics on recorded rollouts; the learning curve and the layer 'version'
+There are four layers. Score, signal and behaviour are measured by the harness's
+own diagnostics on recorded rollouts; the learning curve and the layer 'version'
 come from the ledger. RULES then combine several measures into one finding, such
 as slow_learning. Every finding is a `Measure` with the number behind it.
 """
@@ -16,7 +16,6 @@ from scipy import stats
 
 from evojax.harness import run
 
-LAYERS = ('score', 'signal', 'behaviour', 'version')
 _SEVERITY = {'critical': 0, 'warn': 1}
 Threshold = tuple[str, float]  # ('>', 0.3): too high above 0.3.
 Values = Mapping[str, float]  # Name -> value of what could be measured.
@@ -27,25 +26,28 @@ class Measure:
   """One number about a version and how alarming it is."""
 
   name: str
-  layer: str  # One of LAYERS.
+  layer: str  # One of harness.run.LAYERS.
   unit: str
   value: float | None  # None where level is 'failed'.
   warn: Threshold | None
   critical: Threshold | None
   level: str  # ok | warn | critical | failed.
-  # Of a failed diagnostic: crash, hang, name_taken, ...
-  status: str = ''
+  status: str = ''  # Why a diagnostic failed: crash, hang, name_taken, ...
+  # Intervention classes that an alert asks for. The alerts that evojax knows
+  # are also named by the interventions themselves, see `propose.library`.
+  calls_for: tuple[str, ...] = ()
 
   def to_json(self) -> dict[str, Any]:
-    """JSON values, as the ledger takes them."""
+    """Return JSON values, as the ledger takes them."""
     fields = dataclasses.asdict(self)
     for name in ('warn', 'critical'):
       fields[name] = list(fields[name]) if fields[name] else None
+    fields['calls_for'] = list(self.calls_for)
     return fields
 
 
 def from_json(fields: Mapping[str, Any]) -> Measure:
-  """The inverse of `Measure.to_json`."""
+  """Return the measure that `Measure.to_json` wrote."""
   pair = lambda x: (str(x[0]), float(x[1])) if x else None
   value = fields['value']
   return Measure(
@@ -54,6 +56,7 @@ def from_json(fields: Mapping[str, Any]) -> Measure:
           'value': None if value is None else float(value),
           'warn': pair(fields['warn']),
           'critical': pair(fields['critical']),
+          'calls_for': tuple(fields.get('calls_for', ())),
       }
   )
 
@@ -65,39 +68,70 @@ def _beyond(value: float, threshold: Threshold | None) -> bool:
   return value > bound if sign == '>' else value < bound
 
 
-def _judged(
+def _graded(
     name: str,
     layer: str,
     unit: str,
     value: float,
     warn: Threshold | None = None,
     critical: Threshold | None = None,
-    fires: bool = True,
+    calls_for: tuple[str, ...] = (),
 ) -> Measure:
-  """A measure with its level; a rule whose conditions do not hold is 'ok'."""
+  """Return a measure with the level that its thresholds give it."""
   level = 'ok'
-  if fires and _beyond(value, critical):
+  if _beyond(value, critical):
     level = 'critical'
-  elif fires and _beyond(value, warn):
+  elif _beyond(value, warn):
     level = 'warn'
-  return Measure(name, layer, unit, float(value), warn, critical, level)
+  return Measure(
+      name,
+      layer,
+      unit,
+      float(value),
+      warn,
+      critical,
+      level,
+      calls_for=calls_for,
+  )
+
+
+def graded(meta: Mapping[str, Any], values: Values) -> list[Measure]:
+  """Return the measures of one diagnostic, sorted by name.
+
+  Args:
+    meta: What the diagnostic declares, see `harness.run.Functions.meta`.
+    values: Its numbers by name.
+  """
+  threshold = lambda pair: pair and (str(pair[0]), float(pair[1]))
+  return [
+      _graded(
+          name,
+          meta['LAYER'],
+          meta['UNIT'],
+          value,
+          threshold(meta['WARN'].get(name)),
+          threshold(meta['CRITICAL'].get(name)),
+          meta['CALLS_FOR'],
+      )
+      for name, value in sorted(values.items())
+  ]
 
 
 # ------------------------------------------------------------- learning curve
 
 
 def learning_curve(outcome: Sequence[float]) -> Values:
-  """How an arm learned, from a straight line through its outcomes.
+  """Describe how an arm learned by a straight line through its outcomes.
 
   Args:
     outcome: Share of completions solved, one value per update.
 
   Returns:
-    outcome_start and outcome_rise (of the fitted line, fractions),
-    outcome_rise_high (upper end of its one-sided 95 % interval, Student's t on
-    the residuals) and unsolved_closed, the rise as a share of what was not
-    solved at the start. Nothing for fewer than three updates, where a line has
-    no residuals.
+    outcome_start and outcome_rise, fractions of the fitted line;
+    outcome_rise_high, the upper end of the rise's one-sided 95 % interval
+    (Student's t on the residuals); and unsolved_closed, the rise as a share of
+    what was not solved at the start. Empty for fewer than three updates, where
+    a line has no residuals.
   """
   y = np.asarray(outcome, np.float64)
   n = len(y)
@@ -125,14 +159,14 @@ def _payloads(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def head_outcome(history: Sequence[Mapping[str, Any]]) -> list[float]:
-  """Outcome per update of the version that training goes on from.
+  """Return the outcome per update of the version that training goes on from.
 
   Args:
     history: Rows of the ledger.
 
   Returns:
-    Of a kept version the mean over its finished child arms; of the first one,
-    that of its train row; [] if the ledger holds neither.
+    The mean over the finished child arms of a kept version; the outcome of the
+    train row for the first version; [] if the ledger holds neither.
   """
   rows = _payloads(history)
   heads = [r['head'] for r in rows if r['step'] == 'accumulate']
@@ -147,7 +181,7 @@ def head_outcome(history: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _children(rows: Sequence[Mapping[str, Any]], trial: int) -> list[float]:
-  """Mean outcome per update over the finished child arms of a trial."""
+  """Return the mean outcome per update of a trial's finished child arms."""
   for row in reversed(rows):
     if row['step'] == 'trial' and row['trial'] == trial:
       arms = [
@@ -163,16 +197,16 @@ def _children(rows: Sequence[Mapping[str, Any]], trial: int) -> list[float]:
 
 
 def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
-  """Layer 'version': what the ledger says about the search itself.
+  """Measure the search itself: the layer 'version', from the ledger.
 
-  failures_in_row: trials since the last kept one. calibration: mean of realised
-  minus predicted effect (middle of the interval; fractions of Avg@k), negative
-  where predictions are too high. sign_agreement: share of the trials whose
-  95 % interval excludes 0 that went where the prediction said.
-  tried_<class>: trials of an intervention class.
+  failures_in_row counts the trials since the last kept one. calibration is the
+  mean of realised minus predicted effect (the middle of the interval; fractions
+  of Avg@k), negative where predictions are too high. sign_agreement is the
+  share of the trials whose 95 % interval excludes 0 that went where the
+  prediction said. tried_<class> counts the trials of an intervention class.
 
-  None of them is critical: they are about the search, so they must not keep a
-  good version from being promoted.
+  None of them is critical: a bad search must not keep a good version from being
+  promoted.
   """
   rows = _payloads(history)
   verdicts = [r for r in rows if r['step'] == 'verify']
@@ -188,7 +222,7 @@ def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
     failures += 1
   found = [
       # "After 3 failures in a row": EvoTrainer, arXiv:2606.03108.
-      _judged(
+      _graded(
           'failures_in_row',
           'version',
           'trials',
@@ -204,34 +238,34 @@ def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
   if pairs:
     error = float(np.mean([r['effect'] - p for p, r in pairs]))
     found.append(
-        _judged('calibration', 'version', 'fraction', error, ('<', -0.05))
+        _graded('calibration', 'version', 'fraction', error, ('<', -0.05))
     )
   clear = [(p, r) for p, r in pairs if r['low'] > 0 or r['high'] < 0]
   if clear:
     agree = float(np.mean([(p > 0) == (r['effect'] > 0) for p, r in clear]))
-    found.append(_judged('sign_agreement', 'version', 'fraction', agree))
-  judged = {r['trial'] for r in verdicts}
+    found.append(_graded('sign_agreement', 'version', 'fraction', agree))
+  ended = {r['trial'] for r in verdicts}
   classes = [
       r['delta']['klass']
       for r in rows
-      if r['step'] == 'design' and r['trial'] in judged
+      if r['step'] == 'design' and r['trial'] in ended
   ]
   for name in sorted(set(classes)):
     count = float(classes.count(name))
-    found.append(_judged(f'tried_{name}', 'version', 'trials', count))
+    found.append(_graded(f'tried_{name}', 'version', 'trials', count))
   return found
 
 
-_FOLLOWED = ('reward_mean', 'outcome')  # From one diagnosis to the next.
+_FOLLOWED = ('reward_mean', 'outcome')  # Compared between two diagnoses.
 
 
 def _since_last(
     history: Sequence[Mapping[str, Any]], values: Values
 ) -> Mapping[str, float]:
-  """Change of reward and outcome since the diagnosis before this one.
+  """Return the change of reward and outcome since the previous diagnosis.
 
-  Nothing where a change of the reward was designed in between, since the two
-  rewards may then be different quantities, or where either number is missing.
+  It is empty where a change of the reward was designed in between, since the
+  two rewards may then be different quantities, or where a number is missing.
   """
   for row in reversed(_payloads(history)):
     if row['step'] == 'design' and row['delta']['klass'] == 'reward':
@@ -252,19 +286,19 @@ def _since_last(
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """A finding that takes several measures to see."""
+  """A finding that only several measures together show."""
 
   name: str
   layer: str
   unit: str
-  needs: tuple[str, ...]  # Measures; without one of them nothing is said.
+  needs: tuple[str, ...]  # Measures; without one of them there is no finding.
   value: Callable[[Values], float]  # The number behind the finding.
   warn: Threshold
   critical: Threshold | None
   when: Callable[[Values], bool]  # What must hold besides the threshold.
 
 
-# Where less than a tenth is unsolved, slow or certain is no failure.
+# Where less than a tenth is unsolved, slow learning or certainty is no problem.
 _UNSOLVED = 0.1
 
 RULES = (
@@ -290,7 +324,7 @@ RULES = (
         critical=('<', -0.05),
         when=lambda v: v['outcome_rise_high'] < 0,
     ),
-    # Groups whose outcomes differ are the only ones that teach the outcome.
+    # Only groups whose outcomes differ carry a gradient towards solving more.
     Rule(
         name='weak_signal',
         layer='signal',
@@ -321,7 +355,7 @@ RULES = (
         critical=None,
         when=lambda v: v['outcome'] > 0.6,
     ),
-    # Certain of its tokens while much is unsolved: it stopped looking.
+    # The policy is certain of its tokens although much is unsolved.
     Rule(
         name='exploration_collapse',
         layer='behaviour',
@@ -332,7 +366,7 @@ RULES = (
         critical=None,
         when=lambda v: 1 - v['outcome'] > _UNSOLVED,
     ),
-    # Most of what is left to solve cannot score whatever it knows.
+    # A large part of what is unsolved fails by its format, right or wrong.
     Rule(
         name='format_bottleneck',
         layer='behaviour',
@@ -343,7 +377,7 @@ RULES = (
         critical=None,
         when=lambda v: 1 - v['outcome'] > _UNSOLVED,
     ),
-    # Length pays, and completions run into the limit.
+    # Longer completions earn more, and completions run into the limit.
     Rule(
         name='length_gaming',
         layer='behaviour',
@@ -368,7 +402,7 @@ RULES = (
 )
 
 
-# What no diagnostic may name its numbers.
+# Names that no diagnostic may give its numbers: it could hide an alert.
 _OURS = (
     {rule.name for rule in RULES}
     | {f'{name}_change' for name in _FOLLOWED}
@@ -379,15 +413,15 @@ _OURS = (
 def _apply(rule: Rule, values: Values) -> Measure | None:
   if any(name not in values for name in rule.needs):
     return None
-  return _judged(
+  found = _graded(
       rule.name,
       rule.layer,
       rule.unit,
       rule.value(values),
       rule.warn,
       rule.critical,
-      bool(rule.when(values)),
   )
+  return found if rule.when(values) else dataclasses.replace(found, level='ok')
 
 
 # ------------------------------------------------------------------ everything
@@ -399,7 +433,7 @@ def _measures(
     values: dict[str, float] | run.FunctionError,
     taken: Collection[str],
 ) -> list[Measure]:
-  """The measures of one diagnostic, or one failed measure under its name."""
+  """Return the measures of one diagnostic, or one failed measure."""
   failed = Measure(name, 'behaviour', '', None, None, None, 'failed')
   try:
     meta = functions.meta(name)
@@ -409,22 +443,7 @@ def _measures(
     return [dataclasses.replace(failed, status=error.status)]
   if not values.keys().isdisjoint(taken):
     return [dataclasses.replace(failed, status='name_taken')]
-  unit = meta['UNIT']
-  return [
-      _judged(
-          key,
-          meta['LAYER'],
-          unit,
-          value,
-          _threshold(meta['WARN'].get(key)),
-          _threshold(meta['CRITICAL'].get(key)),
-      )
-      for key, value in sorted(values.items())
-  ]
-
-
-def _threshold(pair: Sequence[Any] | None) -> Threshold | None:
-  return None if pair is None else (str(pair[0]), float(pair[1]))
+  return graded(meta, values)
 
 
 def measure(
@@ -433,33 +452,33 @@ def measure(
     history: Sequence[Mapping[str, Any]],
     outcome: Sequence[float] | None = None,
 ) -> list[Measure]:
-  """Everything that is known about a version.
+  """Measure everything that is known about a version.
 
   Args:
-    functions: Of the version's harness; its diagnostics are run on the view.
+    functions: Functions of the version's harness; its diagnostics are run.
     view: Recorded evidence, an `evidence.views.View` of reader 'diagnostic'.
     history: Rows of the ledger, oldest first, without this diagnosis.
-    outcome: Outcome per update of the arm that made the evidence; that of the
-      version which training goes on from if None.
+    outcome: Outcome per update of the arm that made the evidence; None stands
+      for the version that training goes on from.
 
   Returns:
-    Measures of the harness's diagnostics by name, the learning curve, the
+    The measures of the harness's diagnostics by name, the learning curve, the
     layer 'version', then the rules. A diagnostic that fails is one measure of
     level 'failed' without a value: what it would have measured is unknown, and
-    no rule reads it. So is one that names a number as another does, evojax
-    first: nothing it says hides an alert.
+    no rule reads it. A diagnostic that reuses another's name for a number fails
+    as well (the package's own go first), so that it cannot hide an alert.
   """
   if outcome is None:
     outcome = head_outcome(history)
   ours = [
-      _judged(name, 'score', 'fraction', value)
+      _graded(name, 'score', 'fraction', value)
       for name, value in learning_curve(outcome).items()
   ]
   ours += version_measures(history)
   taken = _OURS | {m.name for m in ours}
   found: dict[str, list[Measure]] = {}
   measured = functions.measure_all(view)
-  # Those that come with the package first: they keep their names.
+  # Diagnostics of the package go first, so that they keep their names.
   for name in sorted(measured, key=lambda n: not functions.is_shipped(n)):
     found[name] = _measures(functions, name, measured[name], taken)
     taken |= {m.name for m in found[name]}
@@ -470,12 +489,16 @@ def measure(
   return every + [finding for finding in findings if finding is not None]
 
 
-def alerts(measures: Sequence[Measure]) -> list[str]:
-  """Names of the measures that call for action, worst first.
+def raised(measures: Sequence[Measure]) -> list[Measure]:
+  """Return the measures that call for action, worst first.
 
-  Critical before warnings; within a level by layer (score, signal, behaviour,
-  version), then by name.
+  Critical ones come before warnings; within a level they are sorted by layer
+  (score, signal, behaviour, version), then by name.
   """
-  raised = [m for m in measures if m.level in _SEVERITY]
-  raised.sort(key=lambda m: (_SEVERITY[m.level], LAYERS.index(m.layer), m.name))
-  return [m.name for m in raised]
+  order = lambda m: (_SEVERITY[m.level], run.LAYERS.index(m.layer), m.name)
+  return sorted((m for m in measures if m.level in _SEVERITY), key=order)
+
+
+def alerts(measures: Sequence[Measure]) -> list[str]:
+  """Return the names of the measures that call for action, worst first."""
+  return [m.name for m in raised(measures)]

@@ -29,6 +29,7 @@ from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain as chain_lib
+from evojax.ledger import records as records_lib
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
@@ -146,7 +147,10 @@ class Session:
     self.preempted()
     running = time.perf_counter() - self._since
     spent = running * jax.device_count()
-    if self.decide(lambda: spent >= self.budget.remaining(self.rows)):
+    if self.decide(
+        lambda: spent
+        >= self.budget.remaining([records_lib.parse(r) for r in self.rows])
+    ):
       raise BudgetExhaustedError
 
   def stop(self, reason: str) -> None:

@@ -12,7 +12,8 @@ from evojax.eval import report as report_lib
 from evojax.evolve import claims
 from evojax.evolve import session as session_lib
 from evojax.ledger import budget as budget_lib
-from evojax.ledger import chain
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
 
 _LOG_WIDTH = 140
 
@@ -24,7 +25,8 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
     session: The run, on process 0.
     reason: Why it ended: 'trials', 'budget', 'nothing to propose'.
   """
-  seconds = budget_lib.by_version(session.rows)
+  rows = [records.parse(row) for row in session.rows]
+  seconds = budget_lib.by_version(rows)
   trials = []
   for row in session.rows:
     verify = row['payload']
@@ -68,17 +70,17 @@ def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
           {r['payload'].get('sandbox', 'none') for r in session.rows}
       ),
       trials=trials,
-      dev_draws=chain.dev_draws([row['payload'] for row in session.rows]),
+      dev_draws=history_lib.History(rows).dev_draws,
       harness=final and final['harness'],
       version=final and final['version'],
       sealed=claims.summary_scores(final) if final else 'not run',
       gains=final['gains'] if final else {},
       evolved_over=final['evolved_over'] if final else {},
       compute=final['compute'] if final else {},
-      device_seconds=budget_lib.spent(session.rows),
+      device_seconds=budget_lib.spent(rows),
       device_seconds_by_version=seconds,
-      device_seconds_per_point=budget_lib.per_point(session.rows),
-      dollars=session.budget.cost(budget_lib.spent(session.rows)),
+      device_seconds_per_point=budget_lib.per_point(rows),
+      dollars=session.budget.cost(budget_lib.spent(rows)),
       policy=str(session.path / 'policy') if final else None,
       policy_continued=(
           str(session.path / 'policy_continued')

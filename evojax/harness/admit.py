@@ -1,8 +1,8 @@
-"""The gate: what a changed harness must be before it is paid for.
+"""Admission of a harness: the checks that come before it may cost anything.
 
-Everything that is wrong is said at once, and nothing here trusts a proposal:
-the one factor is read off the sources, values lie within bounds, and every
-function that does not come with the package passes the `gate`.
+All problems are reported at once, and nothing here trusts a proposal: the one
+factor is read off the sources, values must lie within bounds, and functions
+that do not come with the package pass the `gate`.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,18 @@ from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
+from evojax.runtime import config_checks
 
 
 @runtime_checkable
 class MadeUp(Protocol):
-  """Completions that nobody sampled, see `episodes.synthetic`."""
+  """Synthetic evidence, see `episodes.synthetic`."""
 
   def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
-    """Names of all columns that a diagnostic may read."""
+    """Return the names of all columns that a diagnostic may read."""
 
   def evidence(self, config: ml_collections.ConfigDict) -> Any:
-    """Evidence under a config, open to diagnostics."""
+    """Return evidence under a config, open to diagnostics."""
 
 
 def admit(
@@ -41,29 +42,26 @@ def admit(
     made_up: MadeUp | None,
     recorded: Any | None = None,
 ) -> list[str]:
-  """Why a change is refused; nothing if it is admitted.
+  """Return why a change is refused, one line per reason; [] admits it.
 
   Args:
-    before: The parent, admitted itself.
+    before: The parent, which was admitted before.
     after: The candidate.
     config: The run's config, without an overlay.
     surface: What a harness of the run may set.
     made_up: Evidence that does not depend on the run. None tries no function.
-    recorded: Evidence of the run, open to diagnostics: each function sees what
-      it may read.
-
-  Returns:
-    One line per reason.
+    recorded: Evidence of the run, open to diagnostics: each function sees only
+      the columns that it may read.
 
   Raises:
-    run.InfraError: If the box failed: that is no verdict.
+    run.InfraError: If the box failed, which says nothing about the harness.
   """
   changed = {
       name: source
       for name, source in after.files.items()
       if before.files.get(name) != source
   }
-  # First: nothing can be read off a source that is not Python, or too long.
+  # Nothing else can be read off a source that is not Python, or too long.
   reasons = _unread(changed)
   if reasons:
     return reasons
@@ -79,7 +77,7 @@ def admit(
 
 
 def _unread(files: Mapping[str, str]) -> list[str]:
-  """Why sources cannot be read, one line for each."""
+  """Return why sources cannot be parsed, one line for each."""
   reasons = []
   for name, source in files.items():
     try:
@@ -96,7 +94,7 @@ def _check_effect(
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
 ) -> list[str]:
-  """Refuses a change of a part that is not part of the reward."""
+  """Refuse the change of a reward part that has no weight."""
   kind, _, part = found.factor.partition(':')
   path = surface_lib.WEIGHTS + part
   if kind != 'reward' or any(
@@ -116,19 +114,19 @@ def check(
     surface: surface_lib.Surface,
     made_up: MadeUp | None,
 ) -> list[str]:
-  """What is wrong with a harness, whatever it came from; one line each.
+  """Return what is wrong with a harness, one line each; [] if nothing is.
 
   Sources that come with the package, or that passed in this process already,
   are not tried again.
 
   Args:
-    harness: To be trained with.
-    config: Of the run, without its overlay.
+    harness: The harness to train with.
+    config: The run's config, without the overlay.
     surface: What a harness of the run may set.
     made_up: As in `admit`.
 
   Raises:
-    run.InfraError: If the box failed: that is no verdict.
+    run.InfraError: If the box failed, which says nothing about the harness.
   """
   return list(
       dict.fromkeys(
@@ -146,13 +144,13 @@ def check_functions(
     surface: surface_lib.Surface,
     made_up: MadeUp | None,
 ) -> list[str]:
-  """Why functions of a harness may not run; see `check`."""
+  """Return why functions of a harness may not run; see `check`."""
   return _check_functions(
       harness, harness.files, config, surface, made_up, None
   )
 
 
-# (path, hash of the source, columns, shapes): passed in this process.
+# (path, hash of the source, columns, shapes) of all that passed before.
 _passed: set[tuple[Any, ...]] = set()
 
 
@@ -164,16 +162,17 @@ def _check_functions(
     made_up: MadeUp | None,
     recorded: Any | None,
 ) -> list[str]:
-  """What the gate says of the sources.
+  """Send sources through the gate.
 
-  Of those that come with the package: whether the evidence has what they read.
+  Those that come with the package are only asked whether the evidence has the
+  columns that they read.
   """
   if made_up is None or not files:
     return []
   try:
     config = surface.apply(config, harness.overlay)
   except surface_lib.SurfaceError:
-    pass  # `_check_declared` says so.
+    pass  # `_check_declared` reports it.
   reasons = []
   columns = made_up.columns(config) | {c.name for c in schema.CORE}
   shapes = _shapes(config)
@@ -200,7 +199,7 @@ def _check_functions(
 
 
 def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
-  """(P, G) of a training step, and of an arm's."""
+  """Return the (P, G) of a training step, and of an arm's training step."""
   steps = (config.grpo, config.evolve)
   return tuple(dict.fromkeys((c.prompts, c.group_size) for c in steps))
 
@@ -210,7 +209,7 @@ def _check_declared(
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
 ) -> list[str]:
-  """What is wrong with the overlay, and with the files' shapes."""
+  """Check the overlay, and what the files declare."""
   reasons = []
   try:
     applied = surface.apply(config, harness.overlay)
@@ -219,13 +218,13 @@ def _check_declared(
   else:
     reasons += _check_config(applied)
     reasons += _check_weights(harness, applied)
-  return reasons + _check_sources(harness)
+  return reasons + _check_sources(harness, surface)
 
 
 def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
-  """What `config.validate` says of the config under the overlay."""
+  """Return what `config_checks.validate` says of the config under it."""
   try:
-    config_lib.validate(applied)
+    config_checks.validate(applied)
   except config_lib.ConfigError as error:
     return [line.strip() for line in str(error).splitlines()[1:]]
   return []
@@ -234,13 +233,13 @@ def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
 def _check_weights(
     harness: spec.Harness, applied: ml_collections.ConfigDict
 ) -> list[str]:
-  """Weights of parts that reward.py does not have."""
+  """Refuse weights of parts that reward.py does not have."""
   if 'reward.py' not in harness.files:
     return []
   try:
     parts = syntax.parts(harness.files['reward.py'])
   except syntax.SourceError:
-    return []  # `_check_sources` says so.
+    return []  # `_check_sources` reports it.
   unknown = sorted(set(applied.reward.weights) - set(parts))
   return [
       f'reward.weights.{name}: reward.py has the parts {", ".join(parts)}'
@@ -248,10 +247,13 @@ def _check_weights(
   ]
 
 
-def _check_sources(harness: spec.Harness) -> list[str]:
-  """Sources that are not Python, or not of the shape that their file needs."""
+def _check_sources(
+    harness: spec.Harness, surface: surface_lib.Surface
+) -> list[str]:
+  """Refuse sources that lack what their file needs, or declare it wrongly."""
   reasons = []
-  functions = run.Functions(harness)  # Reads; starts nothing.
+  functions = run.Functions(harness)
+  classes = delta.intervention_classes(surface)
   for name, source in harness.files.items():
     try:
       if name == 'reward.py':
@@ -259,7 +261,13 @@ def _check_sources(harness: spec.Harness) -> list[str]:
       else:
         syntax.parse(name, source)
       if name.startswith('diagnostics/'):
-        functions.meta(name.removeprefix('diagnostics/').removesuffix('.py'))
+        stem = name.removeprefix('diagnostics/').removesuffix('.py')
+        unknown = set(functions.meta(stem)['CALLS_FOR']) - classes
+        if unknown:
+          reasons.append(
+              f'{name}: CALLS_FOR names {sorted(unknown)}; intervention classes'
+              f' are {", ".join(sorted(classes))}'
+          )
     except (syntax.SourceError, run.FunctionError) as error:
       reasons.append(str(error))
   return reasons

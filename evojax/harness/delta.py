@@ -2,10 +2,11 @@
 
 A version changes exactly one thing: one config value or declared group, one
 reward part (weight and code together), the filter, the credit, one diagnostic
-or one backtest. Read off the overlays and the syntax trees, not off a claim.
+or one backtest. The factor is read off the overlays and the syntax trees; what
+a proposer claims to have changed does not count.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -16,7 +17,8 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 
-_INTERVENTION_CLASS = {
+# Intervention classes of changed functions; the surface has those of values.
+_OF_FUNCTIONS = {
     'reward': 'reward',
     'keep': 'filter',
     'weight': 'credit',
@@ -41,6 +43,19 @@ class DeltaError(ValueError):
     self.factors = factors
 
 
+def intervention_classes(surface: surface_lib.Surface) -> frozenset[str]:
+  """Return the classes of all changes that could turn out another policy."""
+  classes = {field.intervention_class for field in surface.fields}
+  return frozenset(classes | set(_OF_FUNCTIONS.values())) - {'measurement'}
+
+
+def class_of(factor: str, surface: surface_lib.Surface) -> str:
+  """Return the intervention class of a factor, '' if nothing may set it."""
+  found = _OF_FUNCTIONS.get(factor.partition(':')[0], '')
+  fields = surface.factors().get(factor)
+  return found or (fields[0].intervention_class if fields else '')
+
+
 @dataclasses.dataclass(frozen=True)
 class Delta:
   """One factor, changed."""
@@ -51,17 +66,17 @@ class Delta:
   changes: tuple[Change, ...]
   before: str  # sha256 of the harness before.
   after: str  # sha256 of the harness after.
-  # Whole hashes of what the sources do afterwards, '' where one is gone.
+  # (path, hash of what the source does afterwards); '' where it was removed.
   sources: tuple[tuple[str, str], ...] = ()
 
   @property
   def trains(self) -> bool:
-    """False where no policy could turn out otherwise."""
+    """False where the change cannot alter any policy."""
     return not self.factor.startswith(('diagnostic:', 'backtest:'))
 
   @functools.cached_property
   def sha256(self) -> str:
-    """Identity of the change: the factor and what it becomes, on any parent."""
+    """Hash of the factor and of what it becomes, the same on any parent."""
     named = dict(self.sources)
     values = {
         path: _number(after)
@@ -76,7 +91,7 @@ class Delta:
 
 
 def _number(value: Any) -> Any:
-  """1 and 1.0 are one value."""
+  """Return an int as a float: 1 and 1.0 are the same value."""
   if isinstance(value, int) and not isinstance(value, bool):
     return float(value)
   return value
@@ -88,27 +103,27 @@ def diff(
     surface: surface_lib.Surface,
     current: Mapping[str, Any] | None = None,
 ) -> Delta:
-  """The single factor in which `after` differs from `before`.
+  """Return the single factor in which `after` differs from `before`.
 
   Args:
     before: The parent.
     after: The candidate.
-    surface: What either may set.
-    current: Values of the config below both, by dotted path
-      (`config.flatten`): what a path is that an overlay does not name.
+    surface: The values that either may set.
+    current: Values of the run's config by dotted path (`config.flatten`): they
+      hold where an overlay does not name a path.
 
   Raises:
-    DeltaError: If there is none or more than one, naming all of them; or if a
-      source cannot be compared.
+    DeltaError: If they differ in no factor or in several, naming all of them;
+      or if a source cannot be compared.
     surface.SurfaceError: If an overlay names a path that is not on the surface.
   """
   try:
     found = _overlay_changes(before, after, surface, dict(current or {}))
-    sources = _source_changes(before, after)
+    sources = list(_source_changes(before, after))
   except syntax.SourceError as error:
     raise DeltaError(str(error)) from error
   hashes: dict[str, list[tuple[str, str]]] = {}
-  for factor, (path, old, new) in sources:
+  for factor, path, old, new in sources:
     done = 'source changed' if old and new else 'source added'
     change = (path, old[:12] or None, done if new else 'source removed')
     found.setdefault(factor, []).append(change)
@@ -130,12 +145,13 @@ def diff(
         tuple(sorted(found)),
     )
   ((factor, changes),) = found.items()
-  stem = factor.partition(':')[0]
+  of_function = _OF_FUNCTIONS.get(factor.partition(':')[0])
   return Delta(
       factor=factor,
-      kind='harness' if stem in _INTERVENTION_CLASS else 'recipe',
-      intervention_class=_INTERVENTION_CLASS.get(stem)
-      or surface.field(changes[0][0]).intervention_class,
+      kind='harness' if of_function else 'recipe',
+      intervention_class=(
+          of_function or surface.field(changes[0][0]).intervention_class
+      ),
       changes=tuple(changes),
       before=before.sha256,
       after=after.sha256,
@@ -149,13 +165,13 @@ def _overlay_changes(
     surface: surface_lib.Surface,
     current: dict[str, Any],
 ) -> dict[str, list[Change]]:
-  """Factor -> its changed values."""
+  """Return the changed values of every factor."""
   found: dict[str, list[Change]] = {}
   old = _effective(before.overlay, surface, current)
   new = _effective(after.overlay, surface, current)
   for path in sorted({*old, *new}):
     a, b = old.get(path), new.get(path)
-    if surface_lib.is_weight(path):  # An unnamed part does not count.
+    if surface_lib.is_weight(path):  # A part that is not named weighs 0.
       a, b = a or 0.0, b or 0.0
     if a != b:
       found.setdefault(surface.factor(path), []).append((path, a, b))
@@ -167,7 +183,7 @@ def _effective(
     surface: surface_lib.Surface,
     current: dict[str, Any],
 ) -> dict[str, Any]:
-  """Values of the surface under an overlay, see `Surface.apply`."""
+  """Return the values of the surface under an overlay, see `Surface.apply`."""
   is_weight = surface_lib.is_weight
   known = {field.path for field in surface.fields}
   weighted = any(map(is_weight, overlay))
@@ -181,38 +197,37 @@ def _effective(
 
 def _source_changes(
     before: spec.Harness, after: spec.Harness
-) -> list[tuple[str, tuple[str, str, str]]]:
-  """(factor, (path, hash before, hash after)) where the hashes differ."""
-  found = []
-  for factor, path, old, new in _fingerprints(before, after):
-    if old != new:
-      found.append((factor, (path, old, new)))
-  return found
+) -> Iterator[tuple[str, str, str, str]]:
+  """Yield (factor, path, hash before, hash after) of what sources do.
 
-
-def _fingerprints(before: spec.Harness, after: spec.Harness):
-  """(factor, path, hash before or '', hash after or '') of every source."""
+  Where only comments or formatting differ the hashes are equal, and nothing is
+  yielded; '' is the hash of a source that is not there.
+  """
   for name in sorted({*before.files, *after.files}):
-    old, new = before.files.get(name), after.files.get(name)
-    if old == new:
+    texts = before.files.get(name, ''), after.files.get(name, '')
+    if texts[0] == texts[1]:
       continue
-    if name == 'reward.py':
-      a, b = (syntax.parts(text) if text else {} for text in (old, new))
-      for part in sorted({*a, *b}):
-        path = f'{name}:{part}'
-        yield f'reward:{part}', path, a.get(part, ''), b.get(part, '')
-      continue
-    a, b = (
-        syntax.fingerprint(name, text) if text else '' for text in (old, new)
-    )
-    folder, _, file = name.rpartition('/')
-    stem = file.removesuffix('.py')
-    factor = f'{folder.removesuffix("s")}:{stem}' if folder else stem
-    yield factor, name, a, b
+    old, new = (_hashes(name, text) if text else {} for text in texts)
+    for factor in sorted({*old, *new}):
+      a, b = old.get(factor, ''), new.get(factor, '')
+      if a != b:
+        path = name
+        if name == 'reward.py':
+          path += ':' + factor.removeprefix('reward:')
+        yield factor, path, a, b
+
+
+def _hashes(name: str, source: str) -> dict[str, str]:
+  """Return the factors that a file holds, with the hash of what each does."""
+  if name == 'reward.py':
+    return {f'reward:{part}': h for part, h in syntax.parts(source).items()}
+  folder, _, stem = name.removesuffix('.py').rpartition('/')
+  factor = f'{folder.removesuffix("s")}:{stem}' if folder else stem
+  return {factor: syntax.fingerprint(name, source)}
 
 
 def _describe(factor: str, changes) -> str:
-  """'clip (clip_low 0.2 -> 0.1, clip_high ...)', in one line."""
+  """Return 'clip (clip_low 0.2 -> 0.1, clip_high ...)', in one line."""
   texts = []
   for path, old, new in changes:
     if path.partition(':')[0].endswith('.py'):

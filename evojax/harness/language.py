@@ -1,8 +1,8 @@
 """The part of Python that a harness function is written in.
 
-An allow-list: of node types, names, attributes, arguments and what may be
-called. What is not on it is refused, with what to write instead. It is read off
-the syntax tree; nothing is run.
+This is an allow-list of node types (`grammar`), names, attributes, arguments
+and functions (`numpy_names`). Anything else is refused with what to write
+instead. The source is only parsed; nothing is run.
 
 A function that compares groups with each other says so by name:
 
@@ -12,114 +12,21 @@ A function that compares groups with each other says so by name:
 import ast
 from collections.abc import Collection, Iterator
 
+from evojax.harness import grammar
 from evojax.harness import numpy_names as allowed
 from evojax.harness import syntax
 
 ACROSS = syntax.ACROSS
-MAX_LOOPS = 3  # Inside each other, comprehensions included.
-MAX_ITEMS = 64  # Of a table that is written down.
-MAX_NUMBER = 10**9
-MAX_TEXT = 200  # Characters of a text, docstrings apart.
-MAX_REASONS = 8
-_IMPORTS = {'numpy': 'np', 'math': 'math'}
-_EVIDENCE = frozenset(('codes', 'columns', 'max_tokens', 'valid'))
-_STATEMENTS = (
-    ast.FunctionDef,
-    ast.Return,
-    ast.Assign,
-    ast.AnnAssign,
-    ast.AugAssign,
-    ast.For,
-    ast.If,
-    ast.Import,
-    ast.Expr,
-    ast.Pass,
-    ast.Break,
-    ast.Continue,
-)
-_EXPRESSIONS = (
-    ast.BoolOp,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.IfExp,
-    ast.Dict,
-    ast.Set,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-    ast.Compare,
-    ast.Call,
-    ast.JoinedStr,
-    ast.FormattedValue,
-    ast.Constant,
-    ast.Attribute,
-    ast.Subscript,
-    ast.Starred,
-    ast.Name,
-    ast.List,
-    ast.Tuple,
-    ast.Slice,
-    ast.Lambda,
-)
-_PARTS = (
-    ast.Module,
-    ast.arguments,
-    ast.arg,
-    ast.alias,
-    ast.keyword,
-    ast.comprehension,
-    ast.expr_context,
-    ast.boolop,
-    ast.operator,
-    ast.unaryop,
-    ast.cmpop,
-)
-_ALLOWED = (*_STATEMENTS, *_EXPRESSIONS, *_PARTS)
-_NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields of nodes.
-_LOOPS = (ast.For, ast.comprehension)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_TABLES = (ast.List, ast.Tuple, ast.Set, ast.Dict)
-# What comes out of these is read once and, as text, shows where it lies in
-# memory: it is read where it is made.
-_ITERATORS = frozenset(('enumerate', 'reversed', 'zip'))
-_READERS = frozenset(
-    'all any dict enumerate extend fsum join list max min prod set sorted sum'
-    ' tuple union update zip'.split()
-)
-_DTYPES = frozenset(('bool', 'float', 'int'))  # As NumPy's.
-# Of np.pad: 'empty' leaves memory unwritten, and a function would be called.
-_PADS = frozenset(
-    'constant edge maximum mean median minimum reflect symmetric wrap'.split()
-)
-_SORTERS = frozenset(('max', 'min', 'sort', 'sorted'))  # They take a key=.
-_INSTEAD = {
-    ast.While: 'while may never end; use `for ... in range(n)`',
-    ast.ClassDef: 'classes; use functions and dicts',
-    ast.AsyncFunctionDef: 'async; a function runs alone',
-    ast.Await: 'await; a function runs alone',
-    ast.With: 'with; there is nothing to open, and evojax silences warnings',
-    ast.Try: 'try; test what may fail before it does',
-    ast.Raise: 'raise; return {} or zeros where nothing can be said',
-    ast.Assert: 'assert; return {} or zeros where nothing can be said',
-    ast.Match: 'match; use if and ==',
-    ast.NamedExpr: ':=; assign on a line of its own',
-    ast.Global: 'global; a function remembers nothing, `keep` returns a state',
-    ast.Nonlocal: 'nonlocal; a function remembers nothing',
-    ast.Delete: 'del; nothing needs it',
-    ast.ImportFrom: 'from ... import; write `import numpy as np`',
-    ast.Yield: 'yield; build a list',
-    ast.YieldFrom: 'yield from; build a list',
-}
+MAX_REASONS = 8  # Lines about one source; a proposer reads no more.
 
 
 def reasons(path: str, source: str, columns: Collection[str]) -> list[str]:
-  """Why a source is refused, one line each; nothing if it is not.
+  """Return why a source is refused, one line each; nothing if it is not.
 
   Args:
-    path: In the harness, e.g. 'reward.py'.
-    source: Python.
-    columns: Of the evidence; they are attributes of `e`.
+    path: Path of the file in the harness, e.g. 'reward.py'.
+    source: Text of the file.
+    columns: Names of the evidence's columns, which are attributes of `e`.
   """
   try:
     tree = syntax.parse(path, source)
@@ -137,38 +44,36 @@ _Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
 
 
 class _Reader:
-  """Reads one module."""
+  """Finds everything in one module that is refused."""
 
   def __init__(self, columns: Collection[str]):
     self._attributes = (
         frozenset(columns)
-        | _EVIDENCE
+        | grammar.EVIDENCE
         | allowed.PROPERTIES
         | allowed.METHODS.keys()
     )
-    self._columns = frozenset(columns) | _EVIDENCE | allowed.PROPERTIES
+    self._columns = frozenset(columns) | grammar.EVIDENCE | allowed.PROPERTIES
     self._functions: dict[str, ast.FunctionDef] = {}
     self._modules: set[str] = set()
     self._imported: set[str] = set()
     self._parents: dict[ast.AST, ast.AST] = {}
 
   def read(self, tree: ast.Module) -> _Found:
-    """Everything that is refused."""
+    """Yield everything that is refused."""
     nodes = list(ast.walk(tree))
     for node in nodes:
       for child in ast.iter_child_nodes(node):
-        # One object stands for every Load(), Add(), ...
+        # Load(), Add() and the like are one shared object each, so their
+        # parent is the last that was seen: no check may ask for it.
         self._parents[child] = node
     skip = set()
     for node in nodes:
-      if isinstance(node, ast.FunctionDef):
-        for annotation in (node.returns, *(a.annotation for a in _all(node))):
-          if annotation is not None:
-            yield from _annotation(annotation)
-            skip |= set(ast.walk(annotation))
-      elif isinstance(node, ast.AnnAssign):
-        yield from _annotation(node.annotation)
-        skip |= set(ast.walk(node.annotation))
+      for field in ('annotation', 'returns'):
+        annotation = getattr(node, field, None)
+        if annotation is not None:
+          yield from _annotation(annotation)
+          skip |= set(ast.walk(annotation))
     nodes = [node for node in nodes if node not in skip]
     for statement in tree.body:
       if isinstance(statement, ast.FunctionDef):
@@ -177,7 +82,7 @@ class _Reader:
         self._functions[statement.name] = statement
       elif not isinstance(
           statement, (ast.Import, ast.Assign, ast.AnnAssign, ast.Pass)
-      ) and not isinstance(statement, tuple(_INSTEAD)):
+      ) and not isinstance(statement, tuple(grammar.INSTEAD)):
         yield statement.lineno, (
             'a file holds imports, constants (NAME = value) and functions;'
             ' compute inside a function'
@@ -188,7 +93,7 @@ class _Reader:
     yield from self._recursion()
 
   def _bound(self, nodes: list[ast.AST]) -> set[str]:
-    """Every name that the module binds anywhere."""
+    """Return every name that the module binds anywhere, in any scope."""
     found = set(self._functions)
     for node in nodes:
       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -198,7 +103,7 @@ class _Reader:
       elif isinstance(node, ast.Import):
         for alias in node.names:
           name = alias.asname or alias.name
-          if _IMPORTS.get(alias.name) == name:
+          if grammar.IMPORTS.get(alias.name) == name:
             self._modules.add(name)
             found.add(name)
     return found
@@ -206,13 +111,13 @@ class _Reader:
   def _node(self, node: ast.AST, bound: set[str]) -> _Found:
     line = getattr(node, 'lineno', 0)
     kind = type(node)
-    if not isinstance(node, _ALLOWED):
-      if kind in _INSTEAD:
-        yield line, f'no {_INSTEAD[kind]}'
-      elif isinstance(self._parents[node], _ALLOWED):
-        # What belongs to a statement that is refused goes with it.
+    if not isinstance(node, grammar.ALLOWED):
+      if kind in grammar.INSTEAD:
+        yield line, f'no {grammar.INSTEAD[kind]}'
+      elif isinstance(self._parents[node], grammar.ALLOWED):
+        # Parts of a refused statement are not refused once more.
         yield line, f'{kind.__name__} is not allowed here'
-    for name in (getattr(node, field, None) for field in _NAMED):
+    for name in (getattr(node, field, None) for field in grammar.NAMED):
       if isinstance(name, str) and not name.isascii():
         yield line, f'{name} is not ASCII; write names in a-z, 0-9 and _'
     check = getattr(self, f'_check_{kind.__name__}', None)
@@ -220,24 +125,25 @@ class _Reader:
       yield from check(node)
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
       yield from self._loaded(node, bound)
-    if isinstance(node, _LOOPS):
+    if isinstance(node, grammar.LOOPS):
       depth = self._depth(node)
-      if depth > MAX_LOOPS:
-        line = line or self._parents[node].lineno  # A comprehension has none.
+      if depth > grammar.MAX_LOOPS:
+        # The clause of a comprehension has no line of its own.
+        line = line or self._parents[node].lineno
         yield line, (
-            f'{depth} loops inside each other, more than {MAX_LOOPS}; use'
-            ' arrays'
+            f'{depth} loops inside each other, more than {grammar.MAX_LOOPS};'
+            ' use arrays'
         )
-    if isinstance(node, _TABLES):
+    if isinstance(node, grammar.TABLES):
       items = node.keys if isinstance(node, ast.Dict) else node.elts
-      if len(items) > MAX_ITEMS:
+      if len(items) > grammar.MAX_ITEMS:
         yield line, (
-            f'a table of {len(items)} items, more than {MAX_ITEMS}; a function'
-            ' holds rules, not answers'
+            f'a table of {len(items)} items, more than {grammar.MAX_ITEMS}; a'
+            ' function holds rules, not answers'
         )
 
   def _depth(self, node: ast.AST) -> int:
-    """Loops that a loop is in, itself included, up to the function."""
+    """Count the loops around a loop, itself included, up to the function."""
     depth = 1
     if isinstance(node, ast.comprehension):
       parent = self._parents[node]
@@ -246,7 +152,7 @@ class _Reader:
       node = self._parents[node]
       if isinstance(node, ast.For):
         depth += 1
-      elif isinstance(node, _COMPREHENSIONS):
+      elif isinstance(node, grammar.COMPREHENSIONS):
         depth += len(node.generators)
     return depth
 
@@ -255,7 +161,7 @@ class _Reader:
   def _check_Import(self, node: ast.Import) -> _Found:
     for alias in node.names:
       name = alias.asname or alias.name
-      if _IMPORTS.get(alias.name) != name:
+      if grammar.IMPORTS.get(alias.name) != name:
         yield node.lineno, (
             f'import {alias.name} is refused; a function may `import numpy as'
             ' np` and `import math`'
@@ -289,44 +195,49 @@ class _Reader:
           ' function'
       )
 
+  def _is_called(self, node: ast.expr) -> bool:
+    parent = self._parents[node]
+    return isinstance(parent, ast.Call) and parent.func is node
+
   def _is_key(self, node: ast.expr) -> bool:
-    """Whether it is the key= of something that calls it and drops it."""
+    """Return whether it is the key= of a call that does not keep it."""
     parent = self._parents[node]
     return (
         isinstance(parent, ast.keyword)
         and parent.arg == 'key'
-        and self._called(self._parents[parent]) in _SORTERS
+        and self._called(self._parents[parent]) in grammar.SORTERS
     )
 
   def _called(self, node: ast.AST) -> str:
-    """The builtin, method or function of math that a call is of, or ''."""
+    """Return the builtin, method or function of math that is called, or ''."""
     function = getattr(node, 'func', None)
     if isinstance(function, ast.Name) and function.id in allowed.BUILTINS:
       return function.id
     if not isinstance(function, ast.Attribute):
       return ''
-    # NumPy makes an array of one object of whatever it does not know.
+    # Not NumPy: it wraps an iterator in an array of one object, unread.
     return function.attr if self._module(function) in (None, 'math') else ''
 
   def _check_GeneratorExp(self, node: ast.GeneratorExp) -> _Found:
     yield from self._iterator(node, 'a generator')
 
   def _iterator(self, node: ast.expr, name: str) -> _Found:
-    """Refuses an iterator that is not read where it is made."""
+    """Refuse an iterator that is not consumed where it is made."""
     parent = self._parents[node]
     if isinstance(parent, ast.Starred):
       outer = self._parents[parent]
-      read = isinstance(outer, _TABLES) or self._called(outer) == 'zip'
+      read = isinstance(outer, grammar.TABLES) or self._called(outer) == 'zip'
     elif isinstance(parent, ast.Assign):
-      read = all(isinstance(t, _TABLES) for t in parent.targets)
+      read = all(isinstance(t, grammar.TABLES) for t in parent.targets)
     elif isinstance(parent, ast.Call):
       reader = self._called(parent)
-      # Of several arguments, max returns one; zip reads them all.
+      # zip consumes all of its arguments, the other readers the first.
       places = parent.args[: None if reader == 'zip' else 1]
-      read = reader in _READERS and any(node is a for a in places)
-      read &= reader not in _SORTERS or len(parent.args) == 1
+      read = reader in grammar.READERS and any(node is a for a in places)
+      # max(a, b) returns one of several arguments as it is.
+      read &= reader not in grammar.SORTERS or len(parent.args) == 1
     else:
-      read = isinstance(parent, _LOOPS)
+      read = isinstance(parent, grammar.LOOPS)
     if not read:
       yield node.lineno, (
           f'{name} may stand in a loop, or alone in list(), sum(), any(), ...;'
@@ -340,7 +251,7 @@ class _Reader:
     method = isinstance(value, ast.Call) and isinstance(
         value.func, ast.Attribute
     )
-    if not method and not isinstance(value, tuple(_INSTEAD)):
+    if not method and not isinstance(value, tuple(grammar.INSTEAD)):
       yield node.lineno, 'this line has no effect; take it out'
 
   # -------------------------------------------------------------- expressions
@@ -355,14 +266,14 @@ class _Reader:
   def _binds(self, name: str, line: int) -> _Found:
     if name.startswith('__'):
       yield line, f'{name}: names do not begin with two underscores'
-    elif name in allowed.BUILTINS or name in _IMPORTS.values():
+    elif name in allowed.BUILTINS or name in grammar.IMPORTS.values():
       yield line, f'{name} means something already; give yours another name'
     elif name in self._functions and self._functions[name].lineno != line:
       yield line, f'{name} is a function of this file; give yours another name'
 
   def _loaded(self, node: ast.Name, bound: set[str]) -> _Found:
     name, parent = node.id, self._parents[node]
-    called = isinstance(parent, ast.Call) and parent.func is node
+    called = self._is_called(node)
     key = self._is_key(node)
     if name in allowed.BUILTINS:
       if not (called or key or self._is_dtype(node) or self._is_type(node)):
@@ -385,7 +296,7 @@ class _Reader:
       )
 
   def _is_dtype(self, node: ast.expr) -> bool:
-    """Whether it stands where a dtype does."""
+    """Return whether a node stands where a dtype is expected."""
     parent = self._parents[node]
     if isinstance(parent, ast.keyword):
       return parent.arg == 'dtype'
@@ -395,7 +306,7 @@ class _Reader:
       return node in _dtypes(parent)
     parent = self._beyond_tuple(node)
     numbers = isinstance(node, ast.Attribute) or (
-        isinstance(node, ast.Name) and node.id in _DTYPES
+        isinstance(node, ast.Name) and node.id in grammar.DTYPES
     )
     return (
         numbers
@@ -405,7 +316,7 @@ class _Reader:
     )
 
   def _is_type(self, node: ast.expr) -> bool:
-    """Whether it is what isinstance compares with: float, (int, float)."""
+    """Return whether a node is a type that isinstance compares with."""
     parent = self._beyond_tuple(node)
     return (
         isinstance(parent, ast.Call)
@@ -414,7 +325,7 @@ class _Reader:
     )
 
   def _beyond_tuple(self, node: ast.expr) -> ast.AST:
-    """What holds it, or holds the tuple that does."""
+    """Return the parent, or the parent of the tuple that the node is in."""
     parent = self._parents[node]
     return self._parents[parent] if isinstance(parent, ast.Tuple) else parent
 
@@ -431,7 +342,7 @@ class _Reader:
       yield from self._of_value(node)
       return
     parent = self._parents[node]
-    called = isinstance(parent, ast.Call) and parent.func is node
+    called = self._is_called(node)
     if module == 'np' and name == 'linalg':
       if not isinstance(parent, ast.Attribute):
         yield line, 'np.linalg is no value; name what you need of it'
@@ -445,17 +356,17 @@ class _Reader:
     elif module == 'math' and name in ('e', 'inf', 'nan', 'pi', 'tau'):
       pass
     elif name not in _OF[module]:
-      text = f'{_NAME[module]}.{name} is not on the list of what may be used'
+      text = f'{module}.{name} is not on the list of what may be used'
       yield line, allowed.INSTEAD.get(name, text) if module == 'np' else text
     elif not called and not (
         name in allowed.BINARY
         and isinstance(parent, ast.Attribute)
         and parent.attr in allowed.UFUNC_METHODS
     ):
-      yield line, f'{_NAME[module]}.{name} may only be called'
+      yield line, f'{module}.{name} may only be called'
 
   def _module(self, node: ast.Attribute) -> str | None:
-    """'np', 'math' or 'linalg', if the attribute is one of theirs."""
+    """Return 'np', 'math' or 'np.linalg' if the attribute belongs to one."""
     value = node.value
     if isinstance(value, ast.Name) and value.id in self._modules:
       return value.id
@@ -464,11 +375,11 @@ class _Reader:
         and value.attr == 'linalg'
         and self._module(value) == 'np'
     ):
-      return 'linalg'
+      return 'np.linalg'
     return None
 
   def _of_value(self, node: ast.Attribute) -> _Found:
-    """An attribute of evidence, an array, a text, a list, a dict."""
+    """Check an attribute of evidence, an array, a string, a list or a dict."""
     name, value = node.attr, node.value
     if (
         name in allowed.UFUNC_METHODS
@@ -483,9 +394,8 @@ class _Reader:
           ' function may use'
       )
       return
-    parent = self._parents[node]
-    called = isinstance(parent, ast.Call) and parent.func is node
-    # max(counts, key=counts.get) is what everyone writes.
+    called = self._is_called(node)
+    # max(counts, key=counts.get) is a common idiom.
     called |= name == 'get' and self._is_key(node)
     if not called and name not in self._columns:
       yield node.lineno, f'.{name} may only be called'
@@ -493,7 +403,7 @@ class _Reader:
   def _check_Call(self, node: ast.Call) -> _Found:
     line = node.lineno
     starred = any(isinstance(a, ast.Starred) for a in node.args)
-    # zip(*pairs) is how pairs are parted, and zip takes nothing else.
+    # zip(*pairs) transposes pairs, and zip has no argument to smuggle in.
     if (starred and self._called(node) != 'zip') or any(
         k.arg is None for k in node.keywords
     ):
@@ -501,7 +411,8 @@ class _Reader:
     named = {k.arg for k in node.keywords}
     function = node.func
     if isinstance(function, ast.Name) and function.id in self._functions:
-      taken = {a.arg for a in _all(self._functions[function.id])}
+      arguments = self._functions[function.id].args
+      taken = {a.arg for a in (*arguments.args, *arguments.kwonlyargs)}
       for name in sorted(filter(None, named - taken)):
         yield line, f'{function.id} takes no {name}='
       return
@@ -513,22 +424,21 @@ class _Reader:
       yield from self._arguments(node, module, name)
     elif not isinstance(function, ast.Name):
       yield line, 'only functions that have a name may be called'
-    elif function.id in _ITERATORS:
+    elif function.id in grammar.ITERATORS:
       yield from self._iterator(node, f'{function.id}()')
     elif function.id == 'dict':
-      return  # Its keywords are its keys.
+      return  # The keywords of dict() are its keys.
     for name in sorted(filter(None, named - allowed.KEYWORDS)):
-      text = {
-          'out': (
-              'out= writes into memory that is not its own; assign the result'
-          ),
-      }.get(name, f'{name}= is not on the list of what may be passed')
-      yield line, text
+      yield line, (
+          'out= writes into memory that is not its own; assign the result'
+          if name == 'out'
+          else f'{name}= is not on the list of what may be passed'
+      )
 
   def _arguments(self, node: ast.Call, module: str | None, name: str) -> _Found:
-    """Where out, where and dtype may stand."""
+    """Check positional arguments, `where`, the mode of a pad, and dtypes."""
     line, count = node.lineno, len(node.args)
-    shown = f'{_NAME[module]}.{name}' if module else f'.{name}'
+    shown = f'{module or ""}.{name}'
     if module == 'np' and name in allowed.FUNCTIONS:
       most, _ = allowed.positional(name)
     elif module is None and name in allowed.UFUNC_METHODS:
@@ -547,10 +457,10 @@ class _Reader:
     if module == 'np' and name == 'pad':
       modes = [k.value for k in node.keywords if k.arg == 'mode']
       for mode in (*node.args[2:3], *modes):
-        if not isinstance(mode, ast.Constant) or mode.value not in _PADS:
+        if not isinstance(mode, ast.Constant) or mode.value not in grammar.PADS:
           yield line, (
               'np.pad takes its mode as a text, one of'
-              f' {", ".join(sorted(_PADS))}'
+              f' {", ".join(sorted(grammar.PADS))}'
           )
     for value in _dtypes(node):
       yield from _check_dtype(value)
@@ -559,19 +469,22 @@ class _Reader:
     value = node.value
     if isinstance(value, (complex, bytes)):
       yield node.lineno, f'{type(value).__name__} constants are refused'
-    elif isinstance(value, (int, float)) and not abs(value) <= MAX_NUMBER:
-      # Infinity is a number too large to write down.
+    elif (
+        isinstance(value, (int, float)) and not abs(value) <= grammar.MAX_NUMBER
+    ):
+      # A literal such as 1e999 is infinite, and NaN compares as false.
       yield node.lineno, (
-          f'a number is larger than {MAX_NUMBER:g}; np.inf is the largest'
+          f'a number is larger than {grammar.MAX_NUMBER:g}; np.inf is the'
+          ' largest'
       )
-    elif isinstance(value, str) and len(value) > MAX_TEXT:
+    elif isinstance(value, str) and len(value) > grammar.MAX_TEXT:
       yield node.lineno, (
-          f'a text of {len(value)} characters, more than {MAX_TEXT}; a function'
-          ' holds rules, not answers'
+          f'a text of {len(value)} characters, more than {grammar.MAX_TEXT}; a'
+          ' function holds rules, not answers'
       )
 
   def _check_BinOp(self, node: ast.BinOp) -> _Found:
-    text = isinstance(node.left, (ast.JoinedStr,)) or (
+    text = isinstance(node.left, ast.JoinedStr) or (
         isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
     )
     if isinstance(node.op, ast.Mod) and text:
@@ -592,7 +505,7 @@ class _Reader:
   # ---------------------------------------------------------------- recursion
 
   def _recursion(self) -> _Found:
-    """Functions that reach themselves."""
+    """Refuse functions that reach themselves: they may never return."""
     calls = {
         name: {
             node.id
@@ -617,19 +530,12 @@ class _Reader:
 _OF = {
     'np': allowed.FUNCTIONS,
     'math': allowed.MATH,
-    'linalg': allowed.LINALG,
+    'np.linalg': allowed.LINALG,
 }
-_NAME = {'np': 'np', 'math': 'math', 'linalg': 'np.linalg'}
-
-
-def _all(function: ast.FunctionDef) -> list[ast.arg]:
-  a = function.args
-  more = [arg for arg in (a.vararg, a.kwarg) if arg is not None]
-  return [*a.posonlyargs, *a.args, *a.kwonlyargs, *more]
 
 
 def _is_plain(node: ast.expr) -> bool:
-  """A constant, a negative one, or a tuple of them."""
+  """Return whether it is a constant, a negative one, or a tuple of them."""
   if isinstance(node, ast.UnaryOp):
     node = node.operand
   if isinstance(node, ast.Tuple):
@@ -638,7 +544,7 @@ def _is_plain(node: ast.expr) -> bool:
 
 
 def _dtypes(call: ast.Call) -> list[ast.expr]:
-  """What stands where a dtype does in a call of a function or method."""
+  """Return the arguments of a call that stand where a dtype is expected."""
   found = [k.value for k in call.keywords if k.arg == 'dtype']
   if not isinstance(call.func, ast.Attribute):
     return found
@@ -655,12 +561,12 @@ def _dtypes(call: ast.Call) -> list[ast.expr]:
 
 
 def _shown(node: ast.expr) -> str:
-  """A node in a sentence: `syntax.parse` lets pass what can be written."""
+  """Return a node as text; `syntax.parse` refuses what has none."""
   return ' '.join(ast.unparse(node).split())[:40]
 
 
 def _check_dtype(node: ast.expr) -> _Found:
-  """np.float32, float, 'float32', another array's dtype, or one of two."""
+  """Allow np.float32, float, 'float32', an array's dtype, or one of two."""
   if isinstance(node, ast.IfExp):
     yield from _check_dtype(node.body)
     yield from _check_dtype(node.orelse)
@@ -670,7 +576,7 @@ def _check_dtype(node: ast.expr) -> _Found:
   elif isinstance(node, ast.Attribute):
     fine = node.attr == 'dtype' or node.attr in allowed.DTYPES
   else:
-    fine = isinstance(node, ast.Name) and node.id in _DTYPES
+    fine = isinstance(node, ast.Name) and node.id in grammar.DTYPES
   if not fine:
     yield node.lineno, (
         f'{_shown(node)} is no dtype of numbers; use one of'
@@ -679,13 +585,9 @@ def _check_dtype(node: ast.expr) -> _Found:
 
 
 def _annotation(node: ast.expr) -> _Found:
-  """An annotation is run: names and brackets only."""
+  """Allow names and brackets only: Python evaluates annotations."""
   for part in ast.walk(node):
-    plain = isinstance(
-        part,
-        (ast.Subscript, ast.Tuple, ast.Constant, ast.expr_context, ast.BinOp)
-        + (ast.BitOr,),
-    )
+    plain = isinstance(part, grammar.ANNOTATIONS)
     if isinstance(part, ast.Name):
       plain = part.id in ('np', *allowed.BUILTINS)
     elif isinstance(part, ast.Attribute):

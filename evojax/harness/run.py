@@ -1,13 +1,13 @@
-"""Calls a harness's functions in the box; only arrays come back.
+"""Calls of a harness's functions in the box; only arrays come back.
 
     functions = Functions(harness)
     parts = functions.parts(view)
 
-What a function returns is checked here: a failure of any kind is a
-`FunctionError` with a status, never a number. What is no fault of a function's
-is an `InfraError`. A call is a process of its own: nothing is remembered but
-the state that `keep` returns. Groups and completions stand in another order
-there, so that no place means anything, whatever the gate has not tried.
+Every answer is checked here: any failure of a function is a `FunctionError`
+with a status, never a number; a failure of the box is an `InfraError`. Each
+call runs in a fresh process, so nothing is remembered but the state that `keep`
+returns. Groups and completions are shuffled before a call and put back after
+it, so that a position carries no information, whatever the gate has not tried.
 """
 
 import ast
@@ -27,38 +27,48 @@ STATUSES = calls_lib.STATUSES
 FunctionError = calls_lib.FunctionError
 InfraError = calls_lib.InfraError
 MAX_STATE_BYTES = 4 << 10
-LAYERS = ('score', 'signal', 'behaviour', 'version')  # Of diagnostics.
+# Layers of a diagnosis, from the outcome to its causes; alerts sort by them.
+LAYERS = ('score', 'signal', 'behaviour', 'version')
 State = Mapping[str, np.ndarray]  # Name -> float32 array.
 
-_META = ('LAYER', 'UNIT', 'WARN', 'CRITICAL')
+_META = ('LAYER', 'UNIT', 'WARN', 'CRITICAL', 'CALLS_FOR')
 
 
 class Functions:
   """The functions of one harness; thread-safe, and nothing to close."""
 
   def __init__(self, harness: spec.Harness, *, limit_seconds: float = 10.0):
-    """limit_seconds: CPU time of one call, beyond which it is a hang."""
+    """Read the sources; nothing is started before the first call.
+
+    Args:
+      harness: The harness, admitted by the gate.
+      limit_seconds: CPU time of one call, beyond which it is a hang.
+    """
     self._files = harness.files
     self._limits = calls_lib.limits(limit_seconds)
 
   # ------------------------------------------------------------ what there is
 
   def has(self, name: str) -> bool:
-    """'reward', 'keep', 'weight', 'diagnostic:NAME' or 'backtest:NAME'."""
+    """Return whether the harness has a function.
+
+    Args:
+      name: 'reward', 'keep', 'weight', 'diagnostic:NAME' or 'backtest:NAME'.
+    """
     return self._path(name) in self._files
 
   @property
   def diagnostics(self) -> tuple[str, ...]:
-    """Names for `measure`, sorted."""
+    """Names that `measure` takes, sorted."""
     return self._in_folder('diagnostics/')
 
   @property
   def backtests(self) -> tuple[str, ...]:
-    """Names for `predict`, sorted."""
+    """Names that `predict` takes, sorted."""
     return self._in_folder('backtests/')
 
   def is_shipped(self, name: str) -> bool:
-    """Whether the diagnostic NAME comes with the package."""
+    """Return whether the diagnostic of this name comes with the package."""
     path = self._path(f'diagnostic:{name}')
     return shipped.is_shipped(path, self._source(path))
 
@@ -76,10 +86,10 @@ class Functions:
   # ---------------------------------------------------------------- the calls
 
   def parts(self, view: Any) -> dict[str, Float[np.ndarray, 'P G']]:
-    """Reward parts before their weights, 0 where not valid.
+    """Return the reward parts before their weights, 0 where not valid.
 
     Args:
-      view: An evidence view, or what has its attributes.
+      view: An evidence view, or an object with its attributes.
 
     Raises:
       FunctionError: If it fails, or a part is not finite or not [P, G].
@@ -89,7 +99,7 @@ class Functions:
     return parts_of(view, {n: shuffled.in_place(a) for n, a in answer.items()})
 
   def init(self) -> dict[str, np.ndarray]:
-    """The first state of `keep`: {} where keep.py has no `init`.
+    """Return the first state of `keep`: {} where keep.py has no `init`.
 
     Raises:
       FunctionError: If it fails, or the state is too large.
@@ -101,11 +111,11 @@ class Functions:
   def keep(
       self, view: Any, state: State
   ) -> tuple[Bool[np.ndarray, 'P G'], dict[str, np.ndarray]]:
-    """Which completions enter the update, and the next state.
+    """Return which completions enter the update, and the next state.
 
     Args:
-      view: An evidence view, or what has its attributes.
-      state: From `init` or the call before.
+      view: An evidence view, or an object with its attributes.
+      state: The state from `init` or from the previous call.
 
     Raises:
       FunctionError: If it fails, or the answer is not bool [P, G] and a state.
@@ -115,7 +125,9 @@ class Functions:
     return mask_of(view, answer | {'': shuffled.in_place(answer[''])})
 
   def weight(self, view: Any) -> Float[np.ndarray, 'P G A'] | None:
-    """Credit of each turn, A = the most turns of an episode; or no weight.py.
+    """Return the credit of each turn, or None without a weight.py.
+
+    A is the number of turns of the longest episode of the view.
 
     Raises:
       FunctionError: If it fails, or the answer is not finite or not [P, G, A].
@@ -127,7 +139,7 @@ class Functions:
     return weight_of(view, {n: shuffled.in_place(a) for n, a in answer.items()})
 
   def measure(self, name: str, view: Any) -> dict[str, float]:
-    """The numbers of a diagnostic.
+    """Return the numbers of a diagnostic by name.
 
     Raises:
       FunctionError: If it fails, or a number is not finite.
@@ -138,7 +150,11 @@ class Functions:
   def measure_all(
       self, view: Any
   ) -> dict[str, dict[str, float] | FunctionError]:
-    """The numbers of every diagnostic, or how it failed; in one request."""
+    """Return the numbers of every diagnostic, or how it failed.
+
+    All of them run in one request. Where the process died, each is called once
+    more alone, since another diagnostic may have been at fault.
+    """
     paths = {n: self._path(f'diagnostic:{n}') for n in self.diagnostics}
     shuffled = _Shuffled(view)
     requests = [
@@ -152,14 +168,14 @@ class Functions:
           found[name] = numbers_of(path, answer)
         elif answer.alone:
           found[name] = answer
-        else:  # It was perhaps another's fault.
+        else:
           found[name] = self.measure(name, view)
       except FunctionError as error:
         found[name] = error
     return found
 
   def predict(self, name: str, before: Any, after: Any) -> dict[str, float]:
-    """The statistics of a backtest on two views of the same rollouts.
+    """Return the statistics of a backtest on two views of the same rollouts.
 
     Raises:
       FunctionError: If it fails, or a number is not finite.
@@ -169,10 +185,15 @@ class Functions:
     return numbers_of(path, self._call(path, 'predict', views))
 
   def meta(self, name: str) -> dict[str, Any]:
-    """LAYER, UNIT, WARN and CRITICAL of a diagnostic, read and not run.
+    """Return what a diagnostic declares; its source is read, not run.
+
+    Returns:
+      LAYER, UNIT, and, empty where the file does not have them, WARN and
+      CRITICAL ({name: ('>' or '<', number)}) and CALLS_FOR, the intervention
+      classes that its alerts call for.
 
     Raises:
-      FunctionError: If one is missing or not literal.
+      FunctionError: If a declaration is missing, not literal or not valid.
     """
     path = self._path(f'diagnostic:{name}')
     found = {}
@@ -190,8 +211,7 @@ class Functions:
       raise FunctionError('crash', path, str(error)) from error
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
       message = (
-          f'line {statement.lineno}: {target.id} is not written down as a'
-          ' constant'
+          f'line {statement.lineno}: {target.id} must be written as a constant'
       )
       raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
@@ -213,7 +233,7 @@ class Functions:
       views: Sequence[Any],
       state: State | None = None,
   ) -> dict[str, np.ndarray]:
-    """The arrays that a function returns, by name."""
+    """Call one function and return its arrays by name."""
     self._source(path)
     call = calls_lib.call(path, function, views, state)
     (answer,) = calls_lib.exchange(self._files, [call], self._limits)
@@ -223,10 +243,19 @@ class Functions:
 
 
 class _Shuffled:
-  """A view whose groups and completions stand in an order of its content's."""
+  """A view whose groups and completions stand in a shuffled order.
+
+  The order follows from a hash of the content, so that equal evidence gives
+  equal answers, and cannot be foreseen by whoever writes a function.
+  """
 
   def __init__(self, view: Any, order: Any = None):
-    """order: the view whose content says which; itself by default."""
+    """Draw the order.
+
+    Args:
+      view: The evidence.
+      order: The view whose content seeds the order; by default `view` itself.
+    """
     self._view = view
     content = hashlib.sha256()
     order = view if order is None else order
@@ -261,9 +290,12 @@ class _Shuffled:
     return self._columns[name]
 
   def in_place(self, array: np.ndarray) -> np.ndarray:
-    """What a function says of each completion, in the view's own order."""
+    """Return an array of each completion in the view's own order.
+
+    An array of any other shape is returned as it is.
+    """
     if array.shape[:2] != self._view.valid.shape:
-      return array  # It says nothing of each.
+      return array
     back = np.empty_like(array)
     back[self._groups, self._within] = array
     return back
@@ -275,7 +307,7 @@ class _Shuffled:
 def parts_of(
     view: Any, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, Float[np.ndarray, 'P G']]:
-  """What `parts` returned for a view as finite float32.
+  """Return the answer of `parts` for a view as finite float32.
 
   Raises:
     FunctionError: If there is no part, or one is not finite or not [P, G].
@@ -291,12 +323,12 @@ def parts_of(
 def mask_of(
     view: Any, arrays: Mapping[str, np.ndarray]
 ) -> tuple[Bool[np.ndarray, 'P G'], dict[str, np.ndarray]]:
-  """What `keep` returned for a view: a mask and a state.
+  """Return the answer of `keep` for a view: a mask and a state.
 
   Raises:
     FunctionError: If it is not bool [P, G] and a state.
   """
-  mask = arrays['']  # No name of a state.
+  mask = arrays['']  # The empty name cannot be one of the state's.
   _check_shape('keep.py', 'keep', mask, view.valid.shape)
   if mask.dtype != np.bool_:
     raise FunctionError(
@@ -308,7 +340,7 @@ def mask_of(
 def weight_of(
     view: Any, arrays: Mapping[str, np.ndarray]
 ) -> Float[np.ndarray, 'P G A']:
-  """What `weight` returned for a view, 0 where not valid.
+  """Return the answer of `weight` for a view, 0 where not valid.
 
   Raises:
     FunctionError: If it is not finite or not [P, G, A].
@@ -330,7 +362,7 @@ def _check_shape(
 def _as_float32(
     path: str, name: str, array: np.ndarray, valid: np.ndarray
 ) -> np.ndarray:
-  """The array as finite float32, 0 where not valid."""
+  """Return the array as finite float32, 0 where not valid."""
   _check_shape(path, name, array, valid.shape)
   with np.errstate(over='ignore'):
     array = np.where(valid, array.astype(np.float32), np.float32(0))
@@ -346,7 +378,7 @@ def _as_float32(
 
 
 def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The state of `keep` as float32 arrays.
+  """Return the state of `keep` as float32 arrays.
 
   Raises:
     FunctionError: If it is too large, empty, or not finite.
@@ -363,17 +395,14 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     raise FunctionError(
         'wrong_shape', 'keep.py', f'state {empty[0]} is an array of nothing'
     )
-  everywhere = np.ones((), bool)
   return {
-      name: _as_float32(
-          'keep.py', name, array, np.broadcast_to(everywhere, array.shape)
-      )
+      name: _as_float32('keep.py', name, array, np.ones(array.shape, bool))
       for name, array in arrays.items()
   }
 
 
 def numbers_of(path: str, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """Single finite numbers by name.
+  """Return single finite numbers by name.
 
   Raises:
     FunctionError: If one is an array, or not finite.
@@ -388,14 +417,21 @@ def numbers_of(path: str, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _check_meta(path: str, found: dict[str, Any]) -> None:
-  """Fills in empty thresholds; refuses what is no declaration."""
-  found.setdefault('WARN', {})
-  found.setdefault('CRITICAL', {})
+  """Fill in what may be left out; refuse a declaration that is not valid."""
+  for name, default in (('WARN', {}), ('CRITICAL', {}), ('CALLS_FOR', ())):
+    found.setdefault(name, default)
   problem = ''
+  calls_for = found['CALLS_FOR']
   if found.get('LAYER') not in LAYERS:
     problem = f'LAYER={found.get("LAYER")!r} is not one of {LAYERS}'
   elif not isinstance(found.get('UNIT'), str):
     problem = f'UNIT={found.get("UNIT")!r} is not text'
+  elif not isinstance(calls_for, tuple) or not all(
+      isinstance(name, str) for name in calls_for
+  ):
+    problem = (
+        f"CALLS_FOR={calls_for!r} is not a tuple of texts such as ('reward',)"
+    )
   for name in ('WARN', 'CRITICAL'):
     table = found[name]
     if not isinstance(table, dict) or not all(
@@ -408,7 +444,7 @@ def _check_meta(path: str, found: dict[str, Any]) -> None:
 
 
 def _is_bound(bound: Any) -> bool:
-  """('>', 0.3): the side that is bad, and where it begins."""
+  """Return whether it is a threshold: ('>', 0.3) is too high above 0.3."""
   return (
       isinstance(bound, tuple)
       and len(bound) == 2

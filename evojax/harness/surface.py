@@ -7,12 +7,12 @@ only make sense together, or one reward part (its weight and its code).
 from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
-import math
 import re
 from typing import Any
 
 import ml_collections
 
+from evojax import config as config_lib
 from evojax.harness import syntax
 
 WEIGHTS = 'reward.weights.'
@@ -24,25 +24,13 @@ class SurfaceError(ValueError):
   """An overlay leaves the surface; one line per value."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Field(config_lib.Tunable):
   """One config path that a harness may set."""
 
   path: str
   kind: str  # float | int | choice | names (a tuple of them).
-  intervention_class: str  # What a trial of it is about, e.g. 'optimizer'.
-  low: int | float = -math.inf  # Bounds of float and int, both allowed.
-  high: int | float = math.inf
-  off: int | float | None = None  # Outside the bounds: turns it off.
-  scale: str = 'linear'  # linear | log: how to step through it.
   choices: tuple[Any, ...] = ()  # Allowed values; of names, the allowed ones.
-  group: str = ''  # Factor group; '' is a factor of its own.
-  compiles: bool = False  # A change means another compiled train step.
-  end: str = ''  # Config path beyond whose value nothing more changes.
-
-  def highest(self, config: Mapping[str, Any]) -> int | float:
-    """Return the upper bound under a config's values by dotted path."""
-    return min(self.high, config[self.end]) if self.end else self.high
 
   def convert(self, value: Any) -> Any:
     """Return a value that fits with the type that the config holds."""
@@ -78,85 +66,6 @@ class Field:
         bounds = f'[{self.low:g}, {self.high:g}]'
         return [f'{self.path}={value}: must lie in {bounds}{off}']
     return []
-
-
-# The fields of the config that a harness may set.
-_FIELDS = (
-    Field('optim.learning_rate', 'float', 'optimizer', 1e-6, 3e-3, scale='log'),
-    Field('optim.warmup_steps', 'int', 'optimizer', 0, 100, end='steps'),
-    Field(
-        'optim.max_grad_norm',
-        'float',
-        'optimizer',
-        0.01,
-        10.0,
-        off=0.0,
-        scale='log',
-    ),
-    Field(
-        'optim.weight_decay',
-        'float',
-        'regularisation',
-        1e-4,
-        0.3,
-        off=0.0,
-        scale='log',
-    ),
-    Field('grpo.clip_low', 'float', 'clip', 0.05, 0.5, group='clip'),
-    Field('grpo.clip_high', 'float', 'clip', 0.05, 1.0, group='clip'),
-    Field('grpo.dual_clip', 'float', 'clip', 2.0, 10.0, off=0.0),
-    Field(
-        'grpo.aggregation',
-        'choice',
-        'loss',
-        choices=('sequence', 'token', 'constant'),
-        compiles=True,
-    ),
-    Field(
-        'grpo.advantage',
-        'choice',
-        'loss',
-        choices=('group_norm', 'group_mean', 'leave_one_out'),
-    ),
-    Field(
-        'grpo.ratio',
-        'choice',
-        'loss',
-        choices=('token', 'sequence'),
-        compiles=True,
-    ),
-    Field(
-        'grpo.kl_coef',
-        'float',
-        'regularisation',
-        1e-4,
-        0.1,
-        off=0.0,
-        scale='log',
-        compiles=True,  # From and to 0: the reference comes and goes.
-    ),
-    Field(
-        'grpo.keep',
-        'choice',
-        'filter',
-        choices=('all', 'reward_variance', 'outcome_variance'),
-        group='filter',
-    ),
-    Field('grpo.refill_rounds', 'int', 'filter', 0, 4, group='filter'),
-    Field('rollout.temperature', 'float', 'exploration', 0.5, 1.5),
-    Field(
-        'rollout.token_limit',
-        'int',
-        'length',
-        1,
-        2**20,
-        off=0,
-        scale='log',
-        end='rollout.max_tokens',
-    ),
-    Field('data.families', 'names', 'data'),
-    Field(f'{WEIGHTS}*', 'float', 'reward', -2.0, 2.0, group='reward:*'),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,4 +221,22 @@ def recipe(extra: Iterable[Field] = ()) -> Surface:
           f'{field.path} is a surface field of the domain, but does not begin'
           f' with {KWARGS}'
       )
-  return Surface((*_FIELDS, *extra))
+  declared = [_field(f) for f in config_lib.FIELDS if f.tunable]
+  return Surface((*declared, *extra))
+
+
+def _field(declared: config_lib.Field) -> Field:
+  """The surface's view of a field of the config."""
+  family = isinstance(declared.default, dict)
+  if declared.choices:
+    kind = 'choice'
+  elif isinstance(declared.default, tuple):
+    kind = 'names'
+  else:
+    kind = 'int' if type(declared.default) is int else 'float'
+  return Field(
+      **vars(declared.tunable),
+      path=f'{declared.path}.*' if family else declared.path,
+      kind=kind,
+      choices=declared.choices,
+  )

@@ -1,58 +1,62 @@
 """What a run has spent and may still spend, from its ledger alone.
 
-Only rows count: what a kill interrupted has no row and is done, and paid for,
-once more. A device-second is one second of all devices of the run.
+Only rows count: work that a kill interrupted has no row, and is done and paid
+for once more. A device-second is one second of all devices of the run.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Any
 
-Rows = Sequence[Mapping[str, Any]]
+from evojax.ledger import records
+
+Rows = Sequence[records.Row]
 
 
 def spent(rows: Rows) -> float:
-  """Device-seconds of all rows."""
-  return math.fsum(row['measured'].get('device_seconds', 0) for row in rows)
+  """Return the device-seconds of all rows."""
+  return math.fsum(row.measured.device_seconds for row in rows)
 
 
 def by_version(rows: Rows) -> dict[str, float]:
-  """Device-seconds of each version, in the order of the ledger.
+  """Return the device-seconds of each version, in the order of the ledger.
 
-  A row of a trial counts for the version that the trial made; what made none
-  (a refused proposal, a sealed evaluation) stands under ''.
+  A row of a trial counts for the version that the trial made. Rows that belong
+  to no version (a trial without one, a sealed evaluation) stand under ''.
   """
   made = {
-      row['payload']['trial']: row['payload']['version']
+      row.record.trial: row.record.version
       for row in rows
-      if row['payload']['step'] == 'verify'
+      if isinstance(row.record, records.Verify)
   }
   seconds = defaultdict(list)
   for row in rows:
-    payload = row['payload']
-    if 'trial' in payload:
-      version = made.get(payload['trial'], '')
+    if isinstance(row.record, records.OfTrial):
+      version = made.get(row.record.trial, '')
     else:
-      version = payload.get('version', '')
-    seconds[version].append(row['measured'].get('device_seconds', 0))
+      version = getattr(row.record, 'version', '')
+    seconds[version].append(row.measured.device_seconds)
   return {version: math.fsum(parts) for version, parts in seconds.items()}
 
 
-def per_point(rows: Rows) -> float | None:
-  """Device-seconds of the run per percentage point that was promoted.
+def promoted_points(rows: Rows) -> float:
+  """Return the summed effects of the kept changes, in percentage points.
 
-  The points are the measured effects of the kept changes that trained
-  something, added up. None if nothing was gained.
+  A kept change that trained nothing has no effect and adds none.
   """
-  gained = math.fsum(
-      100 * row['payload']['effect']
+  return math.fsum(
+      100 * row.record.effect
       for row in rows
-      if row['payload']['step'] == 'verify'
-      and row['payload']['status'] == 'keep'
-      and row['payload']['effect'] is not None
+      if isinstance(row.record, records.Verify)
+      and row.record.status == 'keep'
+      and row.record.effect is not None
   )
+
+
+def per_point(rows: Rows) -> float | None:
+  """Return the device-seconds per promoted point; None if none was gained."""
+  gained = promoted_points(rows)
   return spent(rows) / gained if gained > 0 else None
 
 
@@ -85,13 +89,13 @@ class Budget:
     return min(limits)
 
   def remaining(self, rows: Rows) -> float:
-    """Device-seconds left, >= 0; infinite without a limit."""
+    """Return the device-seconds left, >= 0; infinite without a limit."""
     return max(0.0, self.limit - spent(rows))
 
   def exhausted(self, rows: Rows) -> bool:
-    """Whether no further step may begin."""
+    """Return whether no further step may begin."""
     return self.remaining(rows) == 0
 
   def cost(self, seconds: float | int) -> float:
-    """Dollars of so many device-seconds; 0 where no price is set."""
+    """Return the price of device-seconds in dollars; 0 without a price."""
     return seconds * self.dollars_per_device_hour / 3600

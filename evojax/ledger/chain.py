@@ -131,15 +131,6 @@ def find(rows: Sequence[Row], step: str, **match: Any) -> Row | None:
   return None
 
 
-def dev_draws(payloads: Sequence[Mapping[str, Any]]) -> int:
-  """How often fresh dev problems were drawn: once per trial that scored."""
-  return sum(
-      any(arm.get('status') == 'done' for arm in row.get('arms') or ())
-      for row in payloads
-      if row['step'] == 'trial'
-  )
-
-
 class Ledger:
   """A ledger to append to."""
 

@@ -10,13 +10,13 @@ To change a record: change its fields, add 1 to its VERSION, and add the
 function that turns a row of the former version into one of the new.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import json
-from typing import Annotated, Any, ClassVar, TypeVar
-
-import pydantic
+import types
+import typing
+from typing import Any, ClassVar, TypeVar
 
 from evojax.ledger import chain
 
@@ -29,28 +29,20 @@ def _frozen(value: Any) -> Any:
   """A JSON value with tuples for lists, as overlays hold them."""
   if isinstance(value, list):
     return tuple(map(_frozen, value))
+  if isinstance(value, dict):
+    return {name: _frozen(item) for name, item in value.items()}
   return value
 
 
-# Free content: a value of a config, whatever its type.
-Value = Annotated[Any, pydantic.AfterValidator(_frozen)]
 Interval = tuple[float, float]  # Lower and upper end.
 Threshold = tuple[str, float]  # ('>', 0.3): too high above 0.3.
-
-
-class _Strict:
-  """Base of all records: no unknown key, no conversion between types."""
-
-  __pydantic_config__: ClassVar = pydantic.ConfigDict(
-      extra='forbid', strict=True
-  )
 
 
 # -------------------------------------------------------------- parts of rows
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure(_Strict):
+class Measure:
   """One number about a version and how alarming it is."""
 
   name: str
@@ -65,7 +57,7 @@ class Measure(_Strict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Delta(_Strict):
+class Delta:
   """The one factor in which a candidate differs from its parent."""
 
   sha256: str  # Identity of the change, independent of the parent.
@@ -74,12 +66,12 @@ class Delta(_Strict):
   intervention_class: str
   before: str  # Hash of the parent harness.
   # (path, value before, value after) of every value that changes.
-  changes: tuple[tuple[str, Value, Value], ...]
+  changes: tuple[tuple[str, Any, Any], ...]
   text: str  # The change in one line.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arm(_Strict):
+class Arm:
   """A harness and a seed, trained from a checkpoint: also `arm.json`."""
 
   VERSION: ClassVar[int] = 1
@@ -105,7 +97,7 @@ class TrialArm(Arm):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Estimate(_Strict):
+class Estimate:
   """A mean with its 95 % interval, a fraction of solved problems."""
 
   value: float
@@ -115,7 +107,7 @@ class Estimate(_Strict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tokens(_Strict):
+class Tokens:
   """Tokens sampled to train one policy, and in its whole run."""
 
   training: int
@@ -123,7 +115,7 @@ class Tokens(_Strict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Validity(_Strict):
+class Validity:
   """How the predictions about one trial did."""
 
   intervention_class: str
@@ -137,7 +129,7 @@ class Validity(_Strict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured(_Strict):
+class Measured:
   """The cost of a row. It differs between equal runs: no hash covers it."""
 
   seconds: float = 0.0
@@ -149,7 +141,7 @@ class Measured(_Strict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Record(_Strict):
+class Record:
   """What one step found and decided."""
 
   STEP: ClassVar[str]
@@ -431,7 +423,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
 
 # --------------------------------------------------------- writing and reading
 
-T = TypeVar('T', bound=_Strict)
+T = TypeVar('T', bound='Arm | Record')
 R = TypeVar('R', bound=Record)
 
 
@@ -440,7 +432,7 @@ def _clipped(value: Any) -> str:
   return text if len(text) <= 100 else f'{text[:100]}...'
 
 
-def _plain(record: _Strict) -> dict[str, Any]:
+def _plain(record: Any) -> dict[str, Any]:
   """Return the fields as JSON values: lists for tuples, dicts for records."""
   return json.loads(json.dumps(dataclasses.asdict(record)))
 
@@ -477,38 +469,57 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
       raise RecordError(
           f'{name} of version {older}: {error!r} in {_clipped(values)}'
       ) from error
-  text = json.dumps(values)
-  try:
-    record = _adapter(cls).validate_json(text)
-  except pydantic.ValidationError as error:
-    first = error.errors()[0]
-    place = '.'.join(map(str, first['loc']))
-    raise RecordError(
-        f'{name}: {place} = {_clipped(first["input"])}: {first["msg"]}'
-    ) from error
-  if absent := _absent(_plain(record), values):
-    raise RecordError(f'{name}: {absent} is missing')
-  return record
+  return _read(cls, values, name)
 
 
-@functools.cache  # Building one takes longer than to read a whole ledger.
-def _adapter(cls: type) -> pydantic.TypeAdapter:
-  return pydantic.TypeAdapter(cls)
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+  """Field -> its type."""
+  hints = typing.get_type_hints(cls)
+  return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _absent(wanted: Any, there: Any) -> str:
-  """Return the path of the first key that is not there, or ''."""
-  pairs: Iterable[tuple[Any, Any]] = ()
-  if isinstance(wanted, dict):
-    pairs = wanted.items()
-  elif isinstance(wanted, list):
-    pairs = enumerate(wanted)
-  for key, value in pairs:
-    if isinstance(wanted, dict) and key not in there:
-      return str(key)
-    if inner := _absent(value, there[key]):
-      return f'{key}.{inner}'
-  return ''
+def _read(hint: Any, value: Any, place: str) -> Any:
+  """Return a JSON value as the type of a field.
+
+  Raises:
+    RecordError: If it is of another type.
+  """
+  origin, args = typing.get_origin(hint), list(typing.get_args(hint))
+  if hint is Any:
+    return _frozen(value)
+  if origin is types.UnionType:
+    if value is None and types.NoneType in args:
+      return None
+    options = [arg for arg in args if arg is not types.NoneType]
+    matching = [arg for arg in options if type(value) is arg]
+    return _read((matching or options)[0], value, place)
+  if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+    hints = _hints(hint)
+    for what, names in (
+        ('missing', hints.keys() - value.keys()),
+        ('unknown', value.keys() - hints.keys()),
+    ):
+      if names:
+        raise RecordError(f'{place}.{min(names)} is {what}')
+    return hint(
+        **{n: _read(h, value[n], f'{place}.{n}') for n, h in hints.items()}
+    )
+  if origin is dict and isinstance(value, dict):
+    return {k: _read(args[1], v, f'{place}.{k}') for k, v in value.items()}
+  if origin is tuple and isinstance(value, list):
+    if args[-1] is Ellipsis:
+      args = args[:1] * len(value)
+    if len(args) == len(value):
+      return tuple(
+          _read(args[i], item, f'{place}[{i}]') for i, item in enumerate(value)
+      )
+  if hint is float and type(value) is int:  # JSON has one kind of number.
+    return float(value)
+  if type(value) is hint:
+    return value
+  wanted = hint.__name__ if isinstance(hint, type) else hint
+  raise RecordError(f'{place} = {_clipped(value)} is no {wanted}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

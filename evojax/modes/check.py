@@ -10,13 +10,13 @@ import warnings
 
 import ml_collections
 
-from evojax import config as config_lib
 from evojax import domains
 from evojax.domains import base
 from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.runtime import config_checks
 from evojax.training import reward_pipeline
 
 
@@ -39,7 +39,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     for reason in reasons:
       print(f'  {reason}')
 
-  report(f'config {config.name}', _reasons(config_lib.validate, config))
+  report(f'config {config.name}', _reasons(config_checks.validate, config))
   made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from evojax import config as config_lib
 from evojax import domains
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
+from evojax.runtime import config_checks
 from evojax.runtime import sharding
 from evojax.training import engines
 from evojax.training import settings
@@ -271,7 +271,7 @@ def plan(
   Raises:
     ValueError: If the config, the model directory or the mesh is wrong.
   """
-  config_lib.validate(config)
+  config_checks.validate(config)
   policy = policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),

@@ -24,6 +24,7 @@ from evojax.rollout.server import app as app_lib
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
+from evojax.runtime import config_checks
 from evojax.runtime import devices
 from evojax.runtime import sharding
 
@@ -55,7 +56,7 @@ def run(
     OSError: If the port is taken.
   """
   devices.trim_memory_after_compiling()
-  config_lib.validate(config)
+  config_checks.validate(config)
   if jax.process_count() > 1:
     raise ValueError(
         f'--mode=serve runs in one process, not in {jax.process_count()}: start'

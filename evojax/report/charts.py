@@ -1,13 +1,13 @@
 """The page's charts: training curves, diagnostics, effects, cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import itertools
 import statistics
-from typing import Any
 
-from evojax.report import calibration
+from evojax.ledger import calibration
+from evojax.ledger import history
+from evojax.ledger import records
 from evojax.report import diffs
-from evojax.report import history
 from evojax.report import lineage
 from evojax.report import numerals
 from evojax.report import svg
@@ -22,13 +22,6 @@ COSTS = {
     'retrain': ('cost-final', 'retraining from the base'),
 }
 OTHER_COST = ('cost-other', 'everything else')
-
-
-def outcomes(arm: Mapping[str, Any]) -> list[float]:
-  """Mean outcome of each update, up to the first that is no number."""
-  values = arm.get('outcome') or ()
-  is_number = lambda value: type(value) in (int, float)
-  return [float(value) for value in itertools.takewhile(is_number, values)]
 
 
 def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
@@ -52,13 +45,13 @@ def _update_axis(chart: svg.Chart, count: int) -> None:
   chart.x_axis((tick, f'{tick:.0f}') for tick in ticks)
 
 
-def _by_role(trial: history.Trial, role: str) -> list[list[float]]:
-  return [outcomes(a) for a in trial.arms if a.get('role') == role]
+def _by_role(trial: history.Trial, role: str) -> list[Sequence[float]]:
+  return [arm.outcome for arm in trial.role(role)]
 
 
 def training(run: history.History) -> svg.Markup | None:
   """Solved share over all updates, from the base along the lineage."""
-  root = _smooth(outcomes(run.base))
+  root = _smooth(run.base.outcome if run.base else ())
   ends = {run.base_version: len(root)}
   lines = [(0, root, 'lineage', f'{run.base_version}: seed harness')]
   for trial in run.trials:
@@ -93,19 +86,27 @@ def training(run: history.History) -> svg.Markup | None:
   return chart.render()
 
 
-def retrained(row: Mapping[str, Any]) -> svg.Markup | None:
-  """Solved share by update of one training."""
-  curve = outcomes(row)
+def retrained(arm: records.Retrain) -> svg.Markup | None:
+  """Draw the solved share by update of one training."""
+  curve = arm.outcome
   if len(curve) < 2:
     return None
-  x, y = svg.Scale(1, len(curve)), svg.Scale.over(curve, least=0.1)
-  label = f'Solved share by update, {row.get("version")}'
-  chart = svg.Chart(x, y, height=170, label=label)
-  chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
-  _update_axis(chart, 4)
+  label = f'Solved share by update, {arm.version}'
+  chart = _solved_share(len(curve), curve, label)
   chart.line(list(enumerate(curve, 1)), 'child thin')
   chart.line(list(enumerate(_smooth(curve), 1)), 'child bold')
   return chart.render()
+
+
+def _solved_share(
+    updates: int, values: Sequence[float], label: str
+) -> svg.Chart:
+  """An empty chart of solved shares by update."""
+  x, y = svg.Scale(1, updates), svg.Scale.over(values, least=0.1)
+  chart = svg.Chart(x, y, height=170, label=label)
+  chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
+  _update_axis(chart, 4)
+  return chart
 
 
 def arms(trial: history.Trial) -> svg.Markup | None:
@@ -116,18 +117,12 @@ def arms(trial: history.Trial) -> svg.Markup | None:
   longest = max((len(c) for role in roles for c in curves[role]), default=0)
   if longest < 2:
     return None
-  x = svg.Scale(1, longest)
-  y = svg.Scale.over(values, least=0.1)
-  chart = svg.Chart(
-      x, y, height=170, label=f'Solved share by update, arms of {trial.name}'
-  )
-  chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
-  _update_axis(chart, 4)
+  label = f'Solved share by update, arms of {trial.name}'
+  chart = _solved_share(longest, values, label)
   for role in roles:
-    named = [a for a in trial.arms if a.get('role') == role]
-    for arm, curve in zip(named, curves[role], strict=True):
-      title = f'{arm.get("arm")}, seed {arm.get("seed")}: {arm.get("status")}'
-      line = list(enumerate(curve, 1))
+    for arm in trial.role(role):
+      title = f'{arm.scores}, seed {arm.seed}: {arm.status}'
+      line = list(enumerate(arm.outcome, 1))
       chart.line(line, f'{role} thin', title)
   for role in roles:
     line = list(enumerate(_smooth(mean_curve(curves[role])), 1))
@@ -136,56 +131,48 @@ def arms(trial: history.Trial) -> svg.Markup | None:
   return chart.render()
 
 
-def threshold(value: Any) -> tuple[str, float] | None:
-  """['>', 0.3] or 0.3 as ('>', 0.3), None for anything else."""
-  if isinstance(value, (list, tuple)) and len(value) == 2:
-    limit = history.number(value[1])
-    return None if limit is None else (str(value[0]), limit)
-  limit = history.number(value)
-  return None if limit is None else ('', limit)
-
-
-def measure(series: Sequence[tuple[str, Mapping[str, Any]]]) -> svg.Markup:
-  """One diagnostic over the diagnoses, with its limits.
+def measure(
+    series: Sequence[tuple[str, records.Measure | None]],
+) -> svg.Markup:
+  """Draw one diagnostic over the diagnoses, with its limits.
 
   Args:
-    series: (where, measure) of every diagnosis in the order of the ledger; an
-      empty measure where a diagnosis lacked it. The last is not empty.
+    series: (where, measure) of every diagnosis in the order of the ledger; None
+      where a diagnosis lacked the measure. The last is there.
   """
-  values = [history.number(m.get('value')) for _, m in series]
+  newest = series[-1][1]
   limits = [
-      (name, limit[1])
-      for name in ('warn', 'critical')
-      if (limit := threshold(series[-1][1].get(name)))
+      (kind, limit[1])
+      for kind, limit in (('warn', newest.warn), ('critical', newest.critical))
+      if limit
   ]
+  values = [m.value if m else None for _, m in series]
   there = [v for v in values if v is not None] + [v for _, v in limits]
   y = svg.Scale.over(there, pad=0.12, least=0.02)
   x = svg.Scale(-0.5, len(series) - 0.5)
-  name = str(series[-1][1].get('name'))
-  chart = svg.Chart(x, y, height=84, label=name, class_='small')
+  chart = svg.Chart(x, y, height=84, label=newest.name, class_='small')
   chart.y_axis((tick, numerals.short(tick)) for tick in y.ticks(3))
   for kind, limit in limits:
     chart.segment((x.low, limit), (x.high, limit), f'limit {kind}')
-  run: list[tuple[float, float]] = []
-  for index, value in enumerate([*values, None]):
-    if value is not None:
-      run.append((index, value))
-    elif run:
-      if len(run) > 1:
-        chart.line(run, 'measure')
-      run = []
+  # The line is broken where a value is missing.
+  for known, points in itertools.groupby(
+      enumerate(values), key=lambda point: point[1] is not None
+  ):
+    line = list(points)
+    if known and len(line) > 1:
+      chart.line(line, 'measure')
   many = len(series) > lineage.MANY
   for index, (where, one) in enumerate(series):
-    level, value = str(one.get('level', 'ok')), values[index]
-    if not one:  # This diagnosis had no such measure.
+    if one is None:  # This diagnosis had no such measure.
       continue
-    if value is None:
-      chart.text(index, y.low, '×', 'cross', title=f'{where}: {level}')
-    elif not many or level != 'ok' or index == len(series) - 1:
-      title = f'{where}: {numerals.short(value)} ({level})'
+    if one.value is None:
+      title = f'{where}: {one.level}'
+      chart.text(index, y.low, '×', 'cross', title=title)
+    elif not many or one.level != 'ok' or index == len(series) - 1:
+      title = f'{where}: {numerals.short(one.value)} ({one.level})'
       radius = 2.2 if many else 3.2
-      class_ = f'level-{level}' if level in _LEVELS else 'level-failed'
-      chart.dot(index, value, class_, radius=radius, title=title)
+      class_ = 'failed' if one.level not in _LEVELS else one.level
+      chart.dot(index, one.value, f'level-{class_}', radius=radius, title=title)
   return chart.render()
 
 
@@ -195,8 +182,7 @@ def effects_scale(trials: Sequence[history.Trial]) -> svg.Scale:
   for trial in trials:
     values += trial.expected or ()
     values += trial.realised or ()
-    mde = history.number(trial.get('trial', 'mde'))
-    values += [mde] if mde is not None else []
+    values += [trial.mde] if trial.mde is not None else []
   values.sort()
   # A collapse must not flatten all others: it is cut at the edge.
   cut = len(values) // 50
@@ -208,10 +194,9 @@ def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Markup:
   marks: list[tuple] = [('rule', 0.0, 'zero')]
   if trial.expected:
     marks.append(('bar', *trial.expected, 'predicted'))
-  mde = history.number(trial.get('trial', 'mde'))
-  if mde is not None:
-    marks.append(('rule', mde, 'detectable'))
-  mark = lineage.MARKS.get(trial.kind, 'failed')
+  if trial.mde is not None:
+    marks.append(('rule', trial.mde, 'detectable'))
+  mark = lineage.MARKS[trial.kind]
   if trial.realised:
     marks.append(('whisker', *trial.realised, f'whisker {mark}'))
   if trial.effect is not None:
@@ -219,7 +204,7 @@ def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Markup:
   label = (
       f'predicted {numerals.between(trial.expected) or "nothing"}, realised'
       f' {numerals.effect(trial.effect, trial.realised)}, detectable'
-      f' {numerals.points(mde)} points'
+      f' {numerals.points(trial.mde)} points'
   )
   return svg.strip(scale, marks, label=label)
 
@@ -228,12 +213,12 @@ def scatter(
     trials: Sequence[history.Trial], predict: calibration.Predict
 ) -> svg.Markup | None:
   """Predicted against realised effect, with both intervals."""
-  both = calibration.judged(trials, predict)
+  both = calibration.compared(trials, predict)
   if not both:
     return None
   values = [0.0]
   for trial in both:
-    values += [*predict(trial), trial.effect, *(trial.realised or ())]
+    values += [*predict(trial), trial.effect, *trial.realised]
   values.sort()
   cut = len(values) // 50
   scale = svg.Scale.over([0.0, *values[cut : len(values) - cut]], least=0.02)
@@ -253,20 +238,19 @@ def scatter(
   inside = lambda v: min(max(v, scale.low), scale.high)
   many = len(both) > lineage.MANY
   for trial in both:
-    mark = lineage.MARKS.get(trial.kind, 'failed')
+    mark = lineage.MARKS[trial.kind]
     interval = tuple(map(inside, predict(trial)))
     x, y = inside(calibration.middle(interval)), inside(trial.effect)
     if not many:
       chart.segment((interval[0], y), (interval[1], y), 'cross-x')
-      if trial.realised:
-        low, high = map(inside, trial.realised)
-        chart.segment((x, low), (x, high), f'whisker {mark}')
+      low, high = map(inside, trial.realised)
+      chart.segment((x, low), (x, high), f'whisker {mark}')
     title = (
         f'{trial.name}: predicted {numerals.between(predict(trial))}, realised'
         f' {numerals.effect(trial.effect, trial.realised)} points'
     )
     radius = 3.2 if many else 5.0
-    href = f'#{trial.anchor}'
+    href = f'#{lineage.anchor(trial)}'
     chart.dot(x, y, f'dot {mark}', radius=radius, title=title, href=href)
   return chart.render()
 
@@ -317,5 +301,5 @@ def costs(run: history.History) -> svg.Markup | None:
         chart.column(trial.index, low, low + seconds, class_, title)
       low += seconds
   every = max(1, -(-len(trials) // 12))
-  chart.x_axis((float(t.index), t.label) for t in trials[::every])
+  chart.x_axis((float(t.index), lineage.label(t)) for t in trials[::every])
   return chart.render(f'--span:{len(trials)}')

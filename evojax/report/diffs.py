@@ -9,6 +9,7 @@ import pathlib
 import re
 from typing import Any
 
+from evojax.ledger import records
 from evojax.runtime import workdir as workdir_lib
 
 _SHA = re.compile(r'[0-9a-f]{8,64}')
@@ -37,13 +38,12 @@ def value_text(value: Any) -> str:
   return value if isinstance(value, str) else json.dumps(value)
 
 
-def change_text(delta: Mapping[str, Any]) -> str:
-  """'grpo.clip_high 0.2 → 0.28': the one change of a trial."""
+def change_text(delta: records.Delta | None) -> str:
+  """Return the one change of a trial: 'grpo.clip_high 0.2 → 0.28'."""
+  if delta is None:
+    return ''
   parts = []
-  for change in delta.get('changes') or ():
-    if not isinstance(change, (list, tuple)) or len(change) != 3:
-      continue
-    path, before, after = change
+  for path, before, after in delta.changes:
     if isinstance(after, str) and after.startswith('source '):
       parts.append(f'{path} {after.removeprefix("source ")}')
     elif after is None:
@@ -52,7 +52,7 @@ def change_text(delta: Mapping[str, Any]) -> str:
       parts.append(f'{path} {value_text(after)}')
     else:
       parts.append(f'{path} {value_text(before)} → {value_text(after)}')
-  return '; '.join(parts) or str(delta.get('factor') or '')
+  return '; '.join(parts) or delta.factor
 
 
 def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:

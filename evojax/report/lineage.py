@@ -2,23 +2,31 @@
 
 from collections.abc import Mapping
 
+from evojax.ledger import history
 from evojax.report import diffs
-from evojax.report import history
 from evojax.report import numerals
 from evojax.report import svg
 
 MANY = 30  # Trials; past that, marks shrink and intervals are left out.
-MARKS = {'keep': 'kept', 'discard': 'discarded', 'running': 'running'}
+# `Trial.kind` -> class of its marks.
+MARKS = {
+    'keep': 'kept',
+    'discard': 'discarded',
+    'running': 'running',
+    'failed': 'failed',
+}
 _CLIP = 0.10  # Effect below which a discarded version is drawn at the edge.
 
 
-def levels(run: history.History) -> dict[str, float]:
-  """Version or trial -> summed effects from the base to it, a fraction."""
-  found = {run.base_version: 0.0}
-  for trial in run.trials:
-    start = found.get(run.parents[trial.name], 0.0)
-    found[trial.name] = start + (trial.effect or 0.0)
-  return found
+def anchor(trial: history.Trial) -> str:
+  """Return the id of the trial's section on the page."""
+  return f'trial-{trial.number}'
+
+
+def label(trial: history.Trial) -> str:
+  """Return the name of a trial where there is little room."""
+  made = trial.verify.version if trial.verify else ''
+  return made or f't{trial.number}'
 
 
 def chart(run: history.History) -> svg.Markup:
@@ -28,14 +36,14 @@ def chart(run: history.History) -> svg.Markup:
   from where it was made to its last child. A trial is a stem from its parent.
   """
   trials = run.trials
-  level = levels(run)
+  level = run.levels
   many = len(trials) > MANY
-  kept = [level[t.name] for t in trials if t.kind == 'keep'] + [0.0]
+  kept = [level[t.name] for t in run.kept] + [0.0]
   floor = min(kept) - max(_CLIP, max(kept) - min(kept))
   ends = [max(value, floor) for value in level.values()]
   if not many:
     for trial in trials:
-      if trial.realised and trial.effect is not None:
+      if trial.realised:
         start = level[trial.name] - trial.effect
         ends += [max(start + end, floor) for end in trial.realised]
   x = svg.Scale(-1.6, max(len(trials), 1) - 0.4)
@@ -81,7 +89,7 @@ def _stem(
   x, end = float(trial.index), level[trial.name]
   start = level[run.parents[trial.name]]
   shown = max(end, floor)
-  mark = MARKS.get(trial.kind, 'failed')
+  mark = MARKS[trial.kind]
   on_trunk = trial.name in run.lineage
   title = (
       f'{trial.name} ← {trial.parent}: {diffs.change_text(trial.delta)}\n'
@@ -95,7 +103,7 @@ def _stem(
   if trial.realised and not many:
     low, high = (max(start + e, floor) for e in trial.realised)
     tree.segment((x, low), (x, high), f'whisker {mark}')
-  href = f'#{trial.anchor}'
+  href = f'#{anchor(trial)}'
   if trial.effect is None and trial.kind == 'failed':
     tree.text(x, shown, '×', 'cross', dy=5, title=title, href=href)
   else:
@@ -123,8 +131,8 @@ def _labels(
   if not many:
     columns = [(-1.0, base, '')]
     for trial in run.trials:
-      factor = str(trial.delta.get('factor') or '')
-      columns.append((float(trial.index), trial.label, _factor(factor)))
+      factor = trial.delta.factor if trial.delta else ''
+      columns.append((float(trial.index), label(trial), _factor(factor)))
     for x, name, factor in columns:
       tree.x_axis([(x, name)], 'name')
       if len(columns) <= 12:

@@ -1,7 +1,7 @@
 """`report.html`: everything a run did and why, on one page without network."""
 
 import base64
-from collections.abc import Mapping
+from collections import defaultdict
 import functools
 import hashlib
 import os
@@ -10,10 +10,13 @@ from typing import Any
 
 import jinja2
 
-from evojax.report import calibration
+from evojax.harness import run as run_lib
+from evojax.ledger import budget
+from evojax.ledger import calibration
+from evojax.ledger import history
+from evojax.ledger import records
 from evojax.report import charts
 from evojax.report import diffs
-from evojax.report import history
 from evojax.report import lineage
 from evojax.report import numerals
 from evojax.report import rollouts
@@ -26,41 +29,45 @@ FILE = 'report.html'
 # Versions whose rollouts and flips are on the page: a run of hundreds would
 # make it too large to open. The lineage first, then the newest.
 MAX_READABLE = 40
+_BASE_FACTS = (
+    'updates',
+    'prompts',
+    'group_size',
+    'sampled_tokens',
+    'start',
+    'end',
+    'harness',
+)
 
-_LAYERS = ('score', 'signal', 'behaviour', 'version')
 _TEMPLATES = pathlib.Path(__file__).with_name('templates')
 
 
 def _layers(run: history.History) -> list[dict[str, Any]]:
   """The diagnostics of each layer over all diagnoses."""
-  diagnoses = run.of('diagnose')
-  tables = []
-  for row in diagnoses:
-    measures = [m for m in row.get('measures') or () if isinstance(m, Mapping)]
-    tables.append({str(m.get('name')): m for m in measures})
-  newest: dict[str, Mapping[str, Any]] = {}
-  for table in tables:
-    newest |= table
-  where = [f'{d.get("version")}, trial {d.get("trial")}' for d in diagnoses]
-  ends = [str(d.get('version')) for d in (*diagnoses[:1], *diagnoses[-1:])]
-  layers: dict[str, list[dict[str, Any]]] = {name: [] for name in _LAYERS}
-  for name, last in newest.items():
-    series = [(w, t.get(name, {})) for w, t in zip(where, tables, strict=True)]
-    while not series[-1][1]:
+  diagnoses = run.all(records.Diagnose)
+  tables = [{m.name: m for m in row.measures} for row in diagnoses]
+  where = [f'{row.version}, trial {row.trial}' for row in diagnoses]
+  ends = [row.version for row in (*diagnoses[:1], *diagnoses[-1:])]
+  layers: dict[str, list[dict[str, Any]]] = {
+      name: [] for name in run_lib.LAYERS
+  }
+  # By name, the newest of each.
+  for name, last in functools.reduce(dict.__or__, tables, {}).items():
+    series = [(w, t.get(name)) for w, t in zip(where, tables, strict=True)]
+    while series[-1][1] is None:
       series.pop()
-    level = str(last.get('level', 'ok'))
     limits = [
-        (kind, ' '.join(filter(None, (limit[0], numerals.short(limit[1])))))
-        for kind in ('warn', 'critical')
-        if (limit := charts.threshold(last.get(kind)))
+        (kind, f'{limit[0]} {numerals.short(limit[1])}')
+        for kind, limit in (('warn', last.warn), ('critical', last.critical))
+        if limit
     ]
-    value = history.number(last.get('value'))
-    layers.setdefault(str(last.get('layer')), []).append(
+    failed = last.value is None
+    layers.setdefault(last.layer, []).append(
         {
             'name': name,
-            'unit': str(last.get('unit') or ''),
-            'value': numerals.short(value) if value is not None else 'failed',
-            'level': level,
+            'unit': last.unit,
+            'value': 'failed' if failed else numerals.short(last.value),
+            'level': last.level,
             'limits': limits,
             'chart': charts.measure(series),
             'ends': ends,
@@ -105,47 +112,41 @@ def _calibration(run: history.History) -> dict[str, Any]:
             'total': calibration.row('all', run.trials, predict),
         }
     )
-  klass = lambda trial: str(trial.delta.get('klass') or 'none')
-  proposer = lambda trial: str(trial.get('hypothesize', 'proposer', 'none'))
   expected = lambda trial: trial.expected
   return {
       'sides': sides,
       'tables': [
-          ('class', calibration.by(run.trials, klass, expected)),
-          ('proposer', calibration.by(run.trials, proposer, expected)),
+          (name, calibration.by(run.trials, key, expected))
+          for name, key in (
+              ('class', lambda trial: trial.intervention_class or 'none'),
+              ('proposer', lambda trial: trial.proposer or 'none'),
+          )
       ],
   }
 
 
-def _cost(run: history.History, config: Mapping[str, Any]) -> dict[str, Any]:
-  """Device-seconds by step, by verdict and per point."""
+def _cost(run: history.History, rate: float) -> dict[str, Any]:
+  """Device-seconds by step, by verdict and per point.
+
+  Args:
+    run: The run.
+    rate: Dollars per device-hour; 0 where no price is set.
+  """
   steps = run.seconds_by_step
-  total = sum(steps.values())
-  gained = 100 * sum(
-      t.effect for t in run.trials if t.kind == 'keep' and t.effect is not None
-  )
+  total = budget.spent(run.rows)
   groups = dict.fromkeys([*charts.COSTS.values(), charts.OTHER_COST], 0.0)
   for step, seconds in steps.items():
-    group = charts.COSTS.get(step, charts.OTHER_COST)
-    groups[group] += seconds
-  verdicts: dict[str, float] = {}
+    groups[charts.COSTS.get(step, charts.OTHER_COST)] += seconds
+  verdicts: dict[str, float] = defaultdict(float)
   for trial in run.trials:
-    spent = verdicts.get(trial.kind, 0.0)
-    verdicts[trial.kind] = spent + trial.device_seconds
-  # The controls of a version serve all trials on it.
-  arms = {a.get('trained'): a for trial in run.trials for a in trial.arms}
-  tokens = [
-      arm.get('sampled_tokens')
-      for arm in (run.base, *arms.values(), *run.of('retrain'))
-  ]
-  rate = history.number(config.get('evolve.dollars_per_device_hour'))
+    verdicts[trial.kind] += trial.device_seconds
   return {
       'total': total,
       'wall': run.wall_seconds,
       'dollars': total / 3600 * rate if rate else None,
-      'tokens': sum(history.number(t) or 0.0 for t in tokens),
-      'per_point': total / gained if gained > 0 else None,
-      'gained': gained,
+      'tokens': run.trained_tokens,
+      'per_point': budget.per_point(run.rows),
+      'gained': budget.promoted_points(run.rows),
       'steps': steps,
       'bar': charts.stacked([(n, s, c) for (c, n), s in groups.items()]),
       'groups': [(c, n, s) for (c, n), s in groups.items() if s],
@@ -187,34 +188,31 @@ def _environment() -> jinja2.Environment:
 
 def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
   """All that the template shows."""
-  opened = run.last('open')
-  config = opened.get('config')
-  config = config if isinstance(config, Mapping) else {}
-  config = workdir_lib.flatten(config)
+  opened = run.find(records.Open)
+  config = workdir_lib.flatten(opened.config) if opened else {}
   scale = charts.effects_scale(run.trials)
   readable = _readable(run)
-  retrained = [
-      (str(row.get('arm', '')), chart)
-      for row in run.of('retrain')
-      if (chart := charts.retrained(row))
+  seed = run.base.harness if run.base else opened.harness if opened else ''
+  last = next(
+      (t.design.harness for t in run.kept if t.name == run.head and t.design),
+      seed,
+  )
+  base_facts = [
+      (field.replace('_', ' '), getattr(run.base, field))
+      for field in _BASE_FACTS
+      if run.base
   ]
-  seed = str(run.base.get('harness') or opened.get('harness', ''))
-  by_name = {t.name: t for t in run.trials}
-  head = by_name.get(run.head)
-  last = str(head.get('design', 'harness', '')) if head else seed
   return {
       'name': str(config.get('name') or path.resolve().name),
       'verdict': sealed.verdict(run),
       'run': run,
-      'scores': sealed.scores(run.last('final')),
-      'forked': str(opened.get('forked') or ''),
+      'scores': sealed.scores(run.find(records.Final)),
+      'forked': opened.forked if opened else '',
       'lineage': lineage.chart(run) if run.trials else None,
       'training': charts.training(run),
       'layers': _layers(run),
       'sections': [
-          trials.section(
-              path, run, trial, scale, config, trial.name in readable
-          )
+          trials.section(path, trial, scale, config, trial.name in readable)
           for trial in run.trials
       ],
       'axis': [
@@ -223,10 +221,16 @@ def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
       ],
       'shown': len(readable),
       'trained': sum(bool(t.arms) for t in run.trials),
-      'base_sample': rollouts.sample(path, str(run.base.get('arm', ''))),
-      'retrained': retrained,
+      'base_facts': base_facts,
+      'base_sample': rollouts.sample(path, run.base.folder if run.base else ''),
+      'base_seconds': run.seconds_by_step.get('train', 0.0),
+      'retrained': [
+          (arm.folder, chart)
+          for arm in run.all(records.Retrain)
+          if (chart := charts.retrained(arm))
+      ],
       'calibration': _calibration(run),
-      'cost': _cost(run, config),
+      'cost': _cost(run, config.get('evolve.dollars_per_device_hour', 0.0)),
       'evolved': (
           diffs.compare(path, seed, last, config) if last != seed else None
       ),
@@ -234,11 +238,6 @@ def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
           (name, diffs.value_text(value))
           for name, value in sorted(config.items())
       ],
-      'base_seconds': sum(
-          history.number(m.get('device_seconds')) or 0.0
-          for r, m in zip(run.rows, run.measured, strict=True)
-          if r is run.base
-      ),
   }
 
 

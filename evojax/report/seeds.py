@@ -16,8 +16,10 @@ from rich import console as console_lib
 from evojax.eval import estimates
 from evojax.eval import report as report_lib
 from evojax.evidence import store
-from evojax.report import calibration
-from evojax.report import history
+from evojax.ledger import budget
+from evojax.ledger import calibration
+from evojax.ledger import history
+from evojax.ledger import records
 
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -53,24 +55,22 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
   runs = [history.read(workdir) for workdir in workdirs]
   scores: dict[str, list[np.ndarray]] = {}
   over: dict[str, list[np.ndarray]] = {}
-  tokens: dict[str, list[tuple[float, float]]] = {}
+  tokens: dict[str, list[tuple[int, int]]] = {}
   for workdir, run in zip(workdirs, runs, strict=True):
-    final = run.last('final')
-    if not final:
+    final = run.find(records.Final)
+    if final is None:
       raise ValueError(f'{workdir} has no sealed scores yet: let it end first')
     path = pathlib.Path(workdir, 'sealed')
     found = {
         name: store.problem_scores(path / name, 'sealed')
-        for name, score in final['scores'].items()
+        for name, score in final.scores.items()
         if score
     }
     for name, values in found.items():
       scores.setdefault(name, []).append(values)
       over.setdefault(name, []).append(found['evolved'] - values)
-      spent = final['compute'].get(name)
-      if spent:
-        pair = (float(spent['training']), float(spent['total']))
-        tokens.setdefault(name, []).append(pair)
+      if spent := final.compute.get(name):
+        tokens.setdefault(name, []).append((spent.training, spent.total))
   trials = [trial for run in runs for trial in run.trials]
   return {
       'runs': [
@@ -78,8 +78,8 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
               'run': pathlib.Path(workdir).name,
               'version': run.head,
               'trials': len(run.trials),
-              'kept': sum(t.kind == 'keep' for t in run.trials),
-              'device_seconds': sum(run.seconds_by_step.values()),
+              'kept': len(run.kept),
+              'device_seconds': budget.spent(run.rows),
           }
           for workdir, run in zip(workdirs, runs, strict=True)
       ],

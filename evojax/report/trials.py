@@ -1,18 +1,19 @@
-"""What the page says about one trial."""
+"""The part of the page about one trial."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
 import pathlib
 from typing import Any
 
+from evojax.ledger import history
 from evojax.report import charts
 from evojax.report import diffs
-from evojax.report import history
+from evojax.report import lineage
 from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import svg
 
-# Field of a row, its name, how it is written; the decision of a trial.
+# Step, field of its record, its name, how it is written: the decision.
 _DECISION = (
     ('verify', 'effect', 'effect', 'points'),
     ('verify', 'standard_error', 'standard error', 'size'),
@@ -29,17 +30,13 @@ _DECISION = (
     ('verify', 'child', 'children, mean score', 'share'),
     ('verify', 'perturbed_effect', 'effect, perturbed', 'points'),
 )
-
-
-def _p_value(value: float) -> str:
-  return '< 0.0001' if value < 1e-4 else f'{value:.4f}'
-
+_TEXTS = ('trigger', 'criterion', 'rollback', 'source', 'skill', 'note')
 
 _FORMS: dict[str, Callable[[float], str]] = {
     'points': lambda v: f'{numerals.points(v, "+.2f")} pt',
     'size': lambda v: f'{numerals.points(v, ".2f")} pt',
     'share': numerals.share,
-    'p': _p_value,
+    'p': lambda v: '< 0.0001' if v < 1e-4 else f'{v:.4f}',
     'number': numerals.short,
 }
 
@@ -49,36 +46,29 @@ class Number:
   """A number of the ledger: as it stands there, and as it is read."""
 
   name: str
-  exact: str  # Its repr; '' if the row does not have it yet.
+  exact: str  # Its repr; '' if there is no such row or number yet.
   text: str
-
-
-def _number(name: str, value: Any, form: str) -> Number:
-  number = history.number(value)
-  if number is None:
-    return Number(name, '', '–')
-  return Number(name, repr(value), _FORMS[form](number))
 
 
 def _decision(trial: history.Trial) -> list[Number]:
   """The numbers that the verdict rests on, as the ledger has them."""
-  return [
-      _number(name, trial.get(step, field), form)
-      for step, field, name, form in _DECISION
-  ]
+  numbers = []
+  for step, field, name, form in _DECISION:
+    value = getattr(getattr(trial, step), field, None)
+    if value is None:
+      numbers.append(Number(name, '', '–'))
+    else:
+      numbers.append(Number(name, repr(value), _FORMS[form](value)))
+  return numbers
 
 
 def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
-  """What the backtest reported: (name, of the parent, of the candidate)."""
-  found = trial.get('backtest', 'statistics', {})
-  if not isinstance(found, Mapping):
-    return []
+  """Statistics of the backtest: (name, of the parent, of the candidate)."""
+  found = trial.backtest.statistics if trial.backtest else {}
 
   def shown(name: str) -> str:
-    number = history.number(found.get(name))
-    return (
-        str(found.get(name, '')) if number is None else numerals.short(number)
-    )
+    value = found.get(name, '')
+    return value if isinstance(value, str) else numerals.short(value)
 
   return [
       (name, shown(f'{name}_before'), shown(name))
@@ -88,11 +78,8 @@ def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
 
 
 def _effects(trial: history.Trial, scale: svg.Scale) -> list[dict[str, Any]]:
-  """Predictions and what came of them, one line each."""
-  mark = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
+  """Predicted and realised effects, one line each."""
   zero = ('rule', 0.0, 'zero')
-  mde = history.number(trial.get('trial', 'mde'))
-  perturbed = history.number(trial.get('verify', 'perturbed_effect'))
   rows = []
   for name, bar in (
       ('hypothesis', trial.expected),
@@ -103,17 +90,17 @@ def _effects(trial: history.Trial, scale: svg.Scale) -> list[dict[str, Any]]:
           (name, numerals.between(bar), [zero, ('bar', *bar, 'predicted')])
       )
   if trial.effect is not None:
+    mark = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
     marks: list[tuple] = [zero]
-    if mde is not None:
-      marks.append(('rule', mde, 'detectable'))
-    if trial.realised:
-      marks.append(('whisker', *trial.realised, 'whisker'))
+    if trial.mde is not None:
+      marks.append(('rule', trial.mde, 'detectable'))
+    marks.append(('whisker', *trial.realised, 'whisker'))
     marks.append(('dot', trial.effect, mark))
     text = numerals.effect(trial.effect, trial.realised)
     rows.append(('realised', text, marks))
-  if perturbed is not None:
-    marks = [zero, ('dot', perturbed, 'dot discarded')]
-    rows.append(('perturbed', numerals.points(perturbed), marks))
+    if (perturbed := trial.verify.perturbed_effect) is not None:
+      marks = [zero, ('dot', perturbed, 'dot discarded')]
+      rows.append(('perturbed', numerals.points(perturbed), marks))
   return [
       {
           'name': name,
@@ -126,57 +113,58 @@ def _effects(trial: history.Trial, scale: svg.Scale) -> list[dict[str, Any]]:
 
 def section(
     path: pathlib.Path,
-    run: history.History,
     trial: history.Trial,
     scale: svg.Scale,
     config: Mapping[str, Any],
     readable: bool,
 ) -> dict[str, Any]:
-  """Everything about one trial."""
-  before = str(trial.delta.get('before', ''))
-  after = str(trial.get('design', 'harness', ''))
-  trained = trial.folders('child', 'trained')
-  controls = trial.folders('control', 'arm')
-  children = trial.folders('child', 'arm')
-  reasons = [*trial.get('admit', 'reasons', ())]
-  reasons += trial.get('verify', 'reasons', ())
+  """Return everything that the template shows of one trial.
+
+  Args:
+    path: The run's directory.
+    trial: The trial.
+    scale: The scale of effects that all trials share.
+    config: Flat; the values of fields that an overlay leaves alone.
+    readable: Whether its rollouts and flips are read from the evidence.
+  """
+  proposal, design = trial.hypothesize, trial.design
+  controls, children = trial.role('control'), trial.role('child')
   texts = [
-      (name, str(text))
-      for name in (
-          'trigger',
-          'criterion',
-          'rollback',
-          'source',
-          'skill',
-          'note',
-      )
-      if (text := trial.get('hypothesize', name))
+      (name, text) for name in _TEXTS if (text := getattr(proposal, name, ''))
   ]
-  skill = trial.get('accumulate', 'skill')
-  if skill:
-    texts.append(('skill written', str(skill)[:12]))
+  if skill := getattr(trial.accumulate, 'skill', ''):
+    texts.append(('skill written', skill[:12]))
+  sampled = flips = None
+  if readable and children:
+    sampled = rollouts.sample(path, children[0].folder)
+    if controls:
+      noise = controls[1].scores if len(controls) > 1 else ''
+      flips = rollouts.flips(
+          path, controls[0].scores, children[0].scores, noise
+      )
   return {
       'trial': trial,
+      'anchor': lineage.anchor(trial),
       'change': diffs.change_text(trial.delta),
-      'hypothesis': str(trial.get('hypothesize', 'hypothesis', '')),
+      'hypothesis': getattr(proposal, 'hypothesis', ''),
       'texts': texts,
-      'reasons': [str(reason) for reason in reasons],
-      'alerts': [str(a) for a in trial.get('diagnose', 'alerts', ())],
-      'new_alerts': [str(a) for a in trial.get('verify', 'alerts', ())],
+      'reasons': [
+          *getattr(trial.admit, 'reasons', ()),
+          *getattr(trial.verify, 'reasons', ()),
+      ],
+      'alerts': getattr(trial.diagnose, 'alerts', ()),
+      'new_alerts': getattr(trial.verify, 'alerts', ()),
       'decision': _decision(trial),
       'effects': _effects(trial, scale),
       'statistics': _statistics(trial),
       'curves': charts.arms(trial),
-      'diff': diffs.compare(path, before, after, config),
-      'mde': history.number(trial.get('trial', 'mde')),
+      'diff': diffs.compare(
+          path,
+          trial.delta.before if trial.delta else '',
+          design.harness if design else '',
+          config,
+      ),
       'strip': charts.effect_strip(trial, scale),
-      'readable': readable,
-      'sampled': (
-          rollouts.sample(path, trained[0]) if readable and trained else None
-      ),
-      'flips': (
-          rollouts.flips(path, controls[0], children[0], *controls[1:2])
-          if readable and children and controls
-          else None
-      ),
+      'sampled': sampled,
+      'flips': flips,
   }

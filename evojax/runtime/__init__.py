@@ -1,1 +1,1 @@
-"""What every process needs: workdir, checkpoints, metrics, devices."""
+"""Parts that every process needs: workdir, checkpoints, metrics, devices."""

@@ -4,9 +4,9 @@
     <directory>/step_000012/meta.json    metadata, shapes and dtypes by path
     <directory>/step_000012/SHA256SUMS   of every file: `sha256sum -c` reads it
 
-A step is written as `step_000012.tmp`, made durable, and renamed: under its
-name it is complete. Orbax does not checksum array data, so a file damaged
-later would yield other numbers; the sums are checked before a restore.
+A step is written as `step_000012.tmp`, made durable, and renamed: a directory
+without the suffix is complete. Orbax does not checksum array data, so that a
+file that is damaged later yields other numbers; a restore checks the sums.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,21 +34,21 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
-# What process 0 tells the others instead of a step.
+# Process 0 broadcasts these instead of a step.
 _NONE, _FAILED = -1, -2
 
 
 class CheckpointError(ValueError):
-  """A checkpoint cannot be written or restored; says what to do."""
+  """A checkpoint cannot be written or restored; the message says what to do."""
 
 
 class _DamagedError(Exception):
-  """A step directory is not what was written."""
+  """A step directory differs from what was written."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
-  """Shape and dtype of one leaf."""
+  """Shape and dtype of one leaf of the state."""
 
   shape: tuple[int, ...]
   dtype: str  # 'float32', ..., 'key<fry>' for typed keys.
@@ -66,7 +66,7 @@ def _is_device_array(leaf: Any) -> bool:
 
 
 def _flatten(tree: PyTree) -> dict[str, Any]:
-  """{"params/embed": leaf, ...}; NumPy and Python numbers become arrays."""
+  """Return {"params/embed": leaf, ...}; Python numbers become NumPy arrays."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {
       jax.tree_util.keystr(path, simple=True, separator='/'): (
@@ -86,7 +86,7 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 def _sums(folder: pathlib.Path) -> dict[str, str]:
-  """Relative path -> SHA-256 of every file but the list itself."""
+  """Return relative path -> SHA-256 of every file but the list itself."""
   paths = [p for p in _files(folder) if p != folder / _SUMS]
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
     digests = pool.map(_sha256, paths)
@@ -97,11 +97,11 @@ def _sums(folder: pathlib.Path) -> dict[str, str]:
 
 
 def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
-  """Restores one checkpoint of another run; all processes call it together.
+  """Restore one checkpoint of another run; all processes call it together.
 
   Args:
     path: Directory of a step.
-    abstract_state: As for `Checkpointer.restore_latest`.
+    abstract_state: See `Checkpointer.restore_latest`.
 
   Raises:
     CheckpointError: If it is damaged or holds another state.
@@ -130,12 +130,12 @@ class Checkpointer:
   def __init__(
       self, directory: str | os.PathLike[str], *, every: int, keep: int
   ):
-    """Touches nothing on disk.
+    """Checks the arguments; touches nothing on disk.
 
     Args:
-      directory: Holds the step directories.
+      directory: The directory of the step directories.
       every: Steps between checkpoints, >= 1.
-      keep: Newest checkpoints that stay, >= 1.
+      keep: Number of newest checkpoints that are kept, >= 1.
 
     Raises:
       ValueError: If every or keep is < 1.
@@ -147,36 +147,36 @@ class Checkpointer:
     self.directory = pathlib.Path(os.path.abspath(directory))
     self._every = every
     self._keep = keep
-    self._damaged: set[int] = set()  # Found damaged by this process.
+    self._damaged: set[int] = set()  # Steps that this process found damaged.
     self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._thread: threading.Thread | None = None
     self._error: BaseException | None = None
 
   def due(self, step: int) -> bool:
-    """Whether a checkpoint is due after `step` finished steps."""
+    """Tell if a checkpoint is due after `step` finished steps."""
     return step % self._every == 0
 
   def path_of(self, step: int) -> pathlib.Path:
-    """Directory of a step."""
+    """Return the directory of a step."""
     return self.directory / f'step_{step:06d}'
 
   def steps(self) -> list[int]:
-    """Steps with a directory, ascending; their sums are not checked here."""
+    """Return steps that have a directory, ascending, without checking them."""
     names = os.listdir(self.directory) if self.directory.is_dir() else ()
     return sorted(int(m[1]) for name in names if (m := _STEP.fullmatch(name)))
 
   def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
-    """Starts to save; returns once the state is copied and may be donated.
+    """Start to save; return once the state is copied and may be donated.
 
     Args:
-      step: Finished steps; a checkpoint of this step is replaced.
+      step: Number of finished steps; an older checkpoint of it is replaced.
       state: Pytree of jax arrays (typed keys included), NumPy arrays and
         numbers.
       metadata: JSON values beside the state: config hash, versions, ...
 
     Raises:
-      CheckpointError: If this or the previous save failed. What was saved
-        before is intact.
+      CheckpointError: If this or the previous save failed. Older checkpoints
+        are intact.
     """
     self.wait()
     flat = _flatten(state)
@@ -203,7 +203,7 @@ class Checkpointer:
     self._thread.start()
 
   def wait(self) -> None:
-    """Blocks until the last save is durable under its name.
+    """Block until the last save is complete and durable.
 
     Raises:
       CheckpointError: If it failed.
@@ -218,16 +218,16 @@ class Checkpointer:
   def restore_latest(
       self, abstract_state: PyTree
   ) -> tuple[PyTree, dict[str, Any]] | None:
-    """Restores the newest intact checkpoint.
+    """Restore the newest intact checkpoint.
 
     Args:
-      abstract_state: The state's structure. A jax.ShapeDtypeStruct with a
-        sharding is restored to it (without: to the first local device); a
-        NumPy array or number as NumPy array.
+      abstract_state: The state's structure. A jax.ShapeDtypeStruct is restored
+        to its sharding (without one, to the first local device), a NumPy array
+        or number as a NumPy array.
 
     Returns:
-      The state and {'step': ..., 'metadata': ...}; None if there never was a
-      checkpoint.
+      The state and {'step': ..., 'metadata': ...}; None if there is no
+      checkpoint at all.
 
     Raises:
       CheckpointError: If none of the checkpoints is intact, or the newest
@@ -252,7 +252,7 @@ class Checkpointer:
   def _restore(
       self, step: int, abstract_state: PyTree
   ) -> tuple[PyTree, dict[str, Any]]:
-    """State and metadata of a step that is intact."""
+    """Return state and metadata of an intact step."""
     meta = json.loads((self.path_of(step) / 'meta.json').read_text())
     leaves = {
         path: _Leaf(tuple(leaf['shape']), leaf['dtype'])
@@ -265,7 +265,7 @@ class Checkpointer:
     return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
 
   def _make_room(self, temporary: pathlib.Path, size: int) -> None:
-    """Removes what killed saves left behind and creates the directory.
+    """Create the directory; remove what killed saves left behind.
 
     Raises:
       CheckpointError: If the disk has less than `size` bytes left.
@@ -297,7 +297,7 @@ class Checkpointer:
   def _commit(
       self, temporary: pathlib.Path, final: pathlib.Path, meta: dict[str, Any]
   ) -> None:
-    """Runs beside the training: completes, renames, deletes what is old."""
+    """Complete a save beside the training: sums, rename, delete old steps."""
     try:
       self._orbax.wait_until_finished()
       if jax.process_index() != 0:
@@ -309,7 +309,7 @@ class Checkpointer:
           f'{digest}  {path}\n' for path, digest in _sums(temporary).items()
       ]
       workdir_lib.write_atomic(temporary / _SUMS, ''.join(lines).encode())
-      # Orbax syncs its files; their names in the directories are ours to sync.
+      # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):
         workdir_lib.sync_directory(folder)
       if final.exists():
@@ -323,7 +323,7 @@ class Checkpointer:
       self._error = self._save_error(final, error)
 
   def _remove(self, path: pathlib.Path) -> None:
-    """Deletes a step; a kill half way leaves nothing under its name."""
+    """Delete a step; no kill leaves a directory that looks complete."""
     trash = path.with_name(path.name + '.old' + _UNFINISHED)
     os.rename(path, trash)
     workdir_lib.sync_directory(self.directory)
@@ -336,7 +336,7 @@ class Checkpointer:
         self._remove(self.path_of(step))
 
   def _newest_intact(self) -> tuple[int, str]:
-    """Newest step whose sums match, _NONE or _FAILED; and what is wrong."""
+    """Return the newest intact step, _NONE or _FAILED, and what is wrong."""
     for leftover in sorted(self.directory.glob('step_*' + _UNFINISHED)):
       logging.warning(
           'checkpoint %s was cut off while it was written; it is ignored',
@@ -357,7 +357,7 @@ class Checkpointer:
     return (_FAILED if problems else _NONE), problems
 
   def _verify(self, path: pathlib.Path) -> None:
-    """Raises _DamagedError if a file is missing or has other contents."""
+    """Raise _DamagedError if a file is missing or has other contents."""
     try:
       lines = (path / _SUMS).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -382,7 +382,7 @@ class Checkpointer:
   def _check_structure(
       self, step: int, saved: Mapping[str, _Leaf], wanted: Mapping[str, Any]
   ) -> None:
-    """Raises CheckpointError listing every path that differs."""
+    """Raise CheckpointError if shapes or dtypes differ, naming every path."""
     lines = [
         f'{path}: saved {saved.get(path, "(absent)")}, wanted'
         f' {_Leaf.of(wanted[path]) if path in wanted else "(absent)"}'
@@ -401,7 +401,7 @@ class Checkpointer:
       )
 
   def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads every leaf to its sharding."""
+    """Read every leaf to its sharding."""
     local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     restore_args = {}
     for path, leaf in wanted.items():

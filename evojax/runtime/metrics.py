@@ -1,8 +1,8 @@
-"""What a run measures: one metric row per step, seconds per phase.
+"""Metrics of a run: one row per step, and seconds per phase.
 
 <workdir>/metrics.jsonl    one JSON object per row, strict JSON
-<workdir>/tensorboard/     event files, if asked for
-<workdir>/wandb/           W&B's own, if asked for
+<workdir>/tensorboard/     event files, with `log.tensorboard`
+<workdir>/wandb/           W&B's files, with `log.wandb`
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ WANDB_MODES = ('disabled', 'offline', 'online')
 
 
 def check_available(wandb: str) -> None:
-  """Checks `log.wandb` before a device is touched.
+  """Check `log.wandb` before a device is touched.
 
   Raises:
     ValueError: If the mode is unknown or wandb is wanted but not installed.
@@ -38,7 +38,7 @@ def check_available(wandb: str) -> None:
 
 
 def _number(value: Any) -> float | int | bool | str | None:
-  """A JSON value; what is not finite becomes null, which strict JSON has."""
+  """Return a JSON value; NaN and infinities become null in strict JSON."""
   if isinstance(value, (bool, str)) or value is None:
     return value
   if isinstance(value, (int, np.integer)):
@@ -93,7 +93,8 @@ class MetricWriter:
       self._tensorboard = tensorboardX.SummaryWriter(
           str(pathlib.Path(workdir, 'tensorboard')),
           purge_step=step + 1,
-          # The name alone has the second: a quick restart would overwrite.
+          # Default names differ by the second, so that a quick restart would
+          # overwrite the file.
           filename_suffix=f'.{time.time_ns()}',
       )
     if wandb != 'disabled':
@@ -102,7 +103,7 @@ class MetricWriter:
       )
 
   def _rewind(self, step: int) -> set[str]:
-    """Drops rows after `step` and a torn last line; names written at `step`."""
+    """Drop rows after `step` and a torn last line; return names at `step`."""
     names = set()
     if not self._path.exists():
       return names
@@ -111,7 +112,7 @@ class MetricWriter:
     for line in data.splitlines():
       try:
         row = json.loads(line)
-      except ValueError:  # Torn by a kill.
+      except ValueError:  # A kill cut the line off.
         continue
       if row['step'] <= step:
         kept.append(line + b'\n')
@@ -149,15 +150,15 @@ class MetricWriter:
     return run
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Appends one row.
+    """Append one row.
 
     A metric is written once per step: where a step is written again after a
     resume, the first value stays.
 
     Args:
       step: Not smaller than the last one.
-      metrics: Host numbers by name, e.g. 'train/reward'. What is not finite
-        is written as null.
+      metrics: Host numbers by name, e.g. 'train/reward'. NaN and infinities
+        are written as null.
 
     Raises:
       ValueError: If the step goes back.
@@ -185,14 +186,14 @@ class MetricWriter:
       for name, value in row.items():
         if not isinstance(value, str):
           self._tensorboard.add_scalar(name, value, step)
-      # After a resume nobody writes these rows again: a kill must not lose
-      # what waits in the queue.
+      # A resumed run does not write these rows again, so that a kill must not
+      # find them in the queue.
       self._tensorboard.flush()
     if self._wandb is not None:
       self._wandb.log(row, step=step)
 
   def close(self) -> None:
-    """Flushes and closes every sink."""
+    """Flush and close every sink."""
     self._file.close()
     if self._tensorboard is not None:
       self._tensorboard.close()
@@ -209,8 +210,8 @@ class MetricWriter:
 class Phases:
   """Wall time by phase: `with phases('rollout'): ...`.
 
-  A phase inside another one counts for itself only, so phases add up to the
-  time since the start; what no phase covers is 'other'. jax runs
+  Time in an inner phase does not count for the outer one, so that phases add up
+  to the time since the start; time outside of all phases is 'other'. jax runs
   asynchronously: a phase that starts device work has to wait for its result.
   """
 
@@ -222,7 +223,7 @@ class Phases:
     self._lap: dict[str, float] = {}
 
   def _charge(self) -> None:
-    """Adds the time since the last mark to the innermost phase."""
+    """Add the time since the last mark to the innermost phase."""
     now = self._clock()
     name = self._stack[-1]
     self.seconds[name] = self.seconds.get(name, 0.0) + now - self._mark
@@ -239,7 +240,7 @@ class Phases:
       self._stack.pop()
 
   def lap(self) -> dict[str, float]:
-    """Seconds per phase since the last lap, e.g. of one step."""
+    """Return seconds per phase since the last lap, e.g. of one step."""
     self._charge()
     lap = {
         name: seconds - self._lap.get(name, 0.0)
@@ -249,14 +250,14 @@ class Phases:
     return lap
 
   def shares(self) -> dict[str, float]:
-    """Share of the time since the start per phase, largest first; sums to 1."""
+    """Return the share of time per phase, largest first; they sum to 1."""
     self._charge()
     total = self._mark - self._start
     ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
     return {name: seconds / total for name, seconds in ordered}
 
   def summary(self) -> str:
-    """One line: 'rollout 12.3 s (60.0 %), update ...'."""
+    """Return one line: 'rollout 12.3 s (60.0 %), update ...'."""
     return ', '.join(
         f'{name} {self.seconds[name]:.1f} s ({share:.1%})'
         for name, share in self.shares().items()

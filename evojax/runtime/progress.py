@@ -1,4 +1,4 @@
-"""Live progress of a run: a block that stays in place, or plain lines."""
+"""Progress of a run: a live block in a terminal, plain lines elsewhere."""
 
 from collections.abc import Mapping
 import io
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-# Metric, heading, format. A metric that a step lacks shows as '-'.
+# (metric, heading, format); a metric that a step lacks is shown as '-'.
 FIELDS = (
     ('reward', 'reward', '{:.3f}'),
     ('outcome', 'solved', '{:.1%}'),
@@ -22,7 +22,7 @@ _WIDTH = 9
 
 
 def duration(seconds: float) -> str:
-  """42 s, 3 min 05 s or 2 h 07 min."""
+  """Return a duration as 42 s, 3 min 05 s or 2 h 07 min."""
   seconds = round(seconds)
   if seconds < 60:
     return f'{seconds} s'
@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-  """The values as at most `width` blocks, averaged where there are more."""
+  """Return values as at most `width` blocks, averages where there are more."""
   if not values:
     return ''
   cuts = np.array_split(np.asarray(values, np.float64), min(width, len(values)))
@@ -43,7 +43,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def _cells(metrics: Mapping[str, Any]) -> list[str]:
-  """The formatted FIELDS of one step."""
+  """Return the formatted FIELDS of one step."""
   cells = []
   for name, _, form in FIELDS:
     value = metrics.get(name)
@@ -88,8 +88,8 @@ class Progress:
     self._solved: list[float] = []
     self._live = None
     if self._out.isatty():
-      from rich import console  # Here: plain lines need none of it.
-      from rich import live  # Here: plain lines need none of it.
+      from rich import console  # Imported here: plain lines do not need it.
+      from rich import live
 
       terminal = console.Console(file=self._out, highlight=False)
       if not terminal.is_dumb_terminal:
@@ -107,14 +107,14 @@ class Progress:
       self._live.stop()
 
   def print(self, text: str) -> None:
-    """Prints a line of its own, above the live block."""
+    """Print a line, above the live block if there is one."""
     if self._live is not None:
       self._live.console.print(text, markup=False)
     else:
       print(text, file=self._out, flush=True)
 
   def eta(self) -> str:
-    """Time left at the pace so far; '-' until a step after the first."""
+    """Return the time left at the pace so far; '-' before the second step."""
     if self._first is None or self._done == self._first[0]:
       return '-'
     step, time_then = self._first
@@ -122,11 +122,11 @@ class Progress:
     return duration(pace * (self._steps - self._done))
 
   def update(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Shows a finished step.
+    """Show a finished step.
 
     Args:
       step: The step, counted from 1.
-      metrics: Host numbers by name; those of FIELDS are shown.
+      metrics: Host numbers by name, of which FIELDS are shown.
     """
     self._done = step
     if self._first is None:
@@ -151,7 +151,7 @@ class Progress:
       print(text, file=self._out, flush=True)
 
   def _block(self) -> Any:
-    """Bar, time left, and the solved share as a sparkline."""
+    """Return a bar, the time left, and the solved share as a sparkline."""
     from rich import progress_bar
     from rich import table
 

@@ -1,10 +1,10 @@
-"""Device mesh and the rules that map logical axes of arrays to it.
+"""The device mesh, and the rules that map logical axes of arrays to it.
 
 Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
 which mesh axes split them. Mesh axes: `data` replicates parameters and splits
 the batch, `fsdp` splits both, `tensor` splits heads and MLP width. `fsdp` and
-`tensor` together split the vocabulary, in the embedding tables as in logits:
-hidden states travel to the table, which is far larger, and not the reverse.
+`tensor` together split the vocabulary, both in embedding tables and in logits:
+that way hidden states travel to the table, which is far larger than they are.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 P = jax.sharding.PartitionSpec
-# Shapes can be laid out on a mesh whose devices are elsewhere.
+# An abstract mesh has no devices here; programs can be compiled for it.
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 MESH_AXES = ('data', 'fsdp', 'tensor')
@@ -36,7 +36,7 @@ RULES = {
 def mesh_shape(
     data: int, fsdp: int, tensor: int, devices: int
 ) -> tuple[int, int, int]:
-  """Resolves the one axis given as -1 and checks the product.
+  """Resolve the one axis given as -1 and check the product.
 
   Raises:
     ValueError: If the axes do not multiply to the number of devices.
@@ -62,7 +62,7 @@ def mesh_shape(
 def make_mesh(
     *, data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
-  """Builds the mesh over `devices` (default: all, of every process)."""
+  """Build the mesh over `devices`, by default all devices of all processes."""
   devices = jax.devices() if devices is None else devices
   shape = mesh_shape(data, fsdp, tensor, len(devices))
   return jax.make_mesh(
@@ -74,12 +74,12 @@ def make_mesh(
 
 
 def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
-  """Partition spec of an array whose axes are named."""
+  """Return the partition spec of an array whose axes are named."""
   return P(*(RULES[axis] for axis in axes))
 
 
 def shardings(mesh: AnyMesh, axes: Any) -> Any:
-  """Named shardings for a tree whose leaves are tuples of axis names."""
+  """Return named shardings for a tree whose leaves are tuples of axis names."""
   return jax.tree.map(
       lambda leaf: jax.sharding.NamedSharding(mesh, spec(leaf)),
       axes,
@@ -88,19 +88,19 @@ def shardings(mesh: AnyMesh, axes: Any) -> Any:
 
 
 def _is_axes(node: Any) -> bool:
-  """Tells the axes of one array from a tuple of arrays."""
+  """Tell the axes of one array from a tuple of arrays."""
   return isinstance(node, tuple) and all(
       axis is None or isinstance(axis, str) for axis in node
   )
 
 
 def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
-  """The sharding of an array that every device holds whole."""
+  """Return the sharding of an array that every device holds whole."""
   return jax.sharding.NamedSharding(mesh, P())
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Pins the layout of an activation; a no-op outside a mesh context."""
+  """Pin the layout of an activation; a no-op outside a mesh context."""
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x
@@ -108,24 +108,26 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def per_replica(rank: int) -> tuple[str | None, ...]:
-  """Axes of a batch [B, ...] that only `data` splits; () for rank 0."""
+  """Return axes of a batch [B, ...] that only `data` splits; () for rank 0."""
   return ('replica', *(None,) * (rank - 1))[:rank]
 
 
 def use(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:
-  """Context in which `constrain` knows the mesh."""
+  """Return a context in which `constrain` knows the mesh."""
   return jax.set_mesh(mesh)
 
 
 def to_device(tree: Any, sharding: Any) -> Any:
-  """Places host arrays that are equal in every process on the mesh.
+  """Place host arrays that are equal in every process on the mesh.
 
-  Explicit, so that `jax_transfer_guard = disallow` stays on around a step.
+  The transfer is explicit, so that `jax_transfer_guard = disallow` can stay on
+  around a step.
   """
 
   def place(x, s):
     x = np.asarray(x)
-    with jax.transfer_guard('allow'):  # Not explicit in the guard's eyes.
+    # The guard takes transfers by callback for implicit ones.
+    with jax.transfer_guard('allow'):
       return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
 
   if isinstance(sharding, jax.sharding.Sharding):
@@ -138,7 +140,7 @@ def to_device(tree: Any, sharding: Any) -> Any:
 
 
 def to_host(tree: Any) -> Any:
-  """Copies arrays to the host, whole, in every process."""
+  """Copy arrays to the host, whole, in every process."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
   with jax.transfer_guard('allow'):
@@ -146,15 +148,15 @@ def to_host(tree: Any) -> Any:
 
 
 def is_primary() -> bool:
-  """Whether this is process 0, which owns the run's directory.
+  """Tell if this is process 0, which owns the run's directory.
 
-  A lone process is, and is told so without touching a device.
+  No device is touched where there is only one process.
   """
   return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def broadcast(tree: Any) -> Any:
-  """Process 0's host arrays, in every process."""
+  """Return process 0's host arrays in every process."""
   if jax.process_count() == 1:
     return tree
   with jax.transfer_guard('allow'):

@@ -1,4 +1,4 @@
-"""A run's directory: its lock, its config, its environment, safe writes.
+"""The directory of a run: its lock, config and environment, and safe writes.
 
     <workdir>/config.json     the resolved config and its hash
     <workdir>/manifest.json   one entry per start: versions, devices, command
@@ -27,8 +27,8 @@ from typing import Any
 
 from absl import logging
 
-# Config fields that do not touch what is trained: a resumed run may change
-# them. An entry covers everything below it. `steps` is here too as long as the
+# Config fields that a resumed run may change, because training does not depend
+# on them. An entry covers everything below it. `steps` may change too where the
 # learning rate does not depend on it: see `_may_change`.
 FREE_FIELDS = (
     'name',
@@ -51,14 +51,14 @@ _PACKAGES = (
     'numpy',
     'pyarrow',
 )
-# A resume is bit-equal only if these stay.
+# A resumed run is bit-equal only if these are the same.
 _NUMERICS = ('jax', 'jaxlib', 'XLA_FLAGS', 'platform', 'device', 'devices')
 
 _held_locks: set[int] = set()
 
 
 def _close_locks_in_child() -> None:
-  """A forked child must not keep a run locked after its parent died."""
+  """Close locks, or a forked child would hold them when its parent is dead."""
   for fd in _held_locks:
     os.close(fd)
   _held_locks.clear()
@@ -68,11 +68,11 @@ os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 class WorkdirError(ValueError):
-  """The directory cannot be used for this run; the message says what to do."""
+  """The directory cannot be used for a run; the message says what to do."""
 
 
 class DiskError(OSError):
-  """A file could not be written; nothing torn is left under its name."""
+  """A file could not be written; an older version of it is intact."""
 
 
 def _now() -> str:
@@ -80,7 +80,7 @@ def _now() -> str:
 
 
 def sync_directory(path: pathlib.Path) -> None:
-  """Makes a rename or unlink inside the directory durable."""
+  """Make a rename or unlink inside a directory durable."""
   fd = os.open(path, os.O_RDONLY)
   try:
     os.fsync(fd)
@@ -89,7 +89,7 @@ def sync_directory(path: pathlib.Path) -> None:
 
 
 def disk_error(path: pathlib.Path, size: int, error: OSError) -> DiskError:
-  """The one message for a write that failed."""
+  """Return the error for a write that failed."""
   parent = next(p for p in (path.parent, *path.parents) if p.exists())
   free = shutil.disk_usage(parent).free
   return DiskError(
@@ -101,7 +101,7 @@ def disk_error(path: pathlib.Path, size: int, error: OSError) -> DiskError:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-  """Writes everything; `os.write` stops short on a disk that fills up."""
+  """Write everything; `os.write` stops short on a disk that fills up."""
   view = memoryview(data)
   while view:
     view = view[os.write(fd, view) :]
@@ -110,7 +110,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 def write_atomic(
     path: str | os.PathLike[str], data: bytes | memoryview
 ) -> None:
-  """Writes a file that is either complete and durable or not there at all.
+  """Write a file that is either complete and durable or unchanged.
 
   Args:
     path: The file; an older one is replaced. Its directory exists.
@@ -120,7 +120,7 @@ def write_atomic(
     DiskError: If the disk is full or the path cannot be written.
   """
   path = pathlib.Path(path)
-  # One name per target: a killed write is overwritten by the next one.
+  # A fixed name, so that the next write replaces what a killed one left.
   temporary = path.with_name(f'.{path.name}.tmp')
   try:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -137,7 +137,7 @@ def write_atomic(
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """{'a': {'b': 1}} -> {'a.b': 1}; an empty mapping stays a value."""
+  """Return {'a.b': 1} for {'a': {'b': 1}}; an empty mapping stays a value."""
   flat = {}
   for key, value in tree.items():
     if isinstance(value, Mapping) and value:
@@ -150,9 +150,9 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 def config_changes(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-  """Fields that differ, as {'optim.learning_rate': (old, new)}, sorted.
+  """Return fields that differ: {'optim.learning_rate': (old, new)}, sorted.
 
-  A field that one side lacks is '(absent)' there.
+  A field that one side lacks has the value '(absent)' there.
   """
   flat_old, flat_new = flatten(old), flatten(new)
   missing = '(absent)'
@@ -164,7 +164,7 @@ def config_changes(
 
 
 def _may_change(name: str, config: Mapping[str, Any]) -> bool:
-  """Whether a resumed run may change the field."""
+  """Tell if a resumed run may change a field."""
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
   return any(
@@ -173,7 +173,7 @@ def _may_change(name: str, config: Mapping[str, Any]) -> bool:
 
 
 def _fork_command(path: pathlib.Path) -> str:
-  """This process's command, continued in a new directory."""
+  """Return this process's command with a new directory that forks the old."""
   fork = path.with_name(path.name + '-fork')
   flags = [f'--workdir={fork}', f'--fork_from={path}']
   if pathlib.Path(sys.argv[0]).parts[-2:] != ('evojax', 'main.py'):
@@ -191,7 +191,7 @@ def _fork_command(path: pathlib.Path) -> str:
 
 
 def _lock(path: pathlib.Path) -> int:
-  """Takes the run's lock; the kernel drops it when the process dies.
+  """Take the run's lock; the kernel drops it when the process dies.
 
   Raises:
     WorkdirError: If another process holds it.
@@ -224,14 +224,14 @@ def _lock(path: pathlib.Path) -> int:
 
 @dataclasses.dataclass
 class Workdir:
-  """An open run directory; a context manager that gives the lock back."""
+  """An open run directory; as a context manager it gives the lock back."""
 
   path: pathlib.Path
   resumed: bool  # The directory held this run already.
-  _lock_fd: int | None = None  # None on all processes but the first.
+  _lock_fd: int | None = None  # None in all processes but the first.
 
   def close(self) -> None:
-    """Gives the lock back; a second call does nothing."""
+    """Give the lock back; a second call does nothing."""
     if self._lock_fd is not None:
       _held_locks.discard(self._lock_fd)
       os.close(self._lock_fd)
@@ -244,10 +244,10 @@ class Workdir:
     self.close()
 
   def record_start(self) -> dict[str, Any]:
-    """Adds this start to manifest.json and returns its entry.
+    """Add this start to manifest.json and return its entry.
 
-    Warns when the numerics may differ from the last start's: a resumed run is
-    then correct, but not bit-equal. Touches the devices.
+    A warning names what changed since the last start and changes the numerics:
+    a resumed run is correct then, but not bit-equal. Touches the devices.
     """
     entry = environment()
     if self._lock_fd is None:
@@ -274,12 +274,12 @@ class Workdir:
 def release_if_unused(
     directory: Workdir, primary: bool, used: Callable[[], Any]
 ) -> Iterator[None]:
-  """After an error, lets a corrected config have an unused directory.
+  """Let a corrected config have the directory if an error left it unused.
 
   Args:
-    directory: Open.
+    directory: The open directory.
     primary: Whether this is process 0 of the run.
-    used: Tells, after the error, whether anything was computed.
+    used: Called after an error; tells if anything was computed.
   """
   try:
     yield
@@ -290,7 +290,7 @@ def release_if_unused(
 
 
 def _git_commit() -> str:
-  """Commit of the checkout this package runs from; '-dirty' if changed."""
+  """Return the commit of this checkout; it ends in '-dirty' if changed."""
   root = pathlib.Path(__file__).parent.parent
   if not (root / '.git').exists() or shutil.which('git') is None:
     return ''
@@ -312,14 +312,14 @@ def _git_commit() -> str:
 
 
 def environment() -> dict[str, Any]:
-  """What this process runs on: versions, devices, commit, command."""
+  """Return what this process runs on: versions, devices, commit, command."""
   versions = {}
   for package in _PACKAGES:
     try:
       versions[package] = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
       versions[package] = ''
-  import jax  # Here: what only writes files touches no device.
+  import jax  # Imported here: most users of this module touch no device.
 
   device = jax.devices()[0]
   return {
@@ -339,7 +339,7 @@ def environment() -> dict[str, Any]:
 
 
 def _make_directory(path: pathlib.Path) -> None:
-  """Creates the directory.
+  """Create the directory.
 
   Raises:
     WorkdirError: If the path cannot be a directory that this process writes.
@@ -364,7 +364,7 @@ def _make_directory(path: pathlib.Path) -> None:
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
-  """The saved config of a run.
+  """Return the saved config of a run.
 
   Raises:
     WorkdirError: If the file is not what evojax wrote.
@@ -385,7 +385,7 @@ def open_workdir(
     *,
     primary: bool = True,
 ) -> Workdir:
-  """Creates or opens the directory of a run, before a device is touched.
+  """Create or open the directory of a run, before a device is touched.
 
   Args:
     path: The directory.
@@ -394,8 +394,8 @@ def open_workdir(
     primary: Whether this is process 0 of the run; others touch nothing.
 
   Returns:
-    The open directory. `resumed` says whether it held this run before; on
-    other processes than the first it may see what the first just wrote.
+    The open directory. `resumed` tells if it held this run before; processes
+    other than the first may see a config that the first has just written.
 
   Raises:
     WorkdirError: If the path cannot be used, another process works on it, or

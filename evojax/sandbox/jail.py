@@ -27,17 +27,17 @@ _SYSTEM = (
     '/bin', '/sbin', '/usr/bin', '/usr/sbin', '/usr/libexec', '/usr/share',
     '/usr/local', '/etc/alternatives', '/etc/ld.so.cache', *_LIBRARIES,
 )  # fmt: skip
-# Where the box's own directory lies in a tree of its own.
+# The place of the slot's directory in a tree of its own.
 SCRATCH = '/box'
-_BASE = '/tmp'  # Covered while the tree is built, in this namespace alone.
+_BASE = '/tmp'  # Covered while the tree is built, but only in this namespace.
 _PACKAGES = ('site-packages', 'dist-packages')
 
 
 def enter_namespaces() -> bool:
-  """Leaves the host's; the next child is process 1 of a new one.
+  """Leave the host's namespaces; the next child is process 1 of new ones.
 
   Returns:
-    Whether it took a user namespace, in which only this user exists.
+    Whether that took a user namespace, in which only this user exists.
 
   Raises:
     OSError: If the kernel, or a container around us, forbids it.
@@ -60,7 +60,7 @@ def enter_namespaces() -> bool:
 
 
 def readable(profile: str, more: Sequence[str] = ()) -> list[str]:
-  """Paths that a profile may read, and run in a repository."""
+  """Return the paths that a profile may read; a repository may run them too."""
   library = os.path.dirname(os.__file__)
   if profile == 'pure':
     return []
@@ -70,12 +70,13 @@ def readable(profile: str, more: Sequence[str] = ()) -> list[str]:
 
 
 def hidden(more: Sequence[str] = ()) -> list[str]:
-  """What must not be read though it lies below what may: installed packages.
+  """Return directories below readable paths that must not be read.
 
-  Our own is one of them: it holds reference solutions.
+  These are the installed packages. Our own is one of them: it holds reference
+  solutions.
 
   Args:
-    more: Paths that were opened by name, which are not hidden.
+    more: Paths that were opened by name, which stay readable.
   """
   library = os.path.dirname(os.__file__)
   version = f'python{sys.version_info[0]}.{sys.version_info[1]}'
@@ -101,13 +102,13 @@ def build_root(
     scratch: str | None,
     devices: bool,
 ) -> None:
-  """Makes a tree of these paths, read-only, the root of this namespace.
+  """Make a read-only tree of some paths the root of this namespace.
 
   Args:
-    paths: Of the host; they are found at the same places, if they exist.
+    paths: Paths of the host, which keep their places; missing ones are skipped.
     covered: Directories below them that are empty in the new tree.
-    scratch: Options of the file system at SCRATCH; None: there is none.
-    devices: Whether there are /dev/null and the like.
+    scratch: Mount options of a file system at SCRATCH; None for none.
+    devices: Whether the tree has /dev/null and the like.
   """
   linux.make_mounts_private()
   links, copies = {}, []
@@ -125,7 +126,7 @@ def build_root(
   linux.mount_tmpfs(_BASE, 'size=1m,nr_inodes=4096,mode=0755')
   for path, descriptor in copies:
     target = _BASE + path
-    # The copy knows what it is: the path may be covered by now.
+    # The copy is asked, because its path may be covered by now.
     if _is_directory(descriptor):
       os.makedirs(target, exist_ok=True)
     else:
@@ -148,12 +149,12 @@ def build_root(
 
 
 def become(user: int | None) -> None:
-  """Leaves root for another user, or gives up what capabilities there are."""
+  """Change from root to a user, if one is given; drop all capabilities."""
   if user is not None:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    # Else what /proc says of this process is root's.
+    # Else the files of this process in /proc belong to root.
     linux.prctl(linux.PR_SET_DUMPABLE, 1)
   linux.drop_capabilities()
 
@@ -164,13 +165,13 @@ def landlock_rules(
     more: Sequence[str] = (),
     own_root: bool = False,
 ) -> list[tuple[str, int]]:
-  """What `landlock.rule_set` takes.
+  """Return (path, rights) pairs for `landlock.rule_set`.
 
   Args:
-    profile: That it is for.
+    profile: One of `box.PROFILES`.
     scratch: The directory that may be changed, if any.
     more: Paths that may be read besides the profile's.
-    own_root: Whether the tree is the box's own, which it may look around in.
+    own_root: Whether the tree is the box's own, all of which may be listed.
   """
   runs = profile == 'repository'
   rights = landlock.RUN if runs else landlock.LOOK
@@ -189,7 +190,7 @@ def landlock_rules(
 def _all_but(
     path: str, excluded: Collection[str], rights: int
 ) -> Iterator[tuple[str, int]]:
-  """Rules that open a tree and none of the directories excluded below it."""
+  """Yield rules that open a tree without the excluded directories below it."""
   below = [other for other in excluded if _is_below(other, path)]
   if not below:
     yield path, rights

@@ -1,8 +1,8 @@
-"""Which paths code in the box may touch: a Landlock rule set.
+"""Landlock rule sets: the paths that code in the box may touch.
 
-What no rule opens is closed, TCP included; signals and abstract sockets stay
-within the box. A kernel that lacks one of the newer rights leaves it to the
-other layers.
+Everything is closed that no rule opens, TCP included; signals and abstract
+sockets stay within the box. Where a kernel does not know one of the newer
+rights, the other layers have to do.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,15 +29,15 @@ CHANGE = (
     | _TRUNCATE
 )
 _OF_FILES = EXECUTE | WRITE | READ | _TRUNCATE
-# Rights that the kernel knows, by version of its interface.
+# Version of the kernel's interface -> rights that it knows.
 _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
-_TCP = 3  # Bind and connect, from version 4 on.
-_SCOPES = 3  # Abstract sockets and signals, from version 6 on.
+_TCP = 3  # Bind and connect; known from version 4 on.
+_SCOPES = 3  # Abstract sockets and signals; known from version 6 on.
 _VERSION, _PATH_BENEATH = 1, 1
 
 
 def version() -> int:
-  """Of the kernel's interface; 0 where there is none."""
+  """Return the version of the kernel's interface; 0 where it has none."""
   try:
     return linux.call('landlock_create_ruleset', None, 0, _VERSION)
   except OSError:
@@ -45,10 +45,10 @@ def version() -> int:
 
 
 def rule_set(rules: Iterable[tuple[str, int]]) -> int:
-  """A descriptor for `prepare`.
+  """Return a descriptor for `prepare`.
 
   Args:
-    rules: (path, rights below it). A path that is not there is left out.
+    rules: (path, rights below it); missing paths are left out.
 
   Raises:
     OSError: If the kernel has no Landlock.
@@ -74,5 +74,5 @@ def rule_set(rules: Iterable[tuple[str, int]]) -> int:
 
 
 def prepare(descriptor: int) -> Callable[[], int]:
-  """A call after which the rules hold for this thread and all it starts."""
+  """Return a call that puts this thread and its children under the rules."""
   return linux.prepare('landlock_restrict_self', descriptor, 0)

@@ -1,10 +1,10 @@
-"""What a run may use, and what is known of it afterwards."""
+"""Limits of a run, layers of the box, and the result of a run."""
 
 import dataclasses
 import math
 
-# 'error' is a program's own: it raised, exited with a code, or crashed. The
-# limits are its own too. Only 'infra_error' says nothing about the program.
+# 'error' is the program's fault: it raised, exited with a code, or crashed. So
+# are the limits. Only 'infra_error' says nothing about the program.
 STATUSES = (
     'ok',
     'error',
@@ -18,16 +18,16 @@ STATUSES = (
 # Layers of the box, outermost first. Every tier is a set of them.
 LAYERS = (
     'namespaces',  # No network, no host processes, no System V objects.
-    'root',  # A tree of its own: nothing else of the file system is there.
+    'root',  # A file system tree of its own.
     'uid',  # A user of its own, without capabilities.
-    'quota',  # Bytes and files of its directory.
-    'environment',  # No variable of the parent's.
-    'descriptors',  # No open file of the parent's or the zygote's.
-    'landlock',  # Paths, TCP and signals that the kernel lets through.
-    'seccomp',  # System calls that the kernel lets through.
-    'rlimits',  # Memory, file size, CPU seconds, descriptors.
-    'clock',  # Wall and CPU time, watched from outside.
-    'sweep',  # Every process and file that a run leaves behind is removed.
+    'quota',  # A limit on the bytes and files of its directory.
+    'environment',  # No environment variable of the parent.
+    'descriptors',  # No open file of the parent or the zygote.
+    'landlock',  # The kernel allows some paths, no TCP, no signals outside.
+    'seccomp',  # The kernel allows some system calls.
+    'rlimits',  # Limits on memory, file size, CPU seconds, descriptors.
+    'clock',  # Wall and CPU time are watched from outside.
+    'sweep',  # All processes and files that a run leaves behind are removed.
 )
 TIERS = {
     'T0': frozenset(LAYERS),
@@ -45,9 +45,10 @@ class Limits:
   wall_seconds: float = 10.0
   cpu_seconds: float = 5.0  # User and system, all threads.
   memory_bytes: int = 512 << 20  # Address space on top of the interpreter's.
-  output_bytes: int = 1 << 20  # Of stdout, and of stderr: a program's is cut.
+  # Stdout and stderr each. A program's stderr is cut, which is no fault.
+  output_bytes: int = 1 << 20
   # The rest holds for all runs of a box.
-  disk_bytes: int = 16 << 20  # Of its own directory.
+  disk_bytes: int = 16 << 20  # Size of its own directory.
   files: int = 256  # Files and directories in it.
   processes: int = 16  # Threads count as processes.
 
@@ -59,21 +60,21 @@ class Limits:
 
   @property
   def of_the_box(self) -> tuple[int, int, int]:
-    """Those that cannot differ from run to run."""
+    """Return the limits that cannot differ from run to run."""
     return self.disk_bytes, self.files, self.processes
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a run did. The bytes come from untrusted code; judge them strictly."""
+  """The outcome of a run; its bytes come from untrusted code."""
 
   status: str  # One of STATUSES.
-  tier: str  # That it ran in.
+  tier: str  # The tier that it ran in.
   stdout: bytes = b''  # At most output_bytes.
   stderr: bytes = b''  # At most output_bytes.
-  exit_code: int | None = None  # Negative: minus the signal.
+  exit_code: int | None = None  # Negative: minus the signal that ended it.
   wall_seconds: float = 0.0
   cpu_seconds: float = 0.0
-  contended: bool = False  # Late, having waited for a core: see message.
+  contended: bool = False  # Late because others had the cores; see message.
   message: str = ''  # One line where the status is not 'ok'.
-  attempts: int = 1  # More than one after an infra_error.
+  attempts: int = 1  # More than one if the first ones said nothing.

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for; Linux on x86-64 and arm64."""
+"""System calls that Python has no function for, on x86-64 and arm64 Linux."""
 
 from collections.abc import Callable
 import ctypes
@@ -8,7 +8,7 @@ import os
 import platform
 import struct
 
-# Name, number on x86-64, number on arm64 ('-': there is none).
+# Name, number on x86-64, number on arm64; '-' where there is none.
 _TABLE = """
   read 0 63, write 1 64, open 2 -, close 3 57, stat 4 -, fstat 5 80,
   lstat 6 -, poll 7 -, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215,
@@ -83,7 +83,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 @functools.cache
 def _numbers() -> dict[str, int]:
-  """Name -> number on this machine."""
+  """Return name -> number on this machine."""
   column = _COLUMN.get(platform.machine())
   if column is None:
     return {}
@@ -92,12 +92,12 @@ def _numbers() -> dict[str, int]:
 
 
 def number(name: str) -> int | None:
-  """The number of a system call, None where this machine has none."""
+  """Return the number of a system call; None where this machine has none."""
   return _numbers().get(name)
 
 
 def audit_architecture() -> int:
-  """What seccomp calls this machine's native interface."""
+  """Return seccomp's number of this machine's native interface."""
   return _AUDIT[platform.machine()]
 
 
@@ -109,13 +109,17 @@ def _syscall():
 
 
 def prepare(name: str, *arguments) -> Callable[[], int]:
-  """A system call by name; integers, bytes and ctypes pointers go in.
+  """Return a function that makes a system call.
 
-  What it returns does little but call: a child that was just forked pays for
-  every page that it touches.
+  The function does little but call, because a child that was just forked pays
+  for every page that it touches. It raises OSError if the kernel refuses.
+
+  Args:
+    name: Name of the system call.
+    *arguments: Integers, bytes and ctypes pointers.
 
   Raises:
-    OSError: If this machine has no such call; when called, as the kernel says.
+    OSError: If this machine has no such call.
   """
   found = number(name)
   if found is None:
@@ -135,33 +139,33 @@ def prepare(name: str, *arguments) -> Callable[[], int]:
 
 
 def call(name: str, *arguments) -> int:
-  """Calls what `prepare` returns."""
+  """Make a system call; see `prepare`."""
   return prepare(name, *arguments)()
 
 
 def prctl(option: int, value: int) -> None:
-  """prctl(2) with one argument."""
+  """Call prctl(2) with one argument."""
   call('prctl', option, value, 0, 0, 0)
 
 
 def close_from(first: int) -> None:
-  """Closes every descriptor from `first` on."""
+  """Close every descriptor from `first` on."""
   call('close_range', first, 0xFFFFFFFF, 0)
 
 
 def drop_capabilities() -> None:
-  """Gives up every capability, in whatever user namespace."""
+  """Give up every capability in the current user namespace."""
   header = struct.pack('=Ii', _CAPABILITY_VERSION_3, 0)
   call('capset', header, bytes(24))
 
 
 def make_mounts_private() -> None:
-  """Keeps this namespace's mounts from reaching, or coming from, others."""
+  """Keep mounts from spreading between this namespace and others."""
   call('mount', b'none', b'/', None, _MS_BIND_REC_PRIVATE, None)
 
 
 def mount_tmpfs(path: str, options: str) -> None:
-  """An empty file system in memory, e.g. options='size=1m,nr_inodes=100'."""
+  """Mount an empty file system in memory, e.g. 'size=1m,nr_inodes=100'."""
   call(
       'mount',
       b'tmpfs',
@@ -173,9 +177,12 @@ def mount_tmpfs(path: str, options: str) -> None:
 
 
 def copy_mount(path: str, *, read_only: bool = True, devices: bool = False):
-  """A detached copy of the tree at a path, as a descriptor for `attach`.
+  """Return a detached copy of the tree at a path: a descriptor for `attach`.
 
-  Devices are for device files alone, and are never read-only.
+  Args:
+    path: A file or directory.
+    read_only: Whether the copy is; device files cannot be.
+    devices: Whether device files in it work.
   """
   descriptor = call(
       'open_tree',
@@ -189,7 +196,7 @@ def copy_mount(path: str, *, read_only: bool = True, devices: bool = False):
 
 
 def attach(descriptor: int, path: str) -> None:
-  """Mounts what `copy_mount` returned, and closes it."""
+  """Mount a copy that `copy_mount` made, and close its descriptor."""
   call(
       'move_mount',
       descriptor,
@@ -202,7 +209,7 @@ def attach(descriptor: int, path: str) -> None:
 
 
 def make_read_only(path: str) -> None:
-  """Makes the mount at a path read-only, not those below it."""
+  """Make the mount at a path read-only, but not those below it."""
   attributes = struct.pack('=QQQQ', _RDONLY, 0, 0, 0)
   call(
       'mount_setattr',
@@ -227,7 +234,7 @@ def _set_attributes(descriptor: int, flags: int) -> None:
 
 
 def pivot_root(path: str) -> None:
-  """Makes a mount the root; what was there is out of reach."""
+  """Make a mount the root; the old tree is out of reach afterwards."""
   os.chdir(path)
   call('pivot_root', b'.', b'.')
   call('umount2', b'.', _MNT_DETACH)

@@ -1,11 +1,11 @@
-"""Which tier this machine can hold, found out by attacking it.
+"""Finds the tier that this machine can hold, by attacking it.
 
     tier = probe.tier(allow_weak)  # At the start of a process.
     tier = probe.tier()            # Wherever a box is made.
 
-A tier counts only if every attack fails and every benign program works in the
-same configuration: where imports are broken, every attack looks stopped.
-`python -m evojax.sandbox.probe` prints what it finds.
+A tier holds if every attack fails and every benign program works in the same
+configuration; where imports are broken, for example, every attack would seem to
+be stopped. `python -m evojax.sandbox.probe` prints the result.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ _TOKEN = 'EVOJAX_PROBE_TOKEN'
 _LIMITS = limits_lib.Limits(
     wall_seconds=10.0, cpu_seconds=5.0, disk_bytes=4 << 20, files=64
 )
-# Each reads what it needs from stdin, and says GOT where it got through.
+# Each attack reads what it needs from stdin and prints GOT if it gets through.
 _READ_KEY = """
 path, key = input().split()
 if open(path).read() == key[::-1]:
@@ -95,12 +95,12 @@ _CONTROLS = (
 
 
 class WeakSandboxError(RuntimeError):
-  """Untrusted code would not be held here."""
+  """This machine cannot hold untrusted code."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What was found."""
+  """The tier that was found, and why the stronger ones were not."""
 
   tier: str
   faults: Mapping[str, tuple[str, ...]]  # Tier -> why it does not hold.
@@ -118,13 +118,13 @@ class Report:
 
 
 def choose(*, allow_weak: bool = False) -> Report:
-  """The strongest tier that holds; found out once per process.
+  """Return the strongest tier that holds; it is looked for once per process.
 
   Args:
-    allow_weak: Whether T2, which holds nothing but resources, will do.
+    allow_weak: Whether T2, which limits resources only, is enough.
 
   Raises:
-    WeakSandboxError: If nothing holds, or nothing but T2 and that will not do.
+    WeakSandboxError: If no tier holds, or only T2 and that is not enough.
   """
   report = _find()
   if report.tier == 'T2' and not allow_weak:
@@ -136,11 +136,11 @@ def choose(*, allow_weak: bool = False) -> Report:
 
 
 def tier(allow_weak: bool | None = None) -> str:
-  """The tier of this process's boxes; found out and printed once.
+  """Return the tier of this process's boxes; it is printed once.
 
   Args:
-    allow_weak: Whether T2 will do, from here on; None: as it was said before,
-      and no where nothing was.
+    allow_weak: Whether T2 is enough, from now on; None keeps the last answer,
+      which is no at first.
 
   Raises:
     WeakSandboxError: See `choose`.
@@ -155,11 +155,11 @@ def tier(allow_weak: bool | None = None) -> str:
 
 
 def allows_weak() -> bool:
-  """What was said to `tier` last."""
+  """Return the last answer that `tier` was given."""
   return _said['allow_weak']
 
 
-# Of this process, not of a call: what its user allows, what it has told.
+# State of the process: what its user allows, and whether the tier was printed.
 _said = {'allow_weak': False, 'printed': False}
 
 
@@ -178,7 +178,7 @@ def _find() -> Report:
 
 
 def faults(tier: str) -> list[str]:
-  """Attacks that get through and benign programs that fail, one line each."""
+  """Return attacks that get through and benign programs that fail, as lines."""
   return _failed_controls(tier) or _successful_attacks(tier)
 
 
@@ -252,7 +252,7 @@ def _opens_tcp(token: str) -> _Attack:
 @contextlib.contextmanager
 def _kills_the_parent(token: str) -> _Attack:
   del token
-  # Instead of this process, one that is as near.
+  # A decoy stands for this process: another child of it.
   decoy = subprocess.Popen(
       [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
       stdin=subprocess.PIPE,

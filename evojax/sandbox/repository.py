@@ -5,11 +5,11 @@
       result = workspace.run([repository.PYTHON, 'a.py'])
       files = workspace.read()
 
-Nobody outside ever opens, lists or follows anything in the tree: what git, a
-hook or a link does there, it does in the box. What a command leaves running is
-ended with it; what it writes stays, until the workspace is closed: in its home
-too, where a `.gitconfig` or `usercustomize.py` waits for the next command. What
-judges a tree runs in a fresh workspace.
+No process outside ever opens, lists or follows anything in the tree: whatever
+git, a hook or a link does there, it does in the box. Processes that a command
+leaves running are ended with it. Its files stay until the workspace is closed,
+those in its home too, where a `.gitconfig` or `usercustomize.py` takes effect
+on the next command: grade a tree in a fresh workspace.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 
-# An interpreter that is there in every box, without any package.
+# An interpreter without packages, which every box has.
 PYTHON = os.path.join(
     sys.base_prefix, 'bin', f'python3.{sys.version_info.minor}'
 )
@@ -35,8 +35,8 @@ LIMITS = limits_lib.Limits(
     files=16384,
     processes=64,
 )
-# At most, of one file's line of JSON: a path has 4096 bytes, of which each may
-# take six.
+# The longest JSON line of one file: a path has up to 4096 bytes, and JSON may
+# take six for each.
 _RECORD_BYTES = 32 << 10
 
 
@@ -44,10 +44,9 @@ class WorkspaceError(Exception):
   """The tree could not be written or read.
 
   Attributes:
-    result: Of the attempt.
-    infra: Whether the box failed. If not, it is the doing of whoever worked in
-      the tree: paths that are too long, more than the limits allow, a link in
-      the way.
+    result: The result of the attempt.
+    infra: Whether the box failed. If not, the tree's contents are the cause:
+      paths that are too long, more files than allowed, a link in the way.
   """
 
   def __init__(self, message: str, result: limits_lib.Result):
@@ -58,9 +57,9 @@ class WorkspaceError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """What lies at a path: of an agent's making, to be judged strictly."""
+  """A file or link that an agent may have made: check it strictly."""
 
-  data: bytes  # Of a link: where it points to.
+  data: bytes  # Of a link: the path that it points to.
   executable: bool = False
   link: bool = False
 
@@ -79,23 +78,23 @@ class Workspace:
       allow_weak: bool | None = None,
       without: Collection[str] = (),
   ):
-    """An empty tree; see `box.Box`.
+    """Makes an empty tree; see `box.Box`.
 
     Args:
       tier: See `probe.choose`.
-      limits: Of every command; memory is a process's.
+      limits: Limits of every command; that of memory holds per process.
       readable: Paths of the host that commands may read and run, e.g. a virtual
         environment, besides its system and PYTHON.
-      environment: More variables for all commands.
-      grace_seconds: How late the zygote may be before it is ended.
-      allow_weak: Whether commands may run as a root whose processes nobody
-        counts; None: as it was said to `probe.tier`.
+      environment: Additional environment variables for all commands.
+      grace_seconds: How late the zygote may answer before it is ended.
+      allow_weak: Whether commands may run as root, whose processes nobody
+        counts; None: the answer that `probe.tier` was given.
       without: Layers to leave out, for tests.
 
     Raises:
-      probe.WeakSandboxError: If they would, and may not.
+      probe.WeakSandboxError: If they would run as root and may not.
     """
-    # Not tried again: the tree would be another one.
+    # One attempt: in a second one the tree would be empty.
     self._box = box_lib.Box(
         'repository',
         tier=tier,
@@ -126,7 +125,7 @@ class Workspace:
     self.close()
 
   def close(self) -> None:
-    """Ends what runs; the tree is gone."""
+    """End what runs, and remove the tree."""
     self._box.close()
 
   def run(
@@ -138,17 +137,18 @@ class Workspace:
       environment: Mapping[str, str] | None = None,
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
-    """Runs a command in the tree.
+    """Run a command in the tree.
 
     Args:
       command: Program and arguments, without a shell.
-      stdin: What it reads.
-      folder: Where in the tree.
-      environment: More variables.
-      limits: None: the workspace's. Disk, files and processes are fixed.
+      stdin: Bytes that it reads.
+      folder: The folder of the tree that it starts in.
+      environment: Additional environment variables.
+      limits: Limits of this command, the workspace's by default. `disk_bytes`,
+        `files` and `processes` must be the workspace's.
 
     Returns:
-      What became of it. After one 'infra_error' there are others only: the tree
+      The result. After one 'infra_error' all others are too, because the tree
       is lost.
     """
     fields = {
@@ -161,11 +161,11 @@ class Workspace:
   def write(
       self, files: Mapping[str, bytes], executable: Collection[str] = ()
   ) -> None:
-    """Writes files, and the folders above them.
+    """Write files and the folders above them.
 
     Args:
       files: Path in the tree -> content.
-      executable: Those of them that can be run.
+      executable: Paths of those that can be executed.
 
     Raises:
       WorkspaceError: If there is no room, or a link in the way.
@@ -185,7 +185,7 @@ class Workspace:
       raise WorkspaceError(f'{len(files)} files are not written', result)
 
   def read(self, folder: str = '.') -> dict[str, File]:
-    """Everything below a folder, by path from there; links are not followed.
+    """Return everything below a folder, by path; links are not followed.
 
     Raises:
       WorkspaceError: If it cannot be read, or is larger than the tree can be.
@@ -223,10 +223,10 @@ class Workspace:
 
 
 def _inside(path: str) -> str:
-  """The path, if it is one within the tree.
+  """Return a path of the tree.
 
   Raises:
-    ValueError: If not.
+    ValueError: If it leads out of the tree.
   """
   parts = pathlib.PurePosixPath(path).parts
   if path.startswith('/') or '..' in parts or '\0' in path:
@@ -235,7 +235,11 @@ def _inside(path: str) -> str:
 
 
 def parse(data: bytes) -> dict[str, File]:
-  """The records of a tree, read strictly; ValueError, KeyError or TypeError."""
+  """Parse the records of a tree.
+
+  Raises:
+    ValueError, KeyError, TypeError: If they are not what `tree` writes.
+  """
   try:
     return _parse(data)
   except (AttributeError, OverflowError, RecursionError) as error:

@@ -1,8 +1,9 @@
-"""Which system calls code in the box may make: a seccomp filter per profile.
+"""Seccomp filters: the system calls that code in the box may make.
 
-Allow-lists, assembled to classic BPF. The numbers lie in ranges that a binary
-search tells apart: the kernel runs a filter once per number when it is loaded,
-so that a long chain of comparisons would be paid at every run.
+Each profile has an allow-list, which is assembled to classic BPF. A binary
+search finds the range that a call's number lies in. The kernel runs a filter
+once per number whenever it is loaded, which is at every run: a long chain of
+comparisons would be slow.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +13,9 @@ import struct
 
 from evojax.sandbox import linux
 
-# ---------------------------------------------------------------- what is open
+# -------------------------------------------------------------- allowed calls
 
-# Descriptors that are open already, memory, clocks, the process itself.
+# Open descriptors, memory, clocks, the process itself.
 _PURE = """
   read readv pread64 write writev pwrite64 lseek close fstat dup
   mmap munmap mprotect mremap madvise brk membarrier
@@ -26,7 +27,7 @@ _PURE = """
   sched_yield sched_getaffinity futex set_robust_list rseq
   poll ppoll select pselect6 exit exit_group
 """.split()
-# Files below what Landlock opens, pipes to oneself, threads.
+# Files below the paths that Landlock opens, pipes to oneself, threads.
 _FILES = """
   open openat creat stat lstat newfstatat statx access faccessat faccessat2
   readlink readlinkat getdents64 getcwd chdir fchdir umask
@@ -47,10 +48,10 @@ _PROCESSES = """
   eventfd2 timerfd_create timerfd_settime timerfd_gettime close_range
   sched_getparam sched_getscheduler getpriority getcpu
 """.split()
-# Landlock lets an owner do these to any file of the host's. Git does not work
-# where they fail.
+# Landlock lets an owner do these to any file of the host. They must not fail,
+# because git does not work where they do.
 _OF_OWNERS = 'chmod fchmod fchmodat utimensat utime utimes'.split()
-# What programs try first and do without, if they are told the right error.
+# Programs try these first and do without them, given the right error.
 _ABSENT = dict.fromkeys(('clone3', 'openat2', 'fchmodat2'), errno.ENOSYS)
 _ABSENT |= dict.fromkeys(
     """
@@ -65,7 +66,7 @@ _THREAD = 0x00010000  # CLONE_THREAD
 _NAMESPACES = 0x7E020000
 # F_DUPFD .. F_SETFL, locks, F_DUPFD_CLOEXEC; no F_SETOWN, no F_SETSIG.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
-# TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: is it a terminal, how much.
+# TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: questions about descriptors.
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)
 _IOCTL_TERMINAL = (0x5413, 0x540F, 0x5410)  # Window size, process group.
 _PRCTL = (15, 16, 38, 39)  # Names, and reading or setting no_new_privs.
@@ -75,8 +76,8 @@ _AF_UNIX = 1
 _FD_RULES = {
     'fcntl': (1, 0xFFFFFFFF, _FCNTL),
     'ioctl': (1, 0xFFFFFFFF, _IOCTL),
-    # Reading limits. Set, they would make the kernel send SIGKILL, which is
-    # how a program is ended that nobody here has ended.
+    # Limits may be read. A program that could set them could have the kernel
+    # send it SIGKILL, which is taken for a failure of the machine.
     'prlimit64': (2, None, (0,)),
 }
 _THREAD_RULE = {'clone': (0, _THREAD | _NAMESPACES, (_THREAD,))}
@@ -96,12 +97,15 @@ _X32 = 0x40000000  # Numbers of the x32 interface start there.
 
 
 def rules(profile: str, *, own_user: bool = True) -> dict[str, tuple | None]:
-  """System call -> None, or (argument, mask, values) that it is allowed with.
+  """Return the allowed system calls of a profile.
 
   Args:
     profile: One of `box.PROFILES`.
-    own_user: Whether no file of the host's is the box's user's. If one is, what
-      an owner may do is said to be done, rule (), and is not.
+    own_user: Whether the box's user owns no file of the host. Otherwise calls
+      that an owner may make report success and do nothing: rule ().
+
+  Returns:
+    System call -> None, or (argument, mask, values) that it is allowed with.
   """
   if profile == 'pure':
     return dict.fromkeys(_PURE) | {
@@ -115,7 +119,7 @@ def rules(profile: str, *, own_user: bool = True) -> dict[str, tuple | None]:
 
 
 def assemble(allowed: dict[str, tuple | None]) -> bytes:
-  """The filter as an array of `struct sock_filter`."""
+  """Return the filter as an array of `struct sock_filter`."""
   denied = _ERRNO | errno.EPERM
   blocks = {}
   for name, rule in allowed.items():
@@ -132,7 +136,7 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
   for number in sorted(blocks):
     starts.append((number, blocks[number]))
     starts.append((number + 1, _return(denied)))
-  # Where two meet, the later one counts; where two are equal, one is enough.
+  # Where two ranges start, the later one counts; equal neighbours are merged.
   ranges: list[tuple[int, list]] = []
   for start, block in starts:
     if ranges and ranges[-1][0] == start:
@@ -152,12 +156,12 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
 
 
 def _search(ranges: Sequence[tuple[int, list]]) -> list:
-  """A binary search over ranges of numbers, each with its block."""
+  """Return a binary search over ranges of numbers, each with its block."""
   if len(ranges) == 1:
     return ranges[0][1]
   middle = len(ranges) // 2
   left, right = _search(ranges[:middle]), _search(ranges[middle:])
-  # Conditional jumps reach 255 steps, the other kind any number.
+  # Conditional jumps reach 255 steps, unconditional ones any number.
   return [
       (_JUMP_GE, 0, 1, ranges[middle][0]),
       (_JUMP, 0, 0, len(left)),
@@ -169,7 +173,14 @@ def _search(ranges: Sequence[tuple[int, list]]) -> list:
 def _check(
     argument: int, mask: int | None, values: Sequence[int], denied: int
 ) -> list:
-  """Allows if an argument is one of values; without mask: all of 64 bits is."""
+  """Return steps that allow a call if one argument is one of some values.
+
+  Args:
+    argument: Index of the argument.
+    mask: Applied to its low 32 bits; None: all 64 bits are compared.
+    values: The values that are allowed.
+    denied: What the filter returns for others.
+  """
   low = 16 + 8 * argument  # Little-endian: the low half comes first.
   steps = []
   if mask is None:
@@ -191,9 +202,9 @@ class _Program(ctypes.Structure):
 
 
 def prepare(program: bytes) -> Callable[[], int]:
-  """A call after which it holds for this thread and all it starts.
+  """Return a call that makes a filter hold for this thread and its children.
 
-  It raises OSError if the kernel refuses, e.g. without no_new_privs.
+  The call raises OSError if the kernel refuses, e.g. without no_new_privs.
   """
   pointer = _Program(len(program) // 8, program)
   return linux.prepare('seccomp', _SET_MODE_FILTER, 0, ctypes.byref(pointer))

@@ -1,7 +1,7 @@
-"""An agent's tree, handled inside of the box: nobody outside touches it.
+"""Files in the box: an agent's tree is read and written there, never outside.
 
-A tree travels as records: a line of JSON and as many bytes as it says. Links
-are named and never followed.
+A tree travels as records: a line of JSON, followed by as many bytes as it says.
+Links are named and never followed.
 """
 
 import errno
@@ -11,7 +11,7 @@ import stat
 
 
 def _write_tree(scratch, request):
-  """Writes the records of stdin below a folder."""
+  """Write the records of stdin below a folder."""
   del request
   with os.fdopen(0, 'rb', closefd=False) as records:
     while line := records.readline():
@@ -19,7 +19,8 @@ def _write_tree(scratch, request):
       path = _at(scratch, record['path'])
       os.makedirs(os.path.dirname(path), exist_ok=True)
       data = records.read(record['size'])
-      # A new one: what was there may have another name, or be no file.
+      # The old file is not overwritten: it may have a second name elsewhere, or
+      # be a pipe.
       if os.path.lexists(path):
         os.unlink(path)
       descriptor = os.open(
@@ -33,9 +34,10 @@ def _write_tree(scratch, request):
 
 
 def _read_tree(scratch, request):
-  """Writes the records of a folder to stdout.
+  """Write the records of a folder to stdout.
 
-  What its owner shut is opened: nothing is hidden from whoever reads.
+  Files and folders that their owner made unreadable are made readable, so that
+  a tree cannot hide anything.
   """
   top = _at(scratch, request['folder'])
   with os.fdopen(1, 'wb', closefd=False) as out:
@@ -66,12 +68,12 @@ def _read_tree(scratch, request):
 
 
 def _at(scratch, path):
-  """Where a path of the tree lies; what is shut on the way is opened.
+  """Return where a path of the tree lies; make folders on the way accessible.
 
-  Whoever worked there may have put a link anywhere, the tree's own place too.
+  An agent may have put a link anywhere, in the place of the whole tree too.
 
   Raises:
-    OSError: If there is one.
+    OSError: If there is a link on the way.
   """
   found = scratch
   for part in (None, 'tree', *path.split('/')):
@@ -88,12 +90,12 @@ def _raise(error):
   raise error
 
 
-FOLDERS = ('tree', 'home', 'tmp')  # Of a box for repositories.
+FOLDERS = ('tree', 'home', 'tmp')  # The folders of a box for repositories.
 OPERATIONS = {'write': _write_tree, 'read': _read_tree}
 
 
 def clear(folder):
-  """Empties a directory, however deep it is and whatever its modes are."""
+  """Empty a directory, however deep it is and whatever its modes are."""
   if not os.listdir(folder):
     return
   top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -107,7 +109,8 @@ def clear(folder):
       inner = os.open(name, flags, dir_fd=top)
       for child in os.listdir(inner):
         if _is_real_directory(child, inner):
-          # Up here, so that no path becomes long: of a name nobody has.
+          # Moved to the top under a new name, so that no path becomes too long
+          # and nothing recurses.
           moved += 1
           target = f'.{moved}.{os.urandom(8).hex()}'
           os.rename(child, target, src_dir_fd=inner, dst_dir_fd=top)
@@ -119,7 +122,7 @@ def clear(folder):
 
 
 def _is_real_directory(name, folder=None):
-  """Whether it is one and no link; if so, it can be emptied afterwards."""
+  """Tell if a path is a directory and no link; if so, make it accessible."""
   mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
   if stat.S_ISDIR(mode):
     os.chmod(name, 0o700, dir_fd=folder)

@@ -24,6 +24,7 @@ from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.models import policy as policy_lib
+from evojax.runtime import config_checks
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.sandbox import probe
@@ -113,7 +114,7 @@ def _build(
     if harness.files:
       probe.tier()  # A machine without a box for such code says so now.
       functions = run.Functions(harness)
-  config_lib.validate(config)
+  config_checks.validate(config)
   metrics_lib.check_available(config.log.wandb)
   training_domain = domain
   if config.data.families:

@@ -113,6 +113,15 @@ class DiagnosticsTest(absltest.TestCase):
     self.assertEqual(found['spread'].level, 'warn')  # 0.01 < 0.05.
     self.assertEqual(found['outcome'].level, 'ok')  # No threshold.
 
+  def test_alerts_say_what_they_call_for(self):
+    calling = GROUPS.replace('UNIT', "CALLS_FOR = ('reward',)\nUNIT")
+    for source, classes in ((GROUPS, ()), (calling, ('reward',))):
+      measures = measure({'groups': source})
+      dead = by_name(measures)['dead_group_ratio']
+      self.assertEqual(dead.calls_for, classes)
+      again = diagnose.from_json(json.loads(json.dumps(dead.to_json())))
+      self.assertEqual(again, dead)
+
   def test_a_threshold_itself_is_no_alert(self):
     self.assertEqual(
         by_name(measure({'groups': GROUPS}, [[1, 1], [1, 0]]))[

@@ -338,7 +338,7 @@ class SealedTest(absltest.TestCase):
           preempted=lambda: None,
           ledger=chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
       )
-      session.record('open', dict)
+      session.record('stop', lambda: {'reason': 'test'})
       options = dict(split='sealed', seed=0, problems=2, samples=1)
       with self.assertRaisesRegex(ValueError, 'scored once'):
         session.evaluate(None, **options)

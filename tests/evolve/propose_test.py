@@ -21,10 +21,14 @@ from evojax.evolve.propose import human
 from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
 from evojax.evolve.propose import rules
+from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import library as shipped
+from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.runtime import config_checks
+from tests.evolve import own_proposer
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
 # Without its diagnostics, which nothing here runs: thousands are made.
@@ -87,7 +91,6 @@ def propose_change(overlay, parent=SEED):
       criterion='c',
       rollback='r',
       source='s',
-      proposer='rules',
       trigger='slow_learning',
   )
 
@@ -124,6 +127,16 @@ def counts(alerts, history=(), seeds=120, **kwargs):
   return collections.Counter(p.delta.intervention_class for p in made)
 
 
+REPETITION = """
+LAYER = 'behaviour'
+UNIT = 'fraction'
+WARN = {'repeated_ngrams': ('>', 0.3)}
+CALLS_FOR = ('exploration',)
+
+
+def measure(e):
+  return {'repeated_ngrams': 0.4}
+"""
 ALERTS = sorted({t for entry in library.ENTRIES for t in entry.triggers})
 
 
@@ -310,6 +323,35 @@ class RulesTest(parameterized.TestCase):
     for entry in library.ENTRIES:
       entry.change(context(parent=parent))
 
+  def test_a_found_diagnostic_calls_for_a_class(self):
+    """An alert whose name no intervention knows, declared in its own file."""
+    parent = SEED.with_file('diagnostics/repetition.py', REPETITION)
+    meta = run.Functions(parent).meta('repetition')
+    measures = diagnose.graded(meta, {'repeated_ngrams': 0.4})
+    self.assertEqual([m.calls_for for m in measures], [('exploration',)])
+    proposed = set()
+    for seed in range(30):
+      ctx = context(['slow_learning'], parent=parent, seed=seed)
+      # The found alert alone, then as the worst of two.
+      made = rules.propose(dataclasses.replace(ctx, measures=measures))
+      self.assertEqual(made.delta.intervention_class, 'exploration')
+      self.assertEqual(made.trigger, 'repeated_ngrams')
+      critical = [dataclasses.replace(m, level='critical') for m in measures]
+      both = dataclasses.replace(ctx, measures=[*ctx.measures, *critical])
+      proposed.add(rules.propose(both).trigger)
+    self.assertEqual(proposed, {'repeated_ngrams', 'slow_learning'})
+    quiet = [dataclasses.replace(m, level='ok') for m in measures]
+    made = rules.propose(dataclasses.replace(ctx, measures=quiet))
+    self.assertEqual(made.trigger, '')
+
+  def test_every_class_that_trains_has_an_intervention(self):
+    answered = {delta_lib.class_of(e.factor, SURFACE) for e in library.ENTRIES}
+    self.assertEqual(
+        delta_lib.intervention_classes(SURFACE) - answered,
+        # Nothing in the library decays weights; the class has kl_coef as well.
+        set(),
+    )
+
   def test_same_context_same_proposal(self):
     for seed in range(5):
       one = rules.propose(context(['slow_learning'], seed=seed))
@@ -321,7 +363,6 @@ class RulesTest(parameterized.TestCase):
     self.assertEqual(made.delta.before, SEED.sha256)
     self.assertEqual(made.delta.after, made.after.sha256)
     self.assertLess(*made.expected)
-    self.assertEqual(made.proposer, 'rules')
     for text in (made.hypothesis, made.criterion, made.rollback, made.source):
       self.assertGreater(len(text), 10)
 
@@ -686,7 +727,7 @@ class RandomTest(absltest.TestCase):
     for seed in range(400):
       made = random_changes.propose(context(seed=seed))
       SURFACE.check(made.after.overlay)
-      config_lib.validate(SURFACE.apply(CONFIG, made.after.overlay))
+      config_checks.validate(SURFACE.apply(CONFIG, made.after.overlay))
       factors[made.delta.factor] += 1
     wanted = set(SURFACE.factors())
     wanted |= {f'reward:{p}' for p in ('outcome', 'format', 'overlong')}
@@ -903,13 +944,70 @@ class HumanTest(parameterized.TestCase):
     self.assertIn('tried on this parent', reason)
 
 
-class LoadTest(absltest.TestCase):
+class LoadTest(parameterized.TestCase):
 
-  def test_by_name(self):
-    self.assertIs(propose_lib.load('rules'), rules.propose)
-    self.assertIs(propose_lib.load('random'), random_changes.propose)
-    with self.assertRaisesRegex(ValueError, 'random.*rules'):
-      propose_lib.load('nonsense')
+  @parameterized.named_parameters(
+      ('rules', rules, 'rules'), ('random', random_changes, 'random')
+  )
+  def test_by_name(self, module, name):
+    ctx = lambda: context(['slow_learning'], seed=3)
+    made = propose_lib.load(name)(ctx())
+    self.assertEqual(made.proposer, name)
+    direct = module.propose(ctx())
+    self.assertEqual(made, dataclasses.replace(direct, proposer=name))
+
+  def test_every_name_loads(self):
+    for name in propose_lib.PROPOSERS:
+      self.assertTrue(callable(propose_lib.load(name)))
+
+  def test_a_module_of_the_users_own_passes_the_gate(self):
+    name, history, rates = 'tests.evolve.own_proposer', [], []
+    propose = propose_lib.load(name)
+    while (made := propose(context(history=history))) is not None:
+      self.assertEqual(made.proposer, name)
+      reasons = admit.admit(SEED, made.after, CONFIG, SURFACE, None)
+      self.assertEqual(reasons, [])
+      rates.append(made.after.overlay['optim.learning_rate'])
+      history.append(trial(made, 'discard', -0.01))
+    self.assertEqual(tuple(rates), own_proposer.RATES)
+
+  @parameterized.parameters(
+      (
+          'nonsense',
+          "evolve.proposer='nonsense' is neither one of .*rules.* nor",
+      ),
+      ('my/proposer.py', 'nor a dotted path such as my_package.my_proposer'),
+      ('tests.no_such_module', 'nor a module that can be imported'),
+      ('json', r'module json has no propose\(context\) that returns'),
+  )
+  def test_no_proposer(self, name, message):
+    with self.assertRaisesRegex(ValueError, message):
+      propose_lib.load(name)
+
+  def test_what_it_may_not_propose(self):
+    outside = spec.Harness({'seed': 3}, SEED.files)
+    off = propose_change({'optim.learning_rate': 3e-4})
+    for answer, message in (
+        ({'overlay': {}}, 'propose returned a dict; it returns what'),
+        (
+            dataclasses.replace(off, after=outside),
+            'may not be made: seed is not',
+        ),
+        (dataclasses.replace(off, after=SEED), 'no factor'),
+    ):
+      with absltest.mock.patch.object(
+          own_proposer, 'propose', lambda _, answer=answer: answer
+      ):
+        propose = propose_lib.load('tests.evolve.own_proposer')
+        with self.assertRaisesRegex(ValueError, message):
+          propose(context())
+
+  @parameterized.parameters(((0.05, 0.0),), ((-2.0, 0.0),), ((0.0, np.nan),))
+  def test_an_expectation_is_an_interval(self, expected):
+    with self.assertRaisesRegex(ValueError, 'expected=.* is not .low, high.'):
+      dataclasses.replace(
+          propose_change({'optim.learning_rate': 3e-4}), expected=expected
+      )
 
 
 if __name__ == '__main__':

@@ -207,6 +207,40 @@ class AdmitTest(parameterized.TestCase):
         'diagnostics/new.py: wrong_type: UNIT=None is not text',
     )
 
+  @parameterized.parameters(
+      ("('reward', 'exploration')",),
+      ("('rewards',)", r"CALLS_FOR names \['rewards'\]; .* are clip, credit"),
+      ("('measurement',)", r"CALLS_FOR names \['measurement'\]"),
+      ("('domain_class',)", r"CALLS_FOR names \['domain_class'\]"),
+      ("'reward'", "CALLS_FOR='reward' is not a tuple of texts"),
+  )
+  def test_classes_that_a_diagnostic_calls_for(self, value, *patterns):
+    source = (
+        f"LAYER = 'score'\nUNIT = ''\nCALLS_FOR = {value}\n"
+        "def measure(e):\n  return {'x': 1.0}\n"
+    )
+    self.refused(SEED.with_file('diagnostics/new.py', source), *patterns)
+
+  def test_a_diagnostic_calls_for_a_class_of_the_domain(self):
+    field = surface.Field(
+        intervention_class='domain_class',
+        path='domain.kwargs.tools',
+        kind='choice',
+        choices=('all', 'none'),
+    )
+    source = (
+        "LAYER = 'score'\nUNIT = ''\nCALLS_FOR = ('domain_class',)\n"
+        "def measure(e):\n  return {'x': 1.0}\n"
+    )
+    reasons = admit.admit(
+        SEED,
+        SEED.with_file('diagnostics/new.py', source),
+        CONFIG,
+        surface.recipe([field]),
+        None,
+    )
+    self.assertEqual(reasons, [])
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -4,27 +4,35 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from evojax.ledger import budget as budget_lib
+from evojax.ledger import records
+from tests.ledger import samples
 
 
-def _row(step, seconds, **payload):
-  measured = {'seconds': 1.0}
-  if seconds:
-    measured['device_seconds'] = seconds
-  return {'payload': {'step': step, **payload}, 'measured': measured}
+def _row(step, seconds, **fields):
+  return samples.row(samples.record(step, **fields), seconds)
 
 
 ROWS = (
-    _row('open', 0),
-    _row('train', 30.0, version='v0'),
+    _row(records.Open, 0.0),
+    _row(records.Train, 30.0, version='v0'),
     # The parent's name in a trial's row is not the version that the trial made.
-    _row('hypothesize', 0, trial=0, version='v0'),
-    _row('trial', 60.0, trial=0),
-    _row('verify', 10.0, trial=0, version='v1', status='keep', effect=0.04),
-    _row('trial', 50.0, trial=1),
-    _row('verify', 10.0, trial=1, version='v2', status='discard', effect=0.5),
-    _row('admit', 5.0, trial=2),
-    _row('verify', 5.0, trial=2, version='', status='keep', effect=None),
-    _row('final', 30.0, version='v3'),
+    _row(records.Hypothesize, 0.0, trial=0, version='v0'),
+    _row(records.Trial, 60.0, trial=0),
+    _row(
+        records.Verify, 10.0, trial=0, version='v1', status='keep', effect=0.04
+    ),
+    _row(records.Trial, 50.0, trial=1),
+    _row(
+        records.Verify,
+        10.0,
+        trial=1,
+        version='v2',
+        status='discard',
+        effect=0.5,
+    ),
+    _row(records.Admit, 5.0, trial=2),
+    _row(records.Verify, 5.0, trial=2, version='', status='keep', effect=None),
+    _row(records.Final, 30.0, version='v3'),
 )
 
 
@@ -42,6 +50,7 @@ class BudgetTest(parameterized.TestCase):
 
   def test_per_promoted_point(self):
     # One trained change kept, 4 points, for all 200 device-seconds.
+    self.assertAlmostEqual(budget_lib.promoted_points(ROWS), 4.0)
     self.assertAlmostEqual(budget_lib.per_point(ROWS), 50.0)
     self.assertIsNone(budget_lib.per_point(ROWS[:4]))
 

@@ -45,7 +45,7 @@ DELTA = records.Delta(
 ESTIMATE = records.Estimate(value=0.5, standard_error=0.1, low=0.3, high=0.7)
 EXAMPLES = (
     records.Open(
-        config={'a': {'b': [1, 2.5, None]}},
+        config={'a': {'b': (1, 2.5, None)}},
         config_sha256='c',
         harness='aa',
         proposer='rules',
@@ -183,19 +183,26 @@ class RecordsTest(parameterized.TestCase):
     self.assertEqual(read[0], ('data.families', (), ('gcd:0', 'lcm:1')))
 
   @parameterized.named_parameters(
-      ('unknown', ('new',), 1, 'new = 1: .*nexpected'),
-      ('unknown_nested', ('arms', 0, 'new'), 1, r'arms\.0\.new = 1'),
-      ('text', ('alpha',), '0.1', r"alpha = '0\.1': .*valid number"),
-      ('bool', ('children',), True, 'children = True'),
-      ('null', ('refused',), None, 'refused = None'),
-      ('nested', ('arms', 0, 'seed'), 1.5, r'arms\.0\.seed = 1\.5'),
-      ('element', ('arms', 0, 'outcome', 1), None, r'outcome\.1 = None'),
+      ('unknown', ('new',), 1, r'Trial\.new is unknown'),
+      ('unknown_nested', ('arms', 0, 'new'), 1, r'arms\[0\]\.new is unknown'),
+      ('text', ('alpha',), '0.1', r"Trial\.alpha = '0\.1' is no float"),
+      ('bool', ('children',), True, 'children = True is no int'),
+      ('null', ('refused',), None, 'refused = None is no str'),
+      ('nested', ('arms', 0, 'seed'), 1.5, r'arms\[0\]\.seed = 1\.5 is no int'),
+      (
+          'element',
+          ('arms', 0, 'outcome', 1),
+          None,
+          r'outcome\[1\] = None is no float',
+      ),
+      ('list', ('arms',), {}, r'arms = {} is no tuple'),
+      ('record', ('arms', 0), [], r'arms\[0\] = \[\] is no TrialArm'),
   )
   def test_wrong_values_are_named(self, path, value, message):
     row = _row(EXAMPLES[8])
     container, key = _at(row['payload'], path)
     container[key] = value
-    message = f'row 0 of the ledger: Trial: .*{message}'
+    message = f'row 0 of the ledger: .*{message}'
     with self.assertRaisesRegex(records.RecordError, message):
       records.parse(row)
 
@@ -210,8 +217,8 @@ class RecordsTest(parameterized.TestCase):
     row = _row(EXAMPLES[example])
     container, key = _at(row['payload'], path)
     del container[key]
-    place = r'\.'.join(map(str, path))
-    with self.assertRaisesRegex(records.RecordError, place):
+    message = rf'{path[-1]} is missing'
+    with self.assertRaisesRegex(records.RecordError, message):
       records.parse(row)
 
   def test_versions_that_nobody_here_knows(self):

@@ -11,6 +11,7 @@ import time
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.ledger import records
 from evojax.report import page
 from tests.report import synthetic
 
@@ -264,7 +265,7 @@ class PageTest(parameterized.TestCase):
       if step == 'hypothesize':
         data['source'] = text
       if step == 'design':
-        data['delta']['factor'] = data['delta']['klass'] = text
+        data['delta']['factor'] = data['delta']['intervention_class'] = text
         data['delta']['changes'] = [[text, text, text]]
       if step == 'diagnose':
         data['alerts'] = [text]
@@ -303,28 +304,22 @@ class PageTest(parameterized.TestCase):
         self.assertNotEmpty(found.find('p', 'verdict')[0]['text'])
 
   @parameterized.parameters(*range(12))
-  def test_any_fields_may_be_missing(self, seed):
-    """Each field of each row is null or absent in about two of the cases."""
+  def test_a_missing_field_is_named(self, seed):
+    """Rows are read strictly: the page shows nothing that nobody wrote."""
     workdir = self._path(f'missing{seed}')
     rows = synthetic.make_rows(workdir, trials=1, evidence=False)
     rows += synthetic.end_rows(rows)
     rng = random.Random(seed)
 
-    def thin(value):
-      if isinstance(value, list):
-        return [thin(item) for item in value]
-      if not isinstance(value, dict):
-        return value
-      draws = {name: rng.random() for name in value}
-      return {
-          name: None if draws[name] < 0.07 else thin(item)
-          for name, item in value.items()
-          if draws[name] > 0.14 or draws[name] < 0.07 or name == 'trial'
-      }
-
-    rows = [(step, thin(data), thin(m)) for step, data, m in rows]
+    step, data, _ = rng.choice(rows)
+    field = rng.choice(sorted(data))
+    del data[field]
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
-    _build(workdir)
+    name = records.STEPS[step].__name__
+    message = rf'ledger\.jsonl: row \d+ .* {name}\.{field} is missing'
+    with self.assertRaisesRegex(ValueError, message):
+      page.build(workdir)
+    self.assertFalse((workdir / 'report.html').exists())
 
   def test_any_row_may_be_missing(self):
     workdir = self._path('rows')
@@ -342,7 +337,7 @@ class PageTest(parameterized.TestCase):
     at = next(i for i, row in enumerate(rows) if row[0] == 'trial')
     arms = rows[at][1]['arms']
     arms[-1] |= {'status': 'crash', 'why': 'reward.py: line 3', 'outcome': []}
-    arms[0] |= {'outcome': [0.5, None, 0.5]}
+    arms[0] |= {'outcome': [0.5]}  # It was cut short.
     rows = rows[: at + 1]
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     text, found = _build(workdir)
@@ -414,8 +409,8 @@ class PageTest(parameterized.TestCase):
     rows = synthetic.make_rows(workdir, trials=1, evidence=False)
     diagnosis = next(data for step, data, _ in rows if step == 'diagnose')
     rows.append(('diagnose', diagnosis | {'trial': 1}, {}))
-    nothing = {'trial': 1, 'version': 'v1', 'proposer': ''}
-    rows.append(('hypothesize', nothing, {}))
+    nothing = records.Hypothesize(trial=1, version='v1')
+    rows.append(('hypothesize', records.to_json(nothing), {}))
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     _, found = _build(workdir)
     self.assertLen(found.find('details', 'version'), 2)

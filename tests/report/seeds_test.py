@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from rich import console as console_lib
 
-from evojax.ledger import chain
+from evojax.ledger import records
 from evojax.report import seeds
+from tests.ledger import samples
 
 
 class SeedsTest(absltest.TestCase):
@@ -31,31 +32,27 @@ class SeedsTest(absltest.TestCase):
     """
     path = self.root / name
     path.mkdir()
-    rows = chain.Ledger(path / 'ledger.jsonl')
-    measured = {'device_seconds': 10.0}
-    rows.append('open', {'config': {}}, measured)
-    rows.append('train', {'version': 'v0'}, measured)
+    found = [
+        samples.record(records.Open),
+        samples.record(records.Train, version='v0'),
+    ]
     for number, (expected, backtested, *effect, status) in enumerate(trials):
-      rows.append(
-          'hypothesize',
-          dict(trial=number, proposer='rules', expected=expected),
-          measured,
-      )
-      rows.append('backtest', dict(trial=number, predicted=backtested), {})
       value, low, high = effect
-      version = 'v1' if status == 'keep' else ''
-      rows.append(
-          'verify',
-          dict(
+      found += [
+          records.Hypothesize(
+              trial=number, version='v0', proposer='rules', expected=expected
+          ),
+          samples.record(records.Backtest, trial=number, predicted=backtested),
+          samples.record(
+              records.Verify,
               trial=number,
               status=status,
               effect=value,
               low=low,
               high=high,
-              version=version,
+              version='v1' if status == 'keep' else '',
           ),
-          {},
-      )
+      ]
     for policy, count in solved.items():
       folder = path / 'sealed' / policy / 'evidence' / 'sealed'
       folder.mkdir(parents=True)
@@ -63,17 +60,17 @@ class SeedsTest(absltest.TestCase):
       written = dict(group=group, outcome=group < count, graded=True)
       pd.DataFrame(written).to_parquet(folder / 'step_000000.parquet')
     if final:
-      rows.append(
-          'final',
-          dict(
-              scores={name: {'value': n / 8} for name, n in solved.items()}
+      estimate = lambda value: samples.record(records.Estimate, value=value)
+      tokens = records.Tokens(training=100, total=900 + 100 * len(trials))
+      found.append(
+          samples.record(
+              records.Final,
+              scores={name: estimate(n / 8) for name, n in solved.items()}
               | {'random': None},
-              compute={
-                  'evolved': dict(training=100, total=900 + 100 * len(trials))
-              },
-          ),
-          {},
+              compute={'evolved': tokens},
+          )
       )
+    samples.write(path, *found, device_seconds=10.0)
     return path
 
   def test_hand_worked(self):
@@ -83,24 +80,24 @@ class SeedsTest(absltest.TestCase):
             dict(base=2, evolved=6, seed=5),
             [
                 # Clear, and predicted by both.
-                ([-0.01, 0.05], [0.01, 0.02], 0.03, 0.01, 0.05, 'keep'),
+                ((-0.01, 0.05), (0.01, 0.02), 0.03, 0.01, 0.05, 'keep'),
                 # Not clear: not counted.
-                ([-0.01, 0.05], [0.01, 0.02], 0.01, -0.01, 0.03, 'discard'),
+                ((-0.01, 0.05), (0.01, 0.02), 0.01, -0.01, 0.03, 'discard'),
             ],
         ),
         self._run(
             'b',
             dict(base=2, evolved=4),
             # Clear, and the hypothesis was wrong.
-            [([-0.01, 0.05], [-0.3, 0.1], -0.2, -0.3, -0.1, 'discard')],
+            [((-0.01, 0.05), (-0.3, 0.1), -0.2, -0.3, -0.1, 'discard')],
         ),
     ]
     summary = seeds.summarise(runs)
     self.assertEqual(
         summary['runs'],
         [
-            dict(run='a', version='v1', trials=2, kept=1, device_seconds=40.0),
-            dict(run='b', version='v0', trials=1, kept=0, device_seconds=30.0),
+            dict(run='a', version='v1', trials=2, kept=1, device_seconds=90.0),
+            dict(run='b', version='v0', trials=1, kept=0, device_seconds=60.0),
         ],
     )
     policies = summary['policies']

@@ -142,7 +142,7 @@ def write_ledger(path: pathlib.Path, rows: Sequence[Row]) -> str:
   )
   digest = lambda text: hashlib.sha256(text.encode()).hexdigest()
   for n, (step, data, measurements) in enumerate(rows):
-    payload = {'n': n, 'step': step, **data}
+    payload = {'n': n, 'step': step, 'schema': 1, **data}
     head = digest(head + canonical(payload))
     line = {
         'hash': head,
@@ -275,13 +275,23 @@ def _measures(rng: np.random.Generator, at: float) -> list[dict[str, Any]]:
       if limit and (value > limit[1]) == (limit[0] == '>'):
         level = kind
     measure = dict(zip(('name', 'layer', 'unit'), (name, layer, unit)))
-    measure |= {'value': float(value), 'level': level}
+    measure |= {
+        'value': float(value),
+        'level': level,
+        'status': '',
+        'calls_for': [],
+    }
     found.append(measure | dict(zip(('warn', 'critical'), limits)))
   return found
 
 
 def _estimate(value: float, half: float) -> dict[str, float]:
-  return {'value': value, 'low': value - half, 'high': value + half}
+  return {
+      'value': value,
+      'standard_error': half / 2,
+      'low': value - half,
+      'high': value + half,
+  }
 
 
 def write(
@@ -362,7 +372,7 @@ def make_rows(
       'updates': UPDATES,
       'sampled_tokens': 98_000,
       'outcome': _curve(rng, 0.33, skill),
-      'arm': 'arms/v0',
+      'folder': 'arms/v0',
       'checkpoint': 'arms/v0/checkpoints/step_000030',
   }
   rows = [
@@ -374,7 +384,7 @@ def make_rows(
     write_evidence(arm, 'train', rng=rng, share=skill, text=text)
   head, made, controls = 'v0', 1, []
   for n in range(trials):
-    klass, factor, path, before, after, hypothesis, source = _CHANGES[n % 6]
+    class_, factor, path, before, after, hypothesis, source = _CHANGES[n % 6]
     status = _STATUS[n % 6] if n < 6 else _late_status(n)
     record = lambda step, seconds, _n=n, **data: rows.append(
         (step, {'trial': _n, **data}, measured(seconds))
@@ -415,7 +425,7 @@ def make_rows(
         'sha256': sha('delta', n),
         'factor': factor,
         'kind': 'harness' if path == 'keep.py' else 'recipe',
-        'klass': klass,
+        'intervention_class': class_,
         'before': harness,
         'changes': [[path, before, after]],
         'text': f'{factor} ({before} -> {after})',
@@ -425,10 +435,10 @@ def make_rows(
     refused = status == 'disqualified'
     record('admit', 0.9, reasons=reasons if refused else [])
     verdict: dict[str, Any] = dict.fromkeys(NUMBERS)
-    verdict |= {'status': status, 'alerts': [], 'version': ''}
+    verdict |= {'status': status, 'alerts': [], 'version': '', 'no_loss': None}
     verdict['reasons'] = reasons if refused else []
     if not refused:
-      record('backtest', 6.3, **_backtest(rng, klass, middle, n))
+      record('backtest', 6.3, **_backtest(rng, class_, middle, n))
       if not controls:
         controls = [
             _arm(rng, f'arms/{head}.control-{k}', k, state, skill + 0.02)
@@ -452,7 +462,7 @@ def make_rows(
           for k in range(2 if ended == 'done' else 1)
       ]
       arms = [
-          arm | {'arm': f'trials/{n:03d}/{role}-{k}', 'role': role}
+          arm | {'scores': f'trials/{n:03d}/{role}-{k}', 'role': role}
           for role, own in (('control', controls), ('child', children))
           for k, arm in enumerate(own)
       ]
@@ -460,9 +470,9 @@ def make_rows(
         for arm in arms:
           share = skill + (effect if arm['role'] == 'child' else 0)
           options = {'rng': rng, 'share': share, 'text': text}
-          if arm['arm'].endswith(('-0', '-1')):
-            write_evidence(workdir / arm['arm'], 'dev', **options)
-            write_evidence(workdir / arm['trained'], 'train', **options)
+          if arm['scores'].endswith(('-0', '-1')):
+            write_evidence(workdir / arm['scores'], 'dev', **options)
+            write_evidence(workdir / arm['folder'], 'train', **options)
       alpha = 0.05 / (n + 1)
       record(
           'trial',
@@ -476,7 +486,7 @@ def make_rows(
           arms=arms,
       )
       if ended != 'done':
-        verdict['reasons'] = [f'{arms[-1]["arm"]}: {ended}{text}']
+        verdict['reasons'] = [f'{arms[-1]["scores"]}: {ended}{text}']
       else:
         kept = status == 'keep'
         p = float(rng.uniform(0, 0.01)) if kept else 0.41
@@ -504,8 +514,8 @@ def make_rows(
           'version': verdict['version'],
           'parent': head,
           'harness': new_harness,
-          'arm': first['trained'],
-          'checkpoint': f'{first["trained"]}/checkpoints/step_000030',
+          'folder': first['folder'],
+          'checkpoint': f'{first["folder"]}/checkpoints/step_000030',
           **{k: first[k] for k in ('start', 'end', 'outcome', 'updates')},
           'sampled_tokens': first['sampled_tokens'],
       }
@@ -520,10 +530,13 @@ def make_rows(
         head=head,
         skill=sha('skill', n) if status == 'keep' else '',
         validity={
-            'klass': klass,
+            'intervention_class': class_,
+            'proposer': 'rules',
             'predicted': middle,
+            'replayed': None,
             'realised': verdict['effect'],
             'sign_agrees': None,
+            'replay_sign_agrees': None,
         },
     )
   return rows
@@ -557,7 +570,7 @@ def _arm(
 ) -> dict[str, Any]:
   updates = UPDATES if status == 'done' else UPDATES // 2
   return {
-      'trained': folder,
+      'folder': folder,
       'seed': seed,
       'harness': sha(folder.partition('-')[0]),
       'start': start,
@@ -571,19 +584,24 @@ def _arm(
 
 
 def _backtest(
-    rng: np.random.Generator, klass: str, middle: float, n: int
+    rng: np.random.Generator, class_: str, middle: float, n: int
 ) -> dict[str, Any]:
   names = ('alive_by_outcome', 'alive_by_shaping', 'gradient_cosine')
   found: dict[str, Any] = {}
   for name in names:
     found[name] = float(rng.uniform(0.5, 0.8))
     found[f'{name}_before'] = float(rng.uniform(0.5, 0.8))
-  if klass == 'exploration':
+  if class_ == 'exploration':
     found['replayed_effect'] = 'not identifiable'
-    return {'key': sha(n), 'statistics': found, 'predicted': None}
+    return {'key': sha(n), 'crash': '', 'statistics': found, 'predicted': None}
   found['replayed_effect'] = float(middle + rng.normal(0, 0.01))
   predicted = [middle - 0.01, middle + 0.01]
-  return {'key': sha(n), 'statistics': found, 'predicted': predicted}
+  return {
+      'key': sha(n),
+      'crash': '',
+      'statistics': found,
+      'predicted': predicted,
+  }
 
 
 def end_rows(rows: Sequence[Row]) -> list[Row]:
@@ -592,7 +610,7 @@ def end_rows(rows: Sequence[Row]) -> list[Row]:
   rng = np.random.default_rng(1)
   trained = {
       'version': 'final',
-      'arm': 'arms/final',
+      'folder': 'arms/final',
       'harness': head['harness'],
       'seed': 0,
       'start': sha('state', 'base'),

@@ -369,7 +369,7 @@ import os, pathlib, resource, shutil, signal, sys
 sys.path[:0] = {path!r}
 import jax.numpy as jnp
 import numpy as np
-from evojax import checkpoint, workdir
+from evojax.runtime import checkpoint, workdir
 
 def die(*_):
   os.kill(os.getpid(), signal.SIGKILL)

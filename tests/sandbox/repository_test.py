@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -270,11 +271,12 @@ class WorkspaceTest(parameterized.TestCase):
       self.assertNotIn('A', os.environ)
 
   def test_nothing_is_left(self):
-    before = set(os.listdir('/tmp'))
+    folder = tempfile.gettempdir()
+    before = set(os.listdir(folder))
     for tier in ('T0', 'T1'):
       with self._workspace(tier) as w:
         w.run(['sh', '-c', 'mkdir -p a/b; chmod 0 a; (setsid sleep 9 &)'])
-    left = {n for n in set(os.listdir('/tmp')) - before if 'evojax-box' in n}
+    left = {n for n in set(os.listdir(folder)) - before if 'evojax-box' in n}
     self.assertEmpty(left)
 
   def _workspace(self, tier='T0', **arguments):

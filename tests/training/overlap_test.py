@@ -15,6 +15,7 @@ from evojax import records
 from evojax.evidence import store
 from evojax.rollout import client as client_lib
 from evojax.rollout import fleet
+from evojax.runtime import config_checks
 from evojax.runtime import metrics
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
@@ -248,7 +249,7 @@ class ConfigTest(absltest.TestCase):
 
   def refuse(self, message, **overrides):
     with self.assertRaisesRegex(config_lib.ConfigError, message):
-      config_lib.validate(tiny.make_config('package:math', **overrides))
+      config_checks.validate(tiny.make_config('package:math', **overrides))
 
   def test_conflicts(self):
     self.refuse(r'rollout.kind=.vllm.: choose one', rollout__kind='vllm')
@@ -279,7 +280,7 @@ class ConfigTest(absltest.TestCase):
         rollout__urls=('http://host:1',),
         model__param_dtype='bfloat16',
     )
-    config_lib.validate(
+    config_checks.validate(
         tiny.make_config(
             'package:math',
             rollout__kind='sglang',

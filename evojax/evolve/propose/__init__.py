@@ -1,13 +1,23 @@
-"""Proposals: one change of a harness, with what it is expected to do.
+"""Proposals: one change of a harness, with the effect that is expected of it.
 
-A proposer is a module with `propose(context) -> Proposal | None`. All of them
-see the same `Context`, and what they propose passes the same `consider`: on the
-surface, one factor, not vetoed, not tried on this parent before.
+A proposer is a module with `propose(context) -> Proposal | None`, one of
+PROPOSERS or a module of the user's own by its dotted path:
+
+    from evojax.evolve import propose as propose_lib
+
+    def propose(context):
+      after = context.parent.with_overlay({'grpo.clip_high': 0.3})
+      return propose_lib.make(
+          context, after, hypothesis='...', expected=(-0.02, 0.05), source='me'
+      )
+
+All of them see the same `Context`, and every change has to pass `consider`: it
+lies on the surface, is one factor, is not vetoed, and was not tried on this
+parent before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import importlib
 from typing import Any
 
 import numpy as np
@@ -17,11 +27,13 @@ from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.runtime import plugins
 
 PROPOSERS = {
     'rules': 'evojax.evolve.propose.rules',
     'random': 'evojax.evolve.propose.random_changes',
 }
+INBOX = 'human'  # Proposer of what comes from the user's inbox, see `human`.
 CRITERION = (
     'Avg@k on fresh dev problems rises: one-sided p <= alpha against the'
     ' control arms, the perturbed score agrees in sign, no new critical alert'
@@ -34,7 +46,7 @@ class ProposalError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-  """What became of an earlier proposal."""
+  """The result of an earlier proposal."""
 
   delta_sha: str  # Identity of the change, independent of the parent.
   factor: str
@@ -51,7 +63,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-  """All that a proposer may look at."""
+  """Everything that a proposer may look at."""
 
   parent: spec.Harness
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
@@ -66,7 +78,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proposal:
-  """One change and the prediction that it is judged by."""
+  """One change, and the prediction that it is graded by; see `make`."""
 
   hypothesis: str
   after: spec.Harness
@@ -75,38 +87,127 @@ class Proposal:
   criterion: str
   rollback: str
   source: str  # Paper, equation or earlier trial that the idea comes from.
-  proposer: str
-  trigger: str  # Alert or rule that called for it; '' if none did.
+  proposer: str = ''  # Filled in by `load`.
+  trigger: str = ''  # Alert that called for it; '' if none did.
   skill: str = ''  # Hash of the skill that it applies.
   note: str = ''  # Why something is tried again.
 
+  def __post_init__(self):
+    low, high = self.expected
+    if not -1 <= low <= high <= 1:
+      raise ValueError(
+          f'expected={self.expected} of a proposal is not (low, high), the'
+          ' effect on Avg@k in fractions: (0.0, 0.05) is nothing to 5 points'
+      )
+
 
 def load(name: str) -> Callable[[Context], Proposal | None]:
-  """The `propose` of a proposer.
+  """Return the `propose` of a proposer; what it proposes is checked.
+
+  Args:
+    name: A key of PROPOSERS, or the dotted path of a module.
 
   Raises:
-    ValueError: If there is none of this name.
+    ValueError: If there is no such module or it has no `propose`. The function
+      that is returned raises one if the module's answer is no proposal, or one
+      that may not be made.
   """
-  if name not in PROPOSERS:
-    raise ValueError(f'proposer={name!r} is not one of {sorted(PROPOSERS)}')
-  return importlib.import_module(PROPOSERS[name]).propose
+  field = 'evolve.proposer'
+  module = plugins.load(
+      field,
+      name,
+      PROPOSERS,
+      needs='propose(context) that returns a Proposal or None',
+      example='my_package.my_proposer',
+  )
+
+  def propose(context: Context) -> Proposal | None:
+    proposal = module.propose(context)
+    if proposal is None:
+      return None
+    if not isinstance(proposal, Proposal):
+      raise ValueError(
+          f'{field}={name!r}: propose returned a {type(proposal).__name__}; it'
+          ' returns what evojax.evolve.propose.make makes, or None'
+      )
+    try:
+      consider(context, proposal.after)
+    except ProposalError as error:
+      raise ValueError(
+          f'{field}={name!r} proposed a change that may not be made: {error};'
+          ' catch the ProposalError of evojax.evolve.propose.make and propose'
+          ' something else'
+      ) from error
+    return dataclasses.replace(proposal, proposer=name)
+
+  return propose
+
+
+def make(
+    context: Context,
+    after: spec.Harness,
+    *,
+    hypothesis: str,
+    expected: tuple[float, float],
+    source: str,
+    trigger: str = '',
+    skill: str = '',
+    note: str = '',
+    check: str = '',
+) -> Proposal:
+  """Make a proposal of a change that passes `consider`.
+
+  Args:
+    context: What the proposer was shown.
+    after: The parent with the change.
+    hypothesis: Why it should help, in a sentence.
+    expected: 90 % interval of the effect on Avg@k, fractions.
+    source: Paper, equation or earlier trial that the idea comes from.
+    trigger: Alert that called for it; '' if none did.
+    skill: Hash of the skill that it applies.
+    note: What else to record.
+    check: What else should be seen if the hypothesis holds.
+
+  Raises:
+    ProposalError: See `consider`.
+  """
+  delta, retry = consider(context, after)
+  return Proposal(
+      hypothesis=hypothesis,
+      after=after,
+      delta=delta,
+      expected=expected,
+      criterion=(
+          f'{CRITERION}; if the hypothesis holds, {check}'
+          if check
+          else CRITERION
+      ),
+      rollback=(
+          f'the parent harness {context.parent.sha256[:12]} and its policy go'
+          ' on unchanged'
+      ),
+      source=source,
+      trigger=trigger,
+      skill=skill,
+      note='; '.join(text for text in (note, retry) if text),
+  )
 
 
 def consider(
     context: Context, after: spec.Harness
 ) -> tuple[delta_lib.Delta, str]:
-  """The change from the parent, and the note that trying it needs.
+  """Check that a change may be proposed.
 
   Args:
     context: The parent and what was tried.
     after: The harness that would be proposed.
 
   Returns:
-    The delta, and why it is tried although it was before: '' if it was not.
+    The change from the parent, and why it is tried again: '' where it is new.
 
   Raises:
-    ProposalError: If it is off the surface, no single factor, vetoed, leads
-      back to a harness that was a parent, or was tried on this parent.
+    ProposalError: If it lies off the surface, is no single factor, is vetoed,
+      leads back to a harness that was a parent, or was tried on this parent.
   """
   try:
     context.surface.check(after.overlay)
@@ -127,7 +228,7 @@ def consider(
 
 
 def _undoes(context: Context, change: delta_lib.Delta) -> bool:
-  """Whether the change takes the last kept trials back, and nothing else."""
+  """Return whether a change only takes back the last kept trials."""
   wanted = {path: new for path, _, new in change.changes}
   earlier: dict[str, Any] = {}  # Values under an ancestor.
   for trial in reversed(context.history):
@@ -145,7 +246,7 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
 
 
 def _note(context: Context, change: delta_lib.Delta) -> str:
-  """'' for something new.
+  """Return why a change is tried again, '' where it is new.
 
   Raises:
     ProposalError: If the change was tried on this parent.
@@ -170,11 +271,3 @@ def _result(trial: Trial) -> str:
   if trial.effect is None:
     return trial.status
   return f'{trial.status}, {100 * trial.effect:+.1f} points'
-
-
-def rollback(context: Context) -> str:
-  """What happens if the change does not hold."""
-  return (
-      f'the parent harness {context.parent.sha256[:12]} and its policy go on'
-      ' unchanged'
-  )

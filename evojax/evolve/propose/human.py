@@ -1,4 +1,4 @@
-"""The user's inbox: changes to try next and vetoes, one JSON file each.
+"""The user's inbox: changes to try next, and vetoes, as one JSON file each.
 
     <workdir>/inbox/10-rate.json
       {"delta": {"overlay": {"optim.learning_rate": 3e-4}},
@@ -12,15 +12,16 @@
     <workdir>/inbox/no-kl.json
       {"veto": "grpo.kl_coef"}
 
-A source_file lies beside its JSON and is yours to write; like anything that is
-not shipped it has to pass the gate (`harness.gate` says what that asks for).
-Changes are taken in name order and move to inbox/done/ once they are in the
+A source_file lies beside its JSON and is written by the user; like any source
+that is not shipped it has to pass the gate (see `harness.gate`). Changes are
+taken in the order of their names and move to inbox/done/ once they are in the
 ledger. A veto is a factor or the hash of a delta; it holds while its file is in
-the inbox or in done/. What cannot be used stays as NAME.json.refused, beside
-NAME.json.reason.txt.
+the inbox or in done/. A file that cannot be used is renamed to
+NAME.json.refused, beside NAME.json.reason.txt.
 """
 
 from collections.abc import Mapping
+import dataclasses
 import json
 import os
 import pathlib
@@ -34,7 +35,7 @@ from evojax.harness import library
 from evojax.harness import spec
 
 MAX_BYTES = 64 << 10
-TRIGGER = 'inbox/'  # Before the file's name, as the trigger of a proposal.
+TRIGGER = 'inbox/'  # The trigger of a proposal is this and the file's name.
 _DELTA_FIELDS = ('delta', 'hypothesis', 'expected', 'note')
 
 
@@ -43,9 +44,9 @@ class InboxError(ValueError):
 
 
 def vetoes(inbox: str | os.PathLike[str]) -> frozenset[str]:
-  """Factors and hashes of deltas that the user does not want.
+  """Return the factors and hashes of deltas that the user does not want.
 
-  A file that is no veto is left alone here; `propose` judges it.
+  Files that are no veto are left alone here; `propose` handles them.
   """
   inbox = pathlib.Path(inbox)
   found = set()
@@ -62,10 +63,10 @@ def vetoes(inbox: str | os.PathLike[str]) -> frozenset[str]:
 def propose(
     context: propose_lib.Context, inbox: str | os.PathLike[str]
 ) -> propose_lib.Proposal | None:
-  """The first queued change that can be tried, None if there is none.
+  """Return the first queued change that can be tried, or None.
 
-  The file stays where it is until `taken`. One that cannot be used is renamed
-  to NAME.json.refused, with the reason beside it.
+  The file stays where it is until `taken`. A file that cannot be used is
+  renamed to NAME.json.refused, with the reason beside it.
 
   Args:
     context: The parent and what was tried.
@@ -84,13 +85,13 @@ def propose(
 
 
 def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
-  """Moves a queued file to done/; to be called after its row is on disk.
+  """Move a queued file to done/, once its row is on disk.
 
   A second call does nothing.
 
   Args:
     inbox: The directory.
-    trigger: Of the proposal; those of other proposers are ignored.
+    trigger: The proposal's trigger; those of other proposers are ignored.
   """
   if not trigger.startswith(TRIGGER):
     return
@@ -101,7 +102,7 @@ def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
   done = inbox / 'done'
   done.mkdir(exist_ok=True)
   target, count = done / path.name, 1
-  while target.exists():  # Nothing that the user wrote is lost.
+  while target.exists():  # A name may be used again; no file is overwritten.
     target, count = done / f'{path.stem}-{count}.json', count + 1
   os.rename(path, target)
 
@@ -111,10 +112,10 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(path: pathlib.Path) -> Mapping[str, Any]:
-  """The object in a file.
+  """Return the JSON object in a file.
 
   Raises:
-    InboxError: If it is none.
+    InboxError: If the file holds anything else.
   """
   try:
     if path.stat().st_size > MAX_BYTES:
@@ -142,12 +143,12 @@ def _proposal(
     name: str,
     fields: Mapping[str, Any],
 ) -> propose_lib.Proposal:
-  """The proposal that a file describes.
+  """Return the proposal that a file describes.
 
   Raises:
     InboxError: If a field is missing, unknown or of the wrong kind.
     propose.ProposalError: If the change may not be proposed.
-    spec.HarnessError: If a value is not one that a harness holds.
+    spec.HarnessError: If a harness cannot hold a value.
   """
   unknown = sorted(set(fields) - set(_DELTA_FIELDS))
   if unknown:
@@ -158,20 +159,16 @@ def _proposal(
   if not isinstance(note, str):
     raise InboxError(f'note={note!r} is not text')
   expected = _expected(fields.get('expected'))
-  after = _after(context, inbox, fields.get('delta'))
-  delta, retry = propose_lib.consider(context, after)
-  return propose_lib.Proposal(
+  made = propose_lib.make(
+      context,
+      _after(context, inbox, fields.get('delta')),
       hypothesis=hypothesis,
-      after=after,
-      delta=delta,
       expected=expected,
-      criterion=propose_lib.CRITERION,
-      rollback=propose_lib.rollback(context),
       source='the user',
-      proposer='human',
       trigger=f'{TRIGGER}{name}',
-      note='; '.join(text for text in (note, retry) if text),
+      note=note,
   )
+  return dataclasses.replace(made, proposer=propose_lib.INBOX)
 
 
 def _expected(value: Any) -> tuple[float, float]:
@@ -189,18 +186,17 @@ def _expected(value: Any) -> tuple[float, float]:
 def _after(
     context: propose_lib.Context, inbox: pathlib.Path, delta: Any
 ) -> spec.Harness:
-  """The parent with the change of a file."""
+  """Return the parent with the change that a file describes."""
   kind = set(delta) if isinstance(delta, dict) else set()
   if kind == {'overlay'} and isinstance(delta['overlay'], dict):
     return context.parent.with_overlay(delta['overlay'])
-  if kind == {'file', 'source_of'}:
-    return context.parent.with_file(
-        str(delta['file']), _shipped(delta['source_of'])
+  if kind in ({'file', 'source_of'}, {'file', 'source_file'}):
+    source = (
+        _shipped(delta['source_of'])
+        if 'source_of' in kind
+        else _beside(inbox, delta['source_file'])
     )
-  if kind == {'file', 'source_file'}:
-    return context.parent.with_file(
-        str(delta['file']), _beside(inbox, delta['source_file'])
-    )
+    return context.parent.with_file(str(delta['file']), source)
   raise InboxError(
       'delta is {"overlay": {path: value}}, {"file": "keep.py", "source_of":'
       ' "library/keep/NAME.py"} or {"file": "keep.py", "source_file":'
@@ -209,7 +205,7 @@ def _after(
 
 
 def _beside(inbox: pathlib.Path, name: Any) -> str:
-  """The text of a file of the inbox."""
+  """Return the text of a file of the inbox."""
   if not isinstance(name, str) or not re.fullmatch(r'[\w-][\w.-]*\.py', name):
     raise InboxError(
         f'source_file={name!r} is not the name of a .py file in the inbox'
@@ -227,7 +223,7 @@ def _beside(inbox: pathlib.Path, name: Any) -> str:
 
 
 def _shipped(name: Any) -> str:
-  """The text of a function that evojax ships."""
+  """Return the text of a function that evojax ships."""
   known = [f'library/{file}' for file in library.names()]
   if name not in known:
     raise InboxError(f'source_of={name!r} is not shipped; known are {known}')
@@ -235,7 +231,7 @@ def _shipped(name: Any) -> str:
 
 
 def _refuse(path: pathlib.Path, reason: str) -> None:
-  """Renames the file and says why beside it."""
+  """Rename a file and write the reason beside it."""
   logging.warning('inbox: %s refused: %s', path.name, reason)
   path.with_name(f'{path.name[:-5]}.json.reason.txt').write_text(reason + '\n')
   os.replace(path, path.with_name(f'{path.name}.refused'))

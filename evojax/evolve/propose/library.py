@@ -1,22 +1,28 @@
 """Interventions: which alert calls for which change, and why.
 
-An entry's expected effect is a 90 % interval for Avg@k after one arm, in
-fractions, against the same arm without the change. It is centred on what its
-source reports, halved since an arm is short, and about five points wide to
-either side, since no source trained a policy of this size: most changes do
-little. `rules` narrows it with the trials of the run.
+An entry answers an alert that it names, or one whose diagnostic calls for its
+intervention class. So an intervention of your own is one entry of ENTRIES, and
+a new diagnostic needs no edit here.
+
+The expected effect is a 90 % interval for Avg@k after one arm, in fractions,
+against the same arm without the change. It is centred on half of what the
+source reports, since an arm is short, and extends about five points to either
+side, since no source trained a policy of this size: most changes do little.
+`rules` narrows it with the trials of the run.
 """
 
 from collections.abc import Callable
 import dataclasses
 
+from evojax.evolve import diagnose
 from evojax.evolve import propose
 from evojax.evolve import skills
+from evojax.harness import delta
 from evojax.harness import library as shipped
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 
-# The parent with the change, or None where it would change nothing.
+# Returns the parent with the change, or None where nothing would change.
 Change = Callable[[propose.Context], spec.Harness | None]
 
 
@@ -26,19 +32,29 @@ class Entry:
 
   name: str
   factor: str  # What it changes, as `harness.delta` names it.
-  triggers: tuple[str, ...]  # Alerts; any of them calls for it.
+  triggers: tuple[str, ...]  # Alerts that it answers, by name.
   change: Change
   expected: tuple[float, float]
   hypothesis: str
   source: str
   check: str = ''  # What else should be seen if the hypothesis holds.
 
+  def answers(
+      self, alert: diagnose.Measure, surface: surface_lib.Surface
+  ) -> bool:
+    """Return whether an alert calls for it, by its name or by its class."""
+    return (
+        alert.name in self.triggers
+        or bool(alert.calls_for)
+        and (delta.class_of(self.factor, surface) in alert.calls_for)
+    )
+
 
 # --------------------------------------------------------------------- changes
 
 
 def set_values(**values: object) -> Change:
-  """Sets paths, written with __ for the dot."""
+  """Set some paths, written with __ for the dot."""
   wanted = {path.replace('__', '.'): value for path, value in values.items()}
 
   def change(context: propose.Context) -> spec.Harness | None:
@@ -50,7 +66,7 @@ def set_values(**values: object) -> Change:
 
 
 def scale(path: str, factor: float) -> Change:
-  """Multiplies a value, up to its bound."""
+  """Multiply a value, up to its bound."""
 
   def change(context: propose.Context) -> spec.Harness | None:
     current = context.config.get(path)
@@ -65,7 +81,7 @@ def scale(path: str, factor: float) -> Change:
 
 
 def shift(path: str, step: float) -> Change:
-  """Adds to a value, up to its bound."""
+  """Add to a value, up to its bound."""
 
   def change(context: propose.Context) -> spec.Harness | None:
     current = context.config[path]
@@ -78,7 +94,7 @@ def shift(path: str, step: float) -> Change:
 
 
 def turn_off(path: str) -> Change:
-  """Sets a value that is on to the one that turns it off."""
+  """Set a value that is on to the one that turns it off."""
 
   def change(context: propose.Context) -> spec.Harness | None:
     off = context.surface.field(path).off
@@ -90,7 +106,7 @@ def turn_off(path: str) -> Change:
 
 
 def warm_up(context: propose.Context) -> spec.Harness | None:
-  """A sixth of the arm, where there is less."""
+  """Warm up for a sixth of the arm, where it is less."""
   steps = round(context.config['steps'] / 6)
   if context.config['optim.warmup_steps'] >= steps:
     return None
@@ -98,7 +114,7 @@ def warm_up(context: propose.Context) -> spec.Harness | None:
 
 
 def shorter_limit(context: propose.Context) -> spec.Harness | None:
-  """Three quarters of the tokens that a completion may have."""
+  """Allow three quarters of the tokens that a completion may have."""
   limit = (
       context.config['rollout.token_limit']
       or context.config['rollout.max_tokens']
@@ -110,7 +126,7 @@ def shorter_limit(context: propose.Context) -> spec.Harness | None:
 
 
 def filter_and_refill(context: propose.Context) -> spec.Harness | None:
-  """Drops groups of equal rewards and samples others, once."""
+  """Drop groups of equal rewards and sample others, once."""
   if context.config['grpo.keep'] != 'all':
     return None
   return context.parent.with_overlay(
@@ -119,18 +135,18 @@ def filter_and_refill(context: propose.Context) -> spec.Harness | None:
 
 
 def within(
-    context: propose.Context, field: surface.Field, value: int | float
+    context: propose.Context, field: surface_lib.Field, value: int | float
 ) -> int | float:
-  """The nearest value inside the bounds, three digits."""
+  """Return the nearest value inside the bounds, to three digits."""
   high = field.highest(context.config)
   return skills.round_value(field, min(max(value, field.low), high))
 
 
 def weigh(part: str, weight: float) -> Change:
-  """Gives a reward part without one a weight; adds it if it is shipped."""
+  """Give a reward part a weight where it has none; add it if it is shipped."""
 
   def change(context: propose.Context) -> spec.Harness | None:
-    path = surface.WEIGHTS + part
+    path = surface_lib.WEIGHTS + part
     if context.config.get(path):
       return None
     after = skills.with_part(context.parent, part)
@@ -140,7 +156,7 @@ def weigh(part: str, weight: float) -> Change:
 
 
 def shipped_file(name: str, path: str) -> Change:
-  """Puts a function of evojax/harness/library into the harness."""
+  """Put a function of evojax/harness/library into the harness."""
 
   def change(context: propose.Context) -> spec.Harness | None:
     try:
@@ -153,7 +169,7 @@ def shipped_file(name: str, path: str) -> Change:
 
 
 def half_of_levels(harder: bool) -> Change:
-  """The harder or easier half of every family's levels."""
+  """Keep the harder or the easier half of every family's levels."""
 
   def change(context: propose.Context) -> spec.Harness | None:
     names = context.config.get('data.families') or context.config.get(
@@ -168,7 +184,7 @@ def half_of_levels(harder: bool) -> Change:
 
 
 def _half(name: str, harder: bool) -> str | None:
-  """'gcd:2-3' or 'gcd:0-1' of 'gcd:0-3'; None where the levels are not said."""
+  """Return 'gcd:2-3' or 'gcd:0-1' for 'gcd:0-3'; None without levels."""
   family, colon, levels = name.partition(':')
   if not colon:
     return None
@@ -185,7 +201,10 @@ def _half(name: str, harder: bool) -> str | None:
 
 
 def if_off_policy(change: Change) -> Change:
-  """Only with several updates per rollout: else every ratio is exactly 1."""
+  """Make a change only with several updates per rollout batch.
+
+  With one update every ratio is exactly 1, so that no clip could matter.
+  """
 
   def conditional(context: propose.Context) -> spec.Harness | None:
     updates = context.config['grpo.epochs'] * context.config['grpo.minibatches']
@@ -195,14 +214,14 @@ def if_off_policy(change: Change) -> Change:
 
 
 def if_shaped(change: Change) -> Change:
-  """Only if parts besides the outcome have a weight."""
+  """Make a change only if parts besides the outcome have a weight."""
 
   def conditional(context: propose.Context) -> spec.Harness | None:
     shaped = [
         path
         for path, weight in context.config.items()
-        if surface.is_weight(path)
-        and path != f'{surface.WEIGHTS}outcome'
+        if surface_lib.is_weight(path)
+        and path != f'{surface_lib.WEIGHTS}outcome'
         and weight
     ]
     return change(context) if shaped else None
@@ -211,7 +230,10 @@ def if_shaped(change: Change) -> Change:
 
 
 def if_partial_credit(change: Change) -> Change:
-  """Only if the domain gives any: else it is the outcome once more."""
+  """Make a change only if the domain grades partly.
+
+  Without partial credit the part would be the outcome once more.
+  """
 
   def conditional(context: propose.Context) -> spec.Harness | None:
     return change(context) if context.config.get(_PARTIAL) else None
@@ -221,8 +243,9 @@ def if_partial_credit(change: Change) -> Change:
 
 # --------------------------------------------------------------------- entries
 
-_PARTIAL = 'domain.kwargs.partial'  # Of coding: all tests are run and counted.
+_PARTIAL = 'domain.kwargs.partial'  # In coding: all tests are run and counted.
 
+# Alerts that mean the same thing.
 _COLLAPSE = ('exploration_collapse', 'mean_logprob')
 _WEAK = ('dead_group_ratio', 'weak_signal', 'reward_spread')
 _UNSTABLE = ('outcome_falling',)

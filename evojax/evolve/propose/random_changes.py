@@ -1,6 +1,6 @@
-"""The control proposer: any change on the surface, uniformly.
+"""The control proposer: uniform changes on the surface.
 
-What a search gains over this one is what its knowledge is worth.
+The gain of another proposer over this one is the worth of its knowledge.
 """
 
 from collections.abc import Sequence
@@ -14,44 +14,39 @@ from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 
 _ATTEMPTS = 200
-_OFF = 0.25  # Share of draws that turn off what can be turned off.
-# No prediction: what a change of a recipe can do at all.
+_OFF = 0.25  # Share of the samples that turn off what can be turned off.
+# Any effect that a change of a recipe may have: this proposer predicts nothing.
 _EXPECTED = (-0.1, 0.1)
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """A uniform factor at a uniform (where it has a scale, log-uniform) value.
+  """Propose a uniformly chosen factor at a uniform value.
+
+  Values with a logarithmic scale are uniform in the logarithm.
 
   Returns:
-    The change, or None if 200 draws gave nothing that may be proposed.
+    The change, or None if none of 200 samples may be proposed.
   """
   factors = _factors(context)
   for _ in range(_ATTEMPTS):
     factor = factors[int(context.rng.integers(len(factors)))]
-    after = context.parent.with_overlay(_draw(context, factor))
     try:
-      delta, note = propose_lib.consider(context, after)
+      return propose_lib.make(
+          context,
+          context.parent.with_overlay(_sample(context, factor)),
+          hypothesis='None: drawn at random, to compare with.',
+          expected=_EXPECTED,
+          source='uniform on the surface',
+      )
     except propose_lib.ProposalError:
       continue
-    return propose_lib.Proposal(
-        hypothesis='None: drawn at random, to compare with.',
-        after=after,
-        delta=delta,
-        expected=_EXPECTED,
-        criterion=propose_lib.CRITERION,
-        rollback=propose_lib.rollback(context),
-        source='uniform on the surface',
-        proposer='random',
-        trigger='',
-        note=note,
-    )
   return None
 
 
 def _factors(
     context: propose_lib.Context,
 ) -> list[tuple[surface_lib.Field, ...]]:
-  """The fields of every factor; reward parts of the harness included."""
+  """Return the fields of every factor, with the harness's reward parts."""
   source = context.parent.files.get('reward.py')
   parts = sorted(syntax.parts(source)) if source else []
   return [
@@ -64,17 +59,17 @@ def _factors(
 def _names(
     context: propose_lib.Context, field: surface_lib.Field
 ) -> Sequence[str]:
-  """The names that a field may hold: its choices, or the domain's families."""
+  """Return the names that a field may hold: its choices, or the families."""
   names = field.choices or context.config.get('domain.kwargs.families', ())
   return names.split(',') if isinstance(names, str) else names
 
 
-def _draw(
+def _sample(
     context: propose_lib.Context, factor: Sequence[surface_lib.Field]
 ) -> dict[str, Any]:
-  """Values of the factor's fields that go together."""
+  """Sample values of a factor's fields that go together."""
   values = {field.path: _value(context, field) for field in factor}
-  if values.get('grpo.keep') == 'all':  # Nothing is dropped, nothing refilled.
+  if values.get('grpo.keep') == 'all':  # Without a filter nothing is refilled.
     values['grpo.refill_rounds'] = 0
   return values
 
@@ -94,7 +89,7 @@ def _value(context: propose_lib.Context, field: surface_lib.Field) -> Any:
   if field.kind == 'int':
     return int(rng.integers(round(field.low), round(high) + 1))
   if field.scale == 'log':
-    drawn = np.exp(rng.uniform(np.log(field.low), np.log(high)))
+    value = np.exp(rng.uniform(np.log(field.low), np.log(high)))
   else:
-    drawn = rng.uniform(field.low, high)
-  return min(max(skills.round_value(field, float(drawn)), field.low), high)
+    value = rng.uniform(field.low, high)
+  return min(max(skills.round_value(field, float(value)), field.low), high)

@@ -1,7 +1,7 @@
-"""The embedded proposer: alerts, a library, and what the run has learned.
+"""The default proposer: alerts, a library of interventions, and the ledger.
 
-Skills whose alert fires come first. Else the entries of the library whose alert
-fires, and numeric mutations of what was tried, compete: Thompson sampling
+Skills whose alert fires come first. Otherwise the interventions that an alert
+calls for compete with numeric mutations of what was tried: Thompson sampling
 chooses the intervention class, then the change within it. Beliefs are Normal:
 the library's interval is the prior, the trials of the run are observations.
 No model is asked, and equal contexts give equal proposals.
@@ -21,16 +21,31 @@ from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 
-_Z90 = 1.6449  # Half width of a central 90 % interval, in deviations.
+# Half widths of central intervals, in standard deviations.
+_Z90 = 1.6449
 _Z95 = 1.9600
-# Spread of the true effects of changes of the same factor, and of the same
-# class: how much one of them tells about another.
+# Standard deviation of the true effect between changes of the same factor, and
+# of the same class: the smaller it is, the more one tells about another.
 _SPREAD_FACTOR = 0.03
 _SPREAD_CLASS = 0.06
-# At least this share of trials goes to classes that were not tried, while one
-# of them has an alert: a belief is worth what it was tested on.
+# Share of the trials that goes to untried classes while an alert calls for one.
+# Priors come from other policies: a class is tried before it is believed.
 _EXPLORED = 0.75
-_SMALLEST_STEP = 0.05  # A smaller mutation cannot be told from no change.
+_SMALLEST_STEP = (
+    0.05  # Relative; a smaller one is lost in the noise of a trial.
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mutation:
+  """Another value of a number that was changed before."""
+
+  factor: str
+  after: spec.Harness
+  expected: tuple[float, float]
+  hypothesis: str
+  source: str
+  check: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,27 +54,23 @@ class _Candidate:
 
   delta: delta_lib.Delta
   after: spec.Harness
-  note: str
   trigger: str
-  expected: tuple[float, float]
-  hypothesis: str
-  source: str
-  check: str
+  idea: library.Entry | _Mutation
 
 
 @dataclasses.dataclass(frozen=True)
 class Belief:
-  """Normal distribution of an effect on Avg@k."""
+  """A Normal distribution of an effect on Avg@k."""
 
   mean: float
   deviation: float
 
   def interval(self) -> tuple[float, float]:
-    """Its central 90 %."""
+    """Return its central 90 %."""
     half = _Z90 * self.deviation
     return round(self.mean - half, 4), round(self.mean + half, 4)
 
-  def draw(self, rng: np.random.Generator) -> float:
+  def sample(self, rng: np.random.Generator) -> float:
     return float(rng.normal(self.mean, self.deviation))
 
 
@@ -69,16 +80,16 @@ def believe(
     factor: str,
     history: Sequence[propose_lib.Trial],
 ) -> Belief:
-  """Posterior of an effect: the prior's interval and the trials of its class.
+  """Return the posterior of an effect, given the trials of its class.
 
-  Observations are the realised effects with variance SE^2 + spread^2. A kept
-  change of the same factor counts half: the same step again gains less.
-  Trials without an effect (a crash) are no observation.
+  The observations are the realised effects with variance SE^2 + spread^2. The
+  effect of a kept change of the same factor counts half, since the same step
+  again gains less. Trials without an effect (a crash) are no observation.
 
   Args:
     expected: Central 90 % of the prior.
-    intervention_class: Intervention class.
-    factor: Factor; '' for the class as a whole.
+    intervention_class: The class that the observations are taken from.
+    factor: The factor of the change; '' stands for the class as a whole.
     history: Trials of the run.
   """
   low, high = expected
@@ -101,7 +112,7 @@ def believe(
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """The next change, or None where nothing is left to try."""
+  """Return the next change, or None where nothing is left to try."""
   return _from_skills(context) or _from_library(context)
 
 
@@ -111,36 +122,30 @@ def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
 def _from_skills(
     context: propose_lib.Context,
 ) -> propose_lib.Proposal | None:
-  """The surest skill whose alert fires and whose factor is new to this run."""
+  """Propose the surest skill whose alert fires and whose factor is untried."""
   tried = {trial.factor for trial in context.history}
   for skill in skills_lib.matching(
       context.skills, context.domain, context.measures
   ):
+    first = skill.evidence[0]
     try:
-      after = skill.apply(context.parent, context.config, context.surface)
-      delta, note = propose_lib.consider(context, after)
+      made = propose_lib.make(
+          context,
+          skill.apply(context.parent, context.config, context.surface),
+          hypothesis=skill.hypothesis,
+          expected=skill.expected,
+          source=(
+              f'skill {skill.sha256[:12]}: {len(skill.evidence)} kept trials in'
+              f' {", ".join(skill.domains)}; first {first.run}, trial'
+              f' {first.trial}, {100 * first.effect:+.1f} points'
+          ),
+          trigger=skill.trigger,
+          skill=skill.sha256,
+      )
     except (skills_lib.SkillError, propose_lib.ProposalError):
       continue
-    if delta.factor in tried:
-      continue
-    first = skill.evidence[0]
-    return propose_lib.Proposal(
-        hypothesis=skill.hypothesis,
-        after=after,
-        delta=delta,
-        expected=skill.expected,
-        criterion=propose_lib.CRITERION,
-        rollback=propose_lib.rollback(context),
-        source=(
-            f'skill {skill.sha256[:12]}: {len(skill.evidence)} kept trials in'
-            f' {", ".join(skill.domains)}; first {first.run}, trial'
-            f' {first.trial}, {100 * first.effect:+.1f} points'
-        ),
-        proposer='rules',
-        trigger=skill.trigger,
-        skill=skill.sha256,
-        note=note,
-    )
+    if made.delta.factor not in tried:
+      return made
   return None
 
 
@@ -154,108 +159,73 @@ def _from_library(
   if not candidates:
     return None
   chosen = _choose(context, candidates)
-  belief = believe(
-      chosen.expected,
-      chosen.delta.intervention_class,
-      chosen.delta.factor,
-      context.history,
-  )
-  criterion = propose_lib.CRITERION
-  if chosen.check:
-    criterion += f'; if the hypothesis holds, {chosen.check}'
-  return propose_lib.Proposal(
-      hypothesis=chosen.hypothesis,
-      after=chosen.after,
-      delta=chosen.delta,
-      expected=belief.interval(),
-      criterion=criterion,
-      rollback=propose_lib.rollback(context),
-      source=chosen.source,
-      proposer='rules',
+  idea = chosen.idea
+  return propose_lib.make(
+      context,
+      chosen.after,
+      hypothesis=idea.hypothesis,
+      expected=_belief(context, chosen).interval(),
+      source=idea.source,
       trigger=chosen.trigger,
-      note=chosen.note,
+      check=idea.check,
+  )
+
+
+def _belief(context: propose_lib.Context, candidate: _Candidate) -> Belief:
+  delta = candidate.delta
+  return believe(
+      candidate.idea.expected,
+      delta.intervention_class,
+      delta.factor,
+      context.history,
   )
 
 
 def _candidates(context: propose_lib.Context) -> list[_Candidate]:
-  """What the alerts call for; everything that applies if nothing does."""
-  alerts = diagnose.alerts(context.measures)
-  called = _called(context, alerts)
-  return called or _called(context, None)
+  """Return what the alerts call for, or all that applies if that is nothing."""
+  alerts = diagnose.raised(context.measures)
+  return _called(context, alerts) or _called(context, None)
 
 
 def _called(
-    context: propose_lib.Context, alerts: Sequence[str] | None
+    context: propose_lib.Context, alerts: Sequence[diagnose.Measure] | None
 ) -> list[_Candidate]:
-  """Changes whose trigger is among the alerts (None: all, untriggered)."""
-  found: dict[str, _Candidate] = {}
-
-  def add(after, trigger, expected, hypothesis, source, check):
-    try:
-      delta, note = propose_lib.consider(context, after)
-    except propose_lib.ProposalError:
-      return
-    found.setdefault(
-        delta.sha256,
-        _Candidate(
-            delta, after, note, trigger, expected, hypothesis, source, check
-        ),
-    )
-
-  triggers: dict[str, str] = {}  # Factor -> the worst alert that calls for it.
+  """Return the changes that an alert calls for (None: all, without one)."""
+  ideas: list[tuple[library.Entry | _Mutation, spec.Harness, str]] = []
+  # Factor -> place among the alerts of the worst one that calls for it.
+  places: dict[str, int] = {}
+  trigger = lambda place: alerts[place].name if alerts else ''
   for entry in library.ENTRIES:
-    trigger = _trigger(entry, alerts)
-    if trigger is None:
-      continue
-    known = triggers.setdefault(entry.factor, trigger)
-    if alerts and alerts.index(trigger) < alerts.index(known):
-      triggers[entry.factor] = trigger
+    place = 0
+    if alerts is not None:
+      answers = [entry.answers(alert, context.surface) for alert in alerts]
+      if not any(answers):
+        continue
+      place = answers.index(True)
+    places[entry.factor] = min(place, places.get(entry.factor, place))
     after = entry.change(context)
     if after is not None:
-      add(
-          after,
-          trigger,
-          entry.expected,
-          entry.hypothesis,
-          entry.source,
-          entry.check,
-      )
-  for mutation in _mutations(context):
-    if mutation.factor in triggers:
-      add(
-          mutation.after,
-          triggers[mutation.factor],
-          mutation.expected,
-          mutation.hypothesis,
-          mutation.source,
-          '',
-      )
+      ideas.append((entry, after, trigger(place)))
+  ideas += [
+      (mutation, mutation.after, trigger(places[mutation.factor]))
+      for mutation in _mutations(context)
+      if mutation.factor in places
+  ]
+  found: dict[str, _Candidate] = {}
+  for idea, after, alert in ideas:
+    try:
+      delta, _ = propose_lib.consider(context, after)
+    except propose_lib.ProposalError:
+      continue
+    found.setdefault(delta.sha256, _Candidate(delta, after, alert, idea))
   return list(found.values())
-
-
-def _trigger(entry: library.Entry, alerts: Sequence[str] | None) -> str | None:
-  """The worst alert that calls for an entry; '' if none has to."""
-  if alerts is None:
-    return ''
-  return next((name for name in alerts if name in entry.triggers), None)
 
 
 # ------------------------------------------------------------------- mutations
 
 
-@dataclasses.dataclass(frozen=True)
-class _Mutation:
-  """Another value of a number that was changed before."""
-
-  factor: str
-  after: spec.Harness
-  expected: tuple[float, float]
-  hypothesis: str
-  source: str
-
-
 def _mutations(context: propose_lib.Context) -> list[_Mutation]:
-  """One further value for every factor that a single number was changed in."""
+  """Return a further value for every factor with a single changed number."""
   latest = {trial.factor: trial for trial in context.history}
   return [
       mutation
@@ -267,11 +237,12 @@ def _mutations(context: propose_lib.Context) -> list[_Mutation]:
 def _mutate(
     context: propose_lib.Context, trial: propose_lib.Trial
 ) -> _Mutation | None:
-  """The next value after the last trial of a factor.
+  """Return the next value after the last trial of a factor.
 
-  Kept: the same step again. Tried on this parent and not kept: twice the step
-  if it gained a little, half of it if it lost or failed, and the whole step the
-  other way once two steps in one direction lost.
+  After a kept change the same step is made again. After one that was tried on
+  this parent and not kept, the step is twice as long if it gained a little,
+  half as long if it lost or failed, and goes the other way once two steps in
+  one direction lost.
   """
   if len(trial.changes) != 1:
     return None
@@ -282,7 +253,7 @@ def _mutate(
   current = context.config.get(path, 0.0)
   if field.kind not in ('float', 'int') or not _numbers(old, new, current):
     return None
-  if trial.status == 'disqualified':  # Refused unseen: nothing was learned.
+  if trial.status == 'disqualified':  # It never ran, so nothing was learned.
     return None
   here = trial.parent_sha == context.parent.sha256
   lost = trial.effect is None or trial.effect <= 0
@@ -319,7 +290,7 @@ def _numbers(*values: object) -> bool:
 
 
 def _lost_steps(context: propose_lib.Context, path: str, up: bool) -> int:
-  """Steps of a path in one direction that lost on this parent."""
+  """Count the steps of a path in one direction that lost on this parent."""
   return sum(
       len(t.changes) == 1
       and t.changes[0][0] == path
@@ -339,7 +310,7 @@ def _step(
     new: int | float,
     times: float,
 ) -> int | float:
-  """`current` moved by `times` the step from old to new, within the bounds."""
+  """Move `current` by `times` the step from old to new, within the bounds."""
   if field.scale == 'log' and min(old, new, current) > 0:
     ratio = (new / old) ** times
     if abs(math.log(ratio)) < _SMALLEST_STEP:
@@ -357,52 +328,34 @@ def _step(
 def _choose(
     context: propose_lib.Context, candidates: Sequence[_Candidate]
 ) -> _Candidate:
-  """Thompson sampling over classes, then over the changes of the class."""
+  """Choose by Thompson sampling: the class first, then the change within it."""
   classes: dict[str, list[_Candidate]] = {}
   for candidate in candidates:
     classes.setdefault(candidate.delta.intervention_class, []).append(candidate)
   tried = [trial.intervention_class for trial in context.history]
-  untried = [
-      intervention_class
-      for intervention_class in classes
-      if intervention_class not in tried
-  ]
+  untried = [name for name in classes if name not in tried]
   repeats = len(tried) - len(set(tried))
   allowed = math.ceil((len(tried) + 1) * (1 - _EXPLORED))
   eligible = untried if untried and repeats >= allowed else list(classes)
-  draws = {
-      intervention_class: _draw_class(
-          context, intervention_class, classes[intervention_class]
-      )
-      for intervention_class in sorted(eligible)
+  # Sorted, so that equal contexts draw equal numbers for equal classes.
+  gains = {
+      name: _sample_class(context, name, classes[name])
+      for name in sorted(eligible)
   }
-  members = classes[max(draws, key=draws.__getitem__)]
   return max(
-      members,
-      key=lambda c: believe(
-          c.expected,
-          c.delta.intervention_class,
-          c.delta.factor,
-          context.history,
-      ).draw(context.rng),
+      classes[max(gains, key=gains.__getitem__)],
+      key=lambda c: _belief(context, c).sample(context.rng),
   )
 
 
-def _draw_class(
-    context: propose_lib.Context,
-    intervention_class: str,
-    members: Sequence[_Candidate],
+def _sample_class(
+    context: propose_lib.Context, name: str, members: Sequence[_Candidate]
 ) -> float:
-  """A sample of what the class would gain; -inf if it would not run at all."""
-  mine = [
-      trial
-      for trial in context.history
-      if trial.intervention_class == intervention_class
-  ]
+  """Sample what a class would gain; -inf if its change would not even run."""
+  mine = [t for t in context.history if t.intervention_class == name]
   ran = sum(trial.effect is not None for trial in mine)
   runs = context.rng.random() < (ran + 1) / (len(mine) + 1)
-  low, high = np.mean([c.expected for c in members], axis=0)
-  draw = believe((float(low), float(high)), intervention_class, '', mine).draw(
-      context.rng
-  )
-  return draw if runs else -math.inf
+  low, high = np.mean([c.idea.expected for c in members], axis=0)
+  belief = believe((float(low), float(high)), name, '', mine)
+  gain = belief.sample(context.rng)
+  return gain if runs else -math.inf

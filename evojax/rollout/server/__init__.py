@@ -1,5 +1,6 @@
 """An HTTP server that speaks SGLang's contract over a `rollout.service`.
 
-`host` runs requests against the service, `native` is /generate and the
-endpoints of trainers, `openai` is /v1, `app` puts them together.
+`app` holds the routes. A route checks its body with `protocol`, makes jobs in
+`native` (/generate) or `openai` (/v1), and submits them through `host`, which
+owns the service; `samples` carries what it samples back to the event loop.
 """

@@ -1,11 +1,12 @@
-"""The ASGI application: routes, keys, bodies, answers."""
+"""The ASGI application: routes, keys, request bodies, answers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 import contextlib
 import hmac
 import logging
 import time
+import types
 from typing import Any
 
 import fastapi
@@ -26,9 +27,9 @@ from evojax.rollout.server import tokens
 
 _LOG = logging.getLogger(__name__)
 _JSON = 'application/json'
-# Open to whoever watches over the server.
+# Paths that need no key and are never refused: monitoring reads them.
 _PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
-# What touches everybody's samples, or the weights.
+# Paths that need the admin key: they touch the weights or everybody's samples.
 _ADMIN = frozenset(
     (
         '/flush_cache',
@@ -45,6 +46,7 @@ _FROM_DISK = (
     'needs torch in the server; write a Hugging Face directory and call'
     ' /update_weights_from_disk'
 )
+# SGLang's paths that are refused -> why, and what to call instead.
 _ELSEWHERE = {
     '/update_weights_from_tensor': _FROM_DISK,
     '/update_weights_from_distributed': _FROM_DISK,
@@ -62,22 +64,22 @@ _ELSEWHERE = {
         ' and call /update_weights_from_disk'
     ),
 }
-# nginx's: the client left before there was an answer. Nobody reads it.
+# nginx's status where the client left before there was an answer; it is logged.
 _CLIENT_GONE = 499
 
 
 class App:
-  """An ASGI application; give its host a service and it serves.
+  """An ASGI application; it serves once its host is given a service.
 
   Attributes:
-    host: State shared by all requests.
-    asgi: What a web server runs.
+    host: The state that all requests share.
+    asgi: The application for a web server.
   """
 
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """`tokenizer`: used by this application alone."""
+    """Adds routes and middleware; nobody else may use the tokenizer."""
     self.host = host_lib.Host(tokenizer, settings)
     self._created = int(time.time())
     self.asgi = fastapi.FastAPI(openapi_url=None, redirect_slashes=False)
@@ -112,10 +114,10 @@ class App:
         ('POST', '/v1/chat/completions', self._chat),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
     ):
-      # Starlette's: FastAPI's own would solve dependencies that none has.
+      # Starlette's routes: FastAPI's would look for dependencies at every call.
       self.asgi.add_route(path, endpoint, methods=methods.split())
 
-  # Watching.
+  # Monitoring.
 
   async def _health(self, _: requests.Request) -> responses.Response:
     return responses.Response(status_code=200 if self._is_up else 503)
@@ -162,7 +164,7 @@ class App:
     )
 
   def _identity(self) -> dict[str, Any]:
-    """Which policy it is; of both infos."""
+    """Return the fields of both infos that tell which policy is served."""
     settings = self.host.settings
     return {
         'model_path': settings.model_path,
@@ -180,6 +182,25 @@ class App:
   async def _generate(self, request: requests.Request) -> responses.Response:
     asked = await self._read(request, protocol.Generate)
     ready = await native.prepare(self.host, asked)
+    return await self._sample(request, ready, native)
+
+  async def _completions(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Completion)
+    ready = await openai.prepare_completion(self.host, asked)
+    return await self._sample(request, ready, openai)
+
+  async def _chat(self, request: requests.Request) -> responses.Response:
+    asked = await self._read(request, protocol.Chat)
+    ready = await openai.prepare_chat(self.host, asked)
+    return await self._sample(request, ready, openai)
+
+  async def _sample(
+      self,
+      request: requests.Request,
+      ready: native.Generation | openai.Generation,
+      endpoint: types.ModuleType,
+  ) -> responses.Response:
+    """Sample what was asked for; `endpoint` shapes the answer or the stream."""
     batch = self.host.run(
         ready.asks,
         live=ready.stream,
@@ -187,49 +208,11 @@ class App:
         caller=request.scope['caller'],
     )
     if ready.stream:
-      events = native.stream(self.host, batch, is_list=ready.is_list)
-      return self._stream(batch, events)
-
-    def answer() -> Any:
-      version = self.host.weight_version
-      shown = [
-          native.answer(sample, self.host.tokenizer, version)
-          for sample in batch.samples
-      ]
-      return shown if ready.is_list else shown[0]
-
-    return await _finish(request, batch, answer)
-
-  async def _completions(self, request: requests.Request) -> responses.Response:
-    asked = await self._read(request, protocol.Completion)
-    ready = await openai.prepare_completion(self.host, asked)
-    return await self._openai(request, ready)
-
-  async def _chat(self, request: requests.Request) -> responses.Response:
-    asked = await self._read(request, protocol.Chat)
-    ready = await openai.prepare_chat(self.host, asked)
-    return await self._openai(request, ready)
-
-  async def _openai(
-      self, request: requests.Request, ready: openai.Generation
-  ) -> responses.Response:
-    live = ready.request.stream
-    batch = self.host.run(
-        ready.asks,
-        live=live,
-        names=ready.names,
-        caller=request.scope['caller'],
-    )
-    if live:
-      return self._stream(batch, openai.stream(self.host, ready, batch))
-    return await _finish(
-        request, batch, lambda: openai.answer(self.host, ready, batch)
-    )
-
-  def _stream(
-      self, batch: samples.Batch, events: AsyncGenerator[bytes]
-  ) -> responses.Response:
-    return EventStream(batch, events, self.host.settings.client_seconds)
+      events = endpoint.stream(self.host, ready, batch)
+      return EventStream(batch, events, self.host.settings.client_seconds)
+    with batch:  # Ends the samples if the client leaves.
+      await _unless_gone(request, batch.finished())
+      return _json(endpoint.answer(self.host, ready, batch))
 
   async def _models(self, _: requests.Request) -> responses.Response:
     return _json({'object': 'list', 'data': [self._card()]})
@@ -262,7 +245,7 @@ class App:
         raise errors.ApiError(401, 'abort_all: needs the admin key')
       self.host.abort_all(message)
     elif asked.rid:
-      # A request that is unknown may just have ended: that is no error.
+      # An unknown request is no error: it may just have ended.
       self.host.abort(asked.rid, message)
     else:
       raise errors.bad_request('rid', 'missing; or set abort_all')
@@ -343,7 +326,7 @@ class App:
   async def _read(
       self, request: requests.Request, model: type[protocol.M]
   ) -> protocol.M:
-    """The body of a request.
+    """Read and validate the body of a request.
 
     Raises:
       ApiError: 400 if it is not what the endpoint takes, 413 if it is too
@@ -368,17 +351,8 @@ class App:
     return protocol.parse(model, bytes(body))
 
 
-async def _finish(
-    request: requests.Request, batch: samples.Batch, answer: Callable[[], Any]
-) -> responses.Response:
-  """Waits for all samples; ends them if the client leaves."""
-  with batch:
-    await _unless_gone(request, batch.finished())
-    return _json(answer())
-
-
 async def _unless_gone(request: requests.Request, work: Awaitable[Any]) -> Any:
-  """Awaits something for a client that waits as well.
+  """Await some work for as long as the client waits for it.
 
   Raises:
     ApiError: If the client leaves first; the work is cancelled.
@@ -395,27 +369,27 @@ async def _unless_gone(request: requests.Request, work: Awaitable[Any]) -> Any:
 
 
 async def _gone(receive: asgi.Receive) -> None:
-  """Returns when the client has left."""
+  """Return when the client has left."""
   while (await receive())['type'] != 'http.disconnect':
     pass
 
 
 async def _cancel(*tasks: asyncio.Future) -> None:
-  """Cancels what still runs, and waits until it has ended."""
+  """Cancel the tasks that still run, and wait until they have ended."""
   for task in tasks:
     task.cancel()
   await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class EventStream(responses.Response):
-  """Sends events as they come; its batch ends with it, or with its reader."""
+  """Sends events as they come; the batch ends when the client leaves."""
 
   media_type = 'text/event-stream'
 
   def __init__(
       self, batch: samples.Batch, events: AsyncGenerator[bytes], seconds: float
   ):
-    """`seconds`: how long a reader may leave one event where it is."""
+    """Starts nothing; a client may take `seconds` to read one event."""
     super().__init__(headers={'Cache-Control': 'no-cache'})
     del self.headers['content-length']
     self._batch = batch
@@ -451,7 +425,7 @@ class EventStream(responses.Response):
 
 
 class _Limit:
-  """Refuses requests beyond so many at once, but for those that watch."""
+  """Refuses requests beyond so many at once; monitoring is always answered."""
 
   def __init__(self, app: asgi.ASGIApp, *, requests_at_once: int):
     self._app = app
@@ -478,7 +452,7 @@ class _Limit:
 
 
 class _Keys:
-  """Lets through who has the key that a path needs, and tells who it is."""
+  """Refuses requests without the key of their path; tells callers apart."""
 
   def __init__(self, app: asgi.ASGIApp, *, api_key: str, admin_key: str):
     self._app = app
@@ -493,14 +467,14 @@ class _Keys:
       return
     given = dict(scope['headers']).get(b'authorization', b'')
     has_api, has_admin = (
-        # In time that tells nothing of the key.
+        # Compared in a time that does not depend on the key.
         bool(key) and hmac.compare_digest(given, f'Bearer {key}'.encode())
         for key in (self._api_key, self._admin_key)
     )
     may_sample = has_api or has_admin or not self._api_key
     is_admin = has_admin if self._admin_key else may_sample
     scope['is_admin'] = is_admin
-    # A key that is none tells nobody apart: anyone could make up many.
+    # A wrong key counts as no key: one client could invent many.
     key = 'admin' if has_admin else 'api' if has_api else 'no'
     address, _ = scope.get('client') or ('', 0)
     scope['caller'] = f'{address}, {key} key'
@@ -534,7 +508,7 @@ async def _on_api_error(
 async def _on_http_error(
     request: requests.Request, error: exceptions.HTTPException
 ) -> responses.Response:
-  """Of the router: no such path, or not with this method."""
+  """Answer the router's errors: unknown paths and methods."""
   where = f'{request.method} {request.url.path}'
   message = f'{where}: {error.detail}'
   return _error(errors.ApiError(error.status_code, message))
@@ -543,6 +517,6 @@ async def _on_http_error(
 async def _on_bug(
     request: requests.Request, error: Exception
 ) -> responses.Response:
-  """The error itself is logged by the web server."""
+  """Answer 500; the web server logs the error itself."""
   del request, error
   return _error(errors.ApiError(500, 'internal error; see the log'))

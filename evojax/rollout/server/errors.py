@@ -1,4 +1,4 @@
-"""What a client is told when a request cannot be served."""
+"""Errors that a client gets when its request cannot be served."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ _TYPES = {
     413: 'invalid_request_error',
     503: 'overloaded_error',
 }
-# Seconds after which a full or starting server is worth another try.
+# Seconds after which clients should try a full or starting server again.
 _RETRY_AFTER = 1
 
-# Where the rest of the body shall not be read, however long it is.
+# Statuses after which the rest of the request is not read.
 _UNREAD = (401, 408, 413)
 
 
@@ -30,7 +30,7 @@ class ApiError(Exception):
 
   @property
   def headers(self) -> dict[str, str]:
-    """Headers that belong to the status."""
+    """Return the headers that belong to the status."""
     headers = {}
     if self.status == 503:
       headers['Retry-After'] = str(_RETRY_AFTER)
@@ -42,17 +42,17 @@ class ApiError(Exception):
 
 
 def bad_request(param: str, problem: str) -> ApiError:
-  """A 400 that names the field."""
+  """Return a 400 that names the field."""
   return ApiError(400, f'{param}: {problem}', param=param)
 
 
 def unavailable(message: str) -> ApiError:
-  """A 503 that is worth a retry."""
+  """Return a 503, which tells the client to try again."""
   return ApiError(503, message)
 
 
 def body(error: ApiError) -> Mapping[str, Any]:
-  """The JSON of an error, in the shape that OpenAI's clients read."""
+  """Return the JSON of an error, in the shape that OpenAI's clients read."""
   return {
       'error': {
           'message': error.message,

@@ -1,4 +1,4 @@
-"""What all endpoints share: the service behind the server, and its state."""
+"""The service behind a server and its state, which all endpoints share."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class Host:
-  """Runs requests against a service; all methods are for the loop's thread.
+  """Runs requests against a service; call methods in the loop's thread alone.
 
   A host is starting until it is given its service, and stopping from `drain`
   on; meanwhile it answers 503. It has failed when its service says that no
@@ -30,7 +30,7 @@ class Host:
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """`tokenizer`: used by this host alone."""
+    """Starts without a service; nobody else may use the tokenizer."""
     self.tokenizer = tokenizer
     self.settings = settings
     self._phase: _Phase = 'starting'
@@ -40,34 +40,35 @@ class Host:
     self._service: service_lib.Service | None = None
     self._mailbox: samples.Mailbox | None = None
     self._batches: set[samples.Batch] = set()
-    # Name that a client gave to a request -> ids of its jobs.
+    # Name of the client's for a request -> ids of its jobs.
     self._names: dict[str, Sequence[str]] = {}
-    # A tokenizer is for one thread at a time, and a long text takes a while.
+    # A tokenizer allows one thread; it is not the loop's thread, because a
+    # long text takes a while.
     self._encoder = concurrent.futures.ThreadPoolExecutor(
         1, thread_name_prefix='encode'
     )
-    # Pauses, updates and the like take turns.
+    # Held by one pause, update or the like at a time.
     self._control = asyncio.Lock()
     self._released: set[str] = set()
     self._updating = False  # Between begin_ and end_weight_update.
     self._pause_after_update = False
 
   def open(self, service: service_lib.Service) -> None:
-    """Begins to serve."""
+    """Begin to serve."""
     self._service = service
     if self._phase == 'starting':
       self._phase = 'up'
 
   @property
   def phase(self) -> _Phase:
-    """See above; that the service died shows at once."""
+    """Return the state; that the service has failed shows at once."""
     if self._phase == 'up' and not self._service.alive:
       return 'failed'
     return self._phase
 
   @property
   def service(self) -> service_lib.Service:
-    """The service.
+    """Return the service.
 
     Raises:
       ApiError: 503 while there is none, or if it is about to end.
@@ -77,7 +78,7 @@ class Host:
     return self._service
 
   async def encode(self, function: Callable[..., list[int]], *args, **kwargs):
-    """Runs a function of the tokenizer that encodes.
+    """Run an encoding function of the tokenizer in its thread.
 
     Raises:
       ApiError: 400 if it raises a ValueError.
@@ -100,13 +101,13 @@ class Host:
       names: Mapping[str, Sequence[str]] | None = None,
       caller: str = '',
   ) -> samples.Batch:
-    """Submits the samples of a request; the caller enters the batch.
+    """Submit the samples of a request; the caller enters the batch.
 
     Args:
       asks: One per sample.
       live: See `samples.Batch`.
-      names: By which `abort` finds them -> their ids.
-      caller: Whose they are; see `service.Job`.
+      names: Name that `abort` finds them by -> their ids.
+      caller: Who asks; see `service.Job`.
 
     Raises:
       ApiError: 503 if the server is not up or its queue is full, 400 if the
@@ -154,7 +155,7 @@ class Host:
     return batch
 
   def check_size(self, count: int) -> None:
-    """Checks how many samples a request asks for.
+    """Check how many samples a request asks for.
 
     Raises:
       ApiError: 400 if they could never be queued.
@@ -166,18 +167,18 @@ class Host:
       )
 
   def abort(self, rid: str, message: str) -> None:
-    """Ends the request of that name, or the sample of that id, if it runs."""
+    """End the request of that name, or the sample of that id, if it runs."""
     for job in self._names.get(rid, (rid,)):
       self.service.abort(job, message)
 
   def abort_all(self, message: str) -> None:
-    """Ends all samples."""
+    """End all samples."""
     self.service.abort_all(message)
 
   async def health_generate(self) -> bool:
-    """Samples a token; False if none comes in time.
+    """Sample a token; return False if none comes in time.
 
-    Where the queue is full, a token of anybody's counts.
+    Where the queue is full, a token of any other request counts.
     """
     deadline = time.monotonic() + self.settings.health_seconds
     before = self.service.stats().generated_tokens
@@ -206,13 +207,13 @@ class Host:
       return False
 
   async def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
-    """Stops sampling until `resume`."""
+    """Stop sampling until `resume`."""
     async with self._control:
       await self._call(self.service.pause, mode)
       self._pause_after_update = True
 
   async def resume(self) -> None:
-    """Ends a pause.
+    """End a pause.
 
     Raises:
       ApiError: 400 in the middle of a weight update.
@@ -225,7 +226,7 @@ class Host:
       await self._call(self.service.resume)
 
   async def begin_update(self) -> None:
-    """Pauses in place until `end_update`.
+    """Pause in place until `end_update`.
 
     Raises:
       ApiError: 400 if an update is open already.
@@ -242,7 +243,7 @@ class Host:
       self._updating = True
 
   async def end_update(self) -> None:
-    """Goes on sampling, unless it was paused otherwise.
+    """Go on sampling, unless a client has paused it.
 
     Raises:
       ApiError: 400 if no update is open.
@@ -259,16 +260,16 @@ class Host:
   async def update_weights(
       self, path: str, version: str | None, *, abort_all: bool, flush: bool
   ) -> tuple[str, int]:
-    """Installs weights from a directory.
+    """Install weights from a directory.
 
     Args:
-      path: See `Service.update_weights`, as the others.
-      version: None: the number of this update.
-      abort_all: Ends all samples first.
-      flush: Empties the prefix cache.
+      path: The directory; see `Service.update_weights`.
+      version: Name of the weights; None: the number of this update.
+      abort_all: Whether all samples end first.
+      flush: Whether the prefix cache is emptied.
 
     Returns:
-      The version, and how many samples were running.
+      The version, and the number of samples that were running.
 
     Raises:
       ValueError, OSError: If the directory is not fit; the old weights stay.
@@ -288,12 +289,12 @@ class Host:
       return version, running
 
   async def flush(self) -> bool:
-    """Empties the prefix cache; False while samples run."""
+    """Empty the prefix cache; return False while samples run."""
     async with self._control:
       return await self._call(self.service.flush)
 
   async def release_memory(self, tags: Sequence[str] | None) -> None:
-    """Frees memory until `resume_memory`; None: all of it.
+    """Free memory until `resume_memory`; None: all of it.
 
     Raises:
       ApiError: 400 if samples are running or a tag is unknown.
@@ -301,7 +302,7 @@ class Host:
     async with self._control:
       service = self.service
       chosen = [t for t in _tags(tags) if t not in self._released]
-      # Before the service does it: what is submitted meanwhile would fail.
+      # Marked before it is released: a request in between would fail.
       self._released |= set(chosen)
       try:
         if chosen:
@@ -311,7 +312,7 @@ class Host:
         raise errors.ApiError(400, str(e)) from e
 
   async def resume_memory(self, tags: Sequence[str] | None) -> None:
-    """Allocates memory again; None: all that is released.
+    """Allocate memory again; None: all that is released.
 
     Raises:
       ApiError: 400 if a tag is unknown, or the service cannot.
@@ -326,14 +327,14 @@ class Host:
       self._released -= set(chosen)
 
   async def _call(self, function: Callable[..., Any], *args, **kwargs) -> Any:
-    """Calls a method of the service that blocks."""
+    """Call a method of the service that blocks, in a thread of its own."""
     try:
       return await asyncio.to_thread(function, *args, **kwargs)
     except service_lib.ServiceFailedError as e:
       raise errors.ApiError(500, str(e)) from e
 
   def info(self) -> Mapping[str, Any]:
-    """What /server_info shows of the service."""
+    """Return what /server_info shows of the service."""
     service = self._service
     if service is None:
       return {'status': self.phase}
@@ -358,11 +359,11 @@ class Host:
 
   @property
   def weight_version(self) -> str:
-    """Of the service; empty while there is none."""
+    """Return the version of the weights; empty while there is no service."""
     return self._service.version if self._service else ''
 
   async def drain(self, seconds: float) -> None:
-    """Takes no new requests, and aborts what is left after so many seconds."""
+    """Refuse new requests; abort what still runs after so many seconds."""
     self._phase = 'stopping'
     deadline = time.monotonic() + seconds
     while self._batches and time.monotonic() < deadline:
@@ -371,12 +372,12 @@ class Host:
       self._service.abort_all('the server is shutting down')
 
   def close(self) -> None:
-    """Frees the host's threads."""
+    """Free the host's threads."""
     self._encoder.shutdown(wait=False, cancel_futures=True)
 
 
 def _tags(tags: Sequence[str] | None) -> Sequence[str]:
-  """Checked tags of memory.
+  """Check tags of memory and return them; None: all tags.
 
   Raises:
     ApiError: 400 that names an unknown one.

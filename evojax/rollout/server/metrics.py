@@ -1,4 +1,4 @@
-"""Prometheus metrics, under SGLang's names where it has one."""
+"""Prometheus metrics, under SGLang's names where there are any."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ _SECONDS = (
     (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
     + (1, 2.5, 5, 10, 30, 60, 120, 300)
 )  # fmt: skip
-# Name, help, value; a counter's name gets '_total'.
+# (name, help, value); Prometheus adds '_total' to the name of a counter.
 _GAUGES = (
     ('sglang:num_running_reqs', 'Samples in a slot.', lambda s: s.running),
     ('sglang:num_queue_reqs', 'Samples that wait.', lambda s: s.waiting),
@@ -70,7 +70,7 @@ class Metrics:
   def __init__(
       self, model_name: str, stats: Callable[[], service_lib.Stats | None]
   ):
-    """`stats`: of the service; None while there is none."""
+    """Registers all metrics; `stats` returns None while there is no service."""
     self._registry = prometheus_client.CollectorRegistry()
     self._registry.register(_Counters(model_name, stats))
 
@@ -91,7 +91,7 @@ class Metrics:
     )
 
   def observe(self, sample: samples.Sample) -> None:
-    """Counts the latencies of a sample that ended by itself."""
+    """Count the latencies of a sample, unless it was aborted."""
     if sample.finish is None or sample.finish.reason == 'abort':
       return
     self._whole.observe(sample.seconds)
@@ -102,12 +102,12 @@ class Metrics:
       self._between.observe(max(decoding, 0.0) / (len(sample.ids) - 1))
 
   def render(self) -> bytes:
-    """The page that Prometheus reads."""
+    """Return the page that Prometheus reads."""
     return prometheus_client.generate_latest(self._registry)
 
 
 class _Counters:
-  """Reads the service's counters whenever the page is."""
+  """Reads the service's counters whenever the page is read."""
 
   def __init__(
       self, model_name: str, stats: Callable[[], service_lib.Stats | None]

@@ -1,4 +1,4 @@
-"""/generate, and what a prompt of any endpoint becomes: jobs."""
+"""/generate, SGLang's own endpoint: its requests, answers and streams."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 import dataclasses
@@ -11,7 +11,6 @@ from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
-from evojax.rollout.server import tokens
 
 DONE = b'data: [DONE]\n\n'
 
@@ -21,40 +20,29 @@ class Generation:
   """A request of /generate, ready to be submitted."""
 
   asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
-  names: Mapping[str, Sequence[str]]  # To abort it by -> ids of its jobs.
-  is_list: bool  # The answer is a list, even of one.
+  names: Mapping[str, Sequence[str]]  # Name to abort by -> ids of its jobs.
+  is_list: bool  # The answer is a list, even of one sample.
   stream: bool
 
 
 def event(value: Any) -> bytes:
-  """One server-sent event."""
+  """Return one server-sent event."""
   return b'data: ' + protocol.dumps(value) + b'\n\n'
 
 
 async def prepare(
     host: host_lib.Host, request: protocol.Generate
 ) -> Generation:
-  """Tokenises and checks a request of /generate.
+  """Tokenise and check a request of /generate.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
   settings = host.settings
-  if (request.text is None) == (request.input_ids is None):
-    raise errors.ApiError(400, 'send either text or input_ids')
-  field, prompts = 'text', request.text
-  if prompts is None:
-    field, prompts = 'input_ids', request.input_ids
-  is_batch = isinstance(prompts, list) and not (
-      field == 'input_ids' and prompts and isinstance(prompts[0], int)
-  )
-  if not is_batch:
-    prompts = [prompts]
-  if not prompts:
-    raise errors.bad_request(field, 'the batch is empty')
+  field, prompts, is_batch = _prompts(request)
 
   def spread(name: str) -> list[Any]:
-    """A field's value for each prompt."""
+    """Return the value of a field for each prompt."""
     value = getattr(request, name)
     if not isinstance(value, list):
       return [value] * len(prompts)
@@ -83,20 +71,9 @@ async def prepare(
       )
   )
   is_list = is_batch or n > 1
-  rids = spread('rid')
-  if isinstance(request.rid, list):
-    rids = [
-        [f'{rid}_{s}' for s in range(n)] if n > 1 else [rid] for rid in rids
-    ]
-    names = dict(zip(request.rid, rids, strict=True))
-    if len(names) < len(rids):
-      raise errors.bad_request('rid', 'holds the same id twice')
-  else:
-    name = request.rid or uuid.uuid4().hex
-    count = len(prompts) * n
-    flat = [f'{name}_{k}' for k in range(count)] if is_list else [name]
-    rids = [flat[k : k + n] for k in range(0, count, n)]
-    names = {name: flat}
+  spread('rid')  # Checks that there is one per prompt.
+  names = _names(request.rid, len(prompts), n, is_list)
+  rids = iter([rid for ids in names.values() for rid in ids])
   asks = []
   for i, (prompt, fields) in enumerate(zip(prompts, sampling, strict=True)):
     ids = await encode_prompt(host, prompt, field)
@@ -115,17 +92,18 @@ async def prepare(
           'logprob_start_len',
           f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
       )
-    for s, seed in enumerate(protocol.seeds(fields.sampling_seed, n)):
+    for seed in protocol.seeds(fields.sampling_seed, n):
+      job = service_lib.Job(
+          rid=next(rids),
+          prompt_tokens=ids,
+          params=params,
+          seed=seed,
+          logprob_start=start if with_logprobs and start >= 0 else None,
+          top_logprobs=top if with_logprobs else 0,
+      )
       asks.append(
           samples.Ask(
-              service_lib.Job(
-                  rid=rids[i][s],
-                  prompt_tokens=ids,
-                  params=params,
-                  seed=seed,
-                  logprob_start=start if with_logprobs and start >= 0 else None,
-                  top_logprobs=top if with_logprobs else 0,
-              ),
+              job,
               skip_special_tokens=fields.skip_special_tokens,
               trim=not fields.no_stop_trim,
               logprobs=with_logprobs,
@@ -135,10 +113,46 @@ async def prepare(
   return Generation(asks, names, is_list, request.stream)
 
 
+def _prompts(request: protocol.Generate) -> tuple[str, Sequence[Any], bool]:
+  """Return the field that holds the prompts, the prompts, and if it is a list.
+
+  Raises:
+    ApiError: 400 if there is no field, more than one, or an empty list.
+  """
+  if (request.text is None) == (request.input_ids is None):
+    raise errors.ApiError(400, 'send either text or input_ids')
+  if request.text is not None:
+    field, prompts = 'text', request.text
+    is_batch = isinstance(prompts, list)
+  else:
+    field, prompts = 'input_ids', request.input_ids
+    is_batch = not (prompts and isinstance(prompts[0], int))
+  if not prompts and is_batch:
+    raise errors.bad_request(field, 'the batch is empty')
+  return field, prompts if is_batch else [prompts], is_batch
+
+
+def _names(
+    rid: str | list[str] | None, prompts: int, n: int, is_list: bool
+) -> dict[str, list[str]]:
+  """Return name of the client's -> ids of its jobs, prompt by prompt.
+
+  Raises:
+    ApiError: 400 if the client names two prompts alike.
+  """
+  if isinstance(rid, list):
+    if len(set(rid)) < len(rid):
+      raise errors.bad_request('rid', 'holds the same id twice')
+    return {r: [f'{r}_{s}' for s in range(n)] if n > 1 else [r] for r in rid}
+  name = rid or uuid.uuid4().hex
+  count = prompts * n
+  return {name: [f'{name}_{k}' for k in range(count)] if is_list else [name]}
+
+
 async def encode_prompt(
     host: host_lib.Host, prompt: str | Sequence[int], field: str
 ) -> tuple[int, ...]:
-  """Token ids of a prompt.
+  """Return the token ids of a prompt.
 
   Raises:
     ApiError: 400 if it is empty, or an id is outside the vocabulary.
@@ -154,7 +168,7 @@ async def encode_prompt(
 
 
 def check_top(field: str, top: int, limit: int) -> int:
-  """Checks how many of the most probable tokens are asked for.
+  """Check how many of the most probable tokens are asked for.
 
   Raises:
     ApiError: 400 that names the limit.
@@ -165,20 +179,31 @@ def check_top(field: str, top: int, limit: int) -> int:
 
 
 def answer(
-    sample: samples.Sample, tokenizer: tokens.ServerTokenizer, version: str
-) -> dict[str, Any]:
-  """What /generate says of a sample, finished or not.
+    host: host_lib.Host, generation: Generation, batch: samples.Batch
+) -> Any:
+  """Return the body for samples that have all ended."""
+  shown = [_sample(host, sample) for sample in batch.samples]
+  return shown if generation.is_list else shown[0]
 
-  Args:
-    sample: Collected.
-    tokenizer: For the text of single tokens.
-    version: Of the weights, where the sample has no token yet.
-  """
+
+async def stream(
+    host: host_lib.Host, generation: Generation, batch: samples.Batch
+) -> AsyncGenerator[bytes]:
+  """Yield the events of a stream: each holds all that its sample has so far."""
+  async for index in batch.changes():
+    shown = _sample(host, batch.samples[index])
+    yield event({**shown, 'index': index} if generation.is_list else shown)
+  yield DONE
+
+
+def _sample(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
+  """Return what /generate shows of a sample, finished or not."""
   finish = sample.finish
-  spans = sample.spans or [(version, 0, 0)]
+  # A sample without tokens has the version that the service has now.
+  spans = sample.spans or [(host.weight_version, 0, 0)]
   meta = {
       'id': sample.ask.job.rid,
-      'finish_reason': finish_reason(sample) if finish else None,
+      'finish_reason': _finish_reason(sample) if finish else None,
       'prompt_tokens': len(sample.ask.job.prompt_tokens),
       'completion_tokens': len(sample.ids),
       'cached_tokens': sample.cached_tokens,
@@ -193,8 +218,9 @@ def answer(
   if sample.ask.logprobs:
 
     def entry(token: int, logprob: float | None) -> list[Any]:
-      text = tokenizer.token_text(token) if sample.ask.token_texts else None
-      return [_finite(logprob), token, text]
+      with_text = sample.ask.token_texts
+      text = host.tokenizer.token_text(token) if with_text else None
+      return [finite(logprob), token, text]
 
     for side, tokens in (('input', sample.prompt), ('output', sample.tokens)):
       meta[f'{side}_token_logprobs'] = [
@@ -207,8 +233,8 @@ def answer(
   return {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
 
 
-def finish_reason(sample: samples.Sample) -> dict[str, Any]:
-  """SGLang's object for how a sample ended."""
+def _finish_reason(sample: samples.Sample) -> dict[str, Any]:
+  """Return SGLang's object for how a sample ended."""
   finish = sample.finish
   if finish.reason == 'length':
     return {'type': 'length', 'length': len(sample.ids)}
@@ -217,18 +243,15 @@ def finish_reason(sample: samples.Sample) -> dict[str, Any]:
   return {'type': 'stop', 'matched': finish.matched}
 
 
-async def stream(
-    host: host_lib.Host, batch: samples.Batch, *, is_list: bool
-) -> AsyncGenerator[bytes]:
-  """The events of a stream: each holds all that its sample has so far."""
-  async for index in batch.changes():
-    shown = answer(batch.samples[index], host.tokenizer, host.weight_version)
-    yield event({**shown, 'index': index} if is_list else shown)
-  yield DONE
+def finite(
+    logprob: float | None, otherwise: float | None = None
+) -> float | None:
+  """Return a log-prob that JSON can hold; tokens that are ruled out have -inf.
 
-
-def _finite(logprob: float | None) -> float | None:
-  """JSON knows no infinity, which is what a token that is ruled out has."""
-  if logprob is None or not math.isfinite(logprob):
+  Args:
+    logprob: None where there is none, which stays so.
+    otherwise: Stands for infinity and NaN.
+  """
+  if logprob is None:
     return None
-  return float(logprob)
+  return float(logprob) if math.isfinite(logprob) else otherwise

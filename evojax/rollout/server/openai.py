@@ -1,9 +1,8 @@
-"""/v1/completions and /v1/chat/completions."""
+"""OpenAI's endpoints: /v1/completions and /v1/chat/completions."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 import dataclasses
 import json
-import math
 import time
 from typing import Any
 import uuid
@@ -17,7 +16,7 @@ from evojax.rollout.server import samples
 from evojax.rollout.server import tokens
 from evojax.rollout.server import tools as tools_lib
 
-# What OpenAI's API writes for a token that is ruled out.
+# OpenAI's API writes this for a token that is ruled out.
 _LOWEST = -9999.0
 
 
@@ -27,10 +26,17 @@ class Generation:
 
   request: protocol.Completion | protocol.Chat
   asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
-  names: Mapping[str, Sequence[str]]  # To abort it by -> ids of its jobs.
-  prompts: int
   id: str
   created: int  # Seconds since 1970.
+
+  @property
+  def stream(self) -> bool:
+    return self.request.stream
+
+  @property
+  def names(self) -> Mapping[str, Sequence[str]]:
+    """Name to abort the request by -> ids of its jobs."""
+    return {self.id: [ask.job.rid for ask in self.asks]}
 
 
 def _generation(
@@ -44,7 +50,7 @@ def _generation(
     top: int,
     logprob_start: int | None,
 ) -> Generation:
-  """Jobs for tokenised prompts.
+  """Return the jobs for tokenised prompts.
 
   Raises:
     ApiError: 400 that names what is wrong.
@@ -78,15 +84,13 @@ def _generation(
               logprobs=logprobs,
           )
       )
-  names = {name: [ask.job.rid for ask in asks]}
-  now = int(time.time())
-  return Generation(request, asks, names, len(prompts), name, now)
+  return Generation(request, asks, name, int(time.time()))
 
 
 async def prepare_completion(
     host: host_lib.Host, request: protocol.Completion
 ) -> Generation:
-  """Tokenises and checks a request of /v1/completions.
+  """Tokenise and check a request of /v1/completions.
 
   Raises:
     ApiError: 400 that names what is wrong.
@@ -117,7 +121,7 @@ async def prepare_completion(
 async def prepare_chat(
     host: host_lib.Host, request: protocol.Chat
 ) -> Generation:
-  """Renders and checks a request of /v1/chat/completions.
+  """Render and check a request of /v1/chat/completions.
 
   Raises:
     ApiError: 400 that names what is wrong.
@@ -125,7 +129,7 @@ async def prepare_chat(
   if request.top_logprobs and not request.logprobs:
     raise errors.bad_request('top_logprobs', 'needs logprobs=true')
   host.check_size(request.n)
-  # What the template shows: with tool_choice='none', no tools.
+  # With tool_choice='none' the template shows no tools.
   shown = request.tools if request.tool_choice == 'auto' else []
   for tool in shown:
     if not isinstance(tool.function.get('name'), str):
@@ -155,13 +159,13 @@ async def prepare_chat(
 
 
 def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
-  """A message as chat templates read it.
+  """Return a message as chat templates read it.
 
   Raises:
-    ApiError: 400 if the arguments of an earlier call are no JSON object.
+    ApiError: 400 if the arguments of an earlier call are not a JSON object.
   """
   turn = message.model_dump(exclude_defaults=True)
-  # A later name for what every template calls system.
+  # OpenAI's newer name for the role that every template calls system.
   turn['role'] = 'system' if message.role == 'developer' else message.role
   turn['content'] = (
       message.content
@@ -188,7 +192,7 @@ def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
 
 
 class Choice:
-  """What of a sample was shown, and how the rest is."""
+  """One choice of an answer: what was shown of a sample, and what is new."""
 
   def __init__(
       self,
@@ -196,7 +200,7 @@ class Choice:
       index: int,
       tokenizer: tokens.ServerTokenizer,
   ):
-    """Of sample `index` of the request; nothing is shown yet."""
+    """Starts with nothing shown of sample `index` of the request."""
     request = generation.request
     self.index = index
     self._request = request
@@ -208,14 +212,13 @@ class Choice:
         else []
     )
     self._tools = tools_lib.ToolCalls(offered) if offered else None
-    self._chars = 0  # Shown, likewise below.
-    self._calls = 0
-    self._tokens = 0
+    # How much was shown by now.
+    self._chars = self._calls = self._tokens = 0
     self._text_offset = 0
-    self._begun = False
+    self._is_first = True
 
   def next(self, sample: samples.Sample) -> dict[str, Any]:
-    """A choice with all that is new; its shape depends on the endpoint."""
+    """Return a choice with all that is new, in the endpoint's shape."""
     final = sample.finish is not None
     text, calls = sample.text, []
     if self._tools:
@@ -224,7 +227,7 @@ class Choice:
       calls = self._tools.calls[self._calls :]
       self._calls += len(calls)
     new, self._chars = text[self._chars :], len(text)
-    is_first, self._begun = not self._begun, True
+    is_first, self._is_first = self._is_first, False
     if self._echo and is_first:
       new = self._prompt_text(sample) + new
     reason = self._finish_reason(sample) if final else None
@@ -267,9 +270,13 @@ class Choice:
       self._text_offset += len(text)
     return {
         'tokens': texts,
-        'token_logprobs': [_finite(t.logprob) for t in tokens],
+        'token_logprobs': [native.finite(t.logprob, _LOWEST) for t in tokens],
         'top_logprobs': [
-            {text_of(i): _finite(logprob) for i, logprob in t.top} or None
+            {
+                text_of(i): native.finite(logprob, _LOWEST)
+                for i, logprob in t.top
+            }
+            or None
             for t in tokens
         ],
         'text_offset': offsets,
@@ -280,7 +287,7 @@ class Choice:
       spelled = self._tokenizer.token_bytes(i)
       return {
           'token': self._tokenizer.token_text(i),
-          'logprob': _finite(logprob),
+          'logprob': native.finite(logprob, _LOWEST),
           'bytes': None if spelled is None else list(spelled),
       }
 
@@ -288,16 +295,10 @@ class Choice:
     return entry(token.token, token.logprob) | {'top_logprobs': top}
 
 
-def _finite(logprob: float | None) -> float | None:
-  if logprob is None:
-    return None
-  return float(logprob) if math.isfinite(logprob) else _LOWEST
-
-
 def _usage(
     generation: Generation, batch: Sequence[samples.Sample]
 ) -> dict[str, Any]:
-  """Tokens of all samples; a prompt counts once, whatever n is."""
+  """Count the tokens of all samples; a prompt counts once, whatever n is."""
   firsts = batch[:: generation.request.n]
   prompt = sum(len(s.ask.job.prompt_tokens) for s in firsts)
   sampled = sum(len(s.ids) for s in batch)
@@ -318,7 +319,7 @@ def _envelope(
   kind = 'chat.completion' if is_chat else 'text_completion'
   if is_chat and streamed:
     kind += '.chunk'
-  # As SGLang names the version beside OpenAI's own fields.
+  # SGLang reports the version so, beside OpenAI's own fields.
   return lambda choices, version: {
       'id': generation.id,
       'object': kind,
@@ -336,7 +337,7 @@ def _version(host: host_lib.Host, sample: samples.Sample) -> str:
 def answer(
     host: host_lib.Host, generation: Generation, batch: samples.Batch
 ) -> dict[str, Any]:
-  """The body for samples that have all ended."""
+  """Return the body for samples that have all ended."""
   choices = []
   for index, sample in enumerate(batch.samples):
     choice = Choice(generation, index, host.tokenizer).next(sample)
@@ -356,7 +357,7 @@ def answer(
 async def stream(
     host: host_lib.Host, generation: Generation, batch: samples.Batch
 ) -> AsyncGenerator[bytes]:
-  """The events of a stream: each holds what is new of one sample."""
+  """Yield the events of a stream: each holds what is new of one sample."""
   is_chat = isinstance(generation.request, protocol.Chat)
   make = _envelope(generation, host, streamed=True)
   with_usage = generation.request.stream_options.include_usage

@@ -1,8 +1,8 @@
-"""Requests as they come over the wire: parsed, bounded, explained.
+"""Requests as they come over the wire, and the checks that they pass.
 
-A field that would change the answer and is not supported is refused by name,
-and so is one that nobody knows: what a client asks for is never left out
-silently. Null, false and empty values of unsupported fields ask for nothing.
+A field that is unknown, or would change the answer and is not supported, is
+refused by name: no wish of a client is ignored silently. Null, false and empty
+values of unsupported fields ask for nothing and are accepted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from evojax.rollout.server import settings as settings_lib
 _SHOWN_PROBLEMS = 3
 _SHOWN_VALUE = 60  # Characters of a wrong value.
 _MAX_BIAS = 1e9
-# What pydantic puts into the path of a problem beside the names of fields.
+# pydantic puts members of unions into the path of a problem, like fields.
 _UNION_MEMBER = re.compile(r'\[|^(str|int|bool|dict|constrained-.*)$')
-# Below this, SGLang's sampler is greedy too.
+# SGLang's sampler is greedy below this temperature too.
 _GREEDY = 1e-6
 
-# Null is a value of its own here: as many tokens as fit.
+# Fields in which null means something: as many tokens as fit.
 _NULLABLE = frozenset(('max_new_tokens',))
-# Numbers that JSON can hold and an engine cannot are refused here.
+# JSON can hold larger integers, which the engine cannot.
 _Int = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)]
 _Tokens = Annotated[list[_Int], pydantic.Field(fail_fast=True)]
 _Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
@@ -42,7 +42,7 @@ class _Model(pydantic.BaseModel):
   @pydantic.model_validator(mode='before')
   @classmethod
   def _leave_out_nulls(cls, fields: Any) -> Any:
-    """Null is what clients send for a field that they do not set."""
+    """Drop nulls, which clients send for fields that they do not set."""
     if not isinstance(fields, dict):
       return fields
     return {
@@ -80,7 +80,7 @@ class Sampling(_Sampler):
   max_new_tokens: int | None = pydantic.Field(128, ge=1)
   min_new_tokens: int = pydantic.Field(0, ge=0)
   sampling_seed: _Int | None = None
-  # A fast tokenizer has its own way; the default is accepted.
+  # Fast tokenizers cannot switch this off, so only the default is accepted.
   spaces_between_special_tokens: Literal[True] = True
 
 
@@ -133,7 +133,7 @@ class StreamOptions(_Model):
 
 
 class _OpenAI(_Sampler):
-  """What /v1/completions and /v1/chat/completions have in common."""
+  """Fields that /v1/completions and /v1/chat/completions share."""
 
   model: str = ''
   seed: _Int | None = None
@@ -268,8 +268,8 @@ _UNSUPPORTED: dict[type[_Model], dict[str, str]] = {
         'prediction': 'not supported; leave it out',
     },
 }
-# Fields about logging, routing, billing or another framework's allocator: they
-# do not change an answer, and there is nothing here that they are about.
+# Fields about logging, routing, billing or another framework's allocator. They
+# change no answer, and nothing here corresponds to them.
 _IGNORED: dict[type[_Model], frozenset[str]] = {
     Generate: frozenset(
         (
@@ -291,7 +291,7 @@ _IGNORED: dict[type[_Model], frozenset[str]] = {
         + ('service_tier', 'verbosity')
     ),
 }
-# What clients send that means the same as leaving it out.
+# Values that mean the same as leaving the field out.
 _DEFAULTS = {
     'response_format': {'type': 'text'},
     'modalities': ['text'],
@@ -300,14 +300,14 @@ _DEFAULTS = {
 
 
 def parse(model: type[M], body: bytes) -> M:
-  """Reads a request; an empty body is an empty object.
+  """Parse and validate a request; an empty body is an empty object.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
   try:
     fields = pydantic_core.from_json(body, allow_inf_nan=False) if body else {}
-  except ValueError as e:  # Bytes that are no UTF-8 among them.
+  except ValueError as e:  # Also for bytes that are not UTF-8.
     raise errors.ApiError(400, f'the body is not JSON: {e}') from e
   if not isinstance(fields, dict):
     raise errors.ApiError(400, 'the body is not a JSON object')
@@ -315,12 +315,12 @@ def parse(model: type[M], body: bytes) -> M:
 
 
 def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
-  """Validates the fields of a request.
+  """Validate the fields of a request.
 
   Args:
-    model: What they should be.
+    model: The model that they should fit.
     fields: Parsed JSON.
-    prefix: Of field names in messages, e.g. 'sampling_params.'.
+    prefix: Stands before field names in messages, e.g. 'sampling_params.'.
 
   Raises:
     ApiError: 400 that names what is wrong.
@@ -348,7 +348,7 @@ def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
 
 
 def _explain(problem: Mapping[str, Any], prefix: str) -> str:
-  """'sampling_params.top_p: Input should be less than or equal to 1'."""
+  """Return e.g. 'sampling_params.top_p: Input should be less than ...'."""
   path = prefix + _path(problem['loc'])
   if problem['type'] == 'extra_forbidden':
     *holder, name = problem['loc']
@@ -364,7 +364,7 @@ def _explain(problem: Mapping[str, Any], prefix: str) -> str:
 
 
 def _path(location: Sequence[str | int]) -> str:
-  """Dotted name of a field; the members of unions that pydantic tried go."""
+  """Return the dotted name of a field, without members of unions."""
   path = ''
   for part in location:
     if isinstance(part, int):
@@ -383,15 +383,15 @@ def sampling_params(
     max_field: str,
     min_tokens: int,
 ) -> records.SamplingParams:
-  """What the engine is asked, for one prompt.
+  """Return the engine's parameters for one prompt.
 
   Args:
-    fields: Checked one by one.
+    fields: Fields that were validated one by one.
     settings: The limits.
     prompt_tokens: Length of the prompt.
-    max_tokens: None: as many as fit.
+    max_tokens: Tokens to sample at most; None: as many as fit.
     max_field: Name of the field that max_tokens is from.
-    min_tokens: No end before so many.
+    min_tokens: Tokens to sample before an end token counts.
 
   Raises:
     ApiError: 400 if the prompt is too long, or fields do not fit together.
@@ -473,7 +473,7 @@ def _biases(
 
 
 def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
-  """Checks that ids lie in the vocabulary.
+  """Check that ids lie in the vocabulary.
 
   Raises:
     ApiError: 400 that names the field and the id.
@@ -486,7 +486,7 @@ def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
 
 
 def seeds(seed: int | None, count: int) -> list[int]:
-  """uint32 seeds of the `count` samples of one prompt.
+  """Return uint32 seeds for the `count` samples of one prompt.
 
   Sample i of a prompt uses seed + i, modulo 2**32; without a seed, each sample
   gets a fresh random one.
@@ -497,7 +497,7 @@ def seeds(seed: int | None, count: int) -> list[int]:
 
 
 def dumps(value: Any) -> bytes:
-  """JSON; raises rather than to write what is none."""
+  """Return a value as JSON; raise ValueError for NaN and infinities."""
   return json.dumps(
       value, ensure_ascii=False, allow_nan=False, separators=(',', ':')
   ).encode()

@@ -1,4 +1,4 @@
-"""From the service's thread to the loop: samples, and batches of them."""
+"""Samples of a request, carried from the service's thread to the event loop."""
 
 import asyncio
 import collections
@@ -12,21 +12,21 @@ from evojax.rollout.server import text as text_lib
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-  """A job, and how its answer is to be shown."""
+  """A job, and how its answer is shown."""
 
   job: service_lib.Job
   skip_special_tokens: bool = True
-  trim: bool = True  # Leave out what stopped the sample.
+  trim: bool = True  # Leave out the token or text that stopped the sample.
   logprobs: bool = False
   token_texts: bool = False  # Text of every token beside its log-prob.
 
 
 class Sample:
-  """What one job got so far.
+  """The tokens that one job has got so far.
 
-  The service's thread puts chunks in (`listen`); all else is for the loop,
-  which sees them after `collect`. Its size is bounded by the job's max_tokens,
-  however slowly a client reads.
+  The service's thread puts chunks in (`listen`); all other methods are for the
+  loop, which sees the chunks after `collect`. The job's max_tokens bound the
+  size, however slowly a client reads.
   """
 
   def __init__(
@@ -37,24 +37,24 @@ class Sample:
       live: bool,
       wake: Callable[[], None],
   ):
-    """Made by `Batch`.
+    """Starts empty; `Batch` makes samples.
 
     Args:
-      ask: What was asked.
-      text: Empty.
-      live: Wake at every chunk, not at the last alone.
-      wake: Called in the service's thread.
+      ask: The job.
+      text: An empty text.
+      live: Whether to wake at every chunk, not only at the last one.
+      wake: Wakes the loop; it is called in the service's thread.
     """
     self.ask = ask
     self.prompt: list[service_lib.Token] = []
     self.tokens: list[service_lib.Token] = []
-    self.ids: list[int] = []  # Of `tokens`.
-    # [version, first token, end]; tokens of one version in a row.
+    self.ids: list[int] = []  # Ids of `tokens`.
+    # (version, first token, end) of each run of tokens of one version.
     self.spans: list[tuple[str, int, int]] = []
     self.cached_tokens = 0
     self.finish: service_lib.Finish | None = None
     self.submitted = time.monotonic()
-    self.first_token = self.last_chunk = 0.0  # Likewise; 0: not yet.
+    self.first_token = self.last_chunk = 0.0  # time.monotonic(); 0: not yet.
     self._text = text
     self._live = live
     self._wake = wake
@@ -62,16 +62,16 @@ class Sample:
 
   @property
   def text(self) -> str:
-    """What may be shown by now."""
+    """Return the text that may be shown by now."""
     return self._text.value
 
   @property
   def seconds(self) -> float:
-    """From submission to the last chunk."""
+    """Return the seconds from submission to the last chunk."""
     return max(self.last_chunk - self.submitted, 0.0)
 
   def listen(self, chunk: service_lib.Chunk) -> None:
-    """Takes a chunk; called in the service's thread."""
+    """Take a chunk; the service's thread calls this."""
     self.last_chunk = time.monotonic()
     if chunk.tokens and not self.first_token:
       self.first_token = self.last_chunk
@@ -80,7 +80,7 @@ class Sample:
       self._wake()
 
   def collect(self) -> bool:
-    """Takes in what has arrived; whether that is anything."""
+    """Take in what has arrived; tell if that is anything."""
     if not self._inbox:
       return False
     while self._inbox:
@@ -104,7 +104,7 @@ class Sample:
 
 
 class Mailbox:
-  """Wakes a loop from another thread, once for all that arrives meanwhile."""
+  """Wakes a loop from another thread, once for several calls in a row."""
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop
@@ -112,24 +112,25 @@ class Mailbox:
     self._woken = False
 
   def call(self, function: Callable[[], None]) -> None:
-    """Has the loop call a function soon."""
+    """Have the loop call a function soon."""
     self._calls.append(function)
     if not self._woken:
       self._woken = True
       try:
         self._loop.call_soon_threadsafe(self._drain)
-      except RuntimeError:  # The loop is closed: nobody listens any more.
+      except RuntimeError:  # The loop is closed, so nobody waits any more.
         self._calls.clear()
 
   def _drain(self) -> None:
-    # In this order: what is put in after the flag is down wakes the loop anew.
+    # The flag falls first, so that a call that is added from now on wakes the
+    # loop anew; else it could be left behind.
     self._woken = False
     while self._calls:
       self._calls.popleft()()
 
 
 class Batch:
-  """Samples of one request; leaving its context ends those that still run."""
+  """Samples of one request; leaving the context ends those that still run."""
 
   def __init__(
       self,
@@ -146,11 +147,11 @@ class Batch:
 
     Args:
       asks: One per sample.
-      service: Runs them.
+      service: The service that runs them.
       decode: `ServerTokenizer.decode`.
-      mailbox: Of the running loop.
-      caller: See `service.Job`.
-      live: Samples are shown while they grow.
+      mailbox: The mailbox of the running loop.
+      caller: Who asks; see `service.Job`.
+      live: Whether samples are shown while they grow.
       on_exit: Called when the context is left, whatever the reason.
 
     Raises:
@@ -188,9 +189,9 @@ class Batch:
     self._on_exit(self)
 
   async def changes(self) -> AsyncIterator[int]:
-    """Indices of samples that got something, until all have ended.
+    """Yield the indices of samples that grew, until all have ended.
 
-    What a sample gets while its reader is busy comes in one change.
+    All that a sample gets while its reader is busy is one change.
     """
     running = len(self.samples)
     while running:
@@ -199,13 +200,13 @@ class Batch:
       arrived, self._arrived = self._arrived, set()
       for index in sorted(arrived):
         sample = self.samples[index]
-        # Its chunks may have come in with those of an earlier wake-up.
+        # An earlier wake-up may have collected its chunks already.
         if sample.finish is None and sample.collect():
           running -= sample.finish is not None
           yield index
 
   async def finished(self) -> None:
-    """Returns when all samples have ended."""
+    """Return when all samples have ended."""
     async for _ in self.changes():
       pass
 

@@ -1,4 +1,4 @@
-"""A tokenizer as a server needs it: rendered prompts, single tokens."""
+"""A tokenizer that also reads rendered prompts and shows single tokens."""
 
 import functools
 import re
@@ -7,27 +7,27 @@ from evojax.models import tokenizer as tokenizer_lib
 
 
 class ServerTokenizer(tokenizer_lib.Tokenizer):
-  """Reads prompts that were rendered elsewhere, and shows single tokens."""
+  """The tokenizer of a server."""
 
   def encode_prompt(self, text: str) -> list[int]:
-    """Token ids of a prompt that was rendered elsewhere.
+    """Return the token ids of a prompt that was rendered elsewhere.
 
-    As SGLang reads the `text` of a request: special tokens in it are special,
-    and the tokenizer may add those of its own, e.g. one that begins a text.
+    SGLang reads the `text` of a request in the same way: special tokens in it
+    are special, and the tokenizer may add its own, e.g. one that begins a text.
     """
     return self._backend.encode(
         text, add_special_tokens=True, split_special_tokens=False
     )
 
   def token_text(self, token: int) -> str:
-    """Text of a single token, special or not."""
+    """Return the text of a single token, special or not."""
     return self.decode((token,), skip_special_tokens=False)
 
   def token_bytes(self, token: int) -> bytes | None:
-    """Bytes of a single token, also where they are no whole character.
+    """Return the bytes of a single token, which may be half a character.
 
     Returns:
-      None where the tokenizer's vocabulary does not say.
+      None where the tokenizer's vocabulary does not tell.
     """
     text = self.token_text(token)
     if '\ufffd' not in text:
@@ -43,7 +43,7 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
 
 @functools.cache
 def _byte_alphabet() -> dict[str, int]:
-  """Letter -> byte of byte-level tokenizers (GPT-2's)."""
+  """Return letter -> byte of byte-level tokenizers (GPT-2's)."""
   printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = [b for b in range(256) if b not in printable]
   letters = {chr(b): b for b in printable}

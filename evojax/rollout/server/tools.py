@@ -1,4 +1,4 @@
-"""Calls of tools in the text of an answer, as Hermes and Qwen write them."""
+"""Tool calls in the text of an answer, in the format of Hermes and Qwen."""
 
 from collections.abc import Sequence
 import json
@@ -11,24 +11,24 @@ _OPEN, _CLOSE = '<tool_call>', '</tool_call>'
 
 
 class ToolCalls:
-  """Tells calls from content in an answer that grows.
+  """Separates tool calls from content in an answer that grows.
 
   A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of a tool
   that was offered. Everything else is content, broken calls included; space
-  around calls is dropped. The same comes out however the answer was cut.
+  around calls is dropped. The result does not depend on how the answer was cut.
   """
 
   def __init__(self, names: Sequence[str]):
-    """`names`: of the tools that were offered."""
+    """Starts empty; `names` are those of the tools that were offered."""
     self.content = ''  # Only grows, and so do the calls.
-    self.calls: list[dict[str, Any]] = []  # In the shape of OpenAI's API.
+    self.calls: list[dict[str, Any]] = []  # The objects of OpenAI's API.
     self._names = frozenset(names)
     self._read = 0
-    self._rest = ''  # Was read, and is neither content nor call yet.
-    self._gap = False  # The rest begins right after a call.
+    self._rest = ''  # Text that was read and is neither content nor call yet.
+    self._gap = False  # Whether the rest begins right after a call.
 
   def push(self, answer: str, *, final: bool) -> None:
-    """Reads the whole answer so far; nothing is held back of a final one."""
+    """Read the whole answer so far; nothing of a final one is held back."""
     self._rest += answer[self._read :]
     self._read = len(answer)
     while True:
@@ -46,7 +46,7 @@ class ToolCalls:
         self.content += self._rest[:start].rstrip()
         self._rest = self._rest[end + len(_CLOSE) :]
         self._gap = True
-      else:  # The next call may begin inside of what looked like one.
+      else:  # A call may begin inside of what only looked like one.
         self.content += self._rest[:inside]
         self._rest = self._rest[inside:]
     shown = self._rest
@@ -79,5 +79,5 @@ class ToolCalls:
 
 
 def _refuse(constant: str) -> None:
-  """NaN and infinities, which JSON has not."""
+  """Refuse NaN and infinities, which JSON does not have."""
   raise ValueError(constant)

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import statistics
 
-from evojax.report import history
+from evojax.ledger import history
+from evojax.ledger import records
 
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-  """Over the realised effects whose interval excludes 0."""
+  """Signs over the realised effects whose interval excludes 0."""
 
   decided: int
-  right: int  # Their sign was predicted.
-  base: int  # What always naming the commoner sign gets right.
+  right: int  # Effects whose sign was predicted.
+  base: int  # Effects that always naming the commoner sign gets right.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,52 +27,50 @@ class Row:
   predicted: float | None  # Mean midpoint.
   realised: float | None  # Mean.
   covered: int  # Realised effects inside the predicted interval.
-  judged: int  # Trials that have both.
+  compared: int  # Trials that have both.
   signs: Signs
 
 
-Predict = Callable[[history.Trial], tuple[float, float] | None]
+Predict = Callable[[history.Trial], records.Interval | None]
 
 
-def middle(interval: tuple[float, float]) -> float:
+def middle(interval: records.Interval) -> float:
   return (interval[0] + interval[1]) / 2
 
 
-def judged(
+def compared(
     trials: Sequence[history.Trial], predict: Predict
 ) -> list[history.Trial]:
-  """Trials with a prediction and a realised effect."""
+  """Return the trials with a prediction and a realised effect."""
   return [t for t in trials if predict(t) and t.effect is not None]
 
 
 def signs(trials: Sequence[history.Trial], predict: Predict) -> Signs:
-  """How often the sign of a clear effect was predicted, and the base rate."""
+  """Count how often the sign of a clear effect was predicted."""
   up, right, decided = 0, 0, 0
-  for trial in judged(trials, predict):
-    interval, effect = trial.realised, trial.effect
-    if interval is None or interval[0] <= 0 <= interval[1]:
+  for trial in compared(trials, predict):
+    low, high = trial.realised
+    if low <= 0 <= high:
       continue
     decided += 1
-    up += effect > 0
-    right += effect * middle(predict(trial)) > 0  # 0 predicts no sign.
+    up += trial.effect > 0
+    # A prediction of exactly 0 predicts no sign.
+    right += trial.effect * middle(predict(trial)) > 0
   return Signs(decided, right, max(up, decided - up))
 
 
-def _mean(values: Sequence[float]) -> float | None:
-  return sum(values) / len(values) if values else None
-
-
 def row(name: str, trials: Sequence[history.Trial], predict: Predict) -> Row:
-  """Predicted against realised over some trials."""
-  both = judged(trials, predict)
+  """Compare predicted with realised effects over some trials."""
+  both = compared(trials, predict)
+  mean = lambda values: statistics.fmean(values) if both else None
   return Row(
       name=name,
       trials=len(trials),
       kept=sum(t.kind == 'keep' for t in trials),
-      predicted=_mean([middle(predict(t)) for t in both]),
-      realised=_mean([t.effect for t in both]),
+      predicted=mean([middle(predict(t)) for t in both]),
+      realised=mean([t.effect for t in both]),
       covered=sum(predict(t)[0] <= t.effect <= predict(t)[1] for t in both),
-      judged=len(both),
+      compared=len(both),
       signs=signs(trials, predict),
   )
 
@@ -80,7 +80,7 @@ def by(
     key: Callable[[history.Trial], str],
     predict: Predict,
 ) -> list[Row]:
-  """One row per value of the key, in alphabetical order."""
+  """Return one row per value of the key, in alphabetical order."""
   names = sorted({key(trial) for trial in trials})
   return [
       row(name, [t for t in trials if key(t) == name], predict)

@@ -1,0 +1,287 @@
+"""Validation of changes that train nothing: diagnostics and backtests.
+
+No trial can say what such a change is worth, since it leaves every policy as it
+is. It has to earn its place on what the run has recorded. A diagnostic must
+work on every past version and say something about them: its values follow the
+score, or its alert separates versions that really differ. A statistic of a
+backtest must have foretold the effects of past trials. Both must beat chance at
+LEVEL, corrected for how many numbers the function returns (Bonferroni); what
+the records cannot tell is discarded, with the counts as the reason.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+from typing import Any
+
+from jaxtyping import Float
+import numpy as np
+from scipy import stats
+
+from evojax.evolve import diagnose
+from evojax.harness import run
+
+LEVEL = 0.1
+# Fewer pairs than this cannot reach LEVEL: 3 have 6 orders, and 2 / 6 > LEVEL.
+LEAST = 4
+SLICES = 8
+_MOST_REASONS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+  """The decision on a diagnostic or a statistic, and the numbers behind it."""
+
+  kept: bool
+  reasons: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """The numbers of a diagnostic on one piece of evidence."""
+
+  score: float  # Share of the valid completions that are solved.
+  values: Mapping[str, float]  # Empty where it failed.
+  alerts: frozenset[str] = frozenset()  # Numbers beyond their WARN or CRITICAL.
+  status: str = ''  # How it failed: crash, hang, ...; '' if it did not.
+
+
+@dataclasses.dataclass(frozen=True)
+class Readings:
+  """The numbers of a diagnostic on the evidence of one version."""
+
+  version: str
+  whole: Reading  # On all of it, as a diagnosis sees it.
+  slices: tuple[Reading, ...]  # On disjoint sets of its groups.
+
+
+@dataclasses.dataclass(frozen=True)
+class PastTrial:
+  """What a statistic says of a trial whose effect is known."""
+
+  trial: int
+  effect: float  # Realised effect on Avg@k, a fraction.
+  values: Mapping[str, float]  # Empty where it failed.
+  status: str = ''
+
+
+# -------------------------------------------------------------------- evidence
+
+
+def slices(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+  """Cut evidence into at most SLICES disjoint sets of whole groups.
+
+  Slices of one version are exchangeable, as its updates are not: two numbers
+  that merely drift as training goes on would seem to agree over updates.
+
+  Args:
+    rows: Columns of [rows], 'group' numbered from 0.
+
+  Returns:
+    Columns of each slice, its groups numbered from 0.
+  """
+  count = min(SLICES, int(rows['group'].max()) + 1)
+  found = []
+  for i in range(count):
+    chosen = rows['group'] % count == i
+    part = {name: values[chosen] for name, values in rows.items()}
+    found.append(part | {'group': part['group'] // count})
+  return found
+
+
+def read(functions: run.Functions, name: str, view: Any) -> Reading:
+  """Measure one piece of evidence, an `evidence.views.View`.
+
+  Args:
+    functions: The functions of the candidate harness.
+    name: The diagnostic that is new in it.
+    view: Evidence of reader 'diagnostic'.
+  """
+  solved = view.outcome[view.valid]
+  score = float(solved.mean()) if solved.size else math.nan
+  try:
+    values = functions.measure(name, view)
+    measures = diagnose.graded(functions.meta(name), values)
+  except run.FunctionError as error:
+    return Reading(score, {}, status=error.status)
+  return Reading(score, values, frozenset(diagnose.alerts(measures)))
+
+
+def foretell(
+    functions: run.Functions,
+    name: str,
+    views: tuple[Any, Any],
+    *,
+    trial: int,
+    effect: float,
+) -> PastTrial:
+  """Run a candidate's `predict` on the recorded evidence of a past trial.
+
+  Args:
+    functions: The functions of the candidate harness.
+    name: The backtest that is new in it.
+    views: The parent's evidence under the parent, and under what was tried.
+    trial: Number of the past trial.
+    effect: Its realised effect, a fraction of Avg@k.
+  """
+  try:
+    return PastTrial(trial, effect, functions.predict(name, *views))
+  except run.FunctionError as error:
+    return PastTrial(trial, effect, {}, error.status)
+
+
+# -------------------------------------------------------------------- verdicts
+
+
+def diagnostic(versions: Sequence[Readings]) -> Validation:
+  """Decide on a diagnostic from its readings of all past versions.
+
+  It is kept if it never fails, says the same names everywhere, and one of its
+  numbers, not constant over the slices of all versions, either
+
+  - follows the score: Spearman's rank correlation with the share solved, over
+    the slices, beats chance in an exact or sampled permutation test; or
+  - raises an alert that separates versions: some versions raise it and others
+    do not, and the slices of the two sides differ beyond chance (Mann and
+    Whitney's U).
+
+  Args:
+    versions: At least the version that training goes on from.
+  """
+  failed = [
+      f'it fails on {v.version}: {reading.status}'
+      for v in versions
+      for reading in (v.whole, *v.slices)
+      if reading.status
+  ]
+  if failed:
+    return Validation(False, tuple(dict.fromkeys(failed)))
+  names = sorted(set().union(*(v.whole.values for v in versions)))
+  silent = [v.version for v in versions if not v.whole.values]
+  if silent:
+    return Validation(False, (f'it has no number for {", ".join(silent)}',))
+  where = f'{sum(len(v.slices) for v in versions)} slices of' + (
+      f' {len(versions)} version{"s" if len(versions) > 1 else ""}'
+  )
+
+  def tests(name: str) -> list[_Test]:
+    there = [
+        (r.values[name], r.score)
+        for v in versions
+        for r in v.slices
+        if name in r.values and math.isfinite(r.score)
+    ]
+    values, scores = np.array(there, np.float64).reshape(-1, 2).T
+    found = [_follows(name, values, scores, f'the score over {where}')]
+    sides = {True: [], False: []}
+    for v in versions:
+      sides[name in v.whole.alerts] += [
+          r.values[name] for r in v.slices if name in r.values
+      ]
+    if sides[True] and sides[False] and np.ptp(sum(sides.values(), [])):
+      p = float(stats.mannwhitneyu(sides[True], sides[False]).pvalue)
+      found.append(_Test(f'{name}: its alert separates versions', p))
+    return found
+
+  return _earned(names, tests)
+
+
+def backtest(trials: Sequence[PastTrial]) -> Validation:
+  """Decide on a statistic of a backtest from what it says of past trials.
+
+  It is kept if it never fails and the rank correlation of one of its numbers
+  with the realised effects beats chance. Its sign may be either: a statistic
+  may foretell harm. How often the signs agree is reported beside it.
+
+  Args:
+    trials: Past trials with a realised effect, oldest first.
+  """
+  failed = [
+      f'it fails on trial {t.trial}: {t.status}' for t in trials if t.status
+  ]
+  if failed:
+    return Validation(False, tuple(failed))
+  if len(trials) < LEAST:
+    return Validation(
+        False,
+        (
+            f'{len(trials)} past trials have a realised effect; agreement with'
+            f' fewer than {LEAST} cannot be told from chance',
+        ),
+    )
+
+  def tests(name: str) -> list[_Test]:
+    there = [(t.values[name], t.effect) for t in trials if name in t.values]
+    values, effects = np.array(there, np.float64).T
+    found = _follows(name, values, effects, f'{len(there)} realised effects')
+    signs = np.sign(values) * np.sign(effects)
+    agree, said = int((signs > 0).sum()), int((signs != 0).sum())
+    text = f'{found.text}, signs agree in {agree} of {said}'
+    return [dataclasses.replace(found, text=text)]
+
+  names = sorted(set().union(*(t.values for t in trials)))
+  if not names:
+    return Validation(False, ('it has no number for any past trial',))
+  return _earned(names, tests)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Test:
+  """One way in which a number may earn its place."""
+
+  text: str
+  p: float  # Of such agreement by chance, two-sided.
+
+
+def _earned(
+    names: Sequence[str], tests: Callable[[str], list[_Test]]
+) -> Validation:
+  """Keep what has a number that beats chance; the surest reasons come first."""
+  found = sorted((t for name in names for t in tests(name)), key=lambda t: t.p)
+  level = LEVEL / len(names)
+  passed = [t for t in found if t.p <= level]
+  sign = '<=' if passed else '>'
+  shown = (passed or found)[:_MOST_REASONS]
+  return Validation(
+      bool(passed),
+      tuple(f'{t.text}, p {t.p:.3g} {sign} {level:.3g}' for t in shown),
+  )
+
+
+def _follows(
+    name: str,
+    values: Float[np.ndarray, 'N'],
+    wanted: Float[np.ndarray, 'N'],
+    what: str,
+) -> _Test:
+  """The rank agreement of a number with what it should follow."""
+  if len(values) < LEAST:
+    return _Test(f'{name}: only {len(values)} values beside {what}', 1.0)
+  if not np.ptp(values):
+    return _Test(f'{name}: {values[0]:.4g} everywhere, beside {what}', 1.0)
+  correlation, p = rank_agreement(values, wanted)
+  return _Test(f'{name}: rank agreement {correlation:+.2f} with {what}', p)
+
+
+def rank_agreement(
+    x: Float[np.ndarray, 'N'], y: Float[np.ndarray, 'N']
+) -> tuple[float, float]:
+  """Return Spearman's rank correlation and its two-sided permutation p.
+
+  All orders are tried for N <= 7, else 9,999 random ones under a fixed seed, so
+  that a decision is the same in every process. Ties need no correction.
+
+  Returns:
+    (correlation, p); (0, 1) where x or y is constant.
+  """
+  if not (np.ptp(x) and np.ptp(y)):
+    return 0.0, 1.0
+  ranks = stats.zscore(stats.rankdata(y)) / len(y)
+  found = stats.permutation_test(
+      (stats.zscore(stats.rankdata(x)),),
+      lambda x, axis: (x * ranks).sum(axis=axis),
+      permutation_type='pairings',
+      vectorized=True,
+      rng=np.random.default_rng(0),
+  )
+  return float(found.statistic), min(1.0, float(found.pvalue))

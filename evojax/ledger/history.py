@@ -1,0 +1,291 @@
+"""A run as its ledger tells it: trials, versions, lineage, cost.
+
+A page is built while a run goes on, after it failed, and from a ledger whose
+last line was torn by a kill. So every row may still be missing, and what
+follows the longest true prefix is left out, and said to be.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+from typing import Any, TypeVar
+
+from evojax.ledger import chain
+from evojax.ledger import records
+
+R = TypeVar('R', bound=records.Record)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+  """The records of one trial; of two rows of one step the later counts."""
+
+  index: int  # 0, 1, ... in the order in which trials began.
+  number: int  # The ledger's `trial`.
+  seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
+  diagnose: records.Diagnose | None = None
+  hypothesize: records.Hypothesize | None = None
+  design: records.Design | None = None
+  admit: records.Admit | None = None
+  backtest: records.Backtest | None = None
+  trial: records.Trial | None = None
+  verify: records.Verify | None = None
+  accumulate: records.Accumulate | None = None
+
+  @property
+  def name(self) -> str:
+    """The version it made, or 'trial 3' if nothing was kept."""
+    made = self.verify.version if self.verify else ''
+    return made or f'trial {self.number}'
+
+  @property
+  def parent(self) -> str:
+    """The version that it changes, '' before there is a proposal."""
+    return self.hypothesize.version if self.hypothesize else ''
+
+  @property
+  def status(self) -> str:
+    """The verdict, or how far the trial got."""
+    if self.verify:
+      return self.verify.status
+    return 'refused' if self.admit and self.admit.reasons else 'running'
+
+  @property
+  def kind(self) -> str:
+    """'keep', 'discard', 'failed' or 'running': how a verdict is drawn."""
+    # Every failure has a status of its own.
+    known = ('keep', 'discard', 'running')
+    return self.status if self.status in known else 'failed'
+
+  @property
+  def delta(self) -> records.Delta | None:
+    return self.design.delta if self.design else None
+
+  @property
+  def intervention_class(self) -> str:
+    return self.delta.intervention_class if self.delta else ''
+
+  @property
+  def proposer(self) -> str:
+    return self.hypothesize.proposer if self.hypothesize else ''
+
+  @property
+  def arms(self) -> tuple[records.TrialArm, ...]:
+    return self.trial.arms if self.trial else ()
+
+  def role(self, role: str) -> list[records.TrialArm]:
+    """Return the arms of a role, 'control' or 'child'."""
+    return [arm for arm in self.arms if arm.role == role]
+
+  @property
+  def mde(self) -> float | None:
+    """The minimum detectable effect."""
+    return self.trial.mde if self.trial else None
+
+  @property
+  def effect(self) -> float | None:
+    return self.verify.effect if self.verify else None
+
+  @property
+  def realised(self) -> records.Interval | None:
+    """The interval of the effect."""
+    if self.effect is None:
+      return None
+    return self.verify.low, self.verify.high
+
+  @property
+  def expected(self) -> records.Interval | None:
+    """The effect that the proposer predicted."""
+    return self.hypothesize.expected if self.hypothesize else None
+
+  @property
+  def backtested(self) -> records.Interval | None:
+    """The effect that the backtest predicted."""
+    return self.backtest.predicted if self.backtest else None
+
+  @property
+  def device_seconds(self) -> float:
+    return math.fsum(self.seconds.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+  """The rows of a run, and what follows from them."""
+
+  rows: Sequence[records.Row]
+  dropped: int = 0  # Bytes at the end of the file that are no true rows.
+  ended: str = ''  # Why the run ended; '' while it runs or nothing says so.
+
+  def find(self, step: type[R], **match: Any) -> R | None:
+    """Return the last record of a step whose fields have these values."""
+    return records.find(self.rows, step, **match)
+
+  def all(self, step: type[R]) -> list[R]:
+    """Return all records of a step, oldest first."""
+    found = (row.record for row in self.rows)
+    return [record for record in found if isinstance(record, step)]
+
+  # ------------------------------------------------------------------- trials
+
+  @functools.cached_property
+  def trials(self) -> list[Trial]:
+    """In the order in which they began; without a proposal there is none."""
+    steps: dict[int, dict[str, records.Record]] = {}
+    seconds: dict[int, dict[str, float]] = {}
+    for row in self.rows:
+      record = row.record
+      if isinstance(record, records.OfTrial):
+        steps.setdefault(record.trial, {})[record.STEP] = record
+        spent = seconds.setdefault(record.trial, defaultdict(float))
+        spent[record.STEP] += row.measured.device_seconds
+    idle = {'diagnose', 'hypothesize'}
+    began = [
+        number
+        for number, found in steps.items()
+        if found.keys() - idle
+        or ('hypothesize' in found and found['hypothesize'].proposer)
+    ]
+    return [
+        Trial(
+            index=index, number=number, seconds=seconds[number], **steps[number]
+        )
+        for index, number in enumerate(began)
+    ]
+
+  @property
+  def kept(self) -> list[Trial]:
+    """The trials whose change was kept."""
+    return [trial for trial in self.trials if trial.kind == 'keep']
+
+  @property
+  def dev_draws(self) -> int:
+    """How often fresh dev problems were drawn: once per trial that scored."""
+    done = lambda row: any(arm.status == 'done' for arm in row.arms)
+    return sum(map(done, self.all(records.Trial)))
+
+  # ----------------------------------------------------------------- versions
+
+  @property
+  def versions(self) -> list[records.Version]:
+    """All versions of the run, oldest first."""
+    return self.all(records.Version)
+
+  @functools.cached_property
+  def base(self) -> records.Train | None:
+    """The training of the first version."""
+    return next(iter(self.all(records.Train)), None)
+
+  @functools.cached_property
+  def base_version(self) -> str:
+    return self.base.version if self.base else 'v0'
+
+  @functools.cached_property
+  def head(self) -> str:
+    """The version that training goes on from."""
+    if learned := self.find(records.Accumulate):
+      return learned.head
+    return self.kept[-1].name if self.kept else self.base_version
+
+  @functools.cached_property
+  def parents(self) -> dict[str, str]:
+    """Version or trial -> the version that it changed; the base has none."""
+    known = {self.base_version}
+    parents = {}
+    for trial in self.trials:
+      # A parent that is not known yet would make a cycle.
+      known_parent = trial.parent in known
+      parents[trial.name] = trial.parent if known_parent else self.base_version
+      known.add(trial.name)
+    return parents
+
+  @functools.cached_property
+  def lineage(self) -> list[str]:
+    """From the base to the head."""
+    line = [self.head]
+    while line[-1] in self.parents:
+      line.append(self.parents[line[-1]])
+    return line[::-1]
+
+  @functools.cached_property
+  def levels(self) -> dict[str, float]:
+    """Version or trial -> summed effects from the base to it, a fraction."""
+    found = {self.base_version: 0.0}
+    for trial in self.trials:
+      start = found.get(self.parents[trial.name], 0.0)
+      found[trial.name] = start + (trial.effect or 0.0)
+    return found
+
+  # --------------------------------------------------------------------- cost
+
+  @property
+  def sandboxes(self) -> list[str]:
+    """Tiers of the box that the run's rows were made in, sorted."""
+    return sorted({row.sandbox for row in self.rows if row.sandbox})
+
+  @property
+  def seconds_by_step(self) -> dict[str, float]:
+    """Device-seconds of each step, over the whole run."""
+    spent: dict[str, float] = defaultdict(float)
+    for row in self.rows:
+      spent[row.record.STEP] += row.measured.device_seconds
+    return dict(spent)
+
+  @property
+  def wall_seconds(self) -> float:
+    return math.fsum(row.measured.seconds for row in self.rows)
+
+  @property
+  def trained_tokens(self) -> int:
+    """Tokens sampled to train all arms; controls serve several trials."""
+    arms = {arm.folder: arm for trial in self.trials for arm in trial.arms}
+    trained = [*arms.values(), *self.all(records.Retrain)]
+    trained += [self.base] if self.base else []
+    return sum(arm.sampled_tokens for arm in trained)
+
+
+def _ended(path: pathlib.Path, head: str) -> str:
+  """Return why the run ended, from a summary that was written at this head."""
+  try:
+    summary = json.loads(path.read_bytes())
+  except (OSError, ValueError):
+    return ''
+  if not isinstance(summary, dict) or summary.get('ledger_head') != head:
+    return ''
+  return str(summary.get('ended', ''))
+
+
+def read(workdir: str | os.PathLike[str]) -> History:
+  """Return the history of a run, as far as its ledger is true.
+
+  Args:
+    workdir: The run's directory; nothing in it is changed.
+
+  Raises:
+    ValueError: If there is no ledger, no whole row in it, or a row that does
+      not hold what its record declares.
+  """
+  path = pathlib.Path(workdir, 'ledger.jsonl')
+  if not path.is_file():
+    raise ValueError(
+        f'{workdir} holds no {path.name}; a run that evolves writes it with its'
+        ' first step. Pass the --workdir of such a run'
+    )
+  rows = chain.read(path)
+  lines = path.read_bytes().splitlines(keepends=True)
+  dropped = sum(map(len, lines[len(rows) :]))
+  if not rows:
+    raise ValueError(
+        f'{path} ({dropped:,} bytes) holds no whole row; build the page again'
+        ' once the run has opened'
+    )
+  try:
+    parsed = [records.parse(row) for row in rows]
+  except records.RecordError as error:
+    raise ValueError(f'{path}: {error}') from error
+  ended = _ended(path.with_name('summary.json'), parsed[-1].hash)
+  return History(parsed, dropped, ended)

@@ -1,0 +1,290 @@
+"""Diagnostics and backtest statistics earn their place on past evidence."""
+
+import itertools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+from scipy import stats
+
+from evojax.evidence import schema
+from evojax.evidence import views
+from evojax.evolve import validate
+from evojax.harness import run
+from evojax.harness import spec
+
+COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
+
+
+def reading(score, alerts=(), status='', **values):
+  return validate.Reading(score, values, frozenset(alerts), status)
+
+
+def version(name, scores, numbers, alerts=()):
+  """Readings of one number, x, on slices with these scores."""
+  slices = tuple(
+      reading(float(score), x=float(x))
+      for score, x in zip(scores, numbers, strict=True)
+  )
+  return validate.Readings(
+      name,
+      reading(float(np.mean(scores)), alerts, x=float(np.mean(numbers))),
+      slices,
+  )
+
+
+SCORES = np.linspace(0.2, 0.9, 8)
+
+
+class RankAgreementTest(parameterized.TestCase):
+
+  def test_hand_worked(self):
+    # 2 of the 24 orders agree as much, in either direction.
+    self.assertEqual(
+        validate.rank_agreement(
+            np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6, 9])
+        ),
+        (1.0, 2 / 24),
+    )
+    correlation, p = validate.rank_agreement(
+        np.array([1.0, 2, 3, 4]), np.array([4.0, 3, 2, 1])
+    )
+    np.testing.assert_allclose([correlation, p], [-1, 2 / 24])
+
+  @parameterized.parameters(4, 5, 6, 7)
+  def test_agrees_with_all_orders(self, n):
+    rng = np.random.default_rng(n)
+    x, y = rng.normal(size=n), np.round(rng.normal(size=n), 0)
+    correlation, p = validate.rank_agreement(x, y)
+    self.assertAlmostEqual(correlation, stats.spearmanr(x, y).statistic)
+    every = np.array(
+        [
+            stats.spearmanr(x[list(order)], y).statistic
+            for order in itertools.permutations(range(n))
+        ]
+    )
+    above = np.mean(every >= correlation - 1e-9)
+    below = np.mean(every <= correlation + 1e-9)
+    self.assertAlmostEqual(p, min(1.0, 2 * min(above, below)))
+
+  def test_a_constant_agrees_with_nothing(self):
+    x = np.arange(5.0)
+    self.assertEqual(validate.rank_agreement(x, np.ones(5)), (0.0, 1.0))
+    self.assertEqual(validate.rank_agreement(np.ones(5), x), (0.0, 1.0))
+
+  def test_same_answer_twice_where_orders_are_sampled(self):
+    x, y = np.random.default_rng(0).normal(size=(2, 20))
+    self.assertEqual(
+        validate.rank_agreement(x, y), validate.rank_agreement(x, y)
+    )
+
+
+class DiagnosticTest(parameterized.TestCase):
+
+  def test_what_follows_the_score_is_kept(self):
+    for sign in (1, -1):
+      found = validate.diagnostic([version('v0', SCORES, sign * SCORES**2)])
+      self.assertTrue(found.kept)
+      self.assertLen(found.reasons, 1)
+      self.assertRegex(
+          found.reasons[0],
+          rf'x: rank agreement \{"+" if sign > 0 else "-"}1.00 with the score'
+          r' over 8 slices of 1 version, p .* <= 0.1',
+      )
+
+  def test_noise_is_discarded_with_its_numbers(self):
+    rng = np.random.default_rng(0)
+    kept = [
+        validate.diagnostic([version('v0', SCORES, rng.random(8))]).kept
+        for _ in range(200)
+    ]
+    self.assertLess(np.mean(kept), 0.15)  # LEVEL, and its error at 200.
+    found = validate.diagnostic(
+        [version('v0', SCORES, [3, 1, 4, 1, 5, 9, 2, 3])]
+    )
+    self.assertFalse(found.kept)
+    self.assertRegex(found.reasons[0], r'x: rank agreement .* > 0.1')
+
+  def test_many_numbers_must_be_surer(self):
+    """One of 30 numbers of noise agrees often: the level is shared."""
+    rng = np.random.default_rng(0)
+
+    def noise():
+      slices = tuple(
+          validate.Reading(s, {f'n{i}': rng.random() for i in range(30)})
+          for s in SCORES
+      )
+      return validate.Readings('v0', slices[0], slices)
+
+    kept = [validate.diagnostic([noise()]).kept for _ in range(20)]
+    self.assertLessEqual(sum(kept), 5)
+
+  def test_an_alert_that_separates_versions_is_kept(self):
+    # Alike within a version whatever is solved; v1 is another policy.
+    rng = np.random.default_rng(0)
+    readings = [
+        version('v0', SCORES, rng.permutation(8) / 100),
+        version('v1', SCORES, 1 + rng.permutation(8) / 100, alerts=['x']),
+    ]
+    found = validate.diagnostic(readings)
+    self.assertTrue(found.kept)
+    self.assertRegex(found.reasons[0], 'x: its alert separates versions, p')
+    # The same numbers without a threshold say nothing.
+    silent = [
+        version('v0', SCORES, [r.values['x'] for r in v.slices])
+        for v in readings
+    ]
+    self.assertFalse(validate.diagnostic(silent).kept)
+
+  def test_an_alert_by_chance_is_discarded(self):
+    rng = np.random.default_rng(3)
+    found = validate.diagnostic(
+        [
+            version('v0', SCORES, rng.random(8)),
+            version('v1', SCORES, rng.random(8), alerts=['x']),
+        ]
+    )
+    self.assertFalse(found.kept)
+
+  def test_a_constant_is_discarded(self):
+    found = validate.diagnostic([version('v0', SCORES, 8 * [0.25])])
+    self.assertEqual(
+        found,
+        validate.Validation(
+            False,
+            (
+                'x: 0.25 everywhere, beside the score over 8 slices of'
+                ' 1 version, p 1 > 0.1',
+            ),
+        ),
+    )
+
+  def test_one_failure_on_the_past_discards(self):
+    good = version('v0', SCORES, SCORES)
+    bad = validate.Readings('v1', reading(0.5, status='hang'), good.slices)
+    self.assertEqual(
+        validate.diagnostic([good, bad]),
+        validate.Validation(False, ('it fails on v1: hang',)),
+    )
+
+  def test_silence_on_the_past_discards(self):
+    good = version('v0', SCORES, SCORES)
+    silent = validate.Readings('v1', reading(0.5), good.slices)
+    found = validate.diagnostic([good, silent])
+    self.assertEqual(found.reasons, ('it has no number for v1',))
+
+  def test_too_little_evidence_is_discarded(self):
+    found = validate.diagnostic([version('v0', SCORES[:3], SCORES[:3])])
+    self.assertFalse(found.kept)
+    self.assertIn('only 3 values', found.reasons[0])
+
+
+class BacktestTest(parameterized.TestCase):
+
+  def trials(self, effects, numbers):
+    return [
+        validate.PastTrial(i, effect, {'x': float(x)})
+        for i, (effect, x) in enumerate(zip(effects, numbers, strict=True))
+    ]
+
+  @parameterized.parameters(1, -1)
+  def test_what_foretold_the_effects_is_kept(self, sign):
+    effects = [-0.02, 0.01, 0.03, -0.01, 0.05]
+    found = validate.backtest(
+        self.trials(effects, [sign * 3 * e for e in effects])
+    )
+    self.assertTrue(found.kept)
+    agree = 5 if sign > 0 else 0
+    self.assertRegex(
+        found.reasons[0],
+        rf'with 5 realised effects, signs agree in {agree} of 5, p 0.0167',
+    )
+
+  def test_what_did_not_is_discarded_with_its_numbers(self):
+    found = validate.backtest(
+        self.trials([0.01, 0.02, 0.03, 0.04, 0.05], [2, 1, -4, 3, 1])
+    )
+    self.assertFalse(found.kept)
+    self.assertRegex(
+        found.reasons[0], r'x: rank agreement .*, signs agree in 4 of 5, p'
+    )
+
+  def test_three_trials_prove_nothing(self):
+    found = validate.backtest(self.trials([0.1, 0.2, 0.3], [1, 2, 3]))
+    self.assertFalse(found.kept)
+    self.assertIn('3 past trials have a realised effect', found.reasons[0])
+
+  def test_a_failure_is_a_status_and_no_number(self):
+    trials = self.trials([0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4])
+    trials[1] = validate.PastTrial(1, 0.2, {}, 'non_finite')
+    self.assertEqual(
+        validate.backtest(trials).reasons, ('it fails on trial 1: non_finite',)
+    )
+
+
+class EvidenceTest(absltest.TestCase):
+  """Real functions on views."""
+
+  def view(self, rows):
+    return views.View.from_rows(
+        rows,
+        COLUMNS,
+        prompts=int(rows['group'].max()) + 1,
+        group_size=2,
+        max_tokens=8,
+        reader='diagnostic',
+    )
+
+  def rows(self, groups):
+    group, sample = np.indices((groups, 2)).reshape(2, -1)
+    return {
+        'group': group,
+        'sample': sample,
+        'outcome': group * 2 + sample < groups,
+        'n_tokens': group,
+        'graded': np.ones(2 * groups, bool),
+    }
+
+  def test_slices_are_whole_groups_and_all_of_them(self):
+    for groups, count in ((20, 8), (3, 3)):
+      parts = validate.slices(self.rows(groups))
+      self.assertLen(parts, count)
+      seen = [int(n) for part in parts for n in part['n_tokens']]
+      self.assertCountEqual(seen, 2 * list(range(groups)))
+      for part in parts:
+        self.assertCountEqual(
+            part['group'], 2 * list(range(len(part['group']) // 2))
+        )
+
+  def test_a_diagnostic_is_read(self):
+    source = (
+        "LAYER = 'score'\nUNIT = ''\nWARN = {'solved': ('>', 0.4)}\n"
+        'def measure(e):\n  return {"solved": float(e.outcome.mean())}\n'
+    )
+    files = {'diagnostics/new.py': source}
+    functions = run.Functions(spec.Harness({}, files))
+    found = validate.read(functions, 'new', self.view(self.rows(4)))
+    self.assertEqual(found, reading(0.5, ['solved'], solved=0.5))
+    broken = {'diagnostics/new.py': source.replace('e.outcome', 'e.nothing')}
+    found = validate.read(
+        run.Functions(spec.Harness({}, broken)), 'new', self.view(self.rows(4))
+    )
+    self.assertEqual(found, reading(0.5, status='crash'))
+
+  def test_a_statistic_is_run(self):
+    source = (
+        'def predict(before, after):\n'
+        '  return {"more": float((after.n_tokens - before.n_tokens).mean())}\n'
+    )
+    functions = run.Functions(spec.Harness({}, {'backtests/new.py': source}))
+    rows = self.rows(4)
+    pair = (
+        self.view(rows),
+        self.view(rows | {'n_tokens': rows['n_tokens'] + 2}),
+    )
+    found = validate.foretell(functions, 'new', pair, trial=3, effect=0.1)
+    self.assertEqual(found, validate.PastTrial(3, 0.1, {'more': 2.0}))
+
+
+if __name__ == '__main__':
+  absltest.main()
