@@ -231,7 +231,7 @@ def divide(
     if not problems:
       raise ValueError(
           f'split {split!r} is empty: {len(members["train"])} problems in'
-          f' train, of which {splits.SHARES[split]} % go there by hash. Give more'
-          ' problems, or a file for each of train, dev and sealed'
+          f' train, of which {splits.SHARES[split]} % go there by hash. Give'
+          ' more problems, or a file for each of train, dev and sealed'
       )
   return {split: tuple(problems) for split, problems in divided.items()}

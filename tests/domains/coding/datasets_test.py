@@ -190,7 +190,7 @@ class JsonlTest(parameterized.TestCase):
   def test_repetitions_are_kept_once(self):
     self.assertLen(self._read(_livecodebench(), _livecodebench()), 1)
     with self.assertRaisesRegex(
-        ValueError, ':2: .* has the answers .*; keep one of'
+        ValueError, ':2: .* the answers .*; keep one'
     ):
       self._read(_livecodebench(), _livecodebench(private_test_cases='[]'))
 
