@@ -18,7 +18,7 @@ from typing import Any
 from evojax import records
 from evojax.domains import datasets
 from evojax.domains import sources
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 
 _Row = Mapping[str, Any]
 
@@ -88,15 +88,15 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   if not isinstance(tag, str) or not tag:
     raise ValueError(f'tag={tag!r} must be a non-empty string')
   _check_utf8(tag, 'tag')
-  answer = tests.encode(
-      tests.Tests(
+  answer = suite.encode(
+      suite.Suite(
           cases,
           tolerance=_tolerance(statement),
           function=function,
           seconds=_SECONDS,
       )
   )
-  tests.decode(answer)  # Raises if there are no cases, or the name is none.
+  suite.decode(answer)  # Raises if there are no cases, or the name is none.
   starter = row.get('starter_code') or ''
   if not isinstance(starter, str):
     raise ValueError(f'starter_code={starter!r:.80} must be a text')
@@ -114,7 +114,7 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   )
 
 
-def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
+def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
   """Return the cases, public ones visible, and the function's name or ''."""
   cases, kinds = [], set()
   for field, visible in (
@@ -130,7 +130,7 @@ def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
         )
       kinds.add(kind)
       cases.append(
-          tests.Case(_text(case, 'input'), _text(case, 'output'), visible)
+          suite.Case(_text(case, 'input'), _text(case, 'output'), visible)
       )
   if kinds != {'functional'}:
     if len(kinds) > 1:
@@ -149,7 +149,7 @@ def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
   return tuple(cases), name
 
 
-def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
+def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
   """Return the cases, none of them visible, and the function's name or ''."""
   if isinstance(row['input_output'], dict):
     # Its numbers would already be text, see `datasets.jsonl_rows`.
@@ -175,7 +175,7 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
   if not name:
     return (
         tuple(
-            tests.Case(_lines(stdin), _lines(expected), False)
+            suite.Case(_lines(stdin), _lines(expected), False)
             for stdin, expected in zip(inputs, outputs, strict=True)
         ),
         '',
@@ -193,7 +193,7 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
     outputs = [x[0] for x in outputs]
   return (
       tuple(
-          tests.Case(
+          suite.Case(
               '\n'.join(map(json.dumps, arguments)), json.dumps(x), False
           )
           for arguments, x in zip(inputs, outputs, strict=True)

@@ -13,7 +13,7 @@ from evojax import records
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import programs
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import inputs
 from evojax.domains.coding.families import level as level_lib
@@ -84,7 +84,7 @@ def generate(
       problem_id=name,
       family=family,
       messages=messages,
-      answer=tests.encode(tests.Tests((example, *hidden), seconds=_SECONDS)),
+      answer=suite.encode(suite.Suite((example, *hidden), seconds=_SECONDS)),
       difficulty=level,
       metadata={'parameters': dict(parameters), 'wording': wording},
   )
@@ -94,7 +94,7 @@ def ask(
     kind: level_lib.Level,
     parameters: level_lib.Parameters,
     wording: int,
-    example: tests.Case,
+    example: suite.Case,
 ) -> str:
   """Return the question: statement, input grammar and one example."""
   task = kind.ask(parameters, wording)
@@ -103,7 +103,7 @@ def ask(
 
 def draw_example(
     kind: level_lib.Level, parameters: level_lib.Parameters, seed: str
-) -> tests.Case | None:
+) -> suite.Case | None:
   """Return a short visible case, a pure function of the arguments.
 
   Returns:
@@ -117,7 +117,7 @@ def draw_example(
   for attempt in range(_EXAMPLES):
     stdin = given.some(given.short + attempt // 4)
     expected = programs.run(right, stdin)
-    case = tests.Case(stdin, expected, True)
+    case = suite.Case(stdin, expected, True)
     if expected.strip() not in (*nothing, '0'):
       return case
     if expected.strip() == '0':
@@ -127,7 +127,7 @@ def draw_example(
 
 def choose_tests(
     given: inputs.Inputs, texts: Mapping[str, str], shown: str
-) -> tuple[tests.Case, ...] | None:
+) -> tuple[suite.Case, ...] | None:
   """Choose hidden tests, of which every wrong program fails at least one.
 
   Tests that more wrong programs fail come first, as grading may stop at the
@@ -152,7 +152,7 @@ def choose_tests(
     stdins.append(given.some(size))
     for stdin in stdins:
       if stdin not in pool:
-        case = tests.Case(stdin, programs.run(texts['right'], stdin), False)
+        case = suite.Case(stdin, programs.run(texts['right'], stdin), False)
         pool[stdin] = case, killed(case, texts, shown)
         alive -= pool[stdin][1]
     stdins = []
@@ -183,7 +183,7 @@ def choose_tests(
 
 
 def killed(
-    case: tests.Case, texts: Mapping[str, str], shown: str
+    case: suite.Case, texts: Mapping[str, str], shown: str
 ) -> frozenset[str]:
   """Return the names of the wrong programs that fail a test.
 
@@ -201,7 +201,7 @@ def killed(
   return frozenset(
       name
       for name, output in printed.items()
-      if output is None or not tests.passes(case, output.encode(), 0.0)
+      if output is None or not suite.passes(case, output.encode(), 0.0)
   )
 
 

@@ -15,7 +15,7 @@ from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import problems
 from evojax.domains.coding import programs
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import inputs
 
@@ -177,7 +177,7 @@ class KillTest(parameterized.TestCase):
     self.assertGreaterEqual(len(made), 8)
     kind = FAMILIES[family][level]
     for problem in made:
-      given = tests.decode(problem.answer)
+      given = suite.decode(problem.answer)
       (shown,) = (c for c in given.cases if c.visible)
       hidden = [c for c in given.cases if not c.visible]
       self.assertBetween(len(hidden), problems.LEAST_HIDDEN, problems.HIDDEN)
@@ -194,10 +194,10 @@ class KillTest(parameterized.TestCase):
         )
       for output in (shown.expected, ''):
         self.assertFalse(
-            all(tests.passes(c, output.encode(), 0.0) for c in hidden)
+            all(suite.passes(c, output.encode(), 0.0) for c in hidden)
         )
       self.assertFalse(
-          all(tests.passes(c, c.stdin.encode(), 0.0) for c in hidden)
+          all(suite.passes(c, c.stdin.encode(), 0.0) for c in hidden)
       )
       self.assertIn(f'Input:\n{shown.stdin}Output:\n', problem.question)
       self.assertTrue(
@@ -207,7 +207,7 @@ class KillTest(parameterized.TestCase):
   def test_the_most_killing_test_comes_first(self):
     for family, level in LEVELS:
       for problem in filter(None, _sample(family, level, 2)):
-        given = tests.decode(problem.answer)
+        given = suite.decode(problem.answer)
         texts = FAMILIES[family][level].programs(problem.metadata['parameters'])
         counts = [
             len(problems.killed(case, texts, given.cases[0].expected))

@@ -17,7 +17,7 @@ from evojax.domains import datasets
 from evojax.domains import sourced
 from evojax.domains import sources
 from evojax.domains.coding import domain
-from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import suite
 from tests import tiny
 
 # The domain of problem K writes one of these; the last is not graded.
@@ -33,12 +33,10 @@ PROGRAMS = (
 
 def problem(k: int) -> records.Problem:
   """Adds k; 5 is shown."""
-  cases = [
-      tests_lib.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)
-  ]
+  cases = [suite.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)]
   return sources.make_problem(
       ({'role': 'user', 'content': f'Add {k}.'},),
-      tests_lib.encode(tests_lib.Tests(tuple(cases), seconds=0.2)),
+      suite.encode(suite.Suite(tuple(cases), seconds=0.2)),
       'add',
       difficulty=k % 3,
   )
