@@ -49,7 +49,7 @@ def make_problem(
     difficulty: int = 0,
     metadata: Mapping[str, Any] | None = None,
 ) -> records.Problem:
-  """Make a problem; its id is a hash of its messages but the system prompt."""
+  """Make a problem; its id is a hash of its messages, system prompt apart."""
   text = '\n'.join(message['content'] for message in messages)
   if system_prompt:
     messages = ({'role': 'system', 'content': system_prompt}, *messages)

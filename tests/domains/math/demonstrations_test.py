@@ -161,7 +161,7 @@ class BatchTest(absltest.TestCase):
     self.assertEqual(right['ramble'], 0.0)
     # Guesses: a changed leading digit can leave the value as it was (0 -> 00).
     self.assertAlmostEqual(
-        right['direct_tag'], 1 - demonstrations.GUESS_ERROR, delta=0.06
+        right['direct_tag'], 1 - demonstrations.DIRECT_ERROR, delta=0.06
     )
 
   def test_a_ramble_has_no_end_and_outlasts_the_limit(self):
