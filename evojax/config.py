@@ -483,6 +483,22 @@ def to_json(config: ml_collections.ConfigDict) -> str:
   return json.dumps(config.to_dict(), sort_keys=True, separators=(',', ':'))
 
 
+def to_mapping(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Return the resolved config as nested JSON values."""
+  return json.loads(to_json(config))
+
+
+def from_mapping(values: Mapping[str, Any]) -> ml_collections.ConfigDict:
+  """Return the locked config that `to_mapping` was made of."""
+
+  def restored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+      return {name: restored(item) for name, item in value.items()}
+    return tuple(map(restored, value)) if isinstance(value, list) else value
+
+  return ml_collections.ConfigDict(restored(values)).lock()
+
+
 def sha256(config: ml_collections.ConfigDict) -> str:
   """Return the hash of the canonical form, 64 hex digits."""
   return hashlib.sha256(to_json(config).encode()).hexdigest()

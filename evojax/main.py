@@ -39,12 +39,13 @@ _MODE = flags.DEFINE_enum(
         'report',
         'check',
         'serve',
+        'arm',
     ],
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
     ' make the base policy. plan: cost of a run, before it is paid. inspect:'
     ' read rollouts. report: rebuild the page of a workdir. check: what would'
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
-    ' the HTTP contract of SGLang.',
+    ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.',
 )
 _WORKDIR = flags.DEFINE_string(
     'workdir',
@@ -67,6 +68,29 @@ _COMPARE = flags.DEFINE_list(
     [],
     'evolve: workdirs of finished runs whose policies are scored on the same'
     ' sealed problems.',
+)
+_EXECUTOR = flags.DEFINE_enum(
+    'executor',
+    'inprocess',
+    ['inprocess', 'local'],
+    'evolve: where arms are trained. inprocess: one after the other in this'
+    ' process. local: in processes of --mode=arm on this machine, which share'
+    ' its devices; the ledger is the same.',
+)
+_WORKERS = flags.DEFINE_integer(
+    'workers',
+    0,
+    'evolve, with --executor=local: arms that are trained at a time.',
+    lower_bound=0,
+)
+_JOB = flags.DEFINE_string(
+    'job', '', 'arm: the job.json of the arm; its result is beside it.'
+)
+_PARENT = flags.DEFINE_integer(
+    'parent',
+    0,
+    'arm: process whose end is to end this one, as SIGTERM does; 0: none.',
+    lower_bound=0,
 )
 _HARNESSES = flags.DEFINE_list(
     'harnesses', [], 'check: directories of harnesses.'
@@ -197,13 +221,20 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
 def _dispatch() -> int | None:
   """Prepares jax and hands over to the mode."""
   config = _CONFIG.value
-  if config is None:
+  if config is None and _MODE.value != 'arm':
     raise ValueError(_NO_CONFIG)
+  if _MODE.value != 'evolve' and (_EXECUTOR.value != 'inprocess'):
+    raise ValueError(
+        f'--executor={_EXECUTOR.value} places the arms of --mode=evolve, and'
+        f' this is --mode={_MODE.value}: leave the flag out'
+    )
   if _ALLOW_WEAK.value:
     probe.tier(True)
   # A score leaves the evidence of the run it is about alone.
   suffix = '-eval' if _MODE.value == 'eval' else ''
-  workdir = _WORKDIR.value or os.path.join('runs', config.name + suffix)
+  workdir = _WORKDIR.value
+  if workdir is None and config is not None:
+    workdir = os.path.join('runs', config.name + suffix)
   if _DISTRIBUTED.value:
     jax.distributed.initialize(
         coordinator_address=_COORDINATOR.value,
@@ -224,7 +255,13 @@ def _dispatch() -> int | None:
         compare=_COMPARE.value,
         fork_from=_FORK_FROM.value,
         fork_version=_FORK_VERSION.value,
+        executor=_EXECUTOR.value,
+        workers=_WORKERS.value,
     )
+  elif _MODE.value == 'arm':
+    from evojax.modes import arm
+
+    arm.run(_JOB.value, _PARENT.value)
   elif _MODE.value == 'report':
     from evojax.report import page
 

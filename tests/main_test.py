@@ -18,6 +18,7 @@ from evojax import domains
 from evojax import main
 from evojax.evolve import loop
 from evojax.models import policy
+from evojax.modes import arm
 from evojax.modes import check
 from evojax.modes import evaluate as evaluate_mode
 from evojax.modes import inspection
@@ -65,7 +66,14 @@ class ModeTest(MainTestCase):
     self.assertTrue(config.is_locked)
     self.assertEqual(workdir, 'runs/math-smoke')
     self.assertEqual(
-        kwargs, {'compare': [], 'fork_from': '', 'fork_version': ''}
+        kwargs,
+        {
+            'compare': [],
+            'fork_from': '',
+            'fork_version': '',
+            'executor': 'inprocess',
+            'workers': 0,
+        },
     )
 
   def test_a_weak_sandbox_is_the_users_word(self):
@@ -85,7 +93,33 @@ class ModeTest(MainTestCase):
       )
     self.assertEqual(
         run.call_args.kwargs,
-        {'compare': ['/a', '/b'], 'fork_from': '/y', 'fork_version': 'v2'},
+        {
+            'compare': ['/a', '/b'],
+            'fork_from': '/y',
+            'fork_version': 'v2',
+            'executor': 'inprocess',
+            'workers': 0,
+        },
+    )
+
+  def test_evolve_hands_on_where_arms_are_trained(self):
+    with absltest.mock.patch.object(loop, 'run') as run:
+      self.command(SMOKE, '--executor=local', '--workers=2')
+    self.assertEqual(run.call_args.kwargs['executor'], 'local')
+    self.assertEqual(run.call_args.kwargs['workers'], 2)
+
+  def test_arm_needs_a_job_and_no_config(self):
+    with absltest.mock.patch.object(arm, 'run') as run:
+      self.command('--mode=arm', '--job=/x/job.json', '--parent=7')
+    run.assert_called_once_with('/x/job.json', 7)
+
+  def test_only_evolving_places_arms(self):
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    code = self.command(SMOKE, '--mode=train', '--executor=local')
+    self.assertEqual(code, 2)
+    self.assertIn(
+        '--executor=local places the arms of --mode=evolve',
+        str(stderr.write.call_args_list),
     )
 
   def test_report(self):

@@ -1,228 +1,93 @@
-"""What a change would have done to recorded evidence, before it is trained.
+"""Statistics of recorded groups under a candidate, beside those of its parent.
 
-Two kinds of numbers, (candidate, checkpoints, evidence, seed) -> numbers:
-statistics of the recorded groups under the candidate's reward and filter, and
-K replayed updates from retained checkpoints, scored on held-out train problems
-against the same updates under the parent. The answer may be NOT_IDENTIFIABLE:
-old rollouts do not tell what another temperature would have sampled.
+All of them are arithmetic on rewards, advantages and outcomes; one that cannot
+be computed is NOT_IDENTIFIABLE, never a number.
 """
 
-import hashlib
-import json
+import dataclasses
 import math
-import pathlib
 from typing import Any
 
+from jaxtyping import Bool, Float
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
-from evojax import records
-from evojax.eval import estimates
-from evojax.evidence import schema
-from evojax.evidence import store
-from evojax.evolve import arms
-from evojax.evolve import session as session_lib
 from evojax.evolve import weightings
-from evojax.harness import delta as delta_lib
-from evojax.harness import run as run_lib
 from evojax.harness import surface as surface_lib
-from evojax.ledger import chain as chain_lib
 from evojax.rl import filters
-from evojax.runtime import workdir as workdir_lib
-from evojax.training import trainer as trainer_lib
 
 NOT_IDENTIFIABLE = 'not identifiable'
-# Classes of changes that alter what is sampled; replaying old rollouts under
-# them says nothing.
-_UNSEEN = ('exploration', 'data')
-SCANNED = 1000
-HARMLESS = 0.1
+SCANNED = 1000  # Weights that `scan` tries.
+HARMLESS = 0.1  # Share of the advantage that shaping alone may move.
 
 
-def run(
-    session: session_lib.Session,
-    *,
-    version: str,
-    before: str,
-    after: str,
-    delta: delta_lib.Delta,
-    folder: pathlib.Path,
-) -> dict[str, Any]:
-  """Backtests a candidate against its parent.
+@dataclasses.dataclass(frozen=True)
+class Rewarded:
+  """Recorded groups with the rewards and the filter of one harness."""
 
-  Args:
-    session: The run.
-    version: The parent version.
-    before: Hash of the parent harness.
-    after: Hash of the candidate.
-    delta: What differs.
-    folder: Of the arm that left the parent's evidence and checkpoints.
-
-  Returns:
-    JSON values: key, the hash of all inputs; statistics, name -> number or
-    NOT_IDENTIFIABLE; predicted, the 95 % interval of the replayed effect, or
-    None. The same inputs give the same numbers, which are kept by their key.
-
-  Raises:
-    harness.run.FunctionError: If a function of the candidate fails.
-  """
-  steps = session.decide(lambda: store.list_steps(folder, 'train'))
-  key = session.decide(
-      lambda: _key(session, folder, steps, [before, after, version])
-  )
-  path = session.path / 'backtests' / f'{key}.json'
-  stored = session.decide(
-      lambda: json.loads(path.read_bytes()) if path.exists() else None
-  )
-  if stored is not None:
-    return stored
-  result: dict[str, Any] = dict(key=key, predicted=None)
-  recent = steps[-max(1, len(steps) // 3) :]
-  old = recorded(session, before, folder, recent)
-  new = recorded(session, after, folder, recent)
-  # Ours last: the harness's own take no name of theirs.
-  own = _own_statistics(session, before, old, new)
-  result['statistics'] = own | compare(old, new)
-  if delta.factor.startswith('reward:'):
-    result['statistics'] |= _scan(
-        new, delta.factor.removeprefix('reward:'), session.setup.surface
-    )
-  names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  if delta.intervention_class in _UNSEEN:
-    result['statistics'] |= dict.fromkeys(names, NOT_IDENTIFIABLE)
-  else:
-    effect = replay(session, before, after, folder, steps)
-    numbers = (effect.value, effect.low, effect.high)
-    result['statistics'] |= dict(zip(names, numbers, strict=True))
-    result['predicted'] = [effect.low, effect.high]
-  if session.primary:
-    path.parent.mkdir(exist_ok=True)
-    text = chain_lib.canonical_json(result) + '\n'
-    workdir_lib.write_atomic(path, text.encode())
-  return result
+  rewards: Float[np.ndarray, 'P G']
+  advantages: Float[np.ndarray, 'P G']  # Before groups are dropped.
+  kept: Bool[np.ndarray, 'P']  # Groups that enter the update.
+  parts: dict[str, Float[np.ndarray, 'P G']]  # Before their weights.
+  weights: dict[str, float]
+  outcome: Bool[np.ndarray, 'P G']
+  graded: Bool[np.ndarray, 'P G']
+  n_tokens: Float[np.ndarray, 'P G']
 
 
-def _key(
-    session: session_lib.Session,
-    folder: pathlib.Path,
-    steps: list[int],
-    names: list[str],
-) -> str:
-  """Hash of everything that the numbers depend on.
-
-  By content: files hold times and are laid out as the writer pleased. An arm's
-  start, end and evidence stand for its checkpoints.
-  """
-  e = session.config.evolve
-  arm = json.loads((folder / 'arm.json').read_bytes())
-  digest = hashlib.sha256()
-  for name in (
-      *names,
-      *(arm[key] for key in ('start', 'end', 'seed')),
-      *(session.config.seed, e.replay_updates, e.replay_problems),
-  ):
-    digest.update(f'{name}\n'.encode())
-  for step in steps:
-    table = parquet.ParquetFile(store.path_of(folder, 'train', step)).read()
-    table = table.drop_columns(['grade_seconds']).replace_schema_metadata()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-      writer.write_table(table)
-    digest.update(sink.getvalue())
-  return digest.hexdigest()
-
-
-# ------------------------------------------------------------------ statistics
-
-
-def recorded(
-    session: session_lib.Session,
-    harness: str,
-    folder: pathlib.Path,
-    steps: list[int],
-) -> dict[str, Any]:
-  """Recorded groups as a harness weighs them.
-
-  Returns:
-    rewards, advantages, outcome, n_tokens, graded [P, G]; kept [P]; parts,
-    weights; and view, the evidence with these rewards for the reader
-    'diagnostic'.
-  """
-  setup = session.setup.under(
-      arms.config_of(session, harness, session.config.seed)
-  )
-  rows = session_lib.load_rows(folder, steps)
-  weigher = trainer_lib.Weigher(setup)
-  groups = int(rows['group'].max()) + 1
-  size = int(rows['sample'].max()) + 1
-  rewards, parts, advantages, kept = weigher.weigh(rows, groups, size)
-  order = np.lexsort((rows['sample'], rows['group']))
-  grid = lambda name: rows[name][order].reshape(groups, size)
-  rows = {n: v for n, v in rows.items() if not n.startswith(schema.PART_PREFIX)}
-  rows['reward'] = rewards[rows['group'], rows['sample']]
-  rows['advantage'] = advantages[rows['group'], rows['sample']]
-  rows['kept'] = kept[rows['group']]
-  return dict(
-      rewards=rewards,
-      advantages=advantages,
-      kept=kept,
-      parts=parts,
-      weights=setup.config.reward.weights.to_dict(),
-      outcome=grid('outcome').astype(bool),
-      graded=grid('graded').astype(bool),
-      n_tokens=grid('n_tokens').astype(np.float64),
-      view=session_lib.view_of(rows, setup.columns, setup.config),
-  )
-
-
-def compare(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-  """Statistics of recorded groups under a candidate, beside the parent's.
+def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
+  """Return statistics under a candidate, beside those under the parent.
 
   alive_by_outcome: share of kept groups with solved and unsolved members.
   alive_by_shaping: share of kept groups whose outcomes agree and whose rewards
-    differ: they push towards what only the shaping likes.
-  phantom_advantage: share of the absolute advantage that falls on them.
+    differ. They push towards what only the shaping likes.
+  phantom_advantage: share of the absolute advantage that falls on the groups
+    that are alive by shaping.
   sign_agreement: share of the completions in groups that are alive by outcome
     whose advantage has the sign of solved (+) or unsolved (-).
-  constant_parts: reward parts with a weight that do not vary at all.
-  length_correlation: of n_tokens and reward.
+  constant_parts: number of reward parts with a weight that do not vary.
+  length_correlation: correlation of n_tokens and reward.
   gradient_cosine: cosine of the advantages with those of the outcome alone,
-    each completion weighted by its length: where score functions of completions
-    are orthogonal and as long as their tokens, that of the policy gradients.
+    each completion weighted by the root of its length. It is the cosine of the
+    policy gradients where score functions of completions are orthogonal and
+    their squared norms are proportional to the number of tokens.
   kept_groups: share of groups that enter the update.
 
+  Args:
+    before: Recorded groups under the parent.
+    after: The same groups under the candidate.
+
   Returns:
-    Name -> number of the candidate; '<name>_before' -> of the parent.
+    Name -> number of the candidate; '<name>_before' -> number of the parent.
   """
   result: dict[str, Any] = dict(_describe(after))
   result |= {f'{name}_before': v for name, v in _describe(before).items()}
   return result
 
 
-def _describe(r: dict[str, Any]) -> dict[str, Any]:
-  kept, outcome, graded = r['kept'], r['outcome'], r['graded']
-  advantages = np.where(kept[:, None], r['advantages'], 0).astype(np.float64)
-  # What was not graded has advantage 0, and an outcome that says nothing.
+def _describe(r: Rewarded) -> dict[str, Any]:
+  """The statistics of `compare` under one harness."""
+  kept, outcome, graded = r.kept, r.outcome, r.graded
+  advantages = np.where(kept[:, None], r.advantages, 0).astype(np.float64)
+  # What was not graded has advantage 0, and its outcome is unknown.
   mixed = (outcome & graded).any(1) & (~outcome & graded).any(1)
   masked = lambda x: np.ma.array(x, mask=~graded)
-  differs = masked(r['rewards']).std(1).filled(0) > filters.MIN_STD
+  differs = masked(r.rewards).std(1).filled(0) > filters.MIN_STD
   shaped = kept & differs & ~mixed
   total = np.abs(advantages).sum()
   alive = kept & mixed
-  told = alive[:, None] & graded
-  signs = np.sign(advantages[told]) == np.where(outcome[told], 1, -1)
+  counted = alive[:, None] & graded
+  signs = np.sign(advantages[counted]) == np.where(outcome[counted], 1, -1)
   plain = masked(outcome.astype(np.float64))
   plain = (plain - plain.mean(1, keepdims=True)).filled(0)
-  length = np.sqrt(r['n_tokens'])
+  length = np.sqrt(r.n_tokens)
   a, b = (advantages * length).ravel(), (plain * length).ravel()
   norm = math.sqrt(float(a @ a) * float(b @ b))
   constant = [
       name
-      for name, part in r['parts'].items()
-      if r['weights'].get(name) and np.ptp(part[graded]) == 0
+      for name, part in r.parts.items()
+      if r.weights.get(name) and np.ptp(part[graded]) == 0
   ]
-  rewards, tokens = r['rewards'][graded], r['n_tokens'][graded]
+  rewards, tokens = r.rewards[graded], r.n_tokens[graded]
   varies = rewards.std() > 0 and tokens.std() > 0
   missing = NOT_IDENTIFIABLE
   return dict(
@@ -241,152 +106,39 @@ def _describe(r: dict[str, Any]) -> dict[str, Any]:
   )
 
 
-def _scan(
-    after: dict[str, Any], part: str, surface: surface_lib.Surface
+def scan(
+    after: Rewarded, part: str, surface: surface_lib.Surface
 ) -> dict[str, Any]:
-  """How large the weight of a part may be, all others as they are.
+  """Return how large the weight of a reward part may be, all others fixed.
 
-  harmless_weight: the largest of SCANNED weights within the surface, of the
-  sign that is proposed, at which, as at all smaller ones, at most HARMLESS of
-  the absolute advantage falls on groups whose outcomes agree.
+  harmless_weight: the largest of SCANNED weights between 0 and the bound of the
+  surface, with the proposed sign, such that at this weight and all smaller ones
+  at most HARMLESS of the absolute advantage falls on groups whose outcomes
+  agree.
+
+  Args:
+    after: Recorded groups under the candidate.
+    part: Name of the reward part that it changes.
+    surface: What harnesses may set.
+
+  Returns:
+    {'harmless_weight': number or NOT_IDENTIFIABLE}, {} without such a part.
   """
-  names = list(after['parts'])
+  names = list(after.parts)
   if part not in names:
     return {}
   bound = surface.field(surface_lib.WEIGHTS + part).high
-  bound = math.copysign(bound, after['weights'][part])
+  bound = math.copysign(bound, after.weights[part])
   grid = np.linspace(0, bound, SCANNED)
-  weights = np.tile([after['weights'][name] for name in names], (SCANNED, 1))
+  weights = np.tile([after.weights[name] for name in names], (SCANNED, 1))
   weights[:, names.index(part)] = grid
   shares = weightings.apply(
-      np.stack([after['parts'][name] for name in names]).astype(np.float32),
+      np.stack([after.parts[name] for name in names]).astype(np.float32),
       weights.astype(np.float64),
-      after['outcome'],
-      after['graded'],
+      after.outcome,
+      after.graded,
   ).phantom_share
   harmful = np.flatnonzero(shares > HARMLESS)
   last = harmful[0] - 1 if len(harmful) else SCANNED - 1
   found = float(grid[last]) if last >= 0 else NOT_IDENTIFIABLE
   return dict(harmless_weight=found)
-
-
-def _own_statistics(
-    session: session_lib.Session,
-    harness: str,
-    before: dict[str, Any],
-    after: dict[str, Any],
-) -> dict[str, Any]:
-  """Statistics that the harness brings; one that fails is a status."""
-  found: dict[str, Any] = {}
-  functions = session.functions(harness)
-  for name in functions.backtests:
-    try:
-      found |= functions.predict(name, before['view'], after['view'])
-    except run_lib.FunctionError as error:
-      found[name] = error.status
-  return found
-
-
-# ---------------------------------------------------------------------- replay
-
-
-def replay(
-    session: session_lib.Session,
-    before: str,
-    after: str,
-    folder: pathlib.Path,
-    steps: list[int],
-) -> estimates.Estimate:
-  """Effect of K updates on recorded rollouts, on held-out train problems.
-
-  From every retained checkpoint, K updates under the parent and K under the
-  candidate learn from the rollouts that were recorded nearest to it (after it,
-  or where it is the last, before); both policies are then scored on the same
-  problems of the train split, drawn under a seed of their own.
-  """
-  e = session.config.evolve
-  count = min(e.replay_updates, len(steps))
-  seed = _replay_seed(session.config.seed)
-  gains = []
-  for checkpoint in arms.retained(folder, len(steps)):
-    at = int(checkpoint.name.removeprefix('step_'))
-    follow = [s for s in steps if s >= at][:count]
-    chosen = follow if len(follow) == count else steps[-count:]
-    scores = [
-        _replayed(session, harness, checkpoint, folder, chosen, seed)
-        for harness in (before, after)
-    ]
-    gains.append(scores[1] - scores[0])
-  # Checkpoints are no sample of anything: problems are, and share them.
-  return estimates.over_problems(
-      np.mean(gains, axis=0), rng=np.random.default_rng(0)
-  )
-
-
-def _replay_seed(seed: int) -> int:
-  digest = hashlib.sha256(f'replay {seed}'.encode()).digest()
-  return int.from_bytes(digest[:4], 'big')
-
-
-def _replayed(
-    session: session_lib.Session,
-    harness: str,
-    checkpoint: pathlib.Path,
-    folder: pathlib.Path,
-    steps: list[int],
-    seed: int,
-) -> np.ndarray:
-  """Scores [problems] after the replayed updates."""
-  config = arms.config_of(session, harness, session.config.seed)
-  setup = session.setup.under(config)
-  trainer = trainer_lib.Trainer(
-      setup,
-      session.path / 'backtests' / 'none',  # Nothing is written there.
-      session.phases,
-      engine=session.engine,
-      start=checkpoint,
-  )
-  for step in steps:
-    trainer.learn(_step_of(trainer, folder, step))
-    trainer.step += 1
-  trainer.install()
-  with session.phases('eval'):
-    result = trainer.score_split(
-        'train',
-        seed=seed,
-        problems=config.evolve.replay_problems,
-        samples=config.evolve.samples,
-    )
-  return result.problem_scores
-
-
-def _step_of(
-    trainer: trainer_lib.Trainer, folder: pathlib.Path, step: int
-) -> trainer_lib.Step:
-  """Recorded rollouts, weighed by the trainer's harness."""
-  rows = session_lib.load_rows(folder, [step])
-  order = np.lexsort((rows['sample'], rows['group']))
-  rows = {name: values[order] for name, values in rows.items()}
-  groups, size = int(rows['group'].max()) + 1, int(rows['sample'].max()) + 1
-  rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
-  codes = {code: name for name, code in schema.FINISH_REASON.items()}
-  completions = [
-      records.Episode(
-          tokens=np.asarray(rows['tokens'][i], np.int32),
-          logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
-          finish_reason=codes[int(rows['finish_reason'][i])],
-          policy_version=int(rows['policy_version'][i]),
-          text=rows['completion'][i],
-      )
-      for i in range(groups * size)
-  ]
-  return trainer_lib.Step(
-      rows=dict(rows),
-      prompts=[np.asarray(p, np.int32) for p in rows['prompt_tokens']],
-      completions=completions,
-      rewards=rewards,
-      advantages=advantages,
-      kept=kept,
-      graded=rows['graded'].astype(bool).reshape(groups, size),
-      parts=parts,
-  )

@@ -15,53 +15,15 @@ import numpy as np
 from scipy import stats
 
 from evojax.harness import run
+from evojax.ledger import calibration
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
 
 _SEVERITY = {'critical': 0, 'warn': 1}
-Threshold = tuple[str, float]  # ('>', 0.3): too high above 0.3.
 Values = Mapping[str, float]  # Name -> value of what could be measured.
 
 
-@dataclasses.dataclass(frozen=True)
-class Measure:
-  """One number about a version and how alarming it is."""
-
-  name: str
-  layer: str  # One of harness.run.LAYERS.
-  unit: str
-  value: float | None  # None where level is 'failed'.
-  warn: Threshold | None
-  critical: Threshold | None
-  level: str  # ok | warn | critical | failed.
-  status: str = ''  # Why a diagnostic failed: crash, hang, name_taken, ...
-  # Intervention classes that an alert asks for. The alerts that evojax knows
-  # are also named by the interventions themselves, see `propose.library`.
-  calls_for: tuple[str, ...] = ()
-
-  def to_json(self) -> dict[str, Any]:
-    """Return JSON values, as the ledger takes them."""
-    fields = dataclasses.asdict(self)
-    for name in ('warn', 'critical'):
-      fields[name] = list(fields[name]) if fields[name] else None
-    fields['calls_for'] = list(self.calls_for)
-    return fields
-
-
-def from_json(fields: Mapping[str, Any]) -> Measure:
-  """Return the measure that `Measure.to_json` wrote."""
-  pair = lambda x: (str(x[0]), float(x[1])) if x else None
-  value = fields['value']
-  return Measure(
-      **{
-          **fields,
-          'value': None if value is None else float(value),
-          'warn': pair(fields['warn']),
-          'critical': pair(fields['critical']),
-          'calls_for': tuple(fields.get('calls_for', ())),
-      }
-  )
-
-
-def _beyond(value: float, threshold: Threshold | None) -> bool:
+def _beyond(value: float, threshold: records.Threshold | None) -> bool:
   if threshold is None:
     return False
   sign, bound = threshold
@@ -73,17 +35,17 @@ def _graded(
     layer: str,
     unit: str,
     value: float,
-    warn: Threshold | None = None,
-    critical: Threshold | None = None,
+    warn: records.Threshold | None = None,
+    critical: records.Threshold | None = None,
     calls_for: tuple[str, ...] = (),
-) -> Measure:
+) -> records.Measure:
   """Return a measure with the level that its thresholds give it."""
   level = 'ok'
   if _beyond(value, critical):
     level = 'critical'
   elif _beyond(value, warn):
     level = 'warn'
-  return Measure(
+  return records.Measure(
       name,
       layer,
       unit,
@@ -95,7 +57,7 @@ def _graded(
   )
 
 
-def graded(meta: Mapping[str, Any], values: Values) -> list[Measure]:
+def graded(meta: Mapping[str, Any], values: Values) -> list[records.Measure]:
   """Return the measures of one diagnostic, sorted by name.
 
   Args:
@@ -154,49 +116,10 @@ def learning_curve(outcome: Sequence[float]) -> Values:
   return curve
 
 
-def _payloads(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-  return [row['payload'] for row in history]
-
-
-def head_outcome(history: Sequence[Mapping[str, Any]]) -> list[float]:
-  """Return the outcome per update of the version that training goes on from.
-
-  Args:
-    history: Rows of the ledger.
-
-  Returns:
-    The mean over the finished child arms of a kept version; the outcome of the
-    train row for the first version; [] if the ledger holds neither.
-  """
-  rows = _payloads(history)
-  heads = [r['head'] for r in rows if r['step'] == 'accumulate']
-  head = heads[-1] if heads else None
-  for row in reversed(rows):
-    if row['step'] == 'verify' and head and row['version'] == head:
-      if row['status'] == 'keep':
-        return _children(rows, row['trial'])
-    elif row['step'] == 'train' and row['version'] == (head or row['version']):
-      return [float(x) for x in row['outcome']]
-  return []
-
-
-def _children(rows: Sequence[Mapping[str, Any]], trial: int) -> list[float]:
-  """Return the mean outcome per update of a trial's finished child arms."""
-  for row in reversed(rows):
-    if row['step'] == 'trial' and row['trial'] == trial:
-      arms = [
-          arm['outcome']
-          for arm in row['arms']
-          if arm['role'] == 'child' and arm['status'] == 'done'
-      ]
-      return np.mean(arms, axis=0).tolist() if arms else []
-  return []
-
-
 # -------------------------------------------------------------------- versions
 
 
-def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
+def version_measures(history: history_lib.History) -> list[records.Measure]:
   """Measure the search itself: the layer 'version', from the ledger.
 
   failures_in_row counts the trials since the last kept one. calibration is the
@@ -208,16 +131,10 @@ def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
   None of them is critical: a bad search must not keep a good version from being
   promoted.
   """
-  rows = _payloads(history)
-  verdicts = [r for r in rows if r['step'] == 'verify']
-  predicted = {
-      r['trial']: sum(r['expected']) / 2
-      for r in rows
-      if r['step'] == 'hypothesize'
-  }
+  verdicts = [t for t in history.trials if t.verify]
   failures = 0
-  for row in reversed(verdicts):
-    if row['status'] == 'keep':
+  for trial in reversed(verdicts):
+    if trial.status == 'keep':
       break
     failures += 1
   found = [
@@ -230,26 +147,18 @@ def version_measures(history: Sequence[Mapping[str, Any]]) -> list[Measure]:
           ('>', 2.0),
       )
   ]
-  pairs = [
-      (predicted[r['trial']], r)
-      for r in verdicts
-      if r.get('effect') is not None and r['trial'] in predicted
-  ]
+  both = calibration.compared(verdicts, lambda t: t.expected)
+  pairs = [(calibration.middle(t.expected), t) for t in both]
   if pairs:
-    error = float(np.mean([r['effect'] - p for p, r in pairs]))
+    error = float(np.mean([t.effect - p for p, t in pairs]))
     found.append(
         _graded('calibration', 'version', 'fraction', error, ('<', -0.05))
     )
-  clear = [(p, r) for p, r in pairs if r['low'] > 0 or r['high'] < 0]
+  clear = [(p, t) for p, t in pairs if t.realised[0] > 0 or t.realised[1] < 0]
   if clear:
-    agree = float(np.mean([(p > 0) == (r['effect'] > 0) for p, r in clear]))
+    agree = float(np.mean([(p > 0) == (t.effect > 0) for p, t in clear]))
     found.append(_graded('sign_agreement', 'version', 'fraction', agree))
-  ended = {r['trial'] for r in verdicts}
-  classes = [
-      r['delta']['klass']
-      for r in rows
-      if r['step'] == 'design' and r['trial'] in ended
-  ]
+  classes = [t.intervention_class for t in verdicts if t.design]
   for name in sorted(set(classes)):
     count = float(classes.count(name))
     found.append(_graded(f'tried_{name}', 'version', 'trials', count))
@@ -260,18 +169,20 @@ _FOLLOWED = ('reward_mean', 'outcome')  # Compared between two diagnoses.
 
 
 def _since_last(
-    history: Sequence[Mapping[str, Any]], values: Values
+    history: history_lib.History, values: Values
 ) -> Mapping[str, float]:
   """Return the change of reward and outcome since the previous diagnosis.
 
   It is empty where a change of the reward was designed in between, since the
   two rewards may then be different quantities, or where a number is missing.
   """
-  for row in reversed(_payloads(history)):
-    if row['step'] == 'design' and row['delta']['klass'] == 'reward':
-      return {}
-    if row['step'] == 'diagnose':
-      before = {m['name']: m['value'] for m in row['measures']}
+  for row in reversed(history.rows):
+    record = row.record
+    if isinstance(record, records.Design):
+      if record.delta.intervention_class == 'reward':
+        return {}
+    elif isinstance(record, records.Diagnose):
+      before = {m.name: m.value for m in record.measures}
       changes = {}
       for name in _FOLLOWED:
         if before.get(name) is None or name not in values:
@@ -293,8 +204,8 @@ class Rule:
   unit: str
   needs: tuple[str, ...]  # Measures; without one of them there is no finding.
   value: Callable[[Values], float]  # The number behind the finding.
-  warn: Threshold
-  critical: Threshold | None
+  warn: records.Threshold
+  critical: records.Threshold | None
   when: Callable[[Values], bool]  # What must hold besides the threshold.
 
 
@@ -410,7 +321,7 @@ _OURS = (
 )
 
 
-def _apply(rule: Rule, values: Values) -> Measure | None:
+def _apply(rule: Rule, values: Values) -> records.Measure | None:
   if any(name not in values for name in rule.needs):
     return None
   found = _graded(
@@ -432,9 +343,9 @@ def _measures(
     name: str,
     values: dict[str, float] | run.FunctionError,
     taken: Collection[str],
-) -> list[Measure]:
+) -> list[records.Measure]:
   """Return the measures of one diagnostic, or one failed measure."""
-  failed = Measure(name, 'behaviour', '', None, None, None, 'failed')
+  failed = records.Measure(name, 'behaviour', '', None, None, None, 'failed')
   try:
     meta = functions.meta(name)
     if isinstance(values, run.FunctionError):
@@ -449,17 +360,16 @@ def _measures(
 def measure(
     functions: run.Functions,
     view: Any,
-    history: Sequence[Mapping[str, Any]],
-    outcome: Sequence[float] | None = None,
-) -> list[Measure]:
+    history: history_lib.History,
+    outcome: Sequence[float],
+) -> list[records.Measure]:
   """Measure everything that is known about a version.
 
   Args:
     functions: Functions of the version's harness; its diagnostics are run.
     view: Recorded evidence, an `evidence.views.View` of reader 'diagnostic'.
-    history: Rows of the ledger, oldest first, without this diagnosis.
-    outcome: Outcome per update of the arm that made the evidence; None stands
-      for the version that training goes on from.
+    history: The ledger, without this diagnosis.
+    outcome: Outcome per update of the arm that made the evidence.
 
   Returns:
     The measures of the harness's diagnostics by name, the learning curve, the
@@ -468,15 +378,13 @@ def measure(
     no rule reads it. A diagnostic that reuses another's name for a number fails
     as well (the package's own go first), so that it cannot hide an alert.
   """
-  if outcome is None:
-    outcome = head_outcome(history)
   ours = [
       _graded(name, 'score', 'fraction', value)
       for name, value in learning_curve(outcome).items()
   ]
   ours += version_measures(history)
   taken = _OURS | {m.name for m in ours}
-  found: dict[str, list[Measure]] = {}
+  found: dict[str, list[records.Measure]] = {}
   measured = functions.measure_all(view)
   # Diagnostics of the package go first, so that they keep their names.
   for name in sorted(measured, key=lambda n: not functions.is_shipped(n)):
@@ -489,7 +397,7 @@ def measure(
   return every + [finding for finding in findings if finding is not None]
 
 
-def raised(measures: Sequence[Measure]) -> list[Measure]:
+def raised(measures: Sequence[records.Measure]) -> list[records.Measure]:
   """Return the measures that call for action, worst first.
 
   Critical ones come before warnings; within a level they are sorted by layer
@@ -499,6 +407,6 @@ def raised(measures: Sequence[Measure]) -> list[Measure]:
   return sorted((m for m in measures if m.level in _SEVERITY), key=order)
 
 
-def alerts(measures: Sequence[Measure]) -> list[str]:
+def alerts(measures: Sequence[records.Measure]) -> list[str]:
   """Return the names of the measures that call for action, worst first."""
   return [m.name for m in raised(measures)]

@@ -25,6 +25,7 @@ from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
+from evojax.ledger import records
 from evojax.runtime import workdir as workdir_lib
 
 CROSS_DOMAIN = 2  # Domains in which a skill must have held to serve others.
@@ -376,7 +377,7 @@ def read_all(
 def matching(
     library: Sequence[Skill],
     domain: str,
-    measures: Sequence[diagnose.Measure],
+    measures: Sequence[records.Measure],
 ) -> list[Skill]:
   """Skills whose alert fires here, the surest first.
 

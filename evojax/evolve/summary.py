@@ -1,6 +1,8 @@
 """The end of a run that evolves: numbers for a file, a table for a reader."""
 
 from collections.abc import Mapping
+import dataclasses
+import json
 import textwrap
 from typing import Any
 
@@ -9,87 +11,122 @@ from rich import markup
 from rich import table as table_lib
 
 from evojax.eval import report as report_lib
-from evojax.evolve import claims
-from evojax.evolve import session as session_lib
+from evojax.evolve import opening
+from evojax.evolve.steps import final as final_lib
 from evojax.ledger import budget as budget_lib
-from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.report import page
+from evojax.runtime import decisions
+from evojax.runtime import workdir as workdir_lib
 
 _LOG_WIDTH = 140
 
 
-def make(session: session_lib.Session, reason: str) -> dict[str, Any]:
-  """JSON values of summary.json.
+def finish(run: opening.Run, reason: str) -> dict[str, Any]:
+  """Export the policies, and write summary and page.
 
   Args:
-    session: The run, on process 0.
+    run: The run, in all processes.
     reason: Why it ended: 'trials', 'budget', 'nothing to propose'.
+
+  Returns:
+    The summary, in all processes.
   """
-  rows = [records.parse(row) for row in session.rows]
-  seconds = budget_lib.by_version(rows)
-  trials = []
-  for row in session.rows:
-    verify = row['payload']
-    if verify['step'] != 'verify':
-      continue
-    number = verify['trial']
-    guess = session.find('hypothesize', trial=number)
-    design = session.find('design', trial=number)
-    ran = session.find('trial', trial=number)
-    trials.append(
-        dict(
-            trial=number,
-            version=verify['version'],
-            parent=guess['version'],
-            trigger=guess['trigger'],
-            change=design['delta']['text'],
-            klass=design['delta']['klass'],
-            expected=guess['expected'],
-            effect=verify['effect'],
-            low=verify['low'],
-            high=verify['high'],
-            minimum_detectable_effect=ran and ran['mde'],
-            alpha=verify['alpha'],
-            p=verify['p'],
-            verdict=verify['status'],
-            reasons=verify['reasons'],
-            device_seconds=sum(
-                r['measured']['device_seconds']
-                for r in session.rows
-                if r['payload'].get('trial') == number
-            ),
-        )
-    )
-  final = session.find('final')
+  versions = run.recorder.history.versions
+  if versions:
+    checkpoint = run.path / versions[-1].checkpoint
+    run.scorer.export(checkpoint, run.path / 'policy_continued')
+  if retrained := run.recorder.find(records.Retrain):
+    checkpoint = final_lib.evolved_checkpoint(run, retrained)
+    run.scorer.export(checkpoint, run.path / 'policy')
+  summary: dict[str, Any] = {}
+  if run.primary:
+    summary = _make(run, reason)
+    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
+    workdir_lib.write_atomic(run.path / 'summary.json', text.encode())
+    if versions:
+      page.build(run.path)
+    _show(summary)
+  return decisions.decide(lambda: summary)
+
+
+def _make(run: opening.Run, reason: str) -> dict[str, Any]:
+  """JSON values of summary.json."""
+  rows = run.recorder.rows
+  final = run.recorder.find(records.Final)
+  found = dataclasses.asdict(final) if final else {}
+  spent = budget_lib.spent(rows)
   return dict(
-      name=session.config.name,
+      name=run.config.name,
       ended=reason,
-      ledger_head=session.head,
+      ledger_head=run.recorder.head,
       # T0 and T1 hold untrusted code, T2 limits its resources only.
-      sandbox=sorted(
-          {r['payload'].get('sandbox', 'none') for r in session.rows}
-      ),
-      trials=trials,
-      dev_draws=history_lib.History(rows).dev_draws,
-      harness=final and final['harness'],
-      version=final and final['version'],
-      sealed=claims.summary_scores(final) if final else 'not run',
-      gains=final['gains'] if final else {},
-      evolved_over=final['evolved_over'] if final else {},
-      compute=final['compute'] if final else {},
-      device_seconds=budget_lib.spent(rows),
-      device_seconds_by_version=seconds,
+      sandbox=sorted({row.sandbox or 'none' for row in rows}),
+      trials=[
+          _trial(run, verdict)
+          for verdict in run.recorder.history.all(records.Verify)
+      ],
+      dev_draws=run.recorder.history.dev_draws,
+      harness=found.get('harness'),
+      version=found.get('version'),
+      sealed={n: score or 'not run' for n, score in found['scores'].items()}
+      if final
+      else 'not run',
+      gains=found.get('gains', {}),
+      evolved_over=found.get('evolved_over', {}),
+      compute=found.get('compute', {}),
+      device_seconds=spent,
+      device_seconds_by_version=budget_lib.by_version(rows),
       device_seconds_per_point=budget_lib.per_point(rows),
-      dollars=session.budget.cost(budget_lib.spent(rows)),
-      policy=str(session.path / 'policy') if final else None,
+      dollars=run.recorder.budget.cost(spent),
+      policy=str(run.path / 'policy') if final else None,
       policy_continued=(
-          str(session.path / 'policy_continued')
-          if session.find('train')
+          str(run.path / 'policy_continued')
+          if run.recorder.history.versions
           else None
       ),
-      report=str(session.path / 'report.html'),
-      time_shares=session.phases.shares(),
+      report=str(run.path / 'report.html'),
+      time_shares=run.phases.shares(),
   )
+
+
+def _trial(run: opening.Run, verdict: records.Verify) -> dict[str, Any]:
+  """A trial's line of summary.json."""
+  number = verdict.trial
+  proposal = run.recorder.find(records.Hypothesize, trial=number)
+  design = run.recorder.find(records.Design, trial=number)
+  trial = run.recorder.find(records.Trial, trial=number)
+  return dict(
+      trial=number,
+      version=verdict.version,
+      parent=proposal.version,
+      trigger=proposal.trigger,
+      change=design.delta.text,
+      intervention_class=design.delta.intervention_class,
+      expected=proposal.expected,
+      effect=verdict.effect,
+      low=verdict.low,
+      high=verdict.high,
+      minimum_detectable_effect=trial and trial.mde,
+      alpha=verdict.alpha,
+      p=verdict.p,
+      verdict=verdict.status,
+      reasons=verdict.reasons,
+      device_seconds=sum(
+          row.measured.device_seconds
+          for row in run.recorder.rows
+          if getattr(row.record, 'trial', None) == number
+      ),
+  )
+
+
+def in_a_line(verdict: records.Verify) -> str:
+  """Return the outcome of a trial in one line."""
+  text = f'trial {verdict.trial}: {verdict.status}'
+  if verdict.effect is not None:
+    text += f', {100 * verdict.effect:+.1f} points'
+    text += f' {_span(verdict.low, verdict.high)}'
+  return f'{text} ({"; ".join(verdict.reasons)})'
 
 
 def _span(low: float | None, high: float | None) -> str:
@@ -98,7 +135,7 @@ def _span(low: float | None, high: float | None) -> str:
   return f'[{100 * low:+.1f}, {100 * high:+.1f}]'
 
 
-def show(summary: Mapping[str, Any]) -> None:
+def _show(summary: Mapping[str, Any]) -> None:
   """Prints the tables."""
   console = console_lib.Console(highlight=False)
   if not console.is_terminal:  # A log has no width to keep to.

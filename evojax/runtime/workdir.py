@@ -23,6 +23,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 from absl import logging
@@ -54,6 +55,7 @@ _PACKAGES = (
 # A resumed run is bit-equal only if these are the same.
 _NUMERICS = ('jax', 'jaxlib', 'XLA_FLAGS', 'platform', 'device', 'devices')
 
+_LOCK_SECONDS = 60  # A process that was asked to stop ends its update first.
 _held_locks: set[int] = set()
 
 
@@ -220,6 +222,35 @@ def _lock(path: pathlib.Path) -> int:
     raise disk_error(lock, len(holder), error) from error
   _held_locks.add(fd)
   return fd
+
+
+@contextlib.contextmanager
+def lock_folder(path: pathlib.Path) -> Iterator[None]:
+  """Hold the lock of a folder that one process at a time may work on.
+
+  A process that is being stopped gives it back once it has saved, so another
+  one is waited for.
+
+  Args:
+    path: The folder.
+
+  Raises:
+    WorkdirError: If another process holds it for longer.
+  """
+  deadline = time.monotonic() + _LOCK_SECONDS
+  while True:
+    try:
+      fd = _lock(path)
+      break
+    except WorkdirError:
+      if time.monotonic() > deadline:
+        raise
+      time.sleep(0.1)
+  try:
+    yield
+  finally:
+    _held_locks.discard(fd)
+    os.close(fd)
 
 
 @dataclasses.dataclass

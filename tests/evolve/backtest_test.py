@@ -12,7 +12,7 @@ from evojax.harness import surface
 SURFACE = surface.recipe()
 
 
-def weighed(**changes):
+def rewarded(**changes):
   """Three groups of two: mixed, unsolved but shaped apart, solved."""
   values = dict(
       rewards=np.array([[1, 0], [0.5, 0], [1, 1]], np.float32),
@@ -28,13 +28,13 @@ def weighed(**changes):
       },
       weights={'outcome': 1.0, 'shape': 0.5, 'same': 0.0},
   )
-  return values | changes
+  return backtest.Rewarded(**values | changes)
 
 
 class CompareTest(parameterized.TestCase):
 
   def compare(self, **changes):
-    return backtest.compare(weighed(), weighed(**changes))
+    return backtest.compare(rewarded(), rewarded(**changes))
 
   def test_by_hand(self):
     found = self.compare()
@@ -94,22 +94,24 @@ class ScanTest(parameterized.TestCase):
   def test_a_part_that_shapes_dead_groups_is_never_harmless(self):
     # Normalised by its group, any weight takes half of all advantage.
     self.assertEqual(
-        backtest._scan(weighed(), 'shape', SURFACE), {'harmless_weight': 0.0}
+        backtest.scan(rewarded(), 'shape', SURFACE), {'harmless_weight': 0.0}
     )
 
   @parameterized.parameters((0.5, 2.0), (-0.5, -2.0))
   def test_a_part_within_mixed_groups_is_harmless(self, weight, expected):
-    parts = weighed()['parts'] | {
+    parts = rewarded().parts | {
         'shape': np.array([[1, 0], [0, 0], [0, 0]], np.float32)
     }
-    after = weighed(parts=parts, weights={'outcome': 1.0, 'shape': weight})
-    after['parts'] = {k: parts[k] for k in ('outcome', 'shape')}
+    after = rewarded(
+        parts={k: parts[k] for k in ('outcome', 'shape')},
+        weights={'outcome': 1.0, 'shape': weight},
+    )
     self.assertEqual(
-        backtest._scan(after, 'shape', SURFACE), {'harmless_weight': expected}
+        backtest.scan(after, 'shape', SURFACE), {'harmless_weight': expected}
     )
 
   def test_a_part_that_is_gone(self):
-    self.assertEqual(backtest._scan(weighed(), 'gone', SURFACE), {})
+    self.assertEqual(backtest.scan(rewarded(), 'gone', SURFACE), {})
 
 
 if __name__ == '__main__':

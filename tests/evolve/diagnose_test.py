@@ -15,7 +15,9 @@ from evojax.evidence import views
 from evojax.evolve import diagnose
 from evojax.harness import run
 from evojax.harness import spec
+from evojax.ledger import records
 from tests.harness import recorded
+from tests.ledger import samples
 
 COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
 
@@ -62,10 +64,12 @@ def view(outcome):
 HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
 
 
-def measure(sources, outcome=HALF_DEAD, history=(), curve=None):
+def measure(sources, outcome=HALF_DEAD, history=None, curve=()):
   files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
   functions = run.Functions(spec.Harness({}, files), limit_seconds=5.0)
-  return diagnose.measure(functions, view(outcome), list(history), curve)
+  return diagnose.measure(
+      functions, view(outcome), history or samples.run(), curve
+  )
 
 
 def by_name(measures):
@@ -74,32 +78,21 @@ def by_name(measures):
   return found
 
 
-def rows(*payloads):
-  return [{'payload': p, 'measured': {}, 'hash': ''} for p in payloads]
-
-
-def trained(outcome, version='v0'):
-  return {'step': 'train', 'version': version, 'outcome': outcome}
-
-
 def verdict(trial, status, effect=None, low=None, high=None, version=''):
-  return {
-      'step': 'verify',
-      'trial': trial,
-      'version': version,
-      'status': status,
-      'effect': effect,
-      'low': low,
-      'high': high,
-  }
+  return samples.record(
+      records.Verify,
+      trial=trial,
+      version=version,
+      status=status,
+      effect=effect,
+      low=low,
+      high=high,
+  )
 
 
-def designed(trial, klass):
-  return {'step': 'design', 'trial': trial, 'delta': {'klass': klass}}
-
-
-def arm(role, outcome, status='done'):
-  return {'role': role, 'status': status, 'outcome': outcome}
+def designed(trial, intervention_class):
+  delta = samples.record(records.Delta, intervention_class=intervention_class)
+  return samples.record(records.Design, trial=trial, delta=delta)
 
 
 class DiagnosticsTest(absltest.TestCase):
@@ -119,8 +112,6 @@ class DiagnosticsTest(absltest.TestCase):
       measures = measure({'groups': source})
       dead = by_name(measures)['dead_group_ratio']
       self.assertEqual(dead.calls_for, classes)
-      again = diagnose.from_json(json.loads(json.dumps(dead.to_json())))
-      self.assertEqual(again, dead)
 
   def test_a_threshold_itself_is_no_alert(self):
     self.assertEqual(
@@ -157,8 +148,12 @@ class DiagnosticsTest(absltest.TestCase):
           f'  return {{{lie!r}: 0.0}}\n',
       )
     evidence = recorded.view(prompts=4, group_size=6)
-    honest = diagnose.measure(run.Functions(seed), evidence, [], falling)
-    found = diagnose.measure(run.Functions(harness), evidence, [], falling)
+    honest = diagnose.measure(
+        run.Functions(seed), evidence, samples.run(), falling
+    )
+    found = diagnose.measure(
+        run.Functions(harness), evidence, samples.run(), falling
+    )
     failed = [m for m in found if m.level == 'failed']
     self.assertEqual([m.name for m in failed], ['a', 'b', 'x'])
     self.assertEqual({m.status for m in failed}, {'name_taken'})
@@ -174,8 +169,10 @@ class DiagnosticsTest(absltest.TestCase):
 
   def test_json_round_trip(self):
     for found in measure({'groups': GROUPS, 'broken': CRASH}):
-      text = json.dumps(found.to_json(), allow_nan=False)
-      self.assertEqual(diagnose.from_json(json.loads(text)), found)
+      stored = samples.record(records.Diagnose, measures=(found,))
+      text = json.dumps(records.to_json(stored), allow_nan=False)
+      again = records.from_json(records.Diagnose, json.loads(text))
+      self.assertEqual(again.measures, (found,))
 
 
 class LearningCurveTest(parameterized.TestCase):
@@ -226,40 +223,14 @@ class LearningCurveTest(parameterized.TestCase):
 
 class HistoryTest(absltest.TestCase):
 
-  def test_the_curve_is_that_of_the_head(self):
-    history = rows(
-        trained([0.1, 0.2]),
-        {
-            'step': 'trial',
-            'trial': 0,
-            'arms': [
-                arm('control', [0.9, 0.9]),
-                arm('child', [0.2, 0.4]),
-                arm('child', [0.4, 0.8]),
-                arm('child', [0.0], 'crash'),
-            ],
-        },
-        verdict(0, 'keep', 0.1, 0.05, 0.15, version='v1'),
-        {'step': 'accumulate', 'trial': 0, 'head': 'v1'},
-    )
-    # Mean of the children that finished; no control, no crash.
-    np.testing.assert_allclose(diagnose.head_outcome(history), [0.3, 0.6])
-    self.assertEqual(diagnose.head_outcome(history[:1]), [0.1, 0.2])
-    discarded = rows(
-        trained([0.1, 0.2]),
-        verdict(0, 'discard', 0.0, -0.1, 0.1, version='v1'),
-        {'step': 'accumulate', 'trial': 0, 'head': 'v0'},
-    )
-    self.assertEqual(diagnose.head_outcome(discarded), [0.1, 0.2])
-    self.assertEqual(diagnose.head_outcome([]), [])
-
   def test_version_layer(self):
-    expect = lambda trial, low, high: {
-        'step': 'hypothesize',
-        'trial': trial,
-        'expected': [low, high],
-    }
-    history = rows(
+    expect = lambda trial, low, high: samples.record(
+        records.Hypothesize,
+        trial=trial,
+        proposer='rules',
+        expected=(low, high),
+    )
+    history = samples.run(
         expect(0, 0.0, 0.1),
         designed(0, 'optimizer'),
         verdict(0, 'keep', 0.02, 0.01, 0.03),
@@ -282,7 +253,9 @@ class HistoryTest(absltest.TestCase):
     self.assertNotIn('tried_loss', found)
 
   def test_three_failures_in_a_row_warn_and_are_never_critical(self):
-    history = rows(*(verdict(i, 'discard', 0, -0.1, 0.1) for i in range(9)))
+    history = samples.run(
+        *(verdict(i, 'discard', 0.0, -0.1, 0.1) for i in range(9))
+    )
     failures = by_name(diagnose.version_measures(history))['failures_in_row']
     self.assertEqual(failures.level, 'warn')
     self.assertIsNone(failures.critical)
@@ -305,38 +278,38 @@ class HistoryTest(absltest.TestCase):
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):
     source = GROUPS.replace("'spread'", "'reward_mean'").replace('0.01', '0.9')
     source = source.replace("WARN = {'dead", "WARN = {'x': ('>', 1), 'dead")
-    before = {
-        'step': 'diagnose',
-        'measures': [
-            {'name': 'reward_mean', 'value': 0.5},
-            {'name': 'outcome', 'value': 0.625},
-        ],
-    }
+
+    def before(outcome):
+      measures = [
+          samples.record(records.Measure, name='reward_mean', value=0.5),
+          samples.record(records.Measure, name='outcome', value=outcome),
+      ]
+      return samples.record(records.Diagnose, measures=tuple(measures))
+
     curve = [0.6] * 5
-    hacked = measure({'g': source}, history=rows(before), curve=curve)
+    hacked = measure(
+        {'g': source}, history=samples.run(before(0.625)), curve=curve
+    )
     self.assertIn('reward_hacking', diagnose.alerts(hacked))
     self.assertAlmostEqual(by_name(hacked)['reward_hacking'].value, 0.4)
     # Another reward is another unit: nothing is said.
-    other = rows(before, designed(0, 'reward'))
+    other = samples.run(before(0.625), designed(0, 'reward'))
     self.assertNotIn(
         'reward_hacking',
         by_name(measure({'g': source}, history=other, curve=curve)),
     )
     # The outcome rose with it.
-    honest = json.loads(json.dumps(before))
-    honest['measures'][1]['value'] = 0.4
+    honest = samples.run(before(0.4))
     self.assertNotIn(
         'reward_hacking',
-        diagnose.alerts(
-            measure({'g': source}, history=rows(honest), curve=curve)
-        ),
+        diagnose.alerts(measure({'g': source}, history=honest, curve=curve)),
     )
 
 
 class AlertsTest(absltest.TestCase):
 
   def test_worst_first(self):
-    base = diagnose.Measure('a', 'score', '', 1.0, None, None, 'warn')
+    base = records.Measure('a', 'score', '', 1.0, None, None, 'warn')
     measures = [
         dataclasses.replace(base, name='z', layer='behaviour'),
         dataclasses.replace(base, name='b', layer='signal'),

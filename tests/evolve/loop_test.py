@@ -19,11 +19,13 @@ import pytest
 import evojax
 from evojax import config as config_lib
 from evojax.evidence import store
-from evojax.evolve import claims
+from evojax.evolve import compared
 from evojax.evolve import loop
+from evojax.evolve import opening
 from evojax.evolve import promote
 from evojax.evolve import propose
-from evojax.evolve import session as session_lib
+from evojax.evolve import recorder as recorder_lib
+from evojax.evolve import scoring
 from evojax.evolve import skills
 from evojax.harness import admit
 from evojax.harness import delta
@@ -32,6 +34,7 @@ from evojax.harness import spec
 from evojax.harness import surface
 from evojax.ledger import budget
 from evojax.ledger import chain
+from evojax.ledger import records
 from evojax.models import hf
 from evojax.runtime import metrics
 from evojax.runtime import sharding
@@ -143,9 +146,9 @@ class EndToEndTest(parameterized.TestCase):
     for i in range(2):
       control, child = (
           next(
-              a['trained']
+              a['folder']
               for a in row['arms']
-              if a['arm'].endswith(f'{role}-{i}')
+              if a['scores'].endswith(f'{role}-{i}')
           )
           for role in ('control', 'child')
       )
@@ -158,7 +161,7 @@ class EndToEndTest(parameterized.TestCase):
   def test_the_change_reached_the_child_alone(self):
     rates = {}
     for arm in self.row('trial', trial=1)['arms']:
-      lines = (self.path / arm['trained'] / 'metrics.jsonl').read_text()
+      lines = (self.path / arm['folder'] / 'metrics.jsonl').read_text()
       values = [json.loads(line) for line in lines.splitlines()]
       rates.setdefault(arm['role'], set()).update(
           round(v['learning_rate'], 6) for v in values
@@ -226,7 +229,7 @@ class EndToEndTest(parameterized.TestCase):
       step = payload.pop('step')
       del payload['n'], payload['sandbox']
       copied.append(step, payload, {})
-    with absltest.mock.patch.object(loop.claims, 'retrain') as retrain:
+    with absltest.mock.patch.object(loop.retrain, 'retrain') as retrain:
       retrain.side_effect = ValueError('the end')
       with self.assertRaisesRegex(ValueError, 'the end'):
         evojax.run(tiny.evolving(evolve__trials=5), str(path))
@@ -317,7 +320,9 @@ class EndToEndTest(parameterized.TestCase):
         file.parent.mkdir(parents=True, exist_ok=True)
         table = pa.table({'n_tokens': np.array([count, 0], np.int32)})
         parquet.write_table(table, file)
-    self.assertEqual(claims.tokens_of(path), {'training': 7, 'total': 12})
+    self.assertEqual(
+        compared.tokens_of(path), records.Tokens(training=7, total=12)
+    )
 
 
 class SealedTest(absltest.TestCase):
@@ -328,22 +333,30 @@ class SealedTest(absltest.TestCase):
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     setup = setup_lib.prepare(config)
     with tempfile.TemporaryDirectory() as folder:
-      session = session_lib.Session(
-          config=config,
-          path=pathlib.Path(folder),
+      limits = recorder_lib.Limits(budget.Budget(), lambda: None)
+      recorder = recorder_lib.Recorder(
+          chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')), limits
+      )
+      scorer = scoring.Scorer(
           setup=setup,
           mesh=mesh,
           engine=engines.make_engine(config, setup.policy, mesh),
           phases=metrics.Phases(),
-          preempted=lambda: None,
-          ledger=chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
+          stop_if_asked=recorder.stop_if_asked,
+          may_open_sealed=lambda: recorder.find(records.Seal) is not None,
       )
-      session.record('stop', lambda: {'reason': 'test'})
-      options = dict(split='sealed', seed=0, problems=2, samples=1)
+      sealed = scoring.Scored(
+          folder=pathlib.Path(folder, 'base'),
+          checkpoint=None,
+          split='sealed',
+          seed=0,
+          problems=2,
+          samples=1,
+      )
       with self.assertRaisesRegex(ValueError, 'scored once'):
-        session.evaluate(None, **options)
-      session.record('seal', lambda: claims.seal(session))
-      self.assertLen(session.evaluate(None, **options).problem_ids, 2)
+        scorer.scores(sealed)
+      recorder.record(records.Seal, lambda: records.Seal(salt='pepper', seed=0))
+      self.assertLen(scorer.scores(sealed), 2)
 
   def test_a_proposer_sees_no_salt_and_no_workdir(self):
     seen = {f.name for f in dataclasses.fields(propose.Context)}
@@ -351,7 +364,7 @@ class SealedTest(absltest.TestCase):
 
   def test_a_reward_part_sees_no_problem(self):
     setup = setup_lib.prepare(tiny.evolving())
-    harness = loop.seed_harness(setup.config)
+    harness = opening.seed_harness(setup.config)
     for name in ('problem_id', 'seed', 'split', 'prompt', 'family'):
       source = f'def parts(e):\n  return {{"outcome": e.{name}}}\n'
       f = run_lib.Functions(harness.with_file('reward.py', source))
@@ -360,7 +373,7 @@ class SealedTest(absltest.TestCase):
 
   def test_a_reward_part_that_reads_files_is_not_admitted(self):
     config = tiny.evolving()
-    before = loop.seed_harness(config)
+    before = opening.seed_harness(config)
     text = before.files['reward.py'].replace(
         'def parts', 'import glob\n\ndef parts'
     )
@@ -373,7 +386,7 @@ class SealedTest(absltest.TestCase):
   def test_a_harness_that_reads_files_is_not_trained_with(self):
     config = tiny.evolving()
     bad = 'import os\ndef keep(e, s):\n  return e.valid, s\n'
-    harness = loop.seed_harness(config).with_file('keep.py', bad)
+    harness = opening.seed_harness(config).with_file('keep.py', bad)
     with tempfile.TemporaryDirectory() as folder:
       config.harness.path = str(spec.write(harness, folder))
       with self.assertRaisesRegex(ValueError, 'keep.py line 1: import os is'):
@@ -422,7 +435,7 @@ class SkillTest(absltest.TestCase):
     tiny.share_compiled(type(self))
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     config = tiny.evolving(evolve__trials=1)
-    parent = loop.seed_harness(config)
+    parent = opening.seed_harness(config)
     after = parent.with_overlay({'reward.weights.length': -0.25})
     skill = skills.learned(
         delta.diff(parent, after, surface.recipe(), config_lib.flatten(config)),

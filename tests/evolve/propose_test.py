@@ -27,6 +27,7 @@ from evojax.harness import library as shipped
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.ledger import records
 from evojax.runtime import config_checks
 from tests.evolve import own_proposer
 
@@ -38,7 +39,7 @@ SURFACE = surface.recipe()
 
 
 def alert(name, level='warn'):
-  return diagnose.Measure(name, 'score', '', 1.0, ('>', 0.5), None, level)
+  return records.Measure(name, 'score', '', 1.0, ('>', 0.5), None, level)
 
 
 @functools.cache

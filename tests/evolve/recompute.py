@@ -82,11 +82,13 @@ def effect(control: pd.DataFrame, child: pd.DataFrame) -> dict[str, float]:
 def perturbed_effect(workdir: pathlib.Path, arms: list[dict]) -> float | None:
   """Gain on the problems written otherwise; None if no arm was asked them."""
   columns = {'control': {}, 'child': {}}
-  folders = {arm['arm']: workdir / f'{arm["arm"]}-perturbed' for arm in arms}
+  folders = {
+      arm['scores']: workdir / f'{arm["scores"]}-perturbed' for arm in arms
+  }
   if not any(folder.exists() for folder in folders.values()):
     return None
   for arm in arms:
-    columns[arm['role']][arm['arm']] = arm_scores(folders[arm['arm']])
+    columns[arm['role']][arm['scores']] = arm_scores(folders[arm['scores']])
   tables = [pd.DataFrame(scores) for scores in columns.values()]
   if any(table.isna().any(axis=None) for table in tables):
     raise ValueError('arms of a trial were scored on different problems')
@@ -120,7 +122,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
     arms = {'control': {}, 'child': {}}
     for arm in trials[row['trial']]['arms']:
       if arm['status'] == 'done':
-        arms[arm['role']][arm['arm']] = arm_scores(workdir / arm['arm'])
+        arms[arm['role']][arm['scores']] = arm_scores(workdir / arm['scores'])
     tables = []
     for scores in arms.values():
       table = pd.DataFrame(scores)

@@ -64,7 +64,7 @@ class RecomputeTest(parameterized.TestCase):
           crashed = role == 'child' and gain is None
           listed.append(
               {
-                  'arm': arm,
+                  'scores': arm,
                   'role': role,
                   'status': 'crash' if crashed else 'done',
               }

@@ -8,12 +8,12 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.evolve import diagnose
 from evojax.evolve import skills
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.ledger import records
 
 REWARD = """
 def parts(e):
@@ -48,7 +48,7 @@ def rate(value):
 
 
 def alert(name):
-  return diagnose.Measure(name, 'score', '', 0.1, ('<', 0.5), None, 'warn')
+  return records.Measure(name, 'score', '', 0.1, ('<', 0.5), None, 'warn')
 
 
 class LearnedTest(parameterized.TestCase):

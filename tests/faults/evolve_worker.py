@@ -20,7 +20,7 @@ import time
 from absl import logging
 
 from evojax.evolve import loop
-from evojax.evolve import trial
+from evojax.evolve.steps import trial
 from evojax.ledger import chain
 from evojax.runtime import workdir
 from evojax.training import trainer as trainer_lib
@@ -80,8 +80,8 @@ def prepare_death(point):
   elif point == 'scored':
     intercept(
         trial,
-        '_score',
-        lambda session, number, name, *rest: name == 'control-3',
+        'score',
+        lambda run, number, name, *rest: name == 'control-3',
     )
   elif point == 'summary':
     intercept(

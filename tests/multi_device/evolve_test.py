@@ -53,7 +53,7 @@ class TwoProcessesTest(absltest.TestCase):
     self.assertLen({arm['start'] for arm in trial['arms']}, 1)
     self.assertEqual(payloads[-1]['step'], 'final')
     for arm in trial['arms']:
-      lines = (path / arm['trained'] / 'metrics.jsonl').read_text()
+      lines = (path / arm['folder'] / 'metrics.jsonl').read_text()
       steps = [json.loads(line)['step'] for line in lines.splitlines()]
       self.assertEqual(steps, sorted(set(steps)))
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from evojax.evolve import diagnose
 from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import records
 from evojax.runtime import plugins
 
 PROPOSERS = {
@@ -67,7 +67,7 @@ class Context:
 
   parent: spec.Harness
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
-  measures: Sequence[diagnose.Measure]
+  measures: Sequence[records.Measure]
   history: Sequence[Trial]  # Oldest first.
   skills: Sequence[skills_lib.Skill]
   rng: np.random.Generator

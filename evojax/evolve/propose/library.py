@@ -14,13 +14,13 @@ side, since no source trained a policy of this size: most changes do little.
 from collections.abc import Callable
 import dataclasses
 
-from evojax.evolve import diagnose
 from evojax.evolve import propose
 from evojax.evolve import skills
 from evojax.harness import delta
 from evojax.harness import library as shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import records
 
 # Returns the parent with the change, or None where nothing would change.
 Change = Callable[[propose.Context], spec.Harness | None]
@@ -40,7 +40,7 @@ class Entry:
   check: str = ''  # What else should be seen if the hypothesis holds.
 
   def answers(
-      self, alert: diagnose.Measure, surface: surface_lib.Surface
+      self, alert: records.Measure, surface: surface_lib.Surface
   ) -> bool:
     """Return whether an alert calls for it, by its name or by its class."""
     return (

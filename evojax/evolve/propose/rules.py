@@ -20,6 +20,7 @@ from evojax.evolve.propose import library
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import records
 
 # Half widths of central intervals, in standard deviations.
 _Z90 = 1.6449
@@ -188,7 +189,7 @@ def _candidates(context: propose_lib.Context) -> list[_Candidate]:
 
 
 def _called(
-    context: propose_lib.Context, alerts: Sequence[diagnose.Measure] | None
+    context: propose_lib.Context, alerts: Sequence[records.Measure] | None
 ) -> list[_Candidate]:
   """Return the changes that an alert calls for (None: all, without one)."""
   ideas: list[tuple[library.Entry | _Mutation, spec.Harness, str]] = []

@@ -1,0 +1,72 @@
+"""Finished runs that are scored beside this one: the flag --compare."""
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import pathlib
+
+from evojax.ledger import records
+from evojax.models import policy as policy_lib
+from evojax.training import arm as arm_lib
+from evojax.training import setup as setup_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+  """A finished run and its policy."""
+
+  name: str
+  path: pathlib.Path
+  policy: policy_lib.Policy
+
+
+def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
+  """Check the runs of --compare before anything is paid for.
+
+  Raises:
+    ValueError: If one is not finished, or its policy is of another shape.
+  """
+  found = []
+  for text in workdirs:
+    path = pathlib.Path(text).expanduser()
+    if not (path / 'policy').is_dir():
+      raise ValueError(
+          f'--compare={text}: there is no {path / "policy"}; name the workdir'
+          ' of a finished run'
+      )
+    model = setup.config.model.to_dict() | {'path': path / 'policy'}
+    policy = policy_lib.open_policy(
+        max_tokens=setup.config.data.max_prompt_tokens
+        + setup.config.rollout.max_tokens,
+        **model,
+    )
+    if policy.cfg != setup.policy.cfg:
+      raise ValueError(
+          f'--compare={text}: its policy has another architecture than'
+          f' {setup.policy.path}; only runs on one base policy compare'
+      )
+    config = json.loads((path / 'config.json').read_text())['config']
+    name = config['name'].rpartition('-')[2]
+    if name in {c.name for c in found}:
+      name = path.name
+    found.append(Compared(name, path, policy))
+  return found
+
+
+def tokens_of(path: pathlib.Path) -> records.Tokens:
+  """Return the sampled tokens of a finished run.
+
+  Its total holds dev scores and the search, too.
+  """
+  final = path / 'arms' / 'final'
+  training = arm_lib.sampled_tokens(final if final.exists() else path)
+  return records.Tokens(training=training, total=total_tokens(path))
+
+
+def total_tokens(root: pathlib.Path) -> int:
+  """Return the tokens of all train steps and dev scores below a directory."""
+  return sum(
+      arm_lib.sampled_tokens(folder.parent, split)
+      for folder in sorted(root.rglob('evidence'))
+      for split in ('train', 'dev')
+  )

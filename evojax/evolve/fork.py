@@ -1,0 +1,59 @@
+"""A version of another run as the first one of a new run."""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+
+from evojax.harness import spec
+from evojax.ledger import history
+from evojax.ledger import records
+
+
+@dataclasses.dataclass(frozen=True)
+class Fork:
+  """Where a new run starts from."""
+
+  source: pathlib.Path  # Workdir of the other run.
+  version: records.Version
+
+  @property
+  def name(self) -> str:
+    """'<run>:<version>'."""
+    return f'{self.source.name}:{self.version.version}'
+
+  def copy(self, target: pathlib.Path) -> None:
+    """Copy harness, evidence and checkpoints, at once or not at all."""
+    spec.write(
+        spec.load(self.source / 'harness', self.version.harness),
+        target / 'harness',
+    )
+    arm = target / 'arms' / 'v0'
+    if not arm.exists():
+      temporary = target / 'arms' / 'v0.tmp'
+      shutil.rmtree(temporary, ignore_errors=True)
+      shutil.copytree(self.source / self.version.folder, temporary)
+      os.replace(temporary, arm)
+
+
+def open_fork(source: pathlib.Path, version: str) -> Fork:
+  """Return a version of another run; changes nothing there.
+
+  Args:
+    source: Workdir of the other run.
+    version: '' is its newest.
+
+  Raises:
+    ValueError: If there is no such version.
+  """
+  if not (source / 'ledger.jsonl').exists():
+    raise ValueError(
+        f'--fork_from={source} is not the workdir of a run that evolves'
+    )
+  versions = history.read(source).versions
+  found = {version.version: version for version in versions}
+  if not found or (version and version not in found):
+    raise ValueError(
+        f'--fork_version={version}: {source} has the versions {list(found)}'
+    )
+  return Fork(source, found[version or list(found)[-1]])

@@ -1,0 +1,60 @@
+"""The harnesses of a run, by their hashes, and what follows from one."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from evojax import config as config_lib
+from evojax.harness import admit
+from evojax.harness import delta as delta_lib
+from evojax.harness import run as run_lib
+from evojax.harness import spec
+from evojax.training import setup as setup_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Harnesses:
+  """The directory of all harnesses that a run has met."""
+
+  root: pathlib.Path
+  setup: setup_lib.Setup  # Of the run, without any overlay.
+
+  def load(self, sha256: str) -> spec.Harness:
+    """Return a harness, checked against its name."""
+    return spec.load(self.root, sha256)
+
+  def functions(self, sha256: str) -> run_lib.Functions:
+    """Return the functions of a harness, which passed the gate.
+
+    Raises:
+      ValueError: If one does not: it was admitted by another gate.
+    """
+    harness, setup = self.load(sha256), self.setup
+    if refused := admit.check_functions(
+        harness, setup.config, setup.surface, setup.synthetic
+    ):
+      lines = ''.join(f'\n  {reason}' for reason in refused)
+      raise ValueError(f'harness {sha256[:12]} is refused:{lines}')
+    return run_lib.Functions(harness)
+
+  def config_under(self, sha256: str) -> ml_collections.ConfigDict:
+    """Return the run's config with the values of a harness."""
+    overlay = self.load(sha256).overlay
+    return self.setup.surface.apply(self.setup.config, overlay)
+
+  def values(self, sha256: str) -> dict[str, Any]:
+    """Return config values under a harness by dotted path, for proposers."""
+    flat = config_lib.flatten(self.config_under(sha256))
+    del flat['evolve.salt']  # It decides the sealed problems.
+    return flat
+
+  def delta(self, before: str, after: str) -> delta_lib.Delta:
+    """Return the one factor in which two harnesses differ."""
+    return delta_lib.diff(
+        self.load(before),
+        self.load(after),
+        self.setup.surface,
+        config_lib.flatten(self.setup.config),
+    )

@@ -1,0 +1,217 @@
+"""Opening a run that evolves: checks first, then the workdir, then devices."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import pathlib
+
+import ml_collections
+import numpy as np
+
+from evojax import config as config_lib
+from evojax import domains
+from evojax.evolve import compared as compared_lib
+from evojax.evolve import executor as executor_lib
+from evojax.evolve import fork as fork_lib
+from evojax.evolve import harnesses as harnesses_lib
+from evojax.evolve import propose as propose_lib
+from evojax.evolve import recorder as recorder_lib
+from evojax.evolve import scoring
+from evojax.harness import admit
+from evojax.harness import spec
+from evojax.harness import surface
+from evojax.ledger import budget as budget_lib
+from evojax.ledger import chain
+from evojax.ledger import records
+from evojax.runtime import devices
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
+from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
+from evojax.sandbox import probe
+from evojax.training import engines
+from evojax.training import setup as setup_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What the command line says beside config and workdir."""
+
+  compare: Sequence[str]  # Workdirs of finished runs.
+  fork_from: str  # Workdir of another run that evolved, or ''.
+  fork_version: str  # The version of it; its newest one if ''.
+  placement: executor_lib.Placement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """The parts of an opened run; a step uses those that it needs."""
+
+  path: pathlib.Path
+  setup: setup_lib.Setup  # Domain and policy, opened once; no harness.
+  seed: spec.Harness  # The harness that the run starts from.
+  fork: fork_lib.Fork | None  # A version of another run to start from.
+  compared: Sequence[compared_lib.Compared]
+  phases: metrics_lib.Phases
+  recorder: recorder_lib.Recorder
+  harnesses: harnesses_lib.Harnesses
+  scorer: scoring.Scorer
+  executor: executor_lib.Executor
+
+  @property
+  def config(self) -> ml_collections.ConfigDict:
+    """The run's config without any overlay."""
+    return self.setup.config
+
+  @property
+  def primary(self) -> bool:
+    """Whether this is the process that writes."""
+    return self.recorder.primary
+
+  @property
+  def inbox(self) -> pathlib.Path:
+    """Where the user leaves changes and vetoes."""
+    return self.path / 'inbox'
+
+  def say(self, text: str) -> None:
+    """Print a line, once for all processes."""
+    if self.primary:
+      print(text, flush=True)
+
+
+def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
+  """Return the harness that a run starts from: its own, or the domain's.
+
+  A domain without one has its reward with the weights of the config. Its
+  policy is then diagnosed by how it learns alone.
+
+  Raises:
+    ValueError: If the harness that is named is not there.
+  """
+  if config.harness.path:
+    return spec.read(config.harness.path)
+  name = config.evolve.seed_harness
+  folder = domains.folder(config.domain.name) / name
+  if folder.is_dir():
+    return spec.read(folder)
+  if name != 'seed_harness':
+    raise ValueError(
+        f'config.evolve.seed_harness={name!r}: the domain'
+        f' {config.domain.name!r} has no directory {folder}; make one, or name'
+        ' a harness by --config.harness.path'
+    )
+  weights = config.reward.weights.to_dict()
+  return spec.Harness(
+      {surface.WEIGHTS + part: value for part, value in weights.items()}, {}
+  )
+
+
+@contextlib.contextmanager
+def open_run(
+    config: ml_collections.ConfigDict, workdir: str, options: Options
+) -> Iterator[Run]:
+  """Yield the parts of a run, new or continued.
+
+  Args:
+    config: With evolve.trials > 0.
+    workdir: The run's directory.
+    options: See there.
+
+  Raises:
+    ValueError: If config, domain, model, harness, workdir or a flag is wrong.
+    Preempted: After SIGTERM, with everything saved.
+  """
+  options.placement.check(config.rollout.kind)
+  base = config.copy_and_resolve_references()
+  with base.unlocked():
+    base.harness.path = ''
+  setup = setup_lib.prepare(base)
+  seed = seed_harness(config)
+  reasons = admit.check(seed, base, setup.surface, setup.synthetic)
+  if reasons:
+    raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
+  propose_lib.load(config.evolve.proposer)
+  compared = compared_lib.open_all(options.compare, setup)
+  # Before a device is touched: whatever is proposed runs in the box.
+  tier = probe.tier()
+  primary = sharding.is_primary()
+  with (
+      workdir_lib.open_workdir(
+          workdir,
+          config_lib.to_json(config),
+          config_lib.sha256(config),
+          primary=primary,
+      ) as directory,
+      preemption.sigterm_flag() as sigterm,
+      engines.stopped_without_servers(sigterm),
+      contextlib.ExitStack() as stack,
+  ):
+    path = directory.path
+    ledger = path / 'ledger.jsonl'
+    if primary and (path / 'metrics.jsonl').exists():
+      raise ValueError(
+          f'workdir {path} holds a run of --mode=train; pass another --workdir'
+      )
+    stack.enter_context(
+        workdir_lib.release_if_unused(directory, primary, used=ledger.exists)
+    )
+    fork = None
+    if options.fork_from:
+      source = pathlib.Path(options.fork_from).expanduser()
+      fork = fork_lib.open_fork(source, options.fork_version)
+    print(devices.describe(), flush=True)
+    if primary:
+      directory.record_start()
+    mesh = sharding.make_mesh(**base.mesh.to_dict())
+    engine = stack.enter_context(
+        engines.open_sampler(
+            base, setup.policy, mesh, path, stopping=lambda: bool(sigterm)
+        )
+    )
+    e = base.evolve
+    limits = recorder_lib.Limits(
+        budget_lib.Budget(
+            e.device_seconds, e.dollars, e.dollars_per_device_hour
+        ),
+        lambda: _preempt(sigterm, ledger),
+    )
+    recorder = recorder_lib.Recorder(
+        chain.Ledger(ledger, tier) if primary else None, limits
+    )
+    phases = metrics_lib.Phases()
+    in_process = executor_lib.InProcess(
+        setup, engine, phases, recorder.stop_if_asked
+    )
+    yield Run(
+        path=path,
+        setup=setup,
+        seed=seed,
+        fork=fork,
+        compared=compared,
+        phases=phases,
+        recorder=recorder,
+        harnesses=harnesses_lib.Harnesses(path / 'harness', setup),
+        scorer=scoring.Scorer(
+            setup=setup,
+            mesh=mesh,
+            engine=engine,
+            phases=phases,
+            stop_if_asked=recorder.stop_if_asked,
+            may_open_sealed=lambda: recorder.find(records.Seal) is not None,
+        ),
+        executor=stack.enter_context(
+            executor_lib.open_executor(options.placement, in_process)
+        ),
+    )
+
+
+def _preempt(sigterm: list[int], ledger: pathlib.Path) -> None:
+  """Raises after SIGTERM, in all processes although it reaches them apart."""
+  if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
+    return
+  if sharding.is_primary():
+    print(
+        f'SIGTERM: everything up to the last row of {ledger} and the newest'
+        ' checkpoint of the arm is saved; the same command continues'
+    )
+  raise preemption.Preempted()

@@ -1,0 +1,87 @@
+"""Recorded evidence of an arm, as the functions of a harness see it."""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from evojax import config as config_lib
+from evojax.episodes import collect
+from evojax.evidence import schema
+from evojax.evidence import store
+from evojax.evidence import views
+from evojax.evolve import diagnose
+from evojax.evolve import opening
+from evojax.ledger import records
+from evojax.runtime import decisions
+
+
+def load_rows(folder: pathlib.Path, steps: Sequence[int]) -> dict[str, Any]:
+  """Return train evidence of some steps as one batch of groups, by column.
+
+  Groups are numbered through. Where refill rounds made the steps unequal, all
+  their groups are there.
+  """
+  frame = store.read(folder, 'train', list(steps))
+  rows = {name: frame[name].to_numpy() for name in frame.columns}
+  first, offset = {}, 0
+  for step in steps:
+    first[step] = offset
+    offset += int(rows['group'][rows['step'] == step].max()) + 1
+  rows['group'] = rows['group'] + np.array([first[s] for s in rows['step']])
+  return rows
+
+
+def view_of(
+    rows: dict[str, Any],
+    columns: tuple[schema.Column, ...],
+    config: ml_collections.ConfigDict,
+) -> views.View:
+  """Return rows as a diagnostic of the harness sees them."""
+  return views.View.from_rows(
+      rows,
+      columns,
+      prompts=int(rows['group'].max()) + 1,
+      group_size=int(rows['sample'].max()) + 1,
+      max_tokens=config_lib.token_limit(config),
+      reader='diagnostic',
+  )
+
+
+def train_steps(folder: pathlib.Path) -> list[int]:
+  """Return the numbers of the steps with train evidence, in every process."""
+  return decisions.decide(lambda: store.list_steps(folder, 'train'))
+
+
+def recent(steps: Sequence[int]) -> Sequence[int]:
+  """Return the last third of the steps, at least one."""
+  return steps[-max(1, len(steps) // 3) :]
+
+
+def view(run: opening.Run, folder: str, harness: str) -> views.View:
+  """Return the recent evidence of an arm, as a harness declares it."""
+  path = run.path / folder
+  config = run.harnesses.config_under(harness)
+  columns = collect.columns(run.setup.domain, config)
+  return view_of(load_rows(path, recent(train_steps(path))), columns, config)
+
+
+def measure(
+    run: opening.Run, folder: str, harness: str, outcome: Sequence[float]
+) -> list[records.Measure]:
+  """Return what the diagnostics of a harness measure of an arm.
+
+  Args:
+    run: The run.
+    folder: Of the arm, below the workdir.
+    harness: Hash.
+    outcome: Share of solved rollouts of each update of the arm.
+  """
+  return diagnose.measure(
+      run.harnesses.functions(harness),
+      view(run, folder, harness),
+      run.recorder.history,
+      outcome,
+  )

@@ -1,0 +1,135 @@
+"""The steps of a run as rows of its ledger, known to every process.
+
+Process 0 owns the ledger and decides; the others receive its rows. All of them
+walk the same steps, so that devices are used together.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import resource
+import time
+from typing import Any, TypeVar
+
+import jax
+
+from evojax.ledger import budget as budget_lib
+from evojax.ledger import chain
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+from evojax.runtime import decisions
+
+R = TypeVar('R', bound=records.Record)
+
+
+class BudgetExhaustedError(Exception):
+  """The run may spend no more; everything is saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """What ends a run before its last step."""
+
+  budget: budget_lib.Budget
+  preempted: Callable[[], None]  # Raises `Preempted` after SIGTERM.
+
+  def check(self, rows: Sequence[records.Row], seconds: float) -> None:
+    """Raise if the run has to stop here.
+
+    Args:
+      rows: What was paid for.
+      seconds: Since the step began that has no row yet.
+
+    Raises:
+      preemption.Preempted: After SIGTERM.
+      BudgetExhaustedError: If the run has spent what it may.
+    """
+    self.preempted()
+    spent = seconds * jax.device_count()
+    if decisions.decide(lambda: spent >= self.budget.remaining(rows)):
+      raise BudgetExhaustedError
+
+
+class Recorder:
+  """The rows of a run; a step that has one is not done again."""
+
+  def __init__(self, ledger: chain.Ledger | None, limits: Limits):
+    """Reads the rows that are there.
+
+    Args:
+      ledger: Of process 0; None in the others.
+      limits: Asked before every step.
+    """
+    self._ledger, self._limits = ledger, limits
+    self._since = time.perf_counter()
+    stored = decisions.decide(lambda: list(ledger.rows))
+    self.rows = [records.parse(row) for row in stored]
+
+  @property
+  def primary(self) -> bool:
+    """Whether this is the process that writes."""
+    return self._ledger is not None
+
+  @property
+  def budget(self) -> budget_lib.Budget:
+    """What the config allows the run to spend."""
+    return self._limits.budget
+
+  @property
+  def history(self) -> history_lib.History:
+    """What follows from the rows so far."""
+    return history_lib.History(self.rows)
+
+  @property
+  def head(self) -> str:
+    """Hash of the last row."""
+    return self.rows[-1].hash if self.rows else chain.START
+
+  def find(self, step: type[R], **match: Any) -> R | None:
+    """Return the last record of a step whose fields have these values."""
+    return records.find(self.rows, step, **match)
+
+  def record(self, step: type[R], make: Callable[[], R], **key: Any) -> R:
+    """Return the record of a step, which is made now if there is none.
+
+    Whatever `make` leaves on disk is there before the row is.
+
+    Args:
+      step: Kind of record.
+      make: Does the step, in every process.
+      **key: Fields that tell the row from others of its step.
+    """
+    found = self.find(step, **key)
+    if found is None:
+      self._since = time.perf_counter()
+      self.stop_if_asked()
+      found = self._append(make())
+    return found
+
+  def _append(self, record: R) -> R:
+    """Adds a row for all that was done since the last one."""
+    now = time.perf_counter()
+    seconds, self._since = now - self._since, now
+
+    def append() -> chain.Row:
+      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+      measured = records.Measured(
+          seconds=seconds,
+          device_seconds=seconds * jax.device_count(),
+          peak_rss_mb=peak,
+      )
+      return records.append(self._ledger, record, measured)
+
+    self.rows.append(records.parse(decisions.decide(append)))
+    return self.rows[-1].record
+
+  def stop_if_asked(self) -> None:
+    """Raise if the run has to stop; see `Limits.check`.
+
+    To be called where everything up to here is, or can be, saved.
+    """
+    self._limits.check(self.rows, time.perf_counter() - self._since)
+
+  def stop(self, reason: str) -> None:
+    """Record why the run ends here, and what was spent since the last row."""
+    if not self.rows or not isinstance(self.rows[-1].record, records.Stop):
+      self._append(records.Stop(reason=reason))

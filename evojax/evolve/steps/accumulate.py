@@ -1,0 +1,81 @@
+"""Accumulate: what is remembered of a trial."""
+
+from evojax.evolve import opening
+from evojax.evolve import skills as skills_lib
+from evojax.harness import delta as delta_lib
+from evojax.ledger import records
+from evojax.runtime import decisions
+
+
+def accumulate(
+    run: opening.Run,
+    version: records.Version,
+    delta: delta_lib.Delta,
+    proposal: records.Hypothesize,
+    verdict: records.Verify,
+) -> records.Accumulate:
+  """Record the new head, the skill that was learned and how predictions did."""
+  predicted = sum(proposal.expected) / 2
+  realised = verdict.effect
+  backtest = run.recorder.find(records.Backtest, trial=verdict.trial)
+  replayed = backtest.statistics.get('replayed_effect') if backtest else None
+  if not isinstance(replayed, float):
+    replayed = None  # The backtest says why there is no number.
+
+  def agrees(prediction: float | None) -> bool | None:
+    # A prediction of exactly 0 has no sign to agree with.
+    if not prediction or realised is None:
+      return None
+    return (prediction > 0) == (realised > 0)
+
+  return records.Accumulate(
+      trial=verdict.trial,
+      head=verdict.version or version.version,
+      skill=decisions.decide(
+          lambda: _learn(run, version, delta, proposal, verdict)
+      ),
+      validity=records.Validity(
+          intervention_class=delta.intervention_class,
+          proposer=proposal.proposer,
+          predicted=predicted,
+          replayed=replayed,
+          realised=realised,
+          sign_agrees=agrees(predicted),
+          replay_sign_agrees=agrees(replayed),
+      ),
+  )
+
+
+def _learn(
+    run: opening.Run,
+    version: records.Version,
+    delta: delta_lib.Delta,
+    proposal: records.Hypothesize,
+    verdict: records.Verify,
+) -> str:
+  """Writes the skill that a kept trial teaches; its hash, or ''."""
+  known = proposal.trigger and not proposal.trigger.startswith('inbox/')
+  if verdict.status != 'keep' or verdict.effect is None or not known:
+    return ''
+  try:
+    skill = skills_lib.learned(
+        delta,
+        run.harnesses.load(delta.after),
+        run.harnesses.values(version.harness),
+        run.setup.surface,
+        trigger=proposal.trigger,
+        hypothesis=proposal.hypothesis,
+        evidence=skills_lib.Evidence(
+            run=run.config.name,
+            trial=verdict.trial,
+            domain=run.config.domain.name,
+            base=version.harness,
+            effect=verdict.effect,
+            low=max(verdict.low, -1.0),
+            high=min(verdict.high, 1.0),
+        ),
+    )
+  except skills_lib.SkillError:
+    return ''
+  skills_lib.write(run.path / 'skills', skill)
+  return skill.sha256

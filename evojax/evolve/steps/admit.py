@@ -1,0 +1,25 @@
+"""Admit: the gate's answer to a candidate."""
+
+from evojax.evolve import opening
+from evojax.evolve import recorded
+from evojax.harness import admit as admit_lib
+from evojax.ledger import records
+from evojax.runtime import decisions
+
+
+def admit(
+    run: opening.Run, version: records.Version, design: records.Design
+) -> records.Admit:
+  """Return why a candidate is refused; without reasons it is admitted."""
+  view = recorded.view(run, version.folder, version.harness)
+  reasons = decisions.decide(
+      lambda: admit_lib.admit(
+          run.harnesses.load(version.harness),
+          run.harnesses.load(design.harness),
+          run.config,
+          run.setup.surface,
+          run.setup.synthetic,
+          view,
+      )
+  )
+  return records.Admit(trial=design.trial, reasons=tuple(reasons))

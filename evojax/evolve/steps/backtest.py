@@ -1,0 +1,202 @@
+"""Backtest: what a change would have done, before an arm is trained with it.
+
+Two kinds of numbers, (candidate, checkpoints, evidence, seed) -> numbers:
+statistics of the recorded groups under the candidate's reward and filter, and
+K replayed updates from retained checkpoints, scored on held-out train problems
+against the same updates under the parent. The answer may be NOT_IDENTIFIABLE:
+old rollouts do not show what another temperature would have sampled.
+"""
+
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from evojax.evidence import schema
+from evojax.evidence import store
+from evojax.evidence import views
+from evojax.evolve import arms
+from evojax.evolve import backtest as statistics_lib
+from evojax.evolve import opening
+from evojax.evolve import recorded
+from evojax.evolve import replay
+from evojax.harness import delta as delta_lib
+from evojax.harness import run as run_lib
+from evojax.ledger import records
+from evojax.runtime import decisions
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import arm as arm_lib
+from evojax.training import trainer as trainer_lib
+
+# Intervention classes that alter what is sampled: replaying old rollouts under
+# them shows nothing.
+_NOT_REPLAYED = ('exploration', 'data')
+
+
+def backtest(
+    run: opening.Run,
+    version: records.Version,
+    design: records.Design,
+    delta: delta_lib.Delta,
+) -> records.Backtest:
+  """Backtest a candidate against its parent; a failing function is a crash.
+
+  The same inputs give the same numbers, which are kept by the hash of the
+  inputs.
+  """
+  folder = run.path / version.folder
+  steps = recorded.train_steps(folder)
+  arm = arm_lib.result(folder)
+  key = decisions.decide(lambda: _key(run, version, design, arm, steps))
+  path = run.path / 'backtests' / f'{key}.json'
+  stored = decisions.decide(
+      lambda: json.loads(path.read_bytes()) if path.exists() else None
+  )
+  if stored is None:
+    try:
+      stored = _backtest(run, version, design, delta, steps)
+    except run_lib.FunctionError as error:
+      return records.Backtest(
+          trial=design.trial,
+          key='',
+          statistics={},
+          predicted=None,
+          crash=str(error),
+      )
+    if run.primary:
+      path.parent.mkdir(exist_ok=True)
+      text = json.dumps(stored, sort_keys=True, allow_nan=False) + '\n'
+      workdir_lib.write_atomic(path, text.encode())
+  predicted = stored['predicted']
+  return records.Backtest(
+      trial=design.trial,
+      key=key,
+      statistics=stored['statistics'],
+      predicted=predicted and tuple(predicted),
+  )
+
+
+def _key(
+    run: opening.Run,
+    version: records.Version,
+    design: records.Design,
+    arm: records.Arm,
+    steps: list[int],
+) -> str:
+  """Hash of everything that the numbers depend on.
+
+  It is taken of contents: files hold times and are laid out as the writer
+  pleased. An arm's start, end and evidence stand for its checkpoints.
+  """
+  e = run.config.evolve
+  digest = hashlib.sha256()
+  for name in (
+      *(version.harness, design.harness, version.version),
+      *(arm.start, arm.end, arm.seed),
+      *(run.config.seed, e.replay_updates, e.replay_problems),
+  ):
+    digest.update(f'{name}\n'.encode())
+  for step in steps:
+    path = store.path_of(run.path / version.folder, 'train', step)
+    table = parquet.ParquetFile(path).read()
+    table = table.drop_columns(['grade_seconds']).replace_schema_metadata()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+      writer.write_table(table)
+    digest.update(sink.getvalue())
+  return digest.hexdigest()
+
+
+def _backtest(
+    run: opening.Run,
+    version: records.Version,
+    design: records.Design,
+    delta: delta_lib.Delta,
+    steps: list[int],
+) -> dict[str, Any]:
+  """The numbers, as they are stored under their key.
+
+  Returns:
+    statistics, name -> number or NOT_IDENTIFIABLE; predicted, the 95 % interval
+    of the replayed effect, or None.
+
+  Raises:
+    harness.run.FunctionError: If a function of the candidate fails.
+  """
+  folder, recent = run.path / version.folder, recorded.recent(steps)
+  old, old_view = rewarded(run, version.harness, folder, recent)
+  new, new_view = rewarded(run, design.harness, folder, recent)
+  # Ours last: those that the harness brings take no name of ours.
+  found = _own_statistics(run, version.harness, old_view, new_view)
+  found |= statistics_lib.compare(old, new)
+  if delta.factor.startswith('reward:'):
+    part = delta.factor.removeprefix('reward:')
+    found |= statistics_lib.scan(new, part, run.setup.surface)
+  names = ('replayed_effect', 'replayed_low', 'replayed_high')
+  if delta.intervention_class in _NOT_REPLAYED:
+    found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
+    return dict(statistics=found, predicted=None)
+  harnesses = (version.harness, design.harness)
+  effect = replay.effect(run, harnesses, folder, steps)
+  numbers = (effect.value, effect.low, effect.high)
+  found |= dict(zip(names, numbers, strict=True))
+  return dict(statistics=found, predicted=[effect.low, effect.high])
+
+
+def rewarded(
+    run: opening.Run, harness: str, folder: pathlib.Path, steps: list[int]
+) -> tuple[statistics_lib.Rewarded, views.View]:
+  """Return recorded groups with the rewards of a harness.
+
+  Args:
+    run: The run.
+    harness: Hash.
+    folder: Of the arm that left the evidence.
+    steps: Of the evidence.
+
+  Returns:
+    The groups, and the evidence with these rewards for the reader
+    'diagnostic'.
+  """
+  setup = arms.setup_under(run, harness)
+  rows = recorded.load_rows(folder, steps)
+  groups = int(rows['group'].max()) + 1
+  size = int(rows['sample'].max()) + 1
+  rewards, parts, advantages, kept = trainer_lib.Weigher(setup).weigh(
+      rows, groups, size
+  )
+  order = np.lexsort((rows['sample'], rows['group']))
+  grid = lambda name: rows[name][order].reshape(groups, size)
+  found = statistics_lib.Rewarded(
+      rewards=rewards,
+      advantages=advantages,
+      kept=kept,
+      parts=parts,
+      weights=setup.config.reward.weights.to_dict(),
+      outcome=grid('outcome').astype(bool),
+      graded=grid('graded').astype(bool),
+      n_tokens=grid('n_tokens').astype(np.float64),
+  )
+  rows = {n: v for n, v in rows.items() if not n.startswith(schema.PART_PREFIX)}
+  rows['reward'] = rewards[rows['group'], rows['sample']]
+  rows['advantage'] = advantages[rows['group'], rows['sample']]
+  rows['kept'] = kept[rows['group']]
+  return found, recorded.view_of(rows, setup.columns, setup.config)
+
+
+def _own_statistics(
+    run: opening.Run, harness: str, before: views.View, after: views.View
+) -> dict[str, Any]:
+  """Statistics that a harness brings; one that fails is a status."""
+  found: dict[str, Any] = {}
+  functions = run.harnesses.functions(harness)
+  for name in functions.backtests:
+    try:
+      found |= functions.predict(name, before, after)
+    except run_lib.FunctionError as error:
+      found[name] = error.status
+  return found

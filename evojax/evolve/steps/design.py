@@ -1,0 +1,37 @@
+"""Design: the one factor in which the candidate differs, read off its files."""
+
+from evojax.evolve import opening
+from evojax.harness import delta as delta_lib
+from evojax.harness import library
+from evojax.harness import spec
+from evojax.ledger import records
+
+
+def design(
+    run: opening.Run, version: records.Version, proposal: records.Hypothesize
+) -> records.Design:
+  """Return the candidate and its difference from the parent version."""
+  delta = run.harnesses.delta(version.harness, proposal.harness)
+  after = run.harnesses.load(proposal.harness)
+  return records.Design(
+      trial=proposal.trial,
+      harness=proposal.harness,
+      delta=records.Delta(
+          sha256=delta.sha256,
+          factor=delta.factor,
+          kind=delta.kind,
+          intervention_class=delta.intervention_class,
+          before=delta.before,
+          changes=delta.changes,
+          text=_in_a_line(delta, after),
+      ),
+  )
+
+
+def _in_a_line(delta: delta_lib.Delta, after: spec.Harness) -> str:
+  """The change in a line; a function of the library by its name."""
+  for path, *_ in delta.changes:
+    for name in library.names():
+      if path in after.files and after.files[path] == library.source(name):
+        return f'{delta.factor} ({name})'
+  return str(delta)

@@ -1,0 +1,23 @@
+"""Diagnose: what is wrong with the version that a trial starts from."""
+
+from evojax.evolve import diagnose as diagnose_lib
+from evojax.evolve import opening
+from evojax.evolve import recorded
+from evojax.ledger import records
+from evojax.training import arm as arm_lib
+
+
+def diagnose(
+    run: opening.Run, trial: int, version: records.Version
+) -> records.Diagnose:
+  """Measure a version by the diagnostics of its harness and by the ledger."""
+  outcome = arm_lib.outcomes(run.path / version.folder)
+  measures = recorded.measure(run, version.folder, version.harness, outcome)
+  alerts = diagnose_lib.alerts(measures)
+  run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
+  return records.Diagnose(
+      trial=trial,
+      version=version.version,
+      measures=tuple(measures),
+      alerts=tuple(alerts),
+  )

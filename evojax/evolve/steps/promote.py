@@ -1,0 +1,44 @@
+"""Promote: the kept candidate as the version that training goes on from."""
+
+import dataclasses
+
+from evojax.evolve import opening
+from evojax.evolve.steps import trial as trial_lib
+from evojax.harness import delta as delta_lib
+from evojax.ledger import records
+from evojax.training import arm as arm_lib
+
+
+def promote(
+    run: opening.Run,
+    version: records.Version,
+    design: records.Design,
+    delta: delta_lib.Delta,
+    verdict: records.Verify,
+) -> records.Promote:
+  """Return the new version.
+
+  Its policy is that of the first child arm, which was named before any was
+  scored. A change that trains nothing keeps the policy of its parent.
+  """
+  named = dict(version=verdict.version, parent=version.version)
+  if not delta.trains:
+    fields = {
+        field.name: getattr(version, field.name)
+        for field in dataclasses.fields(records.Version)
+    }
+    changed = dict(harness=design.harness, updates=0, sampled_tokens=0)
+    return records.Promote(**(fields | changed | named))
+  trial = run.recorder.find(records.Trial, trial=verdict.trial)
+  child = trial_lib.first(trial, 'child')
+  return records.Promote(
+      **named,
+      harness=child.harness,
+      folder=child.folder,
+      checkpoint=str(arm_lib.checkpoint_of(child.folder, child.updates)),
+      start=child.start,
+      end=child.end,
+      updates=child.updates,
+      outcome=child.outcome,
+      sampled_tokens=child.sampled_tokens,
+  )

@@ -1,0 +1,38 @@
+"""Retrain: the final harness from the base policy.
+
+It has the steps and prompts of the config, as a recipe of someone else would
+have. That tells a good recipe from the luck of the policy that was trained on
+through the search.
+"""
+
+import dataclasses
+
+from evojax.evolve import arms
+from evojax.evolve import opening
+from evojax.ledger import records
+
+FOLDER = 'arms/final'
+
+
+def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
+  """Train the harness of the newest version from the base policy.
+
+  Raises:
+    ValueError: If it does not train.
+  """
+  job = arms.job(
+      run,
+      FOLDER,
+      head.harness,
+      {'eval.sealed': False},
+      label=(
+          f'the final harness from the base policy: {run.config.steps} steps'
+      ),
+  )
+  run.executor.submit(job)
+  arm = run.executor.wait(job)
+  if arm.status != 'done':
+    raise ValueError(
+        f'the final harness did not train from the base policy: {arm.why}'
+    )
+  return records.Retrain(version='final', **dataclasses.asdict(arm))

@@ -1,0 +1,22 @@
+"""Seal: where the problems come from that decide what a run may claim.
+
+They are drawn from the head of the ledger, which no longer changes, and a salt
+that did not exist before: nothing that was trained or proposed could have seen
+them.
+"""
+
+import hashlib
+import secrets
+
+from evojax.evolve import opening
+from evojax.ledger import records
+from evojax.runtime import decisions
+
+
+def seal(run: opening.Run) -> records.Seal:
+  """Return salt and seed of the sealed problems."""
+  salt = decisions.decide(
+      lambda: run.config.evolve.salt or secrets.token_hex(16)
+  )
+  digest = hashlib.sha256(f'{run.recorder.head} {salt}'.encode()).digest()
+  return records.Seal(salt=salt, seed=int.from_bytes(digest[:4], 'big'))

@@ -1,0 +1,77 @@
+"""The first two rows: how a run was opened, and its version 0."""
+
+import pathlib
+
+import jax
+
+from evojax import config as config_lib
+from evojax.evolve import arms
+from evojax.evolve import opening
+from evojax.harness import spec
+from evojax.ledger import records
+from evojax.training import arm as arm_lib
+
+
+def open_ledger(run: opening.Run) -> records.Open:
+  """Store the seed harness, and record config and versions."""
+  if run.primary:
+    spec.write(run.seed, run.path / 'harness')
+  return records.Open(
+      config=config_lib.to_mapping(run.config),
+      config_sha256=config_lib.sha256(run.config),
+      harness=run.seed.sha256,
+      proposer=run.config.evolve.proposer,
+      jax=jax.__version__,
+      forked=run.fork.name if run.fork else '',
+  )
+
+
+def check_seed(run: opening.Run, opened: records.Open) -> None:
+  """Raise ValueError if the run was opened with another seed harness."""
+  if opened.harness != run.seed.sha256:
+    raise ValueError(
+        f'workdir {run.path} was begun with the seed harness'
+        f' {opened.harness[:12]}, which is now {run.seed.sha256[:12]}: undo the'
+        ' change, or start anew in another --workdir'
+    )
+
+
+def train(run: opening.Run) -> records.Train:
+  """Train the seed harness from the base policy, or copy what is forked.
+
+  Raises:
+    ValueError: If the seed harness does not train.
+  """
+  e, folder = run.config.evolve, 'arms/v0'
+  if run.fork is not None:
+    if run.primary:
+      run.fork.copy(run.path)
+    arm = run.fork.version
+    last = pathlib.PurePath(arm.checkpoint).name
+  else:
+    job = arms.job(
+        run,
+        folder,
+        run.seed.sha256,
+        arms.changes(run.config, run.config.seed, e.first_updates),
+        label='v0: the seed harness from the base policy',
+    )
+    run.executor.submit(job)
+    arm = run.executor.wait(job)
+    if arm.status != 'done':
+      raise ValueError(f'the seed harness did not train: {arm.why}')
+    last = arm_lib.checkpoint_of(folder, arm.updates).name
+  return records.Train(
+      version='v0',
+      parent=None,
+      harness=arm.harness,
+      folder=folder,
+      checkpoint=f'{folder}/checkpoints/{last}',
+      start=arm.start,
+      end=arm.end,
+      updates=arm.updates,
+      outcome=arm.outcome,
+      sampled_tokens=arm.sampled_tokens,
+      prompts=e.prompts,
+      group_size=e.group_size,
+  )

@@ -1,0 +1,214 @@
+"""Trial: control arms and children, trained from one state and scored.
+
+Arms share seeds pairwise: child i meets the problems that control i met. All of
+them are scored on dev problems drawn for this trial alone. Control arms of a
+version serve every trial on it; only their score is taken afresh.
+"""
+
+import dataclasses
+import hashlib
+
+from jaxtyping import Float
+import numpy as np
+
+from evojax.domains import base
+from evojax.evolve import arms
+from evojax.evolve import opening
+from evojax.evolve import promote
+from evojax.evolve import scoring
+from evojax.ledger import records
+from evojax.training import arm as arm_lib
+
+
+def dev_seed(seed: int, trial: int) -> int:
+  """Return the seed of the fresh dev problems of a trial."""
+  text = f'dev {seed} {trial}'
+  return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], 'big')
+
+
+def score(
+    run: opening.Run,
+    trial: int,
+    name: str,
+    folder: str,
+    domain: base.Domain | None = None,
+) -> Float[np.ndarray, 'P']:
+  """Score an arm's last checkpoint on the trial's problems, once.
+
+  Args:
+    run: The run.
+    trial: Its number.
+    name: Of the evidence: folder below that of the trial.
+    folder: Of the arm, below the workdir.
+    domain: Where perturbed problems come from, which get half as many samples.
+      By default the problems are those of the run.
+  """
+  e = run.config.evolve
+  return run.scorer.scores(
+      scoring.Scored(
+          folder=run.path / scores_folder(trial, name),
+          checkpoint=arm_lib.checkpoint_of(run.path / folder, e.updates),
+          split='dev',
+          seed=dev_seed(run.config.seed, trial),
+          problems=e.problems,
+          samples=max(1, e.samples // 2) if domain else e.samples,
+          step=e.updates,
+          domain=domain,
+      )
+  )
+
+
+def scores_folder(trial: int, name: str) -> str:
+  """Return where the dev evidence of an arm lies, below the workdir."""
+  return f'trials/{trial:03d}/{name}'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arms:
+  """The arms of one role in one trial."""
+
+  run: opening.Run
+  trial: int
+  role: str  # 'control' or 'child'.
+  harness: str
+  start: str  # Checkpoint, below the workdir.
+  prefix: str  # Of their folders, below the workdir.
+
+  def train(
+      self, count: int, controls: list[records.TrialArm]
+  ) -> tuple[list[records.TrialArm], list[np.ndarray]]:
+    """Trains and scores them, up to the first that fails.
+
+    Args:
+      count: Arms of this role.
+      controls: Finished arms that they are compared with at their half.
+
+    Returns:
+      Records, and the scores [P] of those that are done.
+    """
+    run, e = self.run, self.run.config.evolve
+    jobs = [
+        arms.job(
+            run,
+            f'{self.prefix}.{self.role}-{i}',
+            self.harness,
+            # No arm has the seed of version 0.
+            arms.changes(
+                run.config, (run.config.seed + 1 + i) % 2**32, e.updates
+            ),
+            start=self.start,
+            label=f'trial {self.trial}: {self.role} {i + 1} of {count}',
+            controls=[arm.outcome for arm in controls],
+        )
+        for i in range(count)
+    ]
+    scores: list[np.ndarray] = []
+
+    def done(i: int, arm: records.Arm) -> None:
+      name = f'{self.role}-{i}'
+      scores.append(score(run, self.trial, name, arm.folder))
+
+    trained = arms.train_all(run, jobs, done)
+    return [self._record(i, arm) for i, arm in enumerate(trained)], scores
+
+  def _record(self, i: int, arm: records.Arm) -> records.TrialArm:
+    return records.TrialArm(
+        **dataclasses.asdict(arm),
+        role=self.role,
+        scores=scores_folder(self.trial, f'{self.role}-{i}'),
+    )
+
+
+def train(
+    run: opening.Run,
+    version: records.Version,
+    proposal: records.Hypothesize,
+    wealth: promote.Wealth,
+) -> records.Trial:
+  """Train and score the arms of a trial.
+
+  Args:
+    run: The run.
+    version: The parent, from whose checkpoint all arms start.
+    proposal: Its upper expected effect must be detectable.
+    wealth: What the run may still spend on tests.
+
+  Raises:
+    RuntimeError: If the arms did not start alike.
+  """
+  e, trial, alpha = run.config.evolve, proposal.trial, wealth.alpha
+  row = dict(
+      trial=trial, dev_seed=dev_seed(run.config.seed, trial), alpha=alpha
+  )
+  of_role = lambda role, harness, prefix: _Arms(
+      run, trial, role, harness, version.checkpoint, prefix
+  )
+  controls, scores = of_role(
+      'control', version.harness, f'arms/{version.version}'
+  ).train(e.controls, [])
+  if controls[-1].status != 'done':
+    return records.Trial(
+        **row,
+        start=controls[-1].start,
+        mde=None,
+        children=0,
+        refused='',
+        arms=(controls[-1],),
+    )
+  control = np.stack(scores)
+
+  most = proposal.expected[1]
+  needed = promote.children_needed(control, most, alpha, e.max_children)
+  children = max(e.children, needed or 0)
+  mde = promote.mde(control, children, alpha)
+  found, refused = controls, ''
+  if needed is None and e.underpowered == 'refuse':
+    least = promote.mde(control, e.max_children, alpha)
+    refused = (
+        f'{e.max_children} children would detect {100 * least:.1f} points, and'
+        f' at most {100 * most:.1f} are expected'
+    )
+  else:
+    run.say(
+        f'trial {trial}: {children} children detect {100 * mde:.1f} points'
+        f' with power 80 % at alpha {alpha:.3f}'
+    )
+    trained, _ = of_role('child', proposal.harness, f'arms/t{trial:03d}').train(
+        children, controls
+    )
+    found = [*controls, *trained]
+  starts = {arm.start for arm in found}
+  if len(starts) > 1:
+    raise RuntimeError(f'arms of trial {trial} started from {sorted(starts)}')
+  return records.Trial(
+      **row,
+      start=starts.pop(),
+      mde=mde,
+      children=children,
+      refused=refused,
+      arms=tuple(found),
+  )
+
+
+def wealth(run: opening.Run) -> promote.Wealth:
+  """Return what a run may still spend on tests.
+
+  Trials that were refused or crashed made no test and have no p.
+  """
+  # As it was when the run began: a test more than was promised then can only
+  # be paid for by what was found.
+  promised = run.recorder.find(records.Open).config['evolve']
+  return promote.Wealth(
+      float(promised['false_discovery_rate']),
+      promised['trials'],
+      tuple(
+          verdict.status == 'keep'
+          for verdict in run.recorder.history.all(records.Verify)
+          if verdict.p is not None
+      ),
+  )
+
+
+def first(trial: records.Trial, role: str) -> records.TrialArm:
+  """Return the first arm of a role: named before any arm was scored."""
+  return next(arm for arm in trial.arms if arm.role == role)

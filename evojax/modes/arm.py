@@ -1,0 +1,73 @@
+"""--mode=arm: trains one arm in a process of its own, JSON in and JSON out.
+
+    python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
+
+The result is the arm.json beside the job, and the last line of the output.
+SIGTERM saves and exits with status 143; the same job then continues.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+
+from evojax import config as config_lib
+from evojax.ledger import records
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
+from evojax.runtime import sharding
+from evojax.training import arm as arm_lib
+from evojax.training import engines
+from evojax.training import setup as setup_lib
+
+
+def run(job_file: str, parent: int) -> None:
+  """Train the arm of a job file.
+
+  Args:
+    job_file: What `ArmJob.to_json` wrote.
+    parent: Process whose end is to end this one as SIGTERM does; 0: none.
+
+  Raises:
+    ValueError: If the file is missing or wrong, or the arm is being trained.
+    Preempted: After SIGTERM, with everything saved.
+  """
+  if not job_file:
+    raise ValueError('--mode=arm needs --job=FILE, the job.json of an arm')
+  job = arm_lib.read_job(pathlib.Path(job_file))
+  config = config_lib.from_mapping(job.config)
+  with preemption.sigterm_flag() as sigterm:
+    if parent:
+      watch = threading.Thread(target=_follow, args=(parent,), daemon=True)
+      watch.start()
+
+    def stop_if_asked() -> None:
+      if sigterm:
+        print(f'SIGTERM: {job.folder} is saved; the same job continues it')
+        raise preemption.Preempted()
+
+    setup = setup_lib.prepare(config)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    with engines.open_sampler(
+        config,
+        setup.policy,
+        mesh,
+        pathlib.Path(job.workdir),
+        stopping=lambda: bool(sigterm),
+    ) as engine:
+      arm = arm_lib.train(
+          job, setup, engine, metrics_lib.Phases(), stop_if_asked
+      )
+  print(json.dumps(records.to_json(arm), sort_keys=True))
+
+
+def _follow(parent: int) -> None:
+  """Sends this process SIGTERM once its parent is gone.
+
+  A run that is killed must not leave workers that write into its workdir.
+  """
+  while os.getppid() == parent:
+    time.sleep(0.5)
+  os.kill(os.getpid(), signal.SIGTERM)
