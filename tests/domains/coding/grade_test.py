@@ -366,7 +366,7 @@ class RunsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.enterContext(mock.patch.object(together, 'run', return_value=None))
+    self.enterContext(mock.patch.object(one_process, 'run', return_value=None))
     self.runs = []
     run = box_lib.Box.run
 

@@ -262,7 +262,7 @@ class TogetherTest(parameterized.TestCase):
     self.assertEqual(one_process.is_plain(program), plain)
     for partial in (False, True):
       verdict, _ = self.judge(program, partial)
-      with mock.patch.object(together, 'run', return_value=None):
+      with mock.patch.object(one_process, 'run', return_value=None):
         alone, _ = self.judge(program, partial)
       self.assertEqual(verdict, alone)
 

@@ -70,7 +70,7 @@ class Scripted(domain.CodingDomain):
 def make(**kwargs: Any) -> Scripted:
   """The domain with 150 problems, divided by their hashes."""
   data = datasets.divide({'train': [problem(k) for k in range(150)]})
-  options = dict(system_prompt='', partial=False, slots=2) | kwargs
+  options = dict(partial=False, slots=2) | kwargs
   return Scripted(sourced.Problems(data=data), **options)
 
 
