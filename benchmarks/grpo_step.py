@@ -30,6 +30,7 @@ from evojax.models import decoder
 from evojax.models import flops as flops_lib
 from evojax.rl import advantages as advantages_lib
 from evojax.rollout import engine as engine_lib
+from evojax.rollout import slots
 from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
@@ -129,12 +130,14 @@ class Evojax:
     )(params)
     self.engine = engine_lib.Engine(
         self.cfg,
+        slots.Shapes(
+            max_prompt_tokens=w.prompt_tokens,
+            max_tokens=w.new_tokens,
+            decode_slots=w.prompts * w.group,
+            prefill_rows=w.prompts,
+        ),
         eos_ids=(1,),
         decode_text=lambda tokens: '',
-        max_prompt_tokens=w.prompt_tokens,
-        max_tokens=w.new_tokens,
-        decode_slots=w.prompts * w.group,
-        prefill_rows=w.prompts,
         refill_every=16,
         mesh=self.mesh,
     )
@@ -173,9 +176,10 @@ class Evojax:
       rewards = rewards.reshape(len(prompts), -1).astype(np.float32)
       batch, live, _ = update_lib.make_batch(
           [p for p in prompts for _ in range(self.w.group)],
-          [c.tokens for c in completions],
-          [c.logprobs for c in completions],
-          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool)),
+          completions,
+          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool))[
+              ..., None
+          ],
           np.ones(rewards.shape, bool),
           max_prompt_tokens=self.w.prompt_tokens,
           max_tokens=self.w.new_tokens,

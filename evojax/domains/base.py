@@ -54,7 +54,7 @@ class Demonstrations:
 class Domain(abc.ABC):
   """A task that a policy is trained on, without a train loop of its own.
 
-  A subclass sets `name` and `columns` and defines `source`, `grade` and
+  A subclass sets `name` and defines `source`, `grade` and
   `reward_parts`. Everything else has a default. Its module has a function
   `make(**kwargs)` that returns an instance; kwargs are config.domain.kwargs.
 
@@ -64,8 +64,10 @@ class Domain(abc.ABC):
   """
 
   name: str
-  # The domain's own evidence columns.
-  columns: tuple[schema.Column, ...] = ()
+  # The domain's own evidence columns, and the statuses of its grades.
+  columns: tuple[schema.Column, ...] = (
+      schema.with_codes('grade_status', {'ok': 0}),
+  )
   # Fields that a proposal may change besides those of the config; they lie
   # below domain.kwargs, and the config holds their values.
   surface_fields: tuple[surface.Field, ...] = ()

@@ -1,27 +1,68 @@
-"""From problems to graded completions: what training and evaluation share.
+"""From problems to sampled, graded evidence rows, in one way for all callers.
 
-B = P * G completions are in group-major order throughout.
+    problems -> request batch -> episodes -> grades -> rollout batch
+
+Training, evaluation, backtests and synthetic evidence differ in where episodes
+come from; all of them make their rows here. B = P * G episodes are in
+group-major order throughout: episode b is sample b % G of problem b // G.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import dataclasses
 import re
 import time
+from typing import Any
 
 import ml_collections
 import numpy as np
 
 from evojax import records
 from evojax.domains import base
+from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
 from evojax.models import tokenizer as tokenizer_lib
 
 _ID = re.compile('[0-9a-f]{16}')
 
 
+@dataclasses.dataclass(frozen=True)
+class RequestBatch:
+  """The problems of one rollout round, and the requests that sample them."""
+
+  problems: Sequence[records.Problem]  # [P]
+  prompts: Sequence[tuple[int, ...]]  # [P] rendered prompts.
+  seed: int  # Seed of the sampler.
+  requests: Sequence[records.Request] = ()  # [B]; none where nothing samples.
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutBatch:
+  """Episodes of whole groups, and their evidence rows."""
+
+  prompts: Sequence[Sequence[int]]  # [P] token ids.
+  episodes: Sequence[records.Episode]  # [B]
+  rows: dict[str, Any]  # Column -> B values; later stages add theirs.
+
+  @property
+  def graded(self) -> np.ndarray:
+    """bool [P, G]: the evaluator could grade the episode."""
+    graded = np.asarray(self.rows['graded'], bool)
+    return graded.reshape(len(self.prompts), -1)
+
+  @classmethod
+  def recorded(cls, rows: Mapping[str, np.ndarray]) -> 'RolloutBatch':
+    """Return rollouts that were read back from evidence, in any order."""
+    order = np.lexsort((rows['sample'], rows['group']))
+    rows = {name: values[order] for name, values in rows.items()}
+    group_size = int(rows['sample'].max()) + 1
+    prompts = [tuple(p.tolist()) for p in rows['prompt_tokens'][::group_size]]
+    return cls(prompts, rows_lib.to_episodes(rows), rows)
+
+
 def columns(
     domain: base.Domain, config: ml_collections.ConfigDict
 ) -> tuple[schema.Column, ...]:
-  """What the evidence of a run holds, and who may read it."""
+  """Return the columns of a run's evidence, with their readers."""
   return schema.declare(
       domain.columns,
       tuple(config.reward.weights),
@@ -34,7 +75,7 @@ def render(
     problems: Sequence[records.Problem],
     max_prompt_tokens: int,
 ) -> list[tuple[int, ...]]:
-  """Prompt tokens of each problem.
+  """Return the prompt tokens of each problem.
 
   Args:
     tokenizer: Renders the messages with its chat template.
@@ -59,28 +100,31 @@ def render(
   return prompts
 
 
-def requests(
+def request_batch(
+    tokenizer: tokenizer_lib.Tokenizer,
     problems: Sequence[records.Problem],
-    prompts: Sequence[tuple[int, ...]],
     params: records.SamplingParams,
     *,
     group_size: int,
     seed: int,
-) -> list[records.Request]:
-  """B requests: `group_size` samples of each problem.
+    max_prompt_tokens: int,
+) -> RequestBatch:
+  """Return the requests of `group_size` samples of each problem.
 
   Args:
+    tokenizer: Renders the messages with its chat template.
     problems: P problems.
-    prompts: P rendered prompts.
     params: How to sample.
     group_size: G.
-    seed: Of the sampler. Requests with the same seed, problem and sample draw
-      the same random numbers.
+    seed: Seed of the sampler. Requests with the same seed, problem and sample
+      use the same random numbers.
+    max_prompt_tokens: Lp.
 
   Raises:
-    ValueError: If a problem_id is not 16 hex digits.
+    ValueError: If a prompt is too long, or a problem_id is not 16 hex digits.
   """
-  return [
+  prompts = render(tokenizer, problems, max_prompt_tokens)
+  requests = [
       records.Request(
           prompt_tokens=prompt,
           seed=seed,
@@ -91,10 +135,11 @@ def requests(
       for problem, prompt in zip(problems, prompts, strict=True)
       for sample in range(group_size)
   ]
+  return RequestBatch(problems, prompts, seed, requests)
 
 
 def _key(problem: records.Problem) -> int:
-  """uint32 that names the problem to the sampler."""
+  """Return the uint32 that names the problem to the sampler."""
   if not _ID.fullmatch(problem.problem_id):
     raise ValueError(
         f'problem_id={problem.problem_id!r} of family {problem.family!r} is not'
@@ -104,15 +149,15 @@ def _key(problem: records.Problem) -> int:
 
 
 class GradingError(OSError):
-  """What judges completions does not work: there is nothing to go on with."""
+  """The grader itself does not work, so there is nothing to go on with."""
 
 
 def grade(
     domain: base.Domain,
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Episode],
+    episodes: Sequence[records.Episode],
 ) -> tuple[list[records.Grade], np.ndarray]:
-  """Grade B completions of P problems.
+  """Grade B episodes of P problems.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
@@ -121,23 +166,80 @@ def grade(
     ValueError: If the domain gives another number of grades.
     GradingError: If none of them could be graded.
   """
-  group_size = len(completions) // max(len(problems), 1)
-  asked = [problems[b // group_size] for b in range(len(completions))]
+  group_size = len(episodes) // max(len(problems), 1)
+  asked = [problems[b // group_size] for b in range(len(episodes))]
   start = time.perf_counter()
-  grades = domain.grade_many(asked, completions)
-  if len(grades) != len(completions):
+  grades = domain.grade_many(asked, episodes)
+  if len(grades) != len(episodes):
     raise ValueError(
         f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'
-        f' {len(completions)} completions'
+        f' {len(episodes)} completions'
     )
   # A grade without a time of its own gets an equal share of the call's.
   share = (time.perf_counter() - start) / max(len(grades), 1)
   if grades and not any(g.graded for g in grades):
     raise GradingError(
         f'domain {domain.name!r}: none of {len(grades)} completions could be'
-        ' graded, so this is not their fault: what judges them does not work'
-        ' here. `python -m evojax.sandbox.probe` tries the box; the same'
+        ' graded, so this is not their fault: the grader does not work here.'
+        ' `python -m evojax.sandbox.probe` tries the box; the same'
         ' command continues the run'
     )
   seconds = [share if g.seconds is None else g.seconds for g in grades]
   return grades, np.array(seconds, np.float32)
+
+
+def rollout_batch(
+    domain: base.Domain,
+    columns: Sequence[schema.Column],
+    asked: RequestBatch,
+    episodes: Sequence[records.Episode],
+    *,
+    step: int = 0,
+    split: str = 'train',
+    version: str = 'seed',
+) -> RolloutBatch:
+  """Grade the episodes of a request batch and make their evidence rows.
+
+  Args:
+    domain: Grades.
+    columns: The declaration, see `schema.declare`.
+    asked: P problems.
+    episodes: B.
+    step: Training step that the rows belong to.
+    split: 'train', 'dev' or 'sealed'.
+    version: Hash of the training harness; 'seed' where there is none.
+
+  Raises:
+    ValueError: If a grade does not follow the declaration.
+    GradingError: If no episode could be graded.
+  """
+  grades, seconds = grade(domain, asked.problems, episodes)
+  rows = rows_lib.from_rollouts(
+      asked.problems,
+      asked.prompts,
+      episodes,
+      grades,
+      seconds,
+      columns=columns,
+      step=step,
+      split=split,
+      seed=asked.seed,
+      version=version,
+  )
+  return RolloutBatch(asked.prompts, episodes, rows)
+
+
+def join(batches: Sequence[RolloutBatch]) -> RolloutBatch:
+  """Return several batches as one, with their groups numbered through."""
+  chain = lambda parts: [x for part in parts for x in part]
+  rows = {
+      name: chain(b.rows[name] for b in batches) for name in batches[0].rows
+  }
+  sizes = [len(b.prompts) for b in batches]
+  group_size = len(batches[0].episodes) // sizes[0]
+  rows['group'] = np.repeat(np.arange(sum(sizes), dtype=np.int32), group_size)
+  return RolloutBatch(
+      chain(b.prompts for b in batches),
+      chain(b.episodes for b in batches),
+      rows,
+  )

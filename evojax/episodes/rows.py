@@ -1,4 +1,4 @@
-"""Evidence rows of graded completions, of training and evaluation alike."""
+"""Evidence rows of graded episodes, there and back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,83 +9,86 @@ import numpy as np
 from evojax import records
 from evojax.evidence import schema
 
+# Lists with one value per turn, in the order of the turns.
+TURN_COLUMNS = (
+    'turn_tokens',
+    'observation_tokens',
+    'actions',
+    'arguments',
+    'action_ok',
+)
+
 
 def from_rollouts(
     problems: Sequence[records.Problem],
-    completions: Sequence[records.Episode],
+    prompts: Sequence[Sequence[int]],
+    episodes: Sequence[records.Episode],
     grades: Sequence[records.Grade],
+    grade_seconds: Sequence[float] | Float[np.ndarray, 'B'],
     *,
     columns: Sequence[schema.Column],
-    group_size: int,
     step: int,
     split: str,
     seed: int,
     version: str,
-    prompt_tokens: Sequence[Sequence[int]],
-    grade_seconds: Sequence[float] | Float[np.ndarray, 'B'],
 ) -> dict[str, Any]:
-  """Columns of the stages identity, sample and grade, B = P * G rows.
+  """Return B = P * G rows of the columns that sampling and grading fill.
 
   Args:
     problems: P problems.
-    completions: B, group-major: row b is sample b % G of problem b // G.
+    prompts: P rendered prompts.
+    episodes: B, group-major: row b is sample b % G of problem b // G.
     grades: B.
+    grade_seconds: B wall times, in seconds.
     columns: The declaration, see `schema.declare`. It says how a status is
       coded and which columns the domain fills.
-    group_size: G.
     step: Training step that the rows belong to.
     split: 'train', 'dev' or 'sealed'.
     seed: Seed of the requests.
-    version: Training-harness version; 'seed' before any evolution.
-    prompt_tokens: P rendered prompts.
-    grade_seconds: B wall times, in seconds.
+    version: Hash of the training harness; 'seed' where there is none.
 
   Returns:
-    Column name -> B values, what `store.write_step` and `views.View` take.
+    Column name -> B values, as `store.write_step` and `views.View` take them.
 
   Raises:
     ValueError: If lengths do not fit, or a grade does not follow the
       declaration.
   """
-  prompts = len(problems)
-  rows = prompts * group_size
-  lengths = (
-      *(len(x) for x in (completions, grades, grade_seconds)),
-      len(prompt_tokens) * group_size,
-  )
-  if set(lengths) != {rows}:
+  rows = len(episodes)
+  lengths = len(problems), len(prompts), rows, len(grades), len(grade_seconds)
+  group_size = rows // max(len(problems), 1)
+  if lengths != (len(problems),) * 2 + (len(problems) * group_size,) * 3:
     raise ValueError(
-        f'{prompts} problems x {group_size=} need {rows} completions, grades'
-        f' and times, and {prompts} prompts; given are enough for {lengths}'
+        'rows need as many prompts as problems and, for every episode of whole'
+        ' groups, a grade and a time; given are (problems, prompts, episodes,'
+        f' grades, times) = {lengths}'
     )
   repeat = lambda values: [v for v in values for _ in range(group_size)]
   integers = lambda values: np.fromiter(values, np.int32, rows)
   numbers = lambda values: np.fromiter(values, np.float32, rows)
   flags = lambda values: np.fromiter(values, bool, rows)
-  none = np.zeros(0, np.int32)
+  masks = [e.loss_mask for e in episodes]
   return {
       'problem_id': repeat(p.problem_id for p in problems),
       'family': repeat(p.family for p in problems),
       'group': integers(b // group_size for b in range(rows)),
       'sample': integers(b % group_size for b in range(rows)),
       'version': [version] * rows,
-      'policy_version': integers(c.policy_version for c in completions),
+      'policy_version': integers(e.policy_version for e in episodes),
       'step': np.full(rows, step, np.int32),
       'split': [split] * rows,
       'seed': np.full(rows, seed, np.int64),
-      'n_tokens': integers(len(c.tokens) for c in completions),
-      'n_turns': np.ones(rows, np.int32),
-      'truncated': flags(c.finish_reason == 'length' for c in completions),
+      'n_tokens': integers(mask.sum() for mask in masks),
+      'n_turns': integers(len(e.turns) for e in episodes),
+      'truncated': flags(e.finish_reason == 'length' for e in episodes),
       'finish_reason': integers(
-          schema.FINISH_REASON[c.finish_reason] for c in completions
+          schema.FINISH_REASON[e.finish_reason] for e in episodes
       ),
       'mean_logprob': numbers(
-          c.logprobs.mean() if len(c.logprobs) else 0.0 for c in completions
+          e.logprobs[mask].mean() if mask.any() else 0.0
+          for e, mask in zip(episodes, masks, strict=True)
       ),
-      # One turn, no tools.
-      'actions': [none] * rows,
-      'arguments': [none] * rows,
-      'action_ok': [none.astype(bool)] * rows,
+      **_turn_columns(episodes),
       'outcome': flags(g.outcome for g in grades),
       'partial': numbers(g.partial for g in grades),
       'grade_status': _status(grades, columns),
@@ -94,19 +97,95 @@ def from_rollouts(
           schema.SANDBOX_TIER[g.sandbox_tier or 'none'] for g in grades
       ),
       'grade_seconds': numbers(grade_seconds),
-      'prompt_tokens': repeat(np.asarray(p, np.int32) for p in prompt_tokens),
-      'tokens': [c.tokens for c in completions],
-      'sampler_logprobs': [c.logprobs for c in completions],
+      'prompt_tokens': repeat(np.asarray(p, np.int32) for p in prompts),
+      'tokens': [e.tokens for e in episodes],
+      'sampler_logprobs': [e.logprobs for e in episodes],
       'prompt': repeat(p.question for p in problems),
-      'completion': [c.text for c in completions],
+      'completion': [e.text for e in episodes],
       **_domain_columns(grades, columns),
   }
+
+
+def _turn_columns(episodes: Sequence[records.Episode]) -> dict[str, list[Any]]:
+  """Return the columns with one value per turn.
+
+  The lists of an episode of one turn that calls no tool are empty: `n_tokens`
+  says all that they would, and most files hold nothing else.
+
+  Raises:
+    ValueError: If only some turns of an episode have a code of an action.
+  """
+  found = {name: [] for name in TURN_COLUMNS}
+  for e in episodes:
+    turns = e.turns
+    called = [turn.action is not None for turn in turns]
+    if any(called) and not all(called):
+      raise ValueError(
+          f'an episode has {sum(called)} actions for {len(turns)} turns; give'
+          ' turns without a tool call a code of their own'
+      )
+    plain = len(turns) == 1 and not turns[0].observed and not called[0]
+    spans = () if plain else turns
+    calls = turns if any(called) else ()
+    for name, values in (
+        ('turn_tokens', [t.sampled for t in spans]),
+        ('observation_tokens', [t.observed for t in spans]),
+        ('actions', [t.action for t in calls]),
+        ('arguments', [t.argument or 0 for t in calls]),
+    ):
+      found[name].append(np.array(values, np.int32))
+    found['action_ok'].append(np.array([t.ok for t in calls], bool))
+  return found
+
+
+def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
+  """Return the episodes of rows that were read back.
+
+  Older evidence lacks the columns of turns: its rows are episodes of one turn.
+  The texts of single turns are not recorded.
+
+  Args:
+    rows: Column -> B values, with tokens and sampler_logprobs.
+  """
+  reasons = {code: name for name, code in schema.FINISH_REASON.items()}
+  count = len(rows['tokens'])
+  lists = {name: rows.get(name, [()] * count) for name in TURN_COLUMNS}
+  episodes = []
+  for i in range(count):
+    turn = {n: () if v[i] is None else v[i] for n, v in lists.items()}
+    calls = len(turn['actions'])
+    episodes.append(
+        records.Episode(
+            tokens=np.asarray(rows['tokens'][i], np.int32),
+            logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
+            finish_reason=reasons[int(rows['finish_reason'][i])],
+            policy_version=int(rows['policy_version'][i]),
+            text=rows['completion'][i],
+            turns=tuple(
+                records.Turn(
+                    sampled=int(sampled),
+                    observed=int(observed),
+                    action=int(turn['actions'][a]) if calls else None,
+                    argument=int(turn['arguments'][a]) if calls else None,
+                    ok=bool(turn['action_ok'][a]) if calls else True,
+                )
+                for a, (sampled, observed) in enumerate(
+                    zip(
+                        turn['turn_tokens'],
+                        turn['observation_tokens'],
+                        strict=True,
+                    )
+                )
+            ),
+        )
+    )
+  return episodes
 
 
 def _status(
     grades: Sequence[records.Grade], columns: Sequence[schema.Column]
 ) -> np.ndarray:
-  """Codes of the statuses.
+  """Return the codes of the statuses.
 
   Raises:
     ValueError: If the domain's code table lacks one.
@@ -126,7 +205,7 @@ def _status(
 def _domain_columns(
     grades: Sequence[records.Grade], columns: Sequence[schema.Column]
 ) -> dict[str, list[Any]]:
-  """What the domain's grader filled.
+  """Return the columns that the domain's grader filled.
 
   Raises:
     ValueError: If a grade lacks a column, or has an undeclared one.

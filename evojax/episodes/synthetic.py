@@ -1,7 +1,7 @@
-"""Evidence of made-up completions: what functions are tried on beforehand.
+"""Synthetic evidence: graded completions that no policy sampled.
 
-A domain's own attempts, or answers in every common format, prose and silence;
-graded by the domain itself.
+Functions of a harness are tried on it before anything is paid for. The
+completions are the domain's own attempts, and the domain itself grades them.
 """
 
 from typing import Any
@@ -12,12 +12,11 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 from evojax.episodes import collect
-from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
 
 _PROBLEMS = 4
-_CHARACTERS = 8  # Of a token, at most.
+_CHARACTERS = 8  # At most so many per token.
 
 
 class Evidence:
@@ -28,12 +27,12 @@ class Evidence:
     self._made: dict[Any, views.View] = {}
 
   def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
-    """Names of all columns that a diagnostic may read."""
+    """Return the names of all columns that a diagnostic may read."""
     columns = collect.columns(self._domain, config)
     return frozenset(c.name for c in columns if 'diagnostic' in c.readers)
 
   def evidence(self, config: ml_collections.ConfigDict) -> views.View:
-    """What a diagnostic sees of it."""
+    """Return the view of it that a diagnostic gets."""
     key = collect.columns(self._domain, config), config.rollout.max_tokens
     if key not in self._made:
       self._made[key] = make_view(self._domain, config)[0]
@@ -45,12 +44,12 @@ def make_view(
     config: ml_collections.ConfigDict,
     reader: str = 'diagnostic',
 ) -> tuple[views.View, int]:
-  """Evidence of made-up completions, and how many of them are solved.
+  """Return synthetic evidence, and how many of its completions are solved.
 
   Args:
     domain: Gives the first problems of train, and grades.
-    config: Of a run; its limit of tokens cuts what is made up.
-    reader: Who is to read it, see `views.View`.
+    config: The config of a run; its limit of tokens cuts the completions.
+    reader: The reader that the view is for, see `views.View`.
 
   Returns:
     A view of [4, completions per problem], all of them valid, and a count.
@@ -59,49 +58,26 @@ def make_view(
     ValueError: If the domain does not give problems or grades that fit its own
       declaration.
   """
-  # Whatever the run's seed and limit are: a function that was admitted once is
-  # admitted again where the run continues.
+  # The same problems whatever the run's seed and limit are: a function that
+  # was admitted once is admitted again where the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
   texts = [domain.attempts(problem) for problem in problems]
   group_size = len(texts[0])
-  completions = []
+  episodes = []
   for group in texts:
     if len(group) != group_size:
       raise ValueError(
           f'domain {domain.name!r}: {group_size} attempts for one problem and'
           f' {len(group)} for another; give as many for each'
       )
-    for text in group:
-      # As long as one can be: text takes most of a function's time.
-      text = text[: _CHARACTERS * config.rollout.max_tokens]
-      tokens = np.arange(min(len(text) + 1, config.rollout.max_tokens))
-      completion = records.Episode(
-          tokens.astype(np.int32),
-          np.full(len(tokens), -0.5, np.float32),
-          'stop' if text else 'length',
-          0,
-          text,
-      )
-      completions.append(completion)
-  grades, seconds = collect.grade(domain, problems, completions)
+    episodes += [_episode(text, config.rollout.max_tokens) for text in group]
   columns = collect.columns(domain, config)
-  rows = rows_lib.from_rollouts(
-      problems,
-      completions,
-      grades,
-      columns=columns,
-      group_size=group_size,
-      step=0,
-      split='train',
-      seed=config.seed,
-      version='seed',
-      prompt_tokens=[(0,)] * len(problems),
-      grade_seconds=seconds,
-  )
-  outcome = np.array([grade.outcome for grade in grades], np.float32)
+  asked = collect.RequestBatch(problems, [(0,)] * _PROBLEMS, config.seed)
+  rows = collect.rollout_batch(domain, columns, asked, episodes).rows
+  outcome = np.asarray(rows['outcome'], np.float32)
   by_group = outcome.reshape(len(problems), -1)
   advantage = by_group - by_group.mean(1, keepdims=True)
-  kept = [True] * len(grades)
+  kept = [True] * len(outcome)
   rows.update(reward=outcome, advantage=advantage.ravel(), kept=kept)
   for name in config.reward.weights:
     rows[schema.PART_PREFIX + name] = outcome
@@ -114,3 +90,17 @@ def make_view(
       reader=reader,
   )
   return view, int(outcome.sum())
+
+
+def _episode(text: str, max_tokens: int) -> records.Episode:
+  """Return an episode of one turn with this text and made-up tokens."""
+  # As long as one can be: text takes most of a function's time.
+  text = text[: _CHARACTERS * max_tokens]
+  count = min(len(text) + 1, max_tokens)
+  return records.Episode(
+      np.arange(count, dtype=np.int32),
+      np.full(count, -0.5, np.float32),
+      'stop' if text else 'length',
+      0,
+      text,
+  )

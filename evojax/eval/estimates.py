@@ -51,7 +51,7 @@ def _check(scores: np.ndarray, axis: int, what: str, remedy: str) -> None:
 
 
 def standard_error(scores: Float[np.ndarray, 'P']) -> float:
-  """Standard error of the mean over problems.
+  """Return the standard error of the mean over problems.
 
   SE^2 = sum_p (m_p - mean)^2 / (P (P - 1)). With m_p the mean of a problem's
   samples this is the clustered standard error of Avg@k (Miller 2024,
@@ -68,7 +68,7 @@ def standard_error(scores: Float[np.ndarray, 'P']) -> float:
 
 
 def _resample(draw: Callable[[int], np.ndarray], size: int) -> np.ndarray:
-  """RESAMPLES values of `draw(count)`, each of which takes `size` draws."""
+  """Return RESAMPLES values of `draw(count)`, each from `size` random draws."""
   piece = max(1, _DRAWS // size)
   counts = [piece] * (RESAMPLES // piece) + [RESAMPLES % piece]
   return np.concatenate([draw(count) for count in counts if count])
@@ -77,7 +77,7 @@ def _resample(draw: Callable[[int], np.ndarray], size: int) -> np.ndarray:
 def _estimate(
     value: float, error: float, degrees: float, resamples: np.ndarray
 ) -> Estimate:
-  """Expanded percentile interval, see above."""
+  """Return the expanded percentile interval, see the module."""
   spread = resamples.std()
   t = special.stdtrit(degrees, (1 + LEVEL) / 2)
   tail = special.ndtr(-t * error / spread) if spread else 0.5
@@ -88,7 +88,7 @@ def _estimate(
 def over_problems(
     scores: Float[np.ndarray, 'P'], *, rng: np.random.Generator
 ) -> Estimate:
-  """Mean over problems: cluster bootstrap.
+  """Estimate the mean over problems by the cluster bootstrap.
 
   Args:
     scores: [P], P >= 2, the mean of each problem: `outcomes.mean(1)`.
@@ -117,7 +117,7 @@ def paired_gain(
     *,
     rng: np.random.Generator,
 ) -> Estimate:
-  """Difference of two Avg@k on the same problems.
+  """Estimate the difference of two Avg@k on the same problems.
 
   The bootstrap resamples problems, each with its difference
   d_p = mean_k after_pk - mean_j before_pj: what makes a problem hard for both
@@ -144,7 +144,7 @@ def over_seeds(
     same_problems: bool,
     rng: np.random.Generator,
 ) -> Estimate:
-  """Mean over training seeds and problems: hierarchical bootstrap.
+  """Estimate the mean over training seeds and problems hierarchically.
 
   Seeds are drawn first, then problems. If every seed was scored on problems of
   its own, each drawn seed draws among its own (nested); if all were scored on

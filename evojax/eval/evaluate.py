@@ -1,6 +1,6 @@
-"""Scores a policy on problems that it was not trained on."""
+"""Scores of a policy on problems that it was not trained on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import os
@@ -13,7 +13,6 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 from evojax.episodes import collect
-from evojax.episodes import rows as rows_lib
 from evojax.eval import estimates
 from evojax.eval import modes as modes_lib
 from evojax.eval import scores
@@ -52,7 +51,7 @@ class EvalResult:
     return scores.of_problems(self.outcomes, self.graded)
 
   def metrics(self) -> dict[str, float]:
-    """Scalars for `metrics.MetricWriter`, named '<split>/...'."""
+    """Return scalars for `metrics.MetricWriter`, named '<split>/...'."""
     values = {
         'avg_at_k': self.avg_at_k.value,
         'avg_at_k_standard_error': self.avg_at_k.standard_error,
@@ -72,50 +71,51 @@ class EvalResult:
     return {f'{self.split}/{name}': value for name, value in values.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class Scorer:
+  """All that scoring needs but the choice of problems; see `evaluate`."""
+
+  engine: records.Sampler  # Holds the weights to score.
+  tokenizer: tokenizer_lib.Tokenizer
+  domain: base.Domain  # Problems and grader.
+  params: records.SamplingParams  # How to sample.
+  max_prompt_tokens: int  # Lp.
+  version: str = 'seed'  # See the evidence column of this name.
+  phases: metrics_lib.Phases | None = None  # Counts rollout, grade and log.
+
+
 def evaluate(
-    engine: records.Sampler,
-    tokenizer: tokenizer_lib.Tokenizer,
-    domain: base.Domain,
+    scorer: Scorer,
     *,
     split: str,
     seed: int,
     problems: int,
     samples: int,
-    params: records.SamplingParams,
-    max_prompt_tokens: int,
-    step: int,
-    version: str = 'seed',
+    step: int = 0,
     workdir: str | os.PathLike[str] | None = None,
-    phases: metrics_lib.Phases | None = None,
     allow_sealed: bool = False,
 ) -> EvalResult:
-  """Scores the weights that the engine holds.
+  """Score the weights that the scorer's engine holds.
 
   Problems are the first ones of the split's stream under `seed`, which also
   seeds the sampler: two policies that are evaluated with equal arguments get
   the same problems and the same random numbers, so their difference is paired.
 
   Args:
-    engine: Sampler with the weights to score.
-    tokenizer: Of the policy.
-    domain: Problems and grader.
+    scorer: Engine, domain and how to sample.
     split: 'dev', or 'train' for a look at memorisation.
-    seed: Of problems and sampler.
+    seed: Seed of problems and sampler.
     problems: P, at least 2.
     samples: k of Avg@k.
-    params: How to sample.
-    max_prompt_tokens: Lp.
     step: Training step of the weights; names the evidence file.
-    version: Training-harness version.
     workdir: Where evidence is written; None writes none.
-    phases: Counts the time of rollout, grade and log.
     allow_sealed: Whether the split may be 'sealed': only where no training can
       follow from the score.
 
   Raises:
     ValueError: If a number is impossible, a prompt is too long, the split is
       sealed, or a grade does not follow the domain's columns.
-    rollouts.GradingError: If no completion of some problem could be graded.
+    collect.GradingError: If no completion of some problem could be graded.
     evidence.store.EvidenceError: If the evidence does not follow its
       declaration.
     workdir.DiskError: If the evidence cannot be written.
@@ -132,54 +132,75 @@ def evaluate(
         " decision that is taken while training needs split='dev'"
     )
   start = time.perf_counter()
-  phase: Any = phases or (lambda name: contextlib.nullcontext())
-  drawn = domain.source(split, seed).take(0, problems)
-  prompts = collect.render(tokenizer, drawn, max_prompt_tokens)
-  requests = collect.requests(
-      drawn, prompts, params, group_size=samples, seed=seed
+  phase: Any = scorer.phases or (lambda name: contextlib.nullcontext())
+  asked = collect.request_batch(
+      scorer.tokenizer,
+      scorer.domain.source(split, seed).take(0, problems),
+      scorer.params,
+      group_size=samples,
+      seed=seed,
+      max_prompt_tokens=scorer.max_prompt_tokens,
   )
   with phase('rollout'):
-    completions = engine.generate(requests)
+    episodes = scorer.engine.generate(asked.requests)
+  columns = schema.declare(scorer.domain.columns)
   with phase('grade'):
-    grades, grade_seconds = collect.grade(domain, drawn, completions)
-  columns = schema.declare(domain.columns)
-  rows = rows_lib.from_rollouts(
-      drawn,
-      completions,
-      grades,
-      columns=columns,
-      group_size=samples,
-      step=step,
-      split=split,
-      seed=seed,
-      version=version,
-      prompt_tokens=prompts,
-      grade_seconds=grade_seconds,
-  )
+    rollouts = collect.rollout_batch(
+        scorer.domain,
+        columns,
+        asked,
+        episodes,
+        step=step,
+        split=split,
+        version=scorer.version,
+    )
   if workdir is not None:
     with phase('log'):
-      store.write_step(workdir, split, step, rows, columns)
-  outcomes = rows['outcome'].reshape(problems, samples)
-  graded = rows['graded'].reshape(problems, samples)
+      store.write_step(workdir, split, step, rollouts.rows, columns)
+  _check_graded(rollouts, asked, split)
+  seconds = time.perf_counter() - start
+  return _result(rollouts, asked, columns, split, step, seconds)
+
+
+def _check_graded(
+    rollouts: collect.RolloutBatch, asked: collect.RequestBatch, split: str
+) -> None:
+  """Raise collect.GradingError if some problem has no graded completion."""
+  graded = rollouts.graded
   missing = np.flatnonzero(~graded.any(axis=1))
   if len(missing):
     raise collect.GradingError(
-        f'none of the {samples} completions of {len(missing)} {split} problems'
-        f' could be graded, the first of them {drawn[missing[0]].problem_id}:'
-        ' their score is not known. The same command evaluates again'
+        f'none of the {graded.shape[1]} completions of {len(missing)} {split}'
+        ' problems could be graded, the first of them'
+        f' {asked.problems[missing[0]].problem_id}: their score is not known.'
+        ' The same command evaluates again'
     )
+
+
+def _result(
+    rollouts: collect.RolloutBatch,
+    asked: collect.RequestBatch,
+    columns: Sequence[schema.Column],
+    split: str,
+    step: int,
+    seconds: float,
+) -> EvalResult:
+  """Return the scores of graded rollouts."""
+  rows, graded = rollouts.rows, rollouts.graded
+  outcomes = rows['outcome'].reshape(graded.shape)
+  samples = graded.shape[1]
   codes = modes_lib.codes_of(columns)
   modes = None
   if codes is not None:
-    modes = np.array(rows[modes_lib.COLUMN], np.int32).reshape(outcomes.shape)
+    modes = np.array(rows[modes_lib.COLUMN], np.int32).reshape(graded.shape)
   powers = {2**i for i in range(samples.bit_length())}
   return EvalResult(
       split=split,
-      seed=seed,
+      seed=asked.seed,
       step=step,
-      policy_version=completions[0].policy_version,
-      problem_ids=tuple(p.problem_id for p in drawn),
-      families=tuple(p.family for p in drawn),
+      policy_version=rollouts.episodes[0].policy_version,
+      problem_ids=tuple(p.problem_id for p in asked.problems),
+      families=tuple(p.family for p in asked.problems),
       outcomes=outcomes,
       graded=graded,
       modes=modes,
@@ -193,5 +214,5 @@ def evaluate(
       },
       n_tokens=float(rows['n_tokens'].mean()),
       truncated=float(rows['truncated'].mean()),
-      seconds=time.perf_counter() - start,
+      seconds=seconds,
   )

@@ -1,4 +1,4 @@
-"""Problems written otherwise: is a gain in skill, or in their surface?"""
+"""Problems with another surface: a gain in skill survives the change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -68,7 +68,7 @@ class Perturbed(base.Domain):
 
 
 class _Source:
-  """The problems of a split that can be changed, each changed."""
+  """Return the problems of a split that can be changed, each changed."""
 
   def __init__(self, domain: base.Domain, split: str, seed: int):
     self._source = domain.source(split, seed)
@@ -113,7 +113,7 @@ def has_perturbations(
     split: str = 'dev',
     seed: int = 0,
 ) -> bool:
-  """Whether so many problems of a split can be asked otherwise."""
+  """Return True if a domain can change so many problems of a split."""
   if not domain.perturbs:
     return False
   try:

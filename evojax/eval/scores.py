@@ -13,7 +13,7 @@ def _check(outcomes: np.ndarray) -> None:
 
 
 def avg_at_k(outcomes: Bool[np.ndarray, 'P k']) -> float:
-  """Mean share of right completions, Avg@k = mean_p mean_k outcome.
+  """Return the mean share of right completions, Avg@k = mean_p mean_k outcome.
 
   Args:
     outcomes: bool [P, k].
@@ -31,7 +31,7 @@ def avg_at_k(outcomes: Bool[np.ndarray, 'P k']) -> float:
 def of_problems(
     outcomes: Bool[np.ndarray, 'P n'], graded: Bool[np.ndarray, 'P n']
 ) -> Float[np.ndarray, 'P']:
-  """Share of right completions of each problem, of those that were graded.
+  """Return the share of right ones among each problem's graded completions.
 
   Args:
     outcomes: bool [P, n].
@@ -48,7 +48,7 @@ def pass_at_k(
     k: int,
     graded: Bool[np.ndarray, 'P n'] | None = None,
 ) -> float:
-  """Probability that at least one of k completions is right.
+  """Estimate the probability that at least one of k completions is right.
 
   With n samples of which c_p are right, the unbiased estimate is
   mean_p [1 - C(n - c_p, k) / C(n, k)] (Chen et al. 2021, arXiv:2107.03374,

@@ -5,6 +5,7 @@ first result is written to <workdir>/sealed.json, and a later call returns it.
 """
 
 from collections.abc import Callable
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,24 +13,20 @@ from typing import Any
 
 from absl import logging
 
-from evojax import records
-from evojax.domains import base
 from evojax.eval import evaluate
 from evojax.eval import report as report_lib
-from evojax.models import tokenizer as tokenizer_lib
-from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import workdir as workdir_lib
 
 SPLIT = 'sealed'
 
 
 def path_of(workdir: str | os.PathLike[str]) -> pathlib.Path:
-  """File that holds a run's sealed result."""
+  """Return the file that holds a run's sealed result."""
   return pathlib.Path(workdir, 'sealed.json')
 
 
 def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
-  """A run's sealed result, as `report.report_gain` made it; None before that.
+  """Return the sealed result that `report.report_gain` made, or None.
 
   Raises:
     WorkdirError: If the file is not what evojax wrote.
@@ -50,9 +47,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def score(
-    engine: records.Sampler,
-    tokenizer: tokenizer_lib.Tokenizer,
-    domain: base.Domain,
+    scorer: evaluate.Scorer,
     *,
     install_base: Callable[[], None],
     install_trained: Callable[[], None],
@@ -60,31 +55,21 @@ def score(
     seed: int,
     problems: int,
     samples: int,
-    params: records.SamplingParams,
-    max_prompt_tokens: int,
     step: int,
-    version: str = 'seed',
-    phases: metrics_lib.Phases | None = None,
     primary: bool = True,
 ) -> dict[str, Any]:
-  """Scores base and trained policy on the same sealed problems, once.
+  """Score base and trained policy on the same sealed problems, once.
 
   Args:
-    engine: Sampler; holds the trained weights afterwards.
-    tokenizer: Of both policies.
-    domain: Problems and grader.
+    scorer: Its engine holds the trained weights afterwards.
     install_base: Calls `engine.update_weights` with the base policy. It is a
       function, as its weights need not be in memory during training.
-    install_trained: Likewise with the trained policy.
+    install_trained: Calls `engine.update_weights` with the trained policy.
     workdir: The run's directory.
-    seed: Of problems and sampler.
+    seed: Seed of problems and sampler.
     problems: P, at least 2.
     samples: k of Avg@k.
-    params: How to sample.
-    max_prompt_tokens: Lp.
     step: Training steps of the trained policy, >= 1; the base policy's is 0.
-    version: Training-harness version.
-    phases: Counts the time of rollout, grade and log.
     primary: Whether this is process 0, which alone writes.
 
   Returns:
@@ -109,27 +94,23 @@ def score(
   if step < 1:
     raise ValueError(f'{step=}: nothing was trained that could be compared')
 
-  def run(install, at_step):
+  def run(install, at_step, version):
     install()
     return evaluate.evaluate(
-        engine,
-        tokenizer,
-        domain,
+        dataclasses.replace(scorer, version=version),
         split=SPLIT,
         seed=seed,
         problems=problems,
         samples=samples,
-        params=params,
-        max_prompt_tokens=max_prompt_tokens,
         step=at_step,
-        version=version,
         workdir=workdir if primary else None,
-        phases=phases,
         allow_sealed=True,
     )
 
-  before = run(install_base, 0)
-  report = report_lib.report_gain(before, run(install_trained, step))
+  before = run(install_base, 0, 'seed')
+  report = report_lib.report_gain(
+      before, run(install_trained, step, scorer.version)
+  )
   if primary:
     text = json.dumps(report, indent=2, allow_nan=False) + '\n'
     workdir_lib.write_atomic(path_of(workdir), text.encode())

@@ -22,9 +22,9 @@ READERS = ('reward', 'filter', 'diagnostic', 'report')
 DTYPES = ('bool', 'int32', 'int64', 'float32', 'float64', 'string')
 SHAPES = {
     '': 'one value',
-    'A': 'one value per action (tool call)',
+    'A': 'one value per turn, or none at all for one turn without a tool',
     'Lp': 'one value per prompt token',
-    'Lc': 'one value per sampled token',
+    'Lc': 'one value per token after the prompt',
 }
 PART_PREFIX = 'part_'
 # Attributes of a view: see views.View.
@@ -55,7 +55,7 @@ class Column:
   # Subset of READERS. By default everyone for what was sampled and graded,
   # diagnostics and reports for the rest.
   readers: tuple[str, ...] | None = None
-  # Whether a run from a seed_blind sees it: if not, only its reports do.
+  # False: in a run from a seed_blind, only reports see the column.
   blind: bool = True
 
   def __post_init__(self):
@@ -137,7 +137,10 @@ CORE = (
     Column(
         'version',
         'string',
-        doc="Training-harness version; 'seed' before any evolution.",
+        doc=(
+            'Content hash of the harness that trains; for an evaluation, of the'
+            " one that trained the policy. 'seed' where there was none."
+        ),
         stage='identity',
     ),
     Column(
@@ -182,7 +185,7 @@ CORE = (
     Column(
         'truncated',
         'bool',
-        doc='The sampling limit cut the completion.',
+        doc='The sampling limit cut the last turn.',
         stage='sample',
     ),
     Column(
@@ -200,10 +203,28 @@ CORE = (
         stage='sample',
     ),
     Column(
+        'turn_tokens',
+        'int32',
+        shape='A',
+        unit='tokens',
+        doc='Sampled tokens of each turn: its action.',
+        nullable=True,
+        stage='sample',
+    ),
+    Column(
+        'observation_tokens',
+        'int32',
+        shape='A',
+        unit='tokens',
+        doc='Tokens of the observation after each action, not trained on.',
+        nullable=True,
+        stage='sample',
+    ),
+    Column(
         'actions',
         'int32',
         shape='A',
-        doc="Tool of each call, a code of the domain's.",
+        doc="Tool that each turn calls, a code of the domain's.",
         stage='sample',
     ),
     Column(
@@ -276,7 +297,18 @@ CORE = (
     Column(
         'advantage',
         'float32',
-        doc='Group-relative advantage; null in evaluations.',
+        doc=(
+            'Group-relative advantage, the mean over turns; null in'
+            ' evaluations.'
+        ),
+        nullable=True,
+        stage='reward',
+    ),
+    Column(
+        'turn_advantages',
+        'float32',
+        shape='A',
+        doc='Advantage of each turn; empty for one turn and in evaluations.',
         nullable=True,
         stage='reward',
     ),
@@ -312,7 +344,7 @@ CORE = (
         'tokens',
         'int32',
         shape='Lc',
-        doc='Sampled token ids, a final end-of-sequence token included.',
+        doc='Token ids after the prompt: actions and observations in turn.',
         stage='sample',
         readers=_OBSERVERS,
     ),
@@ -321,7 +353,7 @@ CORE = (
         'float32',
         shape='Lc',
         unit='nats',
-        doc='Log-prob of each sampled token under softmax(logits / T).',
+        doc='Sampler log-prob of each token, softmax(logits / T).',
         stage='sample',
         readers=_OBSERVERS,
     ),
@@ -343,7 +375,7 @@ CORE = (
 
 
 def with_codes(name: str, codes: Mapping[str, int]) -> Column:
-  """A core column whose codes are a domain's, with the domain's code table.
+  """Return a core column with the code table of a domain.
 
   Args:
     name: 'grade_status', 'actions' or 'arguments'.
@@ -354,7 +386,7 @@ def with_codes(name: str, codes: Mapping[str, int]) -> Column:
 
 
 def part(name: str) -> Column:
-  """The column of one reward part, before its weight."""
+  """Return the column of one reward part, before its weight."""
   return Column(
       PART_PREFIX + name,
       'float32',
@@ -370,13 +402,13 @@ def declare(
     *,
     blind: bool = False,
 ) -> tuple[Column, ...]:
-  """The columns of a run: the core, the domain's own, the reward parts.
+  """Return the columns of a run: core, domain and reward parts.
 
   Args:
     domain_columns: A domain's columns; those of the core whose codes are the
       domain's come from `with_codes`.
     parts: Names of the reward parts.
-    blind: Whether the run has to find out by itself what some columns say.
+    blind: True hides the columns that a blind run has to discover by itself.
 
   Raises:
     ValueError: If a name is declared twice or a domain column is filled by
@@ -411,18 +443,18 @@ def declare(
 
 
 def value_type(column: Column) -> pa.DataType:
-  """Arrow type of a single value of the column."""
+  """Return the Arrow type of a single value of the column."""
   return pa.bool_() if column.dtype == 'bool' else getattr(pa, column.dtype)()
 
 
 def arrow_type(column: Column) -> pa.DataType:
-  """Arrow type of a column: one value, or a list where it has a shape."""
+  """Return the Arrow type of a column, a list where it has a shape."""
   value = value_type(column)
   return pa.list_(pa.field('item', value, False)) if column.shape else value
 
 
 def to_arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-  """Arrow schema whose field metadata hold the whole declaration."""
+  """Return an Arrow schema whose metadata hold the whole declaration."""
   return pa.schema(
       [
           pa.field(
@@ -445,7 +477,7 @@ def to_arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def from_arrow_schema(schema: pa.Schema) -> tuple[Column, ...]:
-  """The declaration that a Parquet file was written with."""
+  """Return the declaration that a Parquet file was written with."""
   columns = []
   for field in schema:
     text = {k.decode(): v.decode() for k, v in field.metadata.items()}
@@ -466,7 +498,7 @@ def from_arrow_schema(schema: pa.Schema) -> tuple[Column, ...]:
 
 
 def document(columns: Sequence[Column]) -> str:
-  """Markdown table of the columns, one row each."""
+  """Return a Markdown table of the columns, one row each."""
   lines = [
       '| column | type | unit | null | filled by | read by | meaning |',
       '| --- | --- | --- | --- | --- | --- | --- |',
@@ -492,7 +524,7 @@ def document(columns: Sequence[Column]) -> str:
 
 
 def core_document() -> str:
-  """Contents of `COLUMNS.md`."""
+  """Return the contents of `COLUMNS.md`."""
   shapes = '\n'.join(
       f'- `[{shape}]`: {meaning}' for shape, meaning in SHAPES.items() if shape
   )

@@ -34,26 +34,26 @@ class EvidenceError(ValueError):
 def path_of(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> pathlib.Path:
-  """File of one step of one split."""
+  """Return the file of one step of one split."""
   return pathlib.Path(workdir, 'evidence', split, f'step_{step:06d}.parquet')
 
 
 def list_steps(workdir: str | os.PathLike[str], split: str) -> list[int]:
-  """Steps of the split that are on disk, ascending."""
+  """Return the steps of the split that are on disk, ascending."""
   folder = pathlib.Path(workdir, 'evidence', split)
   names = os.listdir(folder) if folder.is_dir() else ()
   return sorted(int(m[1]) for name in names if (m := _FILE.fullmatch(name)))
 
 
 def splits(workdir: str | os.PathLike[str]) -> list[str]:
-  """Splits that have evidence on disk."""
+  """Return the splits that have evidence on disk."""
   folder = pathlib.Path(workdir, 'evidence')
   names = sorted(os.listdir(folder)) if folder.is_dir() else ()
   return [name for name in names if list_steps(workdir, name)]
 
 
 def _check_numbers(column: schema.Column, values: np.ndarray) -> np.ndarray:
-  """Values as the column's dtype; `values` has no nulls.
+  """Return values as the column's dtype; `values` has no nulls.
 
   Raises:
     EvidenceError: If a kind, a range, a NaN or a code does not fit.
@@ -86,7 +86,7 @@ def _check_numbers(column: schema.Column, values: np.ndarray) -> np.ndarray:
 
 
 def _as_array(values: Any) -> np.ndarray:
-  """Any sequence of numbers as a NumPy array."""
+  """Return any sequence of numbers as an array."""
   try:
     return np.asarray(values)
   except ValueError as error:  # Rows of different lengths.
@@ -98,10 +98,10 @@ def _as_array(values: Any) -> np.ndarray:
 def _primitive(
     column: schema.Column, values: np.ndarray, null: np.ndarray | None = None
 ) -> pa.Array:
-  """Arrow array of numbers.
+  """Return an Arrow array of numbers.
 
-  Built from buffers: `pa.array` imports pandas, which costs a training process
-  a third of a second and its memory.
+  It is built from buffers: `pa.array` imports pandas, which costs a training
+  process a third of a second and its memory.
   """
   packed = values
   if column.dtype == 'bool':
@@ -117,14 +117,14 @@ def _primitive(
 
 
 def _offsets(lengths: Sequence[int]) -> pa.Buffer:
-  """Where each row starts and ends in the flat values."""
+  """Return the start and end of each row in the flat values."""
   offsets = np.zeros(len(lengths) + 1, np.int32)
   np.cumsum(lengths, out=offsets[1:])
   return pa.py_buffer(offsets)
 
 
 def _lists(column: schema.Column, values: Values) -> pa.Array:
-  """A list column from one array or list per row."""
+  """Return a list column from one array or list per row."""
   rows = [np.asarray(row) for row in values]
   for index, row in enumerate(rows):
     if row.ndim != 1:
@@ -143,7 +143,7 @@ def _lists(column: schema.Column, values: Values) -> pa.Array:
 
 
 def _strings(values: Values) -> pa.Array:
-  """A text column. A lone surrogate has no UTF-8 form and becomes '?'."""
+  """Return a text column; a lone surrogate, which is no UTF-8, becomes '?'."""
   for index, value in enumerate(values):
     if not isinstance(value, str):
       raise EvidenceError(
@@ -156,7 +156,7 @@ def _strings(values: Values) -> pa.Array:
 
 
 def _scalars(column: schema.Column, values: Values) -> pa.Array:
-  """A column of one number per row; None and NaN are null where allowed."""
+  """Return one number per row; None and NaN are null where allowed."""
   null = np.zeros(len(values), bool)
   if not isinstance(values, np.ndarray):
     null = np.array([value is None for value in values], bool)
@@ -182,7 +182,7 @@ def _scalars(column: schema.Column, values: Values) -> pa.Array:
 
 
 def _to_arrow(column: schema.Column, values: Values) -> pa.Array:
-  """One column, validated.
+  """Return one column, validated.
 
   Raises:
     EvidenceError: Naming the column.
@@ -203,7 +203,7 @@ def to_table(
     rows: Mapping[str, Values],
     columns: Sequence[schema.Column],
 ) -> pa.Table:
-  """Rows as an Arrow table that follows the declaration.
+  """Return rows as an Arrow table that follows the declaration.
 
   Args:
     split: Fills the column `split`.
@@ -244,7 +244,7 @@ def to_table(
     if name in rows:
       values = rows[name]
     elif column.nullable:
-      values = [None] * count
+      values = [() if column.shape else None] * count
     else:
       values = [{'split': split, 'step': step}[name]] * count
     arrays.append(_to_arrow(column, values))
@@ -264,7 +264,7 @@ def to_table(
 
 
 def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
-  """Writes the table atomically; raises workdir.DiskError."""
+  """Write the table atomically; raise workdir.DiskError on failure."""
   sink = pa.BufferOutputStream()
   # Dictionaries only help repeated text, which zstd packs as well.
   parquet.write_table(table, sink, compression='zstd', use_dictionary=False)
@@ -283,7 +283,7 @@ def write_step(
     rows: Mapping[str, Values],
     columns: Sequence[schema.Column],
 ) -> pathlib.Path:
-  """Validates and writes the rows of one step; an older file is replaced.
+  """Validate and write the rows of one step; an older file is replaced.
 
   Args:
     workdir: The run's directory.
@@ -306,7 +306,7 @@ def fill(
     step: int,
     values: Mapping[str, Values],
 ) -> pathlib.Path:
-  """Rewrites a step with the columns that a later stage knows.
+  """Rewrite a step with the columns that a later stage knows.
 
   Args:
     workdir: The run's directory.
@@ -340,7 +340,7 @@ def fill(
 
 
 def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
-  """One file.
+  """Return the table of one file.
 
   Raises:
     EvidenceError: If it is damaged or lacks a column.
@@ -363,7 +363,7 @@ def read(
     steps: Iterable[int] | None = None,
     columns: Sequence[str] | None = None,
 ) -> 'pandas.DataFrame':
-  """Rows of a split, in the order of step, then as written.
+  """Return the rows of a split, in the order of step, then as written.
 
   Args:
     workdir: The run's directory.
@@ -399,7 +399,7 @@ def read(
 def read_numbers(
     workdir: str | os.PathLike[str], split: str, step: int, column: str
 ) -> np.ndarray:
-  """One column of numbers of one step, as written; without pandas.
+  """Return one column of numbers of one step, without pandas.
 
   Raises:
     FileNotFoundError: If the step was not written.
@@ -410,9 +410,12 @@ def read_numbers(
 
 
 def problem_scores(workdir: str | os.PathLike[str], split: str) -> np.ndarray:
-  """float64 [P]: mean outcome of each problem of a split that has one step.
+  """Return the mean outcome of each problem of a split with one step.
 
-  Over the rows that could be graded; an evaluation has one of every problem.
+  Only rows that could be graded count; an evaluation has one of every problem.
+
+  Returns:
+    float64 [P].
 
   Raises:
     ValueError: If the split has no step, or several.
@@ -428,7 +431,7 @@ def problem_scores(workdir: str | os.PathLike[str], split: str) -> np.ndarray:
 def mean_outcome(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> float:
-  """Share of the graded rows of one step that are solved; one is graded.
+  """Return the share of the graded rows of one step that are solved.
 
   Raises:
     FileNotFoundError: If the step was not written.
@@ -442,11 +445,10 @@ def mean_outcome(
 def discard_after(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> list[int]:
-  """Deletes the files of later steps; returns their steps.
+  """Delete the files of later steps; return their steps.
 
-  For a run that resumes from the checkpoint of `step`: it executes the later
-  steps again, and until it does, no reader should count rows of a policy that
-  the run has gone back from.
+  A run that resumes from the checkpoint of `step` executes later steps again.
+  Until then, no reader should count rows of a policy that no longer exists.
   """
   later = [s for s in list_steps(workdir, split) if s > step]
   for each in later:

@@ -1,7 +1,7 @@
-"""What a function may see of the evidence of one step.
+"""Read-only views of the evidence of one step, as functions get it.
 
 A reward part, a filter or a diagnostic gets a `View`: arrays of shape [P, G],
-or [P, G, A] for one value per tool call, limited to the columns that the
+or [P, G, A] for one value per turn, limited to the columns that the
 declaration opens to that reader.
 """
 
@@ -74,7 +74,7 @@ class View:
       reader: str = 'reward',
       valid: Sequence[bool] | np.ndarray | None = None,
   ) -> 'View':
-    """Arranges rows by their columns `group` and `sample`.
+    """Arrange rows by their columns `group` and `sample`.
 
     Args:
       rows: One sequence of B values per column, in any order; what the store
@@ -159,7 +159,7 @@ class View:
     return self._cache[name]
 
   def _array(self, name: str) -> np.ndarray:
-    """The column as a read-only array [P, G] or [P, G, longest list]."""
+    """Return the column as a read-only array [P, G] or [P, G, longest list]."""
     column = self._all.get(name)
     if column is None or self._reader not in column.readers:
       why = (
@@ -190,7 +190,11 @@ class View:
   def _padded(
       self, values: Sequence[Any] | np.ndarray, dtype: np.dtype
   ) -> np.ndarray:
-    """Lists as [P, G, longest], padded on the right."""
+    """Return lists as [P, G, longest], padded on the right.
+
+    A null list, of a file that lacks the column, is an empty one.
+    """
+    values = [() if row is None else row for row in values]
     lengths = np.array([len(row) for row in values], np.int64)
     longest = int(lengths.max(initial=0))
     flat = np.full((len(values), longest), _PADDING[dtype.kind], dtype)

@@ -6,14 +6,15 @@ import pathlib
 from jaxtyping import Float
 import numpy as np
 
-from evojax import records as step_records
+from evojax.episodes import collect
 from evojax.eval import estimates
-from evojax.evidence import schema
+from evojax.eval import evaluate as evaluate_lib
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.training import arm as arm_lib
-from evojax.training import trainer as trainer_lib
+from evojax.training import learner as learner_lib
+from evojax.training import reward_pipeline
 
 
 def effect(
@@ -66,53 +67,23 @@ def _scores(
     steps: list[int],
     seed: int,
 ) -> Float[np.ndarray, 'P']:
-  """Scores after the replayed updates."""
-  trainer = trainer_lib.Trainer(
-      arms.setup_under(run, harness),
-      run.path / 'backtests' / 'none',  # Nothing is written there.
-      run.phases,
-      engine=run.scorer.engine,
-      start=checkpoint,
-  )
+  """Return the scores after the replayed updates."""
+  setup = arms.setup_under(run, harness)
+  engine = run.scorer.engine
+  learner = learner_lib.Learner(setup, run.scorer.mesh, run.phases)
+  learner.start_from(checkpoint)
+  rewards = reward_pipeline.RewardPipeline(setup)
   for step in steps:
-    trainer.learn(_step_of(trainer, folder, step))
-    trainer.step += 1
-  trainer.install()
+    rows = recorded.load_rows(folder, [step])
+    learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+  engine.update_weights(learner.params, learner.step)
   e = run.config.evolve
   with run.phases('eval'):
-    result = trainer.score_split(
-        'train', seed=seed, problems=e.replay_problems, samples=e.samples
+    result = evaluate_lib.evaluate(
+        setup.scorer(engine, run.phases),
+        split='train',
+        seed=seed,
+        problems=e.replay_problems,
+        samples=e.samples,
     )
   return result.problem_scores
-
-
-def _step_of(
-    trainer: trainer_lib.Trainer, folder: pathlib.Path, step: int
-) -> trainer_lib.Step:
-  """Recorded rollouts, weighed by the trainer's harness."""
-  rows = recorded.load_rows(folder, [step])
-  order = np.lexsort((rows['sample'], rows['group']))
-  rows = {name: values[order] for name, values in rows.items()}
-  groups, size = int(rows['group'].max()) + 1, int(rows['sample'].max()) + 1
-  rewards, parts, advantages, kept = trainer.weigher.weigh(rows, groups, size)
-  codes = {code: name for name, code in schema.FINISH_REASON.items()}
-  completions = [
-      step_records.Episode(
-          tokens=np.asarray(rows['tokens'][i], np.int32),
-          logprobs=np.asarray(rows['sampler_logprobs'][i], np.float32),
-          finish_reason=codes[int(rows['finish_reason'][i])],
-          policy_version=int(rows['policy_version'][i]),
-          text=rows['completion'][i],
-      )
-      for i in range(groups * size)
-  ]
-  return trainer_lib.Step(
-      rows=dict(rows),
-      prompts=[np.asarray(p, np.int32) for p in rows['prompt_tokens']],
-      completions=completions,
-      rewards=rewards,
-      advantages=advantages,
-      kept=kept,
-      graded=rows['graded'].astype(bool).reshape(groups, size),
-      parts=parts,
-  )

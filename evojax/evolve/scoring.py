@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import json
 import pathlib
 
 import jax
@@ -18,9 +19,10 @@ from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.training import arm as arm_lib
+from evojax.training import learner as learner_lib
 from evojax.training import settings
 from evojax.training import setup as setup_lib
-from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
 
 
@@ -38,6 +40,14 @@ class Scored:
   step: int = 0  # Names the evidence file.
   policy: policy_lib.Policy | None = None  # Default: the run's.
   domain: base.Domain | None = None  # Default: the run's.
+
+
+def _trained_by(checkpoint: pathlib.Path | None) -> str:
+  """Return the hash of the harness whose arm left a checkpoint, else 'seed'."""
+  if checkpoint is None:
+    return 'seed'
+  arm = checkpoint.parents[1] / arm_lib.RESULT
+  return json.loads(arm.read_bytes())['harness'] if arm.exists() else 'seed'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +88,7 @@ class Scorer:
           policy.cfg, algorithm, self.mesh, donate=True
       )(params)
       saved = checkpoint_lib.restore(
-          checkpoint, trainer_lib.abstract_state(state)
+          checkpoint, learner_lib.abstract_state(state)
       )
       state.update(saved['learner'])
       params = update_lib.policy_params(policy.cfg, state)
@@ -102,21 +112,18 @@ class Scorer:
   def _evaluate(self, wanted: Scored) -> None:
     """Samples and grades; leaves evidence."""
     self.engine.update_weights(self.params(wanted.checkpoint, wanted.policy), 0)
-    config = self.setup.config
+    scorer = self.setup.scorer(
+        self.engine, self.phases, version=_trained_by(wanted.checkpoint)
+    )
     with self.phases('eval'):
       evaluate_lib.evaluate(
-          self.engine,
-          self.setup.policy.tokenizer,
-          wanted.domain or self.setup.domain,
+          dataclasses.replace(scorer, domain=wanted.domain or scorer.domain),
           split=wanted.split,
           seed=wanted.seed,
           problems=wanted.problems,
           samples=wanted.samples,
-          params=settings.eval_params(config),
-          max_prompt_tokens=config.data.max_prompt_tokens,
           step=wanted.step,
           workdir=wanted.folder if sharding.is_primary() else None,
-          phases=self.phases,
           allow_sealed=self.may_open_sealed(),
       )
 

@@ -1,9 +1,9 @@
 """Decoders of the Qwen2, Qwen3 and Llama families.
 
-One Flax layer serves five uses, which differ only in where keys and values
+One Flax layer serves four uses, which differ only in where keys and values
 come from. The layer takes that as a function (`attend`): the whole sequence
 (`forward`), a prompt that a group of completions shares (`forward_shared`), a
-prompt whose keys are kept (`prefill`), or a cache (`extend`, `decode`).
+chunk of tokens and a cache (`extend`), or one token and a cache (`decode`).
 Everything exported is a pure function over plain dicts.
 
 Projections are stored fused, per key/value head, so that tensor parallelism
@@ -431,40 +431,6 @@ def forward_shared(
   return jnp.concatenate([last, rest], 2)
 
 
-def prefill(
-    cfg: DecoderConfig,
-    params: Params,
-    tokens: Int[Array, 'B Lp'],
-    lengths: Int[Array, 'B'],
-) -> tuple[Float[Array, 'B D'], Any]:
-  """Run prompts and keep their keys and values.
-
-  Args:
-    cfg: Shape of the decoder.
-    params: Its parameters.
-    tokens: int32, padded on the right.
-    lengths: int32, 1 <= length <= Lp.
-
-  Returns:
-    The hidden state of each prompt's last token, and per layer the keys and
-    values [B, K, Lp, H] (stacked on a leading axis when scan_layers is on).
-  """
-  length = tokens.shape[1]
-  mask = jnp.tril(jnp.ones((length, length), bool))
-
-  def attend(_, q, k, v):
-    kept = tuple(
-        sharding.constrain(a.swapaxes(1, 2), 'batch', 'kv_heads', None, None)
-        for a in (k, v)
-    )  # [B, K, Lp, H]
-    return _attend_causal(q, k, v, mask), kept
-
-  rope = _rope_table(cfg, jnp.arange(length)[None])
-  x, cache = _run_layers(cfg, params, _embed(cfg, params, tokens), rope, attend)
-  last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], 1)
-  return last[:, 0], cache
-
-
 def extend(
     cfg: DecoderConfig,
     params: Params,
@@ -481,7 +447,8 @@ def extend(
     cfg: Shape of the decoder.
     params: Its parameters.
     tokens: int32; tokens beyond a prompt's end change nothing before it.
-    start: int32, position of the chunk's first token, <= S - C.
+    start: int32, position of the chunk's first token: <= S - C, or S for a row
+      that writes nothing.
     cache: Per layer (keys, values), each [B, K, S, H].
 
   Returns:
@@ -493,9 +460,13 @@ def extend(
 
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [C, K, H], []
-    return jax.lax.dynamic_update_slice(
-        row, new.swapaxes(0, 1).astype(row.dtype), (0, position, 0)
-    )
+    new = new.swapaxes(0, 1).astype(row.dtype)
+    if new.shape == row.shape:  # The chunk is all: no scatter is needed.
+      return jnp.where(position < slots, new, row)
+    at = (0, position, 0)
+    old = jax.lax.dynamic_slice(row, at, new.shape)  # Clamped, as the update.
+    new = jnp.where(position < slots, new, old)
+    return jax.lax.dynamic_update_slice(row, new, at)
 
   def attend(layer_cache, q, k, v):
     keys, values = (

@@ -17,7 +17,7 @@ from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.runtime import config_checks
-from evojax.training import reward_pipeline
+from evojax.training import reward_parts
 
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
@@ -82,16 +82,12 @@ def _check_reward(
 ) -> tuple[list[str], list[str]]:
   """(why it is refused, what it is warned about) of the config's reward."""
   with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter('always', reward_pipeline.RewardWarning)
+    warnings.simplefilter('always', reward_parts.RewardWarning)
 
     def compute():
-      parts = reward_pipeline.load_parts(
-          config.reward.parts, domain.reward_parts
-      )
-      view, _ = synthetic.make_view(
-          domain, config, reward_pipeline.reader(parts)
-      )
-      reward_pipeline.compute(parts, view, config.reward.weights.to_dict())
+      parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
+      view, _ = synthetic.make_view(domain, config, reward_parts.reader(parts))
+      reward_parts.compute(parts, view, config.reward.weights.to_dict())
 
     reasons = _reasons(compute)
   return reasons, [str(w.message) for w in caught]

@@ -15,7 +15,6 @@ from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
-from evojax.training import settings
 from evojax.training import setup as setup_lib
 
 
@@ -66,16 +65,11 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     if primary:
       directory.record_start()
     result = evaluate_lib.evaluate(
-        engine,
-        setup.policy.tokenizer,
-        setup.domain,
+        setup.scorer(engine, version='seed'),
         split=config.eval.split,
         seed=config.seed,
         problems=config.eval.problems,
         samples=config.eval.samples,
-        params=settings.eval_params(config),
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        step=0,
         workdir=path if primary else None,
         # A policy that is not being trained: nothing can be fitted to the
         # split.

@@ -23,6 +23,7 @@ import ml_collections
 import numpy as np
 
 from evojax import domains
+from evojax import records
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -196,11 +197,12 @@ class _Run:
     c = self.config
     groups = c.grpo.prompts // c.grpo.minibatches
     rows = groups * c.grpo.group_size
+    tokens = np.zeros(c.rollout.max_tokens, np.int32)
+    episode = records.Episode(tokens, tokens.astype(float), 'length', 0, '')
     batch, _, _ = update_lib.make_batch(
         [np.zeros(c.data.max_prompt_tokens, np.int32)] * rows,
-        [np.zeros(c.rollout.max_tokens, np.int32)] * rows,
-        [np.zeros(c.rollout.max_tokens, np.float32)] * rows,
-        np.zeros((groups, c.grpo.group_size), np.float32),
+        [episode] * rows,
+        np.zeros((groups, c.grpo.group_size, 1), np.float32),
         np.ones((groups, c.grpo.group_size), bool),
         max_prompt_tokens=c.data.max_prompt_tokens,
         max_tokens=c.rollout.max_tokens,

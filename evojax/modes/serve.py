@@ -18,6 +18,7 @@ from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import local_service
+from evojax.rollout import sampling
 from evojax.rollout import service as service_lib
 from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
@@ -33,6 +34,7 @@ _GOODBYE_SECONDS = 5
 _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
 # Objects, and looks at younger ones, before a look at each generation.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
+_LIMITS = sampling.Limits()  # How much a request may ask for.
 _IDLE = 8  # Connections that may be open for each request at once.
 
 
@@ -86,9 +88,9 @@ def _settings(
       context_tokens=c.context_tokens,
       sampled_tokens=c.context_tokens - 1,
       max_samples=config.rollout.decode_slots + c.max_waiting,
-      max_top_logprobs=slots_lib.MAX_TOP_LOGPROBS,
-      max_stop_tokens=slots_lib.MAX_STOP_IDS,
-      max_logit_biases=slots_lib.MAX_LOGIT_BIAS,
+      max_top_logprobs=_LIMITS.top_logprobs,
+      max_stop_tokens=_LIMITS.stop_ids,
+      max_logit_biases=_LIMITS.logit_bias,
       api_key=config_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
       admin_key=config_lib.read_key(
           c.admin_key_env, 'config.serve.admin_key_env'
@@ -135,14 +137,17 @@ def make_service(
 
   slots = slots_lib.Slots(
       policy.cfg,
+      slots_lib.Shapes(
+          max_prompt_tokens=c.context_tokens - 1,
+          max_tokens=c.context_tokens - 1,
+          context_tokens=c.context_tokens,
+          decode_slots=r.decode_slots,
+          prefill_rows=r.prefill_rows,
+          prefill_chunk=c.prefill_chunk,
+          prefix_chunks=c.prefix_chunks,
+      ),
       eos_ids=policy.tokenizer.eos_ids,
-      max_prompt_tokens=c.context_tokens - 1,
-      max_tokens=c.context_tokens - 1,
-      context_tokens=c.context_tokens,
-      decode_slots=r.decode_slots,
-      prefill_rows=r.prefill_rows,
-      prefill_chunk=c.prefill_chunk,
-      prefix_chunks=c.prefix_chunks,
+      limits=_LIMITS,
       mesh=mesh,
   )
   return local_service.LocalService(

@@ -5,12 +5,17 @@ members of each group (here) -> filters drop whole groups (`rl/filters.py`) ->
 loss. A filter never changes the advantage of a group that it keeps; a dropped
 group gets advantage 0 and leaves the loss mask, hence also the denominator.
 
-Every function: (rewards [P, G], valid [P, G]) -> float32 [P, G], 0 where
+Every estimator: (rewards [P, G], valid [P, G]) -> float32 [P, G], 0 where
 invalid or where the group has fewer than two valid members. JAX in, JAX out;
 NumPy in, NumPy out, so that the host can log the very array that trains.
+
+An estimator centres the rewards of each group and scales the deviations. The
+scales stand alone in SCALES, for callers that lay out many groups at once.
 """
 
-from jaxtyping import Bool, Float, Float32
+from typing import Any
+
+from jaxtyping import Bool, Float, Float32, Int
 
 from evojax.rl import masked
 
@@ -21,7 +26,7 @@ def group_norm(
     *,
     eps: float = 1e-6,
 ) -> Float32[masked.AnyArray, 'P G']:
-  """Centres and scales rewards within each group.
+  """Centre and scale rewards within each group.
 
   A_pg = (r_pg - mean_g r) / (std_g r + eps), over valid g only
   (GRPO: Shao et al. 2024, arXiv:2402.03300, Sec. 4.1.2). std is the sample
@@ -41,17 +46,13 @@ def group_norm(
   """
   if eps <= 0:
     raise ValueError(f'{eps=} must be > 0.')
-  xp = masked.array_namespace(rewards)
-  centred, count = _centre(rewards, valid)
-  squares = (centred * centred).sum(axis=1, keepdims=True)
-  std = xp.sqrt(squares / xp.maximum(count - 1, 1))
-  return centred / (std + eps)
+  return _scaled(rewards, valid, lambda *given: by_std(*given, eps=eps))
 
 
 def group_mean(
     rewards: Float[masked.AnyArray, 'P G'], valid: Bool[masked.AnyArray, 'P G']
 ) -> Float32[masked.AnyArray, 'P G']:
-  """Centres rewards within each group, without dividing by their spread.
+  """Centre rewards within each group, without dividing by their spread.
 
   A_pg = r_pg - mean_g r, over valid g only (Dr. GRPO: Liu et al. 2025,
   arXiv:2503.20783). Groups that are nearly all right or wrong get no boost.
@@ -66,13 +67,13 @@ def group_mean(
   Raises:
     ValueError: If G < 2 or the shapes differ.
   """
-  return _centre(rewards, valid)[0]
+  return _scaled(rewards, valid, unscaled)
 
 
 def leave_one_out(
     rewards: Float[masked.AnyArray, 'P G'], valid: Bool[masked.AnyArray, 'P G']
 ) -> Float32[masked.AnyArray, 'P G']:
-  """Subtracts from each reward the mean of the others in its group.
+  """Subtract from each reward the mean of the others in its group.
 
   A_pg = r_pg - mean_{h != g} r_ph = n / (n - 1) * (r_pg - mean_h r_ph), over
   the n valid members (RLOO: Ahmadian et al. 2024, arXiv:2402.14740). Unbiased:
@@ -88,13 +89,69 @@ def leave_one_out(
   Raises:
     ValueError: If G < 2 or the shapes differ.
   """
-  xp = masked.array_namespace(rewards)
+  return _scaled(rewards, valid, by_count)
+
+
+def by_std(
+    deviations: Any, squares: Any, count: Any, *, eps: float = 1e-6
+) -> Any:
+  """Divide deviations by the sample standard deviation of their group.
+
+  Args:
+    deviations: float32, rewards minus the mean of their group; 0 where invalid.
+    squares: float32, sum of a group's squared deviations.
+    count: float32, valid members of a group. Both broadcast to `deviations`.
+    eps: Added to the standard deviation, in reward units.
+
+  Returns:
+    float32, shaped as `deviations`.
+  """
+  xp = masked.array_namespace(deviations)
+  return deviations / (xp.sqrt(squares / xp.maximum(count - 1, 1)) + eps)
+
+
+def unscaled(deviations: Any, squares: Any, count: Any) -> Any:
+  """Return the deviations as they are; see `by_std` for the arguments."""
+  del squares, count
+  return deviations
+
+
+def by_count(deviations: Any, squares: Any, count: Any) -> Any:
+  """Multiply deviations by n / (n - 1); see `by_std` for the arguments."""
+  del squares
+  xp = masked.array_namespace(deviations)
+  return deviations * (count / xp.maximum(count - 1, 1))
+
+
+def per_turn(
+    advantages: Float[masked.AnyArray, 'P G'],
+    weights: Float[masked.AnyArray, 'P G A'],
+    n_turns: Int[masked.AnyArray, 'P G'],
+) -> Float[masked.AnyArray, 'P G A']:
+  """Give every turn its share of its episode's advantage.
+
+  A_pga = weights_pga A_pg, and 0 from turn n_turns_pg on, where padding begins.
+
+  Args:
+    advantages: float32 [P, G], of whole episodes.
+    weights: float32 [P, G, A], credit of each turn, finite.
+    n_turns: int32 [P, G], 0..A.
+  """
+  xp = masked.array_namespace(advantages)
+  there = xp.arange(weights.shape[-1]) < n_turns[..., None]
+  credit = advantages[..., None] * weights
+  return xp.where(there, credit, xp.zeros_like(credit))
+
+
+def _scaled(rewards, valid, scale):
+  """Return float32 [P, G], scaled deviations from the mean of the group."""
   centred, count = _centre(rewards, valid)
-  return centred * (count / xp.maximum(count - 1, 1))
+  squares = (centred * centred).sum(axis=1, keepdims=True)
+  return scale(centred, squares, count)
 
 
 def _centre(rewards, valid):
-  """float32 [P, G] deviations from the group's mean; float32 [P, 1] counts."""
+  """Return float32 [P, G] deviations from the group's mean, [P, 1] counts."""
   if rewards.shape != valid.shape or rewards.ndim != 2 or rewards.shape[1] < 2:
     raise ValueError(
         f'rewards {rewards.shape} and valid {valid.shape} must share a shape'
@@ -116,4 +173,10 @@ ADVANTAGES = {
     'group_norm': group_norm,
     'group_mean': group_mean,
     'leave_one_out': leave_one_out,
+}
+# By the same names: (deviations, squares, count) -> advantages.
+SCALES = {
+    'group_norm': by_std,
+    'group_mean': unscaled,
+    'leave_one_out': by_count,
 }

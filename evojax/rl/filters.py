@@ -19,7 +19,7 @@ def keep_all(
     outcomes: Bool[np.ndarray, 'P G'],
     valid: Bool[np.ndarray, 'P G'],
 ) -> Bool[np.ndarray, 'P G']:
-  """Keeps every group; see `keep_reward_variance` for the arguments."""
+  """Keep every group; see `keep_reward_variance` for the arguments."""
   del rewards, outcomes
   return np.ones_like(valid)
 
@@ -29,7 +29,7 @@ def keep_reward_variance(
     outcomes: Bool[np.ndarray, 'P G'],
     valid: Bool[np.ndarray, 'P G'],
 ) -> Bool[np.ndarray, 'P G']:
-  """Keeps groups whose rewards differ: the others have advantage 0.
+  """Keep groups whose rewards differ: the others have advantage 0.
 
   Args:
     rewards: float [P, G], finite where valid.
@@ -49,7 +49,7 @@ def keep_outcome_variance(
     outcomes: Bool[np.ndarray, 'P G'],
     valid: Bool[np.ndarray, 'P G'],
 ) -> Bool[np.ndarray, 'P G']:
-  """Keeps groups with a solved and an unsolved member, whatever the shaping.
+  """Keep groups with a solved and an unsolved member, whatever the shaping.
 
   0 < number solved < number valid (DAPO: Yu et al. 2025, arXiv:2503.14476,
   Eq. 11). See `keep_reward_variance` for the arguments; rewards are unused.

@@ -19,7 +19,7 @@ def truncated_importance_weights(
     mask: Bool[Array, '*B L'],
     cap: Scalar,
 ) -> Float[Array, '*B L']:
-  """Corrects for a sampler whose probabilities differ from the trainer's.
+  """Correct for a sampler whose probabilities differ from the trainer's.
 
   w = min(exp(old_logprobs - sampler_logprobs), cap), without gradient
   (truncated importance sampling: Yao et al. 2025,

@@ -21,7 +21,7 @@ def token_logprobs(
     chunk: int = 0,
     with_entropy: bool = False,
 ) -> tuple[Float[Array, '*B'], Float[Array, '*B'] | None]:
-  """Scores one target token per hidden vector.
+  """Score one target token per hidden vector.
 
   logprobs_b = log softmax(hidden_b @ unembedding^T / T)[targets_b].
 
@@ -115,7 +115,7 @@ def _score(hidden, unembedding, targets, temperature, with_entropy):
 def shift_targets(
     tokens: Int[Array, 'B L'], segment_ids: Int[Array, 'B L']
 ) -> tuple[Int[Array, 'B L'], Bool[Array, 'B L']]:
-  """Says which token each position predicts.
+  """Return the token that each position predicts.
 
   Args:
     tokens: int [B, L].
@@ -143,7 +143,7 @@ def sequence_logprobs(
     chunk: int = 0,
     with_entropy: bool = False,
 ) -> tuple[Float[Array, 'B L'], Float[Array, 'B L'] | None]:
-  """Scores every token given the tokens before it in its segment.
+  """Score every token given the tokens before it in its segment.
 
   Args:
     hidden: float [B, L, D], output of the decoder on `tokens`.

@@ -7,10 +7,12 @@ a sum over its tokens divided by a number that belongs to the *update*:
   d = denominator(mask of the whole update, aggregation, max_tokens)
   loss = sum over micro-batches m of policy_loss(m, ..., denominator=d)
 
-and likewise for gradients. Averages of averages would weigh a token by the
-micro-batch that it happens to lie in. The mask holds sampled tokens of valid
+and so for gradients. Averages of averages would weight a token by the size of
+the micro-batch that it lies in. The mask holds sampled tokens of valid
 completions of kept groups: dropped ones leave numerator and denominator.
 """
+
+import dataclasses
 
 import jax
 from jax import numpy as jnp
@@ -28,7 +30,7 @@ AGGREGATIONS = ('token', 'sequence', 'constant')
 def denominator(
     mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
 ) -> Float32[masked.AnyArray, '']:
-  """Counts what the loss of one optimizer update is divided by.
+  """Count what the loss of one optimizer update is divided by.
 
   'token': masked-in tokens (DAPO, arXiv:2503.14476, Eq. 12). 'sequence':
   sequences with at least one such token (GRPO, arXiv:2402.03300, Eq. 3).
@@ -57,24 +59,41 @@ def denominator(
   return xp.asarray(xp.maximum(count, 1), dtype=xp.float32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Objective:
+  """The clipped surrogate that an update minimises; numbers may be traced."""
+
+  clip_low: Scalar  # In [0, 1): the ratio is bounded below by 1 - clip_low,
+  clip_high: Scalar  # and above by 1 + clip_high, >= 0.
+  dual_clip: Scalar = 0.0  # > 1 + clip_high; <= 0 turns it off.
+  kl_coef: Scalar = 0.0  # >= 0; weight of k3(logprobs, ref_logprobs).
+  tis_cap: Scalar = 0.0  # Cap of tis_weights; counts truncated ones in metrics.
+  ratio: str = 'token'  # One of RATIOS.
+  # One of AGGREGATIONS. 'token' and 'constant' sum over tokens; 'sequence'
+  # averages each sequence over its tokens before the sum over sequences.
+  aggregation: str = 'sequence'
+
+  def __post_init__(self):
+    if self.ratio not in RATIOS:
+      raise ValueError(f'ratio={self.ratio!r} is not one of {RATIOS}.')
+    if self.aggregation not in AGGREGATIONS:
+      raise ValueError(
+          f'aggregation={self.aggregation!r} is not one of {AGGREGATIONS}.'
+      )
+
+
 def policy_loss(
     logprobs: Float[Array, '*B L'],
     old_logprobs: Float[Array, '*B L'],
     advantages: Float[Array, '*B'] | Float[Array, '*B L'],
     mask: Bool[Array, '*B L'],
+    objective: Objective,
     *,
-    clip_low: Scalar,
-    clip_high: Scalar,
     denominator: Scalar,
-    dual_clip: Scalar = 0.0,
     tis_weights: Float[Array, '*B L'] | None = None,
-    tis_cap: Scalar = 0.0,
     ref_logprobs: Float[Array, '*B L'] | None = None,
-    kl_coef: Scalar = 0.0,
-    ratio: str = 'token',
-    aggregation: str = 'sequence',
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
-  """Clipped surrogate loss of one micro-batch.
+  """Return the clipped surrogate loss of one micro-batch.
 
   With the ratio r (see below), per token,
 
@@ -96,17 +115,10 @@ def policy_loss(
     advantages: float32 [*B], one per sequence, or [*B, L], one per token.
     mask: bool [*B, L], tokens in the loss. Others may hold anything: they get
       gradient 0.
-    clip_low: Scalar in [0, 1), traced.
-    clip_high: Scalar >= 0, traced.
+    objective: Bounds, coefficients and the kind of ratio and aggregation.
     denominator: Scalar from `denominator()` on the whole update's mask.
-    dual_clip: Scalar > 1 + clip_high, traced; <= 0 turns it off.
     tis_weights: float32 [*B, L] w, from `truncated_importance_weights`.
-    tis_cap: Their cap; only counts truncated weights for the metrics.
     ref_logprobs: float32 [*B, L], reference policy, or None without KL term.
-    kl_coef: Scalar >= 0, traced; weight of k3(logprobs, ref_logprobs).
-    ratio: 'token' | 'sequence'.
-    aggregation: 'token' and 'constant' sum over tokens; 'sequence' averages
-      each sequence over its tokens before the sum over sequences.
 
   Returns:
     float32 scalar: this micro-batch's share of the update's loss.
@@ -117,12 +129,8 @@ def policy_loss(
     tis_weights 'tis_weight', 'tis_truncated'; with ref_logprobs 'ref_kl'.
 
   Raises:
-    ValueError: If ratio or aggregation is unknown, or ranks do not fit.
+    ValueError: If ranks do not fit.
   """
-  if ratio not in RATIOS:
-    raise ValueError(f'{ratio=} is not one of {RATIOS}.')
-  if aggregation not in AGGREGATIONS:
-    raise ValueError(f'{aggregation=} is not one of {AGGREGATIONS}.')
   if advantages.shape == mask.shape[:-1]:
     advantages = advantages[..., None]  # [*B, 1]
   elif advantages.shape != mask.shape:
@@ -136,7 +144,7 @@ def policy_loss(
   # backward pass.
   log_ratio = jnp.where(mask, logprobs - old_logprobs, 0.0)
   fixed_log_ratio = jax.lax.stop_gradient(log_ratio)
-  if ratio == 'sequence':
+  if objective.ratio == 'sequence':
     mean = masked.masked_mean(fixed_log_ratio, mask, -1, keepdims=True)
     r = jnp.exp(mean + (log_ratio - fixed_log_ratio))
     token_ratio = jnp.exp(fixed_log_ratio)
@@ -144,44 +152,49 @@ def policy_loss(
     r = jnp.exp(log_ratio)
     token_ratio = r
 
-  # min(r A, clip(r) A) is r A with r bounded above where A >= 0 and below where
-  # A < 0; dual clip bounds it above there too. As selections, not jnp.minimum:
-  # at a tie that halves the gradient, and these count clipped tokens as well.
-  negative = advantages < 0
-  dual = jnp.where(dual_clip > 0, dual_clip, jnp.inf)
-  below = negative & (r < 1 - clip_low)
-  above = (advantages > 0) & (r > 1 + clip_high)
-  dual_above = negative & (r > dual)
-  bounded = jnp.where(below, 1 - clip_low, r)
-  bounded = jnp.where(above, 1 + clip_high, bounded)
-  bounded = jnp.where(dual_above, dual, bounded)
+  bounded, clipped = _bounded(r, advantages, objective)
   loss = -bounded * advantages
-  if tis_weights is not None:
-    loss = loss * tis_weights
-  if ref_logprobs is not None:
-    ref_kl = importance.k3(jnp.where(mask, logprobs, 0.0), ref_logprobs)
-    loss = loss + kl_coef * ref_kl
-
-  if aggregation == 'sequence':
-    loss = jnp.sum(masked.masked_mean(loss, mask, -1))
-  else:
-    loss = masked.masked_sum(loss, mask)
-
   sums = {
       'tokens': jnp.ones_like(r),
-      'clip_low': below,
-      'clip_high': above,
-      'clip_dual': dual_above,
+      **clipped,
       'ratio': r,
       'approx_kl': token_ratio - 1 - fixed_log_ratio,
   }
   if tis_weights is not None:
+    loss = loss * tis_weights
     sums['tis_weight'] = tis_weights
-    sums['tis_truncated'] = (tis_cap > 0) & (tis_weights >= tis_cap)
+    sums['tis_truncated'] = (objective.tis_cap > 0) & (
+        tis_weights >= objective.tis_cap
+    )
   if ref_logprobs is not None:
+    ref_kl = importance.k3(jnp.where(mask, logprobs, 0.0), ref_logprobs)
+    loss = loss + objective.kl_coef * ref_kl
     sums['ref_kl'] = ref_kl
+
+  if objective.aggregation == 'sequence':
+    loss = jnp.sum(masked.masked_mean(loss, mask, -1))
+  else:
+    loss = masked.masked_sum(loss, mask)
   metrics = {
       name: masked.masked_sum(jax.lax.stop_gradient(x).astype(r.dtype), mask)
       for name, x in sums.items()
   }
   return loss / denominator, metrics
+
+
+def _bounded(r, advantages, objective):
+  """Return the bounded ratio, and by name which tokens a bound applies to.
+
+  min(r A, clip(r) A) is r A with r bounded above where A >= 0 and below where
+  A < 0; dual clip bounds it above there too. These are selections and not
+  jnp.minimum, which halves the gradient at a tie.
+  """
+  negative = advantages < 0
+  dual = jnp.where(objective.dual_clip > 0, objective.dual_clip, jnp.inf)
+  below = negative & (r < 1 - objective.clip_low)
+  above = (advantages > 0) & (r > 1 + objective.clip_high)
+  dual_above = negative & (r > dual)
+  bounded = jnp.where(below, 1 - objective.clip_low, r)
+  bounded = jnp.where(above, 1 + objective.clip_high, bounded)
+  bounded = jnp.where(dual_above, dual, bounded)
+  return bounded, dict(clip_low=below, clip_high=above, clip_dual=dual_above)

@@ -16,7 +16,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def array_namespace(x: AnyArray) -> ModuleType:
-  """Returns jax.numpy for a JAX array or tracer, else numpy."""
+  """Return jax.numpy for a JAX array or tracer, else numpy."""
   return jnp if isinstance(x, jax.Array) else np
 
 
@@ -27,7 +27,7 @@ def masked_sum(
     *,
     keepdims: bool = False,
 ) -> Float[AnyArray, '...']:
-  """Sums x where mask is True; 0 where nothing is kept.
+  """Sum x where mask is True; 0 where nothing is kept.
 
   Args:
     x: float [*S]. Masked entries may hold anything, NaN included.
@@ -52,7 +52,7 @@ def masked_mean(
     *,
     keepdims: bool = False,
 ) -> Float[AnyArray, '...']:
-  """Averages x where mask is True; 0, with gradient 0, where nothing is kept.
+  """Average x where mask is True; 0, with gradient 0, where nothing is kept.
 
   Args:
     x: float [*S]. Masked entries may hold anything, NaN included.

@@ -39,7 +39,7 @@ class Packed:
   tokens: Int32[np.ndarray, '*M rows L']  # 0 at padding.
   positions: Int32[np.ndarray, '*M rows L']  # From 0 in each segment.
   segment_ids: Int32[np.ndarray, '*M rows L']  # 1, 2, ... per row; 0: padding.
-  # Where completion token (p, g, t) lies in [rows * L]; 0 at padding.
+  # Position of completion token (p, g, t) in [rows * L]; 0 at padding.
   index: Int32[np.ndarray, '*M P G C']
   loss_mask: Bool[np.ndarray, '*M P G C']  # True at sampled tokens.
 
@@ -54,7 +54,7 @@ def share(
     max_tokens: int,
     pad_id: int = 0,
 ) -> Shared | None:
-  """Builds the shared layout.
+  """Build the shared layout.
 
   Args:
     prompts: P * G int32 arrays [n], n >= 1.
@@ -100,7 +100,7 @@ def pack(
     length: int,
     max_tokens: int,
 ) -> Packed:
-  """Packs prompt + completion sequences into rows, first-fit decreasing.
+  """Pack prompt + completion sequences into rows, first-fit decreasing.
 
   Deterministic: of equally long sequences the first is placed first, and those
   that share a row lie in it in list order.
@@ -170,12 +170,12 @@ def pack_micro_batches(
     length: int,
     max_tokens: int,
 ) -> Packed:
-  """Packs every `micro_groups` groups on their own, into `rows` rows each.
+  """Pack every `micro_groups` groups on their own, into `rows` rows each.
 
   Args:
     prompts: P * G int32 arrays; see `pack`, also for the other arguments.
-    completions: Likewise.
-    loss_masks: Likewise.
+    completions: P * G int32 arrays.
+    loss_masks: P * G bool arrays, or None.
     group_size: G.
     micro_groups: Groups per micro-batch; divides P.
     rows: Rows of every micro-batch, e.g. the largest `rows_needed` of any.
@@ -218,7 +218,7 @@ def rows_needed(
     length: int,
     bucket: int = 1,
 ) -> int:
-  """Counts the rows that the fullest micro-batch takes.
+  """Count the rows that the fullest micro-batch takes.
 
   Args:
     lengths: P * G lengths, prompt + completion, in tokens.
@@ -251,7 +251,7 @@ def pad_completions(
     max_tokens: int,
     dtype: np.dtype | type = np.float32,
 ) -> np.ndarray:
-  """Right-pads one value per completion token with 0, e.g. sampler_logprobs.
+  """Right-pad one value per completion token with 0, e.g. sampler_logprobs.
 
   Args:
     values: P * G arrays [n], n <= max_tokens.
@@ -271,7 +271,7 @@ def pad_completions(
 
 
 def _pad(arrays, width, fill, dtype, what):
-  """Right-pads 1-D arrays to [len(arrays), width]."""
+  """Right-pad 1-D arrays to [len(arrays), width]."""
   out = np.full((len(arrays), width), fill, dtype)
   for i, array in enumerate(arrays):
     if len(array) > width:
@@ -284,7 +284,7 @@ def _pad(arrays, width, fill, dtype, what):
 
 
 def _first_fit_decreasing(lengths, row_length):
-  """Row of each sequence: longest first, into the first row with room."""
+  """Return the row of each sequence: longest first, in the first that fits."""
   row_of = [0] * len(lengths)
   room = []  # Tokens left in each row.
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -302,7 +302,7 @@ def _first_fit_decreasing(lengths, row_length):
 
 
 def _micro_slices(sequences, group_size, micro_groups):
-  """Slices of the sequence list, one per micro-batch."""
+  """Return slices of the sequence list, one per micro-batch."""
   _check_groups(sequences, group_size)
   groups = sequences // group_size
   if micro_groups < 1 or groups % micro_groups:
@@ -321,7 +321,7 @@ def _check_groups(sequences, group_size):
 
 
 def _check(prompts, completions, loss_masks, group_size):
-  """Checks that the lists fit together; returns loss_masks, made if None."""
+  """Check that the lists fit together; return loss_masks, all True if None."""
   if loss_masks is None:
     loss_masks = [np.ones(len(c), np.bool_) for c in completions]
   if not len(prompts) == len(completions) == len(loss_masks):

@@ -1,6 +1,8 @@
 """The in-process rollout engine: JAX, a key/value cache, continuous batching.
 
-A batch in, a batch out: `slots` computes, `scheduler` decides who is next. At
+A request batch goes in, its episodes come out. `slots` computes and `scheduler`
+assigns the slots, as they do for a server; here the caller's thread drives
+them, so that all processes of a run make the same calls in the same order. At
 the engine's shapes a sample's tokens and log-probs are bit-equal whatever runs
 beside it.
 """
@@ -26,13 +28,10 @@ class Engine:
   def __init__(
       self,
       cfg: decoder.DecoderConfig,
+      shapes: slots.Shapes,
       *,
       eos_ids: tuple[int, ...],
       decode_text: Callable[[Sequence[int]], str],
-      max_prompt_tokens: int,
-      max_tokens: int,
-      decode_slots: int,
-      prefill_rows: int,
       refill_every: int,
       copy_weights: bool = False,
       mesh: jax.sharding.Mesh | None = None,
@@ -41,14 +40,13 @@ class Engine:
 
     Args:
       cfg: Shape of the policy.
+      shapes: Sizes of the sampler's arrays. Longer prompts and larger
+        `SamplingParams.max_tokens` are refused.
       eos_ids: Tokens that end a completion.
       decode_text: Token ids -> text without special tokens.
-      max_prompt_tokens: Lp. A longer prompt is refused.
-      max_tokens: Lc, the upper bound of `SamplingParams.max_tokens`.
-      decode_slots: Rows decoded at once.
-      prefill_rows: Prompts prefilled at once.
       refill_every: Decode steps between refills; 0 waits for all rows.
-      copy_weights: Whether those it is given may be donated while it samples.
+      copy_weights: Whether the weights that it is given may be donated while
+        it samples.
       mesh: Where to run; default: the first device.
     """
     self.policy_version = -1
@@ -56,30 +54,35 @@ class Engine:
     self._refill_every = refill_every
     self._copy_weights = copy_weights
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'rollout')
-    self.slots = slots.Slots(
-        cfg,
-        eos_ids=eos_ids,
-        max_prompt_tokens=max_prompt_tokens,
-        max_tokens=max_tokens,
-        decode_slots=decode_slots,
-        prefill_rows=prefill_rows,
-        mesh=mesh,
+    self.slots = slots.Slots(cfg, shapes, eos_ids=eos_ids, mesh=mesh)
+    self._schedule = self._new_schedule()
+
+  def _new_schedule(self) -> scheduler.Scheduler:
+    return scheduler.Scheduler(
+        self.slots,
+        decode_text=self._decode_text,
+        refill_every=self._refill_every,
+        jobs_may_come=False,
     )
 
   def compilations(self) -> int:
-    """Programs compiled so far; bounded by 3 for the life of the engine."""
+    """Return the number of programs compiled so far.
+
+    At most 3 for the life of the engine, plus 2 that copy chunks where it has a
+    prefix cache, and 1 per doubling of the chunk up to the longest prompt.
+    """
     return self.slots.programs
 
   def metrics(self) -> Mapping[str, float]:
-    """None: there are no servers, and no weights on their way to them."""
+    """Return nothing: there are no servers, and no weights to send to them."""
     return {}
 
   def close(self) -> None:
-    """Waits for what was begun."""
+    """Wait for what `begin` started."""
     self._thread.shutdown()
 
   def update_weights(self, params: decoder.Params, version: int) -> None:
-    """Installs weights; keys computed with the old ones are never read again.
+    """Install weights; keys computed with the old ones are never read again.
 
     Args:
       params: On the device. The engine keeps references, not copies, where
@@ -91,27 +94,32 @@ class Engine:
       self.slots.params = None  # Freed before the new ones are made.
       params = jax.tree.map(jnp.copy, params)
     self.slots.install(params)
+    self._schedule.forget_prefixes()
     self.policy_version = version
 
   def begin(
       self, requests: Sequence[records.Request]
   ) -> concurrent.futures.Future[list[records.Episode]]:
-    """Starts `generate` in a thread; the weights must stay until `finish`."""
+    """Start `generate` in a thread; the weights must stay until `finish`."""
     return self._thread.submit(self.generate, requests)
 
   def finish(
-      self, begun: concurrent.futures.Future[list[records.Episode]]
+      self, pending: concurrent.futures.Future[list[records.Episode]]
   ) -> list[records.Episode]:
-    """The completions, or the error, of what was begun."""
-    return begun.result()
+    """Return the episodes of what `begin` started, or raise its error."""
+    return pending.result()
 
   def generate(
       self, requests: Sequence[records.Request]
   ) -> list[records.Episode]:
-    """Samples every request; answers come in the order of the requests.
+    """Sample every request; episodes come in the order of the requests.
 
-    Requests with the same prompt should be neighbours: a prompt is prefilled
-    once per run of equal prompts.
+    Equal prompts should be neighbours: as long as a row holds a prompt, it is
+    prefilled once. A later turn of an episode, whose prompt begins with the
+    prompt of an earlier one, takes those whole chunks from the prefix cache
+    until the weights change. What an earlier turn sampled is prefilled once
+    more, with the next turn: the cache holds nothing that decoding computed,
+    or a sample's bits would depend on whether it was found there.
 
     Raises:
       ValueError: If a request does not fit the engine's shapes, or no weights
@@ -121,16 +129,13 @@ class Engine:
       raise ValueError('Engine.generate before Engine.update_weights.')
     for request in requests:
       self._check(request)
-    answers: list[records.Episode | None] = [None] * len(requests)
-    schedule = scheduler.Scheduler(
-        self.slots,
-        decode_text=self._decode_text,
-        refill_every=self._refill_every,
-    )
+    episodes: list[records.Episode | None] = [None] * len(requests)
 
-    def listen(entry: scheduler.Entry, chunk: service.Chunk) -> None:
-      answers[int(entry.job.rid)] = self._answer(entry, chunk.finish)
+    def listen(entry: scheduler.Entry, progress: scheduler.Progress) -> None:
+      if progress.finish:
+        episodes[int(entry.job.rid)] = self._episode(entry, progress.finish)
 
+    schedule = self._schedule
     schedule.waiting.add(
         [
             scheduler.Entry(
@@ -142,12 +147,16 @@ class Engine:
             for i, r in enumerate(requests)
         ]
     )
-    with sharding.use(self.slots.mesh):
-      while schedule.busy:
-        schedule.step()
-    return answers
+    try:
+      with sharding.use(self.slots.mesh):
+        while schedule.busy:
+          schedule.step()
+    finally:
+      if schedule.busy:  # An error: the next call must not go on with this.
+        self._schedule = self._new_schedule()
+    return episodes
 
-  def _answer(
+  def _episode(
       self, entry: scheduler.Entry, finish: service.Finish
   ) -> records.Episode:
     text = self._decode_text(entry.tokens.tolist())
@@ -162,14 +171,14 @@ class Engine:
     )
 
   def _check(self, request: records.Request) -> None:
-    n = len(request.prompt_tokens)
-    if not 1 <= n <= self.slots.max_prompt_tokens:
+    shapes, n = self.slots.shapes, len(request.prompt_tokens)
+    if not 1 <= n <= shapes.max_prompt_tokens:
       raise ValueError(
           f'prompt of {n} tokens; config.data.max_prompt_tokens is'
-          f' {self.slots.max_prompt_tokens}. Raise it or drop the problem.'
+          f' {shapes.max_prompt_tokens}. Raise it or drop the problem.'
       )
-    if not 1 <= request.params.max_tokens <= self.slots.max_tokens:
+    if not 1 <= request.params.max_tokens <= shapes.max_tokens:
       raise ValueError(
           f'max_tokens={request.params.max_tokens} is outside 1..'
-          f'{self.slots.max_tokens} (config.rollout.max_tokens).'
+          f'{shapes.max_tokens} (config.rollout.max_tokens).'
       )

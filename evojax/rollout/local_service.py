@@ -12,8 +12,10 @@ import time
 from typing import Any, Literal
 
 from absl import logging
+import numpy as np
 
 from evojax.models import decoder
+from evojax.rollout import sampling
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
@@ -37,7 +39,7 @@ class LocalService:
     """Starts the thread.
 
     Args:
-      slots: With a prefill chunk; nobody else may use them.
+      slots: With limits; nobody else may use them.
       decode_text: Token ids -> text without special tokens.
       load: Directory -> parameters on the device; raises ValueError if they are
         of another shape. Called in the thread of the caller.
@@ -47,13 +49,16 @@ class LocalService:
       max_waiting: Jobs that may wait for a slot.
 
     Raises:
-      ValueError: If the slots have no prefill chunk, or from `load`.
+      ValueError: If the slots have no limits, or from `load`.
     """
-    if not slots.chunk:
-      raise ValueError('a service needs Slots with a prefill_chunk')
+    if slots.limits is None:
+      raise ValueError('a service needs Slots with limits')
     self._slots, self._load = slots, load
     self._schedule = scheduler.Scheduler(
-        slots, decode_text=decode_text, refill_every=refill_every
+        slots,
+        decode_text=decode_text,
+        refill_every=refill_every,
+        jobs_may_come=True,
     )
     self._schedule.version = version
     slots.install(load(path))
@@ -112,7 +117,7 @@ class LocalService:
       taken = [name for name in names if name in self._entries]
       if taken or len(set(names)) < len(names):
         raise ValueError(f'rid={(taken or names)[0]!r} is in use already')
-      room = self._slots.decode_slots + self._max_waiting
+      room = self._slots.shapes.decode_slots + self._max_waiting
       if len(jobs) > room:
         raise ValueError(
             f'a batch of {len(jobs)} samples is more than the {room} that the'
@@ -183,7 +188,6 @@ class LocalService:
         self._path = path
         self._released.discard('weights')
         self._schedule.version = version
-        self._schedule.forget_block()
         self._schedule.forget_prefixes()
         self._counts['weight_updates'] += 1
         return running
@@ -194,7 +198,6 @@ class LocalService:
     def do():
       if self._schedule.busy:
         return False
-      self._schedule.forget_block()
       self._schedule.forget_prefixes()
       return True
 
@@ -210,7 +213,6 @@ class LocalService:
       if 'weights' in tags:
         self._slots.params = None
       if 'kv_cache' in tags:
-        self._schedule.forget_block()
         self._schedule.forget_prefixes()
         self._slots.free()
 
@@ -235,8 +237,8 @@ class LocalService:
       counts |= dict(
           running=running,
           waiting=max(0, len(self._entries) - running),
-          slots=self._slots.decode_slots,
-          cached_prefix_tokens=self._schedule.cached_tokens,
+          slots=self._slots.shapes.decode_slots,
+          cached_prefix_tokens=len(self._schedule.tree),
       )
     return service.Stats(**counts)
 
@@ -259,18 +261,18 @@ class LocalService:
     Raises:
       ValueError: Naming the field, its value and the remedy.
     """
-    s, p = self._slots, job.params
-    vocab, n = s.cfg.vocab_size, len(job.prompt_tokens)
+    shapes, limits, p = self._slots.shapes, self._slots.limits, job.params
+    vocab, n = self._slots.cfg.vocab_size, len(job.prompt_tokens)
     if not n:
       raise ValueError('the prompt is empty; it needs at least one token')
-    if not 1 <= p.max_tokens <= s.max_tokens:
+    if not 1 <= p.max_tokens <= shapes.max_tokens:
       raise ValueError(
-          f'max_new_tokens={p.max_tokens} is outside 1..{s.max_tokens}'
+          f'max_new_tokens={p.max_tokens} is outside 1..{shapes.max_tokens}'
       )
-    if n + p.max_tokens > s.context:
+    if n + p.max_tokens > shapes.context:
       raise ValueError(
           f'a prompt of {n} tokens and max_new_tokens={p.max_tokens} exceed the'
-          f' context of {s.context} tokens: shorten one of them'
+          f' context of {shapes.context} tokens: shorten one of them'
       )
     strange = [t for t in job.prompt_tokens if not 0 <= t < vocab]
     if strange:
@@ -279,8 +281,8 @@ class LocalService:
           f' {vocab}'
       )
     for name, values, most in (
-        ('stop_token_ids', p.stop_token_ids, slots_lib.MAX_STOP_IDS),
-        ('logit_bias', p.logit_bias, slots_lib.MAX_LOGIT_BIAS),
+        ('stop_token_ids', p.stop_token_ids, limits.stop_ids),
+        ('logit_bias', p.logit_bias, limits.logit_bias),
     ):
       if len(values) > most:
         raise ValueError(f'{name} has {len(values)} entries; at most {most}')
@@ -291,10 +293,10 @@ class LocalService:
           f'token {strange[0]} of stop_token_ids or logit_bias is outside the'
           f' vocabulary of {vocab}'
       )
-    if job.top_logprobs > slots_lib.MAX_TOP_LOGPROBS:
+    if job.top_logprobs > limits.top_logprobs:
       raise ValueError(
           f'top_logprobs={job.top_logprobs}; at most'
-          f' {slots_lib.MAX_TOP_LOGPROBS} are reported'
+          f' {limits.top_logprobs} are reported'
       )
     start = job.logprob_start
     if start is not None and not 0 <= start < n:
@@ -359,7 +361,7 @@ class LocalService:
     abort = service.Finish('abort', message=message)
     for entry in entries:
       try:
-        self._tell(entry, service.Chunk((), self._schedule.version, abort))
+        self._send(entry, service.Chunk((), self._schedule.version, abort))
       except Exception:  # It is one listener's; pylint: disable=broad-except
         logging.exception('a listener failed')
 
@@ -399,8 +401,31 @@ class LocalService:
       self._schedule.abort(entry, message)
     return len(entries)
 
-  def _tell(self, entry: scheduler.Entry, chunk: service.Chunk) -> None:
-    """Counts a chunk and hands it on."""
+  def _tell(self, entry: scheduler.Entry, progress: scheduler.Progress) -> None:
+    """Send what the scheduler reports of an entry."""
+    job, scores = entry.job, progress.scores
+    prompt = ()
+    if scores is not None:
+      prompt = _tokens(job.prompt_tokens, scores.logprobs, scores.best, job)
+      prompt = prompt[job.logprob_start :]
+      if job.logprob_start == 0:  # Nothing comes before it.
+        prompt = (service.Token(prompt[0].token, None), *prompt[1:])
+    new = _tokens(
+        progress.tokens.tolist(), progress.logprobs, progress.best, job
+    )
+    self._send(
+        entry,
+        service.Chunk(
+            new,
+            progress.version,
+            progress.finish,
+            prompt=prompt,
+            cached_tokens=progress.cached_tokens,
+        ),
+    )
+
+  def _send(self, entry: scheduler.Entry, chunk: service.Chunk) -> None:
+    """Count a chunk and call its listener."""
     rid = entry.job.rid
     with self._lock:
       listener = self._listeners[rid]
@@ -411,3 +436,24 @@ class LocalService:
       self._counts['generated_tokens'] += len(chunk.tokens)
       self._counts['cached_tokens'] += chunk.cached_tokens
     listener(chunk)
+
+
+def _tokens(
+    tokens: Sequence[int],
+    logprobs: np.ndarray,
+    best: sampling.Best | None,
+    job: service.Job,
+) -> tuple[service.Token, ...]:
+  """Tokens with as many of the most probable ones as the job wants."""
+  count = job.top_logprobs
+  top = ((),) * len(tokens)
+  if best is not None and count:
+    top = [
+        tuple(zip(ids, scores, strict=True))
+        for ids, scores in zip(
+            best.tokens[:, :count].tolist(),
+            best.logprobs[:, :count].tolist(),
+            strict=True,
+        )
+    ]
+  return tuple(map(service.Token, tokens, logprobs.tolist(), top))

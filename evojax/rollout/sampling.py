@@ -1,10 +1,105 @@
-"""Drawing the next token, row by row."""
+"""Samples the next token of every row.
+
+Every operation is row-wise, so that a row's token does not depend on its
+neighbours. What is slow stands under a condition on the whole batch: it runs
+only while a live row asks for it, and the other rows pass through unchanged.
+"""
+
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
+import numpy as np
 
 NEG_INF = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """How much a request may ask for; the fields are sizes of compiled arrays."""
+
+  stop_ids: int = 8
+  logit_bias: int = 64
+  top_logprobs: int = 20
+
+
+# The fields of the records below are arrays, or in their place whatever JAX
+# maps a tree to: shapes, shardings, names of axes.
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Adjustments:
+  """What changes the logits of each row before it samples."""
+
+  min_tokens: Any  # int32 [B], no end of sequence before so many tokens.
+  stop_ids: Any  # int32 [B, stop_ids], -1 where there is none.
+  frequency: Any  # float32 [B]
+  presence: Any  # float32 [B]
+  repetition: Any  # float32 [B]
+  bias_ids: Any  # int32 [B, logit_bias], V where there is none.
+  bias: Any  # float32 [B, logit_bias]
+  top: Any  # int32 [B], how many of the best tokens are reported.
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Params:
+  """Sampling parameters of each row."""
+
+  seed: Any  # uint32 [B], as the next two part of the row's random key.
+  problem: Any  # uint32 [B]
+  sample: Any  # uint32 [B]
+  limit: Any  # int32 [B], most tokens to sample.
+  temperature: Any  # float32 [B], 0 is greedy.
+  top_p: Any  # float32 [B], 1 is off.
+  top_k: Any  # int32 [B], <= 0 is off.
+  min_p: Any  # float32 [B], 0 is off.
+  ignore_eos: Any  # bool [B]
+  adjust: Any = None  # Adjustments; None compiles nothing of it.
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Best:
+  """The K most probable tokens, best first."""
+
+  tokens: Any  # int32 [..., K]
+  logprobs: Any  # float32 [..., K]
+
+
+def neutral_params(rows: int, vocab_size: int, limits: Limits | None) -> Params:
+  """Host arrays of rows that ask for nothing special.
+
+  Args:
+    rows: B.
+    vocab_size: V.
+    limits: Sizes of what requests may ask for; None leaves `adjust` out.
+  """
+  adjust = limits and Adjustments(
+      min_tokens=np.zeros(rows, np.int32),
+      stop_ids=np.full((rows, limits.stop_ids), -1, np.int32),
+      frequency=np.zeros(rows, np.float32),
+      presence=np.zeros(rows, np.float32),
+      repetition=np.ones(rows, np.float32),
+      bias_ids=np.full((rows, limits.logit_bias), vocab_size, np.int32),
+      bias=np.zeros((rows, limits.logit_bias), np.float32),
+      top=np.zeros(rows, np.int32),
+  )
+  return Params(
+      seed=np.zeros(rows, np.uint32),
+      problem=np.zeros(rows, np.uint32),
+      sample=np.zeros(rows, np.uint32),
+      limit=np.ones(rows, np.int32),
+      temperature=np.ones(rows, np.float32),
+      top_p=np.ones(rows, np.float32),
+      top_k=np.full(rows, -1, np.int32),
+      min_p=np.zeros(rows, np.float32),
+      ignore_eos=np.zeros(rows, bool),
+      adjust=adjust,
+  )
 
 
 def row_keys(
@@ -12,7 +107,7 @@ def row_keys(
     problems: UInt32[Array, 'B'],
     samples: UInt32[Array, 'B'],
 ) -> UInt32[Array, 'B 2']:
-  """Key data of fold(seed, problem, sample) for each row."""
+  """Return the key data of fold(seed, problem, sample) for each row."""
 
   def one(seed, problem, sample):
     key = jax.random.fold_in(jax.random.key(seed), problem)
@@ -21,13 +116,114 @@ def row_keys(
   return jax.vmap(one)(seeds, problems, samples)
 
 
+def sample(
+    params: Params,
+    keys: UInt32[Array, 'B 2'],
+    count: Int[Array, 'B'],
+    logits: Float[Array, 'B V'],
+    history: Int[Array, 'B L'],
+    live: Bool[Array, 'B'],
+    *,
+    eos_ids: tuple[int, ...],
+    top: int,
+) -> tuple[Int[Array, 'B'], Float[Array, 'B'], Best | None]:
+  """Sample one token per row by the Gumbel-max trick.
+
+  Args:
+    params: Sampling parameters of each row.
+    keys: Key data of each row.
+    count: int32, tokens the row has sampled so far; folded into its key.
+    logits: float32, unscaled.
+    history: int32, the row's sampled tokens up to `count`; penalties read it.
+    live: Rows whose result is used. What only other rows ask for is skipped.
+    eos_ids: Tokens that end a sequence.
+    top: K, how many of the most probable tokens are returned.
+
+  Returns:
+    Tokens; their log-probs under softmax(logits / temperature), not
+    renormalised for the filters, as SGLang reports them; and the most probable
+    tokens (None without `params.adjust`). A greedy row has the log-probs of
+    temperature 1.
+  """
+  adjust = params.adjust
+  if adjust is not None:
+    asks = live & (
+        (adjust.frequency != 0)
+        | (adjust.presence != 0)
+        | (adjust.repetition != 1)
+        | (adjust.bias_ids[:, 0] < logits.shape[-1])
+        | (count < adjust.min_tokens)
+    )
+    logits = jax.lax.cond(
+        asks.any(),
+        lambda x: _adjust(adjust, count, x, history, eos_ids),
+        lambda x: x,
+        logits,
+    )
+  greedy = params.temperature <= 0
+  temperature = jnp.where(greedy, 1.0, params.temperature)[:, None]
+  scaled = logits / temperature
+  top_p = jnp.where(live, params.top_p, 1.0)
+  top_k = jnp.where(live, params.top_k, -1)
+  min_p = jnp.where(live, params.min_p, 0.0)
+  # Sorting a vocabulary costs more than a small model's step.
+  filtered = jax.lax.cond(
+      jnp.any((top_p < 1) | (top_k > 0) | (min_p > 0)),
+      lambda x: _filter(x, top_p, top_k, min_p),
+      lambda x: x,
+      scaled,
+  )
+
+  def noise(key, step):
+    key = jax.random.fold_in(jax.random.wrap_key_data(key), step)
+    return jax.random.gumbel(key, (logits.shape[-1],))
+
+  noise = jnp.where(greedy[:, None], 0.0, jax.vmap(noise)(keys, count))
+  tokens = jnp.argmax(filtered + noise, -1)
+  chosen = jnp.take_along_axis(scaled, tokens[:, None], -1)[:, 0]
+  logprobs = chosen - jax.nn.logsumexp(scaled, -1)
+  if adjust is None:
+    return tokens, logprobs, None
+  shape = (len(tokens), top)
+  found = jax.lax.cond(
+      (live & (adjust.top > 0)).any(),
+      lambda x: best(jax.nn.log_softmax(x / temperature), top),
+      lambda _: Best(jnp.zeros(shape, jnp.int32), jnp.zeros(shape)),
+      logits,
+  )
+  return tokens, logprobs, found
+
+
+def ends(
+    params: Params, tokens: Int[Array, 'B'], eos_ids: tuple[int, ...]
+) -> Bool[Array, 'B']:
+  """Return which of the sampled tokens end their sequences."""
+  stop = jnp.zeros(tokens.shape, bool)
+  for eos in eos_ids:
+    stop |= tokens == eos
+  stop &= ~params.ignore_eos
+  if params.adjust is not None:
+    stop |= (tokens[:, None] == params.adjust.stop_ids).any(1)
+  return stop
+
+
+def best(logprobs: Float[Array, '*B V'], count: int) -> Best:
+  """Return the `count` best tokens; beyond the vocabulary, NEG_INF."""
+  found = min(count, logprobs.shape[-1])
+  top, ids = jax.lax.top_k(logprobs, found)
+  missing = [(0, 0)] * (top.ndim - 1) + [(0, count - found)]
+  return Best(
+      jnp.pad(ids, missing), jnp.pad(top, missing, constant_values=NEG_INF)
+  )
+
+
 def _filter(
     logits: Float[Array, 'B V'],
     top_p: Float[Array, 'B'],
     top_k: Int[Array, 'B'],
     min_p: Float[Array, 'B'],
 ) -> Float[Array, 'B V']:
-  """Masks tokens outside top-k, top-p and min-p, applied together.
+  """Mask tokens outside top-k, top-p and min-p, applied together.
 
   Each filter looks at the unfiltered distribution, and the most probable
   token always stays. Ties at a bound are all kept.
@@ -44,57 +240,30 @@ def _filter(
   return jnp.where(probs >= floor, logits, NEG_INF)
 
 
-def sample(
+def _adjust(
+    adjust: Adjustments,
+    count: Int[Array, 'B'],
     logits: Float[Array, 'B V'],
-    keys: UInt32[Array, 'B 2'],
-    step: Int[Array, 'B'],
-    *,
-    temperature: Float[Array, 'B'],
-    top_p: Float[Array, 'B'],
-    top_k: Int[Array, 'B'],
-    min_p: Float[Array, 'B'],
-) -> tuple[Int[Array, 'B'], Float[Array, 'B']]:
-  """Draws one token per row by the Gumbel-max trick.
-
-  Args:
-    logits: float32, unscaled.
-    keys: Key data of each row.
-    step: int32, tokens the row has sampled so far; folded into its key.
-    temperature: 0 is greedy, with log-probs at temperature 1.
-    top_p: (0, 1]; 1 is off.
-    top_k: <= 0 is off.
-    min_p: [0, 1); 0 is off.
-
-  Returns:
-    Tokens, and their log-probs under softmax(logits / temperature): not
-    renormalised for the filters, as SGLang reports them.
-  """
-  greedy = temperature <= 0
-  scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
-  # Sorting a vocabulary costs more than a small model's step: the branch runs
-  # only when some row asks for it.
-  filtered = jax.lax.cond(
-      jnp.any((top_p < 1) | (top_k > 0) | (min_p > 0)),
-      lambda x: _filter(x, top_p, top_k, min_p),
-      lambda x: x,
-      scaled,
+    history: Int[Array, 'B L'],
+    eos_ids: tuple[int, ...],
+) -> Float[Array, 'B V']:
+  """Apply penalties for sampled tokens, the bias, and `min_tokens`."""
+  batch, vocab = logits.shape
+  rows = jnp.arange(batch)[:, None]
+  sampled = jnp.arange(history.shape[1]) < count[:, None]
+  counts = jnp.zeros_like(logits)
+  counts = counts.at[rows, jnp.where(sampled, history, vocab)].add(
+      1, mode='drop'
   )
-
-  def noise(key, step):
-    key = jax.random.fold_in(jax.random.wrap_key_data(key), step)
-    return jax.random.gumbel(key, (logits.shape[-1],))
-
-  noise = jnp.where(greedy[:, None], 0.0, jax.vmap(noise)(keys, step))
-  tokens = jnp.argmax(filtered + noise, -1)
-  chosen = jnp.take_along_axis(scaled, tokens[:, None], -1)[:, 0]
-  return tokens, chosen - jax.nn.logsumexp(scaled, -1)
-
-
-def is_stop(
-    tokens: Int[Array, 'B'], eos_ids: tuple[int, ...]
-) -> Bool[Array, 'B']:
-  """Whether each token ends its sequence."""
-  stop = jnp.zeros(tokens.shape, bool)
-  for eos in eos_ids:
-    stop |= tokens == eos
-  return stop
+  seen = counts > 0
+  factor = adjust.repetition[:, None]
+  repeated = jnp.where(logits > 0, logits / factor, logits * factor)
+  logits = jnp.where(seen, repeated, logits)
+  logits -= adjust.frequency[:, None] * counts
+  logits -= adjust.presence[:, None] * seen
+  logits = logits.at[rows, adjust.bias_ids].add(adjust.bias, mode='drop')
+  early = (count < adjust.min_tokens)[:, None]
+  eos = jnp.broadcast_to(jnp.array(eos_ids, jnp.int32), (batch, len(eos_ids)))
+  stop_ids = jnp.concatenate([eos, adjust.stop_ids], 1)
+  stop_ids = jnp.where(early & (stop_ids >= 0), stop_ids, vocab)
+  return logits.at[rows, stop_ids].set(NEG_INF, mode='drop')

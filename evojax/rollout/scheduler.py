@@ -1,19 +1,19 @@
-"""Who gets a decode slot: continuous batching on the host.
+"""Continuous batching on the host: which job gets a decode slot.
 
 Jobs wait in groups, one per caller, which take turns, so that a thousand jobs
-of one caller do not hold up one job of another. Prompts are prefilled in the
-rows of a block, copied into free slots, and decoded in segments; between two
-segments finished slots are refilled and new jobs are seen.
+of one caller do not hold up one job of another. Prompts are prefilled in rows,
+copied into free slots, and decoded in segments; between two segments finished
+slots are refilled and new jobs are seen.
 """
 
 import collections
 from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
-import functools
 
 import numpy as np
 
 from evojax.rollout import prefix
+from evojax.rollout import sampling
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
 from evojax.rollout import stops as stops_lib
@@ -23,9 +23,23 @@ _STOP_CHECK_STEPS = 16
 # Chunks that are prefilled between two segments of decoding.
 _CHUNKS_PER_STEP = 4
 
-# What a row holds: a prompt, and whether it is scored, which is a program of
-# its own.
+# What a row holds: a prompt, and whether it is scored. A scored prompt is
+# prefilled by a program of its own, whose bits differ.
 _Key = tuple[tuple[int, ...], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+  """What a job got since its listener was last called."""
+
+  tokens: np.ndarray  # int32 [n]
+  logprobs: np.ndarray  # float32 [n]
+  best: sampling.Best | None  # [n, K], where the job reports them.
+  version: str  # Of the weights that sampled these tokens.
+  finish: service.Finish | None = None
+  # In the first one only:
+  scores: slots_lib.Scores | None = None
+  cached_tokens: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -33,35 +47,34 @@ class Entry:
   """A job and what it has so far."""
 
   job: service.Job
-  listener: 'Callable[[Entry, service.Chunk], None]'
-  problem: int = 0  # Of its random key, with Job.seed.
-  sample: int = 0
+  listener: 'Callable[[Entry, Progress], None]'
+  problem: int = 0  # Part of its random key, as Job.seed.
+  sample: int = 0  # Likewise.
   tokens: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.int32)
   )
   logprobs: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.float32)
   )
-  sent: int = 0  # Tokens that the listener has got.
-  started: bool = False  # Whether the listener has got a chunk.
+  started: bool = False  # The listener has been called.
   cached_tokens: int = 0
-  prompt: tuple[service.Token, ...] = ()  # Scored, for the first chunk.
+  scores: slots_lib.Scores | None = None  # Of the prompt.
   group: 'str | int' = 0  # Its caller, or a number where none is known.
 
   @property
   def scored(self) -> bool:
-    """Whether log-probs of the prompt are still to be told."""
+    """Whether log-probs of the prompt are still to be reported."""
     return self.job.logprob_start is not None and not self.started
 
   @property
   def context(self) -> tuple[int, ...]:
-    """What has to be prefilled: the prompt, and tokens of an earlier stay."""
+    """What is prefilled: the prompt, and tokens of an earlier stay."""
     return (*self.job.prompt_tokens, *self.tokens.tolist())
 
   @property
-  def length(self) -> int:
-    """Tokens of `context`."""
-    return len(self.job.prompt_tokens) + len(self.tokens)
+  def key(self) -> _Key:
+    """What a row must hold for it."""
+    return self.context, self.scored
 
 
 class _Turns:
@@ -82,7 +95,7 @@ class _Turns:
       yield from group
 
   def add(self, entries: Sequence[Entry]) -> None:
-    """Behind what their callers wait for; new groups behind the others."""
+    """Queue entries behind those of their callers; new groups come last."""
     self._next += 1
     for entry in entries:
       entry.group = entry.job.caller or self._next
@@ -90,29 +103,26 @@ class _Turns:
     self._count += len(entries)
 
   def put_back(self, entry: Entry) -> None:
-    """Before everything else, since it has waited already."""
+    """Queue an entry before all others, since it has waited already."""
     group = self._groups.setdefault(entry.group, collections.deque())
     group.appendleft(entry)
     self._groups.move_to_end(entry.group, last=False)
     self._count += 1
 
   def heads(self) -> Iterator[Entry]:
-    """The next of each caller, in turn."""
+    """Iterate over the next entry of each caller, in turn."""
     for group in self._groups.values():
       yield group[0]
 
   def pop(self, head: Entry) -> Entry:
-    """Takes out one of the heads, whose caller is the last in turn now."""
-    group = self._groups[head.group]
-    group.popleft()
-    self._count -= 1
-    if group:
+    """Take out one of the heads; its caller has the last turn now."""
+    self.remove(head)
+    if head.group in self._groups:
       self._groups.move_to_end(head.group)
-    else:
-      del self._groups[head.group]
     return head
 
   def remove(self, entry: Entry) -> bool:
+    """Take an entry out; False if it does not wait."""
     group = self._groups.get(entry.group, ())
     if entry not in group:
       return False
@@ -132,42 +142,46 @@ class Scheduler:
       *,
       decode_text: Callable[[Sequence[int]], str],
       refill_every: int,
+      jobs_may_come: bool,
   ):
-    """Starts with nothing to do.
+    """Start with nothing to do.
 
     Args:
       slots: The device side.
       decode_text: Token ids -> text without special tokens.
       refill_every: Decode steps between refills; 0 waits for all rows.
+      jobs_may_come: Whether jobs come while others run, so that a segment must
+        be short even while none waits.
     """
     self.slots = slots
     self.version = ''
     self.waiting = _Turns()
-    self.running: list[Entry | None] = [None] * slots.decode_slots
-    self.tree = (
-        prefix.PrefixTree(slots.prefix_chunks, slots.chunk)
-        if slots.prefix_chunks
-        else None
+    self.running: list[Entry | None] = [None] * slots.shapes.decode_slots
+    self.tree = prefix.PrefixTree(
+        slots.shapes.prefix_chunks, slots.shapes.chunk
     )
     self._decode_text = decode_text
     self._refill_every = refill_every
-    self._halted = np.zeros(slots.decode_slots, bool)
-    self._untold: collections.deque[tuple[Entry, service.Chunk]] = (
+    self._jobs_may_come = jobs_may_come
+    # Rows that an earlier scheduler may have left behind end, too.
+    self._halted = np.ones(slots.shapes.decode_slots, bool)
+    self._unsent: collections.deque[tuple[Entry, Progress]] = (
         collections.deque()
     )
-    self._block: slots_lib.Block | None = None
-    # What the block's rows hold; the longest unused first.
+    # What the rows hold, the least recently used first.
     self._rows: dict[_Key, int] = {}
-    self._found: dict[int, int] = {}  # Chunks that were cached, by row.
-    # Whose prompts are being prefilled, in which rows; in order of arrival.
+    self._cached_chunks: dict[int, int] = {}  # Of what a row holds.
+    # Entries whose prompts are being prefilled, and in which rows; in order of
+    # arrival.
     self._pending: dict[Entry, int] = {}
+    slots.forget_rows()
 
   # --------------------------------------------------------------------- jobs
 
   @property
   def busy(self) -> bool:
     """Whether a step would do anything."""
-    return bool(len(self.waiting) or self._pending or self.live)
+    return bool(self.queued or self.live)
 
   @property
   def live(self) -> int:
@@ -179,62 +193,61 @@ class Scheduler:
     """Entries that have no slot yet."""
     return len(self.waiting) + len(self._pending)
 
-  @property
-  def cached_tokens(self) -> int:
-    """Tokens in the prefix cache."""
-    return len(self.tree) if self.tree is not None else 0
-
   def entries(self) -> list[Entry]:
     """All that have not ended."""
     live = [entry for entry in self.running if entry is not None]
     return [*live, *self._pending, *self.waiting]
 
   def warm_up(self) -> None:
-    """Compiles all programs of a service; nothing may run or wait."""
+    """Compile all programs of a service; nothing may run or wait."""
     self.slots.warm_up(self._width)
 
   def abort(self, entry: Entry, message: str = '') -> None:
-    """Ends an entry that has not ended yet; it keeps its tokens."""
+    """End an entry that has not ended yet; it keeps its tokens."""
     if entry in self.running:
-      slot = self.running.index(entry)
-      self.running[slot] = None
-      self._halted[slot] = True
+      self._release(self.running.index(entry))
     elif entry in self._pending:
       row = self._pending.pop(entry)
       if row not in self._pending.values():  # Nobody wants it any more.
         self._rows = {k: r for k, r in self._rows.items() if r != row}
-        self.slots.begin(self._block, {row: ()}, {}, ())
+        self.slots.assign({row: ()}, {}, ())
     elif not self.waiting.remove(entry):
       return
-    self._send(entry, (), service.Finish('abort', message=message))
+    finish = service.Finish('abort', message=message)
+    self._send(entry, None, len(entry.tokens), finish)
     self.tell()
 
   def retract(self) -> None:
-    """All go back to the queue, to be prefilled with their tokens so far."""
-    self.forget_block()
+    """Queue everything again, to be prefilled with the tokens so far."""
+    self.forget_rows()
     for slot, entry in reversed(list(enumerate(self.running))):
       if entry is not None:
-        self.running[slot] = None
-        self._halted[slot] = True
+        self._release(slot)
         self.waiting.put_back(entry)
 
-  def forget_block(self) -> None:
-    """Drops prompts that were prefilled with other weights."""
+  def forget_rows(self) -> None:
+    """Drop prompts that were prefilled with other weights."""
     for entry in reversed(self._pending):
       self.waiting.put_back(entry)
-    self._pending, self._block, self._rows = {}, None, {}
+    self._pending, self._rows = {}, {}
+    self.slots.forget_rows()
 
   def forget_prefixes(self) -> None:
-    """Empties the prefix cache."""
-    if self.tree is not None:
-      self.tree.clear()
+    """Empty rows and prefix cache."""
+    self.forget_rows()
+    self.tree.clear()
+
+  def _release(self, slot: int) -> None:
+    """Free a slot whose sequence may not be done."""
+    self.running[slot] = None
+    self._halted[slot] = True
 
   # -------------------------------------------------------------------- steps
 
   def step(self) -> None:
-    """Refills slots and decodes a segment.
+    """Refill slots and decode a segment.
 
-    Listeners are told of it by the next step, while the device is busy, or by
+    Listeners are called by the next step, while the device is busy, or by
     `tell`.
     """
     self._refill()
@@ -246,15 +259,15 @@ class Scheduler:
       self._collect()
     elif self._pending:
       self.tell()
-      self.slots.wait()  # Rather than to run ahead of jobs that come now.
+      self.slots.wait()  # Jobs that come now are not behind many chunks.
     if not self.busy:
       self.tell()
 
   def tell(self) -> None:
-    """Hands out what the listeners have not been told yet."""
-    while self._untold:
-      entry, chunk = self._untold.popleft()
-      entry.listener(entry, chunk)
+    """Call the listeners with what they have not got yet."""
+    while self._unsent:
+      entry, progress = self._unsent.popleft()
+      entry.listener(entry, progress)
 
   @property
   def _every(self) -> int:
@@ -263,132 +276,111 @@ class Scheduler:
 
   @property
   def _width(self) -> int:
-    """Tokens of a slot that are fetched."""
-    if not self.slots.chunk:
-      return self.slots.max_tokens
-    # What the segments since the last look can have brought, at most: each
-    # starts with a token of the prefill.
-    return min(self.slots.max_tokens, 1 + self._every)
+    """Tokens of a slot that a segment can bring, at most."""
+    most = self.slots.shapes.max_tokens
+    # One token more, which the prefill samples.
+    return min(most, 1 + self._every) if self._jobs_may_come else most
 
   def _segment(self) -> int:
     """Decode steps until the host must look again."""
-    every = self._every
-    if self.slots.chunk:
+    if self._jobs_may_come:
       # The emptier the slots, the more a job that comes meanwhile would lose.
-      return max(1, every * self.live // self.slots.decode_slots)
+      return max(1, self._every * self.live // len(self.running))
     stops = any(entry and entry.job.params.stop for entry in self.running)
     if stops or (self.queued and self._refill_every):
-      return every
-    return self.slots.max_tokens
+      return self._every
+    return self.slots.shapes.max_tokens
 
   def _refill(self) -> None:
-    """Fills free slots, as far as prefilled chunks may be waited for."""
+    """Fill free slots, as far as prefilled chunks may be waited for."""
     chunks = 0
-    while self._begin():
-      if self.slots.chunk:
-        ended = self.slots.advance(self._block)
-        chunks += not ended
-      else:
-        ended = list(self._rows.values())
+    while chunks < _CHUNKS_PER_STEP and self._begin():
+      ended = self.slots.advance()
       if ended:
         self._end(ended)
-      if chunks == _CHUNKS_PER_STEP:
-        return
+      else:
+        chunks += 1
 
   def _begin(self) -> bool:
-    """Takes entries from the queue; False where no prompt is prefilled."""
+    """Take entries from the queue; False where no prompt is to be prefilled."""
     free = self.running.count(None) - len(self._pending)
     filling = set(self._pending.values())
-    rows = self._free_rows(filling)
+    held = [row for row in self._rows.values() if row not in filling]
+    rows = [
+        r
+        for r in range(self.slots.shapes.prefill_rows)
+        if r not in self._rows.values()
+    ] + held
     ready, fresh, entries = [], {}, []
-    while len(self.waiting) and free > 0:
+    while len(self.waiting) and free > len(ready) + len(entries):
       entry = next(self.waiting.heads())
-      key = entry.context, entry.scored
+      key = entry.key
       if key not in self._rows and key not in fresh:
         entry = self._newcomer(rows)
         if entry is None:
           break
-        key = entry.context, entry.scored
+        key = entry.key
       if key in self._rows:
         row = self._rows[key] = self._rows.pop(key)  # The last to be replaced.
-        if row not in filling:
-          entry.cached_tokens = len(entry.job.prompt_tokens)
-          ready.append((self.waiting.pop(entry), row))
-          free -= 1
-          continue
       elif key in fresh:
         row = fresh[key]
       else:
         row = fresh[key] = rows.pop(0)
-      entries.append((self.waiting.pop(entry), row))
-      free -= 1
+      self.waiting.pop(entry)
+      if key in self._rows and row not in filling:
+        entry.cached_tokens = len(entry.job.prompt_tokens)
+        ready.append((entry, row))
+      else:
+        entries.append((entry, row))
     self._insert(ready)
     if fresh:
       self._prefill(fresh)
     for entry, row in entries:
       self._pending[entry] = row
       if not entry.started:
-        cached = self._found.get(row, 0) * self.slots.chunk
+        cached = self._cached_chunks.get(row, 0) * self.slots.shapes.chunk
         entry.cached_tokens = min(cached, len(entry.job.prompt_tokens))
     return bool(self._pending)
 
   def _newcomer(self, rows: Sequence[int]) -> Entry | None:
-    """Who takes the first of the free rows, if there is one."""
+    """Return the entry that takes the first of the free rows, if any does."""
     if not rows:
       return None
-    last = len(rows) == 1 < self.slots.prefill_rows
-    if not (last and self.slots.chunk):
-      return next(self.waiting.heads())
-    # However many long prompts come, a short one need not wait for them.
-    short = self.slots.chunk * _CHUNKS_PER_STEP
     heads = self.waiting.heads()
-    return next((entry for entry in heads if entry.length <= short), None)
-
-  def _free_rows(self, filling: Collection[int]) -> list[int]:
-    """Rows that may take a prompt: those without one first."""
-    every = list(range(self.slots.prefill_rows))
-    if not self.slots.chunk:  # All are replaced at once.
-      return every
-    held = [row for row in self._rows.values() if row not in filling]
-    return [r for r in every if r not in self._rows.values()] + held
+    if len(rows) > 1 or self.slots.shapes.prefill_rows == 1:
+      return next(heads)
+    # However many long prompts come, a short one need not wait for them.
+    short = self.slots.shapes.chunk * _CHUNKS_PER_STEP
+    return next((entry for entry in heads if len(entry.context) <= short), None)
 
   def _prefill(self, fresh: dict[_Key, int]) -> None:
-    """Rows take prompts in place of what they held."""
-    if not self.slots.chunk:
-      self._rows = fresh
-      self._block = self.slots.prefill([context for context, _ in fresh])
-      return
+    """Give rows prompts in place of what they held."""
     taken = set(fresh.values())
     kept = {key: row for key, row in self._rows.items() if row not in taken}
     self._rows = kept | fresh
-    # What is scored is computed.
+    # A scored prompt takes nothing from the cache, which has no scores.
     cached = {
-        row: self.tree.match(context)
+        row: () if scored else self.tree.match(context)
         for (context, scored), row in fresh.items()
-        if self.tree is not None and not scored
     }
-    for row in taken:
-      self._found[row] = len(cached.get(row, ()))
-    self._block = self._block or self.slots.open()
-    self.slots.begin(
-        self._block,
+    self._cached_chunks |= {row: len(found) for row, found in cached.items()}
+    self.slots.assign(
         {row: context for (context, _), row in fresh.items()},
         cached,
         [row for (_, scored), row in fresh.items() if scored],
     )
 
   def _end(self, rows: Collection[int]) -> None:
-    """Entries of rows that are done take slots, their chunks are cached."""
+    """Entries of rows that are done take slots; their chunks are cached."""
     ended = {key: row for key, row in self._rows.items() if row in rows}
-    if self.tree is not None:
-      # A scored chunk is not bit-equal to one of the other program.
-      plain = [(key[0], row) for key, row in ended.items() if not key[1]]
-      places = [
-          (plain[number][1], chunk, place)
-          for number, chunk, place in self.tree.insert([c for c, _ in plain])
-      ]
-      if places:
-        self.slots.store(places)
+    # A scored chunk is not bit-equal to one of the other program.
+    plain = [(key[0], row) for key, row in ended.items() if not key[1]]
+    places = [
+        (plain[number][1], chunk, place)
+        for number, chunk, place in self.tree.insert([c for c, _ in plain])
+    ]
+    if places:
+      self.slots.store(places)
     waited = [(e, row) for e, row in self._pending.items() if row in rows]
     for entry, _ in waited:
       del self._pending[entry]
@@ -398,7 +390,7 @@ class Scheduler:
         del self._rows[key]  # Its scores are of no use to others.
 
   def _insert(self, entries: Sequence[tuple[Entry, int]]) -> None:
-    """Entries take slots, with what the rows beside them hold."""
+    """Put entries into slots, each with the prompt that its row holds."""
     free = [b for b, entry in enumerate(self.running) if entry is None]
     starts = []
     for slot, (entry, source) in zip(free, entries, strict=False):
@@ -417,118 +409,71 @@ class Scheduler:
           )
       )
       if entry.scored:
-        entry.prompt = self._scores(entry, source)
+        entry.scores = self.slots.scores(source)
     if starts:
-      self.slots.insert(self._block, starts)
-
-  def _scores(self, entry: Entry, row: int) -> tuple[service.Token, ...]:
-    """Log-probs of the prompt's own tokens, from the asked one on."""
-    job, scores = entry.job, self._block.scores[row]
-    found = []
-    for at in range(job.logprob_start, len(job.prompt_tokens)):
-      token = int(job.prompt_tokens[at])
-      if not at:  # Nothing comes before it.
-        found.append(service.Token(token, None))
-        continue
-      found.append(
-          service.Token(
-              token,
-              float(scores.logprobs[at]),
-              _pairs(job, scores.top_tokens[at], scores.top_logprobs[at]),
-          )
-      )
-    return tuple(found)
+      self.slots.insert(starts)
 
   def _collect(self) -> None:
-    """Tells what was sampled, and frees the slots of those that ended."""
-    live = [entry for entry in self.running if entry is not None]
-    top = any(entry.job.top_logprobs for entry in live)
-    known = np.zeros(self.slots.decode_slots, np.int32)
-    if self.slots.chunk:
-      for b, entry in enumerate(self.running):
-        known[b] = 0 if entry is None else len(entry.tokens)
-    view = self.slots.fetch(known, self._width, top=top)
+    """Send what was sampled, and free the slots of those that ended."""
+    known = [
+        0 if entry is None else len(entry.tokens) for entry in self.running
+    ]
+    top = any(entry and entry.job.top_logprobs for entry in self.running)
+    found = self.slots.fetch(np.array(known, np.int32), self._width, top=top)
     for b, entry in enumerate(self.running):
       if entry is None:
         continue
-      fresh = slice(int(view['count'][b]) - known[b])
-      tokens = np.concatenate(
-          [entry.tokens[: known[b]], view['tokens'][b, fresh]]
-      )
-      stop = text = None
-      if entry.job.params.stop:
-        hit = stops_lib.find(
-            tokens.tolist(), entry.job.params.stop, self._decode_text
-        )
-        stop, text = hit or (None, None)
-      if stop is None and not view['done'][b] and not self.slots.chunk:
-        continue  # A batch hears of its samples when they end.
-      if stop is not None:
-        tokens = tokens[:stop]
-      fresh = slice(len(tokens) - known[b])
-      logprobs = view['logprobs'][b, fresh]
-      new = ()
-      if self.slots.chunk:
-        best = ((),) * len(logprobs)
-        if entry.job.top_logprobs:
-          best = tuple(
-              map(
-                  functools.partial(_pairs, entry.job),
-                  view['top_tokens'][b, fresh],
-                  view['top_logprobs'][b, fresh],
-              )
-          )
-        new = tuple(
-            map(
-                service.Token,
-                tokens[known[b] :].tolist(),
-                logprobs.tolist(),
-                best,
-            )
-        )
-      entry.tokens = tokens
-      entry.logprobs = np.concatenate([entry.logprobs[: known[b]], logprobs])
-      finish = None
-      if stop is not None:
-        finish = service.Finish('stop', matched=text)
-        self._halted[b] = True
-      elif view['done'][b]:
+      new = slice(known[b] - found.first[b], found.count[b] - found.first[b])
+      entry.tokens = np.concatenate([entry.tokens, found.tokens[b, new]])
+      entry.logprobs = np.concatenate([entry.logprobs, found.logprobs[b, new]])
+      finish = self._stop_string(entry)
+      if finish is None and found.done[b]:
         finish = self._finish(entry)
       if finish is not None:
-        self.running[b] = None
-      if new or finish is not None:
-        self._send(entry, new, finish)
+        self._release(b)
+      best = None
+      if entry.job.top_logprobs:
+        best = sampling.Best(
+            found.best.tokens[b, new], found.best.logprobs[b, new]
+        )
+      if finish is not None or len(entry.tokens) > known[b]:
+        self._send(entry, best, known[b], finish)
+
+  def _stop_string(self, entry: Entry) -> service.Finish | None:
+    """Cut an entry after its first stop string, if it has one."""
+    stops = entry.job.params.stop
+    hit = stops_lib.find(entry.tokens.tolist(), stops, self._decode_text)
+    if hit is None:
+      return None
+    length, text = hit
+    entry.tokens = entry.tokens[:length]
+    entry.logprobs = entry.logprobs[:length]
+    return service.Finish('stop', matched=text)
 
   def _finish(self, entry: Entry) -> service.Finish:
-    """Why a row that is done ended."""
+    """Return why a row that is done ended."""
     last, params = int(entry.tokens[-1]), entry.job.params
-    ends = () if params.ignore_eos else self.slots.eos_ids
-    if last in ends or last in params.stop_token_ids:
+    eos_ids = () if params.ignore_eos else self.slots.eos_ids
+    if last in eos_ids or last in params.stop_token_ids:
       return service.Finish('stop', matched=last)
     return service.Finish('length')
 
   def _send(
       self,
       entry: Entry,
-      tokens: tuple[service.Token, ...],
+      best: sampling.Best | None,
+      known: int,
       finish: service.Finish | None,
   ) -> None:
-    first = not entry.started
-    entry.started = True
-    entry.sent += len(tokens)
-    chunk = service.Chunk(
-        tokens,
-        self.version,
-        finish,
-        prompt=entry.prompt if first else (),
+    """Leave the tokens from `known` on for the entry's listener."""
+    first, entry.started = not entry.started, True
+    progress = Progress(
+        tokens=entry.tokens[known:],
+        logprobs=entry.logprobs[known:],
+        best=best,
+        version=self.version,
+        finish=finish,
+        scores=entry.scores if first else None,
         cached_tokens=entry.cached_tokens if first else 0,
     )
-    self._untold.append((entry, chunk))
-
-
-def _pairs(
-    job: service.Job, ids: np.ndarray, logprobs: np.ndarray
-) -> tuple[tuple[int, float], ...]:
-  """The best tokens and their log-probs, as many as the job wants."""
-  best = slice(job.top_logprobs)
-  return tuple(zip(ids[best].tolist(), logprobs[best].tolist(), strict=True))
+    self._unsent.append((entry, progress))

@@ -1,17 +1,16 @@
 """The device side of sampling: decode slots, prefill, and a prefix cache.
 
 A fixed number of slots is decoded in lock step; each holds one sequence with
-its keys, values and random key. Prompts are prefilled in blocks of rows and
-copied into slots. Every array has one shape for the life of the object, so the
-programs are compiled once and, at that shape, what a row computes is bit-equal
-whatever runs beside it: its key is fold(seed, problem, sample, token), its
-cache slot is its position, and every operation is row-wise.
+its keys, values and random key. Prompts are prefilled in rows, chunk by chunk,
+and copied into slots. Every array has one shape for the life of the object, so
+the programs are compiled once and, at that shape, what a row computes is
+bit-equal whatever runs beside it: its key is fold(seed, problem, sample,
+token), its cache slot is its position, and every operation is row-wise.
 
-Two ways to prefill. A sampler that trains (`prefill_chunk=0`) runs whole
-prompts at once. A service runs them in chunks, each a function of the tokens up
-to its end alone, so that a chunk found in the prefix cache is bit-equal to one
-that is computed. A row whose prompt is done takes the next one, so that a long
-prompt holds up neither those who decode nor those who come after it.
+A chunk depends on nothing but the tokens up to its end, so that a chunk found
+in the prefix cache is bit-equal to one that is computed. A row whose prompt is
+done takes the next one: a long prompt holds up neither the slots that decode
+nor the prompts behind it. By default the chunk is a whole prompt.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,13 +24,37 @@ import numpy as np
 
 from evojax import records
 from evojax.models import decoder
+from evojax.rollout import programs as programs_lib
 from evojax.rollout import sampling
 from evojax.runtime import sharding
 
-# Bounds of what a request may ask of a service; they are shapes.
-MAX_STOP_IDS = 8
-MAX_LOGIT_BIAS = 64
-MAX_TOP_LOGPROBS = 20
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+  """Sizes of the sampler's arrays, fixed for its life."""
+
+  max_prompt_tokens: int  # Lp, the longest sequence that is prefilled.
+  max_tokens: int  # Lc, most tokens that are sampled of a sequence.
+  decode_slots: int  # B, sequences decoded at once.
+  prefill_rows: int  # R, prompts prefilled at once.
+  prefill_chunk: int = 0  # Tokens prefilled at once; 0: whole prompts.
+  prefix_chunks: int = 0  # Chunks that the prefix cache holds.
+  context_tokens: int = 0  # Prompt and samples together; 0: Lp + Lc.
+
+  @property
+  def chunk(self) -> int:
+    """C, tokens of a prompt that are prefilled at once."""
+    return self.prefill_chunk or self.max_prompt_tokens
+
+  @property
+  def row_chunks(self) -> int:
+    """Chunks of the longest prompt."""
+    return -(-self.max_prompt_tokens // self.chunk)
+
+  @property
+  def context(self) -> int:
+    """S, tokens that a decode slot has room for."""
+    return self.context_tokens or self.max_prompt_tokens + self.max_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,35 +62,42 @@ class Start:
   """A sequence that takes a slot."""
 
   slot: int
-  source: int  # Row of the prefilled block.
+  source: int  # The row that holds its prefilled prompt.
   seed: int  # uint32
   problem: int  # uint32
   sample: int
   params: records.SamplingParams
-  prior: np.ndarray  # int32 [n], tokens sampled before; they were prefilled.
+  prior: np.ndarray  # int32 [n], tokens sampled earlier; they were prefilled.
   top_logprobs: int = 0
 
 
 @dataclasses.dataclass
 class Scores:
-  """How probable the L tokens of a prompt are; at 0, nothing is known."""
+  """Log-probs of the L tokens of a prompt; position 0 has none."""
 
   logprobs: np.ndarray  # float32 [L]
-  top_tokens: np.ndarray  # int32 [L, K]
-  top_logprobs: np.ndarray  # float32 [L, K]
+  best: sampling.Best  # [L, K]
 
 
 @dataclasses.dataclass
-class Block:
-  """Prompts that are, or are being, prefilled, one per row."""
+class _Row:
+  """A row of prefill."""
 
-  prompts: list[tuple[int, ...]]  # (): none.
-  # Of a sampler that trains; those of a service are in its `Slots`:
-  logits: Any = None  # [R, V] of each prompt's next token.
-  cache: Any = None
-  # Of a service:
-  chunks: list[int] = dataclasses.field(default_factory=list)  # Done, by row.
-  scores: dict[int, Scores] = dataclasses.field(default_factory=dict)
+  prompt: tuple[int, ...] = ()  # (): none.
+  chunks: int = 0  # Chunks of it that are done.
+  scores: Scores | None = None  # Where the prompt's own log-probs are wanted.
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+  """What was sampled, on the host."""
+
+  first: np.ndarray  # int32 [B], which token of the row column 0 holds.
+  done: np.ndarray  # bool [B]
+  count: np.ndarray  # int32 [B], all tokens of the row.
+  tokens: np.ndarray  # int32 [B, W]
+  logprobs: np.ndarray  # float32 [B, W]
+  best: sampling.Best | None  # [B, W, K]
 
 
 class Slots:
@@ -76,89 +106,78 @@ class Slots:
   def __init__(
       self,
       cfg: decoder.DecoderConfig,
+      shapes: Shapes,
       *,
       eos_ids: tuple[int, ...],
-      max_prompt_tokens: int,
-      max_tokens: int,
-      decode_slots: int,
-      prefill_rows: int,
-      prefill_chunk: int = 0,
-      prefix_chunks: int = 0,
-      context_tokens: int = 0,
+      limits: sampling.Limits | None = None,
       mesh: jax.sharding.Mesh | None = None,
   ):
     """Compiles and allocates nothing yet.
 
     Args:
       cfg: Shape of the policy.
+      shapes: Sizes of the arrays.
       eos_ids: Tokens that end a sequence.
-      max_prompt_tokens: Lp.
-      max_tokens: Lc, most tokens that are sampled of a sequence.
-      decode_slots: B, rows decoded at once.
-      prefill_rows: R, prompts prefilled at once.
-      prefill_chunk: C, tokens of a prompt that are prefilled at once; 0: all
-        Lp. Positive, it also brings what only a service asks for: penalties,
-        bias, stop tokens, top log-probs.
-      prefix_chunks: Chunks that the prefix cache holds; 0: none.
-      context_tokens: Prompt and samples together; 0: Lp + Lc. Rounded up to
-        whole chunks.
+      limits: How many stop tokens, biases and reported log-probs a request may
+        ask for; None compiles neither these nor penalties.
       mesh: Where to run; default: the first device.
     """
     self.cfg = cfg
+    self.shapes = shapes
     self.eos_ids = eos_ids
-    self.max_prompt_tokens = max_prompt_tokens
-    self.max_tokens = max_tokens
-    self.decode_slots = decode_slots
-    self.prefill_rows = prefill_rows
-    self.chunk = prefill_chunk
-    self.prefix_chunks = prefix_chunks
-    self.context = context_tokens or max_prompt_tokens + max_tokens
-    if prefill_chunk:
-      self.context = -(-self.context // prefill_chunk) * prefill_chunk
+    self.limits = limits
     self.mesh = mesh or sharding.make_mesh(
         data=1, fsdp=1, tensor=1, devices=jax.devices()[:1]
     )
     self.params: Any = None
+    self._top = limits.top_logprobs if limits else 0
     self._replicated = sharding.replicated(self.mesh)
-    self._service = prefill_chunk > 0
-    layout = self._layout()
-    self._empty = jax.jit(self._empty_state, out_shardings=layout)
-    self._prefill = jax.jit(functools.partial(_prefill, cfg))
-    self._insert = jax.jit(
-        functools.partial(_insert, eos_ids, self._service),
-        static_argnums=0,
+    # Allocated when first needed; every slot is free then.
+    self._state: programs_lib.State | None = None
+    self._prefilled: programs_lib.Prefilled | None = None
+    self._pool: Any = None  # Keys and values of the prefix cache.
+    self._rows = [_Row() for _ in range(shapes.prefill_rows)]
+    state, prefilled, pool = layout = self._layout()
+    self._empty = jax.jit(self._allocate, out_shardings=layout)
+    # Results lie where the arguments do: otherwise the next call would compile
+    # another program.
+    self._prefill = jax.jit(
+        functools.partial(programs_lib.prefill, cfg),
         donate_argnums=1,
-        out_shardings=layout,
-    )
-    self._decode = jax.jit(
-        functools.partial(_decode, cfg, eos_ids, self._service),
-        donate_argnums=1,
-        out_shardings=layout,
-    )
-    # Results lie as the arguments do, or the next call would be of another
-    # program.
-    whole = self._replicated
-    chunks = self._chunk_layout()
-    self._extend = jax.jit(
-        functools.partial(_extend, cfg),
-        donate_argnums=(1, 2),
-        out_shardings=(chunks, whole),
+        out_shardings=prefilled,
     )
     self._score = jax.jit(
-        functools.partial(_score, cfg),
-        donate_argnums=(1, 2),
-        out_shardings=(chunks, whole, whole),
+        functools.partial(programs_lib.score, cfg, self._top),
+        donate_argnums=1,
+        out_shardings=(prefilled, self._replicated),
     )
-    # `partial`, though of nothing: jit counts programs by function, and those
-    # of another object are not ours.
-    self._recent = jax.jit(functools.partial(_recent), static_argnums=0)
+    self._insert = jax.jit(
+        functools.partial(programs_lib.insert, eos_ids),
+        static_argnums=0,
+        donate_argnums=1,
+        out_shardings=state,
+    )
+    self._decode = jax.jit(
+        functools.partial(programs_lib.decode, cfg, eos_ids),
+        donate_argnums=1,
+        out_shardings=state,
+    )
+    # `partial`, though of nothing: jit counts programs by function, and must
+    # not count those of another object.
+    self._recent = jax.jit(
+        functools.partial(programs_lib.recent), static_argnums=0
+    )
     self._load = jax.jit(
-        functools.partial(_load_chunks), donate_argnums=0, out_shardings=chunks
+        functools.partial(programs_lib.load_chunks),
+        donate_argnums=0,
+        out_shardings=prefilled,
     )
     self._store = jax.jit(
-        functools.partial(_store_chunks), donate_argnums=0, out_shardings=chunks
+        functools.partial(programs_lib.store_chunks),
+        donate_argnums=0,
+        out_shardings=pool,
     )
-    # Whole along fsdp, over which every token would gather them again.
+    # Whole along fsdp: otherwise every decoded token would gather the weights.
     self._cast = jax.jit(
         lambda params: jax.tree.map(
             lambda x: x.astype(cfg.compute_dtype), params
@@ -167,21 +186,16 @@ class Slots:
             self.mesh, decoder.logical_axes(cfg, gathered=True)
         ),
     )
-    # Made when first needed; every slot is free then.
-    self.state: Any = None
-    self._work: Any = None  # Keys and values of the rows of a service's block,
-    self._logits: Any = None  # and logits [R, V] of their next tokens.
-    self._pool: Any = None
 
   @property
   def programs(self) -> int:
     """Programs compiled so far, but for those that only allocate or cast."""
-    sampler = (self._prefill, self._insert, self._decode)
-    service = (self._extend, self._score, self._recent, self._load, self._store)
-    return sum(f._cache_size() for f in (*sampler, *service))
+    sampler = (self._prefill, self._score, self._insert, self._decode)
+    copies = (self._recent, self._load, self._store)
+    return sum(program._cache_size() for program in (*sampler, *copies))
 
   def install(self, params: decoder.Params) -> None:
-    """Takes weights; see `Engine.update_weights`."""
+    """Take weights; see `Engine.update_weights`."""
     self.params = None  # Freed before the new ones are made.
     self.params = (
         params
@@ -191,7 +205,7 @@ class Slots:
     )
 
   def lower(self, params: Any) -> Iterator[tuple[str, Any]]:
-    """The programs of a sampler that trains, ready to compile; runs nothing.
+    """Lower the programs that training needs; nothing runs.
 
     Args:
       params: Shapes and places of the weights as they are used.
@@ -199,658 +213,347 @@ class Slots:
     Yields:
       'prefill', 'insert' and 'decode', each a `jax.stages.Lowered`.
     """
-    whole = self._replicated
-    array = lambda shape, dtype: jax.ShapeDtypeStruct(
-        shape, dtype, sharding=whole
+    whole = lambda tree: jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=self._replicated
+        ),
+        tree,
     )
-    like = lambda tree: jax.tree.map(lambda x: array(x.shape, x.dtype), tree)
-    rows, slots = self.prefill_rows, self.decode_slots
-    prefill = self._prefill.lower(
-        params,
-        array((rows, self.max_prompt_tokens), jnp.int32),
-        array((rows,), jnp.int32),
-    )
-    yield 'prefill', prefill
-    state = jax.tree.map(
+    state, prefilled, _ = jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-        jax.eval_shape(self._empty_state),
+        jax.eval_shape(self._allocate),
         self._layout(),
     )
-    each = array((slots,), jnp.int32)
-    yield 'insert', self._insert.lower(
-        self.max_prompt_tokens,
-        state,
-        *like(prefill.out_info),
-        each,
-        each,
-        each,
-        array((slots, 0), jnp.int32),
-        like(_row_arrays(slots, 0)),
-    )
-    yield 'decode', self._decode.lower(
-        params, state, array((slots,), bool), array((), jnp.int32)
-    )
+    chunk = whole(self._chunk(()))
+    yield 'prefill', self._prefill.lower(params, prefilled, chunk)
+    longest = self._bucket(self.shapes.max_prompt_tokens)
+    new = whole(self._insertion(()))
+    yield 'insert', self._insert.lower(longest, state, prefilled, new)
+    halted = whole(np.zeros(self.shapes.decode_slots, bool))
+    steps = whole(np.zeros((), np.int32))
+    yield 'decode', self._decode.lower(params, state, halted, steps)
 
   def free(self) -> None:
-    """Gives the memory of caches back; all slots must be free."""
-    self.state = self._work = self._logits = self._pool = None
+    """Give the memory of caches back; all slots must be free."""
+    self._state = self._prefilled = self._pool = None
 
   def warm_up(self, width: int) -> None:
-    """Compiles all programs of a service: each runs once, and does nothing.
+    """Compile all programs of a service: each runs once, and does nothing.
 
     Args:
-      width: Of `fetch`.
+      width: Tokens of a slot that `fetch` will be asked for.
     """
-    block = self.open()
-    for scored in (False, True):
-      self._prefill_chunk(block, (), scored)
-    if self.prefix_chunks:
+    self._make()
+    self._prefill_chunk(())
+    self._score_chunk(())
+    if self.shapes.prefix_chunks:
       self.store(())
       self._load_prefixes({})
-    nobody = np.zeros(self.decode_slots, np.int32)
+    nobody = np.zeros(self.shapes.decode_slots, np.int32)
     length = 0
-    while length < self.context:  # Of the longest prompt of each bucket.
-      length = self._bucket(length + 1)
-      self._insert_some(block, (), self.prefill_rows, length)
+    while length < self.shapes.max_prompt_tokens:
+      length = self._bucket(length + 1)  # The longest prompt of each program.
+      self._insert_some((), length)
     self.decode(nobody == 0, 0)
     for top in (False, True):
       self.fetch(nobody, width, top=top)
 
   # ------------------------------------------------------------------ prefill
 
-  def prefill(self, prompts: Sequence[tuple[int, ...]]) -> Block:
-    """A block of at most R distinct prompts; of a sampler that trains."""
-    tokens = np.zeros((self.prefill_rows, self.max_prompt_tokens), np.int32)
-    lengths = np.ones(self.prefill_rows, np.int32)
-    for r, prompt in enumerate(prompts):
-      tokens[r, : len(prompt)] = prompt
-      lengths[r] = len(prompt)
-    logits, cache = self._call(self._prefill, self.params, tokens, lengths)
-    return Block(list(prompts), logits, cache)
-
-  def open(self) -> Block:
-    """The block of a service, without prompts; there is one at a time."""
-    if self._work is None:
-      self._work = self._empty_work()
-      self._logits = sharding.to_device(
-          np.zeros((self.prefill_rows, self.cfg.vocab_size), np.float32),
-          self._replicated,
-      )
-    rows = self.prefill_rows
-    return Block([()] * rows, chunks=[0] * rows)
-
-  def begin(
+  def assign(
       self,
-      block: Block,
       prompts: Mapping[int, tuple[int, ...]],
       cached: Mapping[int, Sequence[int]],
       scored: Collection[int],
   ) -> None:
-    """Rows of a service's block take prompts, for `advance` to prefill.
+    """Give rows prompts, for `advance` to prefill.
 
     Args:
-      block: From `open`.
-      prompts: By row, whose prompt before is dropped; (): it gets none.
+      prompts: By row; they replace what the row held. (): the row gets none.
       cached: Chunks of the prefix cache that the prompts of rows begin with.
       scored: Rows whose prompts' own log-probs are wanted.
     """
+    self._make()
     for r, prompt in prompts.items():
-      block.prompts[r] = prompt
-      block.chunks[r] = len(cached.get(r, ()))
-      block.scores.pop(r, None)
-    for r in scored:
-      shape = (len(prompts[r]), MAX_TOP_LOGPROBS)
-      block.scores[r] = Scores(
-          np.zeros(shape[0], np.float32),
-          np.zeros(shape, np.int32),
-          np.zeros(shape, np.float32),
-      )
+      self._rows[r] = row = _Row(prompt, len(cached.get(r, ())))
+      if r in scored:
+        shape = len(prompt), self._top
+        row.scores = Scores(
+            np.zeros(len(prompt), np.float32),
+            sampling.Best(np.zeros(shape, np.int32), np.zeros(shape)),
+        )
     if any(cached.values()):
       self._load_prefixes(cached)
 
-  def advance(self, block: Block) -> list[int]:
-    """Prefills the next chunk of every prompt of a service's block.
+  def forget_rows(self) -> None:
+    """Drop all prompts, for they were prefilled with other weights."""
+    self._rows = [_Row() for _ in self._rows]
+
+  def advance(self) -> list[int]:
+    """Prefill the next chunk of every row's prompt.
 
     Returns:
       Rows whose prompts are done by it.
     """
-    rows = [
-        r
-        for r, prompt in enumerate(block.prompts)
-        if block.chunks[r] * self.chunk < len(prompt)
-    ]
-    # Those that are scored are of another program; rows know nothing of each
-    # other.
-    for scored in (False, True):
-      some = [r for r in rows if (r in block.scores) == scored]
-      if some:
-        self._prefill_chunk(block, some, scored)
-    return [
-        r for r in rows if block.chunks[r] * self.chunk >= len(block.prompts[r])
-    ]
+    rows = [r for r in range(len(self._rows)) if not self._prefilled_row(r)]
+    plain = [r for r in rows if self._rows[r].scores is None]
+    scored = [r for r in rows if self._rows[r].scores is not None]
+    # Two programs, since all logits of a chunk cost far more than the last.
+    if plain:
+      self._prefill_chunk(plain)
+    if scored:
+      self._score_chunk(scored)
+    return [r for r in rows if self._prefilled_row(r)]
+
+  def scores(self, row: int) -> Scores:
+    """Return the scores of a row that was assigned with `scored`."""
+    return self._rows[row].scores
 
   def wait(self) -> None:
-    """Returns when the device has done what `advance` began."""
-    jax.block_until_ready(self._logits)
+    """Return when the device has done what `advance` began."""
+    jax.block_until_ready(self._prefilled)
 
-  def _prefill_chunk(
-      self, block: Block, rows: Sequence[int], scored: bool
-  ) -> None:
-    """Prefills the next chunk of some rows."""
-    size = self.chunk
-    tokens = np.zeros((self.prefill_rows, size), np.int32)
-    targets = np.zeros_like(tokens)
-    # The other rows write beyond the context.
-    start = np.full(self.prefill_rows, self.context, np.int32)
-    last = np.full(self.prefill_rows, -1, np.int32)
+  def _prefilled_row(self, r: int) -> bool:
+    row = self._rows[r]
+    return row.chunks * self.shapes.chunk >= len(row.prompt)
+
+  def _prefill_chunk(self, rows: Sequence[int]) -> None:
+    self._prefilled = self._call(
+        self._prefill, self.params, self._prefilled, self._chunk(rows)
+    )
     for r in rows:
-      prompt, begin = block.prompts[r], block.chunks[r] * size
-      part = prompt[begin : begin + size]
-      tokens[r, : len(part)] = part
-      after = prompt[begin + 1 : begin + size + 1]
+      self._rows[r].chunks += 1
+
+  def _score_chunk(self, rows: Sequence[int]) -> None:
+    """Prefill the next chunk of some rows, and note their log-probs."""
+    size, chunk = self.shapes.chunk, self._chunk(rows)
+    targets = np.zeros_like(chunk.tokens)
+    for r in rows:
+      after = self._rows[r].prompt[chunk.start[r] + 1 :][:size]
       targets[r, : len(after)] = after
-      start[r] = begin
-      if begin + size >= len(prompt):
-        last[r] = len(prompt) - 1 - begin
-      block.chunks[r] += 1
-    args = (self.params, self._work, self._logits, tokens, start, last)
-    if not scored:
-      self._work, self._logits = self._call(self._extend, *args)
-      return
-    self._work, self._logits, found = self._call(self._score, *args, targets)
-    logprobs, ids, top = sharding.to_host(found)
+    self._prefilled, found = self._call(
+        self._score, self.params, self._prefilled, chunk, targets
+    )
+    logprobs, best = sharding.to_host(found)
     for r in rows:
+      self._rows[r].chunks += 1
       # The score of a token stands at its own position.
-      scores = block.scores[r]
-      at = slice(start[r] + 1, start[r] + 1 + size)
-      count = len(scores.logprobs[at])
-      scores.logprobs[at] = logprobs[r, :count]
-      scores.top_tokens[at] = ids[r, :count]
-      scores.top_logprobs[at] = top[r, :count]
+      scores, at = self._rows[r].scores, chunk.start[r] + 1
+      count = len(scores.logprobs[at : at + size])
+      scores.logprobs[at : at + size] = logprobs[r, :count]
+      scores.best.tokens[at : at + size] = best.tokens[r, :count]
+      scores.best.logprobs[at : at + size] = best.logprobs[r, :count]
+
+  def _chunk(self, rows: Sequence[int]) -> programs_lib.Chunk:
+    """The next chunk of some rows."""
+    shapes, size = self.shapes, self.shapes.chunk
+    chunk = programs_lib.Chunk(
+        tokens=np.zeros((shapes.prefill_rows, size), np.int32),
+        start=np.full(shapes.prefill_rows, shapes.row_chunks * size, np.int32),
+        last=np.full(shapes.prefill_rows, -1, np.int32),
+    )
+    for r in rows:
+      row = self._rows[r]
+      begin = row.chunks * size
+      part = row.prompt[begin : begin + size]
+      chunk.tokens[r, : len(part)] = part
+      chunk.start[r] = begin
+      if begin + size >= len(row.prompt):
+        chunk.last[r] = len(row.prompt) - 1 - begin
+    return chunk
 
   def _load_prefixes(self, cached: Mapping[int, Sequence[int]]) -> None:
-    """Rows begin with chunks of the prefix cache."""
-    ids = np.full(self._chunk_table, -1, np.int32)
+    """Begin rows with chunks of the prefix cache."""
+    shape = self.shapes.prefill_rows, self.shapes.row_chunks
+    ids = np.full(shape, -1, np.int32)
     for r, chunks in cached.items():
       ids[r, : len(chunks)] = chunks
-    self._work = self._call(self._load, self._work, self._pool, ids)
+    self._prefilled = self._call(self._load, self._prefilled, self._pool, ids)
 
   def store(self, places: Sequence[tuple[int, int, int]]) -> None:
-    """Copies chunks of rows that are prefilled into the prefix cache.
+    """Copy chunks of rows that are prefilled into the prefix cache.
 
     Args:
       places: (row, chunk of the row, chunk of the cache), the latter distinct.
     """
-    if self._pool is None:
-      self._pool = self._empty_pool()
-    # Beyond the last: nowhere.
-    ids = np.full(self._chunk_table, self.prefix_chunks, np.int32)
+    shape = self.shapes.prefill_rows, self.shapes.row_chunks
+    # A place beyond the last is nowhere.
+    ids = np.full(shape, self.shapes.prefix_chunks, np.int32)
     for row, chunk, place in places:
       ids[row, chunk] = place
-    self._pool = self._call(self._store, self._pool, self._work, ids)
-
-  @property
-  def _chunk_table(self) -> tuple[int, int]:
-    return self.prefill_rows, self.context // self.chunk
+    self._pool = self._call(self._store, self._pool, self._prefilled, ids)
 
   # ------------------------------------------------------------------- decode
 
-  def insert(self, block: Block, starts: Sequence[Start]) -> None:
-    """Sequences take slots; each samples its first token.
+  def insert(self, starts: Sequence[Start]) -> None:
+    """Put sequences into slots; each samples its first token.
 
     Args:
-      block: Whose rows they start from are prefilled.
-      starts: As many as there are free slots, at most.
+      starts: At most as many as there are free slots; the rows they start
+        from are prefilled.
     """
-    width = self.prefill_rows if self._service else self.decode_slots
+    # As many at once as there are rows: the copies of a program for all slots
+    # would take as much memory as the slots.
+    width = self.shapes.prefill_rows
     for first in range(0, len(starts), width):
       some = starts[first : first + width]
-      longest = self.max_prompt_tokens
-      if self._service:
-        longest = max(len(block.prompts[start.source]) for start in some)
-        longest = self._bucket(longest)
-      self._insert_some(block, some, width, longest)
+      longest = max(len(self._rows[start.source].prompt) for start in some)
+      self._insert_some(some, self._bucket(longest))
 
-  def _insert_some(
-      self, block: Block, starts: Sequence[Start], width: int, longest: int
-  ) -> None:
-    if self.state is None:
-      self.state = self._empty()
-    slot = np.full(width, self.decode_slots, np.int32)  # Beyond the last: none.
-    source = np.zeros(width, np.int32)
-    length = np.ones(width, np.int32)
-    prior = np.zeros((width, self.max_tokens if self._service else 0), np.int32)
-    row = _row_arrays(width, self.cfg.vocab_size if self._service else 0)
-    for i, s in enumerate(starts):
-      slot[i], source[i] = s.slot, s.source
-      length[i] = len(block.prompts[s.source])
-      self._fill_row(row, i, s)
-      if self._service:
-        prior[i, : len(s.prior)] = s.prior
-    logits, cache = block.logits, block.cache
-    if self._service:
-      logits, cache = self._logits, self._work
-    place = slot, source, length, prior, row
-    self.state = self._call(
-        self._insert, longest, self.state, logits, cache, *place
+  def _insert_some(self, starts: Sequence[Start], longest: int) -> None:
+    self._state = self._call(
+        self._insert,
+        longest,
+        self._state,
+        self._prefilled,
+        self._insertion(starts),
     )
 
-  def _fill_row(self, row: dict[str, np.ndarray], i: int, s: Start) -> None:
-    p = s.params
-    row['seed'][i] = s.seed & 0xFFFFFFFF
-    row['problem'][i] = s.problem
-    row['sample'][i] = s.sample
-    row['limit'][i] = p.max_tokens
-    row['temperature'][i] = p.temperature
-    row['top_p'][i] = p.top_p
-    row['top_k'][i] = p.top_k
-    row['min_p'][i] = p.min_p
-    row['ignore_eos'][i] = p.ignore_eos
-    if not self._service:
-      return
-    row['count'][i] = len(s.prior)
-    row['min_tokens'][i] = p.min_tokens
-    row['stop_ids'][i, : len(p.stop_token_ids)] = p.stop_token_ids
-    row['frequency'][i] = p.frequency_penalty
-    row['presence'][i] = p.presence_penalty
-    row['repetition'][i] = p.repetition_penalty
-    row['top'][i] = s.top_logprobs
-    for j, (token, bias) in enumerate(p.logit_bias):
-      row['bias_ids'][i, j], row['bias'][i, j] = token, bias
+  def _insertion(self, starts: Sequence[Start]) -> programs_lib.Insertion:
+    rows, shapes = self.shapes.prefill_rows, self.shapes
+    new = programs_lib.Insertion(
+        slot=np.full(rows, shapes.decode_slots, np.int32),
+        source=np.zeros(rows, np.int32),
+        length=np.ones(rows, np.int32),
+        count=np.zeros(rows, np.int32),
+        prior=np.zeros((rows, shapes.max_tokens), np.int32),
+        params=sampling.neutral_params(rows, self.cfg.vocab_size, self.limits),
+    )
+    for i, start in enumerate(starts):
+      new.slot[i], new.source[i] = start.slot, start.source
+      new.length[i] = len(self._rows[start.source].prompt)
+      new.count[i] = len(start.prior)
+      new.prior[i, : len(start.prior)] = start.prior
+      _fill(new.params, i, start)
+    return new
 
   def _bucket(self, length: int) -> int:
     """The least power of two of chunks that holds so many tokens."""
-    size = self.chunk
+    size = self.shapes.chunk
     while size < length:
       size *= 2
-    return min(size, self.context)
+    row = self.shapes.row_chunks * self.shapes.chunk
+    return min(size, row, self.shapes.context)
 
   def decode(self, halted: np.ndarray, steps: int) -> None:
-    """At most `steps` tokens for every live row; rows of `halted` stop first.
+    """Decode at most `steps` tokens of every live row.
 
     Args:
-      halted: bool [B]; may not be changed afterwards.
+      halted: bool [B], rows that stop first; may not be changed afterwards.
       steps: Fewer are made if no row is live any more.
     """
-    self.state = self._call(
-        self._decode, self.params, self.state, halted, np.int32(steps)
+    self._state = self._call(
+        self._decode, self.params, self._state, halted, np.int32(steps)
     )
 
-  def fetch(
-      self, start: np.ndarray, width: int, *, top: bool = False
-  ) -> dict[str, np.ndarray]:
-    """What was sampled, on the host.
+  def fetch(self, start: np.ndarray, width: int, *, top: bool) -> Samples:
+    """Return what was sampled.
 
     Args:
       start: int32 [B], the first token of each row that is wanted.
-      width: W, how many are; few different ones, each is a program.
+      width: W, how many are; few different ones, each is a program. From Lc
+        on, whole rows are returned.
       top: Whether the most probable tokens are wanted, too.
-
-    Returns:
-      done [B], count [B] of all tokens, tokens [B, W], logprobs [B, W]; with
-      `top` also top_tokens and top_logprobs, both [B, W, K].
     """
-    names = ['tokens', 'logprobs']
-    names += ['top_tokens', 'top_logprobs'] if top else []
-    view = {name: self.state[name] for name in names}
-    if width < self.max_tokens:
+    s = self._state
+    view = s.tokens, s.logprobs, s.best if top else None
+    if width < self.shapes.max_tokens:
       view = self._call(self._recent, width, view, start)
-    view |= {name: self.state[name] for name in ('done', 'count')}
-    return sharding.to_host(view)
+    else:
+      start = np.zeros_like(start)
+    done, count, (tokens, logprobs, best) = sharding.to_host(
+        (s.done, s.count, view)
+    )
+    return Samples(start, done, count, tokens, logprobs, best)
 
   # -------------------------------------------------------------------- state
 
   def _call(self, program: Callable[..., Any], *args: Any) -> Any:
-    """Calls a program; host arrays must be equal in every process.
+    """Call a program; host arrays must be equal in every process.
 
-    The program takes them itself: to put twenty small ones first would cost
-    ten times as much.
+    The program takes them itself: to put twenty small ones on the device first
+    would cost ten times as much.
     """
     with jax.transfer_guard_host_to_device('allow'):
       return program(*args)
 
-  def _empty_state(self) -> dict[str, Any]:
-    """Slots that are all free."""
-    b, lc = self.decode_slots, self.max_tokens
-    vocab = self.cfg.vocab_size if self._service else 0
-    state = dict(
-        cache=decoder.empty_cache(
-            self.cfg, b, self.context, self.cfg.compute_dtype
-        ),
-        token=jnp.zeros(b, jnp.int32),  # Last sampled, not yet in the cache.
-        position=jnp.zeros(b, jnp.int32),  # Where `token` goes.
-        count=jnp.zeros(b, jnp.int32),  # Tokens sampled.
+  def _make(self) -> None:
+    """Allocate what is not there yet."""
+    if self._state is None:
+      self._state, self._prefilled, self._pool = self._empty()
+
+  def _allocate(self) -> tuple[Any, ...]:
+    """State with free slots, rows of prefill, and the prefix cache."""
+    shapes, vocab = self.shapes, self.cfg.vocab_size
+    b, lc = shapes.decode_slots, shapes.max_tokens
+    cache = lambda rows, slots: decoder.empty_cache(
+        self.cfg, rows, slots, self.cfg.compute_dtype
+    )
+    best = self.limits and sampling.Best(
+        jnp.zeros((b, lc, self._top), jnp.int32),
+        jnp.zeros((b, lc, self._top), jnp.float32),
+    )
+    params = sampling.neutral_params(b, vocab, self.limits)
+    state = programs_lib.State(
+        cache=cache(b, shapes.context),
+        token=jnp.zeros(b, jnp.int32),
+        position=jnp.zeros(b, jnp.int32),
+        count=jnp.zeros(b, jnp.int32),
         done=jnp.ones(b, bool),
         tokens=jnp.zeros((b, lc), jnp.int32),
         logprobs=jnp.zeros((b, lc), jnp.float32),
-        row=jax.tree.map(jnp.asarray, _row_arrays(b, vocab)),
+        best=best,
+        params=jax.tree.map(jnp.asarray, params),
         keys=jnp.zeros((b, 2), jnp.uint32),
     )
-    if self._service:
-      shape = (b, lc, MAX_TOP_LOGPROBS)
-      state['top_tokens'] = jnp.zeros(shape, jnp.int32)
-      state['top_logprobs'] = jnp.zeros(shape, jnp.float32)
-    return state
+    rows = shapes.prefill_rows
+    prefilled = programs_lib.Prefilled(
+        cache(rows, shapes.row_chunks * shapes.chunk),
+        jnp.zeros((rows, vocab), jnp.float32),
+    )
+    pool = None
+    if shapes.prefix_chunks:
+      pool = cache(shapes.prefix_chunks, shapes.chunk)
+    return state, prefilled, pool
 
-  def _layout(self) -> dict[str, Any]:
-    """Shardings of the state: slots over the batch axes, heads over tensor."""
-    shapes = jax.eval_shape(self._empty_state)
-    axes = jax.tree.map(lambda _: ('batch',), shapes)
-    axes['cache'] = jax.tree.map(lambda _: self._cache_axes, shapes['cache'])
-    return sharding.shardings(self.mesh, axes)
-
-  @property
-  def _cache_axes(self) -> tuple[str | None, ...]:
+  def _layout(self) -> tuple[Any, ...]:
+    """Shardings of the above: rows over the batch axes, heads over tensor."""
+    state, prefilled, pool = jax.eval_shape(self._allocate)
     layers = ('layers',) if self.cfg.scan_layers else ()
-    return (*layers, 'batch', 'kv_heads', None, None)
-
-  def _chunk_layout(self) -> Any:
-    """Shardings of work and pool, whose rows are split as those of slots."""
-    return self._layout()['cache']
-
-  def _empty_cache(self, rows: int, slots: int) -> Any:
-    """Zeros, rows over the batch axes, heads over tensor."""
-    make = lambda: decoder.empty_cache(
-        self.cfg, rows, slots, self.cfg.compute_dtype
+    axes = (*layers, 'batch', 'kv_heads', None, None)
+    of_cache = lambda cache: jax.tree.map(lambda _: axes, cache)
+    by_row = jax.tree.map(lambda _: ('batch',), state)
+    return sharding.shardings(
+        self.mesh,
+        (
+            dataclasses.replace(by_row, cache=of_cache(state.cache)),
+            # Logits are gathered by the slots, which lie elsewhere.
+            programs_lib.Prefilled(of_cache(prefilled.cache), ()),
+            of_cache(pool),
+        ),
     )
-    return jax.jit(make, out_shardings=self._chunk_layout())()
-
-  def _empty_work(self) -> Any:
-    """Keys and values of a block, and room for rows that write nowhere."""
-    return self._empty_cache(self.prefill_rows, self.context + self.chunk)
-
-  def _empty_pool(self) -> Any:
-    """The prefix cache: its rows are chunks."""
-    return self._empty_cache(self.prefix_chunks, self.chunk)
 
 
-def _row_arrays(rows: int, vocab_size: int) -> dict[str, np.ndarray]:
-  """Per-row sampling parameters, as host arrays.
-
-  Args:
-    rows: How many.
-    vocab_size: Of a service, which has more of them; else 0.
-  """
-  row = dict(
-      seed=np.zeros(rows, np.uint32),
-      problem=np.zeros(rows, np.uint32),
-      sample=np.zeros(rows, np.uint32),
-      limit=np.ones(rows, np.int32),
-      temperature=np.ones(rows, np.float32),
-      top_p=np.ones(rows, np.float32),
-      top_k=np.full(rows, -1, np.int32),
-      min_p=np.zeros(rows, np.float32),
-      ignore_eos=np.zeros(rows, bool),
-  )
-  if vocab_size:
-    row |= dict(
-        count=np.zeros(rows, np.int32),  # Tokens sampled before the insert.
-        min_tokens=np.zeros(rows, np.int32),
-        stop_ids=np.full((rows, MAX_STOP_IDS), -1, np.int32),
-        frequency=np.zeros(rows, np.float32),
-        presence=np.zeros(rows, np.float32),
-        repetition=np.ones(rows, np.float32),
-        top=np.zeros(rows, np.int32),
-        # Beyond the vocabulary: no token.
-        bias_ids=np.full((rows, MAX_LOGIT_BIAS), vocab_size, np.int32),
-        bias=np.zeros((rows, MAX_LOGIT_BIAS), np.float32),
-    )
-  return row
-
-
-# -------------------------------------------------------------------- programs
-
-
-def _prefill(cfg, params, tokens, lengths):
-  """Prompts [R, Lp] -> logits [R, V] of their next token, keys and values."""
-  hidden, cache = decoder.prefill(cfg, params, tokens, lengths)
-  return decoder.logits(cfg, params, hidden), cache
-
-
-def _extend(cfg, params, work, logits, tokens, start, last):
-  """One chunk: keys, values, and logits [R, V] of rows that end in it."""
-  hidden, work = decoder.extend(cfg, params, tokens, start, work)
-  picked = jnp.take_along_axis(hidden, last.clip(0)[:, None, None], 1)[:, 0]
-  new = decoder.logits(cfg, params, picked)
-  return work, jnp.where(last[:, None] >= 0, new, logits)
-
-
-def _score(cfg, params, work, logits, tokens, start, last, targets):
-  """`_extend`, and how probable each target [R, C] is after its token."""
-  hidden, work = decoder.extend(cfg, params, tokens, start, work)
-  every = decoder.logits(cfg, params, hidden)  # [R, C, V]
-  picked = jnp.take_along_axis(every, last.clip(0)[:, None, None], 1)[:, 0]
-  logprobs = jax.nn.log_softmax(every)
-  of_target = jnp.take_along_axis(logprobs, targets[..., None], -1)[..., 0]
-  top, ids = _top(logprobs)
-  logits = jnp.where(last[:, None] >= 0, picked, logits)
-  return work, logits, (of_target, ids, top)
-
-
-def _top(logprobs):
-  """The MAX_TOP_LOGPROBS best log-probs [..., K] and their tokens."""
-  count = min(MAX_TOP_LOGPROBS, logprobs.shape[-1])
-  top, ids = jax.lax.top_k(logprobs, count)
-  missing = [(0, 0)] * (top.ndim - 1) + [(0, MAX_TOP_LOGPROBS - count)]
-  return jnp.pad(top, missing, constant_values=sampling.NEG_INF), jnp.pad(
-      ids, missing
-  )
-
-
-def _recent(width, view, start):
-  """Columns start[b] .. start[b] + width - 1 of each row b of some arrays."""
-  at = start[:, None] + jnp.arange(width)
-
-  def take(x):  # [B, L, ...] -> [B, W, ...]
-    index = at.reshape(*at.shape, *(1,) * (x.ndim - 2))
-    return jnp.take_along_axis(x, index.clip(0, x.shape[1] - 1), 1)
-
-  return jax.tree.map(take, view)
-
-
-def _load_chunks(work, pool, ids):
-  """Rows of `work` begin with the chunks ids [R, N] of the pool; -1 ends."""
-
-  def load(row, chunks):  # [..., R, K, S + C, H], [..., P, K, C, H]
-    axis = row.ndim - 4
-    found = jnp.take(chunks, ids.clip(0), axis)  # [..., R, N, K, C, H]
-    found = jnp.moveaxis(found, axis + 1, axis + 2)  # [..., R, K, N, C, H]
-    shape = (*row.shape[:-2], -1, row.shape[-1])
-    found = found.reshape(shape)  # [..., R, K, S, H]
-    size = chunks.shape[-2]
-    known = jnp.repeat(ids >= 0, size, 1)[:, None, :, None]  # [R, 1, S, 1]
-    old = jax.lax.slice_in_dim(row, 0, found.shape[-2], axis=row.ndim - 2)
-    found = jnp.where(known, found, old)
-    return jax.lax.dynamic_update_slice_in_dim(row, found, 0, row.ndim - 2)
-
-  return jax.tree.map(load, work, pool)
-
-
-def _store_chunks(pool, work, ids):
-  """Chunk n of row r of `work` goes to place ids[r, n] of the pool."""
-
-  def store(chunks, row):
-    axis = row.ndim - 4
-    size = chunks.shape[-2]
-    kept = jax.lax.slice_in_dim(row, 0, ids.shape[1] * size, axis=row.ndim - 2)
-    shape = (*kept.shape[:-2], ids.shape[1], size, kept.shape[-1])
-    kept = jnp.moveaxis(kept.reshape(shape), axis + 2, axis + 1)
-    kept = kept.reshape(*kept.shape[:axis], -1, *kept.shape[axis + 2 :])
-    where = (slice(None),) * axis + (ids.reshape(-1),)
-    return chunks.at[where].set(kept, mode='drop')
-
-  return jax.tree.map(store, pool, work)
-
-
-def _draw(service, eos_ids, row, keys, count, logits, tokens, live):
-  """One sampling step: token and log-prob [B], and of a service the best.
-
-  What only rows that are not `live` ask for is not done; it would be slow.
-  """
-  if service:
-    asks = live & (
-        (row['frequency'] != 0)
-        | (row['presence'] != 0)
-        | (row['repetition'] != 1)
-        | (row['bias_ids'][:, 0] < logits.shape[-1])
-        | (count < row['min_tokens'])
-    )
-    # Under a condition: the rest is the same program whoever asks, so that a
-    # neighbour's penalty changes no bit of a row.
-    logits = jax.lax.cond(
-        asks.any(),
-        lambda x: _adjust(eos_ids, row, count, x, tokens),
-        lambda x: x,
-        logits,
-    )
-  token, logprob = sampling.sample(
-      logits,
-      keys,
-      count,
-      temperature=row['temperature'],
-      top_p=jnp.where(live, row['top_p'], 1.0),
-      top_k=jnp.where(live, row['top_k'], -1),
-      min_p=jnp.where(live, row['min_p'], 0.0),
-  )
-  if not service:
-    return token, logprob, None
-  temperature = jnp.where(row['temperature'] <= 0, 1.0, row['temperature'])
-  shape = (len(token), MAX_TOP_LOGPROBS)
-  best = jax.lax.cond(
-      (live & (row['top'] > 0)).any(),
-      lambda x: _top(jax.nn.log_softmax(x / temperature[:, None])),
-      lambda _: (jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32)),
-      logits,
-  )
-  return token, logprob, best
-
-
-def _adjust(eos_ids, row, count, logits, tokens):
-  """Penalties for what was sampled before, bias, and no end too soon."""
-  batch, vocab = logits.shape
-  rows = jnp.arange(batch)[:, None]
-  sampled = jnp.arange(tokens.shape[1]) < count[:, None]
-  counts = jnp.zeros_like(logits)
-  counts = counts.at[rows, jnp.where(sampled, tokens, vocab)].add(
-      1, mode='drop'
-  )
-  seen = counts > 0
-  factor = row['repetition'][:, None]
-  repeated = jnp.where(logits > 0, logits / factor, logits * factor)
-  logits = jnp.where(seen, repeated, logits)
-  logits -= row['frequency'][:, None] * counts
-  logits -= row['presence'][:, None] * seen
-  logits = logits.at[rows, row['bias_ids']].add(row['bias'], mode='drop')
-  early = (count < row['min_tokens'])[:, None]
-  ends = jnp.broadcast_to(jnp.array(eos_ids, jnp.int32), (batch, len(eos_ids)))
-  ends = jnp.concatenate([ends, row['stop_ids']], 1)
-  ends = jnp.where(early & (ends >= 0), ends, vocab)
-  return logits.at[rows, ends].set(sampling.NEG_INF, mode='drop')
-
-
-def _stops(service, eos_ids, row, token):
-  """Whether a sampled token ends its sequence, bool [B]."""
-  stop = sampling.is_stop(token, eos_ids) & ~row['ignore_eos']
-  if service:
-    stop |= (token[:, None] == row['stop_ids']).any(1)
-  return stop
-
-
-def _insert(
-    eos_ids,
-    service,
-    longest,
-    state,
-    logits,
-    block,
-    slot,
-    source,
-    length,
-    prior,
-    row,
-):
-  """Starts sequences: slot[i] takes prompt source[i] of the block."""
-  put = lambda old, new: old.at[slot].set(new.astype(old.dtype), mode='drop')
-
-  def install(slots, rows):  # [..., B, K, S, H], [..., R, K, >= longest, H]
-    axis = slots.ndim - 4
-    rows = jax.lax.slice_in_dim(rows, 0, longest, axis=rows.ndim - 2)
-    rows = jnp.take(rows, source, axis).astype(slots.dtype)
-    where = (slice(None),) * axis + (slot, slice(None), slice(0, longest))
-    return slots.at[where].set(rows, mode='drop')
-
-  keys = sampling.row_keys(row['seed'], row['problem'], row['sample'])
-  count = row['count'] if service else jnp.zeros_like(slot)
-  live = slot < len(state['done'])
-  token, logprob, best = _draw(
-      service, eos_ids, row, keys, count, logits[source], prior, live
-  )
-  width = state['tokens'].shape[1]
-  index = jnp.arange(len(slot))
-  tokens = jnp.zeros((len(slot), width), jnp.int32)
-  tokens = prior if service else tokens
-  tokens = tokens.at[index, count].set(token)
-  logprobs = jnp.zeros((len(slot), width)).at[index, count].set(logprob)
-  count = count + 1
-  done = _stops(service, eos_ids, row, token) | (count >= row['limit'])
-  new = dict(
-      cache=jax.tree.map(install, state['cache'], block),
-      token=put(state['token'], token),
-      position=put(state['position'], length),
-      count=put(state['count'], count),
-      done=put(state['done'], done),
-      tokens=put(state['tokens'], tokens),
-      logprobs=put(state['logprobs'], logprobs),
-      row=jax.tree.map(put, state['row'], row),
-      keys=put(state['keys'], keys),
-  )
-  if service:
-    at = lambda name, x: state[name].at[slot, count - 1].set(x, mode='drop')
-    new['top_logprobs'] = at('top_logprobs', best[0])
-    new['top_tokens'] = at('top_tokens', best[1])
-  return new
-
-
-def _decode(cfg, eos_ids, service, params, state, halted, steps):
-  """At most `steps` tokens for every live row; rows of `halted` stop first."""
-  row, keys = state['row'], state['keys']
-  rows = jnp.arange(state['token'].shape[0])
-
-  def body(carry):
-    step, s = carry
-    hidden, cache = decoder.decode(
-        cfg, params, s['token'], s['position'], s['cache']
-    )
-    logits = decoder.logits(cfg, params, hidden)
-    live = ~s['done']
-    token, logprob, best = _draw(
-        service, eos_ids, row, keys, s['count'], logits, s['tokens'], live
-    )
-    count = s['count'] + live
-    stop = _stops(service, eos_ids, row, token)
-    # A finished row computes on, into a position it already owns: skipping it
-    # would change the shape. Its results are dropped.
-    at = jnp.where(live, s['count'], s['tokens'].shape[1])
-    put = lambda name, x: s[name].at[rows, at].set(x, mode='drop')
-    new = dict(
-        cache=cache,
-        token=jnp.where(live, token, s['token']),
-        position=s['position'] + live,
-        count=count,
-        done=s['done'] | stop | (count >= row['limit']),
-        tokens=put('tokens', token),
-        logprobs=put('logprobs', logprob),
-    )
-    if service:
-      new['top_logprobs'] = put('top_logprobs', best[0])
-      new['top_tokens'] = put('top_tokens', best[1])
-    return step + 1, new
-
-  loop = {k: v for k, v in state.items() if k not in ('row', 'keys')}
-  loop['done'] |= halted
-  _, loop = jax.lax.while_loop(
-      lambda carry: (carry[0] < steps) & ~carry[1]['done'].all(),
-      body,
-      (jnp.int32(0), loop),
-  )
-  return dict(loop, row=row, keys=keys)
+def _fill(params: sampling.Params, i: int, start: Start) -> None:
+  """Write the sampling parameters of a sequence into row i."""
+  p = start.params
+  params.seed[i] = start.seed & 0xFFFFFFFF
+  params.problem[i] = start.problem
+  params.sample[i] = start.sample
+  params.limit[i] = p.max_tokens
+  params.temperature[i] = p.temperature
+  params.top_p[i] = p.top_p
+  params.top_k[i] = p.top_k
+  params.min_p[i] = p.min_p
+  params.ignore_eos[i] = p.ignore_eos
+  adjust = params.adjust
+  if adjust is None:
+    return
+  adjust.min_tokens[i] = p.min_tokens
+  adjust.stop_ids[i, : len(p.stop_token_ids)] = p.stop_token_ids
+  adjust.frequency[i] = p.frequency_penalty
+  adjust.presence[i] = p.presence_penalty
+  adjust.repetition[i] = p.repetition_penalty
+  adjust.top[i] = start.top_logprobs
+  for j, (token, bias) in enumerate(p.logit_bias):
+    adjust.bias_ids[i, j], adjust.bias[i, j] = token, bias

@@ -30,7 +30,7 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import loop as training_loop
-from evojax.training import reward_pipeline
+from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
@@ -250,11 +250,11 @@ def _train(
       status, why = stopped.status, str(stopped)
     except (
         run_lib.FunctionError,
-        reward_pipeline.RewardError,
+        reward_parts.RewardError,
         update_lib.NonFiniteError,
     ) as error:
       status, why = 'crash', str(error)
-  start, end = trainer.start, trainer.fingerprint()
+  start, end = trainer.start, trainer.learner.fingerprint()
   del trainer  # Its state would lie in memory beside that of the next arm.
   solved, tokens = decisions.decide(
       lambda: (outcomes(folder), sampled_tokens(folder))

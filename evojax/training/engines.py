@@ -15,6 +15,7 @@ from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
 from evojax.rollout import fleet
 from evojax.rollout import parity
+from evojax.rollout import slots
 from evojax.runtime import preemption
 
 
@@ -26,12 +27,14 @@ def make_engine(
   """Return an engine in this process, at the fixed shapes of the config."""
   return engine_lib.Engine(
       policy.cfg,
+      slots.Shapes(
+          max_prompt_tokens=config.data.max_prompt_tokens,
+          max_tokens=config.rollout.max_tokens,
+          decode_slots=config.rollout.decode_slots,
+          prefill_rows=config.rollout.prefill_rows,
+      ),
       eos_ids=policy.tokenizer.eos_ids,
       decode_text=policy.tokenizer.decode,
-      max_prompt_tokens=config.data.max_prompt_tokens,
-      max_tokens=config.rollout.max_tokens,
-      decode_slots=config.rollout.decode_slots,
-      prefill_rows=config.rollout.prefill_rows,
       refill_every=config.rollout.refill_every,
       # While the next step is sampled, the update takes the buffers over.
       copy_weights=bool(config.rollout.queue_depth),

@@ -2,8 +2,8 @@
 
     sample -> grade -> reward -> advantages -> update -> weights -> log, save
 
-One step is one call each. What a domain brings is data and a grader; what a
-harness turns are config values and the reward. Nothing here knows more.
+Each stage of a step is one call of `trainer.Trainer`. This module opens the
+workdir, repeats the steps, evaluates, saves, and answers to SIGTERM.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,17 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
-from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
-from evojax.training import update as update_lib
 
 
 def run(
     config: ml_collections.ConfigDict, workdir: str, *, fork_from: str = ''
 ) -> dict[str, Any]:
-  """Trains a policy; the same call on the same workdir continues it.
+  """Train a policy; the same call on the same workdir continues it.
 
   Args:
-    config: From a file in configs/, with overrides applied.
+    config: The config of a file in configs/, with overrides applied.
     workdir: The run's directory, created if needed.
     fork_from: Workdir of another run, whose newest checkpoint a new workdir
       starts from.
@@ -55,7 +53,7 @@ def run(
 
   Raises:
     ValueError: If the config, the model, the domain or the workdir is wrong.
-    learner.NonFiniteError: If training diverged.
+    update.NonFiniteError: If training diverged.
     preemption.Preempted: After SIGTERM, with the state saved.
   """
   setup = setup_lib.prepare(config)
@@ -90,7 +88,7 @@ def run(
 
 
 def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Copies another run's newest checkpoint, unless there is one already."""
+  """Copy another run's newest checkpoint, unless there is one already."""
   found = checkpoint_lib.Checkpointer(source / 'checkpoints', every=1, keep=1)
   steps = found.steps()
   if not steps:
@@ -114,7 +112,7 @@ def _run(
     sigterm: list[int],
     primary: bool,
 ) -> dict[str, Any]:
-  """The loop, between an opened workdir and the summary."""
+  """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
   if primary:
     directory.record_start()
@@ -143,7 +141,7 @@ def _run(
         )
 
     def stop_if_asked() -> None:
-      # Hosts are told at different times, but save together.
+      # The signal reaches hosts at different times, but they save together.
       if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
         return
       with phases('checkpoint'):
@@ -178,18 +176,18 @@ def _run(
       evaluate()
       return _finish(trainer, evaluations, primary)
     except fleet.FleetError:
-      stop_if_asked()  # Then it does not matter, and the steps are saved.
+      stop_if_asked()  # After SIGTERM, servers may be gone: save and end.
       raise
 
 
 def open_metrics(
     trainer: trainer_lib.Trainer, name: str
 ) -> metrics_lib.MetricWriter:
-  """Where the metrics of a trainer go, as its config wants it.
+  """Return the writer of a trainer's metrics, as its config says.
 
   Args:
-    trainer: Its rows go on after its step.
-    name: Of the run in W&B.
+    trainer: The rows continue after its step.
+    name: Name of the run in W&B.
   """
   log = trainer.config.log
   return metrics_lib.MetricWriter(
@@ -209,12 +207,12 @@ def loop(
     before_step: Callable[[], None],
     after_step: Callable[[dict[str, float]], None],
 ) -> None:
-  """The steps that are left, each checkpointed when it is due.
+  """Train the steps that are left, and save each checkpoint that is due.
 
   Args:
     trainer: Anywhere between its first and its last step.
-    before_step: May raise to stop; all finished steps are there.
-    after_step: Gets the step's metrics, before its checkpoint.
+    before_step: Called before each step. It may raise to stop the training.
+    after_step: Called with the metrics of each step, before its checkpoint.
   """
   config = trainer.config
   while trainer.step < config.steps:
@@ -234,7 +232,7 @@ def loop(
 
 @contextlib.contextmanager
 def _profiler(config: ml_collections.ConfigDict, path: pathlib.Path, step: int):
-  """Records the steps of config's profiler window."""
+  """Record the steps of the config's profiler window."""
   first, count = config.log.profile_start, config.log.profile_steps
   if step == first:
     jax.profiler.start_trace(str(path / 'profile'))
@@ -250,12 +248,12 @@ def _finish(
     evaluations: dict[int, evaluate_lib.EvalResult],
     primary: bool,
 ) -> dict[str, Any]:
-  """Scores the trained policy against its base, exports it, sums up."""
-  config, path = trainer.config, trainer.workdir
+  """Score the trained policy against its base, export it, and sum up."""
+  config, path, setup = trainer.config, trainer.workdir, trainer.setup
 
   def install_base():
     params = policy_lib.load_params(
-        trainer.policy,
+        setup.policy,
         trainer.mesh,
         param_dtype=config.model.param_dtype,
         seed=config.seed,
@@ -266,22 +264,18 @@ def _finish(
   if trainer.step and config.eval.sealed:
     with trainer.phases('eval'):
       reports['sealed'] = sealed_lib.score(
-          trainer.engine,
-          trainer.policy.tokenizer,
-          trainer.domain,
+          setup.scorer(trainer.engine),
           install_base=install_base,
           install_trained=trainer.install,
           workdir=path,
           seed=config.seed,
           problems=config.eval.problems,
           samples=config.eval.samples,
-          params=settings.eval_params(config),
-          max_prompt_tokens=config.data.max_prompt_tokens,
           step=trainer.step,
           primary=primary,
       )
   elif trainer.step:
-    if 0 not in evaluations:  # A resumed run.
+    if 0 not in evaluations:  # A resumed run has not scored its base.
       install_base()
       evaluations[0] = trainer.evaluate(0, None)
     reports['dev'] = report_lib.report_gain(
@@ -289,8 +283,8 @@ def _finish(
     )
   with trainer.phases('export'):
     policy_lib.export(
-        trainer.policy,
-        update_lib.policy_params(trainer.policy.cfg, trainer.state),
+        setup.policy,
+        trainer.learner.params,
         path / 'policy',
         config.model.param_dtype,
     )

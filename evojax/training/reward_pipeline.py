@@ -1,357 +1,150 @@
-"""Reward: named parts of stored evidence, weighted and added up.
+"""The reward pipeline: from graded rollouts to the advantages of each turn.
 
-Grading runs programs and is slow; reward is arithmetic on what was graded. It
-is linear in its weights, and every part is logged beside the sum.
+    graded rows -> reward parts -> rewards -> advantages -> turns, kept groups
+
+It reads evidence rows alone, so that recorded rollouts get what live ones do.
 """
 
-from collections.abc import Callable, Mapping
-import importlib
-import inspect
-import re
+from collections.abc import Sequence
+import dataclasses
 from typing import Any
-import warnings
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 import numpy as np
 
+from evojax import config as config_lib
+from evojax.episodes import collect
 from evojax.evidence import schema
-
-Parts = Callable[[Any], Mapping[str, np.ndarray]]
-
-
-class RewardError(ValueError):
-  """A reward function or its weights do not fit the run."""
-
-
-class RewardWarning(UserWarning):
-  """A reward of the user's own does what a harness's could not."""
+from evojax.evidence import views
+from evojax.rl import advantages as advantages_lib
+from evojax.rl import filters
+from evojax.training import reward_parts
+from evojax.training import setup as setup_lib
 
 
-def load_parts(path: str, default: Parts) -> Parts:
-  """The function at a dotted path, or the domain's own for ''.
+@dataclasses.dataclass(frozen=True)
+class RewardedBatch:
+  """Rollouts of P groups of G episodes, and what an update learns from them.
 
-  Beside `parts(evidence view)` it may have TRL's signature (prompts,
-  completions, **columns) -> list of float, or verl's compute_score(data_source,
-  solution_str, ground_truth, extra_info) -> float. Such a function becomes one
-  part with its own name, beside the domain's; it is warned about, because it
-  reads text and runs in this process.
-
-  Raises:
-    RewardError: If nothing callable is there, or its name fits no part.
+  What could not be graded has reward and advantage 0 and enters no update.
   """
-  if not path:
-    return default
-  module, _, name = path.rpartition('.')
-  if not module or not all(x.isidentifier() for x in path.split('.')):
-    raise RewardError(
-        f'config.reward.parts={path!r} is not the dotted path of a function,'
-        ' such as my_package.my_module.parts'
-    )
-  try:
-    found = getattr(importlib.import_module(module), name, None)
-  except ImportError as error:
-    raise RewardError(
-        f'config.reward.parts={path!r} cannot be imported ({error}); its module'
-        ' is looked up in PYTHONPATH and the working directory'
-    ) from error
-  if not callable(found):
-    raise RewardError(
-        f'config.reward.parts={path!r}: {module} has no function {name}; name'
-        " one that it has, or leave the field empty for the domain's own"
-    )
-  for kind in (TrlReward, VerlReward):
-    if kind.SIGNATURE in _parameters(found):
-      return kind(path, found, default)
-  return found
+
+  rollouts: collect.RolloutBatch
+  graded: Bool[np.ndarray, 'P G']
+  rewards: Float[np.ndarray, 'P G']
+  parts: dict[str, Float[np.ndarray, 'P G']]  # Before weighting.
+  # One advantage per turn, before groups are dropped; 0 at padding.
+  advantages: Float[np.ndarray, 'P G A']
+  kept: Bool[np.ndarray, 'P']  # Groups that enter the update.
+
+  @property
+  def included(self) -> Bool[np.ndarray, 'P G']:
+    """The episodes that enter the update."""
+    return self.kept[:, None] & self.graded
+
+  @property
+  def episode_advantages(self) -> Float[np.ndarray, 'P G']:
+    """Mean advantage of each episode's turns."""
+    turns = np.asarray(self.rollouts.rows['n_turns'], np.int32)
+    mean = self.advantages.sum(-1) / turns.reshape(self.graded.shape)
+    return mean.astype(np.float32)
+
+  @property
+  def columns(self) -> dict[str, Any]:
+    """Evidence of the stage 'reward', B values by column."""
+    # The reward of what was not graded is unknown, not 0.
+    known = lambda x: np.where(self.graded, x, np.nan).reshape(-1)
+    turns = np.asarray(self.rollouts.rows['n_turns'], np.int32)
+    flat = self.advantages.reshape(len(turns), -1)
+    return {
+        'reward': known(self.rewards),
+        'advantage': known(self.episode_advantages),
+        'turn_advantages': [
+            row[:n] if n > 1 and graded else row[:0]
+            for row, n, graded in zip(
+                flat, turns, self.graded.reshape(-1), strict=True
+            )
+        ],
+        'kept': self.included.reshape(-1),
+        **{
+            schema.PART_PREFIX + name: known(values)
+            for name, values in self.parts.items()
+        },
+    }
 
 
-def reader(parts: Parts) -> str:
-  """Whom a view must be open to for these parts, see schema.READERS."""
-  return getattr(parts, 'reader', 'reward')
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
-  """Parameters by name; none where Python cannot tell."""
-  try:
-    return inspect.signature(function).parameters
-  except (TypeError, ValueError):  # Written in C.
-    return {}
-
-
-class _TextReward:
-  """A function of texts as one part, beside those of the domain.
+class RewardPipeline:
+  """Computes rewards, advantages and kept groups of graded rollouts.
 
   Attributes:
-    reader: Texts are open to diagnostics; see `reader`.
+    keep_state: State of the harness's filter, which goes from batch to batch.
   """
 
-  KIND = ''
-  reader = 'diagnostic'
+  def __init__(self, setup: setup_lib.Setup):
+    self._setup = setup
+    self.keep_state: dict[str, np.ndarray] = {}
+    if setup.functions and setup.functions.has('keep'):
+      self.keep_state = setup.functions.init()
 
-  def __init__(self, path: str, function: Callable[..., Any], default: Parts):
-    self.name = getattr(function, '__name__', '')
-    self._path, self._function, self._default = path, function, default
-    if not re.fullmatch('[a-z][a-z0-9_]*', self.name):
-      raise RewardError(
-          f'config.reward.parts={path!r}: its part would be named'
-          f' {self.name!r}; give the function a name of lower case letters,'
-          ' digits and underscores'
-      )
-    if inspect.iscoroutinefunction(function):
-      raise RewardError(
-          f'config.reward.parts={path!r} is async; name a plain function'
-      )
-    warnings.warn(
-        f'{path} has the signature of {self.KIND}: it is the reward part'
-        f" {self.name!r}, beside the domain's own, and counts with the weight"
-        f' config.reward.weights.{self.name}. It reads texts and runs in this'
-        ' process; a part of a harness could do neither',
-        RewardWarning,
-        stacklevel=3,
+  def __call__(self, rollouts: collect.RolloutBatch) -> RewardedBatch:
+    """Reward a batch of whole groups, and move the filter's state on.
+
+    Raises:
+      reward_parts.RewardError: If a part does not fit, or is not finite.
+      harness.run.FunctionError: If a function of the harness fails.
+    """
+    config, functions = self._setup.config, self._setup.functions
+    graded = rollouts.graded
+    e = views.View.from_rows(
+        rollouts.rows,
+        self._setup.columns,
+        prompts=graded.shape[0],
+        group_size=graded.shape[1],
+        max_tokens=config_lib.token_limit(config),
+        reader=self._setup.reader,
     )
-
-  def __call__(self, view: Any) -> dict[str, np.ndarray]:
-    parts = dict(self._default(view))
-    if self.name in parts:
-      raise RewardError(
-          f'config.reward.parts={self._path!r}: the domain has a part'
-          f' {self.name!r} already; rename the function'
-      )
-    scores = np.zeros(view.valid.shape, np.float32)
-    scores[view.valid] = self._scores(
-        view.prompt[view.valid].tolist(),
-        view.completion[view.valid].tolist(),
-        _columns(view),
+    rewards, parts = reward_parts.compute(
+        self._setup.parts, e, config.reward.weights.to_dict()
     )
-    return {**parts, self.name: scores}
-
-  def _scores(
-      self,
-      prompts: list[str],
-      completions: list[str],
-      columns: Mapping[str, list[Any]],
-  ) -> list[float]:
-    raise NotImplementedError
-
-  def _number(self, value: Any) -> float:
-    """One score as a number."""
-    try:
-      return float(value)
-    except (TypeError, ValueError) as error:
-      raise RewardError(
-          f'{self._path} returned {value!r:.80} for a completion; it must be a'
-          ' number'
-      ) from error
-
-  def _withheld(self, what: str) -> RewardError:
-    return RewardError(
-        f'{self._path} asks for {what}, which no reward gets: a reference'
-        " answer is the evaluator's. Whether a completion is right stands in"
-        " the column 'outcome' (verl: extra_info['outcome']); use that, or"
-        ' leave correctness to config.reward.weights.outcome'
+    # Advantages compare an episode with its whole group; groups without
+    # signal are dropped afterwards, and leave loss and denominator.
+    advantages = np.asarray(
+        advantages_lib.ADVANTAGES[config.grpo.advantage](rewards, e.valid)
+    )
+    turns = np.asarray(rollouts.rows['n_turns'], np.int32).reshape(graded.shape)
+    weights = np.ones((*graded.shape, int(turns.max())), np.float32)
+    if functions and functions.has('weight'):
+      credit = functions.weight(e)  # As many turns as a graded episode has.
+      weights[..., : credit.shape[-1]] = credit
+    kept = filters.KEEP[config.grpo.keep](rewards, e.outcome, e.valid)
+    if functions and functions.has('keep'):
+      chosen, self.keep_state = functions.keep(e, self.keep_state)
+      kept = kept & chosen
+    return RewardedBatch(
+        rollouts=rollouts,
+        graded=graded,
+        rewards=rewards,
+        parts=parts,
+        advantages=advantages_lib.per_turn(advantages, weights, turns),
+        kept=kept.any(1),
     )
 
 
-def _columns(view: Any) -> dict[str, list[Any]]:
-  """What a reward may read of the valid completions, as Python values.
-
-  completion_ids, the sampled tokens, has the name that TRL gives it.
-  """
-  closed = {c.name for c in schema.CORE if 'reward' not in c.readers}
-  found = {
-      name: getattr(view, name)[view.valid].tolist()
-      for name in view.columns
-      if name not in closed and not name.startswith(schema.PART_PREFIX)
-  }
-  found['completion_ids'] = [
-      row[:length].tolist()
-      for row, length in zip(
-          view.tokens[view.valid], found['n_tokens'], strict=True
-      )
-  ]
-  return found
-
-
-class TrlReward(_TextReward):
-  """TRL's `reward_func(prompts, completions, completion_ids, **columns)`.
-
-  Called once a step with a list of all valid completions. Prompts and
-  completions are texts, as for a standard data set; a function that fails on
-  texts gets messages, as for a conversational one. Columns are those of the
-  evidence that rewards may read. None counts as 0, as in TRL.
-  """
-
-  KIND, SIGNATURE = 'TRL', 'completions'
-
-  def __init__(self, path: str, function: Callable[..., Any], default: Parts):
-    super().__init__(path, function, default)
-    self._messages: bool | None = None  # None: not known yet.
-
-  def _scores(self, prompts, completions, columns):
-    given = dict(columns)
-    given |= dict(prompts=prompts, completions=completions)
-    parameters = _parameters(self._function).values()
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-      names = {p.name for p in parameters}
-      given = {name: v for name, v in given.items() if name in names}
-    missing = [
-        p.name
-        for p in parameters
-        if p.default is p.empty
-        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and p.name not in given
-    ]
-    if missing:
-      raise self._withheld(', '.join(missing))
-    try:
-      scores = self._call(given)
-    except KeyError as error:
-      if not error.args or error.args[0] in given:
-        raise
-      raise self._withheld(repr(error.args[0])) from error
-    if not isinstance(scores, list | tuple | np.ndarray) or len(scores) != len(
-        completions
-    ):
-      raise RewardError(
-          f'{self._path} returned {scores!r:.80}; it must be a list of'
-          f' {len(completions)} numbers, one per completion'
-      )
-    return [0.0 if s is None else self._number(s) for s in scores]
-
-  def _call(self, given: Mapping[str, Any]) -> Any:
-    """Calls with texts, or with messages where only those work."""
-    as_messages = dict(given)
-    for name, role in (('prompts', 'user'), ('completions', 'assistant')):
-      if name in given:
-        as_messages[name] = [
-            [{'role': role, 'content': text}] for text in given[name]
-        ]
-    if self._messages is not None:
-      return self._function(**(as_messages if self._messages else given))
-    try:
-      scores = self._function(**given)
-      self._messages = False
-    except (TypeError, AttributeError, IndexError) as error:
-      try:
-        scores = self._function(**as_messages)
-      except (TypeError, AttributeError, IndexError):
-        raise error from None
-      self._messages = True
-    return scores
-
-
-class VerlReward(_TextReward):
-  """verl's `compute_score(data_source, solution_str, ground_truth, ...)`.
-
-  Called once per completion. `ground_truth` is withheld: whatever touches it is
-  refused. `extra_info` holds the prompt and the evidence that rewards may read.
-  """
-
-  KIND, SIGNATURE = 'verl', 'solution_str'
-
-  def _scores(self, prompts, completions, columns):
-    names = _parameters(self._function)
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
-    truth = _GroundTruth(self._withheld('ground_truth'))
-    found = []
-    for i, (prompt, text) in enumerate(zip(prompts, completions, strict=True)):
-      given = dict(
-          data_source='evojax',
-          solution_str=text,
-          ground_truth=truth,
-          extra_info={
-              'prompt': prompt,
-              **{name: values[i] for name, values in columns.items()},
-          },
-      )
-      given = {n: v for n, v in given.items() if takes_all or n in names}
-      try:
-        score = self._function(**given)
-      except TypeError as error:  # `in`, replace and re take texts only.
-        if not re.search('_GroundTruth|must be string', str(error)):
-          raise
-        raise self._withheld('ground_truth') from error
-      if isinstance(score, Mapping):
-        score = score.get('score')
-      found.append(self._number(score))
-    return found
-
-
-class _GroundTruth:
-  """Stands where verl hands over the answer; every use of it is refused."""
-
-  def __init__(self, refusal: RewardError):
-    self.__dict__['refusal'] = refusal
-
-  def __repr__(self) -> str:
-    return '<ground_truth, withheld>'
-
-  def _refuse(self, *_, **__):
-    raise self.__dict__['refusal']
-
-  __getattr__ = __setattr__ = __str__ = __format__ = __bool__ = _refuse
-  __len__ = __iter__ = __getitem__ = __contains__ = __call__ = _refuse
-  __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
-  __int__ = __float__ = __index__ = __add__ = __radd__ = _refuse
-
-
-def compute(
-    parts: Parts, view: Any, weights: Mapping[str, float]
-) -> tuple[Float[np.ndarray, 'P G'], dict[str, Float[np.ndarray, 'P G']]]:
-  """Evaluates the weighted parts on a view.
-
-  Args:
-    parts: view -> {name: float [P, G]}.
-    view: An evidence view; `view.valid` gives the shape.
-    weights: Weight of each part; parts without one are not part of the reward.
-
-  Returns:
-    float32 [P, G] rewards, and the parts named in `weights`, before weighting.
-
-  Raises:
-    RewardError: If a weight names no part, a part has another shape, or a part
-      or the sum is not finite.
-  """
-  shape = view.valid.shape
-  found = parts(view)
-  if not isinstance(found, Mapping):
-    raise RewardError(
-        f'the reward returned {type(found).__name__}, not a dict of name ->'
-        f' float32 array of shape {shape}'
-    )
-  unknown = sorted(set(weights) - set(found))
-  if unknown:
-    raise RewardError(
-        f'config.reward.weights names {unknown}; the reward has the parts'
-        f' {sorted(found)}'
-    )
-  total, used = np.zeros(shape, np.float32), {}
-  for name, weight in weights.items():
-    try:
-      part = np.asarray(found[name], np.float32)
-    except (TypeError, ValueError) as error:
-      raise RewardError(
-          f'reward part {name!r} is not an array of numbers: {error}'
-      ) from error
-    if part.shape != shape:
-      raise RewardError(
-          f'reward part {name!r} has shape {part.shape}; it must be [P, G] ='
-          f' {shape}'
-      )
-    part = np.where(view.valid, part, 0)
-    bad = np.argwhere(~np.isfinite(part)).tolist()
-    if bad:
-      raise RewardError(
-          f'reward part {name!r} is {part[tuple(bad[0])]} at [p, g] = {bad[0]}'
-          f' and {len(bad) - 1} other places; give every completion a finite'
-          ' number'
-      )
-    used[name] = part
-    with np.errstate(over='ignore', invalid='ignore'):
-      total += np.float32(weight) * part
-  if not np.isfinite(total).all():
-    raise RewardError(
-        f'the reward leaves the range of float32 with config.reward.weights ='
-        f' {dict(weights)}; lower them'
-    )
-  return total, used
+def join(batches: Sequence[RewardedBatch]) -> RewardedBatch:
+  """Return the rollout rounds of one step as one batch, in their order."""
+  if len(batches) == 1:
+    return batches[0]
+  turns = max(b.advantages.shape[-1] for b in batches)
+  wide = lambda x: np.pad(x, ((0, 0), (0, 0), (0, turns - x.shape[-1])))
+  stack = lambda name: np.concatenate([getattr(b, name) for b in batches])
+  return RewardedBatch(
+      rollouts=collect.join([b.rollouts for b in batches]),
+      graded=stack('graded'),
+      rewards=stack('rewards'),
+      parts={
+          name: np.concatenate([b.parts[name] for b in batches])
+          for name in batches[0].parts
+      },
+      advantages=np.concatenate([wide(b.advantages) for b in batches]),
+      kept=stack('kept'),
+  )

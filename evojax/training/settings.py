@@ -1,4 +1,4 @@
-"""How the values of a config reach the update and the sampler."""
+"""The update's and the sampler's settings, read off a config."""
 
 import dataclasses
 

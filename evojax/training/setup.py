@@ -15,8 +15,8 @@ from evojax import domains
 from evojax import records
 from evojax.domains import base
 from evojax.episodes import collect
-from evojax.episodes import rows as rows_lib
 from evojax.episodes import synthetic as synthetic_lib
+from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.harness import admit
@@ -28,7 +28,8 @@ from evojax.runtime import config_checks
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.sandbox import probe
-from evojax.training import reward_pipeline
+from evojax.training import reward_parts
+from evojax.training import settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Setup:
   synthetic: synthetic_lib.Evidence  # Functions are tried on it.
   probe_rows: dict[str, Any]  # One graded problem, to try rewards on.
   columns: tuple[schema.Column, ...]
-  parts: reward_pipeline.Parts
+  parts: reward_parts.Parts
   reader: str = 'reward'  # What the view that the parts see is open to.
   harness: spec.Harness | None = None
   functions: run.Functions | None = None  # The harness's, run in the box.
@@ -52,6 +53,31 @@ class Setup:
   def version(self) -> str:
     """Hash of the harness that trains; 'seed' where there is none."""
     return self.harness.sha256 if self.harness else 'seed'
+
+  def scorer(
+      self,
+      engine: records.Sampler,
+      phases: metrics_lib.Phases | None = None,
+      *,
+      version: str | None = None,
+  ) -> evaluate_lib.Scorer:
+    """Return what scores the weights that an engine holds, as the run does.
+
+    Args:
+      engine: Sampler with the weights to score.
+      phases: Counts the time of rollout, grade and log.
+      version: Hash of the harness that trained the weights, by default the
+        setup's own; see the evidence column `version`.
+    """
+    return evaluate_lib.Scorer(
+        engine=engine,
+        tokenizer=self.policy.tokenizer,
+        domain=self.domain,
+        params=settings.eval_params(self.config),
+        max_prompt_tokens=self.config.data.max_prompt_tokens,
+        version=self.version if version is None else version,
+        phases=phases,
+    )
 
   @property
   def surface(self) -> surface_lib.Surface:
@@ -134,8 +160,8 @@ def _build(
       **config.model.to_dict()
       | {'path': domains.policy_path(config.model.path)},
   )
-  parts = reward_pipeline.load_parts(config.reward.parts, domain.reward_parts)
-  reader = reward_pipeline.reader(parts)
+  parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
+  reader = reward_parts.reader(parts)
   if functions and functions.has('reward'):
     parts = _joined(functions.parts, parts if config.reward.parts else None)
   setup = Setup(
@@ -161,7 +187,7 @@ def _build(
       max_tokens=config_lib.token_limit(config),
       reader=reader,
   )
-  reward_pipeline.compute(parts, view, config.reward.weights.to_dict())
+  reward_parts.compute(parts, view, config.reward.weights.to_dict())
   return setup
 
 
@@ -186,8 +212,8 @@ def _make_training_domain(config: ml_collections.ConfigDict) -> base.Domain:
 
 
 def _joined(
-    parts: reward_pipeline.Parts, own: reward_pipeline.Parts | None
-) -> reward_pipeline.Parts:
+    parts: reward_parts.Parts, own: reward_parts.Parts | None
+) -> reward_parts.Parts:
   """Return a harness's parts beside those of the user's own reward.
 
   The weights in the harness's overlay say which of them count.
@@ -222,17 +248,7 @@ def _grade_one(setup: Setup) -> dict[str, Any]:
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
-  (grade,), _ = collect.grade(setup.domain, [problem], [silent])
-  return rows_lib.from_rollouts(
-      [problem],
-      [silent] * 2,
-      [grade] * 2,
-      columns=setup.columns,
-      group_size=2,
-      step=0,
-      split='train',
-      seed=config.seed,
-      version='seed',
-      prompt_tokens=[()],
-      grade_seconds=[0.0] * 2,
-  )
+  asked = collect.RequestBatch([problem], [()], config.seed)
+  return collect.rollout_batch(
+      setup.domain, setup.columns, asked, [silent] * 2
+  ).rows

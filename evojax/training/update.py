@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 import numpy as np
 import optax
 
+from evojax import records
 from evojax.models import decoder
 from evojax.models import lora
 from evojax.rl import importance
@@ -58,7 +59,7 @@ class NonFiniteError(FloatingPointError):
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """What is compiled into the update."""
+  """The settings that are compiled into the update."""
 
   ratio: str = 'token'  # token | sequence.
   aggregation: str = 'sequence'  # sequence | token | constant.
@@ -82,7 +83,7 @@ class Algorithm:
 def init_state(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, params: decoder.Params
 ) -> State:
-  """State of step 0. Under LoRA only the adapters are trained."""
+  """Return the state of step 0. Under LoRA only the adapters are trained."""
   trainable, frozen = lora.split(params) if cfg.lora_rank else (params, {})
   return dict(
       params=trainable,
@@ -95,7 +96,7 @@ def init_state(
 def state_shardings(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
 ) -> State:
-  """Where each leaf of the state lives; moments lie beside their parameter."""
+  """Return the sharding of each leaf; moments lie beside their parameter."""
   axes = decoder.logical_axes(cfg)
   trainable, frozen = lora.split(axes) if cfg.lora_rank else (axes, {})
   trainable = sharding.shardings(mesh, trainable)
@@ -109,7 +110,7 @@ def state_shardings(
 
 
 def policy_params(cfg: decoder.DecoderConfig, state: State) -> decoder.Params:
-  """The parameters a sampler needs."""
+  """Return the parameters a sampler needs."""
   if not cfg.lora_rank:
     return state['params']
   return lora.join(state['params'], state['frozen'])
@@ -117,42 +118,39 @@ def policy_params(cfg: decoder.DecoderConfig, state: State) -> decoder.Params:
 
 def make_batch(
     prompts: Sequence[np.ndarray],
-    completions: Sequence[np.ndarray],
-    sampler_logprobs: Sequence[np.ndarray],
-    advantages: Float[np.ndarray, 'P G'],
+    episodes: Sequence[records.Episode],
+    advantages: Float[np.ndarray, 'P G A'],
     included: Bool[np.ndarray, 'P G'],
     *,
     max_prompt_tokens: int,
     max_tokens: int,
     micro_groups: int,
     layout: str = 'shared',
-    loss_masks: Sequence[np.ndarray] | None = None,
 ) -> tuple[Batch, int, np.ndarray]:
-  """Lays a step's groups out in micro-batches, kept groups first.
+  """Lay a step's groups out in micro-batches, kept groups first.
 
   Args:
     prompts: P * G int32 arrays, group-major.
-    completions: P * G int32 arrays.
-    sampler_logprobs: P * G float32 arrays, one value per completion token.
-    advantages: float32 [P, G].
-    included: bool [P, G]; False takes a completion out of loss and
-      denominator. A group without any is dropped and costs no compute.
+    episodes: P * G episodes.
+    advantages: float32 [P, G, A], one per turn; every token gets that of its
+      turn. A is at least the turns of the longest episode.
+    included: bool [P, G]; False takes an episode out of loss and denominator.
+      A group without any is dropped and costs no compute.
     max_prompt_tokens: Lp.
-    max_tokens: Lc.
+    max_tokens: Lc, tokens after the prompt.
     micro_groups: p; must divide P.
     layout: 'shared' (prompt once per group) or 'packed'. Groups whose prompts
       differ among their members fall back to 'packed'.
-    loss_masks: P * G bool arrays, False on tokens that were not sampled (tool
-      output); default: all True.
 
   Returns:
     The batch, the number of micro-batches that hold a kept group, and the
-    order [P] in which groups were laid out.
+    order [P] in which groups were laid out. Its 'mask' [M, p, G, Lc] is True at
+    the sampled tokens of included episodes: observations are read, not learnt.
 
   Raises:
     ValueError: If micro_groups does not divide P, or a sequence is too long.
   """
-  groups, size = advantages.shape
+  groups, size, turns = advantages.shape
   if groups % micro_groups:
     raise ValueError(
         f'{groups} groups do not split into micro-batches of'
@@ -162,10 +160,12 @@ def make_batch(
   order = np.argsort(~alive, kind='stable')
   live = -(-int(alive.sum()) // micro_groups)
   rows = (order[:, None] * size + np.arange(size)).reshape(-1)
-  pick = lambda values: None if values is None else [values[i] for i in rows]
+  prompts = [prompts[i] for i in rows]
+  episodes = [episodes[i] for i in rows]
+  by_turn = advantages[order].reshape(-1, turns)
+  completions = [e.tokens for e in episodes]
+  loss_masks = [e.loss_mask for e in episodes]
   split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
-  prompts, completions = pick(prompts), pick(completions)
-  loss_masks = pick(loss_masks)
   shared = layout == 'shared' and packing.share(
       prompts,
       completions,
@@ -193,18 +193,24 @@ def make_batch(
         **shape,
     )
     batch = dataclasses.asdict(packed)
-  batch['sampler_logprobs'] = split(
-      packing.pad_completions(
-          pick(sampler_logprobs), group_size=size, max_tokens=max_tokens
-      )
+  pad = lambda values: split(
+      packing.pad_completions(values, group_size=size, max_tokens=max_tokens)
   )
-  batch['advantages'] = split(advantages[order].astype(np.float32))
+  batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
+  # One per token, not one per turn: the most turns of a step are no shape of
+  # the compiled program, which therefore serves all.
+  batch['advantages'] = pad(
+      [
+          values[e.turn_of_token]
+          for values, e in zip(by_turn, episodes, strict=True)
+      ]
+  )
   batch['mask'] = batch.pop('loss_mask') & split(included[order])[..., None]
   return batch, live, order
 
 
 def batch_shardings(batch: Batch, mesh: sharding.AnyMesh) -> Batch:
-  """Groups (or packed rows) of a micro-batch are split over the batch axes."""
+  """Split the groups, or packed rows, of a micro-batch over the batch axes."""
   return sharding.shardings(mesh, {name: (None, 'batch') for name in batch})
 
 
@@ -216,7 +222,7 @@ def _logprobs(
     temperature: jax.Array,
     with_entropy: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Log-probs (and entropies) [p, G, Lc] of one micro-batch."""
+  """Return log-probs (and entropies) [p, G, Lc] of one micro-batch."""
   table = decoder.unembedding(cfg, params)
   options = dict(chunk=algorithm.logprob_chunk, with_entropy=with_entropy)
   if 'completions' in micro:
@@ -252,7 +258,7 @@ def score_step(
     batch: Batch,
     temperature: jax.Array,
 ) -> Float[Array, 'M p G Lc']:
-  """Log-probs of a batch's completions under `params`, without gradient."""
+  """Return log-probs of a batch's episodes under `params`, without gradient."""
   return jax.lax.map(
       lambda micro: _logprobs(
           cfg, algorithm, params, micro, temperature, False
@@ -269,7 +275,7 @@ def update_step(
     live: jax.Array,
     hyper: dict[str, jax.Array],
 ) -> tuple[State, dict[str, jax.Array], dict[str, jax.Array]]:
-  """One optimizer update on a batch.
+  """Make one optimizer update on a batch.
 
   The loss of the whole batch is accumulated over micro-batches with one
   denominator (see `rl.losses`), so their number changes no result beyond
@@ -280,89 +286,17 @@ def update_step(
     algorithm: What is compiled in.
     state: From `init_state`; donate it.
     batch: From `make_batch`, with old_logprobs [M, p, G, Lc] unless on policy
-      and ref_logprobs likewise if there is a reference.
+      and ref_logprobs, shaped alike, if there is a reference.
     live: int32 scalar, micro-batches to run.
     hyper: HYPERPARAMETERS by name, float32 scalars.
 
   Returns:
     The new state (the old one where something is not finite), scalar metrics,
-    and per-completion arrays [M, p, G]: 'gap', the mean of
+    and per-episode arrays [M, p, G]: 'gap', the mean of
     |old_logprobs - sampler_logprobs| over its sampled tokens.
   """
-  mask = batch['mask']
-  denominator = losses.denominator(
-      mask, algorithm.aggregation, algorithm.max_tokens
-  )
-
-  def loss_fn(trainable, micro):
-    params = (
-        lora.join(trainable, state['frozen']) if cfg.lora_rank else trainable
-    )
-    logprobs, entropy = _logprobs(
-        cfg, algorithm, params, micro, hyper['temperature'], True
-    )
-    fixed = jax.lax.stop_gradient(logprobs)
-    old = fixed if algorithm.on_policy else micro['old_logprobs']
-    sampler = micro['sampler_logprobs']
-    weights = None
-    if algorithm.importance:
-      weights = importance.truncated_importance_weights(
-          old, sampler, micro['mask'], hyper['tis_cap']
-      )
-    loss, sums = losses.policy_loss(
-        logprobs,
-        old,
-        micro['advantages'],
-        micro['mask'],
-        clip_low=hyper['clip_low'],
-        clip_high=hyper['clip_high'],
-        dual_clip=hyper['dual_clip'],
-        denominator=denominator,
-        tis_weights=weights,
-        tis_cap=hyper['tis_cap'],
-        ref_logprobs=micro.get('ref_logprobs'),
-        kl_coef=hyper['kl_coef'],
-        ratio=algorithm.ratio,
-        aggregation=algorithm.aggregation,
-    )
-    gap = jnp.abs(old - sampler)
-    sums['entropy'] = masked.masked_sum(entropy, micro['mask'])
-    sums['gap'] = masked.masked_sum(gap, micro['mask'])
-    largest = jnp.max(jnp.where(micro['mask'], gap, 0.0))
-    rows = masked.masked_mean(gap, micro['mask'], -1)
-    return loss, (sums, largest, rows)
-
-  def micro_step(i, carry):
-    grads, loss, sums, largest, rows = carry
-    micro = jax.tree.map(lambda x: x[i], batch)
-    (new_loss, (new_sums, new_largest, new_rows)), new_grads = (
-        jax.value_and_grad(loss_fn, has_aux=True)(state['params'], micro)
-    )
-    add = lambda a, b: a + b.astype(a.dtype)
-    return (
-        jax.tree.map(add, grads, new_grads),
-        loss + new_loss,
-        jax.tree.map(add, sums, new_sums),
-        jnp.maximum(largest, new_largest),
-        rows.at[i].set(new_rows),
-    )
-
-  first = jax.tree.map(lambda x: x[0], batch)
-  _, (sums, _, _) = jax.eval_shape(loss_fn, state['params'], first)
-  zeros = lambda tree: jax.tree.map(
-      lambda x: jnp.zeros(x.shape, jnp.float32), tree
-  )
-  grads, loss, sums, largest, rows = jax.lax.fori_loop(
-      0,
-      live,
-      micro_step,
-      (
-          zeros(state['params']),
-          jnp.zeros(()),
-          zeros(sums),
-          jnp.zeros(()),
-          jnp.zeros(mask.shape[:-1]),
-      ),
+  grads, loss, sums, largest, rows = _accumulate(
+      cfg, algorithm, state, batch, live, hyper
   )
   norm = optax.tree.norm(grads)
   clip = hyper['max_grad_norm']
@@ -388,18 +322,106 @@ def update_step(
       lambda new, old: jnp.where(finite, new, old), new_state, state
   )
   tokens = jnp.maximum(sums.pop('tokens'), 1.0)
-  metrics = {f'{name}': value / tokens for name, value in sums.items()}
+  metrics = {name: value / tokens for name, value in sums.items()}
   metrics.update(
       loss=loss, grad_norm=norm, gap_max=largest, finite=finite, tokens=tokens
   )
   return new_state, metrics, {'gap': rows}
 
 
+def _accumulate(cfg, algorithm, state, batch, live, hyper):
+  """Sum gradients, loss and metrics over the micro-batches that are live.
+
+  Returns:
+    Gradients, the loss, sums of the metrics over tokens, the largest gap of a
+    token, and the mean gap of each episode [M, p, G].
+  """
+  mask = batch['mask']
+  denominator = losses.denominator(
+      mask, algorithm.aggregation, algorithm.max_tokens
+  )
+  loss_fn = functools.partial(
+      _loss, cfg, algorithm, state['frozen'], hyper, denominator
+  )
+
+  def micro_step(i, carry):
+    grads, loss, sums, largest, rows = carry
+    micro = jax.tree.map(lambda x: x[i], batch)
+    (new_loss, (new_sums, new_largest, new_rows)), new_grads = (
+        jax.value_and_grad(loss_fn, has_aux=True)(state['params'], micro)
+    )
+    add = lambda a, b: a + b.astype(a.dtype)
+    return (
+        jax.tree.map(add, grads, new_grads),
+        loss + new_loss,
+        jax.tree.map(add, sums, new_sums),
+        jnp.maximum(largest, new_largest),
+        rows.at[i].set(new_rows),
+    )
+
+  first = jax.tree.map(lambda x: x[0], batch)
+  _, (sums, _, _) = jax.eval_shape(loss_fn, state['params'], first)
+  zeros = lambda tree: jax.tree.map(
+      lambda x: jnp.zeros(x.shape, jnp.float32), tree
+  )
+  return jax.lax.fori_loop(
+      0,
+      live,
+      micro_step,
+      (
+          zeros(state['params']),
+          jnp.zeros(()),
+          zeros(sums),
+          jnp.zeros(()),
+          jnp.zeros(mask.shape[:-1]),
+      ),
+  )
+
+
+def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
+  """Return the loss of one micro-batch, and what `_accumulate` adds up."""
+  params = lora.join(trainable, frozen) if cfg.lora_rank else trainable
+  mask, sampler = micro['mask'], micro['sampler_logprobs']
+  logprobs, entropy = _logprobs(
+      cfg, algorithm, params, micro, hyper['temperature'], True
+  )
+  fixed = jax.lax.stop_gradient(logprobs)
+  old = fixed if algorithm.on_policy else micro['old_logprobs']
+  weights = None
+  if algorithm.importance:
+    weights = importance.truncated_importance_weights(
+        old, sampler, mask, hyper['tis_cap']
+    )
+  loss, sums = losses.policy_loss(
+      logprobs,
+      old,
+      micro['advantages'],
+      mask,
+      losses.Objective(
+          clip_low=hyper['clip_low'],
+          clip_high=hyper['clip_high'],
+          dual_clip=hyper['dual_clip'],
+          kl_coef=hyper['kl_coef'],
+          tis_cap=hyper['tis_cap'],
+          ratio=algorithm.ratio,
+          aggregation=algorithm.aggregation,
+      ),
+      denominator=denominator,
+      tis_weights=weights,
+      ref_logprobs=micro.get('ref_logprobs'),
+  )
+  gap = jnp.abs(old - sampler)
+  sums['entropy'] = masked.masked_sum(entropy, mask)
+  sums['gap'] = masked.masked_sum(gap, mask)
+  largest = jnp.max(jnp.where(mask, gap, 0.0))
+  return loss, (sums, largest, masked.masked_mean(gap, mask, -1))
+
+
 @functools.cache  # Runs of one shape share the program.
 def jit_update_step(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
 ) -> Any:
-  """`update_step`, compiled for a mesh with its state donated."""
+  """Return `update_step`, compiled for a mesh with its state donated."""
   whole = sharding.replicated(mesh)
   return jax.jit(
       functools.partial(update_step, cfg, algorithm),
@@ -416,7 +438,7 @@ def jit_init_state(
     *,
     donate: bool,
 ) -> Any:
-  """`init_state`, compiled for a mesh; donated parameters move into it."""
+  """Return `init_state`, compiled; donated parameters move into the state."""
   return jax.jit(
       functools.partial(init_state, cfg, algorithm),
       out_shardings=state_shardings(cfg, algorithm, mesh),
@@ -428,7 +450,7 @@ def jit_init_state(
 def jit_score_step(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
 ) -> Any:
-  """`score_step`, compiled for a mesh."""
+  """Return `score_step`, compiled for a mesh."""
   return jax.jit(
       functools.partial(score_step, cfg, algorithm),
       out_shardings=sharding.shardings(mesh, (None, 'batch')),
@@ -437,7 +459,7 @@ def jit_score_step(
 
 @jax.jit
 def _checksums(leaves: list[jax.Array]) -> jax.Array:
-  """uint32 [leaves, 2]: sums of a leaf's words, weighted by their place."""
+  """Return uint32 [leaves, 2], sums of a leaf's words weighted by position."""
 
   def checksum(x):
     x = jnp.atleast_1d(x)
@@ -458,10 +480,10 @@ def _checksums(leaves: list[jax.Array]) -> jax.Array:
 
 
 def fingerprint(state: State) -> str:
-  """64 hex digits that tell two states apart; the same on every mesh.
+  """Return 64 hex digits that differ between states; the same on every mesh.
 
-  A hash of two 32-bit checksums per leaf, which are made where the leaf lies:
-  against mistakes, not against forgery.
+  They are a hash of two 32-bit checksums per leaf, computed on the devices.
+  They protect against mistakes, not against forgery.
   """
   flat = jax.tree_util.tree_leaves_with_path(state)
   sums = sharding.to_host(_checksums([leaf for _, leaf in flat]))
@@ -475,7 +497,7 @@ def fingerprint(state: State) -> str:
 
 
 def check_finite(metrics: dict[str, Any], step: int) -> None:
-  """Stops a run whose loss or gradient left the finite numbers.
+  """Stop a run whose loss or gradient is not finite.
 
   Raises:
     NonFiniteError: With the values and what to try.

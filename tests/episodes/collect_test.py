@@ -31,12 +31,19 @@ class RequestsTest(parameterized.TestCase):
 
   def test_group_major(self):
     problems = [fakes.make_problem('a'), fakes.make_problem('b')]
-    requests = collect.requests(
-        problems, [(1,), (2,)], fakes.PARAMS, group_size=3, seed=5
+    asked = collect.request_batch(
+        fakes.Tokenizer(),
+        problems,
+        fakes.PARAMS,
+        group_size=3,
+        seed=5,
+        max_prompt_tokens=8,
     )
+    requests = asked.requests
+    self.assertEqual(asked.prompts, [(97,), (98,)])
     self.assertEqual([r.sample for r in requests], [0, 1, 2, 0, 1, 2])
     self.assertEqual(
-        [r.prompt_tokens for r in requests], [(1,)] * 3 + [(2,)] * 3
+        [r.prompt_tokens for r in requests], [(97,)] * 3 + [(98,)] * 3
     )
     # SHA-256 of 'a' and 'b' begin with these.
     self.assertEqual(
@@ -53,7 +60,14 @@ class RequestsTest(parameterized.TestCase):
         fakes.make_problem('a'), problem_id=problem_id
     )
     with self.assertRaisesRegex(ValueError, f'{problem_id}.*16 hex digits'):
-      collect.requests([problem], [(1,)], fakes.PARAMS, group_size=1, seed=0)
+      collect.request_batch(
+          fakes.Tokenizer(),
+          [problem],
+          fakes.PARAMS,
+          group_size=1,
+          seed=0,
+          max_prompt_tokens=8,
+      )
 
 
 def _completions(texts):

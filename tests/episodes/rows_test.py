@@ -68,15 +68,14 @@ GRADES = [
 def _rows(**changes):
   arguments = dict(
       problems=PROBLEMS,
-      completions=COMPLETIONS,
+      episodes=COMPLETIONS,
       grades=GRADES,
       columns=COLUMNS,
-      group_size=3,
       step=12,
       split='dev',
       seed=2**40,
       version='seed',
-      prompt_tokens=[(1, 2, 3), (4, 5)],
+      prompts=[(1, 2, 3), (4, 5)],
       grade_seconds=np.arange(6, dtype=np.float32) / 8,
   )
   return rows.from_rollouts(**(arguments | changes))
@@ -127,16 +126,23 @@ class FromRolloutsTest(parameterized.TestCase):
       np.testing.assert_array_equal(
           frame['sampler_logprobs'][b], COMPLETIONS[b].logprobs
       )
-      self.assertEmpty(frame['actions'][b])
+      for name in rows.TURN_COLUMNS:  # n_tokens says it all.
+        self.assertEmpty(frame[name][b], name)
     # Filled by later stages, or not by every grade.
     for name in ('reward', 'advantage', 'kept', 'part_outcome'):
       self.assertTrue(frame[name].isna().all(), name)
     self.assertEqual(frame['margin'].isna().tolist(), [1, 0, 1, 1, 1, 1])
-    filled = {*expected, 'margin', 'prompt_tokens', 'tokens', 'actions'}
+    filled = {
+        *expected,
+        'margin',
+        'prompt_tokens',
+        'tokens',
+        *rows.TURN_COLUMNS,
+    }
     later = {c.name for c in COLUMNS if c.stage in ('reward', 'update')}
     self.assertEqual(
         {c.name for c in COLUMNS} - filled - later,
-        {'sampler_logprobs', 'arguments', 'action_ok'},
+        {'sampler_logprobs'},
     )
 
   def test_a_view_sees_groups(self):
@@ -168,14 +174,82 @@ class FromRolloutsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       _rows(grades=grades)
 
+  def test_turns_are_written_and_read_back(self):
+    turns = (
+        (records.Turn(2, 1, action=3, argument=1), records.Turn(1, action=0)),
+        (records.Turn(1, 2), records.Turn(2, 0), records.Turn(0, 1)),
+        (records.Turn(4, action=2, ok=False),),
+        (),
+        (records.Turn(1, 1),) * 3,
+        (),
+    )
+    episodes = [
+        dataclasses.replace(
+            c,
+            tokens=np.arange(max(n, 4), dtype=np.int32),
+            logprobs=-np.arange(max(n, 4), dtype=np.float32),
+            turns=t,
+        )
+        for c, t, n in zip(COMPLETIONS, turns, (4, 6, 4, 4, 6, 4), strict=True)
+    ]
+    with tempfile.TemporaryDirectory() as workdir:
+      found = _rows(episodes=episodes)
+      store.write_step(workdir, 'dev', 12, found, COLUMNS)
+      frame = store.read(workdir, 'dev')
+    self.assertEqual(frame['n_turns'].tolist(), [2, 3, 1, 1, 3, 1])
+    # Sampled ones: 2 + 1, 1 + 2 + 0, 4, 4, 3, 4.
+    self.assertEqual(frame['n_tokens'].tolist(), [3, 3, 4, 4, 3, 4])
+    # -(0 + 1 + 3) / 3: the token at 2 was observed.
+    self.assertAlmostEqual(frame['mean_logprob'][0], -4 / 3, places=6)
+    lists = {
+        'turn_tokens': [[2, 1], [1, 2, 0], [4], [], [1, 1, 1], []],
+        'observation_tokens': [[1, 0], [2, 0, 1], [0], [], [1, 1, 1], []],
+        'actions': [[3, 0], [], [2], [], [], []],
+        'arguments': [[1, 0], [], [0], [], [], []],
+        'action_ok': [[True, True], [], [False], [], [], []],
+    }
+    for name, expected in lists.items():
+      self.assertEqual([list(x) for x in frame[name]], expected, name)
+    columns = {name: frame[name].to_numpy() for name in frame.columns}
+    for one, other in zip(episodes, rows.to_episodes(columns), strict=True):
+      for name in ('tokens', 'logprobs', 'loss_mask', 'turn_of_token'):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+      self.assertEqual(one.finish_reason, other.finish_reason)
+      for a, b in zip(one.turns, other.turns, strict=True):
+        self.assertEqual((a.sampled, a.observed), (b.sampled, b.observed))
+        self.assertEqual((a.action, a.ok), (b.action, b.ok))
+
+  def test_evidence_from_before_turns_is_of_one_turn(self):
+    found = _rows()
+    old = {n: v for n, v in found.items() if n not in rows.TURN_COLUMNS[:2]}
+    for one, other in zip(COMPLETIONS, rows.to_episodes(old), strict=True):
+      np.testing.assert_array_equal(one.tokens, other.tokens)
+      self.assertLen(other.turns, 1)
+      self.assertTrue(other.loss_mask.all())
+
+  def test_an_action_for_some_turns_only(self):
+    episodes = [
+        dataclasses.replace(
+            COMPLETIONS[0],
+            turns=(records.Turn(1, 1, action=3), records.Turn(1)),
+        ),
+        *COMPLETIONS[1:],
+    ]
+    with self.assertRaisesRegex(ValueError, '1 actions for 2 turns'):
+      _rows(episodes=episodes)
+
+  def test_turns_that_do_not_cover_the_tokens(self):
+    with self.assertRaisesRegex(ValueError, 'cover 2 tokens, not all 3'):
+      dataclasses.replace(COMPLETIONS[0], turns=(records.Turn(1, 1),))
+
   @parameterized.parameters(
-      dict(group_size=2),
+      dict(episodes=COMPLETIONS[:5]),
       dict(grades=GRADES[:5]),
-      dict(prompt_tokens=[(1,)]),
+      dict(prompts=[(1,)]),
       dict(grade_seconds=[0.0]),
   )
   def test_lengths_that_do_not_fit(self, **changes):
-    with self.assertRaisesRegex(ValueError, '2 problems x group_size='):
+    with self.assertRaisesRegex(ValueError, 'as many prompts as problems'):
       _rows(**changes)
 
 

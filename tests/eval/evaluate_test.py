@@ -15,6 +15,7 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import decoder
 from evojax.rollout import engine as engine_lib
+from evojax.rollout import slots
 from evojax.runtime import metrics
 from tests.eval import fakes
 
@@ -29,17 +30,11 @@ def _script(weights, problem, sample):
 
 def _evaluate(engine=None, domain=None, **changes):
   engine = engine or fakes.Engine(_script)
-  arguments = dict(
-      split='dev',
-      seed=3,
-      problems=6,
-      samples=4,
-      params=fakes.PARAMS,
-      max_prompt_tokens=16,
-      step=20,
-  )
+  names = ('max_prompt_tokens', 'version', 'phases')
+  given = {name: changes.pop(name) for name in names if name in changes}
+  arguments = dict(split='dev', seed=3, problems=6, samples=4, step=20)
   return evaluate.evaluate(
-      engine, fakes.Tokenizer(), domain or fakes.Domain(), **arguments | changes
+      fakes.make_scorer(engine, domain, **given), **arguments | changes
   )
 
 
@@ -209,12 +204,14 @@ class EvaluateTest(parameterized.TestCase):
 
     engine = engine_lib.Engine(
         cfg,
+        slots.Shapes(
+            max_prompt_tokens=16,
+            max_tokens=16,
+            decode_slots=8,  # A third of the completions: slots are refilled.
+            prefill_rows=4,
+        ),
         eos_ids=tuple(range(8)),
         decode_text=lambda ids: ''.join(chr(i) for i in ids if i > 7),
-        max_prompt_tokens=16,
-        max_tokens=16,
-        decode_slots=8,  # A third of the completions: slots are refilled.
-        prefill_rows=4,
         refill_every=4,
     )
     init = jax.jit(functools.partial(decoder.init, cfg))

@@ -7,6 +7,7 @@ import numpy as np
 
 from evojax import records
 from evojax.domains import base
+from evojax.eval import evaluate
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
@@ -64,6 +65,18 @@ class Engine:
           )
       )
     return answers
+
+
+def make_scorer(engine=None, domain=None, **changes) -> evaluate.Scorer:
+  """What scores an engine's weights on a domain, fakes by default."""
+  arguments = dict(
+      engine=engine,
+      tokenizer=Tokenizer(),
+      domain=domain or Domain(),
+      params=PARAMS,
+      max_prompt_tokens=16,
+  )
+  return evaluate.Scorer(**arguments | changes)
 
 
 class Source:

@@ -1,4 +1,3 @@
-import dataclasses
 import tempfile
 
 from absl.testing import absltest
@@ -140,12 +139,10 @@ class EvaluateTest(absltest.TestCase):
         seed=3,
         problems=6,
         samples=2,
-        params=dataclasses.replace(fakes.PARAMS),
-        max_prompt_tokens=16,
         step=20,
     )
     return evaluate.evaluate(
-        engine, fakes.Tokenizer(), domain, **arguments | changes
+        fakes.make_scorer(engine, domain), **arguments | changes
     )
 
   def test_scores_and_evidence(self):

@@ -32,13 +32,10 @@ class SealedTest(absltest.TestCase):
         seed=1,
         problems=5,
         samples=2,
-        params=fakes.PARAMS,
-        max_prompt_tokens=16,
         step=20,
     )
-    return sealed.score(
-        self.engine, fakes.Tokenizer(), fakes.Domain(), **arguments | changes
-    )
+    scorer = fakes.make_scorer(self.engine, version='v1')
+    return sealed.score(scorer, **arguments | changes)
 
   def test_base_and_trained_on_the_same_problems(self):
     result = self._score()

@@ -29,17 +29,13 @@ class SeedsTest(absltest.TestCase):
 
     engine = fakes.Engine(script)
     sealed.score(
-        engine,
-        fakes.Tokenizer(),
-        fakes.Domain(),
+        fakes.make_scorer(engine),
         install_base=lambda: engine.update_weights('base', 0),
         install_trained=lambda: engine.update_weights('trained', 9),
         workdir=workdir,
         seed=seed,
         problems=12,
         samples=samples,
-        params=fakes.PARAMS,
-        max_prompt_tokens=16,
         step=9,
     )
     return workdir

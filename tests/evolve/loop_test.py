@@ -141,6 +141,29 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(row['start'], self.row('promote', version='v1')['end'])
     self.assertLen({a['end'] for a in row['arms']}, 6)
 
+  def test_every_row_names_its_harness(self):
+    """The one that trains, or that trained the policy which is scored."""
+    harnesses = {p.name for p in (self.path / 'harness').iterdir()}
+    arms = {
+        path.parent: json.loads(path.read_bytes())['harness']
+        for path in self.path.rglob('arm.json')
+    }
+    self.assertGreater(len(set(arms.values())), 1)
+    self.assertLessEqual(set(arms.values()), harnesses)
+    scored = set()
+    for path in self.path.rglob('evidence/*/*.parquet'):
+      column = parquet.read_table(path, columns=['version'])['version']
+      (version,) = set(column.to_pylist())
+      folder = path.parents[2]
+      if folder in arms:
+        self.assertEqual(version, arms[folder], path)
+      elif folder.name == 'base':
+        self.assertEqual(version, 'seed', path)
+      else:
+        self.assertIn(version, harnesses, path)
+        scored.add(version)
+    self.assertLen(scored, 2)  # The parent's and the child's.
+
   def test_children_meet_the_problems_of_the_controls(self):
     row = self.row('trial', trial=1)
     for i in range(2):

@@ -80,7 +80,7 @@ def exporting():
 
 # In the order in which one run meets them; steps count from 0.
 POINTS = dict(
-    sampled=lambda: intercept(trainer_lib.Trainer, 'judge', at_step(1)),
+    sampled=lambda: intercept(trainer_lib.Trainer, 'reward', at_step(1)),
     evidence=lambda: intercept(trainer_lib.Trainer, 'learn', at_step(1)),
     updated=lambda: intercept(
         trainer_lib.Trainer, 'learn', at_step(1), after=True
@@ -109,9 +109,10 @@ def run(config, root, name):
   learn = trainer_lib.Trainer.learn
 
   def logged_learn(trainer, step):
+    number = trainer.step
     result = learn(trainer, step)
     with open(root / f'{name}.steps', 'a') as file:
-      print(trainer.step, file=file)
+      print(number, file=file)
     return result
 
   trainer_lib.Trainer.learn = logged_learn

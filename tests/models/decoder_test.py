@@ -85,16 +85,22 @@ class DecoderTest(parameterized.TestCase):
     different = np.abs(np.asarray(base - other)).max(-1) > 1e-6
     self.assertEqual(np.argwhere(different).tolist(), [[1, 0, 4]])
 
-  @parameterized.parameters(False, True)
-  def test_cached_decode_equals_full_forward(self, scan_layers):
+  # The prompt fills the cache, or a part of it.
+  @parameterized.product(scan_layers=(False, True), slots=(7, 12))
+  def test_cached_decode_equals_full_forward(self, scan_layers, slots):
     cfg = dataclasses.replace(CFG, scan_layers=scan_layers)
     params, prompts, lengths, completions = example(cfg)
     want = one_by_one(cfg, params, prompts, lengths, completions)[:, 0]
-    last, kept = decoder.prefill(cfg, params, prompts, lengths)
-    cache = decoder.empty_cache(cfg, 3, 7 + 5, 'float32')
+    cache = decoder.empty_cache(cfg, 3, slots, 'float32')
+    start = jnp.zeros(3, jnp.int32)
+    hidden, cache = decoder.extend(cfg, params, prompts, start, cache)
     cache = jax.tree.map(
-        lambda c, k: c.at[..., :7, :].set(k), cache, type(cache)(kept)
+        lambda c: jnp.pad(
+            c, [(0, 0)] * (c.ndim - 2) + [(0, 12 - slots), (0, 0)]
+        ),
+        cache,
     )
+    last = hidden[jnp.arange(3), lengths - 1]
     np.testing.assert_allclose(last, want[:, 0], atol=ATOL)
     for t in range(4):
       hidden, cache = decoder.decode(

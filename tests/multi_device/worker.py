@@ -22,6 +22,7 @@ from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import hf_config
 from evojax.rollout import engine
+from evojax.rollout import slots
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 
@@ -62,16 +63,12 @@ def run_forward(mesh, cfg, params, tokens):
 
   @jax.jit
   def stepwise(params, tokens):
-    rows, slots = tokens.shape
-    lengths = jnp.full(rows, LP)
-    hidden, kept = decoder.prefill(cfg, params, tokens[:, :LP], lengths)
-    out = [hidden]
-    cache = jax.tree.map(
-        lambda slots, new: slots.at[..., :LP, :].set(new),
-        decoder.empty_cache(cfg, rows, slots, 'float32'),
-        kept,
-    )
-    for t in range(LP, slots):
+    rows, length = tokens.shape
+    cache = decoder.empty_cache(cfg, rows, length, 'float32')
+    start = jnp.zeros(rows, jnp.int32)
+    hidden, cache = decoder.extend(cfg, params, tokens[:, :LP], start, cache)
+    out = [hidden[:, -1]]
+    for t in range(LP, length):
       positions = jnp.full(rows, t)
       hidden, cache = decoder.decode(
           cfg, params, tokens[:, t], positions, cache
@@ -90,12 +87,14 @@ def run_engine(mesh, cfg, params):
   """Sampled tokens and log-probs of 12 requests on 8 slots."""
   sampler = engine.Engine(
       cfg,
+      slots.Shapes(
+          max_prompt_tokens=LP,
+          max_tokens=LC,
+          decode_slots=8,
+          prefill_rows=4,
+      ),
       eos_ids=(3,),
       decode_text=str,
-      max_prompt_tokens=LP,
-      max_tokens=LC,
-      decode_slots=8,
-      prefill_rows=4,
       refill_every=2,
       mesh=mesh,
   )
@@ -130,9 +129,11 @@ def run_update(mesh, cfg, params, layout):
   included[4, 1] = False  # and a dropped completion.
   batch, live, _ = update_lib.make_batch(
       prompts,
-      completions,
-      [-np.ones(len(c), np.float32) for c in completions],
-      advantages,
+      [
+          records.Episode(c, -np.ones(len(c), np.float32), 'stop', 0, '')
+          for c in completions
+      ],
+      advantages[..., None],
       included,
       max_prompt_tokens=LP,
       max_tokens=LC,

@@ -13,6 +13,7 @@ from evojax.rl import advantages
 from evojax.rl import importance
 from evojax.rl import losses
 from tests.parity import make_trl_goldens
+from tests.rl import objectives
 
 _GOLDEN = json.loads(make_trl_goldens.PATH.read_text())
 # TRL ran in float64, evojax in float32 with sums of ~30 terms of size ~1.
@@ -45,7 +46,7 @@ def _ours(case, inputs):
     total, metrics = 0.0, None
     for i in range(case['micro_batches']):
       part = slice(i * size, (i + 1) * size)
-      loss, metrics = losses.policy_loss(
+      loss, metrics = objectives.policy_loss(
           logprobs[part],
           x['old_logprobs'][part],
           x['advantages'][part],

@@ -7,6 +7,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from evojax.rl import losses
+from tests.rl import objectives
 
 TOL = dict(rtol=1e-5, atol=1e-6)  # Float32 sums of ~30 terms of size ~1.
 MODES = tuple((r, a) for r in losses.RATIOS for a in losses.AGGREGATIONS)
@@ -41,7 +42,7 @@ _SETTINGS = dict(
 
 
 def _loss(batch, ratio, aggregation, denominator):
-  return losses.policy_loss(
+  return objectives.policy_loss(
       **batch,
       **_SETTINGS,
       ratio=ratio,
@@ -109,7 +110,7 @@ class PolicyLossTest(RlTest):
 
     @jax.jit
     def fn(logprobs, low, high, dual):
-      return losses.policy_loss(
+      return objectives.policy_loss(
           logprobs,
           old,
           jnp.asarray([a]),
@@ -135,7 +136,7 @@ class PolicyLossTest(RlTest):
     r = np.exp(rng.normal(size=(20, 8))).astype(np.float32)
     a = rng.normal(size=20).astype(np.float32)
     logprobs, old = _old(r)
-    loss, _ = losses.policy_loss(
+    loss, _ = objectives.policy_loss(
         logprobs,
         old,
         jnp.asarray(a),
@@ -160,7 +161,7 @@ class PolicyLossTest(RlTest):
   def test_aggregation_by_hand(self, aggregation, expected):
     logprobs, old = _old([[1.0, 1.1, 1.7], [1.0, 0.3, 9.0]])
     mask = jnp.asarray([[True, True, False], [True, False, False]])
-    loss, metrics = losses.policy_loss(
+    loss, metrics = objectives.policy_loss(
         logprobs,
         old,
         jnp.asarray([-1.0, -2.0]),
@@ -179,7 +180,7 @@ class PolicyLossTest(RlTest):
     # Loss: both tokens -s A = -1/2 * 3; gradient per token -s A / |o| / B.
     logprobs, old = _old([[2.0, 0.125, 7.0]])
     mask = jnp.asarray([[True, True, False]])
-    fn = lambda x: losses.policy_loss(
+    fn = lambda x: objectives.policy_loss(
         x,
         old,
         jnp.asarray([3.0]),
@@ -210,7 +211,7 @@ class PolicyLossTest(RlTest):
       loss = jnp.where(mask, loss, 0)
       return (loss / count).sum() if aggregation == 'sequence' else loss.sum()
 
-    ours = lambda x: losses.policy_loss(
+    ours = lambda x: objectives.policy_loss(
         x,
         batch['old_logprobs'],
         batch['advantages'],
@@ -230,7 +231,7 @@ class PolicyLossTest(RlTest):
     # r = 1, A = 2, w = (0.5, 1.25): -2 * 1.75. The KL term is not weighted:
     # p = e^-1, q = p / 2 and p: k3 = 1/2 - 1 + log 2 and 0, times 0.1.
     logprobs = jnp.full((1, 2), -1.0)
-    loss, metrics = losses.policy_loss(
+    loss, metrics = objectives.policy_loss(
         logprobs,
         logprobs,
         jnp.asarray([2.0]),
@@ -251,7 +252,7 @@ class PolicyLossTest(RlTest):
     self.assertEqual(metrics['tis_truncated'], 1)
 
   def test_weights_when_off_count_as_not_truncated(self):
-    _, metrics = losses.policy_loss(
+    _, metrics = objectives.policy_loss(
         jnp.zeros((1, 2)),
         jnp.zeros((1, 2)),
         jnp.ones(1),
@@ -270,7 +271,7 @@ class PolicyLossTest(RlTest):
     mask = batch['mask']
 
     def fn(logprobs):
-      return losses.policy_loss(
+      return objectives.policy_loss(
           logprobs,
           jax.lax.stop_gradient(logprobs),
           batch['advantages'],
@@ -382,7 +383,7 @@ class PolicyLossTest(RlTest):
       )
 
   def test_per_token_advantages_by_hand(self):
-    loss, _ = losses.policy_loss(
+    loss, _ = objectives.policy_loss(
         jnp.zeros((1, 2)),
         jnp.zeros((1, 2)),
         jnp.asarray([[1.0, -3.0]]),
@@ -411,7 +412,7 @@ class PolicyLossTest(RlTest):
     @jax.jit
     def fn(scalars):
       traces.append(scalars)
-      return losses.policy_loss(**batch, **scalars)[0]
+      return objectives.policy_loss(**batch, **scalars)[0]
 
     names = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef', 'tis_cap')
     scalars = {k: jnp.float32(0.1) for k in names}

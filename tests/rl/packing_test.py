@@ -7,8 +7,8 @@ from jax import numpy as jnp
 import numpy as np
 
 from evojax.rl import logprobs
-from evojax.rl import losses
 from evojax.rl import packing
+from tests.rl import objectives
 
 
 def _tokens(*values):
@@ -260,7 +260,7 @@ class PackedLossTest(absltest.TestCase):
           0.9,
       )
       canonical = rows.reshape(-1)[packed.index]  # [P, G, C]
-      value, _ = losses.policy_loss(
+      value, _ = objectives.policy_loss(
           canonical,
           jax.lax.stop_gradient(canonical) - 0.1,
           advantages,

@@ -1,6 +1,7 @@
 """The engine samples the policy, and a sample does not know its neighbours."""
 
 import dataclasses
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,6 +12,7 @@ import numpy as np
 from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
+from evojax.rollout import slots
 
 EOS = 1
 CFG = decoder.DecoderConfig(
@@ -31,17 +33,22 @@ def text_of(tokens):
   return ''.join(chr(ord('a') + t) for t in tokens if t != EOS)
 
 
-def make_engine(params, **kwargs):
+def new_engine(cfg=CFG, *, refill_every=4, **shapes):
+  """An engine without weights."""
   options = dict(
+      max_prompt_tokens=8, max_tokens=12, decode_slots=8, prefill_rows=3
+  )
+  return engine.Engine(
+      cfg,
+      slots.Shapes(**(options | shapes)),
       eos_ids=(EOS,),
       decode_text=text_of,
-      max_prompt_tokens=8,
-      max_tokens=12,
-      decode_slots=8,
-      prefill_rows=3,
-      refill_every=4,
+      refill_every=refill_every,
   )
-  made = engine.Engine(CFG, **(options | kwargs))
+
+
+def make_engine(params, **kwargs):
+  made = new_engine(**kwargs)
   made.update_weights(params, 5)
   return made
 
@@ -240,6 +247,87 @@ class EngineTest(parameterized.TestCase):
     made.generate(many(7, min_p=0.2, ignore_eos=True))
     self.assertEqual(made.compilations(), 3)
 
+  def test_a_second_turn_finds_its_prefix_in_the_cache(self):
+    shapes = dict(max_prompt_tokens=32, prefill_chunk=4, prefix_chunks=32)
+    made = make_engine(self.params, **shapes)
+    cached, assign = {}, made.slots.assign
+
+    def count(prompts, chunks, scored):
+      cached.update((prompt, len(chunks[r])) for r, prompt in prompts.items())
+      assign(prompts, chunks, scored)
+
+    def next_turn(r, episode, observation):
+      tokens = (*r.prompt_tokens, *episode.tokens.tolist(), *observation)
+      # A turn has random numbers of its own.
+      return dataclasses.replace(r, prompt_tokens=tokens, sample=r.sample + 9)
+
+    rng = np.random.default_rng(3)
+    first = [
+        request(rng.integers(2, 40, 9).tolist(), i, sample)
+        for i in range(3)
+        for sample in range(2)
+    ]
+    with mock.patch.object(made.slots, 'assign', count):
+      episodes = made.generate(first)
+      second = [next_turn(r, e, (7, 8, 9)) for r, e in zip(first, episodes)]
+      answers = made.generate(second)
+      third = next_turn(second[0], answers[0], ())
+      third = dataclasses.replace(third, prompt_tokens=third.prompt_tokens[:32])
+      made.generate([third])
+    for r in first:
+      self.assertEqual(cached[r.prompt_tokens], 0)
+    for r in second:  # Two whole chunks of nine tokens.
+      self.assertEqual(cached[r.prompt_tokens], 2)
+    # The second turn prefilled what the first one sampled.
+    whole = (len(second[0].prompt_tokens) - 1) // 4
+    self.assertGreater(whole, 2)
+    self.assertEqual(cached[third.prompt_tokens], whole)
+    for r, answer in zip(second, answers):
+      want = self.logprobs(r.prompt_tokens, answer.tokens)
+      np.testing.assert_allclose(
+          answer.logprobs,
+          want[np.arange(len(answer.tokens)), answer.tokens],
+          atol=1e-5,
+      )
+    # The same bits alone with an empty cache, and in company without a cache.
+    alone = make_engine(self.params, **shapes)
+    for r, answer in zip(second, answers):
+      alone.update_weights(self.params, 6)  # Empties the cache.
+      self.assert_same(alone.generate([r])[0], answer)
+    plain = make_engine(self.params, **(shapes | dict(prefix_chunks=0)))
+    for a, b in zip(plain.generate(second[::-1])[::-1], answers):
+      self.assert_same(a, b)
+    # prefill, decode, load, store; inserts of 4, 8, 16 and 32 tokens at most.
+    self.assertLessEqual(made.compilations(), 4 + 4)
+
+  def test_new_weights_empty_the_prefix_cache(self):
+    made = make_engine(self.params, prefill_chunk=2, prefix_chunks=16)
+    r = request(range(2, 9), 1)
+    (before,) = made.generate([r])
+    other = decoder.init(CFG, jax.random.key(1))
+    made.update_weights(dict(other, embed=other['embed'] * 20), 6)
+    (changed,) = made.generate([r])
+    fresh = make_engine(dict(other, embed=other['embed'] * 20), prefill_chunk=2)
+    self.assert_same(changed, fresh.generate([r])[0])
+    self.assertNotEqual(before.text, changed.text)
+
+  def test_an_error_leaves_nothing_behind(self):
+    made = make_engine(self.params)
+    want = made.generate(many(20))
+    decode, calls = made.slots.decode, []
+
+    def broken(*args):
+      calls.append(args)
+      if len(calls) == 2:
+        raise MemoryError('no more')
+      decode(*args)
+
+    with mock.patch.object(made.slots, 'decode', broken):
+      with self.assertRaisesRegex(MemoryError, 'no more'):
+        made.generate(many(20))
+    for a, b in zip(want, made.generate(many(20))):
+      self.assert_same(a, b)
+
   @parameterized.parameters(
       (dict(prompt=range(2, 12)), 'max_prompt_tokens is 8'),
       (dict(prompt=[]), 'prompt of 0 tokens'),
@@ -252,16 +340,7 @@ class EngineTest(parameterized.TestCase):
     self.engine.generate([request([2, 3])])  # And the engine still works.
 
   def test_no_weights(self):
-    made = engine.Engine(
-        CFG,
-        eos_ids=(EOS,),
-        decode_text=text_of,
-        max_prompt_tokens=8,
-        max_tokens=12,
-        decode_slots=8,
-        prefill_rows=3,
-        refill_every=4,
-    )
+    made = new_engine(CFG)
     with self.assertRaisesRegex(ValueError, 'update_weights'):
       made.generate([request([2])])
 
@@ -270,16 +349,7 @@ class EngineTest(parameterized.TestCase):
 
   def test_bfloat16_cache_follows_the_compute_dtype(self):
     cfg = dataclasses.replace(CFG, compute_dtype='bfloat16')
-    made = engine.Engine(
-        cfg,
-        eos_ids=(EOS,),
-        decode_text=text_of,
-        max_prompt_tokens=8,
-        max_tokens=12,
-        decode_slots=8,
-        prefill_rows=3,
-        refill_every=4,
-    )
+    made = new_engine(cfg)
     made.update_weights(self.params, 0)
     (c,) = made.generate([request([2, 3, 4])])
     self.assertEqual(c.logprobs.dtype, np.float32)

@@ -111,9 +111,10 @@ class LocalServiceTest(parameterized.TestCase):
   @classmethod
   def make(cls, **kwargs):
     shapes = dict(
-        eos_ids=(EOS,),
-        max_prompt_tokens=20,
+        # Of the context of 32, one is sampled at least.
+        max_prompt_tokens=31,
         max_tokens=12,
+        context_tokens=32,
         decode_slots=8,
         prefill_rows=3,
         prefill_chunk=CHUNK,
@@ -129,7 +130,12 @@ class LocalServiceTest(parameterized.TestCase):
       return cls.weights[path]
 
     return local_service.LocalService(
-        slots.Slots(CFG, **shapes),
+        slots.Slots(
+            CFG,
+            slots.Shapes(**shapes),
+            eos_ids=(EOS,),
+            limits=sampling.Limits(),
+        ),
         decode_text=engine_test.text_of,
         load=load,
         path='first',
@@ -438,7 +444,12 @@ class LocalServiceTest(parameterized.TestCase):
     return listen
 
   def test_many_long_prompts_hold_up_no_short_one(self):
-    made = self.make(prefill_chunk=2, max_prompt_tokens=60, refill_every=1)
+    made = self.make(
+        prefill_chunk=2,
+        max_prompt_tokens=71,
+        context_tokens=72,
+        refill_every=1,
+    )
     jobs = [job(f'long{i}', [3 + i] * 60, i, max_tokens=3) for i in range(4)]
     jobs.append(job('short', [7, 8], 9, max_tokens=3))
     alone = [self.ask([j], made)[0] for j in jobs if made.flush()]
@@ -458,7 +469,12 @@ class LocalServiceTest(parameterized.TestCase):
     made.close(1.0)
 
   def test_a_long_prompt_holds_up_no_short_one(self):
-    made = self.make(prefill_chunk=2, max_prompt_tokens=60, refill_every=1)
+    made = self.make(
+        prefill_chunk=2,
+        max_prompt_tokens=71,
+        context_tokens=72,
+        refill_every=1,
+    )
     long = [3 + i % 30 for i in range(60)]  # 30 chunks, four a step.
     jobs = [
         job('long', long, 1, max_tokens=3),
@@ -487,7 +503,10 @@ class LocalServiceTest(parameterized.TestCase):
   def test_abort_of_a_prompt_that_is_being_prefilled(self):
     held = self.service._slots
     schedule = scheduler.Scheduler(
-        held, decode_text=engine_test.text_of, refill_every=4
+        held,
+        decode_text=engine_test.text_of,
+        refill_every=4,
+        jobs_may_come=True,
     )
     jobs = [job(i, [3 + i] * 20, i, max_tokens=2) for i in range(3)]
     want = self.ask(jobs)
@@ -495,10 +514,10 @@ class LocalServiceTest(parameterized.TestCase):
     self.assertTrue(self.service.flush())
     ended = {}
 
-    def listen(entry, chunk):
-      if chunk.finish:
+    def listen(entry, progress):
+      if progress.finish:
         tokens = entry.tokens.tolist()
-        ended[entry.job.rid] = chunk.finish.reason, tokens
+        ended[entry.job.rid] = progress.finish.reason, tokens
 
     entries = [scheduler.Entry(j, listen) for j in jobs]
     with sharding.use(held.mesh):
@@ -575,8 +594,8 @@ class LocalServiceTest(parameterized.TestCase):
       return mock.patch.object(module, name, count)
 
     with (
-        counted(slots, '_adjust'),
-        counted(slots, '_top'),
+        counted(sampling, '_adjust'),
+        counted(sampling, 'best'),
         counted(sampling, '_filter'),
     ):
       made = self.make()
@@ -590,7 +609,7 @@ class LocalServiceTest(parameterized.TestCase):
         ('_adjust', job('n', [3], repetition_penalty=2.0, max_tokens=3)),
         ('_adjust', job('n', [3], min_tokens=9, max_tokens=3)),
         ('_adjust', job('n', [3], logit_bias=((7, 1.0),), max_tokens=3)),
-        ('_top', job('n', [3], top=3, max_tokens=3)),
+        ('best', job('n', [3], top=3, max_tokens=3)),
     ):
       with self.subTest(name, params=neighbour.params):
         jax.effects_barrier()

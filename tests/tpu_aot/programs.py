@@ -17,8 +17,10 @@ from jax.experimental import topologies
 import jax.numpy as jnp
 import numpy as np
 
+from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
+from evojax.rollout import slots
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 from tests.tpu_aot import collectives
@@ -73,9 +75,9 @@ def lower_update(cfg, mesh):
   )
   batch, _, _ = update_lib.make_batch(
       [np.ones(LP, np.int32)] * (P * G),
-      [np.ones(LC, np.int32)] * (P * G),
-      [np.zeros(LC, np.float32)] * (P * G),
-      np.ones((P, G), np.float32),
+      [records.Episode(np.ones(LC, np.int32), np.zeros(LC), 'stop', 0, '')]
+      * (P * G),
+      np.ones((P, G, 1), np.float32),
       np.ones((P, G), bool),
       max_prompt_tokens=LP,
       max_tokens=LC,
@@ -95,12 +97,14 @@ def lower_engine(cfg, mesh):
   """Prefill of 16 prompts and decoding of 64 rows of 2,048 slots."""
   sampler = engine.Engine(
       cfg,
+      slots.Shapes(
+          max_prompt_tokens=LP,
+          max_tokens=LC,
+          decode_slots=P * G,
+          prefill_rows=16,
+      ),
       eos_ids=(151_645,),
       decode_text=str,
-      max_prompt_tokens=LP,
-      max_tokens=LC,
-      decode_slots=P * G,
-      prefill_rows=16,
       refill_every=0,
       mesh=mesh,
   )

@@ -24,6 +24,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
 from tests import tiny
 
 P, G = 2, 4
@@ -143,18 +144,18 @@ class EndToEndTest(TrainTestCase):
   def test_the_update_got_the_stored_advantages(self):
     trainer = self.make_trainer()
     with absltest.mock.patch.object(
-        trainer_lib.update_lib,
+        update_lib,
         'make_batch',
-        wraps=trainer_lib.update_lib.make_batch,
+        wraps=update_lib.make_batch,
     ) as make_batch:
       trainer.train_step()
     (call,) = make_batch.call_args_list
-    prompts, completions, sampler, advantages, included = call.args
+    prompts, episodes, advantages, included = call.args
     rows = store.read(self.workdir, 'train')
     for given, column in (
         (prompts, 'prompt_tokens'),
-        (completions, 'tokens'),
-        (sampler, 'sampler_logprobs'),
+        ([e.tokens for e in episodes], 'tokens'),
+        ([e.logprobs for e in episodes], 'sampler_logprobs'),
     ):
       self.assertLen(given, P * G)
       for a, b in zip(given, rows[column]):
@@ -311,12 +312,12 @@ class DynamicSamplingTest(TrainTestCase):
     trainer = self.make_trainer(
         reward__weights={'outcome': 1.0}, grpo__keep='outcome_variance'
     )
-    before = leaves(trainer.state['params'])
+    before = leaves(trainer.learner.state['params'])
     metrics = trainer.train_step()
     self.assertEqual(metrics['groups_kept'], 0)
     self.assertEqual(metrics['dead_groups'], 1)
     self.assertEqual(metrics['grad_norm'], 0)
-    for a, b in zip(before, leaves(trainer.state['params'])):
+    for a, b in zip(before, leaves(trainer.learner.state['params'])):
       np.testing.assert_array_equal(a, b)
     rows = store.read(self.workdir, 'train')
     self.assertTrue(rows[GAP].isna().all())
@@ -331,8 +332,8 @@ class AlgorithmTest(TrainTestCase):
     )
     metrics = trainer.train_step()
     # 2 passes of 2 optimizer updates; later ones are off policy.
-    self.assertEqual(int(trainer.state['step']), 4)
-    self.assertEqual(int(trainer.state['moments'].count), 4)
+    self.assertEqual(int(trainer.learner.state['step']), 4)
+    self.assertEqual(int(trainer.learner.state['moments'].count), 4)
     self.assertGreater(metrics['approx_kl'], 1e-4)
     self.assertGreater(metrics['clip_high'] + metrics['clip_low'], 0)
     self.assertEqual(metrics['tokens'], metrics['sampled_tokens'] / 2)
@@ -346,15 +347,15 @@ class AlgorithmTest(TrainTestCase):
 
   def test_kl_to_the_reference(self):
     trainer = self.make_trainer(grpo__kl_coef=0.5)
-    base = leaves(trainer.reference)
+    base = leaves(trainer.learner.reference)
     first, second = trainer.train_step(), trainer.train_step()
     self.assertAlmostEqual(first['ref_kl'], 0, places=6)
     self.assertGreater(second['ref_kl'], 1e-5)
-    for a, b in zip(base, leaves(trainer.reference)):
+    for a, b in zip(base, leaves(trainer.learner.reference)):
       np.testing.assert_array_equal(a, b)
     moved = [
         np.abs(a - b).max()
-        for a, b in zip(base, leaves(trainer.state['params']))
+        for a, b in zip(base, leaves(trainer.learner.state['params']))
     ]
     self.assertGreater(max(moved), 1e-3)
     # The loss has the term: it differs from the same step without.
@@ -363,10 +364,11 @@ class AlgorithmTest(TrainTestCase):
   def test_token_limit_is_of_training_alone(self):
     trainer = self.make_trainer(rollout__token_limit=5)
     compiled = trainer.engine.compilations()
-    step = trainer.collect()
-    self.assertEqual(max(step.rows['n_tokens']), 5)
+    step = trainer.roll_out()
+    rows = step.rollouts.rows
+    self.assertEqual(max(rows['n_tokens']), 5)
     # The reward 'brief' is 1 - n / limit: 0 for a completion that was cut.
-    cut = np.array(step.rows['n_tokens']).reshape(step.rewards.shape) == 5
+    cut = np.array(rows['n_tokens']).reshape(step.rewards.shape) == 5
     np.testing.assert_allclose(step.parts['brief'][cut], 0, atol=1e-7)
     trainer.evaluate(0, trainer.workdir)
     longest = store.read(trainer.workdir, 'dev', [0])['n_tokens'].max()
@@ -433,7 +435,7 @@ class AlgorithmTest(TrainTestCase):
     trainer = self.make_trainer(**other)
     found = trainer.train_step()
     if 'grpo__layout' in overrides:
-      self.assertEqual(trainer.algorithm.layout, 'packed')
+      self.assertEqual(trainer.learner.algorithm.layout, 'packed')
     self.workdir = self.workdir.with_name('plain')
     reference = self.make_trainer(**plain)
     wanted = reference.train_step()
@@ -443,7 +445,8 @@ class AlgorithmTest(TrainTestCase):
       )
     if not overrides.get('model__scan_layers'):
       for a, b in zip(
-          leaves(trainer.state['params']), leaves(reference.state['params'])
+          leaves(trainer.learner.state['params']),
+          leaves(reference.learner.state['params']),
       ):
         np.testing.assert_allclose(a, b, atol=1e-6)
 

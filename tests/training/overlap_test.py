@@ -72,17 +72,17 @@ class OverlapTest(absltest.TestCase):
     self.assertEqual([row['staleness'] for row in expected], [0, 1, 1, 1])
     first = self.trainer('killed')
     head = self.train(first, 3)  # A step beyond its checkpoint.
-    first.finish_ahead()
+    first.finish_prefetch()
     again = self.trainer('killed')
     self.assertEqual(again.step, 2)
     self.assertEqual(head[:2] + self.train(again, 4), expected)
-    self.assertEqual(again.fingerprint(), whole.fingerprint())
+    self.assertEqual(again.learner.fingerprint(), whole.learner.fingerprint())
     self.assertEqual(again.cursor, whole.cursor)
 
   def test_next_step_is_sampled_with_the_weights_before(self):
     trainer = self.trainer('before')
     trainer.train_step()
-    draw, completions = trainer.ahead
+    draw, completions = trainer.prefetched
     self.assertEqual({c.policy_version for c in completions}, {0})
     # Those weights, bit for bit, though the update took their buffers over.
     fresh = self.trainer('fresh')
@@ -97,13 +97,13 @@ class OverlapTest(absltest.TestCase):
     generate, learn = trainer.engine.generate, trainer.learn
 
     def slow_generate(requests):
-      if trainer.begun or sampled:  # Not the first step's own.
+      if trainer.prefetching or sampled:  # Not the first step's own.
         self.assertTrue(learned.wait(60))
       sampled.append(len(requests))
       return generate(requests)
 
     def learn_and_tell(step):
-      self.assertIsNotNone(trainer.begun)
+      self.assertIsNotNone(trainer.prefetching)
       self.assertLen(sampled, 1)
       metrics = learn(step)
       learned.set()
@@ -139,7 +139,7 @@ class OverlapTest(absltest.TestCase):
     trainer.checkpointer.wait()
     again = self.trainer('failure', config)
     self.train(again, 4)
-    self.assertEqual(again.fingerprint(), whole.fingerprint())
+    self.assertEqual(again.learner.fingerprint(), whole.learner.fingerprint())
     self.assertEqual(again.cursor, whole.cursor)
 
   def test_a_step_whose_next_one_servers_failed_is_done(self):
@@ -153,7 +153,7 @@ class OverlapTest(absltest.TestCase):
     ):
       trainer.train_step()
     # What was drawn for the step after is drawn again.
-    self.assertEqual((trainer.step, trainer.ahead), (3, None))
+    self.assertEqual((trainer.step, trainer.prefetched), (3, None))
     self.assertEqual(trainer.cursor, cursor)
     trainer.install()
     self.assertEqual(trainer.train_step()['staleness'], 0)
@@ -161,7 +161,7 @@ class OverlapTest(absltest.TestCase):
   def test_a_fork_samples_its_own_problems(self):
     first = self.trainer('source')
     self.train(first, 2)
-    self.assertIsNotNone(first.ahead)
+    self.assertIsNotNone(first.prefetched)
     for name, changes in (
         ('same', {}),
         ('seed', dict(seed=99)),
@@ -174,11 +174,12 @@ class OverlapTest(absltest.TestCase):
       fork = self.trainer(name, self.config(**changes))
       self.assertEqual(fork.step, 2)
       if not changes:
-        self.assertIsNotNone(fork.ahead)
+        self.assertIsNotNone(fork.prefetched)
         continue
-      self.assertIsNone(fork.ahead)
+      self.assertIsNone(fork.prefetched)
       # None is left out, none comes twice.
-      self.assertEqual(fork.cursor, first.ahead[0].cursor)
+      before = first.cursor - len(first.prefetched[0].problems)
+      self.assertEqual(fork.cursor, before)
       row = fork.train_step()
       self.assertEqual(row['staleness'], 0)
       rows = store.read(self.folder / name, 'train', [2])
@@ -188,7 +189,7 @@ class OverlapTest(absltest.TestCase):
   def test_last_step_samples_nothing_ahead(self):
     trainer = self.trainer('last')
     self.train(trainer, 4)
-    self.assertIsNone(trainer.ahead)
+    self.assertIsNone(trainer.prefetched)
 
   def test_completions_survive_a_checkpoint(self):
     rng = np.random.default_rng(0)

@@ -1,339 +1,134 @@
-"""A reward is the weighted sum of parts that fit, or a clear refusal."""
+"""Tests of the reward pipeline on rollouts of several turns."""
 
-import math
-import pathlib
-import re
-import sys
 import tempfile
-import types
 
 from absl.testing import absltest
-from absl.testing import parameterized
+import ml_collections
 import numpy as np
 
+from configs import math as math_config
+from evojax import records
+from evojax.episodes import collect
+from evojax.evidence import schema
+from evojax.evidence import store
 from evojax.training import reward_pipeline
-from tests.harness import recorded
+from evojax.training import setup as setup_lib
+from tests.eval import fakes
 
-VIEW = types.SimpleNamespace(
-    valid=np.array([[True, True, True], [True, True, False]])
-)
-
-
-def parts(view):
-  del view
-  return {
-      'outcome': np.array([[1, 0, 1], [0, 1, math.nan]]),
-      'length': np.array([[-1, -0.5, 0], [0.25, 0, 1e9]], np.float32),
-      'unused': np.full((2, 3), math.nan),
-      'count': np.array([[1, 2, 3], [4, 5, 6]]),
-  }
+COLUMNS = schema.declare(fakes.Domain.columns, ('outcome',))
+TURNS = (1, 3, 2, 1)
 
 
-def returning(name, value):
-  return lambda view: {name: value}
+class Functions:
+  """A harness whose turn a weighs 10^-a."""
+
+  def has(self, name):
+    return name == 'weight'
+
+  def weight(self, view):
+    turns = int(np.where(view.valid, view.n_turns, 0).max())
+    weights = np.float32(10.0) ** -np.arange(turns, dtype=np.float32)
+    return np.broadcast_to(weights, (*view.valid.shape, turns))
 
 
-class ComputeTest(parameterized.TestCase):
-
-  def test_by_hand(self):
-    total, used = reward_pipeline.compute(
-        parts, VIEW, {'outcome': 2.0, 'length': -4.0, 'count': 1}
-    )
-    # 2 outcome - 4 length + count; the completion that is not valid is 0.
-    np.testing.assert_array_equal(
-        total, [[2 + 4 + 1, 0 + 2 + 2, 2 - 0 + 3], [0 - 1 + 4, 2 - 0 + 5, 0]]
-    )
-    self.assertEqual(total.dtype, np.float32)
-    # Before their weights, in the order of the weights, and only those.
-    self.assertEqual(list(used), ['outcome', 'length', 'count'])
-    np.testing.assert_array_equal(used['outcome'], [[1, 0, 1], [0, 1, 0]])
-    np.testing.assert_array_equal(used['length'], [[-1, -0.5, 0], [0.25, 0, 0]])
-
-  def test_linear_in_the_weights(self):
-    one, _ = reward_pipeline.compute(parts, VIEW, {'outcome': 1.0})
-    two, _ = reward_pipeline.compute(parts, VIEW, {'length': 1.0})
-    both, _ = reward_pipeline.compute(
-        parts, VIEW, {'outcome': 0.5, 'length': 3.0}
-    )
-    np.testing.assert_allclose(both, 0.5 * one + 3 * two, rtol=1e-6)
-
-  @parameterized.named_parameters(
-      ('wrong name', parts, {'out': 1.0}, r"weights names \['out'\].*'count'"),
-      ('no dict', lambda v: np.ones((2, 3)), {'x': 1.0}, 'returned ndarray'),
-      (
-          'flat',
-          returning('x', np.ones(6)),
-          {'x': 1.0},
-          r"part 'x' has shape \(6,\); it must be \[P, G\] = \(2, 3\)",
-      ),
-      (
-          'would broadcast',
-          returning('x', np.ones((2, 1))),
-          {'x': 1.0},
-          r"part 'x' has shape \(2, 1\)",
-      ),
-      ('scalar', returning('x', 1.0), {'x': 1.0}, r"'x' has shape \(\)"),
-      (
-          'text',
-          returning('x', [['a'] * 3] * 2),
-          {'x': 1.0},
-          "'x' is not an array of numbers",
-      ),
-      (
-          'ragged',
-          returning('x', [[1, 2, 3], [4]]),
-          {'x': 1.0},
-          "'x' is not an array of numbers",
-      ),
-      (
-          'not a number',
-          returning('x', np.array([[1, 2, 3], [math.nan, math.inf, 0]])),
-          {'x': 1.0},
-          r"part 'x' is nan at \[p, g\] = \[1, 0\] and 1 other places",
-      ),
-      (
-          'beyond float32',
-          returning('x', np.full((2, 3), 1e30)),
-          {'x': 1e30},
-          r"leaves the range of float32 .*\{'x': 1e\+30\}; lower them",
-      ),
-      (
-          'weight beyond float32',
-          returning('x', np.zeros((2, 3))),
-          {'x': 1e39},
-          'leaves the range of float32',
-      ),
+def make_setup(functions=None):
+  config = math_config.get_config().unlock()
+  config.reward.weights = ml_collections.ConfigDict({'outcome': 1.0})
+  config.grpo.advantage, config.grpo.keep = 'group_mean', 'all'
+  setup = object.__new__(setup_lib.Setup)  # Without a policy.
+  vars(setup).update(
+      config=config,
+      columns=COLUMNS,
+      parts=fakes.Domain().reward_parts,
+      reader='reward',
+      functions=functions,
   )
-  def test_refuses(self, function, weights, message):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, message):
-      reward_pipeline.compute(function, VIEW, weights)
+  return setup
 
 
-class LoadTest(parameterized.TestCase):
-
-  def test_empty_is_the_default(self):
-    self.assertIs(reward_pipeline.load_parts('', parts), parts)
-
-  def test_dotted_path(self):
-    module = 'evojax.harness.library.seed.reward'
-    found = reward_pipeline.load_parts(f'{module}.parts', parts)
-    self.assertEqual(found.__name__, 'parts')
-    self.assertEqual(found.__module__, module)
-
-  def test_module_of_the_users_own(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
-    pathlib.Path(folder, 'users_own_reward.py').write_text(
-        'def brief(e): return {"brief": e.valid * 1.0}\nnumber = 3\n'
-    )
-    self.enterContext(absltest.mock.patch.object(sys, 'path', [folder]))
-    self.addCleanup(sys.modules.pop, 'users_own_reward', None)
-    found = reward_pipeline.load_parts('users_own_reward.brief', parts)
-    total, _ = reward_pipeline.compute(found, VIEW, {'brief': 2.0})
-    np.testing.assert_array_equal(total, [[2, 2, 2], [2, 2, 0]])
-    with self.assertRaisesRegex(
-        reward_pipeline.RewardError, 'users_own_reward has no function number'
-    ):
-      reward_pipeline.load_parts('users_own_reward.number', parts)
-
-  @parameterized.parameters(
-      (
-          'no_such_module.parts',
-          "='no_such_module.parts' cannot be imported.*No "
-          "module named 'no_such_module'.*PYTHONPATH",
-      ),
-      (
-          'evojax.training.reward_pipeline.nothing',
-          'evojax.training.reward_pipeline has no function nothing',
-      ),
-      ('parts', 'is not the dotted path of a function'),
-      ('.parts', 'is not the dotted path of a function'),
-      ('evojax..parts', 'is not the dotted path of a function'),
-      ('my reward.parts', 'is not the dotted path of a function'),
-      ('rewards/mine.py', 'is not the dotted path of a function'),
-  )
-  def test_refuses(self, path, message):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, message):
-      reward_pipeline.load_parts(path, parts)
-
-
-def texts():
-  """A view of three valid completions; as the trainer makes it."""
-  return recorded.view(
-      prompts=2,
-      group_size=2,
-      prompt=[['1 + 1', '1 + 1'], ['2 + 2', '2 + 2']],
-      completion=[['two', '2'], ['5', 'cut']],
-      outcome=[[0, 1], [0, 0]],
-      n_tokens=[[2, 1], [1, 0]],
-      valid=[[1, 1], [1, 0]],
-  )
-
-
-def outcome(view):
-  return {'outcome': view.outcome * 1.0}
-
-
-# As people write them for TRL ...
-def digits(completions, **kwargs):
-  return [float(c.isdigit()) for c in completions]
-
-
-def messages(prompts, completions, n_tokens, completion_ids, **kwargs):
-  del kwargs
-  assert [len(ids) for ids in completion_ids] == n_tokens
-  return [
-      len(p[0]['content']) + len(c[0]['content'].strip())
-      for p, c in zip(prompts, completions)
+def rollouts(status='ok'):
+  """Two groups of two; the first of each group is right."""
+  problems = [fakes.make_problem('a'), fakes.make_problem('b')]
+  episodes = [
+      records.Episode(
+          np.arange(2 * n, dtype=np.int32),
+          np.zeros(2 * n, np.float32),
+          'stop',
+          0,
+          'direct 4' if i % 2 == 0 else 'steps 3',
+          turns=(records.Turn(1, 1),) * n,
+      )
+      for i, n in enumerate(TURNS)
   ]
+  asked = collect.RequestBatch(problems, [(1,), (2,)], seed=0)
+  batch = collect.rollout_batch(fakes.Domain(), COLUMNS, asked, episodes)
+  batch.rows['graded'] = np.array([True, status == 'ok', True, True])
+  return batch
 
 
-def solved(prompts, completions, outcome):
-  return [None if not o else 2.0 for o in outcome]
+class RewardPipelineTest(absltest.TestCase):
 
-
-def accuracy(completions, answer, **kwargs):
-  return [float(c == a) for c, a in zip(completions, answer)]
-
-
-def keyword(completions, **kwargs):
-  return [float(c == a) for c, a in zip(completions, kwargs['solution'])]
-
-
-def one(completions, **kwargs):
-  return [1.0]
-
-
-def words(completions, **kwargs):
-  return ['good' for _ in completions]
-
-
-async def later(completions, **kwargs):
-  return [1.0 for _ in completions]
-
-
-def broken(completions, **kwargs):
-  return [c.missing for c in completions]
-
-
-# ... and for verl.
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-  return {'score': len(solution_str) + 10 * extra_info['outcome'], 'acc': 1}
-
-
-def brief(solution_str, **kwargs):
-  return -len(solution_str) - len(kwargs['extra_info']['prompt'])
-
-
-def equal(data_source, solution_str, ground_truth, extra_info=None):
-  return float(solution_str == ground_truth)
-
-
-def contained(data_source, solution_str, ground_truth, extra_info=None):
-  return float(ground_truth in solution_str)
-
-
-def searched(data_source, solution_str, ground_truth, extra_info=None):
-  return float(bool(re.search(ground_truth, solution_str)))
-
-
-def stripped(data_source, solution_str, ground_truth, extra_info=None):
-  return float(ground_truth.strip() == solution_str)
-
-
-def formatted(data_source, solution_str, ground_truth, extra_info=None):
-  return float(f'{ground_truth}' in solution_str)
-
-
-class TextRewardTest(parameterized.TestCase):
-
-  def load(self, function, default=outcome):
-    path = f'a.module.{function.__name__}'
-    with absltest.mock.patch.object(
-        reward_pipeline.importlib,
-        'import_module',
-        return_value=sys.modules[__name__],
-    ):
-      with self.assertWarnsRegex(
-          reward_pipeline.RewardWarning,
-          rf"the reward part '{function.__name__}'.*reads",
-      ):
-        return reward_pipeline.load_parts(path, default)
-
-  @parameterized.parameters(
-      # 0 where not valid; the fourth completion never gets there.
-      (digits, [[0, 1], [1, 0]]),
-      (messages, [[5 + 3, 5 + 1], [5 + 1, 0]]),
-      (solved, [[0, 2], [0, 0]]),
-      (compute_score, [[3, 1 + 10], [1, 0]]),
-      (brief, [[-3 - 5, -1 - 5], [-1 - 5, 0]]),
-  )
-  def test_is_one_part_beside_the_domains(self, function, expected):
-    parts = self.load(function)
-    self.assertEqual(reward_pipeline.reader(parts), 'diagnostic')
-    name = function.__name__
-    for _ in range(2):
-      weights = {'outcome': 100.0, name: 1.0}
-      total, used = reward_pipeline.compute(parts, texts(), weights)
-      self.assertEqual(list(used), ['outcome', name])
-      np.testing.assert_array_equal(used[name], expected)
-      np.testing.assert_array_equal(total - used[name], [[0, 100], [0, 0]])
-
-  def test_a_function_of_the_view_sees_no_text(self):
-    self.assertEqual(reward_pipeline.reader(outcome), 'reward')
-
-  @parameterized.parameters(
-      (accuracy, "asks for answer, which no reward gets.*column 'outcome'"),
-      (keyword, "asks for 'solution', which no reward gets"),
-      (equal, r"asks for ground_truth, which.*extra_info\['outcome'\]"),
-      (contained, 'asks for ground_truth'),
-      (searched, 'asks for ground_truth'),
-      (stripped, 'asks for ground_truth'),
-      (formatted, 'asks for ground_truth'),
-      (one, r'returned \[1.0\]; it must be a list of 3 numbers'),
-      (words, "returned 'good' for a completion; it must be a number"),
-  )
-  def test_refuses(self, function, message):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, message):
-      self.load(function)(texts())
-
-  def test_sees_no_answer_and_no_identity(self):
-    seen = {}
-
-    def spy(completions, **kwargs):
-      seen.update(kwargs)
-      return [0.0] * len(completions)
-
-    reward_pipeline.TrlReward('a.spy', spy, outcome)(texts())
-    self.assertContainsSubset(
-        {'prompts', 'completion_ids', 'outcome', 'n_tokens'}, seen
+  def test_every_turn_has_its_episodes_advantage(self):
+    batch = reward_pipeline.RewardPipeline(make_setup())(rollouts())
+    # Outcomes 1, 0 in each group: +-1/2, as often as an episode has turns.
+    expected = [
+        [[0.5, 0, 0], [-0.5, -0.5, -0.5]],
+        [[0.5, 0.5, 0], [-0.5, 0, 0]],
+    ]
+    np.testing.assert_array_equal(batch.advantages, expected)
+    np.testing.assert_array_equal(
+        batch.episode_advantages, [[0.5, -0.5], [0.5, -0.5]]
     )
-    for name in ('problem_id', 'seed', 'split', 'family', 'grade_seconds'):
-      self.assertNotIn(name, seen)
-    for values in seen.values():
-      self.assertLen(values, 3)
 
-  def test_an_error_of_its_own_stays_its_own(self):
-    with self.assertRaisesRegex(
-        AttributeError, "'str' object has no attribute"
-    ):
-      self.load(broken)(texts())
+  def test_a_harness_weighs_turns(self):
+    batch = reward_pipeline.RewardPipeline(make_setup(Functions()))(rollouts())
+    expected = [
+        [[0.5, 0, 0], [-0.5, -0.05, -0.005]],
+        [[0.5, 0.05, 0], [-0.5, 0, 0]],
+    ]
+    np.testing.assert_allclose(batch.advantages, expected, rtol=1e-6)
+    columns = batch.columns
+    self.assertEqual([len(a) for a in columns['turn_advantages']], [0, 3, 2, 0])
+    np.testing.assert_allclose(
+        columns['advantage'], [0.5, -0.185, 0.275, -0.5], rtol=1e-6
+    )
 
-  def test_name_of_a_part_of_the_domain(self):
-    parts = self.load(digits, lambda view: {'digits': view.outcome * 1.0})
-    with self.assertRaisesRegex(
-        reward_pipeline.RewardError, "has a part 'digits'"
-    ):
-      parts(texts())
+  def test_the_longest_episode_was_not_graded(self):
+    """Its turns are there, without a share in the update."""
+    batch = reward_pipeline.RewardPipeline(make_setup(Functions()))(
+        rollouts('lost')
+    )
+    self.assertEqual(batch.advantages.shape, (2, 2, 3))
+    np.testing.assert_array_equal(batch.advantages[0], 0)
+    self.assertFalse(batch.included[0, 1])
+    self.assertTrue(np.isnan(batch.columns['advantage'][1]))
 
-  def test_async(self):
-    with self.assertRaisesRegex(reward_pipeline.RewardError, 'is async'):
-      reward_pipeline.TrlReward('a.later', later, outcome)
+  def test_evidence_gives_the_same_advantages_again(self):
+    pipeline = reward_pipeline.RewardPipeline(make_setup(Functions()))
+    batch = pipeline(rollouts())
+    rows = batch.rollouts.rows
+    rows.update(batch.columns)
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    store.write_step(folder, 'train', 0, rows, COLUMNS)
+    frame = store.read(folder, 'train').sample(frac=1, random_state=0)
+    columns = {name: frame[name].to_numpy() for name in frame.columns}
+    again = collect.RolloutBatch.recorded(columns)
+    np.testing.assert_array_equal(pipeline(again).advantages, batch.advantages)
+    for one, other in zip(batch.rollouts.episodes, again.episodes, strict=True):
+      np.testing.assert_array_equal(one.tokens, other.tokens)
+      np.testing.assert_array_equal(one.loss_mask, other.loss_mask)
 
-  def test_name(self):
-    with self.assertRaisesRegex(
-        reward_pipeline.RewardError, "named '<lambda>'"
-    ):
-      reward_pipeline.TrlReward('a.b', lambda completions: [], outcome)
+  def test_rounds_of_unequal_turns_are_joined(self):
+    pipeline = reward_pipeline.RewardPipeline(make_setup())
+    long, short = rollouts(), rollouts()
+    short.rows['n_turns'] = np.ones(4, np.int32)
+    joined = reward_pipeline.join([pipeline(short), pipeline(long)])
+    self.assertEqual(joined.advantages.shape, (4, 2, 3))
+    np.testing.assert_array_equal(joined.advantages[:2, :, 1:], 0)
+    self.assertEqual(
+        joined.rollouts.rows['group'].tolist(), [0, 0, 1, 1, 2, 2, 3, 3]
+    )
+    self.assertLen(joined.rollouts.episodes, 8)
 
 
 if __name__ == '__main__':

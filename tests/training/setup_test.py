@@ -8,7 +8,7 @@ from absl.testing import absltest
 from evojax import domains
 from evojax.harness import spec
 from evojax.models import policy as policy_lib
-from evojax.training import reward_pipeline
+from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from tests import tiny
 
@@ -58,7 +58,7 @@ class UnderTest(absltest.TestCase):
     config, _ = self.arm({})
     with config.unlocked():
       config.reward.weights.unheard_of = 1.0
-    with self.assertRaisesRegex(reward_pipeline.RewardError, 'unheard_of'):
+    with self.assertRaisesRegex(reward_parts.RewardError, 'unheard_of'):
       self.setup.under(config)
 
   def test_another_domain_section_is_opened(self):

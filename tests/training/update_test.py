@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from evojax import records
 from evojax.models import decoder
 from evojax.models import lora
 from evojax.runtime import sharding
@@ -59,6 +60,14 @@ def rollouts(seed=0):
   return prompts, completions, sampler, rng.normal(size=(P, G))
 
 
+def episodes(completions, sampler):
+  """Episodes of one turn."""
+  return [
+      records.Episode(tokens, logprobs, 'stop', 0, '')
+      for tokens, logprobs in zip(completions, sampler, strict=True)
+  ]
+
+
 @functools.cache  # Compiling is what these tests would spend their time on.
 def make_update(cfg=CFG, **algorithm):
   return Update(cfg, **algorithm)
@@ -89,9 +98,8 @@ class Update:
       included = np.ones((P, G), bool)
     batch, live, order = update_lib.make_batch(
         prompts,
-        completions,
-        sampler,
-        advantages,
+        episodes(completions, sampler),
+        advantages[..., None],
         included,
         max_prompt_tokens=LP,
         max_tokens=LC,
@@ -314,9 +322,8 @@ class LearnerTest(parameterized.TestCase):
     prompts[1] = np.array([5, 6], np.int32)
     batch, _, _ = update_lib.make_batch(
         prompts,
-        completions,
-        sampler,
-        advantages,
+        episodes(completions, sampler),
+        advantages[..., None],
         np.ones((P, G), bool),
         max_prompt_tokens=LP,
         max_tokens=LC,
@@ -334,9 +341,8 @@ class LearnerTest(parameterized.TestCase):
     for layout in ('shared', 'packed'):
       batch, _, _ = update_lib.make_batch(
           prompts,
-          completions,
-          sampler,
-          advantages,
+          episodes(completions, sampler),
+          advantages[..., None],
           np.ones((P, G), bool),
           max_prompt_tokens=LP,
           max_tokens=LC,

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from evojax.episodes import collect
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
@@ -30,7 +31,7 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
-from evojax.training import trainer as trainer_lib
+from evojax.training import reward_pipeline
 
 # Intervention classes that alter what is sampled: replaying old rollouts under
 # them shows nothing.
@@ -163,28 +164,25 @@ def rewarded(
     'diagnostic'.
   """
   setup = arms.setup_under(run, harness)
-  rows = recorded.load_rows(folder, steps)
-  groups = int(rows['group'].max()) + 1
-  size = int(rows['sample'].max()) + 1
-  rewards, parts, advantages, kept = trainer_lib.Weigher(setup).weigh(
-      rows, groups, size
-  )
-  order = np.lexsort((rows['sample'], rows['group']))
-  grid = lambda name: rows[name][order].reshape(groups, size)
+  rollouts = collect.RolloutBatch.recorded(recorded.load_rows(folder, steps))
+  batch = reward_pipeline.RewardPipeline(setup)(rollouts)
+  grid = lambda name: rollouts.rows[name].reshape(batch.graded.shape)
   found = statistics_lib.Rewarded(
-      rewards=rewards,
-      advantages=advantages,
-      kept=kept,
-      parts=parts,
+      rewards=batch.rewards,
+      advantages=batch.episode_advantages,
+      kept=batch.kept,
+      parts=batch.parts,
       weights=setup.config.reward.weights.to_dict(),
       outcome=grid('outcome').astype(bool),
-      graded=grid('graded').astype(bool),
+      graded=batch.graded,
       n_tokens=grid('n_tokens').astype(np.float64),
   )
-  rows = {n: v for n, v in rows.items() if not n.startswith(schema.PART_PREFIX)}
-  rows['reward'] = rewards[rows['group'], rows['sample']]
-  rows['advantage'] = advantages[rows['group'], rows['sample']]
-  rows['kept'] = kept[rows['group']]
+  # A diagnostic sees these rewards, and no part of an older harness.
+  rows = {
+      name: values
+      for name, values in {**rollouts.rows, **batch.columns}.items()
+      if not name.startswith(schema.PART_PREFIX)
+  }
   return found, recorded.view_of(rows, setup.columns, setup.config)
 
 

@@ -73,7 +73,7 @@ class TrainTest(parameterized.TestCase):
     batches, make_batch = [], update_lib.make_batch
 
     def watched(*args, **kwargs):
-      batches.append(args[4])
+      batches.append(args[3])
       return make_batch(*args, **kwargs)
 
     self.enterContext(

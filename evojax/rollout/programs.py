@@ -1,0 +1,246 @@
+"""The compiled programs of the sampler and the arrays they work on.
+
+Pure functions; `slots.Slots` compiles and calls them. Axis letters: B decode
+slots, R rows that are prefilled, C tokens of a chunk, W = chunks * C tokens of
+a prefilled row, S cache slots of a decode slot, Lc tokens sampled at most.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from evojax.models import decoder
+from evojax.rollout import sampling
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+  """The decode slots, each with one sequence."""
+
+  cache: Any  # Per layer (keys, values), each [B, K, S, H].
+  token: Any  # int32 [B], sampled last, not yet in the cache.
+  position: Any  # int32 [B], where `token` goes in the cache.
+  count: Any  # int32 [B], tokens sampled.
+  done: Any  # bool [B]
+  tokens: Any  # int32 [B, Lc]
+  logprobs: Any  # float32 [B, Lc]
+  best: Any  # sampling.Best [B, Lc, K], or None without limits.
+  params: Any  # sampling.Params
+  keys: Any  # uint32 [B, 2]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prefilled:
+  """The rows in which prompts are prefilled."""
+
+  cache: Any  # Per layer (keys, values), each [R, K, W, H].
+  logits: Any  # float32 [R, V], of the token after each prompt.
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+  """The next tokens of some rows; the others are left as they are."""
+
+  tokens: Any  # int32 [R, C]
+  start: Any  # int32 [R], position of the first token; W leaves the row alone.
+  last: Any  # int32 [R], index of the prompt's last token in it, or -1.
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Insertion:
+  """Sequences that take decode slots, at most R at once."""
+
+  slot: Any  # int32 [R]; B inserts nothing.
+  source: Any  # int32 [R], the prefilled row that it begins with.
+  length: Any  # int32 [R], tokens that were prefilled.
+  count: Any  # int32 [R], tokens of these that were sampled earlier.
+  prior: Any  # int32 [R, Lc], the tokens sampled earlier.
+  params: Any  # sampling.Params
+
+
+def prefill(cfg, params, rows: Prefilled, chunk: Chunk) -> Prefilled:
+  """Prefill a chunk of some rows, and keep logits where a prompt ends in it."""
+  hidden, cache = decoder.extend(
+      cfg, params, chunk.tokens, chunk.start, rows.cache
+  )
+  # [R, D] before the matrix product: the logits of one token are wanted.
+  picked = jnp.take_along_axis(hidden, chunk.last.clip(0)[:, None, None], 1)
+  new = decoder.logits(cfg, params, picked[:, 0])
+  return Prefilled(cache, jnp.where(chunk.last[:, None] >= 0, new, rows.logits))
+
+
+def score(cfg, top, params, rows: Prefilled, chunk: Chunk, targets):
+  """Prefill, and return log-probs [R, C] of the targets and the best tokens."""
+  hidden, cache = decoder.extend(
+      cfg, params, chunk.tokens, chunk.start, rows.cache
+  )
+  every = decoder.logits(cfg, params, hidden)  # [R, C, V]
+  picked = jnp.take_along_axis(every, chunk.last.clip(0)[:, None, None], 1)
+  logits = jnp.where(chunk.last[:, None] >= 0, picked[:, 0], rows.logits)
+  logprobs = jax.nn.log_softmax(every)
+  of_target = jnp.take_along_axis(logprobs, targets[..., None], -1)[..., 0]
+  return Prefilled(cache, logits), (of_target, sampling.best(logprobs, top))
+
+
+def insert(
+    eos_ids, longest: int, state: State, rows: Prefilled, new: Insertion
+) -> State:
+  """Start sequences in decode slots; each samples its first token.
+
+  Args:
+    eos_ids: Tokens that end a sequence.
+    longest: Tokens of the prefilled rows that are copied; a shape.
+    state: The decode slots; donated.
+    rows: Prefilled prompts.
+    new: Which slot takes which row, and how it samples.
+  """
+  slot, source, prior = new.slot, new.source, new.prior
+  put = lambda old, x: old.at[slot].set(x.astype(old.dtype), mode='drop')
+
+  def install(slots, kept):  # [..., B, K, S, H], [..., R, K, W, H]
+    axis = slots.ndim - 4
+    kept = jax.lax.slice_in_dim(kept, 0, longest, axis=kept.ndim - 2)
+    kept = jnp.take(kept, source, axis).astype(slots.dtype)
+    where = (slice(None),) * axis + (slot, slice(None), slice(0, longest))
+    return slots.at[where].set(kept, mode='drop')
+
+  params = new.params
+  keys = sampling.row_keys(params.seed, params.problem, params.sample)
+  token, logprob, best = sampling.sample(
+      params,
+      keys,
+      new.count,
+      rows.logits[source],
+      prior,
+      slot < len(state.done),
+      eos_ids=eos_ids,
+      top=_top(state),
+  )
+  index = jnp.arange(len(slot))
+  logprobs = jnp.zeros(prior.shape).at[index, new.count].set(logprob)
+  count = new.count + 1
+  done = sampling.ends(params, token, eos_ids) | (count >= params.limit)
+  return State(
+      cache=jax.tree.map(install, state.cache, rows.cache),
+      token=put(state.token, token),
+      position=put(state.position, new.length),
+      count=put(state.count, count),
+      done=put(state.done, done),
+      tokens=put(state.tokens, prior.at[index, new.count].set(token)),
+      logprobs=put(state.logprobs, logprobs),
+      best=jax.tree.map(
+          lambda old, x: old.at[slot, new.count].set(x, mode='drop'),
+          state.best,
+          best,
+      ),
+      params=jax.tree.map(put, state.params, params),
+      keys=put(state.keys, keys),
+  )
+
+
+def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
+  """Decode at most `steps` tokens of every live row.
+
+  Args:
+    cfg: Shape of the policy.
+    eos_ids: Tokens that end a sequence.
+    params: Its weights.
+    state: The decode slots; donated.
+    halted: bool [B], rows that end before the first step.
+    steps: int32, a traced number: fewer are made once no row is live.
+  """
+  row, keys = state.params, state.keys
+  rows = jnp.arange(state.token.shape[0])
+
+  def body(carry):
+    step, s = carry
+    hidden, cache = decoder.decode(cfg, params, s.token, s.position, s.cache)
+    logits = decoder.logits(cfg, params, hidden)
+    live = ~s.done
+    token, logprob, best = sampling.sample(
+        row,
+        keys,
+        s.count,
+        logits,
+        s.tokens,
+        live,
+        eos_ids=eos_ids,
+        top=_top(s),
+    )
+    count = s.count + live
+    # A finished row computes on, into a position that it already owns: to skip
+    # it would change the shape. Its results are dropped.
+    at = jnp.where(live, s.count, s.tokens.shape[1])
+    put = lambda old, new: old.at[rows, at].set(new, mode='drop')
+    stop = sampling.ends(row, token, eos_ids)
+    return step + 1, dataclasses.replace(
+        s,
+        cache=cache,
+        token=jnp.where(live, token, s.token),
+        position=s.position + live,
+        count=count,
+        done=s.done | stop | (count >= row.limit),
+        tokens=put(s.tokens, token),
+        logprobs=put(s.logprobs, logprob),
+        best=jax.tree.map(put, s.best, best),
+    )
+
+  # What no step changes stays out of the loop's carry.
+  loop = dataclasses.replace(
+      state, done=state.done | halted, params=None, keys=None
+  )
+  _, loop = jax.lax.while_loop(
+      lambda carry: (carry[0] < steps) & ~carry[1].done.all(),
+      body,
+      (jnp.int32(0), loop),
+  )
+  return dataclasses.replace(loop, params=row, keys=keys)
+
+
+def _top(state: State) -> int:
+  """How many of the most probable tokens the slots keep."""
+  return 0 if state.best is None else state.best.tokens.shape[-1]
+
+
+def recent(width: int, view: Any, start: jax.Array) -> Any:
+  """Return columns start[b] .. start[b] + width - 1 of each row b."""
+  at = start[:, None] + jnp.arange(width)
+
+  def take(x):  # [B, L, ...] -> [B, width, ...]
+    index = at.reshape(*at.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index.clip(0, x.shape[1] - 1), 1)
+
+  return jax.tree.map(take, view)
+
+
+def load_chunks(rows: Prefilled, pool: Any, ids: jax.Array) -> Prefilled:
+  """Begin rows with the chunks ids [R, N] of the prefix cache; -1 ends."""
+
+  def load(row, chunks):  # [..., R, K, W, H], [..., pool, K, C, H]
+    axis = row.ndim - 4
+    found = jnp.take(chunks, ids.clip(0), axis)  # [..., R, N, K, C, H]
+    found = jnp.moveaxis(found, axis + 1, axis + 2)  # [..., R, K, N, C, H]
+    known = jnp.repeat(ids >= 0, chunks.shape[-2], 1)[:, None, :, None]
+    return jnp.where(known, found.reshape(row.shape), row)
+
+  return dataclasses.replace(rows, cache=jax.tree.map(load, rows.cache, pool))
+
+
+def store_chunks(pool: Any, rows: Prefilled, ids: jax.Array) -> Any:
+  """Copy chunk n of row r to place ids[r, n] of the prefix cache."""
+
+  def store(chunks, row):  # [..., pool, K, C, H], [..., R, K, W, H]
+    axis = row.ndim - 4
+    shape = (*row.shape[:-2], ids.shape[1], *chunks.shape[-2:])
+    kept = jnp.moveaxis(row.reshape(shape), axis + 2, axis + 1)
+    kept = kept.reshape(*kept.shape[:axis], -1, *kept.shape[axis + 2 :])
+    where = (slice(None),) * axis + (ids.reshape(-1),)
+    return chunks.at[where].set(kept, mode='drop')
+
+  return jax.tree.map(store, pool, rows.cache)

@@ -1,0 +1,197 @@
+"""The state that training changes, and the updates that change it.
+
+A learner needs rollouts with rewards, from wherever they come: a trainer
+samples them, a backtest reads them from recorded evidence. It writes nothing.
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from evojax.models import decoder
+from evojax.models import policy as policy_lib
+from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
+from evojax.training import reward_pipeline
+from evojax.training import settings
+from evojax.training import setup as setup_lib
+from evojax.training import update as update_lib
+
+
+class Learner:
+  """Parameters, optimizer moments and the number of updates behind them.
+
+  Attributes:
+    state: See `update.init_state`; a new one after every update.
+    step: Updates so far, the version of the parameters.
+    reference: Parameters of the reference policy; None without a KL term.
+  """
+
+  def __init__(
+      self,
+      setup: setup_lib.Setup,
+      mesh: jax.sharding.Mesh,
+      phases: metrics_lib.Phases,
+  ):
+    """Put the base policy's parameters and zero moments on the devices."""
+    c, cfg = setup.config, setup.policy.cfg
+    self.config, self.mesh, self.step = c, mesh, 0
+    self.algorithm = settings.algorithm(c)
+    self._cfg, self._phases = cfg, phases
+    self._replicated = sharding.replicated(mesh)
+    self._update = update_lib.jit_update_step(cfg, self.algorithm, mesh)
+    self._score = update_lib.jit_score_step(cfg, self.algorithm, mesh)
+    base = policy_lib.load_params(
+        setup.policy, mesh, param_dtype=c.model.param_dtype, seed=c.seed
+    )
+    self.reference = base if self.algorithm.reference else None
+    # The reference lives on; otherwise the state takes the buffers over.
+    self.state = update_lib.jit_init_state(
+        cfg, self.algorithm, mesh, donate=not self.algorithm.reference
+    )(base)
+
+  def start_from(self, checkpoint: pathlib.Path) -> None:
+    """Take parameters and moments of a checkpoint; steps are counted from 0."""
+    tree = abstract_state(self.state)
+    self.state.update(checkpoint_lib.restore(checkpoint, tree)['learner'])
+
+  @property
+  def trained(self) -> dict[str, Any]:
+    """Parameters and moments, without what is frozen."""
+    return _trained(self.state)
+
+  @property
+  def params(self) -> decoder.Params:
+    """The parameters a sampler needs."""
+    return update_lib.policy_params(self._cfg, self.state)
+
+  def fingerprint(self) -> str:
+    """Return 64 hex digits of parameters and moments; see `update`."""
+    return update_lib.fingerprint(self.trained)
+
+  def compilations(self) -> int:
+    """Return the number of programs compiled so far."""
+    return self._update._cache_size() + self._score._cache_size()
+
+  def learn(
+      self, batch: reward_pipeline.RewardedBatch
+  ) -> tuple[dict[str, float], np.ndarray]:
+    """Update the policy on the groups of a batch; kept ones come first.
+
+    Returns:
+      Metrics, means over the updates made; and float32 [P, G], the mean
+      |old_logprobs - sampler_logprobs| of each episode, NaN where it did not
+      enter the update.
+
+    Raises:
+      update.NonFiniteError: If the loss or a gradient is not finite. The state
+        is the last good one.
+    """
+    c = self.config.grpo
+    groups = np.argsort(~batch.kept, kind='stable')[: c.prompts]
+    gap = np.full(batch.graded.shape, np.nan, np.float32)
+    hyper = sharding.to_device(
+        settings.hyperparameters(self.config, self.step), self._replicated
+    )
+    minibatches = [
+        self._minibatch(batch, groups[i :: c.minibatches])
+        for i in range(c.minibatches)
+    ]
+    with self._phases('update'), sharding.use(self.mesh):
+      for _, arrays, _ in minibatches:
+        if not self.algorithm.on_policy:
+          arrays['old_logprobs'] = self._score(
+              self.params, arrays, hyper['temperature']
+          )
+        if self.algorithm.reference:
+          arrays['ref_logprobs'] = self._score(
+              self.reference, arrays, hyper['temperature']
+          )
+      logs = []
+      for epoch in range(c.epochs):
+        for order, arrays, live in minibatches:
+          self.state, metrics, rows = self._update(
+              self.state, arrays, live, hyper
+          )
+          metrics, rows = sharding.to_host((metrics, rows))
+          update_lib.check_finite(metrics, self.step)
+          logs.append(metrics)
+          if epoch == 0:
+            gap[order] = rows['gap'].reshape(-1, c.group_size)
+    gap[~batch.included] = np.nan
+    self.step += 1
+    means = {
+        name: float(np.mean([log[name] for log in logs]))
+        for name in logs[0]
+        if name != 'finite'
+    }
+    return means, gap
+
+  def _minibatch(
+      self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray
+  ) -> tuple[np.ndarray, update_lib.Batch, jax.Array]:
+    """Return the groups as laid out, their arrays, and live micro-batches."""
+    c, g = self.config, self.config.grpo.group_size
+    index = (groups[:, None] * g + np.arange(g)).reshape(-1)
+    rollouts = batch.rollouts
+    arrays, live, order = update_lib.make_batch(
+        [np.asarray(rollouts.prompts[i // g], np.int32) for i in index],
+        [rollouts.episodes[i] for i in index],
+        batch.advantages[groups],
+        batch.included[groups],
+        max_prompt_tokens=c.data.max_prompt_tokens,
+        max_tokens=c.rollout.max_tokens,
+        micro_groups=c.grpo.micro_groups,
+        layout=c.grpo.layout,
+    )
+    shardings = update_lib.batch_shardings(arrays, self.mesh)
+    return (
+        groups[order],
+        sharding.to_device(arrays, shardings),
+        sharding.to_device(np.int32(live), self._replicated),
+    )
+
+
+def _trained(state: update_lib.State) -> dict[str, Any]:
+  """Return the part of a state that updates change."""
+  return {name: tree for name, tree in state.items() if name != 'frozen'}
+
+
+def checkpoint_tree(
+    state: update_lib.State, key: Any, cursor: int, step: int
+) -> dict[str, Any]:
+  """Return the arrays of a checkpoint: all that the next step depends on.
+
+  Args:
+    state: See `update.init_state`.
+    key: The run's random key.
+    cursor: Problems of the stream that are used up.
+    step: Updates so far.
+  """
+  return dict(
+      learner=_trained(state),
+      key=key,
+      cursor=np.asarray(cursor, np.int64),
+      policy_version=np.asarray(step, np.int32),
+  )
+
+
+def abstract_state(state: update_lib.State) -> dict[str, Any]:
+  """Return shapes and places of a checkpoint of this state, to restore one."""
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  # Replicated, as the count of steps is.
+  key = jax.ShapeDtypeStruct(
+      key.shape, key.dtype, sharding=state['step'].sharding
+  )
+
+  def abstract(leaf):
+    if isinstance(leaf, jax.Array):
+      return jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=leaf.sharding
+      )
+    return leaf
+
+  return jax.tree.map(abstract, checkpoint_tree(state, key, 0, 0))
