@@ -14,6 +14,7 @@ from evojax import records
 from evojax.domains.coding import calls
 from evojax.domains.coding import execution
 from evojax.domains.coding import grade
+from evojax.domains.coding import one_process
 from evojax.domains.coding import suite
 from evojax.evidence import schema
 from evojax.sandbox import box as box_lib
