@@ -174,13 +174,13 @@ class Evojax:
     def train():
       rewards = np.stack([np.mean(c.tokens % 2 == 0) for c in completions])
       rewards = rewards.reshape(len(prompts), -1).astype(np.float32)
+      valid = np.ones(rewards.shape, bool)
+      advantages = advantages_lib.group_norm(rewards, valid)
       batch, live, _ = update_lib.make_batch(
           [p for p in prompts for _ in range(self.w.group)],
           completions,
-          advantages_lib.group_norm(rewards, np.ones(rewards.shape, bool))[
-              ..., None
-          ],
-          np.ones(rewards.shape, bool),
+          advantages[..., None],
+          valid,
           max_prompt_tokens=self.w.prompt_tokens,
           max_tokens=self.w.new_tokens,
           micro_groups=self.w.micro_groups,

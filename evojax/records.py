@@ -46,7 +46,7 @@ class Demonstration:
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
-  """How one completion is sampled; the names follow SGLang's contract."""
+  """Sampling parameters of one request; the names follow SGLang's contract."""
 
   max_tokens: int = 128  # Sampled tokens, >= 1.
   temperature: float = 1.0  # 0 is greedy.
@@ -55,7 +55,7 @@ class SamplingParams:
   min_p: float = 0.0  # [0, 1); 0 is off.
   stop: tuple[str, ...] = ()  # Strings that end a completion.
   ignore_eos: bool = False
-  # Of a service only: training and evaluation leave them alone.
+  # The rest is for a service; training and evaluation do not set it.
   min_tokens: int = 0  # No end of sequence before so many sampled tokens.
   stop_token_ids: tuple[int, ...] = ()  # At most 8.
   frequency_penalty: float = 0.0  # Per earlier sample of a token.
@@ -112,7 +112,7 @@ class Episode:
   """
 
   tokens: np.ndarray  # int32 [n]; a final EOS token is included.
-  # float32 [n], of softmax(logits / temperature); anything where not sampled.
+  # float32 [n], of softmax(logits / temperature); finite where not sampled.
   logprobs: np.ndarray
   finish_reason: str  # Why the last turn stopped: one of FINISH_REASONS.
   policy_version: int  # Of the oldest weights that sampled a token of it.
@@ -148,47 +148,47 @@ class Episode:
 
 @runtime_checkable
 class Sampler(Protocol):
-  """What an evaluation needs."""
+  """An engine as an evaluation uses it."""
 
   def generate(self, requests: Sequence[Request]) -> list[Episode]:
-    """Samples all requests; the answers are in the order of the requests."""
+    """Return one episode of one turn for each request, in their order."""
 
 
 @runtime_checkable
 class RolloutEngine(Sampler, Protocol):
-  """What training needs: a sampler in process, or a client of servers."""
+  """An engine as training uses it: in process, or a client of servers."""
 
   def begin(self, requests: Sequence[Request]) -> Any:
-    """Starts `generate` and returns at once; one at a time.
+    """Start `generate` and return at once; one at a time.
 
-    The weights must stay until `finish`.
+    The weights must not change before `finish`.
     """
 
-  def finish(self, begun: Any) -> list[Episode]:
-    """Waits for what `begin` began: its completions, or its error."""
+  def finish(self, pending: Any) -> list[Episode]:
+    """Wait for what `begin` started; return the episodes or raise the error."""
 
   def update_weights(self, params: Any, version: int) -> None:
-    """Installs new weights and drops every cache."""
+    """Install new weights and drop every cache."""
 
   def metrics(self) -> Mapping[str, float]:
-    """Columns of metrics.jsonl, about the last update and the servers."""
+    """Return columns of metrics.jsonl: the last update, the servers."""
 
   def compilations(self) -> int:
-    """Programs compiled so far."""
+    """Return the number of programs compiled so far."""
 
   def close(self) -> None:
-    """Waits for what was begun, and frees what is not garbage collected."""
+    """Wait for pending samples, and free what is not garbage collected."""
 
 
-# The status of a grade that says nothing about the completion: what should have
-# judged it failed. Such a rollout is left out of training, and is not measured
-# in an evaluation: neither 0 nor 1.
+# The status of a grade that says nothing about the episode: the grader itself
+# failed. Such a rollout is left out of training, and an evaluation does not
+# count it: neither as 0 nor as 1.
 INFRA_ERROR = 'infra_error'
 
 
 @dataclasses.dataclass(frozen=True)
 class Grade:
-  """What the evaluator says of one completion."""
+  """The evaluator's grade of one episode."""
 
   outcome: bool  # Solved, evaluator-owned.
   partial: (
@@ -196,12 +196,12 @@ class Grade:
   )
   status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
   columns: Mapping[str, Any]  # The domain's own evidence columns.
-  sandbox_tier: str = ''  # Of the box it was judged in; '' where none was.
-  seconds: float | None = None  # Wall time, from a domain that judges many.
+  sandbox_tier: str = ''  # Tier of the box that graded it; '' without.
+  seconds: float | None = None  # Wall time, if the domain measured it.
 
   @property
   def graded(self) -> bool:
-    """Whether it says anything about the completion."""
+    """True if the grade says anything about the episode."""
     return self.status != INFRA_ERROR
 
 
@@ -210,7 +210,7 @@ class ProblemSource(Protocol):
   """A deterministic stream of problems: a function of the cursor alone."""
 
   def take(self, cursor: int, count: int) -> list[Problem]:
-    """Problems cursor .. cursor + count - 1 of the stream."""
+    """Return problems cursor .. cursor + count - 1 of the stream."""
 
   def __len__(self) -> int:
-    """Distinct problems, or a lower bound where they are generated."""
+    """Return the number of distinct problems, or a lower bound of it."""

@@ -85,6 +85,7 @@ def render(
   Raises:
     ValueError: If a prompt has more than `max_prompt_tokens` tokens.
   """
+  # All are rendered before any is refused: the message names the longest.
   prompts = [tuple(tokenizer.render(p.messages)) for p in problems]
   longest = max(map(len, prompts), default=0)
   for problem, prompt in zip(problems, prompts, strict=True):
@@ -145,6 +146,8 @@ def _key(problem: records.Problem) -> int:
         f'problem_id={problem.problem_id!r} of family {problem.family!r} is not'
         ' 16 hex digits; take the head of a hash of the problem text'
     )
+  # The sampler folds it into its key, so that a problem's samples do not
+  # depend on its place in the batch.
   return int(problem.problem_id[:8], 16)
 
 
@@ -177,6 +180,7 @@ def grade(
     )
   # A grade without a time of its own gets an equal share of the call's.
   share = (time.perf_counter() - start) / max(len(grades), 1)
+  # Some may fail for reasons of their own; all of them point to the machine.
   if grades and not any(g.graded for g in grades):
     raise GradingError(
         f'domain {domain.name!r}: none of {len(grades)} completions could be'
@@ -237,6 +241,7 @@ def join(batches: Sequence[RolloutBatch]) -> RolloutBatch:
   }
   sizes = [len(b.prompts) for b in batches]
   group_size = len(batches[0].episodes) // sizes[0]
+  # Each round numbered its groups from 0; a group must be unique in a step.
   rows['group'] = np.repeat(np.arange(sum(sizes), dtype=np.int32), group_size)
   return RolloutBatch(
       chain(b.prompts for b in batches),

@@ -1,6 +1,7 @@
 """Evidence rows of graded episodes, there and back."""
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 from typing import Any
 
 from jaxtyping import Float
@@ -147,13 +148,22 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
   Args:
     rows: Column -> B values, with tokens and sampler_logprobs.
   """
+  # Codes back to names: an episode holds no codes of the evidence.
   reasons = {code: name for name, code in schema.FINISH_REASON.items()}
-  count = len(rows['tokens'])
-  lists = {name: rows.get(name, [()] * count) for name in TURN_COLUMNS}
+  absent = [None] * len(rows['tokens'])
+  lists = [rows.get(name, absent) for name in TURN_COLUMNS]
   episodes = []
-  for i in range(count):
-    turn = {n: () if v[i] is None else v[i] for n, v in lists.items()}
-    calls = len(turn['actions'])
+  for i in range(len(absent)):
+    sampled, observed, *calls = (
+        [] if values[i] is None else np.asarray(values[i]).tolist()
+        for values in lists
+    )
+    turns = [records.Turn(*n) for n in zip(sampled, observed, strict=True)]
+    if calls[0]:
+      turns = [
+          dataclasses.replace(turn, action=action, argument=argument, ok=ok)
+          for turn, action, argument, ok in zip(turns, *calls, strict=True)
+      ]
     episodes.append(
         records.Episode(
             tokens=np.asarray(rows['tokens'][i], np.int32),
@@ -161,22 +171,7 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
             finish_reason=reasons[int(rows['finish_reason'][i])],
             policy_version=int(rows['policy_version'][i]),
             text=rows['completion'][i],
-            turns=tuple(
-                records.Turn(
-                    sampled=int(sampled),
-                    observed=int(observed),
-                    action=int(turn['actions'][a]) if calls else None,
-                    argument=int(turn['arguments'][a]) if calls else None,
-                    ok=bool(turn['action_ok'][a]) if calls else True,
-                )
-                for a, (sampled, observed) in enumerate(
-                    zip(
-                        turn['turn_tokens'],
-                        turn['observation_tokens'],
-                        strict=True,
-                    )
-                )
-            ),
+            turns=tuple(turns),
         )
     )
   return episodes
@@ -217,6 +212,7 @@ def _domain_columns(
       if column.name not in core
       and not column.name.startswith(schema.PART_PREFIX)
   }
+  # A grade fills all of its domain's columns: a gap would read as a value.
   required = {name for name, column in own.items() if not column.nullable}
   for grade in grades:
     missing = sorted(required - set(grade.columns))

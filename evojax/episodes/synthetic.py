@@ -93,7 +93,7 @@ def make_view(
 
 
 def _episode(text: str, max_tokens: int) -> records.Episode:
-  """Return an episode of one turn with this text and made-up tokens."""
+  """Return an episode of one turn with this text and synthetic tokens."""
   # As long as one can be: text takes most of a function's time.
   text = text[: _CHARACTERS * max_tokens]
   count = min(len(text) + 1, max_tokens)

@@ -143,6 +143,7 @@ def evaluate(
   )
   with phase('rollout'):
     episodes = scorer.engine.generate(asked.requests)
+  # No reward parts: an evaluation has none, whatever trained the policy.
   columns = schema.declare(scorer.domain.columns)
   with phase('grade'):
     rollouts = collect.rollout_batch(
@@ -154,6 +155,7 @@ def evaluate(
         split=split,
         version=scorer.version,
     )
+  # Before it may fail: rows that could be graded are kept as evidence.
   if workdir is not None:
     with phase('log'):
       store.write_step(workdir, split, step, rollouts.rows, columns)
@@ -206,7 +208,9 @@ def _result(
       modes=modes,
       mode_codes=codes,
       avg_at_k=estimates.over_problems(
-          scores.of_problems(outcomes, graded), rng=np.random.default_rng(0)
+          # A fixed seed: the same outcomes always get the same interval.
+          scores.of_problems(outcomes, graded),
+          rng=np.random.default_rng(0),
       ),
       pass_at_k={
           k: scores.pass_at_k(outcomes, k, graded)

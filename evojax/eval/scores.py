@@ -12,22 +12,6 @@ def _check(outcomes: np.ndarray) -> None:
     )
 
 
-def avg_at_k(outcomes: Bool[np.ndarray, 'P k']) -> float:
-  """Return the mean share of right completions, Avg@k = mean_p mean_k outcome.
-
-  Args:
-    outcomes: bool [P, k].
-
-  Returns:
-    0..1.
-
-  Raises:
-    ValueError: If the array is empty or not bool [P, k].
-  """
-  _check(outcomes)
-  return float(outcomes.mean())
-
-
 def of_problems(
     outcomes: Bool[np.ndarray, 'P n'], graded: Bool[np.ndarray, 'P n']
 ) -> Float[np.ndarray, 'P']:

@@ -81,6 +81,8 @@ def score(
     DiskError: If the disk is full.
   """
   stored = read(workdir)
+  # The first result stands, whatever is asked now: a second look at sealed
+  # problems could be used to choose.
   if stored is not None:
     if stored['after']['step'] != step:
       logging.warning(
@@ -107,6 +109,7 @@ def score(
         allow_sealed=True,
     )
 
+  # The base first: the engine is left with the trained weights.
   before = run(install_base, 0, 'seed')
   report = report_lib.report_gain(
       before, run(install_trained, step, scorer.version)

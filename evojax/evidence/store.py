@@ -255,6 +255,7 @@ def to_table(
           f'evidence column {name!r} holds {sorted(others)} in the file of'
           f' {split} step {step}'
       )
+  # Two rows of one episode would count it twice in every statistic.
   if len(set(zip(rows['group'], rows['sample'], strict=True))) != count:
     raise EvidenceError(
         f'evidence of {split} step {step} has two rows with the same group and'
@@ -265,6 +266,7 @@ def to_table(
 
 def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
   """Write the table atomically; raise workdir.DiskError on failure."""
+  # Into memory first: the file then appears whole, by one rename.
   sink = pa.BufferOutputStream()
   # Dictionaries only help repeated text, which zstd packs as well.
   parquet.write_table(table, sink, compression='zstd', use_dictionary=False)
@@ -323,6 +325,7 @@ def fill(
   declared = {c.name: c for c in schema.from_arrow_schema(table.schema)}
   for name, column_values in values.items():
     column = declared.get(name)
+    # Rewards may be computed again; what was sampled and graded is evidence.
     if column is None or column.stage not in ('reward', 'update'):
       raise EvidenceError(
           f'evidence column {name!r} cannot be filled after the fact; what was'
@@ -387,6 +390,7 @@ def read(
   tables = [_read_table(path_of(workdir, split, s), wanted) for s in steps]
   if not tables:
     return pandas.DataFrame(columns=wanted)
+  # Files of other runs may have other columns; those are null here.
   table = pa.concat_tables(tables, promote_options='default')
   absent = set(wanted or ()) - set(table.column_names)
   if absent:

@@ -112,6 +112,7 @@ class View:
     mask[group, sample] = np.asarray(rows['graded'], bool)
     if valid is not None:
       mask[group, sample] &= np.asarray(valid, bool)
+    # Functions share the view: one must not change what the next one sees.
     mask.flags.writeable = False
     kept = np.flatnonzero(mask[group, sample])
     kept_rows = {

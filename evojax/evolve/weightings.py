@@ -1,25 +1,26 @@
 """Thousands of reward weightings of recorded rollouts at once.
 
 A reward is linear in its weights, so W weightings of M parts are one matrix
-product [W, M] x [M, P * G]. What follows, advantages and what they say about a
-weighting, goes over blocks that stay in the processor's cache.
+product [W, M] x [M, P * G]. W weightings of P groups are then W * P groups for
+the estimators and filters of `rl`, which take any number of groups.
 """
 
-from collections.abc import Callable
 import dataclasses
 
 from jaxtyping import Bool, Float, Float32
 import numpy as np
 
+from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
 
-_EPS = np.float32(1e-6)
-_BLOCK = 1 << 16  # Numbers of one array that are worked on at a time.
+# Rewards that are worked on at a time: with their copies they fit the cache of
+# a processor, where a few thousand weightings of a run would not.
+_BLOCK = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Weightings:
-  """What each of W weightings makes of P x G rollouts."""
+  """Rewards, advantages and statistics of W weightings of P x G rollouts."""
 
   rewards: Float32[np.ndarray, 'W P G']
   advantages: Float32[np.ndarray, 'W P G']
@@ -28,33 +29,9 @@ class Weightings:
   # Over groups with a solved and an unsolved member: share of members whose
   # advantage is positive if solved, negative if not. NaN without such groups.
   sign_agreement: Float32[np.ndarray, 'W']
-  # Share of sum |advantage| in groups whose outcomes do not vary: what shaping
-  # alone would teach. 0 where all advantages are 0.
+  # Share of sum |advantage| in groups whose outcomes do not vary, where only
+  # shaping can have made it. 0 where all advantages are 0.
   phantom_share: Float32[np.ndarray, 'W']
-
-
-def _group_norm(deviations, squares, count):
-  std = np.sqrt(squares / np.maximum(count - 1, 1))
-  return deviations / (std + _EPS)[:, None]
-
-
-def _group_mean(deviations, squares, count):
-  del squares, count
-  return deviations
-
-
-def _leave_one_out(deviations, squares, count):
-  del squares
-  return deviations * (count / np.maximum(count - 1, 1))
-
-
-# As in rl.advantages, of deviations [w, G, P] from the mean of a group, sums of
-# their squares [w, P] and the number of valid members [P].
-_ADVANTAGES: dict[str, Callable[..., np.ndarray]] = {
-    'group_norm': _group_norm,
-    'group_mean': _group_mean,
-    'leave_one_out': _leave_one_out,
-}
 
 
 def apply(
@@ -65,10 +42,10 @@ def apply(
     *,
     advantage: str = 'group_norm',
 ) -> Weightings:
-  """Rewards, advantages and their statistics under every weighting.
+  """Compute rewards, advantages and their statistics under every weighting.
 
-  rewards[w] = sum_m weights[w, m] parts[m] and advantages[w] as
-  `rl.advantages` has them, but for the order of float32 sums.
+  rewards[w] = sum_m weights[w, m] parts[m], and advantages[w] is the estimator
+  of `rl.advantages` on them.
 
   Args:
     parts: float32 [M, P, G], the reward parts, finite.
@@ -80,58 +57,42 @@ def apply(
   Raises:
     ValueError: If the advantage is unknown, G < 2 or parts are not finite.
   """
-  if advantage not in _ADVANTAGES:
-    raise ValueError(f'{advantage=} is none of {sorted(_ADVANTAGES)}')
-  count_parts, prompts, group = parts.shape
+  if advantage not in advantages_lib.ADVANTAGES:
+    raise ValueError(
+        f'{advantage=} is none of {sorted(advantages_lib.ADVANTAGES)}'
+    )
+  count, prompts, group = parts.shape
   if group < 2:
     raise ValueError(f'groups of {group}; set grpo.group_size to 2 or more')
   if not np.isfinite(parts).all():
     raise ValueError('parts hold NaN or infinity')
-  # Members first, groups last: sums over a group then add whole rows.
-  across = np.ascontiguousarray(parts.transpose(0, 2, 1))  # [M, G, P]
-  flat = across.reshape(count_parts, -1)
-  valid, outcomes = valid.T, outcomes.T  # [G, P]
-  count = valid.sum(axis=0).astype(np.float32)  # [P]
-  solved = (outcomes & valid).sum(axis=0)
-  varies = (solved > 0) & (solved < count)  # [P]
-  # +-1 where an advantage has a right sign, else 0.
-  right = np.where(varies & valid, np.where(outcomes, 1, -1), 0)
-  right = right.astype(np.float32)  # [G, P]
-  live = max(np.count_nonzero(count >= 2), 1)
+  alive = valid.sum(axis=1) >= 2  # [P]
+  mixed = filters.keep_outcome_variance(parts[0], outcomes, valid)
+  right = np.where(outcomes, 1, -1) * (mixed & valid)  # [P, G]
   known = np.count_nonzero(right)
-
-  total = len(weights)
-  result = Weightings(
-      *(np.empty((total, prompts, group), np.float32) for _ in range(2)),
-      *(np.empty(total, np.float32) for _ in range(3)),
-  )
   size = max(1, _BLOCK // (prompts * group))
-  for first in range(0, total, size):
-    block = slice(first, first + size)
-    rewards = weights[block].astype(np.float32) @ flat
-    rewards = rewards.reshape(-1, group, prompts)  # [w, G, P]
-    result.rewards[block] = rewards.transpose(0, 2, 1)
-
-    # From the largest, as in rl.advantages: equal rewards differ by exactly 0.
-    if valid.all():
-      below = rewards - rewards.max(axis=1, keepdims=True)
-    else:
-      floor = np.where(valid, rewards, -np.inf).max(axis=1, keepdims=True)
-      below = np.where(valid, rewards - floor, np.float32(0))
-    mean = below.sum(axis=1, keepdims=True) / np.maximum(count, 1)
-    deviations = below - mean
-    if not valid.all():
-      deviations *= valid
-    squares = np.einsum('wgp,wgp->wp', deviations, deviations)
-    advantages = _ADVANTAGES[advantage](deviations, squares, count)
-    result.advantages[block] = advantages.transpose(0, 2, 1)
-
-    dead = squares <= np.float32(filters.MIN_STD**2) * count
-    result.dead_groups[block] = (dead & (count >= 2)).sum(axis=1) / live
+  blocks = []
+  for first in range(0, len(weights), size):
+    block = weights[first : first + size].astype(np.float32)
+    rewards = (block @ parts.reshape(count, -1)).reshape(-1, group)  # [wP, G]
+    repeated = [np.tile(x, (len(block), 1)) for x in (outcomes, valid)]
+    advantages = advantages_lib.ADVANTAGES[advantage](rewards, repeated[1])
+    varies = filters.keep_reward_variance(rewards, *repeated)[:, 0]
+    advantages = advantages.reshape(-1, prompts, group)
+    dead = ~varies.reshape(-1, prompts) & alive
     agree = np.count_nonzero(advantages * right > 0, axis=(1, 2))
-    result.sign_agreement[block] = agree / known if known else np.nan
-    mass = np.abs(advantages).sum(axis=1)  # [w, P]
-    all_mass = mass.sum(axis=1)
-    phantom = mass[:, ~varies].sum(axis=1)
-    result.phantom_share[block] = phantom / np.where(all_mass, all_mass, 1)
-  return result
+    mass = np.abs(advantages)
+    total = mass.sum(axis=(1, 2))
+    phantom = (mass * ~mixed).sum(axis=(1, 2))
+    blocks.append(
+        (
+            rewards.reshape(advantages.shape),
+            advantages,
+            dead.sum(axis=1) / max(alive.sum(), 1),
+            agree / known if known else np.full(len(block), np.nan),
+            phantom / np.where(total, total, 1),
+        )
+    )
+  return Weightings(
+      *(np.concatenate(x).astype(np.float32) for x in zip(*blocks, strict=True))
+  )

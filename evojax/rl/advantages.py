@@ -8,12 +8,7 @@ group gets advantage 0 and leaves the loss mask, hence also the denominator.
 Every estimator: (rewards [P, G], valid [P, G]) -> float32 [P, G], 0 where
 invalid or where the group has fewer than two valid members. JAX in, JAX out;
 NumPy in, NumPy out, so that the host can log the very array that trains.
-
-An estimator centres the rewards of each group and scales the deviations. The
-scales stand alone in SCALES, for callers that lay out many groups at once.
 """
-
-from typing import Any
 
 from jaxtyping import Bool, Float, Float32, Int
 
@@ -46,7 +41,11 @@ def group_norm(
   """
   if eps <= 0:
     raise ValueError(f'{eps=} must be > 0.')
-  return _scaled(rewards, valid, lambda *given: by_std(*given, eps=eps))
+  xp = masked.array_namespace(rewards)
+  centred, count = _centre(rewards, valid)
+  squares = (centred * centred).sum(axis=1, keepdims=True)
+  std = xp.sqrt(squares / xp.maximum(count - 1, 1))
+  return centred / (std + eps)
 
 
 def group_mean(
@@ -67,7 +66,7 @@ def group_mean(
   Raises:
     ValueError: If G < 2 or the shapes differ.
   """
-  return _scaled(rewards, valid, unscaled)
+  return _centre(rewards, valid)[0]
 
 
 def leave_one_out(
@@ -89,38 +88,9 @@ def leave_one_out(
   Raises:
     ValueError: If G < 2 or the shapes differ.
   """
-  return _scaled(rewards, valid, by_count)
-
-
-def by_std(
-    deviations: Any, squares: Any, count: Any, *, eps: float = 1e-6
-) -> Any:
-  """Divide deviations by the sample standard deviation of their group.
-
-  Args:
-    deviations: float32, rewards minus the mean of their group; 0 where invalid.
-    squares: float32, sum of a group's squared deviations.
-    count: float32, valid members of a group. Both broadcast to `deviations`.
-    eps: Added to the standard deviation, in reward units.
-
-  Returns:
-    float32, shaped as `deviations`.
-  """
-  xp = masked.array_namespace(deviations)
-  return deviations / (xp.sqrt(squares / xp.maximum(count - 1, 1)) + eps)
-
-
-def unscaled(deviations: Any, squares: Any, count: Any) -> Any:
-  """Return the deviations as they are; see `by_std` for the arguments."""
-  del squares, count
-  return deviations
-
-
-def by_count(deviations: Any, squares: Any, count: Any) -> Any:
-  """Multiply deviations by n / (n - 1); see `by_std` for the arguments."""
-  del squares
-  xp = masked.array_namespace(deviations)
-  return deviations * (count / xp.maximum(count - 1, 1))
+  xp = masked.array_namespace(rewards)
+  centred, count = _centre(rewards, valid)
+  return centred * (count / xp.maximum(count - 1, 1))
 
 
 def per_turn(
@@ -141,13 +111,6 @@ def per_turn(
   there = xp.arange(weights.shape[-1]) < n_turns[..., None]
   credit = advantages[..., None] * weights
   return xp.where(there, credit, xp.zeros_like(credit))
-
-
-def _scaled(rewards, valid, scale):
-  """Return float32 [P, G], scaled deviations from the mean of the group."""
-  centred, count = _centre(rewards, valid)
-  squares = (centred * centred).sum(axis=1, keepdims=True)
-  return scale(centred, squares, count)
 
 
 def _centre(rewards, valid):
@@ -173,10 +136,4 @@ ADVANTAGES = {
     'group_norm': group_norm,
     'group_mean': group_mean,
     'leave_one_out': leave_one_out,
-}
-# By the same names: (deviations, squares, count) -> advantages.
-SCALES = {
-    'group_norm': by_std,
-    'group_mean': unscaled,
-    'leave_one_out': by_count,
 }

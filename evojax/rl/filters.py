@@ -60,6 +60,7 @@ def keep_outcome_variance(
 
 def _varies(x, valid):
   """bool [P, G]: std of x [P, G] over valid members of the group > 1e-3."""
+  # In float64: squares of float32 rewards near 1 would lose small spreads.
   x = x.astype(np.float64)
   mean = masked.masked_mean(x, valid, 1, keepdims=True)
   variance = masked.masked_mean((x - mean) ** 2, valid, 1, keepdims=True)

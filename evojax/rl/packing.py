@@ -74,6 +74,7 @@ def share(
   """
   loss_masks = _check(prompts, completions, loss_masks, group_size)
   firsts = prompts[::group_size]
+  # One prompt per group is all that this layout stores.
   for i, prompt in enumerate(prompts):
     if not np.array_equal(prompt, firsts[i // group_size]):
       return None
@@ -125,6 +126,7 @@ def pack(
   lengths = [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)]
   row_of = _first_fit_decreasing(lengths, length)
   needed = max(row_of, default=-1) + 1
+  # Refused, not grown: the number of rows is a shape of the compiled program.
   if needed > rows:
     raise ValueError(
         f'{rows=} of {length=} tokens are too few for {len(lengths)} sequences:'
@@ -137,6 +139,8 @@ def pack(
   index = np.zeros((len(prompts), max_tokens), np.int32)
   used = np.zeros(rows, np.int64)  # Tokens placed in each row so far.
   segments = np.zeros(rows, np.int64)
+  # In list order, so that the layout depends on the lengths alone: a step that
+  # is repeated after a kill gets the same sums, bit for bit.
   for i, row in enumerate(row_of):
     start, stop = used[row], used[row] + lengths[i]
     segments[row] += 1
@@ -238,6 +242,7 @@ def rows_needed(
   """
   if bucket < 1:
     raise ValueError(f'{bucket=} must be >= 1.')
+  # The fullest micro-batch decides: all share one shape, hence one program.
   rows = 1
   for part in _micro_slices(len(lengths), group_size, micro_groups):
     rows = max(rows, max(_first_fit_decreasing(lengths[part], length)) + 1)
@@ -287,6 +292,7 @@ def _first_fit_decreasing(lengths, row_length):
   """Return the row of each sequence: longest first, in the first that fits."""
   row_of = [0] * len(lengths)
   room = []  # Tokens left in each row.
+  # `sorted` is stable: of equally long sequences the first comes first.
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
     if lengths[i] > row_length:
       raise ValueError(

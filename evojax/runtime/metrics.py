@@ -98,9 +98,20 @@ class MetricWriter:
           filename_suffix=f'.{time.time_ns()}',
       )
     if wandb != 'disabled':
-      self._wandb = self._open_wandb(
-          workdir, mode=wandb, project=wandb_project, name=name, config=config
+      import wandb as wandb_lib  # Optional.
+
+      saved = pathlib.Path(workdir, 'wandb_id')
+      self._wandb = wandb_lib.init(
+          project=wandb_project,
+          name=name or None,
+          # The id that the directory keeps, so that a restart goes on.
+          id=saved.read_text().strip() if saved.exists() else None,
+          resume='allow',
+          mode=wandb,
+          dir=str(workdir),
+          config=dict(config or {}),
       )
+      workdir_lib.write_atomic(saved, f'{self._wandb.id}\n'.encode())
 
   def _rewind(self, step: int) -> set[str]:
     """Drop rows after `step` and a torn last line; return names at `step`."""
@@ -121,33 +132,6 @@ class MetricWriter:
     if b''.join(kept) != data:
       workdir_lib.write_atomic(self._path, b''.join(kept))
     return names
-
-  def _open_wandb(
-      self,
-      workdir: str | os.PathLike[str],
-      *,
-      mode: str,
-      project: str,
-      name: str,
-      config: Mapping[str, Any] | None,
-  ) -> Any:
-    """Starts the W&B run, or continues the one whose id the workdir keeps."""
-    import wandb  # Optional.
-
-    saved = pathlib.Path(workdir, 'wandb_id')
-    run_id = saved.read_text().strip() if saved.exists() else None
-    run = wandb.init(
-        project=project,
-        name=name or None,
-        id=run_id,
-        resume='allow',
-        mode=mode,
-        dir=str(workdir),
-        config=dict(config or {}),
-    )
-    if run_id is None:
-      workdir_lib.write_atomic(saved, f'{run.id}\n'.encode())
-    return run
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Append one row.

@@ -43,15 +43,8 @@ FREE_FIELDS = (
 )
 
 _PACKAGES = (
-    'jax',
-    'jaxlib',
-    'flax',
-    'optax',
-    'orbax-checkpoint',
-    'transformers',
-    'numpy',
-    'pyarrow',
-)
+    'jax jaxlib flax optax orbax-checkpoint transformers numpy pyarrow'
+).split()
 # A resumed run is bit-equal only if these are the same.
 _NUMERICS = ('jax', 'jaxlib', 'XLA_FLAGS', 'platform', 'device', 'devices')
 
@@ -325,19 +318,9 @@ def _git_commit() -> str:
   root = pathlib.Path(__file__).parent.parent
   if not (root / '.git').exists() or shutil.which('git') is None:
     return ''
+  command = 'git describe --always --dirty --abbrev=40'
   describe = subprocess.run(
-      [
-          'git',
-          '-C',
-          str(root),
-          'describe',
-          '--always',
-          '--dirty',
-          '--abbrev=40',
-      ],
-      capture_output=True,
-      text=True,
-      check=False,
+      command.split(), cwd=root, capture_output=True, text=True, check=False
   )
   return describe.stdout.strip()
 

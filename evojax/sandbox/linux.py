@@ -166,14 +166,8 @@ def make_mounts_private() -> None:
 
 def mount_tmpfs(path: str, options: str) -> None:
   """Mount an empty file system in memory, e.g. 'size=1m,nr_inodes=100'."""
-  call(
-      'mount',
-      b'tmpfs',
-      os.fsencode(path),
-      b'tmpfs',
-      _MS_NOSUID_NODEV,
-      options.encode(),
-  )
+  where, flags = os.fsencode(path), _MS_NOSUID_NODEV
+  call('mount', b'tmpfs', where, b'tmpfs', flags, options.encode())
 
 
 def copy_mount(path: str, *, read_only: bool = True, devices: bool = False):
@@ -184,53 +178,29 @@ def copy_mount(path: str, *, read_only: bool = True, devices: bool = False):
     read_only: Whether the copy is; device files cannot be.
     devices: Whether device files in it work.
   """
-  descriptor = call(
-      'open_tree',
-      _AT_FDCWD,
-      os.fsencode(path),
-      _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE,
-  )
+  flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
+  descriptor = call('open_tree', _AT_FDCWD, os.fsencode(path), flags)
   flags = _NOSUID | (_RDONLY if read_only else 0) | (0 if devices else _NODEV)
-  _set_attributes(descriptor, flags)
+  _set_attributes(descriptor, b'', _AT_EMPTY_PATH | _AT_RECURSIVE, flags)
   return descriptor
 
 
 def attach(descriptor: int, path: str) -> None:
   """Mount a copy that `copy_mount` made, and close its descriptor."""
-  call(
-      'move_mount',
-      descriptor,
-      b'',
-      _AT_FDCWD,
-      os.fsencode(path),
-      _MOVE_MOUNT_F_EMPTY_PATH,
-  )
+  there = _AT_FDCWD, os.fsencode(path)
+  call('move_mount', descriptor, b'', *there, _MOVE_MOUNT_F_EMPTY_PATH)
   os.close(descriptor)
 
 
 def make_read_only(path: str) -> None:
   """Make the mount at a path read-only, but not those below it."""
-  attributes = struct.pack('=QQQQ', _RDONLY, 0, 0, 0)
-  call(
-      'mount_setattr',
-      _AT_FDCWD,
-      os.fsencode(path),
-      0,
-      attributes,
-      len(attributes),
-  )
+  _set_attributes(_AT_FDCWD, os.fsencode(path), 0, _RDONLY)
 
 
-def _set_attributes(descriptor: int, flags: int) -> None:
+def _set_attributes(descriptor: int, path: bytes, scope: int, flags: int):
   attributes = struct.pack('=QQQQ', flags, 0, 0, 0)
-  call(
-      'mount_setattr',
-      descriptor,
-      b'',
-      _AT_EMPTY_PATH | _AT_RECURSIVE,
-      attributes,
-      len(attributes),
-  )
+  size = len(attributes)
+  call('mount_setattr', descriptor, path, scope, attributes, size)
 
 
 def pivot_root(path: str) -> None:

@@ -8,7 +8,7 @@ configuration; where imports are broken, for example, every attack would seem to
 be stopped. `python -m evojax.sandbox.probe` prints the result.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
 import functools
@@ -23,6 +23,8 @@ from evojax.sandbox import box
 from evojax.sandbox import limits as limits_lib
 
 _TOKEN = 'EVOJAX_PROBE_TOKEN'
+# The stdin of an attack, and a function that tells if it succeeded outside.
+_Prepared = tuple[str, Callable[[], bool]]
 _LIMITS = limits_lib.Limits(
     wall_seconds=10.0, cpu_seconds=5.0, disk_bytes=4 << 20, files=64
 )
@@ -201,88 +203,63 @@ def _successful_attacks(tier: str) -> list[str]:
   try:
     with box.Box(tier=tier, limits=_LIMITS, attempts=1) as one:
       one.start()
-      for attack in _ATTACKS:
-        with attack(token) as (program, stdin, happened):
-          result = one.run(program, stdin)
+      for name, (program, prepare) in _ATTACKS.items():
+        with contextlib.ExitStack() as stack:
+          stdin, happened = prepare(stack, token)
+          result = one.run(program, stdin.encode())
           if b'GOT' in result.stdout or happened():
-            through.append(f'an attack got through: {attack.__name__[1:]}')
+            through.append(f'an attack got through: {name}')
   finally:
     del os.environ[_TOKEN]
   return through
 
 
-_Attack = Iterator[tuple[str, bytes, Callable[[], bool]]]
+def _key_file(stack: contextlib.ExitStack, token: str) -> _Prepared:
+  folder = stack.enter_context(tempfile.TemporaryDirectory())
+  os.chmod(folder, 0o755)
+  path = os.path.join(folder, 'key')
+  with open(path, 'w') as file:
+    file.write(token)
+  return f'{path} {token[::-1]}', _never
 
 
-def _nothing() -> bool:
+def _server(stack: contextlib.ExitStack, token: str) -> _Prepared:
+  del token
+  server = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
+  server.setblocking(False)
+
+  def connected() -> bool:
+    try:
+      server.accept()[0].close()
+      return True
+    except BlockingIOError:
+      return False
+
+  return str(server.getsockname()[1]), connected
+
+
+def _decoy(stack: contextlib.ExitStack, token: str) -> _Prepared:
+  """Start a process to be killed; it stands for this one, its parent."""
+  del token
+  command = [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()']
+  decoy = subprocess.Popen(command, stdin=subprocess.PIPE)
+  stack.callback(decoy.communicate)  # It ends with its input.
+  return str(decoy.pid), lambda: decoy.poll() is not None
+
+
+def _never() -> bool:
   return False
 
 
-@contextlib.contextmanager
-def _reads_a_key(token: str) -> _Attack:
-  with tempfile.TemporaryDirectory() as folder:
-    os.chmod(folder, 0o755)
-    path = os.path.join(folder, 'key')
-    with open(path, 'w') as file:
-      file.write(token)
-    yield _READ_KEY, f'{path} {token[::-1]}'.encode(), _nothing
-
-
-@contextlib.contextmanager
-def _reads_the_environment(token: str) -> _Attack:
-  yield _ENVIRONMENT, token[::-1].encode(), _nothing
-
-
-@contextlib.contextmanager
-def _opens_tcp(token: str) -> _Attack:
-  del token
-  with socket.create_server(('127.0.0.1', 0)) as server:
-    server.setblocking(False)
-
-    def connected() -> bool:
-      try:
-        server.accept()[0].close()
-        return True
-      except BlockingIOError:
-        return False
-
-    yield _CONNECT, str(server.getsockname()[1]).encode(), connected
-
-
-@contextlib.contextmanager
-def _kills_the_parent(token: str) -> _Attack:
-  del token
-  # A decoy stands for this process: another child of it.
-  decoy = subprocess.Popen(
-      [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
-      stdin=subprocess.PIPE,
-  )
-  try:
-    yield _KILL, str(decoy.pid).encode(), lambda: decoy.poll() is not None
-  finally:
-    decoy.communicate()  # It ends with its input.
-
-
-@contextlib.contextmanager
-def _daemonises(token: str) -> _Attack:
-  del token
-  yield _DAEMONISE, b'', _nothing
-
-
-@contextlib.contextmanager
-def _fills_the_disk(token: str) -> _Attack:
-  del token
-  yield _FILL, b'', _nothing
-
-
-_ATTACKS = (
-    _reads_a_key,
-    _reads_the_environment,
-    _opens_tcp,
-    _kills_the_parent,
-    _daemonises,
-    _fills_the_disk,
-)
+# Name -> (program, what it needs: its stdin, and whether it shows outside).
+_ATTACKS = {
+    'reads_a_key': (_READ_KEY, _key_file),
+    'reads_the_environment': (_ENVIRONMENT, lambda _, t: (t[::-1], _never)),
+    'opens_tcp': (_CONNECT, _server),
+    'kills_the_parent': (_KILL, _decoy),
+    'daemonises': (_DAEMONISE, lambda _, t: ('', _never)),
+    'fills_the_disk': (_FILL, lambda _, t: ('', _never)),
+}
 
 
 if __name__ == '__main__':

@@ -98,6 +98,7 @@ def _make_client(
     # Other runs may use the same directory.
     run = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
     folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
+  # Any short text will do: servers must score it as this process does.
   probe = tuple(policy.tokenizer.encode('12 + 34 ='))
   return client_lib.SGLangEngine(
       r.urls,

@@ -91,6 +91,7 @@ class Learner:
         is the last good one.
     """
     c = self.config.grpo
+    # Refill rounds may bring more groups than the update has room for.
     groups = np.argsort(~batch.kept, kind='stable')[: c.prompts]
     gap = np.full(batch.graded.shape, np.nan, np.float32)
     hyper = sharding.to_device(
@@ -101,6 +102,7 @@ class Learner:
         for i in range(c.minibatches)
     ]
     with self._phases('update'), sharding.use(self.mesh):
+      # Before the first update: both are of the policy at the step's start.
       for _, arrays, _ in minibatches:
         if not self.algorithm.on_policy:
           arrays['old_logprobs'] = self._score(
@@ -119,6 +121,7 @@ class Learner:
           metrics, rows = sharding.to_host((metrics, rows))
           update_lib.check_finite(metrics, self.step)
           logs.append(metrics)
+          # Later epochs compare with the same old log-probs again.
           if epoch == 0:
             gap[order] = rows['gap'].reshape(-1, c.group_size)
     gap[~batch.included] = np.nan

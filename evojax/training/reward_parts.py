@@ -59,6 +59,7 @@ def load_parts(path: str, default: Parts) -> Parts:
         f'config.reward.parts={path!r}: {module} has no function {name}; name'
         " one that it has, or leave the field empty for the domain's own"
     )
+  # Each of the two libraries requires a parameter that the other lacks.
   for kind in (TrlReward, VerlReward):
     if kind.SIGNATURE in _parameters(found):
       return kind(path, found, default)
@@ -117,6 +118,7 @@ class _TextReward:
           f'config.reward.parts={self._path!r}: the domain has a part'
           f' {self.name!r} already; rename the function'
       )
+    # The function sees graded completions alone; the others score 0.
     scores = np.zeros(view.valid.shape, np.float32)
     scores[view.valid] = self._scores(
         view.prompt[view.valid].tolist(),
@@ -188,6 +190,7 @@ class TrlReward(_TextReward):
     self._messages: bool | None = None  # None: not known yet.
 
   def _scores(self, prompts, completions, columns):
+    # The texts last: a column of the same name must not hide them.
     given = dict(columns)
     given |= dict(prompts=prompts, completions=completions)
     parameters = _parameters(self._function).values()
@@ -313,6 +316,7 @@ def compute(
       or the sum is not finite.
   """
   shape = view.valid.shape
+  # Nothing about the result is trusted: it may come from a user's function.
   found = parts(view)
   if not isinstance(found, Mapping):
     raise RewardError(
@@ -338,6 +342,7 @@ def compute(
           f'reward part {name!r} has shape {part.shape}; it must be [P, G] ='
           f' {shape}'
       )
+    # A part may say anything of an episode that was not graded.
     part = np.where(view.valid, part, 0)
     bad = np.argwhere(~np.isfinite(part)).tolist()
     if bad:

@@ -16,7 +16,9 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
       ratio=config.grpo.ratio,
       aggregation=config.grpo.aggregation,
       layout=config.grpo.layout,
+      # The only update of a step: its ratio is 1 and needs no second forward.
       on_policy=config.grpo.epochs == 1 and config.grpo.minibatches == 1,
+      # Compiled only if it is on: it costs a forward pass.
       reference=config.grpo.kl_coef > 0,
       importance=config.grpo.tis_cap > 0,
       max_tokens=config.rollout.max_tokens,

@@ -126,6 +126,7 @@ def _build(
     opened: Setup | None,
 ) -> Setup:
   """Return the setup of a config, with what `opened` holds of it already."""
+  # Synthetic evidence and the probe are of the domain's own problems.
   if opened is not None and config.domain != opened.config.domain:
     opened = None
   domain = opened.domain if opened else _make_domain(config)
@@ -140,6 +141,7 @@ def _build(
     if harness.files:
       probe.tier()  # A machine without a box for such code says so now.
       functions = run.Functions(harness)
+  # After the overlay: a harness may set values that only together are wrong.
   config_checks.validate(config)
   metrics_lib.check_available(config.log.wandb)
   training_domain = domain
@@ -160,6 +162,7 @@ def _build(
       **config.model.to_dict()
       | {'path': domains.policy_path(config.model.path)},
   )
+  # The harness's parts replace the domain's, but not those the user brought.
   parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_parts.reader(parts)
   if functions and functions.has('reward'):

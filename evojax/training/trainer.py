@@ -222,10 +222,10 @@ class Trainer:
   def finish_prefetch(self) -> None:
     """Wait for the prefetch; after that the weights may change."""
     if self.prefetching:
-      (asked, begun), self.prefetching = self.prefetching, None
+      (asked, pending), self.prefetching = self.prefetching, None
       try:
         with self.phases('rollout'):
-          self.prefetched = asked, self.engine.finish(begun)
+          self.prefetched = asked, self.engine.finish(pending)
       except fleet.FleetError:
         self.cursor -= len(asked.problems)
         raise

@@ -14,8 +14,12 @@ OUTCOMES = np.array(
 
 class ScoresTest(parameterized.TestCase):
 
-  def test_avg_at_k(self):
-    self.assertEqual(scores.avg_at_k(OUTCOMES), 7 / 16)
+  def test_shares_of_problems(self):
+    graded = np.ones_like(OUTCOMES)
+    shares = scores.of_problems(OUTCOMES, graded)
+    self.assertEqual(shares.tolist(), [0, 1 / 4, 1 / 2, 1])
+    graded[2, 0] = False  # A right one of two.
+    self.assertEqual(scores.of_problems(OUTCOMES, graded)[2], 1 / 3)
 
   @parameterized.parameters(
       (1, 7 / 16),
@@ -58,7 +62,7 @@ class ScoresTest(parameterized.TestCase):
   def test_what_is_no_outcome_table_is_refused(self, shape, dtype=bool):
     # A type checker refuses it first.
     with self.assertRaises((ValueError, TypeError)):
-      scores.avg_at_k(np.zeros(shape, dtype))
+      scores.pass_at_k(np.zeros(shape, dtype), 1)
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ import evojax
 from evojax import config as config_lib
 from evojax.evidence import store
 from evojax.evolve import compared
+from evojax.evolve import executor
 from evojax.evolve import loop
 from evojax.evolve import opening
 from evojax.evolve import promote
@@ -27,8 +28,11 @@ from evojax.evolve import propose
 from evojax.evolve import recorder as recorder_lib
 from evojax.evolve import scoring
 from evojax.evolve import skills
+from evojax.evolve import validate
+from evojax.evolve.steps import validation
 from evojax.harness import admit
 from evojax.harness import delta
+from evojax.harness import library
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.harness import surface
@@ -51,7 +55,24 @@ QUEUED = {
     'hypothesis': 'It learns too slowly.',
     'expected': [0.0, 0.5],
 }
+# A diagnostic that follows the score, so that it earns its place on version 0.
 KEPT = {
+    'delta': {'file': 'diagnostics/solved.py', 'source_file': 'solved.py'},
+    'hypothesis': 'How much is solved should be seen.',
+    'expected': [0.0, 0.0],
+}
+SOLVED = """
+LAYER = 'score'
+UNIT = 'fraction'
+
+
+def measure(e):
+  if not e.valid.any():
+    return {}
+  return {'share_solved': float(e.outcome[e.valid].mean())}
+"""
+# A statistic that no trial has confirmed yet.
+UNPROVEN = {
     'delta': {
         'file': 'backtests/alive_groups.py',
         'source_of': 'library/backtests/alive_groups.py',
@@ -73,6 +94,7 @@ def steps(workdir):
 def queue(workdir, **files):
   inbox = pathlib.Path(workdir, 'inbox')
   inbox.mkdir(parents=True, exist_ok=True)
+  (inbox / 'solved.py').write_text(SOLVED)
   for name, content in files.items():
     (inbox / f'{name}.json').write_text(json.dumps(content))
 
@@ -86,7 +108,7 @@ def problem_ids(root, pattern):
 
 
 class EndToEndTest(parameterized.TestCase):
-  """One run: a kept backtest, a trial, the final claims."""
+  """One run: a kept diagnostic, a trial, the final claims."""
 
   @classmethod
   def setUpClass(cls):
@@ -127,11 +149,42 @@ class EndToEndTest(parameterized.TestCase):
     promoted = self.row('promote', version='v1')
     self.assertEqual(promoted['end'], self.row('train')['end'])
     harness = spec.load(self.path / 'harness', promoted['harness'])
-    self.assertIn('backtests/alive_groups.py', harness.files)
-    # The next backtest uses it.
-    self.assertIn(
-        'alive_by_outcome_change', self.row('backtest', trial=1)['statistics']
+    self.assertIn('diagnostics/solved.py', harness.files)
+    self.assertRegex(
+        verdict['reasons'][0],
+        r'share_solved: rank agreement \+1.00 with the score over . slices of 1'
+        r' version, p .* <= 0.1',
     )
+    # The next diagnosis uses it.
+    measures = self.row('diagnose', trial=1)['measures']
+    self.assertIn('share_solved', [m['name'] for m in measures])
+
+  def test_a_statistic_is_asked_about_past_trials(self):
+    """The trial of this run is one realised effect: too few to prove it."""
+    path = self.root / 'validated'
+    shutil.copytree(self.path, path)
+    options = opening.Options((), '', '', executor.Placement())
+    with opening.open_run(tiny.evolving(), str(path), options) as run:
+      version = run.recorder.history.versions[-1]
+      parent = run.harnesses.load(version.harness)
+      name = 'backtests/alive_groups.py'
+      after = parent.with_file(name, library.source(name))
+      spec.write(after, path / 'harness')
+      design = run.recorder.history.all(records.Design)[-1]
+      design = dataclasses.replace(design, harness=after.sha256)
+      change = run.harnesses.delta(version.harness, after.sha256)
+      found = validation.validated(run, version, design, change)
+      self.assertFalse(found.kept)
+      self.assertStartsWith(found.reasons[0], '1 past trials have a realised')
+      with absltest.mock.patch.object(validate, 'LEAST', 1):
+        found = validation.validated(run, version, design, change)
+      self.assertFalse(found.kept)
+      # The trial raised the rate: the same groups under the same rewards.
+      self.assertIn(
+          'alive_by_outcome_change: 0 everywhere, beside 1 realised effects,'
+          ' signs agree in 0 of 0, p 1 > 0.025',
+          found.reasons,
+      )
 
   def test_arms_start_equal_from_the_parent(self):
     row = self.row('trial', trial=1)
@@ -162,7 +215,8 @@ class EndToEndTest(parameterized.TestCase):
       else:
         self.assertIn(version, harnesses, path)
         scored.add(version)
-    self.assertLen(scored, 2)  # The parent's and the child's.
+    # The parent's, the child's, and the one that first trained the policy.
+    self.assertLen(scored, 3)
 
   def test_children_meet_the_problems_of_the_controls(self):
     row = self.row('trial', trial=1)
@@ -500,7 +554,7 @@ class BudgetTest(absltest.TestCase):
     tiny.share_compiled(type(self))
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, 'run')
-    queue(path, a=KEPT)
+    queue(path, a=UNPROVEN)
     limited = dict(evolve__trials=1, evolve__device_seconds=0.001)
     summary = evojax.run(tiny.evolving(**limited), str(path))
     self.assertEqual(summary['ended'], 'budget')
@@ -513,6 +567,9 @@ class BudgetTest(absltest.TestCase):
     summary = evojax.run(tiny.evolving(evolve__trials=1), str(path))
     self.assertEqual(summary['ended'], 'trials')
     self.assertEqual(steps(path)[:3], ['open', 'stop', 'train'])
+    verdict = next(p for p in payloads(path) if p['step'] == 'verify')
+    self.assertEqual(verdict['status'], 'discard')
+    self.assertStartsWith(verdict['reasons'][0], '0 past trials have')
 
   @pytest.mark.slow
   def test_what_an_arm_paid_for_is_saved(self):

@@ -13,6 +13,7 @@ from evojax.evolve import opening
 from evojax.evolve import promote
 from evojax.evolve import recorded
 from evojax.evolve.steps import trial as trial_lib
+from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
@@ -42,7 +43,9 @@ def verify(
   elif backtest.crash:
     verdict = _untested(trial, 'preflight_crash', [backtest.crash])
   elif not delta.trains:
-    verdict = _validate(run, version, design)
+    found = validation.validated(run, version, design, delta)
+    status = 'keep' if found.kept else 'discard'
+    verdict = _untested(trial, status, found.reasons)
   else:
     verdict = _decide(run, run.recorder.find(records.Trial, trial=trial))
   if verdict.status == 'keep':
@@ -57,21 +60,6 @@ def _untested(
   return records.Verify(
       trial=trial, version='', status=status, reasons=tuple(reasons)
   )
-
-
-def _validate(
-    run: opening.Run, version: records.Version, design: records.Design
-) -> records.Verify:
-  """A diagnostic or a backtest trains nothing: it must work on the past."""
-  measures = recorded.measure(run, version.folder, design.harness, ())
-  failed = [
-      f'{m.name} fails on {version.version}: {m.status}'
-      for m in measures
-      if m.level == 'failed'
-  ]
-  if failed:
-    return _untested(design.trial, 'discard', failed)
-  return _untested(design.trial, 'keep', [f'measured on {version.version}'])
 
 
 def _decide(run: opening.Run, trial: records.Trial) -> records.Verify:
