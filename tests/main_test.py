@@ -1,6 +1,7 @@
 """The command line: what each mode is handed, and how it ends."""
 
 import contextlib
+import importlib.util
 import io
 import os
 import pathlib
@@ -226,6 +227,17 @@ class ModeTest(MainTestCase):
         coordinator_address='host:1', num_processes=4, process_id=2
     )
     run.assert_called_once()
+
+  def test_every_mode_has_a_module_and_no_other(self):
+    self.assertEqual(
+        set(main.MODES), set(main.flags.FLAGS['mode'].parser.enum_values)
+    )
+    for module, _ in main.MODES.values():
+      self.assertIsNotNone(importlib.util.find_spec(f'evojax.{module}'))
+
+  def test_a_result_is_no_exit_code(self):
+    with absltest.mock.patch.object(evaluate_mode, 'run', return_value={}):
+      self.assertIsNone(self.command(SMOKE, '--mode=eval'))
 
 
 class PlanTest(MainTestCase):
