@@ -87,7 +87,7 @@ def _steps(run_: opening.Run) -> str:
   """All steps that are left; why there were no more trials."""
   record, find = run_.recorder.record, run_.recorder.find
   opened = record(records.Open, lambda: start.open_ledger(run_))
-  start.check_seed(run_, opened)
+  start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')
   reason = 'trials'
   trials = run_.config.evolve.trials

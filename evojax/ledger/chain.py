@@ -121,16 +121,6 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
   return _longest_true_prefix(pathlib.Path(path).read_bytes())[0]
 
 
-def find(rows: Sequence[Row], step: str, **match: Any) -> Row | None:
-  """The last row of a step whose payload has these values, or None."""
-  wanted = {'step': step, **match}
-  for row in reversed(rows):
-    payload = row['payload']
-    if all(k in payload and payload[k] == v for k, v in wanted.items()):
-      return row
-  return None
-
-
 class Ledger:
   """A ledger to append to."""
 

@@ -528,6 +528,7 @@ class Row:
 
   n: int  # 0, 1, ... in the order of the ledger.
   record: Record
+  schema: int  # Version in which the record was written.
   hash: str  # Of this row and all before it.
   sandbox: str  # Tier of the box that untrusted code ran in, '' for none.
   measured: Measured
@@ -569,6 +570,7 @@ def parse(row: chain.Row) -> Row:
   return Row(
       n=n,
       record=record,
+      schema=fields.get('schema', 0),
       hash=row['hash'],
       sandbox=sandbox,
       measured=Measured(**row['measured']),
