@@ -6,17 +6,17 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.domains.coding import execution
 from evojax.domains.coding import grade
-from evojax.domains.coding import judge
-from evojax.domains.coding import tests as tests_lib
-from evojax.domains.coding import together
+from evojax.domains.coding import one_process
+from evojax.domains.coding import suite
 
 # 2n for four n, one of them shown.
 CASES = tuple(
-    tests_lib.Case(f'{n}\n', str(2 * n), i == 0)
+    suite.Case(f'{n}\n', str(2 * n), i == 0)
     for i, n in enumerate((3, 0, -4, 70))
 )
-TESTS = tests_lib.Tests(CASES, seconds=0.2)
+TESTS = suite.Suite(CASES, seconds=0.2)
 
 # It prints what is right where it has seen something, and for the shown test.
 _TAIL = '\nn = int(input())\nprint(2 * n if seen or n == 3 else 0)'
@@ -230,7 +230,8 @@ PROGRAMS = (
     (
         'memory that is left',
         True,
-        f'try:\n  x = bytes({judge.MEMORY_BYTES} * 5 // 8)\n  seen = False\n'
+        f'try:\n  x = bytes({execution.MEMORY_BYTES} * 5 // 8)\n'
+        '  seen = False\n'
         'except Exception:\n  seen = True' + _TAIL,
     ),
 )  # fmt: skip
@@ -251,17 +252,17 @@ class TogetherTest(parameterized.TestCase):
       return run(*args, **kwargs)
 
     with mock.patch.object(self.box, 'run', count):
-      (verdict,) = judge.judge_many(
+      (verdict,) = execution.run_many(
           self.box, [(tests, program)], partial=partial
       )
     return dataclasses.replace(verdict, seconds=0.0), len(runs)
 
   @parameterized.named_parameters(*PROGRAMS)
   def test_verdict(self, plain, program):
-    self.assertEqual(together.is_plain(program), plain)
+    self.assertEqual(one_process.is_plain(program), plain)
     for partial in (False, True):
       verdict, _ = self.judge(program, partial)
-      with mock.patch.object(together, 'run', return_value=None):
+      with mock.patch.object(one_process, 'run', return_value=None):
         alone, _ = self.judge(program, partial)
       self.assertEqual(verdict, alone)
 
@@ -271,9 +272,9 @@ class TogetherTest(parameterized.TestCase):
   )
   def test_carriage_returns(self, program):
     cases = tuple(
-        tests_lib.Case(f'{n}\r\n', repr(f'{n}\r'), n == 1) for n in (1, 2)
+        suite.Case(f'{n}\r\n', repr(f'{n}\r'), n == 1) for n in (1, 2)
     )
-    verdict, runs = self.judge(program, True, tests_lib.Tests(cases))
+    verdict, runs = self.judge(program, True, suite.Suite(cases))
     self.assertEqual((verdict.passed, runs), (2, 2), verdict)
 
   def test_runs(self):
@@ -329,7 +330,7 @@ class TogetherTest(parameterized.TestCase):
       'from re import *\ndef f(): return type(1)',
   )
   def test_what_may_be_remembered(self, program):
-    self.assertFalse(together.is_plain(program))
+    self.assertFalse(one_process.is_plain(program))
 
   @parameterized.parameters(
       'print(x is None is not y, y is not True, None is x)',
@@ -337,7 +338,7 @@ class TogetherTest(parameterized.TestCase):
       'import re\nprint(re.findall("a", input(), re.I))',
   )
   def test_what_may_not(self, program):
-    self.assertTrue(together.is_plain(program))
+    self.assertTrue(one_process.is_plain(program))
 
   def test_what_is_told_is_not_believed(self):
     # As if it had got at the driver: none of these is a result of four tests.
@@ -358,7 +359,7 @@ class TogetherTest(parameterized.TestCase):
         return dataclasses.replace(result, stdout=told)
 
       with mock.patch.object(self.box, 'run', lie):
-        (verdict,) = judge.judge_many(
+        (verdict,) = execution.run_many(
             self.box, [(TESTS, program)], partial=True
         )
       self.assertEqual(dataclasses.replace(verdict, seconds=0.0), good, told)

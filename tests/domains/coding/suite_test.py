@@ -6,12 +6,12 @@ import json
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 
-_TESTS = tests.Tests(
+_TESTS = suite.Suite(
     (
-        tests.Case('3\n1 2 3\n', '6\n', True),
-        tests.Case('', 'é "x"\n\\', False),
+        suite.Case('3\n1 2 3\n', '6\n', True),
+        suite.Case('', 'é "x"\n\\', False),
     ),
     tolerance=1e-6,
     function='solve',
@@ -20,19 +20,19 @@ _TESTS = tests.Tests(
 
 
 def _changed(**changes):
-  return json.dumps({**json.loads(tests.encode(_TESTS)), **changes})
+  return json.dumps({**json.loads(suite.encode(_TESTS)), **changes})
 
 
 class EncodeTest(parameterized.TestCase):
 
   def test_round_trip(self):
-    self.assertEqual(tests.decode(tests.encode(_TESTS)), _TESTS)
-    plain = tests.Tests((tests.Case('', '', False),))
-    self.assertEqual(tests.decode(tests.encode(plain)), plain)
+    self.assertEqual(suite.decode(suite.encode(_TESTS)), _TESTS)
+    plain = suite.Suite((suite.Case('', '', False),))
+    self.assertEqual(suite.decode(suite.encode(plain)), plain)
 
   def test_every_field_is_kept(self):
     # A field that encode forgets would come back as its default.
-    for field in dataclasses.fields(tests.Tests):
+    for field in dataclasses.fields(suite.Suite):
       self.assertNotEqual(getattr(_TESTS, field.name), field.default)
 
   @parameterized.parameters(
@@ -59,7 +59,7 @@ class EncodeTest(parameterized.TestCase):
   )
   def test_refuses(self, text, message):
     with self.assertRaisesRegex(ValueError, message):
-      tests.decode(text)
+      suite.decode(text)
 
 
 class PassesTest(parameterized.TestCase):
@@ -82,7 +82,7 @@ class PassesTest(parameterized.TestCase):
       ('é', 'é'.encode(), True),
   )
   def test_exact(self, expected, printed, right):
-    self.assertEqual(tests.passes(_case(expected), printed, 0.0), right)
+    self.assertEqual(suite.passes(_case(expected), printed, 0.0), right)
 
   @parameterized.parameters(
       ('0.5', b'0.5000001', True),  # 1e-7 off.
@@ -105,11 +105,11 @@ class PassesTest(parameterized.TestCase):
       ('nan', b'nan', True),  # Equal as tokens.
   )
   def test_tolerance(self, expected, printed, right):
-    self.assertEqual(tests.passes(_case(expected), printed, 1e-6), right)
+    self.assertEqual(suite.passes(_case(expected), printed, 1e-6), right)
 
   def test_a_long_number_takes_no_time(self):
     printed = b'1' * 10**6 + b'x'
-    self.assertFalse(tests.passes(_case('0.5'), printed, 1e-6))
+    self.assertFalse(suite.passes(_case('0.5'), printed, 1e-6))
 
 
 class ReturnsTest(parameterized.TestCase):
@@ -134,7 +134,7 @@ class ReturnsTest(parameterized.TestCase):
       ('0.5', b'1' + b'0' * 400, False),  # No float is so large.
   )
   def test_values(self, expected, printed, right):
-    self.assertEqual(tests.returns(_case(expected), printed, 1e-6), right)
+    self.assertEqual(suite.returns(_case(expected), printed, 1e-6), right)
 
   @parameterized.parameters(
       # Equal as floats: 2**53 and its successor, and so on.
@@ -145,14 +145,14 @@ class ReturnsTest(parameterized.TestCase):
       ('0.5', b'0.5000001', False),
   )
   def test_exact(self, expected, printed, right):
-    self.assertEqual(tests.returns(_case(expected), printed, 0.0), right)
+    self.assertEqual(suite.returns(_case(expected), printed, 0.0), right)
 
   def test_whole_numbers_have_no_tolerance(self):
-    self.assertFalse(tests.returns(_case('5000000'), b'5000001', 1e-6))
+    self.assertFalse(suite.returns(_case('5000000'), b'5000001', 1e-6))
 
 
 def _case(expected):
-  return tests.Case('', expected, False)
+  return suite.Case('', expected, False)
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
-"""Runs programs on their tests, in the box, and judges what they print.
+"""Runs programs on their tests in the box and compares what they print.
 
-Expected outputs stay on this side: a box gets a program and an input, and what
-comes back is bytes. The verdict is this file's alone.
+Expected outputs never enter the box, which gets a program and an input and
+returns bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,64 +11,65 @@ import functools
 import time
 
 from evojax.domains.coding import calls
-from evojax.domains.coding import tests as tests_lib
-from evojax.domains.coding import together
+from evojax.domains.coding import one_process
+from evojax.domains.coding import suite
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
-# A test's wall time is this many times its CPU time, and a second: programs do
-# not wait for anything, but other processes may be in their way.
+# A test's wall time is this many times its CPU time, and a second. Programs
+# wait for nothing, but other processes may take the cores.
 WALL_FACTOR = 4.0
 WALL_SECONDS = 1.0
-# A stack of 256 MiB, which programs that recurse ask for, counts as memory.
+# Programs that recurse ask for stacks of 256 MiB, which count as memory.
 MEMORY_BYTES = 768 << 20
 _OUT_OF_TIME = ('timeout', 'cpu_limit')
-# Runs of a test that ran late because the machine was busy.
+# Runs of a test that was late because the machine was busy.
 _ATTEMPTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """What became of one program on the tests of one problem."""
+  """The results of one program on the tests of one problem."""
 
-  # 'ok' if every run ended by itself, whatever it printed, or the status of the
-  # first that did not (`sandbox.limits.STATUSES`), or 'syntax_error'.
+  # 'ok' if every run ended by itself, whatever it printed. Otherwise the status
+  # of the first run that did not (`sandbox.limits.STATUSES`), or
+  # 'syntax_error'.
   status: str
-  # Of each test that was run, the visible ones first: 'passed', 'wrong' where
-  # it ended by itself, or as above.
+  # One status per test that was run, visible tests first: 'passed', 'wrong' if
+  # the program ended by itself, or a status as above.
   statuses: tuple[str, ...]
-  passed: int  # Tests.
-  total: int  # Tests, run or not.
-  visible_passed: bool  # All tests that the policy was shown.
+  passed: int  # Number of tests passed.
+  total: int  # Number of tests, run or not.
+  visible_passed: bool  # Whether it passed all tests that the policy was shown.
   timeouts: int  # Runs that ended at a limit of time.
   crashed: bool  # A run ended by an exception, an exit code or a signal.
   tier: str
   seconds: float  # Wall time.
 
 
-def judge_many(
+def run_many(
     box: box_lib.Box,
-    work: Sequence[tuple[tests_lib.Tests, str]],
+    work: Sequence[tuple[suite.Suite, str]],
     *,
     partial: bool,
 ) -> list[Verdict]:
-  """Judges (tests, program) pairs on all slots of a box.
+  """Run each program on its tests, on all slots of a box.
 
   Args:
-    box: With the profile 'program'.
-    work: What to judge; pairs should differ.
-    partial: Whether to go on after a failed test, to count those that pass.
-      What has run out of time is not run again.
+    box: A box with the profile 'program'.
+    work: Pairs of tests and program, which should differ.
+    partial: Whether to continue after a failed test, to count all that pass. A
+      program that ran out of time is not continued.
   """
-  one = lambda pair: _judge(box, *pair, partial)
+  one = lambda pair: _run_suite(box, *pair, partial)
   with concurrent.futures.ThreadPoolExecutor(box.slots) as pool:
     return list(pool.map(one, work))
 
 
-def _judge(
-    box: box_lib.Box, tests: tests_lib.Tests, program: str, partial: bool
+def _run_suite(
+    box: box_lib.Box, tests: suite.Suite, program: str, partial: bool
 ) -> Verdict:
-  """Visible tests first: whether they pass is worth knowing of itself."""
+  """Run one program on its tests, the visible ones first."""
   source = calls.wrap(program, tests.function) if tests.function else program
   cases = sorted(tests.cases, key=lambda case: not case.visible)
   start = time.perf_counter()
@@ -107,21 +108,24 @@ def _judge(
 def _results(
     box: box_lib.Box,
     source: str,
-    cases: Sequence[tests_lib.Case],
-    tests: tests_lib.Tests,
+    cases: Sequence[suite.Case],
+    tests: suite.Suite,
 ) -> Iterator[limits_lib.Result]:
-  """Of each case, in order; no case is run before it is asked for, or all."""
+  """Yield the result of each case in order.
+
+  Either all cases run in one process, or each runs when it is asked for.
+  """
   limits = [_limits(box.limits, tests.seconds, len(c.expected)) for c in cases]
   # A lone surrogate is legal in the JSON of a data set.
   inputs = [case.stdin.encode('utf-8', 'surrogatepass') for case in cases]
   least = min(limits, key=lambda each: each.output_bytes)
   found = None
   if not tests.function:
-    found = together.run(box, source, inputs, least)
+    found = one_process.run(box, source, inputs, least)
   right = functools.partial(_is_right, tests)
   if found is not None and all(map(right, cases, found)):
-    # Texts do not show that memory runs out, or where things lie. No program is
-    # right that is not when it is alone.
+    # The text of a program does not show whether it uses up memory or depends
+    # on addresses. A program counts as right only if it also passes alone.
     alone = _run(box, source, inputs[-1], limits[-1])
     if not right(cases[-1], alone):
       found = None
@@ -133,16 +137,16 @@ def _results(
 
 
 def _is_right(
-    tests: tests_lib.Tests, case: tests_lib.Case, result: limits_lib.Result
+    tests: suite.Suite, case: suite.Case, result: limits_lib.Result
 ) -> bool:
-  passes = tests_lib.returns if tests.function else tests_lib.passes
+  passes = suite.returns if tests.function else suite.passes
   return result.status == 'ok' and passes(case, result.stdout, tests.tolerance)
 
 
 def _run(
     box: box_lib.Box, source: str, stdin: bytes, limits: limits_lib.Limits
 ) -> limits_lib.Result:
-  """One run; late because of others is tried again, and is no verdict then."""
+  """Run one test; retry a timeout that other processes have caused."""
   for _ in range(_ATTEMPTS):
     result = box.run(source, stdin, limits=limits)
     if not (result.status == 'timeout' and result.contended):
@@ -165,9 +169,10 @@ def _limits(
 
 
 def _is_not_python(result: limits_lib.Result) -> bool:
-  """Whether it was never run: its error has no line that was executed.
+  """Return whether the program was never run because it is not Python.
 
-  A program that says the same of itself is believed: it gains nothing.
+  Its error message then names no executed line. A program that prints such a
+  message itself is believed, as it gains nothing.
   """
   if result.status not in ('error', 'memory_limit'):
     return False

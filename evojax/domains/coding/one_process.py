@@ -1,9 +1,15 @@
-"""All tests of a program in one process, where that changes no verdict.
+"""Runs all tests of a program in one process, where that changes no verdict.
 
-A process costs milliseconds, a small test microseconds. A program that can keep
-nothing from one test to the next runs on every input in one process, each time
-in a namespace of its own. What is told of it is as untrusted as the program; a
-process that ends in any other way than by finishing all tests says nothing.
+A process costs milliseconds, a small test microseconds: with all tests, forking
+a process per test inside one run grades a quarter as many programs per second.
+A program that can keep nothing from one test to the next therefore runs on
+every input in one process, each time in a namespace of its own. The results are
+as untrusted as the program. If the process ends in any other way than by
+finishing all tests, they do not count.
+
+`is_plain` decides by an allow-list which programs can keep nothing. It differs
+from `harness.language`, which admits pure functions of arrays: a program here
+may loop, fail, read and print.
 """
 
 import abc
@@ -29,24 +35,26 @@ import warnings
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
-# Python 3.12 warns of '\d' in whatever it parses: that is for who wrote it.
+# Python 3.12 warns of '\d' in the text that it parses, which is not our text.
 warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 
-# CPU time of all tests: who needs more is run test by test, with its limits.
+# CPU time of all tests. A program that needs more is run test by test, with the
+# limits of a test.
 CPU_SECONDS = 0.2
-# Long texts take longer to look through than a process takes.
+# Checking a longer text would take longer than starting a process.
 _MOST_CHARS = 8 << 10
 _MOST_BYTES = 1 << 20
-# Of these a program gets no state that outlives it.
+# Modules in which a program can keep no state.
 _MODULES = (
     bisect, collections, functools, heapq, itertools, math, operator, re,
     string, sys,
 )  # fmt: skip
 _OF_SYS = frozenset(('exit', 'maxsize', 'stderr', 'stdin', 'stdout'))
-# What reaches beyond a namespace, or into files, or attributes by their names.
-# ABCs ask the subclasses that other tests have left. How deep calls may go, and
-# how much memory there is, is not quite as in a process of its own. Who is
-# whom tells what was made before: texts are shared, memory is used again.
+# Names that reach beyond a namespace, into files, or to attributes by their
+# names. ABCs ask subclasses that other tests have left behind. The depth of
+# calls and the free memory differ a little from a process of its own.
+# Identities (id, is, hash) depend on objects made before, as texts are shared
+# and memory is reused.
 _REACHING = frozenset((
     'ChainMap', 'Formatter', 'MemoryError', 'RecursionError', 'RegexFlag',
     'RuntimeError', 'Template', 'UserDict', 'UserList', 'UserString',
@@ -54,8 +62,8 @@ _REACHING = frozenset((
     'globals', 'hash', 'help', 'id', 'is_', 'is_not', 'locals', 'methodcaller',
     'open', 'setattr', 'total_ordering', 'update_wrapper', 'vars', 'wraps',
 ))  # fmt: skip
-# Of no other kind of object may an attribute be taken: frames, code, ABCs and
-# files hold what is there for all tests.
+# Attributes of other kinds of objects are refused, because frames, code, ABCs
+# and files hold state that all tests share.
 _KINDS = (
     str, bytes, bytearray, list, tuple, dict, set, frozenset, int, float,
     collections.Counter, collections.OrderedDict, collections.defaultdict,
@@ -71,7 +79,7 @@ _FOREIGN_KINDS = (
     types.FrameType, types.FunctionType, types.GeneratorType,
     types.TracebackType,
 )  # fmt: skip
-# Patterns are kept, and what names their groups can be written to.
+# `re` caches patterns, and the mapping of their group names can be changed.
 _OF_PATTERNS = frozenset(('groupindex', 're'))
 _SINGLE = (None, True, False, ...)
 
@@ -81,7 +89,7 @@ def _names(thing: Any) -> frozenset[str]:
 
 
 def _of_module(module: types.ModuleType) -> frozenset[str]:
-  """What may be taken of it: no other module, which it happens to import."""
+  """Return the names a program may use, without the imports of the module."""
   if module is sys:
     return _OF_SYS
   return frozenset(getattr(module, '__all__', _names(module))) - _REACHING
@@ -98,7 +106,8 @@ _METHODS = (
 _FOREIGN = frozenset.union(
     _OF_PATTERNS, ('format', 'format_map'), *map(_names, _FOREIGN_KINDS)
 )
-# Kept: a finalizer would run in another test, or where none runs it alone.
+# The objects of a test are kept alive, because their finalizers would otherwise
+# run during another test, or where none would run in a process of its own.
 _DRIVER = """
 def drive(source, most):
   import gc, io, json, os, resource, sys
@@ -153,17 +162,17 @@ def run(
     inputs: Sequence[bytes],
     limits: limits_lib.Limits,
 ) -> list[limits_lib.Result] | None:
-  """The results of a program on each input.
+  """Return the results of a program on each input.
 
   Args:
-    box: With the profile 'program'.
-    program: From a policy: any text at all.
-    inputs: What each test gives.
-    limits: Of one test; together they get less time than that.
+    box: A box with the profile 'program'.
+    program: Any text, written by a policy.
+    inputs: The input of each test.
+    limits: The limits of one test; all tests share less CPU time than that.
 
   Returns:
     Results with the status 'ok' or 'error', as if each test had been run by
-    itself; None where that has to be done.
+    itself; None where each has to be run by itself.
   """
   if (
       len(inputs) < 2
@@ -187,34 +196,35 @@ def run(
     return None
   try:
     found = json.loads(result.stdout)
-    told = [(status, text.encode('latin-1')) for status, text in found]
+    reported = [(status, text.encode('latin-1')) for status, text in found]
   except (ValueError, TypeError, AttributeError, RecursionError):
     return None
-  if len(told) != len(inputs) or any(
+  if len(reported) != len(inputs) or any(
       status not in ('ok', 'error') or len(output) > limits.output_bytes
-      for status, output in told
+      for status, output in reported
   ):
     return None
   return [
       dataclasses.replace(result, status=status, stdout=output)
-      for status, output in told
+      for status, output in reported
   ]
 
 
 @functools.lru_cache(maxsize=256)
 def is_plain(program: str) -> bool:
-  """Whether a program's text shows that its runs know nothing of each other."""
+  """Return whether the text shows that runs cannot learn of each other."""
   try:
     nodes = list(ast.walk(ast.parse(program)))
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return False
   owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-  # Its own methods; that the name is also something else's shows nothing. With
-  # an underscore it may be anything's, `__globals__` for one.
+  # Methods that the program defines itself. Names that other kinds of objects
+  # have too are not allowed by this, nor names with an underscore, which may
+  # belong to anything, such as `__globals__`.
   own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)} - _FOREIGN
   own = {name for name in own if not name.startswith('_')}
-  # What is matched is kept, and compared with what other tests match: that runs
-  # the methods of texts and numbers of one's own kind.
+  # `re` keeps matched objects and compares them with those of other tests,
+  # which runs the methods of classes that a program defines.
   if any(map(_imports_re, nodes)) and any(map(_makes_kinds, nodes)):
     return False
   return all(_is_plain(node, id(node) in owners, own) for node in nodes)
@@ -227,14 +237,20 @@ def _imports_re(node: ast.AST) -> bool:
 
 
 def _makes_kinds(node: ast.AST) -> bool:
-  """Whether it may be a class, or what makes one, or tells a thing's class."""
+  """Return whether a node may define a class or name `type`."""
   return isinstance(node, ast.ClassDef) or (
       isinstance(node, ast.Name) and node.id == 'type'
   )
 
 
 def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
-  """`is_owner`: an attribute is taken of it; `own`: names of functions."""
+  """Return whether one node is allowed.
+
+  Args:
+    node: A node of the program.
+    is_owner: Whether an attribute is taken of it.
+    own: Names of the functions that the program defines.
+  """
   if isinstance(node, ast.Import):
     return all(
         alias.name in _OF and alias.asname is None for alias in node.names
@@ -245,14 +261,14 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
     return (
         not node.level
         and node.module in _OF
-        # All but a few, which are refused where they are named.
+        # A star imports all; names that are refused are so where they are used.
         and (names <= _OF[node.module] or names == {'*'} and not is_sys)
     )
   if isinstance(node, ast.Attribute):
-    # Modules and functions stay as they are.
+    # Attributes are only read: modules and functions cannot be changed.
     return isinstance(node.ctx, ast.Load) and _is_plain_attribute(node, own)
   if isinstance(node, ast.MatchClass):
-    return False  # It takes attributes too, of names that are texts.
+    return False  # It reads attributes whose names are texts.
   if isinstance(node, ast.Compare):
     sides = [_is_single(side) for side in (node.left, *node.comparators)]
     return all(
@@ -262,7 +278,7 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
   if isinstance(node, ast.Name):
     if node.id.startswith('_'):
       return node.id in ('_', '__name__')
-    if node.id in _OF:  # A module has no other name, and no other use.
+    if node.id in _OF:  # A module is used for its attributes only.
       return is_owner
     return node.id not in _REACHING
   return True
@@ -275,7 +291,7 @@ def _is_single(node: ast.AST) -> bool:
 
 
 def _is_plain_attribute(node: ast.Attribute, own: Collection[str]) -> bool:
-  """Of what it is known to be taken of, or may be."""
+  """Return whether an attribute is harmless for every object it may be of."""
   owner = node.value
   if isinstance(owner, ast.Name) and owner.id in _OF:
     return node.attr in _OF[owner.id]
@@ -285,7 +301,7 @@ def _is_plain_attribute(node: ast.Attribute, own: Collection[str]) -> bool:
 
 
 def _is_plain_format(text: str) -> bool:
-  """Whether a format takes no attributes and no items."""
+  """Return whether a format string reads no attributes and no items."""
   try:
     fields = list(string.Formatter().parse(text))
   except ValueError:

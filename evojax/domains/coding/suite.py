@@ -1,7 +1,7 @@
-"""What a program is judged by: tests as text, and their comparison.
+"""The tests of a problem, as text, and how outputs are compared.
 
-The text is a problem's `answer`. It stays with the evaluator: a box gets a
-case's input, the trusted parent compares what came out.
+The text is a problem's `answer`. It stays with the evaluator: the box gets a
+case's input, and the trusted parent compares the output.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ import re
 from typing import Any
 import unicodedata
 
-# Python's float() takes more than programs print: '1_000', 'infinity'. Digits
-# match in one way only, else a long number takes the square of its time.
+# Python's float() accepts more than this: '1_000', 'infinity'. Digits match in
+# one way only, because a long number would take quadratic time otherwise.
 _NUMBER = re.compile(r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII)
 _WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
 
@@ -24,44 +24,44 @@ class Case:
   """One run of a program."""
 
   stdin: str
-  expected: str  # What it must print.
+  expected: str  # The output that it must have.
   visible: bool  # Shown to the policy as an example.
 
 
 @dataclasses.dataclass(frozen=True)
-class Tests:
-  """All that decides whether a program is right.
+class Suite:
+  """The tests of one problem.
 
-  Where `function` is named, the program defines it (at the top, or in a class
-  Solution). A case is then one call: `stdin` holds its arguments, one JSON
-  value a line, and `expected` the result as JSON.
+  If `function` is not empty, the program defines that function, at the top
+  level or in a class Solution. A case is then one call: `stdin` holds its
+  arguments, one JSON value per line, and `expected` the result as JSON.
   """
 
   cases: tuple[Case, ...]  # At least one.
-  tolerance: float = 0.0  # Of numbers, see `passes`; 0: exact tokens.
+  tolerance: float = 0.0  # For numbers, see `passes`; 0: tokens must be equal.
   function: str = ''  # Empty: standard input to standard output.
-  seconds: float = 2.0  # CPU time of one test; wall time: see `judge`.
+  seconds: float = 2.0  # CPU time of one test; `execution` sets wall time.
 
 
-def encode(tests: Tests) -> str:
-  """The JSON text of tests, for `types.Problem.answer`."""
+def encode(tests: Suite) -> str:
+  """Return the JSON text of tests, for `records.Problem.answer`."""
   cases = [[c.stdin, c.expected, c.visible] for c in tests.cases]
   return json.dumps(
       {**dataclasses.asdict(tests), 'cases': cases}, separators=(',', ':')
   )
 
 
-def decode(text: str) -> Tests:
-  """The tests of a JSON text.
+def decode(text: str) -> Suite:
+  """Return the tests in a JSON text.
 
   Raises:
-    ValueError: If it is not what `encode` writes; says which field.
+    ValueError: If `encode` cannot have written it; names the field.
   """
   try:
     value = json.loads(text)
   except (ValueError, RecursionError) as error:
     raise ValueError(f'tests are not JSON: {error}') from error
-  names = {field.name for field in dataclasses.fields(Tests)}
+  names = {field.name for field in dataclasses.fields(Suite)}
   if not isinstance(value, dict) or set(value) != names:
     got = sorted(value) if isinstance(value, dict) else type(value).__name__
     raise ValueError(
@@ -86,7 +86,7 @@ def decode(text: str) -> Tests:
     raise ValueError(
         f'tests: function={function!r} must be empty or the name of a function'
     )
-  return Tests(
+  return Suite(
       tuple(Case(*case) for case in cases),
       float(value['tolerance']),
       function,
@@ -95,7 +95,7 @@ def decode(text: str) -> Tests:
 
 
 def _is_name(text: str) -> bool:
-  """Whether Python could define it, and would find it by this name."""
+  """Return whether Python can define and find a function of this name."""
   return (
       text.isidentifier()
       and not keyword.iskeyword(text)
@@ -104,15 +104,15 @@ def _is_name(text: str) -> bool:
 
 
 def passes(case: Case, stdout: bytes, tolerance: float) -> bool:
-  """Whether a program printed what it must.
+  """Return whether a program has printed the expected output.
 
   Tokens are compared, whatever white space is between them. With a tolerance,
-  two numbers of which one is no whole number agree within tolerance * max(1,
-  |expected|); all other tokens must be equal.
+  two numbers of which one is not whole agree within tolerance *
+  max(1, |expected|); all other tokens must be equal.
 
   Args:
-    case: What was run.
-    stdout: All that it printed; what is not UTF-8 passes nothing.
+    case: The test.
+    stdout: All that the program printed; output that is not UTF-8 fails.
     tolerance: >= 0.
   """
   try:
@@ -127,14 +127,14 @@ def passes(case: Case, stdout: bytes, tolerance: float) -> bool:
 
 
 def returns(case: Case, result: bytes, tolerance: float) -> bool:
-  """Whether a function returned what it must.
+  """Return whether a function has returned the expected result.
 
   JSON values are compared: true is not 1, but 2.0 is 2. Numbers with a
   fractional part agree within the tolerance, as in `passes`.
 
   Args:
-    case: What was called.
-    result: The result as JSON; what is not passes nothing.
+    case: The test.
+    result: The result as JSON; anything else fails.
     tolerance: >= 0.
   """
   try:
@@ -148,21 +148,21 @@ def _near(a: str, b: str, tolerance: float) -> bool:
   if not _NUMBER.fullmatch(a) or not _NUMBER.fullmatch(b):
     return False
   if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
-    return False  # A count beside a distance is exact.
+    return False  # Whole numbers, such as counts, must be exact.
   return _close(float(a), float(b), tolerance)
 
 
 def _close(a: float, b: float, tolerance: float) -> bool:
-  # Infinity is what 1e999 is read as; everything would be near to it.
+  # 1e999 is read as infinity, and every number would be close to it.
   return math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))
 
 
 def _same(a: Any, b: Any, tolerance: float) -> bool:
-  """Equality of two JSON values."""
+  """Return whether two JSON values are equal."""
   numbers = (int, float)
   if type(a) in numbers and type(b) in numbers:
     if a == b or tolerance == 0 or float not in (type(a), type(b)):
-      return a == b  # As floats, 2**53 and its successor are one.
+      return a == b  # As floats, 2**53 and 2**53 + 1 would be equal.
     return _close(float(a), float(b), tolerance)
   if type(a) is not type(b):
     return False
