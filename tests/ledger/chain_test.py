@@ -1,4 +1,3 @@
-import functools
 import hashlib
 import json
 import os
@@ -100,19 +99,6 @@ class LedgerTest(parameterized.TestCase):
     row = ledger.append('design', {'changes': (('a', 1, 2.5),)}, {})
     self.assertEqual(row['payload']['changes'], [['a', 1, 2.5]])
     self.assertEqual(row, chain_lib.Ledger(self.path).rows[0])
-
-  def test_find_gives_the_last_match(self):
-    ledger = chain_lib.Ledger(self.path)
-    for trial in (0, 1, 1):
-      ledger.append('verify', {'trial': trial}, {})
-    ledger.append('diagnose', {'trial': 0}, {})
-    n = lambda row: row['payload']['n']
-    find = functools.partial(chain_lib.find, ledger.rows)
-    self.assertEqual(n(find('verify')), 2)
-    self.assertEqual(n(find('verify', trial=0)), 0)
-    self.assertIsNone(find('verify', trial=2))
-    # A field that the row lacks is no field that is null.
-    self.assertIsNone(find('verify', version=None))
 
   @mock.patch.object(os, 'fsync')  # Thousands of files, none to outlast us.
   def test_truncated_at_every_byte(self, _):
