@@ -270,8 +270,8 @@ def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
   )
 
 
-def _evolve(loop: Any, config: Any, workdir: str) -> Any:
-  return loop.run(
+def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
+  return evolve.run(
       config,
       workdir,
       compare=_COMPARE.value,
@@ -286,7 +286,7 @@ def _evolve(loop: Any, config: Any, workdir: str) -> Any:
 # code or anything else. Modules are imported on use: reading evidence needs no
 # decoder, and planning no trainer.
 MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
-    'evolve': ('evolve.loop', _evolve),
+    'evolve': ('modes.evolve', _evolve),
     'train': (
         'training.loop',
         lambda m, c, w: m.run(c, w, fork_from=_FORK_FROM.value),
