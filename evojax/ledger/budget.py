@@ -1,4 +1,4 @@
-"""What a run has spent and may still spend, from its ledger alone.
+"""The cost of a run so far and what is left, from its ledger alone.
 
 Only rows count: work that a kill interrupted has no row, and is done and paid
 for once more. A device-second is one second of all devices of the run.
