@@ -51,10 +51,8 @@ class Field:
   low: int | float = -math.inf  # Bounds of a number, both allowed.
   high: int | float = math.inf
   choices: tuple[str, ...] = ()  # Allowed values; empty: any.
-  reason: str = (
-      ''  # Why the bounds are where they are, where it is no matter of
-  )
-  # course, and what to do about it.
+  # Why the bounds are where they are, if that is not obvious, and the remedy.
+  reason: str = ''
   tunable: Tunable | None = None  # None: no harness may change it.
 
   def problem(self, value: Any) -> str:
@@ -393,13 +391,11 @@ def base() -> ml_collections.ConfigDict:
   tree = {}
   for field in FIELDS:
     *groups, name = field.path.split('.')
-    holder = tree
+    holder, value = tree, field.default
     for group in groups:
       holder = holder.setdefault(group, {})
-    is_type = isinstance(field.default, type)
-    holder[name] = (
-        config_dict.placeholder(field.default) if is_type else field.default
-    )
+    unset = isinstance(value, type)
+    holder[name] = config_dict.placeholder(value) if unset else value
   return ml_collections.ConfigDict(tree)
 
 
@@ -454,9 +450,7 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
   near = [f'{known}.{n}' for n in difflib.get_close_matches(part, names, n=2)]
   leaf = name.rpartition('.')[2]
   near += [
-      f'config.{field}'
-      for field in flatten(config)
-      if field.rpartition('.')[2] == leaf
+      f'config.{f}' for f in flatten(config) if f.rpartition('.')[2] == leaf
   ]
   if near:
     hint = f'did you mean {" or ".join(near)}?'

@@ -15,7 +15,6 @@ import re
 import runpy
 import sys
 from typing import Any
-import warnings
 
 from absl import app
 from absl import flags
@@ -24,25 +23,71 @@ import jax
 from ml_collections import config_flags
 
 from evojax import config as config_lib
+from evojax.runtime import orbax_noise
 from evojax.sandbox import box
 from evojax.sandbox import probe
+
+
+def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
+  from evojax import domains
+  from evojax.models import policy
+
+  decode = None
+  if config.model.path:
+    decode = policy.token_decoder(domains.policy_path(config.model.path))
+  return inspection.run(
+      [workdir, *_RUNS.value],
+      problem=_PROBLEM.value,
+      split=_SPLIT.value,
+      flips=_FLIPS.value,
+      tokens=_TOKENS.value,
+      limit=_LIMIT.value,
+      decode=decode,
+  )
+
+
+def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
+  return evolve.run(
+      config,
+      workdir,
+      compare=_COMPARE.value,
+      fork_from=_FORK_FROM.value,
+      fork_version=_FORK_VERSION.value,
+      executor=_EXECUTOR.value,
+      workers=_WORKERS.value,
+  )
+
+
+# Mode -> its module and how that is called: (module, config, workdir) -> exit
+# code or anything else. Modules are imported on use: reading evidence needs no
+# decoder, and planning no trainer.
+MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
+    'evolve': ('modes.evolve', _evolve),
+    'train': (
+        'training.loop',
+        lambda m, c, w: m.run(c, w, fork_from=_FORK_FROM.value),
+    ),
+    'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
+    'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
+    'plan': ('modes.plan', lambda m, c, w: m.show(m.plan(c))),
+    'inspect': ('modes.inspection', _inspect),
+    'report': (
+        'report.page',
+        lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
+    ),
+    'check': ('modes.check', lambda m, c, w: m.run(c, _HARNESSES.value)),
+    'serve': (
+        'modes.serve',
+        lambda m, c, w: m.run(c, _PORT.value, _HOST.value),
+    ),
+    'arm': ('modes.arm', lambda m, c, w: m.run(_JOB.value, _PARENT.value)),
+}
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 _MODE = flags.DEFINE_enum(
     'mode',
     'evolve',
-    [
-        'evolve',
-        'train',
-        'eval',
-        'warmstart',
-        'plan',
-        'inspect',
-        'report',
-        'check',
-        'serve',
-        'arm',
-    ],
+    list(MODES),
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
     ' make the base policy. plan: cost of a run, before it is paid. inspect:'
     ' read rollouts. report: rebuild the page of a workdir. check: what would'
@@ -252,86 +297,7 @@ def _dispatch() -> int | None:
   return code if isinstance(code, int) else None  # Others return results.
 
 
-def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
-  from evojax import domains
-  from evojax.models import policy
-
-  decode = None
-  if config.model.path:
-    decode = policy.token_decoder(domains.policy_path(config.model.path))
-  return inspection.run(
-      [workdir, *_RUNS.value],
-      problem=_PROBLEM.value,
-      split=_SPLIT.value,
-      flips=_FLIPS.value,
-      tokens=_TOKENS.value,
-      limit=_LIMIT.value,
-      decode=decode,
-  )
-
-
-def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
-  return evolve.run(
-      config,
-      workdir,
-      compare=_COMPARE.value,
-      fork_from=_FORK_FROM.value,
-      fork_version=_FORK_VERSION.value,
-      executor=_EXECUTOR.value,
-      workers=_WORKERS.value,
-  )
-
-
-# Mode -> its module and how that is called: (module, config, workdir) -> exit
-# code or anything else. Modules are imported on use: reading evidence needs no
-# decoder, and planning no trainer.
-MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
-    'evolve': ('modes.evolve', _evolve),
-    'train': (
-        'training.loop',
-        lambda m, c, w: m.run(c, w, fork_from=_FORK_FROM.value),
-    ),
-    'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
-    'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
-    'plan': ('modes.plan', lambda m, c, w: m.show(m.plan(c))),
-    'inspect': ('modes.inspection', _inspect),
-    'report': (
-        'report.page',
-        lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
-    ),
-    'check': ('modes.check', lambda m, c, w: m.run(c, _HARNESSES.value)),
-    'serve': (
-        'modes.serve',
-        lambda m, c, w: m.run(c, _PORT.value, _HOST.value),
-    ),
-    'arm': ('modes.arm', lambda m, c, w: m.run(_JOB.value, _PARENT.value)),
-}
-
-
-def _hush_orbax() -> None:
-  """Leave a failed save to the one error that `checkpoint` raises for it.
-
-  Otherwise Orbax logs a traceback per thread, asyncio logs each failed task
-  whose result nobody read, and each unfinished write complains that its event
-  loop is gone.
-  """
-  logging.get_absl_handler().addFilter(
-      lambda record: _DEBUG.value
-      or record.levelno < logging.converter.STANDARD_ERROR
-      or not ('orbax' in record.pathname or record.name == 'asyncio')
-  )
-  hook = sys.unraisablehook
-
-  def unraisable(event):
-    if _DEBUG.value or str(event.exc_value) != 'Event loop is closed':
-      hook(event)
-
-  sys.unraisablehook = unraisable
-  # Coroutines that a failure kept from starting complain in the same way.
-  warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
-
-
 if __name__ == '__main__':
   logging.set_verbosity(logging.WARNING)
-  _hush_orbax()
+  orbax_noise.hush(lambda: _DEBUG.value)
   app.run(main, flags_parser=parse_flags)

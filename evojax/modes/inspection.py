@@ -6,6 +6,7 @@ token by token if asked. Only evidence is read, so the run may still be going
 on.
 """
 
+import bisect
 from collections.abc import Callable, Sequence
 import io
 import math
@@ -14,6 +15,7 @@ import pathlib
 import sys
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich import console as rich_console
@@ -24,33 +26,32 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.runtime import progress
 
-_SUMMARY_COLUMNS = (
-    'problem_id',
-    'family',
-    'prompt',
-    'step',
-    'sample',
-    'outcome',
-    'graded',
-)
+_SUMMARY_COLUMNS = 'problem_id family prompt step sample outcome graded'.split()
 _SAMPLE_COLUMNS = (
-    *_SUMMARY_COLUMNS,
-    'policy_version',
-    'reward',
-    'advantage',
-    'kept',
-    'n_tokens',
-    'finish_reason',
-    'mean_logprob',
-    'completion',
+    'policy_version reward advantage kept n_tokens finish_reason mean_logprob'
+    ' completion'.split()
 )
-_TOKEN_COLUMNS = ('prompt_tokens', 'tokens', 'sampler_logprobs')
+_TOKEN_COLUMNS = 'prompt_tokens tokens sampler_logprobs'.split()
 _FINISH = {code: name for name, code in schema.FINISH_REASON.items()}
 _MAX_POINTS = 8  # Evaluations side by side in a table.
+# Colours of a token's probability, by lower bounds.
+_BOUNDS, _COLOURS = (0.1, 0.5, 0.9), ('red', 'dark_orange', 'yellow', 'default')
+# The look of a table's columns by heading; numbers stand on the right.
+_LOOKS = {
+    **dict.fromkeys(('#', 't', 'sample'), dict(justify='right', style='dim')),
+    'problem': dict(style='cyan', no_wrap=True),
+    'family': dict(no_wrap=True),
+    'question': dict(overflow='ellipsis', no_wrap=True, ratio=1),
+    'token': dict(no_wrap=True),
+    'solved': dict(justify='center'),
+    'end': {},
+    'completion': dict(overflow='fold'),
+}
+_CELLS = 'sample solved reward advantage tokens log-prob end completion'.split()
 
 
 def _labels(workdirs: Sequence[str]) -> list[str]:
-  """The shortest distinct names of the runs."""
+  """Return the shortest distinct names of the runs."""
   paths = [pathlib.Path(os.path.abspath(w)) for w in workdirs]
   names = [path.name for path in paths]
   if len(set(names)) < len(names):
@@ -61,7 +62,7 @@ def _labels(workdirs: Sequence[str]) -> list[str]:
 def _load(
     workdirs: Sequence[str], split: str, columns: Sequence[str]
 ) -> pd.DataFrame:
-  """Evidence of all runs, with the columns `run` and `point` added.
+  """Return the evidence of all runs, with the columns `run` and `point`.
 
   A point is one step of one run. Points are numbered in the order of the runs
   and, within a run, of the steps. Rows that could not be graded are left out.
@@ -76,14 +77,12 @@ def _load(
     frame = store.read(workdir, split, columns=columns)
     frames.append(frame[frame['graded']].assign(run=label))
   data = pd.concat(frames, ignore_index=True)
-  points = data[['run', 'step']].drop_duplicates().itertuples(index=False)
-  index = {tuple(point): i for i, point in enumerate(points)}
-  keys = zip(data['run'], data['step'], strict=True)
-  return data.assign(point=[index[key] for key in keys])
+  points = data.groupby(['run', 'step'], sort=False)
+  return data.assign(point=points.ngroup())
 
 
 def _point_names(data: pd.DataFrame) -> dict[int, str]:
-  """Point -> 'step 10', with the run's name where there are several."""
+  """Return point -> 'step 10', with the run's name if there are several."""
   firsts = data.drop_duplicates('point')
   several = data['run'].nunique() > 1
   return {
@@ -93,9 +92,9 @@ def _point_names(data: pd.DataFrame) -> dict[int, str]:
 
 
 def _ends(data: pd.DataFrame) -> tuple[int, int]:
-  """The two points that flips compare.
+  """Return the two points that flips compare.
 
-  These are the first and the last step of one run, or the last steps of the
+  They are the first and the last step of one run, or the last steps of the
   first and the last of several runs.
   """
   last = data.groupby('run', sort=False)['point'].max().tolist()
@@ -109,7 +108,7 @@ def _ends(data: pd.DataFrame) -> tuple[int, int]:
 
 
 def _pick(data: pd.DataFrame, problem: str) -> str:
-  """The problem_id that an index of the overview or an id prefix names."""
+  """Return the problem_id that an index of the overview or a prefix names."""
   ids = data['problem_id'].drop_duplicates().tolist()
   # Ids have 16 digits, so a short decimal number is an index.
   if problem.isdecimal() and len(problem) <= 5 and int(problem) < len(ids):
@@ -125,7 +124,7 @@ def _pick(data: pd.DataFrame, problem: str) -> str:
 
 
 def _shares(data: pd.DataFrame) -> pd.DataFrame:
-  """Solved share per problem (rows, in order of appearance) and point."""
+  """Return the solved share per problem (in order of appearance) and point."""
   return (
       data.groupby(['problem_id', 'point'], sort=False)['outcome']
       .mean()
@@ -138,7 +137,7 @@ def _number(value: Any, form: str) -> str:
 
 
 def _one_line(text: str) -> str:
-  """Text without line breaks and with control characters made visible.
+  """Return text on one line, with control characters made visible.
 
   A sampled text may hold escape sequences, which would control the terminal.
   """
@@ -149,7 +148,7 @@ def _one_line(text: str) -> str:
 
 
 def _signed(value: Any) -> str:
-  """A number coloured by its sign."""
+  """Return a number coloured by its sign."""
   text = _number(value, '+.2f')
   if text == '-' or float(text) == 0:
     return text
@@ -157,29 +156,18 @@ def _signed(value: Any) -> str:
 
 
 def _logprob(value: float) -> str:
-  """A log-prob; the less likely the token was, the redder it is."""
-  share = min(max(math.exp(value), 0.0), 1.0)
-  colour = next(
-      name
-      for bound, name in (
-          (0.9, 'default'),
-          (0.5, 'yellow'),
-          (0.1, 'dark_orange'),
-          (0, 'red'),
-      )
-      if share >= bound
-  )
+  """Return a log-prob; the less likely the token was, the redder it is."""
+  colour = _COLOURS[bisect.bisect(_BOUNDS, math.exp(value))]
   return f'[{colour}]{value:.3f}[/]'
 
 
-def _mark(solved: bool) -> str:
-  return '[green]✓[/]' if solved else '[red]✗[/]'
-
-
 def _table(
-    console: rich_console.Console, title: str = '', *, expand: bool = False
+    console: rich_console.Console,
+    title: str,
+    headings: Sequence[str],
+    expand: bool = False,
 ) -> rich_table.Table:
-  return rich_table.Table(
+  table = rich_table.Table(
       expand=expand,
       title=title or None,
       title_justify='left',
@@ -188,14 +176,18 @@ def _table(
       header_style='bold' if console.is_terminal else '',
       pad_edge=False,
   )
+  number = dict(justify='right')
+  for name in headings:
+    table.add_column(name, min_width=len(name), **_LOOKS.get(name, number))
+  return table
 
 
-def _thinned(points: Sequence[int]) -> list[int]:
-  """At most _MAX_POINTS of the points, spread evenly from first to last."""
-  if len(points) <= _MAX_POINTS:
-    return list(points)
-  gap = (len(points) - 1) / (_MAX_POINTS - 1)
-  return [points[round(i * gap)] for i in range(_MAX_POINTS)]
+def _print_rest(
+    console: rich_console.Console, limit: int, total: int, rows: str
+) -> None:
+  """Say how many rows a table leaves out, if it does."""
+  if total > limit:
+    console.print(f'{limit} of {total} {rows}; a higher --limit shows more')
 
 
 def _show_overview(
@@ -204,38 +196,32 @@ def _show_overview(
   """Print one row per problem with its solved share at each point."""
   shares = _shares(data)
   names = _point_names(data)
-  points = _thinned(sorted(names))
-  several = data['run'].nunique() > 1
+  # At most _MAX_POINTS, spread evenly from the first to the last.
+  shown = np.linspace(0, len(names) - 1, min(len(names), _MAX_POINTS)).round()
+  points = [sorted(names)[int(index)] for index in shown]
+  heads = [names[point] for point in points]
+  if data['run'].nunique() == 1:
+    heads = [head.removeprefix('step ') for head in heads]
   facts = data.drop_duplicates('problem_id').set_index('problem_id')
   table = _table(
-      console, f'{len(shares)} problems, share solved by step', expand=True
+      console,
+      f'{len(shares)} problems, share solved by step',
+      ['#', 'problem', 'family', *heads, 'question'],
+      expand=True,
   )
-  table.add_column('#', justify='right', style='dim')
-  table.add_column('problem', style='cyan', no_wrap=True)
-  table.add_column('family', no_wrap=True)
-  for point in points:
-    head = names[point] if several else names[point].removeprefix('step ')
-    table.add_column(head, justify='right')
-  table.add_column('question', overflow='ellipsis', no_wrap=True, ratio=1)
   for index, (problem_id, row) in enumerate(shares.head(limit).iterrows()):
-    fact = facts.loc[problem_id]
     table.add_row(
         str(index),
         problem_id,
-        fact['family'],
+        facts.loc[problem_id, 'family'],
         *(_number(row[point], '.0%') for point in points),
-        _one_line(fact['prompt']),
+        _one_line(facts.loc[problem_id, 'prompt']),
     )
-  mean = shares.mean()
+  mean = shares.mean()[points]
   table.add_section()
-  table.add_row(
-      '', 'mean', '', *(_number(mean[point], '.1%') for point in points), ''
-  )
+  table.add_row('', 'mean', '', *(_number(each, '.1%') for each in mean), '')
   console.print(table)
-  if len(shares) > limit:
-    console.print(
-        f'{limit} of {len(shares)} problems; a higher --limit shows more'
-    )
+  _print_rest(console, limit, len(shares), 'problems')
 
 
 def _show_flips(
@@ -265,44 +251,35 @@ def _show_flips(
   # The largest change comes first; ids fix the order of equal changes.
   order = sorted(changed.index, key=lambda name: (-abs(changed[name]), name))
   facts = data.drop_duplicates('problem_id').set_index('problem_id')
-  table = _table(console, expand=True)
-  table.add_column('problem', style='cyan', no_wrap=True)
-  table.add_column('family', no_wrap=True)
-  table.add_column('before', justify='right')
-  table.add_column('after', justify='right')
-  table.add_column('change', justify='right')
-  table.add_column('question', overflow='ellipsis', no_wrap=True, ratio=1)
+  table = _table(
+      console,
+      '',
+      'problem family before after change question'.split(),
+      expand=True,
+  )
   for problem_id in order[:limit]:
-    cells = []
-    for point in (before, after):
-      solved, count = counts.loc[(problem_id, point)]
-      cells.append(f'{int(solved)}/{count}')
+    ends = (counts.loc[(problem_id, point)] for point in (before, after))
     table.add_row(
         problem_id,
         facts.loc[problem_id, 'family'],
-        *cells,
+        *(f'{int(solved)}/{count}' for solved, count in ends),
         _signed(changed[problem_id]),
         _one_line(facts.loc[problem_id, 'prompt']),
     )
   if order:
     console.print(table)
-  if len(order) > limit:
-    console.print(
-        f'{limit} of {len(order)} changed problems; a higher --limit shows more'
-    )
+  _print_rest(console, limit, len(order), 'changed problems')
 
 
 def _only_flipped(data: pd.DataFrame) -> pd.DataFrame:
-  """Rows of the samples whose outcome differs between the two ends."""
+  """Return the samples whose outcome differs between the two ends."""
   before, after = _ends(data)
   ends = data[data['point'].isin((before, after))]
-  kinds = ends.groupby('sample')['outcome'].nunique()
-  flipped = kinds.index[kinds > 1]
-  return ends[ends['sample'].isin(flipped)]
+  return ends[ends.groupby('sample')['outcome'].transform('nunique') > 1]
 
 
 def _token_text(token: int, decode: Callable[[list[int]], str] | None) -> str:
-  """A token as text with visible whitespace; its id where it has none."""
+  """Return a token as text with visible whitespace; without text, its id."""
   text = decode([token]) if decode is not None else ''
   return markup.escape(repr(text)[1:-1]) if text else f'<{token}>'
 
@@ -334,32 +311,15 @@ def _show_tokens(
   # line, for grep.
   columns = max(1, console.width // 60) if console.is_terminal else 1
   height = -(-len(lines) // columns)
-  grid = rich_table.Table.grid(padding=(0, 4))
+  headings = 't token mask log-prob reward advantage'.split()
   blocks = []
   for first in range(0, len(lines), max(height, 1)):
-    block = _table(console)
-    block.add_column('t', justify='right', style='dim')
-    block.add_column('token', no_wrap=True)
-    for name in ('mask', 'log-prob', 'reward', 'advantage'):
-      block.add_column(name, justify='right', min_width=len(name))
+    blocks.append(_table(console, '', headings))
     for line in lines[first : first + height]:
-      block.add_row(*line)
-    blocks.append(block)
+      blocks[-1].add_row(*line)
+  grid = rich_table.Table.grid(padding=(0, 4))
   grid.add_row(*blocks)
   console.print(grid)
-
-
-def _sample_table(
-    console: rich_console.Console, title: str
-) -> rich_table.Table:
-  table = _table(console, title)
-  table.add_column('sample', justify='right', style='dim')
-  table.add_column('solved', justify='center')
-  for name in ('reward', 'advantage', 'tokens', 'log-prob'):
-    table.add_column(name, justify='right')
-  table.add_column('end')
-  table.add_column('completion', overflow='fold')
-  return table
 
 
 def _show_problem(
@@ -398,11 +358,11 @@ def _show_problem(
         f'{" of the samples that changed" if flips else ""}'
     )
     console.print()
-    table = _sample_table(console, title)
+    table = _table(console, title, _CELLS)
     for row in rows.head(each).itertuples():
-      cells = (
+      table.add_row(
           str(row.sample),
-          _mark(row.outcome),
+          '[green]✓[/]' if row.outcome else '[red]✗[/]',
           _number(row.reward, '.3f'),
           _signed(row.advantage),
           str(row.n_tokens),
@@ -410,17 +370,13 @@ def _show_problem(
           _FINISH[row.finish_reason],
           _one_line(row.completion),
       )
-      table.add_row(*cells)
       if tokens:
         console.print(table)
         _show_tokens(console, row, decode)
-        table = _sample_table(console, title)
+        table = _table(console, title, _CELLS)
     if not tokens:
       console.print(table)
-    if len(rows) > each:
-      console.print(
-          f'{each} of {len(rows)} samples; a higher --limit shows more'
-      )
+    _print_rest(console, each, len(rows), 'samples')
 
 
 def run(
@@ -455,9 +411,8 @@ def run(
   """
   if tokens and not problem:
     raise ValueError('tokens are shown of one problem; name a problem as well')
-  columns = _SAMPLE_COLUMNS if problem else _SUMMARY_COLUMNS
-  if tokens:
-    columns = (*columns, *_TOKEN_COLUMNS)
+  columns = [*_SUMMARY_COLUMNS]
+  columns += _SAMPLE_COLUMNS * bool(problem) + _TOKEN_COLUMNS * tokens
   data = _load(workdirs, split, columns)
   out = sys.stdout if out is None else out
   terminal = out.isatty()

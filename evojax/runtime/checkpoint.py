@@ -11,7 +11,6 @@ file that is damaged later yields other numbers; a restore checks the sums.
 
 from collections.abc import Iterator, Mapping
 import concurrent.futures
-import dataclasses
 import hashlib
 import json
 import os
@@ -23,10 +22,10 @@ from typing import Any
 
 from absl import logging
 import jax
-from jax.experimental import multihost_utils
 import numpy as np
 import orbax.checkpoint as ocp
 
+from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 
 PyTree = Any
@@ -46,19 +45,9 @@ class _DamagedError(Exception):
   """A step directory differs from what was written."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-  """Shape and dtype of one leaf of the state."""
-
-  shape: tuple[int, ...]
-  dtype: str  # 'float32', ..., 'key<fry>' for typed keys.
-
-  @classmethod
-  def of(cls, leaf: Any) -> '_Leaf':
-    return cls(tuple(leaf.shape), str(leaf.dtype))
-
-  def __str__(self) -> str:
-    return f'{self.dtype}{list(self.shape)}'
+def _form(leaf: Any) -> dict[str, Any]:
+  """Return shape and dtype of a leaf; typed keys have dtypes as 'key<fry>'."""
+  return {'shape': list(leaf.shape), 'dtype': str(leaf.dtype)}
 
 
 def _is_device_array(leaf: Any) -> bool:
@@ -130,7 +119,7 @@ class Checkpointer:
   def __init__(
       self, directory: str | os.PathLike[str], *, every: int, keep: int
   ):
-    """Checks the arguments; touches nothing on disk.
+    """Check the arguments; nothing on disk is touched.
 
     Args:
       directory: The directory of the step directories.
@@ -185,10 +174,7 @@ class Checkpointer:
     meta = {
         'step': step,
         'metadata': dict(metadata),
-        'leaves': {
-            path: dataclasses.asdict(_Leaf.of(leaf))
-            for path, leaf in flat.items()
-        },
+        'leaves': {path: _form(leaf) for path, leaf in flat.items()},
     }
     if jax.process_index() == 0:
       self._make_room(temporary, sum(x.nbytes for x in flat.values()))
@@ -237,8 +223,7 @@ class Checkpointer:
     step, problems = _NONE, ''
     if jax.process_index() == 0:
       step, problems = self._newest_intact()
-    if jax.process_count() > 1:
-      step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))
+    step = int(sharding.broadcast(np.int32(step)))
     if step == _FAILED:
       raise CheckpointError(
           f'no checkpoint in {self.directory} is intact{problems}\nRestore one'
@@ -254,12 +239,8 @@ class Checkpointer:
   ) -> tuple[PyTree, dict[str, Any]]:
     """Return state and metadata of an intact step."""
     meta = json.loads((self.path_of(step) / 'meta.json').read_text())
-    leaves = {
-        path: _Leaf(tuple(leaf['shape']), leaf['dtype'])
-        for path, leaf in meta.pop('leaves').items()
-    }
     wanted = _flatten(abstract_state)
-    self._check_structure(step, leaves, wanted)
+    self._check_structure(step, meta.pop('leaves'), wanted)
     arrays = self._read(step, wanted)
     treedef = jax.tree.structure(abstract_state)
     return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
@@ -368,49 +349,49 @@ class Checkpointer:
     }
     if not written:
       raise _DamagedError(f'{_SUMS} is empty')
-    for name in written:
-      if not (path / name).is_file():
-        raise _DamagedError(f'{name} is missing')
     try:
       found = _sums(path)
     except OSError as error:
       raise _DamagedError(f'cannot be read: {error}') from error
     for name, digest in written.items():
+      if name not in found:
+        raise _DamagedError(f'{name} is missing')
       if found[name] != digest:
         raise _DamagedError(f'{name} is not what was written')
 
   def _check_structure(
-      self, step: int, saved: Mapping[str, _Leaf], wanted: Mapping[str, Any]
+      self,
+      step: int,
+      saved: Mapping[str, dict[str, Any]],
+      wanted: Mapping[str, Any],
   ) -> None:
     """Raise CheckpointError if shapes or dtypes differ, naming every path."""
+    made = {path: _form(leaf) for path, leaf in wanted.items()}
+    shown = lambda form: '{dtype}{shape}'.format(**form) if form else '(absent)'
     lines = [
-        f'{path}: saved {saved.get(path, "(absent)")}, wanted'
-        f' {_Leaf.of(wanted[path]) if path in wanted else "(absent)"}'
-        for path in dict.fromkeys([*wanted, *saved])
-        if path not in saved
-        or path not in wanted
-        or saved[path] != _Leaf.of(wanted[path])
+        f'{path}: saved {shown(saved.get(path))}, wanted'
+        f' {shown(made.get(path))}'
+        for path in made | saved
+        if saved.get(path) != made.get(path)
     ]
     if lines:
-      shown = ''.join(f'\n  {line}' for line in lines[:20])
+      first = ''.join(f'\n  {line}' for line in lines[:20])
       more = f'\n  ... and {len(lines) - 20} more' if len(lines) > 20 else ''
       raise CheckpointError(
           f'checkpoint {self.path_of(step)} holds another state than this'
-          f' config makes:{shown}{more}\nUse the config it was saved with'
+          f' config makes:{first}{more}\nUse the config it was saved with'
           ' (config.json in its workdir), or a new --workdir'
       )
 
   def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Read every leaf to its sharding."""
     local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    restore_args = {}
-    for path, leaf in wanted.items():
-      if _is_device_array(leaf):
-        restore_args[path] = ocp.ArrayRestoreArgs(
-            sharding=leaf.sharding or local
-        )
-      else:
-        restore_args[path] = ocp.RestoreArgs(restore_type=np.ndarray)
+    restore_args = {
+        path: ocp.ArrayRestoreArgs(sharding=leaf.sharding or local)
+        if _is_device_array(leaf)
+        else ocp.RestoreArgs(restore_type=np.ndarray)
+        for path, leaf in wanted.items()
+    }
     return self._orbax.restore(
         self.path_of(step) / 'state',
         args=ocp.args.PyTreeRestore(restore_args=restore_args),

@@ -5,6 +5,7 @@
 <workdir>/wandb/           W&B's files, with `log.wandb`
 """
 
+import collections
 from collections.abc import Iterator, Mapping
 import contextlib
 import importlib.util
@@ -47,7 +48,7 @@ def _number(value: Any) -> float | int | bool | str | None:
   return number if math.isfinite(number) else None
 
 
-class MetricWriter:
+class MetricWriter(contextlib.AbstractContextManager):
   """Appends metric rows; a resumed run continues them without duplicates.
 
   A context manager. With several hosts only process 0 makes one.
@@ -64,13 +65,13 @@ class MetricWriter:
       name: str = '',
       config: Mapping[str, Any] | None = None,
   ):
-    """Opens the sinks.
+    """Open the sinks.
 
     Args:
       workdir: The run's directory.
       step: Step of the checkpoint the run starts from, 0 for a new run. Rows
         of later steps are dropped: the run writes them again.
-      tensorboard: Whether to write event files.
+      tensorboard: True to write event files.
       wandb: One of WANDB_MODES.
       wandb_project: W&B project.
       name: Name of the run in W&B.
@@ -115,11 +116,8 @@ class MetricWriter:
 
   def _rewind(self, step: int) -> set[str]:
     """Drop rows after `step` and a torn last line; return names at `step`."""
-    names = set()
-    if not self._path.exists():
-      return names
-    data = self._path.read_bytes()
-    kept = []
+    names, kept = set(), []
+    data = self._path.read_bytes() if self._path.exists() else b''
     for line in data.splitlines():
       try:
         row = json.loads(line)
@@ -152,11 +150,8 @@ class MetricWriter:
       raise ValueError(f'metrics of {step=} after those of {self._step}')
     if step > self._step:
       self._step, self._written = step, set()
-    row = {
-        name: _number(value)
-        for name, value in metrics.items()
-        if name not in self._written
-    }
+    new = metrics.keys() - self._written
+    row = {name: _number(metrics[name]) for name in metrics if name in new}
     if not row:
       return
     self._written |= set(row)
@@ -184,9 +179,6 @@ class MetricWriter:
     if self._wandb is not None:
       self._wandb.finish()
 
-  def __enter__(self) -> 'MetricWriter':
-    return self
-
   def __exit__(self, *_) -> None:
     self.close()
 
@@ -203,14 +195,13 @@ class Phases:
     self._clock = clock
     self._start = self._mark = clock()
     self._stack = ['other']
-    self.seconds: dict[str, float] = {}
-    self._lap: dict[str, float] = {}
+    self.seconds = collections.Counter()
+    self._lap = collections.Counter()
 
   def _charge(self) -> None:
     """Add the time since the last mark to the innermost phase."""
     now = self._clock()
-    name = self._stack[-1]
-    self.seconds[name] = self.seconds.get(name, 0.0) + now - self._mark
+    self.seconds[self._stack[-1]] += now - self._mark
     self._mark = now
 
   @contextlib.contextmanager
@@ -226,19 +217,14 @@ class Phases:
   def lap(self) -> dict[str, float]:
     """Return seconds per phase since the last lap, e.g. of one step."""
     self._charge()
-    lap = {
-        name: seconds - self._lap.get(name, 0.0)
-        for name, seconds in self.seconds.items()
-    }
-    self._lap = dict(self.seconds)
-    return lap
+    last, self._lap = self._lap, self.seconds.copy()
+    return {name: total - last[name] for name, total in self._lap.items()}
 
   def shares(self) -> dict[str, float]:
     """Return the share of time per phase, largest first; they sum to 1."""
     self._charge()
     total = self._mark - self._start
-    ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
-    return {name: seconds / total for name, seconds in ordered}
+    return {name: s / total for name, s in self.seconds.most_common()}
 
   def summary(self) -> str:
     """Return one line: 'rollout 12.3 s (60.0 %), update ...'."""

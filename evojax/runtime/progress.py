@@ -1,6 +1,7 @@
 """Progress of a run: a live block in a terminal, plain lines elsewhere."""
 
 from collections.abc import Mapping
+import contextlib
 import io
 import math
 import sys
@@ -44,15 +45,14 @@ def sparkline(values: list[float], width: int) -> str:
 
 def _cells(metrics: Mapping[str, Any]) -> list[str]:
   """Return the formatted FIELDS of one step."""
-  cells = []
-  for name, _, form in FIELDS:
-    value = metrics.get(name)
-    known = value is not None and math.isfinite(value)
-    cells.append(form.format(value) if known else '-')
-  return cells
+  values = ((metrics.get(name), form) for name, _, form in FIELDS)
+  return [
+      '-' if value is None or not math.isfinite(value) else form.format(value)
+      for value, form in values
+  ]
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager):
   """Shows every step of a run; a context manager.
 
   In a terminal, one row per step scrolls by above a bar with the time left and
@@ -69,7 +69,7 @@ class Progress:
       out: io.TextIOBase | None = None,
       clock=time.monotonic,
   ):
-    """Prepares the display.
+    """Prepare the display.
 
     Args:
       steps: Last step of the run.
@@ -135,9 +135,9 @@ class Progress:
       self._solved.append(float(metrics['outcome']))
     row = step % self._every == 0 or step == self._steps
     cells = _cells(metrics)
+    label = f'{step}/{self._steps}'
     if self._live is not None:
       if row:
-        label = f'{step}/{self._steps}'
         values = ''.join(f'{cell:>{_WIDTH}}' for cell in cells)
         self._live.console.print(f'[dim]{label:>10}[/dim]{values}')
       self._live.update(self._block(), refresh=True)
@@ -147,8 +147,7 @@ class Progress:
           for (_, head, _), cell in zip(FIELDS, cells, strict=True)
           if cell != '-'
       )
-      text = f'step {step}/{self._steps}  {values}  left {self.eta()}'
-      print(text, file=self._out, flush=True)
+      self.print(f'step {label}  {values}  left {self.eta()}')
 
   def _block(self) -> Any:
     """Return a bar, the time left, and the solved share as a sparkline."""

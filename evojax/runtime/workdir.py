@@ -150,12 +150,11 @@ def config_changes(
   A field that one side lacks has the value '(absent)' there.
   """
   flat_old, flat_new = flatten(old), flatten(new)
-  missing = '(absent)'
-  return {
-      name: (flat_old.get(name, missing), flat_new.get(name, missing))
+  pairs = {
+      name: (flat_old.get(name, '(absent)'), flat_new.get(name, '(absent)'))
       for name in sorted(flat_old.keys() | flat_new.keys())
-      if flat_old.get(name, missing) != flat_new.get(name, missing)
   }
+  return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _may_change(name: str, config: Mapping[str, Any]) -> bool:
@@ -173,15 +172,13 @@ def _fork_command(path: pathlib.Path) -> str:
   flags = [f'--workdir={fork}', f'--fork_from={path}']
   if pathlib.Path(sys.argv[0]).parts[-2:] != ('evojax', 'main.py'):
     return f'the same command with {shlex.join(flags)}'
-  arguments = []
-  rest = iter(sys.argv[1:])
+  arguments, rest = [], iter(sys.argv[1:])
   for argument in rest:
     name, equals, _ = argument.lstrip('-').partition('=')
-    if name in ('workdir', 'fork_from'):
-      if not equals:
-        next(rest, None)
-      continue
-    arguments.append(argument)
+    if name not in ('workdir', 'fork_from'):
+      arguments.append(argument)
+    elif not equals:
+      next(rest, None)  # Its value.
   return shlex.join(['python', '-m', 'evojax.main', *arguments, *flags])
 
 
@@ -247,7 +244,7 @@ def lock_folder(path: pathlib.Path) -> Iterator[None]:
 
 
 @dataclasses.dataclass
-class Workdir:
+class Workdir(contextlib.AbstractContextManager):
   """An open run directory; as a context manager it gives the lock back."""
 
   path: pathlib.Path
@@ -260,9 +257,6 @@ class Workdir:
       _held_locks.discard(self._lock_fd)
       os.close(self._lock_fd)
       self._lock_fd = None
-
-  def __enter__(self) -> 'Workdir':
-    return self
 
   def __exit__(self, *_) -> None:
     self.close()
@@ -278,17 +272,14 @@ class Workdir:
       return entry
     manifest = self.path / 'manifest.json'
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
-    if starts:
-      for name in _NUMERICS:
-        if starts[-1].get(name) != entry[name]:
-          logging.warning(
-              '%s changed since the last start of %s: %s -> %s; what follows is'
-              ' not bit-equal to an uninterrupted run',
-              name,
-              self.path,
-              starts[-1].get(name),
-              entry[name],
-          )
+    last = starts[-1] if starts else entry
+    for name in _NUMERICS:
+      if last.get(name) != entry[name]:
+        logging.warning(
+            f'{name} changed since the last start of {self.path}:'
+            f' {last.get(name)} -> {entry[name]}; what follows is not bit-equal'
+            ' to an uninterrupted run'
+        )
     text = json.dumps([*starts, entry], indent=2) + '\n'
     write_atomic(manifest, text.encode())
     return entry
@@ -327,12 +318,10 @@ def _git_commit() -> str:
 
 def environment() -> dict[str, Any]:
   """Return what this process runs on: versions, devices, commit, command."""
-  versions = {}
+  versions = dict.fromkeys(_PACKAGES, '')  # Empty: not installed.
   for package in _PACKAGES:
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = ''
   import jax  # Imported here: most users of this module touch no device.
 
   device = jax.devices()[0]
@@ -430,18 +419,13 @@ def open_workdir(
   try:
     config = json.loads(config_json)
     if workdir.resumed:
-      changes = {
-          name: change
-          for name, change in config_changes(
-              _read_config(saved), config
-          ).items()
+      changes = config_changes(_read_config(saved), config)
+      lines = ''.join(
+          f'\n  {name}: {json.dumps(old)} -> {json.dumps(new)}'
+          for name, (old, new) in changes.items()
           if not _may_change(name, config)
-      }
-      if changes:
-        lines = ''.join(
-            f'\n  {name}: {json.dumps(old)} -> {json.dumps(new)}'
-            for name, (old, new) in changes.items()
-        )
+      )
+      if lines:
         raise WorkdirError(
             f'workdir {path} holds a run with another config:{lines}\nTo'
             ' continue that run, undo the change. To fork it, starting from its'

@@ -488,7 +488,7 @@ class NothingLostTest(parameterized.TestCase):
       ('checkpoint', trainer_lib.Trainer, 'save'),
       ('export', policy_lib, 'export'),
   )
-  # Orbax leaves writes behind when it fails; see main._hush_orbax.
+  # Orbax leaves writes behind when it fails; see runtime.orbax_noise.
   @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
   def test_full_disk(self, owner, name):
     original = getattr(owner, name)
