@@ -25,6 +25,7 @@ from evojax.models import flops
 from evojax.models import policy as policy_lib
 from evojax.modes import plan_memory
 from evojax.runtime import config_checks
+from evojax.runtime import progress
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 
@@ -97,8 +98,7 @@ class Plan:
   trained: int
   resident: Mapping[str, int]  # Kept between programs.
   gradients: int  # Within the update's temporaries.
-  temporaries: Mapping[str, int]  # By program; prefill's block counts for
-  # insert and decode too, which run while it is there.
+  temporaries: Mapping[str, int]  # By program.
   exact: bool  # Temporaries come from the compiler.
   programs: Mapping[str, int]  # How many are compiled, at most.
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
@@ -383,14 +383,6 @@ def _bytes(size: int) -> str:
   return f'{size / 2**20:,.1f} MiB'
 
 
-def _duration(seconds: float) -> str:
-  if seconds < 120:
-    return f'{seconds:,.0f} s'
-  if seconds < 7200:
-    return f'{seconds / 60:,.0f} min'
-  return f'{seconds / 3600:,.1f} h'
-
-
 def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   """Print a plan: memory, programs, tokens, work and time, a block each."""
   write = functools.partial(print, file=sys.stdout if out is None else out)
@@ -441,11 +433,12 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   for estimate in plan.estimates:
     device, seconds = estimate.device, sum(estimate.seconds.values())
     phases = ', '.join(
-        f'{name} {_duration(time)}' for name, time in estimate.seconds.items()
+        f'{name} {progress.duration(time)}'
+        for name, time in estimate.seconds.items()
     )
     write(
         f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
-        f' {seconds * plan.devices:,.0f} device-seconds, {_duration(seconds)}'
+        f' {seconds * plan.devices:,.0f} device-seconds, {progress.duration(seconds)}'
         f' ({phases})'
     )
     fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'

@@ -42,8 +42,12 @@ REMEDIES = {
         ' --config.model.logprob_chunk=1024'
     ),
     'score': 'lower --config.grpo.micro_groups',
-    'prefill': 'lower --config.rollout.prefill_rows',
-    'insert': 'lower --config.rollout.prefill_rows',
+    **dict.fromkeys(
+        ('prefill rows', 'prefill'), 'lower --config.rollout.prefill_rows'
+    ),
+    'insert': (
+        'lower --config.rollout.decode_slots or --config.rollout.prefill_rows'
+    ),
     'decode': 'lower --config.rollout.decode_slots',
 }
 
@@ -113,11 +117,16 @@ class Run:
     )
 
   @functools.cached_property
-  def block(self) -> Any:
-    """Shapes of the keys and values of one prefill."""
-    return self._cache(
-        self.config.rollout.prefill_rows, self.config.data.max_prompt_tokens
+  def rows(self) -> Any:
+    """Shapes of the rows of prefill: keys, values, and logits."""
+    rows = self.config.rollout.prefill_rows
+    logits = jax.ShapeDtypeStruct(
+        (rows, self.cfg.vocab_size),
+        jnp.float32,
+        # Whole: the slots that start from a row may lie on other devices.
+        sharding=sharding.replicated(self.mesh),
     )
+    return self._cache(rows, self.config.data.max_prompt_tokens), logits
 
   @property
   def samples_here(self) -> bool:
@@ -205,6 +214,7 @@ def resident(run: Run) -> dict[str, int]:
     memory['reference policy'] = bytes_of(run.params)
   if run.samples_here:
     memory['rollout cache'] = bytes_of(run.cache)
+    memory['prefill rows'] = bytes_of(run.rows)
     if run.copies_weights:
       memory['sampler weights'] = bytes_of(run.sampler_weights)
   return memory
@@ -243,8 +253,7 @@ def compiled(run: Run) -> Iterator[tuple[str, int]]:
   for name, lowered in lower(run):
     memory = lowered.compile().memory_analysis()
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    block = bytes_of(run.block) if name in ('insert', 'decode') else 0
-    yield name, memory.temp_size_in_bytes + fresh + block
+    yield name, memory.temp_size_in_bytes + fresh
 
 
 def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
@@ -304,13 +313,26 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
     yield 'score', 2 * forward + 2 * alive * logits
   if not run.samples_here:
     return
-  block = bytes_of(run.block)
+  # A donated cache is replaced a layer at a time. A scan over the layers writes
+  # all of them anew, beside the old ones and the layer in use.
+  scan = cfg.scan_layers
+  copied = scan + (1 + scan) / cfg.num_layers
+  kept, cache = bytes_of(run.rows[0]), bytes_of(run.cache)
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  scored = slots / replicas * logits
   yield 'prefill', (
-      block
+      copied * kept
       + rows / shards * 2 * prompt * layer(prompt)
       + rows / replicas * logits
   )
-  yield 'insert', block + bytes_of(run.cache) / cfg.num_layers + scored
-  yield 'decode', block + slots / shards * 2 * layer(prompt + new) + 5 * scored
+  # As many sequences as there are rows take slots at once. A slot may lie on
+  # another device than its row, so that each device gathers all rows.
+  yield 'insert', (
+      cache * (1 if scan else 1 / cfg.num_layers)
+      + 2 * shards * kept
+      + 5 * rows * cfg.vocab_size * 4
+  )
+  yield 'decode', (
+      copied * cache
+      + slots / shards * 2 * layer(prompt + new)
+      + 5 * slots / replicas * logits
+  )
