@@ -59,6 +59,7 @@ EXTRAS_REQUIRE = {
 # Folders of data that the package reads at run time.
 PACKAGE_DATA = {
     'evojax.domains.coding': ('base_policy/*',),
+    'evojax.domains.coding.families': ('*.toml',),
     'evojax.domains.coding.seed_blind': ('*.json',),
     'evojax.domains.coding.seed_harness': ('*.json',),
     'evojax.domains.math': ('base_policy/*',),
