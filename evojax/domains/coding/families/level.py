@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-import json
 import random
 from typing import Any
 
@@ -133,8 +132,3 @@ def _values(described: str | Sequence[Value]) -> tuple[Value, ...]:
 
 # Ways to word a statement: synonyms alternate, the input comes first or last.
 WORDINGS = 4
-
-
-def content(family: str, level: int, parameters: Parameters) -> str:
-  """Return the text whose hash identifies a problem, without any wording."""
-  return json.dumps([family, level, dict(parameters)])
