@@ -92,10 +92,6 @@ class Budget:
     """Return the device-seconds left, >= 0; infinite without a limit."""
     return max(0.0, self.limit - spent(rows))
 
-  def exhausted(self, rows: Rows) -> bool:
-    """Return whether no further step may begin."""
-    return self.remaining(rows) == 0
-
   def cost(self, seconds: float | int) -> float:
     """Return the price of device-seconds in dollars; 0 without a price."""
     return seconds * self.dollars_per_device_hour / 3600

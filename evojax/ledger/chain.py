@@ -239,7 +239,3 @@ class Ledger:
   def head(self) -> str:
     """Hash of the last row; 64 zeros before the first."""
     return self._rows[-1]['hash'] if self._rows else START
-
-  def canonical(self) -> list[Row]:
-    """Return all payloads: an undisturbed run of the config repeats them."""
-    return [row['payload'] for row in self._rows]

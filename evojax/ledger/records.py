@@ -140,12 +140,19 @@ class Measured:
 # --------------------------------------------------------- a record per step
 
 
+STEPS: dict[str, type['Record']] = {}  # All records below, by their step.
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
   """The findings and decisions of one step."""
 
   STEP: ClassVar[str]
   VERSION: ClassVar[int] = 1
+
+  def __init_subclass__(cls):
+    if 'STEP' in vars(cls):
+      STEPS[cls.STEP] = cls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -357,28 +364,6 @@ class Stop(Record):
   STEP: ClassVar[str] = 'stop'
 
   reason: str
-
-
-STEPS: Mapping[str, type[Record]] = {
-    record.STEP: record
-    for record in (
-        Open,
-        Train,
-        Diagnose,
-        Hypothesize,
-        Design,
-        Admit,
-        Backtest,
-        Trial,
-        Verify,
-        Promote,
-        Accumulate,
-        Retrain,
-        Seal,
-        Final,
-        Stop,
-    )
-}
 
 
 # ------------------------------------------------------------ older versions
