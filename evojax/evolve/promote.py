@@ -311,7 +311,7 @@ def decide(
     critical_alerts: Sequence[str],
     perturbed: Effect | None,
 ) -> Verdict:
-  """Keep a change whose effect is real, harmless and holds on perturbed problems.
+  """Keep a change whose effect is real and harmless, on perturbed problems, too.
 
   Args:
     effect: Effect that the trial measured.
