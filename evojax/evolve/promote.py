@@ -311,7 +311,7 @@ def decide(
     critical_alerts: Sequence[str],
     perturbed: Effect | None,
 ) -> Verdict:
-  """Keep a change whose effect is real and harmless, on perturbed problems, too.
+  """Keep a change with a real effect that also holds on perturbed problems.
 
   Args:
     effect: Effect that the trial measured.
