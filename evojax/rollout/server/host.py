@@ -30,7 +30,7 @@ class Host:
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """Starts without a service; nobody else may use the tokenizer."""
+    """Start without a service; nobody else may use the tokenizer."""
     self.tokenizer = tokenizer
     self.settings = settings
     self._phase: _Phase = 'starting'
@@ -107,7 +107,7 @@ class Host:
       asks: One per sample.
       live: See `samples.Batch`.
       names: Name that `abort` finds them by -> their ids.
-      caller: Who asks; see `service.Job`.
+      caller: The client; see `service.Job`.
 
     Raises:
       ApiError: 503 if the server is not up or its queue is full, 400 if the

@@ -90,7 +90,7 @@ class Text:
       stop: Sequence[str],
       trim: bool,
   ):
-    """Starts empty.
+    """Start empty.
 
     Args:
       decode: Token ids -> text.

@@ -19,7 +19,7 @@ class ToolCalls:
   """
 
   def __init__(self, names: Sequence[str]):
-    """Starts empty; `names` are those of the tools that were offered."""
+    """Start empty; `names` are those of the tools that were offered."""
     self.content = ''  # Only grows, and so do the calls.
     self.calls: list[dict[str, Any]] = []  # The objects of OpenAI's API.
     self._names = frozenset(names)
