@@ -62,7 +62,7 @@ class Pending:
 
   requests: tuple[records.Request, ...]
   empty: dict[str, np.ndarray]  # Shapes of the result.
-  future: concurrent.futures.Future[Any] | None  # Of process 0 alone.
+  future: concurrent.futures.Future[Any] | None  # None but in process 0.
 
 
 class SGLangEngine:
@@ -103,7 +103,6 @@ class SGLangEngine:
     self._versions: dict[str, int] = {}
     self._folder = weights_lib.WeightFolder(weights_folder)
     self._metrics: dict[str, float] = {}
-    self._probed = False
     self._resumed = 0  # Requests that went on after an abort.
     self._fleet: fleet_lib.Fleet | None = None
     self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,8 +112,6 @@ class SGLangEngine:
           target=self._loop.run_forever, name='sglang', daemon=True
       )
       self._thread.start()
-
-    async def start() -> None:
       self._fleet = fleet_lib.Fleet(
           self._urls,
           concurrency=concurrency,
@@ -122,10 +119,8 @@ class SGLangEngine:
           check=self._check_server,
           **options,
       )
-      await self._fleet.start()
-
     try:
-      self._on_primary(start)
+      self._on_primary(lambda: self._fleet.start())
     except BaseException:
       self.close()
       raise
@@ -264,7 +259,7 @@ class SGLangEngine:
     """Sample one completion; an aborted request resumes where it stopped."""
     tokens: list[int] = []
     logprobs: list[float] = []
-    versions: list[int] = []  # Of the weights that sampled each token.
+    versions: list[int] = []  # Weights that sampled each token.
     read = functools.partial(
         answers.read,
         vocab_size=self.model.vocab_size,

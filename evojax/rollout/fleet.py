@@ -66,7 +66,7 @@ class Server:
 
   url: str
   up: bool = False
-  abilities: Abilities | None = None  # Of the last probe.
+  abilities: Abilities | None = None  # As the last probe found them.
   weights: str = ''  # Version that it serves, as far as we gave it one.
   taking: str = ''  # Version that it is being given.
   trusted: bool = False  # Its log-probs were compared with the policy's.
@@ -172,7 +172,7 @@ class Fleet:
     """Return one answer to one request, from whichever server gives it.
 
     Args:
-      body: Of POST /generate, without a rid.
+      body: Body of POST /generate, without a rid.
       read: (answer, body, url=url) -> what it says; raises DisagreementError.
       only: URL of the one server to ask, as long as it is up, whether it is
         trusted or not.

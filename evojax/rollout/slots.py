@@ -525,11 +525,8 @@ def _fill(params: sampling.Params, i: int, start: Start) -> None:
   params.problem[i] = start.problem
   params.sample[i] = start.sample
   params.limit[i] = p.max_tokens
-  params.temperature[i] = p.temperature
-  params.top_p[i] = p.top_p
-  params.top_k[i] = p.top_k
-  params.min_p[i] = p.min_p
-  params.ignore_eos[i] = p.ignore_eos
+  for name in ('temperature', 'top_p', 'top_k', 'min_p', 'ignore_eos'):
+    getattr(params, name)[i] = getattr(p, name)
   adjust = params.adjust
   if adjust is None:
     return

@@ -164,7 +164,7 @@ def is_tokens(prompts: str | Sequence[Any]) -> bool:
 def _names(
     rid: str | list[str] | None, prompts: int, n: int, is_list: bool
 ) -> dict[str, list[str]]:
-  """Return name of the client's -> ids of its jobs, prompt by prompt.
+  """Return the names to abort by -> ids of their jobs, prompt by prompt.
 
   Raises:
     ApiError: 400 if the client names two prompts alike.

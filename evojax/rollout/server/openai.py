@@ -25,7 +25,7 @@ def _generation(
     prompts: Sequence[tuple[int, ...]],
     **logprobs: Any,
 ) -> native.Generation:
-  """Return the samples of tokenised prompts; see `native.make_asks`.
+  """Return the samples to ask for; `native.make_asks` takes the log-probs.
 
   Raises:
     ApiError: 400 that names what is wrong.

@@ -87,7 +87,8 @@ class Sample:
 
   def collect(self) -> bool:
     """Take in the chunks that have arrived; return False if there is none."""
-    any_arrived = bool(self._inbox)
+    if not self._inbox:
+      return False
     while self._inbox:
       chunk = self._inbox.popleft()
       self.prompt += chunk.prompt
@@ -105,7 +106,7 @@ class Sample:
         self._text.close(self.ids, chunk.finish)
       elif self._live:
         self._text.push(ids)
-    return any_arrived
+    return True
 
 
 class Mailbox:
