@@ -1,4 +1,4 @@
-"""Where a gain comes from: using better modes more, or doing better in one.
+"""Sources of a gain: using better modes more, or doing better in one.
 
 A domain may classify completions into modes (for math: direct answer, steps,
 ...), an int32 evidence column `mode` with a code table. Reinforcement learning
@@ -22,7 +22,7 @@ MIN_ROLLOUTS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-  """One mode before and after, and its terms of the decomposition."""
+  """A mode before and after training, with its terms of the decomposition."""
 
   name: str
   share_before: float  # Share of all completions.
@@ -35,7 +35,7 @@ class Mode:
 
 @dataclasses.dataclass(frozen=True)
 class Decomposition:
-  """gain = shift + within, up to rounding."""
+  """A gain split into two terms: gain = shift + within, up to rounding."""
 
   before: float  # Share solved.
   after: float
@@ -55,7 +55,7 @@ class Oracle:
 
 
 def codes_of(columns: Sequence[schema.Column]) -> dict[str, int] | None:
-  """Code table of the column `mode`; None if no domain column is one."""
+  """Return the code table of the column `mode`, None without such a column."""
   for column in columns:
     if column.name == COLUMN and not column.shape and not column.nullable:
       return dict(column.codes) if column.codes is not None else None
@@ -65,7 +65,7 @@ def codes_of(columns: Sequence[schema.Column]) -> dict[str, int] | None:
 def _count(
     modes: np.ndarray, outcomes: np.ndarray, codes: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Completions and solved completions of each mode, in the order of codes."""
+  """Count completions and solved ones of each mode, in the order of codes."""
   if modes.shape != outcomes.shape or not modes.size:
     raise ValueError(
         f'modes {modes.shape} and outcomes {outcomes.shape} must be of one'
@@ -86,7 +86,7 @@ def decompose(
     after_outcomes: Bool[np.ndarray, 'P k'],
     codes: Mapping[str, int],
 ) -> Decomposition:
-  """Splits a gain into mode shift and gain within a mode.
+  """Split a gain into mode shift and gain within a mode.
 
   With share s and accuracy a of mode m, before (0) and after (1),
 
@@ -151,7 +151,7 @@ def oracle(
     *,
     min_rollouts: int = MIN_ROLLOUTS,
 ) -> Oracle | None:
-  """Best single mode: what perfect selection without learning would score.
+  """Return the best single mode: the score of perfect selection alone.
 
   max_m accuracy_m of the base policy, over modes with at least `min_rollouts`
   completions. A policy that scores more has learned something within a mode.

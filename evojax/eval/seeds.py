@@ -23,7 +23,10 @@ from evojax.evidence import store
 def _read(
     workdir: str | os.PathLike[str],
 ) -> tuple[dict[str, Any], list[str], np.ndarray]:
-  """Sealed result, ids of the P problems, scores [2, P]: base and trained."""
+  """Return the sealed result, P problem ids and scores [2, P] of a run.
+
+  The two rows of the scores are the base and the trained policy.
+  """
   result = sealed.read(workdir)
   if result is None:
     raise ValueError(
@@ -45,7 +48,7 @@ def _read(
 
 
 def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
-  """Sealed scores over training seeds.
+  """Summarise sealed scores over training seeds.
 
   Args:
     workdirs: S >= 2 finished runs of one recipe, one per seed, with equal
@@ -53,7 +56,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 
   Returns:
     JSON values: problems, samples, same_problems; runs, one entry per workdir;
-    before, after and gain over all seeds (`statistics.over_seeds`).
+    before, after and gain over all seeds (`estimates.over_seeds`).
 
   Raises:
     ValueError: If there are fewer than 2 runs, one has no sealed result, or
@@ -102,7 +105,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 def print_summary(
     summary: Mapping[str, Any], console: console_lib.Console
 ) -> None:
-  """Prints what `summarise` returned."""
+  """Print what `summarise` returned."""
   which = 'the same' if summary['same_problems'] else 'other'
   console.print(
       f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'

@@ -26,7 +26,7 @@ class Family:
   architecture: str  # Name of its class in transformers.
   qkv_bias: bool = False
   qk_norm: bool = False
-  # Where config.json has none; None: hidden_size / num_attention_heads.
+  # Default for config.json; None: hidden_size / num_attention_heads.
   head_dim: int | None = None
   # Fields of config.json that only say what the decoder does not do.
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How our fused parameters are made of Hugging Face tensors.
+"""The table of Hugging Face tensors that make up our fused parameters.
 
 `top_leaves` and `layer_leaves` are the one table that reading, writing and
 checking a model directory follow.

@@ -37,6 +37,14 @@ CASES = (
         tokens=42329,
         sealed=('39.1 %', '43.8 %'),
     ),
+    dict(
+        name='tree_2026_11_22_math',
+        versions=['v0', 'v1'],
+        trials=[('keep', 0.0546875), ('discard', -0.015625)],
+        seconds='85',
+        tokens=24828,
+        sealed=('25.0 %', '32.8 %'),
+    ),
 )
 
 
@@ -59,6 +67,9 @@ class FrozenTest(parameterized.TestCase):
       values = (FROZEN / name / arm.folder / 'arm.json').read_text()
       stored = records.from_json(records.Arm, json.loads(values))
       self.assertEqual((stored.end, stored.outcome), (arm.end, arm.outcome))
+
+  def test_every_directory_is_a_case(self):
+    self.assertEqual(ALL, sorted(case['name'] for case in CASES))
 
   @parameterized.parameters(*CASES)
   def test_page(self, name, versions, trials, seconds, tokens, sealed):

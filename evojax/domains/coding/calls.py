@@ -24,9 +24,10 @@ def drive(source, name, prelude):
   # Not splitlines: JSON's texts may hold other ends of lines, as U+2028.
   given = [json.loads(line) for line in sys.stdin.read().split('\\n') if line]
   write, dumps = os.write, json.dumps
-  # What it prints is not its result.
+  # The output of the program is not the result of its function.
   sys.stdout = io.StringIO()
-  # Where builtins are: there a program finds them, and has not defined them.
+  # The names of the prelude go to the builtins, so that the program finds them
+  # but does not count as having defined them.
   taken = dict(vars(builtins))
   exec(prelude, taken)
   space = {'__name__': 'solution', '__builtins__': taken}

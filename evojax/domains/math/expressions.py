@@ -185,7 +185,7 @@ class _Parser:
     raise ExpressionError(f'unexpected {value or "end"!r}')
 
   def _argument(self, depth: int) -> Tree:
-    """What a function or \\frac applies to: a group, or one atom."""
+    """Parse the argument of a function or \\frac: a group, or one atom."""
     if depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
     return self._atom(depth + 1)
