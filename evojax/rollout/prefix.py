@@ -24,7 +24,7 @@ class PrefixTree:
   """Chunks by the tokens that lead to them; the oldest are evicted first."""
 
   def __init__(self, places: int, chunk: int):
-    """An empty tree.
+    """Make an empty tree.
 
     Args:
       places: Chunks that the pool holds.

@@ -368,7 +368,7 @@ async def _gone(receive: asgi.Receive) -> None:
 
 
 class EventStream(responses.Response):
-  """Sends events as they come; the batch ends when the client leaves."""
+  """A stream of events; its batch ends when the client leaves."""
 
   media_type = 'text/event-stream'
 
@@ -404,7 +404,7 @@ class EventStream(responses.Response):
 
 
 class _Limit:
-  """Refuses requests beyond so many at once; monitoring is always answered."""
+  """Middleware that bounds the requests at once; monitoring always passes."""
 
   def __init__(self, app: asgi.ASGIApp, *, requests_at_once: int):
     self._app = app
@@ -431,7 +431,7 @@ class _Limit:
 
 
 class _Keys:
-  """Refuses requests without the key of their path; tells callers apart."""
+  """Middleware that refuses requests without the key of their path."""
 
   def __init__(self, app: asgi.ASGIApp, *, api_key: str, admin_key: str):
     self._app = app

@@ -21,7 +21,7 @@ _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class Host:
-  """Runs requests against a service; call methods in the loop's thread alone.
+  """The runner of requests; its methods are for the loop's thread alone.
 
   A host is starting until it is given its service, and stopping from `drain`
   on; meanwhile it answers 503. It has failed when its service says that no

@@ -110,7 +110,7 @@ class Sample:
 
 
 class Mailbox:
-  """Wakes a loop from another thread, once for several calls in a row."""
+  """Calls from another thread to a loop, which wakes once for many of them."""
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop

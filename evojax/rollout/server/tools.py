@@ -11,7 +11,7 @@ _OPEN, _CLOSE = '<tool_call>', '</tool_call>'
 
 
 class ToolCalls:
-  """Separates tool calls from content in an answer that grows.
+  """The tool calls and the content of an answer that grows.
 
   A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of a tool
   that was offered. Everything else is content, broken calls included; space
