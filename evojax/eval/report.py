@@ -29,7 +29,7 @@ def _side(result: evaluate.EvalResult) -> dict[str, Any]:
 def report_gain(
     before: evaluate.EvalResult, after: evaluate.EvalResult
 ) -> dict[str, Any]:
-  """Gain of one policy over another on the same problems.
+  """Return the gain of one policy over another on the same problems.
 
   Args:
     before: Of the base policy.
@@ -85,7 +85,7 @@ def report_gain(
 def _decompose(
     before: evaluate.EvalResult, after: evaluate.EvalResult, rows: Any
 ) -> modes_lib.Decomposition:
-  """Decomposition of some of the problems."""
+  """Return the decomposition of some of the problems."""
   return modes_lib.decompose(
       *_measured(before, rows), *_measured(after, rows), before.mode_codes
   )
@@ -94,7 +94,7 @@ def _decompose(
 def _measured(
     result: evaluate.EvalResult, rows: Any = slice(None)
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Modes and outcomes [1, n] of what was graded, of some of the problems."""
+  """Return modes and outcomes [1, n] of some problems' graded completions."""
   there = result.graded[rows]
   return result.modes[rows][there][None], result.outcomes[rows][there][None]
 
@@ -102,7 +102,7 @@ def _measured(
 def _families(
     before: evaluate.EvalResult, after: evaluate.EvalResult
 ) -> list[dict[str, Any]]:
-  """One entry per family, by name."""
+  """Return one entry per family, by name."""
   entries = []
   for family in sorted(set(before.families)):
     rows = np.array([f == family for f in before.families])
@@ -125,17 +125,17 @@ def _families(
 
 
 def percent(value: float | None) -> str:
-  """0.413 -> '41.3 %'."""
+  """Return '41.3 %' for 0.413."""
   return '-' if value is None else f'{100 * value:.1f} %'
 
 
 def change(before: float | None, after: float | None) -> str:
-  """'41.3 % → 78.0 %'."""
+  """Return '41.3 % → 78.0 %' for 0.413 and 0.78."""
   return f'{percent(before)} → {percent(after)}'
 
 
 def points(value: float | None) -> str:
-  """0.125 -> '+12.5', in percentage points."""
+  """Return '+12.5', in percentage points, for 0.125."""
   if value is None:
     return '-'
   rounded = round(100 * value, 1)
@@ -143,14 +143,14 @@ def points(value: float | None) -> str:
 
 
 def interval(estimate: Mapping[str, Any], signed: bool = False) -> str:
-  """'[36.1, 47.2]', in percent, or in points with their sign."""
+  """Return '[36.1, 47.2]', in percent, or in points with their sign."""
   form = '{:+.1f}' if signed else '{:.1f}'
   low, high = (form.format(100 * estimate[k]) for k in ('low', 'high'))
   return f'[{low}, {high}]'
 
 
 def heading(split: str, problems: int, samples: int, seed: int) -> str:
-  """What the numbers below are about."""
+  """Return the line that says what the numbers below are about."""
   return (
       f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
       f' {100 * estimates.LEVEL:.0f} % intervals'
@@ -158,7 +158,7 @@ def heading(split: str, problems: int, samples: int, seed: int) -> str:
 
 
 def make_table(*headings: str) -> table_lib.Table:
-  """A table with its first column on the left and numbers on the right."""
+  """Return a table, its first column on the left and numbers on the right."""
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
   table.add_column(headings[0], overflow='fold')
   for heading in headings[1:]:
@@ -169,7 +169,7 @@ def make_table(*headings: str) -> table_lib.Table:
 def print_scores(
     result: evaluate.EvalResult, console: console_lib.Console
 ) -> None:
-  """Prints the scores of one policy."""
+  """Print the scores of one policy."""
   samples = result.outcomes.shape[1]
   console.print(
       heading(result.split, len(result.outcomes), samples, result.seed)
@@ -209,7 +209,7 @@ def print_scores(
 
 
 def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
-  """Prints what `report_gain` returned.
+  """Print what `report_gain` returned.
 
   Args:
     report: From `report_gain`, or read back from JSON.
@@ -259,7 +259,7 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
 def _print_modes(
     report: Mapping[str, Any], console: console_lib.Console
 ) -> None:
-  """Decomposition, oracle and one row per mode."""
+  """Print decomposition, oracle and one row per mode."""
   console.print(
       f'gain = mode shift {points(report["mode_shift"])}'
       f' + within a mode {points(report["within_mode"])} points'

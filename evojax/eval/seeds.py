@@ -23,29 +23,21 @@ from evojax.evidence import store
 def _read(
     workdir: str | os.PathLike[str],
 ) -> tuple[dict[str, Any], list[str], np.ndarray]:
-  """Sealed result, ids of the P problems, scores [2, P]: base and trained."""
+  """Return the sealed result, the problem of each row, and scores [2, P]."""
   result = sealed.read(workdir)
   if result is None:
     raise ValueError(
         f'{workdir} has no {sealed.path_of(workdir).name}: its run did not end,'
         ' or had --config.eval.sealed=False'
     )
-  sides = []
-  for side in ('before', 'after'):
-    rows = store.read(
-        workdir,
-        sealed.SPLIT,
-        [result[side]['step']],
-        ['problem_id', 'group', 'outcome', 'graded'],
-    )
-    rows = rows[rows['graded']].groupby('group')
-    sides.append(rows['outcome'].mean().to_numpy(np.float64))
-    ids = rows['problem_id'].first().tolist()
-  return result, ids, np.stack(sides)
+  steps = [result[side]['step'] for side in ('before', 'after')]
+  sides = [store.problem_scores(workdir, sealed.SPLIT, step) for step in steps]
+  ids = store.read(workdir, sealed.SPLIT, steps[:1], ['problem_id'])
+  return result, ids['problem_id'].tolist(), np.stack(sides)
 
 
 def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
-  """Sealed scores over training seeds.
+  """Return the sealed scores over training seeds.
 
   Args:
     workdirs: S >= 2 finished runs of one recipe, one per seed, with equal
@@ -53,7 +45,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 
   Returns:
     JSON values: problems, samples, same_problems; runs, one entry per workdir;
-    before, after and gain over all seeds (`statistics.over_seeds`).
+    before, after and gain over all seeds (`estimates.over_seeds`).
 
   Raises:
     ValueError: If there are fewer than 2 runs, one has no sealed result, or
@@ -102,7 +94,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 def print_summary(
     summary: Mapping[str, Any], console: console_lib.Console
 ) -> None:
-  """Prints what `summarise` returned."""
+  """Print what `summarise` returned."""
   which = 'the same' if summary['same_problems'] else 'other'
   console.print(
       f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'

@@ -29,7 +29,7 @@ SHAPES = {
 }
 PART_PREFIX = 'part_'
 # Attributes of a view: see views.View.
-RESERVED = ('codes', 'columns', 'from_rows', 'max_tokens', 'valid')
+RESERVED = ('codes', 'columns', 'max_tokens', 'valid')
 
 _OBSERVERS = ('diagnostic', 'report')
 # Fields of a column that the metadata of a file hold as they are.

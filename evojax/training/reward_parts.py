@@ -82,11 +82,13 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
 class _TextReward:
   """A function of texts as one part, beside those of the domain.
 
+  A subclass names its library (KIND) and what tells it apart (SIGNATURE), and
+  scores lists of prompts, completions and columns (`_scores`).
+
   Attributes:
     reader: Texts are open to diagnostics; see `reader`.
   """
 
-  KIND = ''
   reader = 'diagnostic'
 
   def __init__(self, path: str, function: Callable[..., Any], default: Parts):
@@ -126,14 +128,6 @@ class _TextReward:
         _columns(view),
     )
     return {**parts, self.name: scores}
-
-  def _scores(
-      self,
-      prompts: list[str],
-      completions: list[str],
-      columns: Mapping[str, list[Any]],
-  ) -> list[float]:
-    raise NotImplementedError
 
   def _number(self, value: Any) -> float:
     """Return one score as a number."""
@@ -191,8 +185,7 @@ class TrlReward(_TextReward):
 
   def _scores(self, prompts, completions, columns):
     # The texts last: a column of the same name must not hide them.
-    given = dict(columns)
-    given |= dict(prompts=prompts, completions=completions)
+    given = {**columns, 'prompts': prompts, 'completions': completions}
     parameters = _parameters(self._function).values()
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
       names = {p.name for p in parameters}

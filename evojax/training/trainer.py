@@ -83,14 +83,13 @@ class Trainer:
         tuple[collect.RequestBatch, list[records.Episode]] | None
     ) = None
     self.cursor = self._refused = 0
-    if c.rollout.queue_depth and c.rollout.kind == 'engine':
-      if jax.process_count() > 1:
-        raise ValueError(
-            'config.rollout.queue_depth=1 with the engine in this process'
-            f' needs one process, not {jax.process_count()}: they would start'
-            ' sampling and training in different orders; use'
-            ' --config.rollout.kind=sglang'
-        )
+    overlaps = c.rollout.queue_depth and c.rollout.kind == 'engine'
+    if overlaps and jax.process_count() > 1:
+      raise ValueError(
+          'config.rollout.queue_depth=1 with the engine in this process needs'
+          f' one process, not {jax.process_count()}: they would start sampling'
+          ' and training in different orders; use --config.rollout.kind=sglang'
+      )
     # Shapes and shardings only; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self._replicated = sharding.replicated(self.mesh)
