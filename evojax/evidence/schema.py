@@ -1,4 +1,4 @@
-"""The one declaration of every evidence column.
+"""The declaration of evidence columns; `columns.toml` lists those of every run.
 
 A row is one rollout. Each column says its name, dtype, shape, unit, meaning,
 nullability, code table, the stage that fills it and who may read it; the
@@ -10,10 +10,10 @@ Parquet schema, the validation of rows, the access rules of views and
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
 import json
 import pathlib
 import re
+import tomllib
 
 import pyarrow as pa
 
@@ -106,196 +106,30 @@ FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2}
 # Those of sandbox.limits.TIERS, and none: nothing untrusted was run.
 SANDBOX_TIER = {'none': 0, 'T0': 1, 'T1': 2, 'T2': 3}
 
-# Columns by the stage that fills them; `Column` itself is one of a grade.
-_identity = functools.partial(Column, stage='identity')
-_sampled = functools.partial(Column, stage='sample')
-_rewarded = functools.partial(Column, stage='reward', nullable=True)
+_CODES = {'finish_reason': FINISH_REASON, 'sandbox_tier': SANDBOX_TIER}
+# Tables of columns.toml that are not named after their stage.
+_GROUPS = {
+    'grading': dict(stage='grade', readers=_OBSERVERS),
+    'text': dict(stage='sample', readers=_OBSERVERS),
+}
 
-CORE = (
-    _identity(
-        'problem_id',
-        'string',
-        'Hash of the normalised problem text, 16 hex digits.',
-    ),
-    _identity('family', 'string', 'Generator or data-set tag of the problem.'),
-    _identity('group', 'int32', 'Index of the prompt within the step, 0..P-1.'),
-    _identity(
-        'sample', 'int32', 'Index of the completion within its group, 0..G-1.'
-    ),
-    _identity(
-        'version',
-        'string',
-        'Content hash of the harness that trains; for an evaluation, of'
-        " the one that trained the policy. 'seed' where there was none.",
-    ),
-    _identity(
-        'policy_version',
-        'int32',
-        'Optimizer updates behind the weights that sampled this row.',
-        unit='updates',
-    ),
-    _identity('step', 'int32', 'Training step that wrote the row.'),
-    _identity('split', 'string', 'train, dev or sealed.'),
-    _identity('seed', 'int64', 'Seed of the sampler for this row.'),
-    _sampled(
-        'n_tokens',
-        'int32',
-        'Sampled tokens, a final end-of-sequence token included.',
-        unit='tokens',
-    ),
-    _sampled(
-        'n_turns',
-        'int32',
-        'Assistant turns of the episode; 1 without tools.',
-        unit='turns',
-    ),
-    _sampled('truncated', 'bool', 'The sampling limit cut the last turn.'),
-    _sampled(
-        'finish_reason', 'int32', 'Why sampling ended.', codes=FINISH_REASON
-    ),
-    _sampled(
-        'mean_logprob',
-        'float32',
-        'Mean sampler log-prob of the sampled tokens, 0 if there are none.',
-        unit='nats/token',
-    ),
-    _sampled(
-        'turn_tokens',
-        'int32',
-        'Sampled tokens of each turn: its action.',
-        shape='A',
-        unit='tokens',
-        nullable=True,
-    ),
-    _sampled(
-        'observation_tokens',
-        'int32',
-        'Tokens of the observation after each action, not trained on.',
-        shape='A',
-        unit='tokens',
-        nullable=True,
-    ),
-    _sampled(
-        'actions',
-        'int32',
-        "Tool that each turn calls, a code of the domain's.",
-        shape='A',
-    ),
-    _sampled(
-        'arguments',
-        'int32',
-        "Class of each call's arguments, a code of the domain's.",
-        shape='A',
-    ),
-    _sampled(
-        'action_ok',
-        'bool',
-        'The call was well formed and did not fail.',
-        shape='A',
-    ),
-    Column(
-        'outcome',
-        'bool',
-        'Solved. Owned by the evaluator; no harness can write it. False'
-        ' where graded is.',
-    ),
-    Column(
-        'partial',
-        'float32',
-        'Partial credit; equals outcome where a domain has none.',
-        unit='0..1',
-    ),
-    Column(
-        'grade_status', 'int32', "How grading went; the table is the domain's."
-    ),
-    Column(
-        'graded',
-        'bool',
-        'The evaluator could judge the row. Where it could not, for a '
-        'reason outside of the completion, the row counts nowhere.',
-        # A view leaves the others out: what it shows is graded.
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'sandbox_tier',
-        'int32',
-        'Tier of the box that untrusted code of the row ran in.',
-        codes=SANDBOX_TIER,
-        # It is the machine's: a reward that read it could not be replayed.
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'grade_seconds',
-        'float32',
-        'Wall time of grading the row.',
-        unit='s',
-        # Time differs between runs: a reward that read it could not be
-        # replayed, and would pay for a slow machine.
-        readers=_OBSERVERS,
-    ),
-    _rewarded(
-        'reward',
-        'float32',
-        'Weighted sum of the parts: the value that trained the policy.',
-    ),
-    _rewarded(
-        'advantage',
-        'float32',
-        'Group-relative advantage, the mean over turns; null in '
-        'evaluations.',
-    ),
-    _rewarded(
-        'turn_advantages',
-        'float32',
-        'Advantage of each turn; empty for one turn and in evaluations.',
-        shape='A',
-    ),
-    _rewarded(
-        'kept', 'bool', 'The row entered the update; null in evaluations.'
-    ),
-    Column(
-        'sampler_trainer_logprob_gap',
-        'float32',
-        'Mean |old_logprobs - sampler_logprobs| over the sampled tokens; '
-        'null until the update, and where the row did not enter it.',
-        unit='nats/token',
-        nullable=True,
-        stage='update',
-    ),
-    # Tokens and text hold the problem itself: a reward that read them could
-    # learn single problems by heart, so they are for looking at.
-    _sampled(
-        'prompt_tokens',
-        'int32',
-        'Token ids of the rendered prompt.',
-        shape='Lp',
-        readers=_OBSERVERS,
-    ),
-    _sampled(
-        'tokens',
-        'int32',
-        'Token ids after the prompt: actions and observations in turn.',
-        shape='Lc',
-        readers=_OBSERVERS,
-    ),
-    _sampled(
-        'sampler_logprobs',
-        'float32',
-        'Sampler log-prob of each token, softmax(logits / T).',
-        shape='Lc',
-        unit='nats',
-        readers=_OBSERVERS,
-    ),
-    _sampled(
-        'prompt', 'string', 'Text of the last user message.', readers=_OBSERVERS
-    ),
-    _sampled(
-        'completion',
-        'string',
-        'Sampled text without special tokens.',
-        readers=_OBSERVERS,
-    ),
-)
+
+def _core() -> tuple[Column, ...]:
+  """Return the columns of every run, from `columns.toml`."""
+  path = pathlib.Path(__file__).with_name('columns.toml')
+  return tuple(
+      Column(
+          name,
+          codes=_CODES.get(name),
+          **fields,
+          **_GROUPS.get(table, {'stage': table}),
+      )
+      for table, columns in tomllib.loads(path.read_text()).items()
+      for name, fields in columns.items()
+  )
+
+
+CORE = _core()
 
 
 def with_codes(name: str, codes: Mapping[str, int]) -> Column:
@@ -366,14 +200,9 @@ def declare(
   )
 
 
-def value_type(column: Column) -> pa.DataType:
-  """Return the Arrow type of a single value of the column."""
-  return pa.bool_() if column.dtype == 'bool' else getattr(pa, column.dtype)()
-
-
 def arrow_type(column: Column) -> pa.DataType:
   """Return the Arrow type of a column, a list where it has a shape."""
-  value = value_type(column)
+  value = pa.type_for_alias(column.dtype)
   return pa.list_(pa.field('item', value, False)) if column.shape else value
 
 

@@ -100,7 +100,7 @@ def _primitive(
   if null is not None and null.any():
     mask = pa.py_buffer(np.packbits(~null, bitorder='little'))
   return pa.Array.from_buffers(
-      schema.value_type(column),
+      pa.type_for_alias(column.dtype),
       len(values),
       [mask, pa.py_buffer(np.ascontiguousarray(packed))],
   )
@@ -222,8 +222,8 @@ def to_table(
   if unknown or missing:
     raise EvidenceError(
         f'evidence of {split} step {step}: {missing=} {unknown=}; a column is'
-        ' declared in evidence/schema.py or by the domain, and its stage fills'
-        ' it'
+        ' declared in evidence/columns.toml or by the domain, and its stage'
+        ' fills it'
     )
   lengths = {name: len(values) for name, values in rows.items()}
   count = lengths['problem_id']

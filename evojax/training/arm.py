@@ -26,7 +26,6 @@ from evojax.harness import spec
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
-from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import loop as training_loop
@@ -188,18 +187,14 @@ def train(
     arm = _train(job, arm_setup, engine, phases, stop_if_asked)
     if primary:
       if arm.status == 'done':
-        _tidy(job.path, arm_setup.config.steps)
+        # The others were only to resume from.
+        keep = retained(job.path, arm_setup.config.steps)
+        for path in (job.path / 'checkpoints').iterdir():
+          if path not in keep:
+            shutil.rmtree(path)
       text = json.dumps(records.to_json(arm), sort_keys=True)
       workdir_lib.write_atomic(job.path / RESULT, text.encode())
   return arm
-
-
-def _tidy(folder: pathlib.Path, updates: int) -> None:
-  """Delete the checkpoints of an arm that was only to be resumed from them."""
-  keep = {path.name for path in retained(folder, updates)}
-  for path in (folder / 'checkpoints').iterdir():
-    if path.name not in keep:
-      shutil.rmtree(path)
 
 
 def _train(
@@ -282,14 +277,9 @@ def _shown(
     trainer: trainer_lib.Trainer, job: ArmJob
 ) -> Iterator[Callable[[dict[str, float]], None]]:
   """Write and show the metrics of every step; process 0 alone does."""
-  steps = trainer.config.steps
   name = f'{trainer.config.name}/{job.path.name}'
-  with (
-      training_loop.open_metrics(trainer, name) as writer,
-      progress_lib.Progress(
-          steps, start=trainer.step, every=max(1, steps // 3)
-      ) as progress,
-  ):
+  every = max(1, trainer.config.steps // 3)
+  with training_loop.open_log(trainer, name, every) as (writer, progress):
     progress.print(job.label)
 
     def after_step(log: dict[str, float]) -> None:
