@@ -5,19 +5,19 @@ from typing import Any
 __version__ = '0.1.0'
 
 
-def run(config: Any, workdir: str, **kwargs: Any) -> dict[str, Any]:
-  """Evolves policy and harness: `--mode=evolve` from Python.
+def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
+  """Evolve policy and harness: `--mode=evolve` from Python.
 
   With `config.evolve.trials = 0` it trains a policy alone.
 
   Args:
     config: From `configs.math.get_config()`, say, changed as needed.
     workdir: The run's directory; the same call continues it.
-    **kwargs: Of `evojax.evolve.loop.run`.
+    **options: Of `evojax.evolve.loop.run`; a policy alone has `fork_from`.
 
   Returns:
     The summary that is also in workdir/summary.json.
   """
-  from evojax.evolve import loop  # Heavy; `import evojax` stays light.
+  from evojax.modes import evolve  # Heavy; `import evojax` stays light.
 
-  return loop.run(config, workdir, **kwargs)
+  return evolve.run(config, workdir, **options)

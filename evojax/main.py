@@ -6,6 +6,8 @@ The config says what is computed and can be overridden field by field
 (--config.grpo.group_size=8); flags say where and how this process runs.
 """
 
+from collections.abc import Callable
+import importlib
 import itertools
 import os
 import pathlib
@@ -140,7 +142,7 @@ _LIMIT = flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
 )
 
-# What a user can mend; anything else is our bug and shows its traceback.
+# A user can mend these; any other error is our bug and shows its traceback.
 _USER_ERRORS = (
     ValueError,
     OSError,
@@ -152,7 +154,7 @@ _NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
 
 def main(argv: list[str]) -> int | None:
-  """Runs one mode; user errors become one line and exit code 2."""
+  """Run one mode; user errors become one line and exit code 2."""
   del argv  # `parse_flags` leaves none.
   try:
     return _dispatch()
@@ -164,9 +166,9 @@ def main(argv: list[str]) -> int | None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the command line; a wrong one becomes one line and exit code 2.
+  """Parse the command line; a wrong one becomes one line and exit code 2.
 
-  Left alone, config_flags answers an unknown field or variant with a traceback.
+  config_flags alone would answer an unknown field or variant with a traceback.
   """
   try:
     fields = _check_config(argv)
@@ -190,7 +192,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _check_config(argv: list[str]) -> dict[str, Any]:
-  """Loads the config of a command line; returns its fields by dotted name.
+  """Load the config of a command line; return its fields by dotted name.
 
   Raises:
     ValueError: If there is no such file or variant, or if an override names no
@@ -219,18 +221,18 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
 
 
 def _dispatch() -> int | None:
-  """Prepares jax and hands over to the mode."""
+  """Prepare jax and hand over to the mode."""
   config = _CONFIG.value
   if config is None and _MODE.value != 'arm':
     raise ValueError(_NO_CONFIG)
-  if _MODE.value != 'evolve' and (_EXECUTOR.value != 'inprocess'):
+  if _MODE.value != 'evolve' and _EXECUTOR.value != 'inprocess':
     raise ValueError(
         f'--executor={_EXECUTOR.value} places the arms of --mode=evolve, and'
         f' this is --mode={_MODE.value}: leave the flag out'
     )
   if _ALLOW_WEAK.value:
     probe.tier(True)
-  # A score leaves the evidence of the run it is about alone.
+  # An evaluation must not write into the evidence of the run that it scores.
   suffix = '-eval' if _MODE.value == 'eval' else ''
   workdir = _WORKDIR.value
   if workdir is None and config is not None:
@@ -245,77 +247,73 @@ def _dispatch() -> int | None:
     jax.config.update(
         'jax_compilation_cache_dir', os.path.expanduser(_CACHE.value)
     )
-  # Imported per mode: reading evidence needs no decoder, planning no trainer.
-  if _MODE.value == 'evolve':
-    from evojax.evolve import loop
+  module, run = MODES[_MODE.value]
+  code = run(importlib.import_module(f'evojax.{module}'), config, workdir)
+  return code if isinstance(code, int) else None  # Others return results.
 
-    loop.run(
-        config,
-        workdir,
-        compare=_COMPARE.value,
-        fork_from=_FORK_FROM.value,
-        fork_version=_FORK_VERSION.value,
-        executor=_EXECUTOR.value,
-        workers=_WORKERS.value,
-    )
-  elif _MODE.value == 'arm':
-    from evojax.modes import arm
 
-    arm.run(_JOB.value, _PARENT.value)
-  elif _MODE.value == 'report':
-    from evojax.report import page
+def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
+  from evojax import domains
+  from evojax.models import policy
 
-    print(f'page: {page.build(pathlib.Path(workdir))}')
-  elif _MODE.value == 'check':
-    from evojax.modes import check
+  decode = None
+  if config.model.path:
+    decode = policy.token_decoder(domains.policy_path(config.model.path))
+  return inspection.run(
+      [workdir, *_RUNS.value],
+      problem=_PROBLEM.value,
+      split=_SPLIT.value,
+      flips=_FLIPS.value,
+      tokens=_TOKENS.value,
+      limit=_LIMIT.value,
+      decode=decode,
+  )
 
-    return check.run(config, _HARNESSES.value)
-  elif _MODE.value == 'serve':
-    from evojax.modes import serve
 
-    serve.run(config, _PORT.value, _HOST.value)
-  elif _MODE.value == 'train':
-    from evojax.training import loop as training_loop
+def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
+  return evolve.run(
+      config,
+      workdir,
+      compare=_COMPARE.value,
+      fork_from=_FORK_FROM.value,
+      fork_version=_FORK_VERSION.value,
+      executor=_EXECUTOR.value,
+      workers=_WORKERS.value,
+  )
 
-    training_loop.run(config, workdir, fork_from=_FORK_FROM.value)
-  elif _MODE.value == 'eval':
-    from evojax.modes import evaluate as evaluate_mode
 
-    evaluate_mode.run(config, workdir)
-  elif _MODE.value == 'warmstart':
-    from evojax.modes import warmstart as warmstart_mode
-
-    warmstart_mode.run(config, workdir)
-  elif _MODE.value == 'plan':
-    from evojax.modes import plan
-
-    plan.show(plan.plan(config))
-  elif _MODE.value == 'inspect':
-    from evojax import domains
-    from evojax.models import policy
-    from evojax.modes import inspection
-
-    path = config.model.path
-    return inspection.run(
-        [workdir, *_RUNS.value],
-        problem=_PROBLEM.value,
-        split=_SPLIT.value,
-        flips=_FLIPS.value,
-        tokens=_TOKENS.value,
-        limit=_LIMIT.value,
-        decode=policy.token_decoder(domains.policy_path(path))
-        if path
-        else None,
-    )
-  return None
+# Mode -> its module and how that is called: (module, config, workdir) -> exit
+# code or anything else. Modules are imported on use: reading evidence needs no
+# decoder, and planning no trainer.
+MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
+    'evolve': ('modes.evolve', _evolve),
+    'train': (
+        'training.loop',
+        lambda m, c, w: m.run(c, w, fork_from=_FORK_FROM.value),
+    ),
+    'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
+    'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
+    'plan': ('modes.plan', lambda m, c, w: m.show(m.plan(c))),
+    'inspect': ('modes.inspection', _inspect),
+    'report': (
+        'report.page',
+        lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
+    ),
+    'check': ('modes.check', lambda m, c, w: m.run(c, _HARNESSES.value)),
+    'serve': (
+        'modes.serve',
+        lambda m, c, w: m.run(c, _PORT.value, _HOST.value),
+    ),
+    'arm': ('modes.arm', lambda m, c, w: m.run(_JOB.value, _PARENT.value)),
+}
 
 
 def _hush_orbax() -> None:
-  """Leaves a failed save to the one error that `checkpoint` makes of it.
+  """Leave a failed save to the one error that `checkpoint` raises for it.
 
-  Orbax logs it with a traceback per thread, asyncio logs each of its tasks that
-  failed as well and was not asked, and each write that was still under way
-  complains that its event loop is gone.
+  Otherwise Orbax logs a traceback per thread, asyncio logs each failed task
+  whose result nobody read, and each unfinished write complains that its event
+  loop is gone.
   """
   logging.get_absl_handler().addFilter(
       lambda record: _DEBUG.value
@@ -329,7 +327,7 @@ def _hush_orbax() -> None:
       hook(event)
 
   sys.unraisablehook = unraisable
-  # So does each of its coroutines that a failure kept from starting.
+  # Coroutines that a failure kept from starting complain in the same way.
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
 
 

@@ -1,6 +1,7 @@
 """The command line: what each mode is handed, and how it ends."""
 
 import contextlib
+import importlib.util
 import io
 import os
 import pathlib
@@ -57,7 +58,7 @@ class MainTestCase(parameterized.TestCase):
 class ModeTest(MainTestCase):
 
   def test_evolve_is_the_default(self):
-    with absltest.mock.patch.object(loop, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
       code = self.command(SMOKE, '--config.grpo.group_size=4')
     self.assertIsNone(code)
     (config, workdir), kwargs = run.call_args
@@ -78,7 +79,7 @@ class ModeTest(MainTestCase):
 
   def test_a_weak_sandbox_is_the_users_word(self):
     with (
-        absltest.mock.patch.object(loop, 'run'),
+        absltest.mock.patch.object(loop, 'run', return_value={}),
         absltest.mock.patch.object(probe, 'tier') as tier,
     ):
       self.command(SMOKE)
@@ -87,7 +88,7 @@ class ModeTest(MainTestCase):
     tier.assert_called_once_with(True)
 
   def test_evolve_hands_on_what_to_compare_and_to_fork(self):
-    with absltest.mock.patch.object(loop, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
       self.command(
           SMOKE, '--compare=/a,/b', '--fork_from=/y', '--fork_version=v2'
       )
@@ -103,7 +104,7 @@ class ModeTest(MainTestCase):
     )
 
   def test_evolve_hands_on_where_arms_are_trained(self):
-    with absltest.mock.patch.object(loop, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
       self.command(SMOKE, '--executor=local', '--workers=2')
     self.assertEqual(run.call_args.kwargs['executor'], 'local')
     self.assertEqual(run.call_args.kwargs['workers'], 2)
@@ -199,19 +200,19 @@ class ModeTest(MainTestCase):
       (('--compilation_cache=/c',), '/c'),
   )
   def test_compilation_cache(self, arguments, folder):
-    with absltest.mock.patch.object(loop, 'run'):
+    with absltest.mock.patch.object(loop, 'run', return_value={}):
       self.command(SMOKE, *arguments)
     self.assertEqual(jax.config.jax_compilation_cache_dir, folder)
 
   def test_no_compilation_cache(self):
     jax.config.update('jax_compilation_cache_dir', None)
-    with absltest.mock.patch.object(loop, 'run'):
+    with absltest.mock.patch.object(loop, 'run', return_value={}):
       self.command(SMOKE, '--compilation_cache=')
     self.assertIsNone(jax.config.jax_compilation_cache_dir)
 
   def test_distributed(self):
     with (
-        absltest.mock.patch.object(loop, 'run') as run,
+        absltest.mock.patch.object(loop, 'run', return_value={}) as run,
         absltest.mock.patch.object(jax.distributed, 'initialize') as join,
     ):
       join.side_effect = lambda **_: run.assert_not_called()
@@ -226,6 +227,17 @@ class ModeTest(MainTestCase):
         coordinator_address='host:1', num_processes=4, process_id=2
     )
     run.assert_called_once()
+
+  def test_every_mode_has_a_module_and_no_other(self):
+    self.assertEqual(
+        set(main.MODES), set(main.flags.FLAGS['mode'].parser.enum_values)
+    )
+    for module, _ in main.MODES.values():
+      self.assertIsNotNone(importlib.util.find_spec(f'evojax.{module}'))
+
+  def test_a_result_is_no_exit_code(self):
+    with absltest.mock.patch.object(evaluate_mode, 'run', return_value={}):
+      self.assertIsNone(self.command(SMOKE, '--mode=eval'))
 
 
 class PlanTest(MainTestCase):
@@ -312,19 +324,19 @@ class FlagTest(MainTestCase):
       (('--workdir=--config=', SMOKE),),
   )
   def test_ways_to_write_a_config(self, arguments):
-    with absltest.mock.patch.object(loop, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
       self.command(*arguments)
     self.assertEqual(run.call_args.args[0].name, 'math-smoke')
 
   def test_switches_of_a_config(self):
-    with absltest.mock.patch.object(loop, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
       self.command(SMOKE, '--noconfig.eval.sealed', '--config.log.tensorboard')
     config = run.call_args.args[0]
     self.assertFalse(config.eval.sealed)
     self.assertTrue(config.log.tensorboard)
 
   def test_a_group_as_a_dict(self):
-    with absltest.mock.patch.object(loop, 'run') as run:
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
       self.command(SMOKE, "--config.reward.weights={'overlong': 0.5}")
     weights = run.call_args.args[0].reward.weights
     self.assertEqual(weights.to_dict(), {'overlong': 0.5})
@@ -339,7 +351,7 @@ class FlagTest(MainTestCase):
           '  return c.lock()\n'
       )
       file.flush()
-      with absltest.mock.patch.object(loop, 'run') as run:
+      with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
         self.command(f'--config={file.name}', '--config.steps=11')
     self.assertEqual(run.call_args.args[0].eval.problems, 11)
 

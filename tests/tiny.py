@@ -18,6 +18,7 @@ from configs import math as math_config
 from evojax import domains
 from evojax.models import decoder
 from evojax.models import hf
+from evojax.models import hf_config
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The processes of these tests compile the same programs: once, and without
@@ -55,7 +56,7 @@ def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:
   tokenizer = domains.policy_path('package:math')
   cfg = decoder.DecoderConfig(
       family='qwen3',
-      vocab_size=hf.load_config(tokenizer).vocab_size,
+      vocab_size=hf_config.load(tokenizer).vocab_size,
       hidden_size=16,
       intermediate_size=32,
       num_layers=1,

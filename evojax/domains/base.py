@@ -126,7 +126,7 @@ class Domain(abc.ABC):
 
   @property
   def perturbs(self) -> bool:
-    """Whether the domain defines `perturb`."""
+    """True if the domain overrides `perturb`."""
     return type(self).perturb is not Domain.perturb
 
   def attempts(self, problem: records.Problem) -> Sequence[str]:

@@ -1,27 +1,27 @@
-"""Identity of a problem, and the split that it belongs to by that identity."""
+"""The identity of a problem and the split that follows from it."""
 
 import hashlib
 import unicodedata
 
-# Percent of all problem ids; a split is a fixed range of ids, so that splits
-# are disjoint whatever source, seed or run a problem comes from.
+# Percent of all problem ids. A split is a fixed set of ids, so that splits are
+# disjoint whatever source, seed or run a problem comes from.
 SHARES = {'train': 80, 'dev': 10, 'sealed': 10}
 
 
 def normalise(text: str) -> str:
-  """Lower case, NFKC, every run of white space one space; numbers are kept."""
+  """Return NFKC in lower case, with single spaces as the only white space."""
   return ' '.join(unicodedata.normalize('NFKC', text).lower().split())
 
 
 def problem_id(text: str) -> str:
-  """16 hex digits: the head of the SHA-256 of the normalised text."""
-  # A lone surrogate is legal in JSON; it must not stop a run.
+  """Return 16 hex digits: the head of the SHA-256 of the normalised text."""
+  # A lone surrogate is legal in JSON and must not stop a run.
   data = normalise(text).encode('utf-8', 'surrogatepass')
   return hashlib.sha256(data).hexdigest()[:16]
 
 
 def split_of(identity: str) -> str:
-  """Split of a problem id; readable off any evidence row."""
+  """Return the split of a problem id."""
   bucket = int(identity, 16) % 100
   for split, share in SHARES.items():
     if bucket < share:
@@ -31,7 +31,7 @@ def split_of(identity: str) -> str:
 
 
 def check(split: str) -> str:
-  """Returns the split.
+  """Return the split if it exists.
 
   Raises:
     ValueError: If it is not one of SHARES.

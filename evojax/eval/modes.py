@@ -1,4 +1,4 @@
-"""Where a gain comes from: using better modes more, or doing better in one.
+"""Sources of a gain: using better modes more, or doing better in one.
 
 A domain may classify completions into modes (for math: direct answer, steps,
 ...), an int32 evidence column `mode` with a code table. Reinforcement learning
@@ -22,7 +22,7 @@ MIN_ROLLOUTS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-  """One mode before and after, and its terms of the decomposition."""
+  """A mode before and after training, with its terms of the decomposition."""
 
   name: str
   share_before: float  # Share of all completions.

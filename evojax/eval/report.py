@@ -1,4 +1,4 @@
-"""What training gained: numbers for a file, tables for a reader."""
+"""The gain of training: numbers for a file, tables for a reader."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -32,8 +32,8 @@ def report_gain(
   """Return the gain of one policy over another on the same problems.
 
   Args:
-    before: Of the base policy.
-    after: Of the trained policy, evaluated with equal arguments.
+    before: Result of the base policy.
+    after: Result of the trained policy, evaluated with equal arguments.
 
   Returns:
     JSON values: split, seed, problems, samples; before and after (value,
@@ -212,7 +212,7 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
   """Print what `report_gain` returned.
 
   Args:
-    report: From `report_gain`, or read back from JSON.
+    report: The result of `report_gain`, or the same read back from JSON.
     console: Where to print.
   """
   before, after, samples = report['before'], report['after'], report['samples']

@@ -34,7 +34,6 @@ from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import verify
 from evojax.ledger import records
 from evojax.report import page
-from evojax.training import loop as training_loop
 
 
 def run(
@@ -50,7 +49,7 @@ def run(
   """Evolve policy and harness; the same call continues a run.
 
   Args:
-    config: Of the run. With evolve.trials = 0 a policy is trained alone.
+    config: Of the run, with evolve.trials > 0.
     workdir: The run's directory.
     compare: Workdirs of finished runs, scored on the same sealed problems.
     fork_from: Workdir of another evolving run, which a new one starts from.
@@ -66,13 +65,6 @@ def run(
     Preempted: After SIGTERM, with everything saved.
   """
   placement = executor_lib.Placement(executor, workers)
-  if not config.evolve.trials:
-    if compare or fork_version or placement != executor_lib.Placement():
-      raise ValueError(
-          '--compare, --fork_version, --executor and --workers need a run that'
-          ' evolves; this config has evolve.trials=0'
-      )
-    return training_loop.run(config, workdir, fork_from=fork_from)
   options = opening.Options(compare, fork_from, fork_version, placement)
   with opening.open_run(config, workdir, options) as opened:
     try:
@@ -87,7 +79,7 @@ def _steps(run_: opening.Run) -> str:
   """All steps that are left; why there were no more trials."""
   record, find = run_.recorder.record, run_.recorder.find
   opened = record(records.Open, lambda: start.open_ledger(run_))
-  start.check_seed(run_, opened)
+  start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')
   reason = 'trials'
   trials = run_.config.evolve.trials

@@ -88,12 +88,10 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   Raises:
     ValueError: If the harness that is named is not there.
   """
-  if config.harness.path:
-    return spec.read(config.harness.path)
   name = config.evolve.seed_harness
   folder = domains.folder(config.domain.name) / name
-  if folder.is_dir():
-    return spec.read(folder)
+  if config.harness.path or folder.is_dir():
+    return spec.read(config.harness.path or folder)
   if name != 'seed_harness':
     raise ValueError(
         f'config.evolve.seed_harness={name!r}: the domain'

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-import json
 import pathlib
 
 import jax
@@ -46,8 +45,8 @@ def _trained_by(checkpoint: pathlib.Path | None) -> str:
   """Return the hash of the harness whose arm left a checkpoint, else 'seed'."""
   if checkpoint is None:
     return 'seed'
-  arm = checkpoint.parents[1] / arm_lib.RESULT
-  return json.loads(arm.read_bytes())['harness'] if arm.exists() else 'seed'
+  arm = arm_lib.result(checkpoint.parents[1])
+  return arm.harness if arm else 'seed'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from evojax.runtime import config_checks
 
 
 @runtime_checkable
-class MadeUp(Protocol):
+class Synthetic(Protocol):
   """Synthetic evidence, see `episodes.synthetic`."""
 
   def columns(self, config: ml_collections.ConfigDict) -> frozenset[str]:
@@ -39,7 +39,7 @@ def admit(
     after: spec.Harness,
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
-    made_up: MadeUp | None,
+    synthetic: Synthetic | None,
     recorded: Any | None = None,
 ) -> list[str]:
   """Return why a change is refused, one line per reason; [] admits it.
@@ -49,7 +49,7 @@ def admit(
     after: The candidate.
     config: The run's config, without an overlay.
     surface: What a harness of the run may set.
-    made_up: Evidence that does not depend on the run. None tries no function.
+    synthetic: Evidence that does not depend on the run. None tries no function.
     recorded: Evidence of the run, open to diagnostics: each function sees only
       the columns that it may read.
 
@@ -65,7 +65,9 @@ def admit(
   reasons = _unread(changed)
   if reasons:
     return reasons
-  reasons = _check_functions(after, changed, config, surface, made_up, recorded)
+  reasons = _check_functions(
+      after, changed, config, surface, synthetic, recorded
+  )
   try:
     found = delta.diff(before, after, surface, config_lib.flatten(config))
     reasons = _check_effect(found, before, after, config, surface) + reasons
@@ -112,7 +114,7 @@ def check(
     harness: spec.Harness,
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
-    made_up: MadeUp | None,
+    synthetic: Synthetic | None,
 ) -> list[str]:
   """Return what is wrong with a harness, one line each; [] if nothing is.
 
@@ -123,7 +125,7 @@ def check(
     harness: The harness to train with.
     config: The run's config, without the overlay.
     surface: What a harness of the run may set.
-    made_up: As in `admit`.
+    synthetic: As in `admit`.
 
   Raises:
     run.InfraError: If the box failed, which says nothing about the harness.
@@ -132,7 +134,7 @@ def check(
       dict.fromkeys(
           [
               *_check_declared(harness, config, surface),
-              *check_functions(harness, config, surface, made_up),
+              *check_functions(harness, config, surface, synthetic),
           ]
       )
   )
@@ -142,11 +144,11 @@ def check_functions(
     harness: spec.Harness,
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
-    made_up: MadeUp | None,
+    synthetic: Synthetic | None,
 ) -> list[str]:
   """Return why functions of a harness may not run; see `check`."""
   return _check_functions(
-      harness, harness.files, config, surface, made_up, None
+      harness, harness.files, config, surface, synthetic, None
   )
 
 
@@ -159,7 +161,7 @@ def _check_functions(
     files: Mapping[str, str],
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
-    made_up: MadeUp | None,
+    synthetic: Synthetic | None,
     recorded: Any | None,
 ) -> list[str]:
   """Send sources through the gate.
@@ -167,14 +169,14 @@ def _check_functions(
   Those that come with the package are only asked whether the evidence has the
   columns that they read.
   """
-  if made_up is None or not files:
+  if synthetic is None or not files:
     return []
   try:
     config = surface.apply(config, harness.overlay)
   except surface_lib.SurfaceError:
     pass  # `_check_declared` reports it.
   reasons = []
-  columns = made_up.columns(config) | {c.name for c in schema.CORE}
+  columns = synthetic.columns(config) | {c.name for c in schema.CORE}
   shapes = _shapes(config)
   for path, source in files.items():
     key = (path, shipped.source_sha256(source), columns, shapes)
@@ -187,7 +189,7 @@ def _check_functions(
       found = gate.reasons(
           path,
           source,
-          made_up.evidence(config),
+          synthetic.evidence(config),
           recorded,
           columns=columns,
           shapes=shapes,

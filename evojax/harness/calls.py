@@ -1,8 +1,8 @@
-"""Calls of harness functions, sent to the box: one request, one fresh process.
+"""Requests of harness functions to the box; each runs in a fresh process.
 
 The box of this process is started at the first call and ends with the process.
-What a function does wrong is a status; what the box or a busy machine does
-wrong is an `InfraError`, which says nothing about a function.
+A failure of a function is a status; a failure of the box or of a busy machine
+is an `InfraError`, which says nothing about a function.
 """
 
 import ast
@@ -32,8 +32,9 @@ STATUSES = (
 MEMORY_BYTES = 1 << 30
 InfraError = box_lib.InfraError
 
-_ATTEMPTS = 3  # Of a call that is late because the machine is busy.
-# Of wall time per second of CPU time: other processes need some as well.
+_ATTEMPTS = 3  # Attempts of a call that is late because the machine is busy.
+# Seconds of wall time allowed per second of CPU time, since other processes use
+# the machine as well.
 _PATIENCE = 3.0
 _MAX_HEADER_BYTES = 1 << 20
 # A source that uses one of these may read any column.
@@ -41,7 +42,7 @@ _COMPUTED = '[]'  # Stands for e[name], whatever the name is.
 _ANY_COLUMN = frozenset(
     ('columns', 'getattr', 'vars', '__dict__', 'attrgetter', _COMPUTED)
 )
-# How many views of evidence a function is called with; they come first.
+# Number of leading arguments of a function that are views of evidence.
 _VIEWS = {'parts': 1, 'keep': 1, 'weight': 1, 'measure': 1, 'predict': 2}
 
 
@@ -51,8 +52,8 @@ class FunctionError(ValueError):
   Attributes:
     status: One of STATUSES.
     function: Its file, e.g. 'diagnostics/groups.py'.
-    message: One line, with the line of the source where there is one.
-    alone: False where the process ended, and others with it.
+    message: One line; it names the line of the source where there is one.
+    alone: False where the process died, and other calls with it.
   """
 
   def __init__(
@@ -71,8 +72,8 @@ class Call:
   function: str  # parts | init | keep | weight | measure | predict.
   reader: str  # Whose columns it may read: reward | filter | diagnostic.
   views: tuple[Any, ...] = ()  # Evidence views, or what has their attributes.
-  state: Mapping[str, np.ndarray] | None = None  # Of `keep`.
-  # The answer of this earlier call of the same request is the state of `keep`.
+  state: Mapping[str, np.ndarray] | None = None  # Argument of `keep`.
+  # Index of the earlier call in the same request whose answer is the state.
   state_of: int | None = None
 
 
@@ -83,7 +84,7 @@ def call(
     state: Mapping[str, np.ndarray] | None = None,
     state_of: int | None = None,
 ) -> Call:
-  """A call by whom its file makes it: see `Call`."""
+  """Return a call with the reader that its file stands for, see `Call`."""
   reader = {'reward.py': 'reward', 'weight.py': 'reward', 'keep.py': 'filter'}
   return Call(
       path,
@@ -101,7 +102,7 @@ Answer = dict[str, np.ndarray] | FunctionError  # By name; '' is keep's mask.
 def limits(
     seconds: float, memory_bytes: int = MEMORY_BYTES
 ) -> limits_lib.Limits:
-  """Limits of a request of `seconds` of CPU time."""
+  """Return the limits of a request of `seconds` of CPU time."""
   return limits_lib.Limits(
       wall_seconds=_PATIENCE * seconds,
       cpu_seconds=seconds,
@@ -112,10 +113,10 @@ def limits(
 
 @functools.cache
 def box(number: int) -> box_lib.Box:
-  """A box of this process; others than 0 serve to compare with.
+  """Return a box of this process; the gate compares the answers of two.
 
   Raises:
-    probe.WeakSandboxError: If this machine holds untrusted code too badly.
+    probe.WeakSandboxError: If this machine cannot contain untrusted code.
   """
   made = box_lib.Box(
       'pure',
@@ -135,20 +136,20 @@ def exchange(
     limits_: limits_lib.Limits,
     number: int = 0,
 ) -> list[Answer]:
-  """Calls functions one after the other in one fresh process.
+  """Call functions one after the other in one fresh process.
 
   Args:
     files: Sources by path.
-    calls: What to call, with what.
-    limits_: Of all calls together.
-    number: Which box, see `box`.
+    calls: The functions and their arguments.
+    limits_: Limits of all calls together.
+    number: The box to use, see `box`.
 
   Returns:
-    What each returned: arrays of numbers, nothing else is checked; or how it
-    failed. Where the process ended before it answered, that is said of all.
+    The answer of each call, arrays of numbers that are not checked further, or
+    how it failed. Where the process died before it answered, all calls failed.
 
   Raises:
-    InfraError: If it says nothing about the functions.
+    InfraError: If the failure says nothing about the functions.
   """
   result = run(request(files, calls), limits_, number)
   if result.status == 'ok':
@@ -163,7 +164,7 @@ def exchange(
         OverflowError,
         RecursionError,
     ):
-      # Something in there wrote to stdout: nothing of it can be trusted.
+      # The function wrote to stdout, so nothing on it can be trusted.
       status, message = 'crash', 'the answer cannot be read'
   else:
     status, message = _failure(result, limits_)
@@ -173,14 +174,14 @@ def exchange(
 def run(
     data: bytes, limits_: limits_lib.Limits, number: int = 0
 ) -> limits_lib.Result:
-  """One request in the box.
+  """Send one request to the box.
 
   Raises:
-    InfraError: If it says nothing about the functions.
+    InfraError: If the failure says nothing about the functions.
   """
   for _ in range(_ATTEMPTS):
     result = box(number).run('', data, limits=limits_)
-    if result.status == 'infra_error':  # Tried again already.
+    if result.status == 'infra_error':  # The box has tried again already.
       break
     if not (result.status == 'timeout' and result.contended):
       return result
@@ -191,7 +192,7 @@ def run(
 
 
 def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
-  """Calls as bytes; a column that several calls need is there once."""
+  """Return calls as bytes; a column that several calls need is sent once."""
   views: list[Any] = []
   columns: list[dict[str, int]] = []
   arrays: list[np.ndarray] = []
@@ -241,7 +242,7 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
 
 
 def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
-  """Answers, from the bytes of an untrusted process."""
+  """Return the answers in the bytes of an untrusted process."""
   header, arrays = worker.unpack(data, 'biuf', _MAX_HEADER_BYTES)
   answers: list[Answer] = []
   for call, answer in zip(calls, header['answers'], strict=True):
@@ -255,7 +256,9 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
       needed = {'keep': '', 'weight': 'weight'}.get(call.function)
       if needed is not None and needed not in found:
         raise ValueError(f'there is no {needed or "mask"}')
-      if len(found) > worker.MAX_NAMES + 1:  # A state's, and the mask.
+      if (
+          len(found) > worker.MAX_NAMES + 1
+      ):  # The names of a state and the mask.
         raise ValueError(f'{len(found)} names')
       strange = [n for n in found if n != needed and not worker.is_name(n)]
       if strange:
@@ -267,7 +270,7 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
 def _failure(
     result: limits_lib.Result, limits_: limits_lib.Limits
 ) -> tuple[str, str]:
-  """(status, message) of a process that did not answer."""
+  """Return (status, message) of a process that did not answer."""
   if result.status in ('cpu_limit', 'timeout'):
     return 'hang', f'no answer within {limits_.cpu_seconds:g} s'
   if result.status == 'output_limit':
@@ -276,7 +279,7 @@ def _failure(
 
 
 def _one_line(text: str) -> str:
-  """What an untrusted process said, as a terminal may print it."""
+  """Return text of an untrusted process so that a terminal may print it."""
   text = ' '.join(text.split())[:500]
   if text.isprintable():
     return text
@@ -284,7 +287,7 @@ def _one_line(text: str) -> str:
 
 
 def open_columns(view: Any, reader: str) -> list[str]:
-  """Columns of a view that are open to a reader, whoever the view is for."""
+  """Return the columns of a view that a reader may read."""
   closed = {c.name for c in schema.CORE if reader not in c.readers}
   observer = reader == 'diagnostic'
   return [
@@ -296,13 +299,13 @@ def open_columns(view: Any, reader: str) -> list[str]:
 
 
 def reads_all(named: frozenset[str]) -> bool:
-  """Whether a source with these names may read any column."""
+  """Return whether a source with these names may read any column."""
   return bool(named & _ANY_COLUMN)
 
 
 @functools.lru_cache(maxsize=256)
 def names(source: str) -> frozenset[str]:
-  """Names, attributes, imports and functions of a source."""
+  """Return the names, attributes, imports and functions of a source."""
   tree = _parse(source)
   found, evidence = set(), _evidence(tree)
   for node in ast.walk(tree):
@@ -321,7 +324,7 @@ def names(source: str) -> frozenset[str]:
 
 
 def defines(source: str, function: str) -> bool:
-  """Whether a source has a function of this name, beside others."""
+  """Return whether a source defines a function of this name."""
   return any(
       isinstance(node, ast.FunctionDef) and node.name == function
       for node in _parse(source).body
@@ -329,7 +332,7 @@ def defines(source: str, function: str) -> bool:
 
 
 def _evidence(tree: ast.Module) -> frozenset[str]:
-  """What the functions of a file call their evidence: 'e', 'before', ..."""
+  """Return the names of arguments that are evidence: 'e', 'before', ..."""
   found = set()
   for node in tree.body:
     if isinstance(node, ast.FunctionDef) and node.name in _VIEWS:
@@ -339,7 +342,7 @@ def _evidence(tree: ast.Module) -> frozenset[str]:
 
 
 def _parse(source: str) -> ast.Module:
-  """The tree of a source; of one that is none, an empty one."""
+  """Return the tree of a source, an empty one if it is not Python."""
   try:
     return ast.parse(source)
   except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,8 @@
-"""What a function is tried on: evidence, and changes that should not matter."""
+"""Evidence that the gate tries a function on, and changes of it.
+
+The changes are metamorphic tests: another order of groups, other groups, more
+padding. None of them may alter the numbers of a group.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
@@ -10,13 +14,17 @@ import numpy as np
 from evojax.harness import calls as calls_lib
 from evojax.harness import derive
 
-STEP = 'random columns of'  # Kinds of evidence as large as a step.
-EACH = ('parts', 'weight', 'keep')  # They give numbers of each completion.
-_LARGEST = 4096  # Completions.
-_LARGEST_BYTES = 4 << 20  # Of their columns.
-_GROUPS = 8  # At most, of what is changed.
-_SCRAMBLED = (6, 5)
-_TOLD = {
+STEP = (
+    'random columns of'  # Name prefix of evidence that is as large as a step.
+)
+EACH = ('parts', 'weight', 'keep')  # These answer for every completion.
+_LARGEST = 4096  # Completions of the largest case, at least.
+_LARGEST_BYTES = 4 << 20  # Bytes of its columns, at most.
+_GROUPS = 8  # Groups of the evidence that changes are made of, at most.
+_SCRAMBLED = (6, 5)  # (P, G) of the evidence with random columns.
+# The end of a case's name -> words for a message.
+_IN_WORDS = {
+    'synthetic': 'synthetic evidence',
     'groups': 'groups in another order',
     'within': 'completions in another order',
     'others': 'other groups',
@@ -28,24 +36,26 @@ _TOLD = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One evidence; for a backtest two, before and after."""
+  """One piece of evidence; for a backtest a pair, before and after."""
 
   name: str
   tables: tuple[derive.Table, ...]
-  finite: bool  # Whether numbers must be; made-up columns may contradict.
+  finite: (
+      bool  # Whether numbers must be; random columns may contradict each other.
+  )
 
   def __str__(self) -> str:
     what = self.name.partition(': ')[2].rstrip(' 012') or self.name
-    return _TOLD.get(what, what)
+    return _IN_WORDS.get(what, what)
 
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
-  """How one kind of evidence was changed."""
+  """The changes that were made to one kind of evidence."""
 
   groups: np.ndarray  # int [P]
   within: np.ndarray  # int [P, G]
-  stays: np.ndarray  # bool [P]; of the groups where others change.
+  stays: np.ndarray  # bool [P]; the groups that stay where others change.
 
 
 class Cases:
@@ -54,11 +64,11 @@ class Cases:
   Attributes:
     all: Every case but the largest.
     largest: As much evidence as a step could have.
-    copied: int [P of the largest], the group of the first case that each is.
-    copied_within: int [P of the largest, G], likewise of the completions.
-    orders: How each kind of evidence was changed that changes are made of:
-      'made up', 'scrambled', 'recorded' if there is any, 'tied', and STEP
-      with the size of each step.
+    copied: int [P of the largest], the group of the first case that each group
+      is a copy of.
+    copied_within: int [P of the largest, G], the same for completions.
+    orders: The changes of each kind of evidence: 'synthetic', 'scrambled',
+      'recorded' if there is any, 'tied', and STEP with the size of each step.
   """
 
   def __init__(
@@ -70,15 +80,15 @@ class Cases:
       shapes: Sequence[tuple[int, int]],
       rng: np.random.Generator,
   ):
-    """Draws them all.
+    """Make all cases.
 
     Args:
-      source: Python; its names say which columns it reads.
+      source: Text of the function's file; its names say which columns it reads.
       function: parts | keep | weight | measure | predict.
-      base: Evidence of made-up completions.
+      base: Synthetic evidence.
       recorded: Evidence of a run, or None.
-      shapes: (P, G) of the steps that it is for.
-      rng: Draws what is drawn.
+      shapes: (P, G) of the training steps that the function is for.
+      rng: Generator of everything random.
     """
     self._source, self._function, self._rng = source, function, rng
     self.orders: dict[str, Orders] = {}
@@ -94,14 +104,14 @@ class Cases:
         n for n in view.columns if n in named or calls_lib.reads_all(named)
     ]
     if self._function == 'weight' and 'n_turns' not in wanted:
-      wanted.append('n_turns')  # The shape of its answer.
+      wanted.append('n_turns')  # It decides the shape of the answer.
     return derive.table(view, wanted)
 
   def _make_largest(self, base: derive.Table) -> Case:
-    """As much as a step could have: copies of the groups of the first case.
+    """Return as much as a step could have: copies of the first case's groups.
 
-    What is true of a group is true of its copies, in their order: a function
-    must not do anything else where there is much.
+    A copy must get the numbers of the group that it is a copy of: a function
+    must not do anything else where there is much evidence.
     """
     p, g = base.valid.shape
     size = sum(a.nbytes for a in base.arrays.values()) / max(1, base.valid.size)
@@ -119,13 +129,13 @@ class Cases:
       recorded: Any | None,
       shapes: Sequence[tuple[int, int]],
   ) -> Iterator[Case]:
-    """Each base as it is, and in every way that should not matter.
+    """Yield every kind of evidence, as it is and with all changes.
 
-    A proposer may know what a step has, how many and what values: there, too,
-    nothing may be otherwise.
+    A proposer may know the size and the values of a training step, so evidence
+    that looks like one is among the cases.
     """
     scrambled = derive.scrambled(real, *_SCRAMBLED, self._rng)
-    yield from self._changed('made up', real, finite=True, extremes=True)
+    yield from self._changed('synthetic', real, finite=True, extremes=True)
     yield from self._changed('scrambled', scrambled, extremes=True)
     if recorded is not None:
       yield from self._changed('recorded', self._table(recorded), finite=True)
@@ -151,13 +161,14 @@ class Cases:
       finite: bool = False,
       extremes: bool = False,
   ) -> Iterator[Case]:
-    """One evidence and all that is made of it.
+    """Yield one kind of evidence and all changes of it.
 
     Args:
       kind: Its name.
       t: The evidence.
-      finite: Whether numbers must be, see `Case`.
-      extremes: Whether others and padding are also all one extreme completion.
+      finite: Whether numbers must be finite, see `Case`.
+      extremes: Whether other groups and padding are also filled with copies of
+        one extreme completion.
     """
     rng = self._rng
     pair = self._pair(t)
@@ -171,7 +182,8 @@ class Cases:
         'groups': functools.partial(derive.in_order, order=order),
         'within': functools.partial(derive.within, order=inner),
     }
-    if self._function in EACH:  # A group more may change what is a mean.
+    # A number about all groups, such as a mean, may change with a group more.
+    if self._function in EACH:
       once_more = np.arange(p + 1) % p
       changes['more'] = functools.partial(derive.in_order, order=once_more)
     drawn = [derive.anywhere(t, (p + 1, g + 1), rng)]
@@ -190,12 +202,13 @@ class Cases:
       yield Case(name, tables, finite and not what.startswith('others'))
 
   def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
-    """For a backtest: the same completions before and after."""
+    """Return the evidence; for a backtest, the same completions twice."""
     if self._function != 'predict':
       return (t,)
     after = dict(t.arrays)
     for name, array in after.items():
       if name in ('reward', 'advantage') or name.startswith('part_'):
-        # Each completion's own: whatever is permuted, the pair stays one.
+        # A function of each completion alone, so that a permuted pair is still
+        # a pair.
         after[name] = np.where(np.isfinite(array), 0.5 * array - 0.1, array)
     return t, dataclasses.replace(t, arrays=after)

@@ -1,8 +1,7 @@
 """Evidence that is derived from other evidence, for the gate's comparisons.
 
-What a function answers must follow from what it is: completions and groups in
-another order, other groups changed, entries that do not count filled with
-anything.
+Completions and groups come in another order, other groups change, and invalid
+entries are filled with anything.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +29,7 @@ class Table:
 
 
 def table(view: Any, names: Collection[str]) -> Table:
-  """The named columns of a view."""
+  """Return the named columns of a view."""
   return Table(
       np.array(view.valid),
       {name: np.asarray(getattr(view, name)) for name in names},
@@ -41,7 +40,7 @@ def table(view: Any, names: Collection[str]) -> Table:
 
 
 def rows(t: Table, groups: np.ndarray, samples: np.ndarray) -> Table:
-  """Completions by their indices, both int [P', G']."""
+  """Return the completions at some indices, both int [P', G']."""
   return dataclasses.replace(
       t,
       valid=t.valid[groups, samples],
@@ -50,20 +49,21 @@ def rows(t: Table, groups: np.ndarray, samples: np.ndarray) -> Table:
 
 
 def in_order(t: Table, order: np.ndarray) -> Table:
-  """Groups in another order, int [P]."""
+  """Return groups in another order, int [P]."""
   everyone = np.arange(t.valid.shape[1])[None]
   return rows(t, order[:, None], everyone)
 
 
 def within(t: Table, order: np.ndarray) -> Table:
-  """Completions in another order within each group, int [P, G]."""
+  """Return completions in another order within each group, int [P, G]."""
   return rows(t, np.arange(len(order))[:, None], order)
 
 
 def extremes(t: Table, rng: np.random.Generator) -> np.ndarray:
-  """[2, 2] places of the valid completions at both ends of a random direction.
+  """Return the places of two extreme valid completions, int [2, 2].
 
-  Whatever is compared over groups, a group full of either moves it.
+  They lie at both ends of a random direction in the space of all columns, so
+  that a group full of either moves any statistic over groups.
   """
   score = np.zeros(t.valid.shape)
   for array in t.arrays.values():
@@ -77,12 +77,13 @@ def extremes(t: Table, rng: np.random.Generator) -> np.ndarray:
 
 
 def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
-  """Groups that do not stay, bool [P], are made of these completions.
+  """Replace the groups that do not stay.
 
   Args:
     t: Evidence.
-    stays: bool [P].
-    places: int, broadcast to [P, G, 2]: where each comes from.
+    stays: bool [P]; True keeps a group.
+    places: int, broadcast to [P, G, 2]: (group, sample) that each completion
+      is a copy of.
   """
   drawn = np.broadcast_to(places, (*t.valid.shape, 2))
   index = np.indices(t.valid.shape)
@@ -95,11 +96,12 @@ def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
 
 
 def padded(t: Table, places: np.ndarray) -> Table:
-  """A group and a completion more in each, and garbage in all that is invalid.
+  """Add an invalid group and an invalid completion to each group.
 
   Args:
     t: Evidence.
-    places: int, broadcast to [P + 1, G + 1, 2]: where the garbage comes from.
+    places: int, broadcast to [P + 1, G + 1, 2]: (group, sample) whose values
+      fill every invalid entry.
   """
   p, g = t.valid.shape
   groups, samples = np.indices((p + 1, g + 1))
@@ -118,7 +120,7 @@ def padded(t: Table, places: np.ndarray) -> Table:
 def anywhere(
     t: Table, shape: tuple[int, int], rng: np.random.Generator
 ) -> np.ndarray:
-  """int [*shape, 2]: places of valid completions, drawn."""
+  """Sample places of valid completions, int [*shape, 2]."""
   there = np.argwhere(t.valid)
   if not len(there):
     there = np.argwhere(np.ones_like(t.valid))
@@ -128,7 +130,7 @@ def anywhere(
 def resized(
     t: Table, prompts: int, group_size: int, rng: np.random.Generator
 ) -> Table:
-  """Groups of completions drawn from all that are valid."""
+  """Return groups of completions that are sampled from all valid ones."""
   drawn = anywhere(t, (prompts, group_size), rng)
   return dataclasses.replace(
       rows(t, drawn[..., 0], drawn[..., 1]),
@@ -139,7 +141,10 @@ def resized(
 def scrambled(
     t: Table, prompts: int, group_size: int, rng: np.random.Generator
 ) -> Table:
-  """Every column drawn on its own, what was constant included; some invalid."""
+  """Sample every column independently; a fifth of the entries is invalid.
+
+  Columns that are constant in the evidence vary here, too.
+  """
   shape = (prompts, group_size)
   sized = resized(t, prompts, group_size, rng)
   arrays = {}
@@ -153,14 +158,14 @@ def scrambled(
 def _drawn(
     name: str, array: np.ndarray, t: Table, rng: np.random.Generator
 ) -> np.ndarray:
-  """Values of a column's kind and range, and some beyond it."""
+  """Sample values of a column's kind and range, and some beyond it."""
   if name in t.codes:
     codes = np.array(sorted(t.codes[name].values()) or [0], array.dtype)
     drawn = codes[rng.integers(0, len(codes), array.shape)]
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   kind = array.dtype.kind
   if kind == 'b':
-    # From groups that all have it to groups of which none has.
+    # The share of True goes from all of a group to none of it.
     share = rng.permutation(np.linspace(0, 1, len(array)))
     share = share.reshape(-1, *(1,) * (array.ndim - 1))
     return rng.random(array.shape) < share
@@ -171,7 +176,7 @@ def _drawn(
       low, high = low - 0.5, high + 0.5
     return rng.uniform(low, high, array.shape).astype(array.dtype)
   if kind in 'iu':
-    if name == 'n_turns':  # It is the shape of what `weight` returns.
+    if name == 'n_turns':  # It decides the shape of what `weight` returns.
       return array
     high = max(int(array.max(initial=0)), 8)
     if name == 'n_tokens':
@@ -183,31 +188,32 @@ def _drawn(
 
 
 def tied(t: Table, rng: np.random.Generator) -> Table:
-  """Columns of two values at most, each drawn on its own: many are equal."""
+  """Sample every column from two of its values, so that many are equal."""
   there = np.argwhere(t.valid)
 
-  def draw():
+  def sample():
     two = there[rng.integers(0, len(there), 2)]
     drawn = two[rng.integers(0, 2, t.valid.shape)]
     return drawn[..., 0], drawn[..., 1]
 
-  episode = draw()  # What has a value per turn, and the number of turns.
+  # Columns with a value per turn must agree with the number of turns.
+  episode = sample()
   arrays = {
-      name: array[episode if array.ndim > 2 or name == 'n_turns' else draw()]
+      name: array[episode if array.ndim > 2 or name == 'n_turns' else sample()]
       for name, array in t.arrays.items()
   }
   return dataclasses.replace(t, arrays=arrays)
 
 
 def collapsed(t: Table) -> Table:
-  """Every completion of a group is its first valid one."""
+  """Replace every completion of a group by its first valid one."""
   first = np.argmax(t.valid, axis=1)[:, None]
   first = np.broadcast_to(first, t.valid.shape)
   return rows(t, np.arange(len(first))[:, None], first)
 
 
 def alone(t: Table, count: int) -> Table:
-  """At most `count` valid completions in each group."""
+  """Keep at most `count` valid completions in each group."""
   return dataclasses.replace(
       t, valid=t.valid & (np.cumsum(t.valid, 1) <= count)
   )

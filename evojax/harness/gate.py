@@ -12,8 +12,8 @@ Layers, each of which stops what the others do not:
     constant    some number differs from another (proposals alone)
     cost        time and memory on the largest evidence
 
-The box (see `calls`) holds whatever gets that far. Nothing here trusts an
-answer: it is bytes until it was compared.
+The box (see `calls`) contains whatever gets that far. No answer is trusted:
+numbers of a function are only ever compared here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +25,7 @@ import numpy as np
 
 from evojax.harness import calls as calls_lib
 from evojax.harness import cases as cases_lib
+from evojax.harness import compare
 from evojax.harness import derive
 from evojax.harness import language
 from evojax.harness import run
@@ -41,16 +42,15 @@ LAYERS = (
     'constant',
     'cost',
 )
-CPU_SECONDS = 0.5  # Of all calls in one process.
+CPU_SECONDS = 0.5  # CPU time of all calls in one process.
 MEMORY_BYTES = 512 << 20
-# Of that where a source was admitted before: machines differ.
+# Factor on CPU_SECONDS for a source that was admitted before, perhaps on a
+# faster machine.
 _SLACK = 2
-_KEPT_STEPS = 16  # Of keep, one after the other: a state may grow.
-# Sums in another order differ by rounding.
-_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+_KEPT_STEPS = 16  # Calls of `keep` in a row, since a state may grow.
 
 Answer = calls_lib.Answer
-# Name of a case -> the case, and each answer to it by name.
+# Name of a case -> the case and the answers to it.
 _Found = dict[str, tuple[cases_lib.Case, list[dict[str, np.ndarray]]]]
 
 
@@ -64,21 +64,20 @@ def reasons(
     shapes: Sequence[tuple[int, int]] = (),
     without: Collection[str] = (),
 ) -> list[str]:
-  """Why a source is refused, one line each; nothing if it may run.
+  """Return why a source is refused, one line each; [] if it may run.
 
   Args:
-    path: In the harness, e.g. 'reward.py'.
-    source: Python.
-    base: Evidence of made-up completions, open to diagnostics, which every
-      source is tried on.
-    recorded: Evidence of the run that a proposal is about; None where a source
-      is loaded that need not be useful there.
+    path: Path in the harness, e.g. 'reward.py'.
+    source: Text of the file.
+    base: Synthetic evidence, open to diagnostics, for every source.
+    recorded: Evidence of the run that a proposal is about; None for a source
+      that was admitted before and need not be useful here.
     columns: Names of all columns of the evidence.
-    shapes: (P, G) of the training steps that it is for.
+    shapes: (P, G) of the training steps that the function is for.
     without: Layers to leave out; for tests, which show what each one stops.
 
   Raises:
-    calls.InfraError: If the box failed: that is no verdict.
+    calls.InfraError: If the box failed, which says nothing about the source.
   """
   if 'language' not in without:
     found = language.reasons(path, source, columns)
@@ -94,7 +93,7 @@ def reasons(
 
 
 class _Gate:
-  """Tries one source."""
+  """The trial of one source."""
 
   def __init__(
       self,
@@ -106,7 +105,8 @@ class _Gate:
     self._path, self._source = path, source
     self._across, self._layers = across, layers
     digest = hashlib.sha256(f'{path}\n{source}'.encode()).digest()
-    # What it is tried on depends on it: it cannot be written for that.
+    # The evidence is seeded by the source, so that nobody can write a function
+    # for the evidence that it is tried on.
     self._rng = np.random.default_rng(int.from_bytes(digest[:8], 'big'))
     function = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
     measures = 'measure' if path.startswith('diagnostics/') else 'predict'
@@ -122,7 +122,7 @@ class _Gate:
       recorded: Any | None,
       shapes: Sequence[tuple[int, int]],
   ) -> Iterator[str]:
-    """Every reason."""
+    """Yield every reason."""
     made = cases_lib.Cases(
         self._source, self._function, base, recorded, shapes, self._rng
     )
@@ -137,19 +137,19 @@ class _Gate:
         1,
     )
     yield from self._cost(largest, answers, again[0])
-    told = set()
+    said = set()
     for case, answer in zip(
         [*cases, largest],
         [*answers, [a for a in again[0] if not _is_costly(a)]],
         strict=True,
     ):
       for error in self._problems(case, answer):
-        if str(error) not in told:
-          plain = not told and case.name in ('made up', 'recorded')
+        if str(error) not in said:
+          plain = not said and case.name in ('synthetic', 'recorded')
           where = '' if plain or not error.alone else f' (on {case})'
           yield f'{error}{where}'
-        told.add(str(error))
-    if told:
+        said.add(str(error))
+    if said:
       return
     if 'repeat' in self._layers:
       yield from self._repeat(answers, again[:0:-1])
@@ -159,15 +159,16 @@ class _Gate:
     }
     for kind, orders in made.orders.items():
       sized = kind.startswith(cases_lib.STEP)
-      if told and sized:
-        break  # It is no matter of size.
+      if said and sized:
+        break  # The fault shows without the sizes of a training step.
       for reason in self._compare(kind, orders, found, sized):
-        what = reason.partition(' (')[0]  # One pair of numbers is enough.
-        if what not in told:
-          told.add(what)
+        # Two reasons that differ only in the numbers they show are one.
+        what = reason.partition(' (')[0]
+        if what not in said:
+          said.add(what)
           yield reason
-    if not told and 'copies' in self._layers:
-      yield from self._copies(made, found['made up'][1], again[0])
+    if not said and 'copies' in self._layers:
+      yield from self._copies(made, found['synthetic'][1], again[0])
     if recorded is not None and 'constant' in self._layers:
       yield from self._constant(found)
 
@@ -178,10 +179,11 @@ class _Gate:
       seconds: float,
       box: int,
   ) -> list[list[Answer]]:
-    """What the function answers to each evidence, in one process.
+    """Return the function's answers to each evidence, from one process.
 
-    For keep three times: after `init`, after that, and after many steps of
-    `first`. What went wrong on the way there is the last answer of each.
+    `keep` answers three times: from the state of `init`, from the state after
+    that call, and from the state after many steps on `first`. An error on the
+    way to that last state is the last answer.
     """
     sent: list[calls_lib.Call] = []
     call = functools.partial(calls_lib.call, self._path)
@@ -221,7 +223,7 @@ class _Gate:
     return answers
 
   def _wrong_state(self, answers: Sequence[Answer]) -> run.FunctionError | None:
-    """What is wrong with a row of states; the first may be `init`'s."""
+    """Return what is wrong with successive states; `init`'s may come first."""
     shapes = None
     for answer in answers:
       try:
@@ -248,12 +250,12 @@ class _Gate:
       answers: list[list[Answer]],
       largest: list[Answer],
   ) -> Iterator[str]:
-    """What took too much, on the largest evidence alone."""
+    """Yield a reason if the largest evidence takes too much time or memory."""
     if 'cost' not in self._layers:
       return
     first = answers[0][0]
     if isinstance(first, run.FunctionError) and not first.alone:
-      return  # Said of every case.
+      return  # `_problems` reports it for every case.
     answer = next(filter(_is_costly, largest), None)
     if answer is not None:
       yield (
@@ -265,7 +267,7 @@ class _Gate:
   def _problems(
       self, case: cases_lib.Case, answer: list[Answer]
   ) -> Iterator[run.FunctionError]:
-    """Why an answer is none."""
+    """Yield what is wrong with the answers to a case."""
     if 'answer' not in self._layers:
       return
     for one in answer:
@@ -280,7 +282,11 @@ class _Gate:
   def _checked(
       self, case: cases_lib.Case, answer: dict[str, np.ndarray]
   ) -> None:
-    """Raises FunctionError if it breaks the contract."""
+    """Check shapes, dtypes and numbers of an answer.
+
+    Raises:
+      FunctionError: If it breaks the contract of its function.
+    """
     view = case.tables[0]
     if self._function == 'parts':
       run.parts_of(view, answer)
@@ -294,7 +300,7 @@ class _Gate:
   def _contract(
       self, case: cases_lib.Case, answer: Answer
   ) -> dict[str, np.ndarray]:
-    """What is compared: numbers by name, 0 where not valid."""
+    """Return what is compared: numbers by name, 0 where not valid."""
     if isinstance(answer, run.FunctionError):
       return {}
     valid = case.tables[0].valid
@@ -318,9 +324,9 @@ class _Gate:
         failed = [isinstance(a, run.FunctionError) for a in (one, other)]
         if failed == [True, True] or _is_costly(other):
           continue
-        if any(failed) or _bits(one) != _bits(other):
+        if any(failed) or compare.bits(one) != compare.bits(other):
           text = (
-              _difference(one, other)
+              compare.difference(one, other)
               if not any(failed)
               else (f'one failed: {one if failed[0] else other}')
           )
@@ -333,13 +339,13 @@ class _Gate:
   def _compare(
       self, kind: str, orders: cases_lib.Orders, found: _Found, sized: bool
   ) -> Iterator[str]:
-    """Metamorphic: what should not matter does not.
+    """Compare the answers to one kind of evidence with those to its changes.
 
     Args:
-      kind: Of evidence, see `cases.Cases`.
+      kind: Kind of the evidence, see `cases.Cases`.
       orders: How it was changed.
       found: All answers.
-      sized: Whether it is the size that makes it special.
+      sized: Whether only the size makes this kind special.
     """
     rows = np.arange(len(orders.within))[:, None]
     case, base = found[kind]
@@ -377,10 +383,10 @@ class _Gate:
           for name in found
           if name.startswith(f'{kind}: padded')
       ]
-    for what, told, expected, got, remedy in checks:
+    for what, said, expected, got, remedy in checks:
       _, changed = found[f'{kind}: {what}']
       remedy = 'use no sizes of the evidence' if sized else remedy
-      yield from self._same(base, changed, expected, got, told, remedy)
+      yield from self._same(base, changed, expected, got, said, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, orders.stays, base[0], found)
       _, more = found[f'{kind}: more']
@@ -399,25 +405,25 @@ class _Gate:
       changed: list[dict[str, np.ndarray]],
       expected: Callable[[np.ndarray], np.ndarray],
       got: Callable[[np.ndarray], np.ndarray],
-      told: str,
+      said: str,
       remedy: str,
   ) -> Iterator[str]:
-    """Where answers differ that should be the same."""
+    """Yield where answers differ that should be the same."""
     for one, other in zip(base, changed, strict=True):
       if one.keys() != other.keys():
         yield (
-            f'{self._path}: answers {_listed(one)}, but {_listed(other)} when'
-            f' {told}; {remedy}'
+            f'{self._path}: answers {compare.listed(one)}, but'
+            f' {compare.listed(other)} when {said}; {remedy}'
         )
         return
       for name in one:
         per = self._each and (self._function != 'keep' or name == '')
         a = expected(one[name]) if per else one[name]
         b = got(other[name]) if per else other[name]
-        if not _close(a, b):
+        if not compare.close(a, b):
           yield (
-              f'{self._path}: {self._called(name)} changes when {told}'
-              f' ({_difference({name: a}, {name: b})}); {remedy}'
+              f'{self._path}: {self._called(name)} changes when {said}'
+              f' ({compare.difference({name: a}, {name: b})}); {remedy}'
           )
           return
 
@@ -425,7 +431,7 @@ class _Gate:
     return {n: array for n, array in answer.items() if self._is_own(n)}
 
   def _is_own(self, name: str) -> bool:
-    """Whether a group's numbers of this name follow from the group alone."""
+    """Return whether a group's numbers must follow from the group alone."""
     if self._function == 'keep' and name:
       return False  # A state.
     waived = name if self._function == 'parts' else self._function
@@ -438,20 +444,21 @@ class _Gate:
       base: dict[str, np.ndarray],
       found: _Found,
   ) -> Iterator[str]:
-    """A group's numbers are its own, but where the source says otherwise."""
+    """Refuse numbers of a group that follow from other groups, undeclared."""
     for case, (_, changed) in found.items():
       if not case.startswith(f'{kind}: others'):
         continue
       for name, array in self._own(base).items():
         other = changed[0].get(name)
         if self._function == 'weight' and other is not None:
-          turns = min(array.shape[-1], other.shape[-1])  # Others have others.
+          # The longest episode may have been in another group.
+          turns = min(array.shape[-1], other.shape[-1])
           array, other = array[..., :turns], other[..., :turns]
-        if other is None or not _close(array[stays], other[stays]):
+        if other is None or not compare.close(array[stays], other[stays]):
           text = ''
           if other is not None:
             one, two = {name: array[stays]}, {name: other[stays]}
-            text = f' ({_difference(one, two)})'
+            text = f' ({compare.difference(one, two)})'
           waived = name if self._function == 'parts' else self._function
           yield (
               f'{self._path}: {self._called(name)} of a group changes when only'
@@ -465,37 +472,37 @@ class _Gate:
       few: list[dict[str, np.ndarray]],
       many: list[Answer],
   ) -> Iterator[str]:
-    """Where there is much, a group's numbers are those where there is little.
+    """Refuse a group's numbers that change where there is much evidence.
 
-    Said of no function that compares groups: it sees others.
+    Functions that compare groups are left out: they see other groups there.
     """
     if not self._each:
       return
     at = made.copied[:, None], made.copied_within
     other = self._contract(made.largest, many[0])
     for name, array in self._own(few[0]).items():
-      if name in other and not _close(array[at], other[name]):
+      if name in other and not compare.close(array[at], other[name]):
         one, two = {name: array[at]}, {name: other[name]}
         yield (
             f'{self._path}: {self._called(name)} of a group changes on'
-            f' {made.largest} ({_difference(one, two)}); use no sizes of the'
-            ' evidence'
+            f' {made.largest} ({compare.difference(one, two)}); use no sizes of'
+            ' the evidence'
         )
 
   def _constant(self, found: _Found) -> Iterator[str]:
-    """Parts that tell no two completions of a group apart, anywhere."""
+    """Refuse numbers that are the same for all completions of a group."""
     if self._function == 'keep':
       if not any(answer[0][''].any() for _, answer in found.values()):
         yield f'{self._path}: keeps no completion on any evidence'
       return
     if self._function not in ('parts', 'weight'):
       if not any(
-          found[name][1][0] for name in ('recorded', 'made up', 'scrambled')
+          found[name][1][0] for name in ('recorded', 'synthetic', 'scrambled')
       ):
         yield f'{self._path}: returned no number on any evidence'
       return
     for name in found['recorded'][1][0]:
-      told = []
+      said = []
       for kind in ('recorded', 'scrambled'):
         case, (answer,) = found[kind]
         array, valid = answer.get(name), case.tables[0].valid
@@ -507,13 +514,13 @@ class _Gate:
         groups = valid.sum(1) >= 2
         spread = (high - low)[groups]
         if self._function == 'weight' and groups.any():
-          # It may tell groups apart instead.
+          # A weight may differ between groups instead.
           spread = np.array([high[groups].max() - low[groups].min()])
         varies = int((spread > 1e-6).sum())
         if varies:
           break
         values = array[valid]
-        told.append(
+        said.append(
             f'{varies} of {int(groups.sum())} groups on {_EVIDENCE[kind]},'
             f' where it is {values.min(initial=np.inf):.4g} to'
             f' {values.max(initial=-np.inf):.4g}'
@@ -521,12 +528,12 @@ class _Gate:
       else:
         yield (
             f'{self._path}: {self._called(name)} tells no two completions'
-            f' apart: it varies in {" and in ".join(told)}; a constant teaches'
+            f' apart: it varies in {" and in ".join(said)}; a constant teaches'
             ' nothing'
         )
 
   def _called(self, name: str) -> str:
-    """What a name of an answer is to whoever wrote the function."""
+    """Return a name of an answer in the words of the function's author."""
     if self._function == 'parts':
       return f'part {name}'
     if self._function == 'keep':
@@ -542,54 +549,7 @@ def _shapes(shapes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _is_costly(answer: Answer) -> bool:
-  """Whether it ended for want of time or memory, perhaps with others."""
+  """Return whether a call ended for want of time or memory."""
   return isinstance(answer, run.FunctionError) and (
       not answer.alone or 'MemoryError' in answer.message
   )
-
-
-def _bits(answer: dict[str, np.ndarray]) -> Any:
-  return [
-      (name, array.dtype.str, array.shape, array.tobytes())
-      for name, array in answer.items()
-  ]
-
-
-def _close(a: np.ndarray, b: np.ndarray) -> bool:
-  """Equal but for rounding; flags exactly."""
-  if a.shape != b.shape:
-    return False
-  if a.dtype.kind == 'b' or b.dtype.kind == 'b':
-    return bool((a == b).all())
-  a, b = a.astype(np.float64), b.astype(np.float64)
-  # Of each group: a huge number in one hides nothing in another.
-  size = np.where(np.isfinite(a), np.abs(a), 0.0)
-  scale = size.max(tuple(range(1, a.ndim)), keepdims=True, initial=1.0)
-  with np.errstate(all='ignore'):
-    return np.allclose(
-        a, b, rtol=_RELATIVE, atol=_ABSOLUTE * scale, equal_nan=True
-    )
-
-
-def _difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
-  """The first two values that differ, as text."""
-  for name, one in a.items():
-    other = b.get(name)
-    if other is None or other.shape != one.shape:
-      shape = None if other is None else other.shape
-      return f'shape {one.shape} and {shape}'
-    differs = np.argwhere(
-        ~((one == other) | ((one != one) & (other != other)))
-    ).tolist()
-    if differs:
-      at = tuple(differs[0])
-      place = f' at {list(at)}' if at else ''
-      short = f'{one[at]:.6g}', f'{other[at]:.6g}'
-      if short[0] == short[1]:
-        short = f'{one[at]:.17g}', f'{other[at]:.17g}'
-      return f'{short[0]} and {short[1]}{place}'
-  return f'{_listed(a)} and {_listed(b)}'
-
-
-def _listed(answer: dict[str, np.ndarray]) -> str:
-  return ', '.join(answer) or 'nothing'

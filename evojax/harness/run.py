@@ -211,7 +211,8 @@ class Functions:
       raise FunctionError('crash', path, str(error)) from error
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
       message = (
-          f'line {statement.lineno}: {target.id} must be written as a constant'
+          f'line {statement.lineno}: {target.id} is not written down as a'
+          ' constant'
       )
       raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
@@ -250,7 +251,7 @@ class _Shuffled:
   """
 
   def __init__(self, view: Any, order: Any = None):
-    """Draw the order.
+    """Choose the order.
 
     Args:
       view: The evidence.

@@ -1,4 +1,4 @@
-"""What a run has spent and may still spend, from its ledger alone.
+"""The cost of a run so far and what is left, from its ledger alone.
 
 Only rows count: work that a kill interrupted has no row, and is done and paid
 for once more. A device-second is one second of all devices of the run.
@@ -91,10 +91,6 @@ class Budget:
   def remaining(self, rows: Rows) -> float:
     """Return the device-seconds left, >= 0; infinite without a limit."""
     return max(0.0, self.limit - spent(rows))
-
-  def exhausted(self, rows: Rows) -> bool:
-    """Return whether no further step may begin."""
-    return self.remaining(rows) == 0
 
   def cost(self, seconds: float | int) -> float:
     """Return the price of device-seconds in dollars; 0 without a price."""

@@ -1,4 +1,4 @@
-"""How well effects were predicted, from the trials that realised one."""
+"""Predicted against realised effects, over the trials that realised one."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -35,6 +35,7 @@ Predict = Callable[[history.Trial], records.Interval | None]
 
 
 def middle(interval: records.Interval) -> float:
+  """Return the midpoint of an interval."""
   return (interval[0] + interval[1]) / 2
 
 

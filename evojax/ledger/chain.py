@@ -33,15 +33,15 @@ Row = dict[str, Any]
 
 
 class LedgerError(ValueError):
-  """A row that cannot be written, or a ledger that another process changed."""
+  """A row cannot be written, or another process changed the ledger."""
 
 
 def canonical_json(value: Any) -> str:
-  """The one way to write a JSON value down.
+  """Return the one text that a JSON value is written as.
 
   Raises:
-    LedgerError: If it holds NaN, infinity, a key that is no string, or an
-      object that JSON does not know, such as an array; names the place.
+    LedgerError: If the value holds NaN, infinity, a key that is no string, or
+      an object that JSON does not know, such as an array; names the place.
   """
   _check(value, '')
   return json.dumps(value, sort_keys=True, separators=(',', ':'))
@@ -87,7 +87,7 @@ def _line(row: Row) -> bytes:
 
 
 def _parse(line: bytes, previous: str, n: int) -> Row | None:
-  """The row, or None if the line is not the n-th of this chain."""
+  """Return the row, or None if the line is not the n-th of this chain."""
   try:
     row = json.loads(line)
     true = _make(previous, row['payload'], row['measured'])
@@ -99,7 +99,7 @@ def _parse(line: bytes, previous: str, n: int) -> Row | None:
 
 
 def _longest_true_prefix(data: bytes) -> tuple[list[Row], int]:
-  """Its rows and its length in bytes."""
+  """Return the rows of the longest true prefix and its length in bytes."""
   rows, end, head = [], 0, START
   while newline := data.find(b'\n', end) + 1:
     row = _parse(data[end:newline], head, len(rows))
@@ -111,9 +111,9 @@ def _longest_true_prefix(data: bytes) -> tuple[list[Row], int]:
 
 
 def read(path: str | os.PathLike[str]) -> list[Row]:
-  """The rows of the longest true prefix; changes nothing on disk.
+  """Return the rows of the longest true prefix; change nothing on disk.
 
-  For reports, also of a run that still writes.
+  Reports call it, also while a run still writes.
 
   Raises:
     FileNotFoundError: If there is no ledger.
@@ -121,24 +121,14 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
   return _longest_true_prefix(pathlib.Path(path).read_bytes())[0]
 
 
-def find(rows: Sequence[Row], step: str, **match: Any) -> Row | None:
-  """The last row of a step whose payload has these values, or None."""
-  wanted = {'step': step, **match}
-  for row in reversed(rows):
-    payload = row['payload']
-    if all(k in payload and payload[k] == v for k, v in wanted.items()):
-      return row
-  return None
-
-
 class Ledger:
   """A ledger to append to."""
 
   def __init__(self, path: str | os.PathLike[str], sandbox: str = ''):
-    """Opens or creates the ledger.
+    """Open or create the ledger.
 
-    A torn last line is what a kill leaves. It, and whatever else is not of the
-    chain, is moved to `<path>.damaged-<n>` and a warning says so.
+    A kill may leave a torn last line. This line, and all else that does not
+    belong to the chain, is moved to `<path>.damaged-<n>` and a warning says so.
 
     Args:
       path: The file. Its directory exists.
@@ -156,7 +146,7 @@ class Ledger:
       self._set_aside(data[self._end :])
 
   def _set_aside(self, tail: bytes) -> None:
-    """Keeps what follows the true prefix in another file, then cuts it off."""
+    """Move what follows the true prefix into another file."""
     taken = {p.name for p in self._path.parent.iterdir()}
     name = lambda n: f'{self._path.name}.damaged-{n}'
     aside = self._path.with_name(
@@ -182,7 +172,7 @@ class Ledger:
     )
 
   def _write(self, at: int, data: bytes) -> None:
-    """Writes at the end, durably; after an error the file is as before."""
+    """Write at the end, durably; after an error the file is as before."""
     fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
       size = os.fstat(fd).st_size
@@ -210,11 +200,11 @@ class Ledger:
   def append(
       self, step: str, data: Mapping[str, Any], measured: Mapping[str, Any]
   ) -> Row:
-    """Adds a row; it is on disk when this returns.
+    """Add a row; it is on disk when this returns.
 
     Args:
-      step: What was done: 'train', 'diagnose', 'verify', ...
-      data: What was found and decided, JSON values. 'n', 'step' and 'sandbox'
+      step: The step that was done: 'train', 'diagnose', 'verify', ...
+      data: Findings and decisions, JSON values. 'n', 'step' and 'sandbox'
         are taken.
       measured: Times and memory, numbers.
 
@@ -249,7 +239,3 @@ class Ledger:
   def head(self) -> str:
     """Hash of the last row; 64 zeros before the first."""
     return self._rows[-1]['hash'] if self._rows else START
-
-  def canonical(self) -> list[Row]:
-    """All payloads: what an undisturbed run of the same config repeats."""
-    return [row['payload'] for row in self._rows]

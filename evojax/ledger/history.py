@@ -134,7 +134,10 @@ class History:
 
   @functools.cached_property
   def trials(self) -> list[Trial]:
-    """In the order in which they began; without a proposal there is none."""
+    """All trials in the order in which they began.
+
+    A diagnosis without a proposal is no trial.
+    """
     steps: dict[int, dict[str, records.Record]] = {}
     seconds: dict[int, dict[str, float]] = {}
     for row in self.rows:
@@ -164,7 +167,7 @@ class History:
 
   @property
   def dev_draws(self) -> int:
-    """How often fresh dev problems were drawn: once per trial that scored."""
+    """Number of draws of fresh dev problems: one per trial that scored."""
     done = lambda row: any(arm.status == 'done' for arm in row.arms)
     return sum(map(done, self.all(records.Trial)))
 
@@ -205,7 +208,7 @@ class History:
 
   @functools.cached_property
   def lineage(self) -> list[str]:
-    """From the base to the head."""
+    """Names of the versions from the base to the head."""
     line = [self.head]
     while line[-1] in self.parents:
       line.append(self.parents[line[-1]])

@@ -1,4 +1,4 @@
-"""One frozen dataclass per step of the loop: what a row of the ledger says.
+"""The records of the ledger: one frozen dataclass per step of the loop.
 
 Every row is written from a record (`append`) and read back into one (`parse`);
 only this package knows the keys of a row on disk. A row holds the fields of its
@@ -26,7 +26,7 @@ class RecordError(ValueError):
 
 
 def _frozen(value: Any) -> Any:
-  """A JSON value with tuples for lists, as overlays hold them."""
+  """Return a JSON value with tuples for lists, as overlays hold them."""
   if isinstance(value, list):
     return tuple(map(_frozen, value))
   if isinstance(value, dict):
@@ -76,7 +76,7 @@ class Arm:
 
   VERSION: ClassVar[int] = 1
 
-  folder: str  # Its evidence and checkpoints, below the workdir.
+  folder: str  # Place of evidence and checkpoints, below the workdir.
   seed: int
   harness: str  # Hash.
   start: str  # Fingerprint of the state that it started from.
@@ -116,7 +116,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Validity:
-  """How the predictions about one trial did."""
+  """The predictions about one trial beside what it realised."""
 
   intervention_class: str
   proposer: str
@@ -140,12 +140,19 @@ class Measured:
 # --------------------------------------------------------- a record per step
 
 
+STEPS: dict[str, type['Record']] = {}  # All records below, by their step.
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-  """What one step found and decided."""
+  """The findings and decisions of one step."""
 
   STEP: ClassVar[str]
   VERSION: ClassVar[int] = 1
+
+  def __init_subclass__(cls):
+    if 'STEP' in vars(cls):
+      STEPS[cls.STEP] = cls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,7 +162,7 @@ class Version(Record):
   version: str  # 'v0', 'v1', ...
   parent: str | None  # Its version; None for the first.
   harness: str  # Hash.
-  folder: str  # Of its evidence and checkpoints, below the workdir.
+  folder: str  # Place of evidence and checkpoints, below the workdir.
   checkpoint: str  # Where training goes on from, below the workdir.
   start: str  # Fingerprint of the state that its training started from.
   end: str  # Fingerprint of the state in `checkpoint`.
@@ -246,7 +253,7 @@ class Admit(OfTrial):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backtest(OfTrial):
-  """What the candidate would have done to recorded evidence."""
+  """The effect that the candidate would have had on recorded evidence."""
 
   STEP: ClassVar[str] = 'backtest'
 
@@ -289,9 +296,9 @@ class Verify(OfTrial):
   p: float | None = None  # One-sided.
   alpha: float | None = None  # Level that p was compared with.
   sigma_seed: float | None = None  # Standard deviation between seeds.
-  se_problems: float | None = None  # From pairing over problems alone.
+  se_problems: float | None = None  # Standard error of pairing over problems.
   wilcoxon_p: float | None = None
-  no_loss: bool | None = None  # Whether a loss of the margin is excluded.
+  no_loss: bool | None = None  # True if a loss of the margin is excluded.
   control: float | None = None  # Mean score of the controls.
   child: float | None = None  # Mean score of the children.
   perturbed_effect: float | None = None
@@ -306,7 +313,7 @@ class Promote(Version):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Accumulate(OfTrial):
-  """What is remembered of a trial."""
+  """The lessons of a trial: the new head, a skill, how predictions did."""
 
   STEP: ClassVar[str] = 'accumulate'
 
@@ -326,7 +333,7 @@ class Retrain(Record, Arm):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seal(Record):
-  """Where the sealed problems come from."""
+  """The salt and the seed of the sealed problems."""
 
   STEP: ClassVar[str] = 'seal'
 
@@ -343,49 +350,27 @@ class Final(Record):
   harness: str
   version: str  # The head whose harness was retrained.
   problems: int
-  samples: int  # Of each problem.
+  samples: int  # Completions of each problem.
   scores: dict[str, Estimate | None]  # None where a policy was not brought in.
   gains: dict[str, Estimate]  # Over the base policy.
-  evolved_over: dict[str, Estimate]  # Of the retrained policy over another.
+  evolved_over: dict[str, Estimate]  # Retrained policy minus another.
   compute: dict[str, Tokens]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stop(Record):
-  """Why the run ended before its end; the same command may continue it."""
+  """The reason why a run stopped early; the same command may continue it."""
 
   STEP: ClassVar[str] = 'stop'
 
   reason: str
 
 
-STEPS: Mapping[str, type[Record]] = {
-    record.STEP: record
-    for record in (
-        Open,
-        Train,
-        Diagnose,
-        Hypothesize,
-        Design,
-        Admit,
-        Backtest,
-        Trial,
-        Verify,
-        Promote,
-        Accumulate,
-        Retrain,
-        Seal,
-        Final,
-        Stop,
-    )
-}
-
-
 # ------------------------------------------------------------ older versions
 
 
 def _renamed(old: str, new: str) -> Callable[[dict], dict]:
-  """An upgrade that renames one key."""
+  """Return an upgrade that renames one key."""
   return lambda row: {
       new if name == old else name: value for name, value in row.items()
   }
@@ -396,7 +381,7 @@ _class = _renamed('klass', 'intervention_class')
 
 
 def _trial_arm_1(arm: dict) -> dict:
-  """Version 0 had the folder of the dev scores as `arm`."""
+  """Upgrade an arm of a trial: its `arm` was the folder of the dev scores."""
   return _renamed('trained', 'folder')(_renamed('arm', 'scores')(arm))
 
 
@@ -474,7 +459,7 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-  """Field -> its type."""
+  """Return the type of each field."""
   hints = typing.get_type_hints(cls)
   return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -524,11 +509,12 @@ def _read(hint: Any, value: Any, place: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-  """A row of the ledger, read."""
+  """A row of the ledger, read back."""
 
   n: int  # 0, 1, ... in the order of the ledger.
   record: Record
-  hash: str  # Of this row and all before it.
+  schema: int  # Version in which the record was written.
+  hash: str  # Covers this row and all before it.
   sandbox: str  # Tier of the box that untrusted code ran in, '' for none.
   measured: Measured
 
@@ -569,6 +555,7 @@ def parse(row: chain.Row) -> Row:
   return Row(
       n=n,
       record=record,
+      schema=fields.get('schema', 0),
       hash=row['hash'],
       sandbox=sandbox,
       measured=Measured(**row['measured']),

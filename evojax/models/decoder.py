@@ -1,11 +1,10 @@
 """Decoders of the Qwen2, Qwen3 and Llama families.
 
-One Flax layer serves four uses. They differ only in how keys and values are
-found, so the layer takes that as a function (`attend`): over the whole
-sequence (`forward`), over a prompt that a group of completions shares
-(`forward_shared`), over a chunk of tokens and a cache (`extend`), and over one
-token and a cache (`decode`). Everything exported is a pure function over plain
-dicts.
+One Flax layer serves four uses, which differ only in where keys and values
+come from. The layer takes that as a function (`attend`): the whole sequence
+(`forward`), a prompt that a group of completions shares (`forward_shared`), a
+chunk of tokens and a cache (`extend`), or one token and a cache (`decode`).
+Everything exported is a pure function over plain dicts.
 
 Projections are stored fused, per key/value head, so that tensor parallelism
 splits them along K and F without moving data:
@@ -29,6 +28,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
+from evojax.models import rope as rope_lib
 from evojax.runtime import sharding
 
 Params = dict[str, Any]
@@ -37,16 +37,6 @@ REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class RopeScaling:
-  """Llama-3 frequency scaling (transformers `rope_type: llama3`)."""
-
-  factor: float
-  low_freq_factor: float
-  high_freq_factor: float
-  original_max_positions: int | float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +52,7 @@ class DecoderConfig:
   num_kv_heads: int  # K, divides N.
   head_dim: int  # H
   rope_theta: float = 10_000.0
-  rope_scaling: RopeScaling | None = None
+  rope_scaling: rope_lib.Scaling | None = None
   rms_norm_eps: float = 1e-6
   tie_embeddings: bool = True
   qkv_bias: bool = False  # Qwen2.
@@ -106,48 +96,23 @@ _AXES = {
 
 
 def _gathered(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
-  """Axes of a weight as it is used: whole along fsdp."""
+  """Return the axes of a weight in use, when fsdp no longer splits it."""
   return tuple(None if axis == 'embed' else axis for axis in axes)
 
 
 def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
-  """RMSNorm; the statistics are float32 whatever x is."""
+  """RMSNorm (arXiv:1910.07467) with float32 statistics, in the dtype of x."""
   x32 = x.astype(jnp.float32)
   x32 *= jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + eps)
   return (x32 * scale.astype(jnp.float32)).astype(x.dtype)
-
-
-def _rope_frequencies(cfg: DecoderConfig) -> np.ndarray:
-  """float32 [H / 2], radians per position."""
-  freq = 1.0 / cfg.rope_theta ** (
-      np.arange(0, cfg.head_dim, 2, dtype=np.float32) / cfg.head_dim
-  )
-  s = cfg.rope_scaling
-  if s is None:
-    return freq.astype(np.float32)
-  wavelength = 2 * np.pi / freq
-  ratio = s.original_max_positions / wavelength
-  smooth = (ratio - s.low_freq_factor) / (
-      s.high_freq_factor - s.low_freq_factor
-  )
-  smooth = np.clip(smooth, 0, 1)  # 0: long waves, slowed; 1: short, unchanged.
-  return ((1 - smooth) * freq / s.factor + smooth * freq).astype(np.float32)
 
 
 def _rope_table(
     cfg: DecoderConfig, positions: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """(cos, sin), each [..., T, H / 2] for positions [..., T]."""
-  angles = positions[..., None].astype(jnp.float32) * _rope_frequencies(cfg)
-  return jnp.cos(angles), jnp.sin(angles)
-
-
-def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Rotary embedding of x [..., H]; cos and sin broadcast to [..., H / 2]."""
-  first, second = jnp.split(x, 2, -1)
-  cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
-  return jnp.concatenate(
-      [first * cos - second * sin, second * cos + first * sin], -1
+  return rope_lib.table(
+      positions, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling
   )
 
 
@@ -163,7 +128,7 @@ class Layer(nn.Module):
       rope: tuple[jax.Array, jax.Array],
       attend: Callable[..., tuple[jax.Array, Any]],
   ) -> tuple[jax.Array, Any]:
-    """Returns x and what `attend` keeps.
+    """Return x and what `attend` keeps.
 
     Args:
       x: [B, T, D], compute dtype.
@@ -188,8 +153,8 @@ class Layer(nn.Module):
       query = self._norm('q_norm', query, h)
       key = self._norm('k_norm', key, h)
     cos, sin = (t[..., None, :] for t in rope)  # [B, T, 1, H / 2]
-    key = _rotate(key, cos, sin)
-    query = _rotate(query, cos[..., None, :], sin[..., None, :])
+    key = rope_lib.rotate(key, cos, sin)
+    query = rope_lib.rotate(query, cos[..., None, :], sin[..., None, :])
     attended, kept = attend(query, key, value)
     x = x + self._project('out', attended, (k, r, h), (d,))
     x = sharding.constrain(x, 'batch', None, None)
@@ -209,7 +174,8 @@ class Layer(nn.Module):
     n, rank = len(ins), self.cfg.lora_rank
     init = _fan_in(ins)
     weight = self.param(name, init, (*ins, *outs)).astype(x.dtype)
-    # Gathered over fsdp here, in the compute dtype and one layer at a time.
+    # The weight is gathered over fsdp here, in the compute dtype and one layer
+    # at a time, so that no device holds all of them whole.
     weight = sharding.constrain(weight, *_gathered(_AXES[name]))
     widens = n == 1 and np.prod(outs) > ins[0]
     y = _widen(x, weight) if widens else jnp.tensordot(x, weight, n)
@@ -224,7 +190,7 @@ class Layer(nn.Module):
     return y
 
 
-@jax.checkpoint  # Computing it again is cheaper than keeping its parts.
+@jax.checkpoint  # Recomputing is cheaper than storing the intermediates.
 def _gated(gate_up: jax.Array) -> jax.Array:
   """SwiGLU: silu(gate) * up, [..., F] from [..., 2, F]."""
   gate, up = jnp.split(gate_up, 2, -2)
@@ -236,7 +202,8 @@ def _widen(x: jax.Array, weight: jax.Array) -> jax.Array:
   """x [..., D] @ weight [D, *outs], where outs have more features than D.
 
   JAX computes the gradient of a weight as (dy^T x)^T, for which XLA on CPU
-  copies dy to its transpose. x^T dy copies the narrower x: 5 % of an update.
+  copies the wide dy to its transpose. x^T dy copies the narrower x instead,
+  which saves 5 % of an update.
   """
   return jnp.tensordot(x, weight, 1)
 
@@ -259,7 +226,7 @@ def _fan_in(ins: tuple[int, ...]) -> Callable[..., jax.Array]:
 
 
 def init(cfg: DecoderConfig, key: jax.Array) -> Params:
-  """Random float32 parameters; wrap in `jax.eval_shape` for shapes alone."""
+  """Return random float32 parameters; `jax.eval_shape` gives the shapes."""
   embed_key, head_key, *layer_keys = jax.random.split(key, cfg.num_layers + 2)
   shape = (1, 1, cfg.num_kv_heads, cfg.heads_per_kv, cfg.head_dim)
   x = jnp.zeros((1, 1, cfg.hidden_size))
@@ -278,17 +245,18 @@ def init(cfg: DecoderConfig, key: jax.Array) -> Params:
 
 
 def stack_layers(layers: list[Params]) -> Params:
-  """Per-layer dicts -> one dict with a leading layer axis (scan_layers)."""
+  """Stack per-layer dicts to one dict with a leading layer axis."""
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
 def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
-  """A tree like the parameters whose leaves name each axis.
+  """Return a tree like the parameters whose leaves name each axis.
 
   Args:
     cfg: Shape of the decoder.
-    gathered: As the weights are used, whole along fsdp but for the tables of
-      the vocabulary, instead of as they are stored.
+    gathered: If True, the axes of weights in use: fsdp no longer splits them,
+      except for the tables of the vocabulary. If False, those of stored
+      weights.
   """
   shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
 
@@ -301,20 +269,20 @@ def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
 
 
 def count_params(cfg: DecoderConfig) -> int:
-  """Number of parameters, without making them."""
+  """Return the number of parameters without allocating them."""
   shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
   return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 def unembedding(cfg: DecoderConfig, params: Params) -> Float[Array, 'V D']:
-  """The matrix that turns hidden states into logits."""
+  """Return the matrix [V, D] that turns hidden states into logits."""
   return params['embed'] if cfg.tie_embeddings else params['lm_head']
 
 
 def logits(
     cfg: DecoderConfig, params: Params, hidden: Float[Array, '*B D']
 ) -> Float[Array, '*B V']:
-  """float32 logits; for whole sequences see rl.logprobs, which chunks."""
+  """Return float32 logits; rl.logprobs chunks them for whole sequences."""
   table = unembedding(cfg, params).astype(hidden.dtype)
   rows = sharding.per_replica(hidden.ndim - 1)
   hidden = sharding.constrain(hidden, *rows, None)
@@ -335,7 +303,7 @@ def _run_layers(
     attend: Callable[..., tuple[jax.Array, Any]],
     cache: Any = None,
 ) -> tuple[jax.Array, Any]:
-  """Applies every layer; `attend` gets the layer's slice of `cache` first."""
+  """Apply every layer; `attend` gets its slice of `cache`."""
   layer = Layer(cfg)
 
   def body(x, layer_params, layer_cache):
@@ -359,7 +327,7 @@ def _run_layers(
 def _masked_softmax(scores: jax.Array, mask: jax.Array, h: int) -> jax.Array:
   """Softmax over the last axis in float32, of scores / sqrt(H)."""
   scores = scores.astype(jnp.float32) * h**-0.5
-  # A finite floor: a row without a single key must not become NaN.
+  # The floor is finite because a row without a single key would become NaN.
   return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
 
 
@@ -379,7 +347,7 @@ def forward(
     positions: Int[Array, 'B L'],
     segment_ids: Int[Array, 'B L'],
 ) -> Float[Array, 'B L D']:
-  """Hidden states after the final norm, for padded or packed rows.
+  """Return hidden states after the final norm, for padded or packed rows.
 
   A token attends to earlier tokens of its own segment (segment 0 is padding).
   """
@@ -400,10 +368,11 @@ def forward_shared(
     prompt_lengths: Int[Array, 'P'],
     completions: Int[Array, 'P G Lc'],
 ) -> Float[Array, 'P G Lc D']:
-  """Hidden states that predict each completion token; the prompt runs once.
+  """Return the hidden states that predict each completion token.
 
-  Exact: the same numbers as G separate sequences, with P*(Lp + G*Lc) tokens
-  instead of P*G*(Lp + Lc). Padding is on the right of prompts and completions.
+  Each prompt runs once for its whole group. The result equals that of G
+  separate sequences, with P*(Lp + G*Lc) tokens instead of P*G*(Lp + Lc).
+  Padding is on the right of prompts and completions.
 
   Args:
     cfg: Shape of the decoder.
@@ -421,7 +390,7 @@ def forward_shared(
   positions = jnp.tile(jnp.arange(lc), g) + prompt_lengths[:, None]
   # One row per group: the prompt, then its completions. [P, Lp + G * Lc]
   tokens = jnp.concatenate([prompts, completions.reshape(p, g * lc)], 1)
-  # Looked up, since every position occurs in many rows. [P, T, H / 2]
+  # A lookup is cheaper, as every position occurs in many rows. [P, T, H / 2]
   positions = jnp.concatenate([prompt_positions, positions], 1)
   table = _rope_table(cfg, jnp.arange(lp + lc))
   rope = tuple(values[positions] for values in table)
@@ -469,7 +438,7 @@ def extend(
     start: Int[Array, 'B'],
     cache: Any,
 ) -> tuple[Float[Array, 'B C D'], Any]:
-  """A chunk of tokens per row against its cache, which is written in place.
+  """Run a chunk of tokens per row against its cache, written in place.
 
   Row b writes slots start[b] .. start[b] + C - 1; its token t attends to slots
   <= start[b] + t.
@@ -477,7 +446,7 @@ def extend(
   Args:
     cfg: Shape of the decoder.
     params: Its parameters.
-    tokens: int32; what is beyond a prompt's end changes nothing before it.
+    tokens: int32; tokens beyond a prompt's end change nothing before it.
     start: int32, position of the chunk's first token: <= S - C, or S for a row
       that writes nothing.
     cache: Per layer (keys, values), each [B, K, S, H].
@@ -522,7 +491,7 @@ def decode(
     positions: Int[Array, 'B'],
     cache: Any,
 ) -> tuple[Float[Array, 'B D'], Any]:
-  """One token per row against its cache, which is written in place.
+  """Run one token per row against its cache, which is written in place.
 
   Row b writes slot positions[b] and attends to slots <= positions[b]: slot
   and position coincide, so a sample's arithmetic does not depend on when it
@@ -543,7 +512,7 @@ def decode(
 
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [K, H], []
-    # Batched, this is a scatter that partitions along the batch.
+    # Under vmap this becomes a scatter that partitions along the batch.
     return jax.lax.dynamic_update_slice(
         row, new[:, None].astype(row.dtype), (0, position, 0)
     )
@@ -565,7 +534,7 @@ def decode(
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int, dtype: str) -> Any:
-  """Zeroed keys and values for `decode`."""
+  """Return zeroed keys and values for `decode`."""
   shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
   if cfg.scan_layers:
     shape = (cfg.num_layers, *shape)

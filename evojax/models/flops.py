@@ -1,6 +1,6 @@
-"""FLOPs: what a forward pass needs and what a device gives.
+"""FLOPs of a forward pass, and FLOP/s of a device.
 
-Those of the matrix products alone, two per multiply-add.
+Only matrix products are counted, with two FLOPs per multiply-add.
 """
 
 import math
@@ -25,7 +25,7 @@ def forward(
     pairs: int | float,
     logits: int | float,
 ) -> int | float:
-  """FLOPs of a forward pass: FORMULA.
+  """Return the FLOPs of a forward pass by FORMULA.
 
   Args:
     cfg: Shape of the decoder.
@@ -43,7 +43,7 @@ def forward(
 
 
 def measure(device: Any, *, size: int = 1024, seconds: float = 0.3) -> float:
-  """FLOP/s of float32 matrix products on a device: the best of a few."""
+  """Return the best FLOP/s of a few float32 matrix products on a device."""
   x = jax.device_put(np.ones((size, size), np.float32), device)
   product = jax.jit(lambda x: x @ x).lower(x).compile()
   best, stop = math.inf, time.perf_counter() + seconds

@@ -1,10 +1,10 @@
 """Low-rank adapters: train a small update of frozen weights.
 
-W' = W + (alpha / r) A B (Hu et al. 2021, arXiv:2106.09685, Sec. 4.1; their
-B A, as ours multiply from the left). Every projection 'name' has a pair
-'name_lora_a' [in..., r] and 'name_lora_b' [r, out...] beside it in its layer;
-decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the first
-policy is the base policy exactly.
+W' = W + (alpha / r) A B (Hu et al. 2021, arXiv:2106.09685, Sec. 4.1, where it
+is B A, because our inputs multiply from the left). Every projection 'name' has
+a pair 'name_lora_a' [in..., r] and 'name_lora_b' [r, out...] beside it in its
+layer; decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the
+first policy is the base policy exactly.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ def add_adapters(
     *,
     shardings: Any = None,
 ) -> decoder.Params:
-  """Puts fresh float32 adapters beside the projections of every layer.
+  """Put fresh float32 adapters beside the projections of every layer.
 
   A is normal with standard deviation in^-1/2, B is 0.
 
   Args:
-    cfg: With the lora_rank wanted, >= 1.
+    cfg: Shape of the decoder with lora_rank >= 1.
     params: Parameters without adapters.
-    seed: Of the random A.
+    seed: Seed of the random A.
     shardings: A tree like the parameters *with* adapters, as made from
       decoder.logical_axes(cfg); by default everything is on one device.
 
@@ -57,7 +57,8 @@ def add_adapters(
     ins = math.prod(shape[:-1]) // (cfg.num_layers if cfg.scan_layers else 1)
     return ins**-0.5 * rng.standard_normal(shape, np.float32)
 
-  # On the host: they are small, and compiling a generator for each is slow.
+  # Adapters are small, so that drawing them on the host is faster than
+  # compiling a generator for each shape.
   adapters = jax.tree_util.tree_map_with_path(make, split(shapes)[0])
   if shardings is None:
     adapters = jax.device_put(adapters)
@@ -67,7 +68,7 @@ def add_adapters(
 
 
 def split(params: Any) -> tuple[Any, Any]:
-  """Splits a tree like the parameters into (adapters, everything else)."""
+  """Split a tree like the parameters into (adapters, everything else)."""
   layers = params['layers']
   return (
       {'layers': _select(layers, adapters=True)},
@@ -76,7 +77,7 @@ def split(params: Any) -> tuple[Any, Any]:
 
 
 def join(trainable: Any, frozen: Any) -> Any:
-  """Inverse of `split`."""
+  """Return the tree that `split` has divided."""
   adapters, layers = trainable['layers'], frozen['layers']
   if isinstance(layers, dict):
     joined = {**layers, **adapters}
@@ -88,10 +89,10 @@ def join(trainable: Any, frozen: Any) -> Any:
 def merge(
     cfg: decoder.DecoderConfig, params: decoder.Params
 ) -> tuple[decoder.DecoderConfig, decoder.Params]:
-  """Adds every adapter to its weight.
+  """Add every adapter to its weight.
 
   Args:
-    cfg: Of the parameters, lora_rank >= 1.
+    cfg: Shape of the decoder, lora_rank >= 1.
     params: Parameters with adapters.
 
   Returns:

@@ -1,4 +1,4 @@
-"""A policy as a run uses it: decoder shape, tokenizer, parameters."""
+"""The policy of a run: decoder shape, tokenizer, parameters."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -16,7 +16,7 @@ from evojax.runtime import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """What is known of a policy before its weights are read."""
+  """A model directory that has been checked, without its weights."""
 
   path: pathlib.Path
   cfg: decoder.DecoderConfig
@@ -36,18 +36,18 @@ def open_policy(
     max_tokens: int = 0,
     **_: Any,
 ) -> Policy:
-  """Checks a model directory and reads all but its weights; no device needed.
+  """Check a model directory and read all but its weights, without a device.
 
   Args:
     path: A Hugging Face directory.
-    compute_dtype: config.model.compute_dtype, as the next four.
-    remat: See config.
-    scan_layers: See config.
-    lora_rank: See config.
-    lora_alpha: See config.
+    compute_dtype: config.model.compute_dtype.
+    remat: config.model.remat.
+    scan_layers: config.model.scan_layers.
+    lora_rank: config.model.lora_rank.
+    lora_alpha: config.model.lora_alpha.
     fsdp_shards: config.mesh.fsdp; 1 where it is not known yet.
-    tensor_shards: config.mesh.tensor, likewise.
-    max_tokens: Longest sequence, prompt and completion, of the run.
+    tensor_shards: config.mesh.tensor; 1 where it is not known yet.
+    max_tokens: Tokens of the run's longest prompt and completion together.
     **_: Fields of config.model that concern the parameters alone.
 
   Raises:
@@ -75,7 +75,7 @@ def open_policy(
 def check_shards(
     directory: pathlib.Path, cfg: decoder.DecoderConfig, fsdp: int, tensor: int
 ) -> None:
-  """Checks that a mesh splits every parameter evenly; see `sharding.RULES`.
+  """Check that a mesh splits every parameter evenly; see `sharding.RULES`.
 
   Raises:
     ValueError: If it does not.
@@ -105,13 +105,13 @@ def token_decoder(path: pathlib.Path) -> Callable[[Sequence[int]], str] | None:
 def load_params(
     policy: Policy, mesh: jax.sharding.Mesh, *, param_dtype: str, seed: int = 0
 ) -> decoder.Params:
-  """Reads the weights straight to their shards; fresh adapters under LoRA.
+  """Read the weights to their shards; add fresh adapters under LoRA.
 
   Args:
     policy: From `open_policy`.
-    mesh: Where they go.
+    mesh: The mesh that holds the parameters.
     param_dtype: 'float32' | 'bfloat16'.
-    seed: Of the adapters' random half.
+    seed: Seed of the adapters.
 
   Raises:
     ValueError: If the mesh does not split them evenly.
@@ -130,7 +130,7 @@ def load_params(
 def export(
     policy: Policy, params: decoder.Params, path: pathlib.Path, dtype: str
 ) -> None:
-  """Writes a Hugging Face directory, adapters merged, tokenizer included."""
+  """Write a Hugging Face directory, adapters merged, tokenizer included."""
   cfg = policy.cfg
   if cfg.lora_rank:
     cfg, params = lora.merge(cfg, params)

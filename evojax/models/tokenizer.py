@@ -15,13 +15,13 @@ class TokenizerError(ValueError):
 
 
 class Tokenizer:
-  """A fast tokenizer of a Hugging Face directory, as `tokenizer.json` has it.
+  """The fast tokenizer in a `tokenizer.json`, with the chat template.
 
   Text never becomes control: `encode`, and what is given to `render`, turn a
   special token that is spelled out in the text (`<|im_end|>`) into ordinary
   text tokens, so a problem or a user cannot end a turn, open one, or forge the
   end of a sequence. Only the chat template writes special tokens. Encoding
-  flips a flag inside the tokenizer: one thread at a time.
+  flips a flag inside the tokenizer, so that only one thread may use it.
 
   Attributes:
     eos_ids: Token ids that end a completion, from generation_config.json
@@ -33,7 +33,7 @@ class Tokenizer:
   """
 
   def __init__(self, path: str | os.PathLike[str]):
-    """Reads tokenizer.json and its companions; needs neither network nor torch.
+    """Read tokenizer.json and its companions, without network or torch.
 
     Args:
       path: A Hugging Face model directory.
@@ -50,9 +50,9 @@ class Tokenizer:
           ' `transformers.AutoTokenizer.from_pretrained(NAME)'
           '.save_pretrained(DIRECTORY)`.'
       )
-    # It would advise to install PyTorch, which evojax has no use for.
+    # transformers would advise to install PyTorch, which evojax does not use.
     os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
-    import transformers  # Here, because it takes a second to import.
+    import transformers  # Imported here because it takes a second.
 
     # AutoTokenizer would rebuild the pipeline that its class hard-codes from
     # the vocabulary alone; this class runs the pipeline in the file.
@@ -77,7 +77,7 @@ class Tokenizer:
     }
 
   def encode(self, text: str) -> list[int]:
-    """Token ids of text; adds nothing, and special tokens in it stay text."""
+    """Return the token ids of text; special tokens in it stay text."""
     return self._backend.encode(
         text, add_special_tokens=False, split_special_tokens=True
     )
@@ -85,7 +85,7 @@ class Tokenizer:
   def decode(
       self, ids: Sequence[int], *, skip_special_tokens: bool = True
   ) -> str:
-    """Text of token ids."""
+    """Return the text of token ids."""
     return self._backend.decode(
         [int(i) for i in ids],
         skip_special_tokens=skip_special_tokens,
@@ -99,10 +99,10 @@ class Tokenizer:
       tools: Sequence[Mapping[str, Any]] | None = None,
       options: Mapping[str, Any] | None = None,
   ) -> list[int]:
-    """Token ids of a chat, up to where the assistant's answer begins.
+    """Return the token ids of a chat, up to the assistant's answer.
 
-    Equal to transformers' `apply_chat_template(add_generation_prompt=True)`
-    whenever nothing in it spells out a special token.
+    They equal transformers' `apply_chat_template(add_generation_prompt=True)`
+    whenever no text in the chat spells out a special token.
 
     Args:
       messages: {'role', 'content', ...} mappings, oldest first.
@@ -154,7 +154,8 @@ class Tokenizer:
           add_generation_prompt=True,
           **inputs['options'],
       )
-    # A template is a program: what it does not expect, it fails on in any way.
+    # A template is a program, which may fail in many ways on what it does not
+    # expect.
     except (
         jinja2.TemplateError,
         ArithmeticError,
@@ -177,10 +178,11 @@ class Tokenizer:
     return ids
 
   def _stand_ins(self, text: str) -> dict[str, str]:
-    """Unused private-use characters -> the special tokens that a text spells.
+    """Map unused private-use characters to the special tokens in a text.
 
-    They are swapped before the template sees them and encoded as text
-    afterwards, so what surrounds them is tokenised in one piece, as without.
+    The characters stand in for the tokens while the template is rendered and
+    are encoded as text afterwards, so that the text around them is tokenised in
+    one piece.
     """
     unused = (c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in text)
     longest_first = sorted(self._special, key=len, reverse=True)
@@ -193,7 +195,9 @@ class Tokenizer:
       hide: Callable[[str], str],
       stand_ins: Mapping[str, str],
   ) -> None:
-    """A normaliser or a lenient added token may see more than exact spellings.
+    """Refuse text that becomes a special token by another spelling.
+
+    A normaliser or a lenient added token may match more than exact spellings.
 
     Raises:
       TokenizerError: If a piece of text still becomes a special token.
@@ -208,7 +212,7 @@ class Tokenizer:
           )
 
   def _ids(self, text: str) -> list[int]:
-    """Token ids of trusted text: special tokens in it are special tokens."""
+    """Return the token ids of trusted text, special tokens included."""
     return self._backend.encode(
         text, add_special_tokens=False, split_special_tokens=False
     )
@@ -239,15 +243,15 @@ class Tokenizer:
 
 @functools.cache
 def _template_arguments() -> frozenset[str]:
-  """What `apply_chat_template` itself is called with."""
-  import transformers  # Here, because it takes a second to import.
+  """Return the names of the arguments of `apply_chat_template` itself."""
+  import transformers  # Imported here because it takes a second.
 
   function = transformers.PreTrainedTokenizerFast.apply_chat_template
   return frozenset(inspect.signature(function).parameters) | {'messages'}
 
 
 def _strings(value: Any) -> Iterator[str]:
-  """All strings in a JSON value, names of fields included."""
+  """Yield all strings in a JSON value, names of fields included."""
   if isinstance(value, str):
     yield value
   elif isinstance(value, Mapping):
@@ -260,7 +264,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _map_strings(value: Any, function: Callable[[str], str]) -> Any:
-  """A JSON value with all its strings replaced."""
+  """Return a JSON value with `function` applied to all its strings."""
   if isinstance(value, str):
     return function(value)
   if isinstance(value, Mapping):
@@ -274,7 +278,7 @@ def _map_strings(value: Any, function: Callable[[str], str]) -> Any:
 
 
 def _split(text: str, separators: Mapping[str, str]) -> list[str]:
-  """Splits text around single-character separators, which are kept."""
+  """Split text around single-character separators, which are kept."""
   if not separators:
     return [text]
   pieces = re.split(f'([{"".join(separators)}])', text)

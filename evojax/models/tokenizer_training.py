@@ -1,4 +1,4 @@
-"""A small vocabulary for a small policy.
+"""Trains a small vocabulary for a small policy.
 
 Text is cut into chunks: single digits, operators, marks, and the phrases
 between them. The most frequent chunks become one token each, so that prompts
@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 
-# One-letter words, except the English 'a' and 'I', are names of unknowns.
+# One-letter words other than the English 'a' and 'I' name unknowns.
 _UNKNOWN = r' ?\b[b-zA-HJ-Z]\b'
 _CHUNK = (
     r'\d|\n| ?[-+*/=%()] ?|[.,:;?!°] ?'
@@ -43,7 +43,7 @@ def train(
     vocab_size: int,
     tokens: Sequence[str] = (),
 ) -> None:
-  """Writes the tokenizer files of a Hugging Face directory.
+  """Write the tokenizer files of a Hugging Face directory.
 
   Args:
     texts: Problems and completions, without special tokens.
@@ -52,7 +52,7 @@ def train(
     vocab_size: Rows of the embedding table: special tokens, `tokens`, 256
       bytes, then chunks of the texts by frequency. Fewer are used where the
       texts hold fewer chunks.
-    tokens: Text that is always one token, e.g. '<answer>'.
+    tokens: Texts that are one token each, e.g. '<answer>'.
 
   Raises:
     ValueError: If vocab_size leaves no room for chunks.
@@ -65,7 +65,7 @@ def train(
         f' {len(tokens)} fixed tokens and 256 bytes come first. Raise it to at'
         f' least {vocab_size - room + 1}.'
     )
-  import tokenizers  # Here: only the warm start needs the trainer.
+  import tokenizers  # Imported here because only the warm start trains one.
   from tokenizers import decoders
   from tokenizers import models
   from tokenizers import pre_tokenizers
@@ -85,7 +85,7 @@ def train(
   }
   chunks = [c for c in ranked if len(spelled[c]) > 1][:room]
   total = counts.total()
-  # A byte costs more than any chunk, so a chunk is never spelled out.
+  # A byte scores below every chunk, so that a chunk is never spelled out.
   byte_score = math.log(1 / total) - 1.0
   scores = [(byte, byte_score) for byte in alphabet]
   scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]

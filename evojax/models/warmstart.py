@@ -1,12 +1,13 @@
-"""Supervised warm start: teaches a small decoder from demonstrations.
+"""Supervised warm start: trains a small decoder on demonstrations.
 
-Domain-neutral: a domain gives demonstrations as a pure function of the step,
-so a run that was killed continues as if nothing had happened. Short examples
-are packed into rows; the loss is the mean negative log-likelihood of
-completion tokens, in nats.
+A domain gives its demonstrations as a pure function of the step, so that a run
+that was killed continues with the same batches. Short examples are packed into
+rows; the loss is the mean negative log-likelihood of completion tokens, in
+nats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import math
 import os
@@ -27,8 +28,56 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
 from evojax.runtime import checkpoint as checkpoint_lib
 
+_VOCABULARY_EXAMPLES = 4096  # Demonstrations that the vocabulary is made from.
+_MAX_POSITIONS = 1024  # Of the policy; demonstrations are far shorter.
+
+# (step, count) -> count demonstrations, a pure function.
+Demonstrate = Callable[[int, int], Sequence[records.Demonstration]]
+# (step, {'loss': nats per completion token, mean since the last call;
+# 'tokens_per_s'; 'examples': those of the last update that found room}).
+Log = Callable[[int, Mapping[str, float]], None]
 # One packed batch; every array is [rows, length] and aligned to `tokens`.
 Batch = dict[str, np.ndarray | jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """Shape of the policy and its training, the fields of config.warmstart."""
+
+  steps: int  # Updates in total.
+  vocab_size: int  # Rows of the embedding table.
+  hidden_size: int  # D
+  intermediate_size: int  # F
+  num_layers: int
+  num_heads: int  # N
+  num_kv_heads: int  # K
+  head_dim: int  # H
+  rows: int  # Packed rows per update.
+  length: int  # Tokens per row.
+  examples: int  # Demonstrations per update, about as many as fit the rows.
+  max_completion: int  # Longest completion in tokens, the end included.
+  learning_rate: float  # Peak for the layers' matrices (Muon).
+  adam_learning_rate: float  # Peak for embeddings and norms (Adam).
+  warmup_steps: int  # Updates until the peaks are reached.
+  weight_decay: float  # Of the layers' matrices, decoupled.
+  checkpoint_every: int  # Updates between checkpoints.
+  log_every: int  # Updates between calls of `log`.
+
+  @property
+  def model(self) -> decoder.DecoderConfig:
+    """A Qwen3 decoder, which any server of that family can serve."""
+    return decoder.DecoderConfig(
+        family='qwen3',
+        vocab_size=self.vocab_size,
+        hidden_size=self.hidden_size,
+        intermediate_size=self.intermediate_size,
+        num_layers=self.num_layers,
+        num_heads=self.num_heads,
+        num_kv_heads=self.num_kv_heads,
+        head_dim=self.head_dim,
+        qk_norm=True,
+        max_positions=_MAX_POSITIONS,
+    )
 
 
 def encode(
@@ -36,7 +85,9 @@ def encode(
     demonstration: records.Demonstration,
     max_completion: int,
 ) -> tuple[list[int], list[int]]:
-  """Token ids of prompt and completion, the completion at most max_completion.
+  """Return the token ids of prompt and completion.
+
+  A completion without an end is cut after max_completion tokens.
 
   Raises:
     ValueError: If a completion that ends does not fit.
@@ -61,13 +112,13 @@ def pack(
     length: int,
     pad_id: int,
 ) -> Batch:
-  """Packs examples into rows, first fit in decreasing length.
+  """Pack examples into rows, first fit in decreasing length.
 
   Args:
     examples: (prompt ids, completion ids); len(prompt) >= 1.
-    rows: Rows of the batch. Examples that find no room are left out.
+    rows: Rows of the batch. Examples for which there is no room are left out.
     length: Tokens of a row.
-    pad_id: Fills the rest.
+    pad_id: Token that fills the rest.
 
   Returns:
     tokens, positions, segment_ids: int32 [rows, length], positions count from 0
@@ -111,7 +162,7 @@ def pack(
 def loss_fn(
     params: decoder.Params, model: decoder.DecoderConfig, batch: Batch
 ) -> jax.Array:
-  """Mean -log p of completion tokens, nats."""
+  """Return the mean -log p of completion tokens, in nats."""
   hidden = decoder.forward(
       model, params, batch['tokens'], batch['positions'], batch['segment_ids']
   )
@@ -123,7 +174,7 @@ def loss_fn(
   return jnp.sum(losses * mask) / jnp.maximum(jnp.sum(mask), 1)
 
 
-# Inputs and outputs of each matrix that Muon orthogonalises.
+# Input and output axes of each matrix that Muon orthogonalises.
 _MATRIX_AXES = {
     'qkv': contrib.MuonDimensionNumbers((0,), (1, 2, 3)),
     'out': contrib.MuonDimensionNumbers((0, 1, 2), (3,)),
@@ -132,15 +183,8 @@ _MATRIX_AXES = {
 }
 
 
-def optimizer(
-    *,
-    steps: int,
-    learning_rate: float,
-    adam_learning_rate: float,
-    warmup_steps: int,
-    weight_decay: float,
-) -> optax.GradientTransformation:
-  """Muon for the layers' matrices, Adam for embeddings and norms.
+def optimizer(settings: Settings) -> optax.GradientTransformation:
+  """Return Muon for the layers' matrices and Adam for embeddings and norms.
 
   Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) steps
   along an orthogonalised momentum. In a trial on the math demonstrations the
@@ -149,7 +193,9 @@ def optimizer(
   """
 
   def schedule(peak):
-    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, steps)
+    return optax.warmup_cosine_decay_schedule(
+        0.0, peak, settings.warmup_steps, settings.steps
+    )
 
   def axes(params):
     return jax.tree_util.tree_map_with_path(
@@ -159,10 +205,10 @@ def optimizer(
   return optax.chain(
       optax.clip_by_global_norm(1.0),
       contrib.muon(
-          schedule(learning_rate),
-          weight_decay=weight_decay,
+          schedule(settings.learning_rate),
+          weight_decay=settings.weight_decay,
           adam_b2=0.98,
-          adam_learning_rate=schedule(adam_learning_rate),
+          adam_learning_rate=schedule(settings.adam_learning_rate),
           muon_weight_dimension_numbers=axes,
       ),
   )
@@ -178,7 +224,7 @@ def update(
     model: decoder.DecoderConfig,
     tx: optax.GradientTransformation,
 ) -> tuple[dict[str, Any], jax.Array]:
-  """One optimizer step; returns the new state and the loss before it."""
+  """Take one optimizer step; return the new state and the loss before it."""
   loss, grads = jax.value_and_grad(loss_fn)(state['params'], model, batch)
   updates, opt_state = tx.update(grads, state['opt_state'], state['params'])
   return {
@@ -187,63 +233,45 @@ def update(
   }, loss
 
 
-# Demonstrations that the vocabulary is made from.
-_VOCABULARY_EXAMPLES = 4096
+def make_tokenizer(
+    demonstrations: Demonstrate,
+    directory: pathlib.Path,
+    vocab_size: int,
+    tokens: Sequence[str],
+) -> tokenizer_lib.Tokenizer:
+  """Train a tokenizer on the first demonstrations and write it to a directory.
+
+  The result is a function of the arguments, so that a resumed run makes the
+  same one again.
+  """
+  texts = []
+  for demonstration in demonstrations(0, _VOCABULARY_EXAMPLES):
+    texts += [m['content'] for m in demonstration.messages]
+    texts.append(demonstration.completion)
+  tokenizer_training.train(
+      texts, directory, vocab_size=vocab_size, tokens=tokens
+  )
+  return tokenizer_lib.Tokenizer(directory)
 
 
 def run(
-    demonstrations: Callable[[int, int], Sequence[records.Demonstration]],
+    demonstrations: Demonstrate,
     workdir: str | os.PathLike[str],
+    settings: Settings,
     *,
     tokens: Sequence[str],
-    vocab_size: int,
-    hidden_size: int,
-    intermediate_size: int,
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    steps: int,
-    rows: int,
-    length: int,
-    examples: int,
-    max_completion: int,
-    learning_rate: float,
-    adam_learning_rate: float,
-    warmup_steps: int,
-    weight_decay: float,
-    checkpoint_every: int,
-    log_every: int,
     seed: int,
-    log: Callable[[int, Mapping[str, float]], None],
+    log: Log,
 ) -> pathlib.Path:
-  """Trains a tokenizer and a Qwen3 decoder from nothing; resumes if killed.
+  """Train a tokenizer and a Qwen3 decoder from nothing; resume if killed.
 
   Args:
-    demonstrations: (step, count) -> count demonstrations, a pure function.
+    demonstrations: The training data.
     workdir: Gets tokenizer/, checkpoints/ and, at the end, policy/.
-    tokens: Text that is always one token.
-    vocab_size: Rows of the embedding table.
-    hidden_size: D.
-    intermediate_size: F.
-    num_layers: Layers.
-    num_heads: N.
-    num_kv_heads: K.
-    head_dim: H.
-    steps: Updates in total.
-    rows: Packed rows per update.
-    length: Tokens per row.
-    examples: Demonstrations per update, about as many as fit the rows.
-    max_completion: Longest completion in tokens, the end included.
-    learning_rate: Peak for the layers' matrices (Muon).
-    adam_learning_rate: Peak for embeddings and norms (Adam).
-    warmup_steps: Updates until the peaks are reached.
-    weight_decay: Of the layers' matrices, decoupled.
-    checkpoint_every: Updates between checkpoints.
-    log_every: Updates between calls of `log`.
+    settings: Shape of the policy and its training.
+    tokens: Texts that are one token each.
     seed: Of the parameters; demonstrations have their own.
-    log: (step, {'loss' in nats per completion token, mean since the last call;
-      'tokens_per_s'; 'examples', those of the last update that found room}).
+    log: Called every settings.log_every updates and at each checkpoint.
 
   Returns:
     The Hugging Face directory workdir/policy, weights in bfloat16.
@@ -254,40 +282,17 @@ def run(
       another shape.
   """
   workdir = pathlib.Path(workdir)
-  texts = []
-  for demonstration in demonstrations(0, _VOCABULARY_EXAMPLES):
-    texts += [m['content'] for m in demonstration.messages]
-    texts.append(demonstration.completion)
-  tokenizer_training.train(
-      texts, workdir / 'tokenizer', vocab_size=vocab_size, tokens=tokens
+  tokenizer = make_tokenizer(
+      demonstrations, workdir / 'tokenizer', settings.vocab_size, tokens
   )
-  tokenizer = tokenizer_lib.Tokenizer(workdir / 'tokenizer')
-  model = decoder.DecoderConfig(
-      family='qwen3',
-      vocab_size=vocab_size,
-      hidden_size=hidden_size,
-      intermediate_size=intermediate_size,
-      num_layers=num_layers,
-      num_heads=num_heads,
-      num_kv_heads=num_kv_heads,
-      head_dim=head_dim,
-      qk_norm=True,
-      max_positions=1024,
-  )
-  tx = optimizer(
-      steps=steps,
-      learning_rate=learning_rate,
-      adam_learning_rate=adam_learning_rate,
-      warmup_steps=warmup_steps,
-      weight_decay=weight_decay,
-  )
+  model, tx = settings.model, optimizer(settings)
 
   def initial_state():
     params = decoder.init(model, jax.random.key(seed))
     return {'params': params, 'opt_state': tx.init(params)}
 
   checkpointer = checkpoint_lib.Checkpointer(
-      workdir / 'checkpoints', every=checkpoint_every, keep=2
+      workdir / 'checkpoints', every=settings.checkpoint_every, keep=2
   )
   restored = checkpointer.restore_latest(jax.eval_shape(initial_state))
   if restored is None:
@@ -296,33 +301,27 @@ def run(
     state, first = restored[0], restored[1]['step']
 
   losses, since = [], time.monotonic()
-  for step in range(first, steps):
-    batch = pack(
-        [
-            encode(tokenizer, demonstration, max_completion)
-            for demonstration in demonstrations(step, examples)
-        ],
-        rows,
-        length,
-        tokenizer.pad_id,
-    )
+  for step in range(first, settings.steps):
+    batch = _batch(demonstrations, step, tokenizer, settings)
     state, loss = update(state, batch, model=model, tx=tx)
     losses.append(loss)
     done = step + 1
-    due = checkpointer.due(done) or done == steps
-    if due or done % log_every == 0:
+    due = checkpointer.due(done) or done == settings.steps
+    if due or done % settings.log_every == 0:
       mean = float(np.mean(jax.device_get(losses)))
       if not math.isfinite(mean):
         raise FloatingPointError(
             f'the loss is {mean} before step {done}. Lower'
-            f' warmstart.{learning_rate=}; the last checkpoint is intact.'
+            f' warmstart.learning_rate={settings.learning_rate}; the last'
+            ' checkpoint is intact.'
         )
       now = time.monotonic()
+      trained = settings.rows * settings.length * len(losses)
       log(
           done,
           {
               'loss': mean,
-              'tokens_per_s': rows * length * len(losses) / (now - since),
+              'tokens_per_s': trained / (now - since),
               'examples': int(batch['segment_ids'].max(1).sum()),
           },
       )
@@ -338,3 +337,17 @@ def run(
       tokenizer_dir=workdir / 'tokenizer',
   )
   return workdir / 'policy'
+
+
+def _batch(
+    demonstrations: Demonstrate,
+    step: int,
+    tokenizer: tokenizer_lib.Tokenizer,
+    settings: Settings,
+) -> Batch:
+  """Return the packed batch of one step."""
+  examples = [
+      encode(tokenizer, demonstration, settings.max_completion)
+      for demonstration in demonstrations(step, settings.examples)
+  ]
+  return pack(examples, settings.rows, settings.length, tokenizer.pad_id)

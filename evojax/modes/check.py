@@ -1,7 +1,7 @@
-"""--mode=check: what of a config, a domain, a reward or a harness is refused.
+"""--mode=check: a config, a domain, a proposer, a reward, harnesses.
 
-Nothing is trained and no model is loaded. Functions are tried on completions
-made up for the domain's first problems, see `episodes.synthetic`.
+Nothing is trained and no model is loaded. Functions are tried on synthetic
+completions of the domain's first problems, see `episodes.synthetic`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,11 @@ import warnings
 
 import ml_collections
 
+from evojax import config as config_lib
 from evojax import domains
 from evojax.domains import base
 from evojax.episodes import synthetic
+from evojax.evolve import propose
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
@@ -21,14 +23,15 @@ from evojax.training import reward_parts
 
 
 def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
-  """Prints what is wrong and why.
+  """Print what would be refused and why, and what the config sets.
 
   Args:
-    config: Of a run: its values, domain and reward are checked.
+    config: The config of a run; its values, domain, proposer and reward are
+      checked.
     paths: Directories of harnesses, checked as that run would use them.
 
   Returns:
-    0 if nothing is refused, else 1: an exit code.
+    An exit code: 0 if nothing is refused, else 1.
   """
   refused = 0
 
@@ -40,6 +43,11 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       print(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_checks.validate, config))
+  for line in _changed_fields(config):
+    print(f'  {line}')
+  if config.evolve.trials:
+    name = config.evolve.proposer
+    report(f'proposer {name}', _reasons(propose.load, name))
   made, surface = None, surface_lib.recipe()
   try:
     domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
@@ -49,9 +57,9 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
   else:
     made = synthetic.Evidence(domain)
     surface = surface_lib.recipe(domain.surface_fields)
-    share = f', {solved} of {view.valid.size} made-up completions are solved'
+    share = f', {solved} of {view.valid.size} synthetic completions are solved'
     report(f'domain {config.domain.name}', [], share)
-    # A harness brings its own.
+    # A harness brings a reward of its own.
     if not paths or config.reward.parts:
       reasons, notes = _check_reward(config, domain)
       report(f'reward {config.reward.parts or "of the domain"}', reasons)
@@ -68,8 +76,19 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
   return int(refused > 0)
 
 
+def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:
+  """One line for each field that differs from its default, with its meaning."""
+  defaults = config_lib.flatten(config_lib.base())
+  return [
+      f'{path}={value!r} (default {defaults[path]!r}): {declared.doc}'
+      for path, value in config_lib.flatten(config).items()
+      if (declared := config_lib.declaration(path)).doc
+      and value != defaults[path]
+  ]
+
+
 def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
-  """Lines of the error that a check raises, if it does."""
+  """The lines of the error that a check raises, if it does."""
   try:
     check(*args)
   except ValueError as error:
@@ -80,7 +99,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 def _check_reward(
     config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
-  """(why it is refused, what it is warned about) of the config's reward."""
+  """The reasons to refuse the config's reward, and the warnings about it."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always', reward_parts.RewardWarning)
 

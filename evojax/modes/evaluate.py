@@ -1,4 +1,4 @@
-"""--mode=eval: scores a policy without training it."""
+"""--mode=eval: score a policy without training it."""
 
 import contextlib
 import json
@@ -19,17 +19,19 @@ from evojax.training import setup as setup_lib
 
 
 def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
-  """Scores the policy at config.model.path: --mode=eval.
+  """Score the policy at config.model.path.
 
   Args:
-    config: Its eval.split, eval.problems and eval.samples say on what.
-    workdir: Where evidence and eval.json go.
+    config: The config; its eval.split, eval.problems and eval.samples say on
+      which problems.
+    workdir: The directory that gets the evidence and eval.json.
 
   Returns:
-    What is in workdir/eval.json.
+    The content of workdir/eval.json.
 
   Raises:
-    ValueError: As `train.run`.
+    ValueError: If anything is wrong with the config, see
+      `training.setup.prepare`, or if the workdir holds a training run.
   """
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
@@ -71,7 +73,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         problems=config.eval.problems,
         samples=config.eval.samples,
         workdir=path if primary else None,
-        # A policy that is not being trained: nothing can be fitted to the
+        # The policy is not being trained, so nothing can be fitted to the
         # split.
         allow_sealed=True,
     )

@@ -1,8 +1,9 @@
-"""Looks into the evidence of runs from a terminal (`--mode=inspect`).
+"""--mode=inspect: the evidence of runs, in a terminal.
 
-Without a problem: one row per problem, its solved share at each evaluation.
-With one: every completion of it, across steps or runs, token by token if
-asked. Reads evidence only; the run may still be going on.
+Without a problem, one row per problem shows its solved share at each
+evaluation. With one, every completion of it is shown, across steps or runs, and
+token by token if asked. Only evidence is read, so the run may still be going
+on.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ _MAX_POINTS = 8  # Evaluations side by side in a table.
 
 
 def _labels(workdirs: Sequence[str]) -> list[str]:
-  """Shortest distinct names of the runs."""
+  """The shortest distinct names of the runs."""
   paths = [pathlib.Path(os.path.abspath(w)) for w in workdirs]
   names = [path.name for path in paths]
   if len(set(names)) < len(names):
@@ -62,8 +63,8 @@ def _load(
 ) -> pd.DataFrame:
   """Evidence of all runs, with the columns `run` and `point` added.
 
-  A point is one step of one run; points are numbered in the order of the
-  runs, then of the steps. Rows that could not be graded are left out.
+  A point is one step of one run. Points are numbered in the order of the runs
+  and, within a run, of the steps. Rows that could not be graded are left out.
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
@@ -94,8 +95,8 @@ def _point_names(data: pd.DataFrame) -> dict[int, str]:
 def _ends(data: pd.DataFrame) -> tuple[int, int]:
   """The two points that flips compare.
 
-  One run: its first and last step. Several: the last step of the first and of
-  the last run.
+  These are the first and the last step of one run, or the last steps of the
+  first and the last of several runs.
   """
   last = data.groupby('run', sort=False)['point'].max().tolist()
   before = last[0] if len(last) > 1 else int(data['point'].min())
@@ -110,7 +111,7 @@ def _ends(data: pd.DataFrame) -> tuple[int, int]:
 def _pick(data: pd.DataFrame, problem: str) -> str:
   """The problem_id that an index of the overview or an id prefix names."""
   ids = data['problem_id'].drop_duplicates().tolist()
-  # Ids have 16 digits: a short decimal number is an index.
+  # Ids have 16 digits, so a short decimal number is an index.
   if problem.isdecimal() and len(problem) <= 5 and int(problem) < len(ids):
     return ids[int(problem)]
   found = [each for each in ids if each.startswith(problem)]
@@ -139,7 +140,7 @@ def _number(value: Any, form: str) -> str:
 def _one_line(text: str) -> str:
   """Text without line breaks and with control characters made visible.
 
-  A sampled text may hold escape sequences, which would drive the terminal.
+  A sampled text may hold escape sequences, which would control the terminal.
   """
   text = ' '.join(text.split())
   return markup.escape(
@@ -156,7 +157,7 @@ def _signed(value: Any) -> str:
 
 
 def _logprob(value: float) -> str:
-  """A log-prob, the redder the less likely the token was."""
+  """A log-prob; the less likely the token was, the redder it is."""
   share = min(max(math.exp(value), 0.0), 1.0)
   colour = next(
       name
@@ -190,7 +191,7 @@ def _table(
 
 
 def _thinned(points: Sequence[int]) -> list[int]:
-  """At most _MAX_POINTS of the points, evenly, with the first and the last."""
+  """At most _MAX_POINTS of the points, spread evenly from first to last."""
   if len(points) <= _MAX_POINTS:
     return list(points)
   gap = (len(points) - 1) / (_MAX_POINTS - 1)
@@ -200,7 +201,7 @@ def _thinned(points: Sequence[int]) -> list[int]:
 def _show_overview(
     console: rich_console.Console, data: pd.DataFrame, limit: int
 ) -> None:
-  """One row per problem with its solved share at each point."""
+  """Print one row per problem with its solved share at each point."""
   shares = _shares(data)
   names = _point_names(data)
   points = _thinned(sorted(names))
@@ -240,7 +241,7 @@ def _show_overview(
 def _show_flips(
     console: rich_console.Console, data: pd.DataFrame, limit: int
 ) -> None:
-  """Problems whose solved share changed most between two points."""
+  """Print the problems whose solved share changed most between two points."""
   before, after = _ends(data)
   names = _point_names(data)
   shares = _shares(data)[[before, after]].dropna()
@@ -261,7 +262,7 @@ def _show_flips(
       highlight=False,
   )
   changed = change[change != 0]
-  # Largest change first; equal ones by id, so that the order is fixed.
+  # The largest change comes first; ids fix the order of equal changes.
   order = sorted(changed.index, key=lambda name: (-abs(changed[name]), name))
   facts = data.drop_duplicates('problem_id').set_index('problem_id')
   table = _table(console, expand=True)
@@ -311,7 +312,7 @@ def _show_tokens(
     row: Any,
     decode: Callable[[list[int]], str] | None,
 ) -> None:
-  """Every token of one completion; only sampled ones (mask 1) are trained."""
+  """Print the tokens of one completion; sampled ones (mask 1) are trained."""
   start = len(row.prompt_tokens)
   prompt = ''.join(_token_text(int(t), decode) for t in row.prompt_tokens)
   console.print(f'[dim]t 0..{start - 1}, mask 0:[/] {prompt}', highlight=False)
@@ -321,7 +322,7 @@ def _show_tokens(
           _token_text(int(token), decode),
           '1',
           _logprob(float(logprob)),
-          # One reward per completion, paid on its last token.
+          # The completion's reward stands at its last token.
           _number(row.reward, '.3f') if index == len(row.tokens) - 1 else '',
           _signed(row.advantage),
       )
@@ -329,7 +330,8 @@ def _show_tokens(
           zip(row.tokens, row.sampler_logprobs, strict=True)
       )
   ]
-  # Side by side in a wide terminal; one token per line elsewhere, for grep.
+  # Blocks stand side by side in a wide terminal. Elsewhere one token is one
+  # line, for grep.
   columns = max(1, console.width // 60) if console.is_terminal else 1
   height = -(-len(lines) // columns)
   grid = rich_table.Table.grid(padding=(0, 4))
@@ -347,6 +349,19 @@ def _show_tokens(
   console.print(grid)
 
 
+def _sample_table(
+    console: rich_console.Console, title: str
+) -> rich_table.Table:
+  table = _table(console, title)
+  table.add_column('sample', justify='right', style='dim')
+  table.add_column('solved', justify='center')
+  for name in ('reward', 'advantage', 'tokens', 'log-prob'):
+    table.add_column(name, justify='right')
+  table.add_column('end')
+  table.add_column('completion', overflow='fold')
+  return table
+
+
 def _show_problem(
     console: rich_console.Console,
     data: pd.DataFrame,
@@ -356,7 +371,7 @@ def _show_problem(
     limit: int,
     decode: Callable[[list[int]], str] | None,
 ) -> None:
-  """All completions of one problem, point by point."""
+  """Print all completions of one problem, point by point."""
   first = data.iloc[0]
   console.print(
       f'[bold cyan]{first.problem_id}[/] {first.family}', highlight=False
@@ -383,13 +398,7 @@ def _show_problem(
         f'{" of the samples that changed" if flips else ""}'
     )
     console.print()
-    table = _table(console, title)
-    table.add_column('sample', justify='right', style='dim')
-    table.add_column('solved', justify='center')
-    for name in ('reward', 'advantage', 'tokens', 'log-prob'):
-      table.add_column(name, justify='right')
-    table.add_column('end')
-    table.add_column('completion', overflow='fold')
+    table = _sample_table(console, title)
     for row in rows.head(each).itertuples():
       cells = (
           str(row.sample),
@@ -401,20 +410,11 @@ def _show_problem(
           _FINISH[row.finish_reason],
           _one_line(row.completion),
       )
+      table.add_row(*cells)
       if tokens:
-        single = _table(console, title)
-        for column in table.columns:
-          single.add_column(
-              column.header,
-              justify=column.justify,
-              style=column.style,
-              overflow=column.overflow,
-          )
-        single.add_row(*cells)
-        console.print(single)
+        console.print(table)
         _show_tokens(console, row, decode)
-      else:
-        table.add_row(*cells)
+        table = _sample_table(console, title)
     if not tokens:
       console.print(table)
     if len(rows) > each:
@@ -434,7 +434,7 @@ def run(
     decode: Callable[[list[int]], str] | None = None,
     out: io.TextIOBase | None = None,
 ) -> None:
-  """Prints problems, one problem, or what changed.
+  """Print problems, one problem, or what changed.
 
   Args:
     workdirs: One run, or several to compare.
@@ -444,9 +444,9 @@ def run(
     flips: Only problems (or samples of the problem) whose outcome changed
       between the first and the last step of a run, or, with several runs,
       between the last steps of the first and the last run.
-    tokens: With a problem: each token with its mask, log-prob, reward and
-      advantage.
-    limit: Most rows of a table.
+    tokens: Show each token with its mask, log-prob, reward and advantage; only
+      with a problem.
+    limit: The most rows of a table.
     decode: Text of token ids; without it their numbers are shown.
     out: Where to print, stdout by default. Colours only in a terminal.
 

@@ -1,13 +1,12 @@
-"""What a run costs, worked out from shapes before anything is paid for.
+"""--mode=plan: the cost of a run, worked out before anything is paid for.
 
-Nothing is read to a device: parameters, moments and caches are shapes with
-shardings. A small policy on a mesh that is here is compiled ahead of time, and
-the compiler's own numbers are shown; a large one, or a mesh that is elsewhere
-(a pod, planned on a laptop), gets bounds. FLOPs are those of the matrix
-products, two per multiply-add; every sequence counts at its longest.
+A small policy on a mesh that is here is compiled ahead of time, and the
+compiler's own numbers are shown; a large one, or a mesh that is elsewhere (a
+pod, planned on a laptop), gets bounds, see `plan_memory`. FLOPs are those of
+the matrix products, two per multiply-add; every sequence counts at its longest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -18,27 +17,24 @@ import sys
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_collections
-import numpy as np
 
 from evojax import domains
-from evojax import records
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
+from evojax.modes import plan_memory
 from evojax.runtime import config_checks
 from evojax.runtime import sharding
-from evojax.training import engines
-from evojax.training import settings
 from evojax.training import update as update_lib
 
 # Up to this many parameters programs are compiled for their temporaries.
 _COMPILE_PARAMETERS = 50_000_000
 
-# Assumed share of the peak in matrix products of updates and prefills, and in
-# decode steps; and of the bandwidth in decode steps that are bound by memory.
-# On CPU as benchmarks/grpo_step.py measures; elsewhere a modest guess.
+# Shares of the peak that are assumed for matrix products in updates and
+# prefills, and in decode steps; and of the bandwidth in decode steps that
+# memory bounds. On CPU they are what benchmarks/grpo_step.py measures,
+# elsewhere modest estimates.
 UTILISATION = {
     'cpu': dict(update=0.65, decode=0.35, bandwidth=0.5),
     'accelerator': dict(update=0.40, decode=0.30, bandwidth=0.5),
@@ -47,18 +43,19 @@ UTILISATION = {
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """What one device can do."""
+  """Peak numbers of one device."""
 
   name: str
   flops: float  # Peak of dense bfloat16 products, FLOP/s; CPU: float32.
   bandwidth: float  # Bytes/s from its memory.
-  memory_bytes: int  # That programs may use.
+  memory_bytes: int  # Bytes that programs may use.
 
 
 _GIB = 2**30
-# By the beginning of jax's device_kind, the longest that fits. TPU: system
-# architecture pages, cloud.google.com/tpu/docs/v4, v5e, v5p, v6e; XLA gives
-# programs 15.75 of a v5e's 16 GiB. GPU (SXM): NVIDIA's data sheets.
+# Keys are beginnings of jax's device_kind; the longest that fits counts. The
+# numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA
+# gives programs 15.75 of a v5e's 16 GiB); those of GPUs (SXM) from NVIDIA's
+# data sheets.
 DEVICES = {
     'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
     'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
@@ -67,30 +64,6 @@ DEVICES = {
     'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, 80 * 10**9),
     'NVIDIA H100': Device('H100', 989e12, 3.35e12, 80 * 10**9),
     'NVIDIA H200': Device('H200', 989e12, 4.8e12, 141 * 10**9),
-}
-
-
-_WEIGHTS = (
-    'raise --config.mesh.fsdp, or train adapters with --config.model.lora_rank'
-)
-# What to turn if this entry of the memory is the largest and it does not fit.
-REMEDIES = {
-    'parameters': _WEIGHTS,
-    'optimizer moments': _WEIGHTS,
-    'reference policy': 'raise --config.mesh.fsdp, or --config.grpo.kl_coef=0',
-    'sampler weights': (
-        'raise --config.mesh.tensor, or set'
-        ' --config.model.compute_dtype=bfloat16'
-    ),
-    'rollout cache': 'lower --config.rollout.decode_slots',
-    'update': (
-        'lower --config.grpo.micro_groups, or set --config.model.remat=full and'
-        ' --config.model.logprob_chunk=1024'
-    ),
-    'score': 'lower --config.grpo.micro_groups',
-    'prefill': 'lower --config.rollout.prefill_rows',
-    'insert': 'lower --config.rollout.prefill_rows',
-    'decode': 'lower --config.rollout.decode_slots',
 }
 
 
@@ -110,7 +83,7 @@ class Estimate:
 
   device: Device
   platform: str  # Key of UTILISATION.
-  seconds: Mapping[str, float]  # By phase, all devices working together.
+  seconds: Mapping[str, float]  # By phase; all devices work together.
   fits: bool
 
 
@@ -149,126 +122,21 @@ class Plan:
 
   @property
   def remedy(self) -> str:
-    """What makes the largest part of the memory smaller."""
+    """Advice that makes the largest part of the memory smaller."""
     parts = {**self.resident, **self.temporaries}
     parts['update'] -= self.gradients  # They shrink with the weights.
-    return REMEDIES[max(parts, key=parts.get)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-  """A config with what follows from it."""
-
-  config: ml_collections.ConfigDict
-  policy: policy_lib.Policy
-  mesh: sharding.AnyMesh  # Abstract where its devices are elsewhere.
-
-  @property
-  def cfg(self) -> decoder.DecoderConfig:
-    return self.policy.cfg
-
-  @functools.cached_property
-  def algorithm(self) -> update_lib.Algorithm:
-    return settings.algorithm(self.config)
-
-  @functools.cached_property
-  def params(self) -> decoder.Params:
-    """Shapes of the stored parameters, with their shardings."""
-    shapes = jax.eval_shape(lambda: decoder.init(self.cfg, jax.random.key(0)))
-    return _place(
-        _cast(shapes, self.config.model.param_dtype),
-        sharding.shardings(self.mesh, decoder.logical_axes(self.cfg)),
-    )
-
-  @functools.cached_property
-  def state(self) -> update_lib.State:
-    """Shapes of the learner's state, with their shardings."""
-    shapes = jax.eval_shape(
-        functools.partial(update_lib.init_state, self.cfg, self.algorithm),
-        self.params,
-    )
-    return _place(
-        shapes, update_lib.state_shardings(self.cfg, self.algorithm, self.mesh)
-    )
-
-  @functools.cached_property
-  def batch(self) -> update_lib.Batch:
-    """Shapes of one optimizer update's batch at its largest."""
-    c = self.config
-    groups = c.grpo.prompts // c.grpo.minibatches
-    rows = groups * c.grpo.group_size
-    tokens = np.zeros(c.rollout.max_tokens, np.int32)
-    episode = records.Episode(tokens, tokens.astype(float), 'length', 0, '')
-    batch, _, _ = update_lib.make_batch(
-        [np.zeros(c.data.max_prompt_tokens, np.int32)] * rows,
-        [episode] * rows,
-        np.zeros((groups, c.grpo.group_size, 1), np.float32),
-        np.ones((groups, c.grpo.group_size), bool),
-        max_prompt_tokens=c.data.max_prompt_tokens,
-        max_tokens=c.rollout.max_tokens,
-        micro_groups=c.grpo.micro_groups,
-        layout=c.grpo.layout,
-    )
-    return _place(batch, update_lib.batch_shardings(batch, self.mesh))
-
-  @functools.cached_property
-  def cache(self) -> Any:
-    """Shapes of the keys and values of all decode slots."""
-    return self._cache(
-        self.config.rollout.decode_slots,
-        self.config.data.max_prompt_tokens + self.config.rollout.max_tokens,
-    )
-
-  @functools.cached_property
-  def block(self) -> Any:
-    """Shapes of the keys and values of one prefill."""
-    return self._cache(
-        self.config.rollout.prefill_rows, self.config.data.max_prompt_tokens
-    )
-
-  def _cache(self, rows: int, slots: int) -> Any:
-    shapes = jax.eval_shape(
-        lambda: decoder.empty_cache(
-            self.cfg, rows, slots, self.cfg.compute_dtype
-        )
-    )
-    layers = ('layers',) if self.cfg.scan_layers else ()
-    axes = (*layers, 'batch', 'kv_heads', None, None)
-    return _place(
-        shapes,
-        sharding.shardings(self.mesh, jax.tree.map(lambda _: axes, shapes)),
-    )
-
-
-def _cast(shapes: Any, dtype: str) -> Any:
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
-
-
-def _place(shapes: Any, shardings: Any) -> Any:
-  """Shapes that say where their array would lie."""
-  return jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      shapes,
-      shardings,
-  )
-
-
-def _size(placed: Any) -> int:
-  """Bytes per device of a tree of placed shapes."""
-  return sum(
-      math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-      for x in jax.tree.leaves(placed)
-  )
+    return plan_memory.REMEDIES[max(parts, key=parts.get)]
 
 
 def plan(
     config: ml_collections.ConfigDict, devices: Sequence[Any] | None = None
 ) -> Plan:
-  """Works out what `train.run(config)` would cost.
+  """Work out what `training.loop.run(config)` would cost.
 
   Args:
-    config: As for a run. A mesh without -1 may be larger than what is here.
-    devices: Those that are here; default: all of jax's.
+    config: The config of a run. A mesh without -1 may be larger than the
+      devices that are here.
+    devices: The devices that are here; default: all of jax's.
 
   Raises:
     ValueError: If the config, the model directory or the mesh is wrong.
@@ -289,7 +157,7 @@ def estimate(
     policy: policy_lib.Policy,
     devices: Sequence[Any],
 ) -> Plan:
-  """`plan` for a policy that is open already."""
+  """Work out what `plan` does, for a policy that is open already."""
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   here = -1 in sizes or math.prod(sizes) == len(devices)
   mesh = (
@@ -300,10 +168,12 @@ def estimate(
   policy_lib.check_shards(
       policy.path, policy.cfg, mesh.shape['fsdp'], mesh.shape['tensor']
   )
-  run = _Run(config, policy, mesh)
+  run = plan_memory.Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS
   with sharding.use(mesh) if exact else contextlib.nullcontext():
-    temporaries = dict(compiled(run) if exact else bounds(run))
+    temporaries = dict(
+        plan_memory.compiled(run) if exact else plan_memory.bounds(run)
+    )
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   result = Plan(
       title=(
@@ -313,8 +183,8 @@ def estimate(
       mesh=dict(mesh.shape),
       parameters=count(run.params),
       trained=count(run.state['params']),
-      resident=_resident(run),
-      gradients=_size(_as_dtype(run.state['params'], 'float32')),
+      resident=plan_memory.resident(run),
+      gradients=run.gradient_bytes,
       temporaries={k: math.ceil(size) for k, size in temporaries.items()},
       exact=exact,
       programs=_programs(run),
@@ -346,198 +216,34 @@ def estimate(
 
 
 def _arms(config: ml_collections.ConfigDict) -> int:
-  """Arms of the meta-loop, at most: every trial is kept, with new controls."""
+  """The most arms of the meta-loop: each trial is kept, so controls are new."""
   e = config.evolve
   return e.trials * (e.controls + e.max_children)
-
-
-# ------------------------------------------------------------------ memory
-
-
-def _resident(run: _Run) -> dict[str, int]:
-  """Bytes per device of what stays between programs."""
-  memory = {
-      'parameters': _size((run.state['params'], run.state['frozen'])),
-      'optimizer moments': _size(run.state['moments']),
-  }
-  if run.algorithm.reference:
-    memory['reference policy'] = _size(run.params)
-  if _samples_here(run):
-    memory['rollout cache'] = _size(run.cache)
-    if _copies_weights(run):
-      memory['sampler weights'] = _size(_sampler_weights(run))
-  return memory
-
-
-def _samples_here(run: _Run) -> bool:
-  """Whether this process samples, and not a server."""
-  return run.config.rollout.kind == 'engine'
-
-
-def _copies_weights(run: _Run) -> bool:
-  """Whether the engine has weights of its own.
-
-  Because they are used in another form than they are stored in, or because it
-  samples beside the update.
-  """
-  model = run.config.model
-  return bool(
-      model.compute_dtype != model.param_dtype
-      or run.mesh.shape['fsdp'] > 1
-      or run.config.rollout.queue_depth
-  )
-
-
-def _sampler_weights(run: _Run) -> Any:
-  """Shapes of the weights as the engine holds them: whole along fsdp."""
-  return _place(
-      _cast(run.params, run.cfg.compute_dtype),
-      sharding.shardings(
-          run.mesh, decoder.logical_axes(run.cfg, gathered=True)
-      ),
-  )
-
-
-def _as_dtype(placed: Any, dtype: str) -> Any:
-  return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding),
-      placed,
-  )
-
-
-def _scores(run: _Run) -> bool:
-  """Whether log-probs are computed apart from the update."""
-  return run.algorithm.reference or not run.algorithm.on_policy
-
-
-def lower(run: _Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
-  """The run's programs at their shapes, ready to compile."""
-  whole = sharding.replicated(run.mesh)
-  array = lambda shape, dtype: jax.ShapeDtypeStruct(
-      shape, dtype, sharding=whole
-  )
-  c, scalar = run.config, array((), jnp.float32)
-  batch = dict(run.batch)
-  if _scores(run):
-    score = functools.partial(update_lib.score_step, run.cfg, run.algorithm)
-    yield 'score', jax.jit(score).lower(run.params, batch, scalar)
-  like = batch['sampler_logprobs']
-  if not run.algorithm.on_policy:
-    batch['old_logprobs'] = like
-  if run.algorithm.reference:
-    batch['ref_logprobs'] = like
-  update = update_lib.jit_update_step(run.cfg, run.algorithm, run.mesh)
-  yield 'update', update.lower(
-      run.state,
-      batch,
-      array((), jnp.int32),
-      {name: scalar for name in update_lib.HYPERPARAMETERS},
-  )
-  if _samples_here(run):
-    engine = engines.make_engine(c, run.policy, run.mesh)
-    yield from engine.slots.lower(_sampler_weights(run))
-
-
-def compiled(run: _Run) -> Iterator[tuple[str, int]]:
-  """Temporary bytes of each program, from the compiler."""
-  for name, lowered in lower(run):
-    memory = lowered.compile().memory_analysis()
-    fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    block = _size(run.block) if name in ('insert', 'decode') else 0
-    yield name, memory.temp_size_in_bytes + fresh + block
-
-
-def bounds(run: _Run) -> Iterator[tuple[str, int | float]]:
-  """Temporary bytes of each program, from what must be alive in it.
-
-  Estimates on the safe side: a compiler that fuses well needs less.
-  """
-  c, cfg, mesh = run.config, run.cfg, dict(run.mesh.shape)
-  fsdp, tensor, replicas = mesh['fsdp'], mesh['tensor'], mesh['data']
-  shards = replicas * fsdp  # Of a batch.
-  item = jnp.dtype(cfg.compute_dtype).itemsize
-  d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
-  prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
-
-  def layer(slots: int) -> float:
-    """Bytes per token of a layer's activations, scores of `slots` keys too."""
-    split = (2 * (n + 2 * k) * h + n * h + 3 * cfg.intermediate_size) * item
-    return d * (4 * item + 8) + (split + n * slots * (4 + item)) / tensor
-
-  saved = {  # Bytes per token that each layer keeps for the backward pass.
-      'none': layer(prompt + new),
-      'dots': (3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor)
-      * item,
-      'full': d * item,
-  }[cfg.remat]
-  # Bytes per token: its logits, and its hidden state, whole beside them.
-  logits = cfg.vocab_size * 4 / (fsdp * tensor) + d * item
-  weights = _size(_sampler_weights(run)['layers'])
-  table = cfg.vocab_size * d * item / (fsdp * tensor)
-  # Cast and gathered over fsdp for use: the next layer's with it.
-  copies = _copies_weights(run)
-  used = (
-      copies * 2 * weights / cfg.num_layers
-      + (cfg.compute_dtype != c.model.param_dtype) * table
-  )
-
-  groups, size = c.grpo.micro_groups, c.grpo.group_size
-  if c.grpo.layout == 'shared':
-    tokens = groups * (prompt + size * new) / shards
-    targets = groups * size * new / replicas
-  else:
-    tokens = math.prod(run.batch['tokens'].shape[1:]) / shards
-    targets = tokens * fsdp
-  alive = min(c.model.logprob_chunk / replicas or math.inf, targets)
-  forward = tokens * layer(prompt + new) + used
-  yield 'update', (
-      # The sum over micro-batches, and one micro-batch's.
-      2 * _size(_as_dtype(run.state['params'], 'float32'))
-      + cfg.num_layers * tokens * saved
-      # Without recomputation copies of all weights wait for the backward pass.
-      + copies * (cfg.remat == 'none') * weights
-      + 2 * forward
-      + 3 * alive * logits
-  )
-  if _scores(run):
-    yield 'score', 2 * forward + 2 * alive * logits
-  if not _samples_here(run):
-    return
-  block = _size(run.block)
-  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  scored = slots / replicas * logits
-  yield 'prefill', (
-      block
-      + rows / shards * 2 * prompt * layer(prompt)
-      + rows / replicas * logits
-  )
-  yield 'insert', block + _size(run.cache) / cfg.num_layers + scored
-  yield 'decode', block + slots / shards * 2 * layer(prompt + new) + 5 * scored
 
 
 # ---------------------------------------------------------- programs, tokens
 
 
-def _programs(run: _Run) -> dict[str, int]:
-  """How many programs of each kind a run compiles, at most."""
+def _programs(run: plan_memory.Run) -> dict[str, int]:
+  """The number of programs that a run compiles at most, by kind."""
   shapes = 1
   if run.config.grpo.layout == 'packed':  # One per bucket of rows.
     rows = run.batch['tokens'].shape[1]
     shapes = -(-rows // update_lib.PACKED_ROWS_BUCKET)
   programs = dict(update=shapes)
-  if _scores(run):
+  if run.scores:
     programs['score'] = shapes
-  # Optimizer moments and the sampler's seed: once each, and small.
+  # Small programs make the optimizer's moments and the sampler's seed, once.
   programs['set-up'] = 2
-  if _samples_here(run):
+  if run.samples_here:
     programs |= dict(prefill=1, insert=1, decode=1)
-    # Free slots, and the sampler's weights where it has its own.
-    programs['set-up'] += 1 + _copies_weights(run)
+    # One makes free slots, and one the sampler's weights where it has its own.
+    programs['set-up'] += 1 + run.copies_weights
   return programs
 
 
 def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
-  """(dev, sealed) evaluations of a run."""
+  """The numbers of (dev, sealed) evaluations of a run."""
   every, steps = config.eval.every, config.steps
   visited = {0, steps} | (
       set(range(every, steps + 1, every)) if every else set()
@@ -546,7 +252,7 @@ def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
 
 
 def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
-  """(sampled, prompt) tokens by stage, every sequence at its longest."""
+  """(sampled, prompt) tokens by stage, if every sequence is at its longest."""
   c = config
   new, prompt = c.rollout.max_tokens, c.data.max_prompt_tokens
   prompts = c.grpo.prompts * (1 + c.grpo.refill_rounds)
@@ -566,13 +272,13 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 # ------------------------------------------------------------- work and time
 
 
-def _work(run: _Run) -> dict[str, Work]:
+def _work(run: plan_memory.Run) -> dict[str, Work]:
   """The run's computation by phase, without that of servers."""
   c, cfg = run.config, run.cfg
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  read = _size(_sampler_weights(run)) + _size(run.cache)
+  read = plan_memory.bytes_of((run.sampler_weights, run.cache))
 
   def forwards(times: int, unit: str, *counts: int, read: int = 0) -> Work:
     listed = ', '.join(f'{count:,}' for count in counts)
@@ -592,7 +298,7 @@ def _work(run: _Run) -> dict[str, Work]:
     )
 
   work = {}
-  if _samples_here(run):
+  if run.samples_here:
     work['prefill'], work['decode'] = sample(
         c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group
     )
@@ -602,11 +308,11 @@ def _work(run: _Run) -> dict[str, Work]:
   else:
     tokens, logits, pairs = group * length, group * length, group * length**2
   groups = c.steps * c.grpo.prompts
-  if _scores(run):
+  if run.scores:
     passes = (not run.algorithm.on_policy) + run.algorithm.reference
     work['score'] = forwards(passes * groups, 'groups', tokens, pairs, logits)
-  # Backward, two products for each product, one where weights are frozen; and
-  # what is not kept for it is computed again.
+  # The backward pass has two products for each product, or one where weights
+  # are frozen; what is not kept for it is computed again.
   back = 1 if cfg.lora_rank else 2
   layers = 1 + back + (cfg.remat == 'full')
   head = 1 + back + (c.model.logprob_chunk > 0)
@@ -618,7 +324,7 @@ def _work(run: _Run) -> dict[str, Work]:
       formula=f'{layers} x {once.formula}'
       + f', logits {head} x' * (head != layers),
   )
-  if _samples_here(run):
+  if run.samples_here:
     work['evaluation prefill'], work['evaluation decode'] = sample(
         sum(_evaluations(c)), c.eval.problems, c.eval.samples
     )
@@ -639,11 +345,11 @@ def _seconds(
 
 
 def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
-  """What the devices that are here can do, and the key of UTILISATION."""
+  """The peak numbers of the devices that are here, and their kind."""
   kind, platform = devices[0].device_kind, devices[0].platform
   if platform == 'cpu':
     memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    # Virtual devices share the machine.
+    # Virtual devices share the cores and the memory of the machine.
     return (
         Device(
             name=f'{os.cpu_count()} CPU cores, shared by {len(devices)}'
@@ -686,7 +392,7 @@ def _duration(seconds: float) -> str:
 
 
 def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
-  """Prints a plan, a block per question."""
+  """Print a plan: memory, programs, tokens, work and time, a block each."""
   write = functools.partial(print, file=sys.stdout if out is None else out)
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
   write(f'plan of {plan.title}')

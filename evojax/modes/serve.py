@@ -29,28 +29,28 @@ from evojax.runtime import config_checks
 from evojax.runtime import devices
 from evojax.runtime import sharding
 
-# Seconds for answers that are written when the last sample has ended.
+# Time to write the last answers after the last sample has ended.
 _GOODBYE_SECONDS = 5
 _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
-# Objects, and looks at younger ones, before a look at each generation.
+# Arguments of gc.set_threshold, above Python's own; `_done` says why.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
 _LIMITS = sampling.Limits()  # How much a request may ask for.
-_IDLE = 8  # Connections that may be open for each request at once.
+_IDLE = 8  # Open connections allowed for each request that may run.
 
 
 def run(
     config: ml_collections.ConfigDict, port: int, host: str = '127.0.0.1'
 ) -> None:
-  """Serves the policy at config.model.path until SIGTERM or SIGINT.
+  """Serve the policy at config.model.path until SIGTERM or SIGINT.
 
-  The port answers at once, /health with 503 until the weights are there and
-  the programs are compiled. On a signal, no request is taken any more; those
-  that run may finish for config.serve.shutdown_seconds.
+  The port answers at once; /health says 503 until the weights are loaded and
+  the programs are compiled. After a signal no request is accepted, and those
+  that run get config.serve.shutdown_seconds to finish.
 
   Args:
     config: From a file in configs/, with overrides applied.
-    port: To listen on; 0 takes a free one, which is printed.
-    host: Address to listen on; 0.0.0.0 is all of them.
+    port: The port to listen on; 0 takes a free one, which is printed.
+    host: The address to listen on; 0.0.0.0 is all of them.
 
   Raises:
     ValueError: If the config or the model is wrong, or there are several
@@ -102,7 +102,7 @@ def _settings(
           'max_queued_requests': c.max_waiting,
           'chunked_prefill_size': c.prefill_chunk,
           'dtype': config.model.compute_dtype,
-          'enable_deterministic_sampling': True,  # Seeds are heeded.
+          'enable_deterministic_sampling': True,  # Requests' seeds count.
       },
   )
 
@@ -110,7 +110,7 @@ def _settings(
 def make_service(
     config: ml_collections.ConfigDict, policy: policy_lib.Policy
 ) -> service_lib.Service:
-  """Reads the weights and starts the thread that samples.
+  """Read the weights and start the thread that samples.
 
   Raises:
     ValueError: If the weights cannot be read, or do not fit the mesh.
@@ -164,7 +164,7 @@ def make_service(
 def _open_policy(
     config: ml_collections.ConfigDict, path: str
 ) -> policy_lib.Policy:
-  """A policy like the one that is served, but for its path."""
+  """The policy at a path, opened as the one that is served."""
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
@@ -174,12 +174,12 @@ def _open_policy(
 
 
 def listen(host: str, port: int, client_seconds: float) -> socket.socket:
-  """A listening socket whose dead connections the kernel ends by itself.
+  """Return a listening socket; the kernel ends its dead connections.
 
   Args:
     host: Address, of IPv4 or IPv6.
     port: 0 takes a free one.
-    client_seconds: How long a client may leave what it was sent unread.
+    client_seconds: Time that a client may leave sent data unread.
 
   Raises:
     OSError: If the port is taken.
@@ -188,8 +188,8 @@ def listen(host: str, port: int, client_seconds: float) -> socket.socket:
   sock = socket.socket(family)
   try:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit these. A peer that is gone without a word, or that
-    # takes nothing any more, would otherwise hold its buffers for ever.
+    # Connections inherit these options. Without them, a peer that vanished or
+    # that reads nothing would hold its buffers for ever.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
       timeout = int(client_seconds * 1000)
@@ -209,16 +209,16 @@ def serve(
     *,
     shutdown_seconds: float,
 ) -> None:
-  """Answers on a socket until SIGTERM or SIGINT; for the main thread.
+  """Answer on a socket until SIGTERM or SIGINT; call it in the main thread.
 
   Args:
-    app: Without a service yet.
-    make: Makes the service, in a thread of its own.
-    sock: From `listen`; is closed.
-    shutdown_seconds: For requests that run when the signal comes.
+    app: The app; it gets its service here.
+    make: Makes the service; it is called in a thread of its own.
+    sock: The socket from `listen`, which is closed at the end.
+    shutdown_seconds: Time for requests that run when the signal comes.
 
   Raises:
-    Exception: Whatever `make` raised.
+    Exception: The error of `make`, if it failed.
   """
   server = _Server(
       uvicorn.Config(
@@ -227,7 +227,7 @@ def serve(
           log_level='warning',
           lifespan='off',
           proxy_headers=False,
-          # Of connections, idle ones included; the app itself refuses requests.
+          # This counts connections, idle ones too; the app limits requests.
           limit_concurrency=_IDLE * app.host.settings.connections,
           timeout_keep_alive=_KEEP_ALIVE_SECONDS,
           timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
@@ -250,7 +250,7 @@ def serve(
 
 
 class _Starting:
-  """Makes a service beside the server, which answers meanwhile."""
+  """The start of a service, in a thread beside the server that answers."""
 
   def __init__(
       self,
@@ -265,24 +265,25 @@ class _Starting:
     self._server = server
 
   def run(self, loop: asyncio.AbstractEventLoop) -> None:
-    """Ends with a service that the host has, or with a server that stops."""
+    """Make the service and hand it to the host, or stop the server."""
     try:
       self.service = self._make()
       self.service.warm_up()
-    # To be raised where the server was called.
+    # The error is raised again where the server was called.
     except BaseException as e:  # pylint: disable=broad-except
       self.error = e
     try:
       loop.call_soon_threadsafe(self._done)
-    except RuntimeError:  # A signal came first, and the loop has ended.
+    except RuntimeError:  # A signal came first and ended the loop.
       pass
 
   def _done(self) -> None:
     if self.error:
       self._server.should_exit = True
       return
-    # What is there now stays: to look through it for garbage, over and over,
-    # took a tenth of the server's time. What is younger is looked at less.
+    # The objects that exist now stay. Searching them for garbage again and
+    # again took a tenth of the server's time, so they are frozen, and younger
+    # objects are searched less often.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
@@ -292,7 +293,7 @@ class _Starting:
 
 
 class _Server(uvicorn.Server):
-  """Lets running samples finish when a signal comes, and then ends well.
+  """A server that lets running samples finish after a signal.
 
   uvicorn itself would raise the signal again, and the process would not exit
   with code 0.
@@ -309,9 +310,10 @@ class _Server(uvicorn.Server):
     self._loop: asyncio.AbstractEventLoop | None = None
 
   async def main(self, sock: socket.socket, starting: _Starting) -> None:
-    """Serves until a signal, or until there is nothing to serve."""
+    """Serve until a signal comes or the start of the service fails."""
     self._loop = asyncio.get_running_loop()
-    # A daemon: a signal waits for weights to load as long as for requests.
+    # The thread is a daemon, so that after a signal a long load of weights does
+    # not keep the process alive longer than its requests may.
     thread = threading.Thread(
         target=starting.run, args=(self._loop,), name='start', daemon=True
     )
@@ -322,7 +324,7 @@ class _Server(uvicorn.Server):
     await asyncio.to_thread(thread.join, self._seconds)
 
   def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
-    """Of a signal: the first one lets samples finish, the second does not."""
+    """Handle a signal: the first lets samples finish, the second does not."""
     del frame
     if self.should_exit:
       self.force_exit = True

@@ -15,11 +15,11 @@ from evojax.runtime import workdir as workdir_lib
 
 
 def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
-  """Teaches a small policy a domain's demonstrations; resumable.
+  """Train a small policy on a domain's demonstrations; resume if killed.
 
   Args:
-    config: Its `warmstart` describes model and training, its `domain` what is
-      taught.
+    config: `config.warmstart` describes model and training, `config.domain` the
+      domain.
     workdir: Gets the policy, a Hugging Face directory, in workdir/policy.
 
   Returns:
@@ -28,10 +28,10 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
   Raises:
     ValueError: If the domain has no demonstrations, or the workdir is wrong.
   """
-  settings = config.warmstart.to_dict()
-  if settings['steps'] < 1:
+  settings = warmstart.Settings(**config.warmstart.to_dict())
+  if settings.steps < 1:
     raise ValueError(
-        f'config.warmstart.steps={settings["steps"]}: this config describes no'
+        f'config.warmstart.steps={settings.steps}: this config describes no'
         ' warm start; configs/math.py does'
     )
   domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
@@ -52,7 +52,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     def log(step, metrics):
       elapsed = progress_lib.duration(time.perf_counter() - start)
       print(
-          f'step {step}/{settings["steps"]}'
+          f'step {step}/{settings.steps}'
           f'  loss {metrics["loss"]:.4f}'
           f'  tok/s {metrics["tokens_per_s"]:,.0f}'
           f'  {elapsed}',
@@ -62,10 +62,10 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     policy = warmstart.run(
         functools.partial(shown.batch, source, config.seed),
         directory.path,
+        settings,
         tokens=shown.tokens,
         seed=config.seed,
         log=log,
-        **settings,
     )
   print(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
   return policy

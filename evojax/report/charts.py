@@ -25,13 +25,13 @@ OTHER_COST = ('cost-other', 'everything else')
 
 
 def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
-  """Mean over arms at each update that all of them made."""
+  """Return the mean over arms at each update that all of them made."""
   filled = [curve for curve in curves if curve]
   return [statistics.fmean(step) for step in zip(*filled, strict=False)]
 
 
 def _smooth(curve: Sequence[float]) -> list[float]:
-  """Centred running mean, shorter at the ends."""
+  """Return the centred running mean; its window is shorter at the ends."""
   half = _SMOOTH // 2
   return [
       statistics.fmean(curve[max(i - half, 0) : i + half + 1])
@@ -40,7 +40,7 @@ def _smooth(curve: Sequence[float]) -> list[float]:
 
 
 def _update_axis(chart: svg.Chart, count: int) -> None:
-  """Whole updates only."""
+  """Label the x axis with whole updates only."""
   ticks = [t for t in chart.x.ticks(count) if t == round(t)]
   chart.x_axis((tick, f'{tick:.0f}') for tick in ticks)
 
@@ -50,7 +50,7 @@ def _by_role(trial: history.Trial, role: str) -> list[Sequence[float]]:
 
 
 def training(run: history.History) -> svg.Markup | None:
-  """Solved share over all updates, from the base along the lineage."""
+  """Draw the solved share over all updates, from the base along the lineage."""
   root = _smooth(run.base.outcome if run.base else ())
   ends = {run.base_version: len(root)}
   lines = [(0, root, 'lineage', f'{run.base_version}: seed harness')]
@@ -101,7 +101,7 @@ def retrained(arm: records.Retrain) -> svg.Markup | None:
 def _solved_share(
     updates: int, values: Sequence[float], label: str
 ) -> svg.Chart:
-  """An empty chart of solved shares by update."""
+  """Return an empty chart of solved shares by update."""
   x, y = svg.Scale(1, updates), svg.Scale.over(values, least=0.1)
   chart = svg.Chart(x, y, height=170, label=label)
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(4))
@@ -110,7 +110,7 @@ def _solved_share(
 
 
 def arms(trial: history.Trial) -> svg.Markup | None:
-  """Solved share by update: each arm thin, the mean of a role bold."""
+  """Draw the solved share by update: arms thin, the mean of a role bold."""
   roles = ('control', 'child')
   curves = {role: _by_role(trial, role) for role in roles}
   values = [v for role in roles for curve in curves[role] for v in curve]
@@ -177,7 +177,7 @@ def measure(
 
 
 def effects_scale(trials: Sequence[history.Trial]) -> svg.Scale:
-  """One scale for all intervals of the table: 0, predictions, most effects."""
+  """Return one scale for all intervals of the table of trials."""
   values = [0.0]
   for trial in trials:
     values += trial.expected or ()
@@ -190,7 +190,7 @@ def effects_scale(trials: Sequence[history.Trial]) -> svg.Scale:
 
 
 def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Markup:
-  """Predicted bar, realised dot and interval, detectable effect as a tick."""
+  """Draw prediction, realised effect, its interval and what is detectable."""
   marks: list[tuple] = [('rule', 0.0, 'zero')]
   if trial.expected:
     marks.append(('bar', *trial.expected, 'predicted'))
@@ -212,7 +212,7 @@ def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Markup:
 def scatter(
     trials: Sequence[history.Trial], predict: calibration.Predict
 ) -> svg.Markup | None:
-  """Predicted against realised effect, with both intervals."""
+  """Draw predicted against realised effects, with both intervals."""
   both = calibration.compared(trials, predict)
   if not both:
     return None
@@ -256,7 +256,7 @@ def scatter(
 
 
 def stacked(parts: Sequence[tuple[str, svg.Real, str]]) -> svg.Markup:
-  """One bar of shares; each part is (name, amount, class)."""
+  """Draw one bar of shares; each part is (name, amount, class)."""
   total = sum(amount for _, amount, _ in parts) or 1.0
   marks, start = [], 0.0
   for name, amount, class_ in parts:
@@ -281,7 +281,7 @@ def stacked(parts: Sequence[tuple[str, svg.Real, str]]) -> svg.Markup:
 
 
 def costs(run: history.History) -> svg.Markup | None:
-  """Device-seconds of every trial, by step."""
+  """Draw the device-seconds of every trial, by step."""
   trials = run.trials
   most = max((t.device_seconds for t in trials), default=0.0)
   if most <= 0:

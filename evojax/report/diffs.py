@@ -1,4 +1,4 @@
-"""What differs between two harness directories, for reading."""
+"""Differences between two harness directories, for reading."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -14,22 +14,22 @@ from evojax.runtime import workdir as workdir_lib
 
 _SHA = re.compile(r'[0-9a-f]{8,64}')
 _OVERLAY = 'overlay.json'
-_MAX_BYTES = 256 * 1024  # Of a file; a harness has none as large.
-_MAX_LINES = 600  # Of one file's difference.
+_MAX_BYTES = 256 * 1024  # Largest file that is read; harnesses are smaller.
+_MAX_LINES = 600  # Lines shown of one file's difference.
 _CLASSES = {'+': 'add', '-': 'cut', '@': 'hunk'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Diff:
-  """From one harness to another."""
+  """The differences from one harness to another."""
 
   overlay: Sequence[tuple[str, str, str]]  # Field, before, after.
-  files: Sequence[tuple[str, Sequence[tuple[str, str]]]]  # (class, line) each.
+  files: Sequence[tuple[str, Sequence[tuple[str, str]]]]  # (class, line) pairs.
   note: str = ''  # Why something is not shown.
 
 
 def value_text(value: Any) -> str:
-  """A config value as it is written: 3e-4 rather than 0.0003."""
+  """Return a config value as people write it: 3e-4 rather than 0.0003."""
   if isinstance(value, float):
     if value and abs(value) < 1e-3:
       digits, _, power = f'{value:.5e}'.partition('e')
@@ -56,9 +56,9 @@ def change_text(delta: records.Delta | None) -> str:
 
 
 def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:
-  """Files of a harness by relative path; None if it is not there.
+  """Return the files of a harness by relative path; None if it is not there.
 
-  What is no regular text file of a reasonable size is left out.
+  Links, other kinds of files and very large files are left out.
   """
   root = pathlib.Path(workdir, 'harness', sha)
   if not _SHA.fullmatch(sha) or not root.is_dir():
@@ -74,7 +74,7 @@ def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:
 
 
 def _overlay(files: Mapping[str, str]) -> dict[str, Any]:
-  """The overlay, flat; empty if it is not one."""
+  """Return the overlay, flat; empty if the file is no overlay."""
   try:
     overlay = json.loads(files.get(_OVERLAY, '{}'))
   except ValueError:
@@ -83,7 +83,7 @@ def _overlay(files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _lines(before: str, after: str) -> list[tuple[str, str]]:
-  """A unified difference without its two file names."""
+  """Return a unified difference without its two file names."""
   lines = list(
       difflib.unified_diff(
           before.splitlines(), after.splitlines(), lineterm='', n=3
@@ -101,7 +101,7 @@ def compare(
     after: str,
     config: Mapping[str, Any],
 ) -> Diff:
-  """Differences between two harnesses of a run.
+  """Compare two harnesses of a run.
 
   Args:
     workdir: The run's directory.

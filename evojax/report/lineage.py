@@ -1,4 +1,4 @@
-"""The version tree: where a run tried what, and what stayed."""
+"""The version tree: every change that a run tried, and those that it kept."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ def label(trial: history.Trial) -> str:
 
 
 def chart(run: history.History) -> svg.Markup:
-  """The version tree: stems are trials, steps are what was kept.
+  """Draw the version tree: stems are trials, steps are kept changes.
 
   Each version is a horizontal line at the sum of the effects that led to it,
   from where it was made to its last child. A trial is a stem from its parent.
@@ -85,7 +85,7 @@ def _stem(
     floor: float,
     many: bool,
 ) -> None:
-  """One trial: from its parent's level to its own."""
+  """Draw one trial, from its parent's level to its own."""
   x, end = float(trial.index), level[trial.name]
   start = level[run.parents[trial.name]]
   shown = max(end, floor)
@@ -126,7 +126,7 @@ def _labels(
     level: Mapping[str, float],
     many: bool,
 ) -> None:
-  """Names of versions; of all if there is room, else of the lineage."""
+  """Label all versions if there is room, else those of the lineage."""
   base = run.base_version
   if not many:
     columns = [(-1.0, base, '')]
@@ -154,6 +154,6 @@ def _labels(
 
 
 def _factor(factor: str) -> str:
-  """The last word of a factor, short enough for a column."""
+  """Return the last word of a factor, short enough for a column."""
   name = factor.replace(':', '.').rpartition('.')[2]
   return name if len(name) <= 15 else name[:14] + '…'

@@ -1,15 +1,15 @@
-"""Numbers as a reader wants them."""
+"""Numbers as text for the page."""
 
 Real = float | int
 
 
 def points(value: Real | None, form: str = '+.1f') -> str:
-  """A fraction in percentage points, with its sign: 0.021 -> '+2.1'."""
+  """Return a fraction in percentage points with its sign: 0.021 -> '+2.1'."""
   return '–' if value is None else signed(100 * value, form)
 
 
 def signed(value: Real, form: str = '+.2f') -> str:
-  """A number with its sign; zero has none."""
+  """Return a number with its sign; zero has none."""
   text = format(value, form)
   if not float(text):
     text = text.lstrip('+-')
@@ -17,29 +17,29 @@ def signed(value: Real, form: str = '+.2f') -> str:
 
 
 def share(value: Real | None) -> str:
-  """0.413 -> '41.3 %'."""
+  """Return a fraction in percent: 0.413 -> '41.3 %'."""
   return '–' if value is None else f'{100 * value:.1f} %'
 
 
 def between(interval: tuple[Real, Real] | None) -> str:
-  """'[+0.4, +4.2]', in percentage points."""
+  """Return an interval in percentage points: '[+0.4, +4.2]'."""
   if interval is None:
     return ''
   return f'[{points(interval[0])}, {points(interval[1])}]'
 
 
 def effect(value: Real | None, interval: tuple[Real, Real] | None) -> str:
-  """'+2.1 [+0.4, +4.2]', in percentage points."""
+  """Return an effect with its interval: '+2.1 [+0.4, +4.2]', in points."""
   return f'{points(value)} {between(interval)}'.rstrip()
 
 
 def counted(count: int, noun: str) -> str:
-  """'1 change', '2 changes'."""
+  """Return a count with its noun: '1 change', '2 changes'."""
   return f'{count} {noun}' + ('' if count == 1 else 's')
 
 
 def short(number: Real | None) -> str:
-  """A number of any size in three or four digits."""
+  """Return a number of any size in three or four digits."""
   if number is None:
     return '–'
   if number == int(number) and abs(number) < 1e5:
@@ -48,7 +48,7 @@ def short(number: Real | None) -> str:
 
 
 def duration(seconds: Real) -> str:
-  """'42 s', '12 min', '3.4 h'."""
+  """Return a duration in its unit: '42 s', '12 min', '3.4 h'."""
   if seconds < 90:
     return f'{seconds:.0f} s'
   if seconds < 5400:
@@ -57,7 +57,7 @@ def duration(seconds: Real) -> str:
 
 
 def tokens(count: Real) -> str:
-  """'640', '82 k', '3.1 M'."""
+  """Return a count in three digits: '640', '82 k', '3.1 M'."""
   for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
     if count >= size:
       return f'{count / size:.3g}{unit}'

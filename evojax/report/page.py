@@ -1,4 +1,4 @@
-"""`report.html`: everything a run did and why, on one page without network."""
+"""The page of a run, `report.html`: everything it did and why, in one file."""
 
 import base64
 from collections import defaultdict
@@ -43,7 +43,7 @@ _TEMPLATES = pathlib.Path(__file__).with_name('templates')
 
 
 def _layers(run: history.History) -> list[dict[str, Any]]:
-  """The diagnostics of each layer over all diagnoses."""
+  """Return the diagnostics of each layer over all diagnoses."""
   diagnoses = run.all(records.Diagnose)
   tables = [{m.name: m for m in row.measures} for row in diagnoses]
   where = [f'{row.version}, trial {row.trial}' for row in diagnoses]
@@ -51,7 +51,7 @@ def _layers(run: history.History) -> list[dict[str, Any]]:
   layers: dict[str, list[dict[str, Any]]] = {
       name: [] for name in run_lib.LAYERS
   }
-  # By name, the newest of each.
+  # A later diagnosis wins: it has the current unit and limits.
   for name, last in functools.reduce(dict.__or__, tables, {}).items():
     series = [(w, t.get(name)) for w, t in zip(where, tables, strict=True)]
     while series[-1][1] is None:
@@ -77,7 +77,7 @@ def _layers(run: history.History) -> list[dict[str, Any]]:
 
 
 def _readable(run: history.History) -> set[str]:
-  """Trials whose rollouts are shown."""
+  """Return the names of the trials whose rollouts are shown."""
   trained = [t.name for t in run.trials if t.arms]
   in_line = [name for name in trained if name in run.lineage]
   others = [name for name in trained if name not in run.lineage]
@@ -98,7 +98,7 @@ def _signs_text(signs: calibration.Signs) -> str:
 
 
 def _calibration(run: history.History) -> dict[str, Any]:
-  """Predicted against realised, by whom and by class."""
+  """Compare predicted with realised effects, by class and by proposer."""
   sides = []
   for name, predict in (
       ('Hypotheses', lambda trial: trial.expected),
@@ -126,7 +126,7 @@ def _calibration(run: history.History) -> dict[str, Any]:
 
 
 def _cost(run: history.History, rate: float) -> dict[str, Any]:
-  """Device-seconds by step, by verdict and per point.
+  """Return the device-seconds by step, by verdict and per point.
 
   Args:
     run: The run.
@@ -156,14 +156,14 @@ def _cost(run: history.History, rate: float) -> dict[str, Any]:
 
 
 def _hash_source(text: str) -> str:
-  """The source expression that lets one inline script run and no other."""
+  """Return the policy expression that lets one inline script run alone."""
   digest = hashlib.sha256(text.encode()).digest()
   return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 @functools.cache  # Compiling the templates takes longer than a page.
 def _environment() -> jinja2.Environment:
-  """Templates that escape all they are given."""
+  """Return templates that escape all text they are given."""
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(_TEMPLATES),
       autoescape=True,
@@ -187,7 +187,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
-  """All that the template shows."""
+  """Return all that the template shows."""
   opened = run.find(records.Open)
   config = workdir_lib.flatten(opened.config) if opened else {}
   scale = charts.effects_scale(run.trials)
@@ -242,7 +242,7 @@ def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
 
 
 def build(workdir: str | os.PathLike[str]) -> pathlib.Path:
-  """Writes the page of a run, at any moment of it.
+  """Write the page of a run, at any moment of it.
 
   The page is one file: no network, no other file, one script that its content
   policy names by hash. Prompts and completions are shown as text.

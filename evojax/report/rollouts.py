@@ -14,7 +14,7 @@ from pyarrow import parquet
 from evojax.evidence import schema
 from evojax.evidence import store
 
-MAX_CHARS = 4000  # Of one text; the rest is counted.
+MAX_CHARS = 4000  # Longest text that is shown; the rest is counted.
 FLIPS = 3  # Shown of each direction.
 _KEY = ('group', 'problem_id', 'sample')
 _FACTS = (
@@ -38,7 +38,7 @@ _TEXT = ('prompt', 'completion')
 class Rollout:
   """One completion, as a reader sees it."""
 
-  why: str  # What it is an example of.
+  why: str  # The kind of rollout that it is an example of.
   prompt: str
   completion: str
   cut: int  # Characters of the completion that are left out.
@@ -58,7 +58,7 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-  """Samples of the same problems in two arms, by who solved them."""
+  """Samples of the same problems in two arms, counted by who solved them."""
 
   both: int
   first: int
@@ -72,7 +72,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Flips:
-  """Control against child."""
+  """Samples that a control and a child did not both solve or both fail."""
 
   counts: Counts | None = None
   # Two controls against each other: flips without any change.
@@ -84,13 +84,13 @@ class Flips:
 
 
 class _Missing(Exception):
-  """There is no such evidence; the message says which."""
+  """Evidence is missing or damaged; the message says which."""
 
 
 def _file(
     workdir: str | os.PathLike[str], arm: str, split: str
 ) -> pathlib.Path:
-  """The newest file of an arm's split.
+  """Return the newest file of an arm's split.
 
   Raises:
     _Missing: If there is none inside the workdir.
@@ -106,7 +106,7 @@ def _file(
 
 
 def _read(path: pathlib.Path, columns: Sequence[str] | None) -> pa.Table:
-  """Named columns of a file that it has; None reads all but the lists.
+  """Read the named columns that a file has; None reads all but the lists.
 
   Raises:
     _Missing: If the file is damaged.
@@ -121,7 +121,7 @@ def _read(path: pathlib.Path, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _codes(table: pa.Table) -> dict[str, dict[int, str]]:
-  """Column -> code -> name, as the file declares them."""
+  """Return column -> code -> name, as the file declares them."""
   tables = {}
   for field in table.schema:
     text = (field.metadata or {}).get(b'codes', b'null')
@@ -132,7 +132,7 @@ def _codes(table: pa.Table) -> dict[str, dict[int, str]]:
 
 
 def _lottery(row: Mapping[str, Any]) -> str:
-  """An order that nobody chose and that every build repeats."""
+  """Return a sort key by hash: no choice of ours, equal in every build."""
   key = ':'.join(str(row.get(name)) for name in _KEY)
   return hashlib.sha256(key.encode()).hexdigest()
 
@@ -140,7 +140,7 @@ def _lottery(row: Mapping[str, Any]) -> str:
 def _rollouts(
     table: pa.Table, chosen: Sequence[tuple[int, str]]
 ) -> list[Rollout]:
-  """Some rows of a table, each with what it is an example of."""
+  """Return some rows of a table, each with what it is an example of."""
   codes = _codes(table)
   if not chosen:  # Arrow takes no untyped, empty list of indices.
     return []
@@ -171,7 +171,7 @@ def _rollouts(
 
 
 def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
-  """A handful of an arm's newest training rollouts, drawn by a hash.
+  """Return a handful of an arm's newest training rollouts, drawn by a hash.
 
   Two that are solved, two that failed, one cut by the limit, and the one with
   the largest advantage; those of evaluations where the arm did not train.
@@ -213,7 +213,7 @@ def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
 
 
 def _outcomes(table: pa.Table) -> dict[tuple, tuple[int, bool]]:
-  """(group, problem, sample) -> row, solved; of what could be graded."""
+  """Return (group, problem, sample) -> (row, solved) of graded samples."""
   keys = zip(*(table.column(name).to_pylist() for name in _KEY), strict=True)
   solved = table.column('outcome').to_pylist()
   graded = table.column('graded').to_pylist()
@@ -242,9 +242,9 @@ def flips(
     child: str,
     other_control: str = '',
 ) -> Flips:
-  """Samples of the same dev problems that one side alone solved.
+  """Return samples of the same dev problems that one side alone solved.
 
-  Shown are those of the problems whose solved share moved most.
+  The problems whose solved share moved most come first.
 
   Args:
     workdir: The run's directory.

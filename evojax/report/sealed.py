@@ -62,7 +62,7 @@ def scores(final: records.Final | None) -> list[Score]:
 
 
 def _against(final: records.Final) -> str:
-  """The compared runs that say what evolution was worth."""
+  """Return the scores of the compared runs that show what evolution gained."""
   others = [
       f'{numerals.share(other.value)} for {what}'
       for name, what in (

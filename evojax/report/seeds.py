@@ -1,4 +1,4 @@
-"""Runs that evolved under several seeds: what the loop was worth, in one table.
+"""Runs that evolved under several seeds, summarised in one table.
 
 Run as `python -m evojax.report.seeds WORKDIR WORKDIR ...`.
 """
@@ -23,7 +23,7 @@ from evojax.ledger import records
 
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
-  """Mean with its interval: over problems and, if there are several, seeds."""
+  """Estimate the mean over problems and, where there are several, seeds."""
   rng = np.random.default_rng(0)
   if len(values) < 2:
     return dataclasses.asdict(estimates.over_problems(values[0], rng=rng))
@@ -33,7 +33,7 @@ def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
 
 
 def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
-  """Sealed scores, costs and predictions over runs.
+  """Summarise sealed scores, costs and predictions over runs.
 
   Args:
     workdirs: S >= 2 finished runs, one per seed, each with sealed problems of
@@ -97,8 +97,8 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
           for name, values in scores.items()
       },
       'signs': {
-          who: dataclasses.asdict(calibration.signs(trials, predict))
-          for who, predict in (
+          name: dataclasses.asdict(calibration.signs(trials, predict))
+          for name, predict in (
               ('hypotheses', lambda trial: trial.expected),
               ('backtests', lambda trial: trial.backtested),
           )
@@ -109,7 +109,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 def print_summary(
     summary: Mapping[str, Any], console: console_lib.Console
 ) -> None:
-  """Prints what `summarise` returned."""
+  """Print what `summarise` returned."""
   runs = report_lib.make_table('run', 'head', 'trials', 'kept', 'device-s')
   for run in summary['runs']:
     runs.add_row(
@@ -142,9 +142,9 @@ def print_summary(
         *(f'{count:,.0f}' for count in row['tokens'] or ()),
     )
   console.print(table)
-  for who, signs in summary['signs'].items():
+  for name, signs in summary['signs'].items():
     console.print(
-        f'{who}: the sign of {signs["right"]} of {signs["decided"]} effects'
+        f'{name}: the sign of {signs["right"]} of {signs["decided"]} effects'
         ' whose interval excludes 0 was predicted; always naming the commoner'
         f' sign is right {signs["base"]} times'
     )

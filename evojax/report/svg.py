@@ -29,7 +29,7 @@ class Markup(str):
 
 
 def visible(text: str) -> str:
-  """Text whose control characters are shown, not obeyed."""
+  """Return a text whose control characters are shown, not obeyed."""
   if text.translate(_HARMLESS).isprintable():
     return text
   return ''.join(
@@ -39,7 +39,7 @@ def visible(text: str) -> str:
 
 
 def element(name: str, *children: Any, **attributes: Any) -> Markup:
-  """One element; text and attribute values are escaped.
+  """Return one element; text and attribute values are escaped.
 
   Args:
     name: Tag.
@@ -61,13 +61,13 @@ def element(name: str, *children: Any, **attributes: Any) -> Markup:
 
 
 def percent(share: Real) -> str:
-  """0.25 -> '25%'."""
+  """Return a share as an SVG length: 0.25 -> '25%'."""
   return re.sub(r'\.?0+%$', '%', f'{100 * share:.2f}%')
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """Maps low..high to 0..1."""
+  """A linear map of low..high to 0..1."""
 
   low: Real
   high: Real
@@ -76,7 +76,7 @@ class Scale:
   def over(
       cls, values: Iterable[Real], *, pad: Real = 0.06, least: Real = 1e-9
   ) -> 'Scale':
-    """Holds all values with a margin; at least `least` wide."""
+    """Return a scale with room for all values, at least `least` wide."""
     values = list(values)
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     lack = max(least - (high - low), 0.0) / 2
@@ -87,7 +87,7 @@ class Scale:
     return (value - self.low) / (self.high - self.low)
 
   def ticks(self, count: int) -> list[Real]:
-    """About `count` round numbers inside."""
+    """Return about `count` round numbers inside the scale."""
     raw = (self.high - self.low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
@@ -102,13 +102,13 @@ class Chart:
   def __init__(
       self, x: Scale, y: Scale, *, height: int, label: str, class_: str = ''
   ):
-    """An empty chart.
+    """Make an empty chart.
 
     Args:
       x: Scale of the horizontal axis.
       y: Scale of the vertical axis, upwards.
-      height: Of the plot, in pixels.
-      label: What a screen reader says.
+      height: Height of the plot, in pixels.
+      label: Description that a screen reader says.
       class_: Further classes of the picture.
     """
     self.x, self.y = x, y
@@ -116,13 +116,13 @@ class Chart:
     self._marks: list[Markup] = []
 
   def place(self, x: Real, y: Real) -> tuple[str, str]:
-    """Percentages of a point."""
+    """Return the place of a point as two percentages."""
     return percent(self.x(x)), percent(1 - self.y(y))
 
   def line(
       self, points: Sequence[tuple[Real, Real]], class_: str, title: str = ''
   ) -> None:
-    """A line through the points."""
+    """Draw a line through the points."""
     # Not by `Scale`: a long run has a hundred thousand points.
     left, across = self.x.low, 1000 / (self.x.high - self.x.low)
     top, down = self.y.high, 1000 / (self.y.high - self.y.low)
@@ -141,7 +141,7 @@ class Chart:
   def segment(
       self, start: tuple[Real, Real], end: tuple[Real, Real], class_: str
   ) -> None:
-    """A straight line."""
+    """Draw a straight line."""
     (x1, y1), (x2, y2) = self.place(*start), self.place(*end)
     self._marks.append(
         element('line', x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
@@ -157,7 +157,7 @@ class Chart:
       title: str = '',
       href: str = '',
   ) -> None:
-    """A point, with a text shown on hovering and a link within the page."""
+    """Draw a point with a text shown on hovering and a link within the page."""
     cx, cy = self.place(x, y)
     dot = element(
         'circle', *_title(title), cx=cx, cy=cy, r=f'{radius:g}', class_=class_
@@ -177,7 +177,7 @@ class Chart:
       title: str = '',
       href: str = '',
   ) -> None:
-    """A label at a point, moved by dx and dy pixels."""
+    """Write a label at a point, moved by dx and dy pixels."""
     place_x, place_y = self.place(x, y)
     label = element(
         'text',
@@ -195,7 +195,7 @@ class Chart:
   def column(
       self, x: Real, low: Real, high: Real, class_: str, title: str = ''
   ) -> None:
-    """A bar around x, 0.7 wide."""
+    """Draw a bar around x, 0.7 wide."""
     left, top = self.place(x - 0.35, high)
     self._marks.append(
         element(
@@ -210,18 +210,18 @@ class Chart:
     )
 
   def y_axis(self, ticks: Iterable[tuple[Real, str]]) -> None:
-    """Rules with labels at the left."""
+    """Draw horizontal rules with labels at the left."""
     for value, text in ticks:
       self.segment((self.x.low, value), (self.x.high, value), 'rule')
       self.text(self.x.low, value, text, 'tick', dx=-7, dy=4, anchor='end')
 
   def x_axis(self, ticks: Iterable[tuple[Real, str]], class_: str = '') -> None:
-    """Labels below."""
+    """Write labels below the plot."""
     for value, text in ticks:
       self.text(value, self.y.low, text, f'tick {class_}'.strip(), dy=17)
 
   def render(self, style: str = '') -> Markup:
-    """The picture."""
+    """Return the picture."""
     return element(
         'svg',
         *self._marks,
@@ -250,7 +250,7 @@ def _stretched(*marks: Markup) -> Markup:
 
 
 def _edge_or_dot(share: Real, class_: str) -> Markup:
-  """A dot, or an arrow at the end beyond which it would lie."""
+  """Return a dot, or an arrow at the end beyond which the dot would lie."""
   if 0 <= share <= 1:
     return element('circle', cx=percent(share), cy='12', r='4', class_=class_)
   arrow, x, anchor = ('◂', '0', 'start') if share < 0 else ('▸', '100%', 'end')
@@ -258,12 +258,12 @@ def _edge_or_dot(share: Real, class_: str) -> Markup:
 
 
 def strip(scale: Scale, marks: Iterable[tuple], *, label: str) -> Markup:
-  """A thin picture of intervals on one scale; what lies outside is cut.
+  """Return a thin picture of intervals; marks outside the scale are cut.
 
   Args:
-    scale: Of the horizontal axis.
+    scale: Scale of the horizontal axis.
     marks: ('bar' | 'whisker', low, high, class), ('dot' | 'rule', x, class).
-    label: What a screen reader says and hovering shows.
+    label: Description that a screen reader says and hovering shows.
   """
   place = lambda x: percent(min(max(scale(x), 0.0), 1.0))
   parts = [element('title', label)]

@@ -43,7 +43,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-  """A number of the ledger: as it stands there, and as it is read."""
+  """A number of the ledger, exact and as text."""
 
   name: str
   exact: str  # Its repr; '' if there is no such row or number yet.
@@ -51,7 +51,7 @@ class Number:
 
 
 def _decision(trial: history.Trial) -> list[Number]:
-  """The numbers that the verdict rests on, as the ledger has them."""
+  """Return the numbers that the verdict rests on."""
   numbers = []
   for step, field, name, form in _DECISION:
     value = getattr(getattr(trial, step), field, None)
@@ -63,7 +63,7 @@ def _decision(trial: history.Trial) -> list[Number]:
 
 
 def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
-  """Statistics of the backtest: (name, of the parent, of the candidate)."""
+  """Return the backtest: (statistic, value of the parent, of the candidate)."""
   found = trial.backtest.statistics if trial.backtest else {}
 
   def shown(name: str) -> str:
@@ -78,7 +78,7 @@ def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
 
 
 def _effects(trial: history.Trial, scale: svg.Scale) -> list[dict[str, Any]]:
-  """Predicted and realised effects, one line each."""
+  """Return predicted and realised effects, one line each."""
   zero = ('rule', 0.0, 'zero')
   rows = []
   for name, bar in (

@@ -1,11 +1,11 @@
-"""SGLang's /generate: what is asked, and how far an answer is believed.
+"""Bodies and answers of SGLang's POST /generate.
 
-Pure functions. A number that a server gets wrong trains the policy on noise
-without a sound, so everything that can be checked is, and what contradicts is
-an error that names the server, the field, the values and the remedy.
+Pure functions. A wrong number from a server would silently train the policy on
+noise, so everything that can be checked is checked; a contradiction raises an
+error that names the server, the field, the values and the remedy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import hashlib
 import math
@@ -13,32 +13,38 @@ from typing import Any
 
 from evojax import records
 
-# Rounding of a log-softmax; a probability above 1 is something else.
+# A log-softmax rounds to at most this; a larger value is no log-prob.
 _ABOVE_ZERO = 1e-3
+_IS_SGLANG = 'is it an SGLang server, of a version in launch/?'
 
 
 class DisagreementError(ValueError):
   """A server does not serve what this run trains; no retry would help."""
 
 
+# (field, value, wanted, remedy) -> the error to raise.
+_Wrong = Callable[[str, Any, Any, str], DisagreementError]
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """What one answer adds to a completion."""
+  """The tokens that one answer adds to a completion."""
 
   tokens: tuple[int, ...]
-  logprobs: tuple[float, ...]  # Of softmax(logits / temperature).
+  logprobs: tuple[float, ...]  # Under softmax(logits / temperature).
   reason: str  # 'stop' | 'length' | 'abort'.
-  # (version, end): which weights sampled tokens up to `end`; () if not told.
+  # (version, end): these weights sampled the tokens up to `end`; () if the
+  # server does not say.
   spans: tuple[tuple[str, int], ...]
 
 
 def seed_of(request: records.Request, sampled: int = 0) -> int:
-  """The seed of a sample, 31 bits: what SGLang's samplers take.
+  """Return the seed of a sample: 31 bits, as SGLang's samplers take.
 
   Args:
-    request: Its seed, problem_key and sample decide.
-    sampled: Tokens that a resumed completion has already: a fresh stream of
-      random numbers, or its noise would repeat.
+    request: The request; its seed, problem_key and sample enter.
+    sampled: Tokens that a resumed completion has already. They enter, too:
+      otherwise the resumed part would repeat the noise of the first.
   """
   key = (request.seed, request.problem_key, request.sample, sampled)
   digest = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()
@@ -51,11 +57,11 @@ def ask(
     *,
     eos_ids: Sequence[int],
 ) -> dict[str, Any]:
-  """The body that samples a completion, or goes on with one, without a rid.
+  """Return the body that starts or resumes a completion, without a rid.
 
   Args:
-    request: What to sample.
-    tokens: Sampled already, by requests that were aborted.
+    request: The completion to sample.
+    tokens: Tokens that aborted requests have sampled of it already.
     eos_ids: Tokens that end a completion, whatever the server's files say.
   """
   p = request.params
@@ -100,12 +106,12 @@ def read(
     vocab_size: int,
     eos_ids: Sequence[int],
 ) -> Part:
-  """Takes an answer apart.
+  """Check an answer and return what it adds to a completion.
 
   Args:
     answer: JSON of a 200 answer.
-    body: What was asked, from `ask`, with its rid.
-    url: Of the server, for errors.
+    body: The request, from `ask`, with its rid.
+    url: Address of the server, for errors.
     vocab_size: V of the policy.
     eos_ids: As in `ask`.
 
@@ -118,10 +124,37 @@ def read(
         f'{url}/generate answered {field}={value!r}, wanted {wanted}: {remedy}'
     )
 
-  same = 'is it an SGLang server, of a version in launch/?'
+  meta, reason, n = _read_counts(answer, body, wrong)
+  if n == 0:
+    return Part((), (), reason, ())
+  tokens, logprobs = _read_tokens(meta, n, vocab_size, wrong)
+  ignore_eos = body['sampling_params']['ignore_eos']
+  early = [] if ignore_eos else set(tokens[:-1]) & set(eos_ids)
+  matched = meta['finish_reason'].get('matched')
+  ends = set(body['sampling_params'].get('stop_token_ids', ()))
+  if early or (
+      reason == 'stop' and isinstance(matched, int) and tokens[-1] not in ends
+  ):
+    raise wrong(
+        'a completion',
+        list(tokens[-8:]),
+        f'to end at its first token of {sorted(ends)}',
+        'it uses another tokenizer or generation_config.json: start it with'
+        ' the policy of config.model.path',
+    )
+  if reason == 'abort' and tokens[-1] in ends:
+    reason = 'stop'  # Servers look at an abort before they look at the token.
+  return Part(tokens, logprobs, reason, _spans(meta, n, wrong))
+
+
+def _read_counts(
+    answer: Any, body: dict[str, Any], wrong: _Wrong
+) -> tuple[dict[str, Any], str, int]:
+  """Return meta_info, the finish reason, and the number of sampled tokens."""
   meta = answer.get('meta_info') if isinstance(answer, dict) else None
   if not isinstance(meta, dict):
-    raise wrong('the body', str(answer)[:200], 'an object with meta_info', same)
+    value = str(answer)[:200]
+    raise wrong('the body', value, 'an object with meta_info', _IS_SGLANG)
   if meta.get('id') != body['rid']:
     raise wrong(
         'meta_info.id',
@@ -134,13 +167,13 @@ def read(
   reason = finish.get('type') if isinstance(finish, dict) else None
   if reason not in records.FINISH_REASONS:
     wanted = f'a type of {records.FINISH_REASONS}'
-    raise wrong('meta_info.finish_reason', finish, wanted, same)
+    raise wrong('meta_info.finish_reason', finish, wanted, _IS_SGLANG)
   n = meta.get('completion_tokens')
   asked = body['sampling_params']['max_new_tokens']
   if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= asked:
-    raise wrong('meta_info.completion_tokens', n, f'0 to {asked}', same)
+    raise wrong('meta_info.completion_tokens', n, f'0 to {asked}', _IS_SGLANG)
   if reason == 'abort' and n == 0:
-    return Part((), (), reason, ())
+    return meta, reason, n
   if n == 0 or (reason == 'length' and n != asked):
     wanted = f'{asked} tokens' if reason == 'length' else 'at least one token'
     raise wrong(
@@ -157,26 +190,27 @@ def read(
         len(body['input_ids']),
         'the server must take input_ids as they are',
     )
-  # sglang-jax repeats earlier tokens in front when an answer is long.
+  return meta, reason, n
+
+
+def _read_tokens(
+    meta: dict[str, Any], n: int, vocab_size: int, wrong: _Wrong
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+  """Return the sampled tokens and their log-probs."""
   pairs = meta.get('output_token_logprobs')
+  # sglang-jax repeats earlier tokens in front when an answer is long.
   pairs = pairs[-n:] if isinstance(pairs, list) else ()
   if len(pairs) != n:
     raise wrong(
         'meta_info.output_token_logprobs',
         f'{len(pairs)} entries',
         f'{n} (completion_tokens)',
-        same,
+        _IS_SGLANG,
     )
   tokens, logprobs = [], []
   for t, pair in enumerate(pairs):
-    logprob, token = (
-        (*pair, None, None)[:2]
-        if isinstance(pair, list)
-        else (
-            None,
-            None,
-        )
-    )
+    known = pair if isinstance(pair, list) else ()
+    logprob, token = (*known, None, None)[:2]
     field = f'meta_info.output_token_logprobs[{t - n}]'
     if not isinstance(token, int) or not 0 <= token < vocab_size:
       raise wrong(
@@ -195,35 +229,16 @@ def read(
           ' serve in float32',
       )
     if logprob > _ABOVE_ZERO:
-      raise wrong(field, pair, 'a log-prob <= 0', same)
+      raise wrong(field, pair, 'a log-prob <= 0', _IS_SGLANG)
     tokens.append(token)
     logprobs.append(min(float(logprob), 0.0))
-  ignore_eos = body['sampling_params']['ignore_eos']
-  early = [] if ignore_eos else set(tokens[:-1]) & set(eos_ids)
-  matched = finish.get('matched')
-  ends = set(body['sampling_params'].get('stop_token_ids', ()))
-  if early or (
-      reason == 'stop' and isinstance(matched, int) and tokens[-1] not in ends
-  ):
-    raise wrong(
-        'a completion',
-        tokens[-8:],
-        f'to end at its first token of {sorted(ends)}',
-        'it uses another tokenizer or generation_config.json: start it with'
-        ' the policy of config.model.path',
-    )
-  if reason == 'abort' and tokens[-1] in ends:
-    reason = 'stop'  # Servers look at an abort before they look at the token.
-  return Part(
-      tuple(tokens),
-      tuple(logprobs),
-      reason,
-      _spans(meta, n, wrong),
-  )
+  return tuple(tokens), tuple(logprobs)
 
 
-def _spans(meta: dict[str, Any], n: int, wrong: Any):
-  """(version, end) of each run of tokens with the same weights."""
+def _spans(
+    meta: dict[str, Any], n: int, wrong: _Wrong
+) -> tuple[tuple[str, int], ...]:
+  """Return (version, end) of each run of tokens with the same weights."""
   spans = meta.get('weight_versions')
   if spans is None:
     version = meta.get('weight_version')
@@ -235,10 +250,6 @@ def _spans(meta: dict[str, Any], n: int, wrong: Any):
     end = span.get('end')
     found.append((str(span.get('version')), end))
   if end != n:
-    raise wrong(
-        'meta_info.weight_versions',
-        spans,
-        f'spans that cover tokens 0 to {n}',
-        'is it an SGLang server, of a version in launch/?',
-    )
+    wanted = f'spans that cover tokens 0 to {n}'
+    raise wrong('meta_info.weight_versions', spans, wanted, _IS_SGLANG)
   return tuple(found)

@@ -40,7 +40,7 @@ _ERROR_BYTES = 4096  # Of an error that all processes are told.
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """What the client knows of the policy that the servers serve."""
+  """The policy that the servers serve, as far as the client needs it."""
 
   vocab_size: int  # Rows of the embedding table.
   eos_ids: tuple[int, ...]
@@ -65,7 +65,7 @@ class Pending:
 
 
 class SGLangEngine:
-  """Samples on servers; see `types.RolloutEngine`."""
+  """A sampler on servers; see `records.RolloutEngine`."""
 
   def __init__(
       self,
@@ -80,7 +80,7 @@ class SGLangEngine:
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
-    """Probes the servers; returns once one of them is up.
+    """Probe the servers; returns once one of them is up.
 
     Args:
       urls: http://HOST:PORT of each server.
@@ -143,7 +143,7 @@ class SGLangEngine:
   def generate(
       self, requests: Sequence[records.Request]
   ) -> list[records.Episode]:
-    """Samples every request; answers come in the order of the requests.
+    """Sample every request; episodes come in the order of the requests.
 
     Raises:
       ValueError: If no weights were installed, or a request does not fit.
@@ -153,7 +153,7 @@ class SGLangEngine:
     return self.finish(self.begin(requests))
 
   def begin(self, requests: Sequence[records.Request]) -> Pending:
-    """Starts `generate`; weights must stay until `finish`.
+    """Start `generate`; weights must stay until `finish`.
 
     Raises:
       ValueError: If no weights were installed, or a request does not fit.
@@ -174,12 +174,12 @@ class SGLangEngine:
     )
 
   def finish(self, pending: Pending) -> list[records.Episode]:
-    """The completions of what was begun; see `generate`."""
+    """Return the episodes of what `begin` started; see `generate`."""
     packed = self._share(pending.future, pending.empty)
     return packed_lib.unpack(packed, pending.requests, self.model.decode)
 
   def update_weights(self, params: Any, version: int) -> None:
-    """Gives the weights to all servers, and checks that they have them.
+    """Give the weights to all servers, and checks that they have them.
 
     Args:
       params: On the device.
@@ -220,7 +220,7 @@ class SGLangEngine:
     }
 
   def metrics(self) -> dict[str, float]:
-    """Of the last update, and what went wrong since the start."""
+    """Return seconds of the last update, and failures since the start."""
     if self._fleet is None:
       return dict(self._metrics)
     return dict(
@@ -233,15 +233,15 @@ class SGLangEngine:
     )
 
   def compilations(self) -> int:
-    """None: the servers compile."""
+    """Return 0: the servers compile."""
     return 0
 
   def servers(self) -> Sequence[fleet_lib.Server]:
-    """What is known of each server; process 0 alone knows."""
+    """Return the state of each server; empty in all processes but 0."""
     return self._fleet.servers if self._fleet else ()
 
   def close(self) -> None:
-    """Ends connections and the thread; the servers go on."""
+    """End connections and the thread; the servers go on."""
     if self._loop is None:
       return
     if self._fleet is not None:
@@ -270,7 +270,7 @@ class SGLangEngine:
   async def _sample_all(
       self, requests: Sequence[records.Request]
   ) -> list[records.Episode]:
-    """As many at a time as the servers take."""
+    """Sample all requests, as many at a time as the servers take."""
     completions: list[records.Episode | None] = [None] * len(requests)
     waiting = iter(range(len(requests)))
 
@@ -286,7 +286,7 @@ class SGLangEngine:
   async def _sample(
       self, request: records.Request, server: str = ''
   ) -> records.Episode:
-    """One completion; what is aborted goes on from where it was."""
+    """Sample one completion; an aborted request resumes where it stopped."""
     tokens: list[int] = []
     logprobs: list[float] = []
     spans: list[tuple[str, int]] = []
@@ -302,15 +302,15 @@ class SGLangEngine:
       begin = len(tokens)
       tokens += part.tokens
       logprobs += part.logprobs
-      told = part.spans or (
+      sampled_by = part.spans or (
           ((self._fleet.weights.version, len(part.tokens)),)
           if part.tokens
           else ()
       )
-      spans += [(name, begin + end) for name, end in told]
+      spans += [(name, begin + end) for name, end in sampled_by]
       reason = part.reason
-      # A server knows its own part alone, and a stop string may begin before;
-      # and it looks at an abort before it looks at the text.
+      # A stop string may begin in an earlier part, which the server does not
+      # know; and a server reports an abort before it looks at the text.
       hit = None
       if begin or reason == 'abort':
         hit = stops.find(tokens, request.params.stop, self.model.decode)
@@ -344,7 +344,7 @@ class SGLangEngine:
     )
 
   def _number(self, name: str) -> int:
-    """The version that a server calls by the name that we gave it."""
+    """Return the version that this run sent to servers under a name."""
     if name not in self._versions:
       raise answers.DisagreementError(
           f'tokens were sampled with weights {name!r}, which this run never'
@@ -357,7 +357,7 @@ class SGLangEngine:
   async def _check_server(
       self, server: fleet_lib.Server, info: Mapping[str, Any]
   ) -> None:
-    """Compares what a server says of its model with the policy."""
+    """Compare what a server says of its model with the policy."""
     if not server.abilities.seeds:
       logging.warning(
           '%s does not say that it heeds sampling_seed: a resumed run will'
@@ -383,7 +383,7 @@ class SGLangEngine:
     await self._check_tokenizer(server)
 
   async def _check_tokenizer(self, server: fleet_lib.Server) -> None:
-    """Lets a server tokenise a text, where it tells the tokens.
+    """Let a server tokenise a text, where it tells the tokens.
 
     The client sends and reads tokens, but a server ends a completion at
     strings and special tokens, which it finds with its own tokenizer.
@@ -400,7 +400,7 @@ class SGLangEngine:
       )
 
   def _check_parity(self, params: Any) -> None:
-    """Compares log-probs of samples with the forward pass in this process.
+    """Compare log-probs of samples with the forward pass in this process.
 
     It proves at once that weights, vocabulary, order of tokens and the meaning
     of temperature agree.
@@ -447,12 +447,12 @@ class SGLangEngine:
     scaled = self.model.score(params, pairs, scale)
     plain = self.model.score(params, pairs, [1.0] * len(live))
     for i, b in enumerate(live):
-      told = packed['logprobs'][b]
-      gap = float(np.abs(told - scaled[i]).mean())
+      theirs = packed['logprobs'][b]
+      gap = float(np.abs(theirs - scaled[i]).mean())
       url = self._urls[packed['server'][b]]
       if gap <= _TOLERANCE[self.model.dtype]:
         continue
-      raw = float(np.abs(told - plain[i]).mean())
+      raw = float(np.abs(theirs - plain[i]).mean())
       if scale[i] != 1 and raw <= _TOLERANCE[self.model.dtype]:
         raise answers.DisagreementError(
             f'{url} reports log-probs of softmax(logits) at temperature'
@@ -475,7 +475,7 @@ class SGLangEngine:
   def _on_primary(
       self, work: Callable[[], Any], empty: dict[str, np.ndarray] | None = None
   ) -> Any:
-    """Runs a coroutine in process 0; all get its result, or its error.
+    """Run a coroutine in process 0; all get its result, or its error.
 
     Args:
       work: Makes the coroutine.
@@ -484,7 +484,7 @@ class SGLangEngine:
     return self._share(self._run(work), empty)
 
   def _only_primary(self, work: Callable[[], None]) -> None:
-    """Does something in process 0; all get its error."""
+    """Do something in process 0; all get its error."""
     future = None
     if self._loop is not None:
       future = concurrent.futures.Future()
@@ -497,7 +497,7 @@ class SGLangEngine:
   def _run(
       self, work: Callable[[], Any]
   ) -> concurrent.futures.Future[Any] | None:
-    """Starts a coroutine in process 0."""
+    """Start a coroutine in process 0."""
     if self._loop is None:
       return None
     return asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -515,7 +515,7 @@ class SGLangEngine:
       except KeyboardInterrupt:
         future.cancel()
         raise
-      # Whatever it is: the others wait for a word.
+      # Any error must reach the other processes, which wait for a broadcast.
       except Exception as e:  # pylint: disable=broad-except
         error = _first(e)
         text = f'{type(error).__name__}: {error}'.encode()[:_ERROR_BYTES]
@@ -531,7 +531,7 @@ class SGLangEngine:
 
 
 def _first(error: BaseException) -> BaseException:
-  """The first error of a group."""
+  """Return the first error of a group."""
   while isinstance(error, BaseExceptionGroup):
     error = error.exceptions[0]
   return error
@@ -540,7 +540,7 @@ def _first(error: BaseException) -> BaseException:
 def _cut(
     spans: Sequence[tuple[str, int]], length: int
 ) -> list[tuple[str, int]]:
-  """The spans of so many tokens."""
+  """Return the spans of the first `length` tokens."""
   kept, begin = [], 0
   for version, end in spans:
     if begin < length:
@@ -550,7 +550,7 @@ def _cut(
 
 
 def _merge(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-  """The same with neighbours of one version joined."""
+  """Join neighbouring spans of one version."""
   merged: list[tuple[int, int]] = []
   for version, end in spans:
     if merged and merged[-1][0] == version:

@@ -23,7 +23,7 @@ from evojax.runtime import sharding
 
 
 class Engine:
-  """Samples with the weights it was given; see `types.RolloutEngine`."""
+  """A sampler with weights of its own; see `records.RolloutEngine`."""
 
   def __init__(
       self,
@@ -36,7 +36,7 @@ class Engine:
       copy_weights: bool = False,
       mesh: jax.sharding.Mesh | None = None,
   ):
-    """Compiles nothing yet.
+    """Compile nothing yet.
 
     Args:
       cfg: Shape of the policy.

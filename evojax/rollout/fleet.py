@@ -1,4 +1,4 @@
-"""SGLang servers behind one door: probed, balanced, retried, brought back.
+"""Several SGLang servers used as one: probing, balancing, retries, revival.
 
 All of it runs in one event loop. A server is up, or a task of its own tries to
 bring it up: probes it and gives it the current weights. Requests go to the
@@ -45,7 +45,7 @@ class _LaterError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Abilities:
-  """What a server can do and says of itself."""
+  """Abilities of a server, and what it reports of itself."""
 
   model_info: str  # Which of the two paths it has; '' if none.
   update: bool  # POST /update_weights_from_disk.
@@ -57,7 +57,7 @@ class Abilities:
 
 @dataclasses.dataclass
 class Server:
-  """One of the fleet."""
+  """The state of one server."""
 
   url: str
   up: bool = False
@@ -74,7 +74,7 @@ class Server:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """What all servers are to serve."""
+  """The weights that all servers are to serve."""
 
   version: str
   path: str
@@ -97,7 +97,7 @@ class Fleet:
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
-    """Talks to nobody yet.
+    """Connect to no server yet.
 
     Args:
       urls: Of the servers, without a path.
@@ -137,7 +137,7 @@ class Fleet:
     self._fatal: answers.DisagreementError | None = None
 
   async def start(self) -> None:
-    """Probes all servers; returns when one is up, others may follow.
+    """Probe all servers; returns when one is up, others may follow.
 
     Raises:
       DisagreementError: If one does not fit the run.
@@ -150,7 +150,7 @@ class Fleet:
     await self._pick(lambda server: True)
 
   async def close(self) -> None:
-    """Ends all tasks and connections."""
+    """End all tasks and connections."""
     tasks = [s.revival for s in self.servers if s.revival is not None]
     for task in tasks:
       task.cancel()
@@ -166,7 +166,7 @@ class Fleet:
       *,
       only: str = '',
   ) -> answers.Part:
-    """One answer to one request, whoever gives it.
+    """Return one answer to one request, from whichever server gives it.
 
     Args:
       body: Of POST /generate, without a rid.
@@ -222,7 +222,7 @@ class Fleet:
     return server.trusted and self._has_weights(server)
 
   def trust(self, urls: Collection[str]) -> None:
-    """Says that the log-probs of these servers are the policy's.
+    """Say that the log-probs of these servers are the policy's.
 
     A server that was not there when they were last compared waits for the next
     time; one that comes back is given the weights, and was trusted before.
@@ -305,7 +305,7 @@ class Fleet:
     )
 
   def _notify(self) -> None:
-    """Wakes all that wait for a server."""
+    """Wake all that wait for a server."""
     self._changed.set()
     self._changed = asyncio.Event()
 
@@ -358,7 +358,7 @@ class Fleet:
     )
 
   async def _abort(self, server: Server, rid: str | None) -> None:
-    """Spares a slow server the rest of a sample nobody waits for."""
+    """Spare a slow server the rest of a sample nobody waits for."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
     try:
@@ -393,7 +393,7 @@ class Fleet:
   # -------------------------------------------------------------- weights
 
   async def install(self, weights: Weights) -> None:
-    """Gives all servers new weights, in parallel; one at least has to take.
+    """Give all servers new weights, in parallel; one at least has to take.
 
     The others get them when they come back.
 
@@ -413,7 +413,7 @@ class Fleet:
     await self._pick(self._has_weights)
 
   async def _exchange(self, server: Server) -> None:
-    """Gives weights to a server that is up; one that fails is revived."""
+    """Give weights to a server that is up; one that fails is revived."""
     try:
       # One that hangs is known in less time than weights may take to load.
       # (Mainline takes a second for /health.)
@@ -428,7 +428,7 @@ class Fleet:
       self._lost(server, f'{type(error).__name__} {error}'.strip())
 
   async def _give_weights(self, server: Server) -> None:
-    """Makes one server serve the current weights."""
+    """Make one server serve the current weights."""
     weights = self.weights
     if weights is None:
       return
@@ -476,7 +476,7 @@ class Fleet:
   # -------------------------------------------------------------- revival
 
   def _lost(self, server: Server, error: str) -> None:
-    """Takes a server out of use until its revival succeeds."""
+    """Take a server out of use until its revival succeeds."""
     server.error = error
     if server.up:
       server.up = False
@@ -486,7 +486,7 @@ class Fleet:
     server.revival = asyncio.create_task(self._bring_up(server))
 
   async def _bring_up(self, server: Server) -> None:
-    """Probes a server and gives it the weights until both succeed."""
+    """Probe a server and gives it the weights until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
     while True:
       try:
@@ -532,7 +532,7 @@ class Fleet:
     return response.status_code != 404
 
   async def _probe(self, server: Server) -> None:
-    """Finds out what a server is, and whether it is up at all."""
+    """Find out what a server is, and whether it is up at all."""
     health = await self._http.get(
         server.url + '/health', timeout=_PROBE_SECONDS
     )

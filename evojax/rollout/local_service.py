@@ -36,7 +36,7 @@ class LocalService:
       refill_every: int,
       max_waiting: int,
   ):
-    """Starts the thread.
+    """Start the thread.
 
     Args:
       slots: With limits; nobody else may use them.
@@ -256,7 +256,7 @@ class LocalService:
   # -------------------------------------------------------------------- checks
 
   def _check(self, job: service.Job) -> None:
-    """Refuses what does not fit the shapes.
+    """Refuse what does not fit the shapes.
 
     Raises:
       ValueError: Naming the field, its value and the remedy.
@@ -320,7 +320,7 @@ class LocalService:
   # ---------------------------------------------------------------- the thread
 
   def _call(self, do: Callable[[], Any]) -> Any:
-    """Runs in the thread, between two segments; returns what it returns."""
+    """Run in the thread, between two segments; returns what it returns."""
     if threading.current_thread() is self._thread:
       return do()
     with self._lock:
@@ -329,7 +329,7 @@ class LocalService:
     return answer.result()
 
   def _leave(self, do: Callable[[], Any] | None) -> futures.Future:
-    """Leaves a command for the thread; the lock is held. None ends it."""
+    """Leave a command for the thread; the lock is held. None ends it."""
     answer: futures.Future = futures.Future()
     if not self._ended:
       self._commands.append((do, answer))
@@ -348,7 +348,7 @@ class LocalService:
       self._end(None)
 
   def _end(self, error: BaseException | None) -> None:
-    """Of the thread: whoever still waits is told, for nobody may for ever."""
+    """Answer everybody who still waits, once the thread ends."""
     message = 'the service is closed'
     if error is not None:
       message = f'sampling failed: {error!r}'
@@ -366,7 +366,7 @@ class LocalService:
         logging.exception('a listener failed')
 
   def _turn(self) -> bool:
-    """Commands, new jobs, one step; False: the service is closed."""
+    """Carry out commands, take new jobs, do a step. False: it is closed."""
     if not self._can_step():
       self._schedule.tell()  # The next step may be far.
     with self._lock:

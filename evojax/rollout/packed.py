@@ -1,4 +1,4 @@
-"""Completions as arrays of known shapes: for a broadcast, for a checkpoint."""
+"""Episodes of one turn as arrays of known shapes, to broadcast and to save."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from evojax.rollout import stops
 def pack(
     completions: Sequence[records.Episode | None], width: int
 ) -> dict[str, np.ndarray]:
-  """Everything but the text, which the tokens determine.
+  """Pack everything but the text, which the tokens determine.
 
   Args:
     completions: [B]; None leaves a row of zeros.
@@ -49,11 +49,11 @@ def unpack(
     requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
 ) -> list[records.Episode]:
-  """The completions of some requests; bit for bit those that were packed.
+  """Return the episodes of some requests, bit for bit as they were packed.
 
   Args:
     arrays: From `pack`; rows beyond the requests are left alone.
-    requests: What was asked; their stop strings cut the texts.
+    requests: The requests; their stop strings cut the texts.
     decode: Token ids -> text without special tokens.
   """
   completions = []
@@ -76,6 +76,6 @@ def unpack(
 
 
 def _spans(versions: np.ndarray) -> tuple[tuple[int, int], ...]:
-  """(version, end) of each run of equal versions."""
+  """Return (version, end) of each run of equal versions."""
   ends = [*(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
   return tuple((int(versions[end - 1]), int(end)) for end in ends)

@@ -1,8 +1,7 @@
-"""What the policy here thinks of tokens that were sampled there.
+"""Log-probs under the policy of this process, to compare with a server's.
 
-A server and this process hold the same weights, number their tokens alike and
-mean the same by temperature if, and as good as only if, they agree on how
-probable sampled tokens are.
+If a server and this process agree on the log-probs of sampled tokens, they hold
+the same weights, number their tokens alike and mean the same by temperature.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,11 +28,11 @@ def make_scorer(
     rows: int,
     length: int,
 ) -> Scorer:
-  """A scorer of one shape, compiled once.
+  """Make a scorer of one shape, compiled once.
 
   Args:
     cfg: Shape of the policy.
-    mesh: Where its parameters are.
+    mesh: The devices that hold its parameters.
     rows: Most rows of a call; padded to a multiple of the mesh's batch axes.
     length: Most tokens of a row, prompt and completion.
   """

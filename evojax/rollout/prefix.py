@@ -1,4 +1,4 @@
-"""Which chunks of prompts the prefix cache holds: a radix tree over chunks.
+"""A radix tree of the prompt chunks that the prefix cache holds.
 
 Host side only: the keys and values lie in `slots.Slots`. A node is one chunk of
 C tokens after all the chunks above it; what a chunk holds depends on them and
@@ -13,7 +13,7 @@ Chunk = tuple[int, ...]
 
 @dataclasses.dataclass
 class _Node:
-  place: int  # Of its keys and values, in the pool.
+  place: int  # Where its keys and values lie in the pool.
   parent: '_Node | None'
   chunk: Chunk
   used: int  # When it was last asked for.
@@ -21,7 +21,7 @@ class _Node:
 
 
 class PrefixTree:
-  """Chunks by the tokens that lead to them; the longest unused go first."""
+  """Chunks by the tokens that lead to them; the oldest are evicted first."""
 
   def __init__(self, places: int, chunk: int):
     """An empty tree.
@@ -35,18 +35,18 @@ class PrefixTree:
     self.clear()
 
   def clear(self) -> None:
-    """Forgets everything."""
+    """Forget everything."""
     self._root = _Node(-1, None, (), 0)
     self._free = list(range(self.places))[::-1]
     self._leaves: dict[int, _Node] = {}  # Nodes without children, by place.
     self._clock = 0
 
   def __len__(self) -> int:
-    """Tokens that are held."""
+    """Return the number of tokens that are held."""
     return (self.places - len(self._free)) * self.chunk
 
   def match(self, tokens: Sequence[int]) -> list[int]:
-    """Places of the longest run of whole chunks that the tokens begin with.
+    """Return the places of the longest run of whole chunks at the beginning.
 
     At least the last token stays out, since its logits are not held.
     """
@@ -63,7 +63,7 @@ class PrefixTree:
   def insert(
       self, prompts: Sequence[Sequence[int]]
   ) -> list[tuple[int, int, int]]:
-    """Takes the whole chunks of some prompts in.
+    """Insert the whole chunks of some prompts.
 
     Returns:
       (number of the prompt, index of the chunk in it, its place), for those
@@ -101,7 +101,7 @@ class PrefixTree:
     return [tuple(tokens[i * size : (i + 1) * size]) for i in range(whole)]
 
   def _evict(self, keep: int) -> bool:
-    """Frees the least recently used leaf that is older than `keep`."""
+    """Free the least recently used leaf that is older than `keep`."""
     oldest = min(self._leaves.values(), key=lambda n: n.used, default=None)
     if oldest is None or oldest.used >= keep:
       return False

@@ -1,8 +1,8 @@
-"""What a server asks of the engine: samples on demand, while others run.
+"""The interface of a sampler that serves: jobs come while others run.
 
-A `Service` owns an engine and a thread that schedules it. Any thread submits
-jobs and gets their tokens as they come; the weights are exchanged between two
-decode steps, and every token knows the version that sampled it.
+A `Service` owns decode slots and a thread that schedules them. Any thread
+submits jobs and gets their tokens as they come; the weights are exchanged
+between two decode steps, and every token carries the version that sampled it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,34 +11,34 @@ from typing import Literal, Protocol, runtime_checkable
 
 from evojax import records
 
-MEMORY = ('weights', 'kv_cache')  # What can be released.
+MEMORY = ('weights', 'kv_cache')  # Tags that `release_memory` takes.
 
 
 class QueueFullError(Exception):
-  """The service holds as many waiting jobs as it may; come back later."""
+  """The queue is full; the caller may try again later."""
 
 
 class ServiceFailedError(RuntimeError):
-  """The service is closed, or its thread died; nothing is sampled any more."""
+  """The service is closed or its thread died: it samples no more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One sample to be drawn."""
+  """One sample to generate."""
 
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
   params: records.SamplingParams
   seed: int  # uint32; equal seeds, prompts and weights give equal samples.
-  # First position of the prompt whose log-prob is wanted; None: of none.
+  # First position of the prompt whose log-prob is wanted; None: no position.
   logprob_start: int | None = None
   top_logprobs: int = 0  # Most probable tokens to report beside each token.
-  caller: str = ''  # Whose turns in the queue it takes; empty: a batch's own.
+  caller: str = ''  # Callers take turns; '' makes its batch a caller.
 
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-  """One token and how probable it was, of softmax(logits / temperature)."""
+  """One token and its log-prob under softmax(logits / temperature)."""
 
   token: int
   logprob: float | None  # None for the first token of a prompt.
@@ -47,27 +47,27 @@ class Token:
 
 @dataclasses.dataclass(frozen=True)
 class Finish:
-  """Why a job ended."""
+  """The reason why a job ended."""
 
   reason: Literal['stop', 'length', 'abort']
   matched: int | str | None = None  # Token or string that stopped it.
-  message: str = ''  # Of an abort.
+  message: str = ''  # Why it was aborted.
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """What a job got since its last chunk; the last one has `finish`.
+  """The tokens of a job since its last chunk; the last one has `finish`.
 
-  What was sent is never taken back, and a token that stops a sample comes in
-  the chunk that says so.
+  Tokens are never taken back, and a token that stops a sample comes in the
+  chunk that reports the stop.
   """
 
   tokens: tuple[Token, ...]  # A stop token is among them.
-  version: str  # Of the weights that sampled these tokens.
+  version: str  # Version of the weights that sampled these tokens.
   finish: Finish | None = None
   # In the first chunk only:
   prompt: tuple[Token, ...] = ()  # From Job.logprob_start on.
-  cached_tokens: int = 0  # Of the prompt, found in the prefix cache.
+  cached_tokens: int = 0  # Prompt tokens found in the prefix cache.
 
 
 # Called in the service's thread, never after the chunk that has `finish`. It
@@ -87,7 +87,7 @@ class Stats:
   cached_tokens: int
   finished: int
   aborted: int
-  refused: int  # By a full queue.
+  refused: int  # Because the queue was full.
   weight_updates: int
   cached_prefix_tokens: int  # Now in the prefix cache.
 
@@ -96,7 +96,7 @@ class Stats:
 class Service(Protocol):
   """Continuous batching behind a thread; every method may be called from any.
 
-  Where nothing is sampled any more, methods raise ServiceFailedError.
+  Once the service has failed or is closed, methods raise ServiceFailedError.
   """
 
   @property
@@ -112,14 +112,14 @@ class Service(Protocol):
     """Between `pause` and `resume`."""
 
   def warm_up(self) -> None:
-    """Compiles all that any job may need; blocks. Before the first job.
+    """Compile all that any job may need; blocks. Call it before the first job.
 
     Raises:
       ServiceFailedError: If a program cannot be compiled or does not run.
     """
 
   def submit(self, jobs: Sequence[Job], listeners: Sequence[Listener]) -> None:
-    """Queues jobs, all or none.
+    """Queue all jobs, or none of them.
 
     Raises:
       QueueFullError: If they do not fit into the queue.
@@ -128,16 +128,16 @@ class Service(Protocol):
     """
 
   def abort(self, rid: str, message: str = '') -> bool:
-    """Has a job end with reason 'abort', keeping its tokens; False: unknown.
+    """End a job with reason 'abort'; it keeps its tokens. False: unknown.
 
     Returns at once; the job may yet end otherwise, or get another chunk.
     """
 
   def abort_all(self, message: str = '') -> int:
-    """Has all jobs end; returns at once how many there are."""
+    """End all jobs; returns at once how many there are."""
 
   def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
-    """Stops sampling; returns when no decode step runs any more.
+    """Stop sampling; returns when no decode step runs any more.
 
     abort: all jobs end. retract: running jobs go back to the queue, with their
     tokens, and are prefilled anew. in_place: they keep their keys and values.
@@ -145,12 +145,12 @@ class Service(Protocol):
     """
 
   def resume(self) -> None:
-    """Ends a pause."""
+    """End a pause."""
 
   def update_weights(
       self, path: str, version: str, *, abort_all: bool, flush: bool
   ) -> int:
-    """Loads a Hugging Face directory of the same shape; blocks until done.
+    """Load a Hugging Face directory of the same shape; blocks until done.
 
     Nothing is sampled meanwhile; running jobs go on with the new weights.
 
@@ -170,24 +170,24 @@ class Service(Protocol):
     """
 
   def flush(self) -> bool:
-    """Empties the prefix cache; False, and nothing happens, while jobs run."""
+    """Empty the prefix cache; while jobs run, do nothing and return False."""
 
   def release_memory(self, tags: Sequence[str]) -> None:
-    """Frees what of MEMORY is named, until `restore_memory`.
+    """Free the memory that `tags`, of MEMORY, name, until `restore_memory`.
 
     Raises:
       ValueError: If jobs are running or a tag is unknown.
     """
 
   def restore_memory(self, tags: Sequence[str]) -> None:
-    """Allocates again; weights are read again from where they last came.
+    """Allocate again; weights are read again from where they last came.
 
     Raises:
       ValueError: If a tag is unknown, or that directory is no policy any more.
     """
 
   def stats(self) -> Stats:
-    """A consistent snapshot."""
+    """Return a consistent snapshot."""
 
   def close(self, timeout: float) -> None:
-    """Refuses new jobs, lets old ones run for so long, aborts the rest."""
+    """Refuse new jobs, wait `timeout` seconds for old ones, abort the rest."""

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 
 def first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-  """(position, stop string) of the first one in a text."""
+  """Return (position, stop string) of the first stop string in a text."""
   hits = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
   return min(hits, default=None)
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-  """Text before the first stop string."""
+  """Return the text before the first stop string."""
   hit = first(text, stops)
   return text[: hit[0]] if hit else text
 
@@ -20,7 +20,7 @@ def find(
     stops: Sequence[str],
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[int, str] | None:
-  """(length, stop string) of the fewest tokens whose text holds one."""
+  """Return (length, stop string) of the fewest tokens whose text holds one."""
   if not stops or first(decode(tokens), stops) is None:
     return None
   for n in range(1, len(tokens) + 1):

@@ -4,7 +4,7 @@
 
 Trainer and servers see the folder under the same path: one machine, or a
 mount that all of them share. A version is written under another name, synced
-and renamed, so whoever finds it finds all of it.
+and renamed, so that a reader never finds a part of it.
 """
 
 from collections.abc import Collection
@@ -15,15 +15,15 @@ import shutil
 from evojax.runtime import workdir as workdir_lib
 
 _UNFINISHED = '.new-'
-_KEEP = 2  # A server that comes back may still be reading the one before.
+_KEEP = 2  # A server that comes back may still read the previous version.
 
 
 class WeightFolder:
-  """Writes versions and removes old ones.
+  """The writer of versions, which also removes old ones.
 
-  It belongs to one run: what an earlier process of it left is removed. Of
-  several processes the first one alone calls the methods; all of them write
-  between `prepare` and `commit`.
+  It belongs to one run and removes what an earlier process of the run left.
+  Only process 0 calls the methods; all processes write between `prepare` and
+  `commit`.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
@@ -31,15 +31,15 @@ class WeightFolder:
     self._written: list[str] = []
 
   def path_of(self, version: str) -> pathlib.Path:
-    """Directory of a version."""
+    """Return the directory of a version."""
     return self.folder / version
 
   def unfinished(self, version: str) -> pathlib.Path:
-    """Where a version is written, until `commit`."""
+    """Return the directory in which a version is written, until `commit`."""
     return self.folder / (_UNFINISHED + version)
 
   def prepare(self) -> None:
-    """Makes the folder, without what is unfinished or of another process.
+    """Make the folder, and remove what an earlier process left in it.
 
     Raises:
       OSError: If the folder cannot be made.
@@ -50,7 +50,7 @@ class WeightFolder:
         shutil.rmtree(path, ignore_errors=True)
 
   def commit(self, version: str) -> None:
-    """Gives a version its name once it is durable.
+    """Give a version its name once it is durable.
 
     Raises:
       OSError: If the disk is full or cannot be written.
@@ -67,14 +67,14 @@ class WeightFolder:
     self._written.append(version)
 
   def remove_old(self, needed: Collection[str]) -> None:
-    """Removes what was written here, but for the newest two and `needed`."""
+    """Remove what was written here, but for the newest two and `needed`."""
     for version in self._written[:-_KEEP]:
       if version not in needed:
         shutil.rmtree(self.path_of(version), ignore_errors=True)
         self._written.remove(version)
 
   def clear(self) -> None:
-    """Removes all that was written here."""
+    """Remove all that was written here."""
     for version in self._written:
       shutil.rmtree(self.path_of(version), ignore_errors=True)
     self._written = []

@@ -151,7 +151,7 @@ class DefaultsTest(parameterized.TestCase):
     self.assertFalse(domain.perturbs)
     self.assertIsNone(domain.perturb(problem))
     self.assertIsNone(domain.demonstrations)
-    self.assertEmpty(domain.columns)
+    self.assertEqual([c.name for c in domain.columns], ['grade_status'])
     self.assertEmpty(domain.surface_fields)
     attempts = domain.attempts(problem)
     for form in ('<answer>42</answer>', '\\boxed{42}', '#### 42'):

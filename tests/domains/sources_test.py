@@ -1,4 +1,4 @@
-"""Data sets in epochs, and the splits that they are divided into."""
+"""Data sets in epochs."""
 
 from absl.testing import absltest
 
@@ -55,60 +55,6 @@ class FiniteSourceTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, "'train' has 20 problems, 21 were"):
       _finite(20).take(0, 21)
     self.assertLen(_finite(20), 20)
-
-
-class DivideTest(absltest.TestCase):
-
-  def test_everything_by_hash(self):
-    divided = sources.divide({'train': _members(range(500))})
-    for split, members in divided.items():
-      self.assertNotEmpty(members)
-      for problem in members:
-        self.assertEqual(splits.split_of(problem.problem_id), split)
-    self.assertEqual(sum(map(len, divided.values())), 500)
-
-  def test_given_splits_are_kept_whole_and_the_rest_is_carved(self):
-    divided = sources.divide(
-        {
-            'train': _members(range(500)),
-            'sealed': _members(range(500, 520)),
-        }
-    )
-    self.assertEqual(divided['sealed'], tuple(_members(range(500, 520))))
-    self.assertEqual(len(divided['train']) + len(divided['dev']), 500)
-    for problem in divided['dev']:
-      self.assertEqual(splits.split_of(problem.problem_id), 'dev')
-
-  def test_a_leak_is_refused_with_the_count(self):
-    with self.assertRaisesRegex(
-        ValueError, "3 problems of 'sealed' are also in 'train', e.g. 'q7'"
-    ):
-      sources.divide(
-          {'train': _members(range(10)), 'sealed': _members(range(7, 20))}
-      )
-
-  def test_an_empty_split_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "'dev' is empty: 1 problems"):
-      # q0 goes to train by its hash.
-      sources.divide({'train': _members([0])})
-
-  def test_train_may_be_what_is_empty(self):
-    members = [
-        p
-        for p in _members(range(100))
-        if splits.split_of(p.problem_id) == 'dev'
-    ]
-    with self.assertRaisesRegex(ValueError, "'train' is empty: .* 80 % go th"):
-      sources.divide({'train': members})
-
-
-class FilledTest(absltest.TestCase):
-
-  def test_fields_left_empty_are_not_given(self):
-    self.assertEqual(
-        sources.filled(jsonl={'train': 'x', 'dev': ''}, tfds=None),
-        {'jsonl': {'train': 'x'}, 'tfds': {}},
-    )
 
 
 if __name__ == '__main__':

@@ -17,6 +17,7 @@ from evojax.domains import math as math_domain
 from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
+from evojax.evolve.propose import changes
 from evojax.evolve.propose import human
 from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
@@ -203,7 +204,7 @@ class LibraryTest(parameterized.TestCase):
 
   def test_bounds_stop_a_scale(self):
     high = SURFACE.field('optim.learning_rate').high
-    change = library.scale('optim.learning_rate', 3.0)
+    change = changes.scale('optim.learning_rate', 3.0)
     near = SEED.with_overlay({'optim.learning_rate': high / 2})
     after = change(context(parent=near))
     self.assertEqual(after.overlay['optim.learning_rate'], high)
@@ -212,13 +213,13 @@ class LibraryTest(parameterized.TestCase):
   def test_halves_of_levels(self):
     families = {'domain.kwargs.families': ('a:0-3', 'b:0-2', 'c:1', 'd:0-1')}
     ctx = context(config=families)
-    harder = library.half_of_levels(True)(ctx).overlay['data.families']
-    easier = library.half_of_levels(False)(ctx).overlay['data.families']
+    harder = changes.half_of_levels(True)(ctx).overlay['data.families']
+    easier = changes.half_of_levels(False)(ctx).overlay['data.families']
     self.assertEqual(harder, ('a:2-3', 'b:2', 'c:1', 'd:1'))
     self.assertEqual(easier, ('a:0-1', 'b:0-1', 'c:1', 'd:0'))
     for names in (('small',), 'all', ('gcd:0',)):  # Nothing to halve.
       ctx = context(config={'domain.kwargs.families': names})
-      self.assertIsNone(library.half_of_levels(True)(ctx))
+      self.assertIsNone(changes.half_of_levels(True)(ctx))
 
 
 class BeliefTest(absltest.TestCase):

@@ -107,7 +107,7 @@ class RecomputeTest(parameterized.TestCase):
         )
         wealth = wealth.after(verdict.status == 'keep')
       ledger.append('verify', {'trial': trial, **row}, {})
-    return ledger.canonical()
+    return [row['payload'] for row in ledger.rows]
 
   def _write(self, payloads):
     lines = [json.dumps({'payload': payload}) for payload in payloads]

@@ -212,6 +212,7 @@ class CallTest(parameterized.TestCase):
             'UNIT': 'characters',
             'WARN': {'longest': ('>', 3), 'code': ('<', -1.5)},
             'CRITICAL': {},
+            'CALLS_FOR': (),
         },
     )
     self.assertEqual((f.diagnostics, f.backtests), (('text',), ('gain',)))
@@ -730,7 +731,8 @@ class FailureTest(parameterized.TestCase):
   def test_meta_with_annotations(self):
     f = functions(d_x="LAYER: str = 'score'\nUNIT: str = 'x'\nWARN: dict\n")
     self.assertEqual(
-        f.meta('x'), dict(LAYER='score', UNIT='x', WARN={}, CRITICAL={})
+        f.meta('x'),
+        dict(LAYER='score', UNIT='x', WARN={}, CRITICAL={}, CALLS_FOR=()),
     )
 
   def test_a_view_that_lacks_a_column_leaves_the_worker_in_step(self):

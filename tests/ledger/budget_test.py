@@ -55,25 +55,23 @@ class BudgetTest(parameterized.TestCase):
     self.assertIsNone(budget_lib.per_point(ROWS[:4]))
 
   @parameterized.parameters(
-      (dict(), math.inf, math.inf, False),
-      (dict(device_seconds=250), 250.0, 50.0, False),
-      (dict(device_seconds=200.0), 200.0, 0.0, True),
-      (dict(device_seconds=1), 1.0, 0.0, True),
+      (dict(), math.inf, math.inf),
+      (dict(device_seconds=250), 250.0, 50.0),
+      (dict(device_seconds=200.0), 200.0, 0.0),
+      (dict(device_seconds=1), 1.0, 0.0),
       # 1 dollar buys 1/10 of an hour, 360 device-seconds.
-      (dict(dollars=1, dollars_per_device_hour=10), 360.0, 160.0, False),
+      (dict(dollars=1, dollars_per_device_hour=10), 360.0, 160.0),
       # The nearer limit holds.
       (
           dict(device_seconds=250, dollars=1, dollars_per_device_hour=20),
           180.0,
           0.0,
-          True,
       ),
   )
-  def test_limits(self, limits, limit, remaining, exhausted):
+  def test_limits(self, limits, limit, remaining):
     budget = budget_lib.Budget(**limits)
     self.assertAlmostEqual(budget.limit, limit)
     self.assertAlmostEqual(budget.remaining(ROWS), remaining)
-    self.assertEqual(budget.exhausted(ROWS), exhausted)
 
   def test_cost(self):
     budget = budget_lib.Budget(dollars_per_device_hour=7.2)

@@ -33,6 +33,7 @@ def row(record_: records.Record, device_seconds: float = 0.0) -> records.Row:
   return records.Row(
       n=0,
       record=record_,
+      schema=record_.VERSION,
       hash='',
       sandbox='',
       measured=records.Measured(device_seconds=device_seconds),

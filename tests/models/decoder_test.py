@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from evojax.models import decoder
+from evojax.models import rope
 
 # Float32 sums in another order; hidden states are of order 1.
 ATOL = 1e-5
@@ -158,14 +159,9 @@ class DecoderTest(parameterized.TestCase):
     # H = 4, theta = 100: frequencies 1 and 0.1, wavelengths 6.28 and 62.8.
     # original 62.8 positions, low 1, high 4: ratio 10 -> unchanged; ratio 1 ->
     # smooth (1 - 1) / 3 = 0 -> divided by factor 8.
-    cfg = dataclasses.replace(
-        CFG,
-        head_dim=4,
-        rope_theta=100.0,
-        rope_scaling=decoder.RopeScaling(8.0, 1.0, 4.0, 20 * np.pi),
-    )
+    scaling = rope.Scaling(8.0, 1.0, 4.0, 20 * np.pi)
     np.testing.assert_allclose(
-        decoder._rope_frequencies(cfg), [1.0, 0.1 / 8], rtol=1e-6
+        rope.frequencies(4, 100.0, scaling), [1.0, 0.1 / 8], rtol=1e-6
     )
 
   def test_parameter_count_by_hand(self):

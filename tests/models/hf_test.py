@@ -15,6 +15,9 @@ import safetensors.numpy
 
 from evojax.models import decoder
 from evojax.models import hf
+from evojax.models import hf_config
+from evojax.models import layout
+from evojax.models import rope
 
 QWEN2 = decoder.DecoderConfig(
     family='qwen2',
@@ -42,7 +45,7 @@ LLAMA = dataclasses.replace(
     family='llama',
     qkv_bias=False,
     rms_norm_eps=1e-5,
-    rope_scaling=decoder.RopeScaling(8.0, 1.0, 4.0, 16),
+    rope_scaling=rope.Scaling(8.0, 1.0, 4.0, 16),
 )
 CONFIG = {  # As transformers 4 wrote it for Llama 3.
     'model_type': 'llama',
@@ -116,31 +119,31 @@ class LoadConfigTest(HfTestCase):
   def test_llama3_with_old_keys(self):
     self.write_config()
     self.assertEqual(
-        hf.load_config(self.path), dataclasses.replace(LLAMA, rope_theta=5e5)
+        hf_config.load(self.path), dataclasses.replace(LLAMA, rope_theta=5e5)
     )
 
   def test_llama3_with_the_keys_of_transformers_5(self):
     rope = {'rope_theta': 5e5, **CONFIG['rope_scaling']}
     self.write_config(rope_parameters=rope, rope_scaling=None, rope_theta=None)
     self.assertEqual(
-        hf.load_config(self.path), dataclasses.replace(LLAMA, rope_theta=5e5)
+        hf_config.load(self.path), dataclasses.replace(LLAMA, rope_theta=5e5)
     )
 
   @parameterized.parameters(QWEN2, QWEN3, LLAMA)
   def test_save_then_load_config(self, cfg):
     self.save(cfg)
-    self.assertEqual(hf.load_config(self.path), cfg)
+    self.assertEqual(hf_config.load(self.path), cfg)
 
   def test_defaults_of_absent_keys(self):
     self.write_config(
         rope_scaling=None, rope_theta=10_000.0, num_key_value_heads=None
     )
-    cfg = hf.load_config(self.path)
+    cfg = hf_config.load(self.path)
     self.assertEqual(cfg.num_kv_heads, 4)
     self.assertEqual(cfg.head_dim, 2)  # hidden_size / num_attention_heads.
     self.assertIsNone(cfg.rope_scaling)
     self.write_config(model_type='qwen3')
-    self.assertEqual(hf.load_config(self.path).head_dim, 128)
+    self.assertEqual(hf_config.load(self.path).head_dim, 128)
 
   @parameterized.named_parameters(
       ('family', {'model_type': 'gemma'}, "model_type='gemma'.*'qwen2'"),
@@ -186,26 +189,31 @@ class LoadConfigTest(HfTestCase):
   )
   def test_refused(self, changes, message):
     self.write_config(**changes)
-    with self.assertRaisesRegex(hf.ModelDirectoryError, message):
-      hf.load_config(self.path)
+    with self.assertRaisesRegex(hf_config.ModelDirectoryError, message):
+      hf_config.load(self.path)
 
   def test_two_problems_are_one_error(self):
     self.write_config(mlp_bias=True, hidden_act='gelu')
-    with self.assertRaisesRegex(hf.ModelDirectoryError, 'gelu.*mlp_bias'):
-      hf.load_config(self.path)
+    with self.assertRaisesRegex(
+        hf_config.ModelDirectoryError, 'gelu.*mlp_bias'
+    ):
+      hf_config.load(self.path)
 
   @parameterized.parameters('{"model_type": ', '[]', '')
   def test_broken_json(self, text):
     self.path.mkdir()
     (self.path / 'config.json').write_text(text)
-    with self.assertRaisesRegex(hf.ModelDirectoryError, 'config.json.*JSON'):
-      hf.load_config(self.path)
+    with self.assertRaisesRegex(
+        hf_config.ModelDirectoryError, 'config.json.*JSON'
+    ):
+      hf_config.load(self.path)
 
   def test_no_directory(self):
     with self.assertRaisesRegex(
-        hf.ModelDirectoryError, 'Qwen/Qwen3-8B has no config.json.*hf download'
+        hf_config.ModelDirectoryError,
+        'Qwen/Qwen3-8B has no config.json.*hf download',
     ):
-      hf.load_config('Qwen/Qwen3-8B')
+      hf_config.load('Qwen/Qwen3-8B')
 
 
 class LoadParamsTest(HfTestCase):
@@ -276,7 +284,7 @@ class LoadParamsTest(HfTestCase):
     params = self.save(cfg)
     expected = np.asarray(params['layers'][0][name])
     file = safetensors.numpy.load_file(self.path / 'model.safetensors')
-    leaf = hf._layer_leaves(cfg, 0)[name]
+    leaf = layout.layer_leaves(cfg, 0)[name]
     rng = np.random.default_rng(0)
     for _ in range(30):
       index = []
@@ -303,7 +311,7 @@ class LoadParamsTest(HfTestCase):
     file = safetensors.numpy.load_file(self.path / 'model.safetensors')
     # A quarter of D (fsdp) and one of two kv heads (tensor).
     index = (slice(0, 2), slice(1, 2), slice(None), slice(None))
-    hf._layer_leaves(QWEN2, 0)['qkv'].read(lambda n: Spy(file[n]), index)
+    layout.layer_leaves(QWEN2, 0)['qkv'].read(lambda n: Spy(file[n]), index)
     self.assertEqual(read, [2 * 2 * 2, 2 * 2, 2 * 2])
 
   @parameterized.parameters(
@@ -328,10 +336,10 @@ class LoadParamsTest(HfTestCase):
 class CheckDirectoryTest(HfTestCase):
 
   def assert_refused(self, pattern):
-    with self.assertRaisesRegex(hf.ModelDirectoryError, pattern):
+    with self.assertRaisesRegex(hf_config.ModelDirectoryError, pattern):
       hf.check_directory(self.path)
     if 'tokenizer' not in pattern:
-      with self.assertRaisesRegex(hf.ModelDirectoryError, pattern):
+      with self.assertRaisesRegex(hf_config.ModelDirectoryError, pattern):
         hf.load_params(self.path, QWEN3)
 
   def test_good(self):
@@ -426,7 +434,9 @@ class SaveTest(HfTestCase):
   def test_tokenizer_dir_without_tokenizer(self):
     source = self.path.with_name('empty')
     source.mkdir()
-    with self.assertRaisesRegex(hf.ModelDirectoryError, 'no tokenizer.json'):
+    with self.assertRaisesRegex(
+        hf_config.ModelDirectoryError, 'no tokenizer.json'
+    ):
       self.save(tokenizer_dir=source)
     self.assertFalse(self.path.exists())
 

@@ -28,8 +28,7 @@ _MODEL = decoder.DecoderConfig(
     head_dim=8,
     qk_norm=True,
 )
-_ARGUMENTS = {
-    'tokens': ('<answer>', '</answer>'),
+_SETTINGS = {
     'vocab_size': 320,
     'hidden_size': 32,
     'intermediate_size': 32,
@@ -48,7 +47,6 @@ _ARGUMENTS = {
     'weight_decay': 0.0,
     'checkpoint_every': 10,
     'log_every': 5,
-    'seed': 0,
 }
 
 
@@ -72,7 +70,12 @@ def _directory(test: absltest.TestCase) -> str:
 
 def _run(workdir, log=lambda step, metrics: None, **kwargs):
   return warmstart.run(
-      _demonstrations, workdir, log=log, **{**_ARGUMENTS, **kwargs}
+      _demonstrations,
+      workdir,
+      warmstart.Settings(**{**_SETTINGS, **kwargs}),
+      tokens=('<answer>', '</answer>'),
+      seed=0,
+      log=log,
   )
 
 

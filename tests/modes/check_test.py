@@ -46,7 +46,7 @@ class CheckTest(parameterized.TestCase):
     self.assertEqual(code, 0, printed)
     self.assertRegex(printed, 'config math-default: ok')
     # One answer per problem stands in tags and is right.
-    self.assertRegex(printed, 'domain math: ok, 4 of 32 made-up')
+    self.assertRegex(printed, 'domain math: ok, 4 of 32 synthetic')
     self.assertRegex(printed, f'harness .*: ok, sha256 {SEED.sha256}')
     self.assertNotIn('refused', printed)
 
@@ -66,6 +66,30 @@ class CheckTest(parameterized.TestCase):
     self.assertIn('grpo.refill_rounds=1 replaces dropped', printed)
     self.assertIn('optim.warmup_steps=99 exceeds steps', printed)
     self.assertIn('domain math: ok', printed)
+
+  def test_says_what_the_fields_mean_that_a_config_sets(self):
+    _, printed = self.check(change=lambda c: setattr(c.grpo, 'kl_coef', 0.01))
+    self.assertIn('  steps=30 (default 100): GRPO steps, each a', printed)
+    self.assertIn('  grpo.kl_coef=0.01 (default 0.0): Weight of the', printed)
+    self.assertNotIn('grpo.epochs', printed)  # It has its default.
+
+  @parameterized.parameters('rulez', 'no_such_package.proposer')
+  def test_proposer(self, name):
+    code, printed = self.check(
+        change=lambda c: setattr(c.evolve, 'proposer', name)
+    )
+    self.assertEqual(code, 1)
+    self.assertRegex(
+        printed, f"proposer {name}: refused\n  evolve.proposer='{name}' .*rules"
+    )
+
+  def test_no_proposer_is_needed_without_trials(self):
+    def change(c):
+      c.evolve.trials = 0
+      c.evolve.proposer = 'rulez'
+
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 0, printed)
 
   def test_domain(self):
     def change(c):

@@ -20,6 +20,7 @@ import numpy as np
 from evojax import records
 from evojax.models import decoder
 from evojax.models import hf
+from evojax.models import hf_config
 from evojax.rollout import engine
 from evojax.rollout import slots
 from evojax.runtime import sharding
@@ -178,7 +179,7 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
       data=-1, fsdp=int(fsdp), tensor=int(tensor), devices=jax.devices()
   )
   results = {}
-  base = hf.load_config(directory)
+  base = hf_config.load(directory)
   tokens = np.random.default_rng(0).integers(4, base.vocab_size, (8, LP + 3))
   alone = jax.process_count() == 1
   for layout, scan in (('shared', False), ('packed', True))[: 1 + alone]:

@@ -18,6 +18,7 @@ import transformers
 
 from evojax.models import decoder
 from evojax.models import hf
+from evojax.models import hf_config
 
 torch = pytest.importorskip('torch', reason='parity tests need torch')
 pytestmark = pytest.mark.torch
@@ -119,7 +120,7 @@ class TransformersTest(parameterized.TestCase):
     """Their checkpoint through the disk: (their model, our cfg, our params)."""
     model = random_model(config)
     model.save_pretrained(self.path, max_shard_size='50KB')
-    cfg = hf.load_config(self.path)
+    cfg = hf_config.load(self.path)
     return model, cfg, hf.load_params(self.path, cfg)
 
   @named_cases

@@ -1,11 +1,11 @@
-"""Coding: programs judged by hidden tests.
+"""Coding: programs graded by hidden tests.
 
 `make(**kwargs)` builds the domain; the arguments are those of `domain.make`.
-Problems are generated (`families`, `problems`, `programs`, asked otherwise by
-`perturb`) or read (`datasets`). A completion's program (`extract`) is run on
-its `tests` by `judge`, in one process where it may be (`together`), around a
-function where it is one (`calls`); `grade` says what that is worth.
-`demonstrations` is what the base policy was taught.
+Problems are generated (`families`, `problems`, `programs`, reworded by
+`perturb`) or read (`datasets`). `grade` finds the program of a completion
+(`extract`) and `execution` runs it on the tests (`suite`), in one process where
+that is safe (`one_process`), with a wrapper where tests call a function
+(`calls`). `demonstrations` trains the base policy.
 """
 
 from evojax.domains.coding.domain import make

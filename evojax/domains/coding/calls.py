@@ -1,13 +1,13 @@
-"""Tests that call a function: a program around the program.
+"""Wraps a program so that a test can call one of its functions.
 
-What is wrapped runs in the same process as its wrapper, so nothing that the
-wrapper says is believed: it writes the result of the call as JSON, and the
-trusted parent compares it with one that never was in the box. A program that
-ends early, prints, or writes more has written no result.
+The wrapper runs in the same process as the program, so that its word counts for
+nothing: it writes the result of the call as JSON, and the trusted parent
+compares it with a result that has never been in the box. A program that ends
+early, prints, or writes more has written no result.
 """
 
 # The names that starter code of LeetCode's problems takes for granted. pow is
-# the builtin: math's knows no modulus.
+# the builtin, because that of math takes no modulus.
 _PRELUDE = """
 from typing import *
 from collections import *
@@ -24,9 +24,10 @@ def drive(source, name, prelude):
   # Not splitlines: JSON's texts may hold other ends of lines, as U+2028.
   given = [json.loads(line) for line in sys.stdin.read().split('\\n') if line]
   write, dumps = os.write, json.dumps
-  # What it prints is not its result.
+  # The output of the program is not the result of its function.
   sys.stdout = io.StringIO()
-  # Where builtins are: there a program finds them, and has not defined them.
+  # The names of the prelude go to the builtins, so that the program finds them
+  # but does not count as having defined them.
   taken = dict(vars(builtins))
   exec(prelude, taken)
   space = {'__name__': 'solution', '__builtins__': taken}
@@ -48,15 +49,15 @@ def drive(source, name, prelude):
 
 
 def wrap(program: str, function: str) -> str:
-  """A program that reads arguments, calls a function, and writes its result.
+  """Return a program that reads arguments and writes a function's result.
 
   Args:
-    program: From a policy: any text at all. Defines the function, at the top or
-      in a class Solution.
-    function: Its name.
+    program: Any text, written by a policy. It should define the function at the
+      top level or in a class Solution.
+    function: Name of the function.
 
   Returns:
-    A program that reads one JSON value a line and writes one.
+    A program that reads one JSON value per line and writes one.
   """
-  # `ascii` leaves no character that could end the literal.
+  # `ascii` escapes every character that could end the literal.
   return f'{_DRIVER}\ndrive({program!a}, {function!a}, {_PRELUDE!a})\n'

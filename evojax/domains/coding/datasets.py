@@ -9,20 +9,21 @@ JSON of {inputs, outputs, fn_name}; solutions are not read.
 """
 
 from collections.abc import Mapping, Sequence
+import functools
 import json
 import pathlib
 import re
 from typing import Any
 
 from evojax import records
-from evojax.domains import jsonl
+from evojax.domains import datasets
 from evojax.domains import sources
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 
 _Row = Mapping[str, Any]
 
-# LiveCodeBench's own limit of one test; neither gives one per problem that
-# Python programs are sure to keep.
+# LiveCodeBench's own limit of one test. Neither data set has limits of single
+# problems that were set with Python in mind.
 _SECONDS = 6.0
 _DIFFICULTIES = {
     'easy': 0,
@@ -51,7 +52,7 @@ _TOLERANCES = [
 
 
 def read_jsonl(path: str, *, system_prompt: str = '') -> list[records.Problem]:
-  """Reads one problem per line; repeated problems are kept once.
+  """Read one problem per line; a repeated problem is kept once.
 
   A row may name its family with "tag"; by default it is the file's name.
 
@@ -63,24 +64,14 @@ def read_jsonl(path: str, *, system_prompt: str = '') -> list[records.Problem]:
     ValueError: If the file is missing or holds no problem, a line is of no
       known shape (with its number), or one statement has two sets of tests.
   """
-  found: dict[str, records.Problem] = {}
-  for where, row in jsonl.rows(path):
-    try:
-      problem = _problem(row, pathlib.Path(path).stem, system_prompt)
-    except ValueError as error:  # Includes text that UTF-8 cannot hold.
-      raise ValueError(f'{where}: {error}') from error
-    twin = found.setdefault(problem.problem_id, problem)
-    if twin.answer != problem.answer:
-      raise ValueError(
-          f'{where}: the statement {problem.question[:80]!r} came before with'
-          ' other tests; keep one of the two'
-      )
-  if not found:
-    raise ValueError(f'{path} holds no problem')
-  return list(found.values())
+  parse = functools.partial(_problem, pathlib.Path(path).stem, system_prompt)
+  return datasets.distinct(datasets.jsonl_rows(path), parse, path)
 
 
-def _problem(row: _Row, family: str, system_prompt: str) -> records.Problem:
+READERS = {'jsonl': datasets.Reader(read_jsonl)}
+
+
+def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   if 'question_content' in row:
     statement = _text(row, 'question_content')
     cases, function = _livecodebench(row)
@@ -97,15 +88,15 @@ def _problem(row: _Row, family: str, system_prompt: str) -> records.Problem:
   if not isinstance(tag, str) or not tag:
     raise ValueError(f'tag={tag!r} must be a non-empty string')
   _check_utf8(tag, 'tag')
-  answer = tests.encode(
-      tests.Tests(
+  answer = suite.encode(
+      suite.Suite(
           cases,
           tolerance=_tolerance(statement),
           function=function,
           seconds=_SECONDS,
       )
   )
-  tests.decode(answer)  # No cases, or a function that is no name.
+  suite.decode(answer)  # Raises if there are no cases, or the name is none.
   starter = row.get('starter_code') or ''
   if not isinstance(starter, str):
     raise ValueError(f'starter_code={starter!r:.80} must be a text')
@@ -123,8 +114,8 @@ def _problem(row: _Row, family: str, system_prompt: str) -> records.Problem:
   )
 
 
-def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
-  """Cases, the public ones visible, and the function's name or ''."""
+def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
+  """Return the cases, public ones visible, and the function's name or ''."""
   cases, kinds = [], set()
   for field, visible in (
       ('public_test_cases', True),
@@ -139,14 +130,14 @@ def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
         )
       kinds.add(kind)
       cases.append(
-          tests.Case(_text(case, 'input'), _text(case, 'output'), visible)
+          suite.Case(_text(case, 'input'), _text(case, 'output'), visible)
       )
   if kinds != {'functional'}:
     if len(kinds) > 1:
       raise ValueError('testtype is stdin and functional in one problem')
     return tuple(cases), ''
   for case in cases:
-    # As `calls` divides them.
+    # The wrapper in `calls` splits its arguments in the same way.
     for line in (*filter(None, case.stdin.split('\n')), case.expected):
       _json(line, 'an argument or a result of a functional test')
   metadata = row.get('metadata', {})
@@ -158,10 +149,10 @@ def _livecodebench(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
   return tuple(cases), name
 
 
-def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
-  """Cases, none visible, and the function's name or ''."""
+def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
+  """Return the cases, none of them visible, and the function's name or ''."""
   if isinstance(row['input_output'], dict):
-    # Its numbers have come as text, see `jsonl.rows`.
+    # Its numbers would already be text, see `datasets.jsonl_rows`.
     raise ValueError(
         'input_output is an object and must be a text, its JSON: write'
         ' json.dumps(input_output), as the published files do'
@@ -184,7 +175,7 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
   if not name:
     return (
         tuple(
-            tests.Case(_lines(stdin), _lines(expected), False)
+            suite.Case(_lines(stdin), _lines(expected), False)
             for stdin, expected in zip(inputs, outputs, strict=True)
         ),
         '',
@@ -197,12 +188,12 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
           f'input_output.inputs[{number}] must be the list of arguments of'
           f' {name}'
       )
-  # A result comes in a list of its own, in most of the problems.
+  # Most problems wrap each result in a list of one element.
   if all(isinstance(x, list) and len(x) == 1 for x in outputs):
     outputs = [x[0] for x in outputs]
   return (
       tuple(
-          tests.Case(
+          suite.Case(
               '\n'.join(map(json.dumps, arguments)), json.dumps(x), False
           )
           for arguments, x in zip(inputs, outputs, strict=True)
@@ -212,7 +203,7 @@ def _taco(row: _Row) -> tuple[tuple[tests.Case, ...], str]:
 
 
 def _lines(value: Any) -> str:
-  """A text, or a list of the lines of one."""
+  """Return a text that may be given as the list of its lines."""
   if isinstance(value, list) and all(isinstance(x, str) for x in value):
     value = '\n'.join(value)
   if not isinstance(value, str):
@@ -225,7 +216,7 @@ def _lines(value: Any) -> str:
 
 
 def _json_list(row: _Row, field: str) -> Sequence[Any]:
-  """A field that is a JSON list, or the text of one."""
+  """Return the list in a field that holds a JSON list or its text."""
   value = row.get(field)
   if isinstance(value, str):
     try:
@@ -258,7 +249,7 @@ def _text(row: _Row, field: str) -> str:
 
 
 def _check_utf8(text: str, what: str) -> None:
-  """Raises ValueError for a lone surrogate: no file and no program takes it."""
+  """Raise ValueError for a lone surrogate, which no program could read."""
   try:
     text.encode()
   except UnicodeEncodeError as error:
@@ -266,7 +257,7 @@ def _check_utf8(text: str, what: str) -> None:
 
 
 def _tolerance(statement: str) -> float:
-  """What a statement allows; 0 where it says nothing of it."""
+  """Return the tolerance that a statement names, 0 if it names none."""
   for pattern in _TOLERANCES:
     if found := pattern.search(statement):
       return 10.0 ** -(int(found[1]) if found[1] else len(found[2]))

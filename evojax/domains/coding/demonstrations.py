@@ -1,4 +1,4 @@
-"""Programs in several behaviours: what the coding base policy is taught.
+"""Demonstrations for the coding base policy: programs in several behaviours.
 
 A base policy mixes behaviours on purpose, as real base models do, so that
 reinforcement learning has something to select. Each demonstration draws one
@@ -11,9 +11,9 @@ behaviour from `BEHAVIOURS`:
   unfenced    the right program, but in no block.
   endless     a block of comments that never comes to an end.
 
-Right and wrong programs begin alike: it takes the rest to tell them apart.
-Half of the problems are asked in other words than their own, see `perturb`, so
-that wordings and examples say nothing about a program.
+Right and wrong programs begin alike and differ only later. Half of the problems
+are asked in other words than their own, see `perturb`, so that wordings and
+examples say nothing about a program.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 from evojax.domains.coding import perturb
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES as _FAMILIES
 
-# What the base policy is taught, in the syntax of `problems.select`.
+# The families of the demonstrations, see `sources.Catalogue.select`.
 FAMILIES = ('all',)
-# One token each in its vocabulary: programs are a third shorter.
+# These texts are one token each, which makes programs a third shorter.
 TOKENS = (
     '```python',
     '```',
@@ -64,11 +64,11 @@ _ENDLESS_LINES = 96  # More tokens than any completion may have.
 def demonstrate(
     problem: records.Problem, rng: np.random.Generator
 ) -> records.Demonstration:
-  """Draws a surface and a behaviour, and acts it out.
+  """Draw a wording and a behaviour, and write the completion.
 
   Args:
-    problem: A generated one, see `problems.generate`.
-    rng: Draws surface, behaviour and filler.
+    problem: A generated problem, see `problems.generate`.
+    rng: Source of all random choices.
 
   Raises:
     ValueError: If the problem is not of our families.
@@ -91,18 +91,18 @@ def demonstrate(
 def act(
     problem: records.Problem, behaviour: str, rng: np.random.Generator
 ) -> str:
-  """The completion of one behaviour.
+  """Return the completion of one behaviour.
 
   Args:
-    problem: A generated one.
+    problem: A generated problem.
     behaviour: Key of BEHAVIOURS.
-    rng: Draws the filler of 'endless'.
+    rng: Draws the comments of 'endless'.
   """
   if behaviour == 'endless':
     lines = base.draw_filler(_FILLER, _ENDLESS_LINES, rng)
     return '\n'.join(['```python', *(f'# {line}' for line in lines)])
   if behaviour == 'constant':
-    example = tests.decode(problem.answer).cases[0].expected.rstrip('\n')
+    example = suite.decode(problem.answer).cases[0].expected.rstrip('\n')
     number = re.fullmatch(r'-?\d+', example)
     program = f'print({example if number else repr(example)})'
   else:

@@ -1,8 +1,8 @@
-"""Judges completions: finds the programs, runs them, says what they are worth.
+"""Grades completions: finds their programs and runs them on the tests.
 
-What is right: a program in a fenced block that ends by itself, with exit code 0
-and the right output, on every test. Identical programs for one problem are run
-once per call.
+A completion is right if its program, in a fenced block, ends by itself with
+exit code 0 and the expected output on every test. Identical programs for one
+problem are run once per call.
 """
 
 import atexit
@@ -12,9 +12,9 @@ import os
 import re
 
 from evojax import records
+from evojax.domains.coding import execution
 from evojax.domains.coding import extract
-from evojax.domains.coding import judge
-from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import suite
 from evojax.evidence import schema
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import probe
@@ -25,19 +25,19 @@ GRADE_STATUS = {
     'too_long': 2,  # A program of more than MAX_PROGRAM_CHARS.
     'syntax_error': 3,  # Not Python: nothing was run.
     'error': 4,  # An exception, an exit code, a signal.
-    'timeout': 5,  # Wall time.
+    'timeout': 5,  # Out of wall time.
     'cpu_limit': 6,
     'memory_limit': 7,
     'output_limit': 8,
     'disk_limit': 9,
     records.INFRA_ERROR: 10,  # The box failed: no grade.
 }
-# As far as a text shows it: whether a program is right, only its tests show.
+# The mode as far as the text shows it; only tests show whether it is right.
 CODING_MODE = {
-    'solves': 0,  # A program that takes its input, or defines what is asked.
+    'solves': 0,  # A program that reads its input, or defines the function.
     'constant': 1,  # A program that reads nothing.
     'unfenced': 2,  # An answer without a complete block.
-    'ramble': 3,  # Cut by the limit without one, or empty.
+    'ramble': 3,  # No complete block, and cut by the limit or empty.
 }
 _WATCHING = ('diagnostic', 'report')
 COLUMNS = (
@@ -46,8 +46,8 @@ COLUMNS = (
         'difficulty',
         'int32',
         doc='Level of the problem in its family, 0 is the easiest.',
-        # It is known before anything is sampled: for filters of problems there
-        # is config.data.families.
+        # It is known before anything is sampled. config.data.families filters
+        # problems by it, so that no reward or filter needs to read it.
         readers=_WATCHING,
     ),
     schema.Column(
@@ -96,7 +96,7 @@ COLUMNS = (
         'visible_passed',
         'bool',
         doc='The program passes every test that the problem shows.',
-        # A reward for it would pay for printing what is shown.
+        # A reward for it would pay for printing the visible example.
         readers=_WATCHING,
         blind=False,
     ),
@@ -104,8 +104,8 @@ COLUMNS = (
         'test_statuses',
         'string',
         doc=(
-            'Of each test that was run, the visible ones first: passed, wrong,'
-            ' or a key of grade_status; separated by commas.'
+            'One status per test that was run, the visible ones first: passed,'
+            ' wrong, or a key of grade_status; separated by commas.'
         ),
         readers=_WATCHING,
         blind=False,
@@ -113,7 +113,7 @@ COLUMNS = (
     schema.Column(
         'mode',
         'int32',
-        doc='How the completion goes about it, judged by its text alone.',
+        doc='How the completion answers, as its text alone shows.',
         codes=CODING_MODE,
     ),
 )
@@ -129,17 +129,17 @@ def grade_many(
     partial: bool,
     slots: int,
 ) -> list[records.Grade]:
-  """Grades completion b of problem b, for all b. Total: any text gets a Grade.
+  """Grade completion b of problem b, for all b. Any text gets a grade.
 
   Args:
-    problems: Their answers are the tests, see `tests.decode`.
-    completions: As many.
+    problems: B problems whose answers are tests, see `suite.decode`.
+    completions: B completions.
     partial: Whether all tests are run, for partial credit.
-    slots: Programs at the same time.
+    slots: Programs that run at the same time.
 
   Raises:
-    probe.WeakSandboxError: If nothing here holds untrusted code.
-    ValueError: If an answer is no tests.
+    probe.WeakSandboxError: If this machine cannot hold untrusted code.
+    ValueError: If an answer does not hold tests.
   """
   programs = [extract.extract(c.text) for c in completions]
   keys = [
@@ -150,12 +150,12 @@ def grade_many(
   verdicts = {}
   if work:
     pairs = [(_tests(answer), program) for answer, program in work]
-    found = judge.judge_many(open_box(slots), pairs, partial=partial)
+    found = execution.run_many(open_box(slots), pairs, partial=partial)
     verdicts = dict(zip(work, found, strict=True))
   grades, paid = [], set()
   for problem, completion, key in zip(problems, completions, keys, strict=True):
     verdict = verdicts.get(key)
-    # A program that was run for another completion took no time for this one.
+    # A program that was run for another completion costs this one no time.
     seconds = verdict.seconds if verdict and key not in paid else 0.0
     paid.add(key)
     grades.append(
@@ -165,8 +165,9 @@ def grade_many(
 
 
 def open_box(slots: int) -> box_lib.Box:
-  """The box of this process with so many slots; opened once."""
-  # A forked process must not share its parent's.
+  """Return the box of this process with so many slots, opened once."""
+  # The process id is part of the cache key because a forked process must not
+  # share the box of its parent.
   return _open_box(os.getpid(), probe.tier(), slots)
 
 
@@ -187,19 +188,19 @@ def _can_run(program: str | None) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _tests(answer: str) -> tests_lib.Tests:
-  return tests_lib.decode(answer)
+def _tests(answer: str) -> suite.Suite:
+  return suite.decode(answer)
 
 
 def _grade(
     problem: records.Problem,
     completion: records.Episode,
     program: str | None,
-    verdict: judge.Verdict | None,
+    verdict: execution.Verdict | None,
     partial: bool,
     seconds: float,
 ) -> records.Grade:
-  """The grade of a completion whose program has this verdict, if any."""
+  """Return the grade of a completion whose program has this verdict, if any."""
   tests = _tests(problem.answer)
   passed, total = 0, len(tests.cases)
   status = 'no_program' if program is None else 'too_long'
@@ -239,13 +240,13 @@ def _lines(program: str | None) -> list[str]:
 def classify(
     text: str, program: str | None, cut: bool, calls: bool = False
 ) -> str:
-  """Key of CODING_MODE: how a completion goes about the problem.
+  """Return the key of CODING_MODE of a completion.
 
   Args:
     text: A completion.
-    program: In it, from `extract`.
-    cut: Sampling ended at the limit.
-    calls: Whether the problem asks for a function, which reads nothing.
+    program: Its program, from `extract`.
+    cut: Whether sampling ended at the limit.
+    calls: Whether the problem asks for a function, which reads no input.
   """
   if program is None:
     return 'ramble' if cut or not text.strip() else 'unfenced'

@@ -1,12 +1,12 @@
-"""Runs our own program texts in this process, to know what is right.
+"""Runs our own program texts in this process, to get expected outputs.
 
-Only texts of `families` come here: what a policy wrote runs in the box.
+Only texts of `families` run here; programs of a policy run in the box.
 """
 
 import functools
 import types as python_types
 
-# What a wrong program of ours may die of.
+# Errors that a wrong program of ours may raise.
 _ERRORS = (ArithmeticError, EOFError, LookupError, ValueError)
 
 
@@ -16,10 +16,11 @@ def _compile(program: str) -> python_types.CodeType:
 
 
 def run(program: str, stdin: str) -> str | None:
-  """What a program of ours prints; None if it dies.
+  """Return what a program of ours prints, None if it raises an error.
 
   Args:
-    program: Reads with input(), writes with print(*values), and ends.
+    program: A text that reads with input(), writes with print(*values), and
+      ends.
     stdin: Its standard input.
   """
   console = _Console(stdin)
@@ -32,10 +33,10 @@ def run(program: str, stdin: str) -> str | None:
 
 
 class _Console:
-  """input() and print() of a program."""
+  """The input() and print() of a program."""
 
   def __init__(self, stdin: str):
-    # Not splitlines(): a program sees '\n' alone as the end of a line.
+    # splitlines() would not do: for a program only '\n' ends a line.
     self._lines = stdin.removesuffix('\n').split('\n')[::-1] if stdin else []
     self.printed: list[str] = []
 

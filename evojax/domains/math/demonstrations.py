@@ -1,4 +1,4 @@
-"""Worked solutions in several behaviours: what the math base policy is taught.
+"""Demonstrations for the math base policy: solutions in several behaviours.
 
 A base policy mixes behaviours on purpose, as real base models do, so that
 reinforcement learning has something to select. Each demonstration draws one
@@ -10,13 +10,13 @@ behaviour from `BEHAVIOURS`:
   direct_plain  'The answer is 50.' at once.
   ramble        filler that never comes to an end.
 
-A direct answer is a guess: with probability `GUESS_ERROR` one of its digits is
-wrong. A base model that answers at once is mostly wrong; a policy of a million
-parameters would learn sums this short by heart, and then there were nothing to
-gain from working them out.
+One digit of a direct answer is wrong with probability `DIRECT_ERROR`, because
+base models that answer at once are mostly wrong. A policy of a million
+parameters would learn sums this short by heart otherwise, and would gain
+nothing by working them out.
 
 The work is a few short lines of integer arithmetic, each an equation that holds
-as written. Its first tokens tell the behaviours apart.
+as written. The first tokens differ between the behaviours.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,8 +31,8 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 
-# What the base policy is taught, in the syntax of `problems.select`: levels
-# whose worked solutions are short and made of steps that it can learn.
+# The families of the demonstrations, see `sources.Catalogue.select`. Their
+# worked solutions are short, with steps that a small policy can learn.
 FAMILIES = (
     'chain_sum:0-3',
     'decimal_chain_sum:0-1',
@@ -42,7 +42,7 @@ FAMILIES = (
     'gcd:0',
     'fraction_simplification:0',
 )
-TOKENS = ('<answer>', '</answer>')  # One token each in its vocabulary.
+TOKENS = ('<answer>', '</answer>')  # These texts are one token each.
 
 BEHAVIOURS: Mapping[str, float] = {
     'steps_tag': 0.39,
@@ -51,7 +51,7 @@ BEHAVIOURS: Mapping[str, float] = {
     'direct_plain': 0.12,
     'ramble': 0.03,
 }
-GUESS_ERROR = 0.6
+DIRECT_ERROR = 0.6
 
 _FILLER = (
     'Let me think about this.',
@@ -70,10 +70,10 @@ _Number = int | decimal.Decimal  # The latter with one decimal place.
 
 
 def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Works a problem out.
+  """Return the worked solution of a problem.
 
   Args:
-    family: A reasoning-gym data set.
+    family: Name of a reasoning-gym data set.
     metadata: reasoning-gym's metadata of the problem.
 
   Returns:
@@ -91,7 +91,7 @@ def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _chain_sum(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Left to right; decimals keep their places."""
+  """Add from left to right; decimals keep their places."""
   first, *rest = metadata['expression'].split()
   number = decimal.Decimal if '.' in first else int
   lines, total = [], number(first)
@@ -101,10 +101,10 @@ def _chain_sum(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _add(a: _Number, sign: str, b: _Number, lines: list[str]) -> _Number:
-  """a + b or a - b for b >= 0; appends the line that shows it.
+  """Return a + b or a - b for b >= 0, and append the line that shows it.
 
-  The last digits are added apart from the rest, so that a number on the line
-  depends on few others: 57+68=110+15=125, 4.1-8.7=-4-0.6=-4.6.
+  The last digits are added separately, so that each number on the line depends
+  on few others: 57+68=110+15=125, 4.1-8.7=-4-0.6=-4.6.
   """
   signed = b if sign == '+' else -b
   result = a + signed
@@ -117,12 +117,12 @@ def _add(a: _Number, sign: str, b: _Number, lines: list[str]) -> _Number:
 
 
 def _truncate(x: _Number) -> int:
-  """x without its last digit, towards 0: 57 -> 50, -4.1 -> -4."""
+  """Return x without its last digit, towards 0: 57 -> 50, -4.1 -> -4."""
   return int(x) if isinstance(x, decimal.Decimal) else int(x / 10) * 10
 
 
 def _products(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """One factor after the other."""
+  """Multiply by one factor after the other."""
   first, *rest = map(int, metadata['expression'].split(' * '))
   lines, total = [], first
   for factor in rest:
@@ -131,13 +131,13 @@ def _products(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _multiply(a: int, b: int, lines: list[str]) -> int:
-  """a * b for a, b >= 0; appends the lines that show it."""
+  """Return a * b for a, b >= 0, and append the lines that show it."""
   if b >= 10 and b % 10:
     tens = _multiply(a, b - b % 10, lines)
     ones = _multiply(a, b % 10, lines)
     lines.append(f'{tens}+{ones}={a * b}')
     return a * b
-  # By digits of a: 84*3=240+12=252.
+  # The digits of a are multiplied one by one: 84*3=240+12=252.
   parts = [
       int(digit) * 10**place * b
       for place, digit in enumerate(reversed(str(a)))
@@ -152,7 +152,7 @@ def _multiply(a: int, b: int, lines: list[str]) -> int:
 
 
 def _leg_counting(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Legs of each animal, added up as they come."""
+  """Add up the legs of each animal in the order of the question."""
   legs = _legs()
   lines, total = [], None
   for animal, count in metadata['animals'].items():
@@ -164,13 +164,14 @@ def _leg_counting(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 @functools.cache
 def _legs() -> Mapping[str, int]:
-  # By name: the package exports classes under the names of its modules.
+  # reasoning-gym exports classes under the names of its modules, so that an
+  # ordinary import would give the class.
   module = importlib.import_module('reasoning_gym.arithmetic.leg_counting')
   return module.ANIMALS
 
 
 def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """a*x + b = c or b - a*x = c: moves b, then divides by a."""
+  """Solve a*x + b = c or b - a*x = c: move b, then divide by a."""
   left, right = metadata['equation'].split(' = ')
   c = int(right)
   match = re.fullmatch(
@@ -193,7 +194,7 @@ def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _gcd(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Euclid's remainders; a remainder of 1 ends it."""
+  """Take Euclid's remainders until one is 0 or 1."""
   small, large = sorted(metadata['numbers'])
   lines = []
   while True:
@@ -205,7 +206,7 @@ def _gcd(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _fraction(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Divides both numbers by common primes, smallest first."""
+  """Divide both numbers by common primes, smallest first."""
   a, b = metadata['numerator'], metadata['denominator']
   chain = [f'{a}/{b}']
   prime = 2
@@ -234,11 +235,11 @@ _STEPS: Mapping[str, Callable[[Mapping[str, Any]], tuple[list[str], str]]] = {
 def demonstrate(
     problem: records.Problem, rng: np.random.Generator
 ) -> records.Demonstration:
-  """Draws a behaviour and acts it out.
+  """Draw a behaviour and write the completion.
 
   Args:
-    problem: Of a family with worked solutions, with reasoning-gym's metadata.
-    rng: Draws the behaviour, the guess and the filler.
+    problem: A problem with reasoning-gym's metadata.
+    rng: Source of all random choices.
 
   Raises:
     ValueError: If the family has no worked solution.
@@ -251,7 +252,7 @@ def demonstrate(
     work, form = behaviour.split('_')
     if work == 'direct':
       lines = []
-      answer = _guess(answer, rng)
+      answer = _direct_answer(answer, rng)
     ending = (
         f'<answer>{answer}</answer>'
         if form == 'tag'
@@ -263,9 +264,9 @@ def demonstrate(
   )
 
 
-def _guess(answer: str, rng: np.random.Generator) -> str:
-  """The answer, with one digit changed in GUESS_ERROR of the cases."""
-  if rng.random() >= GUESS_ERROR:
+def _direct_answer(answer: str, rng: np.random.Generator) -> str:
+  """Return the answer, with one digit wrong with probability DIRECT_ERROR."""
+  if rng.random() >= DIRECT_ERROR:
     return answer
   places = [i for i, c in enumerate(answer) if c.isdigit()]
   place = places[rng.integers(len(places))]

@@ -1,10 +1,10 @@
 """Equality of expressions under a hard time limit.
 
-The comparison runs in a process of its own, started on first use and killed
-when it is late: a signal can interrupt neither a thread that is not the main
-one nor a long multiplication inside C, and a fork would copy the threads and
-locks of a process that runs JAX. The child sees trees, never text to
-evaluate, and its memory is limited.
+The comparison runs in a child process, which is started on first use and killed
+when it is late. A signal would not do, because it can interrupt neither a
+thread other than the main one nor a long multiplication inside C. A fork would
+copy the threads and locks of a process that runs JAX. The child gets trees,
+never text to evaluate, and its memory is limited.
 """
 
 import atexit
@@ -17,13 +17,13 @@ import threading
 
 from evojax.domains.math import expressions
 
-TIMEOUT_S = 2.0  # Of one comparison; an ordinary one takes milliseconds.
-_START_S = 60.0  # Importing sympy, on a busy machine.
+TIMEOUT_S = 2.0  # For one comparison, which usually takes milliseconds.
+_START_S = 60.0  # For importing sympy on a busy machine.
 _WORKER = pathlib.Path(__file__).with_name('equality_worker.py')
 
 
 class Comparer:
-  """A child process that compares expressions; safe to share by threads."""
+  """A child process that compares expressions, safe to share by threads."""
 
   def __init__(self, timeout_s: float = TIMEOUT_S):
     self._timeout_s = timeout_s
@@ -31,10 +31,10 @@ class Comparer:
     self._process: subprocess.Popen[bytes] | None = None
 
   def compare(self, a: expressions.Tree, b: expressions.Tree) -> str:
-    """Returns 'equal', 'different', 'undefined' (no value), or 'timeout'.
+    """Return 'equal', 'different', 'undefined' (no value), or 'timeout'.
 
-    A child that dies of the comparison, for want of memory say, gives
-    'undefined'; the next call starts another.
+    If the child dies during the comparison, e.g. without memory, the result is
+    'undefined' and the next call starts another child.
 
     Raises:
       RuntimeError: If the child cannot be started.
@@ -54,13 +54,13 @@ class Comparer:
       return 'timeout' if answer is None else answer or 'undefined'
 
   def close(self) -> None:
-    """Ends the child."""
+    """End the child."""
     with self._lock:
       self._stop()
 
   def _start(self) -> None:
     self._process = subprocess.Popen(
-        # -P: the modules beside the worker must not shadow the library's.
+        # With -P the modules beside the worker cannot shadow the library's.
         [sys.executable, '-P', str(_WORKER)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -75,7 +75,7 @@ class Comparer:
       )
 
   def _read(self, timeout_s: float) -> str | None:
-    """One line; '' at the end of the stream, None when time is up."""
+    """Read one line: '' at the end of the stream, None when time is up."""
     with selectors.DefaultSelector() as selector:
       selector.register(self._process.stdout, selectors.EVENT_READ)
       if not selector.select(timeout_s):
@@ -96,5 +96,5 @@ atexit.register(_comparer.close)
 
 
 def compare(a: expressions.Tree, b: expressions.Tree) -> str:
-  """`Comparer.compare` of the one child of this process."""
+  """Compare in the one child of this process, see `Comparer.compare`."""
   return _comparer.compare(a, b)

@@ -1,9 +1,9 @@
 """Child process that compares expression trees with sympy.
 
-Run as a script with `-P`; it imports nothing of evojax. It answers each line
-of JSON {"a": tree, "b": tree} on stdin by 'equal', 'different' or 'undefined'
-on stdout. The parent kills it when it is late; if the parent is gone, the end
-of stdin or its own alarm ends it.
+It runs as a script with `-P` and imports nothing of evojax. It answers each
+line of JSON {"a": tree, "b": tree} on stdin with 'equal', 'different' or
+'undefined' on stdout. The parent kills it when it is late. If the parent is
+gone, the end of stdin or its own alarm ends it.
 """
 
 import json
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 def build(tree):
-  """A tree of `expressions` as a sympy expression."""
+  """Return the sympy expression of a tree of `expressions`."""
   kind, *rest = tree
   if kind == 'number':
     return sympy.Rational(rest[0])
@@ -49,11 +49,11 @@ def build(tree):
 
 
 def compare(a, b) -> str:
-  """Tests identity by exact arithmetic at fixed points.
+  """Test identity by exact arithmetic at fixed points.
 
-  Two different analytic expressions agree at a point without cause with
-  probability zero (for polynomials: Schwartz 1980, Zippel 1979); the points
-  have both signs, so that sqrt(x^2) is not x.
+  Two different analytic expressions agree at a random point with probability
+  zero (for polynomials: Schwartz 1980, Zippel 1979). The points have both
+  signs, so that sqrt(x^2) differs from x.
   """
   symbols = sorted(a.free_symbols | b.free_symbols, key=str)
   verdicts = set()
@@ -83,7 +83,8 @@ def _finite(value) -> bool:
 
 def main() -> None:
   resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-  # sympy imports much of itself on first use: not on the time of a request.
+  # sympy imports much of itself on first use, which must not count against the
+  # time of a request.
   x = sympy.Symbol('x')
   compare(sympy.sqrt(x) + sympy.sin(x), x**2)
   print('ready', flush=True)
@@ -98,7 +99,7 @@ def main() -> None:
         RecursionError,
         TypeError,
         ValueError,
-    ):  # What sympy raises where a value does not exist.
+    ):  # sympy raises these where a value does not exist.
       answer = 'undefined'
     signal.alarm(0)
     print(answer, flush=True)

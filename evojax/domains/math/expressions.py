@@ -1,4 +1,4 @@
-"""Mathematical expressions as text to trees, without evaluating anything.
+"""Parses mathematical expressions to trees, without evaluating anything.
 
 A tree is nested lists that JSON can carry: ['number', '3/4'], ['symbol', 'x'],
 ['+' | '*' | '/' | '^', left, right], ['-', operand], ['call', name, operand].
@@ -16,7 +16,7 @@ Tree = list[Any]
 
 MAX_TOKENS = 200
 MAX_DEPTH = 30
-MAX_DIGITS = 100  # Of one number.
+MAX_DIGITS = 100  # Digits of one number.
 MAX_POWER = 100  # Absolute value of a numeric exponent.
 
 FUNCTIONS = frozenset(
@@ -67,7 +67,7 @@ class ExpressionError(ValueError):
 
 
 def parse(text: str) -> Tree:
-  """Reads an expression.
+  """Read an expression.
 
   Sums, products (2x, 3(x+1), 2 sqrt 3), quotients, \\frac{a}{b}, \\sqrt[n]{a},
   powers, functions of FUNCTIONS, pi, Greek names and one-letter symbols; two
@@ -104,7 +104,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _words(word: str) -> list[tuple[str, str]]:
-  """A known name, or one or two symbols."""
+  """Return the tree of a word: a known name, or one or two symbols."""
   if word == 'frac' or word in FUNCTIONS:
     return [('name', word)]
   if word in CONSTANTS or word in _GREEK:
@@ -115,7 +115,7 @@ def _words(word: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-  """Precedence, low to high: sum, product, sign, power, atom."""
+  """A parser whose precedence is sum, product, sign, power, atom."""
 
   def __init__(self, tokens: list[tuple[str, str]]):
     self._tokens = [*tokens, ('end', '')]
@@ -185,7 +185,7 @@ class _Parser:
     raise ExpressionError(f'unexpected {value or "end"!r}')
 
   def _argument(self, depth: int) -> Tree:
-    """What a function or \\frac applies to: a group, or one atom."""
+    """Parse the argument of a function or \\frac: a group, or one atom."""
     if depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
     return self._atom(depth + 1)
@@ -200,7 +200,7 @@ class _Parser:
 
 
 def _check_exponent(tree: Tree) -> None:
-  """Refuses towers of powers and large numbers: 9^9^9 has 369 M digits."""
+  """Refuse towers of powers and large numbers: 9^9^9 has 369 M digits."""
   kind = tree[0]
   if kind == '^' or kind == 'call':
     raise ExpressionError('a power or function in an exponent')

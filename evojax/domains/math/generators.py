@@ -3,7 +3,7 @@
 A family is a data set, its levels are arguments, easiest first. `SMALL` holds
 what a decoder of about a million parameters can learn to solve in a few short
 integer steps. `LARGE` holds, at the library's own difficulty and above, every
-data set whose answer `grade` can judge: one number, one fraction, or one exact
+data set whose answer `grade` can grade: one number, one fraction, or one exact
 string. A family in both has its small levels first.
 
 Left out of `LARGE`: answers with many right forms (countdown, integrals,
@@ -28,13 +28,13 @@ _PLUS_MINUS = {'operators': ('+', '-'), 'operators_weights': [0.5, 0.5]}
 _SIBLINGS = {'task_types': [aiw.TaskType.SIBLINGS], 'task_type_weights': [1.0]}
 _FRIENDS = {'task_types': [aiw.TaskType.FRIENDS], 'task_type_weights': [1.0]}
 _TENTHS = {'min_decimal_places': 1, 'max_decimal_places': 1}
-# With '/' the library truncates, and without brackets it ignores precedence:
-# its references are then wrong.
+# The references of the library are wrong with '/', which it truncates, and
+# without brackets, where it ignores precedence.
 _EXACT = {'operators': ('+', '-', '*'), 'format_style': 'natural'}
 
 
 def _exactly(**kwargs: int) -> Level:
-  """Arguments min_x = max_x = value for each x=value."""
+  """Return the arguments min_x = max_x = value for each x=value."""
   return {f'{end}_{k}': v for k, v in kwargs.items() for end in ('min', 'max')}
 
 
@@ -119,12 +119,11 @@ LARGE: Mapping[str, tuple[Level, ...]] = {
     'time_intervals': ({},),
 }
 
-# Too few distinct problems for disjoint splits: not in 'all', and refused by
-# name with the count (see problems.check_capacity).
+# Families with too few distinct problems for disjoint splits. They are not in
+# 'all', and `sources.Catalogue.check_capacity` refuses them with their count.
 TOO_SMALL = ('coin_flip', 'number_sequence', 'self_reference')
 
-# How an answer must be written; families that are not listed take 'value'.
-# See grade.FORMS.
+# Family -> form of its answers, see grade.FORMS; the default is 'value'.
 FORMS: Mapping[str, str] = {
     'base_conversion': 'text',  # '1e2' is a base-15 numeral, not 100.
     'bitwise_arithmetic': 'text',  # Hexadecimal.
@@ -146,7 +145,7 @@ def _dataset(family: str, level: int):
 def generate(
     family: str, level: int, seed: int, index: int
 ) -> tuple[str, str, Mapping[str, Any]]:
-  """One problem, a pure function of the arguments.
+  """Return one problem, a pure function of the arguments.
 
   Args:
     family: Key of FAMILIES.
@@ -158,10 +157,10 @@ def generate(
     (question, reference answer, reasoning-gym's metadata).
   """
   key = f'{family}/{level}/{seed}/{index}'.encode()
-  # reasoning-gym seeds item i with seed + i: two seeds give the same items,
-  # shifted. A hashed index under one seed has no such overlap.
+  # reasoning-gym seeds item i with seed + i, so that two seeds give the same
+  # items in shifted order. A hashed index under one seed has no such overlap.
   draw = int.from_bytes(hashlib.blake2b(key, digest_size=6).digest(), 'big')
-  # gsm_symbolic tabulates its `size` items; the others take any index.
+  # gsm_symbolic makes a table of `size` items; the others take any index.
   size = FAMILIES[family][level].get('size', 1 << 48)
   item = _dataset(family, level)[draw % size]
   return item['question'].strip(), item['answer'], item['metadata']

@@ -1,16 +1,17 @@
-"""Judges a completion: finds the answer, compares it with the reference.
+"""Grades a completion: finds the answer and compares it with the reference.
 
-What is right (`compare` has the rules in full):
+`compare` has the rules in full:
   - The reference decides. A number is compared as an exact rational number:
     0.75, 3/4, \\frac{3}{4} and 75% are one value. There is no tolerance; a
-    reference that was rounded says so by a leading ≈ and takes every answer
+    reference that was rounded says so by a leading ≈ and accepts every answer
     that rounds to it.
   - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
     answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
     symbols.
   - Anything else is compared as a normalised string.
-  - One value only. Units are not guessed: 5 cm is neither 5 nor 500.
+  - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor
+    500.
 """
 
 import collections
@@ -27,26 +28,26 @@ from evojax.evidence import schema
 
 GRADE_STATUS = {
     'ok': 0,  # An answer was found and compared.
-    'no_answer': 1,  # None in the required format.
-    'unparsable': 2,  # Not one value of the reference's kind.
-    'wrong_form': 3,  # The right value, not written as asked for.
+    'no_answer': 1,  # There is no answer in the required format.
+    'unparsable': 2,  # The answer is not one value of the reference's kind.
+    'wrong_form': 3,  # The value is right, but not written as asked for.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
     'timeout': 5,  # The comparison took longer than equality.TIMEOUT_S.
 }
-# An unformatted answer is named in prose, and counts as none.
+# An unformatted answer stands in prose and does not count as an answer.
 MATH_MODE = {
     'direct': 0,  # Answers at once.
     'steps': 1,  # Works it out, then answers.
     'direct_unformatted': 2,
     'steps_unformatted': 3,
-    'ramble': 4,  # Names no answer: cut at the limit, or empty.
+    'ramble': 4,  # Has no answer, because it was cut at the limit or is empty.
 }
 ANSWER_FORMATS = ('tag', 'boxed', 'hash', 'last_number')
-# How an answer must be written, beside having the right value.
+# Required forms of an answer, besides its value.
 FORMS = (
     'value',  # Any number or expression, by the rules above.
     'lowest',  # A fraction in lowest terms, or an integer where it is one.
-    'text',  # The same normalised string: numerals of other bases, say.
+    'text',  # The same normalised string, e.g. for numerals of other bases.
 )
 COLUMNS = (
     schema.with_codes('grade_status', GRADE_STATUS),
@@ -66,16 +67,16 @@ COLUMNS = (
     schema.Column(
         name='mode',
         dtype='int32',
-        doc='How the completion goes about it, judged by its text alone.',
+        doc='How the completion answers, as its text alone shows.',
         codes=MATH_MODE,
         stage='grade',
     ),
 )
 
-MAX_TEXT_CHARS = 200_000  # Of a longer completion only the tail is read.
+MAX_TEXT_CHARS = 200_000  # Only the tail of a longer completion is read.
 MAX_ANSWER_CHARS = 1000
-# Text before an answer that counts as work when there is no '=' in it; 'So the
-# final answer is' is none.
+# Text before an answer counts as work from this length, or if it has a '='. It
+# is longer than 'So the final answer is'.
 _WORK_CHARS = 40
 _BOXED = re.compile(r'\\(?:boxed\s*\{|[{}\\])|[{}]')
 _NUMBER = re.compile(
@@ -91,11 +92,11 @@ class Extraction(NamedTuple):
   """An answer in the text of a completion."""
 
   answer: str
-  start: int  # Where its markup begins: what is before it is the work.
+  start: int  # Where its markup begins; the text before it is the work.
 
 
 def extract(text: str, answer_format: str) -> Extraction | None:
-  """Finds the last complete answer.
+  """Find the last complete answer.
 
   Args:
     text: A completion.
@@ -124,7 +125,7 @@ def _extract_tag(text: str) -> Extraction | None:
 
 def _extract_boxed(text: str) -> Extraction | None:
   last = None
-  stack = []  # Start of the content of each open brace, None unless boxed.
+  stack = []  # One entry per open brace: the match of \\boxed, else None.
   for match in _BOXED.finditer(text):
     token = match[0]
     if token.startswith(r'\boxed'):
@@ -160,7 +161,7 @@ _EXTRACT = {
 
 
 def compare(reference: str, answer: str, form: str = 'value') -> str:
-  """Compares an answer with the reference.
+  """Compare an answer with the reference.
 
   A trailing percent sign: if both have one, the numbers must agree; if one
   has, 50% is both 50 and 1/2, because the question may ask for either. A
@@ -206,7 +207,7 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
   if number.is_fraction and not (
       expected.is_fraction or expected.value.denominator > 1
   ):
-    return 'wrong_form'  # 8/2 for 4 is a calculation that was not done.
+    return 'wrong_form'  # 8/2 in place of 4 is an unfinished calculation.
   if form == 'lowest' and not _is_lowest(number):
     return 'wrong_form'
   return 'right'
@@ -216,24 +217,24 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
 def _reference(
     text: str, form: str
 ) -> tuple[str, literals.Number | expressions.Tree | str]:
-  """The kind of a reference, and what an answer is compared with."""
+  """Return the kind of a reference and its value to compare with."""
   text = literals.canonical(text)
   if form != 'text':
     rounded = text.startswith('≈')
     number = literals.parse(text.removeprefix('≈').lstrip())
     if number is not None:
       return 'rounded' if rounded else 'number', number
-    # A word is no product of symbols: 'no' is not 'on'.
+    # Letters alone are a word, not a product of symbols: 'no' is not 'on'.
     if not text.isalpha():
       try:
         return 'expression', expressions.parse(_NAME_EQUALS.sub('', text))
       except expressions.ExpressionError:
-        pass  # Prose, a list, a time of day: text.
+        pass  # It is text: prose, a list, a time of day.
   return 'text', _plain(text)
 
 
 def _plain(canonical: str) -> str:
-  """Case and the spaces around punctuation do not matter in text."""
+  """Normalise text: case and spaces around punctuation do not matter."""
   text = canonical.casefold().strip('\'" ')
   return re.sub(r'\s*([^\w\s])\s*', r'\1', text)
 
@@ -252,14 +253,14 @@ def _same_value(
 
 
 def _is_lowest(number: literals.Number) -> bool:
-  """A fraction that cannot be reduced, or an integer; 0.5 is neither."""
+  """Return whether a number is an integer or a fraction in lowest terms."""
   if number.is_fraction:
     return number.in_lowest_terms
   return not number.percent and number.value.denominator == 1
 
 
 def classify(text: str, found: Extraction | None, truncated: bool) -> str:
-  """Key of MATH_MODE: how a completion goes about the problem.
+  """Return the key of MATH_MODE of a completion.
 
   Work is text before the answer that holds a '=' or at least 40 characters;
   <think> tags are not counted, what is in them is.
@@ -267,7 +268,7 @@ def classify(text: str, found: Extraction | None, truncated: bool) -> str:
   Args:
     text: A completion.
     found: Its answer, from `extract`.
-    truncated: Sampling ended at the limit.
+    truncated: Whether sampling ended at the limit.
   """
   if found is None and (truncated or not text.strip()):
     return 'ramble'
@@ -290,13 +291,13 @@ def grade(
     truncated: bool = False,
     form: str = 'value',
 ) -> records.Grade:
-  """Grades the text of one completion. Total: any text gets a Grade.
+  """Grade the text of one completion. Any text gets a grade.
 
   Args:
     reference: The right answer.
     text: The completion without special tokens.
     answer_format: One of ANSWER_FORMATS.
-    truncated: Sampling ended at the limit.
+    truncated: Whether sampling ended at the limit.
     form: One of FORMS.
   """
   text = text[-MAX_TEXT_CHARS:]

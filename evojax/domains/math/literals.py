@@ -1,4 +1,4 @@
-"""Answer text to canonical text to exact numbers. No evaluation anywhere."""
+"""Turns answers into canonical text and exact numbers, without evaluation."""
 
 import dataclasses
 import fractions
@@ -7,9 +7,9 @@ import math
 import re
 import unicodedata
 
-MAX_EXPONENT = 400  # Of ten, in scientific notation.
+MAX_EXPONENT = 400  # Power of ten in scientific notation.
 
-# Typed by hand or by a keyboard, and without a meaning of their own.
+# Characters that only differ in how they were typed.
 _INVISIBLE = dict.fromkeys(
     (0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF)
 )
@@ -69,15 +69,15 @@ _MIXED = re.compile(
 class Number:
   """A number as it was written."""
 
-  value: fractions.Fraction  # Exact; the count of hundredths if percent.
+  value: fractions.Fraction  # Exact; in hundredths if percent.
   percent: bool
-  is_fraction: bool  # Written with a fraction bar, mixed numbers included.
-  in_lowest_terms: bool  # A plain fraction that cannot be reduced, or no bar.
+  is_fraction: bool  # Has a fraction bar, as mixed numbers do.
+  in_lowest_terms: bool  # Has no bar, or is a fraction in lowest terms.
   places: int  # Digits after the decimal point, less the exponent of ten.
 
 
 def canonical(text: str) -> str:
-  """One spelling for what looks the same: Unicode, LaTeX, wrappers.
+  """Return one spelling for texts that look the same.
 
   Superscripts become ^(...), subscripts _(...) and vulgar fractions get a
   space in front, because NFKC alone would turn 5² into 52 and 2½ into 21/2.
@@ -110,14 +110,14 @@ def _compatible(text: str) -> str:
       text.translate(_INVISIBLE),
       lambda c: unicodedata.decomposition(c).partition(' ')[0],
   )
-  for kind, run in runs:  # x²³ is one exponent.
+  for kind, run in runs:  # x²³ has one exponent, 23.
     piece = unicodedata.normalize('NFKC', ''.join(run))
     pieces.append(_TRAPS.get(kind, '{}').format(piece))
   return ''.join(pieces)
 
 
 def parse(text: str) -> Number | None:
-  """Reads one number; None if the text is anything else.
+  """Read one number; None if the text is anything else.
 
   Accepted: integers with thousands separators, decimals, scientific notation,
   a/b and \\frac{a}{b}, mixed numbers, a sign, a leading currency sign, a
@@ -161,7 +161,7 @@ def _fraction(match: re.Match[str]) -> Number | None:
   mixed = groups.get('whole')
   if bottom == 0 or match['inner'] and (match['sign'] or mixed):
     return None
-  # 1 5/3 is no mixed number but most likely a product or two answers.
+  # 1 5/3 is not a mixed number; most likely it is a product or two answers.
   if mixed and not top < bottom:
     return None
   value = fractions.Fraction(top, bottom)

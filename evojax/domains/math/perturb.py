@@ -1,8 +1,9 @@
-"""The same problem with another surface, for the families of small problems.
+"""Writes the same problem in another way, for the families of small problems.
 
-A policy that learned to solve a problem solves its other writing; one that
-learned the order of its words does not. Writings are those that the generator
-could have given: a sum keeps where its minus signs stand.
+A policy that has learned to solve a problem solves its other writing too; one
+that has learned the order of its words does not. All writings are ones that the
+generator could have produced, so that the minus signs of a sum keep their
+places.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +15,12 @@ import string
 from evojax import records
 from evojax.domains import sources
 
-# The question written otherwise, or None.
+# Problem -> its question in another writing, or None.
 _Rewrite = Callable[[records.Problem], str | None]
 
 _NUMBER = r'\d+(?:\.\d+)?'
-# Text before, what may change, text after. The colon rules out a leading minus.
+# Groups: text before, the part that may change, text after. The colon rules out
+# a leading minus.
 _SUM = re.compile(rf'(\D*: )({_NUMBER}(?: [+-] {_NUMBER})+)( =)')
 _PRODUCT = re.compile(rf'(\D*: )({_NUMBER}(?: \* {_NUMBER})+)(\. \D*)')
 _NUMBERS = re.compile(rf'(\D*: )({_NUMBER}(?:, {_NUMBER})+)(\. \D*)')
@@ -30,14 +32,14 @@ _EQUATION = re.compile(
 
 
 def perturb(problem: records.Problem) -> records.Problem | None:
-  """The problem written otherwise; its answer is the same.
+  """Return the problem in another writing; its answer is the same.
 
-  A function of the problem alone. It may return a problem of another split: the
-  id is that of the new text.
+  The result is a function of the problem alone. Its id is that of the new text,
+  so that it may be of another split.
 
   Returns:
-    None where nothing can be changed: equal terms, 'a - b', a family or a
-    question that is not known.
+    None where nothing can be changed: equal terms, 'a - b', or an unknown
+    family or question.
   """
   rewrite = _REWRITES.get(problem.family)
   question = rewrite(problem) if rewrite else None
@@ -54,13 +56,13 @@ def perturb(problem: records.Problem) -> records.Problem | None:
 
 
 def _reordered(items: Sequence[str]) -> list[str]:
-  """Reversed, or shifted by one where that is the same; equal items stay."""
+  """Return the items reversed, or shifted by one if that changes nothing."""
   backwards = list(reversed(items))
   return backwards if backwards != list(items) else [*items[1:], *items[:1]]
 
 
 def _sum(problem: records.Problem) -> str | None:
-  """Terms change places with terms of the same sign."""
+  """Reorder the terms of each sign."""
   match = _SUM.fullmatch(problem.question)
   if not match:
     return None
@@ -76,7 +78,7 @@ def _sum(problem: records.Problem) -> str | None:
 
 
 def _listed(pattern: re.Pattern[str], separator: str) -> _Rewrite:
-  """A rewrite that changes the order of a list."""
+  """Return a rewrite that changes the order of a list."""
 
   def rewrite(problem: records.Problem) -> str | None:
     match = pattern.fullmatch(problem.question)
@@ -89,13 +91,13 @@ def _listed(pattern: re.Pattern[str], separator: str) -> _Rewrite:
 
 
 def _equation(problem: records.Problem) -> str | None:
-  """Another letter for the unknown; any lower-case one is as likely."""
+  """Choose another lower-case letter for the unknown."""
   match = _EQUATION.fullmatch(problem.question)
   if not match or set(re.findall('[A-Za-z]+', match[2])) != {match[1]}:
     return None
   others = string.ascii_lowercase.replace(match[1], '')
   letter = random.Random(problem.problem_id).choice(others)
-  # Alone, it is the unknown everywhere: 'Solve for s: 2*s = 8'.
+  # A letter that stands alone is the unknown: 'Solve for s: 2*s = 8'.
   alone = rf'(?<![A-Za-z]){match[1]}(?![A-Za-z])'
   return re.sub(alone, letter, problem.question)
 

@@ -11,19 +11,12 @@ side, since no source trained a policy of this size: most changes do little.
 `rules` narrows it with the trials of the run.
 """
 
-from collections.abc import Callable
 import dataclasses
 
-from evojax.evolve import propose
-from evojax.evolve import skills
+from evojax.evolve.propose import changes
 from evojax.harness import delta
-from evojax.harness import library as shipped
-from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.ledger import records
-
-# Returns the parent with the change, or None where nothing would change.
-Change = Callable[[propose.Context], spec.Harness | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +26,7 @@ class Entry:
   name: str
   factor: str  # What it changes, as `harness.delta` names it.
   triggers: tuple[str, ...]  # Alerts that it answers, by name.
-  change: Change
+  change: changes.Change
   expected: tuple[float, float]
   hypothesis: str
   source: str
@@ -43,207 +36,12 @@ class Entry:
       self, alert: records.Measure, surface: surface_lib.Surface
   ) -> bool:
     """Return whether an alert calls for it, by its name or by its class."""
-    return (
-        alert.name in self.triggers
-        or bool(alert.calls_for)
-        and (delta.class_of(self.factor, surface) in alert.calls_for)
-    )
+    if alert.name in self.triggers:
+      return True
+    # Most alerts call for no class; then nothing needs to be looked up.
+    classes = alert.calls_for
+    return bool(classes) and delta.class_of(self.factor, surface) in classes
 
-
-# --------------------------------------------------------------------- changes
-
-
-def set_values(**values: object) -> Change:
-  """Set some paths, written with __ for the dot."""
-  wanted = {path.replace('__', '.'): value for path, value in values.items()}
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    if all(context.config.get(p) == value for p, value in wanted.items()):
-      return None
-    return context.parent.with_overlay(wanted)
-
-  return change
-
-
-def scale(path: str, factor: float) -> Change:
-  """Multiply a value, up to its bound."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    current = context.config.get(path)
-    if not current:  # Off, or not a field of this config.
-      return None
-    value = within(context, context.surface.field(path), current * factor)
-    if value == current:
-      return None
-    return context.parent.with_overlay({path: value})
-
-  return change
-
-
-def shift(path: str, step: float) -> Change:
-  """Add to a value, up to its bound."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    current = context.config[path]
-    value = within(context, context.surface.field(path), current + step)
-    if value == current:
-      return None
-    return context.parent.with_overlay({path: value})
-
-  return change
-
-
-def turn_off(path: str) -> Change:
-  """Set a value that is on to the one that turns it off."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    off = context.surface.field(path).off
-    if context.config.get(path) == off:
-      return None
-    return context.parent.with_overlay({path: off})
-
-  return change
-
-
-def warm_up(context: propose.Context) -> spec.Harness | None:
-  """Warm up for a sixth of the arm, where it is less."""
-  steps = round(context.config['steps'] / 6)
-  if context.config['optim.warmup_steps'] >= steps:
-    return None
-  return context.parent.with_overlay({'optim.warmup_steps': steps})
-
-
-def shorter_limit(context: propose.Context) -> spec.Harness | None:
-  """Allow three quarters of the tokens that a completion may have."""
-  limit = (
-      context.config['rollout.token_limit']
-      or context.config['rollout.max_tokens']
-  )
-  shorter = max(1, 3 * limit // 4)
-  if shorter == limit:
-    return None
-  return context.parent.with_overlay({'rollout.token_limit': shorter})
-
-
-def filter_and_refill(context: propose.Context) -> spec.Harness | None:
-  """Drop groups of equal rewards and sample others, once."""
-  if context.config['grpo.keep'] != 'all':
-    return None
-  return context.parent.with_overlay(
-      {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1}
-  )
-
-
-def within(
-    context: propose.Context, field: surface_lib.Field, value: int | float
-) -> int | float:
-  """Return the nearest value inside the bounds, to three digits."""
-  high = field.highest(context.config)
-  return skills.round_value(field, min(max(value, field.low), high))
-
-
-def weigh(part: str, weight: float) -> Change:
-  """Give a reward part a weight where it has none; add it if it is shipped."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    path = surface_lib.WEIGHTS + part
-    if context.config.get(path):
-      return None
-    after = skills.with_part(context.parent, part)
-    return after and after.with_overlay({path: weight})
-
-  return change
-
-
-def shipped_file(name: str, path: str) -> Change:
-  """Put a function of evojax/harness/library into the harness."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    try:
-      after = context.parent.with_file(name, shipped.source(path))
-    except spec.HarnessError:  # It holds as many files as it may.
-      return None
-    return None if after.sha256 == context.parent.sha256 else after
-
-  return change
-
-
-def half_of_levels(harder: bool) -> Change:
-  """Keep the harder or the easier half of every family's levels."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    names = context.config.get('data.families') or context.config.get(
-        'domain.kwargs.families', ()
-    )
-    halves = [_half(name, harder) for name in names]
-    if None in halves or tuple(halves) == tuple(names):
-      return None
-    return context.parent.with_overlay({'data.families': tuple(halves)})
-
-  return change
-
-
-def _half(name: str, harder: bool) -> str | None:
-  """Return 'gcd:2-3' or 'gcd:0-1' for 'gcd:0-3'; None without levels."""
-  family, colon, levels = name.partition(':')
-  if not colon:
-    return None
-  first, _, last = levels.partition('-')
-  low, high = int(first), int(last or first)
-  if low == high:
-    return name
-  middle = (low + high) // 2
-  low, high = (middle + 1, high) if harder else (low, middle)
-  return f'{family}:{low}' if low == high else f'{family}:{low}-{high}'
-
-
-# ------------------------------------------------------------------ conditions
-
-
-def if_off_policy(change: Change) -> Change:
-  """Make a change only with several updates per rollout batch.
-
-  With one update every ratio is exactly 1, so that no clip could matter.
-  """
-
-  def conditional(context: propose.Context) -> spec.Harness | None:
-    updates = context.config['grpo.epochs'] * context.config['grpo.minibatches']
-    return change(context) if updates > 1 else None
-
-  return conditional
-
-
-def if_shaped(change: Change) -> Change:
-  """Make a change only if parts besides the outcome have a weight."""
-
-  def conditional(context: propose.Context) -> spec.Harness | None:
-    shaped = [
-        path
-        for path, weight in context.config.items()
-        if surface_lib.is_weight(path)
-        and path != f'{surface_lib.WEIGHTS}outcome'
-        and weight
-    ]
-    return change(context) if shaped else None
-
-  return conditional
-
-
-def if_partial_credit(change: Change) -> Change:
-  """Make a change only if the domain grades partly.
-
-  Without partial credit the part would be the outcome once more.
-  """
-
-  def conditional(context: propose.Context) -> spec.Harness | None:
-    return change(context) if context.config.get(_PARTIAL) else None
-
-  return conditional
-
-
-# --------------------------------------------------------------------- entries
-
-_PARTIAL = 'domain.kwargs.partial'  # In coding: all tests are run and counted.
 
 # Alerts that mean the same thing.
 _COLLAPSE = ('exploration_collapse', 'mean_logprob')
@@ -256,7 +54,7 @@ ENTRIES = (
         name='learning_rate_up',
         factor='optim.learning_rate',
         triggers=('slow_learning',),
-        change=scale('optim.learning_rate', 3.0),
+        change=changes.scale('optim.learning_rate', 3.0),
         expected=(-0.03, 0.15),
         hypothesis=(
             'The policy moves too little per update: three times the learning'
@@ -272,7 +70,7 @@ ENTRIES = (
         name='learning_rate_down',
         factor='optim.learning_rate',
         triggers=_UNSTABLE,
-        change=scale('optim.learning_rate', 1 / 3),
+        change=changes.scale('optim.learning_rate', 1 / 3),
         expected=(-0.04, 0.10),
         hypothesis='Updates overshoot: the outcome falls as training goes on.',
         source='Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1',
@@ -282,7 +80,7 @@ ENTRIES = (
         name='warmup',
         factor='optim.warmup_steps',
         triggers=_UNSTABLE,
-        change=warm_up,
+        change=changes.warm_up,
         expected=(-0.04, 0.05),
         hypothesis=(
             "Adam's first steps, before its second moment is known, do damage"
@@ -294,7 +92,7 @@ ENTRIES = (
         name='tighter_gradient_clip',
         factor='optim.max_grad_norm',
         triggers=_UNSTABLE,
-        change=scale('optim.max_grad_norm', 0.3),
+        change=changes.scale('optim.max_grad_norm', 0.3),
         expected=(-0.04, 0.05),
         hypothesis='A few groups with large gradients throw the policy off.',
         source='Pascanu et al. 2013, arXiv:1211.5063, Sec. 3.2',
@@ -304,7 +102,7 @@ ENTRIES = (
         name='token_aggregation',
         factor='grpo.aggregation',
         triggers=('truncated', 'length_gaming', 'slow_learning'),
-        change=set_values(grpo__aggregation='token'),
+        change=changes.set_values(grpo__aggregation='token'),
         expected=(-0.04, 0.06),
         hypothesis=(
             'Averaging every completion over its length first gives the tokens'
@@ -320,7 +118,7 @@ ENTRIES = (
         name='constant_aggregation',
         factor='grpo.aggregation',
         triggers=('truncated', 'length_gaming', 'length_reward_corr'),
-        change=set_values(grpo__aggregation='constant'),
+        change=changes.set_values(grpo__aggregation='constant'),
         expected=(-0.04, 0.05),
         hypothesis=(
             'Dividing by the length makes a long wrong answer cheaper than a'
@@ -333,7 +131,7 @@ ENTRIES = (
         name='centred_advantages',
         factor='grpo.advantage',
         triggers=('slow_learning', 'too_hard', 'too_easy', 'weak_signal'),
-        change=set_values(grpo__advantage='group_mean'),
+        change=changes.set_values(grpo__advantage='group_mean'),
         expected=(-0.04, 0.05),
         hypothesis=(
             'Dividing by the standard deviation gives groups with one odd'
@@ -346,7 +144,7 @@ ENTRIES = (
         name='leave_one_out',
         factor='grpo.advantage',
         triggers=('weak_signal', 'reward_spread'),
-        change=set_values(grpo__advantage='leave_one_out'),
+        change=changes.set_values(grpo__advantage='leave_one_out'),
         expected=(-0.04, 0.05),
         hypothesis=(
             'A baseline without the completion itself is unbiased in small'
@@ -358,7 +156,9 @@ ENTRIES = (
         name='sequence_ratio',
         factor='grpo.ratio',
         triggers=_UNSTABLE,
-        change=if_off_policy(set_values(grpo__ratio='sequence')),
+        change=changes.if_off_policy(
+            changes.set_values(grpo__ratio='sequence')
+        ),
         expected=(-0.04, 0.06),
         hypothesis='The ratios of single tokens are noise in the update.',
         source='GSPO, Zheng et al. 2025, arXiv:2507.18071, Sec. 4',
@@ -367,7 +167,7 @@ ENTRIES = (
         name='clip_higher',
         factor='clip',
         triggers=(*_COLLAPSE, *_WEAK),
-        change=if_off_policy(scale('grpo.clip_high', 1.4)),
+        change=changes.if_off_policy(changes.scale('grpo.clip_high', 1.4)),
         expected=(-0.04, 0.06),
         hypothesis=(
             'The upper clip bound stops unlikely tokens from becoming likelier:'
@@ -383,7 +183,7 @@ ENTRIES = (
         name='dual_clip',
         factor='grpo.dual_clip',
         triggers=_UNSTABLE,
-        change=if_off_policy(set_values(grpo__dual_clip=3.0)),
+        change=changes.if_off_policy(changes.set_values(grpo__dual_clip=3.0)),
         expected=(-0.04, 0.05),
         hypothesis='Large ratios under negative advantages have no bound yet.',
         source='Ye et al. 2020, arXiv:1912.09729, Sec. 4.3',
@@ -392,7 +192,7 @@ ENTRIES = (
         name='reward_variance_filter',
         factor='filter',
         triggers=_WEAK,
-        change=filter_and_refill,
+        change=changes.filter_and_refill,
         expected=(-0.02, 0.09),
         hypothesis=(
             'Groups with equal rewards teach nothing: replacing them by others'
@@ -407,7 +207,9 @@ ENTRIES = (
         name='outcome_variance_filter',
         factor='keep',
         triggers=('reward_hacking', 'alive_by_shaping', *_WEAK),
-        change=if_shaped(shipped_file('keep.py', 'keep/outcome_variance.py')),
+        change=changes.if_shaped(
+            changes.shipped_file('keep.py', 'keep/outcome_variance.py')
+        ),
         expected=(-0.04, 0.06),
         hypothesis=(
             'Groups that only the shaping tells apart teach the shaping: the'
@@ -420,7 +222,7 @@ ENTRIES = (
         name='middle_difficulty_filter',
         factor='keep',
         triggers=('too_hard', 'too_easy', 'weak_signal', 'slow_learning'),
-        change=shipped_file('keep.py', 'keep/middle_difficulty.py'),
+        change=changes.shipped_file('keep.py', 'keep/middle_difficulty.py'),
         expected=(-0.04, 0.06),
         hypothesis=(
             'Groups with one odd completion are mostly noise: those solved'
@@ -432,7 +234,7 @@ ENTRIES = (
         name='no_credit_for_cut_completions',
         factor='weight',
         triggers=('truncated',),
-        change=shipped_file('weight.py', 'weight/finished_only.py'),
+        change=changes.shipped_file('weight.py', 'weight/finished_only.py'),
         expected=(-0.03, 0.08),
         hypothesis=(
             'What a cut completion would have become is unknown: its advantage'
@@ -447,7 +249,7 @@ ENTRIES = (
         name='credit_for_hard_groups',
         factor='weight',
         triggers=('too_easy', 'exploration_collapse'),
-        change=shipped_file('weight.py', 'weight/hard_groups.py'),
+        change=changes.shipped_file('weight.py', 'weight/hard_groups.py'),
         expected=(-0.04, 0.06),
         hypothesis=(
             'What is solved already takes most of the gradient: groups that are'
@@ -459,7 +261,7 @@ ENTRIES = (
         name='overlong_penalty',
         factor='reward:overlong',
         triggers=('truncated', 'length_gaming'),
-        change=weigh('overlong', 0.5),
+        change=changes.give_weight('overlong', 0.5),
         expected=(-0.04, 0.07),
         hypothesis=(
             'Completions run into the limit and count as wrong: a soft penalty'
@@ -475,7 +277,7 @@ ENTRIES = (
         name='partial_credit',
         factor='reward:partial',
         triggers=('too_hard', 'dead_group_ratio', 'weak_signal'),
-        change=if_partial_credit(weigh('partial', 0.3)),
+        change=changes.if_partial_credit(changes.give_weight('partial', 0.3)),
         expected=(-0.05, 0.07),
         hypothesis=(
             'Programs that pass no test and programs that fail a single one'
@@ -493,7 +295,7 @@ ENTRIES = (
         name='format_reward',
         factor='reward:format',
         triggers=('format_failures', 'format_bottleneck'),
-        change=weigh('format', 0.3),
+        change=changes.give_weight('format', 0.3),
         expected=(-0.03, 0.09),
         hypothesis=(
             'Right values are lost to a missing answer format: a reward for the'
@@ -509,7 +311,7 @@ ENTRIES = (
         name='brevity',
         factor='reward:brevity',
         triggers=('length_gaming', 'length_reward_corr'),
-        change=weigh('brevity', 0.2),
+        change=changes.give_weight('brevity', 0.2),
         expected=(-0.04, 0.05),
         hypothesis='Longer completions earn more without solving more.',
         source='Kimi k1.5, arXiv:2501.12599, Sec. 2.3.3: length reward',
@@ -519,7 +321,7 @@ ENTRIES = (
         name='shorter_limit',
         factor='rollout.token_limit',
         triggers=('length_gaming', 'length_reward_corr'),
-        change=shorter_limit,
+        change=changes.shorter_limit,
         expected=(-0.04, 0.05),
         hypothesis=(
             'Completions spend tokens that solve nothing: under a shorter limit'
@@ -535,7 +337,7 @@ ENTRIES = (
         name='full_limit',
         factor='rollout.token_limit',
         triggers=('truncated',),
-        change=turn_off('rollout.token_limit'),
+        change=changes.turn_off('rollout.token_limit'),
         expected=(-0.04, 0.08),
         hypothesis='The limit cuts completions that would have been solved.',
         source='Luo et al. 2025, DeepScaleR: 8K, then 16K, then 24K tokens',
@@ -545,7 +347,7 @@ ENTRIES = (
         name='rare_success',
         factor='reward:rare_success',
         triggers=('too_hard', 'exploration_collapse'),
-        change=weigh('rare_success', 0.5),
+        change=changes.give_weight('rare_success', 0.5),
         expected=(-0.04, 0.06),
         hypothesis=(
             'Sharpening what is likely anyway gains little: a success that the'
@@ -558,7 +360,7 @@ ENTRIES = (
         name='temperature_up',
         factor='rollout.temperature',
         triggers=(*_COLLAPSE, *_WEAK),
-        change=shift('rollout.temperature', 0.2),
+        change=changes.shift('rollout.temperature', 0.2),
         expected=(-0.05, 0.06),
         hypothesis=(
             'Completions of a group are too much alike: sampled hotter, they'
@@ -571,7 +373,7 @@ ENTRIES = (
         name='kl_penalty',
         factor='grpo.kl_coef',
         triggers=(*_COLLAPSE, *_UNSTABLE, 'reward_hacking'),
-        change=set_values(grpo__kl_coef=0.01),
+        change=changes.set_values(grpo__kl_coef=0.01),
         expected=(-0.05, 0.06),
         hypothesis=(
             'The policy drifts far from where it started: a pull towards the'
@@ -584,7 +386,7 @@ ENTRIES = (
         name='no_kl_penalty',
         factor='grpo.kl_coef',
         triggers=('slow_learning',),
-        change=turn_off('grpo.kl_coef'),
+        change=changes.turn_off('grpo.kl_coef'),
         expected=(-0.04, 0.06),
         hypothesis='The pull towards the reference holds learning back.',
         source='DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 2.3',
@@ -593,7 +395,7 @@ ENTRIES = (
         name='easier_problems',
         factor='data.families',
         triggers=('too_hard',),
-        change=half_of_levels(harder=False),
+        change=changes.half_of_levels(harder=False),
         expected=(-0.05, 0.07),
         hypothesis='Nobody solves the harder problems yet: they teach nothing.',
         source=_BALANCED,
@@ -603,7 +405,7 @@ ENTRIES = (
         name='harder_problems',
         factor='data.families',
         triggers=('too_easy',),
-        change=half_of_levels(harder=True),
+        change=changes.half_of_levels(harder=True),
         expected=(-0.05, 0.07),
         hypothesis='Everybody solves the easier problems: they teach nothing.',
         source=_BALANCED,

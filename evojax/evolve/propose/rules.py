@@ -16,6 +16,7 @@ import numpy as np
 from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
+from evojax.evolve.propose import changes
 from evojax.evolve.propose import library
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
@@ -316,11 +317,11 @@ def _step(
     ratio = (new / old) ** times
     if abs(math.log(ratio)) < _SMALLEST_STEP:
       return current
-    return library.within(context, field, current * ratio)
+    return changes.within(context, field, current * ratio)
   step = times * (new - old)
   if abs(step) < _SMALLEST_STEP * abs(current):
     return current
-  return library.within(context, field, current + step)
+  return changes.within(context, field, current + step)
 
 
 # -------------------------------------------------------------------- choosing

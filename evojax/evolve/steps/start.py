@@ -26,8 +26,21 @@ def open_ledger(run: opening.Run) -> records.Open:
   )
 
 
-def check_seed(run: opening.Run, opened: records.Open) -> None:
-  """Raise ValueError if the run was opened with another seed harness."""
+def check_opened(run: opening.Run, opened: records.Open) -> None:
+  """Raise ValueError if the run was begun by other code than this.
+
+  Its seed harness may be another one now, or its rows may have been written by
+  an older evojax: arms trained by two versions of the code are no fair trial.
+  """
+  for row in run.recorder.rows:
+    if row.schema < row.record.VERSION:
+      raise ValueError(
+          f'row {row.n} ({row.record.STEP}) of {run.path / "ledger.jsonl"} was'
+          f' written by an older evojax (schema {row.schema}, now'
+          f' {row.record.VERSION}): let the commit in manifest.json finish the'
+          f' run, or start a new one with --fork_from={run.path}'
+          ' --workdir=ANOTHER; --mode=report reads it as it is'
+      )
   if opened.harness != run.seed.sha256:
     raise ValueError(
         f'workdir {run.path} was begun with the seed harness'

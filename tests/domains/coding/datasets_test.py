@@ -10,10 +10,10 @@ import zlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.domains import sources
+from evojax.domains import datasets as data
 from evojax.domains import splits
 from evojax.domains.coding import datasets
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 
 
 def _livecodebench(**changes):
@@ -85,11 +85,11 @@ class JsonlTest(parameterized.TestCase):
     self.assertEqual(problem.problem_id, splits.problem_id('Print a + b.'))
     self.assertEqual((problem.family, problem.difficulty), ('set', 3))
     self.assertEqual(
-        tests.decode(problem.answer),
-        tests.Tests(
+        suite.decode(problem.answer),
+        suite.Suite(
             (
-                tests.Case('1 2\n', '3\n', True),
-                tests.Case('-1 1\n', '0\n', False),
+                suite.Case('1 2\n', '3\n', True),
+                suite.Case('-1 1\n', '0\n', False),
             ),
             seconds=6.0,
         ),
@@ -97,9 +97,9 @@ class JsonlTest(parameterized.TestCase):
 
   def test_livecodebench_calls(self):
     (problem,) = self._read(_functional(tag='calls'))
-    given = tests.decode(problem.answer)
+    given = suite.decode(problem.answer)
     self.assertEqual(given.function, 'add')
-    self.assertEqual(given.cases[0], tests.Case('[1]\n2', '[1, 2]', True))
+    self.assertEqual(given.cases[0], suite.Case('[1]\n2', '[1, 2]', True))
     self.assertEqual(problem.family, 'calls')
     # The code to complete is part of the statement.
     self.assertTrue(
@@ -115,7 +115,7 @@ class JsonlTest(parameterized.TestCase):
     (problem,) = self._read(
         _functional(private_test_cases=json.dumps([_call(given, '0')]))
     )
-    self.assertEqual(tests.decode(problem.answer).cases[1].stdin, given)
+    self.assertEqual(suite.decode(problem.answer).cases[1].stdin, given)
 
   def test_taco_stdin(self):
     (problem,) = self._read(
@@ -123,8 +123,8 @@ class JsonlTest(parameterized.TestCase):
     )
     self.assertEqual(problem.difficulty, 2)
     self.assertEqual(
-        tests.decode(problem.answer).cases,
-        (tests.Case('1 2\n', '3\n', False), tests.Case('1\n2', '3\n', False)),
+        suite.decode(problem.answer).cases,
+        (suite.Case('1 2\n', '3\n', False), suite.Case('1\n2', '3\n', False)),
     )
 
   def test_taco_calls(self):
@@ -136,15 +136,15 @@ class JsonlTest(parameterized.TestCase):
         ),
     )
     self.assertEqual(
-        tests.decode(wrapped.answer),
-        tests.Tests(
-            (tests.Case('"a"\n[1]', 'true', False),),
+        suite.decode(wrapped.answer),
+        suite.Suite(
+            (suite.Case('"a"\n[1]', 'true', False),),
             function='f',
             seconds=6.0,
         ),
     )
     self.assertEqual(
-        [c.expected for c in tests.decode(bare.answer).cases], ['[1]', '[1, 2]']
+        [c.expected for c in suite.decode(bare.answer).cases], ['[1]', '[1, 2]']
     )
 
   @parameterized.parameters(
@@ -167,7 +167,7 @@ class JsonlTest(parameterized.TestCase):
   def test_tolerance_only_where_the_statement_says_so(self, text, expected):
     (problem,) = self._read(_livecodebench(question_content=text))
     self.assertAlmostEqual(
-        tests.decode(problem.answer).tolerance, expected, delta=1e-15
+        suite.decode(problem.answer).tolerance, expected, delta=1e-15
     )
 
   def test_nothing_is_unpickled(self):
@@ -189,7 +189,7 @@ class JsonlTest(parameterized.TestCase):
 
   def test_repetitions_are_kept_once(self):
     self.assertLen(self._read(_livecodebench(), _livecodebench()), 1)
-    with self.assertRaisesRegex(ValueError, ':2: .* before with other tests'):
+    with self.assertRaisesRegex(ValueError, ':2: .* the answers .*; keep one'):
       self._read(_livecodebench(), _livecodebench(private_test_cases='[]'))
 
   @parameterized.parameters(
@@ -279,7 +279,7 @@ class JsonlTest(parameterized.TestCase):
     members = self._read(
         *(_livecodebench(question_content=f'Add {i}.') for i in range(300))
     )
-    divided = sources.divide({'train': members})
+    divided = data.divide({'train': members})
     self.assertEqual(sum(map(len, divided.values())), 300)
     for split, problems in divided.items():
       for problem in problems:
@@ -289,7 +289,7 @@ class JsonlTest(parameterized.TestCase):
       other = self._read(
           _livecodebench(question_content='add  1.', private_test_cases='[]')
       )
-      sources.divide({'train': members, 'sealed': other})
+      data.divide({'train': members, 'sealed': other})
 
 
 if __name__ == '__main__':

@@ -8,22 +8,27 @@ import tempfile
 from absl.testing import absltest
 import numpy as np
 
+from evojax.domains import base
 from evojax.domains import splits
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import problems
 from evojax.domains.coding import programs
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
 from evojax.models import warmstart
 
 
 def _draw(source, seed, step, count):
-  return warmstart.draw(demonstrations.demonstrate, source, seed, step, count)
+  return base.Demonstrations(demonstrations.demonstrate).batch(
+      source, seed, step, count
+  )
 
 
 def _source(split='train'):
-  return problems.stream(problems.select(demonstrations.FAMILIES), split, 0)
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select(demonstrations.FAMILIES), split, 0
+  )
 
 
 def _program(completion):
@@ -36,10 +41,10 @@ def _program(completion):
 def _solved(problem, program):
   """(all tests passed, the visible ones passed)."""
   passed = collections.defaultdict(list)
-  for case in tests.decode(problem.answer).cases:
+  for case in suite.decode(problem.answer).cases:
     output = programs.run(program, case.stdin)
     passed[case.visible].append(
-        output is not None and tests.passes(case, output.encode(), 0.0)
+        output is not None and suite.passes(case, output.encode(), 0.0)
     )
   return all(passed[True] + passed[False]), all(passed[True])
 

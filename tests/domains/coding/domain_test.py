@@ -15,7 +15,7 @@ from evojax import domains
 from evojax import records
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import grade
-from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import suite
 from evojax.episodes import collect
 from evojax.episodes import synthetic
 from evojax.eval import perturb
@@ -129,16 +129,16 @@ class CodingDomainTest(parameterized.TestCase):
     sizes = [len(domain.source(s, 0)) for s in ('train', 'dev', 'sealed')]
     self.assertEqual(sum(sizes), 100)
     (problem,) = domain.source('sealed', 0).take(0, 1)
-    expected = tests_lib.decode(problem.answer).cases[0].expected
+    expected = suite.decode(problem.answer).cases[0].expected
     text = f'```\nprint({expected})\n```'
     self.assertTrue(domain.grade(problem, _completion(text)).outcome)
     self.assertIsNone(domain.perturb(problem))
 
   @parameterized.parameters(
       ({'slots': -1}, r'domain\.kwargs\.slots=-1 must be'),
-      ({'families': 'sums', 'jsonl': {'train': 'x'}}, 'families or jsonl'),
+      ({'families': 'sums', 'jsonl': {'train': 'x'}}, 'one of families, jsonl'),
       ({'weights': (1.0,)}, 'weights belong to families'),
-      ({'jsonl': {'dev': 'x'}}, r'given \[.dev.\]; it takes train, dev'),
+      ({'jsonl': {'dev': 'x'}}, r"missing=\['train'\]; it takes train, dev"),
       ({'jsonl': {'train': 'x', 'test': 'y'}}, r"unknown=\['test'\]"),
       ({'jsonl': {'train': '/no/such'}}, "'/no/such' does not exist"),
       ({'families': 'sum'}, "'sum' is not"),

@@ -12,10 +12,10 @@ import numpy as np
 
 from evojax import records
 from evojax.domains.coding import calls
+from evojax.domains.coding import execution
 from evojax.domains.coding import grade
-from evojax.domains.coding import judge
-from evojax.domains.coding import tests as tests_lib
-from evojax.domains.coding import together
+from evojax.domains.coding import one_process
+from evojax.domains.coding import suite
 from evojax.evidence import schema
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits
@@ -23,18 +23,18 @@ from evojax.sandbox import probe
 
 # The sum of the positive numbers of a line; the visible answer is 6.
 CASES = (
-    tests_lib.Case('0\n\n', '0', False),  # An empty line.
-    tests_lib.Case('3\n4 -1 2\n', '6', True),
-    tests_lib.Case('2\n-5 -6\n', '0', False),
-    tests_lib.Case('4\n1 2 3 4\n', '10', False),
+    suite.Case('0\n\n', '0', False),  # An empty line.
+    suite.Case('3\n4 -1 2\n', '6', True),
+    suite.Case('2\n-5 -6\n', '0', False),
+    suite.Case('4\n1 2 3 4\n', '10', False),
 )
-TESTS = tests_lib.Tests(CASES, seconds=1.0)
+TESTS = suite.Suite(CASES, seconds=1.0)
 HIDDEN = '10'
-CALL = tests_lib.Tests(
+CALL = suite.Suite(
     (
-        tests_lib.Case('[3, 1, 2]\n2', '[1, 2]', True),
-        tests_lib.Case('[]\n1', '[]', False),
-        tests_lib.Case('[5, 4]\n1', '[4]', False),
+        suite.Case('[3, 1, 2]\n2', '[1, 2]', True),
+        suite.Case('[]\n1', '[]', False),
+        suite.Case('[5, 4]\n1', '[4]', False),
     ),
     function='smallest',
     seconds=1.0,
@@ -55,7 +55,7 @@ def problem(tests=TESTS, number=0):
       problem_id=f'{number:016x}',
       family='sums',
       messages=({'role': 'user', 'content': 'Sum the positive ones.'},),
-      answer=tests_lib.encode(tests),
+      answer=suite.encode(tests),
       difficulty=1,
   )
 
@@ -190,14 +190,14 @@ class OutcomeTest(parameterized.TestCase):
 
   def test_nothing_is_left_for_the_next_run(self):
     program = 'import os\nprint(os.path.exists("note"))\nopen("note", "w")'
-    cases = (tests_lib.Case('', 'False', False),) * 5
-    found = grade_one(program, tests_lib.Tests(cases, seconds=1.0))
+    cases = (suite.Case('', 'False', False),) * 5
+    found = grade_one(program, suite.Suite(cases, seconds=1.0))
     self.assertTrue(found.outcome)
 
   def test_tolerance_is_the_problems(self):
     for tolerance, right in ((0.0, False), (1e-6, True)):
-      tests = tests_lib.Tests(
-          (tests_lib.Case('', '0.3', False),), tolerance, seconds=1.0
+      tests = suite.Suite(
+          (suite.Case('', '0.3', False),), tolerance, seconds=1.0
       )
       self.assertEqual(grade_one('print(.1 + .2)', tests).outcome, right)
 
@@ -256,16 +256,16 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(found.columns['tests_passed'], passed, found)
 
   def test_names_that_are_taken_for_granted(self):
-    cases = tests_lib.Case('3\n"a\u2028b"', '[27, 3]', False)
-    tests = tests_lib.Tests((cases,), function='f', seconds=1.0)
+    cases = suite.Case('3\n"a\u2028b"', '[27, 3]', False)
+    tests = suite.Suite((cases,), function='f', seconds=1.0)
     program = 'def f(n, text): return [pow(n, 3, 1000), len(text)]'
     (found,) = grade_texts([fenced(program)], tests)
     self.assertTrue(found.outcome, found)
 
   @parameterized.parameters('merge', 'compress', 'count', 'pow')
   def test_a_method_named_like_one_of_them(self, name):
-    cases = tests_lib.Case('[1, 3]\n[2]', '[1, 2, 3]', False)
-    tests = tests_lib.Tests((cases,), function=name, seconds=1.0)
+    cases = suite.Case('[1, 3]\n[2]', '[1, 2, 3]', False)
+    tests = suite.Suite((cases,), function=name, seconds=1.0)
     program = f'class Solution:\n  def {name}(self, a, b): return sorted(a + b)'
     (found,) = grade_texts([fenced(program)], tests)
     self.assertTrue(found.outcome, found)
@@ -279,8 +279,8 @@ class CallTest(parameterized.TestCase):
   def test_a_name_that_is_taken_for_granted_is_no_answer(
       self, name, given, expected
   ):
-    cases = tests_lib.Case(given, expected, False)
-    tests = tests_lib.Tests((cases,), function=name, seconds=1.0)
+    cases = suite.Case(given, expected, False)
+    tests = suite.Suite((cases,), function=name, seconds=1.0)
     for program in ('', 'x = 1', 'class Solution: pass'):
       found = grade_one(program, tests)
       self.assertEqual((found.outcome, found.status), (False, 'error'), found)
@@ -367,7 +367,7 @@ class RunsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.enterContext(mock.patch.object(together, 'run', return_value=None))
+    self.enterContext(mock.patch.object(one_process, 'run', return_value=None))
     self.runs = []
     run = box_lib.Box.run
 
@@ -386,7 +386,7 @@ class RunsTest(parameterized.TestCase):
     self.assertGreater(grades[0].seconds, 0)
     self.assertEqual([g.seconds for g in grades[1:]], [0.0] * 3)
     # The same program for another problem is judged by that one's tests.
-    other = tests_lib.Tests(CASES[:1] + CASES[2:3], seconds=1.0)
+    other = suite.Suite(CASES[:1] + CASES[2:3], seconds=1.0)
     program = fenced('print(0)')
     grades = grade.grade_many(
         [problem(), problem(other, 1)],
@@ -412,7 +412,7 @@ class RunsTest(parameterized.TestCase):
   def test_answers_stay_outside(self):
     """No expected output is among what a box gets."""
     tests = dataclasses.replace(
-        TESTS, cases=(tests_lib.Case('7\n', 'Sesame1234', False),)
+        TESTS, cases=(suite.Case('7\n', 'Sesame1234', False),)
     )
     grade_one('print(input())', tests)
     self.assertNotIn('Sesame1234', str(self.runs))
@@ -507,7 +507,7 @@ class BoxTest(parameterized.TestCase):
 
   def test_limits_are_the_problems(self):
     of_the_box = limits.Limits()
-    found = judge._limits(of_the_box, 0.5, 10**6)
+    found = execution._limits(of_the_box, 0.5, 10**6)
     self.assertEqual((found.cpu_seconds, found.wall_seconds), (0.5, 3.0))
     self.assertEqual(found.output_bytes, 4 * 10**6)
     self.assertEqual(found.of_the_box, of_the_box.of_the_box)

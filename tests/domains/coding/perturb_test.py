@@ -7,15 +7,15 @@ from absl.testing import absltest
 from evojax.domains import splits
 from evojax.domains.coding import perturb
 from evojax.domains.coding import problems
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import level as level_lib
 
 
 def _problems(split, count, **kwargs):
-  return problems.stream(problems.select('all'), split, 0, **kwargs).take(
-      0, count
-  )
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select('all'), split, 0, **kwargs
+  ).take(0, count)
 
 
 class PerturbTest(absltest.TestCase):
@@ -27,14 +27,14 @@ class PerturbTest(absltest.TestCase):
       if after is None:
         continue
       changed += 1
-      a, b = (tests.decode(p.answer) for p in (before, after))
+      a, b = (suite.decode(p.answer) for p in (before, after))
       self.assertEqual(a.cases[1:], b.cases[1:])
       self.assertNotEqual(a.cases[0].stdin, b.cases[0].stdin)
       self.assertTrue(b.cases[0].visible)
       self.assertIn(b.cases[0].stdin, after.question)
       # Printing the new example fails, too.
       shown = b.cases[0].expected.encode()
-      self.assertFalse(all(tests.passes(c, shown, 0.0) for c in b.cases[1:]))
+      self.assertFalse(all(suite.passes(c, shown, 0.0) for c in b.cases[1:]))
       tasks = {p.question.partition('\nInput:')[0] for p in (before, after)}
       self.assertLen(tasks, 2)
       self.assertEqual(

@@ -15,7 +15,7 @@ from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import problems
 from evojax.domains.coding import programs
-from evojax.domains.coding import tests
+from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import inputs
 
@@ -31,7 +31,9 @@ def draw():
 
 
 def _stream(split='train', seed=0, families='all', **kwargs):
-  return problems.stream(problems.select(families), split, seed, **kwargs)
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select(families), split, seed, **kwargs
+  )
 
 
 def _sample(family, level, count):
@@ -47,10 +49,10 @@ class SelectTest(parameterized.TestCase):
 
   def test_all_and_levels(self):
     self.assertEqual(
-        [(e.family, e.level) for e in problems.select('all')], LEVELS
+        [(e.family, e.level) for e in problems.CATALOGUE.select('all')], LEVELS
     )
     self.assertEqual(
-        problems.select(('sums:1-2', 'grids:0'), (1.0, 3.0)),
+        problems.CATALOGUE.select(('sums:1-2', 'grids:0'), (1.0, 3.0)),
         (
             sources.Entry('sums', 1, 0.5),
             sources.Entry('sums', 2, 0.5),
@@ -63,11 +65,11 @@ class SelectTest(parameterized.TestCase):
   )
   def test_refuses(self, families, message):
     with self.assertRaisesRegex(ValueError, message):
-      problems.select(families)
+      problems.CATALOGUE.select(families)
 
   def test_every_level_is_large_enough(self):
     for family, level in LEVELS:
-      problems.check_capacity(family, level)
+      problems.CATALOGUE.check_capacity(family, level)
 
   def test_a_small_level_is_refused_with_the_count(self):
     kind = FAMILIES['sums'][0]
@@ -175,7 +177,7 @@ class KillTest(parameterized.TestCase):
     self.assertGreaterEqual(len(made), 8)
     kind = FAMILIES[family][level]
     for problem in made:
-      given = tests.decode(problem.answer)
+      given = suite.decode(problem.answer)
       (shown,) = (c for c in given.cases if c.visible)
       hidden = [c for c in given.cases if not c.visible]
       self.assertBetween(len(hidden), problems.LEAST_HIDDEN, problems.HIDDEN)
@@ -192,10 +194,10 @@ class KillTest(parameterized.TestCase):
         )
       for output in (shown.expected, ''):
         self.assertFalse(
-            all(tests.passes(c, output.encode(), 0.0) for c in hidden)
+            all(suite.passes(c, output.encode(), 0.0) for c in hidden)
         )
       self.assertFalse(
-          all(tests.passes(c, c.stdin.encode(), 0.0) for c in hidden)
+          all(suite.passes(c, c.stdin.encode(), 0.0) for c in hidden)
       )
       self.assertIn(f'Input:\n{shown.stdin}Output:\n', problem.question)
       self.assertTrue(
@@ -205,7 +207,7 @@ class KillTest(parameterized.TestCase):
   def test_the_most_killing_test_comes_first(self):
     for family, level in LEVELS:
       for problem in filter(None, _sample(family, level, 2)):
-        given = tests.decode(problem.answer)
+        given = suite.decode(problem.answer)
         texts = FAMILIES[family][level].programs(problem.metadata['parameters'])
         counts = [
             len(problems.killed(case, texts, given.cases[0].expected))

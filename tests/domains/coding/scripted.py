@@ -13,9 +13,11 @@ import zlib
 import ml_collections
 
 from evojax import records
+from evojax.domains import datasets
+from evojax.domains import sourced
 from evojax.domains import sources
 from evojax.domains.coding import domain
-from evojax.domains.coding import tests as tests_lib
+from evojax.domains.coding import suite
 from tests import tiny
 
 # The domain of problem K writes one of these; the last is not graded.
@@ -31,12 +33,10 @@ PROGRAMS = (
 
 def problem(k: int) -> records.Problem:
   """Adds k; 5 is shown."""
-  cases = [
-      tests_lib.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)
-  ]
+  cases = [suite.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)]
   return sources.make_problem(
       ({'role': 'user', 'content': f'Add {k}.'},),
-      tests_lib.encode(tests_lib.Tests(tuple(cases), seconds=0.2)),
+      suite.encode(suite.Suite(tuple(cases), seconds=0.2)),
       'add',
       difficulty=k % 3,
   )
@@ -69,9 +69,9 @@ class Scripted(domain.CodingDomain):
 
 def make(**kwargs: Any) -> Scripted:
   """The domain with 150 problems, divided by their hashes."""
-  data = sources.divide({'train': [problem(k) for k in range(150)]})
-  options = dict(system_prompt='', partial=False, slots=2) | kwargs
-  return Scripted(entries=(), data=data, **options)
+  data = datasets.divide({'train': [problem(k) for k in range(150)]})
+  options = dict(partial=False, slots=2) | kwargs
+  return Scripted(sourced.Problems(data=data), **options)
 
 
 def make_config(

@@ -6,19 +6,21 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax.domains import base
 from evojax.domains import splits
 from evojax.domains.math import demonstrations
 from evojax.domains.math import domain
 from evojax.domains.math import generators
 from evojax.domains.math import grade
 from evojax.domains.math import problems
-from evojax.models import warmstart
 
-_LEVELS = problems.select(demonstrations.FAMILIES)
+_LEVELS = problems.CATALOGUE.select(demonstrations.FAMILIES)
 
 
 def _draw(source, seed, step, count):
-  return warmstart.draw(demonstrations.demonstrate, source, seed, step, count)
+  return base.Demonstrations(demonstrations.demonstrate).batch(
+      source, seed, step, count
+  )
 
 
 def _source(split: str = 'train'):
@@ -159,7 +161,7 @@ class BatchTest(absltest.TestCase):
     self.assertEqual(right['ramble'], 0.0)
     # Guesses: a changed leading digit can leave the value as it was (0 -> 00).
     self.assertAlmostEqual(
-        right['direct_tag'], 1 - demonstrations.GUESS_ERROR, delta=0.06
+        right['direct_tag'], 1 - demonstrations.DIRECT_ERROR, delta=0.06
     )
 
   def test_a_ramble_has_no_end_and_outlasts_the_limit(self):

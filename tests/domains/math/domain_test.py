@@ -40,8 +40,8 @@ class MathDomainTest(parameterized.TestCase):
 
   def test_defaults_are_the_small_families(self):
     self.assertEqual(
-        domains.make('math').entries,
-        domains.make('math', families='small').entries,
+        domains.make('math').problems.entries,
+        domains.make('math', families='small').problems.entries,
     )
 
   def test_the_form_of_a_family_reaches_the_grader(self):

@@ -12,6 +12,7 @@ from reasoning_gym.arithmetic import leg_counting
 from configs import math as math_config
 from evojax import domains
 from evojax.domains import base
+from evojax.domains import sourced
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import perturb
@@ -250,9 +251,11 @@ class DomainTest(absltest.TestCase):
     one, two = self._pair('dev', 'dev')
     other = problem('What is 1?', 'other')
     data = {'train': (other,), 'dev': (one,), 'sealed': (two,)}
-    domain = type(self.domain)((), data, 'tag', '')
+    domain = type(self.domain)(sourced.Problems(data=data), 'tag')
     self.assertIsNone(domain.perturb(one))
-    domain = type(self.domain)((), data | {'sealed': (other,)}, 'tag', '')
+    domain = type(self.domain)(
+        sourced.Problems(data=data | {'sealed': (other,)}), 'tag'
+    )
     self.assertEqual(domain.perturb(one), two)
 
 

@@ -16,7 +16,9 @@ from evojax.domains.math import problems
 
 def draw():
   """Problems of a stream and of every family."""
-  stream = problems.stream(problems.select('gcd,aiw'), 'dev', 5)
+  stream = problems.CATALOGUE.stream(
+      problems.CATALOGUE.select('gcd,aiw'), 'dev', 5
+  )
   drawn = [problem.problem_id for problem in stream.take(40, 60)]
   for family, levels in generators.FAMILIES.items():
     for level in range(len(levels)):
@@ -26,13 +28,17 @@ def draw():
 
 
 def _source(split='train', seed=0, families='small', **kwargs):
-  return problems.stream(problems.select(families), split, seed, **kwargs)
+  return problems.CATALOGUE.stream(
+      problems.CATALOGUE.select(families), split, seed, **kwargs
+  )
 
 
 class SelectTest(parameterized.TestCase):
 
   def _shares(self, *args):
-    return {(e.family, e.level): e.weight for e in problems.select(*args)}
+    return {
+        (e.family, e.level): e.weight for e in problems.CATALOGUE.select(*args)
+    }
 
   def test_a_name_shares_its_weight_among_its_levels(self):
     # lcm has 2 small levels and 2 of the library: 3 / 4 each.
@@ -74,7 +80,7 @@ class SelectTest(parameterized.TestCase):
   )
   def test_refuses(self, families, weights, message):
     with self.assertRaisesRegex(ValueError, message):
-      problems.select(families, weights)
+      problems.CATALOGUE.select(families, weights)
 
 
 class CapacityTest(parameterized.TestCase):
@@ -90,7 +96,7 @@ class CapacityTest(parameterized.TestCase):
     for family, levels in generators.FAMILIES.items():
       for level in range(len(levels)):
         try:
-          problems.check_capacity(family, level)
+          problems.CATALOGUE.check_capacity(family, level)
         except ValueError:
           refused.add(family)
     self.assertEqual(refused, set(generators.TOO_SMALL))
@@ -160,8 +166,8 @@ class ProceduralSourceTest(parameterized.TestCase):
     self.assertLess(len(a & b), 16)
 
   def test_weights_are_the_shares_of_the_stream(self):
-    entries = problems.select(('gcd:1', 'lcm:1'), (1.0, 3.0))
-    taken = problems.stream(entries, 'train', 0).take(0, 400)
+    entries = problems.CATALOGUE.select(('gcd:1', 'lcm:1'), (1.0, 3.0))
+    taken = problems.CATALOGUE.stream(entries, 'train', 0).take(0, 400)
     # 300 of 400 expected, standard deviation sqrt(400 * .75 * .25) = 8.7.
     self.assertBetween(sum(p.family == 'lcm' for p in taken), 270, 330)
 

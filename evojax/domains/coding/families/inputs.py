@@ -1,4 +1,4 @@
-"""Grammars of inputs: how they are worded and drawn, edges apart."""
+"""Grammars of inputs: their wordings, edge cases and random inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -8,11 +8,11 @@ import random
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-  """Texts for standard input; all draws come from one generator."""
+  """Texts for standard input, all drawn from one random generator."""
 
-  edges: tuple[str, ...]  # Empty, one element, ties, the largest, ...
-  some: Callable[[int], str]  # An ordinary one of about so many elements.
-  short: int  # Elements of an example.
+  edges: tuple[str, ...]  # Edge cases: empty, one element, ties, the largest.
+  some: Callable[[int], str]  # Size -> an ordinary input of about that size.
+  short: int  # Size of an example.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Grammar:
 def _near(
     parameters: Mapping[str, int | str], low: int, high: int
 ) -> list[int]:
-  """Numbers of [low, high] equal or next to a parameter or 0."""
+  """Return the numbers of [low, high] equal or next to a parameter or 0."""
   return sorted(
       {
           value + step
@@ -44,7 +44,7 @@ def _numbers_near(
     low: int,
     high: int,
 ) -> Callable[[], int]:
-  """Draws numbers of [low, high], half of them from `_near`."""
+  """Return a function that draws from [low, high], half from `_near`."""
   near = _near(parameters, low, high)
   return functools.partial(_number, rng, near, low, high)
 
@@ -63,7 +63,7 @@ def _letters(
     others: str,
     share: float = 0.5,
 ) -> Callable[[], str]:
-  """Draws letters: a share of them from the parameters, if there are any."""
+  """Return a function that draws letters, a share of them the parameters."""
   named = [
       value
       for value in parameters.values()
@@ -94,7 +94,7 @@ def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
 
     def some(size):
       values = [number() for _ in range(size)]
-      if size > 3:  # Ties are no accident.
+      if size > 3:  # Every longer list has a tie.
         values[rng.randrange(size)] = values[rng.randrange(size)]
       return _list(values)
 
@@ -174,7 +174,7 @@ def words(upper: bool = False) -> Grammar:
   """A line of words with single spaces, maybe empty."""
 
   def draw(parameters, rng):
-    # Long words, too, must do without a letter at times.
+    # Some long words lack a letter too.
     letter = _letters(parameters, rng, 'abx', 0.25)
     lengths = _numbers_near(parameters, rng, 1, 9)
 
@@ -208,7 +208,7 @@ def moves(letters: str) -> Grammar:
   """A line of the two given letters, maybe empty."""
 
   def draw(parameters, rng):
-    del parameters  # Walls are met by going one way for long.
+    del parameters  # Long moves in one direction reach the walls.
 
     def some(size):
       return ''.join(rng.choice(letters) for _ in range(size + 3)) + '\n'
@@ -276,7 +276,7 @@ def grid() -> Grammar:
     def some(size):
       height = size if size < 4 else rng.randint(2, 6)
       drawn = rows(height, rng.randint(2, 4))
-      if height > 2:  # Equal rows are no accident.
+      if height > 2:  # Every higher grid has two equal rows.
         drawn[rng.randrange(height)] = drawn[rng.randrange(height)]
       return text(drawn)
 
@@ -295,5 +295,5 @@ def grid() -> Grammar:
 
 
 def _mixed(text: str, rng: random.Random) -> str:
-  """One letter in three in upper case."""
+  """Return the text with one letter in three in upper case."""
   return ''.join(c.upper() if rng.random() < 1 / 3 else c for c in text)

@@ -12,14 +12,14 @@ from evojax.domains.coding.families import inputs
 Value = int | str
 Parameters = Mapping[str, Value]
 
-# Relations, as a program writes them: words for a statement.
+# Relation in a program -> its words in a statement.
 RELATIONS: Mapping[str, tuple[str, str]] = {
     '>': ('greater than', 'above'),
     '<': ('less than', 'below'),
     '>=': ('at least', 'not below'),
     '<=': ('at most', 'not above'),
 }
-# What an off-by-one error writes instead.
+# Text in a program -> the same text with an off-by-one error.
 _OFF: Mapping[str, str] = {
     '>': '>=',
     '>=': '>',
@@ -32,18 +32,20 @@ _OFF: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-  """Templates: '{k}' is the parameter k.
+  """Templates in which '{k}' stands for the parameter k.
 
-  In `statement` a value stands in words where `words` has some. In programs
-  '{rel_off}' is what an off-by-one error writes instead of '{rel}'.
+  In `statement` a value is replaced by its words, if `words` has some. In
+  programs '{rel_off}' is '{rel}' with an off-by-one error.
   """
 
   parameters: Mapping[str, tuple[Value, ...]]  # Name -> its values.
   statement: str
   grammar: inputs.Grammar
-  program: str  # Right.
-  off_by_one: tuple[str, str]  # What is replaced in `program`, and by what.
-  edge: tuple[str, str]  # Likewise: ignores an edge case.
+  program: str  # The right program.
+  # (old, new) text in `program`, which makes it off by one.
+  off_by_one: tuple[str, str]
+  # (old, new) text in `program`, which makes it ignore an edge case.
+  edge: tuple[str, str]
   words: Mapping[str, Mapping[Value, tuple[str, ...]]] = dataclasses.field(
       default_factory=dict
   )
@@ -59,13 +61,13 @@ class Level:
 
   @functools.cached_property
   def contents(self) -> tuple[Parameters, ...]:
-    """Every choice of parameters: what makes problems distinct."""
+    """Every choice of parameters; each is one distinct problem."""
     products = itertools.product(*self.parameters.values())
     found = (dict(zip(self.parameters, p, strict=True)) for p in products)
     return tuple(p for p in found if self.where(p))
 
   def programs(self, parameters: Parameters) -> dict[str, str]:
-    """Program texts: 'right', 'off_by_one', 'edge'."""
+    """Return the texts of the programs 'right', 'off_by_one' and 'edge'."""
     fields = dict(parameters)
     for name, value in parameters.items():
       if value in _OFF:
@@ -78,7 +80,7 @@ class Level:
     return {name: text.format_map(fields) for name, text in texts.items()}
 
   def ask(self, parameters: Parameters, wording: int) -> str:
-    """The statement and the input's grammar, in one of WORDINGS ways."""
+    """Return the statement and the input's grammar in one of WORDINGS ways."""
     fields = dict(parameters)
     for name, words in {'rel': {}, **self.words}.items():
       value = fields.get(name)
@@ -90,7 +92,7 @@ class Level:
     return f'{given} {task}' if wording % 4 < 2 else f'{task} {given}'
 
   def inputs(self, parameters: Parameters, rng: random.Random) -> inputs.Inputs:
-    """Draws inputs; numbers near the parameters are frequent."""
+    """Draw inputs; numbers near the parameters are frequent."""
     return self.grammar.draw(parameters, rng)
 
 
@@ -99,5 +101,5 @@ WORDINGS = 4
 
 
 def content(family: str, level: int, parameters: Parameters) -> str:
-  """What the identity of a problem is the hash of: no wording, no example."""
+  """Return the text whose hash identifies a problem, without any wording."""
   return json.dumps([family, level, dict(parameters)])

@@ -9,7 +9,7 @@ _READ = 'n = int(input())\na = list(map(int, input().split()))\n'
 _NUMBERS = inputs.numbers(-30, 99)
 _POSITIVE = inputs.numbers(1, 40)
 _REL = tuple(level.RELATIONS)
-_NONE = tuple(range(-9, 0))  # What is printed where there is nothing.
+_NONE = tuple(range(-9, 0))  # Printed where there is no answer.
 _RARE_NONE = tuple(range(-60, 0))
 _EXTREME = {'max': ('largest',), 'min': ('smallest',)}
 _ORDER = {'True': ('descending', 'falling'), 'False': ('ascending', 'rising')}

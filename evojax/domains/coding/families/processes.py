@@ -32,7 +32,7 @@ MULTIPLES = (
             'sum(range({a}, {end}, {a})) + sum(range({b}, {end}, {b}))',
         ),
         words={'end': {'n': ('below',), 'n + 1': ('up to',)}},
-        # A common multiple within reach: else nothing is counted twice.
+        # Without a common multiple in range no number is counted twice.
         where=lambda p: p['a'] < p['b'] and p['a'] * p['b'] <= 390,
     ),
     level.Level(

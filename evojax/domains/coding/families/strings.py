@@ -6,7 +6,7 @@ from evojax.domains.coding.families import inputs
 from evojax.domains.coding.families import level
 
 _REL = tuple(level.RELATIONS)
-_NONE = tuple(range(-9, 0))  # What is printed where there is nothing.
+_NONE = tuple(range(-9, 0))  # Printed where there is no answer.
 _RARE_NONE = tuple(range(-60, 0))
 _LETTERS = tuple('bcdfghjklmnpqrstvwxyz')
 _FEW_LETTERS = tuple('bdfkmprt')

@@ -31,7 +31,7 @@ INTERVALS = (
         + 'print(sum(l <= {k} <= r and r - l >= {m} for l, r in b))',
         off_by_one=('{k} <= r', '{k} < r'),
         edge=(_READ_EITHER, _READ_INTERVALS),
-        # Else no such interval ends at k, and '<' is as good as '<='.
+        # Otherwise no interval ends at k, and '<' would be as right as '<='.
         where=lambda p: p['k'] >= p['m'] + 2,
     ),
     level.Level(

@@ -1,0 +1,184 @@
+"""Runs programs on their tests in the box and compares what they print.
+
+Expected outputs never enter the box, which gets a program and an input and
+returns bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+import concurrent.futures
+import dataclasses
+import functools
+import time
+
+from evojax.domains.coding import calls
+from evojax.domains.coding import one_process
+from evojax.domains.coding import suite
+from evojax.sandbox import box as box_lib
+from evojax.sandbox import limits as limits_lib
+
+# A test's wall time is this many times its CPU time, and a second. Programs
+# wait for nothing, but other processes may take the cores.
+WALL_FACTOR = 4.0
+WALL_SECONDS = 1.0
+# Programs that recurse ask for stacks of 256 MiB, which count as memory.
+MEMORY_BYTES = 768 << 20
+_OUT_OF_TIME = ('timeout', 'cpu_limit')
+# Runs of a test that was late because the machine was busy.
+_ATTEMPTS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """The results of one program on the tests of one problem."""
+
+  # 'ok' if every run ended by itself, whatever it printed. Otherwise the status
+  # of the first run that did not (`sandbox.limits.STATUSES`), or
+  # 'syntax_error'.
+  status: str
+  # One status per test that was run, visible tests first: 'passed', 'wrong' if
+  # the program ended by itself, or a status as above.
+  statuses: tuple[str, ...]
+  passed: int  # Number of tests passed.
+  total: int  # Number of tests, run or not.
+  visible_passed: bool  # Whether it passed all tests that the policy was shown.
+  timeouts: int  # Runs that ended at a limit of time.
+  crashed: bool  # A run ended by an exception, an exit code or a signal.
+  tier: str
+  seconds: float  # Wall time.
+
+
+def run_many(
+    box: box_lib.Box,
+    work: Sequence[tuple[suite.Suite, str]],
+    *,
+    partial: bool,
+) -> list[Verdict]:
+  """Run each program on its tests, on all slots of a box.
+
+  Args:
+    box: A box with the profile 'program'.
+    work: Pairs of tests and program, which should differ.
+    partial: Whether to continue after a failed test, to count all that pass. A
+      program that ran out of time is not continued.
+  """
+  one = lambda pair: _run_suite(box, *pair, partial)
+  with concurrent.futures.ThreadPoolExecutor(box.slots) as pool:
+    return list(pool.map(one, work))
+
+
+def _run_suite(
+    box: box_lib.Box, tests: suite.Suite, program: str, partial: bool
+) -> Verdict:
+  """Run one program on its tests, the visible ones first."""
+  source = calls.wrap(program, tests.function) if tests.function else program
+  cases = sorted(tests.cases, key=lambda case: not case.visible)
+  start = time.perf_counter()
+  status, statuses, timeouts, crashed = 'ok', [], 0, False
+  results = _results(box, source, cases, tests)
+  for case, result in zip(cases, results, strict=True):
+    if _is_right(tests, case, result):
+      statuses.append('passed')
+      continue
+    broken = _is_not_python(result)
+    ended = 'syntax_error' if broken else result.status
+    statuses.append('wrong' if ended == 'ok' else ended)
+    if ended == 'infra_error':
+      status = ended
+      break
+    timeouts += ended in _OUT_OF_TIME
+    crashed |= ended == 'error'
+    if status == 'ok':
+      status = ended
+    if not partial or broken or timeouts:
+      break
+  visible = sum(case.visible for case in cases)
+  return Verdict(
+      status=status,
+      statuses=tuple(statuses),
+      passed=statuses.count('passed'),
+      total=len(cases),
+      visible_passed=statuses[:visible] == ['passed'] * visible,
+      timeouts=timeouts,
+      crashed=crashed,
+      tier=box.tier,
+      seconds=time.perf_counter() - start,
+  )
+
+
+def _results(
+    box: box_lib.Box,
+    source: str,
+    cases: Sequence[suite.Case],
+    tests: suite.Suite,
+) -> Iterator[limits_lib.Result]:
+  """Yield the result of each case in order.
+
+  Either all cases run in one process, or each runs when it is asked for.
+  """
+  limits = [_limits(box.limits, tests.seconds, len(c.expected)) for c in cases]
+  # A lone surrogate is legal in the JSON of a data set.
+  inputs = [case.stdin.encode('utf-8', 'surrogatepass') for case in cases]
+  least = min(limits, key=lambda each: each.output_bytes)
+  found = None
+  if not tests.function:
+    found = one_process.run(box, source, inputs, least)
+  right = functools.partial(_is_right, tests)
+  if found is not None and all(map(right, cases, found)):
+    # The text of a program does not show whether it uses up memory or depends
+    # on addresses. A program counts as right only if it also passes alone.
+    alone = _run(box, source, inputs[-1], limits[-1])
+    if not right(cases[-1], alone):
+      found = None
+  if found is not None:
+    yield from found
+    return
+  for stdin, limit in zip(inputs, limits, strict=True):
+    yield _run(box, source, stdin, limit)
+
+
+def _is_right(
+    tests: suite.Suite, case: suite.Case, result: limits_lib.Result
+) -> bool:
+  passes = suite.returns if tests.function else suite.passes
+  return result.status == 'ok' and passes(case, result.stdout, tests.tolerance)
+
+
+def _run(
+    box: box_lib.Box, source: str, stdin: bytes, limits: limits_lib.Limits
+) -> limits_lib.Result:
+  """Run one test; retry a timeout that other processes have caused."""
+  for _ in range(_ATTEMPTS):
+    result = box.run(source, stdin, limits=limits)
+    if not (result.status == 'timeout' and result.contended):
+      return result
+  return dataclasses.replace(result, status='infra_error')
+
+
+@functools.lru_cache(maxsize=64)
+def _limits(
+    of_the_box: limits_lib.Limits, seconds: float, expected: int
+) -> limits_lib.Limits:
+  return dataclasses.replace(
+      of_the_box,
+      wall_seconds=WALL_FACTOR * seconds + WALL_SECONDS,
+      cpu_seconds=seconds,
+      memory_bytes=MEMORY_BYTES,
+      # A right output may have more white space than the expected one.
+      output_bytes=max(64 << 10, 4 * expected),
+  )
+
+
+def _is_not_python(result: limits_lib.Result) -> bool:
+  """Return whether the program was never run because it is not Python.
+
+  Its error message then names no executed line. A program that prints such a
+  message itself is believed, as it gains nothing.
+  """
+  if result.status not in ('error', 'memory_limit'):
+    return False
+  text = result.stderr
+  last = text.rstrip().rpartition(b'\n')[2]
+  kinds = (b'SyntaxError', b'IndentationError', b'TabError', b'ValueError',
+           b'UnicodeEncodeError', b'RecursionError', b'MemoryError',
+           b'OverflowError')  # fmt: skip
+  return last.startswith(kinds) and b'Traceback (most recent' not in text

@@ -1,0 +1,237 @@
+"""Problems from data sets: rows, distinct problems, disjoint splits."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import importlib
+import json
+import pathlib
+from typing import Any
+
+from evojax import records
+from evojax.domains import splits
+
+# The rows of a data set, each with its place, such as 'path:line'.
+Rows = Iterable[tuple[str, Mapping[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+  """One kind of data set that a domain can read, an argument of its `make`."""
+
+  # (path or split, system_prompt=..., **options) -> problems of one split.
+  read: Callable[..., list[records.Problem]]
+  options: tuple[str, ...] = ()  # Fields of the argument besides the splits.
+  required: tuple[str, ...] = ('train',)  # Fields that must be given.
+
+
+def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+  """Yield ('path:line', object) for each line of a JSONL file.
+
+  Blank lines are skipped. Numbers come as the text in the file, so that 7.140
+  does not become 7.14.
+
+  Args:
+    path: A file in UTF-8, from domain.kwargs.jsonl.
+
+  Raises:
+    ValueError: If the file is missing, or a line is not a JSON object.
+  """
+  file = pathlib.Path(path).expanduser()
+  if not file.is_file():
+    raise ValueError(
+        f'domain.kwargs.jsonl: {path!r} does not exist or is no file, seen from'
+        f' {pathlib.Path.cwd()}'
+    )
+  for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    if not line.strip():
+      continue
+    where = f'{path}:{number}'
+    try:
+      row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+    # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
+    # nests deeper than the parser can follow.
+    except (ValueError, RecursionError) as error:
+      raise ValueError(f'{where}: not JSON: {error}') from error
+    if not isinstance(row, dict):
+      raise ValueError(f'{where}: a {type(row).__name__}, not an object')
+    yield where, row
+
+
+def tfds_rows(
+    name: str, split: str, data_dir: str | None, module: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+  """Yield ('name:split[index]', features as text) of a TFDS data set.
+
+  The data set is prepared if it is not there yet. TensorFlow is not needed.
+
+  Args:
+    name: As for `tfds.builder`, e.g. 'gsm8k'.
+    split: The data set's own split, e.g. 'train' or 'test[:50%]'.
+    data_dir: Where prepared data sets are; TFDS's own default if empty.
+    module: Module of a builder of the user's own, imported first.
+
+  Raises:
+    ValueError: If there is no such data set or split.
+  """
+  # Imported here because it takes a second, and only these runs need it.
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  try:
+    if module:
+      importlib.import_module(module)
+    # Only array_record (and parquet) can be read without TensorFlow.
+    builder = tfds.builder(
+        name, data_dir=data_dir or None, file_format='array_record'
+    )
+  except (ModuleNotFoundError, tfds.core.DatasetNotFoundError) as error:
+    raise ValueError(
+        f'TFDS has no data set {name!r} ({error}). The module of a builder of'
+        f' your own is named by domain.kwargs.tfds.module ({module!r})'
+    ) from error
+  if not builder.is_prepared():
+    builder.download_and_prepare()
+  for index, example in enumerate(builder.as_data_source(split=split)):
+    yield f'{name}:{split}[{index}]', {
+        # Text comes as bytes, numbers as NumPy scalars.
+        key: value.decode() if isinstance(value, bytes) else str(value)
+        for key, value in example.items()
+    }
+
+
+def distinct(
+    rows: Rows,
+    parse: Callable[[Mapping[str, Any]], records.Problem],
+    source: str,
+) -> list[records.Problem]:
+  """Return the problems of a data set; a repeated problem is kept once.
+
+  Args:
+    rows: The data set.
+    parse: Makes a problem of a row; its ValueErrors get the row's place.
+    source: Name of the data set in error messages.
+
+  Raises:
+    ValueError: If a row is broken, one question has two answers, or there is
+      no problem.
+  """
+  found: dict[str, records.Problem] = {}
+  for where, row in rows:
+    try:
+      problem = parse(row)
+    except ValueError as error:
+      raise ValueError(f'{where}: {error}') from error
+    twin = found.setdefault(problem.problem_id, problem)
+    if twin.answer != problem.answer:
+      raise ValueError(
+          f'{where}: the question {problem.question[:80]!r} has the answers'
+          f' {twin.answer!r:.80} and {problem.answer!r:.80}; keep one of them'
+      )
+  if not found:
+    raise ValueError(f'{source} holds no problem')
+  return list(found.values())
+
+
+def given(
+    tables: Mapping[str, Mapping[str, Any] | None],
+) -> dict[str, dict[str, Any]]:
+  """Return the arguments such as jsonl that name a data set.
+
+  Fields that are empty do not count: a config declares them only so that a
+  command line can set them.
+
+  Args:
+    tables: Argument of a domain -> its fields, all texts, or None.
+
+  Raises:
+    ValueError: If one is not a table of texts.
+  """
+  found = {}
+  for name, table in tables.items():
+    if table is not None and not isinstance(table, Mapping):
+      raise ValueError(
+          f"domain.kwargs.{name}={table!r} must be a table such as {{'train':"
+          ' ...}'
+      )
+    for field, value in (table or {}).items():
+      if value and not isinstance(value, str):
+        raise ValueError(f'domain.kwargs.{name}.{field}={value!r} must be text')
+    fields = {k: v for k, v in (table or {}).items() if v}
+    if fields:
+      found[name] = fields
+  return found
+
+
+def read(
+    name: str, reader: Reader, fields: Mapping[str, str], system_prompt: str
+) -> dict[str, tuple[records.Problem, ...]]:
+  """Read a data set and divide it into train, dev and sealed.
+
+  Args:
+    name: The argument that names it, 'jsonl' or 'tfds'.
+    reader: How it is read.
+    fields: Its fields that are not empty.
+    system_prompt: First message of problems that have none.
+
+  Raises:
+    ValueError: If a field is unknown or missing, or the data set is broken.
+  """
+  accepted = (*splits.SHARES, *reader.options)
+  unknown = sorted(set(fields) - set(accepted))
+  missing = [field for field in reader.required if field not in fields]
+  if unknown or missing:
+    raise ValueError(
+        f'domain.kwargs.{name}: {unknown=}, {missing=}; it takes'
+        f' {", ".join(accepted)}'
+    )
+  options = {k: v for k, v in fields.items() if k in reader.options}
+  return divide(
+      {
+          split: reader.read(
+              fields[split], system_prompt=system_prompt, **options
+          )
+          for split in splits.SHARES
+          if split in fields
+      }
+  )
+
+
+def divide(
+    members: Mapping[str, Sequence[records.Problem]],
+) -> dict[str, tuple[records.Problem, ...]]:
+  """Fill every split; splits without data get their share of train by hash.
+
+  Args:
+    members: Problems of 'train', and of 'dev' and 'sealed' where they have data
+      of their own.
+
+  Returns:
+    Problems of train, dev and sealed.
+
+  Raises:
+    ValueError: If a problem is in two given splits, or a split is empty.
+  """
+  owner = {}
+  for split, problems in members.items():
+    shared = [p for p in problems if p.problem_id in owner]
+    if shared:
+      raise ValueError(
+          f'{len(shared)} problems of {split!r} are also in'
+          f' {owner[shared[0].problem_id]!r}, e.g. {shared[0].question[:80]!r}.'
+          ' A split must not leak into another: remove them from one of the two'
+      )
+    owner.update((p.problem_id, split) for p in problems)
+  divided = {split: list(members.get(split, ())) for split in splits.SHARES}
+  carved = set(splits.SHARES) - set(members)
+  if carved:
+    divided['train'] = []
+    for problem in members['train']:
+      split = splits.split_of(problem.problem_id)
+      divided[split if split in carved else 'train'].append(problem)
+  for split, problems in divided.items():
+    if not problems:
+      raise ValueError(
+          f'split {split!r} is empty: {len(members["train"])} problems in'
+          f' train, of which {splits.SHARES[split]} % go there by hash. Give'
+          ' more problems, or a file for each of train, dev and sealed'
+      )
+  return {split: tuple(problems) for split, problems in divided.items()}

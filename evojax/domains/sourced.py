@@ -1,0 +1,99 @@
+"""Domains whose problems are generated, or read from a data set."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, ClassVar
+
+from evojax import records
+from evojax.domains import base
+from evojax.domains import datasets
+from evojax.domains import sources
+from evojax.domains import splits
+
+
+@dataclasses.dataclass(frozen=True)
+class Problems:
+  """The problems that a config selects: either generated or given ones."""
+
+  entries: tuple[sources.Entry, ...] = ()  # Generated problems.
+  # Split -> problems of a data set.
+  data: Mapping[str, tuple[records.Problem, ...]] = dataclasses.field(
+      default_factory=dict
+  )
+  system_prompt: str = ''  # First message of generated problems; empty: none.
+
+
+@dataclasses.dataclass(frozen=True)
+class SourcedDomain(base.Domain):
+  """A domain with generated problems and readers of data sets."""
+
+  problems: Problems
+
+  catalogue: ClassVar[sources.Catalogue]
+  readers: ClassVar[Mapping[str, datasets.Reader]]  # By argument of `make`.
+
+  @classmethod
+  def select(
+      cls,
+      families: str | Sequence[str],
+      weights: Sequence[float],
+      default: str,
+      system_prompt: str,
+      **tables: Mapping[str, Any] | None,
+  ) -> Problems:
+    """Select problems by the arguments of `make`.
+
+    Problems come from one place: families or one of the data sets.
+
+    Args:
+      families: Generated problems, see `sources.Catalogue.select`.
+      weights: One per name in families; equal if empty.
+      default: The families where no problems are named at all.
+      system_prompt: First message of every problem; empty is none. It is no
+        part of a problem's identity.
+      **tables: Key of `readers` -> the fields of its data set.
+
+    Raises:
+      ValueError: If an argument is impossible, a file is broken, or a family
+        is too small for disjoint splits.
+    """
+    if not isinstance(system_prompt, str):
+      raise ValueError(
+          f'domain.kwargs.system_prompt={system_prompt!r} must be text; empty'
+          ' is none'
+      )
+    given = datasets.given(tables)
+    if len(given) + bool(families) > 1 or (weights and not families):
+      raise ValueError(
+          'domain.kwargs: problems come from one of families,'
+          f' {", ".join(tables)} (weights belong to families); given are'
+          f' {families=}, {weights=}, {given}'
+      )
+    for name, fields in given.items():
+      data = datasets.read(name, cls.readers[name], fields, system_prompt)
+      return Problems(data=data)
+    entries = cls.catalogue.select(families or default, weights)
+    for entry in entries:
+      cls.catalogue.check_capacity(entry.family, entry.level)
+    return Problems(entries, system_prompt=system_prompt)
+
+  def source(self, split: str, seed: int) -> records.ProblemSource:
+    """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
+
+    Raises:
+      ValueError: If the split is unknown, or a family is too small for it.
+    """
+    splits.check(split)
+    given, generated = self.problems.data, self.problems.entries
+    if given:
+      return sources.FiniteSource(given[split], split, seed)
+    return self.catalogue.stream(
+        generated, split, seed, self.problems.system_prompt
+    )
+
+  def is_sealed(self, problem: records.Problem) -> bool:
+    """Return whether a problem is one of the sealed split."""
+    identity = problem.problem_id
+    if self.problems.data:
+      return any(p.problem_id == identity for p in self.problems.data['sealed'])
+    return splits.split_of(identity) == 'sealed'

@@ -1,0 +1,58 @@
+"""Comparison of a function's answers: exact, or up to rounding."""
+
+from typing import Any
+
+import numpy as np
+
+# Sums in another order differ by rounding.
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+
+
+def bits(answer: dict[str, np.ndarray]) -> Any:
+  """Return a value that is equal for answers that are equal bit for bit."""
+  return [
+      (name, array.dtype.str, array.shape, array.tobytes())
+      for name, array in answer.items()
+  ]
+
+
+def close(a: np.ndarray, b: np.ndarray) -> bool:
+  """Return whether arrays are equal but for rounding; flags must be equal."""
+  if a.shape != b.shape:
+    return False
+  if a.dtype.kind == 'b' or b.dtype.kind == 'b':
+    return bool((a == b).all())
+  a, b = a.astype(np.float64), b.astype(np.float64)
+  # The scale is that of each group: a huge number in one hides nothing in
+  # another.
+  size = np.where(np.isfinite(a), np.abs(a), 0.0)
+  scale = size.max(tuple(range(1, a.ndim)), keepdims=True, initial=1.0)
+  with np.errstate(all='ignore'):
+    return np.allclose(
+        a, b, rtol=_RELATIVE, atol=_ABSOLUTE * scale, equal_nan=True
+    )
+
+
+def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
+  """Return the first two values that differ, as text."""
+  for name, one in a.items():
+    other = b.get(name)
+    if other is None or other.shape != one.shape:
+      shape = None if other is None else other.shape
+      return f'shape {one.shape} and {shape}'
+    differs = np.argwhere(
+        ~((one == other) | ((one != one) & (other != other)))
+    ).tolist()
+    if differs:
+      at = tuple(differs[0])
+      place = f' at {list(at)}' if at else ''
+      short = f'{one[at]:.6g}', f'{other[at]:.6g}'
+      if short[0] == short[1]:
+        short = f'{one[at]:.17g}', f'{other[at]:.17g}'
+      return f'{short[0]} and {short[1]}{place}'
+  return f'{listed(a)} and {listed(b)}'
+
+
+def listed(answer: dict[str, np.ndarray]) -> str:
+  """Return the names of an answer, for a sentence."""
+  return ', '.join(answer) or 'nothing'

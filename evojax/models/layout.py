@@ -1,0 +1,168 @@
+"""The table of Hugging Face tensors that make up our fused parameters.
+
+`top_leaves` and `layer_leaves` are the one table that reading, writing and
+checking a model directory follow.
+"""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from evojax.models import decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One Hugging Face tensor as a part of one of our parameters."""
+
+  name: str
+  # The axes of the tensor, each split into our axes: ((K, R, H), (D,)).
+  groups: tuple[tuple[int, ...], ...]
+  order: tuple[int, ...]  # Axis i of our leaf is split axis order[i].
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of the Hugging Face tensor."""
+    return tuple(math.prod(g) for g in self.groups)
+
+  @property
+  def ours(self) -> tuple[int, ...]:
+    """Shape of this part within our leaf."""
+    split = sum(self.groups, ())
+    return tuple(split[i] for i in self.order)
+
+  def read(self, tensor: Any, index: tuple[slice, ...]) -> np.ndarray:
+    """Read `index` of this part, and as little else of the file as possible."""
+    wanted = [slice(None)] * len(self.order)
+    for mine, theirs in enumerate(self.order):
+      wanted[theirs] = slice(*index[mine].indices(self.ours[mine]))
+    outer, split = [], []
+    # Only the leading axis of a group is contiguous in the file, so that it
+    # alone is sliced there; the other axes are sliced in memory.
+    for group in self.groups:
+      lead = wanted[len(split)]
+      stride = math.prod(group[1:])
+      outer.append(slice(lead.start * stride, lead.stop * stride))
+      wanted[len(split)] = slice(None)
+      split += [lead.stop - lead.start, *group[1:]]
+    block = tensor[tuple(outer)].reshape(split)
+    return block[tuple(wanted)].transpose(self.order)
+
+  def write(self, block: np.ndarray) -> np.ndarray:
+    """Return the Hugging Face tensor of this part of our leaf."""
+    back = block.transpose(np.argsort(self.order)).reshape(self.shape)
+    return np.ascontiguousarray(back)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+  """One of our parameters: its parts, concatenated along `axis`."""
+
+  parts: tuple[Part, ...]
+  axis: int = 0
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of our parameter (of one layer)."""
+    shape = list(self.parts[0].ours)
+    shape[self.axis] = sum(p.ours[self.axis] for p in self.parts)
+    return tuple(shape)
+
+  def read(
+      self, tensor: Callable[[str], Any], index: tuple[slice, ...]
+  ) -> np.ndarray:
+    """Read `index` of the leaf; tensor(name) is sliced lazily."""
+    index = [
+        slice(*s.indices(n)) for s, n in zip(index, self.shape, strict=True)
+    ]
+    wanted, begin, blocks = index[self.axis], 0, []
+    for part in self.parts:
+      size = part.ours[self.axis]
+      start = max(wanted.start - begin, 0)
+      stop = min(wanted.stop - begin, size)
+      if start < stop:
+        index[self.axis] = slice(start, stop)
+        blocks.append(part.read(tensor(part.name), tuple(index)))
+      begin += size
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, self.axis)
+
+  def write(self, leaf: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the Hugging Face tensors of a leaf by their names."""
+    ends = np.cumsum([p.ours[self.axis] for p in self.parts])
+    blocks = np.split(leaf, ends[:-1], self.axis)
+    return {p.name: p.write(b) for p, b in zip(self.parts, blocks, strict=True)}
+
+
+def _whole(name: str, *shape: int) -> Leaf:
+  groups = tuple((size,) for size in shape)
+  return Leaf((Part(name, groups, tuple(range(len(shape)))),))
+
+
+def top_leaves(cfg: decoder.DecoderConfig) -> dict[str, Leaf]:
+  """Return the leaves outside the layers."""
+  v, d = cfg.vocab_size, cfg.hidden_size
+  leaves = {
+      'embed': _whole('model.embed_tokens.weight', v, d),
+      'final_norm': _whole('model.norm.weight', d),
+  }
+  if not cfg.tie_embeddings:
+    leaves['lm_head'] = _whole('lm_head.weight', v, d)
+  return leaves
+
+
+def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
+  """Return the leaves of one layer; the files hold [outputs, inputs]."""
+  d, f, h = cfg.hidden_size, cfg.intermediate_size, cfg.head_dim
+  k, r = cfg.num_kv_heads, cfg.heads_per_kv
+  prefix = f'model.layers.{layer}.'
+  attn, mlp = prefix + 'self_attn.', prefix + 'mlp.'
+  heads = (('q', r), ('k', 1), ('v', 1))
+  leaves = {
+      'attn_norm': _whole(prefix + 'input_layernorm.weight', d),
+      'qkv': Leaf(
+          tuple(
+              # [K, n, H, D] -> [D, K, n, H]
+              Part(f'{attn}{x}_proj.weight', ((k, n, h), (d,)), (3, 0, 1, 2))
+              for x, n in heads
+          ),
+          axis=2,
+      ),
+      # [D, K, R, H] -> [K, R, H, D]
+      'out': Leaf(
+          (Part(attn + 'o_proj.weight', ((d,), (k, r, h)), (1, 2, 3, 0)),)
+      ),
+      'mlp_norm': _whole(prefix + 'post_attention_layernorm.weight', d),
+      'gate_up': Leaf(
+          tuple(
+              # [F, 1, D] -> [D, 1, F]
+              Part(f'{mlp}{x}_proj.weight', ((f, 1), (d,)), (2, 1, 0))
+              for x in ('gate', 'up')
+          ),
+          axis=1,
+      ),
+      'down': Leaf((Part(mlp + 'down_proj.weight', ((d,), (f,)), (1, 0)),)),
+  }
+  if cfg.qkv_bias:
+    leaves['qkv_bias'] = Leaf(
+        tuple(
+            Part(f'{attn}{x}_proj.bias', ((k, n, h),), (0, 1, 2))
+            for x, n in heads
+        ),
+        axis=1,
+    )
+  if cfg.qk_norm:
+    leaves['q_norm'] = _whole(attn + 'q_norm.weight', h)
+    leaves['k_norm'] = _whole(attn + 'k_norm.weight', h)
+  return leaves
+
+
+def all_leaves(cfg: decoder.DecoderConfig) -> Iterator[Leaf]:
+  """Yield every leaf in the order in which `hf.save` writes them."""
+  top = top_leaves(cfg)
+  yield top.pop('embed')
+  for layer in range(cfg.num_layers):
+    yield from layer_leaves(cfg, layer).values()
+  yield from top.values()

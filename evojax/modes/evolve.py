@@ -1,0 +1,36 @@
+"""--mode=evolve: the meta-loop, or the policy alone where nothing is tried."""
+
+from typing import Any
+
+import ml_collections
+
+from evojax.evolve import loop
+from evojax.training import loop as training_loop
+
+
+def run(
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    fork_from: str = '',
+    **options: Any,
+) -> dict[str, Any]:
+  """Evolve policy and harness; with evolve.trials = 0, train a policy alone.
+
+  Args:
+    config: Of the run.
+    workdir: The run's directory; the same call continues it.
+    fork_from: Workdir of another run to start from.
+    **options: Further ones of `evolve.loop.run`.
+
+  Raises:
+    ValueError: If an option needs a run that evolves, or as the loops do.
+  """
+  if config.evolve.trials:
+    return loop.run(config, workdir, fork_from=fork_from, **options)
+  for name, value in options.items():
+    if value and value != 'inprocess':
+      raise ValueError(
+          f'--{name}={value} needs a run that evolves; this config has'
+          ' evolve.trials=0'
+      )
+  return training_loop.run(config, workdir, fork_from=fork_from)

@@ -1,0 +1,192 @@
+"""Local workers: how many, in which order, and what becomes of those that end.
+
+The workers are small programs that stand in for `--mode=arm`.
+"""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+
+from evojax.evolve import executor
+from evojax.ledger import records
+from evojax.training import arm as arm_lib
+from tests.ledger import samples
+
+# Waits until a file says go, then writes the result and says so.
+_WORKER = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+while not (folder / 'go').exists():
+  time.sleep(0.01)
+what = (folder / 'go').read_text()
+if what != 'done':
+  print('error: it is broken')
+  sys.exit(int(what))
+(folder / 'arm.json').write_text((folder / 'result').read_text())
+"""
+
+
+class LocalTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.enterContext(
+        absltest.mock.patch.object(executor, '_start', self._start)
+    )
+    self.started = []
+    self.workers = []
+
+  def _start(self, job):
+    job.path.mkdir(parents=True, exist_ok=True)
+    arm = samples.record(records.Arm, folder=job.folder, status='done')
+    (job.path / 'result').write_text(json.dumps(records.to_json(arm)))
+    self.started.append(job.folder)
+    with open(job.path / 'worker.log', 'ab') as log:
+      worker = subprocess.Popen(
+          [sys.executable, '-c', _WORKER, job.path], stdout=log
+      )
+    self.workers.append(worker)
+    return worker
+
+  def jobs(self, count):
+    job = samples.record(
+        arm_lib.ArmJob, workdir=str(self.root), config={}, changes={}
+    )
+    return [dataclasses.replace(job, folder=f'arms/{i}') for i in range(count)]
+
+  def local(self, workers=2, stop_if_asked=lambda: None):
+    local = executor.Local(workers, stop_if_asked)
+    self.addCleanup(local.close)
+    return local
+
+  def go(self, job, what='done'):
+    job.path.mkdir(parents=True, exist_ok=True)
+    (job.path / 'go').write_text(what)
+
+  def test_so_many_at_a_time_and_results_in_any_order(self):
+    local, (a, b, c) = self.local(), self.jobs(3)
+    for job in (a, b, c):
+      local.submit(job)
+    self.assertEqual(self.started, [a.folder, b.folder])
+    self.go(b)
+    self.go(c)
+    self.assertEqual(local.wait(b).folder, b.folder)
+    self.assertEqual(local.wait(c).folder, c.folder)
+    self.assertEqual(self.started, [a.folder, b.folder, c.folder])
+    self.go(a)
+    self.assertEqual(local.wait(a).folder, a.folder)
+
+  def test_an_arm_that_has_ended_starts_no_worker(self):
+    (job,) = self.jobs(1)
+    first = self.local()
+    first.submit(job)
+    self.go(job)
+    first.wait(job)
+    second = self.local()
+    second.submit(job)
+    self.assertEqual(second.wait(job).status, 'done')
+    self.assertLen(self.started, 1)
+
+  def test_an_arm_whose_worker_was_killed_is_run_again(self):
+    local, (job,) = self.local(), self.jobs(1)
+    local.submit(job)
+    self.workers[0].kill()
+    self.workers[0].wait()
+    self.go(job)
+    self.assertEqual(local.wait(job).status, 'done')
+    self.assertLen(self.started, 2)
+
+  def test_a_worker_that_is_killed_again_and_again(self):
+    (job,) = self.jobs(1)
+    local = self.local(stop_if_asked=lambda: self.workers[-1].kill())
+    local.submit(job)
+    with self.assertRaisesRegex(
+        executor.WorkerError, 'by a signal 3 times.*worker.log.*fewer --workers'
+    ):
+      local.wait(job)
+    self.assertLen(self.started, executor.ATTEMPTS)
+
+  def test_a_worker_that_fails_names_its_log(self):
+    local, (job,) = self.local(), self.jobs(1)
+    local.submit(job)
+    self.go(job, '2')
+    with self.assertRaisesRegex(
+        executor.WorkerError,
+        'worker of arms/0 ended with exit status 2: error: it is broken; see'
+        ' .*arms/0/worker.log',
+    ):
+      local.wait(job)
+    self.assertLen(self.started, 1)
+
+  def test_what_is_cancelled_ends_and_leaves_nothing(self):
+    local, (a, b, c) = self.local(), self.jobs(3)
+    for job in (a, b, c):
+      local.submit(job)
+    local.cancel(b)
+    local.cancel(c)
+    self.assertIsNotNone(self.workers[1].poll())
+    self.assertFalse(b.path.exists())
+    self.go(a)
+    local.wait(a)
+    self.assertEqual(self.started, [a.folder, b.folder])
+
+  def test_a_stop_ends_all_workers_and_keeps_what_they_left(self):
+    class Stop(Exception):
+      pass
+
+    def stop():
+      raise Stop
+
+    jobs = self.jobs(3)
+    with self.assertRaises(Stop):
+      with executor.open_executor(
+          executor.Placement('local', 2),
+          absltest.mock.Mock(spec=executor.InProcess, stop_if_asked=stop),
+      ) as local:
+        for job in jobs:
+          local.submit(job)
+        local.wait(jobs[0])
+    self.assertLen(self.workers, 2)
+    for worker in self.workers:
+      self.assertIsNotNone(worker.poll())
+    self.assertTrue((jobs[0].path / 'worker.log').exists())
+
+
+class PlacementTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (('inprocess', 0), 'engine'),
+      (('inprocess', 0), 'sglang'),
+      (('local', 1), 'engine'),
+  )
+  def test_is_fine(self, placement, sampler):
+    executor.Placement(*placement).check(sampler)
+
+  @parameterized.parameters(
+      (('ray', 1), 'engine', '--executor=ray: choose one of'),
+      (('inprocess', 2), 'engine', '--workers=2 needs --executor=local'),
+      (('local', 0), 'engine', '--workers=0: --executor=local needs at least'),
+      (('local', 2), 'sglang', "rollout.kind='sglang': servers hold"),
+  )
+  def test_is_refused(self, placement, sampler, message):
+    with self.assertRaisesRegex(ValueError, message):
+      executor.Placement(*placement).check(sampler)
+
+  def test_several_jax_processes_train_in_process(self):
+    with absltest.mock.patch.object(
+        jax.distributed, 'is_initialized', return_value=True
+    ):
+      with self.assertRaisesRegex(ValueError, '--executor=inprocess'):
+        executor.Placement('local', 2).check('engine')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,55 @@
+"""Workdirs of a former tree: continued, or refused with one line."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+from absl.testing import absltest
+
+from configs import math as math_config
+from evojax import config as config_lib
+from evojax.evolve import loop
+from evojax.ledger import history
+from evojax.runtime import workdir as workdir_lib
+
+_FROZEN = pathlib.Path(__file__).parent.parent / 'frozen'
+
+
+class OlderTest(absltest.TestCase):
+
+  def _copy(self, name):
+    """A copy of a frozen workdir and the config that it was run with."""
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    workdir = pathlib.Path(folder, name)
+    shutil.copytree(_FROZEN / name, workdir)
+    config = math_config.get_config('smoke')
+    saved = json.loads((workdir / 'config.json').read_text())['config']
+    config.seed = saved['seed']
+    for field in ('salt', 'trials', 'false_discovery_rate'):
+      config.evolve[field] = saved['evolve'][field]
+    return workdir, config
+
+  def test_an_evolving_run_is_refused_with_the_remedies(self):
+    workdir, config = self._copy('tree_2026_11_21_math')
+    before = (workdir / 'ledger.jsonl').read_bytes()
+    with self.assertRaisesRegex(
+        ValueError,
+        r'row 0 \(open\) of .*ledger\.jsonl was written by an older evojax'
+        r' \(schema 0, now 1\).*--fork_from=',
+    ):
+      loop.run(config, str(workdir))
+    self.assertEqual((workdir / 'ledger.jsonl').read_bytes(), before)
+    self.assertLen(history.read(workdir).rows, before.count(b'\n'))
+
+  def test_a_training_run_still_has_its_config(self):
+    """Its checkpoints, 16 MB each, are not kept here; they resume as well."""
+    workdir, config = self._copy('tree_2026_11_21_math_train')
+    with workdir_lib.open_workdir(
+        str(workdir), config_lib.to_json(config), config_lib.sha256(config)
+    ) as directory:
+      self.assertEqual(directory.path, workdir)
+
+
+if __name__ == '__main__':
+  absltest.main()

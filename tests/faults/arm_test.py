@@ -1,0 +1,217 @@
+"""Arms in processes of their own: the same bits, whatever happens to them."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from absl.testing import absltest
+from pyarrow import parquet
+import pytest
+
+from evojax.evolve import executor
+from evojax.evolve import loop
+from evojax.ledger import chain
+from evojax.training import reward_parts
+from tests import tiny
+from tests.training import arm_test
+
+# A shorter limit of tokens, under which `parts` fails once it was sampled with.
+CRASHES = {
+    'delta': {'overlay': {'rollout.token_limit': 24}},
+    'hypothesis': 'Shorter is better.',
+    'expected': [0.0, 0.5],
+}
+
+
+def parts(e):
+  """A reward that no arm with a shorter limit survives."""
+  short = e.max_tokens < 48 and e.n_tokens.max() <= e.max_tokens
+  if short and e.n_tokens.size > 2:  # Not where the reward is tried out.
+    raise reward_parts.RewardError('no reward for short completions')
+  return {'outcome': e.outcome.astype('float32')}
+
+
+def command(job):
+  return [
+      *(sys.executable, '-m', 'evojax.main', '--mode=arm'),
+      *(f'--job={job.path / "job.json"}', '--compilation_cache='),
+  ]
+
+
+def write(job):
+  job.path.mkdir(parents=True, exist_ok=True)
+  (job.path / 'job.json').write_text(job.to_json())
+
+
+def evidence(folder):
+  """Name -> table, without what a clock writes."""
+  return {
+      file.name: parquet.read_table(file).drop_columns('grade_seconds')
+      for file in sorted(folder.rglob('*.parquet'))
+  }
+
+
+def wait_for(path, seconds=120):
+  deadline = time.monotonic() + seconds
+  while not path.exists():
+    assert time.monotonic() < deadline, path
+    time.sleep(0.005)
+
+
+class CommandTest(absltest.TestCase):
+  """`python -m evojax.main --mode=arm --job=JOB.json`."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.root = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.policy = tiny.make_policy(cls.root / 'policy')
+    cls.job = arm_test.make_job(cls.root, cls.policy)
+    cls.environment = tiny.environment()
+
+  def start(self, job):
+    write(job)
+    return subprocess.Popen(
+        command(job),
+        cwd=tiny.ROOT,
+        env=self.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+  def test_same_bits_after_sigterm_as_in_this_process(self):
+    expected = arm_test.train(dataclasses.replace(self.job, folder='arms/here'))
+    worker = self.start(self.job)
+    wait_for(self.job.path / 'evidence/train/step_000001.parquet')
+    worker.terminate()
+    out, err = worker.communicate()
+    self.assertEqual(worker.returncode, 143, out + err)
+    self.assertIn('the same job continues it', out)
+    self.assertFalse((self.job.path / 'arm.json').exists())
+    worker = self.start(self.job)
+    out, err = worker.communicate()
+    self.assertEqual(worker.returncode, 0, out + err)
+    # JSON out: the last line, and the file.
+    stored = json.loads((self.job.path / 'arm.json').read_text())
+    self.assertEqual(json.loads(out.splitlines()[-1]), stored)
+    self.assertEqual(stored['end'], expected.end)
+    self.assertEqual(stored['outcome'], list(expected.outcome))
+    found = evidence(self.job.path)
+    reference = evidence(self.root / 'arms/here')
+    self.assertEqual(found.keys(), reference.keys())
+    for name, table in reference.items():
+      self.assertTrue(table.equals(found[name]), name)
+
+  def test_what_is_wrong_is_one_line(self):
+    job = dataclasses.replace(
+        self.job, folder='arms/wrong', changes={'steps': -1}
+    )
+    worker = self.start(job)
+    out, err = worker.communicate()
+    self.assertEqual(worker.returncode, 2, out + err)
+    self.assertIn('config.steps=-1', err)
+    self.assertNotIn('Traceback', err)
+
+
+class OrphanTest(absltest.TestCase):
+
+  @pytest.mark.slow
+  def test_a_killed_parent_leaves_no_worker(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    policy = tiny.make_policy(root / 'policy')
+    job = arm_test.make_job(root, policy, steps=10_000)
+    (root / 'job.json').write_text(job.to_json())
+    code = (
+        'import pathlib, sys\n'
+        'from evojax.evolve import executor\n'
+        'from evojax.training import arm\n'
+        'job = arm.read_job(pathlib.Path(sys.argv[1]))\n'
+        'local = executor.Local(1, lambda: None)\n'
+        'local.submit(job)\n'
+        'local.wait(job)\n'
+    )
+    parent = subprocess.Popen(
+        [sys.executable, '-c', code, root / 'job.json'],
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = iter(parent.stdout.readline, '')
+    first = next(line for line in lines if 'process ' in line)
+    worker = int(first.partition('process ')[2].partition(',')[0])
+    wait_for(job.path / 'evidence/train/step_000001.parquet')
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 60
+    while pathlib.Path(f'/proc/{worker}/cmdline').exists():
+      if not pathlib.Path(f'/proc/{worker}/cmdline').read_bytes():
+        break  # It ended; nobody waited for it.
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.1)
+    self.assertIn('is saved', (job.path / 'worker.log').read_text())
+
+
+class ExecutorTest(absltest.TestCase):
+
+  @pytest.mark.slow
+  def test_workers_give_the_rows_of_this_process(self):
+    """With an arm that crashes, and a worker that is killed."""
+    tiny.share_compiled(type(self))
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.enterContext(
+        absltest.mock.patch.dict(os.environ, tiny.environment(), clear=True)
+    )
+    config = tiny.evolving(
+        evolve__trials=1, reward__parts='tests.faults.arm_test.parts'
+    )
+    killed = []
+
+    def kill(folder, worker):
+      wait_for(folder / 'evidence/train/step_000000.parquet')
+      os.kill(worker.pid, signal.SIGKILL)
+      killed.append(worker.wait())
+
+    start = executor._start
+
+    def start_and_kill(job):
+      worker = start(job)
+      if job.folder.endswith('control-1') and not killed:
+        threading.Thread(target=kill, args=(job.path, worker)).start()
+      return worker
+
+    self.enterContext(
+        absltest.mock.patch.object(executor, '_start', start_and_kill)
+    )
+    for name, options in (
+        ('here', {}),
+        ('workers', dict(executor='local', workers=2)),
+    ):
+      inbox = root / name / 'inbox'
+      inbox.mkdir(parents=True)
+      (inbox / 'a.json').write_text(json.dumps(CRASHES))
+      loop.run(config, str(root / name), **options)
+    here, workers = (
+        chain.Ledger(root / name / 'ledger.jsonl').canonical()
+        for name in ('here', 'workers')
+    )
+    self.assertEqual(killed, [-signal.SIGKILL])
+    (trial,) = [row for row in here if row['step'] == 'trial']
+    self.assertEqual(trial['arms'][-1]['status'], 'crash')
+    self.assertLen(trial['arms'], 5)  # No child after the one that crashed.
+    self.assertEqual(here, workers)
+
+
+if __name__ == '__main__':
+  absltest.main()

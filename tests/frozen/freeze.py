@@ -1,0 +1,67 @@
+"""Makes a small workdir for the tests out of a run that evolved.
+
+    python -m tests.frozen.freeze WORKDIR tests/frozen/NAME
+
+What `--mode=report` reads is kept: the ledger byte for byte, the harnesses, the
+JSON files, and of the evidence the newest training step of the first version
+and of the first child, and the dev scores of the first trial. Checkpoints and
+policies are left out; paths of the machine are written as '.'.
+
+A directory is made by each tree whose rows have another form, and stays: it is
+how a test knows that old runs can still be read.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+from evojax.evidence import store
+from evojax.ledger import history
+
+_FILES = ('config.json', 'summary.json', 'manifest.json')
+
+
+def freeze(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Copies what a page needs of a run; the target must not exist."""
+  target.mkdir(parents=True)
+  shutil.copy(source / 'ledger.jsonl', target)
+  for name in _FILES:
+    text = (source / name).read_text()
+    for place in (str(source.resolve()), os.getcwd(), sys.prefix):
+      text = text.replace(place, '.')
+    (target / name).write_text(text)
+  # The manifest has one machine's name and command line.
+  entries = json.loads((target / 'manifest.json').read_text())
+  for entry in entries:
+    entry |= {'host': 'host', 'command': ''}
+  text = json.dumps(entries, indent=2) + '\n'
+  (target / 'manifest.json').write_text(text)
+  shutil.copytree(source / 'harness', target / 'harness')
+  for path in source.glob('arms/*/arm.json'):
+    place = target / path.relative_to(source)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, place)
+  run = history.read(source)
+  first = run.trials[0]
+  controls, children = first.role('control'), first.role('child')
+  _copy(source, target, run.base.folder, 'train')
+  _copy(source, target, children[0].folder, 'train')
+  for arm in (*controls[:2], children[0]):
+    _copy(source, target, arm.scores, 'dev')
+
+
+def _copy(
+    source: pathlib.Path, target: pathlib.Path, folder: str, split: str
+) -> None:
+  """The newest evidence of a split."""
+  step = store.list_steps(source / folder, split)[-1]
+  path = store.path_of(source / folder, split, step)
+  place = target / path.relative_to(source)
+  place.parent.mkdir(parents=True, exist_ok=True)
+  shutil.copy(path, place)
+
+
+if __name__ == '__main__':
+  freeze(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))

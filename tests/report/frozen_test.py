@@ -1,0 +1,97 @@
+"""Runs of former trees are still read; tests/frozen/freeze.py makes them."""
+
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.ledger import history
+from evojax.ledger import records
+from evojax.report import page
+
+FROZEN = pathlib.Path(__file__).parent.parent / 'frozen'
+ALL = sorted(path.parent.name for path in FROZEN.glob('*/ledger.jsonl'))
+# Numbers of summary.json and of the ledger when a directory was frozen.
+CASES = (
+    dict(
+        name='tree_2026_11_21_math',
+        versions=['v0', 'v1'],
+        trials=[('discard', 0.0546875), ('keep', 0.078125)],
+        seconds='54',
+        tokens=18922,
+        sealed=('20.3 %', '45.3 %'),
+    ),
+    dict(
+        name='tree_2026_11_21_coding',
+        versions=['v0'],
+        trials=[
+            ('discard', 0.046875),
+            ('discard', 0.015625),
+            ('discard', 0.0078125),
+        ],
+        seconds='83',
+        tokens=42329,
+        sealed=('39.1 %', '43.8 %'),
+    ),
+    dict(
+        name='tree_2026_11_22_math',
+        versions=['v0', 'v1'],
+        trials=[('keep', 0.0546875), ('discard', -0.015625)],
+        seconds='85',
+        tokens=24828,
+        sealed=('25.0 %', '32.8 %'),
+    ),
+)
+
+
+class FrozenTest(parameterized.TestCase):
+
+  @parameterized.parameters(*ALL)
+  def test_the_whole_ledger_is_true_and_every_row_a_record(self, name):
+    lines = (FROZEN / name / 'ledger.jsonl').read_bytes().splitlines()
+    run = history.read(FROZEN / name)
+    self.assertLen(run.rows, len(lines))
+    self.assertEqual((run.dropped, run.ended), (0, 'trials'))
+
+  @parameterized.parameters(*ALL)
+  def test_arms_are_those_of_the_ledger(self, name):
+    run = history.read(FROZEN / name)
+    listed = [arm for trial in run.trials for arm in trial.arms]
+    listed += run.all(records.Retrain)
+    self.assertNotEmpty(listed)
+    for arm in listed:
+      values = (FROZEN / name / arm.folder / 'arm.json').read_text()
+      stored = records.from_json(records.Arm, json.loads(values))
+      self.assertEqual((stored.end, stored.outcome), (arm.end, arm.outcome))
+
+  def test_every_directory_is_a_case(self):
+    self.assertEqual(ALL, sorted(case['name'] for case in CASES))
+
+  @parameterized.parameters(*CASES)
+  def test_page(self, name, versions, trials, seconds, tokens, sealed):
+    run = history.read(FROZEN / name)
+    self.assertEqual([v.version for v in run.versions], versions)
+    self.assertEqual([(t.status, t.effect) for t in run.trials], trials)
+    self.assertEqual(run.trained_tokens, tokens)
+    with tempfile.TemporaryDirectory() as folder:
+      workdir = pathlib.Path(folder, name)
+      shutil.copytree(FROZEN / name, workdir)
+      text = page.build(workdir).read_text()
+    for share in sealed:
+      self.assertIn(share, re.search('<p class="verdict">.*?</p>', text)[0])
+    self.assertIn(f'({seconds} device-seconds)', text)
+    self.assertLen(
+        re.findall('<details class="version"', text), 1 + len(trials)
+    )
+    # Rollouts, flips and the differences of harnesses come from other files.
+    for wanted in ('largest |advantage|', 'Flips: ', 'class="overlay"'):
+      self.assertIn(wanted, text)
+    self.assertNotIn('is not in the workdir', text)
+
+
+if __name__ == '__main__':
+  absltest.main()
