@@ -293,12 +293,6 @@ class Trainer:
           batch, **dict(zip(shared, values, strict=True))
       )
 
-  def learn(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
-    """Update the policy; the batch's rows get the gap of each episode."""
-    metrics, gap = self.learner.learn(batch)
-    batch.rollouts.rows[_GAP] = gap.reshape(-1)
-    return metrics
-
   def train_step(self) -> dict[str, float]:
     """Make one step; evidence is on disk before the update that uses it.
 
@@ -337,10 +331,10 @@ class Trainer:
       # It is written beside this step's rollout. Were it not there after this
       # step's update, a kill would repeat more than checkpoint.every steps.
       self.checkpointer.wait()
-    learned = self.learn(batch)
+    learned, gap = self.learner.learn(batch)
     if primary:
       with self.phases('evidence'):
-        store.fill(self.workdir, 'train', step, {_GAP: rows[_GAP]})
+        store.fill(self.workdir, 'train', step, {_GAP: gap.reshape(-1)})
     return dict(
         _summary(batch),
         **learned,
