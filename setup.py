@@ -65,7 +65,7 @@ PACKAGE_DATA = {
     'evojax.domains.math': ('base_policy/*',),
     'evojax.domains.math.seed_blind': ('*.json',),
     'evojax.domains.math.seed_harness': ('*.json',),
-    'evojax.evidence': ('COLUMNS.md',),
+    'evojax.evidence': ('COLUMNS.md', 'columns.toml'),
     'evojax.report': ('templates/*',),
 }
 
