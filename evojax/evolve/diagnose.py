@@ -209,7 +209,7 @@ class Rule:
   when: Callable[[Values], bool]  # What must hold besides the threshold.
 
 
-# Where less than a tenth is unsolved, slow learning or certainty is no problem.
+# With less than a tenth unsolved, slow learning or certainty is no problem.
 _UNSOLVED = 0.1
 
 RULES = (

@@ -1,4 +1,4 @@
-"""Whether a child is better than its parent, and how sure one may be.
+"""The test of a child against its parent, and its error rates.
 
 A trial trains C control arms (the parent under C seeds) and K child arms from
 one restored state and scores all of them on the same fresh problems:
@@ -28,9 +28,9 @@ class Effect:
   df: float  # Degrees of freedom of standard_error.
   sigma_seed: float  # Standard deviation of one arm's mean score.
   se_problems: float  # What pairing over problems alone would give.
-  low: float  # Of the two-sided interval at LEVEL.
+  low: float  # Ends of the two-sided interval at LEVEL.
   high: float
-  p_one_sided: float  # Of value <= 0.
+  p_one_sided: float  # Of the hypothesis value <= 0.
   wilcoxon_p: float  # One-sided signed ranks over problems; reported only.
 
 
@@ -54,12 +54,13 @@ def _check(scores: np.ndarray, arms: int, who: str) -> None:
 
 
 def _pooled(*roles: np.ndarray) -> tuple[float, float, int]:
-  """Variance of arms' means, mean square of the rest, degrees of the former.
+  """Return the variance of arms' means, the residual mean square, and degrees.
 
   Both are about the means of each role, [A, P]: the first is the spread of
-  arms, the second what arms and problems leave over, with P - 1 times as many
-  degrees of freedom. Arms of a few problems may tie exactly, which is no proof
-  that seeds agree: the noise of their samples, rest / P, then stands for it.
+  arms, the second the residual of arms and problems, with P - 1 times as many
+  degrees of freedom as the first. Arms of a few problems may tie exactly, which
+  is no proof that seeds agree: the sampling noise, rest / P, then replaces the
+  variance.
   """
   spread, rest, degrees = 0.0, 0.0, 0
   for scores in roles:
@@ -76,7 +77,7 @@ def _pooled(*roles: np.ndarray) -> tuple[float, float, int]:
 def estimate(
     control: Float[np.ndarray, 'C P'], child: Float[np.ndarray, 'K P']
 ) -> Effect:
-  """Effect of a change on Avg@k, with seeds and problems in its error.
+  """Estimate the effect of a change on Avg@k, with seeds and problems in error.
 
   y[a, p] = mu + problem_p + treatment + seed_a + (treatment x problem)_p
   + rest_ap, and value = mean of the children - mean of the controls. Problems
@@ -155,7 +156,7 @@ def estimate(
 
 
 def _wilcoxon(difference: np.ndarray) -> float:
-  """One-sided p of Wilcoxon's signed ranks, normal approximation, ties."""
+  """Return the one-sided p of Wilcoxon's signed ranks, with ties, as Normal."""
   difference = difference[difference != 0]
   if not len(difference):
     return 1.0
@@ -173,12 +174,12 @@ def mde(
     alpha: float,
     power: float = 0.8,
 ) -> float:
-  """The least effect that a trial detects with probability `power`.
+  """Return the least effect that a trial detects with probability `power`.
 
-  It is a multiple m of what the controls, all there is before a child is paid
-  for, say of the error: MDE = m S, with S = sigma_seed sqrt(1/C + 1/K). At this
-  effect the test of `estimate`, value > t S' with S' from all arms, passes with
-  probability
+  It is a multiple m of the error that the controls predict, which are all there
+  is before a child is trained: MDE = m S, with S = sigma_seed sqrt(1/C + 1/K).
+  At this effect the test of `estimate`, value > t S' with S' from all arms,
+  passes with probability
 
     E Phi(m x - t y),  x^2 = X / (C - 1),  y^2 = (X + Y) / (C + K - 2),
 
@@ -206,7 +207,7 @@ def mde(
 
 @functools.cache
 def _multiple(own: int, added: int, alpha: float, power: float) -> float:
-  """m of `mde`; degrees of freedom of the controls and of the children."""
+  """Return m of `mde`, given degrees of freedom of controls and children."""
   t = special.stdtrit(own + added, 1 - alpha)
   # Equally likely values of a chi-square variable: m is exact to 0.1 %.
   likely = (np.arange(128) + 0.5) / 128
@@ -233,9 +234,9 @@ def children_needed(
     maximum: int,
     power: float = 0.8,
 ) -> int | None:
-  """Fewest child arms, at most `maximum`, whose `mde` is at most `predicted`.
+  """Return the fewest child arms whose `mde` is at most `predicted`.
 
-  None if not even `maximum` are enough: more controls might be.
+  It is None if `maximum` child arms are not enough; more controls might be.
   """
   for children in range(1, maximum + 1):
     if mde(control, children, alpha, power) <= predicted:
@@ -244,7 +245,7 @@ def children_needed(
 
 
 def alpha_t(level: float, horizon: int, rejections: Sequence[bool]) -> float:
-  """Level of the next test, so that false discoveries stay below `level`.
+  """Return the level of the next test: false discoveries stay below `level`.
 
   LORD++ (Ramdas, Yang, Wainwright, Jordan 2017, arXiv:1710.00499, sec. 3, after
   Javanmard and Montanari 2018, arXiv:1603.09000): with the initial wealth w_0
@@ -267,10 +268,10 @@ def alpha_t(level: float, horizon: int, rejections: Sequence[bool]) -> float:
   alphas whatever the dependence. So the bound on mFDR stays.
 
   Args:
-    level: Of false discoveries over the whole run, in (0, 1).
-    horizon: Tests that the run may make, >= 1.
-    rejections: Whether each former test rejected, oldest first. Counting fewer
-      than the tests said (only what was kept) is safe.
+    level: Bound on the rate of false discoveries of the whole run, in (0, 1).
+    horizon: Number of tests that the run may make, >= 1.
+    rejections: True for each former test that rejected, oldest first. It is
+      safe to count fewer (only those whose change was kept).
   """
   t = len(rejections) + 1
   start = 0.75 * level
@@ -287,7 +288,7 @@ def alpha_t(level: float, horizon: int, rejections: Sequence[bool]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Wealth:
-  """What a run may still spend on tests; see `alpha_t`."""
+  """The error budget that is left for tests, see `alpha_t`."""
 
   level: float
   horizon: int
@@ -295,11 +296,11 @@ class Wealth:
 
   @property
   def alpha(self) -> float:
-    """Level of the next test."""
+    """Return the level of the next test."""
     return alpha_t(self.level, self.horizon, self.rejections)
 
   def after(self, rejected: bool) -> 'Wealth':
-    """The wealth once the next test has been made."""
+    """Return the wealth once the next test has been made."""
     return dataclasses.replace(self, rejections=(*self.rejections, rejected))
 
 
@@ -310,16 +311,16 @@ def decide(
     critical_alerts: Sequence[str],
     perturbed: Effect | None,
 ) -> Verdict:
-  """Keeps a change whose effect is real, harmless and no trick of the problems.
+  """Keep a change with a real effect that also holds on perturbed problems.
 
   Args:
-    effect: Of the trial.
+    effect: Effect that the trial measured.
     alpha: Level of its test; see `alpha_t`.
     critical_alerts: Names of the critical alerts that the child raises and its
       parent does not.
-    perturbed: The effect on perturbed problems, None if there are none. Its
-      sign must be the same: a child that learned the surface of the problems
-      gains nothing here.
+    perturbed: Effect on perturbed problems, None if there are none. Its sign
+      must be the same: a child that learned the wording of the problems gains
+      nothing on them.
   """
   conditions = [
       (
@@ -346,5 +347,5 @@ def decide(
 
 
 def no_loss(effect: Effect, margin: float = 0.02) -> bool:
-  """Whether the interval excludes a loss of `margin` (a fraction) or more."""
+  """Return whether the interval excludes a loss of `margin` (a fraction)."""
   return effect.low > -margin

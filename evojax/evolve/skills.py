@@ -1,9 +1,9 @@
 """Skills: changes that worked, with the evidence for them.
 
-A skill is one JSON file, `<sha256>.json`. Its hash is that of trigger and
-change: finding the same one again, perhaps in another domain, adds evidence to
-it. Values are relative where the surface has a scale ("three times the learning
-rate"), so that a skill can be applied to a recipe that it was not found on.
+A skill is one JSON file, `<sha256>.json`. The hash is taken of trigger and
+change, so finding the same skill again, perhaps in another domain, adds
+evidence to it. Values are relative where the surface has a logarithmic scale
+("three times the learning rate"): such a skill applies to other recipes, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,12 +38,12 @@ class SkillError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-  """One trial that kept the change."""
+  """The evidence of one trial that kept the change."""
 
   run: str  # Name of the run.
   trial: int
   domain: str
-  base: str  # Hash of the harness that it was tried on.
+  base: str  # Hash of the harness that the change was tried on.
   effect: float  # Avg@k, a fraction.
   low: float  # 95 % interval.
   high: float
@@ -58,7 +58,7 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Skill:
-  """What to change when an alert fires, and what that did.
+  """A change to make when an alert fires, with the effects that it had.
 
   Exactly one of overlay and file is not empty.
   """
@@ -75,7 +75,7 @@ class Skill:
     if bool(self.overlay) == bool(self.file) or not self.trigger:
       raise SkillError('a skill has a trigger, and either an overlay or a file')
     if not self.evidence:
-      raise SkillError('a skill without evidence is a guess')
+      raise SkillError('a skill needs the evidence of at least one trial')
     for path, (operation, value) in self.overlay.items():
       number = isinstance(value, int | float) and not isinstance(value, bool)
       if operation not in _OPERATIONS or (
@@ -99,12 +99,12 @@ class Skill:
 
   @property
   def domains(self) -> tuple[str, ...]:
-    """Where it held, sorted."""
+    """Domains that it held in, sorted."""
     return tuple(sorted({e.domain for e in self.evidence}))
 
   @property
   def expected(self) -> tuple[float, float]:
-    """What it did so far: from the lowest to the highest interval bound."""
+    """The effects so far: from the lowest to the highest interval bound."""
     return (
         min(e.low for e in self.evidence),
         max(e.high for e in self.evidence),
@@ -116,7 +116,7 @@ class Skill:
       config: Mapping[str, Any],
       surface: surface_lib.Surface,
   ) -> spec.Harness:
-    """The parent with the change.
+    """Return the parent with the change.
 
     Args:
       parent: Any harness.
@@ -156,7 +156,7 @@ class Skill:
     return after.with_overlay(values)
 
   def to_json(self) -> str:
-    """The text of the skill's file."""
+    """Return the text of the skill's file."""
     fields = {
         'sha256': self.sha256,
         'trigger': self.trigger,
@@ -172,7 +172,7 @@ class Skill:
 
 
 def round_value(field: surface_lib.Field, value: int | float) -> int | float:
-  """A value that reads well: three digits, whole where the field is.
+  """Round a value to three digits, or to a whole number where the field is one.
 
   1e-4 * 3 is then 3e-4 and not 0.00030000000000000003, so that the same idea
   leads to the same harness hash.
@@ -181,11 +181,11 @@ def round_value(field: surface_lib.Field, value: int | float) -> int | float:
 
 
 def with_part(harness: spec.Harness, part: str) -> spec.Harness | None:
-  """The harness with a reward part: its own or the shipped one.
+  """Return the harness with a reward part: its own or the shipped one.
 
   Returns:
-    None if there is no such part, or the reward has no place for it: it may use
-    a name of the part's for something else.
+    None if there is no such part, or the reward uses a name of the part for
+    something else.
   """
   reward, file = harness.files.get('reward.py'), f'reward/{part}.py'
   if reward is None:
@@ -211,10 +211,10 @@ def learned(
     hypothesis: str,
     evidence: Evidence,
 ) -> Skill:
-  """The skill that a kept trial teaches.
+  """Return the skill that a kept trial is evidence for.
 
   Args:
-    delta: What was changed.
+    delta: The change.
     after: The harness with the change.
     before: Flat config values under the parent.
     surface: What a harness of the run may set.
@@ -252,7 +252,7 @@ def learned(
 
 
 def _shipped_part(part: str) -> str:
-  """Hash of what a shipped reward part does, '' if there is none."""
+  """Return the hash of what a shipped reward part does, '' if there is none."""
   file = f'reward/{part}.py'
   if file not in library.names():
     return ''
@@ -260,7 +260,7 @@ def _shipped_part(part: str) -> str:
 
 
 def _relative(field: surface_lib.Field, old: Any, new: Any) -> tuple[str, Any]:
-  """('scale', factor) on a logarithmic scale, ('set', value) otherwise."""
+  """Return ('scale', factor) on a logarithmic scale, else ('set', value)."""
   number = isinstance(old, int | float) and not isinstance(old, bool)
   if field.scale == 'log' and number and old > 0 and new > 0:
     return 'scale', float(f'{new / old:.6g}')
@@ -268,7 +268,7 @@ def _relative(field: surface_lib.Field, old: Any, new: Any) -> tuple[str, Any]:
 
 
 def _parse(text: str) -> Skill:
-  """A skill from its file.
+  """Return the skill that a file's text describes.
 
   Raises:
     SkillError: If it is not one, or its hash is not that of its content.
@@ -318,13 +318,13 @@ def _frozen(value: Any) -> Any:
 
 
 def _merge(old: Skill, new: Skill) -> Skill:
-  """One skill with the evidence of both, each trial once."""
+  """Return one skill with the evidence of both, each trial once."""
   evidence = dict.fromkeys((*old.evidence, *new.evidence))
   return dataclasses.replace(old, evidence=tuple(evidence))
 
 
 def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
-  """Writes root/<sha256>.json, complete or not at all; adds to one there.
+  """Write root/<sha256>.json completely or not at all; merge with one there.
 
   Writing the same skill again changes nothing.
 
@@ -352,7 +352,7 @@ def read_all(
     directories: Iterable[str | os.PathLike[str]],
     surface: surface_lib.Surface,
 ) -> tuple[Skill, ...]:
-  """All skills of some directories, sorted by hash.
+  """Return all skills of some directories, sorted by hash.
 
   The same skill in two of them is one skill with the evidence of both. A file
   that is damaged, or sets what is not on the surface of this run, is left out
@@ -379,7 +379,7 @@ def matching(
     domain: str,
     measures: Sequence[records.Measure],
 ) -> list[Skill]:
-  """Skills whose alert fires here, the surest first.
+  """Return the skills whose alert fires here, the surest first.
 
   A skill serves the domains that it held in, and any domain once it held in
   CROSS_DOMAIN of them.

@@ -57,7 +57,7 @@ class Readings:
 
 @dataclasses.dataclass(frozen=True)
 class PastTrial:
-  """What a statistic says of a trial whose effect is known."""
+  """The numbers of a statistic for a trial whose effect is known."""
 
   trial: int
   effect: float  # Realised effect on Avg@k, a fraction.
@@ -206,7 +206,7 @@ def backtest(trials: Sequence[PastTrial]) -> Validation:
         False,
         (
             f'{len(trials)} past trials have a realised effect; agreement with'
-            f' fewer than {LEAST} cannot be told from chance',
+            f' fewer than {LEAST} proves nothing',
         ),
     )
 

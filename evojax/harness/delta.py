@@ -171,7 +171,7 @@ def _overlay_changes(
   new = _effective(after.overlay, surface, current)
   for path in sorted({*old, *new}):
     a, b = old.get(path), new.get(path)
-    if surface_lib.is_weight(path):  # A part that is not named weighs 0.
+    if surface_lib.is_weight(path):  # An unnamed part has weight 0.
       a, b = a or 0.0, b or 0.0
     if a != b:
       found.setdefault(surface.factor(path), []).append((path, a, b))

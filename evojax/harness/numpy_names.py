@@ -28,7 +28,7 @@ BINARY = frozenset(
     ' logical_xor maximum minimum mod multiply not_equal power remainder'
     ' subtract true_divide'.split()
 )
-# Of binary functions: np.maximum.accumulate(x).
+# Methods of binary functions: np.maximum.accumulate(x).
 UFUNC_METHODS = frozenset(('accumulate', 'outer', 'reduce'))
 # Those whose `where` says what counts; elsewhere it leaves memory unwritten.
 REDUCTIONS = frozenset(
@@ -102,7 +102,7 @@ KEYWORDS = frozenset(
     ' returned reverse right rowvar rtol sep shape shift side sorter source'
     ' start stop strict values weights where x y'.split()
 )
-# What to use instead of what is not here.
+# Remedies for names that are not on the lists.
 INSTEAD = {
     'empty': 'np.empty returns uninitialised memory; use np.zeros',
     'empty_like': 'np.empty_like returns uninitialised memory; use'

@@ -251,7 +251,7 @@ class _Shuffled:
   """
 
   def __init__(self, view: Any, order: Any = None):
-    """Draw the order.
+    """Choose the order.
 
     Args:
       view: The evidence.

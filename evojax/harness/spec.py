@@ -41,12 +41,12 @@ MAX_FILES = 64
 _FILE = re.compile(
     r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
 )
-# Control characters, signs that turn the order of what is shown around, and
-# halves of characters: a source is what one sees.
+# Control characters, marks that reverse the order in which text is shown, and
+# halves of surrogate pairs: a reader must see what Python reads.
 _NOT_TEXT = re.compile(
     '[\0-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
 )
-# What Python puts into a folder of sources that is also a package.
+# Files of Python packaging, which are no part of a harness.
 _PACKAGING = ('__init__.py', '__pycache__')
 
 
@@ -93,13 +93,13 @@ class Harness:
     return hashlib.sha256(text.encode()).hexdigest()
 
   def with_overlay(self, changes: Mapping[str, Any]) -> 'Harness':
-    """A copy with these values; None takes a path out."""
+    """Return a copy with these values; None removes a path."""
     merged = {**self.overlay, **changes}
     kept = {path: value for path, value in merged.items() if value is not None}
     return dataclasses.replace(self, overlay=kept)
 
   def with_file(self, name: str, text: str | None) -> 'Harness':
-    """A copy with this source; None takes the file out."""
+    """Return a copy with this source; None removes the file."""
     files = {path: source for path, source in self.files.items()}
     if text is None:
       files.pop(name, None)
@@ -109,7 +109,7 @@ class Harness:
 
 
 def _canonical_value(path: str, value: Any) -> Any:
-  """Numbers, strings, and lists of them as tuples."""
+  """Return a number, a string, or a list of them as a tuple."""
   if not all(part.isidentifier() for part in path.split('.')):
     raise HarnessError(
         f'{OVERLAY}: {path!r} is not a dotted config path such as'
@@ -132,7 +132,7 @@ def _canonical_value(path: str, value: Any) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-  """Every number as a float, -0.0 as 0.0: equal values, equal text."""
+  """Return numbers as floats and -0.0 as 0.0: equal values have equal text."""
   if isinstance(value, tuple):
     return [_as_float(item) for item in value]
   if isinstance(value, int | float) and not isinstance(value, bool):
@@ -141,7 +141,7 @@ def _as_float(value: Any) -> Any:
 
 
 def _canonical_source(path: str, source: str) -> str:
-  """The source with \\n line ends and one at its end."""
+  """Return the source with \\n line ends and one at its end."""
   if not _FILE.fullmatch(path):
     raise HarnessError(
         f'{path!r} is not a file of a harness; it holds {OVERLAY}, reward.py,'
@@ -160,7 +160,7 @@ def _canonical_source(path: str, source: str) -> str:
 
 
 def read(directory: str | os.PathLike[str]) -> Harness:
-  """Reads a directory.
+  """Read a directory.
 
   Raises:
     HarnessError: If it holds anything but a harness; naming the file.
@@ -195,7 +195,7 @@ def read(directory: str | os.PathLike[str]) -> Harness:
 
 
 def _shared(path: pathlib.Path, name: Any) -> str:
-  """The source of a file of the library."""
+  """Return the source of a file of the library."""
   if not isinstance(name, str):
     raise HarnessError(f'{path} names files; a {type(name).__name__} is none')
   try:
@@ -205,7 +205,7 @@ def _shared(path: pathlib.Path, name: Any) -> str:
 
 
 def _walk(root: pathlib.Path):
-  """All files below root but those of packaging.
+  """Yield all files below root but those of packaging.
 
   Raises:
     HarnessError: If one is a link: it could change without its content's hash.
@@ -222,7 +222,7 @@ def _walk(root: pathlib.Path):
 
 
 def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
-  """The overlay as a dict."""
+  """Return a JSON object, in which no key stands twice."""
 
   def once(pairs):
     counts = collections.Counter(name for name, _ in pairs)
@@ -246,10 +246,10 @@ def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
 
 
 def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
-  """Writes root/<sha256>/ at once or not at all; an equal one may be there.
+  """Write root/<sha256>/ completely or not at all; an equal one may be there.
 
   Raises:
-    HarnessError: If what is there has another content than its name says.
+    HarnessError: If the directory exists with another content.
     workdir.DiskError: If the disk is full.
   """
   root = pathlib.Path(root)
@@ -274,7 +274,7 @@ def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def load(root: str | os.PathLike[str], sha256: str) -> Harness:
-  """Reads root/<sha256>/ and checks that it is what its name says.
+  """Read root/<sha256>/ and check its content against its name.
 
   Raises:
     HarnessError: If it is not there, or was changed.

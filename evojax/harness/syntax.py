@@ -1,8 +1,8 @@
-"""What changed in a source, read off its syntax tree.
+"""Changes of a source, read off its syntax tree.
 
-Comments, docstrings and formatting are no change. In reward.py the parts are
-told apart: `parts` is one `return` of a dict, and what makes up a part is its
-value there and every top-level name that it reaches.
+Comments, docstrings and formatting are no change. A reward.py is taken apart by
+its parts: `parts` is one `return` of a dict, and a part is its value there with
+every top-level name that the value reaches.
 """
 
 import ast
@@ -15,17 +15,18 @@ import re
 from typing import Any
 import warnings
 
-# Python 3.12 warns of '\d' in whatever it parses: that is for who wrote it.
+# Python 3.12 warns of '\d' in a source that it parses. The warning is for the
+# author of the source, not for the user of a run.
 warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 
-# Parts that compare groups with each other, see `language`.
+# Name of the constant that lists parts which compare groups, see `language`.
 ACROSS = 'ACROSS_GROUPS'
-# Through these a part reaches names that the tree does not show.
+# With these a part could reach names that the tree does not show.
 _DYNAMIC = frozenset(
     ('compile', 'eval', 'exec', 'globals', 'locals', 'vars', '__import__')
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-MAX_DEPTH = 60  # Of a tree: whoever reads it recursively needs a stack.
+MAX_DEPTH = 60  # Levels of a tree: a recursive reader needs a stack for each.
 MAX_NODES = 4000
 MAX_PARTS = 64
 # Python writes down no number of more than 4300 digits; a larger one than this
@@ -48,7 +49,7 @@ class Reward:
   function: ast.FunctionDef  # parts(e).
 
   def reached(self, part: str) -> list[str]:
-    """Top-level names that a part reaches, directly or not; sorted."""
+    """Return the top-level names that a part reaches, sorted."""
     found, open_ = set(), [*self._used(self.values[part])]
     while open_:
       name = open_.pop()
@@ -59,7 +60,7 @@ class Reward:
 
   @functools.cached_property
   def _uses(self) -> dict[str, set[str]]:
-    """Top-level name -> those that it names; many parts ask."""
+    """Top-level name -> the top-level names in it, cached for all parts."""
     return {name: self._used(node) for name, node in self.names.items()}
 
   def _used(self, node: ast.AST) -> set[str]:
@@ -68,9 +69,9 @@ class Reward:
 
 
 def parse(name: str, source: str) -> ast.Module:
-  """The tree of a source without docstrings.
+  """Return the tree of a source without docstrings.
 
-  Whatever it returns can be walked, and written down again, at little cost.
+  The tree can be walked, and written as text again, at little cost.
 
   Raises:
     SourceError: If it is not Python, too deep or too long, or holds a constant
@@ -111,7 +112,7 @@ def parse(name: str, source: str) -> ast.Module:
 
 
 def _check_constant(name: str, node: ast.Constant) -> None:
-  """Refuses a number or a text that nothing could show."""
+  """Refuse a number or a text that cannot be shown."""
   value = node.value
   if isinstance(value, int) and value > MAX_INT:
     raise SourceError(
@@ -128,7 +129,7 @@ def _check_constant(name: str, node: ast.Constant) -> None:
 
 
 def _text(node: ast.AST, name: str = 'reward.py') -> str:
-  """A node as Python in its one form.
+  """Return a node as Python text in normal form.
 
   Raises:
     SourceError: If it has none: before 3.12, the braces of an f-string hold no
@@ -159,7 +160,7 @@ def _hash(*texts: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def fingerprint(name: str, source: str) -> str:
-  """Hash of what a source does, 64 hex digits.
+  """Return the hash of what a source does, 64 hex digits.
 
   Raises:
     SourceError: If it is not Python.
@@ -169,7 +170,7 @@ def fingerprint(name: str, source: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def parts(source: str) -> Mapping[str, str]:
-  """Part of a reward.py -> hash of all that it computes.
+  """Return the parts of a reward.py with a hash of all that each computes.
 
   Raises:
     SourceError: See `take_apart`.
@@ -183,7 +184,7 @@ def parts(source: str) -> Mapping[str, str]:
 
 
 def take_apart(source: str) -> Reward:
-  """Reads a reward.py: imports, constants, functions, and `parts`.
+  """Read a reward.py: imports, constants, functions, and `parts`.
 
   Raises:
     SourceError: If it holds anything else, or `parts` is not one `return` of a
@@ -230,11 +231,11 @@ def take_apart(source: str) -> Reward:
 
 
 def across(name: str, source: str) -> tuple[str, ...]:
-  """What of a source compares groups with each other, as it says itself.
+  """Return what a source declares to compare groups with each other.
 
   Args:
-    name: Of the file.
-    source: Python; `ACROSS_GROUPS = ('rank',)` names parts of a reward,
+    name: Name of the file.
+    source: Its text; `ACROSS_GROUPS = ('rank',)` names parts of a reward,
       'keep' or 'weight'.
 
   Raises:
@@ -254,7 +255,7 @@ def across(name: str, source: str) -> tuple[str, ...]:
 def _across(
     name: str, statement: ast.stmt | None, known: tuple[str, ...]
 ) -> tuple[str, ...]:
-  """The value of ACROSS_GROUPS."""
+  """Return the value of ACROSS_GROUPS, () without a statement."""
   if statement is None:
     return ()
   try:
@@ -274,7 +275,7 @@ def _error(node: ast.AST, message: str) -> SourceError:
 
 
 def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
-  """Names that a top-level statement binds, or None for other statements."""
+  """Return the names that a top-level statement binds, None for any other."""
   if isinstance(statement, ast.FunctionDef):
     return {statement.name: statement}
   if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -295,7 +296,7 @@ def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
 
 
 def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
-  """The dict that `parts(e)` returns.
+  """Return the dict that `parts(e)` returns, by part.
 
   Raises:
     SourceError: If that is not all the function is.
@@ -339,10 +340,10 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
 
 
 def add_part(source: str, part_source: str) -> str:
-  """A reward.py with the parts of another one added or put in their place.
+  """Add the parts of a reward.py to another one, or replace those of a name.
 
-  What the new parts need comes along; what only the replaced ones used goes.
-  The words of the rest, comments and docstrings, stay as they are.
+  Names that the new parts need are added; names that only replaced parts used
+  are removed. Comments and docstrings of the rest stay as they are.
 
   Raises:
     SourceError: If either is not of the right shape, or both bind a name to
@@ -387,7 +388,7 @@ def add_part(source: str, part_source: str) -> str:
 
 
 def _header(source: str) -> str:
-  """All of `parts` that comes before its `return`, comments above included."""
+  """Return the text of `parts` before its `return`, with comments above it."""
   function, block = next(
       (s, b) for s, b in _blocks(source) if 'parts' in (_bound(s) or {})
   )
@@ -400,7 +401,7 @@ def _header(source: str) -> str:
 
 
 def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
-  """(statement, its lines and the comments above it) of a source."""
+  """Return (statement, its lines and the comments above it) of a source."""
   lines = _lines(source)
   blocks, end = [], 0
   for statement in ast.parse(source).body:
@@ -413,5 +414,5 @@ def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
 
 
 def _lines(source: str) -> list[str]:
-  """Lines as Python counts them: a form feed or U+2028 ends none."""
+  """Return lines as Python counts them: a form feed or U+2028 ends none."""
   return list(io.StringIO(source))

@@ -1,9 +1,10 @@
-"""What harness functions run in: an entry of the box; see `run` and `sandbox`.
+"""The process that harness functions run in: an entry of the box.
 
-Every request gets a fresh process, which has nothing but its bytes. A request
-is a list of calls on a list of views: a JSON header behind its length, then raw
-array bytes; so is an answer. Nothing is pickled. The columns lie in memory that
-cannot be written. Every call runs in a fresh namespace.
+Every request gets a fresh process, which sees only the bytes of the request: a
+list of calls on a list of views. Requests and answers have one format: the
+length of a JSON header, the header, and raw array bytes. Nothing is pickled.
+Columns are read-only memory, and every call runs in a fresh namespace. See
+`run` and `sandbox`.
 """
 
 import json
@@ -19,15 +20,15 @@ import warnings
 import numpy as np
 
 MAX_ANSWER_BYTES = 64 << 20
-MAX_NAMES = 256  # Of what a function returns.
-MAX_NAME = 64  # Characters.
-ALIGNMENT = 16  # Of arrays, from the beginning of the data.
+MAX_NAMES = 256  # Names in the answer of a function.
+MAX_NAME = 64  # Characters of a name.
+ALIGNMENT = 16  # Bytes, counted from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
 _MAX_AXES = 8
 
 
 class CallError(Exception):
-  """A function answered with something that is none; has a status."""
+  """An answer that is not one of its function; it has a status."""
 
   def __init__(self, status, message):
     super().__init__(message)
@@ -35,10 +36,17 @@ class CallError(Exception):
 
 
 class Evidence:
-  """Read-only columns of P groups of G completions; what a function calls e."""
+  """Read-only columns of P groups of G completions; functions call it e."""
 
   def __init__(self, view, needed, columns, reader):
-    """needed: the columns that the source names; columns: all open ones."""
+    """Take the columns of a view.
+
+    Args:
+      view: A view of the request.
+      needed: Names of the columns that the source names.
+      columns: Names of all columns that the reader may read.
+      reader: reward | filter | diagnostic.
+    """
     values = self.__dict__
     values.update({name: view['arrays'][name] for name in needed})
     values['valid'] = view['arrays']['valid']
@@ -49,10 +57,11 @@ class Evidence:
     )
     values['_reader'] = reader
 
-  __hash__ = None  # It would be where it lies in memory.
+  # The default hash and text show a memory address, which differs between runs.
+  __hash__ = None
 
   def __repr__(self):
-    return 'evidence'  # Nor may this tell.
+    return 'evidence'
 
   def __setattr__(self, name, value):
     raise AttributeError(f'evidence is read-only: {name} cannot be set')
@@ -61,7 +70,7 @@ class Evidence:
     raise AttributeError(f'evidence is read-only: {name} cannot be deleted')
 
   def __getitem__(self, name):
-    """A column by name: for name in e.columns: e[name]."""
+    """Return a column by name: for name in e.columns: e[name]."""
     if name not in self.columns:
       raise AttributeError(f'evidence {name!r} is no column')
     return getattr(self, name)
@@ -76,14 +85,14 @@ class Evidence:
 
 
 def call(source, data):
-  """Answers a request.
+  """Answer a request.
 
   Args:
-    source: Nothing: the sources stand in the header.
+    source: Unused: the sources stand in the header.
     data: Read-only bytes, see `pack`.
   """
   del source
-  sys.stdout = sys.stderr  # The answer alone goes out.
+  sys.stdout = sys.stderr  # Only the answer may be written to stdout.
   warnings.simplefilter('ignore')
   request, arrays = unpack(data)
   for view in request['views']:
@@ -105,8 +114,8 @@ def call(source, data):
     except CallError as error:
       headers.append({'status': error.status, 'message': str(error)})
       answer = {}
-    # The one place where anything may happen: the function is not ours. What
-    # it raised, SystemExit included, is told to the parent.
+    # An untrusted function may raise anything. The parent is sent what it was,
+    # SystemExit included.
     except BaseException as error:
       message = _describe(error, one['file'])
       headers.append({'status': 'crash', 'message': message})
@@ -122,7 +131,7 @@ def call(source, data):
 
 
 def warm():
-  """Runs what loads something at its first use: in the box nothing can be."""
+  """Use what is loaded lazily, while files can still be opened."""
   x = np.array([[0.5, 2.0, 1.0], [1.0, 0.0, 3.0]])
   with np.errstate(all='ignore'):
     for name in ('mean', 'std', 'var', 'sum', 'min', 'max', 'any', 'all'):
@@ -148,7 +157,7 @@ def warm():
 
 
 def pack(header, arrays):
-  """A header and arrays as bytes."""
+  """Return a header and arrays as bytes."""
   layout, payload, end = [], [], 0
   for array in arrays:
     data = np.ascontiguousarray(array).tobytes()
@@ -162,12 +171,12 @@ def pack(header, arrays):
 
 
 def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
-  """(header, arrays) from bytes; the arrays are views of them, read-only.
+  """Return (header, arrays) of bytes; the arrays are read-only views of them.
 
   Args:
-    data: From `pack`, or from what cannot be trusted.
-    kinds: Of the arrays, see np.dtype.kind.
-    max_header_bytes: That JSON may have.
+    data: Bytes of `pack`, or of an untrusted process.
+    kinds: Kinds of arrays that are allowed, see np.dtype.kind.
+    max_header_bytes: Largest header.
 
   Raises:
     ValueError, KeyError, TypeError, RecursionError: If the bytes are something
@@ -183,7 +192,7 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
   header = json.loads(bytes(view[_LENGTH.size : at]))
   arrays = []
   for name, shape in header['layout']:
-    # Before NumPy reads either: they may be anything.
+    # Checked before NumPy reads either, as both may be anything.
     if (
         not re.fullmatch(f'[<>|=][{kinds}][0-9]{{1,9}}', name)
         or len(shape) > _MAX_AXES
@@ -194,10 +203,10 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
     count = math.prod(shape)
     if dtype.itemsize and count:
       array = np.frombuffer(view, dtype, count, at).reshape(shape)
-      # A forged byte of 2 would be true, and not equal to any other truth.
+      # A forged byte of 2 would count as true, but would not equal True.
       if dtype.kind == 'b' and array.view(np.uint8).max() > 1:
         array = np.asarray(array.view(np.uint8) != 0)
-    else:  # Which frombuffer refuses.
+    else:  # np.frombuffer refuses empty arrays.
       array = np.zeros(shape, dtype)
     array.flags.writeable = False
     arrays.append(array)
@@ -208,7 +217,7 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
 
 
 def _call(code, one, views, state):
-  """Runs a function; returns its arrays by name."""
+  """Run a function and return its arrays by name."""
   function = one['function']
   namespace = {'__name__': 'harness', '__builtins__': __builtins__}
   exec(code, namespace)
@@ -236,10 +245,10 @@ def _call(code, one, views, state):
 
 
 def _constant(value):
-  """A value of a module that no call can change.
+  """Return a module's value in a form that no call can change.
 
-  Functions could tell each other something through it, where one factor at a
-  time is what a change has.
+  Functions could pass values to each other through it, so that a change of one
+  factor would alter another.
   """
   if isinstance(value, list | tuple):
     return tuple(map(_constant, value))
@@ -254,7 +263,7 @@ def _constant(value):
 
 
 def _state(answer):
-  """What `keep` returned as the state of its next call."""
+  """Return the answer of `keep` as the state of its next call."""
   state = {}
   for name, array in answer.items():
     if name:
@@ -264,7 +273,7 @@ def _state(answer):
 
 
 def is_name(name):
-  """Whether a number, a part or a state may be called so."""
+  """Return whether it may be the name of a number, a part or a state."""
   return (
       isinstance(name, str)
       and name.isidentifier()
@@ -274,7 +283,7 @@ def is_name(name):
 
 
 def _named(value, function):
-  """A dict of arrays by name."""
+  """Return a dict of arrays by name."""
   if not isinstance(value, dict):
     raise CallError(
         'wrong_type', f'{function} returned {type(value).__name__}, not a dict'
@@ -294,7 +303,7 @@ def _named(value, function):
 
 
 def _array(name, value):
-  """Anything array-like of numbers as an array."""
+  """Return anything array-like of numbers as an array."""
   try:
     array = np.asarray(value)
   except ValueError as error:
@@ -310,7 +319,7 @@ def _array(name, value):
 
 
 def _describe(error, name):
-  """One line: the last line of the function's own, and what it raised."""
+  """Return one line: the function's own last line, and what it raised."""
   lines = [
       frame.lineno
       for frame in traceback.extract_tb(error.__traceback__)
@@ -321,7 +330,7 @@ def _describe(error, name):
   where = f'line {lines[-1]}: ' if lines else ''
   try:
     text = ' '.join(str(error).split())
-  # The exception may be the function's own class.
+  # The text of an exception is made by code of its class, which may raise.
   except BaseException:
     text = ''
   return f'{where}{type(error).__name__}{": " if text else ""}{text}'[:500]

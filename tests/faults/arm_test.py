@@ -203,7 +203,7 @@ class ExecutorTest(absltest.TestCase):
       (inbox / 'a.json').write_text(json.dumps(CRASHES))
       loop.run(config, str(root / name), **options)
     here, workers = (
-        chain.Ledger(root / name / 'ledger.jsonl').canonical()
+        [row['payload'] for row in chain.read(root / name / 'ledger.jsonl')]
         for name in ('here', 'workers')
     )
     self.assertEqual(killed, [-signal.SIGKILL])

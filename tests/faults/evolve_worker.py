@@ -33,15 +33,22 @@ STEPS = (
 # In the order in which one run meets them; 'promote' and what is before it in
 # the trial of QUEUED, 'trial' in the one after it.
 POINTS = (*STEPS[:10], 'torn', 'arm', 'scored', *STEPS[10:], 'summary')
-# A change that trains nothing is kept for certain: there is a promotion.
+# A diagnostic that follows the score is kept for certain: there is a promotion.
 QUEUED = {
-    'delta': {
-        'file': 'backtests/alive_groups.py',
-        'source_of': 'library/backtests/alive_groups.py',
-    },
-    'hypothesis': 'Alive groups foretell what a filter does.',
+    'delta': {'file': 'diagnostics/solved.py', 'source_file': 'solved.py'},
+    'hypothesis': 'How much is solved should be seen.',
     'expected': [0.0, 0.0],
 }
+SOLVED = """
+LAYER = 'score'
+UNIT = 'fraction'
+
+
+def measure(e):
+  if not e.valid.any():
+    return {}
+  return {'share_solved': float(e.outcome[e.valid].mean())}
+"""
 
 
 def die():
@@ -102,7 +109,8 @@ def run(root, name):
   inbox = folder / 'inbox'
   if not inbox.exists():
     inbox.mkdir(parents=True)
-    (inbox / '10-backtest.json').write_text(json.dumps(QUEUED))
+    (inbox / 'solved.py').write_text(SOLVED)
+    (inbox / '10-solved.json').write_text(json.dumps(QUEUED))
   loop.run(tiny.evolving(), str(folder))
   os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Shipped functions that proposals and seed harnesses draw from, by file.
+"""Shipped functions that proposals and seed harnesses use, by file.
 
 keep/NAME.py, weight/NAME.py and backtests/NAME.py are whole files of a harness;
 reward/NAME.py holds parts that `syntax.add_part` adds to a reward. What the
@@ -15,12 +15,12 @@ SEEDS = ('seed', 'diagnostics', 'blind')
 
 
 def names() -> tuple[str, ...]:
-  """What proposals draw from: 'keep/outcome_variance.py' and so on, sorted."""
+  """Return the files for proposals, sorted: 'keep/outcome_variance.py', ..."""
   return _files(FOLDERS)
 
 
 def every() -> tuple[str, ...]:
-  """These, and what seed harnesses share; sorted."""
+  """Return these and the files that seed harnesses share, sorted."""
   return _files(FOLDERS + SEEDS)
 
 
@@ -35,7 +35,7 @@ def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def source(name: str) -> str:
-  """Text of a shipped function.
+  """Return the text of a shipped function.
 
   Raises:
     ValueError: If there is none of that name.

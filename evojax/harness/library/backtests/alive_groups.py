@@ -1,4 +1,4 @@
-"""How a change would alter which groups teach, on the same rollouts.
+"""Change of the groups that have a gradient, on the same rollouts.
 
 Groups alive by outcome carry what the evaluator says; groups alive by shaping
 alone carry the shaping. In group-relative training the two are no substitute.
@@ -20,7 +20,7 @@ def _alive(e):
 
 
 def predict(before, after):
-  """Shares after, and their change."""
+  """Return the shares after, and their change."""
   old, new = _alive(before), _alive(after)
   return {
       'alive_by_outcome': float(new[0]),

@@ -1,4 +1,4 @@
-"""Whether a change would pay for longer or for shorter completions.
+"""Direction in which a change would pull the length of completions.
 
 The correlation of n_tokens and advantage within groups: length minus its
 group's mean against the advantage. Its sign is where the update pulls length.

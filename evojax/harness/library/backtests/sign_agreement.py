@@ -1,4 +1,4 @@
-"""How often the advantage points where the outcome does.
+"""Agreement of the advantage with the outcome.
 
 sign_agreement: among kept completions of mixed groups, weighted by |advantage|,
 the share with a positive advantage where solved and a negative one where not.

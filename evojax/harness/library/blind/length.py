@@ -1,4 +1,4 @@
-"""How long completions are."""
+"""Length of completions."""
 
 LAYER = 'behaviour'
 UNIT = 'tokens'

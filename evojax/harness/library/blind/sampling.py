@@ -1,4 +1,4 @@
-"""How certain the policy is of what it samples: minus an entropy estimate."""
+"""Certainty of the policy about its samples: minus an entropy estimate."""
 
 LAYER = 'behaviour'
 UNIT = 'nats/token'

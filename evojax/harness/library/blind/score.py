@@ -1,4 +1,4 @@
-"""How much is solved."""
+"""Share of the completions that are solved."""
 
 LAYER = 'score'
 UNIT = 'fraction'

@@ -1,1 +1,1 @@
-"""What is measured of every version, in any domain."""
+"""Diagnostics of every version, in any domain."""

@@ -1,4 +1,4 @@
-"""Which groups teach anything, and whether outcome or shaping makes them.
+"""Groups that have a gradient, by outcome or by shaping alone.
 
 A group whose rewards are equal has advantage 0 everywhere (dead). One that is
 alive only because shaping tells apart what the evaluator does not is counted on
@@ -27,7 +27,7 @@ def _std(x, valid):
 
 
 def measure(e):
-  """Shares of the groups with two valid completions or more."""
+  """Return shares of the groups with at least two valid completions."""
   rewarded = e.valid & np.isfinite(e.reward)
   groups = rewarded.sum(1) >= 2
   if not groups.any():

@@ -1,4 +1,4 @@
-"""Whether the reward pays for length."""
+"""Correlation of reward and length."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How the policy goes about problems, and what each way is worth.
+"""Modes of solving problems: the share and the outcome of each.
 
 A gain can be a shift towards a mode that was there, or a mode that got better;
 the shares and the outcome within each tell the two apart.

@@ -1,4 +1,4 @@
-"""Whether the policy still explores, and samples from what is trained.
+"""Certainty of the sampled tokens, and agreement of sampler and trainer.
 
 mean_logprob near 0: every token is certain and no two completions of a group
 differ (exploration collapse). It is that of completions which solve nothing:

@@ -1,4 +1,4 @@
-"""How much is solved, and how much sampling again would add.
+"""Share of solved completions, and what sampling again would add.
 
 pass_at_g: groups with at least one solved completion. headroom: what is solved
 by some sample of a group but not by the average one; reinforcement has this

@@ -1,4 +1,4 @@
-"""Reward parts to start from, in any domain; the overlay weighs them.
+"""Reward parts to start from, in any domain; the overlay holds their weights.
 
 outcome: 1 if solved, else 0.
 format: 1 if there is an answer in the required format, else 0.
