@@ -59,12 +59,13 @@ EXTRAS_REQUIRE = {
 # Folders of data that the package reads at run time.
 PACKAGE_DATA = {
     'evojax.domains.coding': ('base_policy/*',),
+    'evojax.domains.coding.families': ('*.toml',),
     'evojax.domains.coding.seed_blind': ('*.json',),
     'evojax.domains.coding.seed_harness': ('*.json',),
     'evojax.domains.math': ('base_policy/*',),
     'evojax.domains.math.seed_blind': ('*.json',),
     'evojax.domains.math.seed_harness': ('*.json',),
-    'evojax.evidence': ('COLUMNS.md',),
+    'evojax.evidence': ('COLUMNS.md', 'columns.toml'),
     'evojax.report': ('templates/*',),
 }
 

@@ -45,7 +45,7 @@ def _recorded(base: views.View) -> views.View:
       domains.make('math').columns,
       tuple(math_config.get_config().reward.weights),
   )
-  return views.View.from_rows(
+  return views.View(
       rows,
       columns,
       prompts=PROMPTS,

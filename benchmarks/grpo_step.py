@@ -115,7 +115,7 @@ class Evojax:
     # Drawn on the host: a program that draws would add its compilation to the
     # peak memory, and a run reads its weights.
     rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: decoder.init(self.cfg, jax.random.key(0)))
+    shapes = decoder.shapes(self.cfg)
     params = jax.tree.map(
         lambda x, s: jax.device_put(
             0.05 * rng.standard_normal(x.shape, np.float32), s

@@ -78,6 +78,24 @@ class Request:
   sample: int  # Index within the group, 0 <= sample < G.
   params: SamplingParams
 
+  def check(self, max_prompt_tokens: int, max_tokens: int) -> None:
+    """Refuse a request that is larger than an engine was built for.
+
+    Raises:
+      ValueError: Naming the field, its value and the remedy.
+    """
+    n = len(self.prompt_tokens)
+    if not 1 <= n <= max_prompt_tokens:
+      raise ValueError(
+          f'prompt of {n} tokens; config.data.max_prompt_tokens is'
+          f' {max_prompt_tokens}. Raise it or drop the problem.'
+      )
+    if not 1 <= self.params.max_tokens <= max_tokens:
+      raise ValueError(
+          f'max_tokens={self.params.max_tokens} is outside 1..{max_tokens}'
+          ' (config.rollout.max_tokens).'
+      )
+
 
 FINISH_REASONS = ('stop', 'length', 'abort')
 

@@ -289,6 +289,7 @@ class ImportsTest(parameterized.TestCase):
     )
     self.assertIn(f'evojax.domains.{name}.demonstrations', loaded)
     heavy = {'jax', 'optax', 'flax', 'orbax', 'transformers', 'pandas'}
+    heavy |= {'reasoning_gym', 'sympy', 'matplotlib'}
     self.assertEmpty(heavy & loaded)
 
   def test_configs_are_light(self):

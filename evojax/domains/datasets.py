@@ -98,6 +98,18 @@ def tfds_rows(
     }
 
 
+def tag(row: Mapping[str, Any], family: str) -> str:
+  """Return the family that a row names with "tag", by default `family`.
+
+  Raises:
+    ValueError: If the tag is no text, or empty.
+  """
+  found = row.get('tag', family)
+  if not isinstance(found, str) or not found:
+    raise ValueError(f'tag={found!r} must be a non-empty string')
+  return found
+
+
 def distinct(
     rows: Rows,
     parse: Callable[[Mapping[str, Any]], records.Problem],
@@ -152,10 +164,10 @@ def given(
           f"domain.kwargs.{name}={table!r} must be a table such as {{'train':"
           ' ...}'
       )
-    for field, value in (table or {}).items():
-      if value and not isinstance(value, str):
-        raise ValueError(f'domain.kwargs.{name}.{field}={value!r} must be text')
     fields = {k: v for k, v in (table or {}).items() if v}
+    for field, value in fields.items():
+      if not isinstance(value, str):
+        raise ValueError(f'domain.kwargs.{name}.{field}={value!r} must be text')
     if fields:
       found[name] = fields
   return found
@@ -183,16 +195,10 @@ def read(
         f'domain.kwargs.{name}: {unknown=}, {missing=}; it takes'
         f' {", ".join(accepted)}'
     )
-  options = {k: v for k, v in fields.items() if k in reader.options}
-  return divide(
-      {
-          split: reader.read(
-              fields[split], system_prompt=system_prompt, **options
-          )
-          for split in splits.SHARES
-          if split in fields
-      }
-  )
+  named = [split for split in splits.SHARES if split in fields]
+  options = {k: v for k, v in fields.items() if k not in named}
+  options['system_prompt'] = system_prompt
+  return divide({s: reader.read(fields[s], **options) for s in named})
 
 
 def divide(

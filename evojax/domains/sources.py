@@ -48,13 +48,18 @@ def make_problem(
     system_prompt: str = '',
     difficulty: int = 0,
     metadata: Mapping[str, Any] | None = None,
+    identity: str = '',
 ) -> records.Problem:
-  """Make a problem; its id is a hash of its messages, system prompt apart."""
-  text = '\n'.join(message['content'] for message in messages)
+  """Make a problem.
+
+  By default its id is a hash of its messages, the system prompt apart.
+  """
+  if not identity:
+    identity = splits.problem_id('\n'.join(m['content'] for m in messages))
   if system_prompt:
     messages = ({'role': 'system', 'content': system_prompt}, *messages)
   return records.Problem(
-      problem_id=splits.problem_id(text),
+      problem_id=identity,
       family=family,
       messages=tuple(messages),
       answer=answer,

@@ -81,7 +81,7 @@ def make_view(
   rows.update(reward=outcome, advantage=advantage.ravel(), kept=kept)
   for name in config.reward.weights:
     rows[schema.PART_PREFIX + name] = outcome
-  view = views.View.from_rows(
+  view = views.View(
       rows,
       columns,
       prompts=len(problems),

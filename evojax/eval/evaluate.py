@@ -120,10 +120,8 @@ def evaluate(
       declaration.
     workdir.DiskError: If the evidence cannot be written.
   """
-  for name, value, least in (
-      ('problems', problems, 2),
-      ('samples', samples, 1),
-  ):
+  for name, value in (('problems', problems), ('samples', samples)):
+    least = 2 if name == 'problems' else 1  # An interval needs a spread.
     if value < least:
       raise ValueError(f'eval.{name}={value} must be at least {least}')
   if split == 'sealed' and not allow_sealed:

@@ -35,11 +35,8 @@ class Mode:
 
 @dataclasses.dataclass(frozen=True)
 class Decomposition:
-  """A gain split into two terms: gain = shift + within, up to rounding."""
+  """The terms of a gain in the share solved: shift + within, up to rounding."""
 
-  before: float  # Share solved.
-  after: float
-  gain: float
   shift: float
   within: float
   modes: tuple[Mode, ...]  # Those that occur, in the order of the codes.
@@ -55,7 +52,7 @@ class Oracle:
 
 
 def codes_of(columns: Sequence[schema.Column]) -> dict[str, int] | None:
-  """Return the code table of the column `mode`, None without such a column."""
+  """Return the code table of the column `mode`; None where there is none."""
   for column in columns:
     if column.name == COLUMN and not column.shape and not column.nullable:
       return dict(column.codes) if column.codes is not None else None
@@ -65,7 +62,7 @@ def codes_of(columns: Sequence[schema.Column]) -> dict[str, int] | None:
 def _count(
     modes: np.ndarray, outcomes: np.ndarray, codes: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Count completions and solved ones of each mode, in the order of codes."""
+  """Return how many completions and solved ones each mode has."""
   if modes.shape != outcomes.shape or not modes.size:
     raise ValueError(
         f'modes {modes.shape} and outcomes {outcomes.shape} must be of one'
@@ -121,11 +118,7 @@ def decompose(
   accuracy1 = np.where(count1 > 0, accuracy1, accuracy0)
   shift = (share1 - share0) * (accuracy0 + accuracy1) / 2
   within = (share0 + share1) / 2 * (accuracy1 - accuracy0)
-  before, after = before_outcomes.mean(), after_outcomes.mean()
   return Decomposition(
-      before=float(before),
-      after=float(after),
-      gain=float(after - before),
       shift=float(shift.sum()),
       within=float(within.sum()),
       modes=tuple(
@@ -151,7 +144,7 @@ def oracle(
     *,
     min_rollouts: int = MIN_ROLLOUTS,
 ) -> Oracle | None:
-  """Return the best single mode: the score of perfect selection alone.
+  """Return the best single mode, which selection alone would score.
 
   max_m accuracy_m of the base policy, over modes with at least `min_rollouts`
   completions. A policy that scores more has learned something within a mode.

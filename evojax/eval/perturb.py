@@ -35,11 +35,10 @@ class Perturbed(base.Domain):
           ' be asked otherwise'
       )
     self._domain = domain
-    self.name = domain.name
-    self.columns = domain.columns
+    self.name, self.columns = domain.name, domain.columns
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
-    """The changed problems of 'dev' or 'sealed', in the split's order.
+    """Return the changed problems of 'dev' or 'sealed', in the split's order.
 
     Raises:
       ValueError: If the split is not one of SPLITS.
@@ -68,7 +67,7 @@ class Perturbed(base.Domain):
 
 
 class _Source:
-  """Return the problems of a split that can be changed, each changed."""
+  """The problems of a split that can be changed, each changed."""
 
   def __init__(self, domain: base.Domain, split: str, seed: int):
     self._source = domain.source(split, seed)
@@ -76,11 +75,11 @@ class _Source:
     self._what = f'split {split!r} of domain {domain.name!r}'
 
   def __len__(self) -> int:
-    """The least that `take` can rely on; it refuses a split that has less."""
+    """Return the least that `take` can rely on; it refuses less."""
     return len(self._source) // _MOST_PER_ONE
 
   def take(self, cursor: int, count: int) -> list[records.Problem]:
-    """Problems cursor .. cursor + count - 1, all distinct.
+    """Return problems cursor .. cursor + count - 1, all distinct.
 
     Raises:
       TooFewError: If the split runs out before, or fewer than 1 in 50 of its

@@ -94,7 +94,7 @@ def _decompose(
 def _measured(
     result: evaluate.EvalResult, rows: Any = slice(None)
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Return modes and outcomes [1, n] of the graded samples of problems."""
+  """Return modes and outcomes [1, n] of some problems' graded completions."""
   there = result.graded[rows]
   return result.modes[rows][there][None], result.outcomes[rows][there][None]
 
@@ -102,7 +102,7 @@ def _measured(
 def _families(
     before: evaluate.EvalResult, after: evaluate.EvalResult
 ) -> list[dict[str, Any]]:
-  """Return one entry per family, sorted by name."""
+  """Return one entry per family, by name."""
   entries = []
   for family in sorted(set(before.families)):
     rows = np.array([f == family for f in before.families])
@@ -125,17 +125,17 @@ def _families(
 
 
 def percent(value: float | None) -> str:
-  """Return a fraction in percent: 0.413 -> '41.3 %'."""
+  """Return '41.3 %' for 0.413."""
   return '-' if value is None else f'{100 * value:.1f} %'
 
 
 def change(before: float | None, after: float | None) -> str:
-  """Return two fractions in percent: '41.3 % → 78.0 %'."""
+  """Return '41.3 % → 78.0 %' for 0.413 and 0.78."""
   return f'{percent(before)} → {percent(after)}'
 
 
 def points(value: float | None) -> str:
-  """Return a fraction in percentage points: 0.125 -> '+12.5'."""
+  """Return '+12.5', in percentage points, for 0.125."""
   if value is None:
     return '-'
   rounded = round(100 * value, 1)
@@ -150,7 +150,7 @@ def interval(estimate: Mapping[str, Any], signed: bool = False) -> str:
 
 
 def heading(split: str, problems: int, samples: int, seed: int) -> str:
-  """Return the line that says which problems the numbers below it are about."""
+  """Return the line that says what the numbers below are about."""
   return (
       f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
       f' {100 * estimates.LEVEL:.0f} % intervals'
@@ -158,7 +158,7 @@ def heading(split: str, problems: int, samples: int, seed: int) -> str:
 
 
 def make_table(*headings: str) -> table_lib.Table:
-  """Return a table with text in its first column and numbers in the others."""
+  """Return a table, its first column on the left and numbers on the right."""
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
   table.add_column(headings[0], overflow='fold')
   for heading in headings[1:]:
@@ -259,7 +259,7 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
 def _print_modes(
     report: Mapping[str, Any], console: console_lib.Console
 ) -> None:
-  """Print the decomposition, the oracle and one row per mode."""
+  """Print decomposition, oracle and one row per mode."""
   console.print(
       f'gain = mode shift {points(report["mode_shift"])}'
       f' + within a mode {points(report["within_mode"])} points'

@@ -52,11 +52,9 @@ def score(
     install_base: Callable[[], None],
     install_trained: Callable[[], None],
     workdir: str | os.PathLike[str],
-    seed: int,
-    problems: int,
-    samples: int,
     step: int,
     primary: bool = True,
+    **asked: int,
 ) -> dict[str, Any]:
   """Score base and trained policy on the same sealed problems, once.
 
@@ -66,11 +64,9 @@ def score(
       function, as its weights need not be in memory during training.
     install_trained: Calls `engine.update_weights` with the trained policy.
     workdir: The run's directory.
-    seed: Seed of problems and sampler.
-    problems: P, at least 2.
-    samples: k of Avg@k.
     step: Training steps of the trained policy, >= 1; the base policy's is 0.
     primary: Whether this is process 0, which alone writes.
+    **asked: seed, problems and samples, see `evaluate.evaluate`.
 
   Returns:
     See `report.report_gain`; that of the first call in this workdir.
@@ -101,12 +97,10 @@ def score(
     return evaluate.evaluate(
         dataclasses.replace(scorer, version=version),
         split=SPLIT,
-        seed=seed,
-        problems=problems,
-        samples=samples,
         step=at_step,
         workdir=workdir if primary else None,
         allow_sealed=True,
+        **asked,
     )
 
   # The base first: the engine is left with the trained weights.

@@ -23,32 +23,21 @@ from evojax.evidence import store
 def _read(
     workdir: str | os.PathLike[str],
 ) -> tuple[dict[str, Any], list[str], np.ndarray]:
-  """Return the sealed result, P problem ids and scores [2, P] of a run.
-
-  The two rows of the scores are the base and the trained policy.
-  """
+  """Return the sealed result, the problem of each row, and scores [2, P]."""
   result = sealed.read(workdir)
   if result is None:
     raise ValueError(
         f'{workdir} has no {sealed.path_of(workdir).name}: its run did not end,'
         ' or had --config.eval.sealed=False'
     )
-  sides = []
-  for side in ('before', 'after'):
-    rows = store.read(
-        workdir,
-        sealed.SPLIT,
-        [result[side]['step']],
-        ['problem_id', 'group', 'outcome', 'graded'],
-    )
-    rows = rows[rows['graded']].groupby('group')
-    sides.append(rows['outcome'].mean().to_numpy(np.float64))
-    ids = rows['problem_id'].first().tolist()
-  return result, ids, np.stack(sides)
+  steps = [result[side]['step'] for side in ('before', 'after')]
+  sides = [store.problem_scores(workdir, sealed.SPLIT, step) for step in steps]
+  ids = store.read(workdir, sealed.SPLIT, steps[:1], ['problem_id'])
+  return result, ids['problem_id'].tolist(), np.stack(sides)
 
 
 def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
-  """Summarise sealed scores over training seeds.
+  """Return the sealed scores over training seeds.
 
   Args:
     workdirs: S >= 2 finished runs of one recipe, one per seed, with equal

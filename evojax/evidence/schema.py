@@ -1,4 +1,4 @@
-"""The one declaration of every evidence column.
+"""The declaration of evidence columns; `columns.toml` lists those of every run.
 
 A row is one rollout. Each column says its name, dtype, shape, unit, meaning,
 nullability, code table, the stage that fills it and who may read it; the
@@ -13,6 +13,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import tomllib
 
 import pyarrow as pa
 
@@ -28,9 +29,11 @@ SHAPES = {
 }
 PART_PREFIX = 'part_'
 # Attributes of a view: see views.View.
-RESERVED = ('codes', 'columns', 'from_rows', 'max_tokens', 'valid')
+RESERVED = ('codes', 'columns', 'max_tokens', 'valid')
 
 _OBSERVERS = ('diagnostic', 'report')
+# Fields of a column that the metadata of a file hold as they are.
+_TEXTS = ('dtype', 'shape', 'unit', 'doc', 'stage')
 _NAME = re.compile(r'[a-z][a-z0-9_]*')
 
 
@@ -45,9 +48,9 @@ class Column:
 
   name: str  # Lower case; reward parts are 'part_<name>'.
   dtype: str  # One of DTYPES, of a single value.
+  doc: str = ''
   shape: str = ''  # Key of SHAPES; other than '' is a list.
   unit: str = ''
-  doc: str = ''
   nullable: bool = False
   # Name -> code, for integer columns that hold codes.
   codes: Mapping[str, int] | None = dataclasses.field(default=None, hash=False)
@@ -68,310 +71,65 @@ class Column:
         raise ValueError(
             f'column {self.name!r}: {field}={value!r} is not one of {allowed}'
         )
-    if not _NAME.fullmatch(self.name):
-      raise ValueError(
-          f'column {self.name!r}: a name is lower case letters, digits and'
-          ' underscores'
-      )
-    if self.name in RESERVED:
-      raise ValueError(
-          f'column {self.name!r}: the names {RESERVED} are taken by views'
-      )
     open_stage = self.stage in ('sample', 'grade')
     if self.readers is None:
       readers = READERS if open_stage else _OBSERVERS
       object.__setattr__(self, 'readers', readers)
     unknown = set(self.readers) - set(READERS)
-    if unknown:
-      raise ValueError(
-          f'column {self.name!r}: readers {sorted(unknown)} are not in'
-          f' {READERS}'
-      )
-    if not open_stage and set(self.readers) - set(_OBSERVERS):
-      raise ValueError(
-          f'column {self.name!r}: stage={self.stage!r} is not open to rewards'
-          ' and filters; they read what was sampled and graded'
-      )
-    if self.codes is not None:
-      if self.dtype not in ('int32', 'int64'):
-        raise ValueError(
-            f'column {self.name!r}: codes need an integer dtype, not'
-            f' {self.dtype!r}'
-        )
-      if len(set(self.codes.values())) != len(self.codes):
-        raise ValueError(
-            f'column {self.name!r}: two names share a code: {dict(self.codes)}'
-        )
+    codes = self.codes or {}
+    for wrong, why in (
+        (
+            not _NAME.fullmatch(self.name),
+            'a name is lower case letters, digits and underscores',
+        ),
+        (self.name in RESERVED, f'the names {RESERVED} are taken by views'),
+        (unknown, f'readers {sorted(unknown)} are not in {READERS}'),
+        (
+            not open_stage and set(self.readers) - set(_OBSERVERS),
+            f'stage={self.stage!r} is not open to rewards and filters; they'
+            ' read what was sampled and graded',
+        ),
+        (
+            self.codes is not None and self.dtype not in ('int32', 'int64'),
+            f'codes need an integer dtype, not {self.dtype!r}',
+        ),
+        (
+            len(set(codes.values())) != len(codes),
+            f'two names share a code: {dict(codes)}',
+        ),
+    ):
+      if wrong:
+        raise ValueError(f'column {self.name!r}: {why}')
 
 
 FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2}
 # Those of sandbox.limits.TIERS, and none: nothing untrusted was run.
 SANDBOX_TIER = {'none': 0, 'T0': 1, 'T1': 2, 'T2': 3}
 
+_CODES = {'finish_reason': FINISH_REASON, 'sandbox_tier': SANDBOX_TIER}
+# Tables of columns.toml that are not named after their stage.
+_GROUPS = {
+    'grading': dict(stage='grade', readers=_OBSERVERS),
+    'text': dict(stage='sample', readers=_OBSERVERS),
+}
 
-CORE = (
-    Column(
-        'problem_id',
-        'string',
-        doc='Hash of the normalised problem text, 16 hex digits.',
-        stage='identity',
-    ),
-    Column(
-        'family',
-        'string',
-        doc='Generator or data-set tag of the problem.',
-        stage='identity',
-    ),
-    Column(
-        'group',
-        'int32',
-        doc='Index of the prompt within the step, 0..P-1.',
-        stage='identity',
-    ),
-    Column(
-        'sample',
-        'int32',
-        doc='Index of the completion within its group, 0..G-1.',
-        stage='identity',
-    ),
-    Column(
-        'version',
-        'string',
-        doc=(
-            'Content hash of the harness that trains; for an evaluation, of the'
-            " one that trained the policy. 'seed' where there was none."
-        ),
-        stage='identity',
-    ),
-    Column(
-        'policy_version',
-        'int32',
-        unit='updates',
-        doc='Optimizer updates behind the weights that sampled this row.',
-        stage='identity',
-    ),
-    Column(
-        'step',
-        'int32',
-        doc='Training step that wrote the row.',
-        stage='identity',
-    ),
-    Column(
-        'split',
-        'string',
-        doc='train, dev or sealed.',
-        stage='identity',
-    ),
-    Column(
-        'seed',
-        'int64',
-        doc='Seed of the sampler for this row.',
-        stage='identity',
-    ),
-    Column(
-        'n_tokens',
-        'int32',
-        unit='tokens',
-        doc='Sampled tokens, a final end-of-sequence token included.',
-        stage='sample',
-    ),
-    Column(
-        'n_turns',
-        'int32',
-        unit='turns',
-        doc='Assistant turns of the episode; 1 without tools.',
-        stage='sample',
-    ),
-    Column(
-        'truncated',
-        'bool',
-        doc='The sampling limit cut the last turn.',
-        stage='sample',
-    ),
-    Column(
-        'finish_reason',
-        'int32',
-        doc='Why sampling ended.',
-        codes=FINISH_REASON,
-        stage='sample',
-    ),
-    Column(
-        'mean_logprob',
-        'float32',
-        unit='nats/token',
-        doc='Mean sampler log-prob of the sampled tokens, 0 if there are none.',
-        stage='sample',
-    ),
-    Column(
-        'turn_tokens',
-        'int32',
-        shape='A',
-        unit='tokens',
-        doc='Sampled tokens of each turn: its action.',
-        nullable=True,
-        stage='sample',
-    ),
-    Column(
-        'observation_tokens',
-        'int32',
-        shape='A',
-        unit='tokens',
-        doc='Tokens of the observation after each action, not trained on.',
-        nullable=True,
-        stage='sample',
-    ),
-    Column(
-        'actions',
-        'int32',
-        shape='A',
-        doc="Tool that each turn calls, a code of the domain's.",
-        stage='sample',
-    ),
-    Column(
-        'arguments',
-        'int32',
-        shape='A',
-        doc="Class of each call's arguments, a code of the domain's.",
-        stage='sample',
-    ),
-    Column(
-        'action_ok',
-        'bool',
-        shape='A',
-        doc='The call was well formed and did not fail.',
-        stage='sample',
-    ),
-    Column(
-        'outcome',
-        'bool',
-        doc=(
-            'Solved. Owned by the evaluator; no harness can write it. False'
-            ' where graded is.'
-        ),
-    ),
-    Column(
-        'partial',
-        'float32',
-        unit='0..1',
-        doc='Partial credit; equals outcome where a domain has none.',
-    ),
-    Column(
-        'grade_status',
-        'int32',
-        doc="How grading went; the table is the domain's.",
-    ),
-    Column(
-        'graded',
-        'bool',
-        doc=(
-            'The evaluator could judge the row. Where it could not, for a'
-            ' reason outside of the completion, the row counts nowhere.'
-        ),
-        # A view leaves the others out: what it shows is graded.
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'sandbox_tier',
-        'int32',
-        doc='Tier of the box that untrusted code of the row ran in.',
-        codes=SANDBOX_TIER,
-        # It is the machine's: a reward that read it could not be replayed.
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'grade_seconds',
-        'float32',
-        unit='s',
-        doc='Wall time of grading the row.',
-        # Time differs between runs: a reward that read it could not be
-        # replayed, and would pay for a slow machine.
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'reward',
-        'float32',
-        doc='Weighted sum of the parts: the value that trained the policy.',
-        nullable=True,
-        stage='reward',
-    ),
-    Column(
-        'advantage',
-        'float32',
-        doc=(
-            'Group-relative advantage, the mean over turns; null in'
-            ' evaluations.'
-        ),
-        nullable=True,
-        stage='reward',
-    ),
-    Column(
-        'turn_advantages',
-        'float32',
-        shape='A',
-        doc='Advantage of each turn; empty for one turn and in evaluations.',
-        nullable=True,
-        stage='reward',
-    ),
-    Column(
-        'kept',
-        'bool',
-        doc='The row entered the update; null in evaluations.',
-        nullable=True,
-        stage='reward',
-    ),
-    Column(
-        'sampler_trainer_logprob_gap',
-        'float32',
-        unit='nats/token',
-        doc=(
-            'Mean |old_logprobs - sampler_logprobs| over the sampled tokens;'
-            ' null until the update, and where the row did not enter it.'
-        ),
-        nullable=True,
-        stage='update',
-    ),
-    # Tokens and text hold the problem itself: a reward that read them could
-    # learn single problems by heart, so they are for looking at.
-    Column(
-        'prompt_tokens',
-        'int32',
-        shape='Lp',
-        doc='Token ids of the rendered prompt.',
-        stage='sample',
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'tokens',
-        'int32',
-        shape='Lc',
-        doc='Token ids after the prompt: actions and observations in turn.',
-        stage='sample',
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'sampler_logprobs',
-        'float32',
-        shape='Lc',
-        unit='nats',
-        doc='Sampler log-prob of each token, softmax(logits / T).',
-        stage='sample',
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'prompt',
-        'string',
-        doc='Text of the last user message.',
-        stage='sample',
-        readers=_OBSERVERS,
-    ),
-    Column(
-        'completion',
-        'string',
-        doc='Sampled text without special tokens.',
-        stage='sample',
-        readers=_OBSERVERS,
-    ),
-)
+
+def _core() -> tuple[Column, ...]:
+  """Return the columns of every run, from `columns.toml`."""
+  path = pathlib.Path(__file__).with_name('columns.toml')
+  return tuple(
+      Column(
+          name,
+          codes=_CODES.get(name),
+          **fields,
+          **_GROUPS.get(table, {'stage': table}),
+      )
+      for table, columns in tomllib.loads(path.read_text()).items()
+      for name, fields in columns.items()
+  )
+
+
+CORE = _core()
 
 
 def with_codes(name: str, codes: Mapping[str, int]) -> Column:
@@ -442,59 +200,39 @@ def declare(
   )
 
 
-def value_type(column: Column) -> pa.DataType:
-  """Return the Arrow type of a single value of the column."""
-  return pa.bool_() if column.dtype == 'bool' else getattr(pa, column.dtype)()
-
-
 def arrow_type(column: Column) -> pa.DataType:
   """Return the Arrow type of a column, a list where it has a shape."""
-  value = value_type(column)
+  value = pa.type_for_alias(column.dtype)
   return pa.list_(pa.field('item', value, False)) if column.shape else value
 
 
 def to_arrow_schema(columns: Sequence[Column]) -> pa.Schema:
   """Return an Arrow schema whose metadata hold the whole declaration."""
-  return pa.schema(
-      [
-          pa.field(
-              column.name,
-              arrow_type(column),
-              nullable=column.nullable,
-              metadata={
-                  'dtype': column.dtype,
-                  'shape': column.shape,
-                  'unit': column.unit,
-                  'doc': column.doc,
-                  'codes': json.dumps(column.codes),
-                  'stage': column.stage,
-                  'readers': ','.join(column.readers),
-              },
-          )
-          for column in columns
-      ]
-  )
+
+  def field(column):
+    metadata = {name: getattr(column, name) for name in _TEXTS}
+    metadata['codes'] = json.dumps(column.codes)
+    metadata['readers'] = ','.join(column.readers)
+    kind = arrow_type(column)
+    return pa.field(column.name, kind, column.nullable, metadata)
+
+  return pa.schema(map(field, columns))
 
 
 def from_arrow_schema(schema: pa.Schema) -> tuple[Column, ...]:
   """Return the declaration that a Parquet file was written with."""
-  columns = []
-  for field in schema:
+
+  def column(field):
     text = {k.decode(): v.decode() for k, v in field.metadata.items()}
-    columns.append(
-        Column(
-            field.name,
-            text['dtype'],
-            shape=text['shape'],
-            unit=text['unit'],
-            doc=text['doc'],
-            nullable=field.nullable,
-            codes=json.loads(text['codes']),
-            stage=text['stage'],
-            readers=tuple(filter(None, text['readers'].split(','))),
-        )
+    return Column(
+        field.name,
+        nullable=field.nullable,
+        codes=json.loads(text['codes']),
+        readers=tuple(filter(None, text['readers'].split(','))),
+        **{name: text[name] for name in _TEXTS},
     )
-  return tuple(columns)
+
+  return tuple(map(column, schema))
 
 
 def document(columns: Sequence[Column]) -> str:

@@ -85,16 +85,6 @@ def _check_numbers(column: schema.Column, values: np.ndarray) -> np.ndarray:
   return values.astype(dtype, copy=False)
 
 
-def _as_array(values: Any) -> np.ndarray:
-  """Return any sequence of numbers as an array."""
-  try:
-    return np.asarray(values)
-  except ValueError as error:  # Rows of different lengths.
-    raise EvidenceError(
-        'is ragged but declared with one value per row'
-    ) from error
-
-
 def _primitive(
     column: schema.Column, values: np.ndarray, null: np.ndarray | None = None
 ) -> pa.Array:
@@ -110,7 +100,7 @@ def _primitive(
   if null is not None and null.any():
     mask = pa.py_buffer(np.packbits(~null, bitorder='little'))
   return pa.Array.from_buffers(
-      schema.value_type(column),
+      pa.type_for_alias(column.dtype),
       len(values),
       [mask, pa.py_buffer(np.ascontiguousarray(packed))],
   )
@@ -167,7 +157,12 @@ def _scalars(column: schema.Column, values: Values) -> pa.Array:
     if null.any():
       zero = next((v for v in values if v is not None), False)
       values = [zero if v is None else v for v in values]
-  array = _as_array(values)
+  try:
+    array = np.asarray(values)
+  except ValueError as error:  # Rows of different lengths.
+    raise EvidenceError(
+        'is ragged but declared with one value per row'
+    ) from error
   if array.ndim != 1:
     raise EvidenceError(
         f'has shape {array.shape}; it is declared with one value per row'
@@ -177,7 +172,6 @@ def _scalars(column: schema.Column, values: Values) -> pa.Array:
     array = np.where(null, 0, array)
   if null.all():
     array = np.zeros(len(array), column.dtype)
-    return _primitive(column, array, null)
   return _primitive(column, _check_numbers(column, array), null)
 
 
@@ -228,8 +222,8 @@ def to_table(
   if unknown or missing:
     raise EvidenceError(
         f'evidence of {split} step {step}: {missing=} {unknown=}; a column is'
-        ' declared in evidence/schema.py or by the domain, and its stage fills'
-        ' it'
+        ' declared in evidence/columns.toml or by the domain, and its stage'
+        ' fills it'
     )
   lengths = {name: len(values) for name, values in rows.items()}
   count = lengths['problem_id']
@@ -349,15 +343,14 @@ def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
     EvidenceError: If it is damaged or lacks a column.
   """
   try:
-    table = parquet.ParquetFile(path).read(columns)
+    return parquet.ParquetFile(path).read(columns)
+  except FileNotFoundError:
+    raise
   except (pa.ArrowInvalid, OSError) as error:
-    if isinstance(error, FileNotFoundError):
-      raise
     raise EvidenceError(
         f'evidence file {path} is damaged ({error}); delete it, or restore it'
         ' from a copy'
     ) from error
-  return table
 
 
 def read(
@@ -413,19 +406,28 @@ def read_numbers(
   return table[column].to_numpy()
 
 
-def problem_scores(workdir: str | os.PathLike[str], split: str) -> np.ndarray:
-  """Return the mean outcome of each problem of a split with one step.
+def problem_scores(
+    workdir: str | os.PathLike[str], split: str, step: int | None = None
+) -> np.ndarray:
+  """Return the mean outcome of each problem of one step.
 
   Only rows that could be graded count; an evaluation has one of every problem.
+
+  Args:
+    workdir: The run's directory.
+    split: The split.
+    step: The step; by default the only one of the split.
 
   Returns:
     float64 [P].
 
   Raises:
-    ValueError: If the split has no step, or several.
+    ValueError: If no step is given and the split has none, or several.
+    FileNotFoundError: If the step was not written.
     EvidenceError: If the file is damaged.
   """
-  (step,) = list_steps(workdir, split)
+  if step is None:
+    (step,) = list_steps(workdir, split)
   graded = read_numbers(workdir, split, step, 'graded')
   group = read_numbers(workdir, split, step, 'group')[graded]
   solved = read_numbers(workdir, split, step, 'outcome')[graded]

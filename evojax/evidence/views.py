@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import types
 from typing import Any
 
-from jaxtyping import Bool
 import numpy as np
 
 from evojax.evidence import schema
@@ -41,39 +40,12 @@ class View:
       rows: Mapping[str, Sequence[Any] | np.ndarray],
       columns: Sequence[schema.Column],
       *,
-      valid: Bool[np.ndarray, 'P G'],
-      place: tuple[np.ndarray, np.ndarray],
-      max_tokens: int,
-      reader: str,
-  ):
-    """See `from_rows`; `place` holds the group and sample of each row."""
-    self.valid = valid
-    self.max_tokens = max_tokens
-    self._reader = reader
-    self._rows = rows
-    self._place = place
-    self._all = {column.name: column for column in columns}
-    self._cache = {}
-    self.codes = types.MappingProxyType(
-        {
-            name: types.MappingProxyType(dict(self._all[name].codes))
-            for name in self.columns
-            if self._all[name].codes is not None
-        }
-    )
-
-  @classmethod
-  def from_rows(
-      cls,
-      rows: Mapping[str, Sequence[Any] | np.ndarray],
-      columns: Sequence[schema.Column],
-      *,
       prompts: int,
       group_size: int,
       max_tokens: int,
       reader: str = 'reward',
       valid: Sequence[bool] | np.ndarray | None = None,
-  ) -> 'View':
+  ):
     """Arrange rows by their columns `group` and `sample`.
 
     Args:
@@ -115,7 +87,7 @@ class View:
     # Functions share the view: one must not change what the next one sees.
     mask.flags.writeable = False
     kept = np.flatnonzero(mask[group, sample])
-    kept_rows = {
+    self._rows = {
         name: (
             values[kept]
             if isinstance(values, np.ndarray)
@@ -123,13 +95,18 @@ class View:
         )
         for name, values in rows.items()
     }
-    return cls(
-        kept_rows,
-        columns,
-        valid=mask,
-        place=(group[kept], sample[kept]),
-        max_tokens=max_tokens,
-        reader=reader,
+    self._place = group[kept], sample[kept]
+    self.valid = mask
+    self.max_tokens = max_tokens
+    self._reader = reader
+    self._all = {column.name: column for column in columns}
+    self._cache = {}
+    self.codes = types.MappingProxyType(
+        {
+            name: types.MappingProxyType(dict(self._all[name].codes))
+            for name in self.columns
+            if self._all[name].codes is not None
+        }
     )
 
   @property
@@ -142,7 +119,7 @@ class View:
     )
 
   def __getitem__(self, name: str) -> np.ndarray:
-    """A column by name: `e[name] for name in e.columns`."""
+    """Return a column by name: `e[name] for name in e.columns`."""
     if name not in self._all:
       raise EvidenceAccessError(f'evidence {name!r} is not a column')
     return getattr(self, name)

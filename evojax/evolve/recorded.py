@@ -40,7 +40,7 @@ def view_of(
     config: ml_collections.ConfigDict,
 ) -> views.View:
   """Return rows as a diagnostic of the harness sees them."""
-  return views.View.from_rows(
+  return views.View(
       rows,
       columns,
       prompts=int(rows['group'].max()) + 1,

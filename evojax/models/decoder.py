@@ -226,7 +226,7 @@ def _fan_in(ins: tuple[int, ...]) -> Callable[..., jax.Array]:
 
 
 def init(cfg: DecoderConfig, key: jax.Array) -> Params:
-  """Return random float32 parameters; `jax.eval_shape` gives the shapes."""
+  """Return random float32 parameters; `shapes` has their shapes only."""
   embed_key, head_key, *layer_keys = jax.random.split(key, cfg.num_layers + 2)
   shape = (1, 1, cfg.num_kv_heads, cfg.heads_per_kv, cfg.head_dim)
   x = jnp.zeros((1, 1, cfg.hidden_size))
@@ -249,6 +249,11 @@ def stack_layers(layers: list[Params]) -> Params:
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
+def shapes(cfg: DecoderConfig) -> Params:
+  """Return the shapes and dtypes of the parameters without allocating them."""
+  return jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
+
+
 def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
   """Return a tree like the parameters whose leaves name each axis.
 
@@ -258,20 +263,18 @@ def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
       except for the tables of the vocabulary. If False, those of stored
       weights.
   """
-  shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
 
   def axes(path, leaf):
     names = _AXES[path[-1].key]
     names = _gathered(names) if gathered else names
     return ('layers',) * (leaf.ndim - len(names)) + names
 
-  return jax.tree_util.tree_map_with_path(axes, shapes)
+  return jax.tree_util.tree_map_with_path(axes, shapes(cfg))
 
 
 def count_params(cfg: DecoderConfig) -> int:
   """Return the number of parameters without allocating them."""
-  shapes = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
-  return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  return sum(leaf.size for leaf in jax.tree.leaves(shapes(cfg)))
 
 
 def unembedding(cfg: DecoderConfig, params: Params) -> Float[Array, 'V D']:

@@ -7,7 +7,7 @@ tensors make up each parameter, `hf_config` reads and writes config.json.
 
 from collections.abc import Iterator
 import contextlib
-import json
+import itertools
 import math
 import os
 import pathlib
@@ -45,10 +45,8 @@ _REDUNDANT = ('rotary_emb.inv_freq', 'masked_bias', 'attn.bias')
 @contextlib.contextmanager
 def _open_weights(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Memory-map every shard; yield {tensor name: lazily sliced tensor}."""
-  single, index = (
-      path / 'model.safetensors',
-      path / 'model.safetensors.index.json',
-  )
+  single = path / 'model.safetensors'
+  index = path / 'model.safetensors.index.json'
   if single.is_file():
     files = [single]
   elif index.is_file():
@@ -81,11 +79,7 @@ def _check_tensors(
     path: pathlib.Path, cfg: decoder.DecoderConfig, tensors: dict[str, Any]
 ) -> None:
   """Compare the headers with what config.json implies."""
-  expected = {
-      part.name: part.shape
-      for leaf in layout.all_leaves(cfg)
-      for part in leaf.parts
-  }
+  expected = layout.tensor_shapes(cfg)
   redundant = _REDUNDANT + (('lm_head.weight',) if cfg.tie_embeddings else ())
   problems = [f'missing {n}' for n in expected if n not in tensors]
   problems += [
@@ -203,19 +197,14 @@ def _host_tensors(
     cfg: decoder.DecoderConfig, params: decoder.Params, dtype: str
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yield Hugging Face tensors with one leaf at a time on the host."""
-
-  def to_host(x):
-    return sharding.to_host(x.astype(_DTYPES[dtype]))
-
-  top = layout.top_leaves(cfg)
-  yield from top.pop('embed').write(to_host(params['embed'])).items()
-  for i in range(cfg.num_layers):
-    for name, leaf in layout.layer_leaves(cfg, i).items():
-      x = params['layers']
-      x = x[name][i] if cfg.scan_layers else x[i][name]
-      yield from leaf.write(to_host(x)).items()
-  for name, leaf in top.items():
-    yield from leaf.write(to_host(params[name])).items()
+  layers = params['layers']
+  for layer, name, leaf in layout.all_leaves(cfg):
+    if layer is None:
+      x = params[name]
+    else:
+      x = layers[name][layer] if cfg.scan_layers else layers[layer][name]
+    x = sharding.to_host(x.astype(_DTYPES[dtype]))
+    yield from leaf.write(x).items()
 
 
 def save(
@@ -267,11 +256,8 @@ def save(
       keys = ('bos_token_id', 'eos_token_id', 'pad_token_id')
       token_ids = {k: raw[k] for k in keys if k in raw}
   itemsize = np.dtype(_DTYPES[dtype]).itemsize
-  sizes = {
-      part.name: math.prod(part.shape) * itemsize
-      for leaf in layout.all_leaves(cfg)
-      for part in leaf.parts
-  }
+  shapes = layout.tensor_shapes(cfg)
+  sizes = {name: math.prod(s) * itemsize for name, s in shapes.items()}
   shards = _plan_shards(sizes, max_shard_bytes)
   writes = jax.process_index() == 0
   tmp = path.with_name(f'.{path.name}.tmp')
@@ -290,22 +276,20 @@ def save(
     # Picking one layer out of a stack sends its index to the device.
     with jax.transfer_guard('allow'):
       for name, members in shards.items():
-        held = {}
-        for _ in members:
-          key, tensor = next(tensors)
-          if writes:
-            held[key] = tensor
+        # Every process gathers the tensors, but only the writer holds them.
+        gathered = itertools.islice(tensors, len(members))
+        held = {key: tensor for key, tensor in gathered if writes}
         if writes:
           _save_shard(tmp / name, held)
     if writes:
       config = hf_config.dump(cfg, dtype, token_ids)
-      _write_json(tmp / 'config.json', config)
+      hf_config.write_json(tmp / 'config.json', config)
       if len(shards) > 1:
         index = {
             'metadata': {'total_size': sum(sizes.values())},
             'weight_map': {n: f for f, names in shards.items() for n in names},
         }
-        _write_json(tmp / 'model.safetensors.index.json', index)
+        hf_config.write_json(tmp / 'model.safetensors.index.json', index)
       for file in copies:
         shutil.copyfile(file, tmp / file.name)
       _replace(tmp, path)
@@ -340,10 +324,6 @@ def _save_shard(file: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
         f'{file} cannot be written ({e}). Free some space and start the same'
         ' command again.'
     ) from e
-
-
-def _write_json(file: pathlib.Path, value: Any) -> None:
-  file.write_text(json.dumps(value, indent=2) + '\n')
 
 
 def _replace(tmp: pathlib.Path, path: pathlib.Path) -> None:

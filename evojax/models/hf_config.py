@@ -81,6 +81,11 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   return value
 
 
+def write_json(file: pathlib.Path, value: Mapping[str, Any]) -> None:
+  """Write a JSON object that people can read."""
+  file.write_text(json.dumps(value, indent=2) + '\n')
+
+
 def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
   """Return the shape of a Qwen2, Qwen3 or Llama checkpoint.
 

@@ -159,10 +159,19 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
   return leaves
 
 
-def all_leaves(cfg: decoder.DecoderConfig) -> Iterator[Leaf]:
-  """Yield every leaf in the order in which `hf.save` writes them."""
+def all_leaves(
+    cfg: decoder.DecoderConfig,
+) -> Iterator[tuple[int | None, str, Leaf]]:
+  """Yield (layer or None, name, leaf) in the order in which files hold them."""
   top = top_leaves(cfg)
-  yield top.pop('embed')
+  yield None, 'embed', top.pop('embed')
   for layer in range(cfg.num_layers):
-    yield from layer_leaves(cfg, layer).values()
-  yield from top.values()
+    for name, leaf in layer_leaves(cfg, layer).items():
+      yield layer, name, leaf
+  for name, leaf in top.items():
+    yield None, name, leaf
+
+
+def tensor_shapes(cfg: decoder.DecoderConfig) -> dict[str, tuple[int, ...]]:
+  """Return the shape of every Hugging Face tensor of a model by its name."""
+  return {p.name: p.shape for *_, leaf in all_leaves(cfg) for p in leaf.parts}

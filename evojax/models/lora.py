@@ -47,7 +47,6 @@ def add_adapters(
   """
   if cfg.lora_rank < 1:
     raise ValueError(f'{cfg.lora_rank=}: adapters need a rank of at least 1.')
-  shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
   rng = np.random.default_rng(seed)
 
   def make(path, leaf):
@@ -59,7 +58,9 @@ def add_adapters(
 
   # Adapters are small, so that drawing them on the host is faster than
   # compiling a generator for each shape.
-  adapters = jax.tree_util.tree_map_with_path(make, split(shapes)[0])
+  adapters = jax.tree_util.tree_map_with_path(
+      make, split(decoder.shapes(cfg))[0]
+  )
   if shardings is None:
     adapters = jax.device_put(adapters)
   else:

@@ -11,11 +11,12 @@ model, Kudo 2018, arXiv:1804.10959) that transformers reads.
 
 import collections
 from collections.abc import Iterable, Sequence
-import json
 import math
 import os
 import pathlib
 import re
+
+from evojax.models import hf_config
 
 PAD, END = '<|pad|>', '<|end|>'
 ROLES = ('system', 'user', 'assistant', 'tool')
@@ -91,12 +92,8 @@ def train(
   scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]
 
   tokenizer = tokenizers.Tokenizer(models.Unigram(scores))
-  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-      [
-          pre_tokenizers.Split(tokenizers.Regex(_CHUNK), 'isolated'),
-          to_bytes,
-      ]
-  )
+  cut_chunks = pre_tokenizers.Split(tokenizers.Regex(_CHUNK), 'isolated')
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut_chunks, to_bytes])
   tokenizer.decoder = decoders.ByteLevel()
   tokenizer.add_special_tokens(list(specials))
   tokenizer.add_tokens(
@@ -105,7 +102,7 @@ def train(
   directory = pathlib.Path(directory)
   directory.mkdir(parents=True, exist_ok=True)
   tokenizer.save(str(directory / 'tokenizer.json'))
-  _write_json(
+  hf_config.write_json(
       directory / 'tokenizer_config.json',
       {
           'tokenizer_class': 'PreTrainedTokenizerFast',
@@ -115,7 +112,7 @@ def train(
           'chat_template': CHAT_TEMPLATE,
       },
   )
-  _write_json(
+  hf_config.write_json(
       directory / 'generation_config.json',
       {
           'eos_token_id': tokenizer.token_to_id(END),
@@ -124,7 +121,3 @@ def train(
           'temperature': 1.0,
       },
   )
-
-
-def _write_json(path: pathlib.Path, value: dict[str, object]) -> None:
-  path.write_text(json.dumps(value, indent=2) + '\n')

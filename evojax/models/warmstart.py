@@ -31,6 +31,12 @@ from evojax.runtime import checkpoint as checkpoint_lib
 _VOCABULARY_EXAMPLES = 4096  # Demonstrations that the vocabulary is made from.
 _MAX_POSITIONS = 1024  # Of the policy; demonstrations are far shorter.
 
+# Fields that `Settings` shares with `decoder.DecoderConfig`.
+_SIZES = (
+    'vocab_size', 'hidden_size', 'intermediate_size', 'num_layers', 'num_heads',
+    'num_kv_heads', 'head_dim',
+)  # fmt: skip
+
 # (step, count) -> count demonstrations, a pure function.
 Demonstrate = Callable[[int, int], Sequence[records.Demonstration]]
 # (step, {'loss': nats per completion token, mean since the last call;
@@ -68,13 +74,7 @@ class Settings:
     """A Qwen3 decoder, which any server of that family can serve."""
     return decoder.DecoderConfig(
         family='qwen3',
-        vocab_size=self.vocab_size,
-        hidden_size=self.hidden_size,
-        intermediate_size=self.intermediate_size,
-        num_layers=self.num_layers,
-        num_heads=self.num_heads,
-        num_kv_heads=self.num_kv_heads,
-        head_dim=self.head_dim,
+        **{name: getattr(self, name) for name in _SIZES},
         qk_norm=True,
         max_positions=_MAX_POSITIONS,
     )

@@ -67,9 +67,8 @@ class Run:
   @functools.cached_property
   def params(self) -> decoder.Params:
     """Shapes of the stored parameters, with their shardings."""
-    shapes = jax.eval_shape(lambda: decoder.init(self.cfg, jax.random.key(0)))
     return _place(
-        _cast(shapes, self.config.model.param_dtype),
+        _cast(decoder.shapes(self.cfg), self.config.model.param_dtype),
         sharding.shardings(self.mesh, decoder.logical_axes(self.cfg)),
     )
 

@@ -1,10 +1,4 @@
-"""Importance weights and KL estimators, per token.
-
-The estimators see tokens x ~ p and log r = log q(x) - log p(x); they estimate
-KL(p || q) (Schulman 2020, http://joschu.net/blog/kl-approx.html). k1 is
-unbiased with a high variance, k2 biased with a low one, k3 unbiased with a low
-one and never negative.
-"""
+"""Importance weights and the KL estimator, per token."""
 
 import jax
 from jax import numpy as jnp
@@ -40,28 +34,17 @@ def truncated_importance_weights(
   return jax.lax.stop_gradient(weights)
 
 
-def k1(
-    logprobs: Float[Array, '*S'], ref_logprobs: Float[Array, '*S']
-) -> Float[Array, '*S']:
-  """-log r with p = `logprobs`, q = `ref_logprobs`, in nats."""
-  return logprobs - ref_logprobs
-
-
-def k2(
-    logprobs: Float[Array, '*S'], ref_logprobs: Float[Array, '*S']
-) -> Float[Array, '*S']:
-  """(log r)^2 / 2 with p = `logprobs`, q = `ref_logprobs`, in nats."""
-  return 0.5 * jnp.square(ref_logprobs - logprobs)
-
-
 def k3(
     logprobs: Float[Array, '*S'], ref_logprobs: Float[Array, '*S']
 ) -> Float[Array, '*S']:
-  """r - 1 - log r with p = `logprobs`, q = `ref_logprobs`, in nats.
+  """Return r - 1 - log r with p = `logprobs`, q = `ref_logprobs`, in nats.
 
-  The KL term of GRPO (arXiv:2402.03300, Eq. 4). Its gradient, 1 - r times that
-  of `logprobs`, has the expectation of grad KL(q || p), the other direction:
-  that of KL(p || q) would also differentiate the sampling of x.
+  With tokens x ~ p and log r = log q(x) - log p(x) it estimates KL(p || q),
+  unbiased, with a low variance and never negative (Schulman 2020,
+  http://joschu.net/blog/kl-approx.html). It is the KL term of GRPO
+  (arXiv:2402.03300, Eq. 4). Its gradient, 1 - r times that of `logprobs`, has
+  the expectation of grad KL(q || p), the other direction: that of KL(p || q)
+  would also differentiate the sampling of x.
   """
   log_r = ref_logprobs - logprobs
   # Near r = 1, exp(log_r) - 1 would lose the digits that this is about.

@@ -139,9 +139,7 @@ def sequence_logprobs(
     tokens: Int[Array, 'B L'],
     segment_ids: Int[Array, 'B L'],
     temperature: Scalar,
-    *,
-    chunk: int = 0,
-    with_entropy: bool = False,
+    **options: int | bool,
 ) -> tuple[Float[Array, 'B L'], Float[Array, 'B L'] | None]:
   """Score every token given the tokens before it in its segment.
 
@@ -151,8 +149,7 @@ def sequence_logprobs(
     tokens: int [B, L].
     segment_ids: int [B, L]; see `shift_targets`.
     temperature: float32 scalar T > 0, traced.
-    chunk: See `token_logprobs`.
-    with_entropy: Also returns entropies.
+    **options: chunk and with_entropy, see `token_logprobs`.
 
   Returns:
     float32 [B, L], aligned to tokens: logprobs[b, t] is
@@ -168,12 +165,5 @@ def sequence_logprobs(
 
   return jax.tree.map(
       align,
-      token_logprobs(
-          hidden,
-          unembedding,
-          targets,
-          temperature,
-          chunk=chunk,
-          with_entropy=with_entropy,
-      ),
+      token_logprobs(hidden, unembedding, targets, temperature, **options),
   )

@@ -26,9 +26,9 @@ Mask = Bool[np.ndarray, '_']
 class Shared:
   """Groups with one prompt each."""
 
-  prompts: Int32[np.ndarray, 'P Lp']  # Right-padded with pad_id.
+  prompts: Int32[np.ndarray, 'P Lp']  # Right-padded with 0.
   prompt_lengths: Int32[np.ndarray, 'P']
-  completions: Int32[np.ndarray, 'P G C']  # Right-padded with pad_id.
+  completions: Int32[np.ndarray, 'P G C']  # Right-padded with 0.
   loss_mask: Bool[np.ndarray, 'P G C']  # True at sampled tokens.
 
 
@@ -47,12 +47,11 @@ class Packed:
 def share(
     prompts: Sequence[Tokens],
     completions: Sequence[Tokens],
-    loss_masks: Sequence[Mask] | None = None,
+    loss_masks: Sequence[Mask],
     *,
     group_size: int,
     max_prompt_tokens: int,
     max_tokens: int,
-    pad_id: int = 0,
 ) -> Shared | None:
   """Build the shared layout.
 
@@ -60,11 +59,10 @@ def share(
     prompts: P * G int32 arrays [n], n >= 1.
     completions: P * G int32 arrays [n], 0 <= n <= max_tokens.
     loss_masks: P * G bool arrays shaped as the completions, False at tokens
-      that were not sampled (tool output); None: all were.
+      that were not sampled (tool output).
     group_size: G.
     max_prompt_tokens: Lp.
     max_tokens: C.
-    pad_id: Token at padding, any in the vocabulary.
 
   Returns:
     The arrays, or None if the prompts of a group differ: then use `pack`.
@@ -72,29 +70,25 @@ def share(
   Raises:
     ValueError: If the lists do not fit together or something is too long.
   """
-  loss_masks = _check(prompts, completions, loss_masks, group_size)
+  _check(prompts, completions, loss_masks, group_size)
   firsts = prompts[::group_size]
   # One prompt per group is all that this layout stores.
   for i, prompt in enumerate(prompts):
     if not np.array_equal(prompt, firsts[i // group_size]):
       return None
-  groups = (len(firsts), group_size, max_tokens)
+  shape = dict(group_size=group_size, max_tokens=max_tokens)
   return Shared(
-      prompts=_pad(firsts, max_prompt_tokens, pad_id, np.int32, 'prompt'),
+      prompts=_pad(firsts, max_prompt_tokens, np.int32, 'prompt'),
       prompt_lengths=np.array([len(p) for p in firsts], np.int32),
-      completions=_pad(
-          completions, max_tokens, pad_id, np.int32, 'completion'
-      ).reshape(groups),
-      loss_mask=_pad(
-          loss_masks, max_tokens, False, np.bool_, 'completion'
-      ).reshape(groups),
+      completions=pad_completions(completions, dtype=np.int32, **shape),
+      loss_mask=pad_completions(loss_masks, dtype=np.bool_, **shape),
   )
 
 
 def pack(
     prompts: Sequence[Tokens],
     completions: Sequence[Tokens],
-    loss_masks: Sequence[Mask] | None = None,
+    loss_masks: Sequence[Mask],
     *,
     group_size: int,
     rows: int,
@@ -110,7 +104,7 @@ def pack(
     prompts: P * G int32 arrays [n], n >= 1; may differ within a group.
     completions: P * G int32 arrays [n], 0 <= n <= max_tokens.
     loss_masks: P * G bool arrays shaped as the completions, False at tokens
-      that were not sampled (tool output); None: all were.
+      that were not sampled (tool output).
     group_size: G.
     rows: Rows of the result, at least `rows_needed(...)`.
     length: L, tokens per row.
@@ -122,7 +116,7 @@ def pack(
   Raises:
     ValueError: If rows are too few (names how many it takes), or as `share`.
   """
-  loss_masks = _check(prompts, completions, loss_masks, group_size)
+  _check(prompts, completions, loss_masks, group_size)
   lengths = [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)]
   row_of = _first_fit_decreasing(lengths, length)
   needed = max(row_of, default=-1) + 1
@@ -133,9 +127,7 @@ def pack(
         f' {needed} rows are needed.'
     )
 
-  tokens = np.zeros((rows, length), np.int32)
-  positions = np.zeros((rows, length), np.int32)
-  segment_ids = np.zeros((rows, length), np.int32)
+  tokens, positions, segment_ids = np.zeros((3, rows, length), np.int32)
   index = np.zeros((len(prompts), max_tokens), np.int32)
   used = np.zeros(rows, np.int64)  # Tokens placed in each row so far.
   segments = np.zeros(rows, np.int64)
@@ -145,46 +137,41 @@ def pack(
     start, stop = used[row], used[row] + lengths[i]
     segments[row] += 1
     used[row] = stop
-    tokens[row, start:stop] = np.concatenate([prompts[i], completions[i]])
+    tokens[row, start:stop] = [*prompts[i], *completions[i]]
     positions[row, start:stop] = np.arange(lengths[i])
     segment_ids[row, start:stop] = segments[row]
     first = row * length + start + len(prompts[i])
-    count = min(len(completions[i]), max_tokens)  # _pad refuses longer ones.
+    count = min(len(completions[i]), max_tokens)  # Longer is refused.
     index[i, :count] = first + np.arange(count)
-  groups = (len(prompts) // group_size, group_size, max_tokens)
+  shape = dict(group_size=group_size, max_tokens=max_tokens)
   return Packed(
       tokens=tokens,
       positions=positions,
       segment_ids=segment_ids,
-      index=index.reshape(groups),
-      loss_mask=_pad(
-          loss_masks, max_tokens, False, np.bool_, 'completion'
-      ).reshape(groups),
+      index=index.reshape(-1, group_size, max_tokens),
+      loss_mask=pad_completions(loss_masks, dtype=np.bool_, **shape),
   )
 
 
 def pack_micro_batches(
     prompts: Sequence[Tokens],
     completions: Sequence[Tokens],
-    loss_masks: Sequence[Mask] | None = None,
+    loss_masks: Sequence[Mask],
     *,
     group_size: int,
     micro_groups: int,
-    rows: int,
-    length: int,
-    max_tokens: int,
+    **shape: int,
 ) -> Packed:
-  """Pack every `micro_groups` groups on their own, into `rows` rows each.
+  """Pack every `micro_groups` groups on their own, into equally many rows.
 
   Args:
-    prompts: P * G int32 arrays; see `pack`, also for the other arguments.
+    prompts: P * G int32 arrays; see `pack`.
     completions: P * G int32 arrays.
-    loss_masks: P * G bool arrays, or None.
+    loss_masks: P * G bool arrays.
     group_size: G.
     micro_groups: Groups per micro-batch; divides P.
-    rows: Rows of every micro-batch, e.g. the largest `rows_needed` of any.
-    length: L.
-    max_tokens: C.
+    **shape: rows of every micro-batch, e.g. the largest `rows_needed` of any,
+      length and max_tokens; see `pack`.
 
   Returns:
     Arrays with a leading axis M = P / micro_groups, [M, rows, L] and
@@ -193,25 +180,14 @@ def pack_micro_batches(
   Raises:
     ValueError: If micro_groups does not divide P, or as `pack`.
   """
-  loss_masks = _check(prompts, completions, loss_masks, group_size)
-  micro_batches = [
-      pack(
-          prompts[part],
-          completions[part],
-          loss_masks[part],
-          group_size=group_size,
-          rows=rows,
-          length=length,
-          max_tokens=max_tokens,
-      )
+  _check(prompts, completions, loss_masks, group_size)
+  lists = prompts, completions, loss_masks
+  packed = [
+      pack(*(x[part] for x in lists), group_size=group_size, **shape)
       for part in _micro_slices(len(prompts), group_size, micro_groups)
   ]
-  return Packed(
-      **{
-          field.name: np.stack([getattr(m, field.name) for m in micro_batches])
-          for field in dataclasses.fields(Packed)
-      }
-  )
+  fields = zip(*map(dataclasses.astuple, packed), strict=True)
+  return Packed(*map(np.stack, fields))
 
 
 def rows_needed(
@@ -243,9 +219,10 @@ def rows_needed(
   if bucket < 1:
     raise ValueError(f'{bucket=} must be >= 1.')
   # The fullest micro-batch decides: all share one shape, hence one program.
-  rows = 1
-  for part in _micro_slices(len(lengths), group_size, micro_groups):
-    rows = max(rows, max(_first_fit_decreasing(lengths[part], length)) + 1)
+  rows = max(
+      1 + max(_first_fit_decreasing(lengths[part], length))
+      for part in _micro_slices(len(lengths), group_size, micro_groups)
+  )
   return -(-rows // bucket) * bucket
 
 
@@ -271,13 +248,13 @@ def pad_completions(
     ValueError: If G does not divide len(values) or an array is too long.
   """
   _check_groups(len(values), group_size)
-  padded = _pad(values, max_tokens, 0, dtype, 'completion')
+  padded = _pad(values, max_tokens, dtype, 'completion')
   return padded.reshape(-1, group_size, max_tokens)
 
 
-def _pad(arrays, width, fill, dtype, what):
-  """Right-pad 1-D arrays to [len(arrays), width]."""
-  out = np.full((len(arrays), width), fill, dtype)
+def _pad(arrays, width, dtype, what):
+  """Right-pad 1-D arrays with 0 to [len(arrays), width]."""
+  out = np.zeros((len(arrays), width), dtype)
   for i, array in enumerate(arrays):
     if len(array) > width:
       limit = 'max_prompt_tokens' if what == 'prompt' else 'max_tokens'
@@ -327,9 +304,7 @@ def _check_groups(sequences, group_size):
 
 
 def _check(prompts, completions, loss_masks, group_size):
-  """Check that the lists fit together; return loss_masks, all True if None."""
-  if loss_masks is None:
-    loss_masks = [np.ones(len(c), np.bool_) for c in completions]
+  """Check that the lists fit together."""
   if not len(prompts) == len(completions) == len(loss_masks):
     raise ValueError(
         f'{len(prompts)} prompts, {len(completions)} completions and'
@@ -345,4 +320,3 @@ def _check(prompts, completions, loss_masks, group_size):
       raise ValueError(
           f'loss mask {i} has {len(m)} entries for {len(c)} tokens.'
       )
-  return loss_masks

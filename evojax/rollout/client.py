@@ -32,10 +32,10 @@ from evojax.runtime import sharding
 
 PROBE_TOKENS = 16
 _PROBE_TEMPERATURES = (1.0, 0.6)
-PROBES = len(_PROBE_TEMPERATURES)  # Of each server after an update.
+PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
 # Mean difference of log-probs, in nats, that the same weights may show.
 _TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
-_ERROR_BYTES = 4096  # Of an error that all processes are told.
+_ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +49,10 @@ class Model:
   max_prompt_tokens: int
   max_tokens: int
   dtype: str  # 'float32', or 'bfloat16' if anything is computed or sent so.
-  # Writes a Hugging Face directory; all processes call it together.
+  # Writes a Hugging Face directory. All processes must call it and `score` at
+  # the same time: both compute on arrays that are spread over them.
   export: Callable[[Any, pathlib.Path], None]
-  score: parity.Scorer  # Likewise.
+  score: parity.Scorer
   probe: tuple[int, ...]  # A short prompt.
 
 
@@ -61,7 +62,7 @@ class Pending:
 
   requests: tuple[records.Request, ...]
   empty: dict[str, np.ndarray]  # Shapes of the result.
-  future: concurrent.futures.Future[Any] | None  # Of process 0 alone.
+  future: concurrent.futures.Future[Any] | None  # None but in process 0.
 
 
 class SGLangEngine:
@@ -75,10 +76,7 @@ class SGLangEngine:
       weights_folder: str | os.PathLike[str],
       concurrency: int = 64,
       timeout_seconds: float = 600.0,
-      api_key: str = '',
-      admin_key: str = '',
-      stopping: Callable[[], bool] = lambda: False,
-      transport: Any = None,
+      **options: Any,
   ):
     """Probe the servers; returns once one of them is up.
 
@@ -89,10 +87,7 @@ class SGLangEngine:
         under the same path; belongs to this run alone.
       concurrency: Requests in flight per server.
       timeout_seconds: How long a request, or all servers, may be silent.
-      api_key: Of the servers.
-      admin_key: Of their endpoints for weights, if that is another one.
-      stopping: Whether the run was asked to stop; see `fleet.Fleet`.
-      transport: In place of the network, in tests.
+      **options: Keys, `stopping` and `transport`; see `fleet.Fleet`.
 
     Raises:
       answers.DisagreementError: If a server does not fit the policy.
@@ -108,7 +103,6 @@ class SGLangEngine:
     self._versions: dict[str, int] = {}
     self._folder = weights_lib.WeightFolder(weights_folder)
     self._metrics: dict[str, float] = {}
-    self._probed = False
     self._resumed = 0  # Requests that went on after an abort.
     self._fleet: fleet_lib.Fleet | None = None
     self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,22 +112,15 @@ class SGLangEngine:
           target=self._loop.run_forever, name='sglang', daemon=True
       )
       self._thread.start()
-
-    async def start() -> None:
       self._fleet = fleet_lib.Fleet(
           self._urls,
           concurrency=concurrency,
           timeout_seconds=timeout_seconds,
-          api_key=api_key,
-          admin_key=admin_key,
           check=self._check_server,
-          stopping=stopping,
-          transport=transport,
+          **options,
       )
-      await self._fleet.start()
-
     try:
-      self._on_primary(start)
+      self._on_primary(lambda: self._fleet.start())
     except BaseException:
       self.close()
       raise
@@ -161,7 +148,7 @@ class SGLangEngine:
     if self.policy_version < 0:
       raise ValueError('SGLangEngine.generate before update_weights.')
     for request in requests:
-      self._check_request(request)
+      request.check(self.model.max_prompt_tokens, self.model.max_tokens)
     width = max((r.params.max_tokens for r in requests), default=1)
 
     async def sample() -> dict[str, np.ndarray]:
@@ -179,7 +166,7 @@ class SGLangEngine:
     return packed_lib.unpack(packed, pending.requests, self.model.decode)
 
   def update_weights(self, params: Any, version: int) -> None:
-    """Give the weights to all servers, and checks that they have them.
+    """Give the weights to all servers, and check that they have them.
 
     Args:
       params: On the device.
@@ -193,17 +180,16 @@ class SGLangEngine:
     """
     started = time.perf_counter()
     name = f'{version:06d}-{self._name}-{len(self._versions)}'
-    self._only_primary(lambda: self._folder.prepare())
+    # In threads: the loop must go on answering servers while the disk syncs.
+    self._on_primary(lambda: asyncio.to_thread(self._folder.prepare))
     self.model.export(params, self._folder.unfinished(name))
-    self._only_primary(lambda: self._folder.commit(name))
+    self._on_primary(lambda: asyncio.to_thread(self._folder.commit, name))
     path = self._folder.path_of(name)
     written = time.perf_counter()
     self._versions[name] = version
 
-    async def install() -> None:
-      await self._fleet.install(fleet_lib.Weights(name, str(path)))
-
-    self._on_primary(install)
+    weights = fleet_lib.Weights(name, str(path))
+    self._on_primary(lambda: self._fleet.install(weights))
     self.policy_version = version
     sent = time.perf_counter()
     self._check_parity(params)
@@ -223,14 +209,11 @@ class SGLangEngine:
     """Return seconds of the last update, and failures since the start."""
     if self._fleet is None:
       return dict(self._metrics)
-    return dict(
-        self._metrics,
-        **{
-            'fleet/servers_up': sum(s.up for s in self._fleet.servers),
-            'fleet/resent': self._fleet.resent,
-            'fleet/resumed': self._resumed,
-        },
-    )
+    return self._metrics | {
+        'fleet/servers_up': sum(s.up for s in self._fleet.servers),
+        'fleet/resent': self._fleet.resent,
+        'fleet/resumed': self._resumed,
+    }
 
   def compilations(self) -> int:
     """Return 0: the servers compile."""
@@ -254,19 +237,6 @@ class SGLangEngine:
 
   # -------------------------------------------------------------- sampling
 
-  def _check_request(self, request: records.Request) -> None:
-    n, limit = len(request.prompt_tokens), self.model.max_prompt_tokens
-    if not 1 <= n <= limit:
-      raise ValueError(
-          f'prompt of {n} tokens; config.data.max_prompt_tokens is {limit}.'
-          ' Raise it or drop the problem.'
-      )
-    if not 1 <= request.params.max_tokens <= self.model.max_tokens:
-      raise ValueError(
-          f'max_tokens={request.params.max_tokens} is outside 1..'
-          f'{self.model.max_tokens} (config.rollout.max_tokens).'
-      )
-
   async def _sample_all(
       self, requests: Sequence[records.Request]
   ) -> list[records.Episode]:
@@ -289,25 +259,22 @@ class SGLangEngine:
     """Sample one completion; an aborted request resumes where it stopped."""
     tokens: list[int] = []
     logprobs: list[float] = []
-    spans: list[tuple[str, int]] = []
+    versions: list[int] = []  # Weights that sampled each token.
+    read = functools.partial(
+        answers.read,
+        vocab_size=self.model.vocab_size,
+        eos_ids=self.model.eos_ids,
+    )
     reason, pause, fruitless = 'abort', 0.1, time.monotonic()
     while reason == 'abort' and len(tokens) < request.params.max_tokens:
       body = answers.ask(request, tokens, eos_ids=self.model.eos_ids)
-      read = functools.partial(
-          answers.read,
-          vocab_size=self.model.vocab_size,
-          eos_ids=self.model.eos_ids,
-      )
       part = await self._fleet.generate(body, read, only=server)
       begin = len(tokens)
       tokens += part.tokens
       logprobs += part.logprobs
-      sampled_by = part.spans or (
-          ((self._fleet.weights.version, len(part.tokens)),)
-          if part.tokens
-          else ()
-      )
-      spans += [(name, begin + end) for name, end in sampled_by]
+      default = (self._fleet.weights.version, len(part.tokens))
+      for name, end in part.spans or (default,):
+        versions += [self._number(name)] * (begin + end - len(versions))
       reason = part.reason
       # A stop string may begin in an earlier part, which the server does not
       # know; and a server reports an abort before it looks at the text.
@@ -315,8 +282,8 @@ class SGLangEngine:
       if begin or reason == 'abort':
         hit = stops.find(tokens, request.params.stop, self.model.decode)
       if hit:
-        del tokens[hit[0] :], logprobs[hit[0] :]
-        spans = _cut(spans, hit[0])
+        for sampled in (tokens, logprobs, versions):
+          del sampled[hit[0] :]
         reason = 'stop'
       if reason != 'abort':
         break
@@ -331,16 +298,13 @@ class SGLangEngine:
         )
       await asyncio.sleep(pause)
       pause = min(pause * 2, 5.0)
-    text = self.model.decode(tokens)
     return records.Episode(
         tokens=np.array(tokens, np.int32),
         logprobs=np.array(logprobs, np.float32),
         finish_reason='length' if reason == 'abort' else reason,
-        policy_version=min(self._number(name) for name, _ in spans),
-        text=stops.cut(text, request.params.stop),
-        version_spans=_merge(
-            [(self._number(name), end) for name, end in spans]
-        ),
+        policy_version=min(versions),
+        text='',  # `packed.unpack` decodes the tokens, in every process.
+        version_spans=packed_lib.spans(np.array(versions)),
     )
 
   def _number(self, name: str) -> int:
@@ -383,7 +347,7 @@ class SGLangEngine:
     await self._check_tokenizer(server)
 
   async def _check_tokenizer(self, server: fleet_lib.Server) -> None:
-    """Let a server tokenise a text, where it tells the tokens.
+    """Let a server tokenise a text, where it reports the tokens.
 
     The client sends and reads tokens, but a server ends a completion at
     strings and special tokens, which it finds with its own tokenizer.
@@ -405,55 +369,44 @@ class SGLangEngine:
     It proves at once that weights, vocabulary, order of tokens and the meaning
     of temperature agree.
     """
-    temperatures = _PROBE_TEMPERATURES
     count = min(PROBE_TOKENS, self.model.max_tokens)
+    rows = len(self._urls) * PROBES
 
     async def sample() -> dict[str, np.ndarray]:
-      urls = [s.url for s in self._fleet.servers if s.up]
       asked = [
-          (
-              url,
-              records.Request(
-                  prompt_tokens=self.model.probe,
-                  seed=self.policy_version,
-                  problem_key=0,
-                  sample=k,
-                  params=records.SamplingParams(
-                      max_tokens=count, temperature=temperature, ignore_eos=True
-                  ),
-              ),
-          )
-          for url in urls
-          for k, temperature in enumerate(temperatures)
+          (s.url, self._probe(k, count))
+          for s in self._fleet.servers
+          if s.up
+          for k in range(PROBES)
       ]
       found = await asyncio.gather(
           *(self._sample(request, url) for url, request in asked),
       )
-      missing = [None] * (len(self._urls) * len(temperatures) - len(found))
-      packed = packed_lib.pack([*found, *missing], count)
-      # Of one that died meanwhile, another one answered.
+      packed = packed_lib.pack([*found, *[None] * (rows - len(found))], count)
+      # Another server answered the probes of one that died meanwhile.
       up = {s.url for s in self._fleet.servers if s.up}
-      row = [self._urls.index(url) if url in up else -1 for url, _ in asked]
-      packed['server'] = np.array([*row, *(-1 for _ in missing)], np.int32)
+      packed['server'] = np.full(rows, -1, np.int32)
+      packed['server'][: len(asked)] = [
+          self._urls.index(url) if url in up else -1 for url, _ in asked
+      ]
       return packed
 
-    rows = len(self._urls) * len(temperatures)
     empty = packed_lib.pack([None] * rows, count)
     empty['server'] = np.full(rows, -1, np.int32)
     packed = self._on_primary(sample, empty)
-    live = [b for b in range(rows) if packed['server'][b] >= 0]
+    live = np.flatnonzero(packed['server'] >= 0)
     pairs = [(self.model.probe, packed['tokens'][b].tolist()) for b in live]
-    scale = [temperatures[i % len(temperatures)] for i in range(len(live))]
+    scale = [_PROBE_TEMPERATURES[i % PROBES] for i in range(len(live))]
     scaled = self.model.score(params, pairs, scale)
     plain = self.model.score(params, pairs, [1.0] * len(live))
     for i, b in enumerate(live):
-      theirs = packed['logprobs'][b]
+      theirs, allowed = packed['logprobs'][b], _TOLERANCE[self.model.dtype]
       gap = float(np.abs(theirs - scaled[i]).mean())
       url = self._urls[packed['server'][b]]
-      if gap <= _TOLERANCE[self.model.dtype]:
+      if gap <= allowed:
         continue
       raw = float(np.abs(theirs - plain[i]).mean())
-      if scale[i] != 1 and raw <= _TOLERANCE[self.model.dtype]:
+      if scale[i] != 1 and raw <= allowed:
         raise answers.DisagreementError(
             f'{url} reports log-probs of softmax(logits) at temperature'
             f' {scale[i]}, this run needs softmax(logits / temperature): start'
@@ -461,7 +414,7 @@ class SGLangEngine:
         )
       raise answers.DisagreementError(
           f'{url} and this run differ by {gap:.3g} nats per token'
-          f' (allowed: {_TOLERANCE[self.model.dtype]:g}) on a probe at'
+          f' (allowed: {allowed:g}) on a probe at'
           f' temperature {scale[i]} with the weights of version'
           f' {self.policy_version}: it samples from other weights, or in a'
           ' lower precision; start it with the policy of config.model.path and'
@@ -469,6 +422,20 @@ class SGLangEngine:
       )
     if self._fleet is not None:
       self._fleet.trust({self._urls[packed['server'][b]] for b in live})
+
+  def _probe(self, sample: int, count: int) -> records.Request:
+    """Return a request for `count` tokens at a temperature of the probes."""
+    return records.Request(
+        prompt_tokens=self.model.probe,
+        seed=self.policy_version,
+        problem_key=0,
+        sample=sample,
+        params=records.SamplingParams(
+            max_tokens=count,
+            temperature=_PROBE_TEMPERATURES[sample],
+            ignore_eos=True,
+        ),
+    )
 
   # ------------------------------------------------------------- processes
 
@@ -483,17 +450,6 @@ class SGLangEngine:
     """
     return self._share(self._run(work), empty)
 
-  def _only_primary(self, work: Callable[[], None]) -> None:
-    """Do something in process 0; all get its error."""
-    future = None
-    if self._loop is not None:
-      future = concurrent.futures.Future()
-      try:
-        future.set_result(work())
-      except OSError as error:
-        future.set_exception(error)
-    self._share(future, None)
-
   def _run(
       self, work: Callable[[], Any]
   ) -> concurrent.futures.Future[Any] | None:
@@ -507,7 +463,7 @@ class SGLangEngine:
       future: concurrent.futures.Future[Any] | None,
       empty: dict[str, np.ndarray] | None,
   ) -> Any:
-    """The result of process 0's future, or its error, in all processes."""
+    """Return process 0's result, or raise its error, in all processes."""
     result, error, message = empty, None, np.zeros(_ERROR_BYTES, np.uint8)
     if future is not None:
       try:
@@ -535,25 +491,3 @@ def _first(error: BaseException) -> BaseException:
   while isinstance(error, BaseExceptionGroup):
     error = error.exceptions[0]
   return error
-
-
-def _cut(
-    spans: Sequence[tuple[str, int]], length: int
-) -> list[tuple[str, int]]:
-  """Return the spans of the first `length` tokens."""
-  kept, begin = [], 0
-  for version, end in spans:
-    if begin < length:
-      kept.append((version, min(end, length)))
-    begin = end
-  return kept
-
-
-def _merge(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-  """Join neighbouring spans of one version."""
-  merged: list[tuple[int, int]] = []
-  for version, end in spans:
-    if merged and merged[-1][0] == version:
-      merged.pop()
-    merged.append((version, end))
-  return tuple(merged)

@@ -15,11 +15,14 @@ import jax.numpy as jnp
 
 from evojax import records
 from evojax.models import decoder
+from evojax.rollout import sampling
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
 from evojax.rollout import stops
 from evojax.runtime import sharding
+
+_NEUTRAL = records.SamplingParams()
 
 
 class Engine:
@@ -127,8 +130,11 @@ class Engine:
     """
     if self.slots.params is None:
       raise ValueError('Engine.generate before Engine.update_weights.')
+    shapes = self.slots.shapes
     for request in requests:
-      self._check(request)
+      request.check(shapes.max_prompt_tokens, shapes.max_tokens)
+      if self.slots.limits is None:
+        _refuse_adjustments(request.params)
     episodes: list[records.Episode | None] = [None] * len(requests)
 
     def listen(entry: scheduler.Entry, progress: scheduler.Progress) -> None:
@@ -170,15 +176,17 @@ class Engine:
         text=text,
     )
 
-  def _check(self, request: records.Request) -> None:
-    shapes, n = self.slots.shapes, len(request.prompt_tokens)
-    if not 1 <= n <= shapes.max_prompt_tokens:
+
+def _refuse_adjustments(params: records.SamplingParams) -> None:
+  """Refuse what the programs for training do not compile.
+
+  Raises:
+    ValueError: Naming the field, its value and the remedy.
+  """
+  for name in sampling.ADJUSTED:
+    value, neutral = getattr(params, name), getattr(_NEUTRAL, name)
+    if value != neutral:
       raise ValueError(
-          f'prompt of {n} tokens; config.data.max_prompt_tokens is'
-          f' {shapes.max_prompt_tokens}. Raise it or drop the problem.'
-      )
-    if not 1 <= request.params.max_tokens <= shapes.max_tokens:
-      raise ValueError(
-          f'max_tokens={request.params.max_tokens} is outside 1..'
-          f'{shapes.max_tokens} (config.rollout.max_tokens).'
+          f'SamplingParams.{name}={value!r}: an engine for training samples'
+          f' without it; leave it at {neutral!r}, or sample with --mode=serve.'
       )

@@ -9,6 +9,7 @@ changes nothing on a server and an answer counts once, when it is whole.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -43,6 +44,10 @@ class _LaterError(Exception):
   """A server is busy; nothing was done."""
 
 
+# A server that raises one of these cannot be used now, but perhaps later.
+_UNUSABLE = (_GoneError, _LaterError, httpx2.HTTPError)
+
+
 @dataclasses.dataclass(frozen=True)
 class Abilities:
   """Abilities of a server, and what it reports of itself."""
@@ -50,9 +55,9 @@ class Abilities:
   model_info: str  # Which of the two paths it has; '' if none.
   update: bool  # POST /update_weights_from_disk.
   abort: bool  # POST /abort_request.
-  seeds: bool  # Says that it heeds sampling_seed.
-  tells_version: bool  # weight_version in model_info.
-  version: str  # Of the server's software.
+  seeds: bool  # It says that it heeds sampling_seed.
+  reports_version: bool  # weight_version is in model_info.
+  version: str  # The version of its software.
 
 
 @dataclasses.dataclass
@@ -61,13 +66,13 @@ class Server:
 
   url: str
   up: bool = False
-  abilities: Abilities | None = None  # Of the last probe.
+  abilities: Abilities | None = None  # As the last probe found them.
   weights: str = ''  # Version that it serves, as far as we gave it one.
   taking: str = ''  # Version that it is being given.
   trusted: bool = False  # Its log-probs were compared with the policy's.
   in_flight: int = 0
   rests_until: float = 0.0  # It asked for a pause.
-  stale: int = 0  # Answers in a row from weights that we did not give it.
+  stale: int = 0  # Answers in a row from weights that it was not given here.
   error: str = 'never answered'  # Why it is not up.
   revival: asyncio.Task | None = None
 
@@ -91,24 +96,22 @@ class Fleet:
       timeout_seconds: float,
       api_key: str = '',
       admin_key: str = '',
-      check: (
-          Callable[[Server, Mapping[str, Any]], Awaitable[None]] | None
-      ) = None,
+      check: Callable[[Server, Mapping[str, Any]], Awaitable[None]],
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
     """Connect to no server yet.
 
     Args:
-      urls: Of the servers, without a path.
+      urls: Addresses of the servers, without a path.
       concurrency: Requests in flight per server.
       timeout_seconds: How long a request, or the whole fleet, may be silent.
       api_key: Sent as bearer token; '' sends none.
       admin_key: The same for weights; '' sends api_key.
       check: Awaited for every server that comes up, with its model and
         server info; raises DisagreementError if it does not fit the run.
-      stopping: Whether the run was asked to stop: then it does not wait long
-        for servers that are down.
+      stopping: Returns True once the run was asked to stop: then it does not
+        wait long for servers that are down.
       transport: In place of the network, in tests.
     """
     self.servers = tuple(Server(url.rstrip('/')) for url in urls)
@@ -169,7 +172,7 @@ class Fleet:
     """Return one answer to one request, from whichever server gives it.
 
     Args:
-      body: Of POST /generate, without a rid.
+      body: Body of POST /generate, without a rid.
       read: (answer, body, url=url) -> what it says; raises DisagreementError.
       only: URL of the one server to ask, as long as it is up, whether it is
         trusted or not.
@@ -213,12 +216,12 @@ class Fleet:
       self.resent += 1
 
   def _has_weights(self, server: Server) -> bool:
-    """Whether a server can take a request with the current weights."""
+    """Return True if a server can sample from the current weights now."""
     current = self.weights.version if self.weights else ''
     return server.weights == current and server.in_flight < self._concurrency
 
   def _serves(self, server: Server) -> bool:
-    """Whether a server may be asked to sample."""
+    """Return True if a server may sample for the run now."""
     return server.trusted and self._has_weights(server)
 
   def trust(self, urls: Collection[str]) -> None:
@@ -232,38 +235,40 @@ class Fleet:
     self._loop.call_soon_threadsafe(self._notify)
 
   def _is_stale(self, server: Server, answer: Any) -> bool:
-    """Whether it was restarted behind our back: then it gets its weights.
+    """Return True if an answer is of other weights; give the server ours.
+
+    That happens when somebody restarted the server since it took the weights.
 
     Raises:
       DisagreementError: If it keeps answering with other weights.
     """
     meta = answer.get('meta_info') if isinstance(answer, dict) else None
     if not isinstance(meta, dict):
-      return False  # Whoever reads it will say so.
-    told = meta.get('weight_version')
-    if told is None and server.abilities.tells_version:
+      return False  # `answers.read` raises an error that says so.
+    version = meta.get('weight_version')
+    if version is None and server.abilities.reports_version:
       raise answers.DisagreementError(
           f'{server.url}/generate answered no meta_info.weight_version, but'
           f' {server.abilities.model_info} has one: does a proxy in between'
           ' mix several servers?'
       )
-    if told is None or told in self._versions:
+    if version is None or version in self._versions:
       server.stale = 0
       return False
     server.stale += 1
     if server.stale > self._concurrency + _MAX_FAILURES:
       raise answers.DisagreementError(
-          f'{server.url}/generate answered weight_version={told!r}, wanted'
+          f'{server.url}/generate answered weight_version={version!r}, wanted'
           f' {self.weights.version!r}, which it was given and said it had:'
           ' another run may be using this server; give each run its own'
       )
-    self._lost(server, f'serves weight_version={told!r}')
+    self._lost(server, f'serves weight_version={version!r}')
     return True
 
   async def _pick(
       self, may: Callable[[Server], bool], only: str = ''
   ) -> Server:
-    """The least loaded server that may be used, when there is one.
+    """Wait for a server that may be used; return the least loaded one.
 
     Raises:
       FleetError: If none was up for too long.
@@ -288,10 +293,8 @@ class Fleet:
       if left <= 0:
         raise self._silent(now - silent_since)
       rests = [s.rests_until - now for s in up if s.rests_until > now]
-      try:
+      with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(self._changed.wait(), min([left, *rests, 1.0]))
-      except TimeoutError:
-        pass
 
   def _silent(self, seconds: float) -> FleetError:
     unknown = 'is up, but could not be compared with the policy yet'
@@ -316,21 +319,24 @@ class Fleet:
       body: dict[str, Any],
       headers: dict[str, str] | None = None,
   ) -> Any:
-    """JSON of a 200 answer."""
+    """Return the JSON of a 200 answer; see `_UNUSABLE` for other ones.
+
+    Raises:
+      DisagreementError: If the server refuses, or answers no JSON.
+    """
     try:
       response = await self._http.post(
           server.url + path, json=body, headers=headers
       )
       if response.status_code == 200:
         return response.json()
-    except httpx2.TimeoutException as error:
-      self._lost(server, f'no answer to {path} in {self.timeout_seconds:g} s')
-      await self._abort(server, body.get('rid'))
-      raise _GoneError(f'{server.url} was silent') from error
     except httpx2.HTTPError as error:
-      self._lost(server, f'{type(error).__name__} {error}'.strip())
+      silent = isinstance(error, httpx2.TimeoutException)
+      what = f'no answer to {path} in {self.timeout_seconds:g} s'
+      self._lost(server, what if silent else _described(error))
       await self._abort(server, body.get('rid'))
-      raise _GoneError(f'{server.url} broke off ({server.error})') from error
+      how = 'was silent' if silent else f'broke off ({server.error})'
+      raise _GoneError(f'{server.url} {how}') from error
     except ValueError as error:
       raise answers.DisagreementError(
           f'{server.url}{path} answered {response.text[:200]!r}, which is no'
@@ -339,7 +345,7 @@ class Fleet:
     status, text = response.status_code, response.text[:500]
     if status in (429, 503):
       server.rests_until = time.monotonic() + _retry_after(response)
-      raise _LaterError
+      raise _LaterError('it is too busy')
     if status in (401, 403):
       raise self._denied(server, path)
     if status >= 500:
@@ -361,17 +367,15 @@ class Fleet:
     """Spare a slow server the rest of a sample nobody waits for."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
-    try:
+    with contextlib.suppress(httpx2.HTTPError):
       await self._http.post(
           server.url + '/abort_request',
           json={'rid': rid, 'abort_all': False},
           timeout=_CONNECT_SECONDS,
       )
-    except httpx2.HTTPError:
-      pass
 
   async def tokens_of(self, server: Server, text: str) -> list[int] | None:
-    """How a server tokenises a text; None if it does not say."""
+    """Return a server's tokens of a text; None if it does not report them."""
     body = {
         'rid': f'tokens-of-{time.monotonic_ns()}',
         'text': text,
@@ -381,13 +385,9 @@ class Fleet:
     }
     try:
       answer = await self._post(server, '/generate', body)
-    except (_GoneError, _LaterError):
-      return None
-    meta = answer.get('meta_info') if isinstance(answer, dict) else None
-    pairs = meta.get('input_token_logprobs') if isinstance(meta, dict) else None
-    try:
-      return [pair[1] for pair in pairs] if pairs else None
-    except (IndexError, KeyError, TypeError):
+      pairs = answer['meta_info']['input_token_logprobs']
+      return [pair[1] for pair in pairs] or None
+    except (_GoneError, _LaterError, LookupError, TypeError):
       return None
 
   # -------------------------------------------------------------- weights
@@ -420,18 +420,12 @@ class Fleet:
       await self._get(server, server.abilities.model_info)
       while server.up and server.weights != self.weights.version:
         await self._give_weights(server)
-    except _LaterError:
-      self._lost(server, 'too busy to take weights')
-    except _GoneError as error:
-      self._lost(server, str(error))
-    except httpx2.HTTPError as error:
-      self._lost(server, f'{type(error).__name__} {error}'.strip())
+    except _UNUSABLE as error:
+      self._lost(server, _described(error))
 
   async def _give_weights(self, server: Server) -> None:
     """Make one server serve the current weights."""
     weights = self.weights
-    if weights is None:
-      return
     if not server.abilities.update:
       raise answers.DisagreementError(
           f'{server.url} has no /update_weights_from_disk (it is version'
@@ -452,7 +446,7 @@ class Fleet:
       )
     except answers.DisagreementError:
       if self.weights is not weights:
-        return  # There are newer ones: those it may take.
+        return  # There are newer ones, which it may take.
       raise
     finally:
       server.taking = ''
@@ -463,7 +457,7 @@ class Fleet:
           ' (config.rollout.weights_dir) and serve a policy of this shape'
       )
     server.weights = weights.version
-    if server.abilities.tells_version:
+    if server.abilities.reports_version:
       info = await self._get(server, server.abilities.model_info)
       if info.get('weight_version') != weights.version:
         raise answers.DisagreementError(
@@ -486,15 +480,15 @@ class Fleet:
     server.revival = asyncio.create_task(self._bring_up(server))
 
   async def _bring_up(self, server: Server) -> None:
-    """Probe a server and gives it the weights until both succeed."""
+    """Probe a server and give it the weights, until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
     while True:
       try:
         await self._probe(server)
         while self.weights and server.weights != self.weights.version:
           await self._give_weights(server)
-      except (_GoneError, _LaterError, httpx2.HTTPError) as error:
-        server.error = str(error) or type(error).__name__
+      except _UNUSABLE as error:
+        server.error = _described(error)
         logging.log_every_n_seconds(
             logging.WARNING, '%s is not up: %s', 30, server.url, server.error
         )
@@ -512,30 +506,29 @@ class Fleet:
       return
 
   async def _get(self, server: Server, path: str) -> Any:
-    """JSON of a path; {} if the server does not have it."""
-    response = await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
+    """Return the JSON object of a path; {} if the server does not have it."""
+    response = await self._fetch(server, path)
     if response.status_code in (401, 403):
       raise self._denied(server, path)
     if response.status_code in (404, 405):
       return {}
     if response.status_code != 200:
       raise _GoneError(f'{server.url}{path} answered {response.status_code}')
-    try:
+    with contextlib.suppress(ValueError):
       value = response.json()
-    except ValueError:
-      value = None
-    return value if isinstance(value, dict) else {}
+      return value if isinstance(value, dict) else {}
+    return {}
+
+  async def _fetch(self, server: Server, path: str) -> httpx2.Response:
+    return await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
 
   async def _has(self, server: Server, path: str) -> bool:
-    """Whether there is something to POST to; a GET of it does nothing."""
-    response = await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
-    return response.status_code != 404
+    """Return True if a path takes a POST; a GET of it does nothing."""
+    return (await self._fetch(server, path)).status_code != 404
 
   async def _probe(self, server: Server) -> None:
     """Find out what a server is, and whether it is up at all."""
-    health = await self._http.get(
-        server.url + '/health', timeout=_PROBE_SECONDS
-    )
+    health = await self._fetch(server, '/health')
     if health.status_code != 200:
       raise _GoneError(f'{server.url}/health answered {health.status_code}')
     model = await self._get(server, '/model_info')
@@ -548,27 +541,33 @@ class Fleet:
           f'{server.url} has neither /model_info nor /get_model_info: is it an'
           ' SGLang server?'
       )
-    told = model.get('weight_version')
+    version = model.get('weight_version')
     server.abilities = Abilities(
         model_info=path,
         update=await self._has(server, '/update_weights_from_disk'),
         abort=await self._has(server, '/abort_request'),
-        seeds=bool(
-            info.get('enable_deterministic_sampling')
-            or info.get('enable_deterministic_inference')
+        seeds=any(
+            info.get(f'enable_deterministic_{what}')
+            for what in ('sampling', 'inference')
         ),
-        tells_version=told is not None,
+        reports_version=version is not None,
         version=str(info.get('version') or ''),
     )
     # It may have been restarted since we gave it weights.
-    current = self.weights and self.weights.version
-    server.weights = current if current and told == current else ''
-    if self._check is not None:
-      await self._check(server, {**model, **info})
+    keeps = self.weights and version == self.weights.version
+    server.weights = version if keeps else ''
+    await self._check(server, {**model, **info})
+
+
+def _described(error: Exception) -> str:
+  """Return what is wrong with a server; errors of HTTP may have no text."""
+  if isinstance(error, httpx2.HTTPError):
+    return f'{type(error).__name__} {error}'.strip()
+  return str(error)
 
 
 def _retry_after(response: httpx2.Response) -> float:
-  """Seconds that a busy server asks for, within reason."""
+  """Return the seconds that a busy server asks for, within reason."""
   try:
     return min(max(float(response.headers['Retry-After']), 0.05), 30.0)
   except (KeyError, ValueError):

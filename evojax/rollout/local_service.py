@@ -7,6 +7,7 @@ decoding: callers leave a command and wait for its answer.
 from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
+import functools
 import threading
 import time
 from typing import Any, Literal
@@ -20,6 +21,16 @@ from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
 from evojax.runtime import sharding
+
+
+def _between_segments(method: Callable[..., Any]) -> Callable[..., Any]:
+  """Have the service's thread run a method, between two segments."""
+
+  @functools.wraps(method)
+  def call(self: 'LocalService', *args, **kwargs) -> Any:
+    return self._call(functools.partial(method, self, *args, **kwargs))
+
+  return call
 
 
 class LocalService:
@@ -44,7 +55,7 @@ class LocalService:
       load: Directory -> parameters on the device; raises ValueError if they are
         of another shape. Called in the thread of the caller.
       path: Directory of the first weights.
-      version: Of the first weights.
+      version: Version of the first weights.
       refill_every: Decode steps between looks at the queue.
       max_waiting: Jobs that may wait for a slot.
 
@@ -108,7 +119,7 @@ class LocalService:
   ) -> None:
     for job in jobs:
       self._check(job)
-    entries = [scheduler.Entry(job, self._tell) for job in jobs]
+    entries = [scheduler.Entry(job, self._listen) for job in jobs]
     with self._lock:
       self._check_alive()
       if self._closing:
@@ -137,16 +148,11 @@ class LocalService:
       self._lock.notify()
 
   def abort(self, rid: str, message: str = '') -> bool:
-    def do():
+    with self._lock:
       entry = self._entries.get(rid)
       if entry is not None:
-        self._schedule.abort(entry, message)
-
-    with self._lock:
-      known = rid in self._entries
-      if known:
-        self._leave(do)
-    return known
+        self._leave(lambda: self._schedule.abort(entry, message))
+    return entry is not None
 
   def abort_all(self, message: str = '') -> int:
     with self._lock:
@@ -154,93 +160,87 @@ class LocalService:
       self._leave(lambda: self._abort_all(message))
     return count
 
+  @_between_segments
   def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
     if mode not in ('abort', 'retract', 'in_place'):
       raise ValueError(f'mode={mode!r}: choose abort, retract or in_place')
+    self._paused = True
+    if mode == 'abort':
+      self._abort_all('paused')
+    elif mode == 'retract':
+      self._schedule.retract()
 
-    def do():
-      self._paused = True
-      if mode == 'abort':
-        self._abort_all('paused')
-      elif mode == 'retract':
-        self._schedule.retract()
-
-    self._call(do)
-
+  @_between_segments
   def resume(self) -> None:
-    def do():
-      self._paused = False
-
-    self._call(do)
+    self._paused = False
 
   def update_weights(
       self, path: str, version: str, *, abort_all: bool, flush: bool
   ) -> int:
     del flush  # The tree is of one version; another one empties it.
     with self._updating:
-      params = self._load(path)  # Beside the sampling.
+      params = self._load(path)  # While the thread goes on sampling.
+      return self._install(params, path, version, abort_all)
 
-      def do():
-        if abort_all:
-          self._abort_all('new weights')
-        running = self._schedule.live
-        self._slots.install(params)
-        self._path = path
-        self._released.discard('weights')
-        self._schedule.version = version
-        self._schedule.forget_prefixes()
-        self._counts['weight_updates'] += 1
-        return running
+  @_between_segments
+  def _install(
+      self, params: decoder.Params, path: str, version: str, abort_all: bool
+  ) -> int:
+    if abort_all:
+      self._abort_all('new weights')
+    running = self._schedule.live
+    self._slots.install(params)
+    self._path = path
+    self._released.discard('weights')
+    self._schedule.version = version
+    self._schedule.forget_prefixes()
+    self._counts['weight_updates'] += 1
+    return running
 
-      return self._call(do)
-
+  @_between_segments
   def flush(self) -> bool:
-    def do():
-      if self._schedule.busy:
-        return False
+    idle = not self._schedule.busy
+    if idle:
       self._schedule.forget_prefixes()
-      return True
+    return idle
 
-    return self._call(do)
-
+  @_between_segments
   def release_memory(self, tags: Sequence[str]) -> None:
     self._check_tags(tags)
-
-    def do():
-      if self._schedule.live or self._schedule.queued:
-        raise ValueError('jobs are running; abort or finish them first')
-      self._released |= set(tags)
-      if 'weights' in tags:
-        self._slots.params = None
-      if 'kv_cache' in tags:
-        self._schedule.forget_prefixes()
-        self._slots.free()
-
-    self._call(do)
+    if self._schedule.busy:
+      raise ValueError('jobs are running; abort or finish them first')
+    self._released |= set(tags)
+    if 'weights' in tags:
+      self._slots.params = None
+    if 'kv_cache' in tags:
+      self._schedule.forget_prefixes()
+      self._slots.free()
 
   def restore_memory(self, tags: Sequence[str]) -> None:
     self._check_tags(tags)
     with self._updating:
       wanted = 'weights' in tags and 'weights' in self._released
       params = self._load(self._path) if wanted else None
+      self._restore(tags, params)
 
-      def do():
-        if params is not None:
-          self._slots.install(params)
-        self._released -= set(tags)
-
-      self._call(do)
+  @_between_segments
+  def _restore(
+      self, tags: Sequence[str], params: decoder.Params | None
+  ) -> None:
+    if params is not None:
+      self._slots.install(params)
+    self._released -= set(tags)
 
   def stats(self) -> service.Stats:
     with self._lock:
-      counts, running = dict(self._counts), self._schedule.live
-      counts |= dict(
+      running = self._schedule.live
+      now = dict(
           running=running,
           waiting=max(0, len(self._entries) - running),
           slots=self._slots.shapes.decode_slots,
           cached_prefix_tokens=len(self._schedule.tree),
       )
-    return service.Stats(**counts)
+      return service.Stats(**self._counts | now)
 
   def close(self, timeout: float) -> None:
     with self._lock:
@@ -274,25 +274,18 @@ class LocalService:
           f'a prompt of {n} tokens and max_new_tokens={p.max_tokens} exceed the'
           f' context of {shapes.context} tokens: shorten one of them'
       )
-    strange = [t for t in job.prompt_tokens if not 0 <= t < vocab]
-    if strange:
-      raise ValueError(
-          f'token {strange[0]} of the prompt is outside the vocabulary of'
-          f' {vocab}'
-      )
-    for name, values, most in (
+    for name, tokens, most in (
+        ('the prompt', job.prompt_tokens, shapes.context),
         ('stop_token_ids', p.stop_token_ids, limits.stop_ids),
-        ('logit_bias', p.logit_bias, limits.logit_bias),
+        ('logit_bias', [token for token, _ in p.logit_bias], limits.logit_bias),
     ):
-      if len(values) > most:
-        raise ValueError(f'{name} has {len(values)} entries; at most {most}')
-    ids = [*p.stop_token_ids, *(token for token, _ in p.logit_bias)]
-    strange = [t for t in ids if not 0 <= t < vocab]
-    if strange:
-      raise ValueError(
-          f'token {strange[0]} of stop_token_ids or logit_bias is outside the'
-          f' vocabulary of {vocab}'
-      )
+      if len(tokens) > most:
+        raise ValueError(f'{name} has {len(tokens)} entries; at most {most}')
+      strange = [t for t in tokens if not 0 <= t < vocab]
+      if strange:
+        raise ValueError(
+            f'token {strange[0]} of {name} is outside the vocabulary of {vocab}'
+        )
     if job.top_logprobs > limits.top_logprobs:
       raise ValueError(
           f'top_logprobs={job.top_logprobs}; at most'
@@ -349,9 +342,9 @@ class LocalService:
 
   def _end(self, error: BaseException | None) -> None:
     """Answer everybody who still waits, once the thread ends."""
-    message = 'the service is closed'
-    if error is not None:
-      message = f'sampling failed: {error!r}'
+    message = (
+        f'sampling failed: {error!r}' if error else 'the service is closed'
+    )
     with self._lock:
       self._error, self._ended = error, True
       commands, self._commands = self._commands, []
@@ -368,7 +361,7 @@ class LocalService:
   def _turn(self) -> bool:
     """Carry out commands, take new jobs, do a step. False: it is closed."""
     if not self._can_step():
-      self._schedule.tell()  # The next step may be far.
+      self._schedule.notify()  # The next step may come much later.
     with self._lock:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
@@ -377,16 +370,17 @@ class LocalService:
       self._new = []
       count = len(self._commands)
     if count:
-      self._schedule.tell()  # What was before a command is told before it.
+      # Listeners get what was sampled before a command before it acts.
+      self._schedule.notify()
     for _ in range(count):
       do, answer = self._commands[0]
       if do is None:
-        return False  # What is behind it is told, as if the thread had died.
+        return False  # Later commands fail, as if the thread had died.
       try:
         answer.set_result(do())
       except ValueError as error:  # The caller's mistake.
         answer.set_exception(error)
-      with self._lock:  # Only now: if the thread died of it, it is told.
+      with self._lock:  # Only now: `_end` answers it if the thread dies of it.
         del self._commands[0]
     if self._can_step():
       self._schedule.step()
@@ -395,13 +389,13 @@ class LocalService:
   def _can_step(self) -> bool:
     return self._schedule.busy and not self._paused and not self._released
 
-  def _abort_all(self, message: str) -> int:
-    entries = self._schedule.entries()
-    for entry in entries:
+  def _abort_all(self, message: str) -> None:
+    for entry in self._schedule.entries():
       self._schedule.abort(entry, message)
-    return len(entries)
 
-  def _tell(self, entry: scheduler.Entry, progress: scheduler.Progress) -> None:
+  def _listen(
+      self, entry: scheduler.Entry, progress: scheduler.Progress
+  ) -> None:
     """Send what the scheduler reports of an entry."""
     job, scores = entry.job, progress.scores
     prompt = ()
@@ -444,16 +438,10 @@ def _tokens(
     best: sampling.Best | None,
     job: service.Job,
 ) -> tuple[service.Token, ...]:
-  """Tokens with as many of the most probable ones as the job wants."""
-  count = job.top_logprobs
+  """Return tokens with as many of the most probable ones as a job wants."""
   top = ((),) * len(tokens)
-  if best is not None and count:
-    top = [
-        tuple(zip(ids, scores, strict=True))
-        for ids, scores in zip(
-            best.tokens[:, :count].tolist(),
-            best.logprobs[:, :count].tolist(),
-            strict=True,
-        )
-    ]
+  if best is not None and job.top_logprobs:
+    wanted = np.s_[:, : job.top_logprobs]
+    pairs = best.tokens[wanted].tolist(), best.logprobs[wanted].tolist()
+    top = [tuple(zip(*row, strict=True)) for row in zip(*pairs, strict=True)]
   return tuple(map(service.Token, tokens, logprobs.tolist(), top))

@@ -61,7 +61,7 @@ def unpack(
     n = int(arrays['lengths'][i])
     tokens = np.array(arrays['tokens'][i, :n], np.int32)
     versions = np.asarray(arrays['versions'][i, :n])
-    spans = _spans(versions)
+    found = spans(versions)
     completions.append(
         records.Episode(
             tokens=tokens,
@@ -69,13 +69,13 @@ def unpack(
             finish_reason=records.FINISH_REASONS[int(arrays['reasons'][i])],
             policy_version=int(versions.min()),
             text=stops.cut(decode(tokens.tolist()), request.params.stop),
-            version_spans=spans if len(spans) > 1 else (),
+            version_spans=found if len(found) > 1 else (),
         )
     )
   return completions
 
 
-def _spans(versions: np.ndarray) -> tuple[tuple[int, int], ...]:
+def spans(versions: np.ndarray) -> tuple[tuple[int, int], ...]:
   """Return (version, end) of each run of equal versions."""
   ends = [*(np.flatnonzero(np.diff(versions)) + 1), len(versions)]
   return tuple((int(versions[end - 1]), int(end)) for end in ends)

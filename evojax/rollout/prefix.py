@@ -5,7 +5,7 @@ C tokens after all the chunks above it; what a chunk holds depends on them and
 on the weights, so the tree is emptied when the weights change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 
 Chunk = tuple[int, ...]
@@ -24,7 +24,7 @@ class PrefixTree:
   """Chunks by the tokens that lead to them; the oldest are evicted first."""
 
   def __init__(self, places: int, chunk: int):
-    """An empty tree.
+    """Make an empty tree.
 
     Args:
       places: Chunks that the pool holds.
@@ -78,8 +78,9 @@ class PrefixTree:
         for new in self._insert(tokens)
     ]
 
-  def _insert(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
-    node, new = self._root, []
+  def _insert(self, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Insert the chunks of a prompt; yield (index, place) of the new ones."""
+    node = self._root
     for index, chunk in enumerate(self._chunks(tokens)):
       child = node.children.get(chunk)
       if child is None:
@@ -90,10 +91,9 @@ class PrefixTree:
         node.children[chunk] = child
         self._leaves.pop(node.place, None)
         self._leaves[child.place] = child
-        new.append((index, child.place))
+        yield index, child.place
       child.used = self._clock
       node = child
-    return new
 
   def _chunks(self, tokens: Sequence[int]) -> list[Chunk]:
     whole = (len(tokens) - 1) // self.chunk

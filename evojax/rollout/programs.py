@@ -191,7 +191,7 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
         best=jax.tree.map(put, s.best, best),
     )
 
-  # What no step changes stays out of the loop's carry.
+  # Arrays that no step changes stay out of the loop's carry.
   loop = dataclasses.replace(
       state, done=state.done | halted, params=None, keys=None
   )
@@ -204,7 +204,7 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
 
 
 def _top(state: State) -> int:
-  """How many of the most probable tokens the slots keep."""
+  """Return how many of the most probable tokens the slots keep."""
   return 0 if state.best is None else state.best.tokens.shape[-1]
 
 

@@ -14,11 +14,16 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 import numpy as np
 
 NEG_INF = -1e30
+# Fields of `records.SamplingParams` that need `Adjustments`.
+ADJUSTED = (
+    *('min_tokens', 'stop_token_ids', 'logit_bias'),
+    *('frequency_penalty', 'presence_penalty', 'repetition_penalty'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """How much a request may ask for; the fields are sizes of compiled arrays."""
+  """Limits of what a request may ask for: sizes of compiled arrays."""
 
   stop_ids: int = 8
   logit_bias: int = 64
@@ -32,7 +37,7 @@ class Limits:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Adjustments:
-  """What changes the logits of each row before it samples."""
+  """Changes of the logits of each row before it samples."""
 
   min_tokens: Any  # int32 [B], no end of sequence before so many tokens.
   stop_ids: Any  # int32 [B, stop_ids], -1 where there is none.
@@ -71,7 +76,7 @@ class Best:
 
 
 def neutral_params(rows: int, vocab_size: int, limits: Limits | None) -> Params:
-  """Host arrays of rows that ask for nothing special.
+  """Return host arrays of rows that ask for nothing special.
 
   Args:
     rows: B.

@@ -23,19 +23,19 @@ _STOP_CHECK_STEPS = 16
 # Chunks that are prefilled between two segments of decoding.
 _CHUNKS_PER_STEP = 4
 
-# What a row holds: a prompt, and whether it is scored. A scored prompt is
-# prefilled by a program of its own, whose bits differ.
+# A row holds a prompt, which may be scored. A scored prompt is prefilled by a
+# program of its own, whose bits differ.
 _Key = tuple[tuple[int, ...], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """What a job got since its listener was last called."""
+  """Tokens of a job since its listener was last called."""
 
   tokens: np.ndarray  # int32 [n]
   logprobs: np.ndarray  # float32 [n]
   best: sampling.Best | None  # [n, K], where the job reports them.
-  version: str  # Of the weights that sampled these tokens.
+  version: str  # Version of the weights that sampled these tokens.
   finish: service.Finish | None = None
   # In the first one only:
   scores: slots_lib.Scores | None = None
@@ -49,31 +49,31 @@ class Entry:
   job: service.Job
   listener: 'Callable[[Entry, Progress], None]'
   problem: int = 0  # Part of its random key, as Job.seed.
-  sample: int = 0  # Likewise.
+  sample: int = 0  # Part of its random key, too.
   tokens: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.int32)
   )
   logprobs: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.float32)
   )
-  started: bool = False  # The listener has been called.
+  started: bool = False  # Its listener has been called.
   cached_tokens: int = 0
-  scores: slots_lib.Scores | None = None  # Of the prompt.
+  scores: slots_lib.Scores | None = None  # Log-probs of its prompt.
   group: 'str | int' = 0  # Its caller, or a number where none is known.
 
   @property
   def scored(self) -> bool:
-    """Whether log-probs of the prompt are still to be reported."""
+    """True while log-probs of the prompt are still to be reported."""
     return self.job.logprob_start is not None and not self.started
 
   @property
   def context(self) -> tuple[int, ...]:
-    """What is prefilled: the prompt, and tokens of an earlier stay."""
+    """Tokens to prefill: the prompt, and samples of an earlier stay."""
     return (*self.job.prompt_tokens, *self.tokens.tolist())
 
   @property
   def key(self) -> _Key:
-    """What a row must hold for it."""
+    """Key of the row that it can start from."""
     return self.context, self.scored
 
 
@@ -168,9 +168,9 @@ class Scheduler:
     self._unsent: collections.deque[tuple[Entry, Progress]] = (
         collections.deque()
     )
-    # What the rows hold, the least recently used first.
+    # Row of each prompt that is held, the least recently used first.
     self._rows: dict[_Key, int] = {}
-    self._cached_chunks: dict[int, int] = {}  # Of what a row holds.
+    self._cached_chunks: dict[int, int] = {}  # Row -> chunks from the cache.
     # Entries whose prompts are being prefilled, and in which rows; in order of
     # arrival.
     self._pending: dict[Entry, int] = {}
@@ -180,21 +180,21 @@ class Scheduler:
 
   @property
   def busy(self) -> bool:
-    """Whether a step would do anything."""
+    """True if a step would do anything."""
     return bool(self.queued or self.live)
 
   @property
   def live(self) -> int:
-    """Entries in a slot."""
+    """Number of entries in a slot."""
     return sum(entry is not None for entry in self.running)
 
   @property
   def queued(self) -> int:
-    """Entries that have no slot yet."""
+    """Number of entries that have no slot yet."""
     return len(self.waiting) + len(self._pending)
 
   def entries(self) -> list[Entry]:
-    """All that have not ended."""
+    """Return all entries that have not ended."""
     live = [entry for entry in self.running if entry is not None]
     return [*live, *self._pending, *self.waiting]
 
@@ -215,7 +215,7 @@ class Scheduler:
       return
     finish = service.Finish('abort', message=message)
     self._send(entry, None, len(entry.tokens), finish)
-    self.tell()
+    self.notify()
 
   def retract(self) -> None:
     """Queue everything again, to be prefilled with the tokens so far."""
@@ -248,22 +248,22 @@ class Scheduler:
     """Refill slots and decode a segment.
 
     Listeners are called by the next step, while the device is busy, or by
-    `tell`.
+    `notify`.
     """
     self._refill()
     if self.live:
       halted, self._halted = self._halted, np.zeros_like(self._halted)
       self.slots.decode(halted, self._segment())
       # Beside the device's work: listeners take the host's time.
-      self.tell()
+      self.notify()
       self._collect()
     elif self._pending:
-      self.tell()
+      self.notify()
       self.slots.wait()  # Jobs that come now are not behind many chunks.
     if not self.busy:
-      self.tell()
+      self.notify()
 
-  def tell(self) -> None:
+  def notify(self) -> None:
     """Call the listeners with what they have not got yet."""
     while self._unsent:
       entry, progress = self._unsent.popleft()
@@ -371,7 +371,7 @@ class Scheduler:
     )
 
   def _end(self, rows: Collection[int]) -> None:
-    """Entries of rows that are done take slots; their chunks are cached."""
+    """Cache the chunks of rows that are done, and start their entries."""
     ended = {key: row for key, row in self._rows.items() if row in rows}
     # A scored chunk is not bit-equal to one of the other program.
     plain = [(key[0], row) for key, row in ended.items() if not key[1]]
@@ -396,18 +396,8 @@ class Scheduler:
     for slot, (entry, source) in zip(free, entries, strict=False):
       self.running[slot] = entry
       self._halted[slot] = False  # That was the slot's previous tenant.
-      starts.append(
-          slots_lib.Start(
-              slot,
-              source,
-              entry.job.seed,
-              entry.problem,
-              entry.sample,
-              entry.job.params,
-              entry.tokens,
-              entry.job.top_logprobs,
-          )
-      )
+      rest = entry.job, entry.problem, entry.sample, entry.tokens
+      starts.append(slots_lib.Start(slot, source, *rest))
       if entry.scored:
         entry.scores = self.slots.scores(source)
     if starts:

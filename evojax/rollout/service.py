@@ -101,7 +101,7 @@ class Service(Protocol):
 
   @property
   def alive(self) -> bool:
-    """Whether tokens may come; False once the thread has died or is closed."""
+    """True while tokens may come: the thread neither died nor was closed."""
 
   @property
   def version(self) -> str:
@@ -109,7 +109,7 @@ class Service(Protocol):
 
   @property
   def paused(self) -> bool:
-    """Between `pause` and `resume`."""
+    """True between `pause` and `resume`."""
 
   def warm_up(self) -> None:
     """Compile all that any job may need; blocks. Call it before the first job.

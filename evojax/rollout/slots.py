@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evojax import records
 from evojax.models import decoder
 from evojax.rollout import programs as programs_lib
 from evojax.rollout import sampling
+from evojax.rollout import service
 from evojax.runtime import sharding
 
 
@@ -48,7 +48,7 @@ class Shapes:
 
   @property
   def row_chunks(self) -> int:
-    """Chunks of the longest prompt."""
+    """Number of chunks of the longest prompt."""
     return -(-self.max_prompt_tokens // self.chunk)
 
   @property
@@ -63,12 +63,10 @@ class Start:
 
   slot: int
   source: int  # The row that holds its prefilled prompt.
-  seed: int  # uint32
-  problem: int  # uint32
-  sample: int
-  params: records.SamplingParams
+  job: service.Job
+  problem: int  # uint32, part of its random key as the job's seed.
+  sample: int  # The same.
   prior: np.ndarray  # int32 [n], tokens sampled earlier; they were prefilled.
-  top_logprobs: int = 0
 
 
 @dataclasses.dataclass
@@ -90,7 +88,7 @@ class _Row:
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-  """What was sampled, on the host."""
+  """Sampled tokens of all slots, on the host."""
 
   first: np.ndarray  # int32 [B], which token of the row column 0 holds.
   done: np.ndarray  # bool [B]
@@ -112,7 +110,7 @@ class Slots:
       limits: sampling.Limits | None = None,
       mesh: jax.sharding.Mesh | None = None,
   ):
-    """Compiles and allocates nothing yet.
+    """Compile and allocate nothing yet.
 
     Args:
       cfg: Shape of the policy.
@@ -139,43 +137,29 @@ class Slots:
     self._rows = [_Row() for _ in range(shapes.prefill_rows)]
     state, prefilled, pool = layout = self._layout()
     self._empty = jax.jit(self._allocate, out_shardings=layout)
+
+    def jit(function, *fixed, **options):
+      # `partial`, even of nothing: jit counts programs by function, and must
+      # not count those of another object.
+      return jax.jit(functools.partial(function, *fixed), **options)
+
     # Results lie where the arguments do: otherwise the next call would compile
     # another program.
-    self._prefill = jax.jit(
-        functools.partial(programs_lib.prefill, cfg),
-        donate_argnums=1,
-        out_shardings=prefilled,
+    to_rows = dict(donate_argnums=1, out_shardings=prefilled)
+    to_state = dict(donate_argnums=1, out_shardings=state)
+    scored = to_rows | dict(out_shardings=(prefilled, self._replicated))
+    self._prefill = jit(programs_lib.prefill, cfg, **to_rows)
+    self._score = jit(programs_lib.score, cfg, self._top, **scored)
+    self._insert = jit(
+        programs_lib.insert, eos_ids, static_argnums=0, **to_state
     )
-    self._score = jax.jit(
-        functools.partial(programs_lib.score, cfg, self._top),
-        donate_argnums=1,
-        out_shardings=(prefilled, self._replicated),
+    self._decode = jit(programs_lib.decode, cfg, eos_ids, **to_state)
+    self._recent = jit(programs_lib.recent, static_argnums=0)
+    self._load = jit(
+        programs_lib.load_chunks, donate_argnums=0, out_shardings=prefilled
     )
-    self._insert = jax.jit(
-        functools.partial(programs_lib.insert, eos_ids),
-        static_argnums=0,
-        donate_argnums=1,
-        out_shardings=state,
-    )
-    self._decode = jax.jit(
-        functools.partial(programs_lib.decode, cfg, eos_ids),
-        donate_argnums=1,
-        out_shardings=state,
-    )
-    # `partial`, though of nothing: jit counts programs by function, and must
-    # not count those of another object.
-    self._recent = jax.jit(
-        functools.partial(programs_lib.recent), static_argnums=0
-    )
-    self._load = jax.jit(
-        functools.partial(programs_lib.load_chunks),
-        donate_argnums=0,
-        out_shardings=prefilled,
-    )
-    self._store = jax.jit(
-        functools.partial(programs_lib.store_chunks),
-        donate_argnums=0,
-        out_shardings=pool,
+    self._store = jit(
+        programs_lib.store_chunks, donate_argnums=0, out_shardings=pool
     )
     # Whole along fsdp: otherwise every decoded token would gather the weights.
     self._cast = jax.jit(
@@ -189,7 +173,7 @@ class Slots:
 
   @property
   def programs(self) -> int:
-    """Programs compiled so far, but for those that only allocate or cast."""
+    """Number of compiled programs, but for those that only allocate or cast."""
     sampler = (self._prefill, self._score, self._insert, self._decode)
     copies = (self._recent, self._load, self._store)
     return sum(program._cache_size() for program in (*sampler, *copies))
@@ -345,7 +329,7 @@ class Slots:
       scores.best.logprobs[at : at + size] = best.logprobs[r, :count]
 
   def _chunk(self, rows: Sequence[int]) -> programs_lib.Chunk:
-    """The next chunk of some rows."""
+    """Return the next chunk of some rows."""
     shapes, size = self.shapes, self.shapes.chunk
     chunk = programs_lib.Chunk(
         tokens=np.zeros((shapes.prefill_rows, size), np.int32),
@@ -428,7 +412,7 @@ class Slots:
     return new
 
   def _bucket(self, length: int) -> int:
-    """The least power of two of chunks that holds so many tokens."""
+    """Return the least power of two of chunks that holds so many tokens."""
     size = self.shapes.chunk
     while size < length:
       size *= 2
@@ -483,7 +467,7 @@ class Slots:
       self._state, self._prefilled, self._pool = self._empty()
 
   def _allocate(self) -> tuple[Any, ...]:
-    """State with free slots, rows of prefill, and the prefix cache."""
+    """Return free slots, empty rows of prefill, and the prefix cache."""
     shapes, vocab = self.shapes, self.cfg.vocab_size
     b, lc = shapes.decode_slots, shapes.max_tokens
     cache = lambda rows, slots: decoder.empty_cache(
@@ -517,7 +501,7 @@ class Slots:
     return state, prefilled, pool
 
   def _layout(self) -> tuple[Any, ...]:
-    """Shardings of the above: rows over the batch axes, heads over tensor."""
+    """Return shardings of `_allocate`: rows over batch, heads over tensor."""
     state, prefilled, pool = jax.eval_shape(self._allocate)
     layers = ('layers',) if self.cfg.scan_layers else ()
     axes = (*layers, 'batch', 'kv_heads', None, None)
@@ -536,16 +520,13 @@ class Slots:
 
 def _fill(params: sampling.Params, i: int, start: Start) -> None:
   """Write the sampling parameters of a sequence into row i."""
-  p = start.params
-  params.seed[i] = start.seed & 0xFFFFFFFF
+  p = start.job.params
+  params.seed[i] = start.job.seed & 0xFFFFFFFF
   params.problem[i] = start.problem
   params.sample[i] = start.sample
   params.limit[i] = p.max_tokens
-  params.temperature[i] = p.temperature
-  params.top_p[i] = p.top_p
-  params.top_k[i] = p.top_k
-  params.min_p[i] = p.min_p
-  params.ignore_eos[i] = p.ignore_eos
+  for name in ('temperature', 'top_p', 'top_k', 'min_p', 'ignore_eos'):
+    getattr(params, name)[i] = getattr(p, name)
   adjust = params.adjust
   if adjust is None:
     return
@@ -554,6 +535,6 @@ def _fill(params: sampling.Params, i: int, start: Start) -> None:
   adjust.frequency[i] = p.frequency_penalty
   adjust.presence[i] = p.presence_penalty
   adjust.repetition[i] = p.repetition_penalty
-  adjust.top[i] = start.top_logprobs
+  adjust.top[i] = start.job.top_logprobs
   for j, (token, bias) in enumerate(p.logit_bias):
     adjust.bias_ids[i, j], adjust.bias[i, j] = token, bias

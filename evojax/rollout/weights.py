@@ -56,10 +56,9 @@ class WeightFolder:
       OSError: If the disk is full or cannot be written.
     """
     temporary, path = self.unfinished(version), self.path_of(version)
-    for file in temporary.rglob('*'):
-      if file.is_file():
-        _sync(file)
-    workdir_lib.sync_directory(temporary)
+    # The files first, then the directory that names them: both sync alike.
+    for path_inside in (*temporary.rglob('*'), temporary):
+      workdir_lib.sync_directory(path_inside)
     if path.exists():
       shutil.rmtree(path)
     os.rename(temporary, path)
@@ -78,11 +77,3 @@ class WeightFolder:
     for version in self._written:
       shutil.rmtree(self.path_of(version), ignore_errors=True)
     self._written = []
-
-
-def _sync(file: pathlib.Path) -> None:
-  fd = os.open(file, os.O_RDONLY)
-  try:
-    os.fsync(fd)
-  finally:
-    os.close(fd)

@@ -26,7 +26,6 @@ from evojax.harness import spec
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
-from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import loop as training_loop
@@ -94,19 +93,17 @@ def read_job(path: pathlib.Path) -> ArmJob:
         f'--job={path} cannot be read: {error}; name a job.json that'
         ' --executor=local wrote'
     ) from error
-  declared = {f.name: f for f in dataclasses.fields(ArmJob)}
+  kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
+  kinds |= {'config': dict, 'changes': dict, 'controls': list}
   for name, value in fields.items():
-    kinds = {'config': dict, 'changes': dict, 'controls': list}
-    if name not in declared:
+    if name not in kinds:
       raise ValueError(
           f'--job={path}: {name}={value!r} is not a field of a job'
       )
-    if not isinstance(value, kinds.get(name, str)):
-      raise ValueError(
-          f'--job={path}: {name}={value!r} must be a'
-          f' {kinds.get(name, str).__name__}'
-      )
-  if missing := sorted(declared.keys() - fields.keys() - {'controls'}):
+    if not isinstance(value, kinds[name]):
+      kind = kinds[name].__name__
+      raise ValueError(f'--job={path}: {name}={value!r} must be a {kind}')
+  if missing := sorted(kinds.keys() - fields.keys() - {'controls'}):
     raise ValueError(f'--job={path}: the fields {missing} are missing')
   controls = tuple(map(tuple, fields.pop('controls', ())))
   return ArmJob(**fields, controls=controls)
@@ -190,18 +187,14 @@ def train(
     arm = _train(job, arm_setup, engine, phases, stop_if_asked)
     if primary:
       if arm.status == 'done':
-        _tidy(job.path, arm_setup.config.steps)
+        # The others were only to resume from.
+        keep = retained(job.path, arm_setup.config.steps)
+        for path in (job.path / 'checkpoints').iterdir():
+          if path not in keep:
+            shutil.rmtree(path)
       text = json.dumps(records.to_json(arm), sort_keys=True)
       workdir_lib.write_atomic(job.path / RESULT, text.encode())
   return arm
-
-
-def _tidy(folder: pathlib.Path, updates: int) -> None:
-  """Deletes the checkpoints of an arm that was only to be resumed from them."""
-  keep = {path.name for path in retained(folder, updates)}
-  for path in (folder / 'checkpoints').iterdir():
-    if path.name not in keep:
-      shutil.rmtree(path)
 
 
 def _train(
@@ -211,7 +204,7 @@ def _train(
     phases: metrics_lib.Phases,
     stop_if_asked: Callable[[], None],
 ) -> records.Arm:
-  """Trains, and says how it ended."""
+  """Train, and return how it ended."""
   config, folder = setup.config, job.path
   start = pathlib.Path(job.workdir, job.start) if job.start else None
   trainer = trainer_lib.Trainer(
@@ -274,7 +267,7 @@ def _train(
 
 
 def _compare(job: ArmJob, updates: int) -> str | None:
-  """Why the arm should stop after so many updates, or None."""
+  """Return why the arm should stop after so many updates, or None."""
   controls = np.array(job.controls, np.float64)[:, :updates]
   return futility.early(np.array(outcomes(job.path)[:updates]), controls)
 
@@ -283,15 +276,10 @@ def _compare(job: ArmJob, updates: int) -> str | None:
 def _shown(
     trainer: trainer_lib.Trainer, job: ArmJob
 ) -> Iterator[Callable[[dict[str, float]], None]]:
-  """Writes and shows the metrics of every step; process 0 alone does."""
-  steps = trainer.config.steps
+  """Write and show the metrics of every step; process 0 alone does."""
   name = f'{trainer.config.name}/{job.path.name}'
-  with (
-      training_loop.open_metrics(trainer, name) as writer,
-      progress_lib.Progress(
-          steps, start=trainer.step, every=max(1, steps // 3)
-      ) as progress,
-  ):
+  every = max(1, trainer.config.steps // 3)
+  with training_loop.open_log(trainer, name, every) as (writer, progress):
     progress.print(job.label)
 
     def after_step(log: dict[str, float]) -> None:

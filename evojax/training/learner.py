@@ -59,18 +59,13 @@ class Learner:
     self.state.update(checkpoint_lib.restore(checkpoint, tree)['learner'])
 
   @property
-  def trained(self) -> dict[str, Any]:
-    """Parameters and moments, without what is frozen."""
-    return _trained(self.state)
-
-  @property
   def params(self) -> decoder.Params:
     """The parameters a sampler needs."""
     return update_lib.policy_params(self._cfg, self.state)
 
   def fingerprint(self) -> str:
     """Return 64 hex digits of parameters and moments; see `update`."""
-    return update_lib.fingerprint(self.trained)
+    return update_lib.fingerprint(_trained(self.state))
 
   def compilations(self) -> int:
     """Return the number of programs compiled so far."""

@@ -6,7 +6,7 @@ Each stage of a step is one call of `trainer.Trainer`. This module opens the
 workdir, repeats the steps, evaluates, saves, and answers to SIGTERM.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import json
 import os
@@ -120,11 +120,8 @@ def _run(
     stack.callback(trainer.checkpointer.wait)
     writer = progress = None
     if primary:
-      writer = stack.enter_context(open_metrics(trainer, config.name))
-      progress = stack.enter_context(
-          progress_lib.Progress(
-              config.steps, start=trainer.step, every=config.log.every
-          )
+      writer, progress = stack.enter_context(
+          open_log(trainer, config.name, config.log.every)
       )
     evaluations: dict[int, evaluate_lib.EvalResult] = {}
 
@@ -180,25 +177,33 @@ def _run(
       raise
 
 
-def open_metrics(
-    trainer: trainer_lib.Trainer, name: str
-) -> metrics_lib.MetricWriter:
-  """Return the writer of a trainer's metrics, as its config says.
+@contextlib.contextmanager
+def open_log(
+    trainer: trainer_lib.Trainer, name: str, every: int
+) -> Iterator[tuple[metrics_lib.MetricWriter, progress_lib.Progress]]:
+  """Open the writer of a trainer's metrics and the display of its progress.
 
   Args:
-    trainer: The rows continue after its step.
+    trainer: Rows and progress continue after its step.
     name: Name of the run in W&B.
+    every: Steps between two lines of progress.
   """
-  log = trainer.config.log
-  return metrics_lib.MetricWriter(
-      trainer.workdir,
-      step=trainer.step,
-      tensorboard=log.tensorboard,
-      wandb=log.wandb,
-      wandb_project=log.wandb_project,
-      name=name,
-      config=json.loads(config_lib.to_json(trainer.config)),
-  )
+  log, step = trainer.config.log, trainer.step
+  with (
+      metrics_lib.MetricWriter(
+          trainer.workdir,
+          step=step,
+          tensorboard=log.tensorboard,
+          wandb=log.wandb,
+          wandb_project=log.wandb_project,
+          name=name,
+          config=json.loads(config_lib.to_json(trainer.config)),
+      ) as writer,
+      progress_lib.Progress(
+          trainer.config.steps, start=step, every=every
+      ) as progress,
+  ):
+    yield writer, progress
 
 
 def loop(

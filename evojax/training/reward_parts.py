@@ -82,11 +82,13 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
 class _TextReward:
   """A function of texts as one part, beside those of the domain.
 
+  A subclass names its library (KIND) and what tells it apart (SIGNATURE), and
+  scores lists of prompts, completions and columns (`_scores`).
+
   Attributes:
     reader: Texts are open to diagnostics; see `reader`.
   """
 
-  KIND = ''
   reader = 'diagnostic'
 
   def __init__(self, path: str, function: Callable[..., Any], default: Parts):
@@ -127,13 +129,11 @@ class _TextReward:
     )
     return {**parts, self.name: scores}
 
-  def _scores(
-      self,
-      prompts: list[str],
-      completions: list[str],
-      columns: Mapping[str, list[Any]],
-  ) -> list[float]:
-    raise NotImplementedError
+  def _accepted(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the arguments that the function has parameters for."""
+    names = _parameters(self._function)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
+    return {n: v for n, v in given.items() if takes_all or n in names}
 
   def _number(self, value: Any) -> float:
     """Return one score as a number."""
@@ -191,12 +191,9 @@ class TrlReward(_TextReward):
 
   def _scores(self, prompts, completions, columns):
     # The texts last: a column of the same name must not hide them.
-    given = dict(columns)
-    given |= dict(prompts=prompts, completions=completions)
+    given = {**columns, 'prompts': prompts, 'completions': completions}
+    given = self._accepted(given)
     parameters = _parameters(self._function).values()
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-      names = {p.name for p in parameters}
-      given = {name: v for name, v in given.items() if name in names}
     missing = [
         p.name
         for p in parameters
@@ -253,8 +250,6 @@ class VerlReward(_TextReward):
   KIND, SIGNATURE = 'verl', 'solution_str'
 
   def _scores(self, prompts, completions, columns):
-    names = _parameters(self._function)
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
     truth = _GroundTruth(self._withheld('ground_truth'))
     found = []
     for i, (prompt, text) in enumerate(zip(prompts, completions, strict=True)):
@@ -267,9 +262,8 @@ class VerlReward(_TextReward):
               **{name: values[i] for name, values in columns.items()},
           },
       )
-      given = {n: v for n, v in given.items() if takes_all or n in names}
       try:
-        score = self._function(**given)
+        score = self._function(**self._accepted(given))
       except TypeError as error:  # `in`, replace and re take texts only.
         if not re.search('_GroundTruth|must be string', str(error)):
           raise

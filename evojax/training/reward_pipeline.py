@@ -74,7 +74,7 @@ class RewardedBatch:
 
 
 class RewardPipeline:
-  """Computes rewards, advantages and kept groups of graded rollouts.
+  """The stage that turns graded rollouts into advantages and kept groups.
 
   Attributes:
     keep_state: State of the harness's filter, which goes from batch to batch.
@@ -95,7 +95,7 @@ class RewardPipeline:
     """
     config, functions = self._setup.config, self._setup.functions
     graded = rollouts.graded
-    e = views.View.from_rows(
+    e = views.View(
         rollouts.rows,
         self._setup.columns,
         prompts=graded.shape[0],

@@ -9,6 +9,8 @@ from evojax import config as config_lib
 from evojax import records
 from evojax.training import update as update_lib
 
+_SAMPLING = ('temperature', 'top_p', 'top_k', 'min_p')
+
 
 def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
   """Return the part of the config that is compiled into the update."""
@@ -33,17 +35,8 @@ def hyperparameters(
     config: ml_collections.ConfigDict, step: int
 ) -> dict[str, np.float32]:
   """Return the traced scalars of a step."""
-  values = dict(
-      learning_rate=config_lib.learning_rate(config)(step),
-      weight_decay=config.optim.weight_decay,
-      max_grad_norm=config.optim.max_grad_norm,
-      temperature=config.rollout.temperature,
-      clip_low=config.grpo.clip_low,
-      clip_high=config.grpo.clip_high,
-      dual_clip=config.grpo.dual_clip,
-      kl_coef=config.grpo.kl_coef,
-      tis_cap=config.grpo.tis_cap,
-  )
+  values = dict(config.optim) | dict(config.rollout) | dict(config.grpo)
+  values['learning_rate'] = config_lib.learning_rate(config)(step)
   return {name: np.float32(values[name]) for name in update_lib.HYPERPARAMETERS}
 
 
@@ -53,10 +46,7 @@ def sampling_params(
   """Return how training samples."""
   return records.SamplingParams(
       max_tokens=config_lib.token_limit(config),
-      temperature=config.rollout.temperature,
-      top_p=config.rollout.top_p,
-      top_k=config.rollout.top_k,
-      min_p=config.rollout.min_p,
+      **{name: config.rollout[name] for name in _SAMPLING},
       stop=tuple(config.rollout.stop),
   )
 

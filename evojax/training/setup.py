@@ -4,6 +4,7 @@ A harness lies over a setup: `Setup.under` returns that of an arm or a replay
 without opening domain and policy, or grading, a second time.
 """
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -146,7 +147,7 @@ def _build(
   metrics_lib.check_available(config.log.wandb)
   training_domain = domain
   if config.data.families:
-    training_domain = _make_training_domain(config)
+    training_domain = _make_domain(config, config.data.families)
   synthetic = opened.synthetic if opened else synthetic_lib.Evidence(domain)
   if functions and (
       refused := admit.check_functions(harness, config, surface, synthetic)
@@ -166,7 +167,9 @@ def _build(
   parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_parts.reader(parts)
   if functions and functions.has('reward'):
-    parts = _joined(functions.parts, parts if config.reward.parts else None)
+    own = parts if config.reward.parts else lambda e: {}
+    # The weights in the harness's overlay say which of them count.
+    parts = lambda e: {**own(e), **functions.parts(e)}
   setup = Setup(
       config=config,
       domain=domain,
@@ -182,7 +185,7 @@ def _build(
   )
   if not opened:
     setup = dataclasses.replace(setup, probe_rows=_grade_one(setup))
-  view = views.View.from_rows(
+  view = views.View(
       setup.probe_rows,
       setup.columns,
       prompts=1,
@@ -194,36 +197,23 @@ def _build(
   return setup
 
 
-def _make_domain(config: ml_collections.ConfigDict) -> base.Domain:
-  """Return the domain of a config."""
-  return domains.make(config.domain.name, **config.domain.kwargs.to_dict())
-
-
-def _make_training_domain(config: ml_collections.ConfigDict) -> base.Domain:
-  """Return the slice of the domain that config.data.families trains.
+def _make_domain(
+    config: ml_collections.ConfigDict, families: Sequence[str] = ()
+) -> base.Domain:
+  """Return the domain of a config, or its slice of some families.
 
   Raises:
-    ValueError: If the domain has no families.
+    ValueError: If a slice is asked for and the domain has no families.
   """
-  kwargs, families = config.domain.kwargs.to_dict(), config.data.families
-  if 'families' not in kwargs:
+  kwargs = config.domain.kwargs.to_dict()
+  if families and 'families' not in kwargs:
     raise ValueError(
         f'config.data.families={families}: the domain {config.domain.name!r}'
         ' has no families to train a slice of; leave the field empty'
     )
-  return domains.make(config.domain.name, **(kwargs | {'families': families}))
-
-
-def _joined(
-    parts: reward_parts.Parts, own: reward_parts.Parts | None
-) -> reward_parts.Parts:
-  """Return a harness's parts beside those of the user's own reward.
-
-  The weights in the harness's overlay say which of them count.
-  """
-  if own is None:
-    return parts
-  return lambda e: {**own(e), **parts(e)}
+  if families:
+    kwargs['families'] = families
+  return domains.make(config.domain.name, **kwargs)
 
 
 def _grade_one(setup: Setup) -> dict[str, Any]:

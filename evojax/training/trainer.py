@@ -83,14 +83,13 @@ class Trainer:
         tuple[collect.RequestBatch, list[records.Episode]] | None
     ) = None
     self.cursor = self._refused = 0
-    if c.rollout.queue_depth and c.rollout.kind == 'engine':
-      if jax.process_count() > 1:
-        raise ValueError(
-            'config.rollout.queue_depth=1 with the engine in this process'
-            f' needs one process, not {jax.process_count()}: they would start'
-            ' sampling and training in different orders; use'
-            ' --config.rollout.kind=sglang'
-        )
+    overlaps = c.rollout.queue_depth and c.rollout.kind == 'engine'
+    if overlaps and jax.process_count() > 1:
+      raise ValueError(
+          'config.rollout.queue_depth=1 with the engine in this process needs'
+          f' one process, not {jax.process_count()}: they would start sampling'
+          ' and training in different orders; use --config.rollout.kind=sglang'
+      )
     # Shapes and shardings only; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
     self._replicated = sharding.replicated(self.mesh)
@@ -294,12 +293,6 @@ class Trainer:
           batch, **dict(zip(shared, values, strict=True))
       )
 
-  def learn(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
-    """Update the policy; the batch's rows get the gap of each episode."""
-    metrics, gap = self.learner.learn(batch)
-    batch.rollouts.rows[_GAP] = gap.reshape(-1)
-    return metrics
-
   def train_step(self) -> dict[str, float]:
     """Make one step; evidence is on disk before the update that uses it.
 
@@ -338,10 +331,10 @@ class Trainer:
       # It is written beside this step's rollout. Were it not there after this
       # step's update, a kill would repeat more than checkpoint.every steps.
       self.checkpointer.wait()
-    learned = self.learn(batch)
+    learned, gap = self.learner.learn(batch)
     if primary:
       with self.phases('evidence'):
-        store.fill(self.workdir, 'train', step, {_GAP: rows[_GAP]})
+        store.fill(self.workdir, 'train', step, {_GAP: gap.reshape(-1)})
     return dict(
         _summary(batch),
         **learned,

@@ -163,39 +163,31 @@ def make_batch(
   prompts = [prompts[i] for i in rows]
   episodes = [episodes[i] for i in rows]
   by_turn = advantages[order].reshape(-1, turns)
-  completions = [e.tokens for e in episodes]
-  loss_masks = [e.loss_mask for e in episodes]
+  lists = prompts, [e.tokens for e in episodes], [e.loss_mask for e in episodes]
   split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
+  padded = dict(group_size=size, max_tokens=max_tokens)
   shared = layout == 'shared' and packing.share(
-      prompts,
-      completions,
-      loss_masks,
-      group_size=size,
-      max_prompt_tokens=max_prompt_tokens,
-      max_tokens=max_tokens,
+      *lists, max_prompt_tokens=max_prompt_tokens, **padded
   )
   if shared:
     batch = {k: split(v) for k, v in dataclasses.asdict(shared).items()}
   else:
     length = max_prompt_tokens + max_tokens
-    shape = dict(group_size=size, micro_groups=micro_groups, length=length)
+    shape = dict(micro_groups=micro_groups, length=length)
     row_count = packing.rows_needed(
-        [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)],
+        [
+            len(p) + len(e.tokens)
+            for p, e in zip(prompts, episodes, strict=True)
+        ],
+        group_size=size,
         bucket=PACKED_ROWS_BUCKET,
         **shape,
     )
     packed = packing.pack_micro_batches(
-        prompts,
-        completions,
-        loss_masks,
-        rows=row_count,
-        max_tokens=max_tokens,
-        **shape,
+        *lists, rows=row_count, **padded, **shape
     )
     batch = dataclasses.asdict(packed)
-  pad = lambda values: split(
-      packing.pad_completions(values, group_size=size, max_tokens=max_tokens)
-  )
+  pad = lambda values: split(packing.pad_completions(values, **padded))
   batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
   # One per token, not one per turn: the most turns of a step are no shape of
   # the compiled program, which therefore serves all.

@@ -146,7 +146,7 @@ class FromRolloutsTest(parameterized.TestCase):
     )
 
   def test_a_view_sees_groups(self):
-    view = views.View.from_rows(
+    view = views.View(
         _rows(), COLUMNS, prompts=2, group_size=3, max_tokens=8
     )
     # Nothing of the row that could not be graded.

@@ -35,7 +35,7 @@ def make_rows():
 
 
 def make_view(reader='reward', rows=None, **kwargs):
-  return views.View.from_rows(
+  return views.View(
       make_rows() if rows is None else rows,
       COLUMNS,
       prompts=2,

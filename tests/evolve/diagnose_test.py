@@ -50,7 +50,7 @@ def view(outcome):
       'outcome': np.asarray(outcome, bool).reshape(-1),
       'graded': np.ones(prompts * group_size, bool),
   }
-  return views.View.from_rows(
+  return views.View(
       rows,
       COLUMNS,
       prompts=prompts,

@@ -500,7 +500,7 @@ def _view(setup):
       'outcome': np.array([True, False, False, True]),
       'problem_id': ['a' * 16] * 4,
   }
-  return views.View.from_rows(
+  return views.View(
       rows, setup.columns, prompts=2, group_size=2, max_tokens=8
   )
 

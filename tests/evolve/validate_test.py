@@ -226,7 +226,7 @@ class EvidenceTest(absltest.TestCase):
   """Real functions on views."""
 
   def view(self, rows):
-    return views.View.from_rows(
+    return views.View(
         rows,
         COLUMNS,
         prompts=int(rows['group'].max()) + 1,

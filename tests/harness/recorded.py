@@ -45,7 +45,7 @@ def view(
   for name, value in given.items():
     kind = next(c.dtype for c in columns if c.name == name)
     rows[name] = np.asarray(value, str if kind == 'string' else kind).ravel()
-  return views.View.from_rows(
+  return views.View(
       rows,
       columns,
       prompts=prompts,

@@ -15,6 +15,10 @@ def _tokens(*values):
   return np.asarray(values, np.int32)
 
 
+def _all_sampled(completions):
+  return [np.ones(len(c), bool) for c in completions]
+
+
 def _random_sequences(seed, groups=4, group_size=3, same_prompts=False):
   rng = np.random.default_rng(seed)
   draw = lambda n: rng.integers(1, 50, n).astype(np.int32)
@@ -117,7 +121,7 @@ class PackTest(parameterized.TestCase):
     self.assertEqual((segments > 0).sum(), sum(lengths))
 
     with self.assertRaisesRegex(ValueError, f'rows={rows - 1}.* {rows} rows'):
-      packing.pack(prompts, completions, rows=rows - 1, **arguments)
+      packing.pack(prompts, completions, loss_masks, rows=rows - 1, **arguments)
 
   def test_is_deterministic(self):
     arguments = dict(group_size=3, rows=12, length=17, max_tokens=8)
@@ -164,24 +168,29 @@ class PackTest(parameterized.TestCase):
   )
   def test_rejects(self, changes, message):
     arguments = dict(group_size=2, rows=2, length=8, max_tokens=3)
+    completions = [_tokens(5), _tokens(5, 6, 7)]
     with self.assertRaisesRegex(ValueError, message):
       packing.pack(
           [_tokens(1), _tokens(1, 2, 3, 4)],
-          [_tokens(5), _tokens(5, 6, 7)],
+          completions,
+          _all_sampled(completions),
           **{**arguments, **changes},
       )
 
   def test_rejects_lists_that_do_not_fit(self):
     arguments = dict(group_size=1, rows=1, length=8, max_tokens=3)
     one = [_tokens(1)]
+    mask = _all_sampled(one)
     with self.assertRaisesRegex(ValueError, 'prompt 0 is empty'):
-      packing.pack([_tokens()], one, **arguments)
+      packing.pack([_tokens()], one, mask, **arguments)
     with self.assertRaisesRegex(ValueError, 'mask 0 has 2 entries for 1'):
       packing.pack(one, one, [np.ones(2, bool)], **arguments)
     with self.assertRaisesRegex(ValueError, '1 prompts, 2 completions'):
-      packing.pack(one, one * 2, **arguments)
+      packing.pack(one, one * 2, mask, **arguments)
     with self.assertRaisesRegex(ValueError, 'micro_groups=2 must divide the 3'):
-      packing.pack_micro_batches(one * 3, one * 3, micro_groups=2, **arguments)
+      packing.pack_micro_batches(
+          one * 3, one * 3, mask * 3, micro_groups=2, **arguments
+      )
 
 
 class ShareTest(absltest.TestCase):
@@ -198,12 +207,11 @@ class ShareTest(absltest.TestCase):
         group_size=2,
         max_prompt_tokens=3,
         max_tokens=2,
-        pad_id=9,
     )
-    np.testing.assert_array_equal(shared.prompts, [[1, 2, 9], [3, 9, 9]])
+    np.testing.assert_array_equal(shared.prompts, [[1, 2, 0], [3, 0, 0]])
     np.testing.assert_array_equal(shared.prompt_lengths, [2, 1])
     np.testing.assert_array_equal(
-        shared.completions, [[[4, 9], [9, 9]], [[5, 6], [7, 9]]]
+        shared.completions, [[[4, 0], [0, 0]], [[5, 6], [7, 0]]]
     )
     np.testing.assert_array_equal(
         shared.loss_mask,
@@ -215,7 +223,12 @@ class ShareTest(absltest.TestCase):
     completions = [_tokens(4)] * 2
     for other in (_tokens(1, 3), _tokens(1)):
       self.assertIsNone(
-          packing.share([_tokens(1, 2), other], completions, **arguments)
+          packing.share(
+              [_tokens(1, 2), other],
+              completions,
+              _all_sampled(completions),
+              **arguments,
+          )
       )
 
   def test_too_long(self):
@@ -223,6 +236,7 @@ class ShareTest(absltest.TestCase):
       packing.share(
           [_tokens(1, 2)] * 2,
           [_tokens(3)] * 2,
+          _all_sampled([_tokens(3)] * 2),
           group_size=2,
           max_prompt_tokens=1,
           max_tokens=2,

@@ -339,6 +339,23 @@ class EngineTest(parameterized.TestCase):
       self.engine.generate([request(**kwargs)])
     self.engine.generate([request([2, 3])])  # And the engine still works.
 
+  @parameterized.parameters(
+      ('min_tokens', 2, '0'),
+      ('stop_token_ids', (3,), r'\(\)'),
+      ('logit_bias', ((3, 1.0),), r'\(\)'),
+      ('frequency_penalty', 0.5, '0.0'),
+      ('presence_penalty', 0.5, '0.0'),
+      ('repetition_penalty', 1.5, '1.0'),
+  )
+  def test_what_is_not_compiled_for_training_is_refused(
+      self, field, value, neutral
+  ):
+    # Field and value, then the remedy.
+    message = rf'SamplingParams\.{field}=.*leave it at {neutral}.*mode=serve'
+    with self.assertRaisesRegex(ValueError, message):
+      self.engine.generate([request([2], **{field: value})])
+    self.engine.generate([request([2, 3])])  # And the engine still works.
+
   def test_no_weights(self):
     made = new_engine(CFG)
     with self.assertRaisesRegex(ValueError, 'update_weights'):

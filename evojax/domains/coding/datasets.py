@@ -25,14 +25,8 @@ _Row = Mapping[str, Any]
 # LiveCodeBench's own limit of one test. Neither data set has limits of single
 # problems that were set with Python in mind.
 _SECONDS = 6.0
-_DIFFICULTIES = {
-    'easy': 0,
-    'medium': 1,
-    'medium_hard': 2,
-    'hard': 3,
-    'very_hard': 4,
-}
-_UNKNOWN_DIFFICULTY = 1
+_DIFFICULTIES = ('easy', 'medium', 'medium_hard', 'hard', 'very_hard')
+_UNKNOWN_DIFFICULTY = 'medium'
 # 10^{-6}, 10^(-6), 10**-6, 1e-6 or 0.000001, with any dash.
 _SMALL = (
     r'(?:(?:10\s*(?:\^|\*\*)?\s*[{(]?\s*[-−–]\s*|1e[-−–]0?)([1-9]\d?)(?!\d)'
@@ -84,9 +78,7 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
         ' public_test_cases, private_test_cases) nor TACO (question,'
         ' input_output)'
     )
-  tag = row.get('tag', family)
-  if not isinstance(tag, str) or not tag:
-    raise ValueError(f'tag={tag!r} must be a non-empty string')
+  tag = datasets.tag(row, family)
   _check_utf8(tag, 'tag')
   answer = suite.encode(
       suite.Suite(
@@ -103,14 +95,15 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   _check_utf8(starter, 'starter_code')
   if starter.strip():
     statement += f'\n\nComplete this code:\n```python\n{starter.rstrip()}\n```'
+  difficulty = str(row.get('difficulty')).lower()
+  if difficulty not in _DIFFICULTIES:
+    difficulty = _UNKNOWN_DIFFICULTY
   return sources.make_problem(
       ({'role': 'user', 'content': statement},),
       answer,
       tag,
       system_prompt,
-      _DIFFICULTIES.get(
-          str(row.get('difficulty')).lower(), _UNKNOWN_DIFFICULTY
-      ),
+      _DIFFICULTIES.index(difficulty),
   )
 
 
@@ -158,10 +151,8 @@ def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
         ' json.dumps(input_output), as the published files do'
     )
   given = _json(_text(row, 'input_output'), 'input_output')
-  inputs, outputs = (
-      given.get(name) if isinstance(given, dict) else None
-      for name in ('inputs', 'outputs')
-  )
+  fields = given if isinstance(given, dict) else {}
+  inputs, outputs = fields.get('inputs'), fields.get('outputs')
   if (
       not isinstance(inputs, list)
       or not isinstance(outputs, list)
@@ -173,13 +164,8 @@ def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
     )
   name = given.get('fn_name') or ''
   if not name:
-    return (
-        tuple(
-            suite.Case(_lines(stdin), _lines(expected), False)
-            for stdin, expected in zip(inputs, outputs, strict=True)
-        ),
-        '',
-    )
+    pairs = zip(map(_lines, inputs), map(_lines, outputs), strict=True)
+    return tuple(suite.Case(*pair, False) for pair in pairs), ''
   if not isinstance(name, str):
     raise ValueError(f'input_output.fn_name={name!r:.80} must be a name')
   for number, arguments in enumerate(inputs):
@@ -191,15 +177,9 @@ def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
   # Most problems wrap each result in a list of one element.
   if all(isinstance(x, list) and len(x) == 1 for x in outputs):
     outputs = [x[0] for x in outputs]
-  return (
-      tuple(
-          suite.Case(
-              '\n'.join(map(json.dumps, arguments)), json.dumps(x), False
-          )
-          for arguments, x in zip(inputs, outputs, strict=True)
-      ),
-      name,
-  )
+  stdins = ('\n'.join(map(json.dumps, arguments)) for arguments in inputs)
+  pairs = zip(stdins, map(json.dumps, outputs), strict=True)
+  return tuple(suite.Case(*pair, False) for pair in pairs), name
 
 
 def _lines(value: Any) -> str:

@@ -201,7 +201,7 @@ def _grade(
     seconds: float,
 ) -> records.Grade:
   """Return the grade of a completion whose program has this verdict, if any."""
-  tests = _tests(problem.answer)
+  tests, lines = _tests(problem.answer), (program or '').splitlines()
   passed, total = 0, len(tests.cases)
   status = 'no_program' if program is None else 'too_long'
   if verdict is not None:
@@ -223,7 +223,7 @@ def _grade(
           'tests_total': total,
           'timeouts': verdict.timeouts if verdict else 0,
           'crashed': verdict is not None and verdict.crashed,
-          'n_lines': sum(map(bool, map(str.strip, _lines(program)))),
+          'n_lines': sum(map(bool, map(str.strip, lines))),
           'visible_passed': verdict is not None and verdict.visible_passed,
           'test_statuses': ','.join(verdict.statuses) if verdict else '',
           'mode': CODING_MODE[mode],
@@ -231,10 +231,6 @@ def _grade(
       sandbox_tier=verdict.tier if verdict else '',
       seconds=seconds,
   )
-
-
-def _lines(program: str | None) -> list[str]:
-  return (program or '').splitlines()
 
 
 def classify(

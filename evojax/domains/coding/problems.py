@@ -7,6 +7,7 @@ always has one text and one set of tests, whatever the seed of the stream.
 
 from collections.abc import Mapping
 import functools
+import json
 import random
 
 from evojax import records
@@ -40,8 +41,8 @@ def capacity(family: str, level: int) -> int:
 
 
 def identity(family: str, level: int, parameters: level_lib.Parameters) -> str:
-  """Return the id of a generated problem, a hash of its content."""
-  return splits.problem_id(level_lib.content(family, level, parameters))
+  """Return the id of a generated problem, a hash of all but its wording."""
+  return splits.problem_id(json.dumps([family, level, dict(parameters)]))
 
 
 def generate(
@@ -75,18 +76,14 @@ def generate(
   if hidden is None:
     return None
   question = ask(kind, parameters, wording, example)
-  messages: tuple[records.Message, ...] = (
-      {'role': 'user', 'content': question},
-  )
-  if system_prompt:
-    messages = ({'role': 'system', 'content': system_prompt}, *messages)
-  return records.Problem(
-      problem_id=name,
-      family=family,
-      messages=messages,
-      answer=suite.encode(suite.Suite((example, *hidden), seconds=_SECONDS)),
-      difficulty=level,
-      metadata={'parameters': dict(parameters), 'wording': wording},
+  return sources.make_problem(
+      ({'role': 'user', 'content': question},),
+      suite.encode(suite.Suite((example, *hidden), seconds=_SECONDS)),
+      family,
+      system_prompt,
+      level,
+      {'parameters': dict(parameters), 'wording': wording},
+      identity=name,
   )
 
 

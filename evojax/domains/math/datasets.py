@@ -13,13 +13,7 @@ _ROLES = ('system', 'user', 'assistant')
 _OPTIONS = ('question_field', 'answer_field')
 
 
-def read_jsonl(
-    path: str,
-    *,
-    question_field: str = 'question',
-    answer_field: str = 'answer',
-    system_prompt: str = '',
-) -> list[records.Problem]:
+def read_jsonl(path: str, **options: str) -> list[records.Problem]:
   """Read one problem per line; a repeated problem is kept once.
 
   A line is {"messages": [{"role": ..., "content": ...}, ...], "answer": ...}
@@ -30,18 +24,15 @@ def read_jsonl(
 
   Args:
     path: A file in UTF-8.
-    question_field: Name of the question's field, where there are no messages.
-    answer_field: Name of the answer's field.
-    system_prompt: First message of every problem that has none.
+    **options: question_field and answer_field, the names of the fields of a
+      line without messages, by default 'question' and 'answer'; system_prompt,
+      the first message of every problem that has none.
 
   Raises:
     ValueError: If the file is missing or holds no problem, a line is not JSON
       or lacks a field (with its number), or one question has two answers.
   """
-  family = pathlib.Path(path).stem
-  parse = functools.partial(
-      _problem, family, question_field, answer_field, system_prompt
-  )
+  parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
   return datasets.distinct(datasets.jsonl_rows(path), parse, path)
 
 
@@ -51,9 +42,7 @@ def read_tfds(
     name: str,
     data_dir: str | None = None,
     module: str = '',
-    question_field: str = 'question',
-    answer_field: str = 'answer',
-    system_prompt: str = '',
+    **options: str,
 ) -> list[records.Problem]:
   """Read one split of a TFDS data set, see `datasets.tfds_rows`.
 
@@ -62,18 +51,13 @@ def read_tfds(
     name: As for `tfds.builder`, e.g. 'gsm8k'.
     data_dir: Where prepared data sets are; TFDS's own default if empty.
     module: Module of a builder of the user's own, imported first.
-    question_field: Feature that holds the question.
-    answer_field: Feature that holds the answer; '#### 42' as for JSONL.
-    system_prompt: First message of every problem.
+    **options: As for `read_jsonl`, with features in place of fields.
 
   Raises:
     ValueError: If there is no such data set or split, an example lacks a
       field, or one question has two answers.
   """
-  family = name.partition('/')[0]
-  parse = functools.partial(
-      _problem, family, question_field, answer_field, system_prompt
-  )
+  parse = functools.partial(_problem, name.partition('/')[0], **options)
   rows = datasets.tfds_rows(name, split, data_dir, module)
   return datasets.distinct(rows, parse, f'{name}:{split}')
 
@@ -88,15 +72,13 @@ READERS = {
 
 def _problem(
     family: str,
-    question_field: str,
-    answer_field: str,
-    system_prompt: str,
     row: Mapping[str, Any],
+    question_field: str = 'question',
+    answer_field: str = 'answer',
+    system_prompt: str = '',
 ) -> records.Problem:
   messages = _messages(row, question_field)
-  tag = row.get('tag', family)
-  if not isinstance(tag, str) or not tag:
-    raise ValueError(f'tag={tag!r} must be a non-empty string')
+  tag = datasets.tag(row, family)
   if messages[0]['role'] == 'system':
     system_prompt = ''
   answer = _answer(row, answer_field)

@@ -20,40 +20,12 @@ MAX_DIGITS = 100  # Digits of one number.
 MAX_POWER = 100  # Absolute value of a numeric exponent.
 
 FUNCTIONS = frozenset(
-    {
-        'sqrt',
-        'sin',
-        'cos',
-        'tan',
-        'sec',
-        'csc',
-        'cot',
-        'arcsin',
-        'arccos',
-        'arctan',
-        'sinh',
-        'cosh',
-        'tanh',
-        'log',
-        'ln',
-        'exp',
-        'abs',
-    }
+    'sqrt sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh log ln'
+    ' exp abs'.split()
 )
 CONSTANTS = frozenset({'pi'})
 _GREEK = frozenset(
-    {
-        'alpha',
-        'beta',
-        'gamma',
-        'delta',
-        'epsilon',
-        'theta',
-        'lambda',
-        'mu',
-        'phi',
-        'omega',
-    }
+    'alpha beta gamma delta epsilon theta lambda mu phi omega'.split()
 )
 _TOKEN = re.compile(
     r'\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)'

@@ -19,14 +19,11 @@ import functools
 import hashlib
 from typing import Any
 
-import reasoning_gym
-from reasoning_gym.logic import aiw
-
 Level = Mapping[str, Any]  # Keyword arguments of the data set.
 
 _PLUS_MINUS = {'operators': ('+', '-'), 'operators_weights': [0.5, 0.5]}
-_SIBLINGS = {'task_types': [aiw.TaskType.SIBLINGS], 'task_type_weights': [1.0]}
-_FRIENDS = {'task_types': [aiw.TaskType.FRIENDS], 'task_type_weights': [1.0]}
+_SIBLINGS = {'task_types': ('siblings',), 'task_type_weights': [1.0]}
+_FRIENDS = {'task_types': ('friends',), 'task_type_weights': [1.0]}
 _TENTHS = {'min_decimal_places': 1, 'max_decimal_places': 1}
 # The references of the library are wrong with '/', which it truncates, and
 # without brackets, where it ignores precedence.
@@ -83,41 +80,31 @@ SMALL: Mapping[str, tuple[Level, ...]] = {
     ),
 }
 
-LARGE: Mapping[str, tuple[Level, ...]] = {
-    'aiw': ({},),
-    'base_conversion': ({},),
+_DEFAULT: tuple[Level, ...] = ({},)  # One level at the library's difficulty.
+# fmt: off
+_AT_DEFAULT = (
+    'aiw', 'base_conversion', 'binary_alternation', 'bitwise_arithmetic',
+    'calendar_arithmetic', 'circuit_logic', 'coin_flip', 'color_cube_rotation',
+    'count_bits', 'count_primes', 'course_schedule', 'decimal_chain_sum',
+    'dice', 'family_relationships', 'fraction_simplification', 'leg_counting',
+    'letter_counting', 'maze', 'number_sequence', 'rotten_oranges',
+    'self_reference', 'simple_equations', 'syllogism', 'time_intervals',
+)
+# fmt: on
+_LARGE: Mapping[str, tuple[Level, ...]] = {
+    **dict.fromkeys(_AT_DEFAULT, _DEFAULT),
     'basic_arithmetic': (_EXACT,),
-    'binary_alternation': ({},),
-    'bitwise_arithmetic': ({},),
-    'calendar_arithmetic': ({},),
     'chain_sum': ({}, {'min_terms': 6, 'max_terms': 10, 'max_digits': 6}),
-    'circuit_logic': ({},),
-    'coin_flip': ({},),
-    'color_cube_rotation': ({},),
-    'count_bits': ({},),
-    'count_primes': ({},),
-    'course_schedule': ({},),
-    'decimal_chain_sum': ({},),
-    'dice': ({},),
-    'family_relationships': ({},),
-    'fraction_simplification': ({},),
     'gcd': ({}, {'min_numbers': 3, 'max_numbers': 4, 'max_value': 10_000}),
     'gsm_symbolic': ({'size': 1 << 16},),
     'largest_island': ({'min_num_islands': 1},),
     'lcm': ({}, {'min_numbers': 3, 'max_numbers': 3, 'max_value': 200}),
-    'leg_counting': ({},),
-    'letter_counting': ({},),
-    'maze': ({},),
-    'number_sequence': ({},),
     'prime_factorization': ({'max_value': 100_000},),
     'products': ({'min_digits': 3}, _exactly(terms=3, digits=3)),
-    'rotten_oranges': ({},),
-    'self_reference': ({},),
-    'simple_equations': ({},),
     'simple_geometry': ({}, {'min_sides': 7, 'max_sides': 12}),
-    'syllogism': ({},),
-    'time_intervals': ({},),
 }
+# Sorted, because a stream of problems depends on the order of the families.
+LARGE = dict(sorted(_LARGE.items()))
 
 # Families with too few distinct problems for disjoint splits. They are not in
 # 'all', and `sources.Catalogue.check_capacity` refuses them with their count.
@@ -139,7 +126,15 @@ FAMILIES: Mapping[str, tuple[Level, ...]] = {
 
 @functools.cache
 def _dataset(family: str, level: int):
-  return reasoning_gym.create_dataset(family, seed=0, **FAMILIES[family][level])
+  # Imported here because it takes most of a second, with matplotlib and sympy,
+  # and problems of a file need none of it.
+  import reasoning_gym
+  from reasoning_gym.logic import aiw
+
+  kwargs = dict(FAMILIES[family][level])
+  if 'task_types' in kwargs:
+    kwargs['task_types'] = [aiw.TaskType(t) for t in kwargs['task_types']]
+  return reasoning_gym.create_dataset(family, seed=0, **kwargs)
 
 
 def generate(

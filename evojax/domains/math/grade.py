@@ -52,24 +52,21 @@ FORMS = (
 COLUMNS = (
     schema.with_codes('grade_status', GRADE_STATUS),
     schema.Column(
-        name='format_ok',
-        dtype='bool',
+        'format_ok',
+        'bool',
         doc='A complete answer in the required format was found.',
-        stage='grade',
     ),
     schema.Column(
-        name='answer_chars',
-        dtype='int32',
+        'answer_chars',
+        'int32',
         unit='characters',
         doc='Length of the answer as extracted, 0 if there is none.',
-        stage='grade',
     ),
     schema.Column(
-        name='mode',
-        dtype='int32',
+        'mode',
+        'int32',
         doc='How the completion answers, as its text alone shows.',
         codes=MATH_MODE,
-        stage='grade',
     ),
 )
 

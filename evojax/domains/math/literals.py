@@ -104,7 +104,7 @@ def canonical(text: str) -> str:
 
 
 def _compatible(text: str) -> str:
-  """NFKC, with its three traps made visible; see `canonical`."""
+  """Return NFKC with its three traps made visible; see `canonical`."""
   pieces = []
   runs = itertools.groupby(
       text.translate(_INVISIBLE),

@@ -1,8 +1,9 @@
 """The ASGI application: routes, keys, request bodies, answers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 import contextlib
+import functools
 import hmac
 import logging
 import time
@@ -64,6 +65,13 @@ _ELSEWHERE = {
         ' and call /update_weights_from_disk'
     ),
 }
+# Body of a request to sample -> its preparation, and the module that shapes the
+# answer or the stream.
+_SAMPLING: dict[type, tuple[Callable[..., Any], types.ModuleType]] = {
+    protocol.Generate: (native.prepare, native),
+    protocol.Completion: (openai.prepare_completion, openai),
+    protocol.Chat: (openai.prepare_chat, openai),
+}
 # nginx's status where the client left before there was an answer; it is logged.
 _CLIENT_GONE = 499
 
@@ -79,7 +87,7 @@ class App:
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """Adds routes and middleware; nobody else may use the tokenizer."""
+    """Add routes and middleware; nobody else may use the tokenizer."""
     self.host = host_lib.Host(tokenizer, settings)
     self._created = int(time.time())
     self.asgi = fastapi.FastAPI(openapi_url=None, redirect_slashes=False)
@@ -90,8 +98,9 @@ class App:
     self.asgi.add_exception_handler(errors.ApiError, _on_api_error)
     self.asgi.add_exception_handler(exceptions.HTTPException, _on_http_error)
     self.asgi.add_exception_handler(Exception, _on_bug)
+    partial = functools.partial
     for methods, path, endpoint in (
-        ('POST PUT', '/generate', self._generate),
+        ('POST PUT', '/generate', partial(self._sample, protocol.Generate)),
         ('GET', '/health', self._health),
         ('GET', '/health_generate', self._health_generate),
         ('GET', '/metrics', self._metrics),
@@ -110,8 +119,8 @@ class App:
         ('GET POST', '/resume_memory_occupation', self._resume),
         ('GET', '/v1/models', self._models),
         ('GET', '/v1/models/{model:path}', self._model),
-        ('POST', '/v1/completions', self._completions),
-        ('POST', '/v1/chat/completions', self._chat),
+        ('POST', '/v1/completions', partial(self._sample, protocol.Completion)),
+        ('POST', '/v1/chat/completions', partial(self._sample, protocol.Chat)),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
     ):
       # Starlette's routes: FastAPI's would look for dependencies at every call.
@@ -127,7 +136,7 @@ class App:
   ) -> responses.Response:
     if not self._is_up:
       return responses.Response(status_code=503)
-    healthy = await _unless_gone(request, self.host.health_generate())
+    healthy = await _unless_gone(request.receive, self.host.health_generate())
     return responses.Response(status_code=200 if healthy else 503)
 
   async def _metrics(self, _: requests.Request) -> responses.Response:
@@ -137,14 +146,13 @@ class App:
     )
 
   async def _model_info(self, _: requests.Request) -> responses.Response:
-    settings = self.host.settings
     return _json(
         {
             **self._identity(),
             'is_generation': True,
             'preferred_sampling_params': None,
             'weight_version': self.host.weight_version,
-            'max_context_length': settings.context_tokens,
+            'max_context_length': self.host.settings.context_tokens,
         }
     )
 
@@ -164,7 +172,7 @@ class App:
     )
 
   def _identity(self) -> dict[str, Any]:
-    """Return the fields of both infos that tell which policy is served."""
+    """Return the fields that name the policy in both infos."""
     settings = self.host.settings
     return {
         'model_path': settings.model_path,
@@ -179,40 +187,25 @@ class App:
 
   # Sampling.
 
-  async def _generate(self, request: requests.Request) -> responses.Response:
-    asked = await self._read(request, protocol.Generate)
-    ready = await native.prepare(self.host, asked)
-    return await self._sample(request, ready, native)
-
-  async def _completions(self, request: requests.Request) -> responses.Response:
-    asked = await self._read(request, protocol.Completion)
-    ready = await openai.prepare_completion(self.host, asked)
-    return await self._sample(request, ready, openai)
-
-  async def _chat(self, request: requests.Request) -> responses.Response:
-    asked = await self._read(request, protocol.Chat)
-    ready = await openai.prepare_chat(self.host, asked)
-    return await self._sample(request, ready, openai)
-
   async def _sample(
-      self,
-      request: requests.Request,
-      ready: native.Generation | openai.Generation,
-      endpoint: types.ModuleType,
+      self, model: type[protocol.M], request: requests.Request
   ) -> responses.Response:
-    """Sample what was asked for; `endpoint` shapes the answer or the stream."""
+    """Sample what a body of that model asks for."""
+    prepare, family = _SAMPLING[model]
+    asked = await self._read(request, model)
+    ready = await prepare(self.host, asked)
     batch = self.host.run(
         ready.asks,
-        live=ready.stream,
+        live=asked.stream,
         names=ready.names,
         caller=request.scope['caller'],
     )
-    if ready.stream:
-      events = endpoint.stream(self.host, ready, batch)
+    if asked.stream:
+      events = family.stream(self.host, ready, batch)
       return EventStream(batch, events, self.host.settings.client_seconds)
     with batch:  # Ends the samples if the client leaves.
-      await _unless_gone(request, batch.finished())
-      return _json(endpoint.answer(self.host, ready, batch))
+      await _unless_gone(request.receive, batch.finished())
+      return _json(family.answer(self.host, ready, batch))
 
   async def _models(self, _: requests.Request) -> responses.Response:
     return _json({'object': 'list', 'data': [self._card()]})
@@ -277,12 +270,7 @@ class App:
           flush=asked.flush_cache,
       )
     except (ValueError, OSError) as e:
-      message = f'the old weights stay: {e}'
-      return _json(
-          {'success': False, 'message': message, 'num_paused_requests': 0}
-          | errors.body(errors.ApiError(400, message)),
-          400,
-      )
+      return _failure(f'the old weights stay: {e}', num_paused_requests=0)
     return _json(
         {
             'success': True,
@@ -316,12 +304,7 @@ class App:
 
   async def _refuse(self, request: requests.Request) -> responses.Response:
     path = request.url.path
-    message = f'{path}: {_ELSEWHERE[path]}'
-    return _json(
-        {'success': False, 'message': message}
-        | errors.body(errors.ApiError(400, message)),
-        400,
-    )
+    return _failure(f'{path}: {_ELSEWHERE[path]}')
 
   async def _read(
       self, request: requests.Request, model: type[protocol.M]
@@ -347,25 +330,35 @@ class App:
           408, f'no body within {settings.client_seconds:g} seconds'
       ) from None
     except requests.ClientDisconnect:
-      raise errors.ApiError(_CLIENT_GONE, 'the client is gone') from None
+      raise _GoneError from None
     return protocol.parse(model, bytes(body))
 
 
-async def _unless_gone(request: requests.Request, work: Awaitable[Any]) -> Any:
+class _GoneError(errors.ApiError):
+  """The client has left, so that nobody reads the answer."""
+
+  def __init__(self):
+    super().__init__(_CLIENT_GONE, 'the client is gone')
+
+
+async def _unless_gone(receive: asgi.Receive, work: Awaitable[Any]) -> Any:
   """Await some work for as long as the client waits for it.
 
   Raises:
-    ApiError: If the client leaves first; the work is cancelled.
+    _GoneError: If the client leaves first; the work is cancelled.
   """
   task = asyncio.ensure_future(work)
-  gone = asyncio.ensure_future(_gone(request.receive))
+  gone = asyncio.ensure_future(_gone(receive))
   try:
     await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
-      raise errors.ApiError(_CLIENT_GONE, 'the client is gone')
+      raise _GoneError
     return task.result()
   finally:
-    await _cancel(task, gone)
+    task.cancel()
+    gone.cancel()
+    # Work that was cancelled still tidies up; nothing may outlive the request.
+    await asyncio.gather(task, gone, return_exceptions=True)
 
 
 async def _gone(receive: asgi.Receive) -> None:
@@ -374,22 +367,15 @@ async def _gone(receive: asgi.Receive) -> None:
     pass
 
 
-async def _cancel(*tasks: asyncio.Future) -> None:
-  """Cancel the tasks that still run, and wait until they have ended."""
-  for task in tasks:
-    task.cancel()
-  await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class EventStream(responses.Response):
-  """Sends events as they come; the batch ends when the client leaves."""
+  """A stream of events; its batch ends when the client leaves."""
 
   media_type = 'text/event-stream'
 
   def __init__(
       self, batch: samples.Batch, events: AsyncGenerator[bytes], seconds: float
   ):
-    """Starts nothing; a client may take `seconds` to read one event."""
+    """Start nothing; a client may take `seconds` to read one event."""
     super().__init__(headers={'Cache-Control': 'no-cache'})
     del self.headers['content-length']
     self._batch = batch
@@ -399,15 +385,8 @@ class EventStream(responses.Response):
   async def __call__(
       self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
   ) -> None:
-    with self._batch:
-      writing = asyncio.ensure_future(self._write(send))
-      gone = asyncio.ensure_future(_gone(receive))
-      try:
-        await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
-        if writing.done():
-          writing.result()
-      finally:
-        await _cancel(writing, gone)
+    with self._batch, contextlib.suppress(_GoneError):
+      await _unless_gone(receive, self._write(send))
 
   async def _write(self, send: asgi.Send) -> None:
     begin = {'status': self.status_code, 'headers': self.raw_headers}
@@ -425,7 +404,7 @@ class EventStream(responses.Response):
 
 
 class _Limit:
-  """Refuses requests beyond so many at once; monitoring is always answered."""
+  """Middleware that bounds the requests at once; monitoring always passes."""
 
   def __init__(self, app: asgi.ASGIApp, *, requests_at_once: int):
     self._app = app
@@ -452,7 +431,7 @@ class _Limit:
 
 
 class _Keys:
-  """Refuses requests without the key of their path; tells callers apart."""
+  """Middleware that refuses requests without the key of their path."""
 
   def __init__(self, app: asgi.ASGIApp, *, api_key: str, admin_key: str):
     self._app = app
@@ -490,6 +469,12 @@ class _Keys:
 
 def _json(value: Any, status: int = 200) -> responses.Response:
   return responses.Response(protocol.dumps(value), status, media_type=_JSON)
+
+
+def _failure(message: str, **more: Any) -> responses.Response:
+  """Return a 400 as the endpoints for weights report it."""
+  error = errors.body(errors.ApiError(400, message))
+  return _json({'success': False, 'message': message, **more, **error}, 400)
 
 
 def _error(error: errors.ApiError) -> responses.Response:

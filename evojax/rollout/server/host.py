@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
+import functools
 import time
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class Host:
-  """Runs requests against a service; call methods in the loop's thread alone.
+  """The runner of requests; its methods are for the loop's thread alone.
 
   A host is starting until it is given its service, and stopping from `drain`
   on; meanwhile it answers 503. It has failed when its service says that no
@@ -30,7 +31,7 @@ class Host:
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """Starts without a service; nobody else may use the tokenizer."""
+    """Start without a service; nobody else may use the tokenizer."""
     self.tokenizer = tokenizer
     self.settings = settings
     self._phase: _Phase = 'starting'
@@ -40,7 +41,7 @@ class Host:
     self._service: service_lib.Service | None = None
     self._mailbox: samples.Mailbox | None = None
     self._batches: set[samples.Batch] = set()
-    # Name of the client's for a request -> ids of its jobs.
+    # Name that a client gave to a request -> ids of its jobs.
     self._names: dict[str, Sequence[str]] = {}
     # A tokenizer allows one thread; it is not the loop's thread, because a
     # long text takes a while.
@@ -83,10 +84,7 @@ class Host:
     Raises:
       ApiError: 400 if it raises a ValueError.
     """
-
-    def run() -> list[int]:
-      return function(*args, **kwargs)
-
+    run = functools.partial(function, *args, **kwargs)
     loop = asyncio.get_running_loop()
     try:
       return await loop.run_in_executor(self._encoder, run)
@@ -107,7 +105,7 @@ class Host:
       asks: One per sample.
       live: See `samples.Batch`.
       names: Name that `abort` finds them by -> their ids.
-      caller: Who asks; see `service.Job`.
+      caller: The client; see `service.Job`.
 
     Raises:
       ApiError: 503 if the server is not up or its queue is full, 400 if the
@@ -219,10 +217,7 @@ class Host:
       ApiError: 400 in the middle of a weight update.
     """
     async with self._control:
-      if self._updating:
-        raise errors.ApiError(
-            400, 'a weight update is open; call /end_weight_update first'
-        )
+      self._check_update(is_open=False)
       await self._call(self.service.resume)
 
   async def begin_update(self) -> None:
@@ -232,10 +227,7 @@ class Host:
       ApiError: 400 if an update is open already.
     """
     async with self._control:
-      if self._updating:
-        raise errors.ApiError(
-            400, 'a weight update is open; call /end_weight_update first'
-        )
+      self._check_update(is_open=False)
       service = self.service
       self._pause_after_update = service.paused
       if not service.paused:
@@ -249,13 +241,18 @@ class Host:
       ApiError: 400 if no update is open.
     """
     async with self._control:
-      if not self._updating:
-        raise errors.ApiError(
-            400, 'no weight update is open; call /begin_weight_update first'
-        )
+      self._check_update(is_open=True)
       if not self._pause_after_update:
         await self._call(self.service.resume)
       self._updating = False
+
+  def _check_update(self, *, is_open: bool) -> None:
+    if self._updating != is_open:
+      what, call = ('no', 'begin') if is_open else ('a', 'end')
+      message = (
+          f'{what} weight update is open; call /{call}_weight_update first'
+      )
+      raise errors.ApiError(400, message)
 
   async def update_weights(
       self, path: str, version: str | None, *, abort_all: bool, flush: bool

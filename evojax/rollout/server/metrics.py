@@ -1,6 +1,7 @@
 """Prometheus metrics, under SGLang's names where there are any."""
 
 from collections.abc import Callable, Iterator
+import dataclasses
 
 import prometheus_client
 from prometheus_client import core
@@ -13,55 +14,57 @@ _SECONDS = (
     (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
     + (1, 2.5, 5, 10, 30, 60, 120, 300)
 )  # fmt: skip
-# (name, help, value); Prometheus adds '_total' to the name of a counter.
+# (name, field of `service.Stats` or of `_derived`, help); Prometheus adds
+# '_total' to the name of a counter.
 _GAUGES = (
-    ('sglang:num_running_reqs', 'Samples in a slot.', lambda s: s.running),
-    ('sglang:num_queue_reqs', 'Samples that wait.', lambda s: s.waiting),
+    ('sglang:num_running_reqs', 'running', 'Samples in a slot.'),
+    ('sglang:num_queue_reqs', 'waiting', 'Samples that wait.'),
     (
         'sglang:cache_hit_rate',
+        'cache_hit_rate',
         'Share of prompt tokens that were found in the prefix cache.',
-        lambda s: s.cached_tokens / max(s.prompt_tokens, 1),
     ),
-    ('evojax:slots', 'Samples that can run at once.', lambda s: s.slots),
+    ('evojax:slots', 'slots', 'Samples that can run at once.'),
     (
         'evojax:cached_prefix_tokens',
+        'cached_prefix_tokens',
         'Tokens in the prefix cache.',
-        lambda s: s.cached_prefix_tokens,
     ),
 )
 _COUNTERS = (
-    ('sglang:prompt_tokens', 'Prompt tokens.', lambda s: s.prompt_tokens),
-    (
-        'sglang:generation_tokens',
-        'Sampled tokens.',
-        lambda s: s.generated_tokens,
-    ),
+    ('sglang:prompt_tokens', 'prompt_tokens', 'Prompt tokens.'),
+    ('sglang:generation_tokens', 'generated_tokens', 'Sampled tokens.'),
     (
         'sglang:cached_tokens',
+        'cached_tokens',
         'Prompt tokens from the prefix cache.',
-        lambda s: s.cached_tokens,
     ),
     (
         'sglang:num_requests',
+        'ended',
         'Samples that ended, aborted ones included.',
-        lambda s: s.finished + s.aborted,
     ),
-    (
-        'sglang:num_aborted_requests',
-        'Samples that were aborted.',
-        lambda s: s.aborted,
-    ),
+    ('sglang:num_aborted_requests', 'aborted', 'Samples that were aborted.'),
     (
         'evojax:refused_requests',
+        'refused',
         'Samples that found the queue full.',
-        lambda s: s.refused,
     ),
-    (
-        'evojax:weight_updates',
-        'Weights that were installed.',
-        lambda s: s.weight_updates,
-    ),
+    ('evojax:weight_updates', 'weight_updates', 'Weights that were installed.'),
 )
+_HISTOGRAMS = (
+    ('time_to_first_token', 'From submission, in seconds.'),
+    ('inter_token_latency', 'Mean over a sample, in seconds.'),
+    ('e2e_request_latency', 'Of a sample, in seconds.'),
+)
+
+
+def _derived(stats: service_lib.Stats) -> dict[str, float]:
+  """Return the metrics that are computed from several counters."""
+  return {
+      'cache_hit_rate': stats.cached_tokens / max(stats.prompt_tokens, 1),
+      'ended': stats.finished + stats.aborted,
+  }
 
 
 class Metrics:
@@ -70,24 +73,20 @@ class Metrics:
   def __init__(
       self, model_name: str, stats: Callable[[], service_lib.Stats | None]
   ):
-    """Registers all metrics; `stats` returns None while there is no service."""
+    """Register all metrics; `stats` returns None while there is no service."""
+    self._model_name = model_name
+    self._stats = stats
     self._registry = prometheus_client.CollectorRegistry()
-    self._registry.register(_Counters(model_name, stats))
-
-    def histogram(name: str, text: str) -> prometheus_client.Histogram:
-      made = prometheus_client.Histogram(
-          name, text, [_LABEL], buckets=_SECONDS, registry=self._registry
-      )
-      return made.labels(model_name)
-
-    self._first = histogram(
-        'sglang:time_to_first_token_seconds', 'From submission, in seconds.'
-    )
-    self._between = histogram(
-        'sglang:inter_token_latency_seconds', 'Mean over a sample, in seconds.'
-    )
-    self._whole = histogram(
-        'sglang:e2e_request_latency_seconds', 'Of a sample, in seconds.'
+    self._registry.register(self)
+    self._first, self._between, self._whole = (
+        prometheus_client.Histogram(
+            f'sglang:{name}_seconds',
+            text,
+            [_LABEL],
+            buckets=_SECONDS,
+            registry=self._registry,
+        ).labels(model_name)
+        for name, text in _HISTOGRAMS
     )
 
   def observe(self, sample: samples.Sample) -> None:
@@ -105,25 +104,17 @@ class Metrics:
     """Return the page that Prometheus reads."""
     return prometheus_client.generate_latest(self._registry)
 
-
-class _Counters:
-  """Reads the service's counters whenever the page is read."""
-
-  def __init__(
-      self, model_name: str, stats: Callable[[], service_lib.Stats | None]
-  ):
-    self._labels = [model_name]
-    self._stats = stats
-
   def collect(self) -> Iterator[core.Metric]:
+    """Yield the service's counters; the registry calls it for every page."""
     stats = self._stats()
     if stats is None:
       return
-    for kind, family in (
+    values = dataclasses.asdict(stats) | _derived(stats)
+    for table, family in (
         (_GAUGES, core.GaugeMetricFamily),
         (_COUNTERS, core.CounterMetricFamily),
     ):
-      for name, text, value in kind:
+      for name, field, text in table:
         metric = family(name, text, labels=[_LABEL])
-        metric.add_metric(self._labels, value(stats))
+        metric.add_metric([self._model_name], values[field])
         yield metric

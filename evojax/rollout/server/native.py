@@ -1,8 +1,9 @@
 """/generate, SGLang's own endpoint: its requests, answers and streams."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 import dataclasses
 import math
+import time
 from typing import Any
 import uuid
 
@@ -17,12 +18,13 @@ DONE = b'data: [DONE]\n\n'
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A request of /generate, ready to be submitted."""
+  """A request of any endpoint, ready to be submitted."""
 
+  request: protocol.Generate | protocol.Completion | protocol.Chat
   asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
   names: Mapping[str, Sequence[str]]  # Name to abort by -> ids of its jobs.
-  is_list: bool  # The answer is a list, even of one sample.
-  stream: bool
+  is_list: bool = True  # The answer is a list, even of one sample.
+  created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
 
 def event(value: Any) -> bytes:
@@ -38,7 +40,6 @@ async def prepare(
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  settings = host.settings
   field, prompts, is_batch = _prompts(request)
 
   def spread(name: str) -> list[Any]:
@@ -62,14 +63,8 @@ async def prepare(
   if any(fields.n != n for fields in sampling):
     raise errors.bad_request('sampling_params.n', 'must be equal in a batch')
   host.check_size(len(prompts) * n)
-  options = list(
-      zip(
-          spread('return_logprob'),
-          spread('logprob_start_len'),
-          spread('top_logprobs_num'),
-          strict=True,
-      )
-  )
+  options = ('return_logprob', 'logprob_start_len', 'top_logprobs_num')
+  options = list(zip(*map(spread, options), strict=True))
   is_list = is_batch or n > 1
   spread('rid')  # Checks that there is one per prompt.
   names = _names(request.rid, len(prompts), n, is_list)
@@ -78,39 +73,71 @@ async def prepare(
   for i, (prompt, fields) in enumerate(zip(prompts, sampling, strict=True)):
     ids = await encode_prompt(host, prompt, field)
     with_logprobs, start, top = options[i]
-    top = check_top('top_logprobs_num', top, settings.max_top_logprobs)
-    params = protocol.sampling_params(
-        fields,
-        settings,
-        prompt_tokens=len(ids),
-        max_tokens=fields.max_new_tokens,
-        max_field='max_new_tokens',
-        min_tokens=fields.min_new_tokens,
-    )
+    check_top(host, 'top_logprobs_num', top)
     if with_logprobs and not -1 <= start < len(ids):
       raise errors.bad_request(
           'logprob_start_len',
           f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
       )
-    for seed in protocol.seeds(fields.sampling_seed, n):
-      job = service_lib.Job(
-          rid=next(rids),
-          prompt_tokens=ids,
-          params=params,
-          seed=seed,
-          logprob_start=start if with_logprobs and start >= 0 else None,
-          top_logprobs=top if with_logprobs else 0,
+    asks += make_asks(
+        host,
+        ids,
+        fields,
+        rids,
+        logprobs=with_logprobs,
+        logprob_start=start if with_logprobs and start >= 0 else None,
+        top_logprobs=top if with_logprobs else 0,
+        token_texts=request.return_text_in_logprobs,
+    )
+  return Generation(request, asks, names, is_list)
+
+
+def make_asks(
+    host: host_lib.Host,
+    prompt: tuple[int, ...],
+    fields: protocol.Sampling | protocol.Completion | protocol.Chat,
+    rids: Iterator[str],
+    *,
+    logprobs: bool,
+    logprob_start: int | None,
+    top_logprobs: int,
+    token_texts: bool = False,
+) -> list[samples.Ask]:
+  """Return the n samples to ask for after one prompt.
+
+  Args:
+    host: Its settings hold the limits.
+    prompt: Token ids.
+    fields: How to sample.
+    rids: Ids of the jobs; the next n are taken.
+    logprobs: See `samples.Ask`, as for token_texts.
+    logprob_start: See `service.Job`, as for top_logprobs.
+    top_logprobs: How many of the most probable tokens are reported.
+    token_texts: Whether the text of each token is shown.
+
+  Raises:
+    ApiError: 400 that names what is wrong.
+  """
+  params = protocol.sampling_params(
+      fields, host.settings, prompt_tokens=len(prompt)
+  )
+  return [
+      samples.Ask(
+          service_lib.Job(
+              rid=next(rids),
+              prompt_tokens=prompt,
+              params=params,
+              seed=seed,
+              logprob_start=logprob_start,
+              top_logprobs=top_logprobs,
+          ),
+          skip_special_tokens=fields.skip_special_tokens,
+          trim=not fields.no_stop_trim,
+          logprobs=logprobs,
+          token_texts=token_texts,
       )
-      asks.append(
-          samples.Ask(
-              job,
-              skip_special_tokens=fields.skip_special_tokens,
-              trim=not fields.no_stop_trim,
-              logprobs=with_logprobs,
-              token_texts=request.return_text_in_logprobs,
-          )
-      )
-  return Generation(asks, names, is_list, request.stream)
+      for seed in protocol.seeds(fields)
+  ]
 
 
 def _prompts(request: protocol.Generate) -> tuple[str, Sequence[Any], bool]:
@@ -121,21 +148,23 @@ def _prompts(request: protocol.Generate) -> tuple[str, Sequence[Any], bool]:
   """
   if (request.text is None) == (request.input_ids is None):
     raise errors.ApiError(400, 'send either text or input_ids')
-  if request.text is not None:
-    field, prompts = 'text', request.text
-    is_batch = isinstance(prompts, list)
-  else:
-    field, prompts = 'input_ids', request.input_ids
-    is_batch = not (prompts and isinstance(prompts[0], int))
+  field = 'input_ids' if request.text is None else 'text'
+  prompts = getattr(request, field)
+  is_batch = isinstance(prompts, list) and not is_tokens(prompts)
   if not prompts and is_batch:
     raise errors.bad_request(field, 'the batch is empty')
   return field, prompts if is_batch else [prompts], is_batch
 
 
+def is_tokens(prompts: str | Sequence[Any]) -> bool:
+  """Return True for the token ids of one prompt."""
+  return bool(prompts) and isinstance(prompts[0], int)
+
+
 def _names(
     rid: str | list[str] | None, prompts: int, n: int, is_list: bool
 ) -> dict[str, list[str]]:
-  """Return name of the client's -> ids of its jobs, prompt by prompt.
+  """Return the names to abort by -> ids of their jobs, prompt by prompt.
 
   Raises:
     ApiError: 400 if the client names two prompts alike.
@@ -158,24 +187,22 @@ async def encode_prompt(
     ApiError: 400 if it is empty, or an id is outside the vocabulary.
   """
   if isinstance(prompt, str):
-    ids = await host.encode(host.tokenizer.encode_prompt, prompt)
-  else:
-    ids = prompt
-  if not ids:
+    prompt = await host.encode(host.tokenizer.encode_prompt, prompt)
+  if not prompt:
     raise errors.bad_request(field, 'the prompt is empty')
-  protocol.check_tokens(field, ids, host.settings.vocab_size)
-  return tuple(ids)
+  protocol.check_tokens(field, prompt, host.settings.vocab_size)
+  return tuple(prompt)
 
 
-def check_top(field: str, top: int, limit: int) -> int:
+def check_top(host: host_lib.Host, field: str, top: int) -> None:
   """Check how many of the most probable tokens are asked for.
 
   Raises:
     ApiError: 400 that names the limit.
   """
+  limit = host.settings.max_top_logprobs
   if not 0 <= top <= limit:
     raise errors.bad_request(field, f'{top}: must lie in [0, {limit}]')
-  return top
 
 
 def answer(

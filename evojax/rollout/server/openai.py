@@ -1,9 +1,8 @@
 """OpenAI's endpoints: /v1/completions and /v1/chat/completions."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-import dataclasses
+import itertools
 import json
-import time
 from typing import Any
 import uuid
 
@@ -20,83 +19,38 @@ from evojax.rollout.server import tools as tools_lib
 _LOWEST = -9999.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Generation:
-  """A request, ready to be submitted."""
-
-  request: protocol.Completion | protocol.Chat
-  asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
-  id: str
-  created: int  # Seconds since 1970.
-
-  @property
-  def stream(self) -> bool:
-    return self.request.stream
-
-  @property
-  def names(self) -> Mapping[str, Sequence[str]]:
-    """Name to abort the request by -> ids of its jobs."""
-    return {self.id: [ask.job.rid for ask in self.asks]}
-
-
 def _generation(
     host: host_lib.Host,
     request: protocol.Completion | protocol.Chat,
     prompts: Sequence[tuple[int, ...]],
-    *,
-    max_tokens: int | None,
-    max_field: str,
-    logprobs: bool,
-    top: int,
-    logprob_start: int | None,
-) -> Generation:
-  """Return the jobs for tokenised prompts.
+    **logprobs: Any,
+) -> native.Generation:
+  """Return the samples to ask for; `native.make_asks` takes the log-probs.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
   kind = 'chatcmpl' if isinstance(request, protocol.Chat) else 'cmpl'
   name = request.rid or f'{kind}-{uuid.uuid4().hex}'
-  asks = []
-  for prompt in prompts:
-    params = protocol.sampling_params(
-        request,
-        host.settings,
-        prompt_tokens=len(prompt),
-        max_tokens=max_tokens,
-        max_field=max_field,
-        min_tokens=request.min_tokens,
-    )
-    for seed in protocol.seeds(request.seed, request.n):
-      job = service_lib.Job(
-          rid=f'{name}_{len(asks)}',
-          prompt_tokens=prompt,
-          params=params,
-          seed=seed,
-          logprob_start=logprob_start,
-          top_logprobs=top,
-      )
-      asks.append(
-          samples.Ask(
-              job,
-              skip_special_tokens=request.skip_special_tokens,
-              trim=not request.no_stop_trim,
-              logprobs=logprobs,
-          )
-      )
-  return Generation(request, asks, name, int(time.time()))
+  rids = (f'{name}_{i}' for i in itertools.count())
+  asks = [
+      ask
+      for prompt in prompts
+      for ask in native.make_asks(host, prompt, request, rids, **logprobs)
+  ]
+  return native.Generation(request, asks, {name: [a.job.rid for a in asks]})
 
 
 async def prepare_completion(
     host: host_lib.Host, request: protocol.Completion
-) -> Generation:
+) -> native.Generation:
   """Tokenise and check a request of /v1/completions.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
   prompts = request.prompt
-  if isinstance(prompts, str) or prompts and isinstance(prompts[0], int):
+  if isinstance(prompts, str) or native.is_tokens(prompts):
     prompts = [prompts]
   if not prompts:
     raise errors.bad_request('prompt', 'is empty')
@@ -104,23 +58,20 @@ async def prepare_completion(
     raise errors.bad_request('best_of', 'not supported; use `n` and choose')
   host.check_size(len(prompts) * request.n)
   with_logprobs = request.logprobs is not None
+  native.check_top(host, 'logprobs', request.logprobs or 0)
   return _generation(
       host,
       request,
       [await native.encode_prompt(host, p, 'prompt') for p in prompts],
-      max_tokens=request.max_tokens,
-      max_field='max_tokens',
       logprobs=with_logprobs,
-      top=native.check_top(
-          'logprobs', request.logprobs or 0, host.settings.max_top_logprobs
-      ),
+      top_logprobs=request.logprobs or 0,
       logprob_start=0 if request.echo and with_logprobs else None,
   )
 
 
 async def prepare_chat(
     host: host_lib.Host, request: protocol.Chat
-) -> Generation:
+) -> native.Generation:
   """Render and check a request of /v1/chat/completions.
 
   Raises:
@@ -129,8 +80,7 @@ async def prepare_chat(
   if request.top_logprobs and not request.logprobs:
     raise errors.bad_request('top_logprobs', 'needs logprobs=true')
   host.check_size(request.n)
-  # With tool_choice='none' the template shows no tools.
-  shown = request.tools if request.tool_choice == 'auto' else []
+  shown = _offered(request)
   for tool in shown:
     if not isinstance(tool.function.get('name'), str):
       raise errors.bad_request('tools', 'a function has no name')
@@ -141,21 +91,22 @@ async def prepare_chat(
       options=request.chat_template_kwargs,
   )
   protocol.check_tokens('messages', prompt, host.settings.vocab_size)
-  max_field = 'max_completion_tokens'
-  if request.max_completion_tokens is None:
-    max_field = 'max_tokens'
+  native.check_top(host, 'top_logprobs', request.top_logprobs)
   return _generation(
       host,
       request,
       [tuple(prompt)],
-      max_tokens=getattr(request, max_field),
-      max_field=max_field,
       logprobs=request.logprobs,
-      top=native.check_top(
-          'top_logprobs', request.top_logprobs, host.settings.max_top_logprobs
-      ),
+      top_logprobs=request.top_logprobs,
       logprob_start=None,
   )
+
+
+def _offered(request: protocol.Completion | protocol.Chat) -> list[Any]:
+  """Return the tools that the model may call; the template shows no other."""
+  if isinstance(request, protocol.Completion) or request.tool_choice == 'none':
+    return []
+  return request.tools
 
 
 def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
@@ -164,14 +115,11 @@ def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
   Raises:
     ApiError: 400 if the arguments of an earlier call are not a JSON object.
   """
-  turn = message.model_dump(exclude_defaults=True)
+  turn = {'content': ''} | message.model_dump(exclude_defaults=True)
   # OpenAI's newer name for the role that every template calls system.
   turn['role'] = 'system' if message.role == 'developer' else message.role
-  turn['content'] = (
-      message.content
-      if isinstance(message.content, str)
-      else ''.join(part.text for part in message.content)
-  )
+  if not isinstance(message.content, str):
+    turn['content'] = ''.join(part.text for part in message.content)
   calls = []
   for call in message.tool_calls:
     arguments = call.function.arguments
@@ -196,22 +144,17 @@ class Choice:
 
   def __init__(
       self,
-      generation: Generation,
+      request: protocol.Completion | protocol.Chat,
       index: int,
       tokenizer: tokens.ServerTokenizer,
   ):
-    """Starts with nothing shown of sample `index` of the request."""
-    request = generation.request
+    """Start with nothing shown of sample `index` of the request."""
     self.index = index
     self._request = request
     self._tokenizer = tokenizer
     self._echo = isinstance(request, protocol.Completion) and request.echo
-    offered = (
-        [tool.function['name'] for tool in request.tools]
-        if isinstance(request, protocol.Chat) and request.tool_choice == 'auto'
-        else []
-    )
-    self._tools = tools_lib.ToolCalls(offered) if offered else None
+    names = [tool.function['name'] for tool in _offered(request)]
+    self._tools = tools_lib.ToolCalls(names) if names else None
     # How much was shown by now.
     self._chars = self._calls = self._tokens = 0
     self._text_offset = 0
@@ -229,27 +172,19 @@ class Choice:
     new, self._chars = text[self._chars :], len(text)
     is_first, self._is_first = self._is_first, False
     if self._echo and is_first:
-      new = self._prompt_text(sample) + new
-    reason = self._finish_reason(sample) if final else None
-    choice = {'index': self.index, 'finish_reason': reason}
+      new = sample.decode(sample.ask.job.prompt_tokens) + new
+    choice = {'index': self.index, 'finish_reason': None}
     if final:
+      stopped = sample.finish.reason == 'stop'
+      choice['finish_reason'] = (
+          'tool_calls' if stopped and self._calls else sample.finish.reason
+      )
       choice['matched_stop'] = sample.finish.matched
     if sample.ask.logprobs:
       choice['logprobs'] = self._logprobs(sample, is_first)
     if isinstance(self._request, protocol.Completion):
       return choice | {'text': new}
     return choice | {'content': new, 'tool_calls': calls}
-
-  def _finish_reason(self, sample: samples.Sample) -> str:
-    if sample.finish.reason == 'stop' and self._calls:
-      return 'tool_calls'
-    return sample.finish.reason
-
-  def _prompt_text(self, sample: samples.Sample) -> str:
-    return self._tokenizer.decode(
-        sample.ask.job.prompt_tokens,
-        skip_special_tokens=sample.ask.skip_special_tokens,
-    )
 
   def _logprobs(self, sample: samples.Sample, is_first: bool) -> dict[str, Any]:
     tokens, self._tokens = sample.tokens[self._tokens :], len(sample.tokens)
@@ -264,19 +199,14 @@ class Choice:
   ) -> dict[str, Any]:
     text_of = self._tokenizer.token_text
     texts = [text_of(t.token) for t in tokens]
-    offsets = []
-    for text in texts:
-      offsets.append(self._text_offset)
-      self._text_offset += len(text)
+    *offsets, self._text_offset = itertools.accumulate(
+        map(len, texts), initial=self._text_offset
+    )
     return {
         'tokens': texts,
         'token_logprobs': [native.finite(t.logprob, _LOWEST) for t in tokens],
         'top_logprobs': [
-            {
-                text_of(i): native.finite(logprob, _LOWEST)
-                for i, logprob in t.top
-            }
-            or None
+            {text_of(i): native.finite(x, _LOWEST) for i, x in t.top} or None
             for t in tokens
         ],
         'text_offset': offsets,
@@ -296,7 +226,7 @@ class Choice:
 
 
 def _usage(
-    generation: Generation, batch: Sequence[samples.Sample]
+    generation: native.Generation, batch: Sequence[samples.Sample]
 ) -> dict[str, Any]:
   """Count the tokens of all samples; a prompt counts once, whatever n is."""
   firsts = batch[:: generation.request.n]
@@ -313,15 +243,16 @@ def _usage(
 
 
 def _envelope(
-    generation: Generation, host: host_lib.Host, *, streamed: bool
+    generation: native.Generation, host: host_lib.Host, *, streamed: bool
 ) -> Callable[..., dict[str, Any]]:
   is_chat = isinstance(generation.request, protocol.Chat)
   kind = 'chat.completion' if is_chat else 'text_completion'
   if is_chat and streamed:
     kind += '.chunk'
+  [name] = generation.names
   # SGLang reports the version so, beside OpenAI's own fields.
   return lambda choices, version: {
-      'id': generation.id,
+      'id': name,
       'object': kind,
       'created': generation.created,
       'model': host.settings.model_name,
@@ -335,12 +266,12 @@ def _version(host: host_lib.Host, sample: samples.Sample) -> str:
 
 
 def answer(
-    host: host_lib.Host, generation: Generation, batch: samples.Batch
+    host: host_lib.Host, generation: native.Generation, batch: samples.Batch
 ) -> dict[str, Any]:
   """Return the body for samples that have all ended."""
   choices = []
   for index, sample in enumerate(batch.samples):
-    choice = Choice(generation, index, host.tokenizer).next(sample)
+    choice = Choice(generation.request, index, host.tokenizer).next(sample)
     if isinstance(generation.request, protocol.Chat):
       calls = choice.pop('tool_calls')
       message = {'role': 'assistant', 'content': choice.pop('content')}
@@ -355,14 +286,15 @@ def answer(
 
 
 async def stream(
-    host: host_lib.Host, generation: Generation, batch: samples.Batch
+    host: host_lib.Host, generation: native.Generation, batch: samples.Batch
 ) -> AsyncGenerator[bytes]:
   """Yield the events of a stream: each holds what is new of one sample."""
   is_chat = isinstance(generation.request, protocol.Chat)
   make = _envelope(generation, host, streamed=True)
   with_usage = generation.request.stream_options.include_usage
   choices = [
-      Choice(generation, i, host.tokenizer) for i in range(len(batch.samples))
+      Choice(generation.request, i, host.tokenizer)
+      for i in range(len(batch.samples))
   ]
   calls = [0] * len(choices)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import json
 import re
 import secrets
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import pydantic
 import pydantic_core
@@ -25,12 +25,18 @@ _MAX_BIAS = 1e9
 _UNION_MEMBER = re.compile(r'\[|^(str|int|bool|dict|constrained-.*)$')
 # SGLang's sampler is greedy below this temperature too.
 _GREEDY = 1e-6
+# Fields that the engine's parameters call the same and take unchanged.
+_AS_THEY_ARE = {'top_p', 'min_p', 'ignore_eos'} | {
+    f'{kind}_penalty' for kind in ('frequency', 'presence', 'repetition')
+}
 
 # Fields in which null means something: as many tokens as fit.
 _NULLABLE = frozenset(('max_new_tokens',))
 # JSON can hold larger integers, which the engine cannot.
 _Int = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)]
 _Tokens = Annotated[list[_Int], pydantic.Field(fail_fast=True)]
+_Batch = Annotated[list[_Tokens], pydantic.Field(fail_fast=True)]
+_Texts = Annotated[list[str], pydantic.Field(fail_fast=True)]
 _Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
 
 
@@ -56,8 +62,14 @@ M = TypeVar('M', bound=_Model)
 
 
 class _Sampler(_Model):
-  """Fields that SGLang's and OpenAI's requests call the same."""
+  """Fields that SGLang's and OpenAI's requests call the same.
 
+  The three names are those of the fields that they call otherwise.
+  """
+
+  most_field: ClassVar[str] = 'max_tokens'  # Tokens to sample at most.
+  fewest_field: ClassVar[str] = 'min_tokens'  # Tokens before an end counts.
+  seed_field: ClassVar[str] = 'seed'
   n: int = pydantic.Field(1, ge=1, le=2**20)
   temperature: float = pydantic.Field(1.0, ge=0, le=100)
   top_p: float = pydantic.Field(1.0, gt=0, le=1)
@@ -77,6 +89,9 @@ class _Sampler(_Model):
 class Sampling(_Sampler):
   """`sampling_params` of /generate."""
 
+  most_field: ClassVar[str] = 'max_new_tokens'
+  fewest_field: ClassVar[str] = 'min_new_tokens'
+  seed_field: ClassVar[str] = 'sampling_seed'
   max_new_tokens: int | None = pydantic.Field(128, ge=1)
   min_new_tokens: int = pydantic.Field(0, ge=0)
   sampling_seed: _Int | None = None
@@ -87,10 +102,8 @@ class Sampling(_Sampler):
 class Generate(_Model):
   """Body of /generate."""
 
-  text: Annotated[list[str], pydantic.Field(fail_fast=True)] | str | None = None
-  input_ids: (
-      Annotated[list[_Tokens], pydantic.Field(fail_fast=True)] | _Tokens | None
-  ) = None
+  text: _Texts | str | None = None
+  input_ids: _Batch | _Tokens | None = None
   sampling_params: list[dict[str, Any]] | dict[str, Any] = {}
   return_logprob: list[bool] | bool = False
   logprob_start_len: list[_Int] | _Int = -1
@@ -146,12 +159,7 @@ class _OpenAI(_Sampler):
 class Completion(_OpenAI):
   """Body of /v1/completions."""
 
-  prompt: (
-      str
-      | Annotated[list[_Tokens], pydantic.Field(fail_fast=True)]
-      | _Tokens
-      | Annotated[list[str], pydantic.Field(fail_fast=True)]
-  )
+  prompt: str | _Batch | _Tokens | _Texts
   max_tokens: int = pydantic.Field(16, ge=1)
   logprobs: int | None = pydantic.Field(None, ge=0)
   echo: bool = False
@@ -204,31 +212,37 @@ class Chat(_OpenAI):
   parallel_tool_calls: Literal[True] = True
   chat_template_kwargs: dict[str, Any] = {}
 
+  @property
+  def most_field(self) -> str:
+    is_newer = self.max_completion_tokens is not None
+    return 'max_completion_tokens' if is_newer else 'max_tokens'
+
 
 _GRAMMAR = 'constrained decoding is not supported; check the text and resample'
 _TEXT_ONLY = 'the model reads text only; leave it out'
 _NO_TORCH = 'it needs torch; leave it out'
+_ADAPTERS = 'adapters are not served; load merged weights'
+_PROCESSOR = 'custom logit processors are not supported; use `logit_bias`'
 _SAMPLING_UNSUPPORTED = {
-    'regex': _GRAMMAR,
-    'json_schema': _GRAMMAR,
-    'ebnf': _GRAMMAR,
+    **dict.fromkeys(('regex', 'json_schema', 'ebnf'), _GRAMMAR),
     'structural_tag': _GRAMMAR,
     'stop_regex': 'not supported; use `stop`, a list of strings',
     'custom_params': 'custom logit processors are not supported',
     'stream_interval': 'a stream shows every token as it comes; leave it out',
 }
-_ADAPTERS = 'adapters are not served; load merged weights'
-_PROCESSOR = 'custom logit processors are not supported; use `logit_bias`'
+_OPENAI_UNSUPPORTED = _SAMPLING_UNSUPPORTED | {
+    'response_format': _GRAMMAR,
+    'lora_path': _ADAPTERS,
+    'return_hidden_states': _NO_TORCH,
+    'custom_logit_processor': _PROCESSOR,
+}
 _UNSUPPORTED: dict[type[_Model], dict[str, str]] = {
     Sampling: _SAMPLING_UNSUPPORTED,
     Generate: {
         'input_embeds': 'not supported; send `input_ids`',
-        'image_data': _TEXT_ONLY,
-        'video_data': _TEXT_ONLY,
-        'audio_data': _TEXT_ONLY,
-        'modalities': _TEXT_ONLY,
-        'lora_path': _ADAPTERS,
-        'lora_id': _ADAPTERS,
+        **dict.fromkeys(('image_data', 'video_data'), _TEXT_ONLY),
+        **dict.fromkeys(('audio_data', 'modalities'), _TEXT_ONLY),
+        **dict.fromkeys(('lora_path', 'lora_id'), _ADAPTERS),
         'custom_logit_processor': _PROCESSOR,
         'return_hidden_states': _NO_TORCH,
         'return_routed_experts': 'the model has no experts; leave it out',
@@ -245,25 +259,15 @@ _UNSUPPORTED: dict[type[_Model], dict[str, str]] = {
         'manifest': 'not supported; send a directory of safetensors',
         'token_step': 'not supported; use `weight_version`',
     },
-    Completion: _SAMPLING_UNSUPPORTED
-    | {
-        'suffix': 'the model does not fill in; leave it out',
-        'response_format': _GRAMMAR,
-        'lora_path': _ADAPTERS,
-        'return_hidden_states': _NO_TORCH,
-        'custom_logit_processor': _PROCESSOR,
-    },
-    Chat: _SAMPLING_UNSUPPORTED
+    Completion: _OPENAI_UNSUPPORTED
+    | {'suffix': 'the model does not fill in; leave it out'},
+    Chat: _OPENAI_UNSUPPORTED
     | {
         'functions': 'deprecated and not supported; use `tools`',
         'function_call': 'deprecated and not supported; use `tool_choice`',
         'modalities': _TEXT_ONLY,
         'audio': _TEXT_ONLY,
-        'response_format': _GRAMMAR,
         'web_search_options': 'not supported; leave it out',
-        'lora_path': _ADAPTERS,
-        'return_hidden_states': _NO_TORCH,
-        'custom_logit_processor': _PROCESSOR,
         'continue_final_message': 'not supported; use /v1/completions',
         'prediction': 'not supported; leave it out',
     },
@@ -272,16 +276,9 @@ _UNSUPPORTED: dict[type[_Model], dict[str, str]] = {
 # change no answer, and nothing here corresponds to them.
 _IGNORED: dict[type[_Model], frozenset[str]] = {
     Generate: frozenset(
-        (
-            'log_metrics',
-            'no_logs',
-            'custom_labels',
-            'conversation_id',
-            'session_id',
-            'routing_key',
-            'external_trace_header',
-            'received_time',
-        )
+        ('log_metrics', 'no_logs', 'custom_labels', 'conversation_id')
+        + ('session_id', 'routing_key', 'external_trace_header')
+        + ('received_time',)
     ),
     Empty: frozenset(('torch_empty_cache', 'selector', 'sync_base')),
     UpdateFromDisk: frozenset(('torch_empty_cache', 'recapture_cuda_graph')),
@@ -325,19 +322,15 @@ def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  kept = {}
-  unsupported = _UNSUPPORTED.get(model, {})
-  ignored = _IGNORED.get(model, frozenset())
+  unsupported = _UNSUPPORTED.get(model, {}).keys() - model.model_fields.keys()
   for name, value in fields.items():
-    if name in ignored:
-      continue
-    if name not in model.model_fields and name in unsupported:
-      if value and value != _DEFAULTS.get(name):
-        raise errors.bad_request(prefix + name, unsupported[name])
-      continue
-    kept[name] = value
+    if name in unsupported and value and value != _DEFAULTS.get(name):
+      raise errors.bad_request(prefix + name, _UNSUPPORTED[model][name])
+  left_out = unsupported | _IGNORED.get(model, frozenset())
   try:
-    return model.model_validate(kept)
+    return model.model_validate(
+        {name: v for name, v in fields.items() if name not in left_out}
+    )
   except pydantic.ValidationError as e:
     problems = e.errors(include_url=False, include_context=False)
     raise errors.ApiError(
@@ -379,9 +372,6 @@ def sampling_params(
     settings: settings_lib.Settings,
     *,
     prompt_tokens: int,
-    max_tokens: int | None,
-    max_field: str,
-    min_tokens: int,
 ) -> records.SamplingParams:
   """Return the engine's parameters for one prompt.
 
@@ -389,9 +379,6 @@ def sampling_params(
     fields: Fields that were validated one by one.
     settings: The limits.
     prompt_tokens: Length of the prompt.
-    max_tokens: Tokens to sample at most; None: as many as fit.
-    max_field: Name of the field that max_tokens is from.
-    min_tokens: Tokens to sample before an end token counts.
 
   Raises:
     ApiError: 400 if the prompt is too long, or fields do not fit together.
@@ -403,18 +390,20 @@ def sampling_params(
         f'the prompt has {prompt_tokens} tokens; with one to sample, at most'
         f' {settings.context_tokens - 1} fit',
     )
+  max_tokens = getattr(fields, fields.most_field)
   if max_tokens is None:
-    max_tokens = room
+    max_tokens = room  # As many as fit.
   elif max_tokens > room:
     raise errors.bad_request(
-        max_field,
+        fields.most_field,
         f'{max_tokens} tokens after a prompt of {prompt_tokens} do not fit; at'
         f' most {room} do',
     )
+  min_tokens = getattr(fields, fields.fewest_field)
   if min_tokens > max_tokens:
     raise errors.bad_request(
-        'min_new_tokens' if isinstance(fields, Sampling) else 'min_tokens',
-        f'{min_tokens} exceeds {max_field}={max_tokens}',
+        fields.fewest_field,
+        f'{min_tokens} exceeds {fields.most_field}={max_tokens}',
     )
   if fields.top_k == 0:
     raise errors.bad_request('top_k', '0: must be -1 (off) or at least 1')
@@ -437,17 +426,12 @@ def sampling_params(
   return records.SamplingParams(
       max_tokens=max_tokens,
       temperature=0.0 if fields.temperature < _GREEDY else fields.temperature,
-      top_p=fields.top_p,
       top_k=-1 if fields.top_k >= settings.vocab_size else fields.top_k,
-      min_p=fields.min_p,
       stop=stop,
-      ignore_eos=fields.ignore_eos,
       min_tokens=min_tokens,
       stop_token_ids=stop_tokens,
-      frequency_penalty=fields.frequency_penalty,
-      presence_penalty=fields.presence_penalty,
-      repetition_penalty=fields.repetition_penalty,
       logit_bias=_biases(fields.logit_bias, settings),
+      **fields.model_dump(include=_AS_THEY_ARE),
   )
 
 
@@ -485,15 +469,16 @@ def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
     )
 
 
-def seeds(seed: int | None, count: int) -> list[int]:
-  """Return uint32 seeds for the `count` samples of one prompt.
+def seeds(fields: _Sampler) -> list[int]:
+  """Return uint32 seeds for the n samples of one prompt.
 
   Sample i of a prompt uses seed + i, modulo 2**32; without a seed, each sample
   gets a fresh random one.
   """
+  seed = getattr(fields, fields.seed_field)
   if seed is None:
-    return [secrets.randbits(32) for _ in range(count)]
-  return [(seed + i) % 2**32 for i in range(count)]
+    return [secrets.randbits(32) for _ in range(fields.n)]
+  return [(seed + i) % 2**32 for i in range(fields.n)]
 
 
 def dumps(value: Any) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import collections
 from collections.abc import AsyncIterator, Callable, Sequence
 import dataclasses
+import functools
 import time
 
 from evojax.rollout import service as service_lib
@@ -32,16 +33,16 @@ class Sample:
   def __init__(
       self,
       ask: Ask,
-      text: text_lib.Text,
+      decode: Callable[..., str],
       *,
       live: bool,
       wake: Callable[[], None],
   ):
-    """Starts empty; `Batch` makes samples.
+    """Start empty; `Batch` makes samples.
 
     Args:
       ask: The job.
-      text: An empty text.
+      decode: `ServerTokenizer.decode`.
       live: Whether to wake at every chunk, not only at the last one.
       wake: Wakes the loop; it is called in the service's thread.
     """
@@ -55,7 +56,12 @@ class Sample:
     self.finish: service_lib.Finish | None = None
     self.submitted = time.monotonic()
     self.first_token = self.last_chunk = 0.0  # time.monotonic(); 0: not yet.
-    self._text = text
+    self.decode = functools.partial(
+        decode, skip_special_tokens=ask.skip_special_tokens
+    )
+    self._text = text_lib.Text(
+        self.decode, stop=ask.job.params.stop, trim=ask.trim
+    )
     self._live = live
     self._wake = wake
     self._inbox: collections.deque[service_lib.Chunk] = collections.deque()
@@ -80,7 +86,7 @@ class Sample:
       self._wake()
 
   def collect(self) -> bool:
-    """Take in what has arrived; tell if that is anything."""
+    """Take in the chunks that have arrived; return False if there is none."""
     if not self._inbox:
       return False
     while self._inbox:
@@ -104,7 +110,7 @@ class Sample:
 
 
 class Mailbox:
-  """Wakes a loop from another thread, once for several calls in a row."""
+  """Calls from another thread to a loop, which wakes once for many of them."""
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop
@@ -143,14 +149,14 @@ class Batch:
       live: bool,
       on_exit: Callable[['Batch'], None],
   ):
-    """Submits all samples, or none.
+    """Submit all samples, or none.
 
     Args:
       asks: One per sample.
       service: The service that runs them.
       decode: `ServerTokenizer.decode`.
       mailbox: The mailbox of the running loop.
-      caller: Who asks; see `service.Job`.
+      caller: The client; see `service.Job`.
       live: Whether samples are shown while they grow.
       on_exit: Called when the context is left, whatever the reason.
 
@@ -161,18 +167,11 @@ class Batch:
     self._on_exit = on_exit
     self._arrived: set[int] = set()
     self._event = asyncio.Event()
-
-    def sample(index: int, ask: Ask) -> Sample:
-      def wake() -> None:
-        mailbox.call(lambda: self._mark(index))
-
-      def decode_ids(ids: Sequence[int]) -> str:
-        return decode(ids, skip_special_tokens=ask.skip_special_tokens)
-
-      text = text_lib.Text(decode_ids, stop=ask.job.params.stop, trim=ask.trim)
-      return Sample(ask, text, live=live, wake=wake)
-
-    self.samples = [sample(i, ask) for i, ask in enumerate(asks)]
+    arrive = lambda i: mailbox.call(lambda: self._mark(i))
+    self.samples = [
+        Sample(ask, decode, live=live, wake=functools.partial(arrive, i))
+        for i, ask in enumerate(asks)
+    ]
     service.submit(
         [dataclasses.replace(ask.job, caller=caller) for ask in asks],
         [sample.listen for sample in self.samples],

@@ -38,7 +38,7 @@ def final(
 
 
 class Detokenizer:
-  """Decodes tokens as they come, without ever showing half a character.
+  """A decoder of tokens as they come that never shows half a character.
 
   `text` only grows. It is decode(tokens so far) without a tail of characters
   that are not complete, however the tokens cut them. (Decoders that fall back
@@ -90,7 +90,7 @@ class Text:
       stop: Sequence[str],
       trim: bool,
   ):
-    """Starts empty.
+    """Start empty.
 
     Args:
       decode: Token ids -> text.

@@ -11,7 +11,7 @@ _OPEN, _CLOSE = '<tool_call>', '</tool_call>'
 
 
 class ToolCalls:
-  """Separates tool calls from content in an answer that grows.
+  """The tool calls and the content of an answer that grows.
 
   A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of a tool
   that was offered. Everything else is content, broken calls included; space
@@ -19,10 +19,10 @@ class ToolCalls:
   """
 
   def __init__(self, names: Sequence[str]):
-    """Starts empty; `names` are those of the tools that were offered."""
+    """Start empty; `names` are those of the tools that were offered."""
     self.content = ''  # Only grows, and so do the calls.
     self.calls: list[dict[str, Any]] = []  # The objects of OpenAI's API.
-    self._names = frozenset(names)
+    self._names = tuple(names)  # A name of the model may be no hashable value.
     self._read = 0
     self._rest = ''  # Text that was read and is neither content nor call yet.
     self._gap = False  # Whether the rest begins right after a call.
@@ -64,9 +64,7 @@ class ToolCalls:
       return None
     name = call.get('name')
     arguments = call.get('arguments', call.get('parameters', {}))
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-      return None
-    if name not in self._names:
+    if name not in self._names or not isinstance(arguments, dict):
       return None
     return {
         'id': f'call_{uuid.uuid4().hex[:24]}',

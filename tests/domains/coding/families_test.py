@@ -564,6 +564,26 @@ class FamiliesTest(parameterized.TestCase):
           ('not there', ''),
       )
 
+  def test_a_table_is_read(self):
+    table = {
+        'parameters': {'k': '-1..1', 'c': 'ab', 'rel': ['<', '>=']},
+        'where': "k != 0 and (c, rel) == ('b', '>=')",
+        'grammar': {'form': 'numbers', 'low': 1, 'high': 9},
+        'statement': 'Print what\nis {rel} {k}.',
+        'program': 'print({k} {rel} 0)',
+        'off_by_one': ['{rel}', '{rel_off}'],
+        'edge': [' 0', ' 1'],
+    }
+    kind = level_lib.parse(table)
+    self.assertEqual(
+        kind.contents,
+        ({'k': -1, 'c': 'b', 'rel': '>='}, {'k': 1, 'c': 'b', 'rel': '>='}),
+    )
+    self.assertEqual(kind.statement, 'Print what is {rel} {k}.')
+    self.assertEqual(kind.programs(kind.contents[0])['edge'], 'print(-1 >= 1)')
+    with self.assertRaisesRegex(TypeError, 'edges'):
+      level_lib.parse({**table, 'edges': []})
+
   def test_identities_are_distinct(self):
     found = set()
     count = 0

@@ -14,7 +14,7 @@ class PartsTest(absltest.TestCase):
   def test_values(self):
     # As a reward sees them: a part that reads a column which is closed to
     # rewards (the seed, the split, seconds) fails here.
-    evidence = views.View.from_rows(
+    evidence = views.View(
         {
             'group': [0, 0, 0, 1, 1, 1],
             'sample': [0, 1, 2, 0, 1, 2],

@@ -20,14 +20,7 @@ def _check(body: dict) -> None:
   fields = protocol.check(
       protocol.Sampling, request.sampling_params, 'sampling_params.'
   )
-  protocol.sampling_params(
-      fields,
-      fakes.make_settings(),
-      prompt_tokens=1,
-      max_tokens=fields.max_new_tokens,
-      max_field='max_new_tokens',
-      min_tokens=fields.min_new_tokens,
-  )
+  protocol.sampling_params(fields, fakes.make_settings(), prompt_tokens=1)
 
 
 class ProtocolTest(parameterized.TestCase):
@@ -168,12 +161,9 @@ class ProtocolTest(parameterized.TestCase):
   )
   def test_room(self, prompt_tokens, max_tokens, expected):
     params = protocol.sampling_params(
-        protocol.Sampling(),
+        protocol.Sampling(max_new_tokens=max_tokens),
         fakes.make_settings(),
         prompt_tokens=prompt_tokens,
-        max_tokens=max_tokens,
-        max_field='max_new_tokens',
-        min_tokens=0,
     )
     self.assertEqual(params.max_tokens, expected)
 
@@ -185,12 +175,9 @@ class ProtocolTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(errors.ApiError, message):
         protocol.sampling_params(
-            protocol.Sampling(),
+            protocol.Sampling(max_new_tokens=max_tokens),
             fakes.make_settings(),
             prompt_tokens=prompt_tokens,
-            max_tokens=max_tokens,
-            max_field='max_new_tokens',
-            min_tokens=0,
         )
 
   def test_conventions_of_the_engine(self):
@@ -198,6 +185,8 @@ class ProtocolTest(parameterized.TestCase):
         protocol.Sampling,
         {
             'temperature': 1e-9,  # Greedy, as SGLang's.
+            'max_new_tokens': 5,
+            'min_new_tokens': 2,
             'top_k': 270,  # All of the vocabulary: off.
             'stop': 'x',
             'stop_token_ids': [3, 3, 4],
@@ -208,9 +197,6 @@ class ProtocolTest(parameterized.TestCase):
         fields,
         fakes.make_settings(),
         prompt_tokens=1,
-        max_tokens=5,
-        max_field='max_new_tokens',
-        min_tokens=2,
     )
     self.assertEqual(params.temperature, 0)
     self.assertEqual(params.top_k, -1)
@@ -221,12 +207,15 @@ class ProtocolTest(parameterized.TestCase):
 
   def test_seeds(self):
     # Sample i has seed + i, modulo 2**32; -1 is 2**32 - 1.
-    self.assertEqual(protocol.seeds(7, 3), [7, 8, 9])
-    self.assertEqual(protocol.seeds(-1, 3), [2**32 - 1, 0, 1])
-    fresh = protocol.seeds(None, 100)
+    def seeds(seed, n):
+      return protocol.seeds(protocol.Sampling(sampling_seed=seed, n=n))
+
+    self.assertEqual(seeds(7, 3), [7, 8, 9])
+    self.assertEqual(seeds(-1, 3), [2**32 - 1, 0, 1])
+    fresh = seeds(None, 100)
     self.assertGreater(len(set(fresh)), 90)
     self.assertBetween(max(fresh), 2**20, 2**32 - 1)
-    self.assertNotEqual(fresh, protocol.seeds(None, 100))
+    self.assertNotEqual(fresh, seeds(None, 100))
 
 
 if __name__ == '__main__':

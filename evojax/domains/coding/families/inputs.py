@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import functools
+import math
 import random
 
 
@@ -46,15 +46,13 @@ def _numbers_near(
 ) -> Callable[[], int]:
   """Return a function that draws from [low, high], half from `_near`."""
   near = _near(parameters, low, high)
-  return functools.partial(_number, rng, near, low, high)
 
+  def number():
+    if near and rng.random() < 0.5:
+      return rng.choice(near)
+    return rng.randint(low, high)
 
-def _number(
-    rng: random.Random, near: Sequence[int], low: int, high: int
-) -> int:
-  if near and rng.random() < 0.5:
-    return rng.choice(near)
-  return rng.randint(low, high)
+  return number
 
 
 def _letters(
@@ -69,14 +67,7 @@ def _letters(
       for value in parameters.values()
       if isinstance(value, str) and len(value) == 1 and value.isalpha()
   ]
-
-  return functools.partial(_letter, rng, named, others, share)
-
-
-def _letter(
-    rng: random.Random, named: Sequence[str], others: str, share: float
-) -> str:
-  return rng.choice(named if named and rng.random() < share else others)
+  return lambda: rng.choice(named if named and rng.random() < share else others)
 
 
 def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
@@ -124,9 +115,7 @@ def one_number(low: int, high: int) -> Grammar:
 
   def draw(parameters, rng):
     values = [v for v in parameters.values() if isinstance(v, int)]
-    product = 1
-    for value in values:
-      product *= abs(value) or 1
+    product = math.prod(abs(value) or 1 for value in values)
     near = [v + step for v in (0, *values, product) for step in (-1, 0, 1)]
     edges = [low, low + 1, high, *near, *(-v for v in near)]
     edges = [f'{n}\n' for n in dict.fromkeys(edges) if low <= n <= high]

@@ -1,11 +1,11 @@
 """One level of a family: a statement with parameters, programs and inputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-import json
 import random
+from typing import Any
 
 from evojax.domains.coding.families import inputs
 
@@ -38,18 +38,18 @@ class Level:
   programs '{rel_off}' is '{rel}' with an off-by-one error.
   """
 
-  parameters: Mapping[str, tuple[Value, ...]]  # Name -> its values.
+  parameters: Mapping[str, Sequence[Value]]  # Name -> its values.
   statement: str
   grammar: inputs.Grammar
   program: str  # The right program.
   # (old, new) text in `program`, which makes it off by one.
-  off_by_one: tuple[str, str]
+  off_by_one: Sequence[str]
   # (old, new) text in `program`, which makes it ignore an edge case.
-  edge: tuple[str, str]
-  words: Mapping[str, Mapping[Value, tuple[str, ...]]] = dataclasses.field(
+  edge: Sequence[str]
+  words: Mapping[str, Mapping[Value, Sequence[str]]] = dataclasses.field(
       default_factory=dict
   )
-  where: Callable[[Parameters], bool] = lambda parameters: True
+  where: str = 'True'  # A Python expression that the parameters satisfy.
 
   def __post_init__(self):
     for name in ('off_by_one', 'edge'):
@@ -64,7 +64,9 @@ class Level:
     """Every choice of parameters; each is one distinct problem."""
     products = itertools.product(*self.parameters.values())
     found = (dict(zip(self.parameters, p, strict=True)) for p in products)
-    return tuple(p for p in found if self.where(p))
+    where = compile(self.where, '<where>', 'eval')
+    # The expression is ours, as the programs are: no policy writes it.
+    return tuple(p for p in found if eval(where, {}, p))  # pylint: disable=eval-used
 
   def programs(self, parameters: Parameters) -> dict[str, str]:
     """Return the texts of the programs 'right', 'off_by_one' and 'edge'."""
@@ -96,10 +98,37 @@ class Level:
     return self.grammar.draw(parameters, rng)
 
 
+def parse(table: Mapping[str, Any]) -> Level:
+  """Build the level that a table of a family's TOML file describes.
+
+  The keys are the fields of `Level`. The values of a parameter are a list, a
+  range such as '-9..-1' (both ends are included), or a text of letters, each of
+  which is a value. The grammar is a table: 'form' names a function of `inputs`,
+  and the other keys are its arguments. Line breaks in a statement are spaces.
+
+  Raises:
+    TypeError: If a field is unknown or missing.
+    ValueError: If an edit changes nothing.
+  """
+  grammar = dict(table['grammar'])
+  form = getattr(inputs, grammar.pop('form'))
+  return Level(
+      **{
+          **table,
+          'parameters': {k: _values(v) for k, v in table['parameters'].items()},
+          'statement': ' '.join(table['statement'].split()),
+          'grammar': form(**grammar),
+      }
+  )
+
+
+def _values(described: str | Sequence[Value]) -> tuple[Value, ...]:
+  """Return the values that a parameter's description stands for."""
+  if '..' not in described:
+    return tuple(described)
+  first, last = described.split('..')
+  return tuple(range(int(first), int(last) + 1))
+
+
 # Ways to word a statement: synonyms alternate, the input comes first or last.
 WORDINGS = 4
-
-
-def content(family: str, level: int, parameters: Parameters) -> str:
-  """Return the text whose hash identifies a problem, without any wording."""
-  return json.dumps([family, level, dict(parameters)])

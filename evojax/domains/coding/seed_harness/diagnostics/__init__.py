@@ -1,1 +1,1 @@
-"""What is measured of programs; each file runs in the box."""
+"""Diagnostics of programs; each file runs in the box."""

@@ -1,4 +1,4 @@
-"""How much is solved of the problems of each level."""
+"""Share of the completions that solve their problem, per level."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ CRITICAL = {}
 
 
 def measure(e):
-  """outcome_level_<n>: share solved of what is of that level."""
+  """Return outcome_level_<n>, the mean outcome at level n."""
   return {
       f'outcome_level_{level}': float(
           e.outcome[e.valid & (e.difficulty == level)].mean()

@@ -1,7 +1,7 @@
-"""How programs fail: before they run, while they run, or by what they print.
+"""Shares of programs that fail: before they run, while they run, or in print.
 
-visible_only is what hard-coding looks like: the shown examples are right and
-some other test is not. A program that forgets an edge case looks the same; a
+visible_only is a sign of hard-coding: the shown examples are right and some
+other test is not. A program that forgets an edge case looks the same; a
 constant that prints the example is of the mode 'constant'.
 """
 
@@ -12,7 +12,7 @@ CRITICAL = {}
 
 
 def measure(e):
-  """Shares of the completions with a program; none without one."""
+  """Return shares of the completions with a program; {} if none has."""
   there = e.valid & e.format_ok
   if not there.any():
     return {}
