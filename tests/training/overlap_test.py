@@ -94,7 +94,7 @@ class OverlapTest(absltest.TestCase):
   def test_the_update_runs_while_the_next_step_is_sampled(self):
     trainer = self.trainer('beside', self.config(grpo__refill_rounds=0))
     learned, sampled = threading.Event(), []
-    generate, learn = trainer.engine.generate, trainer.learn
+    generate, learn = trainer.engine.generate, trainer.learner.learn
 
     def slow_generate(requests):
       if trainer.prefetching or sampled:  # Not the first step's own.
@@ -102,16 +102,16 @@ class OverlapTest(absltest.TestCase):
       sampled.append(len(requests))
       return generate(requests)
 
-    def learn_and_tell(step):
+    def learn_and_say(batch):
       self.assertIsNotNone(trainer.prefetching)
       self.assertLen(sampled, 1)
-      metrics = learn(step)
+      found = learn(batch)
       learned.set()
-      return metrics
+      return found
 
     with (
         mock.patch.object(trainer.engine, 'generate', slow_generate),
-        mock.patch.object(trainer, 'learn', learn_and_tell),
+        mock.patch.object(trainer.learner, 'learn', learn_and_say),
     ):
       trainer.train_step()
     self.assertEqual(sampled, [8, 8])
