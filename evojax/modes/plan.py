@@ -438,8 +438,8 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
     )
     write(
         f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
-        f' {seconds * plan.devices:,.0f} device-seconds, {progress.duration(seconds)}'
-        f' ({phases})'
+        f' {seconds * plan.devices:,.0f} device-seconds,'
+        f' {progress.duration(seconds)} ({phases})'
     )
     fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
     remedy = '' if estimate.fits else f'; {plan.remedy}'
