@@ -68,7 +68,7 @@ def _describe(r: Rewarded) -> dict[str, Any]:
   """The statistics of `compare` under one harness."""
   kept, outcome, graded = r.kept, r.outcome, r.graded
   advantages = np.where(kept[:, None], r.advantages, 0).astype(np.float64)
-  # What was not graded has advantage 0, and its outcome is unknown.
+  # A completion that was not graded has advantage 0 and no known outcome.
   mixed = (outcome & graded).any(1) & (~outcome & graded).any(1)
   masked = lambda x: np.ma.array(x, mask=~graded)
   differs = masked(r.rewards).std(1).filled(0) > filters.MIN_STD

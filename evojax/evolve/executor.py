@@ -1,4 +1,4 @@
-"""Where arms are trained: in this process, or in workers of this machine.
+"""Placement of arms: in this process, or in workers on this machine.
 
     executor.submit(job)      # May begin it.
     arm = executor.wait(job)  # Its record, once it has ended.
@@ -30,7 +30,7 @@ from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
 KINDS = ('inprocess', 'local')
-# Times that an arm is begun again after a signal ended its worker: a machine
+# Times that an arm is started again after a signal ended its worker: a machine
 # that is short of memory kills every one of them.
 ATTEMPTS = 3
 _POLL_SECONDS = 0.1
@@ -84,7 +84,7 @@ class Placement:
 
 @runtime_checkable
 class Executor(Protocol):
-  """What trains the arms of a run."""
+  """Interface of what trains the arms of a run."""
 
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Queue an arm, which may begin at once."""
@@ -131,7 +131,7 @@ class Local:
   """Trains arms in processes of `--mode=arm`, several at a time."""
 
   def __init__(self, workers: int, stop_if_asked: Callable[[], None]):
-    """Starts nothing yet.
+    """Start nothing yet.
 
     Args:
       workers: Processes at a time. They share the devices of this machine.
@@ -165,7 +165,7 @@ class Local:
     return arm
 
   def _reap(self, job: arm_lib.ArmJob) -> None:
-    """Looks after the job's worker; one that a signal ended begins again."""
+    """Watch the job's worker, and start it again where a signal ended it."""
     worker = self._running.get(job.folder)
     if worker is None or worker.poll() is None:
       return
@@ -188,7 +188,7 @@ class Local:
     self._queue.insert(0, job)
 
   def _fill(self) -> None:
-    """Starts queued jobs while workers are free."""
+    """Start queued jobs while workers are free."""
     free = lambda: self._workers - sum(
         worker.poll() is None for worker in self._running.values()
     )
@@ -225,7 +225,7 @@ def _last_line(path: pathlib.Path) -> str:
 
 
 def _start(job: arm_lib.ArmJob) -> subprocess.Popen:
-  """Starts the process that trains an arm."""
+  """Start the process that trains an arm."""
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
   workdir_lib.write_atomic(path, job.to_json().encode())

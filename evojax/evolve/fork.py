@@ -12,7 +12,7 @@ from evojax.ledger import records
 
 @dataclasses.dataclass(frozen=True)
 class Fork:
-  """Where a new run starts from."""
+  """The version of another run that a new run starts from."""
 
   source: pathlib.Path  # Workdir of the other run.
   version: records.Version

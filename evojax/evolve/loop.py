@@ -76,7 +76,7 @@ def run(
 
 
 def _steps(run_: opening.Run) -> str:
-  """All steps that are left; why there were no more trials."""
+  """Run all steps that are left; return why there were no more trials."""
   record, find = run_.recorder.record, run_.recorder.find
   opened = record(records.Open, lambda: start.open_ledger(run_))
   start.check_opened(run_, opened)
@@ -113,13 +113,13 @@ def _steps(run_: opening.Run) -> str:
 
 
 def _trial(run_: opening.Run, trial: int, wealth: promote_lib.Wealth) -> bool:
-  """One trial, from diagnosis to what is learned; False: nothing to try."""
+  """Run one trial, from diagnosis to skills; False: nothing to try."""
   record, find = run_.recorder.record, run_.recorder.find
   version = run_.recorder.history.versions[-1]
-  if begun := find(records.Diagnose, trial=trial):
+  if found := find(records.Diagnose, trial=trial):
     # A kill after 'promote' leaves a newer version than the one it changes.
     version = next(
-        v for v in run_.recorder.history.versions if v.version == begun.version
+        v for v in run_.recorder.history.versions if v.version == found.version
     )
   diagnosis = record(
       records.Diagnose,

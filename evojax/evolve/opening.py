@@ -35,7 +35,7 @@ from evojax.training import setup as setup_lib
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What the command line says beside config and workdir."""
+  """Options of the command line beside config and workdir."""
 
   compare: Sequence[str]  # Workdirs of finished runs.
   fork_from: str  # Workdir of another run that evolved, or ''.
@@ -65,12 +65,12 @@ class Run:
 
   @property
   def primary(self) -> bool:
-    """Whether this is the process that writes."""
+    """True in the process that writes."""
     return self.recorder.primary
 
   @property
   def inbox(self) -> pathlib.Path:
-    """Where the user leaves changes and vetoes."""
+    """The folder in which the user leaves changes and vetoes."""
     return self.path / 'inbox'
 
   def say(self, text: str) -> None:
@@ -204,7 +204,7 @@ def open_run(
 
 
 def _preempt(sigterm: list[int], ledger: pathlib.Path) -> None:
-  """Raises after SIGTERM, in all processes although it reaches them apart."""
+  """Raise after SIGTERM, in all processes at the same step."""
   if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
     return
   if sharding.is_primary():

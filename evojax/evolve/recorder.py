@@ -27,7 +27,7 @@ class BudgetExhaustedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What ends a run before its last step."""
+  """Limits that end a run before its last step."""
 
   budget: budget_lib.Budget
   preempted: Callable[[], None]  # Raises `Preempted` after SIGTERM.
@@ -53,7 +53,7 @@ class Recorder:
   """The rows of a run; a step that has one is not done again."""
 
   def __init__(self, ledger: chain.Ledger | None, limits: Limits):
-    """Reads the rows that are there.
+    """Read the rows that are there.
 
     Args:
       ledger: Of process 0; None in the others.
@@ -66,17 +66,17 @@ class Recorder:
 
   @property
   def primary(self) -> bool:
-    """Whether this is the process that writes."""
+    """True in the process that writes."""
     return self._ledger is not None
 
   @property
   def budget(self) -> budget_lib.Budget:
-    """What the config allows the run to spend."""
+    """The budget that the config allows."""
     return self._limits.budget
 
   @property
   def history(self) -> history_lib.History:
-    """What follows from the rows so far."""
+    """Everything that follows from the rows so far."""
     return history_lib.History(self.rows)
 
   @property
@@ -106,7 +106,7 @@ class Recorder:
     return found
 
   def _append(self, record: R) -> R:
-    """Adds a row for all that was done since the last one."""
+    """Add a row for all that was done since the last one."""
     now = time.perf_counter()
     seconds, self._since = now - self._since, now
 

@@ -30,7 +30,7 @@ class Scored:
   """A policy, and the problems that it is scored on."""
 
   folder: pathlib.Path  # Where the evidence of the score lies.
-  # Of an arm; without one, the policy is that of a directory.
+  # An arm's checkpoint; without one, the policy is that of a directory.
   checkpoint: pathlib.Path | None
   split: str
   seed: int  # Of problems and sampler.
@@ -58,7 +58,7 @@ class Scorer:
   engine: step_records.RolloutEngine
   phases: metrics_lib.Phases
   stop_if_asked: Callable[[], None]
-  # Whether nothing is trained or proposed any more.
+  # True once nothing is trained or proposed any more.
   may_open_sealed: Callable[[], bool]
 
   def params(
@@ -81,7 +81,7 @@ class Scorer:
         seed=config.seed,
     )
     if checkpoint is not None:
-      # Whatever algorithm trained it, parameters and moments look alike.
+      # Parameters and moments have one form under every algorithm.
       algorithm = settings.algorithm(config)
       state = update_lib.jit_init_state(
           policy.cfg, algorithm, self.mesh, donate=True

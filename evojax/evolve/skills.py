@@ -99,7 +99,7 @@ class Skill:
 
   @property
   def domains(self) -> tuple[str, ...]:
-    """Domains that it held in, sorted."""
+    """Sorted domains that it held in."""
     return tuple(sorted({e.domain for e in self.evidence}))
 
   @property

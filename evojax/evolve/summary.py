@@ -136,7 +136,7 @@ def _span(low: float | None, high: float | None) -> str:
 
 
 def _show(summary: Mapping[str, Any]) -> None:
-  """Prints the tables."""
+  """Print the tables."""
   console = console_lib.Console(highlight=False)
   if not console.is_terminal:  # A log has no width to keep to.
     console = console_lib.Console(highlight=False, width=_LOG_WIDTH)

@@ -70,7 +70,7 @@ class Field(config_lib.Tunable):
 
 @dataclasses.dataclass(frozen=True)
 class Surface:
-  """What harnesses of one run may change: fields and the rules between them.
+  """Fields that harnesses of one run may change, with the rules between them.
 
   A field whose path ends in '.*' stands for a family: 'reward.weights.*' is the
   weight of any reward part, and a '*' in its factor group is the part's name.

@@ -1,1 +1,1 @@
-"""What --mode runs, one file per mode that is not a loop."""
+"""The jobs that --mode names, one file per mode that is not a loop."""

@@ -64,7 +64,7 @@ def run(job_file: str, parent: int) -> None:
 
 
 def _follow(parent: int) -> None:
-  """Sends this process SIGTERM once its parent is gone.
+  """Send this process SIGTERM once its parent is gone.
 
   A run that is killed must not leave workers that write into its workdir.
   """

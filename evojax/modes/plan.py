@@ -104,8 +104,8 @@ class Plan:
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
   estimates: tuple[Estimate, ...]
-  # What the meta-loop adds: arms, updates of each, and completions of an update
-  # as a share of those of a step; arms are 0 without it.
+  # Work that the meta-loop adds: its arms, the updates of each, and the
+  # completions of an update as a share of those of a step. 0 arms without it.
   arms: int = 0
   arm_updates: int = 0
   arm_share: float = 0.0

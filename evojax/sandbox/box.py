@@ -436,7 +436,7 @@ def _result(
   outputs, too_long = [], False
   for file in (stdout, stderr):
     outputs.append(os.pread(file, limits.output_bytes, 0))
-    # What a program writes to stderr is cut, which is no fault of it.
+    # A program's stderr is cut; a long one is no fault of the program.
     counts = file == stdout or box.profile != 'program'
     too_long |= counts and os.fstat(file).st_size > limits.output_bytes
   out, err = outputs

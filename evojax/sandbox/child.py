@@ -29,7 +29,7 @@ _FAILED = 125  # The exit code where a child did not get to run anything.
 
 
 class Child:
-  """What a fork of the zygote does."""
+  """The work of a fork of the zygote."""
 
   def __init__(
       self,
@@ -41,7 +41,7 @@ class Child:
       base_bytes: int,
       proc: int | None,
   ):
-    """Prepares all that forks have in common, and limits this process too.
+    """Prepare all that forks have in common, and limit this process too.
 
     Args:
       config: The slot's.

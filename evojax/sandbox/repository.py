@@ -78,7 +78,7 @@ class Workspace:
       allow_weak: bool | None = None,
       without: Collection[str] = (),
   ):
-    """Makes an empty tree; see `box.Box`.
+    """Make an empty tree; see `box.Box`.
 
     Args:
       tier: See `probe.choose`.

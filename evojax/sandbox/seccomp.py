@@ -136,7 +136,8 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
   for number in sorted(blocks):
     starts.append((number, blocks[number]))
     starts.append((number + 1, _return(denied)))
-  # Where two ranges start, the later one counts; equal neighbours are merged.
+  # If two ranges start at one value, the later one counts. Equal neighbours
+  # are merged.
   ranges: list[tuple[int, list]] = []
   for start, block in starts:
     if ranges and ranges[-1][0] == start:

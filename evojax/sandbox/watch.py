@@ -33,7 +33,7 @@ class Watch:
       threads: bool,
       proc: int | None,
   ):
-    """Sets up the watch of a slot.
+    """Set up the watch of a slot.
 
     Args:
       config: The slot's.

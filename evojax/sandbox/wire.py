@@ -42,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-  """How a run ended."""
+  """The end of a run."""
 
   run: str
   status: str  # Why the zygote killed it, e.g. 'timeout'; '' if it did not.
@@ -57,7 +57,7 @@ def send(
     message: Mapping[str, Any],
     descriptors: Sequence[int] = (),
 ) -> None:
-  """Sends one message; both ends use it."""
+  """Send one message; both ends use it."""
   text = json.dumps(message).encode()
   data = _LENGTH.pack(len(text)) + text
   sent = socket.send_fds(control, [data], descriptors)

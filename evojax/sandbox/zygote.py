@@ -43,7 +43,7 @@ class Zygote:
       config: wire.Config,
       own_user_namespace: bool,
   ):
-    """Stores the arguments.
+    """Store the arguments.
 
     Args:
       control: Connected to the box.

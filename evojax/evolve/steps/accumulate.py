@@ -53,7 +53,7 @@ def _learn(
     proposal: records.Hypothesize,
     verdict: records.Verify,
 ) -> str:
-  """Writes the skill that a kept trial teaches; its hash, or ''."""
+  """Write the skill that a kept trial teaches; return its hash, or ''."""
   known = proposal.trigger and not proposal.trigger.startswith('inbox/')
   if verdict.status != 'keep' or verdict.effect is None or not known:
     return ''

@@ -36,7 +36,7 @@ def _choose(
       skills=skills_lib.read_all(
           [*e.skills, run.path / 'skills'], run.setup.surface
       ),
-      # What was decided so far seeds what is drawn next.
+      # The decisions so far seed the next random draws.
       rng=np.random.default_rng(int(run.recorder.head[:16], 16)),
       domain=run.config.domain.name,
       surface=run.setup.surface,

@@ -77,7 +77,7 @@ class _Arms:
   def train(
       self, count: int, controls: list[records.TrialArm]
   ) -> tuple[list[records.TrialArm], list[np.ndarray]]:
-    """Trains and scores them, up to the first that fails.
+    """Train and score them, up to the first that fails.
 
     Args:
       count: Arms of this role.
