@@ -8,7 +8,6 @@ import pathlib
 import ml_collections
 import numpy as np
 
-from evojax import config as config_lib
 from evojax import domains
 from evojax.evolve import compared as compared_lib
 from evojax.evolve import executor as executor_lib
@@ -134,12 +133,7 @@ def open_run(
   tier = probe.tier()
   primary = sharding.is_primary()
   with (
-      workdir_lib.open_workdir(
-          workdir,
-          config_lib.to_json(config),
-          config_lib.sha256(config),
-          primary=primary,
-      ) as directory,
+      workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
       preemption.sigterm_flag() as sigterm,
       engines.stopped_without_servers(sigterm),
       contextlib.ExitStack() as stack,

@@ -7,7 +7,6 @@ from typing import Any
 import ml_collections
 from rich import console as rich_console
 
-from evojax import config as config_lib
 from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
@@ -36,12 +35,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
   with (
-      workdir_lib.open_workdir(
-          workdir,
-          config_lib.to_json(config),
-          config_lib.sha256(config),
-          primary=primary,
-      ) as directory,
+      workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
       workdir_lib.release_if_unused(
           directory, primary, used=lambda: directory.resumed
       ),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import io
 import math
 import os
-import pathlib
 import sys
 from typing import Any
 
@@ -32,6 +31,7 @@ _SAMPLE_COLUMNS = (
     ' completion'.split()
 )
 _TOKEN_COLUMNS = 'prompt_tokens tokens sampler_logprobs'.split()
+_KEYS = 'problem_id family prompt point'.split()
 _FINISH = {code: name for name, code in schema.FINISH_REASON.items()}
 _MAX_POINTS = 8  # Evaluations side by side in a table.
 # Colours of a token's probability, by lower bounds.
@@ -52,11 +52,9 @@ _CELLS = 'sample solved reward advantage tokens log-prob end completion'.split()
 
 def _labels(workdirs: Sequence[str]) -> list[str]:
   """Return the shortest distinct names of the runs."""
-  paths = [pathlib.Path(os.path.abspath(w)) for w in workdirs]
-  names = [path.name for path in paths]
-  if len(set(names)) < len(names):
-    return [str(path) for path in paths]
-  return names
+  paths = [os.path.abspath(workdir) for workdir in workdirs]
+  names = [os.path.basename(path) for path in paths]
+  return names if len(set(names)) == len(names) else paths
 
 
 def _load(
@@ -83,11 +81,10 @@ def _load(
 
 def _point_names(data: pd.DataFrame) -> dict[int, str]:
   """Return point -> 'step 10', with the run's name if there are several."""
-  firsts = data.drop_duplicates('point')
   several = data['run'].nunique() > 1
   return {
-      row.point: f'{row.run} step {row.step}' if several else f'step {row.step}'
-      for row in firsts.itertuples()
+      row.point: f'{row.run} ' * several + f'step {row.step}'
+      for row in data.drop_duplicates('point').itertuples()
   }
 
 
@@ -124,12 +121,11 @@ def _pick(data: pd.DataFrame, problem: str) -> str:
 
 
 def _shares(data: pd.DataFrame) -> pd.DataFrame:
-  """Return the solved share per problem (in order of appearance) and point."""
-  return (
-      data.groupby(['problem_id', 'point'], sort=False)['outcome']
-      .mean()
-      .unstack()
-  )
+  """Return the solved share per problem (in order of appearance) and point.
+
+  The index holds what a table shows of a problem: id, family and prompt.
+  """
+  return data.groupby(_KEYS, sort=False)['outcome'].mean().unstack()
 
 
 def _number(value: Any, form: str) -> str:
@@ -162,13 +158,10 @@ def _logprob(value: float) -> str:
 
 
 def _table(
-    console: rich_console.Console,
-    title: str,
-    headings: Sequence[str],
-    expand: bool = False,
+    console: rich_console.Console, title: str, headings: Sequence[str]
 ) -> rich_table.Table:
   table = rich_table.Table(
-      expand=expand,
+      expand='question' in headings,
       title=title or None,
       title_justify='left',
       title_style='bold',
@@ -202,21 +195,13 @@ def _show_overview(
   heads = [names[point] for point in points]
   if data['run'].nunique() == 1:
     heads = [head.removeprefix('step ') for head in heads]
-  facts = data.drop_duplicates('problem_id').set_index('problem_id')
-  table = _table(
-      console,
-      f'{len(shares)} problems, share solved by step',
-      ['#', 'problem', 'family', *heads, 'question'],
-      expand=True,
-  )
-  for index, (problem_id, row) in enumerate(shares.head(limit).iterrows()):
-    table.add_row(
-        str(index),
-        problem_id,
-        facts.loc[problem_id, 'family'],
-        *(_number(row[point], '.0%') for point in points),
-        _one_line(facts.loc[problem_id, 'prompt']),
-    )
+  title = f'{len(shares)} problems, share solved by step'
+  headings = ['#', 'problem', 'family', *heads, 'question']
+  table = _table(console, title, headings)
+  for index, (problem, row) in enumerate(shares.head(limit).iterrows()):
+    problem_id, family, prompt = problem
+    cells = (_number(share, '.0%') for share in row[points])
+    table.add_row(str(index), problem_id, family, *cells, _one_line(prompt))
   mean = shares.mean()[points]
   table.add_section()
   table.add_row('', 'mean', '', *(_number(each, '.1%') for each in mean), '')
@@ -236,36 +221,25 @@ def _show_flips(
         f'{names[before]} and {names[after]} have no problem in common'
     )
   change = shares[after] - shares[before]
-  counts = data.groupby(['problem_id', 'point'])['outcome'].agg(
-      ['sum', 'count']
-  )
+  counts = data.groupby(_KEYS)['outcome'].agg(['sum', 'count'])
   up, down = int((change > 0).sum()), int((change < 0).sum())
   console.print(
       f'[bold]{names[before]} → {names[after]}[/]: {len(shares)} problems in'
       f' both, solved {shares[before].mean():.1%} → {shares[after].mean():.1%};'
       f' [green]{up} up[/], [red]{down} down[/],'
-      f' {len(shares) - up - down} unchanged',
-      highlight=False,
+      f' {len(shares) - up - down} unchanged'
   )
-  changed = change[change != 0]
   # The largest change comes first; ids fix the order of equal changes.
-  order = sorted(changed.index, key=lambda name: (-abs(changed[name]), name))
-  facts = data.drop_duplicates('problem_id').set_index('problem_id')
-  table = _table(
-      console,
-      '',
-      'problem family before after change question'.split(),
-      expand=True,
+  order = sorted(
+      change[change != 0].items(), key=lambda item: (-abs(item[1]), item[0])
   )
-  for problem_id in order[:limit]:
-    ends = (counts.loc[(problem_id, point)] for point in (before, after))
-    table.add_row(
-        problem_id,
-        facts.loc[problem_id, 'family'],
-        *(f'{int(solved)}/{count}' for solved, count in ends),
-        _signed(changed[problem_id]),
-        _one_line(facts.loc[problem_id, 'prompt']),
-    )
+  headings = 'problem family before after change question'.split()
+  table = _table(console, '', headings)
+  for problem, gain in order[:limit]:
+    problem_id, family, prompt = problem
+    ends = (counts.loc[(*problem, point)] for point in (before, after))
+    cells = (f'{int(solved)}/{count}' for solved, count in ends)
+    table.add_row(problem_id, family, *cells, _signed(gain), _one_line(prompt))
   if order:
     console.print(table)
   _print_rest(console, limit, len(order), 'changed problems')
@@ -292,20 +266,20 @@ def _show_tokens(
   """Print the tokens of one completion; sampled ones (mask 1) are trained."""
   start = len(row.prompt_tokens)
   prompt = ''.join(_token_text(int(t), decode) for t in row.prompt_tokens)
-  console.print(f'[dim]t 0..{start - 1}, mask 0:[/] {prompt}', highlight=False)
+  console.print(f'[dim]t 0..{start - 1}, mask 0:[/] {prompt}')
+  last = start + len(row.tokens) - 1
+  sampled = zip(row.tokens, row.sampler_logprobs, strict=True)
   lines = [
       (
-          str(start + index),
+          str(t),
           _token_text(int(token), decode),
           '1',
           _logprob(float(logprob)),
           # The completion's reward stands at its last token.
-          _number(row.reward, '.3f') if index == len(row.tokens) - 1 else '',
+          _number(row.reward, '.3f') if t == last else '',
           _signed(row.advantage),
       )
-      for index, (token, logprob) in enumerate(
-          zip(row.tokens, row.sampler_logprobs, strict=True)
-      )
+      for t, (token, logprob) in enumerate(sampled, start)
   ]
   # Blocks stand side by side in a wide terminal. Elsewhere one token is one
   # line, for grep.
@@ -333,17 +307,14 @@ def _show_problem(
 ) -> None:
   """Print all completions of one problem, point by point."""
   first = data.iloc[0]
-  console.print(
-      f'[bold cyan]{first.problem_id}[/] {first.family}', highlight=False
-  )
-  console.print(f'[italic]{_one_line(first.prompt)}[/]', highlight=False)
+  console.print(f'[bold cyan]{first.problem_id}[/] {first.family}')
+  console.print(f'[italic]{_one_line(first.prompt)}[/]')
   names = _point_names(data)
   solved = data.groupby('point')['outcome'].mean().tolist()
   if len(solved) > 1:
     console.print(
         f'solved [cyan]{progress.sparkline(solved, 60)}[/] {solved[0]:.0%} →'
-        f' {solved[-1]:.0%}',
-        highlight=False,
+        f' {solved[-1]:.0%}'
     )
   if flips:
     data = _only_flipped(data)
@@ -414,12 +385,13 @@ def run(
   columns = [*_SUMMARY_COLUMNS]
   columns += _SAMPLE_COLUMNS * bool(problem) + _TOKEN_COLUMNS * tokens
   data = _load(workdirs, split, columns)
-  out = sys.stdout if out is None else out
+  out = out or sys.stdout
   terminal = out.isatty()
   console = rich_console.Console(
       file=out,
       force_terminal=terminal,
       no_color=not terminal,
+      highlight=False,
       width=None if terminal else 160,
   )
   if problem:

@@ -245,9 +245,7 @@ def _programs(run: plan_memory.Run) -> dict[str, int]:
 def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
   """The numbers of (dev, sealed) evaluations of a run."""
   every, steps = config.eval.every, config.steps
-  visited = {0, steps} | (
-      set(range(every, steps + 1, every)) if every else set()
-  )
+  visited = {0, steps, *(range(every, steps, every) if every else ())}
   return len(visited), 2 if config.eval.sealed and steps else 0
 
 

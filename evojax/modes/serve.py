@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+import contextlib
 import dataclasses
 import gc
 import signal
@@ -32,7 +33,7 @@ from evojax.runtime import sharding
 # Time to write the last answers after the last sample has ended.
 _GOODBYE_SECONDS = 5
 _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
-# Arguments of gc.set_threshold, above Python's own; `_done` says why.
+# Arguments of gc.set_threshold, above Python's own; `_Server._open` says why.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
 _LIMITS = sampling.Limits()  # How much a request may ask for.
 _IDLE = 8  # Open connections allowed for each request that may run.
@@ -120,11 +121,11 @@ def make_service(
 
   def load(path: str) -> decoder.Params:
     found = _open_policy(config, path)
+    served = dataclasses.asdict(policy.cfg)
     differ = [
-        f'{field.name}={getattr(found.cfg, field.name)!r} instead of'
-        f' {getattr(policy.cfg, field.name)!r}'
-        for field in dataclasses.fields(policy.cfg)
-        if getattr(found.cfg, field.name) != getattr(policy.cfg, field.name)
+        f'{name}={value!r} instead of {served[name]!r}'
+        for name, value in dataclasses.asdict(found.cfg).items()
+        if value != served[name]
     ]
     if differ:
       raise ValueError(
@@ -164,7 +165,7 @@ def make_service(
 def _open_policy(
     config: ml_collections.ConfigDict, path: str
 ) -> policy_lib.Policy:
-  """The policy at a path, opened as the one that is served."""
+  """Open the policy at a path as the one that is served."""
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
@@ -233,38 +234,59 @@ def serve(
           timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
       ),
       app.host,
+      make,
       shutdown_seconds,
   )
-  starting = _Starting(app.host, make, server)
   host, port = sock.getsockname()[:2]
   print(f'listening on http://{host}:{port}', flush=True)
   try:
-    asyncio.run(server.main(sock, starting))
+    asyncio.run(server.main(sock))
   finally:
     sock.close()
     app.host.close()
-    if starting.service:
-      starting.service.close(0)
-  if starting.error and not server.signalled:
-    raise starting.error
+    if server.service:
+      server.service.close(0)
+  if server.error and not server.signalled:
+    raise server.error
 
 
-class _Starting:
-  """The start of a service, in a thread beside the server that answers."""
+class _Server(uvicorn.Server):
+  """A server that answers while a thread makes the service behind it.
+
+  It lets running samples finish after a signal: uvicorn itself would raise the
+  signal again, and the process would not exit with code 0.
+  """
 
   def __init__(
       self,
+      config: uvicorn.Config,
       host: host_lib.Host,
       make: Callable[[], service_lib.Service],
-      server: '_Server',
+      seconds: float,
   ):
+    super().__init__(config)
     self.service: service_lib.Service | None = None
-    self.error: BaseException | None = None
+    self.error: BaseException | None = None  # Of `make`.
+    self.signalled = ''  # Name of the signal that ends it.
     self._host = host
     self._make = make
-    self._server = server
+    self._seconds = seconds
+    self._drain: asyncio.Task[None] | None = None
+    self._loop: asyncio.AbstractEventLoop | None = None
 
-  def run(self, loop: asyncio.AbstractEventLoop) -> None:
+  async def main(self, sock: socket.socket) -> None:
+    """Serve until a signal comes or the start of the service fails."""
+    self._loop = asyncio.get_running_loop()
+    # The thread is a daemon, so that after a signal a long load of weights does
+    # not keep the process alive longer than its requests may.
+    thread = threading.Thread(target=self._start, name='start', daemon=True)
+    thread.start()
+    await self.serve(sockets=[sock])
+    if self._drain:
+      await self._drain
+    await asyncio.to_thread(thread.join, self._seconds)
+
+  def _start(self) -> None:
     """Make the service and hand it to the host, or stop the server."""
     try:
       self.service = self._make()
@@ -272,14 +294,13 @@ class _Starting:
     # The error is raised again where the server was called.
     except BaseException as e:  # pylint: disable=broad-except
       self.error = e
-    try:
-      loop.call_soon_threadsafe(self._done)
-    except RuntimeError:  # A signal came first and ended the loop.
-      pass
+    # A signal that came first has ended the loop.
+    with contextlib.suppress(RuntimeError):
+      self._loop.call_soon_threadsafe(self._open)
 
-  def _done(self) -> None:
+  def _open(self) -> None:
     if self.error:
-      self._server.should_exit = True
+      self.should_exit = True
       return
     # The objects that exist now stay. Searching them for garbage again and
     # again took a tenth of the server's time, so they are frozen, and younger
@@ -290,38 +311,6 @@ class _Starting:
     self._host.open(self.service)
     if self._host.phase == 'up':
       print('ready', flush=True)
-
-
-class _Server(uvicorn.Server):
-  """A server that lets running samples finish after a signal.
-
-  uvicorn itself would raise the signal again, and the process would not exit
-  with code 0.
-  """
-
-  def __init__(
-      self, config: uvicorn.Config, host: host_lib.Host, seconds: float
-  ):
-    super().__init__(config)
-    self.signalled = ''  # Name of the signal that ends it.
-    self._host = host
-    self._seconds = seconds
-    self._drain: asyncio.Task[None] | None = None
-    self._loop: asyncio.AbstractEventLoop | None = None
-
-  async def main(self, sock: socket.socket, starting: _Starting) -> None:
-    """Serve until a signal comes or the start of the service fails."""
-    self._loop = asyncio.get_running_loop()
-    # The thread is a daemon, so that after a signal a long load of weights does
-    # not keep the process alive longer than its requests may.
-    thread = threading.Thread(
-        target=starting.run, args=(self._loop,), name='start', daemon=True
-    )
-    thread.start()
-    await self.serve(sockets=[sock])
-    if self._drain:
-      await self._drain
-    await asyncio.to_thread(thread.join, self._seconds)
 
   def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
     """Handle a signal: the first lets samples finish, the second does not."""

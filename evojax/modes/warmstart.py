@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from evojax import config as config_lib
 from evojax import domains
 from evojax.models import warmstart
 from evojax.runtime import progress as progress_lib
@@ -43,9 +42,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     )
   # Dev and sealed measure what a policy has not seen: train alone is shown.
   source = domain.source('train', config.seed)
-  with workdir_lib.open_workdir(
-      workdir, config_lib.to_json(config), config_lib.sha256(config)
-  ) as directory:
+  with workdir_lib.open_workdir(workdir, config) as directory:
     directory.record_start()
     start = time.perf_counter()
 

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from evojax.runtime import sharding
+from evojax.runtime import decisions
 from evojax.runtime import workdir as workdir_lib
 
 PyTree = Any
@@ -33,8 +33,6 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
-# Process 0 broadcasts these instead of a step.
-_NONE, _FAILED = -1, -2
 
 
 class CheckpointError(ValueError):
@@ -220,19 +218,14 @@ class Checkpointer:
         intact one holds another state than `abstract_state`.
     """
     self.wait()
-    step, problems = _NONE, ''
-    if jax.process_index() == 0:
-      step, problems = self._newest_intact()
-    step = int(sharding.broadcast(np.int32(step)))
-    if step == _FAILED:
+    step, problems = decisions.decide(self._newest_intact)
+    if problems and step is None:
       raise CheckpointError(
           f'no checkpoint in {self.directory} is intact{problems}\nRestore one'
           ' from a copy, or start again in a new --workdir; the run does not'
           ' start from scratch by itself'
       )
-    if step == _NONE:
-      return None
-    return self._restore(step, abstract_state)
+    return None if step is None else self._restore(step, abstract_state)
 
   def _restore(
       self, step: int, abstract_state: PyTree
@@ -316,8 +309,8 @@ class Checkpointer:
       if step < min(intact[-self._keep :]):
         self._remove(self.path_of(step))
 
-  def _newest_intact(self) -> tuple[int, str]:
-    """Return the newest intact step, _NONE or _FAILED, and what is wrong."""
+  def _newest_intact(self) -> tuple[int | None, str]:
+    """Return the newest intact step, if any, and what is wrong with others."""
     for leftover in sorted(self.directory.glob('step_*' + _UNFINISHED)):
       logging.warning(
           'checkpoint %s was cut off while it was written; it is ignored',
@@ -335,7 +328,7 @@ class Checkpointer:
         logging.warning(
             'checkpoint %s is damaged (%s); an older one is used', path, error
         )
-    return (_FAILED if problems else _NONE), problems
+    return None, problems
 
   def _verify(self, path: pathlib.Path) -> None:
     """Raise _DamagedError if a file is missing or has other contents."""

@@ -130,10 +130,9 @@ def to_device(tree: Any, sharding: Any) -> Any:
     with jax.transfer_guard('allow'):
       return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
 
-  put = jax.device_put if jax.process_count() == 1 else place
-  if isinstance(sharding, jax.sharding.Sharding):
-    return jax.tree.map(lambda x: put(x, sharding), tree)
-  return jax.tree.map(put, tree, sharding)
+  if jax.process_count() == 1:
+    return jax.device_put(tree, sharding)
+  return jax.tree.map(place, tree, jax.tree.broadcast(sharding, tree))
 
 
 def to_host(tree: Any) -> Any:

@@ -27,6 +27,9 @@ import time
 from typing import Any
 
 from absl import logging
+import ml_collections
+
+from evojax import config as config_lib
 
 # Config fields that a resumed run may change, because training does not depend
 # on them. An entry covers everything below it. `steps` may change too where the
@@ -161,9 +164,7 @@ def _may_change(name: str, config: Mapping[str, Any]) -> bool:
   """Tell if a resumed run may change a field."""
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
-  return any(
-      name == free or name.startswith(free + '.') for free in FREE_FIELDS
-  )
+  return any(f'{name}.'.startswith(f'{free}.') for free in FREE_FIELDS)
 
 
 def _fork_command(path: pathlib.Path) -> str:
@@ -236,11 +237,8 @@ def lock_folder(path: pathlib.Path) -> Iterator[None]:
       if time.monotonic() > deadline:
         raise
       time.sleep(0.1)
-  try:
+  with Workdir(path, True, fd):
     yield
-  finally:
-    _held_locks.discard(fd)
-    os.close(fd)
 
 
 @dataclasses.dataclass
@@ -293,7 +291,7 @@ def release_if_unused(
 
   Args:
     directory: The open directory.
-    primary: Whether this is process 0 of the run.
+    primary: True in process 0 of the run.
     used: Called after an error; tells if anything was computed.
   """
   try:
@@ -383,8 +381,7 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
 
 def open_workdir(
     path: str | os.PathLike[str],
-    config_json: str,
-    config_hash: str,
+    config: ml_collections.ConfigDict,
     *,
     primary: bool = True,
 ) -> Workdir:
@@ -392,9 +389,8 @@ def open_workdir(
 
   Args:
     path: The directory.
-    config_json: The resolved config as a JSON object.
-    config_hash: Its hash.
-    primary: Whether this is process 0 of the run; others touch nothing.
+    config: The resolved config.
+    primary: True in process 0 of the run; others touch nothing.
 
   Returns:
     The open directory. `resumed` tells if it held this run before; processes
@@ -417,13 +413,13 @@ def open_workdir(
   _make_directory(path)
   workdir = Workdir(path, saved.exists(), _lock(path))
   try:
-    config = json.loads(config_json)
+    values = config_lib.to_mapping(config)
     if workdir.resumed:
-      changes = config_changes(_read_config(saved), config)
+      changes = config_changes(_read_config(saved), values)
       lines = ''.join(
           f'\n  {name}: {json.dumps(old)} -> {json.dumps(new)}'
           for name, (old, new) in changes.items()
-          if not _may_change(name, config)
+          if not _may_change(name, values)
       )
       if lines:
         raise WorkdirError(
@@ -431,7 +427,8 @@ def open_workdir(
             ' continue that run, undo the change. To fork it, starting from its'
             f' newest checkpoint with the new config:\n  {_fork_command(path)}'
         )
-    text = json.dumps({'hash': config_hash, 'config': config}, indent=2) + '\n'
+    content = {'hash': config_lib.sha256(config), 'config': values}
+    text = json.dumps(content, indent=2) + '\n'
     if not workdir.resumed or saved.read_text() != text:
       write_atomic(saved, text.encode())
   except BaseException:

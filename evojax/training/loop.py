@@ -59,12 +59,7 @@ def run(
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
   with (
-      workdir_lib.open_workdir(
-          workdir,
-          config_lib.to_json(config),
-          config_lib.sha256(config),
-          primary=primary,
-      ) as directory,
+      workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
       preemption.sigterm_flag() as sigterm,
   ):
     trainer = None

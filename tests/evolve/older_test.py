@@ -8,7 +8,6 @@ import tempfile
 from absl.testing import absltest
 
 from configs import math as math_config
-from evojax import config as config_lib
 from evojax.evolve import loop
 from evojax.ledger import history
 from evojax.runtime import workdir as workdir_lib
@@ -45,9 +44,7 @@ class OlderTest(absltest.TestCase):
   def test_a_training_run_still_has_its_config(self):
     """Its checkpoints, 16 MB each, are not kept here; they resume as well."""
     workdir, config = self._copy('tree_2026_11_21_math_train')
-    with workdir_lib.open_workdir(
-        str(workdir), config_lib.to_json(config), config_lib.sha256(config)
-    ) as directory:
+    with workdir_lib.open_workdir(str(workdir), config) as directory:
       self.assertEqual(directory.path, workdir)
 
 

@@ -15,7 +15,6 @@ from absl.testing import parameterized
 import pytest
 
 import evojax
-from evojax import config as config_lib
 from evojax.evidence import store
 from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint
@@ -341,10 +340,9 @@ class RefusedTest(parameterized.TestCase):
     policy = tiny.make_policy(root / 'policy')
     damage(policy)
     config = tiny.get_config(policy)
-    text, sha = config_lib.to_json(config), config_lib.sha256(config)
-    locked = workdir_lib.open_workdir(root / 'locked', text, sha)
+    locked = workdir_lib.open_workdir(root / 'locked', config)
     cls.addClassCleanup(locked.close)
-    workdir_lib.open_workdir(root / 'other', text, sha).close()
+    workdir_lib.open_workdir(root / 'other', config).close()
     (root / 'other/metrics.jsonl').write_text('{"step": 0}\n')
     cls.names = {
         'root': root,
@@ -430,8 +428,7 @@ class NothingLostTest(parameterized.TestCase):
     ):
       evojax.run(config, str(self.path))
     # The corrected command may have the directory.
-    text = config_lib.to_json(self.config)
-    workdir_lib.open_workdir(self.path, text, 'hash').close()
+    workdir_lib.open_workdir(self.path, self.config).close()
 
   def test_newest_checkpoint_is_torn(self):
     workdir = self.copy()

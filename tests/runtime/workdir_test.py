@@ -12,9 +12,12 @@ import textwrap
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_collections
 
+from evojax import config as config_lib
 from evojax.runtime import workdir as workdir_lib
 
+EMPTY = ml_collections.ConfigDict()
 CONFIG = {
     'name': 'run',
     'steps': 100,
@@ -27,7 +30,7 @@ CONFIG = {
 
 
 def changed(**fields):
-  """CONFIG as JSON, with fields such as optim__learning_rate changed."""
+  """CONFIG with fields such as optim__learning_rate changed."""
   config = json.loads(json.dumps(CONFIG))
   for name, value in fields.items():
     *parents, leaf = name.split('__')
@@ -35,7 +38,7 @@ def changed(**fields):
     for parent in parents:
       node = node[parent]
     node[leaf] = value
-  return json.dumps(config)
+  return config
 
 
 class WorkdirTestCase(parameterized.TestCase):
@@ -46,8 +49,8 @@ class WorkdirTestCase(parameterized.TestCase):
     self.path = self.root / 'run'
 
   def open(self, config=None, **kwargs):
-    config = json.dumps(CONFIG) if config is None else config
-    workdir = workdir_lib.open_workdir(self.path, config, 'c0ffee', **kwargs)
+    config = ml_collections.ConfigDict(CONFIG if config is None else config)
+    workdir = workdir_lib.open_workdir(self.path, config, **kwargs)
     self.addCleanup(workdir.close)
     return workdir
 
@@ -59,7 +62,8 @@ class ConfigTest(WorkdirTestCase):
       self.assertFalse(workdir.resumed)
       self.assertEqual(workdir.path, self.path)
     saved = json.loads((self.path / 'config.json').read_text())
-    self.assertEqual(saved, {'hash': 'c0ffee', 'config': CONFIG})
+    sha = config_lib.sha256(ml_collections.ConfigDict(CONFIG))
+    self.assertEqual(saved, {'hash': sha, 'config': CONFIG})
     with self.open() as workdir:
       self.assertTrue(workdir.resumed)
 
@@ -106,7 +110,7 @@ class ConfigTest(WorkdirTestCase):
     self.open().close()
     self.open(changed(**{field: 3})).close()
     saved = json.loads((self.path / 'config.json').read_text())['config']
-    self.assertEqual(json.dumps(saved), changed(**{field: 3}))
+    self.assertEqual(saved, changed(**{field: 3}))
 
   def test_steps_are_not_free_where_the_learning_rate_depends_on_them(self):
     self.open(changed(optim__schedule='cosine')).close()
@@ -120,7 +124,7 @@ class ConfigTest(WorkdirTestCase):
 
   def test_tuples_equal_lists(self):
     self.open().close()
-    self.open(json.dumps(CONFIG | {'rollout': {'stop': ()}})).close()
+    self.open(CONFIG | {'rollout': {'stop': ()}}).close()
 
   def test_foreign_config_file_is_named(self):
     self.path.mkdir()
@@ -154,8 +158,10 @@ class LockTest(WorkdirTestCase):
     script = f"""
         import os, signal, sys, time
         sys.path[:0] = {sys.path!r}
+        import ml_collections
         from evojax.runtime import workdir
-        workdir.open_workdir({str(self.path)!r}, '{{}}', 'h')
+        empty = ml_collections.ConfigDict()
+        workdir.open_workdir({str(self.path)!r}, empty)
         if os.fork() == 0:
           print(os.getpid(), flush=True)  # It has let go of the lock by now.
           time.sleep(60)
@@ -172,11 +178,11 @@ class LockTest(WorkdirTestCase):
         with self.assertRaisesRegex(
             workdir_lib.WorkdirError, f'pid {process.pid} '
         ):
-          workdir_lib.open_workdir(self.path, '{}', 'h')
+          workdir_lib.open_workdir(self.path, EMPTY)
         process.kill()
         process.wait()
         os.kill(child, 0)  # Still there.
-        workdir_lib.open_workdir(self.path, '{}', 'h').close()
+        workdir_lib.open_workdir(self.path, EMPTY).close()
       finally:
         process.kill()
         os.kill(child, signal.SIGKILL)
@@ -210,7 +216,7 @@ class PathTest(WorkdirTestCase):
 
   def test_bucket(self):
     with self.assertRaisesRegex(workdir_lib.WorkdirError, 'mount the bucket'):
-      workdir_lib.open_workdir('gs://bucket/run', '{}', 'h')
+      workdir_lib.open_workdir('gs://bucket/run', EMPTY)
 
   def test_full_disk(self):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -13,7 +13,6 @@ import numpy as np
 import safetensors.numpy
 
 import evojax
-from evojax import config as config_lib
 from evojax import domains
 from evojax.domains import base
 from evojax.evidence import schema
@@ -488,8 +487,7 @@ class PrepareTest(TrainTestCase):
 
   def test_evaluation_leaves_a_training_run_alone(self):
     config = self.make_config()
-    text, sha = config_lib.to_json(config), 'hash'
-    with workdir_lib.open_workdir(self.workdir, text, sha):
+    with workdir_lib.open_workdir(self.workdir, config):
       (self.workdir / 'metrics.jsonl').write_text('')
       with self.assertRaisesRegex(workdir_lib.WorkdirError, 'in use'):
         evaluate_mode.run(config, str(self.workdir))
