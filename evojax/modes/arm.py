@@ -1,4 +1,4 @@
-"""--mode=arm: trains one arm in a process of its own, JSON in and JSON out.
+"""--mode=arm: train one arm in a process of its own, JSON in and JSON out.
 
     python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
 
@@ -64,7 +64,7 @@ def run(job_file: str, parent: int) -> None:
 
 
 def _follow(parent: int) -> None:
-  """Sends this process SIGTERM once its parent is gone.
+  """Send this process SIGTERM once its parent is gone.
 
   A run that is killed must not leave workers that write into its workdir.
   """
