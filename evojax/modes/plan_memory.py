@@ -115,7 +115,7 @@ class Run:
 
   @functools.cached_property
   def arrays(self) -> tuple[Any, Any]:
-    """Shapes of the keys and values of all decode slots, and of prefill rows."""
+    """Shapes of the keys and values of decode slots, and of prefill rows."""
     state, rows, _ = self.slots.arrays()
     return state.cache, rows
 
@@ -203,7 +203,7 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
   array = lambda shape, dtype: jax.ShapeDtypeStruct(
       shape, dtype, sharding=whole
   )
-  c, scalar = run.config, array((), jnp.float32)
+  scalar = array((), jnp.float32)
   batch = dict(run.batch)
   if run.scores:
     score = functools.partial(update_lib.score_step, run.cfg, run.algorithm)
