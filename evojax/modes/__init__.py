@@ -1,1 +1,1 @@
-"""The jobs that --mode names, one file per mode that is not a loop."""
+"""The modes of the command line, one file per mode that is not a loop."""

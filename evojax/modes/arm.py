@@ -1,4 +1,4 @@
-"""--mode=arm: trains one arm in a process of its own, JSON in and JSON out.
+"""--mode=arm: train one arm in a process of its own, JSON in and JSON out.
 
     python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
 

@@ -104,8 +104,13 @@ class Plan:
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
   estimates: tuple[Estimate, ...]
+<<<<<<< HEAD
   # Work that the meta-loop adds: its arms, the updates of each, and the
   # completions of an update as a share of those of a step. 0 arms without it.
+=======
+  # The meta-loop adds arms, updates of each, and completions of an update as a
+  # share of those of a step; arms are 0 without it.
+>>>>>>> main
   arms: int = 0
   arm_updates: int = 0
   arm_share: float = 0.0
@@ -276,7 +281,6 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-  read = plan_memory.bytes_of((run.sampler_weights, run.cache))
 
   def forwards(times: int, unit: str, *counts: int, read: int = 0) -> Work:
     listed = ', '.join(f'{count:,}' for count in counts)
@@ -287,6 +291,7 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
     )
 
   def sample(calls: int, prompts: int, samples: int) -> tuple[Work, Work]:
+    read = plan_memory.bytes_of((run.sampler_weights, run.arrays[0]))
     blocks = calls * -(-prompts // rows)
     # The first token comes with the prefill.
     steps = calls * -(-prompts * samples // slots) * (new - 1)
@@ -332,7 +337,7 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
 def _seconds(
     plan_: Plan, device: Device, share: Mapping[str, float]
 ) -> dict[str, float]:
-  """Seconds by phase: the slower of computing and reading."""
+  """Return seconds by phase: the slower of computing and reading."""
   seconds = {}
   for name, w in plan_.work.items():
     kind = 'decode' if name.endswith('decode') else 'update'

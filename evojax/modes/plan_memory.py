@@ -19,6 +19,7 @@ import numpy as np
 from evojax import records
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.rollout import slots as slots_lib
 from evojax.runtime import sharding
 from evojax.training import engines
 from evojax.training import settings
@@ -108,24 +109,15 @@ class Run:
     return _place(batch, update_lib.batch_shardings(batch, self.mesh))
 
   @functools.cached_property
-  def cache(self) -> Any:
-    """Shapes of the keys and values of all decode slots."""
-    return self._cache(
-        self.config.rollout.decode_slots,
-        self.config.data.max_prompt_tokens + self.config.rollout.max_tokens,
-    )
+  def slots(self) -> slots_lib.Slots:
+    """The sampler, which holds shapes only."""
+    return engines.make_engine(self.config, self.policy, self.mesh).slots
 
   @functools.cached_property
-  def rows(self) -> Any:
-    """Shapes of the rows of prefill: keys, values, and logits."""
-    rows = self.config.rollout.prefill_rows
-    logits = jax.ShapeDtypeStruct(
-        (rows, self.cfg.vocab_size),
-        jnp.float32,
-        # Whole: the slots that start from a row may lie on other devices.
-        sharding=sharding.replicated(self.mesh),
-    )
-    return self._cache(rows, self.config.data.max_prompt_tokens), logits
+  def arrays(self) -> tuple[Any, Any]:
+    """Shapes of the keys and values of decode slots, and of prefill rows."""
+    state, rows, _ = self.slots.arrays()
+    return state.cache, rows
 
   @property
   def samples_here(self) -> bool:
@@ -168,19 +160,6 @@ class Run:
         ),
     )
 
-  def _cache(self, rows: int, slots: int) -> Any:
-    shapes = jax.eval_shape(
-        lambda: decoder.empty_cache(
-            self.cfg, rows, slots, self.cfg.compute_dtype
-        )
-    )
-    layers = ('layers',) if self.cfg.scan_layers else ()
-    axes = (*layers, 'batch', 'kv_heads', None, None)
-    return _place(
-        shapes,
-        sharding.shardings(self.mesh, jax.tree.map(lambda _: axes, shapes)),
-    )
-
 
 def _cast(shapes: Any, dtype: str) -> Any:
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
@@ -212,8 +191,7 @@ def resident(run: Run) -> dict[str, int]:
   if run.algorithm.reference:
     memory['reference policy'] = bytes_of(run.params)
   if run.samples_here:
-    memory['rollout cache'] = bytes_of(run.cache)
-    memory['prefill rows'] = bytes_of(run.rows)
+    memory['rollout cache'], memory['prefill rows'] = map(bytes_of, run.arrays)
     if run.copies_weights:
       memory['sampler weights'] = bytes_of(run.sampler_weights)
   return memory
@@ -225,7 +203,7 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
   array = lambda shape, dtype: jax.ShapeDtypeStruct(
       shape, dtype, sharding=whole
   )
-  c, scalar = run.config, array((), jnp.float32)
+  scalar = array((), jnp.float32)
   batch = dict(run.batch)
   if run.scores:
     score = functools.partial(update_lib.score_step, run.cfg, run.algorithm)
@@ -243,8 +221,7 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       {name: scalar for name in update_lib.HYPERPARAMETERS},
   )
   if run.samples_here:
-    engine = engines.make_engine(c, run.policy, run.mesh)
-    yield from engine.slots.lower(run.sampler_weights)
+    yield from run.slots.lower(run.sampler_weights)
 
 
 def compiled(run: Run) -> Iterator[tuple[str, int]]:
@@ -316,7 +293,7 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   # all of them anew, beside the old ones and the layer in use.
   scan = cfg.scan_layers
   copied = scan + (1 + scan) / cfg.num_layers
-  kept, cache = bytes_of(run.rows[0]), bytes_of(run.cache)
+  kept, cache = bytes_of(run.arrays[1].cache), bytes_of(run.arrays[0])
   rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
   yield 'prefill', (
       copied * kept

@@ -1,4 +1,4 @@
-"""--mode=warmstart: makes a domain's base policy from demonstrations."""
+"""--mode=warmstart: make a domain's base policy from demonstrations."""
 
 import functools
 import time

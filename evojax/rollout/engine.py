@@ -37,7 +37,7 @@ class Engine:
       decode_text: Callable[[Sequence[int]], str],
       refill_every: int,
       copy_weights: bool = False,
-      mesh: jax.sharding.Mesh | None = None,
+      mesh: sharding.AnyMesh | None = None,
   ):
     """Compile nothing yet.
 

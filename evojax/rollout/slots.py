@@ -108,7 +108,7 @@ class Slots:
       *,
       eos_ids: tuple[int, ...],
       limits: sampling.Limits | None = None,
-      mesh: jax.sharding.Mesh | None = None,
+      mesh: sharding.AnyMesh | None = None,
   ):
     """Compile and allocate nothing yet.
 
@@ -188,6 +188,14 @@ class Slots:
         else self._cast(params)
     )
 
+  def arrays(self) -> tuple[programs_lib.State, programs_lib.Prefilled, Any]:
+    """Return shapes and places of slots, rows and prefix cache."""
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        jax.eval_shape(self._allocate),
+        self._layout(),
+    )
+
   def lower(self, params: Any) -> Iterator[tuple[str, Any]]:
     """Lower the programs that training needs; nothing runs.
 
@@ -203,11 +211,7 @@ class Slots:
         ),
         tree,
     )
-    state, prefilled, _ = jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-        jax.eval_shape(self._allocate),
-        self._layout(),
-    )
+    state, prefilled, _ = self.arrays()
     chunk = whole(self._chunk(()))
     yield 'prefill', self._prefill.lower(params, prefilled, chunk)
     longest = self._bucket(self.shapes.max_prompt_tokens)

@@ -120,7 +120,7 @@ def _servers(c: ml_collections.ConfigDict) -> Iterator[str]:
 
 
 def _off_policy(c: ml_collections.ConfigDict) -> Iterator[str]:
-  """Rollouts whose log-probs differ from the update's need a correction."""
+  """Ask for a correction if log-probs of rollouts are not the update's."""
   r, corrected = c.rollout, c.grpo.tis_cap > 0
   dtypes = (c.model.compute_dtype, c.model.param_dtype)
   if r.kind == 'sglang' and 'bfloat16' in dtypes and not corrected:

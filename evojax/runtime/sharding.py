@@ -33,40 +33,33 @@ RULES = {
 }
 
 
-def mesh_shape(
-    data: int, fsdp: int, tensor: int, devices: int
-) -> tuple[int, int, int]:
-  """Resolve the one axis given as -1 and check the product.
+def make_mesh(
+    *, data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None = None
+) -> jax.sharding.Mesh:
+  """Build the mesh over `devices`, by default all devices of all processes.
+
+  Args:
+    data: Size of the axis; -1, for one of the axes, takes the devices that are
+      left.
+    fsdp: As `data`.
+    tensor: As `data`.
+    devices: The devices of the mesh.
 
   Raises:
     ValueError: If the axes do not multiply to the number of devices.
   """
-  shape = [data, fsdp, tensor]
-  free = [i for i, size in enumerate(shape) if size == -1]
-  if len(free) > 1 or any(size < 1 and size != -1 for size in shape):
-    raise ValueError(
-        f'config.mesh has {data=} {fsdp=} {tensor=}: sizes are >= 1, and at'
-        ' most one of them is -1 (takes the devices that are left).'
-    )
-  fixed = math.prod(size for size in shape if size != -1)
-  if free and devices % fixed == 0:
-    shape[free[0]] = devices // fixed
-  if math.prod(shape) != devices:
+  devices = jax.devices() if devices is None else devices
+  shape, count = [data, fsdp, tensor], len(devices)
+  if -1 in shape:
+    fixed = -math.prod(shape)  # The product of the other axes.
+    shape[shape.index(-1)] = count // fixed if fixed > 0 else 0
+  if min(shape) < 1 or math.prod(shape) != count:
     raise ValueError(
         f'config.mesh has {data=} {fsdp=} {tensor=}, which does not make'
-        f' {devices} devices; set --config.mesh.data=-1 to take what is left.'
+        f' {count} devices; set --config.mesh.data=-1 to take what is left.'
     )
-  return tuple(shape)
-
-
-def make_mesh(
-    *, data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None = None
-) -> jax.sharding.Mesh:
-  """Build the mesh over `devices`, by default all devices of all processes."""
-  devices = jax.devices() if devices is None else devices
-  shape = mesh_shape(data, fsdp, tensor, len(devices))
   return jax.make_mesh(
-      shape,
+      tuple(shape),
       MESH_AXES,
       devices=devices,
       axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES),

@@ -17,12 +17,13 @@ from evojax.rollout import fleet
 from evojax.rollout import parity
 from evojax.rollout import slots
 from evojax.runtime import preemption
+from evojax.runtime import sharding
 
 
 def make_engine(
     config: ml_collections.ConfigDict,
     policy: policy_lib.Policy,
-    mesh: jax.sharding.Mesh,
+    mesh: sharding.AnyMesh,
 ) -> engine_lib.Engine:
   """Return an engine in this process, at the fixed shapes of the config."""
   return engine_lib.Engine(
