@@ -104,13 +104,8 @@ class Plan:
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
   estimates: tuple[Estimate, ...]
-<<<<<<< HEAD
-  # Work that the meta-loop adds: its arms, the updates of each, and the
-  # completions of an update as a share of those of a step. 0 arms without it.
-=======
   # The meta-loop adds arms, updates of each, and completions of an update as a
   # share of those of a step; arms are 0 without it.
->>>>>>> main
   arms: int = 0
   arm_updates: int = 0
   arm_share: float = 0.0
