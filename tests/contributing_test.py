@@ -88,7 +88,7 @@ _ENTRY = """
         name='a_little_warmer',
         factor='rollout.temperature',
         triggers=('constant_reward',),
-        change=set_values(rollout__temperature=1.1),
+        change=changes.set_values(rollout__temperature=1.1),
         expected=(-0.03, 0.05),
         hypothesis='A warmer policy makes groups differ.',
         source='An example of 2026',

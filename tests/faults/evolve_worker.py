@@ -79,11 +79,14 @@ def prepare_death(point):
 
     chain.Ledger._write = torn
   elif point == 'arm':
-    intercept(
-        trainer_lib.Trainer,
-        'learn',
-        lambda self, step: self.step == 1 and 'control-2' in str(self.workdir),
-    )
+    train_on = trainer_lib.Trainer._train_on
+
+    def dies_once_evidence_is_there(trainer, batch):
+      if trainer.step == 1 and 'control-2' in str(trainer.workdir):
+        trainer.learner.learn = lambda batch: die()
+      return train_on(trainer, batch)
+
+    trainer_lib.Trainer._train_on = dies_once_evidence_is_there
   elif point == 'scored':
     intercept(
         trial,

@@ -27,6 +27,7 @@ from evojax.eval import sealed
 from evojax.models import hf
 from evojax.runtime import checkpoint
 from evojax.runtime import workdir
+from evojax.training import learner as learner_lib
 from evojax.training import trainer as trainer_lib
 
 UNDISTURBED = ('reference', 'finish')
@@ -50,7 +51,7 @@ def intercept(owner, name, matches, after=False):
 
 
 def at_step(step):
-  return lambda trainer, *args, **kwargs: trainer.step == step
+  return lambda owner, *args, **kwargs: owner.step == step
 
 
 def writes(name):
@@ -81,9 +82,9 @@ def exporting():
 # In the order in which one run meets them; steps count from 0.
 POINTS = dict(
     sampled=lambda: intercept(trainer_lib.Trainer, 'reward', at_step(1)),
-    evidence=lambda: intercept(trainer_lib.Trainer, 'learn', at_step(1)),
+    evidence=lambda: intercept(learner_lib.Learner, 'learn', at_step(1)),
     updated=lambda: intercept(
-        trainer_lib.Trainer, 'learn', at_step(1), after=True
+        learner_lib.Learner, 'learn', at_step(1), after=True
     ),
     logged=lambda: intercept(trainer_lib.Trainer, 'save', at_step(2)),
     saving=saving,
@@ -106,16 +107,16 @@ def run(config, root, name):
   if child:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   logging.set_verbosity(logging.ERROR)
-  learn = trainer_lib.Trainer.learn
+  learn = learner_lib.Learner.learn
 
-  def logged_learn(trainer, step):
-    number = trainer.step
-    result = learn(trainer, step)
+  def logged_learn(learner, batch):
+    number = learner.step
+    result = learn(learner, batch)
     with open(root / f'{name}.steps', 'a') as file:
       print(number, file=file)
     return result
 
-  trainer_lib.Trainer.learn = logged_learn
+  learner_lib.Learner.learn = logged_learn
   POINTS.get(name, lambda: None)()
   folder = 'reference' if name == 'reference' else 'killed'
   evojax.run(config, str(root / folder))
