@@ -38,7 +38,7 @@ CASES = (
         sealed=('39.1 %', '43.8 %'),
     ),
     dict(
-        name='tree_2026_11_22_math',
+        name='tree_2026_11_21_math_records',
         versions=['v0', 'v1'],
         trials=[('keep', 0.0546875), ('discard', -0.015625)],
         seconds='85',
