@@ -112,7 +112,7 @@ def _bare_zygote(control):
 
 
 def left_behind() -> dict[str, int]:
-  """What runs could leave on this machine."""
+  """Counts of everything that runs could leave on this machine."""
   me = os.getpid()
   children = 0
   for path in glob.glob('/proc/[0-9]*/stat'):

@@ -125,7 +125,7 @@ class Server:
     return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
 
   def held(self) -> dict[str, float]:
-    """What a leak would show in."""
+    """Amounts that a leak would raise."""
     root = pathlib.Path(f'/proc/{self.process.pid}')
     rss = re.search(r'VmRSS:\s+(\d+)', (root / 'status').read_text())[1]
     return dict(

@@ -21,7 +21,7 @@ import ml_collections
 from configs import common
 from evojax import config as config_lib
 
-# What the shipped base policy was taught: family:levels of
+# The families that the shipped base policy was trained on: family:levels of
 # evojax/domains/coding/families/.
 FAMILIES = (
     'sums:0-2',

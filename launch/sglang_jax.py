@@ -237,7 +237,7 @@ def _stamp(meta: dict[str, Any]) -> None:
 
 @http_server.app.get('/model_info')
 async def model_info() -> dict[str, Any]:
-  """What is served."""
+  """The model that is served."""
   manager = http_server._global_state.tokenizer_manager
   return dict(
       await http_server.get_model_info(), weight_version=manager.weight_version

@@ -135,7 +135,7 @@ class EvaluateTest(parameterized.TestCase):
             super().grade(problem, completion), status=status
         )
 
-    # Of each problem: right, not graded, wrong, not graded.
+    # Each problem has: right, not graded, wrong, not graded.
     texts = ('direct 4', 'direct 1', 'steps 2', 'direct 3')
     engine = fakes.Engine(lambda weights, problem, sample: texts[sample])
     with tempfile.TemporaryDirectory() as workdir:

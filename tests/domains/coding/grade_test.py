@@ -319,7 +319,7 @@ class ColumnsTest(parameterized.TestCase):
         ),
     )
     found = grade_one('while 1: input', partial=True)
-    # What has run out of time is not run again.
+    # A program that has run out of time is not run again.
     self.assertEqual(found.columns['timeouts'], 1)
     self.assertFalse(found.columns['crashed'])
     found = grade_one('def', partial=True)

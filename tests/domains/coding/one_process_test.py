@@ -281,7 +281,7 @@ class TogetherTest(parameterized.TestCase):
     for name, plain, program in PROGRAMS[:9]:
       self.assertTrue(plain)
       found, runs = self.judge(program, True)
-      # Who is right is so alone as well.
+      # A program that is right is right alone as well.
       self.assertEqual(runs, 2 if found.passed == len(CASES) else 1, name)
 
   @parameterized.parameters(('#' * (8 << 10), ''), ('', '\n' * (1 << 20)))

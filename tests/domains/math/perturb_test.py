@@ -71,7 +71,7 @@ def value(expression, unknowns=None):
 
 
 def recomputed(p, legs):
-  """Whether the answer of a problem is right."""
+  """True if the answer of a problem is right."""
   answer = p.answer
   if p.family in ('chain_sum', 'decimal_chain_sum', 'products'):
     text = p.question.partition(': ')[2]
