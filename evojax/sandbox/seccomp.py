@@ -62,8 +62,8 @@ _ABSENT |= dict.fromkeys(
 )
 
 _THREAD = 0x00010000  # CLONE_THREAD
-# Every CLONE_NEW*; CLONE_NEWTIME is a part of the exit signal here.
-_NAMESPACES = 0x7E020000
+# CLONE_NEWTIME is missing: it is a part of the exit signal here.
+_NAMESPACES = linux.NAMESPACES | linux.CLONE_NEWUSER
 # F_DUPFD .. F_SETFL, locks, F_DUPFD_CLOEXEC; no F_SETOWN, no F_SETSIG.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
 # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: questions about descriptors.

@@ -32,7 +32,7 @@ class Verdict:
   """The results of one program on the tests of one problem."""
 
   # 'ok' if every run ended by itself, whatever it printed. Otherwise the status
-  # of the first run that did not (`sandbox.limits.STATUSES`), or
+  # of the first run that did not (`sandbox.limits.Result`), or
   # 'syntax_error'.
   status: str
   # One status per test that was run, visible tests first: 'passed', 'wrong' if
