@@ -6,6 +6,7 @@ is left. It runs without `site`, so neither .pth files nor the packages of a
 user are read.
 """
 
+import contextlib
 import fcntl
 import os
 import select
@@ -59,11 +60,10 @@ def main() -> None:
   if not own_namespaces:
     processes.end_children()
   if config.scratch:
-    try:
+    # Where this fails, the parent removes it, if there is one.
+    with contextlib.suppress(OSError):
       tree.clear(config.scratch)
       os.rmdir(config.scratch)
-    except OSError:
-      pass  # The parent removes it, if there is one.
   os._exit(0)
 
 
