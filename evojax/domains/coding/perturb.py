@@ -50,21 +50,15 @@ def perturb(problem: records.Problem) -> records.Problem | None:
       break
   else:
     return None
-  others = [
-      wording
-      for wording in range(level_lib.WORDINGS)
-      if wording != problem.metadata['wording']
-  ]
+  used = problem.metadata['wording']
+  others = [w for w in range(level_lib.WORDINGS) if w != used]
   wording = random.Random(name).choice(others)
-  messages = list(problem.messages)
-  messages[-1] = {
-      **messages[-1],
-      'content': problems.ask(kind, parameters, wording, example),
-  }
+  question = problems.ask(kind, parameters, wording, example)
+  *before, last = problem.messages
   return dataclasses.replace(
       problem,
       problem_id=name,
-      messages=tuple(messages),
+      messages=(*before, {**last, 'content': question}),
       answer=suite.encode(dataclasses.replace(given, cases=(example, *hidden))),
       metadata={**problem.metadata, 'wording': wording},
   )

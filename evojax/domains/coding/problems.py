@@ -109,16 +109,14 @@ def draw_example(
   """
   given = kind.inputs(parameters, random.Random(seed))
   right = kind.programs(parameters)['right']
-  nothing = ('', str(parameters.get('d')))
   zero = None  # An output of 0 says little; it is the second choice.
   for attempt in range(_EXAMPLES):
     stdin = given.some(given.short + attempt // 4)
-    expected = programs.run(right, stdin)
-    case = suite.Case(stdin, expected, True)
-    if expected.strip() not in (*nothing, '0'):
-      return case
-    if expected.strip() == '0':
+    case = suite.Case(stdin, programs.run(right, stdin), True)
+    if case.expected.strip() == '0':
       zero = zero or case
+    elif case.expected.strip() not in ('', str(parameters.get('d'))):
+      return case
   return zero
 
 
@@ -140,7 +138,7 @@ def choose_tests(
     None where some wrong program passes every test, or there are too few tests.
   """
   pool = {}
-  alive = {*texts, *_GENERIC} - {'right'}
+  alive = wrong = {*texts, *_GENERIC} - {'right'}
   stdins = list(given.edges)
   for size in (*_SIZES, *_MORE):
     # More inputs are tried only where the usual ones are not enough.
@@ -151,11 +149,11 @@ def choose_tests(
       if stdin not in pool:
         case = suite.Case(stdin, programs.run(texts['right'], stdin), False)
         pool[stdin] = case, killed(case, texts, shown)
-        alive -= pool[stdin][1]
+        alive = alive - pool[stdin][1]
     stdins = []
   if alive:
     return None
-  alive = {*texts, *_GENERIC} - {'right'}
+  alive = wrong
   edges = set(given.edges)
   chosen = []
   while pool and len(chosen) < HIDDEN:
@@ -172,7 +170,7 @@ def choose_tests(
     )
     del pool[best[0].stdin]
     chosen.append(best)
-    alive -= best[1]
+    alive = alive - best[1]
   if len(chosen) < LEAST_HIDDEN:
     return None
   chosen.sort(key=lambda test: -len(test[1]))
@@ -189,11 +187,8 @@ def killed(
     texts: As for `choose_tests`.
     shown: Output of 'constant', one of _GENERIC.
   """
-  printed = {
-      name: programs.run(text, case.stdin)
-      for name, text in texts.items()
-      if name != 'right'
-  }
+  printed = {k: programs.run(v, case.stdin) for k, v in texts.items()}
+  del printed['right']
   printed |= {'constant': shown, 'echo': case.stdin, 'nothing': ''}
   return frozenset(
       name
@@ -217,15 +212,15 @@ def _draft(
   contents = FAMILIES[entry.family][entry.level].contents
   key = f'{entry.family}/{entry.level}/{stream}/{index}'
   number = sources.uniform64(key) % len(contents)
-  return sources.Draft(
-      identity(entry.family, entry.level, contents[number]),
-      lambda: _generated(entry.family, entry.level, number, system_prompt),
+  name = identity(entry.family, entry.level, contents[number])
+  return name, lambda: _generated(
+      entry.family, entry.level, number, system_prompt
   )
 
 
 CATALOGUE = sources.Catalogue(
-    levels={family: len(levels) for family, levels in FAMILIES.items()},
-    sets={'all': {f: range(len(levels)) for f, levels in FAMILIES.items()}},
+    families=FAMILIES,
+    sets={'all': FAMILIES},
     capacity=capacity,
     least=_LEAST,
     draft=_draft,

@@ -31,8 +31,12 @@ def draw():
 
 
 def _stream(split='train', seed=0, families='all', **kwargs):
-  return problems.CATALOGUE.stream(
-      problems.CATALOGUE.select(families), split, seed, **kwargs
+  return sources.ProceduralSource(
+      problems.CATALOGUE,
+      problems.CATALOGUE.select(families),
+      split,
+      seed,
+      **kwargs,
   )
 
 
