@@ -17,9 +17,7 @@ class Problems:
 
   entries: tuple[sources.Entry, ...] = ()  # Generated problems.
   # Split -> problems of a data set.
-  data: Mapping[str, tuple[records.Problem, ...]] = dataclasses.field(
-      default_factory=dict
-  )
+  data: Mapping[str, tuple[records.Problem, ...]] | None = None
   system_prompt: str = ''  # First message of generated problems; empty: none.
 
 

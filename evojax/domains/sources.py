@@ -117,9 +117,8 @@ class ProceduralSource:
     share = uniform64(f'{self._stream}/{position}') / 2**64
     point = share * self._cumulative[-1]
     # Rounding may put the point at the end of the last interval.
-    entry = self._entries[
-        min(bisect.bisect(self._cumulative, point), len(self._entries) - 1)
-    ]
+    last = len(self._entries) - 1
+    entry = self._entries[bisect.bisect(self._cumulative, point, hi=last)]
     for attempt in range(_ATTEMPTS):
       index = position * _ATTEMPTS + attempt
       identity, build = self._catalogue.draft(
@@ -205,18 +204,16 @@ class Catalogue:
           f' one of {sorted(self.families)}, with :LEVEL or :FIRST-LAST after it'
       )
     count = len(self.families[family])
-    match = re.fullmatch(
-        r'(\d+)(?:-(\d+))?', numbers if colon else f'0-{count-1}'
-    )
-    first, last = (
-        map(int, (match[1], match[2] or match[1])) if match else (1, 0)
-    )
-    if not first <= last < count:
+    numbers = numbers if colon else f'0-{count - 1}'
+    match = re.fullmatch(r'(\d+)(?:-(\d+))?', numbers)
+    first, last = match.group(1, 2) if match else (1, 0)
+    levels = range(int(first), int(first if last is None else last) + 1)
+    if not levels or levels[-1] >= count:
       raise ValueError(
           f'domain.kwargs.families: {name!r} asks for levels that {family!r}'
           f' does not have; it has 0 to {count - 1}'
       )
-    return {family: range(first, last + 1)}
+    return {family: levels}
 
   def check_capacity(self, family: str, level: int) -> int:
     """Return the number of distinct problems of a level.

@@ -88,13 +88,9 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   difficulty = str(row.get('difficulty')).lower()
   if difficulty not in _DIFFICULTIES:
     difficulty = _UNKNOWN_DIFFICULTY
-  return sources.make_problem(
-      ({'role': 'user', 'content': statement},),
-      answer,
-      tag,
-      system_prompt,
-      _DIFFICULTIES.index(difficulty),
-  )
+  messages = ({'role': 'user', 'content': statement},)
+  level = _DIFFICULTIES.index(difficulty)
+  return sources.make_problem(messages, answer, tag, system_prompt, level)
 
 
 def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:

@@ -4,7 +4,7 @@ Expected outputs never enter the box, which gets a program and an input and
 returns bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 import concurrent.futures
 import dataclasses
 import functools
@@ -85,8 +85,8 @@ def _results(
     source: str,
     cases: Sequence[suite.Case],
     tests: suite.Suite,
-) -> Iterator[limits_lib.Result]:
-  """Yield the result of each case in order.
+) -> Iterable[limits_lib.Result]:
+  """Return the result of each case in order.
 
   Either all cases run in one process, or each runs when it is asked for.
   """
@@ -97,18 +97,14 @@ def _results(
   found = None
   if not tests.function:
     found = one_process.run(box, source, inputs, least)
+  run = functools.partial(_run, box, source)
   right = functools.partial(_is_right, tests)
-  if found is not None and all(map(right, cases, found)):
-    # The text of a program does not show whether it uses up memory or depends
-    # on addresses. A program counts as right only if it also passes alone.
-    alone = _run(box, source, inputs[-1], limits[-1])
-    if not right(cases[-1], alone):
+  # The text of a program does not show whether it uses up memory or depends on
+  # addresses. A program counts as right only if it also passes alone.
+  if found and all(map(right, cases, found)):
+    if not right(cases[-1], run(inputs[-1], limits[-1])):
       found = None
-  if found is not None:
-    yield from found
-    return
-  for stdin, limit in zip(inputs, limits, strict=True):
-    yield _run(box, source, stdin, limit)
+  return found or map(run, inputs, limits)
 
 
 def _is_right(

@@ -165,12 +165,8 @@ def open_box(slots: int) -> box_lib.Box:
 @functools.cache
 def _open_box(process: int, tier: str, slots: int) -> box_lib.Box:
   box = box_lib.Box('program', tier=tier, slots=slots)
-
-  def close():
-    if os.getpid() == process:
-      box.close()
-
-  atexit.register(close)
+  # A fork of this process inherits the call, and must not close its box.
+  atexit.register(lambda: os.getpid() == process and box.close())
   return box
 
 

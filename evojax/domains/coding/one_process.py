@@ -181,13 +181,12 @@ def run(
       or not is_plain(program)
   ):
     return None
-  cpu = min(limits.cpu_seconds, CPU_SECONDS)
   result = box.run(
       f'{_DRIVER}\ndrive({program!a}, {limits.output_bytes})\n',
       json.dumps([data.decode('latin-1') for data in inputs]).encode(),
       limits=dataclasses.replace(
           limits,
-          cpu_seconds=cpu,
+          cpu_seconds=min(limits.cpu_seconds, CPU_SECONDS),
           # A byte may take six in JSON.
           output_bytes=6 * len(inputs) * limits.output_bytes,
       ),

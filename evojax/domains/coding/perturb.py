@@ -38,15 +38,11 @@ def perturb(problem: records.Problem) -> records.Problem | None:
   name = _fresh(problem.problem_id)
   for attempt in range(_ATTEMPTS):
     example = problems.draw_example(kind, parameters, f'{name}/{attempt}')
+    if example is None or example.stdin in shown:
+      continue
     # A program that prints the new example must not be right.
-    if (
-        example is not None
-        and example.stdin not in shown
-        and not all(
-            suite.passes(case, example.expected.encode(), given.tolerance)
-            for case in hidden
-        )
-    ):
+    printed = example.expected.encode()
+    if not all(suite.passes(c, printed, given.tolerance) for c in hidden):
       break
   else:
     return None

@@ -45,20 +45,17 @@ def identity(family: str, level: int, parameters: level_lib.Parameters) -> str:
   return splits.problem_id(json.dumps([family, level, dict(parameters)]))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def generate(
-    family: str,
-    level: int,
-    parameters: level_lib.Parameters,
-    name: str,
-    system_prompt: str = '',
+    family: str, level: int, number: int, system_prompt: str = ''
 ) -> records.Problem | None:
   """Make the problem of a content.
 
   Args:
     family: Key of FAMILIES.
     level: Level of the family.
-    parameters: One of the level's contents.
-    name: Its `identity`, which seeds all random choices.
+    number: Index of one of the level's contents. Its `identity` seeds all
+      random choices.
     system_prompt: First message; empty is none.
 
   Returns:
@@ -66,6 +63,8 @@ def generate(
     is informative.
   """
   kind = FAMILIES[family][level]
+  parameters = kind.contents[number]
+  name = identity(family, level, parameters)
   texts = kind.programs(parameters)
   wording = random.Random(f'{name}/wording').randrange(level_lib.WORDINGS)
   example = draw_example(kind, parameters, f'{name}/example')
@@ -139,18 +138,15 @@ def choose_tests(
   """
   pool = {}
   alive = wrong = {*texts, *_GENERIC} - {'right'}
-  stdins = list(given.edges)
   for size in (*_SIZES, *_MORE):
     # More inputs are tried only where the usual ones are not enough.
     if len(pool) >= len(given.edges) + len(_SIZES) and not alive:
       break
-    stdins.append(given.some(size))
-    for stdin in stdins:
+    for stdin in (*given.edges, given.some(size)):
       if stdin not in pool:
         case = suite.Case(stdin, programs.run(texts['right'], stdin), False)
         pool[stdin] = case, killed(case, texts, shown)
         alive = alive - pool[stdin][1]
-    stdins = []
   if alive:
     return None
   alive = wrong
@@ -197,15 +193,6 @@ def killed(
   )
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _generated(
-    family: str, level: int, number: int, system_prompt: str
-) -> records.Problem | None:
-  parameters = FAMILIES[family][level].contents[number]
-  name = identity(family, level, parameters)
-  return generate(family, level, parameters, name, system_prompt)
-
-
 def _draft(
     entry: sources.Entry, stream: int, index: int, system_prompt: str
 ) -> sources.Draft:
@@ -213,9 +200,8 @@ def _draft(
   key = f'{entry.family}/{entry.level}/{stream}/{index}'
   number = sources.uniform64(key) % len(contents)
   name = identity(entry.family, entry.level, contents[number])
-  return name, lambda: _generated(
-      entry.family, entry.level, number, system_prompt
-  )
+  place = entry.family, entry.level, number
+  return name, lambda: generate(*place, system_prompt)
 
 
 CATALOGUE = sources.Catalogue(

@@ -242,9 +242,8 @@ def demonstrate(
       lines, answer = [], _direct_answer(answer, rng)
     ending = '<answer>{}</answer>' if form == 'tag' else 'The answer is {}.'
     text = '\n'.join([*lines, ending.format(answer)])
-  return records.Demonstration(
-      problem.messages, text, ends=behaviour != 'ramble'
-  )
+  ends = behaviour != 'ramble'
+  return records.Demonstration(problem.messages, text, ends)
 
 
 def _direct_answer(answer: str, rng: np.random.Generator) -> str:

@@ -44,8 +44,8 @@ def _sample(family, level, count):
   """Problems of a level, None where one is refused."""
   contents = FAMILIES[family][level].contents
   return [
-      problems.generate(family, level, p, problems.identity(family, level, p))
-      for p in random.Random(1).sample(contents, count)
+      problems.generate(family, level, number)
+      for number in random.Random(1).sample(range(len(contents)), count)
   ]
 
 
