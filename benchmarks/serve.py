@@ -46,7 +46,7 @@ SLOTS = 40
 CONTEXT = 96  # Prompt and completion at their longest.
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
-_REQUESTS = flags.DEFINE_integer('requests', 512, 'Of a round.')
+_REQUESTS = flags.DEFINE_integer('requests', 512, 'Requests of a round.')
 _SOAK = flags.DEFINE_integer('soak', 0, 'Requests of the soak; 0: none.')
 
 

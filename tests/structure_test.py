@@ -428,7 +428,7 @@ class ConfigsTest(parameterized.TestCase):
 
 
 class NamesTest(parameterized.TestCase):
-  """What is read of a module of ours exists, also where no test runs it."""
+  """Names read from our modules exist, also in code that no test runs."""
 
   @parameterized.parameters('evojax', 'benchmarks', 'configs', 'launch')
   def test_attributes_of_modules_exist(self, folder):
