@@ -35,7 +35,7 @@ _TEMPLATES = pathlib.Path(__file__).with_name('templates')
 def _layers(
     diagnoses: list[records.Diagnose],
 ) -> dict[str, list[tuple[records.Measure, svg.Chart]]]:
-  """Return layer -> its measures as last seen, each drawn over all diagnoses."""
+  """Return layer -> its newest measures, each drawn over all diagnoses."""
   tables = [
       (f'{row.version}, trial {row.trial}', {m.name: m for m in row.measures})
       for row in diagnoses
