@@ -201,13 +201,14 @@ class Catalogue:
     if family not in self.families:
       raise ValueError(
           f'domain.kwargs.families: {name!r} is not {", ".join(self.sets)}, or'
-          f' one of {sorted(self.families)}, with :LEVEL or :FIRST-LAST after it'
+          f' one of {sorted(self.families)}, with :LEVEL or :FIRST-LAST after'
+          ' it'
       )
     count = len(self.families[family])
     numbers = numbers if colon else f'0-{count - 1}'
     match = re.fullmatch(r'(\d+)(?:-(\d+))?', numbers)
-    first, last = match.group(1, 2) if match else (1, 0)
-    levels = range(int(first), int(first if last is None else last) + 1)
+    first, last = match.group(1, 2) if match else ('1', '0')
+    levels = range(int(first), int(last or first) + 1)
     if not levels or levels[-1] >= count:
       raise ValueError(
           f'domain.kwargs.families: {name!r} asks for levels that {family!r}'

@@ -27,7 +27,7 @@ def run(program: str, stdin: str) -> str | None:
   # splitlines() would not do: for a program only '\n' ends a line.
   lines = stdin.removesuffix('\n').split('\n')[::-1] if stdin else []
   printed = io.StringIO()
-  # Where no line is left, `pop` raises an IndexError, which is a LookupError.
+  # An empty list raises IndexError, a LookupError, for want of a line.
   names = {'input': lines.pop, 'print': functools.partial(print, file=printed)}
   try:
     exec(_compile(program), names)  # pylint: disable=exec-used

@@ -1,4 +1,4 @@
-"""What the base policy is taught: programs in several behaviours."""
+"""Behaviours that the base policy is taught: programs in several ways."""
 
 import collections
 import dataclasses
