@@ -138,7 +138,7 @@ class ProceduralSource:
 class Catalogue:
   """The families of generated problems that a domain offers."""
 
-  families: Mapping[str, Sequence[Any]]  # Family -> its levels.
+  levels: Mapping[str, Sequence[Any]]  # Family -> its levels.
   # Name -> several families under that name, with their first levels.
   sets: Mapping[str, Mapping[str, Sequence[Any]]]
   # (family, level) -> distinct problems of all splits, or a lower bound.
@@ -198,13 +198,12 @@ class Catalogue:
     if name in self.sets:
       return {f: range(len(levels)) for f, levels in self.sets[name].items()}
     family, colon, numbers = name.partition(':')
-    if family not in self.families:
+    if family not in self.levels:
       raise ValueError(
           f'domain.kwargs.families: {name!r} is not {", ".join(self.sets)}, or'
-          f' one of {sorted(self.families)}, with :LEVEL or :FIRST-LAST after'
-          ' it'
+          f' one of {sorted(self.levels)}, with :LEVEL or :FIRST-LAST after it'
       )
-    count = len(self.families[family])
+    count = len(self.levels[family])
     numbers = numbers if colon else f'0-{count - 1}'
     match = re.fullmatch(r'(\d+)(?:-(\d+))?', numbers)
     first, last = match.group(1, 2) if match else ('1', '0')

@@ -205,7 +205,7 @@ def _draft(
 
 
 CATALOGUE = sources.Catalogue(
-    families=FAMILIES,
+    levels=FAMILIES,
     sets={'all': FAMILIES},
     capacity=capacity,
     least=_LEAST,

@@ -50,7 +50,7 @@ def _draft(
 
 
 CATALOGUE = sources.Catalogue(
-    families=generators.FAMILIES,
+    levels=generators.FAMILIES,
     sets={
         'small': generators.SMALL,  # The levels that a tiny policy can learn.
         # Every level of every family that is large enough.
