@@ -23,8 +23,7 @@ def anchor(trial: history.Trial) -> str:
 
 def label(trial: history.Trial) -> str:
   """Return the name of a trial where there is little room."""
-  made = trial.verify.version if trial.verify else ''
-  return made or f't{trial.number}'
+  return trial.made or f't{trial.number}'
 
 
 def chart(run: history.History) -> svg.Chart:
