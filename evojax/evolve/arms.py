@@ -1,10 +1,9 @@
 """The arms of a run: what is computed, as jobs for an executor."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import math
 from typing import Any
-
-import ml_collections
 
 from evojax import config as config_lib
 from evojax.evolve import opening
@@ -13,17 +12,18 @@ from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
 
-def changes(
-    config: ml_collections.ConfigDict, seed: int, updates: int
-) -> dict[str, Any]:
+def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
   """Return what an arm of a trial changes in the run's config.
 
   Args:
-    config: Of the run.
+    run: The run.
     seed: Of the arm's problems and samples.
     updates: Steps of the arm.
   """
-  e = config.evolve
+  config, half = run.config, updates // 2
+  e, most = config.evolve, config.checkpoint.every
+  # One falls on the half, where arms are compared.
+  fitting = [n for n in range(1, most + 1) if half and half % n == 0]
   return {
       'seed': seed,
       'steps': updates,
@@ -31,17 +31,10 @@ def changes(
       'grpo.group_size': e.group_size,
       'grpo.micro_groups': math.gcd(config.grpo.micro_groups, e.prompts),
       'eval.sealed': False,
-      'checkpoint.every': _interval(updates // 2, config.checkpoint.every),
+      'checkpoint.every': max(fitting, default=1),
       # All of them, until the arm has ended and those nobody needs are deleted.
       'checkpoint.keep': updates,
   }
-
-
-def _interval(half: int, most: int) -> int:
-  """Largest divisor of `half` up to `most`, so that one falls on the half."""
-  return max(
-      (n for n in range(1, most + 1) if half and half % n == 0), default=1
-  )
 
 
 def job(
@@ -95,8 +88,32 @@ def train_all(
   return found
 
 
+def train_one(
+    run: opening.Run, job_: arm_lib.ArmJob, refusal: str
+) -> records.Arm:
+  """Train an arm that the run cannot do without.
+
+  Raises:
+    ValueError: If it does not train; begins with `refusal`.
+  """
+  run.executor.submit(job_)
+  arm = run.executor.wait(job_)
+  if arm.status != 'done':
+    raise ValueError(f'{refusal}: {arm.why}')
+  return arm
+
+
+def version_fields(
+    source: records.Arm | records.Version, **changed: Any
+) -> dict[str, Any]:
+  """Return the fields of a version that an arm, or another version, has."""
+  names = [field.name for field in dataclasses.fields(records.Version)]
+  there = {n: getattr(source, n) for n in names if hasattr(source, n)}
+  return there | changed
+
+
 def setup_under(run: opening.Run, harness: str) -> setup_lib.Setup:
   """Return the setup of an arm with the seed of the run, for replays."""
-  changed = changes(run.config, run.config.seed, run.config.evolve.updates)
+  changed = changes(run, run.config.seed, run.config.evolve.updates)
   arm = job(run, '', harness, changed, label='')
   return run.setup.under(arm.arm_config())

@@ -26,6 +26,7 @@ from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import plugins
 
@@ -45,30 +46,13 @@ class ProposalError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trial:
-  """The result of an earlier proposal."""
-
-  delta_sha: str  # Identity of the change, independent of the parent.
-  factor: str
-  intervention_class: str
-  status: str  # keep, discard, crash, refused, ...
-  effect: float | None  # Realised, a fraction of Avg@k; None: not measured.
-  low: float | None  # 95 % interval of the effect.
-  high: float | None
-  expected: tuple[float, float]
-  parent_sha: str  # Harness that it was tried on.
-  # (path, value before, value after), as in the delta.
-  changes: tuple[tuple[str, Any, Any], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
   """Everything that a proposer may look at."""
 
   parent: spec.Harness
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
   measures: Sequence[records.Measure]
-  history: Sequence[Trial]  # Oldest first.
+  history: Sequence[history_lib.Trial]  # Oldest first, each with a verdict.
   skills: Sequence[skills_lib.Skill]
   rng: np.random.Generator
   domain: str
@@ -172,16 +156,13 @@ def make(
     ProposalError: See `consider`.
   """
   delta, retry = consider(context, after)
+  holds = f'; if the hypothesis holds, {check}' if check else ''
   return Proposal(
       hypothesis=hypothesis,
       after=after,
       delta=delta,
       expected=expected,
-      criterion=(
-          f'{CRITERION}; if the hypothesis holds, {check}'
-          if check
-          else CRITERION
-      ),
+      criterion=CRITERION + holds,
       rollback=(
           f'the parent harness {context.parent.sha256[:12]} and its policy go'
           ' on unchanged'
@@ -189,7 +170,7 @@ def make(
       source=source,
       trigger=trigger,
       skill=skill,
-      note='; '.join(text for text in (note, retry) if text),
+      note='; '.join(filter(None, (note, retry))),
   )
 
 
@@ -209,11 +190,10 @@ def consider(
     ProposalError: If it lies off the surface, is no single factor, is vetoed,
       leads back to a harness that was a parent, or was tried on this parent.
   """
+  surface = context.surface
   try:
-    context.surface.check(after.overlay)
-    change = delta_lib.diff(
-        context.parent, after, context.surface, context.config
-    )
+    surface.check(after.overlay)
+    change = delta_lib.diff(context.parent, after, surface, context.config)
   except (surface_lib.SurfaceError, delta_lib.DeltaError) as error:
     raise ProposalError(str(error)) from error
   for veto in (change.sha256, change.factor):
@@ -234,7 +214,7 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
   for trial in reversed(context.history):
     if trial.status != 'keep':
       continue
-    earlier |= {path: old for path, old, _ in trial.changes}
+    earlier |= {path: old for path, old, _ in trial.delta.changes}
     moved = {
         path: value
         for path, value in earlier.items()
@@ -251,9 +231,9 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
   Raises:
     ProposalError: If the change was tried on this parent.
   """
-  before = [t for t in context.history if t.delta_sha == change.sha256]
+  before = [t for t in context.history if t.delta.sha256 == change.sha256]
   for trial in before:
-    if trial.parent_sha == context.parent.sha256:
+    if trial.delta.before == context.parent.sha256:
       raise ProposalError(
           f'{change.factor}: this change was tried on this parent'
           f' ({_result(trial)}); more seeds of it are not another change'
@@ -262,12 +242,12 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
     return ''
   last = before[-1]
   return (
-      f'tried before on {last.parent_sha[:12]} ({_result(last)}); the parent is'
-      f' another one now, {context.parent.sha256[:12]}'
+      f'tried before on {last.delta.before[:12]} ({_result(last)}); the parent'
+      f' is another one now, {context.parent.sha256[:12]}'
   )
 
 
-def _result(trial: Trial) -> str:
+def _result(trial: history_lib.Trial) -> str:
   if trial.effect is None:
     return trial.status
   return f'{trial.status}, {100 * trial.effect:+.1f} points'

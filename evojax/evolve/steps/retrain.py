@@ -20,19 +20,8 @@ def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
   Raises:
     ValueError: If it does not train.
   """
-  job = arms.job(
-      run,
-      FOLDER,
-      head.harness,
-      {'eval.sealed': False},
-      label=(
-          f'the final harness from the base policy: {run.config.steps} steps'
-      ),
-  )
-  run.executor.submit(job)
-  arm = run.executor.wait(job)
-  if arm.status != 'done':
-    raise ValueError(
-        f'the final harness did not train from the base policy: {arm.why}'
-    )
+  label = f'the final harness from the base policy: {run.config.steps} steps'
+  job = arms.job(run, FOLDER, head.harness, {'eval.sealed': False}, label=label)
+  refusal = 'the final harness did not train from the base policy'
+  arm = arms.train_one(run, job, refusal)
   return records.Retrain(version='final', **dataclasses.asdict(arm))

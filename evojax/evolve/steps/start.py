@@ -66,25 +66,14 @@ def train(run: opening.Run) -> records.Train:
         run,
         folder,
         run.seed.sha256,
-        arms.changes(run.config, run.config.seed, e.first_updates),
+        arms.changes(run, run.config.seed, e.first_updates),
         label='v0: the seed harness from the base policy',
     )
-    run.executor.submit(job)
-    arm = run.executor.wait(job)
-    if arm.status != 'done':
-      raise ValueError(f'the seed harness did not train: {arm.why}')
+    arm = arms.train_one(run, job, 'the seed harness did not train')
     last = arm_lib.checkpoint_of(folder, arm.updates).name
+  placed = dict(folder=folder, checkpoint=f'{folder}/checkpoints/{last}')
   return records.Train(
-      version='v0',
-      parent=None,
-      harness=arm.harness,
-      folder=folder,
-      checkpoint=f'{folder}/checkpoints/{last}',
-      start=arm.start,
-      end=arm.end,
-      updates=arm.updates,
-      outcome=arm.outcome,
-      sampled_tokens=arm.sampled_tokens,
+      **arms.version_fields(arm, version='v0', parent=None, **placed),
       prompts=e.prompts,
       group_size=e.group_size,
   )

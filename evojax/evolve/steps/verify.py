@@ -128,26 +128,21 @@ def judge(
   verdict = promote.decide(
       effect, trial.alpha, critical_alerts=alerts, perturbed=perturbed
   )
+  numbers = dataclasses.asdict(effect)
+  numbers['effect'] = numbers.pop('value')
+  numbers['p'] = numbers.pop('p_one_sided')
   return records.Verify(
+      **numbers,
       trial=trial.trial,
       version='',
       status=verdict.status,
       reasons=verdict.reasons,
       alerts=tuple(alerts),
-      effect=effect.value,
-      standard_error=effect.standard_error,
-      df=effect.df,
-      low=effect.low,
-      high=effect.high,
-      p=effect.p_one_sided,
       alpha=trial.alpha,
-      sigma_seed=effect.sigma_seed,
-      se_problems=effect.se_problems,
-      wilcoxon_p=effect.wilcoxon_p,
       no_loss=promote.no_loss(effect),
       control=float(control.mean()),
       child=float(child.mean()),
-      perturbed_effect=None if perturbed is None else perturbed.value,
+      perturbed_effect=perturbed and perturbed.value,
   )
 
 
