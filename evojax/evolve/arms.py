@@ -1,7 +1,6 @@
 """The arms of a run: what is computed, as jobs for an executor."""
 
 from collections.abc import Callable, Sequence
-import dataclasses
 import math
 from typing import Any
 
@@ -101,15 +100,6 @@ def train_one(
   if arm.status != 'done':
     raise ValueError(f'{refusal}: {arm.why}')
   return arm
-
-
-def version_fields(
-    source: records.Arm | records.Version, **changed: Any
-) -> dict[str, Any]:
-  """Return the fields of a version that an arm, or another version, has."""
-  names = [field.name for field in dataclasses.fields(records.Version)]
-  there = {n: getattr(source, n) for n in names if hasattr(source, n)}
-  return there | changed
 
 
 def setup_under(run: opening.Run, harness: str) -> setup_lib.Setup:

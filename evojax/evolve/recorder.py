@@ -19,6 +19,20 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 
 R = TypeVar('R', bound=records.Record)
+T = TypeVar('T')
+
+
+def made_from(step: type[T], source: Any, /, **fields: Any) -> T:
+  """Return a record with the fields that another object has, and these.
+
+  Args:
+    step: The record, or a part of one.
+    source: An object with some attributes of the same names.
+    **fields: The others, and those that differ.
+  """
+  names = [field.name for field in dataclasses.fields(step)]
+  shared = {n: getattr(source, n) for n in names if hasattr(source, n)}
+  return step(**shared | fields)
 
 
 class BudgetExhaustedError(Exception):

@@ -64,10 +64,10 @@ class Context:
 class Proposal:
   """One change, and the prediction that it is graded by; see `make`."""
 
-  hypothesis: str
-  after: spec.Harness
+  hypothesis: str  # Why it should help, in a sentence.
+  after: spec.Harness  # The parent with the change.
   delta: delta_lib.Delta
-  expected: tuple[float, float]  # Effect on Avg@k, fractions.
+  expected: tuple[float, float]  # Of Avg@k, fractions; 90 % interval.
   criterion: str
   rollback: str
   source: str  # Paper, equation or earlier trial that the idea comes from.
@@ -131,26 +131,19 @@ def make(
     context: Context,
     after: spec.Harness,
     *,
-    hypothesis: str,
-    expected: tuple[float, float],
-    source: str,
-    trigger: str = '',
-    skill: str = '',
     note: str = '',
     check: str = '',
+    **said: Any,
 ) -> Proposal:
   """Make a proposal of a change that passes `consider`.
 
   Args:
     context: What the proposer was shown.
     after: The parent with the change.
-    hypothesis: Why it should help, in a sentence.
-    expected: 90 % interval of the effect on Avg@k, fractions.
-    source: Paper, equation or earlier trial that the idea comes from.
-    trigger: Alert that called for it; '' if none did.
-    skill: Hash of the skill that it applies.
     note: What else to record.
     check: What else should be seen if the hypothesis holds.
+    **said: The hypothesis, `expected` and the source of the `Proposal`;
+      trigger and skill where it has them.
 
   Raises:
     ProposalError: See `consider`.
@@ -158,19 +151,15 @@ def make(
   delta, retry = consider(context, after)
   holds = f'; if the hypothesis holds, {check}' if check else ''
   return Proposal(
-      hypothesis=hypothesis,
       after=after,
       delta=delta,
-      expected=expected,
       criterion=CRITERION + holds,
       rollback=(
           f'the parent harness {context.parent.sha256[:12]} and its policy go'
           ' on unchanged'
       ),
-      source=source,
-      trigger=trigger,
-      skill=skill,
       note='; '.join(filter(None, (note, retry))),
+      **said,
   )
 
 

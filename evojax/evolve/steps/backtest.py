@@ -57,27 +57,24 @@ def backtest(
   stored = decisions.decide(
       lambda: json.loads(path.read_bytes()) if path.exists() else None
   )
+  crash = ''
   if stored is None:
     try:
       stored = _backtest(run, version, design, delta, steps)
     except run_lib.FunctionError as error:
-      return records.Backtest(
-          trial=design.trial,
-          key='',
-          statistics={},
-          predicted=None,
-          crash=str(error),
-      )
-    if run.primary:
+      stored = dict(statistics={}, predicted=None)
+      key, crash = '', str(error)
+    if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
       text = json.dumps(stored, sort_keys=True, allow_nan=False) + '\n'
       workdir_lib.write_atomic(path, text.encode())
-  predicted = stored['predicted']
+  predicted = stored['predicted'] and tuple(stored['predicted'])
   return records.Backtest(
       trial=design.trial,
       key=key,
       statistics=stored['statistics'],
-      predicted=predicted and tuple(predicted),
+      predicted=predicted,
+      crash=crash,
   )
 
 
@@ -143,8 +140,7 @@ def _backtest(
     return dict(statistics=found, predicted=None)
   harnesses = (version.harness, design.harness)
   effect = replay.effect(run, harnesses, folder, steps)
-  numbers = (effect.value, effect.low, effect.high)
-  found |= dict(zip(names, numbers, strict=True))
+  found |= zip(names, (effect.value, effect.low, effect.high), strict=True)
   return dict(statistics=found, predicted=[effect.low, effect.high])
 
 

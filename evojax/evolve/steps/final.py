@@ -89,20 +89,18 @@ def evolved_checkpoint(
 def _compute(run: opening.Run) -> dict[str, records.Tokens]:
   """Sampled tokens of each policy's own training, and of its whole run."""
 
-  def count() -> dict[str, dict[str, int]]:
+  def count() -> dict[str, tuple[int, int]]:
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)
     total = compared_lib.total_tokens(run.path)
     versions = run.recorder.history.versions
     continued = sum(version.sampled_tokens for version in versions)
-    found = {
-        'evolved': records.Tokens(training=final, total=total),
-        'continued': records.Tokens(training=continued, total=total - final),
+    found = {'evolved': (final, total), 'continued': (continued, total - final)}
+    return found | {
+        other.name: dataclasses.astuple(compared_lib.tokens_of(other.path))
+        for other in run.compared
     }
-    for other in run.compared:
-      found[other.name] = compared_lib.tokens_of(other.path)
-    return {name: dataclasses.asdict(tokens) for name, tokens in found.items()}
 
   return {
-      name: records.Tokens(**tokens)
-      for name, tokens in decisions.decide(count).items()
+      name: records.Tokens(training=training, total=total)
+      for name, (training, total) in decisions.decide(count).items()
   }

@@ -4,6 +4,7 @@ import numpy as np
 
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import recorder
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.harness import spec
@@ -43,14 +44,10 @@ def _choose(
   proposal = human.propose(context, run.inbox)
   if proposal is None:
     proposal = propose_lib.load(e.proposer)(context)
-  said = {}
-  if proposal is not None:
-    spec.write(proposal.after, run.path / 'harness')
-    said = vars(proposal) | {
-        'expected': tuple(map(float, proposal.expected)),
-        'harness': proposal.after.sha256,
-    }
-    del said['after'], said['delta']  # The design reads them off the files.
-  return records.Hypothesize(
-      trial=diagnosis.trial, version=version.version, **said
-  )
+  row = dict(trial=diagnosis.trial, version=version.version)
+  if proposal is None:
+    return records.Hypothesize(**row)
+  spec.write(proposal.after, run.path / 'harness')
+  row |= dict(harness=proposal.after.sha256)
+  row |= dict(expected=tuple(map(float, proposal.expected)))
+  return recorder.made_from(records.Hypothesize, proposal, **row)

@@ -1,7 +1,7 @@
 """Promote: the kept candidate as the version that training goes on from."""
 
-from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.evolve.steps import trial as trial_lib
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
@@ -23,10 +23,10 @@ def promote(
   named = dict(version=verdict.version, parent=version.version)
   if not delta.trains:
     named |= dict(harness=design.harness, updates=0, sampled_tokens=0)
-    return records.Promote(**arms.version_fields(version, **named))
+    return recorder.made_from(records.Promote, version, **named)
   trial = run.recorder.find(records.Trial, trial=verdict.trial)
   child = trial_lib.first(trial, 'child')
-  checkpoint = str(arm_lib.checkpoint_of(child.folder, child.updates))
-  return records.Promote(
-      **arms.version_fields(child, checkpoint=checkpoint, **named)
+  named |= dict(
+      checkpoint=str(arm_lib.checkpoint_of(child.folder, child.updates))
   )
+  return recorder.made_from(records.Promote, child, **named)

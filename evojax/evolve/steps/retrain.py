@@ -5,10 +5,9 @@ have. That tells a good recipe from the luck of the policy that was trained on
 through the search.
 """
 
-import dataclasses
-
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.ledger import records
 
 FOLDER = 'arms/final'
@@ -24,4 +23,4 @@ def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
   job = arms.job(run, FOLDER, head.harness, {'eval.sealed': False}, label=label)
   refusal = 'the final harness did not train from the base policy'
   arm = arms.train_one(run, job, refusal)
-  return records.Retrain(version='final', **dataclasses.asdict(arm))
+  return recorder.made_from(records.Retrain, arm, version='final')

@@ -7,6 +7,7 @@ import jax
 from evojax import config as config_lib
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
@@ -71,9 +72,13 @@ def train(run: opening.Run) -> records.Train:
     )
     arm = arms.train_one(run, job, 'the seed harness did not train')
     last = arm_lib.checkpoint_of(folder, arm.updates).name
-  placed = dict(folder=folder, checkpoint=f'{folder}/checkpoints/{last}')
-  return records.Train(
-      **arms.version_fields(arm, version='v0', parent=None, **placed),
+  return recorder.made_from(
+      records.Train,
+      arm,
+      version='v0',
+      parent=None,
+      folder=folder,
+      checkpoint=f'{folder}/checkpoints/{last}',
       prompts=e.prompts,
       group_size=e.group_size,
   )

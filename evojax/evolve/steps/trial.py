@@ -6,7 +6,6 @@ version serve every trial on it; only their score is taken afresh.
 """
 
 from collections.abc import Sequence
-import dataclasses
 import functools
 import hashlib
 
@@ -17,6 +16,7 @@ from evojax.domains import base
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import promote
+from evojax.evolve import recorder
 from evojax.evolve import scoring
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
@@ -111,14 +111,10 @@ def _train(
   def done(i: int, arm: records.Arm) -> None:
     scores.append(score(run, trial, names[i], arm.folder))
 
-  found = [
-      records.TrialArm(
-          **dataclasses.asdict(arm),
-          role=role,
-          scores=scores_folder(trial, name),
-      )
-      for arm, name in zip(arms.train_all(run, jobs, done), names, strict=False)
-  ]
+  found = []
+  for arm, name in zip(arms.train_all(run, jobs, done), names, strict=False):
+    scored = dict(role=role, scores=scores_folder(trial, name))
+    found.append(recorder.made_from(records.TrialArm, arm, **scored))
   return found, scores
 
 

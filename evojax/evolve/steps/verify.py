@@ -12,6 +12,7 @@ from evojax.evidence import store
 from evojax.evolve import opening
 from evojax.evolve import promote
 from evojax.evolve import recorded
+from evojax.evolve import recorder
 from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
@@ -128,11 +129,11 @@ def judge(
   verdict = promote.decide(
       effect, trial.alpha, critical_alerts=alerts, perturbed=perturbed
   )
-  numbers = dataclasses.asdict(effect)
-  numbers['effect'] = numbers.pop('value')
-  numbers['p'] = numbers.pop('p_one_sided')
-  return records.Verify(
-      **numbers,
+  return recorder.made_from(
+      records.Verify,
+      effect,
+      effect=effect.value,
+      p=effect.p_one_sided,
       trial=trial.trial,
       version='',
       status=verdict.status,
