@@ -128,7 +128,7 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
   kept = [i for i, t in enumerate(verdicts, 1) if t.status == 'keep']
   failures = len(verdicts) - max(kept, default=0)
   measured = lambda name, unit, value, warn=None: _graded(
-      name, 'version', unit, value, warn
+      name, 'version', unit, float(value), warn
   )
   # "After 3 failures in a row": EvoTrainer, arXiv:2606.03108.
   found = [measured('failures_in_row', 'trials', failures, ('>', 2.0))]

@@ -215,7 +215,11 @@ def learned(
     return Skill(trigger, hypothesis, {}, sources[0], source, (evidence,))
   for path, part_hash in delta.sources:
     part = path.partition(':')[2]
-    if part_hash != _shipped_part(part):
+    file = f'reward/{part}.py'
+    shipped = (
+        syntax.parts(library.source(file)) if file in library.names() else {}
+    )
+    if part_hash != shipped.get(part, ''):
       raise SkillError(f'the reward part {part!r} is not the shipped one')
   overlay = {}
   for path, *_ in delta.changes:
@@ -227,14 +231,6 @@ def learned(
         surface.field(path), before.get(path), after.overlay[path]
     )
   return Skill(trigger, hypothesis, overlay, '', '', (evidence,))
-
-
-def _shipped_part(part: str) -> str:
-  """Return the hash of what a shipped reward part does, '' if there is none."""
-  file = f'reward/{part}.py'
-  if file not in library.names():
-    return ''
-  return syntax.parts(library.source(file))[part]
 
 
 def _relative(field: surface_lib.Field, old: Any, new: Any) -> tuple[str, Any]:

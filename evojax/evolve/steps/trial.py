@@ -46,18 +46,17 @@ def score(
       By default the problems are those of the run.
   """
   e = run.config.evolve
-  return run.scorer.scores(
-      scoring.Scored(
-          folder=run.path / scores_folder(trial, name),
-          checkpoint=arm_lib.checkpoint_of(run.path / folder, e.updates),
-          split='dev',
-          seed=dev_seed(run.config.seed, trial),
-          problems=e.problems,
-          samples=max(1, e.samples // 2) if domain else e.samples,
-          step=e.updates,
-          domain=domain,
-      )
+  wanted = scoring.Scored(
+      folder=run.path / scores_folder(trial, name),
+      checkpoint=arm_lib.checkpoint_of(run.path / folder, e.updates),
+      split='dev',
+      seed=dev_seed(run.config.seed, trial),
+      problems=e.problems,
+      samples=max(1, e.samples // 2) if domain else e.samples,
+      step=e.updates,
+      domain=domain,
   )
+  return run.scorer.scores(wanted)
 
 
 def scores_folder(trial: int, name: str) -> str:
@@ -136,11 +135,9 @@ def train(
     RuntimeError: If the arms did not start alike.
   """
   e, trial, alpha = run.config.evolve, proposal.trial, wealth.alpha
+  seed = dev_seed(run.config.seed, trial)
   row = functools.partial(
-      records.Trial,
-      trial=trial,
-      dev_seed=dev_seed(run.config.seed, trial),
-      alpha=alpha,
+      records.Trial, trial=trial, dev_seed=seed, alpha=alpha
   )
   of_role = functools.partial(_train, run, version, trial)
   controls, scores = of_role('control', version.harness, e.controls)
@@ -187,14 +184,11 @@ def wealth(run: opening.Run) -> promote.Wealth:
   # As it was when the run began: a test more than was promised then can only
   # be paid for by what was found.
   promised = run.recorder.find(records.Open).config['evolve']
+  verdicts = run.recorder.history.all(records.Verify)
   return promote.Wealth(
       float(promised['false_discovery_rate']),
       promised['trials'],
-      tuple(
-          verdict.status == 'keep'
-          for verdict in run.recorder.history.all(records.Verify)
-          if verdict.p is not None
-      ),
+      tuple(v.status == 'keep' for v in verdicts if v.p is not None),
   )
 
 

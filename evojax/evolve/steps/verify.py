@@ -109,19 +109,13 @@ def judge(
     alerts: Critical alerts that the child raises and its parent does not.
   """
 
-  def read() -> list[list[list[float]]]:
-    return [
-        [
-            store.problem_scores(run.path / arm.scores, 'dev').tolist()
-            for arm in trial.arms
-            if arm.role == role
-        ]
-        for role in ('control', 'child')
-    ]
-
-  control, child = (
-      np.array(scores, np.float64) for scores in decisions.decide(read)
-  )
+  read = lambda: [
+      store.problem_scores(run.path / arm.scores, 'dev').tolist()
+      for arm in trial.arms
+  ]
+  scores = np.array(decisions.decide(read), np.float64)  # [arms, P]
+  is_child = np.array([arm.role == 'child' for arm in trial.arms])
+  control, child = scores[~is_child], scores[is_child]
   effect = _estimate(control, child)
   perturbed = None
   if effect.p_one_sided <= trial.alpha:
@@ -151,10 +145,8 @@ def _estimate(
     control: Float[np.ndarray, 'C P'], child: Float[np.ndarray, 'K P']
 ) -> promote.Effect:
   """The effect, to the last bit the same in every process."""
-  found = decisions.decide(
-      lambda: dataclasses.asdict(promote.estimate(control, child))
-  )
-  return promote.Effect(**found)
+  estimate = lambda: dataclasses.asdict(promote.estimate(control, child))
+  return promote.Effect(**decisions.decide(estimate))
 
 
 def _perturbed_effect(
@@ -167,12 +159,10 @@ def _perturbed_effect(
   e, domain = run.config.evolve, run.setup.domain
   if not perturb.has_perturbations(domain, e.problems, seed=trial.dev_seed):
     return None
+  other = perturb.Perturbed(domain)
   found: dict[str, list[np.ndarray]] = {'control': [], 'child': []}
   for arm in trial.arms:
     name = f'{pathlib.PurePath(arm.scores).name}-perturbed'
-    found[arm.role].append(
-        trial_lib.score(
-            run, trial.trial, name, arm.folder, perturb.Perturbed(domain)
-        )
-    )
+    scores = trial_lib.score(run, trial.trial, name, arm.folder, other)
+    found[arm.role].append(scores)
   return _estimate(np.stack(found['control']), np.stack(found['child']))
