@@ -36,26 +36,18 @@ def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
   }
 
 
-def job(
-    run: opening.Run,
-    folder: str,
-    harness: str,
-    changed: dict[str, Any],
-    *,
-    start: str = '',
-    label: str,
-    controls: Sequence[Sequence[float]] = (),
-) -> arm_lib.ArmJob:
-  """Return the job of an arm of a run; see `ArmJob` for the arguments."""
+def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
+  """Return the job of an arm of a run.
+
+  Args:
+    run: The run.
+    **fields: Those of `ArmJob` that the run does not hold; without `start` the
+      arm starts from the base policy.
+  """
   return arm_lib.ArmJob(
       workdir=str(run.path),
-      folder=folder,
       config=config_lib.to_mapping(run.config),
-      changes=changed,
-      harness=harness,
-      start=start,
-      label=label,
-      controls=tuple(map(tuple, controls)),
+      **{'start': '', **fields},
   )
 
 
@@ -105,5 +97,5 @@ def train_one(
 def setup_under(run: opening.Run, harness: str) -> setup_lib.Setup:
   """Return the setup of an arm with the seed of the run, for replays."""
   changed = changes(run, run.config.seed, run.config.evolve.updates)
-  arm = job(run, '', harness, changed, label='')
+  arm = job(run, folder='', harness=harness, changes=changed, label='')
   return run.setup.under(arm.arm_config())

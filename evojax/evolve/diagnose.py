@@ -53,19 +53,15 @@ def graded(meta: Mapping[str, Any], values: Values) -> list[records.Measure]:
     meta: What the diagnostic declares, see `harness.run.Functions.meta`.
     values: Its numbers by name.
   """
-
-  def threshold(level: str, name: str) -> records.Threshold | None:
-    pair = meta[level].get(name)
-    return pair and (str(pair[0]), float(pair[1]))
-
+  threshold = lambda pair: pair and (str(pair[0]), float(pair[1]))
   return [
       _graded(
           name,
           meta['LAYER'],
           meta['UNIT'],
           value,
-          threshold('WARN', name),
-          threshold('CRITICAL', name),
+          threshold(meta['WARN'].get(name)),
+          threshold(meta['CRITICAL'].get(name)),
           meta['CALLS_FOR'],
       )
       for name, value in sorted(values.items())

@@ -30,13 +30,13 @@ class Scored:
   """A policy, and the problems that it is scored on."""
 
   folder: pathlib.Path  # Where the evidence of the score lies.
-  # An arm's checkpoint; without one, the policy is that of a directory.
-  checkpoint: pathlib.Path | None
   split: str
   seed: int  # Of problems and sampler.
   problems: int
   samples: int  # Of each problem.
   step: int = 0  # Names the evidence file.
+  # An arm's checkpoint; without one, the policy is that of a directory.
+  checkpoint: pathlib.Path | None = None
   policy: policy_lib.Policy | None = None  # Default: the run's.
   domain: base.Domain | None = None  # Default: the run's.
 

@@ -19,8 +19,13 @@ def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
   Raises:
     ValueError: If it does not train.
   """
-  label = f'the final harness from the base policy: {run.config.steps} steps'
-  job = arms.job(run, FOLDER, head.harness, {'eval.sealed': False}, label=label)
+  job = arms.job(
+      run,
+      folder=FOLDER,
+      harness=head.harness,
+      changes={'eval.sealed': False},
+      label=f'the final harness from the base policy: {run.config.steps} steps',
+  )
   refusal = 'the final harness did not train from the base policy'
   arm = arms.train_one(run, job, refusal)
   return recorder.made_from(records.Retrain, arm, version='final')

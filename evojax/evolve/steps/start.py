@@ -65,9 +65,9 @@ def train(run: opening.Run) -> records.Train:
   else:
     job = arms.job(
         run,
-        folder,
-        run.seed.sha256,
-        arms.changes(run, run.config.seed, e.first_updates),
+        folder=folder,
+        harness=run.seed.sha256,
+        changes=arms.changes(run, run.config.seed, e.first_updates),
         label='v0: the seed harness from the base policy',
     )
     arm = arms.train_one(run, job, 'the seed harness did not train')

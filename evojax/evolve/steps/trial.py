@@ -93,15 +93,15 @@ def _train(
   jobs = [
       arms.job(
           run,
-          f'arms/{owner}.{name}',
-          harness,
+          folder=f'arms/{owner}.{name}',
+          harness=harness,
           # No arm has the seed of version 0.
-          arms.changes(
+          changes=arms.changes(
               run, (run.config.seed + 1 + i) % 2**32, run.config.evolve.updates
           ),
           start=version.checkpoint,
           label=f'trial {trial}: {role} {i + 1} of {count}',
-          controls=[arm.outcome for arm in controls],
+          controls=tuple(arm.outcome for arm in controls),
       )
       for i, name in enumerate(names)
   ]
