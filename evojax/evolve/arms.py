@@ -28,7 +28,9 @@ def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
       'steps': updates,
       'grpo.prompts': e.prompts,
       'grpo.group_size': e.group_size,
+      # A micro-batch holds whole groups, so their number divides the prompts.
       'grpo.micro_groups': math.gcd(config.grpo.micro_groups, e.prompts),
+      # Sealed problems are for the final policies alone.
       'eval.sealed': False,
       'checkpoint.every': max(fitting, default=1),
       # All of them, until the arm has ended and those nobody needs are deleted.
@@ -67,6 +69,7 @@ def train_all(
     One record per arm; only the last may have another status than 'done'.
   """
   found = []
+  # All are queued before the first is waited for: workers train side by side.
   for job_ in jobs:
     run.executor.submit(job_)
   for i, job_ in enumerate(jobs):

@@ -138,6 +138,7 @@ def scan(
       after.outcome,
       after.graded,
   ).phantom_share
+  # The first harmful weight ends the range, also where larger ones are not.
   harmful = np.flatnonzero(shares > HARMLESS)
   last = harmful[0] - 1 if len(harmful) else SCANNED - 1
   found = float(grid[last]) if last >= 0 else NOT_IDENTIFIABLE

@@ -121,6 +121,7 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
   promoted.
   """
   verdicts = [t for t in history.trials if t.verify]
+  # Counted from 1: with nothing kept, every verdict is a failure.
   kept = [i for i, t in enumerate(verdicts, 1) if t.status == 'keep']
   failures = len(verdicts) - max(kept, default=0)
   measured = lambda name, unit, value, warn=None: _graded(
@@ -185,7 +186,7 @@ class Rule:
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
   critical: records.Threshold | None = None
-  # What must hold besides the threshold.
+  # A condition besides the threshold.
   when: Callable[[Values], bool] = lambda v: True
 
 
@@ -348,6 +349,7 @@ def measure(
     taken |= {m.name for m in found[name]}
   every = [m for name in sorted(found) for m in found[name]] + ours
   values = {m.name: m.value for m in every if m.value is not None}
+  # A rule may read changes as well; they are no measures of their own.
   values |= _since_last(history, values)
   return every + _findings(values)
 

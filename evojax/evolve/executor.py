@@ -222,6 +222,7 @@ def _start(job: arm_lib.ArmJob) -> subprocess.Popen:
   """Start the process that trains an arm."""
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
+  # A worker never reads half a job, not even that of a run killed before.
   workdir_lib.write_atomic(path, job.to_json().encode())
   cache = jax.config.jax_compilation_cache_dir or ''
   command = [

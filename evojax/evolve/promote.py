@@ -333,6 +333,7 @@ def decide(
     text = 'agrees in sign' if agrees else f'disagrees with {effect.value:+.4f}'
     score = f'effect on perturbed problems {perturbed.value:+.4f}'
     found.append((agrees, f'{score} {text}'))
+  # All conditions that failed are named, not only the first.
   failed = tuple(why for holds, why in found if not holds)
   if failed:
     return Verdict('discard', failed)

@@ -91,6 +91,7 @@ class Recorder:
     """
     found = self.find(step, **key)
     if found is None:
+      # What came before, such as opening the run, is no cost of the step.
       self._since = time.perf_counter()
       self.stop_if_asked()
       found = self._append(make())

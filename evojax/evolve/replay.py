@@ -39,6 +39,7 @@ def effect(
   """
   e = run.config.evolve
   count = min(e.replay_updates, len(steps))
+  # The seed is that of no arm: what is replayed did not train on the problems.
   digest = hashlib.sha256(f'replay {run.config.seed}'.encode()).digest()
 
   def scores(

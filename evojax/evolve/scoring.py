@@ -90,6 +90,8 @@ class Scorer:
     if not decisions.decide(lambda: bool(store.list_steps(folder, split))):
       self.stop_if_asked()
       self._evaluate(wanted)
+    # Read from disk also where it was just sampled: a run that was killed and
+    # one that was not get the same numbers.
     return np.array(
         decisions.decide(lambda: store.problem_scores(folder, split).tolist()),
         np.float64,

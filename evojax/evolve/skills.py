@@ -236,6 +236,7 @@ def learned(
 def _relative(field: surface_lib.Field, old: Any, new: Any) -> tuple[str, Any]:
   """Return ('scale', factor) on a logarithmic scale, else ('set', value)."""
   if field.scale == 'log' and is_number(old) and old > 0 and new > 0:
+    # 3e-4 / 1e-4 is 2.9999999999999996; rounded, it is the same skill as 3.
     return 'scale', float(f'{new / old:.6g}')
   return 'set', new
 

@@ -44,6 +44,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   summary: dict[str, Any] = {}
   if run.primary:
     summary = _make(run, reason)
+    # NaN is no JSON: a reader elsewhere would refuse the file.
     text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
     workdir_lib.write_atomic(run.path / 'summary.json', text.encode())
     if versions:

@@ -88,6 +88,7 @@ def slices(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
   count = min(SLICES, int(rows['group'].max()) + 1)
   found = []
   for i in range(count):
+    # Dealt out in turn, so that every slice has groups of all updates.
     chosen = rows['group'] % count == i
     part = {name: values[chosen] for name, values in rows.items()}
     found.append(part | {'group': part['group'] // count})

@@ -203,6 +203,7 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
   for trial in reversed(context.history):
     if trial.status != 'keep':
       continue
+    # Values that several kept trials changed end as they were before the first.
     earlier |= {path: old for path, old, _ in trial.delta.changes}
     moved = {
         path: value

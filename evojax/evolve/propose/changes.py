@@ -31,6 +31,7 @@ def _value(path: str, choose: Callable[[propose.Context, Any], Any]) -> Change:
   def apply(context: propose.Context) -> spec.Harness | None:
     old = context.config.get(path)
     new = choose(context, old)
+    # `rules` takes no change that changes nothing.
     return None if new == old else context.parent.with_overlay({path: new})
 
   return Change(path, apply)

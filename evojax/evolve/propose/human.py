@@ -205,6 +205,7 @@ def _beside(inbox: pathlib.Path, name: Any) -> str:
     )
   path = inbox / name
   try:
+    # A link could bring in what lies outside the inbox.
     if path.is_symlink() or path.stat().st_size > spec.MAX_FILE_BYTES:
       raise InboxError(
           f'source_file={name!r} is a link, or larger than'
@@ -226,5 +227,6 @@ def _shipped(name: Any) -> str:
 def _refuse(path: pathlib.Path, reason: str) -> None:
   """Rename a file and write the reason beside it."""
   logging.warning('inbox: %s refused: %s', path.name, reason)
+  # The reason comes first: after a kill in between the file is refused again.
   path.with_name(f'{path.name}.reason.txt').write_text(reason + '\n')
   os.replace(path, path.with_name(f'{path.name}.refused'))

@@ -194,6 +194,7 @@ def _called(
     except propose_lib.ProposalError:
       continue
     trigger = alerts[place].name if alerts else ''
+    # Two ideas may be one change: the first keeps its hypothesis and source.
     found.setdefault(delta.sha256, _Candidate(delta, after, trigger, idea))
   return list(found.values())
 

@@ -64,6 +64,7 @@ def backtest(
     except run_lib.FunctionError as error:
       stored = dict(statistics={}, predicted=None)
       key, crash = '', str(error)
+    # A crash has no numbers to keep: another run may repair what failed.
     if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
       text = json.dumps(stored, sort_keys=True, allow_nan=False) + '\n'

@@ -47,6 +47,7 @@ def _choose(
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
     return records.Hypothesize(**row)
+  # On disk before the row that names it: a kill in between writes it again.
   spec.write(proposal.after, run.path / 'harness')
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))

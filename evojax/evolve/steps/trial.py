@@ -164,6 +164,7 @@ def train(
     )
     trained, _ = of_role('child', proposal.harness, children, controls)
     found = [*controls, *trained]
+  # From different states, arms would compare policies and not harnesses.
   starts = {arm.start for arm in found}
   if len(starts) > 1:
     raise RuntimeError(f'arms of trial {trial} started from {sorted(starts)}')

@@ -71,6 +71,7 @@ def _decide(run: opening.Run, trial: records.Trial) -> records.Verify:
     if arm.status == 'done':
       continue
     why = [f'{arm.scores}: {arm.status} {arm.why}']
+    # Without its controls, a trial says nothing about the child.
     if arm.role == 'control':
       return _untested(trial.trial, 'harness_abort', why)
     early = arm.status in ('futility', 'collapse')
@@ -114,6 +115,7 @@ def judge(
       for arm in trial.arms
   ]
   scores = np.array(decisions.decide(read), np.float64)  # [arms, P]
+  # The arms of both roles were scored on the same problems in one order.
   is_child = np.array([arm.role == 'child' for arm in trial.arms])
   control, child = scores[~is_child], scores[is_child]
   effect = _estimate(control, child)
