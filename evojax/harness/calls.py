@@ -21,13 +21,8 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 
-STATUSES = (
-    'crash',
-    'hang',
-    'wrong_shape',
-    'non_finite',
-    'wrong_type',
-    'too_large',
+STATUSES = tuple(
+    'crash hang wrong_shape non_finite wrong_type too_large'.split()
 )
 MEMORY_BYTES = 1 << 30
 InfraError = box_lib.InfraError

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 import numpy as np
 
 from evojax.harness import calls as calls_lib
-from evojax.harness import shipped
+from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import syntax
 
@@ -69,7 +69,7 @@ class Functions:
   def is_shipped(self, name: str) -> bool:
     """Return whether the diagnostic of this name comes with the package."""
     path = self._path(f'diagnostic:{name}')
-    return shipped.is_shipped(path, self._source(path))
+    return library.is_shipped(path, self._source(path))
 
   def _path(self, name: str) -> str:
     kind, colon, stem = name.partition(':')
