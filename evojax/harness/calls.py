@@ -32,15 +32,8 @@ _ATTEMPTS = 3  # Attempts of a call that is late because the machine is busy.
 # the machine as well.
 _PATIENCE = 3.0
 _MAX_HEADER_BYTES = 1 << 20
-# What reading a forged answer may raise: LookupError is a key or an index.
-_UNREADABLE = (
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-)
+# What reading forged bytes may raise, beside too large or too deep ones.
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 # A source that uses one of these may read any column.
 _COMPUTED = '[]'  # Stands for e[name], whatever the name is.
 _ANY_COLUMN = frozenset(
@@ -109,14 +102,10 @@ def box(number: int) -> box_lib.Box:
   Raises:
     probe.WeakSandboxError: If this machine cannot contain untrusted code.
   """
-  made = box_lib.Box(
-      'pure',
-      tier=probe.tier(),
-      entry=box_lib.Entry(
-          worker.__file__, [str(pathlib.Path(np.__file__).parent.parent)]
-      ),
-      limits=limits(10.0),
-  )
+  packages = str(pathlib.Path(np.__file__).parent.parent)
+  entry = box_lib.Entry(worker.__file__, [packages])
+  most = limits(10.0)
+  made = box_lib.Box('pure', tier=probe.tier(), entry=entry, limits=most)
   atexit.register(made.close)
   return made
 
@@ -147,7 +136,7 @@ def exchange(
     case 'ok':
       try:
         return _read(result.stdout, calls)
-      except _UNREADABLE:
+      except (*_UNREADABLE, OverflowError, RecursionError):
         # The function wrote to stdout, so nothing on it can be trusted.
         status, message = 'crash', 'the answer cannot be read'
     case 'cpu_limit' | 'timeout':

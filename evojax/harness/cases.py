@@ -138,10 +138,10 @@ class Cases:
     that looks like one is among the cases.
     """
     scrambled = derive.scrambled(real, *_SCRAMBLED, self._rng)
-    yield from self._changed('synthetic', real, finite=True, extremes=True)
-    yield from self._changed('scrambled', scrambled, extremes=True)
+    yield from self._changed('synthetic', real)
+    yield from self._changed('scrambled', scrambled)
     if recorded is not None:
-      yield from self._changed('recorded', self._table(recorded), finite=True)
+      yield from self._changed('recorded', self._table(recorded))
     yield from self._changed('tied', derive.tied(scrambled, self._rng))
     for p, g in shapes:
       t = derive.resized(real, p, g, self._rng)
@@ -156,23 +156,8 @@ class Cases:
     ):
       yield Case(name, self._pair(t), True)
 
-  def _changed(
-      self,
-      kind: str,
-      t: derive.Table,
-      *,
-      finite: bool = False,
-      extremes: bool = False,
-  ) -> Iterator[Case]:
-    """Yield one kind of evidence and all changes of it.
-
-    Args:
-      kind: Its name.
-      t: The evidence.
-      finite: Whether numbers must be finite, see `Case`.
-      extremes: Whether other groups and padding are also filled with copies of
-        one extreme completion.
-    """
+  def _changed(self, kind: str, t: derive.Table) -> Iterator[Case]:
+    """Yield one kind of evidence and all changes of it."""
     rng = self._rng
     pair = self._pair(t)
     p, g = t.valid.shape
@@ -180,6 +165,7 @@ class Cases:
     inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
     stays = np.arange(p) % 2 == 0
     self.orders[kind] = Orders(order, inner, stays)
+    finite = kind in ('synthetic', 'recorded')
 
     def case(what: str, change: Callable[..., derive.Table], *args) -> Case:
       tables = tuple(change(one, *args) for one in pair)
@@ -192,7 +178,8 @@ class Cases:
     if self._function in EACH:
       yield case(': more', derive.in_order, np.arange(p + 1) % p)
     drawn = [derive.anywhere(t, (p + 1, g + 1), rng)]
-    if extremes:
+    if kind in ('synthetic', 'scrambled'):
+      # Groups and padding are also filled with copies of one extreme.
       drawn += list(derive.extremes(t, rng))
     for i, places in enumerate(drawn):
       yield case(f': padded {i}', derive.padded, places)

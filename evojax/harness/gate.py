@@ -105,15 +105,11 @@ class _Gate:
     self._rng = np.random.default_rng(int.from_bytes(digest[:8], 'big'))
     self._function = calls_lib.function_of(path)
     self._each = self._function in cases_lib.EACH
-    self._has_init = calls_lib.defines(source, 'init')
 
   # -------------------------------------------------------------------- running
 
   def reasons(
-      self,
-      base: Any,
-      recorded: Any | None,
-      shapes: Sequence[tuple[int, int]],
+      self, base: Any, recorded: Any | None, shapes: Sequence[tuple[int, int]]
   ) -> Iterator[str]:
     """Yield every reason."""
     made = cases_lib.Cases(
@@ -124,7 +120,8 @@ class _Gate:
     answers = self._ask(cases[0], cases, seconds, 0)
     # Another process, in another order: whatever ran before changes nothing.
     most, *again = self._ask(cases[0], [largest, *cases[::-1]], seconds, 1)
-    yield from self._cost(largest, answers, most)
+    if 'cost' in self._layers:
+      yield from self._cost(largest, answers[0][0], most)
     said = set()
     cheap = [a for a in most if not _is_costly(a)]
     for case, answer in zip([*cases, largest], [*answers, cheap], strict=True):
@@ -178,27 +175,24 @@ class _Gate:
       sent.append(call)
       return len(sent) - 1
 
-    steps = []  # Calls that lead to a state.
+    states: list[int | None] = []  # Calls that return one state after another.
     places = []
     if self._function == 'keep':
-      start = send('init') if self._has_init else None
-      steps = [start] if self._has_init else []
+      has_init = calls_lib.defines(self._source, 'init')
+      states = [send('init') if has_init else None]
       for _ in range(_KEPT_STEPS):
-        steps.append(send('keep', first, steps[-1] if steps else None))
+        states.append(send('keep', first, states[-1]))
       for case in cases:
-        once = send('keep', case, start)
+        once = send('keep', case, states[0])
         twice = send('keep', case, once)
-        places.append([once, twice, send('keep', case, steps[-1])])
+        places.append([once, twice, send('keep', case, states[-1])])
     else:
       places = [[send(self._function, case)] for case in cases]
-    found = calls_lib.exchange(
-        {self._path: self._source},
-        sent,
-        calls_lib.limits(seconds, MEMORY_BYTES),
-        box,
-    )
+    limits = calls_lib.limits(seconds, MEMORY_BYTES)
+    files = {self._path: self._source}
+    found = calls_lib.exchange(files, sent, limits, box)
     answers = [[found[i] for i in place] for place in places]
-    if wrong := self._wrong_state([found[i] for i in steps]):
+    if wrong := self._wrong_state([found[i] for i in states if i is not None]):
       for answer in answers:
         answer[-1] = wrong
     return answers
@@ -223,18 +217,12 @@ class _Gate:
   # ------------------------------------------------------------------- verdicts
 
   def _cost(
-      self,
-      case: cases_lib.Case,
-      answers: list[list[Answer]],
-      largest: list[Answer],
+      self, case: cases_lib.Case, first: Answer, answers: list[Answer]
   ) -> Iterator[str]:
     """Yield a reason if the largest evidence takes too much time or memory."""
-    if 'cost' not in self._layers:
-      return
-    first = answers[0][0]
     if isinstance(first, run.FunctionError) and not first.alone:
       return  # `_problems` reports it for every case.
-    answer = next(filter(_is_costly, largest), None)
+    answer = next(filter(_is_costly, answers), None)
     if answer is not None:
       yield (
           f'{self._path}: on {case}: {answer.status}: {answer.message}; at most'
@@ -278,9 +266,7 @@ class _Gate:
     return self._each and (self._function != 'keep' or name == '')
 
   def _repeat(
-      self,
-      answers: list[list[Answer]],
-      again: list[list[Answer]],
+      self, answers: list[list[Answer]], again: list[list[Answer]]
   ) -> Iterator[str]:
     for first, second in zip(answers, again, strict=True):
       for one, other in zip(first, second, strict=True):
@@ -288,11 +274,8 @@ class _Gate:
         if len(failed) == 2 or _is_costly(other):
           continue
         if failed or compare.bits(one) != compare.bits(other):
-          text = (
-              f'one failed: {failed[0]}'
-              if failed
-              else compare.difference(one, other)
-          )
+          text = f'one failed: {failed[0]}' if failed else ''
+          text = text or compare.difference(one, other)
           yield (
               f'{self._path}: two processes give two answers to one input'
               f' ({text}); use nothing but the arguments'
@@ -464,11 +447,7 @@ class _Gate:
 _NO_SIZES = 'use no sizes of the evidence'
 # Change of the evidence -> its layer, what is done there, what to do instead.
 _CHANGES = {
-    'groups': (
-        'order',
-        'groups%s change places',
-        'use no positions of groups',
-    ),
+    'groups': ('order', 'groups%s change places', 'use no positions of groups'),
     'within': (
         'order',
         'the completions of a group%s change places',

@@ -190,23 +190,19 @@ class _Reader:
 
   def _is_key(self, node: ast.expr) -> bool:
     """Return whether it is the key= of a call that does not keep it."""
-    parent = self._parents[node]
-    return (
-        isinstance(parent, ast.keyword)
-        and parent.arg == 'key'
-        and self._called(self._parents[parent]) in grammar.SORTERS
-    )
+    match self._parents[node]:
+      case ast.keyword(arg='key') as parent:
+        return self._called(self._parents[parent]) in grammar.SORTERS
+    return False
 
   def _called(self, node: ast.AST) -> str:
     """Return the builtin, method or function of math that is called, or ''."""
     match node:
-      case ast.Call(func=ast.Name(id=name)) if name in allowed.BUILTINS:
-        return name
-      # Not NumPy: it wraps an iterator in an array of one object, unread.
-      case ast.Call(func=ast.Attribute(attr=name) as function) if self._module(
-          function
-      ) in (None, 'math'):
-        return name
+      case ast.Call(func=ast.Name(id=name)):
+        return name if name in allowed.BUILTINS else ''
+      case ast.Call(func=ast.Attribute(attr=name) as function):
+        # Not NumPy: it wraps an iterator in an array of one object, unread.
+        return name if self._module(function) in (None, 'math') else ''
     return ''
 
   def _check_GeneratorExp(self, node: ast.GeneratorExp) -> _Found:

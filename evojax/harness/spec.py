@@ -82,10 +82,8 @@ class Harness:
   @functools.cached_property
   def sha256(self) -> str:
     """Hash of the content, 64 hex digits; 1 and 1.0 are one number."""
-    content = {
-        'overlay': {k: as_float(v) for k, v in self.overlay.items()},
-        'files': dict(self.files),
-    }
+    overlay = {k: as_float(v) for k, v in self.overlay.items()}
+    content = {'overlay': overlay, 'files': dict(self.files)}
     text = json.dumps(content, sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -272,11 +270,11 @@ def load(root: str | os.PathLike[str], sha256: str) -> Harness:
   Raises:
     HarnessError: If it is not there, or was changed.
   """
-  harness = read(pathlib.Path(root) / sha256)
+  path = pathlib.Path(root) / sha256
+  harness = read(path)
   if harness.sha256 != sha256:
     raise HarnessError(
-        f'{pathlib.Path(root) / sha256} was changed: its content has the hash'
-        f' {harness.sha256}; restore it, or write what it holds under a new'
-        ' name'
+        f'{path} was changed: its content has the hash {harness.sha256};'
+        ' restore it, or write what it holds under a new name'
     )
   return harness

@@ -52,7 +52,6 @@ class Reward:
   values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
   names: Mapping[str, ast.stmt]  # Top-level name -> what binds it.
   across: tuple[str, ...]  # Parts that compare groups with each other.
-  function: ast.FunctionDef  # parts(e).
 
   def reached(self, part: str) -> list[str]:
     """Return the top-level names that a part reaches, sorted."""
@@ -217,9 +216,7 @@ def take_apart(source: str) -> Reward:
       case ast.Name(id='parts'):
         raise _error(node, 'parts is what evojax calls, nothing else')
   values = _returned(function)
-  reward = Reward(
-      values, bound, _across('reward.py', across, tuple(values)), function
-  )
+  reward = Reward(values, bound, _across('reward.py', across, tuple(values)))
   used = set().union(*map(reward.reached, values))
   for name, binding in bound.items():
     if name not in used:

@@ -44,15 +44,14 @@ class Evidence:
       columns: Names of all columns that the reader may read.
       reader: reward | filter | diagnostic.
     """
-    values = self.__dict__
-    values.update({name: view['arrays'][name] for name in needed})
-    values['valid'] = view['arrays']['valid']
-    values['max_tokens'] = view['max_tokens']
-    values['columns'] = tuple(columns)
-    values['codes'] = _constant(
-        {n: table for n, table in view['codes'].items() if n in columns}
+    codes = {n: table for n, table in view['codes'].items() if n in columns}
+    self.__dict__.update(  # Nothing else may set an attribute.
+        {name: view['arrays'][name] for name in (*needed, 'valid')},
+        max_tokens=view['max_tokens'],
+        columns=tuple(columns),
+        codes=_constant(codes),
+        _reader=reader,
     )
-    values['_reader'] = reader
 
   # The default hash and text show a memory address, which differs between runs.
   __hash__ = None
