@@ -289,7 +289,7 @@ def names(source: str) -> frozenset[str]:
 
 
 def function_of(path: str) -> str:
-  """Return the function of a file: parts | keep | weight | measure | predict."""
+  """Return a file's function: parts, keep, weight, measure or predict."""
   if path.startswith('diagnostics/'):
     return 'measure'
   functions = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}

@@ -17,7 +17,6 @@ numbers of a function are only ever compared here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-import functools
 import hashlib
 from typing import Any
 
@@ -26,7 +25,6 @@ import numpy as np
 from evojax.harness import calls as calls_lib
 from evojax.harness import cases as cases_lib
 from evojax.harness import compare
-from evojax.harness import derive
 from evojax.harness import language
 from evojax.harness import run
 from evojax.harness import syntax

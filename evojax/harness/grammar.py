@@ -27,9 +27,9 @@ ALLOWED = _nodes(
     'FunctionDef Return Assign AnnAssign AugAssign For If Import Expr Pass'
     ' Break Continue'
     # Expressions.
-    ' BoolOp BinOp UnaryOp IfExp Dict Set ListComp SetComp DictComp GeneratorExp'
-    ' Compare Call JoinedStr FormattedValue Constant Attribute Subscript'
-    ' Starred Name List Tuple Slice Lambda'
+    ' BoolOp BinOp UnaryOp IfExp Dict Set ListComp SetComp DictComp'
+    ' GeneratorExp Compare Call JoinedStr FormattedValue Constant Attribute'
+    ' Subscript Starred Name List Tuple Slice Lambda'
     # Their parts.
     ' Module arguments arg alias keyword comprehension expr_context boolop'
     ' operator unaryop cmpop'

@@ -323,8 +323,8 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
     if not PART.fullmatch(part):
       raise _error(
           value,
-          f'{part!r:.80} is no name of a part; use at most 64 of a-z, 0-9 and _,'
-          ' a letter first',
+          f'{part!r:.80} is no name of a part; use at most 64 of a-z, 0-9 and'
+          ' _, a letter first',
       )
     if part in values:
       raise _error(value, f'{part!r} stands there twice')
