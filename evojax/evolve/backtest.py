@@ -65,7 +65,7 @@ def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
 
 
 def _describe(r: Rewarded) -> dict[str, Any]:
-  """The statistics of `compare` under one harness."""
+  """Return the statistics of `compare` under one harness."""
   kept, outcome, graded = r.kept, r.outcome, r.graded
   advantages = np.where(kept[:, None], r.advantages, 0).astype(np.float64)
   # A completion that was not graded has advantage 0 and no known outcome.

@@ -138,7 +138,7 @@ class Local(Executor):
     self._workers, self._stop_if_asked = workers, stop_if_asked
     self._queue: list[arm_lib.ArmJob] = []
     self._running: dict[str, subprocess.Popen] = {}
-    self._begun: dict[str, int] = {}  # How often, by folder.
+    self._starts: dict[str, int] = {}  # How often, by folder.
 
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Queue an arm that has not ended; begins it if a worker is free."""
@@ -177,7 +177,7 @@ class Local(Executor):
           f'the worker of {job.folder} ended with exit status {status}:'
           f' {_last_line(log)}; see {log}. The same command tries it again'
       )
-    if self._begun[job.folder] >= ATTEMPTS:
+    if self._starts[job.folder] >= ATTEMPTS:
       raise WorkerError(
           f'the worker of {job.folder} was ended by a signal {ATTEMPTS} times'
           f' (exit status {status}); see {log}. If memory is short, use fewer'
@@ -192,7 +192,7 @@ class Local(Executor):
     )
     while self._queue and free() > 0:
       job = self._queue.pop(0)
-      self._begun[job.folder] = self._begun.get(job.folder, 0) + 1
+      self._starts[job.folder] = self._starts.get(job.folder, 0) + 1
       self._running[job.folder] = _start(job)
 
   def cancel(self, job: arm_lib.ArmJob) -> None:

@@ -98,7 +98,7 @@ class Scorer:
     )
 
   def _evaluate(self, wanted: Scored) -> None:
-    """Samples and grades; leaves evidence."""
+    """Sample and grade; leave evidence."""
     checkpoint = wanted.checkpoint
     self.engine.update_weights(self.params(checkpoint, wanted.policy), 0)
     arm = checkpoint and arm_lib.result(checkpoint.parents[1])

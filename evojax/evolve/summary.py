@@ -54,7 +54,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
 
 
 def _make(run: opening.Run, reason: str) -> dict[str, Any]:
-  """JSON values of summary.json."""
+  """Return the JSON values of summary.json."""
   history, rows = run.recorder.history, run.recorder.rows
   final = history.find(records.Final)
   found = dataclasses.asdict(final) if final else {}

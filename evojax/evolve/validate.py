@@ -260,7 +260,7 @@ def _follows(
     wanted: Float[np.ndarray, 'N'],
     what: str,
 ) -> _Test:
-  """The rank agreement of a number with what it should follow."""
+  """Test the rank agreement of a number with what it should follow."""
   if len(values) < LEAST:
     return _Test(f'{name}: only {len(values)} values beside {what}', 1.0)
   if not np.ptp(values):

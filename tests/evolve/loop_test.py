@@ -344,7 +344,7 @@ class EndToEndTest(parameterized.TestCase):
       hf.check_directory(pathlib.Path(stored[name]))
     page = (self.path / 'report.html').read_text()
     self.assertIn('<html', page[:200])
-    # How untrusted code was held stands wherever results do.
+    # Results always say how untrusted code was held.
     tier = probe.tier()
     self.assertRegex(page, f'>sandbox</dt><dd>{tier}</dd>')
     self.assertEqual({row['sandbox'] for row in self.rows}, {tier})

@@ -141,7 +141,7 @@ def search(alerts, trials, seed=0, keep=lambda n, proposal: False, **kwargs):
 
 
 def counts(alerts, history=(), seeds=120, **kwargs):
-  """How often each class is proposed, over seeds."""
+  """Count how often each class is proposed, over seeds."""
   made = [
       rules.propose(context(alerts, history, seed=seed, **kwargs))
       for seed in range(seeds)
@@ -249,7 +249,7 @@ class LibraryTest(parameterized.TestCase):
 class BeliefTest(absltest.TestCase):
 
   def _trial(self, effect, status='discard', **changes):
-    """A trial of the learning rate, its delta with these changes."""
+    """Return a trial of the learning rate, its delta with these changes."""
     made = propose_change({'optim.learning_rate': 3e-4})
     found = trial(made, status, effect)
     delta = dataclasses.replace(found.delta, **changes)
@@ -444,7 +444,7 @@ class RulesTest(parameterized.TestCase):
     self.fail('never tried again')
 
   def test_never_back_to_an_ancestor(self):
-    """What was kept is not taken back, in one step or over several."""
+    """A kept change is not taken back, in one step or over several."""
     one = propose_change({'optim.learning_rate': 2e-4})
     two = propose_change({'optim.learning_rate': 4e-4}, one.after)
     history = [trial(one, 'keep', 0.05), trial(two, 'keep', 0.05)]

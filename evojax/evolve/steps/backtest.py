@@ -86,7 +86,7 @@ def _key(
     arm: records.Arm,
     steps: list[int],
 ) -> str:
-  """Hash of everything that the numbers depend on.
+  """Return a hash of everything that the numbers depend on.
 
   It is taken of contents: files hold times and are laid out as the writer
   pleased. An arm's start, end and evidence stand for its checkpoints.
@@ -117,7 +117,7 @@ def _backtest(
     delta: delta_lib.Delta,
     steps: list[int],
 ) -> dict[str, Any]:
-  """The numbers, as they are stored under their key.
+  """Return the numbers, as they are stored under their key.
 
   Returns:
     statistics, name -> number or NOT_IDENTIFIABLE; predicted, the 95 % interval
@@ -186,7 +186,7 @@ def rewarded(
 def _own_statistics(
     run: opening.Run, harness: str, before: views.View, after: views.View
 ) -> dict[str, Any]:
-  """Statistics that a harness brings; one that fails is a status."""
+  """Return statistics that a harness brings; one that fails is a status."""
   found: dict[str, Any] = {}
   functions = run.harnesses.functions(harness)
   for name in functions.backtests:

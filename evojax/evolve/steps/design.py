@@ -24,7 +24,7 @@ def design(
 
 
 def _in_a_line(delta: delta_lib.Delta, after: spec.Harness) -> str:
-  """The change in a line; a function of the library by its name."""
+  """Return the change in a line, with the name of a shipped function."""
   for path, *_ in delta.changes:
     for name in library.names():
       if path in after.files and after.files[path] == library.source(name):

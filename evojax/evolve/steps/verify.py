@@ -57,14 +57,14 @@ def verify(
 def _untested(
     trial: int, status: str, reasons: Sequence[str]
 ) -> records.Verify:
-  """A verdict without numbers."""
+  """Return a verdict without numbers."""
   return records.Verify(
       trial=trial, version='', status=status, reasons=tuple(reasons)
   )
 
 
 def _decide(run: opening.Run, trial: records.Trial) -> records.Verify:
-  """The verdict on a trial that was run."""
+  """Return the verdict on a trial that was run."""
   if trial.refused:
     return _untested(trial.trial, 'disqualified', [trial.refused])
   for arm in trial.arms:
@@ -146,7 +146,7 @@ def judge(
 def _estimate(
     control: Float[np.ndarray, 'C P'], child: Float[np.ndarray, 'K P']
 ) -> promote.Effect:
-  """The effect, to the last bit the same in every process."""
+  """Return the effect, to the last bit the same in every process."""
   estimate = lambda: dataclasses.asdict(promote.estimate(control, child))
   return promote.Effect(**decisions.decide(estimate))
 
