@@ -1,6 +1,6 @@
 """The arms of a run: what is computed, as jobs for an executor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 import math
 from typing import Any
 
@@ -54,32 +54,27 @@ def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
 
 
 def train_all(
-    run: opening.Run,
-    jobs: Sequence[arm_lib.ArmJob],
-    done: Callable[[int, records.Arm], None],
-) -> list[records.Arm]:
+    run: opening.Run, jobs: Sequence[arm_lib.ArmJob]
+) -> Iterator[records.Arm]:
   """Train arms up to the first that fails: one that does decides a trial.
 
   Args:
     run: The run.
     jobs: In the order of the records.
-    done: Called for every arm that ends well, before the next is waited for.
 
-  Returns:
-    One record per arm; only the last may have another status than 'done'.
+  Yields:
+    One record per arm, before the next is waited for; only the last may have
+    another status than 'done'.
   """
-  found = []
   # All are queued before the first is waited for: workers train side by side.
   for job_ in jobs:
     run.executor.submit(job_)
   for i, job_ in enumerate(jobs):
-    found.append(run.executor.wait(job_))
-    if found[-1].status != 'done':
+    yield (arm := run.executor.wait(job_))
+    if arm.status != 'done':
       for unwanted in jobs[i + 1 :]:
         run.executor.cancel(unwanted)
-      break
-    done(i, found[-1])
-  return found
+      return
 
 
 def train_one(

@@ -105,15 +105,14 @@ def _train(
       )
       for i, name in enumerate(names)
   ]
-  scores: list[np.ndarray] = []
-
-  def done(i: int, arm: records.Arm) -> None:
-    scores.append(score(run, trial, names[i], arm.folder))
-
-  found = []
-  for arm, name in zip(arms.train_all(run, jobs, done), names, strict=False):
-    scored = dict(role=role, scores=scores_folder(trial, name))
-    found.append(recorder.made_from(records.TrialArm, arm, **scored))
+  found, scores = [], []
+  for arm, name in zip(arms.train_all(run, jobs), names, strict=False):
+    if arm.status == 'done':
+      scores.append(score(run, trial, name, arm.folder))
+    place = scores_folder(trial, name)
+    found.append(
+        recorder.made_from(records.TrialArm, arm, role=role, scores=place)
+    )
   return found, scores
 
 
