@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 import dataclasses
+import json
 import math
 import time
 from typing import Any
@@ -18,18 +19,34 @@ DONE = b'data: [DONE]\n\n'
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A request of any endpoint, ready to be submitted."""
+  """A request, ready to be submitted, and how /generate answers it."""
 
+  host: host_lib.Host
   request: protocol.Generate | protocol.Completion | protocol.Chat
   asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
   names: Mapping[str, Sequence[str]]  # Name to abort by -> ids of its jobs.
   is_list: bool = True  # The answer is a list, even of one sample.
   created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
+  def answer(self, batch: samples.Batch) -> Any:
+    """Return the body for samples that have all ended."""
+    shown = [_shown(self.host, sample) for sample in batch.samples]
+    return shown if self.is_list else shown[0]
+
+  async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
+    """Yield the events of a stream: each holds all its sample has so far."""
+    async for index in batch.changes():
+      shown = _shown(self.host, batch.samples[index])
+      yield event({**shown, 'index': index} if self.is_list else shown)
+    yield DONE
+
 
 def event(value: Any) -> bytes:
-  """Return one server-sent event."""
-  return b'data: ' + protocol.dumps(value) + b'\n\n'
+  """Return one server-sent event; raise ValueError for NaN and infinities."""
+  text = json.dumps(
+      value, ensure_ascii=False, allow_nan=False, separators=(',', ':')
+  )
+  return f'data: {text}\n\n'.encode()
 
 
 async def prepare(
@@ -63,73 +80,79 @@ async def prepare(
   if any(fields.n != n for fields in sampling):
     raise errors.bad_request('sampling_params.n', 'must be equal in a batch')
   host.check_size(len(prompts) * n)
-  options = ('return_logprob', 'logprob_start_len', 'top_logprobs_num')
-  options = list(zip(*map(spread, options), strict=True))
+  with_logprobs = spread('return_logprob')
+  starts, tops = spread('logprob_start_len'), spread('top_logprobs_num')
   is_list = is_batch or n > 1
   spread('rid')  # Checks that there is one per prompt.
   names = _names(request.rid, len(prompts), n, is_list)
   rids = iter([rid for ids in names.values() for rid in ids])
   asks = []
-  for i, (prompt, fields) in enumerate(zip(prompts, sampling, strict=True)):
-    ids = await encode_prompt(host, prompt, field)
-    with_logprobs, start, top = options[i]
-    check_top(host, 'top_logprobs_num', top)
-    if with_logprobs and not -1 <= start < len(ids):
-      raise errors.bad_request(
-          'logprob_start_len',
-          f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
-      )
-    asks += make_asks(
+  for prompt, fields, logprobs, start, top in zip(
+      prompts, sampling, with_logprobs, starts, tops, strict=True
+  ):
+    asks += await make_asks(
         host,
-        ids,
+        (field, prompt),
         fields,
         rids,
-        logprobs=with_logprobs,
-        logprob_start=start if with_logprobs and start >= 0 else None,
-        top_logprobs=top if with_logprobs else 0,
+        logprobs=logprobs,
+        start=start,
+        top=top,
         token_texts=request.return_text_in_logprobs,
     )
-  return Generation(request, asks, names, is_list)
+  return Generation(host, request, asks, names, is_list)
 
 
-def make_asks(
+async def make_asks(
     host: host_lib.Host,
-    prompt: tuple[int, ...],
-    fields: protocol.Sampling | protocol.Completion | protocol.Chat,
+    prompt: tuple[str, str | Sequence[int]],
+    fields: protocol.Sampler,
     rids: Iterator[str],
     *,
     logprobs: bool,
-    logprob_start: int | None,
-    top_logprobs: int,
+    start: int = -1,
+    top: int,
     token_texts: bool = False,
 ) -> list[samples.Ask]:
-  """Return the n samples to ask for after one prompt.
+  """Tokenise a prompt and return the n samples to ask for after it.
 
   Args:
     host: Its settings hold the limits.
-    prompt: Token ids.
+    prompt: Name of its field, and its text or its tokens.
     fields: How to sample.
     rids: Ids of the jobs; the next n are taken.
     logprobs: See `samples.Ask`, as for token_texts.
-    logprob_start: See `service.Job`, as for top_logprobs.
-    top_logprobs: How many of the most probable tokens are reported.
+    start: First position of the prompt whose log-prob is wanted; -1: none.
+    top: How many of the most probable tokens are reported beside each.
     token_texts: Whether the text of each token is shown.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  params = protocol.sampling_params(
-      fields, host.settings, prompt_tokens=len(prompt)
-  )
+  settings, (field, ids) = host.settings, prompt
+  if isinstance(ids, str):
+    ids = await host.encode(host.tokenizer.encode_prompt, ids)
+  if not ids:
+    raise errors.bad_request(field, 'the prompt is empty')
+  protocol.check_tokens(field, ids, settings.vocab_size)
+  if logprobs and not -1 <= start < len(ids):
+    raise errors.bad_request(
+        'logprob_start_len',
+        f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
+    )
+  if not 0 <= top <= settings.max_top_logprobs:
+    problem = f'{top}: must lie in [0, {settings.max_top_logprobs}]'
+    raise errors.bad_request(fields.top_field, problem)
+  params = protocol.sampling_params(fields, settings, prompt_tokens=len(ids))
   return [
       samples.Ask(
           service_lib.Job(
               rid=next(rids),
-              prompt_tokens=prompt,
+              prompt_tokens=tuple(ids),
               params=params,
               seed=seed,
-              logprob_start=logprob_start,
-              top_logprobs=top_logprobs,
+              logprob_start=start if logprobs and start >= 0 else None,
+              top_logprobs=top if logprobs else 0,
           ),
           skip_special_tokens=fields.skip_special_tokens,
           trim=not fields.no_stop_trim,
@@ -178,52 +201,7 @@ def _names(
   return {name: [f'{name}_{k}' for k in range(count)] if is_list else [name]}
 
 
-async def encode_prompt(
-    host: host_lib.Host, prompt: str | Sequence[int], field: str
-) -> tuple[int, ...]:
-  """Return the token ids of a prompt.
-
-  Raises:
-    ApiError: 400 if it is empty, or an id is outside the vocabulary.
-  """
-  if isinstance(prompt, str):
-    prompt = await host.encode(host.tokenizer.encode_prompt, prompt)
-  if not prompt:
-    raise errors.bad_request(field, 'the prompt is empty')
-  protocol.check_tokens(field, prompt, host.settings.vocab_size)
-  return tuple(prompt)
-
-
-def check_top(host: host_lib.Host, field: str, top: int) -> None:
-  """Check how many of the most probable tokens are asked for.
-
-  Raises:
-    ApiError: 400 that names the limit.
-  """
-  limit = host.settings.max_top_logprobs
-  if not 0 <= top <= limit:
-    raise errors.bad_request(field, f'{top}: must lie in [0, {limit}]')
-
-
-def answer(
-    host: host_lib.Host, generation: Generation, batch: samples.Batch
-) -> Any:
-  """Return the body for samples that have all ended."""
-  shown = [_sample(host, sample) for sample in batch.samples]
-  return shown if generation.is_list else shown[0]
-
-
-async def stream(
-    host: host_lib.Host, generation: Generation, batch: samples.Batch
-) -> AsyncGenerator[bytes]:
-  """Yield the events of a stream: each holds all that its sample has so far."""
-  async for index in batch.changes():
-    shown = _sample(host, batch.samples[index])
-    yield event({**shown, 'index': index} if generation.is_list else shown)
-  yield DONE
-
-
-def _sample(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
+def _shown(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
   """Return what /generate shows of a sample, finished or not."""
   finish = sample.finish
   # A sample without tokens has the version that the service has now.
