@@ -23,7 +23,6 @@ from evojax.rollout import sampling
 from evojax.rollout import service as service_lib
 from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
-from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 from evojax.runtime import config_checks
@@ -186,20 +185,16 @@ def listen(host: str, port: int, client_seconds: float) -> socket.socket:
     OSError: If the port is taken.
   """
   family = socket.AF_INET6 if ':' in host else socket.AF_INET
-  sock = socket.socket(family)
   try:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit these options. Without them, a peer that vanished or
-    # that reads nothing would hold its buffers for ever.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
-      timeout = int(client_seconds * 1000)
-      sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
-    sock.bind((host, port))
-    sock.listen(2048)
+    sock = socket.create_server((host, port), family=family, backlog=2048)
   except OSError as e:
-    sock.close()
     raise OSError(f'--port={port}: cannot listen on {host}: {e}') from e
+  # Connections inherit these options. Without them, a peer that vanished or
+  # that reads nothing would hold its buffers for ever.
+  sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+  if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
+    timeout = int(client_seconds * 1000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
   return sock
 
 
@@ -221,22 +216,7 @@ def serve(
   Raises:
     Exception: The error of `make`, if it failed.
   """
-  server = _Server(
-      uvicorn.Config(
-          app.asgi,
-          access_log=False,
-          log_level='warning',
-          lifespan='off',
-          proxy_headers=False,
-          # This counts connections, idle ones too; the app limits requests.
-          limit_concurrency=_IDLE * app.host.settings.connections,
-          timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-          timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
-      ),
-      app.host,
-      make,
-      shutdown_seconds,
-  )
+  server = _Server(app, make, shutdown_seconds)
   host, port = sock.getsockname()[:2]
   print(f'listening on http://{host}:{port}', flush=True)
   try:
@@ -259,16 +239,27 @@ class _Server(uvicorn.Server):
 
   def __init__(
       self,
-      config: uvicorn.Config,
-      host: host_lib.Host,
+      app: app_lib.App,
       make: Callable[[], service_lib.Service],
       seconds: float,
   ):
-    super().__init__(config)
+    super().__init__(
+        uvicorn.Config(
+            app.asgi,
+            access_log=False,
+            log_level='warning',
+            lifespan='off',
+            proxy_headers=False,
+            # This counts connections, idle ones too; the app limits requests.
+            limit_concurrency=_IDLE * app.host.settings.connections,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(seconds + _GOODBYE_SECONDS),
+        )
+    )
     self.service: service_lib.Service | None = None
     self.error: BaseException | None = None  # Of `make`.
     self.signalled = ''  # Name of the signal that ends it.
-    self._host = host
+    self._host = app.host
     self._make = make
     self._seconds = seconds
     self._drain: asyncio.Task[None] | None = None
@@ -315,13 +306,11 @@ class _Server(uvicorn.Server):
   def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
     """Handle a signal: the first lets samples finish, the second does not."""
     del frame
-    if self.should_exit:
-      self.force_exit = True
-    self.should_exit = True
-    self.signalled = signal.Signals(sig).name
-    self._loop.call_soon_threadsafe(self._begin_drain)
+    self.force_exit, self.should_exit = self.should_exit, True
+    if not self.signalled:
+      self.signalled = signal.Signals(sig).name
+      self._loop.call_soon_threadsafe(self._begin_drain)
 
   def _begin_drain(self) -> None:
-    if self._drain is None:
-      print(f'{self.signalled}: shutting down', flush=True)
-      self._drain = asyncio.ensure_future(self._host.drain(self._seconds))
+    print(f'{self.signalled}: shutting down', flush=True)
+    self._drain = asyncio.ensure_future(self._host.drain(self._seconds))

@@ -146,29 +146,25 @@ class App:
     )
 
   async def _model_info(self, _: requests.Request) -> responses.Response:
-    return _json(
-        {
-            **self._identity(),
-            'is_generation': True,
-            'preferred_sampling_params': None,
-            'weight_version': self.host.weight_version,
-            'max_context_length': self.host.settings.context_tokens,
-        }
-    )
+    info = {
+        'is_generation': True,
+        'preferred_sampling_params': None,
+        'weight_version': self.host.weight_version,
+        'max_context_length': self.host.settings.context_tokens,
+    }
+    return _json(self._identity() | info)
 
   async def _server_info(self, _: requests.Request) -> responses.Response:
     settings = self.host.settings
+    info = {
+        'context_length': settings.context_tokens,
+        'max_req_input_len': settings.context_tokens - 1,
+        'max_new_tokens': settings.sampled_tokens,
+        'max_samples_per_request': settings.max_samples,
+        'version': evojax.__version__,
+    }
     return _json(
-        {
-            **self._identity(),
-            'context_length': settings.context_tokens,
-            'max_req_input_len': settings.context_tokens - 1,
-            'max_new_tokens': settings.sampled_tokens,
-            'max_samples_per_request': settings.max_samples,
-            'version': evojax.__version__,
-            **settings.info,
-            **self.host.info(),
-        }
+        {**self._identity(), **info, **settings.info, **self.host.info()}
     )
 
   def _identity(self) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import time
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import text as text_lib
 
+_Call = Callable[[], None]
+_Decode = Callable[..., str]
+
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
@@ -30,14 +33,7 @@ class Sample:
   size, however slowly a client reads.
   """
 
-  def __init__(
-      self,
-      ask: Ask,
-      decode: Callable[..., str],
-      *,
-      live: bool,
-      wake: Callable[[], None],
-  ):
+  def __init__(self, ask: Ask, decode: _Decode, *, live: bool, wake: _Call):
     """Start empty; `Batch` makes samples.
 
     Args:
@@ -59,9 +55,8 @@ class Sample:
     self.decode = functools.partial(
         decode, skip_special_tokens=ask.skip_special_tokens
     )
-    self._text = text_lib.Text(
-        self.decode, stop=ask.job.params.stop, trim=ask.trim
-    )
+    stop = ask.job.params.stop
+    self._text = text_lib.Text(self.decode, stop=stop, trim=ask.trim)
     self._live = live
     self._wake = wake
     self._inbox: collections.deque[service_lib.Chunk] = collections.deque()
@@ -114,10 +109,10 @@ class Mailbox:
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop
-    self._calls: collections.deque[Callable[[], None]] = collections.deque()
+    self._calls: collections.deque[_Call] = collections.deque()
     self._woken = False
 
-  def call(self, function: Callable[[], None]) -> None:
+  def call(self, function: _Call) -> None:
     """Have the loop call a function soon."""
     self._calls.append(function)
     if not self._woken:
@@ -143,7 +138,7 @@ class Batch:
       asks: Sequence[Ask],
       service: service_lib.Service,
       *,
-      decode: Callable[..., str],
+      decode: _Decode,
       mailbox: Mailbox,
       caller: str,
       live: bool,
@@ -167,9 +162,9 @@ class Batch:
     self._on_exit = on_exit
     self._arrived: set[int] = set()
     self._event = asyncio.Event()
-    arrive = lambda i: mailbox.call(lambda: self._mark(i))
+    wake = lambda i: mailbox.call(functools.partial(self._mark, i))
     self.samples = [
-        Sample(ask, decode, live=live, wake=functools.partial(arrive, i))
+        Sample(ask, decode, live=live, wake=functools.partial(wake, i))
         for i, ask in enumerate(asks)
     ]
     service.submit(
