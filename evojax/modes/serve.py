@@ -35,12 +35,11 @@ _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
 # Arguments of gc.set_threshold, above Python's own; `_Server._open` says why.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
 _LIMITS = sampling.Limits()  # How much a request may ask for.
+_Config = ml_collections.ConfigDict
 _IDLE = 8  # Open connections allowed for each request that may run.
 
 
-def run(
-    config: ml_collections.ConfigDict, port: int, host: str = '127.0.0.1'
-) -> None:
+def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
   """Serve the policy at config.model.path until SIGTERM or SIGINT.
 
   The port answers at once; /health says 503 until the weights are loaded and
@@ -66,11 +65,9 @@ def run(
         " trainer's config.rollout.urls"
     )
   policy = _open_policy(config, config.model.path)
-  app = app_lib.App(
-      tokens.ServerTokenizer(policy.path), _settings(config, policy)
-  )
+  tokenizer = tokens.ServerTokenizer(policy.path)
   serve(
-      app,
+      app_lib.App(tokenizer, _settings(config, policy)),
       lambda: make_service(config, policy),
       listen(host, port, config.serve.client_seconds),
       shutdown_seconds=config.serve.shutdown_seconds,
@@ -78,7 +75,7 @@ def run(
 
 
 def _settings(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+    config: _Config, policy: policy_lib.Policy
 ) -> settings_lib.Settings:
   c = config.serve
   return settings_lib.Settings(
@@ -108,7 +105,7 @@ def _settings(
 
 
 def make_service(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy
+    config: _Config, policy: policy_lib.Policy
 ) -> service_lib.Service:
   """Read the weights and start the thread that samples.
 
@@ -131,9 +128,8 @@ def make_service(
           f'{found.path} is no policy of the shape that is served:'
           f' {", ".join(differ)}'
       )
-    return policy_lib.load_params(
-        found, mesh, param_dtype=config.model.param_dtype
-    )
+    dtype = config.model.param_dtype
+    return policy_lib.load_params(found, mesh, param_dtype=dtype)
 
   slots = slots_lib.Slots(
       policy.cfg,
@@ -161,9 +157,7 @@ def make_service(
   )
 
 
-def _open_policy(
-    config: ml_collections.ConfigDict, path: str
-) -> policy_lib.Policy:
+def _open_policy(config: _Config, path: str) -> policy_lib.Policy:
   """Open the policy at a path as the one that is served."""
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),

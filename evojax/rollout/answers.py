@@ -23,6 +23,7 @@ class DisagreementError(ValueError):
   """A server does not serve what this run trains; no retry would help."""
 
 
+_Spans = tuple[tuple[str, int], ...]
 # (holds, field, value, wanted, remedy): raises unless it holds.
 _Need = Callable[..., None]
 
@@ -36,7 +37,7 @@ class Part:
   reason: str  # 'stop' | 'length' | 'abort'.
   # (version, end): these weights sampled the tokens up to `end`; () if the
   # server does not say.
-  spans: tuple[tuple[str, int], ...]
+  spans: _Spans
 
 
 def seed_of(request: records.Request, sampled: int = 0) -> int:
@@ -219,9 +220,7 @@ def _read_tokens(
   return tuple(tokens), tuple(logprobs)
 
 
-def _spans(
-    meta: dict[str, Any], n: int, need: _Need
-) -> tuple[tuple[str, int], ...]:
+def _spans(meta: dict[str, Any], n: int, need: _Need) -> _Spans:
   """Return (version, end) of each run of tokens with the same weights."""
   spans = meta.get('weight_versions')
   if spans is None:

@@ -35,6 +35,7 @@ _PROBE_TEMPERATURES = (1.0, 0.6)
 PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
 # Mean difference of log-probs, in nats, that the same weights may show.
 _TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
+_Requests, _Episodes = Sequence[records.Request], list[records.Episode]
 _ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
 
 
@@ -126,9 +127,7 @@ class SGLangEngine:
 
   # ------------------------------------------------------------- interface
 
-  def generate(
-      self, requests: Sequence[records.Request]
-  ) -> list[records.Episode]:
+  def generate(self, requests: _Requests) -> _Episodes:
     """Sample every request; episodes come in the order of the requests.
 
     Raises:
@@ -138,7 +137,7 @@ class SGLangEngine:
     """
     return self.finish(self.begin(requests))
 
-  def begin(self, requests: Sequence[records.Request]) -> Pending:
+  def begin(self, requests: _Requests) -> Pending:
     """Start `generate`; weights must stay until `finish`.
 
     Raises:
@@ -156,7 +155,7 @@ class SGLangEngine:
     empty = packed_lib.pack([None] * len(requests), width)
     return Pending(tuple(requests), empty, self._run(sample))
 
-  def finish(self, pending: Pending) -> list[records.Episode]:
+  def finish(self, pending: Pending) -> _Episodes:
     """Return the episodes of what `begin` started; see `generate`."""
     packed = self._share(pending.future, pending.empty)
     return packed_lib.unpack(packed, pending.requests, self.model.decode)
@@ -229,9 +228,7 @@ class SGLangEngine:
 
   # -------------------------------------------------------------- sampling
 
-  async def _sample_all(
-      self, requests: Sequence[records.Request]
-  ) -> list[records.Episode]:
+  async def _sample_all(self, requests: _Requests) -> _Episodes:
     """Sample all requests, as many at a time as the servers take."""
     completions: list[records.Episode | None] = [None] * len(requests)
     waiting = iter(range(len(requests)))
@@ -367,15 +364,12 @@ class SGLangEngine:
 
     async def sample() -> dict[str, np.ndarray]:
       servers = self._fleet.servers
-      asked = [
-          (i, k) for i, s in enumerate(servers) if s.up for k in range(PROBES)
+      up = [i for i, server in enumerate(servers) if server.up]
+      asked = [(i, k) for i in up for k in range(PROBES)]
+      probes = [
+          self._sample(self._probe(k, count), self._urls[i]) for i, k in asked
       ]
-      found = await asyncio.gather(
-          *(
-              self._sample(self._probe(k, count), self._urls[i])
-              for i, k in asked
-          )
-      )
+      found = await asyncio.gather(*probes)
       # Another server answered the probes of one that died meanwhile.
       return packed(found, [i if servers[i].up else -1 for i, _ in asked])
 

@@ -26,7 +26,7 @@ from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 
 _LOG = logging.getLogger(__name__)
-_json = responses.JSONResponse
+_Response, _json = responses.Response, responses.JSONResponse
 # Paths that need no key and are never refused: monitoring reads them.
 _PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
 # Path -> methods, body, and what prepares the samples that it asks for.
@@ -95,7 +95,8 @@ class App:
     """Add routes and middleware; nobody else may use the tokenizer."""
     self.host = host_lib.Host(tokenizer, settings)
     self._created = int(time.time())
-    known = (*host_lib.REFUSALS, exceptions.HTTPException, Exception)
+    known = (errors.ApiError, exceptions.HTTPException, Exception)
+    known += host_lib.SERVICE_ERRORS
     self.asgi = fastapi.FastAPI(
         openapi_url=None,
         redirect_slashes=False,
@@ -130,22 +131,22 @@ class App:
 
   # Monitoring.
 
-  async def _health(self, _: requests.Request) -> responses.Response:
-    return responses.Response(status_code=200 if self._is_up else 503)
+  async def _health(self, _: requests.Request) -> _Response:
+    return _Response(status_code=200 if self._is_up else 503)
 
   async def _health_generate(self, request: requests.Request):
     healthy = self._is_up and await _unless_gone(
         request.receive, self.host.health_generate()
     )
-    return responses.Response(status_code=200 if healthy else 503)
+    return _Response(status_code=200 if healthy else 503)
 
-  async def _metrics(self, _: requests.Request) -> responses.Response:
-    return responses.Response(
+  async def _metrics(self, _: requests.Request) -> _Response:
+    return _Response(
         self.host.metrics.render(),
         media_type='text/plain; version=0.0.4; charset=utf-8',
     )
 
-  async def _model_info(self, _: requests.Request) -> responses.Response:
+  async def _model_info(self, _: requests.Request) -> _Response:
     info = {
         'is_generation': True,
         'preferred_sampling_params': None,
@@ -154,7 +155,7 @@ class App:
     }
     return _json(self._identity() | info)
 
-  async def _server_info(self, _: requests.Request) -> responses.Response:
+  async def _server_info(self, _: requests.Request) -> _Response:
     settings = self.host.settings
     info = {
         'context_length': settings.context_tokens,
@@ -163,9 +164,8 @@ class App:
         'max_samples_per_request': settings.max_samples,
         'version': evojax.__version__,
     }
-    return _json(
-        {**self._identity(), **info, **settings.info, **self.host.info()}
-    )
+    info |= {**settings.info, **self.host.info()}
+    return _json(self._identity() | info)
 
   def _identity(self) -> dict[str, Any]:
     """Return the fields that name the policy in both infos."""
@@ -181,10 +181,10 @@ class App:
   def _is_up(self) -> bool:
     return self.host.phase == 'up'
 
-  async def _models(self, _: requests.Request) -> responses.Response:
+  async def _models(self, _: requests.Request) -> _Response:
     return _json({'object': 'list', 'data': [self._card()]})
 
-  async def _model(self, request: requests.Request) -> responses.Response:
+  async def _model(self, request: requests.Request) -> _Response:
     model = request.path_params['model']
     if model != self.host.settings.model_name:
       raise errors.ApiError(404, f'model: there is no {model!r}', param='model')
@@ -209,16 +209,12 @@ class App:
       model: type[protocol.M],
       prepare: Callable[..., Awaitable[native.Generation]],
       request: requests.Request,
-  ) -> responses.Response:
+  ) -> _Response:
     """Sample what a body of that model asks for."""
     asked = await self._read(request, model)
     ready = await prepare(self.host, asked)
-    batch = self.host.run(
-        ready.asks,
-        ready.names,
-        live=asked.stream,
-        caller=request.scope['caller'],
-    )
+    caller = request.scope['caller']
+    batch = self.host.run(ready.asks, ready.names, asked.stream, caller)
     if asked.stream:
       seconds = self.host.settings.client_seconds
       return EventStream(batch, ready.stream(batch), seconds)
@@ -231,11 +227,11 @@ class App:
       model: type[protocol.M],
       work: Callable[[host_lib.Host, protocol.M], Awaitable[Any]],
       request: requests.Request,
-  ) -> responses.Response:
+  ) -> _Response:
     """Let the host do what a body of that model asks for."""
     return _json(await work(self.host, await self._read(request, model)))
 
-  async def _abort(self, request: requests.Request) -> responses.Response:
+  async def _abort(self, request: requests.Request) -> _Response:
     asked = await self._read(request, protocol.Abort)
     message = asked.abort_message or 'aborted by /abort_request'
     if asked.abort_all:
@@ -247,14 +243,14 @@ class App:
       self.host.abort(asked.rid, message)
     else:
       raise errors.bad_request('rid', 'missing; or set abort_all')
-    return responses.Response(status_code=200)
+    return _Response(status_code=200)
 
-  async def _flush(self, _: requests.Request) -> responses.Response:
+  async def _flush(self, _: requests.Request) -> _Response:
     if await self.host.flush():
       return responses.PlainTextResponse('Cache flushed.\n')
     raise errors.ApiError(400, 'the cache is not flushed while samples run')
 
-  async def _refuse(self, request: requests.Request) -> responses.Response:
+  async def _refuse(self, request: requests.Request) -> _Response:
     path = request.url.path
     raise errors.failure(f'{path}: {_ELSEWHERE[path]}')
 
@@ -361,7 +357,7 @@ class _Gate:
       finally:
         self._count -= 1
 
-  def _refusal(self, scope: asgi.Scope) -> responses.Response | None:
+  def _refusal(self, scope: asgi.Scope) -> _Response | None:
     """Note whose request it is; answer it if it lacks the key of its path."""
     path, settings = scope['path'], self._settings
     given = dict(scope['headers']).get(b'authorization', b'')
@@ -381,14 +377,11 @@ class _Gate:
       return None
     is_admins = path in _ADMIN and settings.admin_key
     which = 'admin key' if is_admins else 'API key'
-    return errors.ApiError(
-        401, f'{path} needs the {which}: Bearer KEY'
-    ).response()
+    error = errors.ApiError(401, f'{path} needs the {which}: Bearer KEY')
+    return error.response()
 
 
-async def _on_error(
-    request: requests.Request, error: Exception
-) -> responses.Response:
+async def _on_error(request: requests.Request, error: Exception) -> _Response:
   """Answer an error; the web server logs those that are bugs itself."""
   match error:
     case errors.ApiError():

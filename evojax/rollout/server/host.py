@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
+import dataclasses
 import functools
 import time
 from typing import Any, Literal
@@ -19,12 +20,9 @@ from evojax.rollout.server import tokens
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
-# Errors that tell a client why its request is refused.
-REFUSALS = (
-    errors.ApiError,
-    service_lib.QueueFullError,
-    service_lib.ServiceFailedError,
-)
+# Errors of a service that clients are told of.
+SERVICE_ERRORS = (service_lib.QueueFullError, service_lib.ServiceFailedError)
+_Answer = Mapping[str, Any]
 
 
 class Host:
@@ -51,9 +49,7 @@ class Host:
     self._names: dict[str, Sequence[str]] = {}
     # A tokenizer allows one thread; it is not the loop's thread, because a
     # long text takes a while.
-    self._encoder = concurrent.futures.ThreadPoolExecutor(
-        1, thread_name_prefix='encode'
-    )
+    self._encoder = concurrent.futures.ThreadPoolExecutor(1, 'encode')
     # Held by one pause, update or the like at a time.
     self._control = asyncio.Lock()
     self._released: set[str] = set()
@@ -104,8 +100,7 @@ class Host:
       self,
       asks: Sequence[samples.Ask],
       names: Mapping[str, Sequence[str]],
-      *,
-      live: bool,
+      live: bool = False,
       caller: str = '',
   ) -> samples.Batch:
     """Submit the samples of a request; the caller enters the batch.
@@ -137,17 +132,17 @@ class Host:
       for name in names:
         del self._names[name]
       for sample in batch.samples:
+        sample.collect()
+        if sample.finish is None:
+          service.abort(sample.ask.job.rid, 'the client is gone')
         self.metrics.observe(sample)
 
+    decode, mailbox = self.tokenizer.decode, self._mailbox
+    batch = samples.Batch(asks, decode, mailbox, live=live, on_exit=left)
     with errors.refusing():
-      batch = samples.Batch(
-          asks,
-          service,
-          decode=self.tokenizer.decode,
-          mailbox=self._mailbox,
-          caller=caller,
-          live=live,
-          on_exit=left,
+      service.submit(
+          [dataclasses.replace(ask.job, caller=caller) for ask in asks],
+          [sample.listen for sample in batch.samples],
       )
     self._batches.add(batch)
     self._names.update(names)
@@ -179,13 +174,13 @@ class Host:
     rid = f'HEALTH_CHECK_{time.monotonic_ns()}'
     job = service_lib.Job(rid, prompt_tokens=(0,), params=_ONE_TOKEN, seed=0)
     try:
-      with self.run([samples.Ask(job)], {}, live=False) as batch:
+      with self.run([samples.Ask(job)], {}) as batch:
         async with asyncio.timeout(self.settings.health_seconds):
           await batch.finished()
         return bool(batch.samples[0].ids)
     except TimeoutError:
       return False
-    except REFUSALS:
+    except (errors.ApiError, *SERVICE_ERRORS):
       while time.monotonic() < deadline and self.phase == 'up':
         if self._released:
           break
@@ -197,14 +192,14 @@ class Host:
   # The rest manages the service. What blocks has a thread of its own, and what
   # a method returns is the answer to the client.
 
-  async def pause(self, asked: protocol.Pause) -> Mapping[str, str]:
+  async def pause(self, asked: protocol.Pause) -> _Answer:
     """Stop sampling until `resume`."""
     async with self._control:
       await asyncio.to_thread(self.service.pause, asked.mode)
       self._pause_after_update = True
     return {'message': 'generation is paused', 'status': 'ok'}
 
-  async def resume(self, _: protocol.Empty) -> Mapping[str, str]:
+  async def resume(self, _: protocol.Empty) -> _Answer:
     """End a pause.
 
     Raises:
@@ -215,7 +210,7 @@ class Host:
       await asyncio.to_thread(self.service.resume)
     return {'message': 'generation continues', 'status': 'ok'}
 
-  async def begin_update(self, _: protocol.Empty) -> Mapping[str, Any]:
+  async def begin_update(self, _: protocol.Empty) -> _Answer:
     """Pause in place until `end_update`.
 
     Raises:
@@ -230,7 +225,7 @@ class Host:
       self._updating = True
     return {'success': True, 'message': 'sampling waits'}
 
-  async def end_update(self, _: protocol.Empty) -> Mapping[str, Any]:
+  async def end_update(self, _: protocol.Empty) -> _Answer:
     """Go on sampling, unless a client has paused it.
 
     Raises:
@@ -246,14 +241,11 @@ class Host:
   def _check_update(self, *, is_open: bool) -> None:
     if self._updating != is_open:
       what, call = ('no', 'begin') if is_open else ('a', 'end')
-      message = (
-          f'{what} weight update is open; call /{call}_weight_update first'
-      )
+      call = f'call /{call}_weight_update first'
+      message = f'{what} weight update is open; {call}'
       raise errors.ApiError(400, message)
 
-  async def update_weights(
-      self, asked: protocol.UpdateFromDisk
-  ) -> Mapping[str, Any]:
+  async def update_weights(self, asked: protocol.UpdateFromDisk) -> _Answer:
     """Install weights from a directory; see `Service.update_weights`.
 
     Raises:
@@ -319,7 +311,7 @@ class Host:
           await asyncio.to_thread(self.service.restore_memory, chosen)
       self._released -= set(chosen)
 
-  def info(self) -> Mapping[str, Any]:
+  def info(self) -> _Answer:
     """Return what /server_info shows of the service."""
     service = self._service
     if service is None:

@@ -15,6 +15,7 @@ from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
 
 DONE = b'data: [DONE]\n\n'
+Json = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +68,8 @@ async def prepare(
     if not is_batch:
       raise errors.bad_request(name, 'a list, where there is one prompt')
     if len(value) != len(prompts):
-      raise errors.bad_request(
-          name, f'{len(value)} values for {len(prompts)} prompts'
-      )
+      problem = f'{len(value)} values for {len(prompts)} prompts'
+      raise errors.bad_request(name, problem)
     return value
 
   sampling = [
@@ -201,7 +201,7 @@ def _names(
   return {name: [f'{name}_{k}' for k in range(count)] if is_list else [name]}
 
 
-def _shown(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
+def _shown(host: host_lib.Host, sample: samples.Sample) -> Json:
   """Return what /generate shows of a sample, finished or not."""
   finish = sample.finish
   # A sample without tokens has the version that the service has now.
@@ -228,9 +228,8 @@ def _shown(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
       return [finite(logprob), token, text]
 
     for side, tokens in (('input', sample.prompt), ('output', sample.tokens)):
-      meta[f'{side}_token_logprobs'] = [
-          entry(t.token, t.logprob) for t in tokens
-      ]
+      shown = [entry(t.token, t.logprob) for t in tokens]
+      meta[f'{side}_token_logprobs'] = shown
       if sample.ask.job.top_logprobs:
         meta[f'{side}_top_logprobs'] = [
             [entry(*top) for top in t.top] or None for t in tokens
@@ -238,7 +237,7 @@ def _shown(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
   return {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
 
 
-def _finish_reason(sample: samples.Sample) -> dict[str, Any]:
+def _finish_reason(sample: samples.Sample) -> Json:
   """Return SGLang's object for how a sample ended."""
   finish = sample.finish
   if finish.reason == 'length':
@@ -248,9 +247,7 @@ def _finish_reason(sample: samples.Sample) -> dict[str, Any]:
   return {'type': 'stop', 'matched': finish.matched}
 
 
-def finite(
-    logprob: float | None, otherwise: float | None = None
-) -> float | None:
+def finite(logprob: float | None, otherwise: Any = None) -> float | None:
   """Return a log-prob that JSON can hold; tokens that are ruled out have -inf.
 
   Args:

@@ -93,7 +93,7 @@ async def _generation(
   return Generation(host, request, asks, {name: [a.job.rid for a in asks]})
 
 
-def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
+def _turn(index: int, message: protocol.Message) -> native.Json:
   """Return a message as chat templates read it.
 
   Raises:
@@ -113,9 +113,8 @@ def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
       except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-      raise errors.bad_request(
-          f'messages[{index}].tool_calls', 'arguments must be a JSON object'
-      )
+      field = f'messages[{index}].tool_calls'
+      raise errors.bad_request(field, 'arguments must be a JSON object')
     function = {'name': call.function.name, 'arguments': arguments}
     calls.append({'type': 'function', 'id': call.id, 'function': function})
   if calls:
@@ -126,7 +125,7 @@ def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
 class Generation(native.Generation):
   """A request of either endpoint, ready to be submitted."""
 
-  def answer(self, batch: samples.Batch) -> dict[str, Any]:
+  def answer(self, batch: samples.Batch) -> native.Json:
     """Return the body for samples that have all ended."""
     choices = []
     for index, sample in enumerate(batch.samples):
@@ -146,7 +145,7 @@ class Generation(native.Generation):
     with_usage = self.request.stream_options.include_usage
     choices = [Choice(self, i) for i in range(len(batch.samples))]
 
-    def chunk(choice: dict[str, Any], sample: samples.Sample) -> bytes:
+    def chunk(choice: native.Json, sample: samples.Sample) -> bytes:
       body = self._body([choice], sample, '.chunk')
       return native.event(body | ({'usage': None} if with_usage else {}))
 
@@ -177,10 +176,10 @@ class Generation(native.Generation):
 
   def _body(
       self,
-      choices: Sequence[dict[str, Any]],
+      choices: Sequence[native.Json],
       sample: samples.Sample | None,
       suffix: str = '',
-  ) -> dict[str, Any]:
+  ) -> native.Json:
     """Return a body; it has the version of a sample, or of the service now."""
     spans = sample.spans if sample else ()
     version = spans[-1][0] if spans else self.host.weight_version
@@ -196,7 +195,7 @@ class Generation(native.Generation):
         'metadata': {'weight_version': version},
     }
 
-  def _usage(self, batch: samples.Batch) -> dict[str, Any]:
+  def _usage(self, batch: samples.Batch) -> native.Json:
     """Count the tokens of all samples; a prompt counts once, whatever n is."""
     firsts = batch.samples[:: self.request.n]
     prompt = sum(len(s.ask.job.prompt_tokens) for s in firsts)
@@ -227,7 +226,7 @@ class Choice:
     # Whether the prompt is to be shown yet.
     self._echo = not self._is_chat and generation.request.echo
 
-  def next(self, sample: samples.Sample) -> dict[str, Any]:
+  def next(self, sample: samples.Sample) -> native.Json:
     """Return a choice with all that is new, in the endpoint's shape."""
     final = sample.finish is not None
     text, calls = sample.text, []
@@ -259,7 +258,7 @@ class Choice:
 
   def _completion_logprobs(
       self, tokens: Sequence[service_lib.Token]
-  ) -> dict[str, Any]:
+  ) -> native.Json:
     text_of = self._tokenizer.token_text
     texts = [text_of(t.token) for t in tokens]
     *offsets, self._text_offset = itertools.accumulate(
@@ -275,10 +274,8 @@ class Choice:
         'text_offset': offsets,
     }
 
-  def _chat_logprobs(
-      self, tokens: Sequence[service_lib.Token]
-  ) -> dict[str, Any]:
-    def entry(i: int, logprob: float | None) -> dict[str, Any]:
+  def _chat_logprobs(self, tokens: Sequence[service_lib.Token]) -> native.Json:
+    def entry(i: int, logprob: float | None) -> native.Json:
       spelled = self._tokenizer.token_bytes(i)
       return {
           'token': self._tokenizer.token_text(i),

@@ -329,9 +329,8 @@ def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
       raise errors.bad_request(prefix + name, why)
   left_out = {*model.unsupported, *model.ignored}
   try:
-    return model.model_validate(
-        {k: v for k, v in fields.items() if k not in left_out}
-    )
+    kept = {k: v for k, v in fields.items() if k not in left_out}
+    return model.model_validate(kept)
   except pydantic.ValidationError as e:
     problems = e.errors(include_url=False, include_context=False)
     raise errors.ApiError(
@@ -447,9 +446,8 @@ def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
   """
   if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
     wrong = next(i for i in ids if not 0 <= i < vocab_size)
-    raise errors.bad_request(
-        field, f'{wrong} is no token id; they lie in [0, {vocab_size})'
-    )
+    problem = f'{wrong} is no token id; they lie in [0, {vocab_size})'
+    raise errors.bad_request(field, problem)
 
 
 def seeds(fields: Sampler) -> list[int]:

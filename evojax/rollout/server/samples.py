@@ -131,34 +131,26 @@ class Mailbox:
 
 
 class Batch:
-  """Samples of one request; leaving the context ends those that still run."""
+  """Samples of one request; the host ends them when the context is left."""
 
   def __init__(
       self,
       asks: Sequence[Ask],
-      service: service_lib.Service,
-      *,
       decode: _Decode,
       mailbox: Mailbox,
-      caller: str,
+      *,
       live: bool,
       on_exit: Callable[['Batch'], None],
   ):
-    """Submit all samples, or none.
+    """Start with samples that are empty, and not submitted yet.
 
     Args:
       asks: One per sample.
-      service: The service that runs them.
       decode: `ServerTokenizer.decode`.
       mailbox: The mailbox of the running loop.
-      caller: The client; see `service.Job`.
       live: Whether samples are shown while they grow.
       on_exit: Called when the context is left, whatever the reason.
-
-    Raises:
-      QueueFullError, ValueError: See `Service.submit`.
     """
-    self._service = service
     self._on_exit = on_exit
     self._arrived: set[int] = set()
     self._event = asyncio.Event()
@@ -167,19 +159,11 @@ class Batch:
         Sample(ask, decode, live=live, wake=functools.partial(wake, i))
         for i, ask in enumerate(asks)
     ]
-    service.submit(
-        [dataclasses.replace(ask.job, caller=caller) for ask in asks],
-        [sample.listen for sample in self.samples],
-    )
 
   def __enter__(self) -> 'Batch':
     return self
 
   def __exit__(self, *_) -> None:
-    for sample in self.samples:
-      sample.collect()
-      if sample.finish is None:
-        self._service.abort(sample.ask.job.rid, 'the client is gone')
     self._on_exit(self)
 
   async def changes(self) -> AsyncIterator[int]:
