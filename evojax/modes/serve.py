@@ -35,7 +35,7 @@ _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
 # Arguments of gc.set_threshold, above Python's own; `_Server._open` says why.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
 _LIMITS = sampling.Limits()  # How much a request may ask for.
-_Config = ml_collections.ConfigDict
+_Config, _Policy = ml_collections.ConfigDict, policy_lib.Policy
 _IDLE = 8  # Open connections allowed for each request that may run.
 
 
@@ -74,9 +74,7 @@ def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
   )
 
 
-def _settings(
-    config: _Config, policy: policy_lib.Policy
-) -> settings_lib.Settings:
+def _settings(config: _Config, policy: _Policy) -> settings_lib.Settings:
   c = config.serve
   return settings_lib.Settings(
       model_name=c.model_name or config.name,
@@ -104,9 +102,7 @@ def _settings(
   )
 
 
-def make_service(
-    config: _Config, policy: policy_lib.Policy
-) -> service_lib.Service:
+def make_service(config: _Config, policy: _Policy) -> service_lib.Service:
   """Read the weights and start the thread that samples.
 
   Raises:
@@ -157,7 +153,7 @@ def make_service(
   )
 
 
-def _open_policy(config: _Config, path: str) -> policy_lib.Policy:
+def _open_policy(config: _Config, path: str) -> _Policy:
   """Open the policy at a path as the one that is served."""
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),

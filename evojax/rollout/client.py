@@ -36,6 +36,8 @@ PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
 # Mean difference of log-probs, in nats, that the same weights may show.
 _TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
 _Requests, _Episodes = Sequence[records.Request], list[records.Episode]
+_Arrays = dict[str, np.ndarray]
+_Future = concurrent.futures.Future[Any] | None  # None but in process 0.
 _ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
 
 
@@ -55,15 +57,6 @@ class Model:
   export: Callable[[Any, pathlib.Path], None]
   score: parity.Scorer
   probe: tuple[int, ...]  # A short prompt.
-
-
-@dataclasses.dataclass(frozen=True)
-class Pending:
-  """A call of `generate` under way."""
-
-  requests: tuple[records.Request, ...]
-  empty: dict[str, np.ndarray]  # Shapes of the result.
-  future: concurrent.futures.Future[Any] | None  # None but in process 0.
 
 
 class SGLangEngine:
@@ -137,7 +130,7 @@ class SGLangEngine:
     """
     return self.finish(self.begin(requests))
 
-  def begin(self, requests: _Requests) -> Pending:
+  def begin(self, requests: _Requests) -> Callable[[], _Episodes]:
     """Start `generate`; weights must stay until `finish`.
 
     Raises:
@@ -149,16 +142,21 @@ class SGLangEngine:
       request.check(self.model.max_prompt_tokens, self.model.max_tokens)
     width = max((r.params.max_tokens for r in requests), default=1)
 
-    async def sample() -> dict[str, np.ndarray]:
+    async def sample() -> _Arrays:
       return packed_lib.pack(await self._sample_all(requests), width)
 
     empty = packed_lib.pack([None] * len(requests), width)
-    return Pending(tuple(requests), empty, self._run(sample))
+    future = self._run(sample)
 
-  def finish(self, pending: Pending) -> _Episodes:
+    def wait() -> _Episodes:
+      packed = self._share(future, empty)
+      return packed_lib.unpack(packed, requests, self.model.decode)
+
+    return wait
+
+  def finish(self, pending: Callable[[], _Episodes]) -> _Episodes:
     """Return the episodes of what `begin` started; see `generate`."""
-    packed = self._share(pending.future, pending.empty)
-    return packed_lib.unpack(packed, pending.requests, self.model.decode)
+    return pending()
 
   def update_weights(self, params: Any, version: int) -> None:
     """Give the weights to all servers, and check that they have them.
@@ -321,9 +319,9 @@ class SGLangEngine:
         ('context_length', need, 'raise --context-length'),
     ):
       value = info.get(field)
-      if not isinstance(value, int) or value == 0:
-        continue  # It does not say.
-      if value < least or (field == 'vocab_size' and value != least):
+      says = isinstance(value, int) and value != 0
+      exact = field == 'vocab_size'
+      if says and (value < least or (exact and value != least)):
         raise answers.DisagreementError(
             f'{server.url} has {field}={value}, this run needs {least}'
             ' (config.data.max_prompt_tokens + config.rollout.max_tokens ='
@@ -362,13 +360,12 @@ class SGLangEngine:
       servers = [*servers, *[-1] * (rows - len(servers))]  # -1: an empty row.
       return arrays | {'server': np.array(servers, np.int32)}
 
-    async def sample() -> dict[str, np.ndarray]:
+    async def sample() -> _Arrays:
       servers = self._fleet.servers
       up = [i for i, server in enumerate(servers) if server.up]
       asked = [(i, k) for i in up for k in range(PROBES)]
-      probes = [
-          self._sample(self._probe(k, count), self._urls[i]) for i, k in asked
-      ]
+      probe = lambda i, k: self._sample(self._probe(k, count), self._urls[i])
+      probes = [probe(i, k) for i, k in asked]
       found = await asyncio.gather(*probes)
       # Another server answered the probes of one that died meanwhile.
       return packed(found, [i if servers[i].up else -1 for i, _ in asked])
@@ -422,7 +419,7 @@ class SGLangEngine:
   # ------------------------------------------------------------- processes
 
   def _on_primary(
-      self, work: Callable[[], Any], empty: dict[str, np.ndarray] | None = None
+      self, work: Callable[[], Any], empty: _Arrays | None = None
   ) -> Any:
     """Run a coroutine in process 0; all get its result, or its error.
 
@@ -432,19 +429,13 @@ class SGLangEngine:
     """
     return self._share(self._run(work), empty)
 
-  def _run(
-      self, work: Callable[[], Any]
-  ) -> concurrent.futures.Future[Any] | None:
+  def _run(self, work: Callable[[], Any]) -> _Future:
     """Start a coroutine in process 0."""
     if self._loop is None:
       return None
     return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
-  def _share(
-      self,
-      future: concurrent.futures.Future[Any] | None,
-      empty: dict[str, np.ndarray] | None,
-  ) -> Any:
+  def _share(self, future: _Future, empty: _Arrays | None) -> Any:
     """Return process 0's result, or raise its error, in all processes."""
     result, error, message = empty, None, np.zeros(_ERROR_BYTES, np.uint8)
     if future is not None:

@@ -77,6 +77,9 @@ class Server:
   revival: asyncio.Task | None = None
 
 
+_May = Callable[[Server], bool]
+
+
 @dataclasses.dataclass(frozen=True)
 class Weights:
   """The weights that all servers are to serve."""
@@ -263,9 +266,7 @@ class Fleet:
     self._lost(server, f'serves weight_version={version!r}')
     return True
 
-  async def _pick(
-      self, may: Callable[[Server], bool], only: str = ''
-  ) -> Server:
+  async def _pick(self, may: _May, only: str = '') -> Server:
     """Wait for a server that may be used; return the least loaded one.
 
     Raises:
@@ -358,12 +359,9 @@ class Fleet:
     """Spare a slow server the rest of a sample nobody waits for."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
+    url, body = f'{server.url}/abort_request', {'rid': rid, 'abort_all': False}
     with contextlib.suppress(httpx2.HTTPError):
-      await self._http.post(
-          server.url + '/abort_request',
-          json={'rid': rid, 'abort_all': False},
-          timeout=_CONNECT_SECONDS,
-      )
+      await self._http.post(url, json=body, timeout=_CONNECT_SECONDS)
 
   async def tokens_of(self, server: Server, text: str) -> list[int] | None:
     """Return a server's tokens of a text; None if it does not report them."""

@@ -26,6 +26,7 @@ from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 
 _LOG = logging.getLogger(__name__)
+_HOST = host_lib.Host
 _Response, _json = responses.Response, responses.JSONResponse
 # Paths that need no key and are never refused: monitoring reads them.
 _PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
@@ -37,21 +38,13 @@ _SAMPLING = {
 }
 # Path -> methods, body, and what does it; the value it returns is the answer.
 _MANAGING = {
-    '/pause_generation': ('POST', protocol.Pause, host_lib.Host.pause),
-    '/continue_generation': ('POST', protocol.Empty, host_lib.Host.resume),
-    '/update_weights_from_disk': (
-        ('POST', protocol.UpdateFromDisk, host_lib.Host.update_weights)
-    ),
-    '/begin_weight_update': (
-        ('POST', protocol.Empty, host_lib.Host.begin_update)
-    ),
-    '/end_weight_update': ('POST', protocol.Empty, host_lib.Host.end_update),
-    '/release_memory_occupation': (
-        ('GET POST', protocol.Tags, host_lib.Host.release_memory)
-    ),
-    '/resume_memory_occupation': (
-        ('GET POST', protocol.Tags, host_lib.Host.resume_memory)
-    ),
+    '/pause_generation': ('POST', protocol.Pause, _HOST.pause),
+    '/continue_generation': ('POST', protocol.Empty, _HOST.resume),
+    '/update_weights_from_disk': ('POST', protocol.Update, _HOST.update),
+    '/begin_weight_update': ('POST', protocol.Empty, _HOST.begin_update),
+    '/end_weight_update': ('POST', protocol.Empty, _HOST.end_update),
+    '/release_memory_occupation': ('GET POST', protocol.Tags, _HOST.release),
+    '/resume_memory_occupation': ('GET POST', protocol.Tags, _HOST.restore),
 }
 _FROM_DISK = (
     'needs torch in the server; write a Hugging Face directory and call'
@@ -103,8 +96,7 @@ class App:
         exception_handlers=dict.fromkeys(known, _on_error),
     )
     self.asgi.add_middleware(_Gate, settings=settings)
-    partial = functools.partial
-    for methods, path, endpoint in (
+    routes = [
         ('GET', '/health', self._health),
         ('GET', '/health_generate', self._health_generate),
         ('GET', '/metrics', self._metrics),
@@ -117,25 +109,21 @@ class App:
         ('POST', '/abort_request', self._abort),
         ('GET POST', '/flush_cache', self._flush),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
-        *(
-            (methods, path, partial(answer, model, work))
-            for answer, table in (
-                (self._sample, _SAMPLING),
-                (self._manage, _MANAGING),
-            )
-            for path, (methods, model, work) in table.items()
-        ),
-    ):
+    ]
+    for path, (methods, model, work) in {**_SAMPLING, **_MANAGING}.items():
+      answer = self._sample if path in _SAMPLING else self._manage
+      routes.append((methods, path, functools.partial(answer, model, work)))
+    for methods, path, endpoint in routes:
       # Starlette's routes: FastAPI's would look for dependencies at every call.
       self.asgi.add_route(path, endpoint, methods=methods.split())
 
   # Monitoring.
 
   async def _health(self, _: requests.Request) -> _Response:
-    return _Response(status_code=200 if self._is_up else 503)
+    return _Response(status_code=200 if self.host.phase == 'up' else 503)
 
   async def _health_generate(self, request: requests.Request):
-    healthy = self._is_up and await _unless_gone(
+    healthy = self.host.phase == 'up' and await _unless_gone(
         request.receive, self.host.health_generate()
     )
     return _Response(status_code=200 if healthy else 503)
@@ -176,10 +164,6 @@ class App:
         'served_model_name': settings.model_name,
         'vocab_size': settings.vocab_size,
     }
-
-  @property
-  def _is_up(self) -> bool:
-    return self.host.phase == 'up'
 
   async def _models(self, _: requests.Request) -> _Response:
     return _json({'object': 'list', 'data': [self._card()]})

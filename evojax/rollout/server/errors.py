@@ -1,6 +1,5 @@
 """Errors that a client gets when its request cannot be served."""
 
-from collections.abc import Mapping
 import contextlib
 from typing import Any
 
@@ -27,19 +26,14 @@ class ApiError(Exception):
   """Ends a request with a status and a message."""
 
   def __init__(
-      self,
-      status: int,
-      message: str,
-      *,
-      param: str | None = None,
-      more: Mapping[str, Any] | None = None,
+      self, status: int, message: str, /, param: str | None = None, **more: Any
   ):
-    """Name the field that is wrong, and what the body holds beside `error`."""
+    """Name the field that is wrong, and fields of the body beside `error`."""
     super().__init__(message)
     self.status = status
     self.message = message
     self.param = param
-    self._more = more or {}
+    self._more = more
 
   def response(self) -> responses.Response:
     """Return the answer, in the shape that OpenAI's clients read."""
@@ -61,8 +55,7 @@ def bad_request(param: str, problem: str) -> ApiError:
 
 def failure(message: str, **more: Any) -> ApiError:
   """Return a 400 as the endpoints for weights report it."""
-  more = {'success': False, 'message': message, **more}
-  return ApiError(400, message, more=more)
+  return ApiError(400, message, success=False, message=message, **more)
 
 
 @contextlib.contextmanager

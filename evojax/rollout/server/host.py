@@ -245,7 +245,7 @@ class Host:
       message = f'{what} weight update is open; {call}'
       raise errors.ApiError(400, message)
 
-  async def update_weights(self, asked: protocol.UpdateFromDisk) -> _Answer:
+  async def update(self, asked: protocol.Update) -> _Answer:
     """Install weights from a directory; see `Service.update_weights`.
 
     Raises:
@@ -280,8 +280,8 @@ class Host:
     async with self._control:
       return await asyncio.to_thread(self.service.flush)
 
-  async def release_memory(self, asked: protocol.Tags) -> None:
-    """Free memory until `resume_memory`; without tags, all of it.
+  async def release(self, asked: protocol.Tags) -> None:
+    """Free memory until `restore`; without tags, all of it.
 
     Raises:
       ApiError: 400 if samples are running or a tag is unknown.
@@ -298,7 +298,7 @@ class Host:
         self._released -= set(chosen)
         raise errors.ApiError(400, str(e)) from e
 
-  async def resume_memory(self, asked: protocol.Tags) -> None:
+  async def restore(self, asked: protocol.Tags) -> None:
     """Allocate memory again; without tags, all that is released.
 
     Raises:

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 import dataclasses
-import json
 import math
 import time
 from typing import Any
 import uuid
+
+from fastapi import responses
 
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import errors
@@ -44,10 +45,7 @@ class Generation:
 
 def event(value: Any) -> bytes:
   """Return one server-sent event; raise ValueError for NaN and infinities."""
-  text = json.dumps(
-      value, ensure_ascii=False, allow_nan=False, separators=(',', ':')
-  )
-  return f'data: {text}\n\n'.encode()
+  return b'data: ' + responses.JSONResponse(value).body + b'\n\n'
 
 
 async def prepare(

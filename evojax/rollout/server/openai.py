@@ -175,10 +175,7 @@ class Generation(native.Generation):
     return isinstance(self.request, protocol.Chat)
 
   def _body(
-      self,
-      choices: Sequence[native.Json],
-      sample: samples.Sample | None,
-      suffix: str = '',
+      self, choices: list[native.Json], sample: samples.Sample | None, suffix=''
   ) -> native.Json:
     """Return a body; it has the version of a sample, or of the service now."""
     spans = sample.spans if sample else ()

@@ -172,7 +172,7 @@ class Abort(_Model):
   abort_message: str = pydantic.Field('', max_length=1000)
 
 
-class UpdateFromDisk(_Model):
+class Update(_Model):
   """Body of /update_weights_from_disk."""
 
   unsupported = {
