@@ -76,6 +76,7 @@ def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
 
 def _settings(config: _Config, policy: _Policy) -> settings_lib.Settings:
   c = config.serve
+  key = lambda name: config_lib.read_key(c[name], f'config.serve.{name}')
   return settings_lib.Settings(
       model_name=c.model_name or config.name,
       model_path=str(policy.path),
@@ -86,10 +87,8 @@ def _settings(config: _Config, policy: _Policy) -> settings_lib.Settings:
       max_top_logprobs=_LIMITS.top_logprobs,
       max_stop_tokens=_LIMITS.stop_ids,
       max_logit_biases=_LIMITS.logit_bias,
-      api_key=config_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
-      admin_key=config_lib.read_key(
-          c.admin_key_env, 'config.serve.admin_key_env'
-      ),
+      api_key=key('api_key_env'),
+      admin_key=key('admin_key_env'),
       connections=c.connections,
       body_bytes=c.body_bytes,
       client_seconds=c.client_seconds,
@@ -174,9 +173,10 @@ def listen(host: str, port: int, client_seconds: float) -> socket.socket:
   Raises:
     OSError: If the port is taken.
   """
-  family = socket.AF_INET6 if ':' in host else socket.AF_INET
+  v6 = {'family': socket.AF_INET6, 'dualstack_ipv6': True}
   try:
-    sock = socket.create_server((host, port), family=family, backlog=2048)
+    options = v6 if ':' in host else {}
+    sock = socket.create_server((host, port), backlog=2048, **options)
   except OSError as e:
     raise OSError(f'--port={port}: cannot listen on {host}: {e}') from e
   # Connections inherit these options. Without them, a peer that vanished or

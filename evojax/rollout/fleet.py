@@ -166,11 +166,7 @@ class Fleet:
   # ------------------------------------------------------------- requests
 
   async def generate(
-      self,
-      body: _Json,
-      read: Callable[..., answers.Part],
-      *,
-      only: str = '',
+      self, body: _Json, read: Callable[..., answers.Part], *, only: str = ''
   ) -> answers.Part:
     """Return one answer to one request, from whichever server gives it.
 

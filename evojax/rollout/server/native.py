@@ -48,19 +48,17 @@ def event(value: Any) -> bytes:
   return b'data: ' + responses.JSONResponse(value).body + b'\n\n'
 
 
-async def prepare(
-    host: host_lib.Host, request: protocol.Generate
-) -> Generation:
+async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
   """Tokenise and check a request of /generate.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  field, prompts, is_batch = _prompts(request)
+  field, prompts, is_batch = _prompts(asked)
 
   def spread(name: str) -> list[Any]:
     """Return the value of a field for each prompt."""
-    value = getattr(request, name)
+    value = getattr(asked, name)
     if not isinstance(value, list):
       return [value] * len(prompts)
     if not is_batch:
@@ -82,7 +80,7 @@ async def prepare(
   starts, tops = spread('logprob_start_len'), spread('top_logprobs_num')
   is_list = is_batch or n > 1
   spread('rid')  # Checks that there is one per prompt.
-  names = _names(request.rid, len(prompts), n, is_list)
+  names = _names(asked.rid, len(prompts), n, is_list)
   rids = iter([rid for ids in names.values() for rid in ids])
   asks = []
   for prompt, fields, logprobs, start, top in zip(
@@ -96,9 +94,9 @@ async def prepare(
         logprobs=logprobs,
         start=start,
         top=top,
-        token_texts=request.return_text_in_logprobs,
+        token_texts=asked.return_text_in_logprobs,
     )
-  return Generation(host, request, asks, names, is_list)
+  return Generation(host, asked, asks, names, is_list)
 
 
 async def make_asks(
