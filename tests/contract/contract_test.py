@@ -1,4 +1,4 @@
-"""What evojax needs of an SGLang server, asked of three of them."""
+"""The needs that evojax has of an SGLang server, asked of three of them."""
 
 import asyncio
 import concurrent.futures

@@ -20,7 +20,7 @@ from evojax.rollout.server import tokens
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
-# Errors of a service that clients are told of.
+# These errors of a service come to the clients, with their messages.
 SERVICE_ERRORS = (service_lib.QueueFullError, service_lib.ServiceFailedError)
 _Answer = Mapping[str, Any]
 

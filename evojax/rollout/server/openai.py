@@ -218,9 +218,9 @@ class Choice:
     tools = generation.request.offered if self._is_chat else []
     names = [tool.function['name'] for tool in tools]
     self._tools = tools_lib.ToolCalls(names) if names else None
-    # How much was shown by now.
+    # Lengths of the text, tokens and texts of tokens that were shown by now.
     self._chars = self._tokens = self._text_offset = 0
-    # Whether the prompt is to be shown yet.
+    # True until the prompt was shown.
     self._echo = not self._is_chat and generation.request.echo
 
   def next(self, sample: samples.Sample) -> native.Json:

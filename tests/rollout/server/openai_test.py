@@ -71,7 +71,7 @@ class OpenAITest(parameterized.TestCase):
     )
 
   def _prompt(self) -> str:
-    """What the last request showed the model."""
+    """Return the text that the last request showed the model."""
     ids = self.jobs[-1].prompt_tokens
     return fakes.make_tokenizer().decode(ids, skip_special_tokens=False)
 
