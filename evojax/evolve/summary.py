@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import itertools
 import json
 import textwrap
 from typing import Any
@@ -204,4 +205,5 @@ def _show_sealed(
             *(f'{compute[key]:,}' for key in ('training', 'total') if compute),
         )
     )
-  report_lib.print_table(console, headings, rows)
+  columns = itertools.zip_longest(headings, *rows, fillvalue='')
+  report_lib.print_table(console, *columns)
