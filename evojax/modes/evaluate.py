@@ -36,9 +36,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   primary = sharding.is_primary()
   with (
       workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
-      workdir_lib.release_if_unused(
-          directory, primary, used=lambda: directory.resumed
-      ),
+      directory.release_if_unused(lambda: directory.resumed),
       contextlib.ExitStack() as stack,
   ):
     path = directory.path
@@ -58,8 +56,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         ),
         0,
     )
-    if primary:
-      directory.record_start()
+    directory.record_start()
     result = evaluate_lib.evaluate(
         setup.scorer(engine, version='seed'),
         split=config.eval.split,

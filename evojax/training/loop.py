@@ -63,11 +63,8 @@ def run(
       preemption.sigterm_flag() as sigterm,
   ):
     trainer = None
-    with workdir_lib.release_if_unused(
-        directory,
-        primary,
-        used=lambda: trainer.step if trainer else directory.resumed,
-    ):
+    used = lambda: trainer.step if trainer else directory.resumed
+    with directory.release_if_unused(used):
       if fork_from and primary:
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
       print(devices.describe(), flush=True)
@@ -109,8 +106,7 @@ def _run(
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
-  if primary:
-    directory.record_start()
+  directory.record_start()
   with contextlib.ExitStack() as stack:
     stack.callback(trainer.checkpointer.wait)
     writer = progress = None
