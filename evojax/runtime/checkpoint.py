@@ -9,7 +9,7 @@ without the suffix is complete. Orbax does not checksum array data, so that a
 file that is damaged later yields other numbers; a restore checks the sums.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import concurrent.futures
 import hashlib
 import json
@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 import shutil
-import threading
 from typing import Any
 
 from absl import logging
@@ -63,24 +62,18 @@ def _flatten(tree: PyTree) -> dict[str, Any]:
   }
 
 
-def _files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  return (path for path in sorted(folder.rglob('*')) if path.is_file())
-
-
-def _sha256(path: pathlib.Path) -> str:
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
 def _sums(folder: pathlib.Path) -> dict[str, str]:
   """Return relative path -> SHA-256 of every file but the list itself."""
-  paths = [p for p in _files(folder) if p != folder / _SUMS]
+
+  def digest(path: pathlib.Path) -> str:
+    with path.open('rb') as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+
+  found = (path for path in sorted(folder.rglob('*')) if path.is_file())
+  paths = [path for path in found if path != folder / _SUMS]
+  names = [str(path.relative_to(folder)) for path in paths]
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    digests = pool.map(_sha256, paths)
-    return {
-        str(path.relative_to(folder)): digest
-        for path, digest in zip(paths, digests, strict=True)
-    }
+    return dict(zip(names, pool.map(digest, paths), strict=True))
 
 
 def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
@@ -136,8 +129,8 @@ class Checkpointer:
     self._keep = keep
     self._damaged: set[int] = set()  # Steps that this process found damaged.
     self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
-    self._thread: threading.Thread | None = None
-    self._error: BaseException | None = None
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')
+    self._pending: concurrent.futures.Future[None] | None = None
 
   def due(self, step: int) -> bool:
     """Tell if a checkpoint is due after `step` finished steps."""
@@ -180,11 +173,8 @@ class Checkpointer:
       self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
     except (OSError, ValueError, RuntimeError) as error:
       raise self._save_error(final, error) from error
-    # Not a daemon: an exit without `wait` still finishes the checkpoint.
-    self._thread = threading.Thread(
-        target=self._commit, args=(temporary, final, meta), name='checkpoint'
-    )
-    self._thread.start()
+    # An exit without `wait` still finishes the checkpoint.
+    self._pending = self._pool.submit(self._commit, temporary, final, meta)
 
   def wait(self) -> None:
     """Block until the last save is complete and durable.
@@ -192,12 +182,9 @@ class Checkpointer:
     Raises:
       CheckpointError: If it failed.
     """
-    if self._thread is not None:
-      self._thread.join()
-      self._thread = None
-    if self._error is not None:
-      error, self._error = self._error, None
-      raise error
+    pending, self._pending = self._pending, None
+    if pending is not None:
+      pending.result()
 
   def restore_latest(
       self, abstract_state: PyTree
@@ -205,9 +192,9 @@ class Checkpointer:
     """Restore the newest intact checkpoint.
 
     Args:
-      abstract_state: The state's structure. A jax.ShapeDtypeStruct is restored
-        to its sharding (without one, to the first local device), a NumPy array
-        or number as a NumPy array.
+      abstract_state: The state's structure. A jax array or ShapeDtypeStruct is
+        restored to its sharding (without one, to the first local device), a
+        NumPy array or number as a NumPy array.
 
     Returns:
       The state and {'step': ..., 'metadata': ...}; None if there is no
@@ -234,7 +221,17 @@ class Checkpointer:
     meta = json.loads((self.path_of(step) / 'meta.json').read_text())
     wanted = _flatten(abstract_state)
     self._check_structure(step, meta.pop('leaves'), wanted)
-    arrays = self._read(step, wanted)
+    local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    forms = {
+        path: ocp.ArrayRestoreArgs(sharding=leaf.sharding or local)
+        if _is_device_array(leaf)
+        else ocp.RestoreArgs(restore_type=np.ndarray)
+        for path, leaf in wanted.items()
+    }
+    arrays = self._orbax.restore(
+        self.path_of(step) / 'state',
+        args=ocp.args.PyTreeRestore(restore_args=forms),
+    )
     treedef = jax.tree.structure(abstract_state)
     return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
 
@@ -276,13 +273,10 @@ class Checkpointer:
       self._orbax.wait_until_finished()
       if jax.process_index() != 0:
         return
-      workdir_lib.write_atomic(
-          temporary / 'meta.json', (json.dumps(meta, indent=1) + '\n').encode()
-      )
-      lines = [
-          f'{digest}  {path}\n' for path, digest in _sums(temporary).items()
-      ]
-      workdir_lib.write_atomic(temporary / _SUMS, ''.join(lines).encode())
+      text = json.dumps(meta, indent=1) + '\n'
+      workdir_lib.write_atomic(temporary / 'meta.json', text.encode())
+      sums = ''.join(f'{d}  {path}\n' for path, d in _sums(temporary).items())
+      workdir_lib.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):
         workdir_lib.sync_directory(folder)
@@ -294,7 +288,7 @@ class Checkpointer:
       self._delete_old()
     except (OSError, ValueError, RuntimeError) as error:
       shutil.rmtree(temporary, ignore_errors=True)
-      self._error = self._save_error(final, error)
+      raise self._save_error(final, error) from error
 
   def _remove(self, path: pathlib.Path) -> None:
     """Delete a step; no kill leaves a directory that looks complete."""
@@ -336,10 +330,7 @@ class Checkpointer:
       lines = (path / _SUMS).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
       raise _DamagedError(f'{_SUMS} cannot be read') from error
-    written = {
-        name: digest
-        for digest, _, name in (line.partition('  ') for line in lines)
-    }
+    written = {line[66:]: line[:64] for line in lines}  # 64 digits, 2 blanks.
     if not written:
       raise _DamagedError(f'{_SUMS} is empty')
     try:
@@ -375,17 +366,3 @@ class Checkpointer:
           f' config makes:{first}{more}\nUse the config it was saved with'
           ' (config.json in its workdir), or a new --workdir'
       )
-
-  def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Read every leaf to its sharding."""
-    local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    restore_args = {
-        path: ocp.ArrayRestoreArgs(sharding=leaf.sharding or local)
-        if _is_device_array(leaf)
-        else ocp.RestoreArgs(restore_type=np.ndarray)
-        for path, leaf in wanted.items()
-    }
-    return self._orbax.restore(
-        self.path_of(step) / 'state',
-        args=ocp.args.PyTreeRestore(restore_args=restore_args),
-    )

@@ -5,7 +5,7 @@ An arm is data in (`ArmJob`) and data out (`ledger.records.Arm`, which is also
 runs the meta-loop, or one of its own (`--mode=arm --job=JOB.json`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
 import json
@@ -218,8 +218,7 @@ def _train(
     try:
       stop_if_asked()
     except BaseException:  # Whatever the reason, what was paid for is saved.
-      if trainer.saved_step < trainer.step:
-        trainer.save()
+      trainer.save()
       raise
     if limit and time.monotonic() - began > limit:
       why = f'more than evolve.arm_seconds={limit:g} s'
@@ -229,12 +228,17 @@ def _train(
       if status:
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
+  def after_step(log: dict[str, float]) -> None:
+    write(trainer.step, log)
+    show(trainer.step, log)
+
   status, why = 'done', ''
-  with contextlib.ExitStack() as stack:
-    stack.callback(trainer.checkpointer.wait)
-    after_step = lambda log: None
-    if sharding.is_primary():
-      after_step = stack.enter_context(_shown(trainer, job))
+  name, every = f'{config.name}/{folder.name}', max(1, config.steps // 3)
+  with (
+      contextlib.closing(trainer),
+      training_loop.open_log(trainer, name, every) as (write, show, say),
+  ):
+    say(job.label)
     try:
       training_loop.loop(
           trainer, before_step=before_step, after_step=after_step
@@ -270,20 +274,3 @@ def _compare(job: ArmJob, updates: int) -> str | None:
   """Return why the arm should stop after so many updates, or None."""
   controls = np.array(job.controls, np.float64)[:, :updates]
   return futility.early(np.array(outcomes(job.path)[:updates]), controls)
-
-
-@contextlib.contextmanager
-def _shown(
-    trainer: trainer_lib.Trainer, job: ArmJob
-) -> Iterator[Callable[[dict[str, float]], None]]:
-  """Write and show the metrics of every step; process 0 alone does."""
-  name = f'{trainer.config.name}/{job.path.name}'
-  every = max(1, trainer.config.steps // 3)
-  with training_loop.open_log(trainer, name, every) as (writer, progress):
-    progress.print(job.label)
-
-    def after_step(log: dict[str, float]) -> None:
-      writer.write(trainer.step, log)
-      progress.update(trainer.step, log)
-
-    yield after_step

@@ -55,8 +55,8 @@ class Learner:
 
   def start_from(self, checkpoint: pathlib.Path) -> None:
     """Take parameters and moments of a checkpoint; steps are counted from 0."""
-    tree = abstract_state(self.state)
-    self.state.update(checkpoint_lib.restore(checkpoint, tree)['learner'])
+    saved = checkpoint_lib.restore(checkpoint, abstract_state(self.state))
+    self.state.update(saved['learner'])
 
   @property
   def params(self) -> decoder.Params:
@@ -178,18 +178,9 @@ def checkpoint_tree(
 
 
 def abstract_state(state: update_lib.State) -> dict[str, Any]:
-  """Return shapes and places of a checkpoint of this state, to restore one."""
+  """Return a tree with shapes and places of a checkpoint, to restore one."""
   key = jax.eval_shape(lambda: jax.random.key(0))
   # Replicated, as the count of steps is.
-  key = jax.ShapeDtypeStruct(
-      key.shape, key.dtype, sharding=state['step'].sharding
-  )
-
-  def abstract(leaf):
-    if isinstance(leaf, jax.Array):
-      return jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=leaf.sharding
-      )
-    return leaf
-
-  return jax.tree.map(abstract, checkpoint_tree(state, key, 0, 0))
+  whole = state['step'].sharding
+  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+  return checkpoint_tree(state, key, 0, 0)

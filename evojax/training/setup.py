@@ -4,7 +4,7 @@ A harness lies over a setup: `Setup.under` returns that of an arm or a replay
 without opening domain and policy, or grading, a second time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -79,6 +79,18 @@ class Setup:
         version=self.version if version is None else version,
         phases=phases,
     )
+
+  def view(self, rows: Mapping[str, Any]) -> views.View:
+    """Return the view of rows that the reward's parts get."""
+    limit = config_lib.token_limit(self.config)
+    return collect.view(rows, self.columns, limit, self.reader)
+
+  def rewards(
+      self, view: views.View
+  ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the weighted reward and its parts; see `reward_parts.compute`."""
+    weights = self.config.reward.weights.to_dict()
+    return reward_parts.compute(self.parts, view, weights)
 
   @property
   def surface(self) -> surface_lib.Surface:
@@ -185,15 +197,7 @@ def _build(
   )
   if not opened:
     setup = dataclasses.replace(setup, probe_rows=_grade_one(setup))
-  view = views.View(
-      setup.probe_rows,
-      setup.columns,
-      prompts=1,
-      group_size=2,
-      max_tokens=config_lib.token_limit(config),
-      reader=reader,
-  )
-  reward_parts.compute(parts, view, config.reward.weights.to_dict())
+  setup.rewards(setup.view(setup.probe_rows))
   return setup
 
 

@@ -111,6 +111,7 @@ class Trainer:
           every=c.checkpoint.every,
           keep=c.checkpoint.keep,
       )
+      stack.callback(self.checkpointer.wait)
       self.start = self._restore(start)
       self.saved_step = self.step
       if sharding.is_primary():
@@ -152,7 +153,9 @@ class Trainer:
     return metadata['start']
 
   def save(self) -> None:
-    """Start an asynchronous checkpoint of the finished step."""
+    """Start a checkpoint of the finished step, unless it has one."""
+    if self.saved_step == self.step:
+      return
     metadata = dict(
         config_sha256=config_lib.sha256(self.config),
         jax=jax.__version__,
@@ -187,7 +190,7 @@ class Trainer:
     self.engine.update_weights(self.learner.params, self.step)
 
   def close(self) -> None:
-    """Close the engine, unless it belongs to another trainer."""
+    """Wait for the last checkpoint; close the engine unless it is another's."""
     self._open.close()
 
   def compilations(self) -> int:
