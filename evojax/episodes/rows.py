@@ -1,7 +1,6 @@
 """Evidence rows of graded episodes, there and back."""
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 from typing import Any
 
 from jaxtyping import Float
@@ -158,12 +157,11 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
         [] if values[i] is None else np.asarray(values[i]).tolist()
         for values in lists
     )
-    turns = [records.Turn(*n) for n in zip(sampled, observed, strict=True)]
-    if calls[0]:
-      turns = [
-          dataclasses.replace(turn, action=action, argument=argument, ok=ok)
-          for turn, action, argument, ok in zip(turns, *calls, strict=True)
-      ]
+    called = zip(*calls, strict=True) if calls[0] else [()] * len(sampled)
+    turns = [
+        records.Turn(*lengths, '', *call)
+        for *lengths, call in zip(sampled, observed, called, strict=True)
+    ]
     episodes.append(
         records.Episode(
             tokens=np.asarray(rows['tokens'][i], np.int32),
@@ -206,17 +204,17 @@ def _domain_columns(
     ValueError: If a grade lacks a column, or has an undeclared one.
   """
   core = {column.name for column in schema.CORE}
-  own: Mapping[str, schema.Column] = {
-      column.name: column
+  own = {
+      column.name: column.nullable
       for column in columns
       if column.name not in core
       and not column.name.startswith(schema.PART_PREFIX)
   }
   # A grade fills all of its domain's columns: a gap would read as a value.
-  required = {name for name, column in own.items() if not column.nullable}
+  required = {name for name, nullable in own.items() if not nullable}
   for grade in grades:
-    missing = sorted(required - set(grade.columns))
-    unknown = sorted(set(grade.columns) - set(own))
+    missing = sorted(required - grade.columns.keys())
+    unknown = sorted(grade.columns.keys() - own)
     if missing or unknown:
       raise ValueError(
           f'Grade.columns: {missing=} {unknown=}; a grade fills exactly the'

@@ -95,16 +95,17 @@ def read_job(path: pathlib.Path) -> ArmJob:
     ) from error
   kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
   kinds |= {'config': dict, 'changes': dict, 'controls': list}
-  for name, value in fields.items():
-    if name not in kinds:
-      raise ValueError(
-          f'--job={path}: {name}={value!r} is not a field of a job'
-      )
-    if not isinstance(value, kinds[name]):
-      kind = kinds[name].__name__
-      raise ValueError(f'--job={path}: {name}={value!r} must be a {kind}')
+  problems = [
+      f'{name}={value!r} is not a field of a job'
+      if name not in kinds
+      else f'{name}={value!r} must be a {kinds[name].__name__}'
+      for name, value in fields.items()
+      if not isinstance(value, kinds.get(name, ()))
+  ]
   if missing := sorted(kinds.keys() - fields.keys() - {'controls'}):
-    raise ValueError(f'--job={path}: the fields {missing} are missing')
+    problems.append(f'the fields {missing} are missing')
+  if problems:
+    raise ValueError(f'--job={path}: {"; ".join(problems)}')
   controls = tuple(map(tuple, fields.pop('controls', ())))
   return ArmJob(**fields, controls=controls)
 

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from evojax.models import decoder
-from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
@@ -42,16 +41,17 @@ class Learner:
     self.algorithm = settings.algorithm(c)
     self._cfg, self._phases = cfg, phases
     self._replicated = sharding.replicated(mesh)
-    self._update = update_lib.jit_update_step(cfg, self.algorithm, mesh)
-    self._score = update_lib.jit_score_step(cfg, self.algorithm, mesh)
-    base = policy_lib.load_params(
-        setup.policy, mesh, param_dtype=c.model.param_dtype, seed=c.seed
+    program = cfg, self.algorithm, mesh
+    self._update = update_lib.compiled(update_lib.update_step, *program)
+    self._score = update_lib.compiled(
+        update_lib.score_step, *program, donate=False
     )
+    base = setup.base_params(mesh)
     self.reference = base if self.algorithm.reference else None
     # The reference lives on; otherwise the state takes the buffers over.
-    self.state = update_lib.jit_init_state(
-        cfg, self.algorithm, mesh, donate=not self.algorithm.reference
-    )(base)
+    donate = not self.algorithm.reference
+    init = update_lib.compiled(update_lib.init_state, *program, donate=donate)
+    self.state = init(base)
 
   def start_from(self, checkpoint: pathlib.Path) -> None:
     """Take parameters and moments of a checkpoint; steps are counted from 0."""

@@ -234,13 +234,10 @@ def _finish(
 ) -> dict[str, Any]:
   """Score the trained policy against its base, export it, and sum up."""
   config, path, setup = trainer.config, trainer.workdir, trainer.setup
-  primary, dtype = sharding.is_primary(), config.model.param_dtype
+  primary = sharding.is_primary()
 
   def install_base():
-    params = policy_lib.load_params(
-        setup.policy, trainer.mesh, param_dtype=dtype, seed=config.seed
-    )
-    trainer.engine.update_weights(params, 0)
+    trainer.engine.update_weights(setup.base_params(trainer.mesh), 0)
 
   reports = {}
   if trainer.step and config.eval.sealed:
@@ -265,7 +262,10 @@ def _finish(
     )
   with trainer.phases('export'):
     policy_lib.export(
-        setup.policy, trainer.learner.params, path / 'policy', dtype
+        setup.policy,
+        trainer.learner.params,
+        path / 'policy',
+        config.model.param_dtype,
     )
   summary = dict(
       name=config.name,

@@ -79,9 +79,7 @@ class Trainer:
     self.setup, self.workdir, self.phases = setup, workdir, phases
     self.source = setup.training_domain.source('train', c.seed)
     self.prefetching: tuple[collect.RequestBatch, Any] | None = None
-    self.prefetched: (
-        tuple[collect.RequestBatch, list[records.Episode]] | None
-    ) = None
+    self.prefetched: tuple[collect.RequestBatch, Any] | None = None
     self.cursor = self._refused = 0
     overlaps = c.rollout.queue_depth and c.rollout.kind == 'engine'
     if overlaps and jax.process_count() > 1:
@@ -102,14 +100,12 @@ class Trainer:
       # zeros; (3) the newest intact checkpoint over both; (4) the engine.
       self.learner = learner_lib.Learner(setup, self.mesh, phases)
       # On every device of every process, as a checkpoint wants it.
-      self.key = jax.jit(jax.random.key, out_shardings=self._replicated)(
-          sharding.to_device(np.uint32(c.seed), self._replicated)
-      )
+      seed = sharding.to_device(np.uint32(c.seed), self._replicated)
+      make_key = jax.jit(jax.random.key, out_shardings=self._replicated)
+      self.key = make_key(seed)
       self.rewards = reward_pipeline.RewardPipeline(setup)
       self.checkpointer = checkpoint_lib.Checkpointer(
-          workdir / 'checkpoints',
-          every=c.checkpoint.every,
-          keep=c.checkpoint.keep,
+          workdir / 'checkpoints', **c.checkpoint
       )
       stack.callback(self.checkpointer.wait)
       self.start = self._restore(start)
@@ -149,21 +145,24 @@ class Trainer:
         for name, values in metadata['keep_state'].items()
     }
     if 'ahead' in metadata:
-      self._restore_prefetched(metadata)
+      self.cursor, packed = metadata['ahead']
+      # A fork may have other problems, prompts or sampling parameters.
+      if metadata['config_sha256'] == config_lib.sha256(self.config):
+        asked = self.next_requests(self.config.grpo.prompts, self.step, 0)
+        decode = self.setup.policy.tokenizer.decode
+        self.prefetched = asked, _unpack(packed, asked.requests, decode)
     return metadata['start']
 
   def save(self) -> None:
     """Start a checkpoint of the finished step, unless it has one."""
     if self.saved_step == self.step:
       return
+    state = self.rewards.keep_state
     metadata = dict(
         config_sha256=config_lib.sha256(self.config),
         jax=jax.__version__,
         start=self.start,
-        keep_state={
-            name: values.tolist()
-            for name, values in self.rewards.keep_state.items()
-        },
+        keep_state={name: values.tolist() for name, values in state.items()},
     )
     if self.prefetched:
       # The cursor before it; it draws the same problems again.
@@ -174,16 +173,6 @@ class Trainer:
     )
     self.checkpointer.save(self.step, tree, metadata)
     self.saved_step = self.step
-
-  def _restore_prefetched(self, metadata: dict[str, Any]) -> None:
-    """Go on with what was prefetched, unless the config has changed."""
-    c = self.config
-    self.cursor, packed = metadata['ahead']
-    # A fork may have other problems, prompts or sampling parameters.
-    if metadata['config_sha256'] == config_lib.sha256(c):
-      asked = self.next_requests(c.grpo.prompts, self.step, 0)
-      decode = self.setup.policy.tokenizer.decode
-      self.prefetched = asked, _unpack(packed, asked.requests, decode)
 
   def install(self) -> None:
     """Give the engine the current weights; their version is the step."""
@@ -279,22 +268,16 @@ class Trainer:
   ) -> reward_pipeline.RewardedBatch:
     """Grade and reward the episodes of a request batch."""
     with self.phases('grade'):
+      s, step = self.setup, self.step
       rollouts = collect.rollout_batch(
-          self.setup.domain,
-          self.setup.columns,
-          asked,
-          episodes,
-          step=self.step,
-          version=self.setup.version,
+          s.domain, s.columns, asked, episodes, step=step, version=s.version
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)
       # Grading may hit a time limit on one host only; all hosts must agree.
       shared = ('rewards', 'advantages', 'kept', 'graded')
-      values = sharding.broadcast([getattr(batch, name) for name in shared])
-      return dataclasses.replace(
-          batch, **dict(zip(shared, values, strict=True))
-      )
+      values = {name: getattr(batch, name) for name in shared}
+      return dataclasses.replace(batch, **sharding.broadcast(values))
 
   def train_step(self) -> dict[str, float]:
     """Make one step; evidence is on disk before the update that uses it.
