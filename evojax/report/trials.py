@@ -1,7 +1,6 @@
 """The part of the page about one trial."""
 
 from collections.abc import Callable, Mapping
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -41,25 +40,17 @@ _FORMS: dict[str, Callable[[float], str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Number:
-  """A number of the ledger, exact and as text."""
+def _decision(trial: history.Trial) -> list[tuple[str, str, str]]:
+  """Return (name, exact, text) of the numbers that the verdict rests on.
 
-  name: str
-  exact: str  # Its repr; '' if there is no such row or number yet.
-  text: str
-
-
-def _decision(trial: history.Trial) -> list[Number]:
-  """Return the numbers that the verdict rests on."""
-  numbers = []
-  for step, field, name, form in _DECISION:
-    value = getattr(getattr(trial, step), field, None)
-    if value is None:
-      numbers.append(Number(name, '', '–'))
-    else:
-      numbers.append(Number(name, repr(value), _FORMS[form](value)))
-  return numbers
+  `exact` is the number's repr, '' if there is no such row or number yet.
+  """
+  return [
+      (name, '', '–')
+      if (value := getattr(getattr(trial, step), field, None)) is None
+      else (name, repr(value), _FORMS[form](value))
+      for step, field, name, form in _DECISION
+  ]
 
 
 def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
@@ -77,37 +68,42 @@ def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
   ]
 
 
-def _effects(trial: history.Trial, scale: svg.Scale) -> list[dict[str, Any]]:
-  """Return predicted and realised effects, one line each."""
-  zero = ('rule', 0.0, 'zero')
-  rows = []
-  for name, bar in (
-      ('hypothesis', trial.expected),
-      ('backtest', trial.backtested),
-  ):
-    if bar:
-      rows.append(
-          (name, numerals.between(bar), [zero, ('bar', *bar, 'predicted')])
-      )
-  if trial.effect is not None:
-    mark = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
-    marks: list[tuple] = [zero]
-    if trial.mde is not None:
-      marks.append(('rule', trial.mde, 'detectable'))
-    marks.append(('whisker', *trial.realised, 'whisker'))
-    marks.append(('dot', trial.effect, mark))
-    text = numerals.effect(trial.effect, trial.realised)
-    rows.append(('realised', text, marks))
-    if (perturbed := trial.verify.perturbed_effect) is not None:
-      marks = [zero, ('dot', perturbed, 'dot discarded')]
-      rows.append(('perturbed', numerals.points(perturbed), marks))
+def _effects(
+    trial: history.Trial, scale: svg.Scale
+) -> list[tuple[str, str, svg.Strip]]:
+  """Return predicted and realised effects as (name, text, strip)."""
+  expected, backtested, effect = trial.expected, trial.backtested, trial.effect
+  perturbed = trial.verify.perturbed_effect if effect is not None else None
+  dot = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
+  rows = (
+      (
+          'hypothesis',
+          numerals.between(expected),
+          ('bar', 'predicted', expected),
+      ),
+      (
+          'backtest',
+          numerals.between(backtested),
+          ('bar', 'predicted', backtested),
+      ),
+      (
+          'realised',
+          numerals.effect(effect, trial.realised),
+          ('rule', 'detectable', trial.mde),
+          ('whisker', 'whisker', trial.realised),
+          ('dot', dot, effect),
+      ),
+      (
+          'perturbed',
+          numerals.points(perturbed),
+          ('dot', 'dot discarded', perturbed),
+      ),
+  )
+  zero = ('rule', 'zero', 0.0)
   return [
-      {
-          'name': name,
-          'text': text,
-          'strip': svg.strip(scale, marks, label=f'{name}: {text} points'),
-      }
-      for name, text, marks in rows
+      (name, text, svg.strip(scale, f'{name}: {text} points', zero, *marks))
+      for name, text, *marks in rows
+      if marks[-1][-1] is not None
   ]
 
 
