@@ -7,6 +7,7 @@ The config says what is computed and can be overridden field by field
 """
 
 from collections.abc import Callable
+import functools
 import importlib
 import itertools
 import os
@@ -84,28 +85,6 @@ flags.DEFINE_enum(
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
     ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.',
 )
-flags.DEFINE_string(
-    'workdir',
-    None,
-    'Directory of the run; default: runs/<config.name>, with --mode=eval'
-    ' runs/<config.name>-eval.',
-)
-flags.DEFINE_string(
-    'fork_from',
-    '',
-    'Workdir whose newest checkpoint a new workdir starts from.',
-)
-flags.DEFINE_string(
-    'fork_version',
-    '',
-    'evolve, with --fork_from: version to start from; empty: the newest.',
-)
-flags.DEFINE_list(
-    'compare',
-    [],
-    'evolve: workdirs of finished runs whose policies are scored on the same'
-    ' sealed problems.',
-)
 flags.DEFINE_enum(
     'executor',
     'inprocess',
@@ -115,65 +94,62 @@ flags.DEFINE_enum(
     ' its devices; the ledger is the same.',
 )
 flags.DEFINE_integer(
-    'workers',
-    0,
-    'evolve, with --executor=local: arms that are trained at a time.',
-    lower_bound=0,
-)
-flags.DEFINE_string(
-    'job', '', 'arm: the job.json of the arm; its result is beside it.'
-)
-flags.DEFINE_integer(
-    'parent',
-    0,
-    'arm: process whose end is to end this one, as SIGTERM does; 0: none.',
-    lower_bound=0,
-)
-flags.DEFINE_list('harnesses', [], 'check: directories of harnesses.')
-flags.DEFINE_integer(
     'port',
     30_000,
     'serve: to listen on; 0: a free one, which is printed.',
     lower_bound=0,
     upper_bound=65_535,
 )
-flags.DEFINE_string(
-    'host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'
-)
-flags.DEFINE_bool(
-    'distributed', False, 'Join the other hosts; TPU pods need no address.'
-)
-flags.DEFINE_string(
-    'coordinator', None, 'host:port of process 0, with --distributed.'
-)
-flags.DEFINE_integer('processes', None, 'Number of processes.')
-flags.DEFINE_integer('process', None, 'Index of this process.')
-flags.DEFINE_string(
-    'compilation_cache',
-    '~/.cache/evojax/xla',
-    'Directory of compiled programs, kept between runs; empty: none.',
-)
-flags.DEFINE_bool(
-    'allow_weak_sandbox',
-    False,
-    'Run untrusted code even where nothing but its resources can be limited:'
-    ' it could read your files and use the network.',
-)
-flags.DEFINE_bool('debug', False, 'Show tracebacks of user errors.')
-flags.DEFINE_string(
-    'problem', '', 'inspect: id, the head of one, or index of a problem.'
-)
-flags.DEFINE_string('split', 'dev', 'inspect: train, dev or sealed.')
-flags.DEFINE_bool('flips', False, 'inspect: only changed outcomes.')
-flags.DEFINE_bool(
-    'tokens', False, 'inspect: token by token, with log-prob and advantage.'
-)
-flags.DEFINE_list(
-    'runs', [], 'inspect: further workdirs to set beside --workdir.'
-)
 flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
 )
+flags.DEFINE_integer('processes', None, 'Number of processes.')
+flags.DEFINE_integer('process', None, 'Index of this process.')
+# The others: name, default, meaning. A flag has the type of its default, a text
+# where that is None; numbers are not negative.
+# fmt: off
+_FLAGS = (
+    ('workdir', None,
+     'Directory of the run; default: runs/<config.name>, with --mode=eval'
+     ' runs/<config.name>-eval.'),
+    ('fork_from', '',
+     'Workdir whose newest checkpoint a new workdir starts from.'),
+    ('fork_version', '',
+     'evolve, with --fork_from: version to start from; empty: the newest.'),
+    ('compare', [],
+     'evolve: workdirs of finished runs whose policies are scored on the same'
+     ' sealed problems.'),
+    ('workers', 0,
+     'evolve, with --executor=local: arms that are trained at a time.'),
+    ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
+    ('parent', 0,
+     'arm: process whose end is to end this one, as SIGTERM does; 0: none.'),
+    ('harnesses', [], 'check: directories of harnesses.'),
+    ('host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'),
+    ('distributed', False, 'Join the other hosts; TPU pods need no address.'),
+    ('coordinator', None, 'host:port of process 0, with --distributed.'),
+    ('compilation_cache', '~/.cache/evojax/xla',
+     'Directory of compiled programs, kept between runs; empty: none.'),
+    ('allow_weak_sandbox', False,
+     'Run untrusted code even where nothing but its resources can be limited:'
+     ' it could read your files and use the network.'),
+    ('debug', False, 'Show tracebacks of user errors.'),
+    ('problem', '', 'inspect: id, the head of one, or index of a problem.'),
+    ('split', 'dev', 'inspect: train, dev or sealed.'),
+    ('flips', False, 'inspect: only changed outcomes.'),
+    ('tokens', False, 'inspect: token by token, with log-prob and advantage.'),
+    ('runs', [], 'inspect: further workdirs to set beside --workdir.'),
+)
+# fmt: on
+_DEFINE = {
+    type(None): flags.DEFINE_string,
+    str: flags.DEFINE_string,
+    bool: flags.DEFINE_bool,
+    list: flags.DEFINE_list,
+    int: functools.partial(flags.DEFINE_integer, lower_bound=0),
+}
+for _name, _default, _meaning in _FLAGS:
+  _DEFINE[type(_default)](_name, _default, _meaning)
 
 # A user can mend these; any other error is our bug and shows its traceback.
 _USER_ERRORS = (

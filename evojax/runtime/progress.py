@@ -78,11 +78,8 @@ class Progress(contextlib.AbstractContextManager):
       out: Where to show it, stdout by default.
       clock: Seconds.
     """
-    self._steps = steps
-    self._done = start
-    self._every = every
-    self._out = sys.stdout if out is None else out
-    self._clock = clock
+    self._steps, self._done, self._every = steps, start, every
+    self._out, self._clock = out or sys.stdout, clock
     # The first step compiles, so the time left counts from its end.
     self._first: tuple[int, float] | None = None
     self._solved: list[float] = []
@@ -154,13 +151,10 @@ class Progress(contextlib.AbstractContextManager):
     from rich import progress_bar
     from rich import table
 
+    done, steps = self._done, self._steps
+    bar = progress_bar.ProgressBar(steps, done, 40, complete_style='cyan')
     grid = table.Table.grid(padding=(0, 1))
-    bar = progress_bar.ProgressBar(
-        self._steps, self._done, width=40, complete_style='cyan'
-    )
-    grid.add_row(
-        '  steps', bar, f'{self._done}/{self._steps}, left {self.eta()}'
-    )
+    grid.add_row('  steps', bar, f'{done}/{steps}, left {self.eta()}')
     if self._solved:
       span = f'{self._solved[0]:.1%} → {self._solved[-1]:.1%}'
       grid.add_row(' solved', f'[cyan]{sparkline(self._solved, 40)}[/]', span)
