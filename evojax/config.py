@@ -450,15 +450,16 @@ def to_mapping(config: ml_collections.ConfigDict) -> dict[str, Any]:
   return json.loads(to_json(config))
 
 
+def frozen(value: Any) -> Any:
+  """Return a JSON value with tuples for lists, as configs hold them."""
+  if isinstance(value, Mapping):
+    return {name: frozen(item) for name, item in value.items()}
+  return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
 def from_mapping(values: Mapping[str, Any]) -> ml_collections.ConfigDict:
   """Return the locked config that `to_mapping` was made of."""
-
-  def restored(value: Any) -> Any:
-    if isinstance(value, Mapping):
-      return {name: restored(item) for name, item in value.items()}
-    return tuple(map(restored, value)) if isinstance(value, list) else value
-
-  return ml_collections.ConfigDict(restored(values)).lock()
+  return ml_collections.ConfigDict(frozen(values)).lock()
 
 
 def sha256(config: ml_collections.ConfigDict) -> str:

@@ -125,8 +125,7 @@ class Checkpointer:
           f'checkpoint.every={every}, checkpoint.keep={keep}: both are >= 1'
       )
     self.directory = pathlib.Path(os.path.abspath(directory))
-    self._every = every
-    self._keep = keep
+    self._every, self._keep = every, keep
     self._damaged: set[int] = set()  # Steps that this process found damaged.
     self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')

@@ -178,18 +178,21 @@ def train(
   if done is not None:
     return done
   spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)  # Checks it.
-  arm_setup = setup.under(job.arm_config())
-  primary = sharding.is_primary()
+  setup, primary = setup.under(job.arm_config()), sharding.is_primary()
   if primary:
     job.path.mkdir(parents=True, exist_ok=True)
   with (
       workdir_lib.lock_folder(job.path) if primary else contextlib.nullcontext()
   ):
-    arm = _train(job, arm_setup, engine, phases, stop_if_asked)
+    start = pathlib.Path(job.workdir, job.start) if job.start else None
+    trainer = trainer_lib.Trainer(
+        setup, job.path, phases, engine=engine, start=start
+    )
+    arm = _train(job, trainer, stop_if_asked)
     if primary:
       if arm.status == 'done':
         # The others were only to resume from.
-        keep = retained(job.path, arm_setup.config.steps)
+        keep = retained(job.path, setup.config.steps)
         for path in (job.path / 'checkpoints').iterdir():
           if path not in keep:
             shutil.rmtree(path)
@@ -200,20 +203,12 @@ def train(
 
 def _train(
     job: ArmJob,
-    setup: setup_lib.Setup,
-    engine: step_records.RolloutEngine,
-    phases: metrics_lib.Phases,
+    trainer: trainer_lib.Trainer,
     stop_if_asked: Callable[[], None],
 ) -> records.Arm:
   """Train, and return how it ended."""
-  config, folder = setup.config, job.path
-  start = pathlib.Path(job.workdir, job.start) if job.start else None
-  trainer = trainer_lib.Trainer(
-      setup, folder, phases, engine=engine, start=start
-  )
-  began = time.monotonic()
-  limit = config.evolve.arm_seconds
-  half = config.steps // 2
+  config, folder, began = trainer.config, job.path, time.monotonic()
+  limit, half = config.evolve.arm_seconds, config.steps // 2
 
   def before_step() -> None:
     try:
@@ -224,9 +219,8 @@ def _train(
     if limit and time.monotonic() - began > limit:
       why = f'more than evolve.arm_seconds={limit:g} s'
       raise _Stopped('train_budget_overrun', why)
-    if job.controls and trainer.step == half and half > 0:
-      status = decisions.decide(lambda: _compare(job, half))
-      if status:
+    if job.controls and trainer.step == half > 0:
+      if status := decisions.decide(lambda: _compare(job, half)):
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
   def after_step(log: dict[str, float]) -> None:
@@ -252,8 +246,6 @@ def _train(
         update_lib.NonFiniteError,
     ) as error:
       status, why = 'crash', str(error)
-  start, end = trainer.start, trainer.learner.fingerprint()
-  del trainer  # Its state would lie in memory beside that of the next arm.
   solved, tokens = decisions.decide(
       lambda: (outcomes(folder), sampled_tokens(folder))
   )
@@ -261,8 +253,8 @@ def _train(
       folder=job.folder,
       seed=config.seed,
       harness=job.harness,
-      start=start,
-      end=end,
+      start=trainer.start,
+      end=trainer.learner.fingerprint(),
       status=status,
       why=why,
       updates=len(solved),

@@ -221,40 +221,26 @@ class Trainer:
         self.cursor -= len(asked.problems)
         raise
 
-  def _sample(
-      self, asked: collect.RequestBatch, episodes: list[records.Episode] | None
-  ) -> list[records.Episode]:
-    """Return episodes that are no older than config.rollout.max_staleness.
-
-    Args:
-      asked: The requests.
-      episodes: What was prefetched for them, or None. Stale ones are sampled
-        again.
-    """
-    if episodes is None:
-      episodes = self.engine.generate(asked.requests)
-    oldest = self.step - self.config.rollout.max_staleness
-    stale = [i for i, e in enumerate(episodes) if e.policy_version < oldest]
-    self._refused += len(stale)
-    if stale:
-      again = self.engine.generate([asked.requests[i] for i in stale])
-      for i, episode in zip(stale, again, strict=True):
-        episodes[i] = episode
-    return episodes
-
   def roll_out(self) -> reward_pipeline.RewardedBatch:
     """Roll out until P groups are kept, or the refill rounds are used up."""
     c = self.config.grpo
-    self._refused = 0
+    self._refused, missing = 0, c.prompts
+    oldest = self.step - self.config.rollout.max_staleness
     rounds: list[reward_pipeline.RewardedBatch] = []
-    missing = c.prompts
     for round_ in range(1 + c.refill_rounds):
       if self.prefetched:
         (asked, episodes), self.prefetched = self.prefetched, None
       else:
         asked, episodes = self.next_requests(missing, self.step, round_), None
       with self.phases('rollout'):
-        episodes = self._sample(asked, episodes)
+        if episodes is None:
+          episodes = self.engine.generate(asked.requests)
+        stale = [i for i, e in enumerate(episodes) if e.policy_version < oldest]
+        self._refused += len(stale)
+        if stale:  # As prefetched rollouts may be: they are sampled again.
+          again = self.engine.generate([asked.requests[i] for i in stale])
+          for i, episode in zip(stale, again, strict=True):
+            episodes[i] = episode
       rounds.append(self.reward(asked, episodes))
       missing = c.prompts - sum(int(r.kept.sum()) for r in rounds)
       if missing <= 0:
