@@ -467,9 +467,7 @@ def sha256(config: ml_collections.ConfigDict) -> str:
   return hashlib.sha256(to_json(config).encode()).hexdigest()
 
 
-def learning_rate(
-    config: ml_collections.ConfigDict,
-) -> Callable[[int], float]:
+def learning_rate(config: ml_collections.ConfigDict) -> Callable[[int], float]:
   """Return step -> learning rate: linear warm-up, then the schedule."""
   optim, steps = config.optim, max(config.steps, 1)
 
@@ -477,10 +475,11 @@ def learning_rate(
     if step < optim.warmup_steps:
       return optim.learning_rate * (step + 1) / optim.warmup_steps
     progress = (step - optim.warmup_steps) / max(steps - optim.warmup_steps, 1)
-    if optim.schedule == 'cosine':
-      return optim.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-    if optim.schedule == 'linear':
-      return optim.learning_rate * (1 - progress)
-    return optim.learning_rate
+    share = {
+        'constant': 1.0,
+        'linear': 1 - progress,
+        'cosine': 0.5 * (1 + math.cos(math.pi * progress)),
+    }
+    return optim.learning_rate * share[optim.schedule]
 
   return rate

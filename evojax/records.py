@@ -96,6 +96,16 @@ class Request:
       )
 
 
+@dataclasses.dataclass(frozen=True)
+class RequestBatch:
+  """The problems of one rollout round, and the requests that sample them."""
+
+  problems: Sequence[Problem]  # [P]
+  prompts: Sequence[tuple[int, ...]]  # [P] rendered prompts.
+  seed: int  # Seed of the sampler.
+  requests: Sequence[Request] = ()  # [B]; none where nothing samples.
+
+
 FINISH_REASONS = ('stop', 'length', 'abort')
 
 

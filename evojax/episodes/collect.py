@@ -28,16 +28,6 @@ _ID = re.compile('[0-9a-f]{16}')
 
 
 @dataclasses.dataclass(frozen=True)
-class RequestBatch:
-  """The problems of one rollout round, and the requests that sample them."""
-
-  problems: Sequence[records.Problem]  # [P]
-  prompts: Sequence[tuple[int, ...]]  # [P] rendered prompts.
-  seed: int  # Seed of the sampler.
-  requests: Sequence[records.Request] = ()  # [B]; none where nothing samples.
-
-
-@dataclasses.dataclass(frozen=True)
 class RolloutBatch:
   """Episodes of whole groups, and their evidence rows."""
 
@@ -136,7 +126,7 @@ def request_batch(
     group_size: int,
     seed: int,
     max_prompt_tokens: int,
-) -> RequestBatch:
+) -> records.RequestBatch:
   """Return the requests of `group_size` samples of each problem.
 
   Args:
@@ -157,7 +147,7 @@ def request_batch(
       for problem, prompt in zip(problems, prompts, strict=True)
       for sample in range(group_size)
   ]
-  return RequestBatch(problems, prompts, seed, requests)
+  return records.RequestBatch(problems, prompts, seed, requests)
 
 
 def _key(problem: records.Problem) -> int:
@@ -216,7 +206,7 @@ def grade(
 def rollout_batch(
     domain: base.Domain,
     columns: Sequence[schema.Column],
-    asked: RequestBatch,
+    asked: records.RequestBatch,
     episodes: Sequence[records.Episode],
     *,
     step: int = 0,
@@ -239,17 +229,9 @@ def rollout_batch(
     GradingError: If no episode could be graded.
   """
   grades, seconds = grade(domain, asked.problems, episodes)
+  place = dict(step=step, split=split, version=version)
   rows = rows_lib.from_rollouts(
-      asked.problems,
-      asked.prompts,
-      episodes,
-      grades,
-      seconds,
-      columns=columns,
-      step=step,
-      split=split,
-      seed=asked.seed,
-      version=version,
+      asked, episodes, grades, seconds, columns, **place
   )
   return RolloutBatch(asked.prompts, episodes, rows)
 

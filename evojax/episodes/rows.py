@@ -20,23 +20,20 @@ TURN_COLUMNS = (
 
 
 def from_rollouts(
-    problems: Sequence[records.Problem],
-    prompts: Sequence[Sequence[int]],
+    asked: records.RequestBatch,
     episodes: Sequence[records.Episode],
     grades: Sequence[records.Grade],
     grade_seconds: Sequence[float] | Float[np.ndarray, 'B'],
-    *,
     columns: Sequence[schema.Column],
+    *,
     step: int,
     split: str,
-    seed: int,
     version: str,
 ) -> dict[str, Any]:
   """Return B = P * G rows of the columns that sampling and grading fill.
 
   Args:
-    problems: P problems.
-    prompts: P rendered prompts.
+    asked: P problems with their rendered prompts.
     episodes: B, group-major: row b is sample b % G of problem b // G.
     grades: B.
     grade_seconds: B wall times, in seconds.
@@ -44,7 +41,6 @@ def from_rollouts(
       coded and which columns the domain fills.
     step: Training step that the rows belong to.
     split: 'train', 'dev' or 'sealed'.
-    seed: Seed of the requests.
     version: Hash of the training harness; 'seed' where there is none.
 
   Returns:
@@ -54,7 +50,7 @@ def from_rollouts(
     ValueError: If lengths do not fit, or a grade does not follow the
       declaration.
   """
-  rows = len(episodes)
+  problems, prompts, rows = asked.problems, asked.prompts, len(episodes)
   lengths = len(problems), len(prompts), rows, len(grades), len(grade_seconds)
   group_size = rows // max(len(problems), 1)
   if lengths != (len(problems),) * 2 + (len(problems) * group_size,) * 3:
@@ -77,7 +73,7 @@ def from_rollouts(
       'policy_version': integers(e.policy_version for e in episodes),
       'step': np.full(rows, step, np.int32),
       'split': [split] * rows,
-      'seed': np.full(rows, seed, np.int64),
+      'seed': np.full(rows, asked.seed, np.int64),
       'n_tokens': integers(mask.sum() for mask in masks),
       'n_turns': integers(len(e.turns) for e in episodes),
       'truncated': flags(e.finish_reason == 'length' for e in episodes),

@@ -71,7 +71,7 @@ def make_view(
   limit = config.rollout.max_tokens
   episodes = [_episode(text, limit) for group in texts for text in group]
   columns = collect.columns(domain, config)
-  asked = collect.RequestBatch(problems, [(0,)] * _PROBLEMS, config.seed)
+  asked = records.RequestBatch(problems, [(0,)] * _PROBLEMS, config.seed)
   rows = collect.rollout_batch(domain, columns, asked, episodes).rows
   outcome = np.asarray(rows['outcome'], np.float32)
   by_group = outcome.reshape(len(problems), -1)

@@ -337,10 +337,9 @@ class Checkpointer:
     except OSError as error:
       raise _DamagedError(f'cannot be read: {error}') from error
     for name, digest in written.items():
-      if name not in found:
-        raise _DamagedError(f'{name} is missing')
-      if found[name] != digest:
-        raise _DamagedError(f'{name} is not what was written')
+      if found.get(name) != digest:
+        wrong = 'not what was written' if name in found else 'missing'
+        raise _DamagedError(f'{name} is {wrong}')
 
   def _check_structure(
       self,

@@ -126,11 +126,8 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
 def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
   """Check the meta-loop and the mesh."""
   e, data, fsdp = c.evolve, c.mesh.data, c.mesh.fsdp
-  shapes = {
-      'grpo.micro_groups': c.grpo.micro_groups,
-      'rollout.decode_slots': c.rollout.decode_slots,
-      'rollout.prefill_rows': c.rollout.prefill_rows,
-  }
+  flat = config_lib.flatten(c)
+  split = 'grpo.micro_groups', 'rollout.decode_slots', 'rollout.prefill_rows'
   return {
       f'evolve.proposer={e.proposer!r} is neither the name of a proposer'
       ' such as rules nor a dotted path such as my_package.my_proposer': (
@@ -144,9 +141,9 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
           e.dollars and not e.dollars_per_device_hour
       ),
       **{
-          f'{name}={size} does not split over mesh.data x mesh.fsdp ='
-          f' {data * fsdp}: make it a multiple': size % (data * fsdp)
-          for name, size in shapes.items()
+          f'{name}={flat[name]} does not split over mesh.data x mesh.fsdp ='
+          f' {data * fsdp}: make it a multiple': flat[name] % (data * fsdp)
+          for name in split
           if data > 0 and fsdp > 0
       },
       **{

@@ -295,10 +295,7 @@ def _git_commit() -> str:
 
 def environment() -> dict[str, Any]:
   """Return what this process runs on: versions, devices, commit, command."""
-  versions = dict.fromkeys(_PACKAGES, '')  # Empty: not installed.
-  for package in _PACKAGES:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      versions[package] = importlib.metadata.version(package)
+  versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
   import jax  # Imported here: most users of this module touch no device.
 
   device = jax.devices()[0]

@@ -202,9 +202,7 @@ def train(
 
 
 def _train(
-    job: ArmJob,
-    trainer: trainer_lib.Trainer,
-    stop_if_asked: Callable[[], None],
+    job: ArmJob, trainer: trainer_lib.Trainer, stop_if_asked: Callable[[], None]
 ) -> records.Arm:
   """Train, and return how it ended."""
   config, folder, began = trainer.config, job.path, time.monotonic()

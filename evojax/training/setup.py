@@ -245,7 +245,7 @@ def _grade_one(setup: Setup) -> dict[str, Any]:
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
-  asked = collect.RequestBatch([problem], [()], config.seed)
+  asked = records.RequestBatch([problem], [()], config.seed)
   return collect.rollout_batch(
       setup.domain, setup.columns, asked, [silent] * 2
   ).rows

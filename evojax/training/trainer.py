@@ -78,8 +78,8 @@ class Trainer:
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
     self.source = setup.training_domain.source('train', c.seed)
-    self.prefetching: tuple[collect.RequestBatch, Any] | None = None
-    self.prefetched: tuple[collect.RequestBatch, Any] | None = None
+    self.prefetching: tuple[records.RequestBatch, Any] | None = None
+    self.prefetched: tuple[records.RequestBatch, Any] | None = None
     self.cursor = self._refused = 0
     overlaps = c.rollout.queue_depth and c.rollout.kind == 'engine'
     if overlaps and jax.process_count() > 1:
@@ -190,7 +190,7 @@ class Trainer:
 
   def next_requests(
       self, prompts: int, step: int, round_: int
-  ) -> collect.RequestBatch:
+  ) -> records.RequestBatch:
     """Return requests of the next problems, for a rollout round of a step."""
     problems = self.source.take(self.cursor, prompts)
     self.cursor += prompts
@@ -250,7 +250,7 @@ class Trainer:
     return batch
 
   def reward(
-      self, asked: collect.RequestBatch, episodes: Sequence[records.Episode]
+      self, asked: records.RequestBatch, episodes: Sequence[records.Episode]
   ) -> reward_pipeline.RewardedBatch:
     """Grade and reward the episodes of a request batch."""
     with self.phases('grade'):
