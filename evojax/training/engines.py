@@ -66,30 +66,6 @@ def open_sampler(
   """
   if config.rollout.kind == 'engine':
     return contextlib.closing(make_engine(config, policy, mesh))
-  return contextlib.closing(
-      _make_client(config, policy, mesh, workdir, stopping)
-  )
-
-
-@contextlib.contextmanager
-def stopped_without_servers(sigterm: list[int]) -> Iterator[None]:
-  """Turn a failure of servers after SIGTERM into `Preempted`: the run ends."""
-  try:
-    yield
-  except fleet.FleetError as error:
-    if not sigterm:
-      raise
-    raise preemption.Preempted() from error
-
-
-def _make_client(
-    config: ml_collections.ConfigDict,
-    policy: policy_lib.Policy,
-    mesh: jax.sharding.Mesh,
-    workdir: pathlib.Path,
-    stopping: Callable[[], bool],
-) -> client_lib.SGLangEngine:
-  """Return a client of the servers at config.rollout.urls."""
   r, model, tokenizer = config.rollout, config.model, policy.tokenizer
   half = 'bfloat16' in (model.compute_dtype, model.param_dtype)
   key = lambda name: config_lib.read_key(r[name], f'config.rollout.{name}')
@@ -100,7 +76,7 @@ def _make_client(
     folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
   # Any short text will do: servers must score it as this process does.
   probe = tuple(tokenizer.encode('12 + 34 ='))
-  return client_lib.SGLangEngine(
+  client = client_lib.SGLangEngine(
       r.urls,
       client_lib.Model(
           vocab_size=policy.cfg.vocab_size,
@@ -128,3 +104,15 @@ def _make_client(
       admin_key=key('admin_key_env'),
       stopping=stopping,
   )
+  return contextlib.closing(client)
+
+
+@contextlib.contextmanager
+def stopped_without_servers(sigterm: list[int]) -> Iterator[None]:
+  """Turn a failure of servers after SIGTERM into `Preempted`: the run ends."""
+  try:
+    yield
+  except fleet.FleetError as error:
+    if not sigterm:
+      raise
+    raise preemption.Preempted() from error

@@ -115,18 +115,14 @@ class Learner:
           )
           metrics, rows = sharding.to_host((metrics, rows))
           update_lib.check_finite(metrics, self.step)
+          del metrics['finite']
           logs.append(metrics)
           # Later epochs compare with the same old log-probs again.
           if epoch == 0:
             gap[order] = rows['gap'].reshape(-1, c.group_size)
     gap[~batch.included] = np.nan
     self.step += 1
-    means = {
-        name: float(np.mean([log[name] for log in logs]))
-        for name in logs[0]
-        if name != 'finite'
-    }
-    return means, gap
+    return jax.tree.map(lambda *values: float(np.mean(values)), *logs), gap
 
   def _minibatch(
       self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray

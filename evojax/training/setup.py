@@ -233,19 +233,15 @@ def _grade_one(setup: Setup) -> dict[str, Any]:
   counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
   if config.eval.sealed or config.eval.split == 'sealed':
     counts['sealed'] = config.eval.problems
-  problems = {
-      split: (setup.training_domain if split == 'train' else setup.domain)
-      .source(split, config.seed)
-      .take(0, count)
-      for split, count in counts.items()
-  }
-  for asked in problems.values():
+  train = setup.training_domain.source('train', config.seed)
+  for split, count in counts.items():
+    held_out = setup.domain.source(split, config.seed)
+    asked = (train if split == 'train' else held_out).take(0, count)
     collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
-  problem = problems['train'][0]
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
-  asked = records.RequestBatch([problem], [()], config.seed)
+  asked = records.RequestBatch(train.take(0, 1), [()], config.seed)
   return collect.rollout_batch(
       setup.domain, setup.columns, asked, [silent] * 2
   ).rows

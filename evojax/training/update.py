@@ -206,26 +206,17 @@ def _logprobs(
   table = decoder.unembedding(cfg, params)
   options = dict(chunk=algorithm.logprob_chunk, with_entropy=with_entropy)
   if 'completions' in micro:
-    hidden = decoder.forward_shared(
-        cfg,
-        params,
-        micro['prompts'],
-        micro['prompt_lengths'],
-        micro['completions'],
-    )
+    names = 'prompts', 'prompt_lengths', 'completions'
+    prompts, lengths, completions = (micro[name] for name in names)
+    hidden = decoder.forward_shared(cfg, params, prompts, lengths, completions)
     return logprobs_lib.token_logprobs(
-        hidden, table, micro['completions'], temperature, **options
+        hidden, table, completions, temperature, **options
     )
-  hidden = decoder.forward(
-      cfg, params, micro['tokens'], micro['positions'], micro['segment_ids']
-  )
+  names = 'tokens', 'positions', 'segment_ids'
+  tokens, positions, segments = (micro[name] for name in names)
+  hidden = decoder.forward(cfg, params, tokens, positions, segments)
   aligned = logprobs_lib.sequence_logprobs(
-      hidden,
-      table,
-      micro['tokens'],
-      micro['segment_ids'],
-      temperature,
-      **options,
+      hidden, table, tokens, segments, temperature, **options
   )
   # Back to [p, G, Lc]: from here on nothing knows about packing.
   return jax.tree.map(lambda x: x.reshape(-1)[micro['index']], aligned)
