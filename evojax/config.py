@@ -23,7 +23,7 @@ from ml_collections import config_dict
 
 @dataclasses.dataclass(frozen=True)
 class Tunable:
-  """How a harness may change a field; bounds are those of proposals."""
+  """The changes of a field that a harness may make; bounds of proposals."""
 
   intervention_class: str  # What a trial of it is about, e.g. 'optimizer'.
   low: int | float = -math.inf  # Bounds of a number, both allowed.

@@ -142,14 +142,13 @@ _FLAGS = (
 )
 # fmt: on
 _DEFINE = {
-    type(None): flags.DEFINE_string,
-    str: flags.DEFINE_string,
     bool: flags.DEFINE_bool,
     list: flags.DEFINE_list,
     int: functools.partial(flags.DEFINE_integer, lower_bound=0),
 }
 for _name, _default, _meaning in _FLAGS:
-  _DEFINE[type(_default)](_name, _default, _meaning)
+  _define = _DEFINE.get(type(_default), flags.DEFINE_string)
+  _define(_name, _default, _meaning)
 
 # A user can mend these; any other error is our bug and shows its traceback.
 _USER_ERRORS = (

@@ -247,6 +247,7 @@ class Checkpointer:
       temporary.mkdir()
     except OSError as error:
       raise self._save_error(temporary, error) from error
+    # A save that fills the disk half way would break the evidence as well.
     free = shutil.disk_usage(self.directory).free
     if free < size:
       raise CheckpointError(
@@ -297,6 +298,7 @@ class Checkpointer:
     shutil.rmtree(trash)
 
   def _delete_old(self) -> None:
+    # Damaged steps do not count, or they would push out the last intact one.
     intact = [step for step in self.steps() if step not in self._damaged]
     for step in self.steps():
       if step < min(intact[-self._keep :]):

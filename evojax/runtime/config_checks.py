@@ -25,7 +25,8 @@ def validate(config: ml_collections.ConfigDict) -> None:
       for path, value in config_lib.flatten(config).items()
       if (problem := config_lib.declaration(path).problem(value))
   ]
-  if not problems:  # Combinations of values that make sense on their own.
+  # Combinations come second: they divide by values that must not be 0.
+  if not problems:
     found = _training(config) | _rollout(config) | _run(config)
     problems = [line for line, wrong in found.items() if wrong]
   if problems:
@@ -84,7 +85,6 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
   """Check servers, and log-probs of rollouts that are not the update's."""
   r, corrected = c.rollout, c.grpo.tis_cap > 0
   dtypes = (c.model.compute_dtype, c.model.param_dtype)
-  served = ('urls', 'api_key_env', 'admin_key_env', 'weights_dir')
   return {
       **{
           f"rollout.urls has {url!r}: wanted 'http://HOST:PORT', without a"
@@ -100,7 +100,7 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
       **{
           f'rollout.{name}={r[name]!r} is of servers, but rollout.kind is'
           " 'engine': set --config.rollout.kind=sglang": r[name]
-          for name in served
+          for name in ('urls', 'api_key_env', 'admin_key_env', 'weights_dir')
           if r.kind == 'engine'
       },
       "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"

@@ -33,6 +33,7 @@ def trim_memory_after_compiling() -> None:
     return
 
   def listen(event: str, duration: float, **_) -> None:
+    # Small programs leave little behind; a trim for each would cost more.
     if event == _COMPILED and duration > 0.1:
       trim(0)
 

@@ -36,6 +36,7 @@ def check_available(wandb: str) -> None:
 
 def _number(value: Any) -> float | int | bool | str | None:
   """Return a JSON value; NaN and infinities become null in strict JSON."""
+  # bool is a kind of int, which would turn it into 0 or 1.
   if isinstance(value, (bool, str)) or value is None:
     return value
   if isinstance(value, (int, np.integer)):
@@ -151,6 +152,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     if not row:
       return
     self._written |= set(row)
+    # One unbuffered write: a kill tears the last line at most.
     line = json.dumps({'step': step, **row}, allow_nan=False) + '\n'
     try:
       workdir_lib.write_all(self._file.fileno(), line.encode())

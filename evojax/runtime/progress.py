@@ -24,12 +24,10 @@ _WIDTH = 9
 
 def duration(seconds: float) -> str:
   """Return a duration as 42 s, 3 min 05 s or 2 h 07 min."""
-  seconds = round(seconds)
-  if seconds < 60:
-    return f'{seconds} s'
-  if seconds < 3600:
-    return f'{seconds // 60} min {seconds % 60:02} s'
-  return f'{seconds // 3600} h {seconds % 3600 // 60:02} min'
+  minutes, rest = divmod(round(seconds), 60)
+  if minutes >= 60:
+    return f'{minutes // 60} h {minutes % 60:02} min'
+  return f'{minutes} min {rest:02} s' if minutes else f'{rest} s'
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -90,6 +88,7 @@ class Progress(contextlib.AbstractContextManager):
 
       terminal = console.Console(file=self._out, highlight=False)
       if not terminal.is_dumb_terminal:
+        # A thread that refreshes would write between the lines of others.
         self._live = live.Live(console=terminal, auto_refresh=False)
 
   def __enter__(self) -> 'Progress':

@@ -88,6 +88,7 @@ def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Pin the layout of an activation; a no-op outside a mesh context."""
+  # One device needs no layout, and constraints would only slow its compiler.
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x

@@ -149,6 +149,7 @@ def _may_change(name: str, config: Mapping[str, Any]) -> bool:
   """Tell if a resumed run may change a field."""
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
+  # With dots, or 'log' would cover a field 'log_prob' as well.
   return any(f'{name}.'.startswith(f'{free}.') for free in FREE_FIELDS)
 
 
@@ -181,6 +182,7 @@ def _lock(path: pathlib.Path) -> int:
       f'pid {os.getpid()} on {socket.gethostname()} since {_now()}'.encode()
   )
   try:
+    # Not truncated yet: whoever holds the lock has its name in the file.
     fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.ftruncate(fd, 0)
@@ -377,6 +379,7 @@ def open_workdir(
       it holds a run with another config.
     DiskError: If the disk is full.
   """
+  # It would become a local folder named 'gs:', whose loss nobody expects.
   if '://' in os.fspath(path):
     raise WorkdirError(
         f'workdir {path} is not a path of this machine; mount the bucket (with'

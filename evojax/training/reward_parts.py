@@ -187,9 +187,7 @@ class TrlReward(_TextReward):
 
   KIND, SIGNATURE = 'TRL', 'completions'
 
-  def __init__(self, path: str, function: Callable[..., Any], default: Parts):
-    super().__init__(path, function, default)
-    self._form: int | None = None  # 0: texts, 1: messages, None: not known.
+  _form: int | None = None  # 0: texts, 1: messages, None: not known yet.
 
   def _scores(self, prompts, completions, columns):
     # The texts last: a column of the same name must not hide them.
