@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import textwrap
 from typing import Any
 
@@ -42,8 +41,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   summary: dict[str, Any] = {}
   if run.primary:
     summary = _make(run, reason)
-    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(run.path / 'summary.json', text.encode())
+    workdir_lib.write_json(run.path / 'summary.json', summary)
     if versions:
       page.build(run.path)
     _show(summary)

@@ -1,7 +1,6 @@
 """--mode=eval: score a policy without training it."""
 
 import contextlib
-import json
 from typing import Any
 
 import ml_collections
@@ -70,7 +69,6 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     )
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
-      text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-      workdir_lib.write_atomic(path / 'eval.json', text.encode())
+      workdir_lib.write_json(path / 'eval.json', summary)
       report_lib.print_scores(result, rich_console.Console(highlight=False))
   return summary

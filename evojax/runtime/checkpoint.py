@@ -38,10 +38,6 @@ class CheckpointError(ValueError):
   """A checkpoint cannot be written or restored; the message says what to do."""
 
 
-class _DamagedError(Exception):
-  """A step directory differs from what was written."""
-
-
 def _form(leaf: Any) -> dict[str, Any]:
   """Return shape and dtype of a leaf; typed keys have dtypes as 'key<fry>'."""
   return {'shape': list(leaf.shape), 'dtype': str(leaf.dtype)}
@@ -76,6 +72,24 @@ def _sums(folder: pathlib.Path) -> dict[str, str]:
     return dict(zip(names, pool.map(digest, paths), strict=True))
 
 
+def _damage(path: pathlib.Path) -> str:
+  """Return what differs from the step that was written; '' if nothing does."""
+  try:
+    lines = (path / _SUMS).read_text().splitlines()
+  except (OSError, UnicodeDecodeError):
+    return f'{_SUMS} cannot be read'
+  written = {line[66:]: line[:64] for line in lines}  # 64 digits, 2 blanks.
+  try:
+    found = _sums(path)
+  except OSError as error:
+    return f'cannot be read: {error}'
+  for name, digest in written.items():
+    if found.get(name) != digest:
+      wrong = 'not what was written' if name in found else 'missing'
+      return f'{name} is {wrong}'
+  return '' if written else f'{_SUMS} is empty'
+
+
 def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
   """Restore one checkpoint of another run; all processes call it together.
 
@@ -90,13 +104,10 @@ def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
   if step is None or not path.is_dir():
     raise CheckpointError(f'{path} is not the directory of a checkpoint')
   source = Checkpointer(path.parent, every=1, keep=1)
-  if jax.process_index() == 0:
-    try:
-      source._verify(path)
-    except _DamagedError as error:
-      raise CheckpointError(
-          f'checkpoint {path} is damaged: {error}; restore it from a copy'
-      ) from error
+  if jax.process_index() == 0 and (damage := _damage(path)):
+    raise CheckpointError(
+        f'checkpoint {path} is damaged: {damage}; restore it from a copy'
+    )
   return source._restore(int(step[1]), abstract_state)[0]
 
 
@@ -273,8 +284,9 @@ class Checkpointer:
       self._orbax.wait_until_finished()
       if jax.process_index() != 0:
         return
-      text = json.dumps(meta, indent=1) + '\n'
-      workdir_lib.write_atomic(temporary / 'meta.json', text.encode())
+      # A filter's state may hold infinities, which strict JSON lacks.
+      path = temporary / 'meta.json'
+      workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
       sums = ''.join(f'{d}  {path}\n' for path, d in _sums(temporary).items())
       workdir_lib.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
@@ -314,34 +326,14 @@ class Checkpointer:
     problems = ''
     for step in reversed(self.steps()):
       path = self.path_of(step)
-      try:
-        self._verify(path)
+      if not (damage := _damage(path)):
         return step, problems
-      except _DamagedError as error:
-        self._damaged.add(step)
-        problems += f'\n  {path}: {error}'
-        logging.warning(
-            'checkpoint %s is damaged (%s); an older one is used', path, error
-        )
+      self._damaged.add(step)
+      problems += f'\n  {path}: {damage}'
+      logging.warning(
+          'checkpoint %s is damaged (%s); an older one is used', path, damage
+      )
     return None, problems
-
-  def _verify(self, path: pathlib.Path) -> None:
-    """Raise _DamagedError if a file is missing or has other contents."""
-    try:
-      lines = (path / _SUMS).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-      raise _DamagedError(f'{_SUMS} cannot be read') from error
-    written = {line[66:]: line[:64] for line in lines}  # 64 digits, 2 blanks.
-    if not written:
-      raise _DamagedError(f'{_SUMS} is empty')
-    try:
-      found = _sums(path)
-    except OSError as error:
-      raise _DamagedError(f'cannot be read: {error}') from error
-    for name, digest in written.items():
-      if found.get(name) != digest:
-        wrong = 'not what was written' if name in found else 'missing'
-        raise _DamagedError(f'{name} is {wrong}')
 
   def _check_structure(
       self,

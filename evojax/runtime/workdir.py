@@ -131,6 +131,12 @@ def write_atomic(
     raise disk_error(path, len(data), error) from error
 
 
+def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
+  """Write a JSON value as `write_atomic` does; `options` as of `json.dumps`."""
+  options = {'indent': 2, 'allow_nan': False} | options
+  write_atomic(path, (json.dumps(value, **options) + '\n').encode())
+
+
 def _refused_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
   """Return a line for each field that differs and may not; '' without any."""
   was, now = config_lib.flatten(old), config_lib.flatten(new)
@@ -264,8 +270,7 @@ class Workdir(contextlib.AbstractContextManager):
             f' {last.get(name)} -> {entry[name]}; what follows is not bit-equal'
             ' to an uninterrupted run'
         )
-    text = json.dumps([*starts, entry], indent=2) + '\n'
-    write_atomic(manifest, text.encode())
+    write_json(manifest, [*starts, entry])
     return entry
 
   @contextlib.contextmanager

@@ -8,7 +8,6 @@ workdir, repeats the steps, evaluates, saves, and answers to SIGTERM.
 
 from collections.abc import Callable, Iterator
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -278,8 +277,7 @@ def _finish(
       gain=reports,
   )
   if primary:
-    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(path / 'summary.json', text.encode())
+    workdir_lib.write_json(path / 'summary.json', summary)
     console = rich_console.Console(highlight=False)
     for report in reports.values():
       report_lib.print_gain(report, console)

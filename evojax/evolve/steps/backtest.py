@@ -70,8 +70,7 @@ def backtest(
       )
     if run.primary:
       path.parent.mkdir(exist_ok=True)
-      text = json.dumps(stored, sort_keys=True, allow_nan=False) + '\n'
-      workdir_lib.write_atomic(path, text.encode())
+      workdir_lib.write_json(path, stored, indent=None, sort_keys=True)
   predicted = stored['predicted']
   return records.Backtest(
       trial=design.trial,
