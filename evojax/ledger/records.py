@@ -372,7 +372,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
 
 # --------------------------------------------------------- writing and reading
 
-T = TypeVar('T', bound='Arm | Record')
+T = TypeVar('T')
 R = TypeVar('R', bound=Record)
 
 
@@ -391,7 +391,7 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
   """Return the record that `to_json` wrote, now or in an older version.
 
   Args:
-    cls: `Arm` or the record of a step.
+    cls: A dataclass with a VERSION: a record, `Arm`, a skill of `evolve`.
     values: JSON values; without `schema` they are of version 0.
 
   Raises:
