@@ -139,9 +139,8 @@ class Layer(nn.Module):
     cfg = self.cfg
     d, f, h = cfg.hidden_size, cfg.intermediate_size, cfg.head_dim
     k, r = cfg.num_kv_heads, cfg.heads_per_kv
-    qkv = self._project(
-        'qkv', self._norm('attn_norm', x, d), (d,), (k, r + 2, h)
-    )
+    hidden = self._norm('attn_norm', x, d)
+    qkv = self._project('qkv', hidden, (d,), (k, r + 2, h))
     if cfg.qkv_bias:
       bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
       qkv += bias.astype(x.dtype)
@@ -180,13 +179,11 @@ class Layer(nn.Module):
     widens = n == 1 and np.prod(outs) > ins[0]
     y = _widen(x, weight) if widens else jnp.tensordot(x, weight, n)
     if rank:
+      zeros = nn.initializers.zeros
       a = self.param(f'{name}_lora_a', init, (*ins, rank)).astype(x.dtype)
-      b = self.param(
-          f'{name}_lora_b', nn.initializers.zeros, (rank, *outs)
-      ).astype(x.dtype)
-      y += jnp.tensordot(jnp.tensordot(x, a, n), b, 1) * (
-          self.cfg.lora_alpha / rank
-      )
+      b = self.param(f'{name}_lora_b', zeros, (rank, *outs)).astype(x.dtype)
+      update = jnp.tensordot(jnp.tensordot(x, a, n), b, 1)
+      y += update * (self.cfg.lora_alpha / rank)
     return y
 
 
@@ -316,9 +313,8 @@ def _run_layers(
   if cfg.remat != 'none':
     body = jax.checkpoint(body, policy=REMAT_POLICIES[cfg.remat])
   if cfg.scan_layers:
-    x, kept = jax.lax.scan(
-        lambda x, inputs: body(x, *inputs), x, (params['layers'], cache)
-    )
+    step = lambda x, inputs: body(x, *inputs)
+    x, kept = jax.lax.scan(step, x, (params['layers'], cache))
   else:
     kept = []
     for i, layer_params in enumerate(params['layers']):
@@ -407,18 +403,14 @@ def forward_shared(
     (qp, qc), (kp, kc), (vp, vc) = (jnp.split(a, [lp], 1) for a in (q, k, v))
     prompt = _attend_causal(qp, kp, vp, prompt_mask)
     qc, kc, vc = (a.reshape(p, g, lc, *a.shape[2:]) for a in (qc, kc, vc))
-    scores = jnp.concatenate(
-        [
-            jnp.where(
-                visible, jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp), -1e30
-            ),
-            jnp.where(
-                causal, jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc), -1e30
-            ),
-        ],
-        -1,
+    to_prompt = jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp)
+    to_own = jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc)
+    masked = (
+        jnp.where(visible, to_prompt, -1e30),
+        jnp.where(causal, to_own, -1e30),
     )
-    scores = scores.astype(jnp.float32) * cfg.head_dim**-0.5
+    scores = jnp.concatenate(masked, -1).astype(jnp.float32)
+    scores *= cfg.head_dim**-0.5
     probs = jax.nn.softmax(scores, -1).astype(q.dtype)
     to_prompt, to_own = jnp.split(probs, [lp], -1)
     values = jnp.einsum('pgkrts,pskh->pgtkrh', to_prompt, vp)
@@ -472,10 +464,8 @@ def extend(
     return jax.lax.dynamic_update_slice(row, new, at)
 
   def attend(layer_cache, q, k, v):
-    keys, values = (
-        write(old, new, start)
-        for old, new in zip(layer_cache, (k, v), strict=True)
-    )
+    keys = write(layer_cache[0], k, start)
+    values = write(layer_cache[1], v, start)
     scores = jnp.einsum('btkrh,bksh->bkrts', q, keys.astype(q.dtype))
     probs = _masked_softmax(scores, mask[:, None, None], cfg.head_dim)
     out = jnp.einsum(
@@ -521,10 +511,8 @@ def decode(
     )
 
   def attend(layer_cache, q, k, v):
-    keys, values = layer_cache
-    keys, values = write(keys, k[:, 0], positions), write(
-        values, v[:, 0], positions
-    )
+    keys = write(layer_cache[0], k[:, 0], positions)
+    values = write(layer_cache[1], v[:, 0], positions)
     scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys.astype(q.dtype))
     probs = _masked_softmax(scores, mask, cfg.head_dim).astype(q.dtype)
     out = jnp.einsum('bkrs,bksh->bkrh', probs, values.astype(q.dtype))
@@ -539,10 +527,7 @@ def decode(
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int, dtype: str) -> Any:
   """Return zeroed keys and values for `decode`."""
   shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
+  pair = lambda shape: (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
   if cfg.scan_layers:
-    shape = (cfg.num_layers, *shape)
-    return (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-  return [
-      (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-      for _ in range(cfg.num_layers)
-  ]
+    return pair((cfg.num_layers, *shape))
+  return [pair(shape) for _ in range(cfg.num_layers)]

@@ -26,6 +26,7 @@ from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
+from evojax.rl import packing
 from evojax.runtime import checkpoint as checkpoint_lib
 
 _VOCABULARY_EXAMPLES = 4096  # Demonstrations that the vocabulary is made from.
@@ -128,35 +129,32 @@ def pack(
   Raises:
     ValueError: If an example is longer than a row.
   """
-  batch = {
-      'tokens': np.full((rows, length), pad_id, np.int32),
-      'positions': np.zeros((rows, length), np.int32),
-      'segment_ids': np.zeros((rows, length), np.int32),
-      'loss_mask': np.zeros((rows, length), bool),
-  }
-  used = np.zeros(rows, np.int64)
-  segments = np.zeros(rows, np.int64)
-  for prompt, completion in sorted(
-      examples, key=lambda e: -len(e[0]) - len(e[1])
-  ):
-    size = len(prompt) + len(completion)
-    if size > length:
-      raise ValueError(
-          f'an example of {size} tokens does not fit {length=}. Raise the'
-          ' length or shorten the example.'
-      )
-    fits = used + size <= length
-    if not fits.any():
-      continue
-    row = int(np.argmax(fits))
-    span = slice(used[row], used[row] + size)
-    segments[row] += 1
-    batch['tokens'][row, span] = [*prompt, *completion]
-    batch['positions'][row, span] = np.arange(size)
-    batch['segment_ids'][row, span] = segments[row]
-    batch['loss_mask'][row, span.start + len(prompt) : span.stop] = True
-    used[row] += size
-  return batch
+  examples = sorted(examples, key=lambda e: -len(e[0]) - len(e[1]))
+  sizes = [len(prompt) + len(completion) for prompt, completion in examples]
+  if sizes[0] > length:
+    raise ValueError(
+        f'an example of {sizes[0]} tokens does not fit {length=}. Raise the'
+        ' length or shorten the example.'
+    )
+  row_of = packing.first_fit_decreasing(sizes, length)
+  found = [e for e, row in zip(examples, row_of, strict=True) if row < rows]
+  prompts, completions = (
+      [np.array(tokens, np.int32) for tokens in column]
+      for column in zip(*found, strict=True)
+  )
+  masks = [np.ones(len(completion), bool) for completion in completions]
+  packed = packing.pack(
+      packing.Sequences(prompts, completions, masks, 1, length), rows, length
+  )
+  sampled = np.zeros(rows * length, bool)
+  sampled[packed.index[packed.loss_mask]] = True
+  tokens, segments = packed.tokens, packed.segment_ids
+  return dict(
+      tokens=np.where(segments > 0, tokens, np.int32(pad_id)),
+      positions=packed.positions,
+      segment_ids=segments,
+      loss_mask=sampled.reshape(rows, length),
+  )
 
 
 def loss_fn(

@@ -160,34 +160,26 @@ def make_batch(
   order = np.argsort(~alive, kind='stable')
   live = -(-int(alive.sum()) // micro_groups)
   rows = (order[:, None] * size + np.arange(size)).reshape(-1)
-  prompts = [prompts[i] for i in rows]
   episodes = [episodes[i] for i in rows]
   by_turn = advantages[order].reshape(-1, turns)
-  lists = prompts, [e.tokens for e in episodes], [e.loss_mask for e in episodes]
-  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
-  padded = dict(group_size=size, max_tokens=max_tokens)
-  shared = layout == 'shared' and packing.share(
-      *lists, max_prompt_tokens=max_prompt_tokens, **padded
+  sequences = packing.Sequences(
+      [prompts[i] for i in rows],
+      [e.tokens for e in episodes],
+      [e.loss_mask for e in episodes],
+      size,
+      max_tokens,
   )
+  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
+  shared = layout == 'shared' and packing.share(sequences, max_prompt_tokens)
   if shared:
     batch = {k: split(v) for k, v in dataclasses.asdict(shared).items()}
   else:
     length = max_prompt_tokens + max_tokens
-    shape = dict(micro_groups=micro_groups, length=length)
-    row_count = packing.rows_needed(
-        [
-            len(p) + len(e.tokens)
-            for p, e in zip(prompts, episodes, strict=True)
-        ],
-        group_size=size,
-        bucket=PACKED_ROWS_BUCKET,
-        **shape,
-    )
     packed = packing.pack_micro_batches(
-        *lists, rows=row_count, **padded, **shape
+        sequences, micro_groups, length, PACKED_ROWS_BUCKET
     )
     batch = dataclasses.asdict(packed)
-  pad = lambda values: split(packing.pad_completions(values, **padded))
+  pad = lambda values: split(sequences.pad(values))
   batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
   # One per token, not one per turn: the most turns of a step are no shape of
   # the compiled program, which therefore serves all.
