@@ -524,10 +524,11 @@ def decode(
   return x[:, 0], cache
 
 
-def empty_cache(cfg: DecoderConfig, rows: int, slots: int, dtype: str) -> Any:
+def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Any:
   """Return zeroed keys and values for `decode`."""
   shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
-  pair = lambda shape: (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+  zeros = functools.partial(jnp.zeros, dtype=cfg.compute_dtype)
+  pair = lambda shape: (zeros(shape), zeros(shape))
   if cfg.scan_layers:
     return pair((cfg.num_layers, *shape))
   return [pair(shape) for _ in range(cfg.num_layers)]

@@ -9,6 +9,7 @@ beside it.
 
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -54,19 +55,17 @@ class Engine:
     """
     self.policy_version = -1
     self._decode_text = decode_text
-    self._refill_every = refill_every
     self._copy_weights = copy_weights
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'rollout')
     self.slots = slots.Slots(cfg, shapes, eos_ids=eos_ids, mesh=mesh)
-    self._schedule = self._new_schedule()
-
-  def _new_schedule(self) -> scheduler.Scheduler:
-    return scheduler.Scheduler(
+    self._new_schedule = functools.partial(
+        scheduler.Scheduler,
         self.slots,
-        decode_text=self._decode_text,
-        refill_every=self._refill_every,
+        decode_text=decode_text,
+        refill_every=refill_every,
         jobs_may_come=False,
     )
+    self._schedule = self._new_schedule()
 
   def compilations(self) -> int:
     """Return the number of programs compiled so far.
@@ -144,13 +143,8 @@ class Engine:
     schedule = self._schedule
     schedule.waiting.add(
         [
-            scheduler.Entry(
-                service.Job(str(i), r.prompt_tokens, r.params, r.seed),
-                listen,
-                r.problem_key,
-                r.sample,
-            )
-            for i, r in enumerate(requests)
+            scheduler.Entry(_job(i, request), listen)
+            for i, request in enumerate(requests)
         ]
     )
     try:
@@ -175,6 +169,18 @@ class Engine:
         policy_version=self.policy_version,
         text=text,
     )
+
+
+def _job(index: int, request: records.Request) -> service.Job:
+  """Return the job of a request, which its index names."""
+  return service.Job(
+      str(index),
+      request.prompt_tokens,
+      request.params,
+      request.seed,
+      problem=request.problem_key,
+      sample=request.sample,
+  )
 
 
 def _refuse_adjustments(params: records.SamplingParams) -> None:
