@@ -26,17 +26,10 @@ from evojax.models import layout
 from evojax.runtime import sharding
 
 TOKENIZER_FILES = (
-    'tokenizer.json',
-    'tokenizer_config.json',
-    'special_tokens_map.json',
-    'added_tokens.json',
-    'vocab.json',
-    'merges.txt',
-    'tokenizer.model',
-    'chat_template.jinja',
-    'chat_template.json',
-    'generation_config.json',
-)
+    'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json',
+    'added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model',
+    'chat_template.jinja', 'chat_template.json', 'generation_config.json',
+)  # fmt: skip
 _DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 # Tensors that old or tied checkpoints hold besides those they follow from.
 _REDUNDANT = ('rotary_emb.inv_freq', 'masked_bias', 'attn.bias')
@@ -82,11 +75,8 @@ def _check_tensors(
   expected = layout.tensor_shapes(cfg)
   redundant = _REDUNDANT + (('lm_head.weight',) if cfg.tie_embeddings else ())
   problems = [f'missing {n}' for n in expected if n not in tensors]
-  problems += [
-      f'unexpected {n}'
-      for n in sorted(set(tensors) - set(expected))
-      if not n.endswith(redundant)
-  ]
+  extra = sorted(set(tensors) - set(expected))
+  problems += [f'unexpected {n}' for n in extra if not n.endswith(redundant)]
   for name in filter(tensors.__contains__, expected):
     found, dtype = tuple(tensors[name].get_shape()), tensors[name].get_dtype()
     if found != expected[name]:
@@ -241,11 +231,11 @@ def save(
     tmp.mkdir(parents=True)
   try:
     # Gathering a large model takes long, so that the disk is checked first.
-    free = shutil.disk_usage(tmp).free if writes else 0
-    if writes and free < sum(sizes.values()):
+    total = sum(sizes.values())
+    if writes and (free := shutil.disk_usage(tmp).free) < total:
       raise OSError(
-          f'{path} needs {sum(sizes.values())} bytes, but the disk has {free}'
-          ' left. Free some space and start the same command again.'
+          f'{path} needs {total} bytes, but the disk has {free} left. Free some'
+          ' space and start the same command again.'
       )
     tensors = _host_tensors(cfg, params, dtype)
     # Picking one layer out of a stack sends its index to the device.
@@ -261,7 +251,7 @@ def save(
       hf_config.write_json(tmp / 'config.json', config)
       if len(shards) > 1:
         index = {
-            'metadata': {'total_size': sum(sizes.values())},
+            'metadata': {'total_size': total},
             'weight_map': {n: f for f, names in shards.items() for n in names},
         }
         hf_config.write_json(tmp / 'model.safetensors.index.json', index)

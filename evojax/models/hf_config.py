@@ -176,11 +176,7 @@ def _sizes(
     found['head_dim'] = family.head_dim
   elif found['head_dim'] is None and not family.head_dim:
     del found['head_dim']
-  wrong = {
-      name: value
-      for name, value in found.items()
-      if not isinstance(value, int) or value < 1
-  }
+  wrong = {n: v for n, v in found.items() if not isinstance(v, int) or v < 1}
   if wrong:
     raise ModelDirectoryError(
         f'{file} has {wrong}, where positive integers are needed. Restore the'
@@ -222,11 +218,10 @@ def dump(
     dtype: Of the tensors in the file, 'float32' or 'bfloat16'.
     token_ids: bos_token_id, eos_token_id and pad_token_id as far as known.
   """
-  scaling = None
-  if cfg.rope_scaling is not None:
-    values = dataclasses.asdict(cfg.rope_scaling)
-    scaling = {'rope_type': 'llama3'}
-    scaling |= {name: values[ours] for name, ours in _LLAMA3.items()}
+  scaling = cfg.rope_scaling and {
+      'rope_type': 'llama3',
+      **{name: getattr(cfg.rope_scaling, x) for name, x in _LLAMA3.items()},
+  }
   family = FAMILIES[cfg.family]
   return {
       'architectures': [family.architecture],

@@ -180,8 +180,8 @@ def tree(cfg: decoder.DecoderConfig) -> dict[str, Any]:
   """Return a tree like the parameters, without adapters, of their leaves."""
   layers = [layer_leaves(cfg, i) for i in range(cfg.num_layers)]
   if cfg.scan_layers:
-    names = layers[0]
-    layers = {n: Stack(tuple(layer[n] for layer in layers)) for n in names}
+    stack = lambda name: Stack(tuple(layer[name] for layer in layers))
+    return _top_leaves(cfg) | {'layers': {n: stack(n) for n in layers[0]}}
   return _top_leaves(cfg) | {'layers': layers}
 
 

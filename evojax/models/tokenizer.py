@@ -71,10 +71,8 @@ class Tokenizer:
     self.pad_id = self.eos_ids[0] if pad_id is None else pad_id
     added = self._backend.added_tokens_decoder
     self._special = {t.content: i for i, t in added.items() if t.special}
-    self._special |= {
-        t: self._backend.convert_tokens_to_ids(t)
-        for t in self._backend.all_special_tokens
-    }
+    names = self._backend.all_special_tokens
+    self._special |= zip(names, self._backend.all_special_ids, strict=True)
 
   def encode(self, text: str) -> list[int]:
     """Return the token ids of text; special tokens in it stay text."""

@@ -190,16 +190,10 @@ def optimizer(settings: Settings) -> optax.GradientTransformation:
   more arithmetic. Both rates warm up linearly and fall to 0 on a cosine.
   """
 
-  def schedule(peak):
-    return optax.warmup_cosine_decay_schedule(
-        0.0, peak, settings.warmup_steps, settings.steps
-    )
-
-  def axes(params):
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: _MATRIX_AXES.get(path[-1].key), params
-    )
-
+  schedule = lambda peak: optax.warmup_cosine_decay_schedule(
+      0.0, peak, settings.warmup_steps, settings.steps
+  )
+  axes_of = lambda path, _: _MATRIX_AXES.get(path[-1].key)
   return optax.chain(
       optax.clip_by_global_norm(1.0),
       contrib.muon(
@@ -207,7 +201,9 @@ def optimizer(settings: Settings) -> optax.GradientTransformation:
           weight_decay=settings.weight_decay,
           adam_b2=0.98,
           adam_learning_rate=schedule(settings.adam_learning_rate),
-          muon_weight_dimension_numbers=axes,
+          muon_weight_dimension_numbers=functools.partial(
+              jax.tree_util.tree_map_with_path, axes_of
+          ),
       ),
   )
 
@@ -225,10 +221,8 @@ def update(
   """Take one optimizer step; return the new state and the loss before it."""
   loss, grads = jax.value_and_grad(loss_fn)(state['params'], model, batch)
   updates, opt_state = tx.update(grads, state['opt_state'], state['params'])
-  return {
-      'params': optax.apply_updates(state['params'], updates),
-      'opt_state': opt_state,
-  }, loss
+  params = optax.apply_updates(state['params'], updates)
+  return dict(params=params, opt_state=opt_state), loss
 
 
 def make_tokenizer(
@@ -287,20 +281,21 @@ def run(
 
   def initial_state():
     params = decoder.init(model, jax.random.key(seed))
-    return {'params': params, 'opt_state': tx.init(params)}
+    return dict(params=params, opt_state=tx.init(params))
 
   checkpointer = checkpoint_lib.Checkpointer(
       workdir / 'checkpoints', every=settings.checkpoint_every, keep=2
   )
   restored = checkpointer.restore_latest(jax.eval_shape(initial_state))
-  if restored is None:
-    state, first = initial_state(), 0
-  else:
-    state, first = restored[0], restored[1]['step']
+  state, saved = restored or (initial_state(), {'step': 0})
 
   losses, since = [], time.monotonic()
-  for step in range(first, settings.steps):
-    batch = _batch(demonstrations, step, tokenizer, settings)
+  for step in range(saved['step'], settings.steps):
+    examples = [
+        encode(tokenizer, demonstration, settings.max_completion)
+        for demonstration in demonstrations(step, settings.examples)
+    ]
+    batch = pack(examples, settings.rows, settings.length, tokenizer.pad_id)
     state, loss = update(state, batch, model=model, tx=tx)
     losses.append(loss)
     done = step + 1
@@ -315,14 +310,12 @@ def run(
         )
       now = time.monotonic()
       trained = settings.rows * settings.length * len(losses)
-      log(
-          done,
-          {
-              'loss': mean,
-              'tokens_per_s': trained / (now - since),
-              'examples': int(batch['segment_ids'].max(1).sum()),
-          },
-      )
+      metrics = {
+          'loss': mean,
+          'tokens_per_s': trained / (now - since),
+          'examples': int(batch['segment_ids'].max(1).sum()),
+      }
+      log(done, metrics)
       losses, since = [], now
     if due:
       checkpointer.save(done, state, {})
@@ -335,17 +328,3 @@ def run(
       tokenizer_dir=workdir / 'tokenizer',
   )
   return workdir / 'policy'
-
-
-def _batch(
-    demonstrations: Demonstrate,
-    step: int,
-    tokenizer: tokenizer_lib.Tokenizer,
-    settings: Settings,
-) -> Batch:
-  """Return the packed batch of one step."""
-  examples = [
-      encode(tokenizer, demonstration, settings.max_completion)
-      for demonstration in demonstrations(step, settings.examples)
-  ]
-  return pack(examples, settings.rows, settings.length, tokenizer.pad_id)

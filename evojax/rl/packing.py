@@ -244,10 +244,8 @@ def rows_needed(
     Rows, >= 1, a multiple of bucket.
 
   Raises:
-    ValueError: If a sequence is longer than a row or bucket < 1.
+    ValueError: If a sequence is longer than a row.
   """
-  if bucket < 1:
-    raise ValueError(f'{bucket=} must be >= 1.')
   # The fullest micro-batch decides: all share one shape, hence one program.
   rows = max(1 + max(first_fit_decreasing(part, length)) for part in lengths)
   return -(-rows // bucket) * bucket

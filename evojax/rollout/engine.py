@@ -132,8 +132,7 @@ class Engine:
     shapes = self.slots.shapes
     for request in requests:
       request.check(shapes.max_prompt_tokens, shapes.max_tokens)
-      if self.slots.limits is None:
-        _refuse_adjustments(request.params)
+      _refuse_adjustments(request.params)
     episodes: list[records.Episode | None] = [None] * len(requests)
 
     def listen(entry: scheduler.Entry, progress: scheduler.Progress) -> None:
@@ -141,12 +140,12 @@ class Engine:
         episodes[int(entry.job.rid)] = self._episode(entry, progress.finish)
 
     schedule = self._schedule
-    schedule.waiting.add(
-        [
-            scheduler.Entry(_job(i, request), listen)
-            for i, request in enumerate(requests)
-        ]
-    )
+    keys = [(r.seed, r.problem_key, r.sample) for r in requests]
+    jobs = [
+        service.Job(str(i), r.prompt_tokens, r.params, *key)
+        for i, (r, key) in enumerate(zip(requests, keys, strict=True))
+    ]
+    schedule.waiting.add([scheduler.Entry(job, listen) for job in jobs])
     try:
       with sharding.use(self.slots.mesh):
         while schedule.busy:
@@ -169,18 +168,6 @@ class Engine:
         policy_version=self.policy_version,
         text=text,
     )
-
-
-def _job(index: int, request: records.Request) -> service.Job:
-  """Return the job of a request, which its index names."""
-  return service.Job(
-      str(index),
-      request.prompt_tokens,
-      request.params,
-      request.seed,
-      problem=request.problem_key,
-      sample=request.sample,
-  )
 
 
 def _refuse_adjustments(params: records.SamplingParams) -> None:

@@ -74,7 +74,7 @@ class LocalService:
     slots.install(load(path))
     self._path = path
     self._max_waiting = max_waiting
-    self._paused = self._closing = False
+    self.paused = self._closing = False
     self._released: set[str] = set()
     self._entries: dict[str, scheduler.Entry] = {}
     self._counts = collections.Counter()  # Fields of `service.Stats`.
@@ -100,10 +100,6 @@ class LocalService:
   @property
   def version(self) -> str:
     return self._schedule.version
-
-  @property
-  def paused(self) -> bool:
-    return self._paused
 
   def warm_up(self) -> None:
     self._call(lambda: self._slots.warm_up(self._schedule.width))
@@ -161,7 +157,7 @@ class LocalService:
   def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
     if mode not in ('abort', 'retract', 'in_place'):
       raise ValueError(f'mode={mode!r}: choose abort, retract or in_place')
-    self._paused = True
+    self.paused = True
     if mode == 'abort':
       self._abort_all('paused')
     elif mode == 'retract':
@@ -169,7 +165,7 @@ class LocalService:
 
   @_between_segments
   def resume(self) -> None:
-    self._paused = False
+    self.paused = False
 
   def update_weights(
       self, path: str, version: str, *, abort_all: bool, flush: bool
@@ -306,9 +302,7 @@ class LocalService:
   # ---------------------------------------------------------------- the thread
 
   def _call(self, do: Callable[[], Any]) -> Any:
-    """Run in the thread, between two segments; returns what it returns."""
-    if threading.current_thread() is self._thread:
-      return do()
+    """Run in the thread, between two segments; return what it returns."""
     with self._lock:
       self._check_alive()
       answer = self._leave(do)
@@ -382,7 +376,7 @@ class LocalService:
     return True
 
   def _can_step(self) -> bool:
-    return self._schedule.busy and not self._paused and not self._released
+    return self._schedule.busy and not self.paused and not self._released
 
   def _abort_all(self, message: str) -> None:
     for entry in self._schedule.entries():

@@ -111,7 +111,7 @@ def insert(
     return slots.at[where].set(kept, mode='drop')
 
   params = new.params
-  keys = sampling.row_keys(params.seed, params.problem, params.sample)
+  keys = sampling.row_keys(params)
   logits, live = rows.logits[source], slot < len(state.done)
   rest = dict(eos_ids=eos_ids, top=_top(state))
   token, logprob, best = sampling.sample(

@@ -42,7 +42,7 @@ class Limits:
   top_logprobs: int = 20
 
 
-def _rows(dtype: type, neutral: float = 0, limit: str = '') -> Any:
+def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
   """Declare an array with an entry per row, or as many as a limit says.
 
   In its place the field may hold whatever JAX maps a tree to: shapes,
@@ -135,18 +135,14 @@ def fill(params: Params, i: int, job: service.Job) -> None:
     adjust.bias_ids[i, j], adjust.bias[i, j] = pair
 
 
-def row_keys(
-    seeds: UInt32[Array, 'B'],
-    problems: UInt32[Array, 'B'],
-    samples: UInt32[Array, 'B'],
-) -> UInt32[Array, 'B 2']:
+def row_keys(params: Params) -> UInt32[Array, 'B 2']:
   """Return the key data of fold(seed, problem, sample) for each row."""
 
   def one(seed, problem, sample):
     key = jax.random.fold_in(jax.random.key(seed), problem)
     return jax.random.key_data(jax.random.fold_in(key, sample))
 
-  return jax.vmap(one)(seeds, problems, samples)
+  return jax.vmap(one)(params.seed, params.problem, params.sample)
 
 
 def sample(
@@ -250,13 +246,8 @@ def best(logprobs: Float[Array, '*B V'], count: int) -> Best:
   )
 
 
-def _filter(
-    logits: Float[Array, 'B V'],
-    top_p: Float[Array, 'B'],
-    top_k: Int[Array, 'B'],
-    min_p: Float[Array, 'B'],
-) -> Float[Array, 'B V']:
-  """Mask tokens outside top-k, top-p and min-p, applied together.
+def _filter(logits, top_p, top_k, min_p):
+  """Mask the logits [B, V] outside top-k, top-p and min-p of each row.
 
   Each filter looks at the unfiltered distribution, and the most probable
   token always stays. Ties at a bound are all kept.
@@ -273,14 +264,11 @@ def _filter(
   return jnp.where(probs >= floor, logits, NEG_INF)
 
 
-def _adjust(
-    adjust: Adjustments,
-    count: Int[Array, 'B'],
-    logits: Float[Array, 'B V'],
-    history: Int[Array, 'B L'],
-    eos_ids: tuple[int, ...],
-) -> Float[Array, 'B V']:
-  """Apply penalties for sampled tokens, the bias, and `min_tokens`."""
+def _adjust(adjust, count, logits, history, eos_ids):
+  """Apply to logits [B, V] penalties, the bias, and `min_tokens`.
+
+  The penalties are for the first `count` [B] tokens of `history` [B, L].
+  """
   batch, vocab = logits.shape
   rows = jnp.arange(batch)[:, None]
   sampled = jnp.arange(history.shape[1]) < count[:, None]

@@ -66,14 +66,12 @@ class Entry:
     return self.job.logprob_start is not None and not self.started
 
   @property
-  def context(self) -> tuple[int, ...]:
-    """Tokens to prefill: the prompt, and samples of an earlier stay."""
-    return (*self.job.prompt_tokens, *self.tokens.tolist())
-
-  @property
   def key(self) -> _Key:
-    """Key of the row that it can start from."""
-    return self.context, self.scored
+    """Key of the row that it can start from.
+
+    Its tokens are the prompt, and samples of an earlier stay.
+    """
+    return (*self.job.prompt_tokens, *self.tokens.tolist()), self.scored
 
 
 class _Turns:
@@ -155,6 +153,12 @@ class Scheduler:
     self._decode_text = decode_text
     self._refill_every = refill_every
     self._jobs_may_come = jobs_may_come
+    # Decode steps between two looks of the host, where it must look.
+    self._every = refill_every or _STOP_CHECK_STEPS
+    # Tokens of a slot that a segment can bring, at most: the prefill samples
+    # one, too.
+    most = 1 + self._every if jobs_may_come else shapes.max_tokens
+    self.width = min(most, shapes.max_tokens)
     # Rows that an earlier scheduler may have left behind end, too.
     self._halted = np.ones(shapes.decode_slots, bool)
     self._unsent: list[tuple[Entry, Progress]] = []
@@ -254,18 +258,6 @@ class Scheduler:
     for entry, progress in unsent:
       entry.listener(entry, progress)
 
-  @property
-  def _every(self) -> int:
-    """Decode steps between two looks of the host, where it must look."""
-    return self._refill_every or _STOP_CHECK_STEPS
-
-  @property
-  def width(self) -> int:
-    """Tokens of a slot that a segment can bring, at most."""
-    most = self.slots.shapes.max_tokens
-    # One token more, which the prefill samples.
-    return min(most, 1 + self._every) if self._jobs_may_come else most
-
   def _segment(self) -> int:
     """Decode steps until the host must look again."""
     if self._jobs_may_come:
@@ -332,7 +324,7 @@ class Scheduler:
       return next(heads)
     # However many long prompts come, a short one need not wait for them.
     short = self.slots.shapes.chunk * _CHUNKS_PER_STEP
-    return next((entry for entry in heads if len(entry.context) <= short), None)
+    return next((entry for entry in heads if len(entry.key[0]) <= short), None)
 
   def _prefill(self, fresh: dict[_Key, int]) -> None:
     """Give rows prompts in place of what they held."""

@@ -29,13 +29,13 @@ class Job:
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
   params: records.SamplingParams
-  seed: int  # uint32; equal seeds, prompts and weights give equal samples.
+  seed: int  # uint32; equal keys, prompts and weights give equal samples.
+  problem: int = 0  # uint32, part of the random key, as the seed.
+  sample: int = 0  # The same.
   # First position of the prompt whose log-prob is wanted; None: no position.
   logprob_start: int | None = None
   top_logprobs: int = 0  # Most probable tokens to report beside each token.
   caller: str = ''  # Callers take turns; '' makes its batch a caller.
-  problem: int = 0  # uint32, part of the random key, as the seed.
-  sample: int = 0  # The same.
 
 
 @dataclasses.dataclass(frozen=True)
