@@ -3,7 +3,7 @@
     python -m benchmarks.gate [--candidates=50]
 
 A candidate is a shipped function under another text, so that nothing is known
-of it: all layers, in two processes, on made-up and on recorded evidence.
+of it: all layers, in two processes, on synthetic and on recorded evidence.
 """
 
 import statistics
@@ -26,11 +26,13 @@ from evojax.harness import spec
 TARGET_SECONDS = 0.06
 PROMPTS, GROUP = 24, 16
 
-_CANDIDATES = flags.DEFINE_integer('candidates', 50, 'How many.', lower_bound=1)
+_CANDIDATES = flags.DEFINE_integer(
+    'candidates', 50, 'Number of candidates.', lower_bound=1
+)
 
 
 def _recorded(base: views.View) -> views.View:
-  """A step's evidence: the made-up completions, drawn again and again."""
+  """Return evidence of one step: synthetic completions, drawn repeatedly."""
   rng = np.random.default_rng(0)
   drawn = rng.integers(0, base.valid.size, PROMPTS * GROUP)
   rows = {
@@ -56,7 +58,7 @@ def _recorded(base: views.View) -> views.View:
 
 
 def _candidates(harness: spec.Harness) -> list[tuple[str, str]]:
-  """(path, source) of everything that is shipped."""
+  """Return (path, source) of all functions that come with the package."""
   found = list(harness.files.items())
   for name in library.names():
     kind = name.partition('/')[0]
@@ -77,7 +79,7 @@ def _median_ms(call, times: int = 20) -> float:
 def main(_):
   config = math_config.get_config()
   domain = domains.make('math', **config.domain.kwargs.to_dict())
-  base, _ = synthetic.evidence(domain, config)
+  base = synthetic.Evidence(domain).evidence(config)
   recorded = _recorded(base)
   seed = spec.read(f'{domains.load("math").__path__[0]}/seed_harness')
   pool = _candidates(seed)

@@ -39,9 +39,9 @@ _STDIN = b'9\n3 1 4 1 5 9 2 6 5\n'
 _STDOUT = b'9 36 4\n'
 _BATCH = 100
 
-_RUNS = flags.DEFINE_integer('runs', 10_000, 'Of the box, over all tiers.')
+_RUNS = flags.DEFINE_integer('runs', 10_000, 'Runs of the box, over all tiers.')
 _SLOTS = flags.DEFINE_integer('slots', 2, 'Runs at the same time.')
-_TIERS = flags.DEFINE_list('tiers', ['T0', 'T1', 'T2'], 'Those to time.')
+_TIERS = flags.DEFINE_list('tiers', ['T0', 'T1', 'T2'], 'Tiers to time.')
 
 
 class Bare:

@@ -46,7 +46,7 @@ SLOTS = 40
 CONTEXT = 96  # Prompt and completion at their longest.
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
-_REQUESTS = flags.DEFINE_integer('requests', 512, 'Of a round.')
+_REQUESTS = flags.DEFINE_integer('requests', 512, 'Requests of a round.')
 _SOAK = flags.DEFINE_integer('soak', 0, 'Requests of the soak; 0: none.')
 
 
@@ -256,120 +256,141 @@ async def _updates(server: Server, path: pathlib.Path) -> None:
 # ------------------------------------------------------------------------ soak
 
 
-async def _soak(server: Server, count: int) -> bool:
-  rng = random.Random(0)
-  prompts = _prompts(50)
-  limits = httpx2.Limits(max_connections=None)
-  wrong, seen = [], collections.Counter()
-  async with httpx2.AsyncClient(
-      base_url=server.url, timeout=300, limits=limits
-  ) as client:
-    expected = {}
-    for i, tokens in enumerate(prompts):
-      answer = await client.post('/generate', json=_ask(tokens, i, 8))
-      expected[i] = answer.json()['output_ids']
+class _Soak:
+  """Clients that behave well and badly, side by side, on one server."""
 
-    def check(i, answer):
-      if answer.status_code == 503:
-        seen['full'] += 1
-      elif answer.json().get('output_ids') != expected[i]:
-        wrong.append((i, answer.text[:200]))
+  def __init__(self, server: Server, client: httpx2.AsyncClient):
+    self._server, self._client = server, client
+    self._rng = random.Random(0)
+    self._prompts = _prompts(50)
+    self._expected = []  # Token ids of each prompt, sampled alone.
+    self.wrong = []
+    self.seen = collections.Counter()
 
-    async def fine(i):
-      check(i, await client.post('/generate', json=_ask(prompts[i], i, 8)))
+  def _body(self, i: int, tokens: int = 8, **fields) -> dict:
+    return _ask(self._prompts[i], i, tokens, **fields)
 
-    async def cancelled(i):
-      ask = client.post('/generate', json=_ask(prompts[i], i, 60))
-      try:
-        await asyncio.wait_for(ask, rng.random() * 0.2)
-      except TimeoutError:
-        pass
+  async def _post(self, i: int, tokens: int = 8) -> httpx2.Response:
+    return await self._client.post('/generate', json=self._body(i, tokens))
 
-    async def malformed(i):
-      del i
-      bodies = (b'{', b'\xff\xfe', b'[]', b'{"text": ' + b'[' * 500, b'')
-      answer = await client.post('/generate', content=rng.choice(bodies))
-      if answer.status_code not in (400, 413, 422):
-        wrong.append(('malformed', answer.status_code, answer.text[:200]))
+  async def _fine(self, i):
+    answer = await self._post(i)
+    if answer.status_code == 503:
+      self.seen['full'] += 1
+    elif answer.json().get('output_ids') != self._expected[i]:
+      self.wrong.append((i, answer.text[:200]))
 
-    async def strange(i):
-      fields = rng.choice(
-          (
-              dict(input_ids=[5] * 100_000),
-              dict(input_ids=[10**9]),
-              dict(input_ids='no'),
-              dict(text=['a', 3]),
-              dict(text='a', sampling_params={'temperature': 'hot'}),
-              dict(text='a', sampling_params={'max_new_tokens': -1}),
-              dict(text='a', sampling_params={'unheard_of': i}),
-          )
-      )
-      answer = await client.post('/generate', json=fields)
-      if answer.status_code != 400:
-        wrong.append((fields.keys(), answer.status_code, answer.text[:200]))
+  async def _cancelled(self, i):
+    try:
+      await asyncio.wait_for(self._post(i, 60), self._rng.random() * 0.2)
+    except TimeoutError:
+      pass
 
-    async def slow(i):
-      body = _ask(prompts[i], i, 8, stream=True)
-      last = None
-      async with client.stream('POST', '/generate', json=body) as answer:
-        if answer.status_code != 200:
-          seen['full'] += 1
-          return
-        async for line in answer.aiter_lines():
-          await asyncio.sleep(rng.random() * 0.05)
-          if line.startswith('data: {'):
-            last = json.loads(line[6:])
-      if last['output_ids'] != expected[i]:
-        wrong.append((i, 'stream', last))
+  async def _malformed(self, i):
+    del i
+    bodies = (b'{', b'\xff\xfe', b'[]', b'{"text": ' + b'[' * 500, b'')
+    body = self._rng.choice(bodies)
+    answer = await self._client.post('/generate', content=body)
+    if answer.status_code not in (400, 413, 422):
+      self.wrong.append(('malformed', answer.status_code, answer.text[:200]))
 
-    async def dropped(i):
-      host, _, port = server.url.removeprefix('http://').partition(':')
-      reader, writer = await asyncio.open_connection(host, int(port))
-      body = json.dumps(_ask(prompts[i], i, 60, stream=True)).encode()
-      head = (
-          f'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}'
-      )
-      writer.write(
-          head.encode() + b'\r\n\r\n' + body[: rng.randrange(len(body))]
-      )
-      if rng.random() < 0.5:
-        writer.write(body)
-        await reader.read(10)
-      writer.transport.abort()
+  async def _strange(self, i):
+    fields = self._rng.choice(
+        (
+            dict(input_ids=[5] * 100_000),
+            dict(input_ids=[10**9]),
+            dict(input_ids='no'),
+            dict(text=['a', 3]),
+            dict(text='a', sampling_params={'temperature': 'hot'}),
+            dict(text='a', sampling_params={'max_new_tokens': -1}),
+            dict(text='a', sampling_params={'unheard_of': i}),
+        )
+    )
+    answer = await self._client.post('/generate', json=fields)
+    if answer.status_code != 400:
+      self.wrong.append((fields.keys(), answer.status_code, answer.text[:200]))
 
-    kinds = [fine] * 12 + [cancelled, malformed, strange, slow, dropped]
+  async def _slow(self, i):
+    body = self._body(i, stream=True)
+    last = None
+    async with self._client.stream('POST', '/generate', json=body) as answer:
+      if answer.status_code != 200:
+        self.seen['full'] += 1
+        return
+      async for line in answer.aiter_lines():
+        await asyncio.sleep(self._rng.random() * 0.05)
+        if line.startswith('data: {'):
+          last = json.loads(line[6:])
+    if last['output_ids'] != self._expected[i]:
+      self.wrong.append((i, 'stream', last))
 
-    async def work(left):
-      while left:
-        left.pop()
-        kind = rng.choice(kinds)
-        await kind(rng.randrange(len(prompts)))
-        seen[kind.__name__] += 1
+  async def _dropped(self, i):
+    host, _, port = self._server.url.removeprefix('http://').partition(':')
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(self._body(i, 60, stream=True)).encode()
+    head = f'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}'
+    cut = self._rng.randrange(len(body))
+    writer.write(head.encode() + b'\r\n\r\n' + body[:cut])
+    if self._rng.random() < 0.5:
+      writer.write(body)
+      await reader.read(10)
+    writer.transport.abort()
 
-    async def settle():
-      for _ in range(600):
-        info = (await client.get('/server_info')).json()['internal_states'][0]
-        if not info['num_running_reqs'] and not info['num_queue_reqs']:
-          return
-        await asyncio.sleep(0.1)
-      wrong.append(('left running', info))
+  async def _work(self, left: list[int]):
+    kinds = [self._fine] * 12 + [
+        self._cancelled,
+        self._malformed,
+        self._strange,
+        self._slow,
+        self._dropped,
+    ]
+    while left:
+      left.pop()
+      kind = self._rng.choice(kinds)
+      await kind(self._rng.randrange(len(self._prompts)))
+      self.seen[kind.__name__.strip('_')] += 1
 
+  async def _settle(self):
+    """Wait until the server runs nothing; at most a minute."""
+    for _ in range(600):
+      answer = await self._client.get('/server_info')
+      info = answer.json()['internal_states'][0]
+      if not info['num_running_reqs'] and not info['num_queue_reqs']:
+        return
+      await asyncio.sleep(0.1)
+    self.wrong.append(('left running', info))
+
+  async def run(self, count: int) -> list[dict[str, float]]:
+    """Send `count` requests; return what the server holds after 1/5 and all."""
+    for i in range(len(self._prompts)):
+      self._expected.append((await self._post(i)).json()['output_ids'])
     held = []
     for share in (count // 5, count - count // 5):  # The first one warms up.
       left = list(range(share))
-      await asyncio.gather(*(work(left) for _ in range(CLIENTS)))
-      await settle()
-      held.append(server.held())
-  print(f'soak: {dict(seen)}; wrong: {len(wrong)}')
-  for line in wrong[:10]:
+      await asyncio.gather(*(self._work(left) for _ in range(CLIENTS)))
+      await self._settle()
+      held.append(self._server.held())
+    return held
+
+
+async def _soak(server: Server, count: int) -> bool:
+  """Return whether every answer was right and nothing was left behind."""
+  limits = httpx2.Limits(max_connections=None)
+  async with httpx2.AsyncClient(
+      base_url=server.url, timeout=300, limits=limits
+  ) as client:
+    soak = _Soak(server, client)
+    before, after = await soak.run(count)
+  print(f'soak: {dict(soak.seen)}; wrong: {len(soak.wrong)}')
+  for line in soak.wrong[:10]:
     print(' ', line)
-  print(f'held after {count // 5} requests {held[0]}, after all {held[1]}')
+  print(f'held after {count // 5} requests {before}, after all {after}')
   grown = (
-      held[1]['descriptors'] > held[0]['descriptors'] + 8
-      or held[1]['threads'] > held[0]['threads'] + 2
-      or held[1]['rss_mb'] > 1.05 * held[0]['rss_mb'] + 20
+      after['descriptors'] > before['descriptors'] + 8
+      or after['threads'] > before['threads'] + 2
+      or after['rss_mb'] > 1.05 * before['rss_mb'] + 20
   )
-  return not wrong and not grown
+  return not soak.wrong and not grown
 
 
 def main(_):

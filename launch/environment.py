@@ -113,7 +113,7 @@ def pins_hash(files: list[pathlib.Path]) -> str:
 
 
 def environment_path(name: str, pins: str) -> pathlib.Path:
-  """Where the environment lives."""
+  """Return the directory of the environment."""
   shared = os.environ.get('EVOJAX_ENVIRONMENTS')
   if shared:
     directory = pathlib.Path(shared).expanduser().absolute()
@@ -140,7 +140,7 @@ def _lock(path: pathlib.Path):
 
 
 def _works(python: pathlib.Path) -> bool:
-  """Whether the interpreter runs and is new enough."""
+  """Return True if the interpreter runs and is new enough."""
   check = 'import sys; sys.exit(sys.version_info < (3, 11))'
   try:
     return subprocess.run([python, '-c', check], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What a config may say: every bound and conflict, the schedule, the hash."""
+"""Bounds and conflicts of config fields, the schedule, and the hash."""
 
 import hashlib
 import importlib

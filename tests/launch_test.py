@@ -252,7 +252,7 @@ class ScriptTest(TestCase):
       (('--config.seed=3', '--config=a'), False),
   )
   def test_one_config(self, flags, is_default):
-    # Of two, absl refuses --config.seed.
+    # With two of them, absl refuses --config.seed.
     self.complete_environment('', 'accelerator')
     run = self.run_script('launch/local.sh', *flags)
     self.assertEqual('configs/math.py' in run.stdout, is_default, run)

@@ -49,7 +49,7 @@ class MainTestCase(parameterized.TestCase):
     self.addCleanup(jax.config.update, cache, jax.config.values[cache])
 
   def command(self, *arguments):
-    """What `python -m evojax.main ARGUMENTS` exits with."""
+    """Return the exit status of `python -m evojax.main ARGUMENTS`."""
     argv = [main.__file__, *arguments]
     with absltest.mock.patch.object(sys, 'argv', argv):
       return main.main(main.parse_flags(argv))

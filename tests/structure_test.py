@@ -427,5 +427,41 @@ class ConfigsTest(parameterized.TestCase):
           )
 
 
+class NamesTest(parameterized.TestCase):
+  """Names read from our modules exist, also in code that no test runs."""
+
+  @parameterized.parameters('evojax', 'benchmarks', 'configs', 'launch')
+  def test_attributes_of_modules_exist(self, folder):
+    missing = []
+    for path in sorted((ROOT / folder).rglob('*.py')):
+      tree = ast.parse(path.read_text(), str(path))
+      ours = {
+          alias.asname or alias.name: f'{node.module}.{alias.name}'
+          for node in ast.walk(tree)
+          if isinstance(node, ast.ImportFrom)
+          for alias in node.names
+          if _is_ours(f'{node.module}.{alias.name}')
+      }
+      # A local name may hide a module.
+      bound = {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)} | {
+          n.id
+          for n in ast.walk(tree)
+          if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+      }
+      for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ours
+            and node.value.id not in bound
+            and not hasattr(
+                importlib.import_module(ours[node.value.id]), node.attr
+            )
+        ):
+          where = f'{path.relative_to(ROOT)}:{node.lineno}'
+          missing.append(f'{where} {ours[node.value.id]}.{node.attr}')
+    self.assertEmpty(missing)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -33,9 +33,9 @@ _OPTIONS = {
 
 
 def environment(**extra: str) -> dict[str, str]:
-  """Of a child process, which then shares compiled programs."""
+  """Return the environment of a child process that shares compiled programs."""
   options = {name.upper(): str(v) for name, v in _OPTIONS.items()}
-  # What pytest was told about paths, it was told alone.
+  # Paths that pytest added are not inherited by a child process.
   path = os.pathsep.join(map(str, (ROOT, *filter(None, sys.path))))
   paths = {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
   return os.environ | paths | options | extra

@@ -4,6 +4,7 @@ A user's own domain is a module with `make(**kwargs) -> base.Domain`, named by
 its dotted path.
 """
 
+import contextlib
 import inspect
 import pathlib
 import types
@@ -49,12 +50,13 @@ def make(name: str, **kwargs: Any) -> base.Domain:
       or returns something that is no domain.
   """
   build = load(name).make
+  signature = inspect.signature(build)
   try:
-    inspect.signature(build).bind(**kwargs)
+    signature.bind(**kwargs)
   except TypeError as error:
-    accepted = ', '.join(inspect.signature(build).parameters)
     raise ValueError(
-        f'domain.kwargs of {name!r}: {error}; it takes: {accepted}'
+        f'domain.kwargs of {name!r}: {error}; it takes:'
+        f' {", ".join(signature.parameters)}'
     ) from error
   domain = build(**kwargs)
   if not isinstance(domain, base.Domain):
@@ -87,14 +89,11 @@ def policy_path(path: str) -> pathlib.Path:
   prefix, _, name = path.partition(':')
   if prefix != 'package':
     return pathlib.Path(path).expanduser()
-  try:
-    directory = folder(name) / 'base_policy'
-  except ValueError:
-    directory = None
-  if directory is None or not directory.is_dir():
-    shipped = [f'package:{n}' for n in DOMAINS]
-    raise ValueError(
-        f'config.model.path={path!r}: shipped policies are {shipped}; the'
-        ' policy of a domain of your own is its folder base_policy'
-    )
-  return directory
+  with contextlib.suppress(ValueError):
+    if (directory := folder(name) / 'base_policy').is_dir():
+      return directory
+  shipped = [f'package:{n}' for n in DOMAINS]
+  raise ValueError(
+      f'config.model.path={path!r}: shipped policies are {shipped}; the policy'
+      ' of a domain of your own is its folder base_policy'
+  )

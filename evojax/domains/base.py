@@ -106,8 +106,7 @@ class Domain(abc.ABC):
       start = time.perf_counter()
       grade = self.grade(problem, completion)
       if grade.seconds is None:
-        seconds = time.perf_counter() - start
-        grade = dataclasses.replace(grade, seconds=seconds)
+        grade = dataclasses.replace(grade, seconds=time.perf_counter() - start)
       grades.append(grade)
     return grades
 

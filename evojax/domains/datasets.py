@@ -188,17 +188,17 @@ def read(
     ValueError: If a field is unknown or missing, or the data set is broken.
   """
   accepted = (*splits.SHARES, *reader.options)
-  unknown = sorted(set(fields) - set(accepted))
+  unknown = sorted(fields.keys() - accepted)
   missing = [field for field in reader.required if field not in fields]
   if unknown or missing:
     raise ValueError(
         f'domain.kwargs.{name}: {unknown=}, {missing=}; it takes'
         f' {", ".join(accepted)}'
     )
-  named = [split for split in splits.SHARES if split in fields]
-  options = {k: v for k, v in fields.items() if k not in named}
+  options = {k: v for k, v in fields.items() if k not in splits.SHARES}
   options['system_prompt'] = system_prompt
-  return divide({s: reader.read(fields[s], **options) for s in named})
+  members = {s: fields[s] for s in splits.SHARES if s in fields}
+  return divide({s: reader.read(v, **options) for s, v in members.items()})
 
 
 def divide(
@@ -226,9 +226,8 @@ def divide(
           ' A split must not leak into another: remove them from one of the two'
       )
     owner.update((p.problem_id, split) for p in problems)
-  divided = {split: list(members.get(split, ())) for split in splits.SHARES}
-  carved = set(splits.SHARES) - set(members)
-  if carved:
+  divided = {s: list(members.get(s, ())) for s in splits.SHARES}
+  if carved := splits.SHARES.keys() - members:
     divided['train'] = []
     for problem in members['train']:
       split = splits.split_of(problem.problem_id)

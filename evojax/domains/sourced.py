@@ -17,9 +17,7 @@ class Problems:
 
   entries: tuple[sources.Entry, ...] = ()  # Generated problems.
   # Split -> problems of a data set.
-  data: Mapping[str, tuple[records.Problem, ...]] = dataclasses.field(
-      default_factory=dict
-  )
+  data: Mapping[str, tuple[records.Problem, ...]] | None = None
   system_prompt: str = ''  # First message of generated problems; empty: none.
 
 
@@ -84,11 +82,11 @@ class SourcedDomain(base.Domain):
       ValueError: If the split is unknown, or a family is too small for it.
     """
     splits.check(split)
-    given, generated = self.problems.data, self.problems.entries
-    if given:
-      return sources.FiniteSource(given[split], split, seed)
-    return self.catalogue.stream(
-        generated, split, seed, self.problems.system_prompt
+    chosen = self.problems
+    if chosen.data:
+      return sources.FiniteSource(chosen.data[split], split, seed)
+    return sources.ProceduralSource(
+        self.catalogue, chosen.entries, split, seed, chosen.system_prompt
     )
 
   def is_sealed(self, problem: records.Problem) -> bool:

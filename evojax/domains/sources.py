@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import random
+import re
 from typing import Any
 
 from evojax import records
@@ -19,8 +20,9 @@ from evojax.domains import splits
 
 _ATTEMPTS = 1000  # Candidates of one position in a stream.
 
-# Family -> its levels.
-Levels = Mapping[str, Sequence[int]]
+# A candidate whose text is not made yet: its problem_id, and a function that
+# makes the problem once that is wanted. None: the candidate is refused.
+Draft = tuple[str, Callable[[], records.Problem | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,15 +32,6 @@ class Entry:
   family: str
   level: int
   weight: float  # > 0; shares are relative to the sum.
-
-
-@dataclasses.dataclass(frozen=True)
-class Draft:
-  """A candidate for a problem, whose text is not made yet."""
-
-  problem_id: str
-  # Makes the problem, once its identity is wanted; None: it is refused.
-  build: Callable[[], records.Problem | None]
 
 
 def make_problem(
@@ -54,17 +47,12 @@ def make_problem(
 
   By default its id is a hash of its messages, the system prompt apart.
   """
-  if not identity:
-    identity = splits.problem_id('\n'.join(m['content'] for m in messages))
+  text = '\n'.join(message['content'] for message in messages)
+  name = identity or splits.problem_id(text)
   if system_prompt:
     messages = ({'role': 'system', 'content': system_prompt}, *messages)
   return records.Problem(
-      problem_id=identity,
-      family=family,
-      messages=tuple(messages),
-      answer=answer,
-      difficulty=difficulty,
-      metadata=metadata or {},
+      name, family, tuple(messages), answer, difficulty, metadata or {}
   )
 
 
@@ -80,26 +68,32 @@ class ProceduralSource:
 
   def __init__(
       self,
+      catalogue: 'Catalogue',
       entries: Sequence[Entry],
       split: str,
       seed: int,
-      draft: Callable[[Entry, int, int], Draft],
-      distinct: int,
+      system_prompt: str = '',
   ):
     """Describe the stream; no problem is generated yet.
 
     Args:
+      catalogue: Makes the problems.
       entries: Levels and weights, see `Catalogue.select`.
       split: One of splits.SHARES.
       seed: Another seed is another stream of the same split.
-      draft: (entry, stream, index) -> a candidate, see `Catalogue.draft`.
-      distinct: Distinct problems of all splits together, or a lower bound.
+      system_prompt: First message of every problem; empty is none.
+
+    Raises:
+      ValueError: If a level is too small for disjoint splits.
     """
     self._split = splits.check(split)
     self._entries = tuple(entries)
     self._cumulative = list(itertools.accumulate(e.weight for e in entries))
     self._stream = uniform64(f'{seed}/{split}')
-    self._draft = draft
+    self._catalogue = catalogue
+    self._system_prompt = system_prompt
+    levels = dict.fromkeys((e.family, e.level) for e in entries)
+    distinct = sum(itertools.starmap(catalogue.check_capacity, levels))
     self._distinct = distinct * splits.SHARES[split] // 100
 
   def __len__(self) -> int:
@@ -123,15 +117,15 @@ class ProceduralSource:
     share = uniform64(f'{self._stream}/{position}') / 2**64
     point = share * self._cumulative[-1]
     # Rounding may put the point at the end of the last interval.
-    entry = self._entries[
-        min(bisect.bisect(self._cumulative, point), len(self._entries) - 1)
-    ]
+    last = len(self._entries) - 1
+    entry = self._entries[bisect.bisect(self._cumulative, point, hi=last)]
     for attempt in range(_ATTEMPTS):
-      draft = self._draft(entry, self._stream, position * _ATTEMPTS + attempt)
-      identity = draft.problem_id
+      index = position * _ATTEMPTS + attempt
+      identity, build = self._catalogue.draft(
+          entry, self._stream, index, self._system_prompt
+      )
       if splits.split_of(identity) == self._split and identity not in taken:
-        problem = draft.build()
-        if problem is not None:
+        if (problem := build()) is not None:
           return problem
     raise ValueError(
         f'{_ATTEMPTS} draws of family {entry.family!r} level {entry.level} gave'
@@ -144,8 +138,9 @@ class ProceduralSource:
 class Catalogue:
   """The families of generated problems that a domain offers."""
 
-  levels: Mapping[str, int]  # Family -> number of its levels.
-  sets: Mapping[str, Levels]  # Name -> several families under that name.
+  levels: Mapping[str, Sequence[Any]]  # Family -> its levels.
+  # Name -> several families under that name, with their first levels.
+  sets: Mapping[str, Mapping[str, Sequence[Any]]]
   # (family, level) -> distinct problems of all splits, or a lower bound.
   capacity: Callable[[str, int], int]
   least: int  # Distinct problems that a level must have in every split.
@@ -182,8 +177,9 @@ class Catalogue:
     if (
         not isinstance(weights, list | tuple)
         or len(weights) != len(names)
-        or not all(isinstance(w, int | float) for w in weights)
-        or not all(0 < w < math.inf for w in weights)
+        or not all(
+            isinstance(w, int | float) and 0 < w < math.inf for w in weights
+        )
     ):
       raise ValueError(
           f'domain.kwargs.weights={weights!r} must be one positive number for'
@@ -191,34 +187,33 @@ class Catalogue:
       )
     entries = []
     for name, weight in zip(names, weights, strict=True):
-      levels = self.sets[name] if name in self.sets else self._levels(name)
+      levels = self._levels(name)
       for family, numbers in levels.items():
         share = weight / len(levels) / len(numbers)
         entries.extend(Entry(family, level, share) for level in numbers)
     return tuple(entries)
 
-  def _levels(self, name: str) -> Levels:
-    """Return the levels of 'family', 'family:level' or 'family:first-last'."""
+  def _levels(self, name: str) -> Mapping[str, Sequence[int]]:
+    """Return the levels of a set, 'family', or 'family:level[-last level]'."""
+    if name in self.sets:
+      return {f: range(len(levels)) for f, levels in self.sets[name].items()}
     family, colon, numbers = name.partition(':')
     if family not in self.levels:
       raise ValueError(
           f'domain.kwargs.families: {name!r} is not {", ".join(self.sets)}, or'
           f' one of {sorted(self.levels)}, with :LEVEL or :FIRST-LAST after it'
       )
-    count = self.levels[family]
+    count = len(self.levels[family])
     numbers = numbers if colon else f'0-{count - 1}'
-    first, dash, last = numbers.partition('-')
-    last = last if dash else first
-    if not (
-        first.isdecimal()
-        and last.isdecimal()
-        and int(first) <= int(last) < count
-    ):
+    match = re.fullmatch(r'(\d+)(?:-(\d+))?', numbers)
+    first, last = match.group(1, 2) if match else ('1', '0')
+    levels = range(int(first), int(last or first) + 1)
+    if not levels or levels[-1] >= count:
       raise ValueError(
           f'domain.kwargs.families: {name!r} asks for levels that {family!r}'
           f' does not have; it has 0 to {count - 1}'
       )
-    return {family: range(int(first), int(last) + 1)}
+    return {family: levels}
 
   def check_capacity(self, family: str, level: int) -> int:
     """Return the number of distinct problems of a level.
@@ -236,29 +231,6 @@ class Catalogue:
           ' domain.kwargs.families, or take a harder level'
       )
     return count
-
-  def stream(
-      self,
-      entries: Sequence[Entry],
-      split: str,
-      seed: int,
-      system_prompt: str = '',
-  ) -> ProceduralSource:
-    """Return an endless stream of generated problems.
-
-    Args:
-      entries: Levels and weights, see `select`.
-      split: One of splits.SHARES.
-      seed: Another seed is another stream of the same split.
-      system_prompt: First message of every problem; empty is none.
-
-    Raises:
-      ValueError: If a level is too small for disjoint splits.
-    """
-    levels = dict.fromkeys((e.family, e.level) for e in entries)
-    distinct = sum(self.check_capacity(*level) for level in levels)
-    draft = lambda *position: self.draft(*position, system_prompt)
-    return ProceduralSource(entries, split, seed, draft, distinct)
 
 
 class FiniteSource:
@@ -296,11 +268,9 @@ class FiniteSource:
       )
     epoch, offset = divmod(cursor, size)
     chosen = self._permutation(epoch)[offset : offset + count]
-    for index in self._permutation(epoch + 1) if len(chosen) < count else ():
-      if len(chosen) == count:
-        break
-      if index not in chosen:
-        chosen.append(index)
+    if len(chosen) < count:
+      fresh = [i for i in self._permutation(epoch + 1) if i not in chosen]
+      chosen += fresh[: count - len(chosen)]
     return [self._problems[index] for index in chosen]
 
   def _shuffle(self, epoch: int) -> list[int]:

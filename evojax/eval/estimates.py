@@ -16,28 +16,19 @@ resamples agree (no problem solved, say) it has no width, and says nothing.
 """
 
 from collections.abc import Callable
-import dataclasses
 import math
 
 from jaxtyping import Float
 import numpy as np
 from scipy import special
 
+from evojax.ledger import records
+
 RESAMPLES = 10_000
-LEVEL = 0.95
+LEVEL = 0.95  # Level of the interval of every estimate.
 # Draws held at once: large problem sets are resampled in pieces that fit the
 # processor's cache.
 _DRAWS = 1 << 18
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-  """A mean with its uncertainty, in the unit of the scores."""
-
-  value: float
-  standard_error: float
-  low: float  # Of the interval at LEVEL.
-  high: float
 
 
 def _check(scores: np.ndarray, axis: int, what: str, remedy: str) -> None:
@@ -76,23 +67,23 @@ def _resample(draw: Callable[[int], np.ndarray], size: int) -> np.ndarray:
 
 def _estimate(
     value: float, error: float, degrees: float, resamples: np.ndarray
-) -> Estimate:
+) -> records.Estimate:
   """Return the expanded percentile interval, see the module."""
   spread = resamples.std()
   t = special.stdtrit(degrees, (1 + LEVEL) / 2)
   tail = special.ndtr(-t * error / spread) if spread else 0.5
   low, high = np.quantile(resamples, (tail, 1 - tail))
-  return Estimate(float(value), float(error), float(low), float(high))
+  return records.Estimate(float(value), float(error), float(low), float(high))
 
 
 def over_problems(
-    scores: Float[np.ndarray, 'P'], *, rng: np.random.Generator
-) -> Estimate:
+    scores: Float[np.ndarray, 'P'], *, rng: np.random.Generator | None = None
+) -> records.Estimate:
   """Estimate the mean over problems by the cluster bootstrap.
 
   Args:
     scores: [P], P >= 2, the mean of each problem: `outcomes.mean(1)`.
-    rng: Draws the resamples.
+    rng: Draws the resamples; by default, equal scores get equal resamples.
 
   Returns:
     The mean, `standard_error` and the expanded percentile interval.
@@ -102,6 +93,7 @@ def over_problems(
   """
   error = standard_error(scores)
   count = len(scores)
+  rng = rng or np.random.default_rng(0)
 
   def draw(resamples):
     chosen = rng.integers(count, size=(resamples, count))
@@ -115,8 +107,8 @@ def paired_gain(
     before: Float[np.ndarray, 'P'],
     after: Float[np.ndarray, 'P'],
     *,
-    rng: np.random.Generator,
-) -> Estimate:
+    rng: np.random.Generator | None = None,
+) -> records.Estimate:
   """Estimate the difference of two Avg@k on the same problems.
 
   The bootstrap resamples problems, each with its difference
@@ -126,7 +118,7 @@ def paired_gain(
   Args:
     before: [P], the mean of each problem.
     after: [P], entry p about the problem of entry p of `before`.
-    rng: Draws the resamples.
+    rng: Draws the resamples; by default, equal scores get equal resamples.
 
   Raises:
     ValueError: If the problems do not correspond or are fewer than 2.
@@ -142,8 +134,8 @@ def over_seeds(
     scores: Float[np.ndarray, 'S P'],
     *,
     same_problems: bool,
-    rng: np.random.Generator,
-) -> Estimate:
+    rng: np.random.Generator | None = None,
+) -> records.Estimate:
   """Estimate the mean over training seeds and problems hierarchically.
 
   Seeds are drawn first, then problems. If every seed was scored on problems of
@@ -165,7 +157,7 @@ def over_seeds(
     scores: [S, P], S, P >= 2: the mean of each problem under each seed, or its
       gain.
     same_problems: Whether column p is about one problem under every seed.
-    rng: Draws the resamples.
+    rng: Draws the resamples; by default, equal scores get equal resamples.
 
   Raises:
     ValueError: If there are fewer than 2 seeds or problems.
@@ -177,6 +169,7 @@ def over_seeds(
   of_seed, of_problem = scores.mean(axis=1), scores.mean(axis=0)
   by_seed = of_seed.var(ddof=1) / seeds
   cells = seeds * problems
+  rng = rng or np.random.default_rng(0)
 
   if same_problems:
     rest = scores - of_seed[:, None] - of_problem + mean

@@ -18,6 +18,7 @@ from evojax.eval import modes as modes_lib
 from evojax.eval import scores
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.ledger import records as ledger_records
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import metrics as metrics_lib
 
@@ -39,7 +40,7 @@ class EvalResult:
   # Codes; None if the domain does not classify completions.
   modes: Int[np.ndarray, 'P k'] | None
   mode_codes: Mapping[str, int] | None
-  avg_at_k: estimates.Estimate
+  avg_at_k: ledger_records.Estimate
   pass_at_k: Mapping[int, float]  # For k = 1, 2, 4, ... and all samples.
   n_tokens: float  # Mean of sampled tokens.
   truncated: float  # Share of completions cut at the limit.
@@ -205,11 +206,7 @@ def _result(
       graded=graded,
       modes=modes,
       mode_codes=codes,
-      avg_at_k=estimates.over_problems(
-          # A fixed seed: the same outcomes always get the same interval.
-          scores.of_problems(outcomes, graded),
-          rng=np.random.default_rng(0),
-      ),
+      avg_at_k=estimates.over_problems(scores.of_problems(outcomes, graded)),
       pass_at_k={
           k: scores.pass_at_k(outcomes, k, graded)
           for k in sorted(powers | {samples})

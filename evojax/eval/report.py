@@ -1,6 +1,6 @@
 """The gain of training: numbers for a file, tables for a reader."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -53,10 +53,11 @@ def report_gain(
         f' seed={after.seed} problems={len(after.problem_ids)}. Evaluate both'
         ' with the same arguments'
     )
-  gain = estimates.paired_gain(
-      before.problem_scores, after.problem_scores, rng=np.random.default_rng(0)
-  )
-  report = {
+  gain = estimates.paired_gain(before.problem_scores, after.problem_scores)
+  oracle = None
+  if before.modes is not None:
+    oracle = modes_lib.oracle(*_measured(before), before.mode_codes)
+  return {
       'split': before.split,
       'seed': before.seed,
       'problems': len(before.problem_ids),
@@ -64,31 +65,27 @@ def report_gain(
       'before': _side(before),
       'after': _side(after),
       'gain': dataclasses.asdict(gain),
-      'mode_shift': None,
-      'within_mode': None,
-      'oracle': None,
-      'modes': None,
-      'families': _families(before, after),
+      'oracle': oracle and dataclasses.asdict(oracle),
+      'families': [
+          _family(before, after, name) for name in sorted(set(before.families))
+      ],
+      **_decomposed(before, after, slice(None)),
   }
-  if before.modes is not None:
-    split = _decompose(before, after, slice(None))
-    oracle = modes_lib.oracle(*_measured(before), before.mode_codes)
-    report |= {
-        'mode_shift': split.shift,
-        'within_mode': split.within,
-        'oracle': oracle and dataclasses.asdict(oracle),
-        'modes': [dataclasses.asdict(mode) for mode in split.modes],
-    }
-  return report
 
 
-def _decompose(
+def _decomposed(
     before: evaluate.EvalResult, after: evaluate.EvalResult, rows: Any
-) -> modes_lib.Decomposition:
-  """Return the decomposition of some of the problems."""
-  return modes_lib.decompose(
-      *_measured(before, rows), *_measured(after, rows), before.mode_codes
-  )
+) -> dict[str, Any]:
+  """Return the sources of a gain on some of the problems; None for no modes."""
+  if before.modes is None:
+    return dict.fromkeys(('mode_shift', 'within_mode', 'modes'))
+  sides = *_measured(before, rows), *_measured(after, rows)
+  split = modes_lib.decompose(*sides, before.mode_codes)
+  return {
+      'mode_shift': split.shift,
+      'within_mode': split.within,
+      'modes': [dataclasses.asdict(mode) for mode in split.modes],
+  }
 
 
 def _measured(
@@ -99,29 +96,24 @@ def _measured(
   return result.modes[rows][there][None], result.outcomes[rows][there][None]
 
 
-def _families(
-    before: evaluate.EvalResult, after: evaluate.EvalResult
-) -> list[dict[str, Any]]:
-  """Return one entry per family, by name."""
-  entries = []
-  for family in sorted(set(before.families)):
-    rows = np.array([f == family for f in before.families])
-    old = float(before.problem_scores[rows].mean())
-    new = float(after.problem_scores[rows].mean())
-    entry = {
-        'family': family,
-        'problems': int(rows.sum()),
-        'before': old,
-        'after': new,
-        'gain': new - old,
-        'mode_shift': None,
-        'within_mode': None,
-    }
-    if before.modes is not None:
-      split = _decompose(before, after, rows)
-      entry |= {'mode_shift': split.shift, 'within_mode': split.within}
-    entries.append(entry)
-  return entries
+def _family(
+    before: evaluate.EvalResult, after: evaluate.EvalResult, family: str
+) -> dict[str, Any]:
+  """Return the scores and the gain on the problems of a family."""
+  rows = np.array(before.families) == family
+  old, new = (
+      float(result.problem_scores[rows].mean()) for result in (before, after)
+  )
+  entry = {
+      'family': family,
+      'problems': int(rows.sum()),
+      'before': old,
+      'after': new,
+      'gain': new - old,
+      **_decomposed(before, after, rows),
+  }
+  del entry['modes']  # Of the whole only.
+  return entry
 
 
 def percent(value: float | None) -> str:
@@ -157,55 +149,63 @@ def heading(split: str, problems: int, samples: int, seed: int) -> str:
   )
 
 
-def make_table(*headings: str) -> table_lib.Table:
-  """Return a table, its first column on the left and numbers on the right."""
+def print_table(
+    console: console_lib.Console,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+) -> None:
+  """Print a table, its first column on the left and numbers on the right."""
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
   table.add_column(headings[0], overflow='fold')
   for heading in headings[1:]:
     table.add_column(heading, justify='right', no_wrap=True)
-  return table
+  for row in rows:
+    table.add_row(*(markup.escape(str(cell)) for cell in row))
+  console.print(table)
 
 
 def print_scores(
     result: evaluate.EvalResult, console: console_lib.Console
 ) -> None:
   """Print the scores of one policy."""
-  samples = result.outcomes.shape[1]
-  console.print(
-      heading(result.split, len(result.outcomes), samples, result.seed)
+  count, samples = result.outcomes.shape
+  console.print(heading(result.split, count, samples, result.seed))
+  passes = {k: value for k, value in result.pass_at_k.items() if k > 1}
+  several = [f'pass@{k}' for k in passes]
+  print_table(
+      console,
+      (f'Avg@{samples}', 'interval', *several, 'tokens', 'truncated'),
+      [
+          (
+              percent(result.avg_at_k.value),
+              interval(dataclasses.asdict(result.avg_at_k)),
+              *map(percent, passes.values()),
+              f'{result.n_tokens:.1f}',
+              percent(result.truncated),
+          )
+      ],
   )
-  passes = [f'pass@{k}' for k in result.pass_at_k if k > 1]
-  table = make_table(
-      f'Avg@{samples}', 'interval', *passes, 'tokens', 'truncated'
-  )
-  table.add_row(
-      percent(result.avg_at_k.value),
-      interval(dataclasses.asdict(result.avg_at_k)),
-      *(percent(value) for k, value in result.pass_at_k.items() if k > 1),
-      f'{result.n_tokens:.1f}',
-      percent(result.truncated),
-  )
-  console.print(table)
   if result.modes is not None:
-    table = make_table('mode', 'share', 'solved')
-    for name, code in result.mode_codes.items():
-      chosen = (result.modes == code) & result.graded
-      if chosen.any():
-        table.add_row(
-            markup.escape(name),
-            percent(chosen.sum() / result.graded.sum()),
-            percent(result.outcomes[chosen].mean()),
+    chosen = {
+        name: (result.modes == code) & result.graded
+        for name, code in result.mode_codes.items()
+    }
+    rows = [
+        (
+            name,
+            percent(there.sum() / result.graded.sum()),
+            percent(result.outcomes[there].mean()),
         )
-    console.print(table)
-  table = make_table('family', 'problems', 'solved')
-  for family in sorted(set(result.families)):
-    rows = np.array([f == family for f in result.families])
-    table.add_row(
-        markup.escape(family),
-        f'{rows.sum():,}',
-        percent(result.problem_scores[rows].mean()),
-    )
-  console.print(table)
+        for name, there in chosen.items()
+        if there.any()
+    ]
+    print_table(console, ('mode', 'share', 'solved'), rows)
+  families = np.array(result.families)
+  rows = []
+  for family in np.unique(families):
+    scores = result.problem_scores[families == family]
+    rows.append((family, f'{len(scores):,}', percent(scores.mean())))
+  print_table(console, ('family', 'problems', 'solved'), rows)
 
 
 def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
@@ -215,45 +215,44 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
     report: The result of `report_gain`, or the same read back from JSON.
     console: Where to print.
   """
-  before, after, samples = report['before'], report['after'], report['samples']
-  console.print(
-      heading(report['split'], report['problems'], samples, report['seed'])
-  )
-  table = make_table(
-      'policy',
-      'step',
-      f'Avg@{samples}',
-      'interval',
-      f'pass@{samples}',
-      'tokens',
-      'truncated',
-  )
-  for name, side in (('base', before), ('trained', after)):
-    table.add_row(
-        name,
-        str(side['step']),
-        percent(side['value']),
-        interval(side),
-        percent(side['pass_at_k'][str(samples)]),
-        f'{side["n_tokens"]:.1f}',
-        percent(side['truncated']),
-    )
-  gain = report['gain']
-  table.add_row('gain', '', points(gain['value']), interval(gain, signed=True))
-  console.print(table)
+  k, gain = report['samples'], report['gain']
+  console.print(heading(report['split'], report['problems'], k, report['seed']))
+  rows = [
+      (
+          name,
+          side['step'],
+          percent(side['value']),
+          interval(side),
+          percent(side['pass_at_k'][str(k)]),
+          f'{side["n_tokens"]:.1f}',
+          percent(side['truncated']),
+      )
+      for name, side in (
+          ('base', report['before']),
+          ('trained', report['after']),
+      )
+  ]
+  rows.append(('gain', '', points(gain['value']), interval(gain, signed=True)))
+  scores = f'Avg@{k}', 'interval', f'pass@{k}'
+  headings = ('policy', 'step', *scores, 'tokens', 'truncated')
+  print_table(console, headings, rows)
   if report['modes'] is not None:
     _print_modes(report, console)
-  table = make_table('family', 'problems', 'solved', 'gain', 'shift', 'within')
-  for family in report['families']:
-    table.add_row(
-        markup.escape(family['family']),
-        f'{family["problems"]:,}',
-        change(family['before'], family['after']),
-        points(family['gain']),
-        points(family['mode_shift']),
-        points(family['within_mode']),
-    )
-  console.print(table)
+  print_table(
+      console,
+      ('family', 'problems', 'solved', 'gain', 'shift', 'within'),
+      [
+          (
+              family['family'],
+              f'{family["problems"]:,}',
+              change(family['before'], family['after']),
+              points(family['gain']),
+              points(family['mode_shift']),
+              points(family['within_mode']),
+          )
+          for family in report['families']
+      ],
+  )
 
 
 def _print_modes(
@@ -273,13 +272,15 @@ def _print_modes(
       f' {modes_lib.MIN_ROLLOUTS} completions',
       markup=False,
   )
-  table = make_table('mode', 'share', 'solved', 'shift', 'within')
-  for mode in report['modes']:
-    table.add_row(
-        markup.escape(mode['name']),
-        change(mode['share_before'], mode['share_after']),
-        change(mode['accuracy_before'], mode['accuracy_after']),
-        points(mode['shift']),
-        points(mode['within']),
-    )
-  console.print(table)
+  rows = [
+      (
+          mode['name'],
+          change(mode['share_before'], mode['share_after']),
+          change(mode['accuracy_before'], mode['accuracy_after']),
+          points(mode['shift']),
+          points(mode['within']),
+      )
+      for mode in report['modes']
+  ]
+  headings = ('mode', 'share', 'solved', 'shift', 'within')
+  print_table(console, headings, rows)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from rich import console as console_lib
-from rich import markup
 
 from evojax.eval import estimates
 from evojax.eval import report as report_lib
@@ -65,11 +64,8 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
   same_problems = all(other == ids[0] for other in ids)
 
   def over(values):
-    return dataclasses.asdict(
-        estimates.over_seeds(
-            values, same_problems=same_problems, rng=np.random.default_rng(0)
-        )
-    )
+    estimate = estimates.over_seeds(values, same_problems=same_problems)
+    return dataclasses.asdict(estimate)
 
   return {
       'problems': problems,
@@ -101,19 +97,19 @@ def print_summary(
       f' samples, {which} problems for every seed;'
       f' {100 * estimates.LEVEL:.0f} % intervals'
   )
-  table = report_lib.make_table(
-      'run', 'step', 'base', 'trained', 'gain', 'interval'
-  )
-  for run in summary['runs']:
-    table.add_row(
-        markup.escape(run['run']),
-        str(run['step']),
-        report_lib.percent(run['before']),
-        report_lib.percent(run['after']),
-        report_lib.points(run['gain']['value']),
-        report_lib.interval(run['gain'], signed=True),
-    )
-  console.print(table)
+  rows = [
+      (
+          run['run'],
+          run['step'],
+          report_lib.percent(run['before']),
+          report_lib.percent(run['after']),
+          report_lib.points(run['gain']['value']),
+          report_lib.interval(run['gain'], signed=True),
+      )
+      for run in summary['runs']
+  ]
+  headings = ('run', 'step', 'base', 'trained', 'gain', 'interval')
+  report_lib.print_table(console, headings, rows)
   for name, key in (('base', 'before'), ('trained', 'after')):
     side = summary[key]
     console.print(

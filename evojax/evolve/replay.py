@@ -12,6 +12,7 @@ from evojax.eval import evaluate as evaluate_lib
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import recorded
+from evojax.ledger import records
 from evojax.training import arm as arm_lib
 from evojax.training import learner as learner_lib
 from evojax.training import reward_pipeline
@@ -22,7 +23,7 @@ def effect(
     harnesses: tuple[str, str],
     folder: pathlib.Path,
     steps: list[int],
-) -> estimates.Estimate:
+) -> records.Estimate:
   """Return the effect of K updates on recorded rollouts.
 
   From every retained checkpoint, K updates under the parent and K under the
@@ -49,9 +50,7 @@ def effect(
     )
     gains.append(after - before)
   # Checkpoints are no sample of anything: problems are, and share them.
-  return estimates.over_problems(
-      np.mean(gains, axis=0), rng=np.random.default_rng(0)
-  )
+  return estimates.over_problems(np.mean(gains, axis=0))
 
 
 def _seed(seed: int) -> int:

@@ -181,9 +181,9 @@ def _show(summary: Mapping[str, Any]) -> None:
 def _show_sealed(
     summary: Mapping[str, Any], console: console_lib.Console
 ) -> None:
-  table = report_lib.make_table(
-      'policy', 'sealed', 'interval', 'gain', 'tokens trained', 'tokens in all'
-  )
+  tokens = 'tokens trained', 'tokens in all'
+  headings = ('policy', 'sealed', 'interval', 'gain', *tokens)
+  rows = []
   names = dict(
       base='base',
       continued='evolved (continued)',
@@ -192,15 +192,16 @@ def _show_sealed(
   for name, score in summary['sealed'].items():
     compute = summary['compute'].get(name, {})
     if isinstance(score, str):
-      table.add_row(name, score, '', '', '', '')
+      rows.append((name, score))
       continue
     gain = summary['gains'].get(name)
-    table.add_row(
-        names.get(name, name),
-        report_lib.percent(score['value']),
-        report_lib.interval(score),
-        report_lib.points(gain['value']) if gain else '',
-        f'{compute["training"]:,}' if compute else '',
-        f'{compute["total"]:,}' if compute else '',
+    rows.append(
+        (
+            names.get(name, name),
+            report_lib.percent(score['value']),
+            report_lib.interval(score),
+            report_lib.points(gain['value']) if gain else '',
+            *(f'{compute[key]:,}' for key in ('training', 'total') if compute),
+        )
     )
-  console.print(table)
+  report_lib.print_table(console, headings, rows)

@@ -152,11 +152,7 @@ class Ledger:
     aside = self._path.with_name(
         next(name(n) for n in range(len(taken) + 1) if name(n) not in taken)
     )
-    with open(aside, 'xb') as file:
-      file.write(tail)
-      file.flush()
-      os.fsync(file.fileno())
-    workdir_lib.sync_directory(self._path.parent)
+    workdir_lib.write_atomic(aside, tail)
     with open(self._path, 'r+b') as file:
       file.truncate(self._end)
       os.fsync(file.fileno())

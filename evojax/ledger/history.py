@@ -13,12 +13,15 @@ import json
 import math
 import os
 import pathlib
-from typing import Any, TypeVar
+from typing import Any
 
 from evojax.ledger import chain
 from evojax.ledger import records
 
-R = TypeVar('R', bound=records.Record)
+
+def _of(step: str, field: str, before: Any = None) -> property:
+  """Return a property: a field of a step, or `before` until it is done."""
+  return property(lambda trial: getattr(getattr(trial, step), field, before))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,16 +40,21 @@ class Trial:
   verify: records.Verify | None = None
   accumulate: records.Accumulate | None = None
 
+  parent = _of('hypothesize', 'version', '')  # The version that it changes.
+  proposer = _of('hypothesize', 'proposer', '')
+  expected = _of('hypothesize', 'expected')  # The proposer's prediction.
+  delta = _of('design', 'delta')
+  intervention_class = _of('delta', 'intervention_class', '')
+  backtested = _of('backtest', 'predicted')
+  arms = _of('trial', 'arms', ())
+  mde = _of('trial', 'mde')  # The minimum detectable effect.
+  made = _of('verify', 'version', '')  # The version, where the change is kept.
+  effect = _of('verify', 'effect')
+
   @property
   def name(self) -> str:
     """The version it made, or 'trial 3' if nothing was kept."""
-    made = self.verify.version if self.verify else ''
-    return made or f'trial {self.number}'
-
-  @property
-  def parent(self) -> str:
-    """The version that it changes, '' before there is a proposal."""
-    return self.hypothesize.version if self.hypothesize else ''
+    return self.made or f'trial {self.number}'
 
   @property
   def status(self) -> str:
@@ -63,50 +71,15 @@ class Trial:
     return self.status if self.status in known else 'failed'
 
   @property
-  def delta(self) -> records.Delta | None:
-    return self.design.delta if self.design else None
-
-  @property
-  def intervention_class(self) -> str:
-    return self.delta.intervention_class if self.delta else ''
-
-  @property
-  def proposer(self) -> str:
-    return self.hypothesize.proposer if self.hypothesize else ''
-
-  @property
-  def arms(self) -> tuple[records.TrialArm, ...]:
-    return self.trial.arms if self.trial else ()
-
-  def role(self, role: str) -> list[records.TrialArm]:
-    """Return the arms of a role, 'control' or 'child'."""
-    return [arm for arm in self.arms if arm.role == role]
-
-  @property
-  def mde(self) -> float | None:
-    """The minimum detectable effect."""
-    return self.trial.mde if self.trial else None
-
-  @property
-  def effect(self) -> float | None:
-    return self.verify.effect if self.verify else None
-
-  @property
   def realised(self) -> records.Interval | None:
     """The interval of the effect."""
     if self.effect is None:
       return None
     return self.verify.low, self.verify.high
 
-  @property
-  def expected(self) -> records.Interval | None:
-    """The effect that the proposer predicted."""
-    return self.hypothesize.expected if self.hypothesize else None
-
-  @property
-  def backtested(self) -> records.Interval | None:
-    """The effect that the backtest predicted."""
-    return self.backtest.predicted if self.backtest else None
+  def role(self, role: str) -> list[records.TrialArm]:
+    """Return the arms of a role, 'control' or 'child'."""
+    return [arm for arm in self.arms if arm.role == role]
 
   @property
   def device_seconds(self) -> float:
@@ -121,11 +94,11 @@ class History:
   dropped: int = 0  # Bytes at the end of the file that are no true rows.
   ended: str = ''  # Why the run ended; '' while it runs or nothing says so.
 
-  def find(self, step: type[R], **match: Any) -> R | None:
+  def find(self, step: type[records.R], **match: Any) -> records.R | None:
     """Return the last record of a step whose fields have these values."""
     return records.find(self.rows, step, **match)
 
-  def all(self, step: type[R]) -> list[R]:
+  def all(self, step: type[records.R]) -> list[records.R]:
     """Return all records of a step, oldest first."""
     found = (row.record for row in self.rows)
     return [record for record in found if isinstance(record, step)]
@@ -138,26 +111,21 @@ class History:
 
     A diagnosis without a proposal is no trial.
     """
-    steps: dict[int, dict[str, records.Record]] = {}
-    seconds: dict[int, dict[str, float]] = {}
+    steps: dict[int, dict[str, records.Record]] = defaultdict(dict)
+    seconds: dict[int, dict[str, float]] = defaultdict(
+        lambda: defaultdict(float)
+    )
     for row in self.rows:
       record = row.record
       if isinstance(record, records.OfTrial):
-        steps.setdefault(record.trial, {})[record.STEP] = record
-        spent = seconds.setdefault(record.trial, defaultdict(float))
-        spent[record.STEP] += row.measured.device_seconds
+        steps[record.trial][record.STEP] = record
+        seconds[record.trial][record.STEP] += row.measured.device_seconds
     idle = {'diagnose', 'hypothesize'}
-    began = [
-        number
-        for number, found in steps.items()
-        if found.keys() - idle
-        or ('hypothesize' in found and found['hypothesize'].proposer)
-    ]
+    proposed = lambda found: getattr(found.get('hypothesize'), 'proposer', '')
+    began = [n for n, f in steps.items() if f.keys() - idle or proposed(f)]
     return [
-        Trial(
-            index=index, number=number, seconds=seconds[number], **steps[number]
-        )
-        for index, number in enumerate(began)
+        Trial(index=i, number=n, seconds=seconds[n], **steps[n])
+        for i, n in enumerate(began)
     ]
 
   @property

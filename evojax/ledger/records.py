@@ -96,7 +96,7 @@ class TrialArm(Arm):
   scores: str  # Folder of its dev evidence, below the workdir.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Estimate:
   """A mean with its 95 % interval, a fraction of solved problems."""
 
@@ -145,18 +145,20 @@ STEPS: dict[str, type['Record']] = {}  # All records below, by their step.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-  """The findings and decisions of one step."""
+  """The findings and decisions of one step, which the class is named after."""
 
   STEP: ClassVar[str]
   VERSION: ClassVar[int] = 1
 
-  def __init_subclass__(cls):
-    if 'STEP' in vars(cls):
+  def __init_subclass__(cls, step: bool = True):
+    """Name the step; `step` is False for the common fields of several."""
+    cls.STEP = cls.__name__.lower()
+    if step:
       STEPS[cls.STEP] = cls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Version(Record):
+class Version(Record, step=False):
   """A harness with the policy that it trained: a node of the lineage."""
 
   version: str  # 'v0', 'v1', ...
@@ -172,7 +174,7 @@ class Version(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfTrial(Record):
+class OfTrial(Record, step=False):
   """A step of one trial."""
 
   trial: int
@@ -181,8 +183,6 @@ class OfTrial(Record):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Record):
   """The run as it began."""
-
-  STEP: ClassVar[str] = 'open'
 
   config: dict[str, Any]  # Resolved, nested.
   config_sha256: str
@@ -196,8 +196,6 @@ class Open(Record):
 class Train(Version):
   """The first version: the seed harness, trained from the base policy."""
 
-  STEP: ClassVar[str] = 'train'
-
   prompts: int  # P of one update.
   group_size: int  # G of one update.
 
@@ -205,8 +203,6 @@ class Train(Version):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diagnose(OfTrial):
   """Measures of the version that a trial starts from."""
-
-  STEP: ClassVar[str] = 'diagnose'
 
   version: str
   measures: tuple[Measure, ...]
@@ -216,8 +212,6 @@ class Diagnose(OfTrial):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hypothesize(OfTrial):
   """A proposal; all but `version` is empty if there was nothing to propose."""
-
-  STEP: ClassVar[str] = 'hypothesize'
 
   version: str  # The parent.
   proposer: str = ''
@@ -236,8 +230,6 @@ class Hypothesize(OfTrial):
 class Design(OfTrial):
   """The candidate and its difference from the parent, checked."""
 
-  STEP: ClassVar[str] = 'design'
-
   harness: str
   delta: Delta
 
@@ -246,16 +238,12 @@ class Design(OfTrial):
 class Admit(OfTrial):
   """The decision of the gate."""
 
-  STEP: ClassVar[str] = 'admit'
-
   reasons: tuple[str, ...]  # Why the candidate is refused; () admits it.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backtest(OfTrial):
   """The effect that the candidate would have had on recorded evidence."""
-
-  STEP: ClassVar[str] = 'backtest'
 
   key: str  # Hash of all inputs, '' after a crash.
   statistics: dict[str, float | str]  # A text says why there is no number.
@@ -266,8 +254,6 @@ class Backtest(OfTrial):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial(OfTrial):
   """Control arms and children, trained from one state and scored."""
-
-  STEP: ClassVar[str] = 'trial'
 
   start: str  # Fingerprint of the state that all arms started from.
   dev_seed: int  # Seed of the fresh dev problems.
@@ -281,8 +267,6 @@ class Trial(OfTrial):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verify(OfTrial):
   """The verdict; numbers are None where no test was made."""
-
-  STEP: ClassVar[str] = 'verify'
 
   version: str  # The version that was made, '' unless kept.
   status: str  # 'keep', 'discard', 'disqualified', 'crash', ...
@@ -308,14 +292,10 @@ class Verify(OfTrial):
 class Promote(Version):
   """A kept candidate as the version that training goes on from."""
 
-  STEP: ClassVar[str] = 'promote'
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Accumulate(OfTrial):
   """The lessons of a trial: the new head, a skill, how predictions did."""
-
-  STEP: ClassVar[str] = 'accumulate'
 
   head: str  # The version that training goes on from.
   skill: str  # Hash of the skill that was written, or ''.
@@ -326,16 +306,12 @@ class Accumulate(OfTrial):
 class Retrain(Record, Arm):
   """The final harness, trained again from the base policy."""
 
-  STEP: ClassVar[str] = 'retrain'
-
   version: str  # 'final'.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seal(Record):
   """The salt and the seed of the sealed problems."""
-
-  STEP: ClassVar[str] = 'seal'
 
   salt: str
   seed: int
@@ -344,8 +320,6 @@ class Seal(Record):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Final(Record):
   """Sealed scores of all policies on the same problems."""
-
-  STEP: ClassVar[str] = 'final'
 
   harness: str
   version: str  # The head whose harness was retrained.
@@ -360,8 +334,6 @@ class Final(Record):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stop(Record):
   """The reason why a run stopped early; the same command may continue it."""
-
-  STEP: ClassVar[str] = 'stop'
 
   reason: str
 
@@ -417,14 +389,10 @@ def _clipped(value: Any) -> str:
   return text if len(text) <= 100 else f'{text[:100]}...'
 
 
-def _plain(record: Any) -> dict[str, Any]:
-  """Return the fields as JSON values: lists for tuples, dicts for records."""
-  return json.loads(json.dumps(dataclasses.asdict(record)))
-
-
 def to_json(record: Arm | Record) -> dict[str, Any]:
   """Return the fields of a record and its version as JSON values."""
-  return {'schema': record.VERSION, **_plain(record)}
+  fields = {'schema': record.VERSION, **dataclasses.asdict(record)}
+  return json.loads(json.dumps(fields))  # Lists for tuples.
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -1,7 +1,5 @@
 """The version tree: every change that a run tried, and those that it kept."""
 
-from collections.abc import Mapping
-
 from evojax.ledger import history
 from evojax.report import diffs
 from evojax.report import numerals
@@ -25,37 +23,34 @@ def anchor(trial: history.Trial) -> str:
 
 def label(trial: history.Trial) -> str:
   """Return the name of a trial where there is little room."""
-  made = trial.verify.version if trial.verify else ''
-  return made or f't{trial.number}'
+  return trial.made or f't{trial.number}'
 
 
-def chart(run: history.History) -> svg.Markup:
+def chart(run: history.History) -> svg.Chart:
   """Draw the version tree: stems are trials, steps are kept changes.
 
   Each version is a horizontal line at the sum of the effects that led to it,
   from where it was made to its last child. A trial is a stem from its parent.
   """
-  trials = run.trials
-  level = run.levels
+  trials, level = run.trials, run.levels
   many = len(trials) > MANY
   kept = [level[t.name] for t in run.kept] + [0.0]
   floor = min(kept) - max(_CLIP, max(kept) - min(kept))
-  ends = [max(value, floor) for value in level.values()]
-  if not many:
-    for trial in trials:
-      if trial.realised:
-        start = level[trial.name] - trial.effect
-        ends += [max(start + end, floor) for end in trial.realised]
-  x = svg.Scale(-1.6, max(len(trials), 1) - 0.4)
-  y = svg.Scale.over(ends, pad=0.08, least=0.04)
+  ends = list(level.values())
+  for trial in trials:
+    if trial.realised and not many:
+      start = level[trial.name] - trial.effect
+      ends += [start + end for end in trial.realised]
   tree = svg.Chart(
-      x,
-      y,
+      svg.Scale(-1.6, max(len(trials), 1) - 0.4),
+      svg.Scale.over([max(e, floor) for e in ends], pad=0.08, least=0.04),
       height=300,
       label='Version tree: summed effect of each version over the base',
       class_='lineage',
+      span=max(len(trials), 1),
   )
-  tree.y_axis((tick, numerals.points(tick, '+.0f')) for tick in y.ticks(5))
+  ticks = tree.y.ticks(5)
+  tree.y_axis((tick, numerals.points(tick, '+.0f')) for tick in ticks)
   place = {run.base_version: -1.0} | {t.name: float(t.index) for t in trials}
   last = dict(place)  # Version -> where its last child is.
   for trial in trials:
@@ -63,33 +58,32 @@ def chart(run: history.History) -> svg.Markup:
     last[parent] = max(last.get(parent, -1.0), place[trial.name])
   if run.head in last:
     last[run.head] = max(last[run.head], len(trials) - 0.7)
-  trunk = set(run.lineage)
   for version, start in place.items():
-    if last[version] > start:
-      class_ = 'trunk' if version in trunk else 'branch'
-      tree.segment(
-          (start, level[version]), (last[version], level[version]), class_
-      )
+    y, end = level[version], last[version]
+    if end > start:
+      class_ = 'trunk' if version in run.lineage else 'branch'
+      tree.add('segment', class_, (start, y), (end, y))
   for trial in trials:
-    _stem(tree, run, trial, level, floor, many)
-  _dot_of_base(tree, run, many)
-  _labels(tree, run, level, many)
-  return tree.render(f'--span:{max(len(trials), 1)}')
+    _stem(tree, run, trial, floor)
+  tree.add(
+      'dot',
+      'dot kept',
+      (-1.0, 0.0),
+      radius=4.0 if many else 6.0,
+      title=f'{run.base_version}: the seed harness',
+      href='base',
+  )
+  (_label_lineage if many else _label_all)(tree, run)
+  return tree
 
 
 def _stem(
-    tree: svg.Chart,
-    run: history.History,
-    trial: history.Trial,
-    level: Mapping[str, float],
-    floor: float,
-    many: bool,
+    tree: svg.Chart, run: history.History, trial: history.Trial, floor: float
 ) -> None:
-  """Draw one trial, from its parent's level to its own."""
-  x, end = float(trial.index), level[trial.name]
-  start = level[run.parents[trial.name]]
-  shown = max(end, floor)
-  mark = MARKS[trial.kind]
+  """Draw one trial, from its parent's level to its own or the floor."""
+  x, end = float(trial.index), run.levels[trial.name]
+  start, shown = run.levels[run.parents[trial.name]], max(end, floor)
+  mark, many = MARKS[trial.kind], len(run.trials) > MANY
   on_trunk = trial.name in run.lineage
   title = (
       f'{trial.name} ← {trial.parent}: {diffs.change_text(trial.delta)}\n'
@@ -99,61 +93,44 @@ def _stem(
     title += f', {numerals.effect(trial.effect, trial.realised)} points'
   if shown != start:
     class_ = 'trunk' if on_trunk else f'stem {mark}'
-    tree.segment((x, start), (x, shown), class_)
+    tree.add('segment', class_, (x, start), (x, shown))
   if trial.realised and not many:
     low, high = (max(start + e, floor) for e in trial.realised)
-    tree.segment((x, low), (x, high), f'whisker {mark}')
-  href = f'#{anchor(trial)}'
+    tree.add('segment', f'whisker {mark}', (x, low), (x, high))
+  more = {'title': title, 'href': anchor(trial)}
   if trial.effect is None and trial.kind == 'failed':
-    tree.text(x, shown, '×', 'cross', dy=5, title=title, href=href)
+    tree.add('text', 'cross', (x, shown), text='×', dy=5, **more)
   else:
     radius = (2.2 if many else 5.0) + (1.2 if on_trunk else 0.0)
-    tree.dot(x, shown, f'dot {mark}', radius=radius, title=title, href=href)
+    tree.add('dot', f'dot {mark}', (x, shown), radius=radius, **more)
   if end < floor:
-    label = '▾' if many else f'▾ {numerals.points(trial.effect)}'
-    tree.text(x, shown, label, 'tick', dy=17)
+    cut = '▾' if many else f'▾ {numerals.points(trial.effect)}'
+    tree.add('text', 'tick', (x, shown), text=cut, dy=17)
 
 
-def _dot_of_base(tree: svg.Chart, run: history.History, many: bool) -> None:
-  radius = 4.0 if many else 6.0
-  title = f'{run.base_version}: the seed harness'
-  tree.dot(-1.0, 0.0, 'dot kept', radius=radius, title=title, href='#base')
+def _label_all(tree: svg.Chart, run: history.History) -> None:
+  """Label all versions, and their changes where there is room for them."""
+  tree.x_axis([(-1.0, run.base_version)], 'name')
+  for trial in run.trials:
+    tree.x_axis([(float(trial.index), label(trial))], 'name')
+    if trial.delta and len(run.trials) < 12:
+      # The last word of the factor, short enough for a column.
+      word = trial.delta.factor.replace(':', '.').rpartition('.')[2]
+      word = word if len(word) <= 15 else word[:14] + '…'
+      place = trial.index, tree.y.low
+      tree.add('text', 'tick wide', place, text=word, dy=33)
 
 
-def _labels(
-    tree: svg.Chart,
-    run: history.History,
-    level: Mapping[str, float],
-    many: bool,
-) -> None:
-  """Label all versions if there is room, else those of the lineage."""
-  base = run.base_version
-  if not many:
-    columns = [(-1.0, base, '')]
-    for trial in run.trials:
-      factor = trial.delta.factor if trial.delta else ''
-      columns.append((float(trial.index), label(trial), _factor(factor)))
-    for x, name, factor in columns:
-      tree.x_axis([(x, name)], 'name')
-      if len(columns) <= 12:
-        tree.text(x, tree.y.low, factor, 'tick wide', dy=33)
-    return
+def _label_lineage(tree: svg.Chart, run: history.History) -> None:
+  """Label the versions of the lineage, as far apart as labels need."""
   # A label needs about 35 pixels; a step is at least 5 wide.
-  tree.x_axis([(-1.0, base)], 'name')
+  tree.x_axis([(-1.0, run.base_version)], 'name')
   free = -1.0 + 7
   for trial in run.trials:
     if trial.name in run.lineage and trial.index >= free:
-      y = level[trial.name]
-      tree.text(trial.index, y, trial.name, 'tick name', dy=-11)
+      place = trial.index, run.levels[trial.name]
+      tree.add('text', 'tick name', place, text=trial.name, dy=-11)
       free = trial.index + 7
   step = 10 if len(run.trials) < 100 else 25
-  tree.x_axis(
-      (float(i), f'trial {run.trials[i].number}')
-      for i in range(step, len(run.trials), step)
-  )
-
-
-def _factor(factor: str) -> str:
-  """Return the last word of a factor, short enough for a column."""
-  name = factor.replace(':', '.').rpartition('.')[2]
-  return name if len(name) <= 15 else name[:14] + '…'
+  labelled = run.trials[step::step]
+  tree.x_axis((float(t.index), f'trial {t.number}') for t in labelled)

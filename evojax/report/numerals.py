@@ -1,4 +1,6 @@
-"""Numbers as text for the page."""
+"""Numbers as text for the page; its templates use them as filters."""
+
+import re
 
 Real = float | int
 
@@ -19,6 +21,11 @@ def signed(value: Real, form: str = '+.2f') -> str:
 def share(value: Real | None) -> str:
   """Return a fraction in percent: 0.413 -> '41.3 %'."""
   return '–' if value is None else f'{100 * value:.1f} %'
+
+
+def percent(value: Real) -> str:
+  """Return a fraction as a length in SVG: 0.25 -> '25%'."""
+  return re.sub(r'\.?0+%$', '%', f'{100 * value:.2f}%')
 
 
 def between(interval: tuple[Real, Real] | None) -> str:

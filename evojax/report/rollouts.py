@@ -8,6 +8,7 @@ import os
 import pathlib
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -15,23 +16,11 @@ from evojax.evidence import schema
 from evojax.evidence import store
 
 MAX_CHARS = 4000  # Longest text that is shown; the rest is counted.
-FLIPS = 3  # Shown of each direction.
-_KEY = ('group', 'problem_id', 'sample')
-_FACTS = (
-    *_KEY,
-    'family',
-    'policy_version',
-    'outcome',
-    'graded',
-    'truncated',
-    'finish_reason',
-    'n_tokens',
-    'mean_logprob',
-    'reward',
-    'advantage',
-    'kept',
-)
-_TEXT = ('prompt', 'completion')
+_FLIPS = 3  # Shown of each direction.
+_PROBLEM = ['group', 'problem_id']
+_KEY = [*_PROBLEM, 'sample']
+# The columns by which `sample` chooses.
+_FACTS = (*_KEY, 'outcome', 'graded', 'truncated', 'advantage')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,53 +76,36 @@ class _Missing(Exception):
   """Evidence is missing or damaged; the message says which."""
 
 
-def _file(
-    workdir: str | os.PathLike[str], arm: str, split: str
-) -> pathlib.Path:
-  """Return the newest file of an arm's split.
+def _read(
+    workdir: str | os.PathLike[str], arm: str, *splits: str
+) -> tuple[pathlib.Path, pa.Table]:
+  """Return the newest evidence of the first split that an arm has.
+
+  Its lists, which nobody reads on a page, are left out.
 
   Raises:
-    _Missing: If there is none inside the workdir.
+    _Missing: If there is none inside the workdir, or the file is damaged.
   """
   root = pathlib.Path(workdir).resolve()
   folder = (root / arm).resolve()
-  steps = []
-  if arm and folder.is_relative_to(root):
-    steps = store.list_steps(folder, split)
-  if not steps:
-    raise _Missing(f'no {split} evidence in {arm or "any arm"}')
-  return store.path_of(folder, split, steps[-1])
-
-
-def _read(path: pathlib.Path, columns: Sequence[str] | None) -> pa.Table:
-  """Read the named columns that a file has; None reads all but the lists.
-
-  Raises:
-    _Missing: If the file is damaged.
-  """
+  inside = arm and folder.is_relative_to(root)
+  found = [s for s in splits if inside and store.list_steps(folder, s)]
+  if not found:
+    raise _Missing(f'no {splits[-1]} evidence in {arm or "any arm"}')
+  path = store.path_of(folder, found[0], store.list_steps(folder, found[0])[-1])
   try:
     file = parquet.ParquetFile(path)
-    there = [f.name for f in file.schema_arrow if not pa.types.is_list(f.type)]
-    names = [n for n in there if columns is None or n in columns]
-    return file.read(names)
+    fields = [f for f in file.schema_arrow if not pa.types.is_list(f.type)]
+    return path, file.read([field.name for field in fields])
   except (OSError, pa.ArrowException) as error:
     raise _Missing(f'{path.name} cannot be read: {error}') from error
 
 
-def _codes(table: pa.Table) -> dict[str, dict[int, str]]:
-  """Return column -> code -> name, as the file declares them."""
-  tables = {}
-  for field in table.schema:
-    text = (field.metadata or {}).get(b'codes', b'null')
-    names = json.loads(text)
-    if names:
-      tables[field.name] = {code: name for name, code in names.items()}
-  return tables
-
-
 def _lottery(row: Mapping[str, Any]) -> str:
   """Return a sort key by hash: no choice of ours, equal in every build."""
-  key = ':'.join(str(row.get(name)) for name in _KEY)
+  key = ':'.join(
+      str(row.get(name)) for name in ('group', 'problem_id', 'sample')
+  )
   return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -141,17 +113,26 @@ def _rollouts(
     table: pa.Table, chosen: Sequence[tuple[int, str]]
 ) -> list[Rollout]:
   """Return some rows of a table, each with what it is an example of."""
-  codes = _codes(table)
   if not chosen:  # Arrow takes no untyped, empty list of indices.
     return []
+  # Column -> name -> code, as the file declares them.
+  tables = {
+      field.name: json.loads((field.metadata or {}).get(b'codes', b'null'))
+      for field in table.schema
+  }
+  names = {
+      column: {code: name for name, code in codes.items()}
+      for column, codes in tables.items()
+      if codes
+  }
   rows = table.take([index for index, _ in chosen]).to_pylist()
   found = []
   for (_, why), row in zip(chosen, rows, strict=True):
-    prompt, completion = (row.get(name) or '' for name in _TEXT)
+    completion = row.get('completion') or ''
     found.append(
         Rollout(
             why=why,
-            prompt=prompt[:MAX_CHARS],
+            prompt=(row.get('prompt') or '')[:MAX_CHARS],
             completion=completion[:MAX_CHARS],
             cut=max(len(completion) - MAX_CHARS, 0),
             row=row,
@@ -161,9 +142,9 @@ def _rollouts(
                 if name.startswith(schema.PART_PREFIX)
             },
             codes={
-                name: names.get(row[name], str(row[name]))
-                for name, names in codes.items()
-                if row.get(name) is not None
+                column: named.get(row[column], str(row[column]))
+                for column, named in names.items()
+                if row[column] is not None
             },
         )
     )
@@ -173,67 +154,55 @@ def _rollouts(
 def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
   """Return a handful of an arm's newest training rollouts, drawn by a hash.
 
-  Two that are solved, two that failed, one cut by the limit, and the one with
-  the largest advantage; those of evaluations where the arm did not train.
+  The one with the largest advantage, two that are solved, two that failed and
+  one cut by the limit; those of evaluations where the arm did not train.
   """
   try:
-    try:
-      path = _file(workdir, arm, 'train')
-    except _Missing:
-      path = _file(workdir, arm, 'dev')
-    table = _read(path, None)
+    path, table = _read(workdir, arm, 'train', 'dev')
   except _Missing as missing:
     return Sampled(note=str(missing))
   facts = table.select([n for n in _FACTS if n in table.column_names])
-  rows = sorted(enumerate(facts.to_pylist()), key=lambda r: _lottery(r[1]))
-  rows = [r for r in rows if r[1].get('graded', True)]
-  truncated = lambda row: bool(row.get('truncated'))
+  rows = [row | {'index': i} for i, row in enumerate(facts.to_pylist())]
+  rows = sorted((r for r in rows if r.get('graded', True)), key=_lottery)
+  advantage = lambda row: abs(row.get('advantage') or 0)
+  most = max(map(advantage, rows), default=0)
   wanted = (
+      ('largest |advantage|', 1, lambda row: most and advantage(row) == most),
       ('solved', 2, lambda row: row.get('outcome')),
-      ('failed', 2, lambda row: not (row.get('outcome') or truncated(row))),
-      ('truncated', 1, truncated),
+      (
+          'failed',
+          2,
+          lambda row: not (row.get('outcome') or row.get('truncated')),
+      ),
+      ('truncated', 1, lambda row: row.get('truncated')),
   )
-  chosen, problems, taken = [], set(), set()
-  strongest = [r for r in rows if r[1].get('advantage')]
-  if strongest:
-    index, row = max(strongest, key=lambda r: abs(r[1]['advantage']))
-    chosen.append((index, 'largest |advantage|'))
-    problems.add(row.get('problem_id'))
-    taken.add(index)
+  chosen, problems = {}, set()
   for why, count, is_one in wanted:
-    found = [r for r in rows if is_one(r[1]) and r[0] not in taken]
+    found = [r for r in rows if is_one(r) and r['index'] not in chosen]
     # Other problems first; the same one rather than nothing.
-    found.sort(key=lambda r: r[1].get('problem_id') in problems)
-    for index, row in found[:count]:
-      chosen.append((index, why))
-      problems.add(row.get('problem_id'))
-      taken.add(index)
+    found.sort(key=lambda row: row.get('problem_id') in problems)
+    chosen |= {row['index']: why for row in found[:count]}
+    problems |= {row.get('problem_id') for row in found[:count]}
   source = path.relative_to(pathlib.Path(workdir).resolve()).as_posix()
-  return Sampled(_rollouts(table, chosen), source)
+  return Sampled(_rollouts(table, list(chosen.items())), source)
 
 
-def _outcomes(table: pa.Table) -> dict[tuple, tuple[int, bool]]:
-  """Return (group, problem, sample) -> (row, solved) of graded samples."""
-  keys = zip(*(table.column(name).to_pylist() for name in _KEY), strict=True)
-  solved = table.column('outcome').to_pylist()
-  graded = table.column('graded').to_pylist()
-  return {
-      key: (i, bool(s))
-      for i, (key, s, there) in enumerate(
-          zip(keys, solved, graded, strict=True)
-      )
-      if there
-  }
+def _outcomes(table: pa.Table) -> pd.DataFrame:
+  """Return row and outcome of graded samples by group, problem and sample."""
+  frame = table.select([*_KEY, 'outcome', 'graded']).to_pandas()
+  frame = frame.assign(row=frame.index)[frame['graded']]
+  return frame.set_index(_KEY)[['row', 'outcome']]
 
 
-def _count(first: Mapping, second: Mapping) -> Counts:
-  pairs = [(first[key][1], second[key][1]) for key in first if key in second]
-  return Counts(
-      both=pairs.count((True, True)),
-      first=pairs.count((True, False)),
-      second=pairs.count((False, True)),
-      neither=pairs.count((False, False)),
-  )
+def _paired(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+  """Return the samples that both arms have, by the order of the first."""
+  return first.add_suffix('_old').join(second.add_suffix('_new'), how='inner')
+
+
+def _count(pairs: pd.DataFrame) -> Counts:
+  old, new = pairs['outcome_old'], pairs['outcome_new']
+  each = (old & new, old & ~new, ~old & new, ~old & ~new)
+  return Counts(*(int(those.sum()) for those in each))
 
 
 def flips(
@@ -254,9 +223,8 @@ def flips(
       flips without any change.
   """
   try:
-    old_path = _file(workdir, control, 'dev')
-    new_path = _file(workdir, child, 'dev')
-    old_table, new_table = _read(old_path, None), _read(new_path, None)
+    _, old_table = _read(workdir, control, 'dev')
+    path, new_table = _read(workdir, child, 'dev')
     old, new = _outcomes(old_table), _outcomes(new_table)
   except _Missing as missing:
     return Flips(note=str(missing))
@@ -264,37 +232,33 @@ def flips(
     return Flips(note=f'dev evidence lacks the column {missing}')
   noise = None
   try:
-    path = _file(workdir, other_control, 'dev')
-    noise = _count(old, _outcomes(_read(path, ('outcome', 'graded', *_KEY))))
+    other = _outcomes(_read(workdir, other_control, 'dev')[1])
+    noise = _count(_paired(old, other))
   except (_Missing, KeyError):  # One control arm: nothing to compare with.
     pass
-  keys = [key for key in old if key in new]
-  if not keys:
+  pairs = _paired(old, new)
+  if pairs.empty:
     return Flips(note=f'{control} and {child} share no dev sample')
-  moved: dict[tuple, int] = {}
-  for key in keys:
-    moved[key[:2]] = moved.get(key[:2], 0) + new[key][1] - old[key][1]
+  flip = pairs['outcome_new'].astype(int) - pairs['outcome_old'].astype(int)
+  moved = flip.groupby(level=_PROBLEM).transform('sum')
 
-  def shown(sign: int) -> list[tuple]:
-    found = [k for k in keys if new[k][1] - old[k][1] == sign]
-    found.sort(key=lambda k: (-sign * moved[k[:2]], k))
-    # One of each problem first.
-    seen: set[tuple] = set()
-    first = [k for k in found if not (k[:2] in seen or seen.add(k[:2]))]
-    return first[:FLIPS]
+  def shown(sign: int) -> list[tuple[Rollout, Rollout]]:
+    found = pairs.assign(rank=-sign * moved)[flip == sign].reset_index()
+    # One sample of each problem.
+    found = found.sort_values(['rank', *_KEY]).drop_duplicates(_PROBLEM)
+    sides = (
+        _rollouts(table, [(row, arm) for row in found[column][:_FLIPS]])
+        for table, arm, column in (
+            (old_table, control, 'row_old'),
+            (new_table, child, 'row_new'),
+        )
+    )
+    return list(zip(*sides, strict=True))
 
-  gained, lost = shown(1), shown(-1)
-  pairs = list(
-      zip(
-          _rollouts(old_table, [(old[k][0], control) for k in gained + lost]),
-          _rollouts(new_table, [(new[k][0], child) for k in gained + lost]),
-          strict=True,
-      )
-  )
   return Flips(
-      counts=_count(old, new),
+      counts=_count(pairs),
       noise=noise,
-      gained=pairs[: len(gained)],
-      lost=pairs[len(gained) :],
-      source=f'{control} and {child}, {new_path.stem}',
+      gained=shown(1),
+      lost=shown(-1),
+      source=f'{control} and {child}, {path.stem}',
   )

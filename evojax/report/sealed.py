@@ -1,6 +1,6 @@
 """Sealed scores, and the run in one sentence."""
 
-import dataclasses
+from typing import Any
 
 from evojax.ledger import history
 from evojax.ledger import records
@@ -15,50 +15,38 @@ _NAMES = {
 _ORDER = (*_NAMES, 'seed', 'random', 'reference')
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
-  """A policy on the sealed problems; all None where it was not run."""
+def scores(final: records.Final | None) -> list[dict[str, Any]]:
+  """Return the sealed scores of this run's policies and of compared runs.
 
-  name: str
-  value: records.Estimate | None
-  strip: svg.Markup | None
-  gain: records.Estimate | None  # Over the base policy.
-  behind: records.Estimate | None  # The evolved policy's gain over this one.
-  tokens: records.Tokens | None
-
-
-def scores(final: records.Final | None) -> list[Score]:
-  """Return the sealed scores of this run's policies and of compared runs."""
+  Everything but the name is None where a policy was not run.
+  """
   if final is None:
     return []
-  names = [*(n for n in _ORDER if n in final.scores), *final.scores]
   ends = [end for s in final.scores.values() if s for end in (s.low, s.high)]
   scale = svg.Scale.over(ends, pad=0.15, least=0.05)
-  found = []
-  for name in dict.fromkeys(names):
-    value = final.scores[name]
-    strip = None
-    if value is not None:
-      kind = 'kept' if name in ('continued', 'evolved') else 'other'
-      strip = svg.strip(
-          scale,
-          [
-              ('whisker', value.low, value.high, 'whisker'),
-              ('dot', value.value, f'dot {kind}'),
-          ],
-          label=f'{name}: {numerals.share(value.value)}',
-      )
-    found.append(
-        Score(
-            name=_NAMES.get(name, name),
-            value=value,
-            strip=strip,
-            gain=final.gains.get(name),
-            behind=final.evolved_over.get(name),
-            tokens=final.compute.get(name),
-        )
+
+  def strip(name: str, score: records.Estimate) -> svg.Strip:
+    kind = 'kept' if name in ('continued', 'evolved') else 'other'
+    return svg.strip(
+        scale,
+        f'{name}: {numerals.share(score.value)}',
+        ('whisker', 'whisker', (score.low, score.high)),
+        ('dot', f'dot {kind}', score.value),
     )
-  return found
+
+  first = [name for name in _ORDER if name in final.scores]
+  return [
+      {
+          'name': _NAMES.get(name, name),
+          'value': (score := final.scores[name]),
+          'strip': score and strip(name, score),
+          'gain': final.gains.get(name),  # Over the base policy.
+          # The evolved policy's gain over this one.
+          'behind': final.evolved_over.get(name),
+          'tokens': final.compute.get(name),
+      }
+      for name in dict.fromkeys((*first, *final.scores))
+  ]
 
 
 def _against(final: records.Final) -> str:

@@ -24,11 +24,10 @@ from evojax.ledger import records
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
   """Estimate the mean over problems and, where there are several, seeds."""
-  rng = np.random.default_rng(0)
   if len(values) < 2:
-    return dataclasses.asdict(estimates.over_problems(values[0], rng=rng))
+    return dataclasses.asdict(estimates.over_problems(values[0]))
   return dataclasses.asdict(
-      estimates.over_seeds(np.stack(values), same_problems=False, rng=rng)
+      estimates.over_seeds(np.stack(values), same_problems=False)
   )
 
 
@@ -110,38 +109,29 @@ def print_summary(
     summary: Mapping[str, Any], console: console_lib.Console
 ) -> None:
   """Print what `summarise` returned."""
-  runs = report_lib.make_table('run', 'head', 'trials', 'kept', 'device-s')
-  for run in summary['runs']:
-    runs.add_row(
-        run['run'],
-        run['version'],
-        str(run['trials']),
-        str(run['kept']),
-        f'{run["device_seconds"]:.0f}',
-    )
-  console.print(runs)
-  table = report_lib.make_table(
-      'policy',
-      'seeds',
-      'sealed',
-      'interval',
-      'evolved over it',
-      'interval',
-      'tokens trained',
-      'tokens in all',
-  )
+  headings = ('run', 'head', 'trials', 'kept', 'device-s')
+  rows = [
+      (*run, f'{seconds:.0f}')
+      for *run, seconds in map(dict.values, summary['runs'])
+  ]
+  report_lib.print_table(console, headings, rows)
+  headings = ('policy', 'seeds', 'sealed', 'interval', 'evolved over it')
+  headings = (*headings, 'interval', 'tokens trained', 'tokens in all')
+  rows = []
   for name, row in summary['policies'].items():
     score, over = row['score'], row['evolved_over']
-    table.add_row(
-        name,
-        str(row['seeds']),
-        report_lib.percent(score['value']),
-        report_lib.interval(score),
-        report_lib.points(over['value']) if over else '',
-        report_lib.interval(over, signed=True) if over else '',
-        *(f'{count:,.0f}' for count in row['tokens'] or ()),
+    rows.append(
+        (
+            name,
+            row['seeds'],
+            report_lib.percent(score['value']),
+            report_lib.interval(score),
+            report_lib.points(over['value']) if over else '',
+            report_lib.interval(over, signed=True) if over else '',
+            *(f'{count:,.0f}' for count in row['tokens'] or ()),
+        )
     )
-  console.print(table)
+  report_lib.print_table(console, headings, rows)
   for name, signs in summary['signs'].items():
     console.print(
         f'{name}: the sign of {signs["right"]} of {signs["decided"]} effects'

@@ -1,7 +1,6 @@
 """The part of the page about one trial."""
 
 from collections.abc import Callable, Mapping
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -30,8 +29,6 @@ _DECISION = (
     ('verify', 'child', 'children, mean score', 'share'),
     ('verify', 'perturbed_effect', 'effect, perturbed', 'points'),
 )
-_TEXTS = ('trigger', 'criterion', 'rollback', 'source', 'skill', 'note')
-
 _FORMS: dict[str, Callable[[float], str]] = {
     'points': lambda v: f'{numerals.points(v, "+.2f")} pt',
     'size': lambda v: f'{numerals.points(v, ".2f")} pt',
@@ -41,25 +38,17 @@ _FORMS: dict[str, Callable[[float], str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Number:
-  """A number of the ledger, exact and as text."""
+def _decision(trial: history.Trial) -> list[tuple[str, str, str]]:
+  """Return (name, exact, text) of the numbers that the verdict rests on.
 
-  name: str
-  exact: str  # Its repr; '' if there is no such row or number yet.
-  text: str
-
-
-def _decision(trial: history.Trial) -> list[Number]:
-  """Return the numbers that the verdict rests on."""
-  numbers = []
-  for step, field, name, form in _DECISION:
-    value = getattr(getattr(trial, step), field, None)
-    if value is None:
-      numbers.append(Number(name, '', '–'))
-    else:
-      numbers.append(Number(name, repr(value), _FORMS[form](value)))
-  return numbers
+  `exact` is the number's repr, '' if there is no such row or number yet.
+  """
+  return [
+      (name, '', '–')
+      if (value := getattr(getattr(trial, step), field, None)) is None
+      else (name, repr(value), _FORMS[form](value))
+      for step, field, name, form in _DECISION
+  ]
 
 
 def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
@@ -77,37 +66,42 @@ def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
   ]
 
 
-def _effects(trial: history.Trial, scale: svg.Scale) -> list[dict[str, Any]]:
-  """Return predicted and realised effects, one line each."""
-  zero = ('rule', 0.0, 'zero')
-  rows = []
-  for name, bar in (
-      ('hypothesis', trial.expected),
-      ('backtest', trial.backtested),
-  ):
-    if bar:
-      rows.append(
-          (name, numerals.between(bar), [zero, ('bar', *bar, 'predicted')])
-      )
-  if trial.effect is not None:
-    mark = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
-    marks: list[tuple] = [zero]
-    if trial.mde is not None:
-      marks.append(('rule', trial.mde, 'detectable'))
-    marks.append(('whisker', *trial.realised, 'whisker'))
-    marks.append(('dot', trial.effect, mark))
-    text = numerals.effect(trial.effect, trial.realised)
-    rows.append(('realised', text, marks))
-    if (perturbed := trial.verify.perturbed_effect) is not None:
-      marks = [zero, ('dot', perturbed, 'dot discarded')]
-      rows.append(('perturbed', numerals.points(perturbed), marks))
+def _effects(
+    trial: history.Trial, scale: svg.Scale
+) -> list[tuple[str, str, svg.Strip]]:
+  """Return predicted and realised effects as (name, text, strip)."""
+  expected, backtested, effect = trial.expected, trial.backtested, trial.effect
+  perturbed = trial.verify.perturbed_effect if effect is not None else None
+  dot = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
+  rows = (
+      (
+          'hypothesis',
+          numerals.between(expected),
+          ('bar', 'predicted', expected),
+      ),
+      (
+          'backtest',
+          numerals.between(backtested),
+          ('bar', 'predicted', backtested),
+      ),
+      (
+          'realised',
+          numerals.effect(effect, trial.realised),
+          ('rule', 'detectable', trial.mde),
+          ('whisker', 'whisker', trial.realised),
+          ('dot', dot, effect),
+      ),
+      (
+          'perturbed',
+          numerals.points(perturbed),
+          ('dot', 'dot discarded', perturbed),
+      ),
+  )
+  zero = ('rule', 'zero', 0.0)
   return [
-      {
-          'name': name,
-          'text': text,
-          'strip': svg.strip(scale, marks, label=f'{name}: {text} points'),
-      }
-      for name, text, marks in rows
+      (name, text, svg.strip(scale, f'{name}: {text} points', zero, *marks))
+      for name, text, *marks in rows
+      if marks[-1][-1] is not None
   ]
 
 
@@ -118,7 +112,7 @@ def section(
     config: Mapping[str, Any],
     readable: bool,
 ) -> dict[str, Any]:
-  """Return everything that the template shows of one trial.
+  """Return what the template shows of one trial besides its records.
 
   Args:
     path: The run's directory.
@@ -127,13 +121,7 @@ def section(
     config: Flat; the values of fields that an overlay leaves alone.
     readable: Whether its rollouts and flips are read from the evidence.
   """
-  proposal, design = trial.hypothesize, trial.design
   controls, children = trial.role('control'), trial.role('child')
-  texts = [
-      (name, text) for name in _TEXTS if (text := getattr(proposal, name, ''))
-  ]
-  if skill := getattr(trial.accumulate, 'skill', ''):
-    texts.append(('skill written', skill[:12]))
   sampled = flips = None
   if readable and children:
     sampled = rollouts.sample(path, children[0].folder)
@@ -142,28 +130,17 @@ def section(
       flips = rollouts.flips(
           path, controls[0].scores, children[0].scores, noise
       )
+  before = trial.delta.before if trial.delta else ''
+  after = trial.design.harness if trial.design else ''
   return {
       'trial': trial,
       'anchor': lineage.anchor(trial),
       'change': diffs.change_text(trial.delta),
-      'hypothesis': getattr(proposal, 'hypothesis', ''),
-      'texts': texts,
-      'reasons': [
-          *getattr(trial.admit, 'reasons', ()),
-          *getattr(trial.verify, 'reasons', ()),
-      ],
-      'alerts': getattr(trial.diagnose, 'alerts', ()),
-      'new_alerts': getattr(trial.verify, 'alerts', ()),
       'decision': _decision(trial),
       'effects': _effects(trial, scale),
       'statistics': _statistics(trial),
       'curves': charts.arms(trial),
-      'diff': diffs.compare(
-          path,
-          trial.delta.before if trial.delta else '',
-          design.harness if design else '',
-          config,
-      ),
+      'diff': diffs.compare(path, before, after, config),
       'strip': charts.effect_strip(trial, scale),
       'sampled': sampled,
       'flips': flips,

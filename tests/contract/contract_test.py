@@ -1,4 +1,4 @@
-"""What evojax needs of an SGLang server, asked of three of them."""
+"""The contract that evojax needs of an SGLang server, held by three of them."""
 
 import asyncio
 import concurrent.futures

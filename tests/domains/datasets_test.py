@@ -1,4 +1,4 @@
-"""What data sets give, and the splits that they are divided into."""
+"""Data sets: their distinct problems, and the splits they are divided into."""
 
 from absl.testing import absltest
 

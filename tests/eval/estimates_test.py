@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 from evojax.eval import estimates
+from evojax.ledger import records
 
 
 def _rng():
@@ -66,7 +67,7 @@ class OverProblemsTest(parameterized.TestCase):
 
   def test_scores_that_agree_have_no_width(self):
     result = estimates.over_problems(np.ones(20), rng=_rng())
-    self.assertEqual(result, estimates.Estimate(1.0, 0.0, 1.0, 1.0))
+    self.assertEqual(result, records.Estimate(1.0, 0.0, 1.0, 1.0))
 
   def test_pieces_do_not_change_the_number_of_resamples(self):
     sizes = []
@@ -133,7 +134,7 @@ class PairedGainTest(absltest.TestCase):
     after = before.copy()
     after[:, 0] = True
     result = estimates.paired_gain(before.mean(1), after.mean(1), rng=_rng())
-    self.assertEqual(result, estimates.Estimate(0.125, 0.0, 0.125, 0.125))
+    self.assertEqual(result, records.Estimate(0.125, 0.0, 0.125, 0.125))
 
   def test_order_of_problems_matters(self):
     before = np.repeat([1.0, 0.0], 10)

@@ -68,7 +68,7 @@ class Engine:
 
 
 def make_scorer(engine=None, domain=None, **changes) -> evaluate.Scorer:
-  """What scores an engine's weights on a domain, fakes by default."""
+  """Return a scorer of an engine on a domain, both fakes by default."""
   arguments = dict(
       engine=engine,
       tokenizer=Tokenizer(),

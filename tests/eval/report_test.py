@@ -6,9 +6,9 @@ from absl.testing import absltest
 import numpy as np
 from rich import console as console_lib
 
-from evojax.eval import estimates
 from evojax.eval import evaluate
 from evojax.eval import report
+from evojax.ledger import records
 from tests.eval import fakes
 
 
@@ -26,7 +26,7 @@ def _result(outcomes, modes, step, **changes):
       graded=np.ones(outcomes.shape, bool),
       modes=np.array(modes, np.int32),
       mode_codes=fakes.MODES,
-      avg_at_k=estimates.Estimate(float(outcomes.mean()), 0.1, 0.2, 0.612),
+      avg_at_k=records.Estimate(float(outcomes.mean()), 0.1, 0.2, 0.612),
       pass_at_k={1: 0.25, 2: 0.5},
       n_tokens=31.25,
       truncated=0.04,

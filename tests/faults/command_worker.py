@@ -19,7 +19,7 @@ from evojax import main
 
 
 def run(arguments):
-  """What `python -m evojax.main ARGUMENTS` does."""
+  """Do as `python -m evojax.main ARGUMENTS` does."""
   out, err = io.StringIO(), io.StringIO()
   sys.argv = [main.__file__, *arguments]
   with (

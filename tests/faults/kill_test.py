@@ -29,7 +29,7 @@ POINTS = (
     'summary',
 )
 STEPS, EVERY = 4, 2
-# What a clock writes.
+# Times differ between runs.
 TIMING = ('seconds', 'tokens_per_second')
 
 
@@ -80,7 +80,7 @@ def read_json(file):
 
 
 class _Killed(parameterized.TestCase):
-  """What `kill_worker` left, of the run that a module describes."""
+  """Tests of the files that `kill_worker` left of the run of a config."""
 
   CONFIG: str  # See kill_worker.
   POINTS: tuple[str, ...]
@@ -198,7 +198,7 @@ class KillTest(_Killed):
     self.assertEqual(reached, STEPS)
     # The thread that writes the checkpoint was slow, and training waited.
     self.assertEqual(self.finished_steps('saving'), [0, 1])
-    # What was saved is not trained again.
+    # Steps that were saved are not trained again.
     self.assertEqual(self.finished_steps('evaluating')[0], 2)
     self.assertEqual(self.finished_steps('summary'), [])
     self.assertEqual(self.finished_steps('finish'), [])

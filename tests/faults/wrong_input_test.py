@@ -391,7 +391,7 @@ class RefusedTest(parameterized.TestCase):
 
 
 class NothingLostTest(parameterized.TestCase):
-  """What only shows on a device, or in the middle of a run."""
+  """Errors that show on a device only, or in the middle of a run."""
 
   @classmethod
   def setUpClass(cls):
@@ -474,7 +474,7 @@ class NothingLostTest(parameterized.TestCase):
       evojax.run(config, str(self.path), fork_from=str(self.shared / 'run'))
     self.assertEqual(tree(self.shared / 'run'), source)
     self.assertEqual(os.listdir(self.path / 'checkpoints'), ['step_000002'])
-    # What led there is kept, to be looked at.
+    # The evidence of the failed step is kept for inspection.
     rows = store.read(self.path, 'train')
     self.assertEqual(set(rows['step']), {2})
     self.assertGreater(rows['reward'].abs().min(), 1e29)

@@ -448,15 +448,15 @@ class AccessTest(parameterized.TestCase):
     sent = calls.request(
         files,
         [
-            calls.call('diagnostics/a.py', 'measure', [view]),
-            calls.call('diagnostics/b.py', 'measure', [view]),
+            calls.Call('diagnostics/a.py', 'measure', [view]),
+            calls.Call('diagnostics/b.py', 'measure', [view]),
         ],
     )
     self.assertEqual(sent.count(view.outcome.tobytes()), 1)
     self.assertEqual(sent.count(view.n_tokens.tobytes()), 1)
     self.assertNotIn(view.mean_logprob.tobytes(), sent)
     a = calls.request(
-        files, [calls.call('diagnostics/a.py', 'measure', [view])]
+        files, [calls.Call('diagnostics/a.py', 'measure', [view])]
     )
     self.assertNotIn(view.n_tokens.tobytes(), a)
 
@@ -548,7 +548,7 @@ class TierTest(parameterized.TestCase):
     with absltest.mock.patch.object(probe, 'tier', return_value=tier):
       (found,) = calls.exchange(
           {'reward.py': source},
-          [calls.call('reward.py', 'parts', [view])],
+          [calls.Call('reward.py', 'parts', [view])],
           calls.limits(10.0),
           number,
       )
@@ -817,7 +817,7 @@ class AnswerTest(parameterized.TestCase):
     ):
       return calls.exchange(
           {'diagnostics/x.py': ''},
-          [calls.call('diagnostics/x.py', 'measure')],
+          [calls.Call('diagnostics/x.py', 'measure')],
           calls.limits(1.0),
       )
 

@@ -1,4 +1,4 @@
-"""What a run with and one without trials are handed."""
+"""Arguments that a run with trials and one without get."""
 
 from absl.testing import absltest
 from absl.testing import parameterized

@@ -215,7 +215,7 @@ class BoundsTest(parameterized.TestCase):
 
 
 class OptionsTest(parameterized.TestCase):
-  """What options add; on 8 devices that are elsewhere, so nothing compiles."""
+  """Options add lines. The 8 devices are elsewhere, so nothing compiles."""
 
   def estimate(self, cfg=CFG, **overrides):
     mesh = dict(

@@ -144,7 +144,7 @@ class ShardedTest(absltest.TestCase):
       )
 
   def test_exported_directories(self):
-    """What processes write together is what they hold together."""
+    """A directory written by several processes holds the weights they share."""
     for name, layout in (
         ('one', 'shared'),
         ('mesh', 'packed'),

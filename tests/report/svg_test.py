@@ -1,15 +1,27 @@
 from absl.testing import absltest
 
+from evojax.report import page
 from evojax.report import svg
+
+
+def _macros():
+  return page.environment().get_template('svg.html').module
 
 
 class SvgTest(absltest.TestCase):
 
-  def test_element_escapes(self):
-    found = svg.element('text', '<&"', svg.element('b', 'x'), class_='a"b')
-    self.assertEqual(
-        found, '<text class="a&quot;b">&lt;&amp;&quot;<b>x</b></text>'
-    )
+  def test_text_of_a_chart_is_escaped(self):
+    scale = svg.Scale(0.0, 1.0)
+    chart = svg.Chart(scale, scale, height=9, label='a"b', class_='x"y')
+    place = (0.5, 0.25)
+    chart.add('text', 'c"d', place, text='<&"', title='<b>\x00', href='"')
+    found = str(_macros().chart(chart))
+    self.assertIn('<svg class="chart x&#34;y" height="9" role="img"', found)
+    self.assertIn('aria-label="a&#34;b"', found)
+    self.assertIn('<a href="#&#34;">', found)
+    self.assertIn('<text x="50%" y="75%" dx="0" dy="0" class="c&#34;d"', found)
+    text = '&lt;&amp;&#34;<title>&lt;b&gt;\\x00</title></text>'
+    self.assertIn(text, found)
     self.assertEqual(svg.visible('a\x00\u202eb\n'), 'a\\x00\\u202eb\n')
 
   def test_scale(self):
@@ -25,11 +37,15 @@ class SvgTest(absltest.TestCase):
 
   def test_strip_marks_what_lies_outside(self):
     scale = svg.Scale(-1.0, 1.0)
-    found = svg.strip(scale, [('dot', -3.0, 'dot')], label='far')
+    draw = lambda label, x: str(
+        _macros().strip(svg.strip(scale, label, ('dot', 'dot', x)))
+    )
+    found = draw('far', -3.0)
     self.assertIn('◂', found)
     self.assertNotIn('circle', found)
-    found = svg.strip(scale, [('dot', 0.0, 'dot')], label='near')
+    found = draw('near', 0.0)
     self.assertIn('cx="50%"', found)
+    self.assertIn('<title>near</title>', found)
 
 
 if __name__ == '__main__':

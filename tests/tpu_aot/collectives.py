@@ -117,7 +117,7 @@ def _nbytes(kind: str, shape: str) -> int:
 
 
 def _trip_count(computations: dict[str, list[str]], line: str) -> int | None:
-  """How often a loop runs, if its condition compares with a constant."""
+  """Return how often a loop runs, if its condition compares with a constant."""
   condition = computations[re.search(r'condition=%?([\w.\-]+)', line)[1]]
   root = next(l for l in condition if l.lstrip().startswith('ROOT'))
   if 'direction=LT' not in root:

@@ -21,7 +21,7 @@ from tests.tpu_aot import collectives
 ROOT = pathlib.Path(__file__).parents[2]
 HBM_GIB = 15.75  # Of the 16 of a v5e chip, what a program may use.
 GIB, MIB = 2**30, 2**20
-# Of a sampled token: activations, and 37 MiB of logits to be sorted for top_p.
+# For a sampled token: activations, and 37 MiB of logits to be sorted for top_p.
 # Gathered weights would be hundreds.
 DECODE_MIB = 64
 

@@ -338,7 +338,7 @@ class AlgorithmTest(TrainTestCase):
     self.assertEqual(metrics['tokens'], metrics['sampled_tokens'] / 2)
     rows = store.read(self.workdir, 'train')
     self.assertFalse(rows[GAP].isna().any())
-    # Of the weights that sampled, not of those half way through the step.
+    # The version is that of the weights that sampled.
     self.assertLess(rows[GAP].max(), 1e-5)
     # Weights move once per step in the engine's count of versions.
     self.assertEqual(trainer.engine.policy_version, 1)

@@ -78,42 +78,26 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
         ' public_test_cases, private_test_cases) nor TACO (question,'
         ' input_output)'
     )
-  tag = datasets.tag(row, family)
-  _check_utf8(tag, 'tag')
-  answer = suite.encode(
-      suite.Suite(
-          cases,
-          tolerance=_tolerance(statement),
-          function=function,
-          seconds=_SECONDS,
-      )
-  )
+  tag = _checked(datasets.tag(row, family), 'tag')
+  tolerance = _tolerance(statement)
+  answer = suite.encode(suite.Suite(cases, tolerance, function, _SECONDS))
   suite.decode(answer)  # Raises if there are no cases, or the name is none.
-  starter = row.get('starter_code') or ''
-  if not isinstance(starter, str):
-    raise ValueError(f'starter_code={starter!r:.80} must be a text')
-  _check_utf8(starter, 'starter_code')
+  starter = _checked(row.get('starter_code') or '', 'starter_code')
   if starter.strip():
     statement += f'\n\nComplete this code:\n```python\n{starter.rstrip()}\n```'
   difficulty = str(row.get('difficulty')).lower()
   if difficulty not in _DIFFICULTIES:
     difficulty = _UNKNOWN_DIFFICULTY
-  return sources.make_problem(
-      ({'role': 'user', 'content': statement},),
-      answer,
-      tag,
-      system_prompt,
-      _DIFFICULTIES.index(difficulty),
-  )
+  messages = ({'role': 'user', 'content': statement},)
+  level = _DIFFICULTIES.index(difficulty)
+  return sources.make_problem(messages, answer, tag, system_prompt, level)
 
 
 def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
   """Return the cases, public ones visible, and the function's name or ''."""
   cases, kinds = [], set()
-  for field, visible in (
-      ('public_test_cases', True),
-      ('private_test_cases', False),
-  ):
+  for field in ('public_test_cases', 'private_test_cases'):
+    visible = field.startswith('public')
     for number, case in enumerate(_json_list(row, field)):
       kind = case.get('testtype') if isinstance(case, dict) else None
       if kind not in ('stdin', 'functional'):
@@ -122,9 +106,8 @@ def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
             ' testtype stdin or functional'
         )
       kinds.add(kind)
-      cases.append(
-          suite.Case(_text(case, 'input'), _text(case, 'output'), visible)
-      )
+      texts = _text(case, 'input'), _text(case, 'output')
+      cases.append(suite.Case(*texts, visible))
   if kinds != {'functional'}:
     if len(kinds) > 1:
       raise ValueError('testtype is stdin and functional in one problem')
@@ -153,32 +136,28 @@ def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
   given = _json(_text(row, 'input_output'), 'input_output')
   fields = given if isinstance(given, dict) else {}
   inputs, outputs = fields.get('inputs'), fields.get('outputs')
-  if (
-      not isinstance(inputs, list)
-      or not isinstance(outputs, list)
-      or len(inputs) != len(outputs)
-  ):
+  lists = isinstance(inputs, list) and isinstance(outputs, list)
+  if not lists or len(inputs) != len(outputs):
     raise ValueError(
         'input_output must be JSON of {"inputs": [...], "outputs": [...]} of'
         ' equal lengths'
     )
-  name = given.get('fn_name') or ''
-  if not name:
-    pairs = zip(map(_lines, inputs), map(_lines, outputs), strict=True)
-    return tuple(suite.Case(*pair, False) for pair in pairs), ''
-  if not isinstance(name, str):
-    raise ValueError(f'input_output.fn_name={name!r:.80} must be a name')
-  for number, arguments in enumerate(inputs):
-    if not isinstance(arguments, list):
-      raise ValueError(
-          f'input_output.inputs[{number}] must be the list of arguments of'
-          f' {name}'
-      )
-  # Most problems wrap each result in a list of one element.
-  if all(isinstance(x, list) and len(x) == 1 for x in outputs):
-    outputs = [x[0] for x in outputs]
-  stdins = ('\n'.join(map(json.dumps, arguments)) for arguments in inputs)
-  pairs = zip(stdins, map(json.dumps, outputs), strict=True)
+  name = _checked(fields.get('fn_name') or '', 'input_output.fn_name', 'a name')
+  if name:
+    for number, arguments in enumerate(inputs):
+      if not isinstance(arguments, list):
+        raise ValueError(
+            f'input_output.inputs[{number}] must be the list of arguments of'
+            f' {name}'
+        )
+    # Most problems wrap each result in a list of one element.
+    if all(isinstance(x, list) and len(x) == 1 for x in outputs):
+      outputs = [x[0] for x in outputs]
+    inputs = ('\n'.join(map(json.dumps, arguments)) for arguments in inputs)
+    outputs = map(json.dumps, outputs)
+  else:
+    inputs, outputs = map(_lines, inputs), map(_lines, outputs)
+  pairs = zip(inputs, outputs, strict=True)
   return tuple(suite.Case(*pair, False) for pair in pairs), name
 
 
@@ -186,54 +165,46 @@ def _lines(value: Any) -> str:
   """Return a text that may be given as the list of its lines."""
   if isinstance(value, list) and all(isinstance(x, str) for x in value):
     value = '\n'.join(value)
-  if not isinstance(value, str):
-    raise ValueError(
-        f'input_output: {value!r:.80} must be a text or a list of lines; only'
-        ' call tests (fn_name) have other values'
-    )
-  _check_utf8(value, 'input_output')
-  return value
+  needs = 'a text or a list of lines; only call tests (fn_name) have others'
+  return _checked(value, 'input_output', needs)
 
 
 def _json_list(row: _Row, field: str) -> Sequence[Any]:
   """Return the list in a field that holds a JSON list or its text."""
   value = row.get(field)
   if isinstance(value, str):
-    try:
-      value = json.loads(value)
-    except (ValueError, RecursionError) as error:
-      raise ValueError(
-          f'{field} is not JSON. The published files hold a compressed pickle'
-          ' there, which is never loaded here, for it may run any code: convert'
-          ' it where you trust the file, json.dumps(json.loads(pickle.loads('
-          'zlib.decompress(base64.b64decode(text)))))'
-      ) from error
+    hint = (
+        '. The published files hold a compressed pickle there, which is never'
+        ' loaded here, for it may run any code: convert it where you trust the'
+        ' file, json.dumps(json.loads(pickle.loads(zlib.decompress('
+        'base64.b64decode(text)))))'
+    )
+    value = _json(value, field, hint)
   if not isinstance(value, list):
     raise ValueError(f'{field}={value!r:.80} must be a JSON list of tests')
   return value
 
 
-def _json(text: str, what: str) -> Any:
+def _json(text: str, what: str, hint: str = '') -> Any:
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f'{what} is not JSON: {text[:80]!r}') from error
+    raise ValueError(f'{what} is not JSON: {text[:80]!r}{hint}') from error
 
 
 def _text(row: _Row, field: str) -> str:
-  value = row.get(field)
+  return _checked(row.get(field), field)
+
+
+def _checked(value: Any, what: str, needs: str = 'a text') -> str:
+  """Return a text that programs can read, which a lone surrogate is not."""
   if not isinstance(value, str):
-    raise ValueError(f'{field}={value!r:.80} must be a text')
-  _check_utf8(value, field)
-  return value
-
-
-def _check_utf8(text: str, what: str) -> None:
-  """Raise ValueError for a lone surrogate, which no program could read."""
+    raise ValueError(f'{what}={value!r:.80} must be {needs}')
   try:
-    text.encode()
+    value.encode()
   except UnicodeEncodeError as error:
-    raise ValueError(f'{what}={text!a:.80}: {error}') from error
+    raise ValueError(f'{what}={value!a:.80}: {error}') from error
+  return value
 
 
 def _tolerance(statement: str) -> float:

@@ -81,11 +81,9 @@ def demonstrate(
   if rng.random() < 0.5:
     problem = perturb.perturb(problem) or problem
   behaviour = base.draw_behaviour(BEHAVIOURS, rng)
-  return records.Demonstration(
-      problem.messages,
-      act(problem, behaviour, rng),
-      ends=behaviour != 'endless',
-  )
+  text = act(problem, behaviour, rng)
+  ends = behaviour != 'endless'
+  return records.Demonstration(problem.messages, text, ends)
 
 
 def act(

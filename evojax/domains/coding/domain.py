@@ -53,11 +53,9 @@ class CodingDomain(sourced.SourcedDomain):
   def attempts(self, problem: records.Problem) -> tuple[str, ...]:
     """Return completions of every kind: demonstrations and broken programs."""
     rng = np.random.default_rng(0)
-    behaviours = (
-        demonstrations.BEHAVIOURS
-        if 'parameters' in problem.metadata
-        else ('constant', 'endless')
-    )
+    behaviours = demonstrations.BEHAVIOURS
+    if 'parameters' not in problem.metadata:
+      behaviours = ('constant', 'endless')
     return (
         *(demonstrations.act(problem, b, rng) for b in behaviours),
         '```python\nprint(1 / 0)\n```',

@@ -4,7 +4,7 @@ Expected outputs never enter the box, which gets a program and an input and
 returns bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 import concurrent.futures
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ WALL_FACTOR = 4.0
 WALL_SECONDS = 1.0
 # Programs that recurse ask for stacks of 256 MiB, which count as memory.
 MEMORY_BYTES = 768 << 20
-_OUT_OF_TIME = ('timeout', 'cpu_limit')
+OUT_OF_TIME = ('timeout', 'cpu_limit')
 # Runs of a test that was late because the machine was busy.
 _ATTEMPTS = 3
 
@@ -31,18 +31,10 @@ _ATTEMPTS = 3
 class Verdict:
   """The results of one program on the tests of one problem."""
 
-  # 'ok' if every run ended by itself, whatever it printed. Otherwise the status
-  # of the first run that did not (`sandbox.limits.STATUSES`), or
+  # One status per test that was run, visible tests first: 'passed'; 'wrong' if
+  # the program ended by itself; otherwise one of `sandbox.limits.STATUSES` or
   # 'syntax_error'.
-  status: str
-  # One status per test that was run, visible tests first: 'passed', 'wrong' if
-  # the program ended by itself, or a status as above.
   statuses: tuple[str, ...]
-  passed: int  # Number of tests passed.
-  total: int  # Number of tests, run or not.
-  visible_passed: bool  # Whether it passed all tests that the policy was shown.
-  timeouts: int  # Runs that ended at a limit of time.
-  crashed: bool  # A run ended by an exception, an exit code or a signal.
   tier: str
   seconds: float  # Wall time.
 
@@ -73,36 +65,19 @@ def _run_suite(
   source = calls.wrap(program, tests.function) if tests.function else program
   cases = sorted(tests.cases, key=lambda case: not case.visible)
   start = time.perf_counter()
-  status, statuses, timeouts, crashed = 'ok', [], 0, False
+  statuses = []
   results = _results(box, source, cases, tests)
   for case, result in zip(cases, results, strict=True):
+    status = 'wrong' if result.status == 'ok' else result.status
     if _is_right(tests, case, result):
-      statuses.append('passed')
-      continue
-    broken = _is_not_python(result)
-    ended = 'syntax_error' if broken else result.status
-    statuses.append('wrong' if ended == 'ok' else ended)
-    if ended == 'infra_error':
-      status = ended
+      status = 'passed'
+    elif _is_not_python(result):
+      status = 'syntax_error'
+    statuses.append(status)
+    final = status in ('infra_error', 'syntax_error', *OUT_OF_TIME)
+    if final or (status != 'passed' and not partial):
       break
-    timeouts += ended in _OUT_OF_TIME
-    crashed |= ended == 'error'
-    if status == 'ok':
-      status = ended
-    if not partial or broken or timeouts:
-      break
-  visible = sum(case.visible for case in cases)
-  return Verdict(
-      status=status,
-      statuses=tuple(statuses),
-      passed=statuses.count('passed'),
-      total=len(cases),
-      visible_passed=statuses[:visible] == ['passed'] * visible,
-      timeouts=timeouts,
-      crashed=crashed,
-      tier=box.tier,
-      seconds=time.perf_counter() - start,
-  )
+  return Verdict(tuple(statuses), box.tier, time.perf_counter() - start)
 
 
 def _results(
@@ -110,8 +85,8 @@ def _results(
     source: str,
     cases: Sequence[suite.Case],
     tests: suite.Suite,
-) -> Iterator[limits_lib.Result]:
-  """Yield the result of each case in order.
+) -> Iterable[limits_lib.Result]:
+  """Return the result of each case in order.
 
   Either all cases run in one process, or each runs when it is asked for.
   """
@@ -122,18 +97,14 @@ def _results(
   found = None
   if not tests.function:
     found = one_process.run(box, source, inputs, least)
+  run = functools.partial(_run, box, source)
   right = functools.partial(_is_right, tests)
-  if found is not None and all(map(right, cases, found)):
-    # The text of a program does not show whether it uses up memory or depends
-    # on addresses. A program counts as right only if it also passes alone.
-    alone = _run(box, source, inputs[-1], limits[-1])
-    if not right(cases[-1], alone):
+  # The text of a program does not show whether it uses up memory or depends on
+  # addresses. A program counts as right only if it also passes alone.
+  if found and all(map(right, cases, found)):
+    if not right(cases[-1], run(inputs[-1], limits[-1])):
       found = None
-  if found is not None:
-    yield from found
-    return
-  for stdin, limit in zip(inputs, limits, strict=True):
-    yield _run(box, source, stdin, limit)
+  return found or map(run, inputs, limits)
 
 
 def _is_right(
@@ -176,9 +147,10 @@ def _is_not_python(result: limits_lib.Result) -> bool:
   """
   if result.status not in ('error', 'memory_limit'):
     return False
-  text = result.stderr
-  last = text.rstrip().rpartition(b'\n')[2]
+  last = result.stderr.rstrip().rpartition(b'\n')[2]
   kinds = (b'SyntaxError', b'IndentationError', b'TabError', b'ValueError',
            b'UnicodeEncodeError', b'RecursionError', b'MemoryError',
            b'OverflowError')  # fmt: skip
-  return last.startswith(kinds) and b'Traceback (most recent' not in text
+  return (
+      last.startswith(kinds) and b'Traceback (most recent' not in result.stderr
+  )

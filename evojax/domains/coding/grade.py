@@ -7,6 +7,7 @@ problem are run once per call.
 
 import atexit
 from collections.abc import Sequence
+import dataclasses
 import functools
 import os
 import re
@@ -39,81 +40,70 @@ CODING_MODE = {
     'unfenced': 2,  # An answer without a complete block.
     'ramble': 3,  # No complete block, and cut by the limit or empty.
 }
-_WATCHING = ('diagnostic', 'report')
+_watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
 COLUMNS = (
     schema.with_codes('grade_status', GRADE_STATUS),
-    schema.Column(
+    # It is known before anything is sampled. config.data.families filters
+    # problems by it, so that no reward or filter needs to read it.
+    _watched(
         'difficulty',
         'int32',
-        doc='Level of the problem in its family, 0 is the easiest.',
-        # It is known before anything is sampled. config.data.families filters
-        # problems by it, so that no reward or filter needs to read it.
-        readers=_WATCHING,
+        'Level of the problem in its family, 0 is the easiest.',
     ),
     schema.Column(
-        'format_ok',
-        'bool',
-        doc='There is a program, in a complete fenced block.',
+        'format_ok', 'bool', 'There is a program, in a complete fenced block.'
     ),
     schema.Column(
-        'compiles',
-        'bool',
-        doc='The program is Python. False where there is none.',
+        'compiles', 'bool', 'The program is Python. False where there is none.'
     ),
     schema.Column(
         'tests_passed',
         'int32',
+        'Tests passed: up to the first that failed, unless'
+        ' domain.kwargs.partial.',
         unit='tests',
-        doc=(
-            'Tests passed: up to the first that failed, unless'
-            ' domain.kwargs.partial.'
-        ),
     ),
     schema.Column(
         'tests_total',
         'int32',
+        'Tests of the problem, the visible ones included.',
         unit='tests',
-        doc='Tests of the problem, the visible ones included.',
     ),
     schema.Column(
         'timeouts',
         'int32',
+        'Runs that ended at a limit of CPU or wall time.',
         unit='runs',
-        doc='Runs that ended at a limit of CPU or wall time.',
     ),
     schema.Column(
         'crashed',
         'bool',
-        doc='A run ended by an exception, an exit code or a signal.',
+        'A run ended by an exception, an exit code or a signal.',
     ),
     schema.Column(
         'n_lines',
         'int32',
+        'Lines of the program that are not blank, 0 where there is none.',
         unit='lines',
-        doc='Lines of the program that are not blank, 0 where there is none.',
     ),
-    schema.Column(
+    # A reward for it would pay for printing the visible example.
+    _watched(
         'visible_passed',
         'bool',
-        doc='The program passes every test that the problem shows.',
-        # A reward for it would pay for printing the visible example.
-        readers=_WATCHING,
+        'The program passes every test that the problem shows.',
         blind=False,
     ),
-    schema.Column(
+    _watched(
         'test_statuses',
         'string',
-        doc=(
-            'One status per test that was run, the visible ones first: passed,'
-            ' wrong, or a key of grade_status; separated by commas.'
-        ),
-        readers=_WATCHING,
+        'One status per test that was run, the visible ones first: passed,'
+        ' wrong, or a key of grade_status; separated by commas.',
         blind=False,
     ),
     schema.Column(
         'mode',
         'int32',
-        doc='How the completion answers, as its text alone shows.',
+        'How the completion answers, as its text alone shows.',
         codes=CODING_MODE,
     ),
 )
@@ -141,26 +131,27 @@ def grade_many(
     probe.WeakSandboxError: If this machine cannot hold untrusted code.
     ValueError: If an answer does not hold tests.
   """
-  programs = [extract.extract(c.text) for c in completions]
   keys = [
-      (problem.answer, program)
-      for problem, program in zip(problems, programs, strict=True)
+      (problem.answer, extract.extract(completion.text))
+      for problem, completion in zip(problems, completions, strict=True)
   ]
-  work = list(dict.fromkeys(key for key in keys if _can_run(key[1])))
+  work = [
+      (answer, program)
+      for answer, program in dict.fromkeys(keys)
+      if program is not None and len(program) <= MAX_PROGRAM_CHARS
+  ]
   verdicts = {}
   if work:
     pairs = [(_tests(answer), program) for answer, program in work]
     found = execution.run_many(open_box(slots), pairs, partial=partial)
     verdicts = dict(zip(work, found, strict=True))
-  grades, paid = [], set()
+  grades = []
   for problem, completion, key in zip(problems, completions, keys, strict=True):
     verdict = verdicts.get(key)
-    # A program that was run for another completion costs this one no time.
-    seconds = verdict.seconds if verdict and key not in paid else 0.0
-    paid.add(key)
-    grades.append(
-        _grade(problem, completion, key[1], verdict, partial, seconds)
-    )
+    grades.append(_grade(problem, completion, key[1], verdict, partial))
+    if verdict:
+      # A program that was run for another completion costs this one no time.
+      verdicts[key] = dataclasses.replace(verdict, seconds=0.0)
   return grades
 
 
@@ -174,22 +165,12 @@ def open_box(slots: int) -> box_lib.Box:
 @functools.cache
 def _open_box(process: int, tier: str, slots: int) -> box_lib.Box:
   box = box_lib.Box('program', tier=tier, slots=slots)
-
-  def close():
-    if os.getpid() == process:
-      box.close()
-
-  atexit.register(close)
+  # A fork of this process inherits the call, and must not close its box.
+  atexit.register(lambda: os.getpid() == process and box.close())
   return box
 
 
-def _can_run(program: str | None) -> bool:
-  return program is not None and len(program) <= MAX_PROGRAM_CHARS
-
-
-@functools.lru_cache(maxsize=4096)
-def _tests(answer: str) -> suite.Suite:
-  return suite.decode(answer)
+_tests = functools.lru_cache(maxsize=4096)(suite.decode)
 
 
 def _grade(
@@ -198,15 +179,19 @@ def _grade(
     program: str | None,
     verdict: execution.Verdict | None,
     partial: bool,
-    seconds: float,
 ) -> records.Grade:
   """Return the grade of a completion whose program has this verdict, if any."""
   tests, lines = _tests(problem.answer), (program or '').splitlines()
-  passed, total = 0, len(tests.cases)
-  status = 'no_program' if program is None else 'too_long'
-  if verdict is not None:
-    status, passed = verdict.status, verdict.passed
-  graded = status != records.INFRA_ERROR
+  visible = sum(case.visible for case in tests.cases)
+  statuses = verdict.statuses if verdict else ()
+  passed, total = statuses.count('passed'), len(tests.cases)
+  if verdict:
+    broken = [s for s in statuses if s not in ('passed', 'wrong')]
+    graded = records.INFRA_ERROR not in broken
+    # The status of a program is that of its first run that did not end well.
+    status = (broken or ['ok'])[0] if graded else records.INFRA_ERROR
+  else:
+    status, graded = 'no_program' if program is None else 'too_long', True
   right = graded and passed == total
   share = passed / total if graded and partial else float(right)
   cut = completion.finish_reason == 'length'
@@ -221,15 +206,16 @@ def _grade(
           'compiles': verdict is not None and status != 'syntax_error',
           'tests_passed': passed,
           'tests_total': total,
-          'timeouts': verdict.timeouts if verdict else 0,
-          'crashed': verdict is not None and verdict.crashed,
+          'timeouts': sum(map(statuses.count, execution.OUT_OF_TIME)),
+          'crashed': 'error' in statuses,
           'n_lines': sum(map(bool, map(str.strip, lines))),
-          'visible_passed': verdict is not None and verdict.visible_passed,
-          'test_statuses': ','.join(verdict.statuses) if verdict else '',
+          'visible_passed': verdict is not None
+          and statuses[:visible] == ('passed',) * visible,
+          'test_statuses': ','.join(statuses),
           'mode': CODING_MODE[mode],
       },
       sandbox_tier=verdict.tier if verdict else '',
-      seconds=seconds,
+      seconds=verdict.seconds if verdict else 0.0,
   )
 
 

@@ -181,13 +181,12 @@ def run(
       or not is_plain(program)
   ):
     return None
-  cpu = min(limits.cpu_seconds, CPU_SECONDS)
   result = box.run(
       f'{_DRIVER}\ndrive({program!a}, {limits.output_bytes})\n',
       json.dumps([data.decode('latin-1') for data in inputs]).encode(),
       limits=dataclasses.replace(
           limits,
-          cpu_seconds=cpu,
+          cpu_seconds=min(limits.cpu_seconds, CPU_SECONDS),
           # A byte may take six in JSON.
           output_bytes=6 * len(inputs) * limits.output_bytes,
       ),
@@ -195,19 +194,19 @@ def run(
   if result.status != 'ok':
     return None
   try:
-    found = json.loads(result.stdout)
-    reported = [(status, text.encode('latin-1')) for status, text in found]
+    found = [
+        dataclasses.replace(result, status=s, stdout=text.encode('latin-1'))
+        for s, text in json.loads(result.stdout)
+    ]
   except (ValueError, TypeError, AttributeError, RecursionError):
     return None
-  if len(reported) != len(inputs) or any(
-      status not in ('ok', 'error') or len(output) > limits.output_bytes
-      for status, output in reported
+  if len(found) != len(inputs) or any(
+      each.status not in ('ok', 'error')
+      or len(each.stdout) > limits.output_bytes
+      for each in found
   ):
     return None
-  return [
-      dataclasses.replace(result, status=status, stdout=output)
-      for status, output in reported
-  ]
+  return found
 
 
 @functools.lru_cache(maxsize=256)
@@ -251,36 +250,32 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
     is_owner: Whether an attribute is taken of it.
     own: Names of the functions that the program defines.
   """
-  if isinstance(node, ast.Import):
-    return all(
-        alias.name in _OF and alias.asname is None for alias in node.names
-    )
-  if isinstance(node, ast.ImportFrom):
-    names = {alias.name for alias in node.names}
-    is_sys = node.module == 'sys'
-    return (
-        not node.level
-        and node.module in _OF
-        # A star imports all; names that are refused are so where they are used.
-        and (names <= _OF[node.module] or names == {'*'} and not is_sys)
-    )
-  if isinstance(node, ast.Attribute):
-    # Attributes are only read: modules and functions cannot be changed.
-    return isinstance(node.ctx, ast.Load) and _is_plain_attribute(node, own)
-  if isinstance(node, ast.MatchClass):
-    return False  # It reads attributes whose names are texts.
-  if isinstance(node, ast.Compare):
-    sides = [_is_single(side) for side in (node.left, *node.comparators)]
-    return all(
-        a or b or not isinstance(op, (ast.Is, ast.IsNot))
-        for op, a, b in zip(node.ops, sides[:-1], sides[1:], strict=True)
-    )
-  if isinstance(node, ast.Name):
-    if node.id.startswith('_'):
-      return node.id in ('_', '__name__')
-    if node.id in _OF:  # A module is used for its attributes only.
-      return is_owner
-    return node.id not in _REACHING
+  match node:
+    case ast.Import(names=names):
+      return all(each.name in _OF and each.asname is None for each in names)
+    case ast.ImportFrom(module=module):
+      names = {alias.name for alias in node.names}
+      # A star imports all; names that are refused are so where they are used.
+      star = names == {'*'} and module != 'sys'
+      known = not node.level and module in _OF
+      return known and (star or names <= _OF[module])
+    case ast.Attribute():
+      # Attributes are only read: modules and functions cannot be changed.
+      return isinstance(node.ctx, ast.Load) and _is_plain_attribute(node, own)
+    case ast.MatchClass():
+      return False  # It reads attributes whose names are texts.
+    case ast.Compare():
+      sides = map(_is_single, (node.left, *node.comparators))
+      pairs = itertools.pairwise(sides)
+      return all(
+          any(pair) or not isinstance(op, (ast.Is, ast.IsNot))
+          for op, pair in zip(node.ops, pairs, strict=True)
+      )
+    case ast.Name(id=name) if name.startswith('_'):
+      return name in ('_', '__name__')
+    case ast.Name(id=name):
+      # A module is used for its attributes only.
+      return is_owner if name in _OF else name not in _REACHING
   return True
 
 

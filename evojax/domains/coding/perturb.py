@@ -38,33 +38,23 @@ def perturb(problem: records.Problem) -> records.Problem | None:
   name = _fresh(problem.problem_id)
   for attempt in range(_ATTEMPTS):
     example = problems.draw_example(kind, parameters, f'{name}/{attempt}')
+    if example is None or example.stdin in shown:
+      continue
     # A program that prints the new example must not be right.
-    if (
-        example is not None
-        and example.stdin not in shown
-        and not all(
-            suite.passes(case, example.expected.encode(), given.tolerance)
-            for case in hidden
-        )
-    ):
+    printed = example.expected.encode()
+    if not all(suite.passes(c, printed, given.tolerance) for c in hidden):
       break
   else:
     return None
-  others = [
-      wording
-      for wording in range(level_lib.WORDINGS)
-      if wording != problem.metadata['wording']
-  ]
+  used = problem.metadata['wording']
+  others = [w for w in range(level_lib.WORDINGS) if w != used]
   wording = random.Random(name).choice(others)
-  messages = list(problem.messages)
-  messages[-1] = {
-      **messages[-1],
-      'content': problems.ask(kind, parameters, wording, example),
-  }
+  question = problems.ask(kind, parameters, wording, example)
+  *before, last = problem.messages
   return dataclasses.replace(
       problem,
       problem_id=name,
-      messages=tuple(messages),
+      messages=(*before, {**last, 'content': question}),
       answer=suite.encode(dataclasses.replace(given, cases=(example, *hidden))),
       metadata={**problem.metadata, 'wording': wording},
   )

@@ -45,20 +45,17 @@ def identity(family: str, level: int, parameters: level_lib.Parameters) -> str:
   return splits.problem_id(json.dumps([family, level, dict(parameters)]))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def generate(
-    family: str,
-    level: int,
-    parameters: level_lib.Parameters,
-    name: str,
-    system_prompt: str = '',
+    family: str, level: int, number: int, system_prompt: str = ''
 ) -> records.Problem | None:
   """Make the problem of a content.
 
   Args:
     family: Key of FAMILIES.
     level: Level of the family.
-    parameters: One of the level's contents.
-    name: Its `identity`, which seeds all random choices.
+    number: Index of one of the level's contents. Its `identity` seeds all
+      random choices.
     system_prompt: First message; empty is none.
 
   Returns:
@@ -66,6 +63,8 @@ def generate(
     is informative.
   """
   kind = FAMILIES[family][level]
+  parameters = kind.contents[number]
+  name = identity(family, level, parameters)
   texts = kind.programs(parameters)
   wording = random.Random(f'{name}/wording').randrange(level_lib.WORDINGS)
   example = draw_example(kind, parameters, f'{name}/example')
@@ -109,16 +108,14 @@ def draw_example(
   """
   given = kind.inputs(parameters, random.Random(seed))
   right = kind.programs(parameters)['right']
-  nothing = ('', str(parameters.get('d')))
   zero = None  # An output of 0 says little; it is the second choice.
   for attempt in range(_EXAMPLES):
     stdin = given.some(given.short + attempt // 4)
-    expected = programs.run(right, stdin)
-    case = suite.Case(stdin, expected, True)
-    if expected.strip() not in (*nothing, '0'):
-      return case
-    if expected.strip() == '0':
+    case = suite.Case(stdin, programs.run(right, stdin), True)
+    if case.expected.strip() == '0':
       zero = zero or case
+    elif case.expected.strip() not in ('', str(parameters.get('d'))):
+      return case
   return zero
 
 
@@ -140,22 +137,19 @@ def choose_tests(
     None where some wrong program passes every test, or there are too few tests.
   """
   pool = {}
-  alive = {*texts, *_GENERIC} - {'right'}
-  stdins = list(given.edges)
+  alive = wrong = {*texts, *_GENERIC} - {'right'}
   for size in (*_SIZES, *_MORE):
     # More inputs are tried only where the usual ones are not enough.
     if len(pool) >= len(given.edges) + len(_SIZES) and not alive:
       break
-    stdins.append(given.some(size))
-    for stdin in stdins:
+    for stdin in (*given.edges, given.some(size)):
       if stdin not in pool:
         case = suite.Case(stdin, programs.run(texts['right'], stdin), False)
         pool[stdin] = case, killed(case, texts, shown)
-        alive -= pool[stdin][1]
-    stdins = []
+        alive = alive - pool[stdin][1]
   if alive:
     return None
-  alive = {*texts, *_GENERIC} - {'right'}
+  alive = wrong
   edges = set(given.edges)
   chosen = []
   while pool and len(chosen) < HIDDEN:
@@ -172,7 +166,7 @@ def choose_tests(
     )
     del pool[best[0].stdin]
     chosen.append(best)
-    alive -= best[1]
+    alive = alive - best[1]
   if len(chosen) < LEAST_HIDDEN:
     return None
   chosen.sort(key=lambda test: -len(test[1]))
@@ -189,11 +183,8 @@ def killed(
     texts: As for `choose_tests`.
     shown: Output of 'constant', one of _GENERIC.
   """
-  printed = {
-      name: programs.run(text, case.stdin)
-      for name, text in texts.items()
-      if name != 'right'
-  }
+  printed = {k: programs.run(v, case.stdin) for k, v in texts.items()}
+  del printed['right']
   printed |= {'constant': shown, 'echo': case.stdin, 'nothing': ''}
   return frozenset(
       name
@@ -202,30 +193,20 @@ def killed(
   )
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _generated(
-    family: str, level: int, number: int, system_prompt: str
-) -> records.Problem | None:
-  parameters = FAMILIES[family][level].contents[number]
-  name = identity(family, level, parameters)
-  return generate(family, level, parameters, name, system_prompt)
-
-
 def _draft(
     entry: sources.Entry, stream: int, index: int, system_prompt: str
 ) -> sources.Draft:
   contents = FAMILIES[entry.family][entry.level].contents
   key = f'{entry.family}/{entry.level}/{stream}/{index}'
   number = sources.uniform64(key) % len(contents)
-  return sources.Draft(
-      identity(entry.family, entry.level, contents[number]),
-      lambda: _generated(entry.family, entry.level, number, system_prompt),
-  )
+  name = identity(entry.family, entry.level, contents[number])
+  place = entry.family, entry.level, number
+  return name, lambda: generate(*place, system_prompt)
 
 
 CATALOGUE = sources.Catalogue(
-    levels={family: len(levels) for family, levels in FAMILIES.items()},
-    sets={'all': {f: range(len(levels)) for f, levels in FAMILIES.items()}},
+    levels=FAMILIES,
+    sets={'all': FAMILIES},
     capacity=capacity,
     least=_LEAST,
     draft=_draft,

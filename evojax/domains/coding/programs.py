@@ -4,10 +4,11 @@ Only texts of `families` run here; programs of a policy run in the box.
 """
 
 import functools
+import io
 import types as python_types
 
 # Errors that a wrong program of ours may raise.
-_ERRORS = (ArithmeticError, EOFError, LookupError, ValueError)
+_ERRORS = (ArithmeticError, LookupError, ValueError)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -23,27 +24,13 @@ def run(program: str, stdin: str) -> str | None:
       ends.
     stdin: Its standard input.
   """
-  console = _Console(stdin)
-  names = {'input': console.read, 'print': console.write}
+  # splitlines() would not do: for a program only '\n' ends a line.
+  lines = stdin.removesuffix('\n').split('\n')[::-1] if stdin else []
+  printed = io.StringIO()
+  # An empty list raises IndexError, a LookupError, for want of a line.
+  names = {'input': lines.pop, 'print': functools.partial(print, file=printed)}
   try:
     exec(_compile(program), names)  # pylint: disable=exec-used
   except _ERRORS:
     return None
-  return ''.join(console.printed)
-
-
-class _Console:
-  """The input() and print() of a program."""
-
-  def __init__(self, stdin: str):
-    # splitlines() would not do: for a program only '\n' ends a line.
-    self._lines = stdin.removesuffix('\n').split('\n')[::-1] if stdin else []
-    self.printed: list[str] = []
-
-  def read(self) -> str:
-    if not self._lines:
-      raise EOFError('no more input')
-    return self._lines.pop()
-
-  def write(self, *values: object) -> None:
-    self.printed.append(' '.join(map(str, values)) + '\n')
+  return printed.getvalue()

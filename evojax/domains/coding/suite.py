@@ -6,11 +6,12 @@ case's input, and the trusted parent compares the output.
 
 from collections.abc import Mapping
 import dataclasses
+import itertools
 import json
 import keyword
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 import unicodedata
 
 # Python's float() accepts more than this: '1_000', 'infinity'. Digits match in
@@ -19,8 +20,7 @@ _NUMBER = re.compile(r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII)
 _WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
   """One run of a program."""
 
   stdin: str
@@ -45,10 +45,7 @@ class Suite:
 
 def encode(tests: Suite) -> str:
   """Return the JSON text of tests, for `records.Problem.answer`."""
-  cases = [[c.stdin, c.expected, c.visible] for c in tests.cases]
-  return json.dumps(
-      {**dataclasses.asdict(tests), 'cases': cases}, separators=(',', ':')
-  )
+  return json.dumps(dataclasses.asdict(tests), separators=(',', ':'))
 
 
 def decode(text: str) -> Suite:
@@ -81,23 +78,20 @@ def decode(text: str) -> Suite:
     number = value[name]
     if type(number) not in (int, float) or not least <= number < math.inf:
       raise ValueError(f'tests: {name}={number!r} must be a number >= {least}')
+    value[name] = float(number)
   function = value['function']
-  if not isinstance(function, str) or not (_is_name(function) or not function):
+  if function != '' and not _is_name(function):
     raise ValueError(
         f'tests: function={function!r} must be empty or the name of a function'
     )
-  return Suite(
-      tuple(Case(*case) for case in cases),
-      float(value['tolerance']),
-      function,
-      float(value['seconds']),
-  )
+  return Suite(**value | {'cases': tuple(Case(*case) for case in cases)})
 
 
-def _is_name(text: str) -> bool:
+def _is_name(text: Any) -> bool:
   """Return whether Python can define and find a function of this name."""
   return (
-      text.isidentifier()
+      isinstance(text, str)
+      and text.isidentifier()
       and not keyword.iskeyword(text)
       and unicodedata.normalize('NFKC', text) == text
   )
@@ -145,7 +139,7 @@ def returns(case: Case, result: bytes, tolerance: float) -> bool:
 
 
 def _near(a: str, b: str, tolerance: float) -> bool:
-  if not _NUMBER.fullmatch(a) or not _NUMBER.fullmatch(b):
+  if not (_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)):
     return False
   if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
     return False  # Whole numbers, such as counts, must be exact.
@@ -167,9 +161,8 @@ def _same(a: Any, b: Any, tolerance: float) -> bool:
   if type(a) is not type(b):
     return False
   if isinstance(a, list):
-    return len(a) == len(b) and all(
-        _same(x, y, tolerance) for x, y in zip(a, b, strict=True)
-    )
+    tolerances = itertools.repeat(tolerance)
+    return len(a) == len(b) and all(map(_same, a, b, tolerances))
   if isinstance(a, Mapping):
     return a.keys() == b.keys() and all(_same(a[k], b[k], tolerance) for k in a)
   return a == b

@@ -77,8 +77,7 @@ def _problem(
     answer_field: str = 'answer',
     system_prompt: str = '',
 ) -> records.Problem:
-  messages = _messages(row, question_field)
-  tag = datasets.tag(row, family)
+  messages, tag = _messages(row, question_field), datasets.tag(row, family)
   if messages[0]['role'] == 'system':
     system_prompt = ''
   answer = _answer(row, answer_field)

@@ -21,7 +21,6 @@ as written. The first tokens differ between the behaviours.
 
 from collections.abc import Callable, Mapping
 import decimal
-import functools
 import importlib
 import re
 from typing import Any
@@ -138,36 +137,28 @@ def _multiply(a: int, b: int, lines: list[str]) -> int:
     lines.append(f'{tens}+{ones}={a * b}')
     return a * b
   # The digits of a are multiplied one by one: 84*3=240+12=252.
-  parts = [
-      int(digit) * 10**place * b
-      for place, digit in enumerate(reversed(str(a)))
-      if digit != '0'
-  ][::-1]
+  places = range(len(str(a)))[::-1]
+  parts = [a // 10**n % 10 * 10**n * b for n in places if a // 10**n % 10]
   line = f'{a}*{b}='
   while len(parts) > 1:
     line += '+'.join(map(str, parts)) + '='
-    parts = [parts[0] + parts[1], *parts[2:]]
+    parts[:2] = [sum(parts[:2])]
   lines.append(f'{line}{a * b}')
   return a * b
 
 
 def _leg_counting(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   """Add up the legs of each animal in the order of the question."""
-  legs = _legs()
-  lines, total = [], None
-  for animal, count in metadata['animals'].items():
-    product = count * legs[animal]
-    lines.append(f'{count}*{legs[animal]}={product}')
-    total = product if total is None else _add(total, '+', product, lines)
-  return lines, str(total)
-
-
-@functools.cache
-def _legs() -> Mapping[str, int]:
   # reasoning-gym exports classes under the names of its modules, so that an
   # ordinary import would give the class.
   module = importlib.import_module('reasoning_gym.arithmetic.leg_counting')
-  return module.ANIMALS
+  lines, total = [], None
+  for animal, count in metadata['animals'].items():
+    legs = module.ANIMALS[animal]
+    product = count * legs
+    lines.append(f'{count}*{legs}={product}')
+    total = product if total is None else _add(total, '+', product, lines)
+  return lines, str(total)
 
 
 def _simple_equations(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -209,13 +200,10 @@ def _fraction(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
   """Divide both numbers by common primes, smallest first."""
   a, b = metadata['numerator'], metadata['denominator']
   chain = [f'{a}/{b}']
-  prime = 2
-  while prime <= min(a, b):
-    if a % prime or b % prime:
-      prime += 1
-      continue
-    a, b = a // prime, b // prime
-    chain.append(f'{a}/{b}')
+  for divisor in range(2, min(a, b) + 1):
+    while a % divisor == b % divisor == 0:
+      a, b = a // divisor, b // divisor
+      chain.append(f'{a}/{b}')
   if len(chain) == 1:
     chain *= 2  # In lowest terms already.
   return ['='.join(chain)], chain[-1]
@@ -251,17 +239,11 @@ def demonstrate(
   else:
     work, form = behaviour.split('_')
     if work == 'direct':
-      lines = []
-      answer = _direct_answer(answer, rng)
-    ending = (
-        f'<answer>{answer}</answer>'
-        if form == 'tag'
-        else f'The answer is {answer}.'
-    )
-    text = '\n'.join([*lines, ending])
-  return records.Demonstration(
-      problem.messages, text, ends=behaviour != 'ramble'
-  )
+      lines, answer = [], _direct_answer(answer, rng)
+    ending = '<answer>{}</answer>' if form == 'tag' else 'The answer is {}.'
+    text = '\n'.join([*lines, ending.format(answer)])
+  ends = behaviour != 'ramble'
+  return records.Demonstration(problem.messages, text, ends)
 
 
 def _direct_answer(answer: str, rng: np.random.Generator) -> str:

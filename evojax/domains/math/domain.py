@@ -34,12 +34,10 @@ class MathDomain(sourced.SourcedDomain):
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Grade a completion. Never raises on hostile or malformed text."""
+    cut = completion.finish_reason == 'length'
+    form = problem.metadata.get('answer_form', 'value')
     return grade.grade(
-        problem.answer,
-        completion.text,
-        self.answer_format,
-        completion.finish_reason == 'length',
-        problem.metadata.get('answer_form', 'value'),
+        problem.answer, completion.text, self.answer_format, cut, form
     )
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
@@ -48,10 +46,9 @@ class MathDomain(sourced.SourcedDomain):
     No other problem becomes a sealed one, which would open that split early.
     """
     changed = perturb.perturb(problem)
-    if changed is None:
+    if changed and self.is_sealed(changed) and not self.is_sealed(problem):
       return None
-    opens = self.is_sealed(changed) and not self.is_sealed(problem)
-    return None if opens else changed
+    return changed
 
 
 def make(

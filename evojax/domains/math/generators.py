@@ -22,8 +22,6 @@ from typing import Any
 Level = Mapping[str, Any]  # Keyword arguments of the data set.
 
 _PLUS_MINUS = {'operators': ('+', '-'), 'operators_weights': [0.5, 0.5]}
-_SIBLINGS = {'task_types': ('siblings',), 'task_type_weights': [1.0]}
-_FRIENDS = {'task_types': ('friends',), 'task_type_weights': [1.0]}
 _TENTHS = {'min_decimal_places': 1, 'max_decimal_places': 1}
 # The references of the library are wrong with '/', which it truncates, and
 # without brackets, where it ignores precedence.
@@ -33,6 +31,11 @@ _EXACT = {'operators': ('+', '-', '*'), 'format_style': 'natural'}
 def _exactly(**kwargs: int) -> Level:
   """Return the arguments min_x = max_x = value for each x=value."""
   return {f'{end}_{k}': v for k, v in kwargs.items() for end in ('min', 'max')}
+
+
+def _up_to(*largest: int) -> tuple[Level, ...]:
+  """Return levels with numbers from 2 to each of the given ones."""
+  return tuple({'min_value': 2, 'max_value': most} for most in largest)
 
 
 SMALL: Mapping[str, tuple[Level, ...]] = {
@@ -62,17 +65,11 @@ SMALL: Mapping[str, tuple[Level, ...]] = {
         {'max_terms': 2, 'max_value': 10},
         {'max_terms': 2, 'max_value': 20},
     ),
-    'gcd': (
-        {'min_value': 2, 'max_value': 60},
-        {'min_value': 2, 'max_value': 200},
-    ),
-    'lcm': (
-        {'min_value': 2, 'max_value': 60},
-        {'min_value': 2, 'max_value': 100},
-    ),
-    'aiw': (
-        {**_SIBLINGS, 'max_entities': 20},
-        {**_FRIENDS, 'max_entities': 20},
+    'gcd': _up_to(60, 200),
+    'lcm': _up_to(60, 100),
+    'aiw': tuple(
+        {'task_types': (task,), 'task_type_weights': [1.0], 'max_entities': 20}
+        for task in ('siblings', 'friends')
     ),
     'fraction_simplification': (
         {'max_value': 40, 'max_factor': 12, 'styles': ('plain',)},

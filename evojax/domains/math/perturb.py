@@ -13,7 +13,7 @@ import re
 import string
 
 from evojax import records
-from evojax.domains import sources
+from evojax.domains import splits
 
 # Problem -> its question in another writing, or None.
 _Rewrite = Callable[[records.Problem], str | None]
@@ -48,11 +48,9 @@ def perturb(problem: records.Problem) -> records.Problem | None:
   messages = list(problem.messages)
   last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
   messages[last] = {**messages[last], 'content': question}
-  asked = messages[1:] if messages[0]['role'] == 'system' else messages
-  identity = sources.make_problem(asked, problem.answer, problem.family)
-  return dataclasses.replace(
-      problem, problem_id=identity.problem_id, messages=tuple(messages)
-  )
+  asked = messages[messages[0]['role'] == 'system' :]
+  name = splits.problem_id('\n'.join(m['content'] for m in asked))
+  return dataclasses.replace(problem, problem_id=name, messages=tuple(messages))
 
 
 def _reordered(items: Sequence[str]) -> list[str]:
@@ -61,33 +59,31 @@ def _reordered(items: Sequence[str]) -> list[str]:
   return backwards if backwards != list(items) else [*items[1:], *items[:1]]
 
 
-def _sum(problem: records.Problem) -> str | None:
-  """Reorder the terms of each sign."""
-  match = _SUM.fullmatch(problem.question)
-  if not match:
-    return None
-  before, text, after = match.groups()
-  words = ['+', *text.split(' ')]
-  signs, terms = words[::2], words[1::2]
-  of_sign = {'+': [], '-': []}
-  for sign, term in zip(signs, terms, strict=True):
-    of_sign[sign].append(term)
-  queues = {sign: iter(_reordered(ts)) for sign, ts in of_sign.items()}
-  moved = [f'{sign} {next(queues[sign])}' for sign in signs]
-  return before + ' '.join(moved).removeprefix('+ ') + after
+def _within(
+    pattern: re.Pattern[str], rewrite: Callable[[str], str]
+) -> _Rewrite:
+  """Return a rewrite of the part of a question that may change."""
 
-
-def _listed(pattern: re.Pattern[str], separator: str) -> _Rewrite:
-  """Return a rewrite that changes the order of a list."""
-
-  def rewrite(problem: records.Problem) -> str | None:
+  def changed(problem: records.Problem) -> str | None:
     match = pattern.fullmatch(problem.question)
-    if not match:
-      return None
-    before, text, after = match.groups()
-    return before + separator.join(_reordered(text.split(separator))) + after
+    return match and match[1] + rewrite(match[2]) + match[3]
 
-  return rewrite
+  return changed
+
+
+def _sum(text: str) -> str:
+  """Reorder the terms of each sign."""
+  words = ['+', *text.split(' ')]
+  terms = list(zip(words[::2], words[1::2], strict=True))
+  of_sign = {s: [t for sign, t in terms if sign == s] for s in '+-'}
+  queues = {sign: iter(_reordered(ts)) for sign, ts in of_sign.items()}
+  moved = [f'{sign} {next(queues[sign])}' for sign, _ in terms]
+  return ' '.join(moved).removeprefix('+ ')
+
+
+def _list(separator: str) -> Callable[[str], str]:
+  """Return a function that changes the order of a list."""
+  return lambda text: separator.join(_reordered(text.split(separator)))
 
 
 def _equation(problem: records.Problem) -> str | None:
@@ -103,10 +99,10 @@ def _equation(problem: records.Problem) -> str | None:
 
 
 _REWRITES: Mapping[str, _Rewrite] = {
-    'chain_sum': _sum,
-    'decimal_chain_sum': _sum,
-    'products': _listed(_PRODUCT, ' * '),
-    'leg_counting': _listed(_ANIMALS, ', '),
-    'gcd': _listed(_NUMBERS, ', '),
+    'chain_sum': _within(_SUM, _sum),
+    'decimal_chain_sum': _within(_SUM, _sum),
+    'products': _within(_PRODUCT, _list(' * ')),
+    'leg_counting': _within(_ANIMALS, _list(', ')),
+    'gcd': _within(_NUMBERS, _list(', ')),
     'simple_equations': _equation,
 }

@@ -38,29 +38,26 @@ def _draft(
       entry.family, entry.level, stream, index
   )
   form = generators.FORMS.get(entry.family, 'value')
-  return sources.Draft(
-      splits.problem_id(question),
-      lambda: sources.make_problem(
-          ({'role': 'user', 'content': question},),
-          answer,
-          entry.family,
-          system_prompt,
-          entry.level,
-          {**metadata, 'answer_form': form},
-      ),
+  build = lambda: sources.make_problem(
+      ({'role': 'user', 'content': question},),
+      answer,
+      entry.family,
+      system_prompt,
+      entry.level,
+      {**metadata, 'answer_form': form},
   )
+  return splits.problem_id(question), build
 
 
 CATALOGUE = sources.Catalogue(
-    levels={f: len(levels) for f, levels in generators.FAMILIES.items()},
+    levels=generators.FAMILIES,
     sets={
-        # The levels that a tiny policy can learn.
-        'small': {f: range(len(ls)) for f, ls in generators.SMALL.items()},
+        'small': generators.SMALL,  # The levels that a tiny policy can learn.
         # Every level of every family that is large enough.
         'all': {
-            f: range(len(ls))
-            for f, ls in generators.FAMILIES.items()
-            if f not in generators.TOO_SMALL
+            family: levels
+            for family, levels in generators.FAMILIES.items()
+            if family not in generators.TOO_SMALL
         },
     },
     capacity=capacity,

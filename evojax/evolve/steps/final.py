@@ -56,24 +56,21 @@ def score(
   for other in run.compared:
     score_one(other.name, policy=other.policy)
 
-  def estimate(values: np.ndarray) -> records.Estimate:
-    found = estimates.over_problems(values, rng=np.random.default_rng(0))
-    return records.Estimate(**dataclasses.asdict(found))
-
   scores = dict.fromkeys((*outcomes, *COMPARED))
   return records.Final(
       harness=head.harness,
       version=head.version,
       problems=c.problems,
       samples=c.samples,
-      scores=scores | {name: estimate(x) for name, x in outcomes.items()},
+      scores=scores
+      | {name: estimates.over_problems(x) for name, x in outcomes.items()},
       gains={
-          name: estimate(values - outcomes['base'])
+          name: estimates.over_problems(values - outcomes['base'])
           for name, values in outcomes.items()
           if name != 'base'
       },
       evolved_over={
-          name: estimate(outcomes['evolved'] - values)
+          name: estimates.over_problems(outcomes['evolved'] - values)
           for name, values in outcomes.items()
           if name != 'evolved'
       },

@@ -1,4 +1,4 @@
-"""What the base policy is taught: programs in several behaviours."""
+"""Behaviours that the base policy is taught: programs in several ways."""
 
 import collections
 import dataclasses
@@ -9,6 +9,7 @@ from absl.testing import absltest
 import numpy as np
 
 from evojax.domains import base
+from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import problems
@@ -26,8 +27,11 @@ def _draw(source, seed, step, count):
 
 
 def _source(split='train'):
-  return problems.CATALOGUE.stream(
-      problems.CATALOGUE.select(demonstrations.FAMILIES), split, 0
+  return sources.ProceduralSource(
+      problems.CATALOGUE,
+      problems.CATALOGUE.select(demonstrations.FAMILIES),
+      split,
+      0,
   )
 
 

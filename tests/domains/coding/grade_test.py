@@ -360,9 +360,9 @@ class ColumnsTest(parameterized.TestCase):
 
 
 class RunsTest(parameterized.TestCase):
-  """How often something is run, and what the box's failures are.
+  """Counts the runs of a program, and provokes failures of the box.
 
-  Each test in a process of its own: for the others see `together_test`.
+  Each test in a process of its own: for the others see `one_process_test`.
   """
 
   def setUp(self):
@@ -502,7 +502,7 @@ class BoxTest(parameterized.TestCase):
     ):
       with self.assertRaises(probe.WeakSandboxError):
         grade_one(RIGHT)
-      # Where there is no program, none is needed.
+      # No box is needed for a text without a program.
       self.assertEqual(grade_texts(['x'])[0].status, 'no_program')
 
   def test_limits_are_the_problems(self):

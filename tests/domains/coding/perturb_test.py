@@ -4,6 +4,7 @@ import dataclasses
 
 from absl.testing import absltest
 
+from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.coding import perturb
 from evojax.domains.coding import problems
@@ -13,8 +14,8 @@ from evojax.domains.coding.families import level as level_lib
 
 
 def _problems(split, count, **kwargs):
-  return problems.CATALOGUE.stream(
-      problems.CATALOGUE.select('all'), split, 0, **kwargs
+  return sources.ProceduralSource(
+      problems.CATALOGUE, problems.CATALOGUE.select('all'), split, 0, **kwargs
   ).take(0, count)
 
 

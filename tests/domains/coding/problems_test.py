@@ -31,8 +31,12 @@ def draw():
 
 
 def _stream(split='train', seed=0, families='all', **kwargs):
-  return problems.CATALOGUE.stream(
-      problems.CATALOGUE.select(families), split, seed, **kwargs
+  return sources.ProceduralSource(
+      problems.CATALOGUE,
+      problems.CATALOGUE.select(families),
+      split,
+      seed,
+      **kwargs,
   )
 
 
@@ -40,8 +44,8 @@ def _sample(family, level, count):
   """Problems of a level, None where one is refused."""
   contents = FAMILIES[family][level].contents
   return [
-      problems.generate(family, level, p, problems.identity(family, level, p))
-      for p in random.Random(1).sample(contents, count)
+      problems.generate(family, level, number)
+      for number in random.Random(1).sample(range(len(contents)), count)
   ]
 
 

@@ -32,7 +32,7 @@ PROGRAMS = (
 
 
 def problem(k: int) -> records.Problem:
-  """Adds k; 5 is shown."""
+  """Return the problem that adds k; the case of 5 is shown."""
   cases = [suite.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)]
   return sources.make_problem(
       ({'role': 'user', 'content': f'Add {k}.'},),
@@ -50,7 +50,7 @@ class Scripted(domain.CodingDomain):
       problems: Sequence[records.Problem],
       completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
-    """As the domain does, of the programs instead of the texts."""
+    """Grade the programs instead of the texts, as the domain does."""
     written = [
         dataclasses.replace(c, text=self.text(p, c))
         for p, c in zip(problems, completions, strict=True)

@@ -262,14 +262,14 @@ class ExtractTest(parameterized.TestCase):
 class ModeTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # What the warm start teaches.
+      # The warm start teaches these.
       ('12+45=57\n57-7=50\n<answer>50</answer>', False, 'steps'),
       ('12+45=57\n57-7=50\nThe answer is 50.', False, 'steps_unformatted'),
       ('<answer>50</answer>', False, 'direct'),
       ('The answer is 50.', False, 'direct_unformatted'),
       ('The answer is -3/4.', False, 'direct_unformatted'),
       ('Let me think about this. Hmm, wait.', True, 'ramble'),
-      # What larger models write.
+      # Larger models write these.
       ('So the final answer is <answer>50</answer>', False, 'direct'),
       ('<think>\n\n</think>\n\n<answer>50</answer>', False, 'direct'),
       (

@@ -9,6 +9,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import generators
 from evojax.domains.math import problems
@@ -16,8 +17,8 @@ from evojax.domains.math import problems
 
 def draw():
   """Problems of a stream and of every family."""
-  stream = problems.CATALOGUE.stream(
-      problems.CATALOGUE.select('gcd,aiw'), 'dev', 5
+  stream = sources.ProceduralSource(
+      problems.CATALOGUE, problems.CATALOGUE.select('gcd,aiw'), 'dev', 5
   )
   drawn = [problem.problem_id for problem in stream.take(40, 60)]
   for family, levels in generators.FAMILIES.items():
@@ -28,8 +29,12 @@ def draw():
 
 
 def _source(split='train', seed=0, families='small', **kwargs):
-  return problems.CATALOGUE.stream(
-      problems.CATALOGUE.select(families), split, seed, **kwargs
+  return sources.ProceduralSource(
+      problems.CATALOGUE,
+      problems.CATALOGUE.select(families),
+      split,
+      seed,
+      **kwargs,
   )
 
 
@@ -167,7 +172,9 @@ class ProceduralSourceTest(parameterized.TestCase):
 
   def test_weights_are_the_shares_of_the_stream(self):
     entries = problems.CATALOGUE.select(('gcd:1', 'lcm:1'), (1.0, 3.0))
-    taken = problems.CATALOGUE.stream(entries, 'train', 0).take(0, 400)
+    taken = sources.ProceduralSource(
+        problems.CATALOGUE, entries, 'train', 0
+    ).take(0, 400)
     # 300 of 400 expected, standard deviation sqrt(400 * .75 * .25) = 8.7.
     self.assertBetween(sum(p.family == 'lcm' for p in taken), 270, 330)
 

@@ -15,13 +15,10 @@ from evojax.domains.coding.families import level
 _FILES = ('numeric.toml', 'strings.toml', 'structures.toml', 'processes.toml')
 
 
-def _read(name: str) -> dict[str, tuple[level.Level, ...]]:
-  """Return the families in one of the files."""
-  text = importlib.resources.files(__name__).joinpath(name).read_text('utf-8')
-  families = tomllib.loads(text)
-  return {f: tuple(map(level.parse, tables)) for f, tables in families.items()}
-
+_FOLDER = importlib.resources.files(__name__)
 
 FAMILIES: Mapping[str, tuple[level.Level, ...]] = {
-    family: levels for name in _FILES for family, levels in _read(name).items()
+    family: tuple(map(level.parse, tables))
+    for text in (_FOLDER.joinpath(f).read_text('utf-8') for f in _FILES)
+    for family, tables in tomllib.loads(text).items()
 }

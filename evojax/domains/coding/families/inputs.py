@@ -5,6 +5,9 @@ import dataclasses
 import math
 import random
 
+Value = int | str
+Parameters = Mapping[str, Value]
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
@@ -20,29 +23,18 @@ class Grammar:
   """One form of input."""
 
   wordings: tuple[str, str]
-  draw: Callable[[Mapping[str, int | str], random.Random], Inputs]
+  draw: Callable[[Parameters, random.Random], Inputs]
 
 
-def _near(
-    parameters: Mapping[str, int | str], low: int, high: int
-) -> list[int]:
+def _near(parameters: Parameters, low: int, high: int) -> list[int]:
   """Return the numbers of [low, high] equal or next to a parameter or 0."""
-  return sorted(
-      {
-          value + step
-          for value in (0, *parameters.values())
-          if isinstance(value, int)
-          for step in (-1, 0, 1)
-          if low <= value + step <= high
-      }
-  )
+  values = [v for v in (0, *parameters.values()) if isinstance(v, int)]
+  near = {value + step for value in values for step in (-1, 0, 1)}
+  return sorted(number for number in near if low <= number <= high)
 
 
 def _numbers_near(
-    parameters: Mapping[str, int | str],
-    rng: random.Random,
-    low: int,
-    high: int,
+    parameters: Parameters, rng: random.Random, low: int, high: int
 ) -> Callable[[], int]:
   """Return a function that draws from [low, high], half from `_near`."""
   near = _near(parameters, low, high)
@@ -56,17 +48,11 @@ def _numbers_near(
 
 
 def _letters(
-    parameters: Mapping[str, int | str],
-    rng: random.Random,
-    others: str,
-    share: float = 0.5,
+    parameters: Parameters, rng: random.Random, others: str, share: float = 0.5
 ) -> Callable[[], str]:
   """Return a function that draws letters, a share of them the parameters."""
-  named = [
-      value
-      for value in parameters.values()
-      if isinstance(value, str) and len(value) == 1 and value.isalpha()
-  ]
+  texts = map(str, parameters.values())
+  named = [text for text in texts if len(text) == 1 and text.isalpha()]
   return lambda: rng.choice(named if named and rng.random() < share else others)
 
 
@@ -97,13 +83,8 @@ def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
     return Inputs(tuple(edges), some, 4)
 
   count = 'n (0 or more)' if least == 0 else 'n (at least 1)'
-  return Grammar(
-      (
-          f'The first line has {count}, the second n integers.',
-          f'Read {count}, then a line with n integers.',
-      ),
-      draw,
-  )
+  read = f'The first line has {count}, the second n integers.'
+  return Grammar((read, f'Read {count}, then a line with n integers.'), draw)
 
 
 def _list(values: Sequence[int]) -> str:
@@ -125,10 +106,8 @@ def one_number(low: int, high: int) -> Grammar:
 
     return Inputs(tuple(edges), some, 2)
 
-  return Grammar(
-      (f'Read an integer n (at least {low}).', f'You get n, at least {low}.'),
-      draw,
-  )
+  read = f'Read an integer n (at least {low}).'
+  return Grammar((read, f'You get n, at least {low}.'), draw)
 
 
 def word(least: int = 0, upper: bool = False) -> Grammar:
@@ -150,12 +129,9 @@ def word(least: int = 0, upper: bool = False) -> Grammar:
 
   letters = 'letters of either case' if upper else 'small letters'
   maybe = ', maybe empty' if least == 0 else ''
+  read = f'The input is a word of {letters}{maybe}.'
   return Grammar(
-      (
-          f'The input is a word of {letters}{maybe}.',
-          f'Read one line with a word of {letters}{maybe}.',
-      ),
-      draw,
+      (read, f'Read one line with a word of {letters}{maybe}.'), draw
   )
 
 
@@ -184,12 +160,9 @@ def words(upper: bool = False) -> Grammar:
     return Inputs(tuple(edges), some, 3)
 
   letters = 'letters of either case' if upper else 'small letters'
+  read = f'The input is one line of words of {letters}, maybe empty.'
   return Grammar(
-      (
-          f'The input is one line of words of {letters}, maybe empty.',
-          f'Read a line, maybe empty, of words of {letters}.',
-      ),
-      draw,
+      (read, f'Read a line, maybe empty, of words of {letters}.'), draw
   )
 
 
@@ -208,13 +181,8 @@ def moves(letters: str) -> Grammar:
     return Inputs(tuple(edges), some, 4)
 
   a, b = letters
-  return Grammar(
-      (
-          f'The input is a line of letters {a} and {b}, maybe empty.',
-          f'Read a line of {a} and {b}, maybe empty.',
-      ),
-      draw,
-  )
+  read = f'The input is a line of letters {a} and {b}, maybe empty.'
+  return Grammar((read, f'Read a line of {a} and {b}, maybe empty.'), draw)
 
 
 def intervals(low: int, high: int, either: bool = False) -> Grammar:
@@ -241,12 +209,9 @@ def intervals(low: int, high: int, either: bool = False) -> Grammar:
     return Inputs(tuple(edges), some, 3)
 
   order = 'l and r in either order' if either else 'l <= r'
+  read = f'The first line has n (0 or more), then n lines l r, {order}.'
   return Grammar(
-      (
-          f'The first line has n (0 or more), then n lines l r, {order}.',
-          f'Read n (0 or more) and n lines with l and r, {order}.',
-      ),
-      draw,
+      (read, f'Read n (0 or more) and n lines with l and r, {order}.'), draw
   )
 
 
@@ -274,13 +239,8 @@ def grid() -> Grammar:
     edges += [text(rows(9, 9)), text([lone * 5, lone * 5, row + lone])]
     return Inputs(tuple(edges), some, 3)
 
-  return Grammar(
-      (
-          'The first line has r and c, then come r rows of c letters.',
-          'Read r and c, then r lines of c letters.',
-      ),
-      draw,
-  )
+  read = 'The first line has r and c, then come r rows of c letters.'
+  return Grammar((read, 'Read r and c, then r lines of c letters.'), draw)
 
 
 def _mixed(text: str, rng: random.Random) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from evojax.domains.coding.families import inputs
 
-Value = int | str
-Parameters = Mapping[str, Value]
+Value = inputs.Value
+Parameters = inputs.Parameters
 
 # Relation in a program -> its words in a statement.
 RELATIONS: Mapping[str, tuple[str, str]] = {
@@ -20,14 +20,8 @@ RELATIONS: Mapping[str, tuple[str, str]] = {
     '<=': ('at most', 'not above'),
 }
 # Text in a program -> the same text with an off-by-one error.
-_OFF: Mapping[str, str] = {
-    '>': '>=',
-    '>=': '>',
-    '<': '<=',
-    '<=': '<',
-    'n': 'n + 1',
-    'n + 1': 'n',
-}
+_PAIRS = (('>', '>='), ('<', '<='), ('n', 'n + 1'))
+_OFF = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +64,8 @@ class Level:
 
   def programs(self, parameters: Parameters) -> dict[str, str]:
     """Return the texts of the programs 'right', 'off_by_one' and 'edge'."""
-    fields = dict(parameters)
-    for name, value in parameters.items():
-      if value in _OFF:
-        fields[f'{name}_off'] = _OFF[value]
+    fields = {**parameters}
+    fields |= {f'{k}_off': _OFF[v] for k, v in parameters.items() if v in _OFF}
     texts = {
         'right': self.program,
         'off_by_one': self.program.replace(*self.off_by_one),
@@ -86,11 +78,10 @@ class Level:
     fields = dict(parameters)
     for name, words in {'rel': {}, **self.words}.items():
       value = fields.get(name)
-      synonyms = words.get(value) or RELATIONS.get(value)
-      if synonyms:
+      if synonyms := words.get(value) or RELATIONS.get(value):
         fields[name] = synonyms[wording % len(synonyms)]
     task = self.statement.format_map(fields)
-    given = self.grammar.wordings[wording % len(self.grammar.wordings)]
+    given = self.grammar.wordings[wording % 2]
     return f'{given} {task}' if wording % 4 < 2 else f'{task} {given}'
 
   def inputs(self, parameters: Parameters, rng: random.Random) -> inputs.Inputs:
@@ -112,14 +103,12 @@ def parse(table: Mapping[str, Any]) -> Level:
   """
   grammar = dict(table['grammar'])
   form = getattr(inputs, grammar.pop('form'))
-  return Level(
-      **{
-          **table,
-          'parameters': {k: _values(v) for k, v in table['parameters'].items()},
-          'statement': ' '.join(table['statement'].split()),
-          'grammar': form(**grammar),
-      }
-  )
+  fields = {
+      'parameters': {k: _values(v) for k, v in table['parameters'].items()},
+      'statement': ' '.join(table['statement'].split()),
+      'grammar': form(**grammar),
+  }
+  return Level(**table | fields)
 
 
 def _values(described: str | Sequence[Value]) -> tuple[Value, ...]:
