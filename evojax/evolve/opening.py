@@ -161,14 +161,12 @@ def open_run(
         )
     )
     e = base.evolve
-    limits = recorder_lib.Limits(
+    recorder = recorder_lib.Recorder(
+        chain.Ledger(ledger, tier) if primary else None,
         budget_lib.Budget(
             e.device_seconds, e.dollars, e.dollars_per_device_hour
         ),
         lambda: _preempt(sigterm, ledger),
-    )
-    recorder = recorder_lib.Recorder(
-        chain.Ledger(ledger, tier) if primary else None, limits
     )
     phases = metrics_lib.Phases()
     in_process = executor_lib.InProcess(

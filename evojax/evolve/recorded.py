@@ -26,6 +26,7 @@ def load_rows(folder: pathlib.Path, steps: Sequence[int]) -> dict[str, Any]:
   """
   frame = store.read(folder, 'train', list(steps))
   rows = {name: frame[name].to_numpy() for name in frame.columns}
+  # Every step numbers its groups from 0.
   first, offset = {}, 0
   for step in steps:
     first[step] = offset

@@ -6,7 +6,9 @@ import ml_collections
 import numpy as np
 
 from evojax import config as config_lib
+from evojax import domains
 from evojax import records
+from evojax.models import policy as policy_lib
 from evojax.training import update as update_lib
 
 _SAMPLING = ('temperature', 'top_p', 'top_k', 'min_p')
@@ -28,6 +30,17 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
       b1=config.optim.b1,
       b2=config.optim.b2,
       eps=config.optim.eps,
+  )
+
+
+def open_policy(config: ml_collections.ConfigDict) -> policy_lib.Policy:
+  """Open the policy of a run; see `models.policy.open_policy`."""
+  return policy_lib.open_policy(
+      fsdp_shards=max(config.mesh.fsdp, 1),
+      tensor_shards=max(config.mesh.tensor, 1),
+      max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
+      **config.model.to_dict()
+      | {'path': domains.policy_path(config.model.path)},
   )
 
 

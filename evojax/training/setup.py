@@ -156,13 +156,7 @@ def _build(
     raise ValueError(
         f'config.harness.path={config.harness.path} is refused:{lines}'
     )
-  policy = policy or policy_lib.open_policy(
-      fsdp_shards=max(config.mesh.fsdp, 1),
-      tensor_shards=max(config.mesh.tensor, 1),
-      max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict()
-      | {'path': domains.policy_path(config.model.path)},
-  )
+  policy = policy or settings.open_policy(config)
   # The harness's parts replace the domain's, but not those the user brought.
   parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_parts.reader(parts)
