@@ -32,7 +32,7 @@ _ATTEMPTS = 3  # Attempts of a call that is late because the machine is busy.
 # the machine as well.
 _PATIENCE = 3.0
 _MAX_HEADER_BYTES = 1 << 20
-# What reading forged bytes may raise, beside too large or too deep ones.
+# Errors of reading forged bytes, beside those of large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 # A source that uses one of these may read any column.
 _COMPUTED = '[]'  # Stands for e[name], whatever the name is.
@@ -76,7 +76,7 @@ class Call:
 
   @property
   def reader(self) -> str:
-    """Whose columns it may read: reward | filter | diagnostic."""
+    """Reader of columns that it stands for: reward | filter | diagnostic."""
     return _READERS.get(self.path, 'diagnostic')
 
 
