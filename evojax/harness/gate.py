@@ -169,8 +169,7 @@ class _Gate:
 
     def send(function, case=None, after=None):
       views = case.tables if case else ()
-      call = calls_lib.Call(self._path, function, views, state_of=after)
-      sent.append(call)
+      sent.append(calls_lib.Call(self._path, function, views, after))
       return len(sent) - 1
 
     states: list[int | None] = []  # Calls that return one state after another.
