@@ -53,10 +53,9 @@ def _layers(
 
 def _readable(run: history.History) -> set[str]:
   """Return the names of the trials whose rollouts are shown."""
-  trained = [t.name for t in run.trials if t.arms]
-  in_line = [name for name in trained if name in run.lineage]
-  others = [name for name in trained if name not in run.lineage]
-  return set((in_line[::-1] + others[::-1])[:MAX_READABLE])
+  trained = [t.name for t in reversed(run.trials) if t.arms]
+  trained.sort(key=lambda name: name not in run.lineage)
+  return set(trained[:MAX_READABLE])
 
 
 def _hash_source(text: str) -> str:

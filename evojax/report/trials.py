@@ -29,8 +29,6 @@ _DECISION = (
     ('verify', 'child', 'children, mean score', 'share'),
     ('verify', 'perturbed_effect', 'effect, perturbed', 'points'),
 )
-_TEXTS = ('trigger', 'criterion', 'rollback', 'source', 'skill', 'note')
-
 _FORMS: dict[str, Callable[[float], str]] = {
     'points': lambda v: f'{numerals.points(v, "+.2f")} pt',
     'size': lambda v: f'{numerals.points(v, ".2f")} pt',
@@ -114,7 +112,7 @@ def section(
     config: Mapping[str, Any],
     readable: bool,
 ) -> dict[str, Any]:
-  """Return everything that the template shows of one trial.
+  """Return what the template shows of one trial besides its records.
 
   Args:
     path: The run's directory.
@@ -123,13 +121,7 @@ def section(
     config: Flat; the values of fields that an overlay leaves alone.
     readable: Whether its rollouts and flips are read from the evidence.
   """
-  proposal, design = trial.hypothesize, trial.design
   controls, children = trial.role('control'), trial.role('child')
-  texts = [
-      (name, text) for name in _TEXTS if (text := getattr(proposal, name, ''))
-  ]
-  if skill := getattr(trial.accumulate, 'skill', ''):
-    texts.append(('skill written', skill[:12]))
   sampled = flips = None
   if readable and children:
     sampled = rollouts.sample(path, children[0].folder)
@@ -138,28 +130,17 @@ def section(
       flips = rollouts.flips(
           path, controls[0].scores, children[0].scores, noise
       )
+  before = trial.delta.before if trial.delta else ''
+  after = trial.design.harness if trial.design else ''
   return {
       'trial': trial,
       'anchor': lineage.anchor(trial),
       'change': diffs.change_text(trial.delta),
-      'hypothesis': getattr(proposal, 'hypothesis', ''),
-      'texts': texts,
-      'reasons': [
-          *getattr(trial.admit, 'reasons', ()),
-          *getattr(trial.verify, 'reasons', ()),
-      ],
-      'alerts': getattr(trial.diagnose, 'alerts', ()),
-      'new_alerts': getattr(trial.verify, 'alerts', ()),
       'decision': _decision(trial),
       'effects': _effects(trial, scale),
       'statistics': _statistics(trial),
       'curves': charts.arms(trial),
-      'diff': diffs.compare(
-          path,
-          trial.delta.before if trial.delta else '',
-          design.harness if design else '',
-          config,
-      ),
+      'diff': diffs.compare(path, before, after, config),
       'strip': charts.effect_strip(trial, scale),
       'sampled': sampled,
       'flips': flips,

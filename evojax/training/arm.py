@@ -139,7 +139,7 @@ def outcomes(folder: pathlib.Path) -> list[float]:
 def sampled_tokens(folder: pathlib.Path, split: str = 'train') -> int:
   """Return the number of tokens in all completions of a split of an arm."""
   return sum(
-      int(store.read_numbers(folder, split, step, 'n_tokens').sum())
+      int(store.read_numbers(folder, split, step, 'n_tokens')[0].sum())
       for step in store.list_steps(folder, split)
   )
 
