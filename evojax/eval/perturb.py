@@ -81,6 +81,8 @@ class _Source:
     """
     wanted = cursor + count
     size = len(self._source)
+    # A domain that can change hardly any problem is told so at once, and not
+    # after all of a split of millions was generated.
     limit = min(size, _MOST_PER_ONE * wanted)
     found: dict[str, records.Problem] = {}
     for start in range(0, limit, _CHUNK):
@@ -109,6 +111,7 @@ def has_perturbations(
   """Return True if a domain can change so many problems of a split."""
   if not domain.perturbs:
     return False
+  # A domain may define `perturb` and still find nothing to change.
   try:
     Perturbed(domain).source(split, seed).take(0, problems)
   except TooFewError:

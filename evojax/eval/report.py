@@ -19,6 +19,7 @@ def _side(result: evaluate.EvalResult) -> dict[str, Any]:
       'step': result.step,
       'policy_version': result.policy_version,
       **dataclasses.asdict(result.avg_at_k),
+      # Text, so that the report is equal to itself read back from JSON.
       'pass_at_k': {str(k): value for k, value in result.pass_at_k.items()},
       'n_tokens': result.n_tokens,
       'truncated': result.truncated,
@@ -130,7 +131,7 @@ def points(value: float | None) -> str:
   """Return '+12.5', in percentage points, for 0.125."""
   if value is None:
     return '-'
-  rounded = round(100 * value, 1)
+  rounded = round(100 * value, 1)  # No '-0.0', which would look like a loss.
   return f'{rounded:+.1f}' if rounded else '0.0'
 
 

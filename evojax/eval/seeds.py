@@ -31,6 +31,7 @@ def _read(
     )
   steps = [result[side]['step'] for side in ('before', 'after')]
   sides = [store.problem_scores(workdir, sealed.SPLIT, step) for step in steps]
+  # Equal lists of problems make the columns of two runs comparable.
   ids = store.read(workdir, sealed.SPLIT, steps[:1], ['problem_id'])
   return result, ids['problem_id'].tolist(), np.stack(sides)
 

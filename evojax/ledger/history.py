@@ -160,6 +160,7 @@ class History:
     """The version that training goes on from."""
     if learned := self.find(records.Accumulate):
       return learned.head
+    # A kill right after a verdict leaves a kept change that no row names head.
     return self.kept[-1].name if self.kept else self.base_version
 
   @functools.cached_property
@@ -225,6 +226,7 @@ def _ended(path: pathlib.Path, head: str) -> str:
     summary = json.loads(path.read_bytes())
   except (OSError, ValueError):
     return ''
+  # A summary of another head is from before the run went on.
   if not isinstance(summary, dict) or summary.get('ledger_head') != head:
     return ''
   return str(summary.get('ended', ''))

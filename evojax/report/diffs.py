@@ -61,6 +61,7 @@ def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:
   Links, other kinds of files and very large files are left out.
   """
   root = pathlib.Path(workdir, 'harness', sha)
+  # The hash is from the ledger, and a path here: '..' must not pass.
   if not _SHA.fullmatch(sha) or not root.is_dir():
     return None
   files = {}

@@ -24,7 +24,7 @@ from evojax.ledger import records
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
   """Estimate the mean over problems and, where there are several, seeds."""
-  if len(values) < 2:
+  if len(values) < 2:  # One run has no spread over seeds.
     return dataclasses.asdict(estimates.over_problems(values[0]))
   return dataclasses.asdict(
       estimates.over_seeds(np.stack(values), same_problems=False)

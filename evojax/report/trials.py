@@ -72,7 +72,7 @@ def _effects(
   """Return predicted and realised effects as (name, text, strip)."""
   expected, backtested, effect = trial.expected, trial.backtested, trial.effect
   perturbed = trial.verify.perturbed_effect if effect is not None else None
-  dot = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
+  dot = 'dot keep' if trial.kind == 'keep' else 'dot discard'
   rows = (
       (
           'hypothesis',
@@ -94,7 +94,7 @@ def _effects(
       (
           'perturbed',
           numerals.points(perturbed),
-          ('dot', 'dot discarded', perturbed),
+          ('dot', 'dot discard', perturbed),
       ),
   )
   zero = ('rule', 'zero', 0.0)
