@@ -18,20 +18,12 @@ import types
 import typing
 from typing import Any, ClassVar, TypeVar
 
+from evojax import config as config_lib
 from evojax.ledger import chain
 
 
 class RecordError(ValueError):
   """A row does not hold what its record declares."""
-
-
-def _frozen(value: Any) -> Any:
-  """Return a JSON value with tuples for lists, as overlays hold them."""
-  if isinstance(value, list):
-    return tuple(map(_frozen, value))
-  if isinstance(value, dict):
-    return {name: _frozen(item) for name, item in value.items()}
-  return value
 
 
 Interval = tuple[float, float]  # Lower and upper end.
@@ -380,7 +372,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
 
 # --------------------------------------------------------- writing and reading
 
-T = TypeVar('T', bound='Arm | Record')
+T = TypeVar('T')
 R = TypeVar('R', bound=Record)
 
 
@@ -399,7 +391,7 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
   """Return the record that `to_json` wrote, now or in an older version.
 
   Args:
-    cls: `Arm` or the record of a step.
+    cls: A dataclass with a VERSION: a record, `Arm`, a skill of `evolve`.
     values: JSON values; without `schema` they are of version 0.
 
   Raises:
@@ -440,7 +432,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
   """
   origin, args = typing.get_origin(hint), list(typing.get_args(hint))
   if hint is Any:
-    return _frozen(value)
+    return config_lib.frozen(value)
   if origin is types.UnionType:
     if value is None and types.NoneType in args:
       return None

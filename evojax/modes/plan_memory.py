@@ -145,7 +145,7 @@ class Run:
 
   @functools.cached_property
   def gradient_bytes(self) -> int:
-    """Bytes per device of the gradients, which are float32."""
+    """The bytes per device of the gradients, which are float32."""
     params = self.state['params']
     shardings = jax.tree.map(lambda x: x.sharding, params)
     return bytes_of(_place(_cast(params, 'float32'), shardings))
@@ -200,10 +200,8 @@ def resident(run: Run) -> dict[str, int]:
 def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
   """Lower the programs of a run at their shapes: (name, ready to compile)."""
   whole = sharding.replicated(run.mesh)
-  array = lambda shape, dtype: jax.ShapeDtypeStruct(
-      shape, dtype, sharding=whole
-  )
-  scalar = array((), jnp.float32)
+  scalar_of = functools.partial(jax.ShapeDtypeStruct, (), sharding=whole)
+  scalar = scalar_of(jnp.float32)
   batch = dict(run.batch)
   if run.scores:
     score = functools.partial(update_lib.score_step, run.cfg, run.algorithm)
@@ -213,11 +211,13 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
     batch['old_logprobs'] = like
   if run.algorithm.reference:
     batch['ref_logprobs'] = like
-  update = update_lib.jit_update_step(run.cfg, run.algorithm, run.mesh)
+  update = update_lib.compiled(
+      update_lib.update_step, run.cfg, run.algorithm, run.mesh
+  )
   yield 'update', update.lower(
       run.state,
       batch,
-      array((), jnp.int32),
+      scalar_of(jnp.int32),
       {name: scalar for name in update_lib.HYPERPARAMETERS},
   )
   if run.samples_here:

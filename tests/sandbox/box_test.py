@@ -1,5 +1,6 @@
 """Limits, statuses, and what becomes of a box whose zygote is not well."""
 
+import concurrent.futures
 import contextlib
 import glob
 import os
@@ -266,7 +267,7 @@ class ContentionTest(parameterized.TestCase):
     with tempfile.TemporaryFile() as file, box.Box(tier='T2') as one:
       limits = limits_lib.Limits(wall_seconds=wall)
       output = file.fileno()
-      found = box._result(answer, output, output, limits, one)
+      found = one._result(answer, (output, output), limits)
     self.assertEqual((found.status, found.contended), ('timeout', late))
 
   def test_a_timeout_on_a_busy_machine_says_so(self):
@@ -444,8 +445,9 @@ class LeavesNothingTest(parameterized.TestCase):
     before = self._state()
     with box.Box(tier=tier, slots=2, limits=_WIDE) as one:
       one.start()  # On a busy machine one slot may have done all before.
-      jobs = [box.Job(f'open("x", "w")\nprint({i})') for i in range(60)]
-      results = one.map(jobs)
+      sources = [f'open("x", "w")\nprint({i})' for i in range(60)]
+      with concurrent.futures.ThreadPoolExecutor(one.slots) as pool:
+        results = list(pool.map(one.run, sources))
       self.assertEqual(
           [r.stdout for r in results], [f'{i}\n'.encode() for i in range(60)]
       )
