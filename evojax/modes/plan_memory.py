@@ -202,7 +202,9 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
     batch['old_logprobs'] = like
   if run.algorithm.reference:
     batch['ref_logprobs'] = like
-  update = update_lib.jit_update_step(run.cfg, run.algorithm, run.mesh)
+  update = update_lib.compiled(
+      update_lib.update_step, run.cfg, run.algorithm, run.mesh
+  )
   yield 'update', update.lower(
       run.state,
       batch,

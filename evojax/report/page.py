@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from evojax import config as config_lib
 from evojax.harness import run as run_lib
 from evojax.ledger import budget
 from evojax.ledger import calibration
@@ -85,7 +86,7 @@ def environment() -> jinja2.Environment:
 def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
   """Return all that the template shows."""
   opened = run.find(records.Open)
-  config = workdir_lib.flatten(opened.config) if opened else {}
+  config = config_lib.flatten(opened.config) if opened else {}
   scale = charts.effects_scale(run.trials)
   readable = _readable(run)
   seed = run.base.harness if run.base else opened.harness if opened else ''

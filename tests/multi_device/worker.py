@@ -158,7 +158,8 @@ def run_update(mesh, cfg, params, layout):
         lambda p: update_lib.init_state(cfg, algorithm, p),
         out_shardings=update_lib.state_shardings(cfg, algorithm, mesh),
     )(params)
-    state, metrics, rows = update_lib.jit_update_step(cfg, algorithm, mesh)(
+    update = update_lib.compiled(update_lib.update_step, cfg, algorithm, mesh)
+    state, metrics, rows = update(
         state,
         sharding.to_device(batch, update_lib.batch_shardings(batch, mesh)),
         sharding.to_device(np.int32(live), whole),
