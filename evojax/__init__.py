@@ -1,6 +1,14 @@
 """evojax: a language-model policy and the harness that trains it, in JAX."""
 
+import sys
 from typing import Any
+
+if sys.version_info < (3, 11):  # noqa: UP036, an older one may well read this.
+  sys.exit(
+      f'error: evojax needs Python 3.11 or newer, and {sys.executable} is'
+      f' {sys.version_info[0]}.{sys.version_info[1]}: run `bash'
+      ' launch/local.sh`, which finds one'
+  )
 
 __version__ = '0.1.0'
 

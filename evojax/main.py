@@ -6,6 +6,12 @@ The config says what is computed and can be overridden field by field
 (--config.grpo.group_size=8); flags say where and how this process runs.
 """
 
+from evojax.runtime import preemption
+
+if __name__ == '__main__':
+  # Imports take seconds, in which Ctrl-C is heard already.
+  preemption.listen()
+
 from collections.abc import Callable
 import functools
 import importlib
@@ -15,7 +21,13 @@ import pathlib
 import re
 import runpy
 import sys
+import traceback
 from typing import Any
+
+from evojax.runtime import environment
+
+if __name__ == '__main__':
+  environment.require('absl', 'jax', 'ml_collections')
 
 from absl import app
 from absl import flags
@@ -166,6 +178,10 @@ def main(argv: list[str]) -> int | None:
   del argv  # `parse_flags` leaves none.
   try:
     return _dispatch()
+  except ModuleNotFoundError as error:
+    if not FLAGS.debug and error.name and error.name.split('.')[0] != 'evojax':
+      environment.require(error.name)
+    raise
   except _USER_ERRORS as error:
     if FLAGS.debug:
       raise
@@ -219,13 +235,37 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
   file, colon, variant = path.partition(':')
   if not os.path.isfile(file):
     raise ValueError(f'--config={path}: there is no file {file!r}')
-  get_config = runpy.run_path(file).get('get_config')
-  if not callable(get_config):
-    raise ValueError(f'--config={path}: {file} has no function get_config')
-  config = get_config(variant) if colon else get_config()
+  config = _load_config(path, file, (variant,) if colon else ())
   for name in names:
     config_lib.check_field(config, name)
   return config_lib.flatten(config)
+
+
+def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
+  """Return the config that a file makes.
+
+  Raises:
+    ValueError: If it makes none: it is the user's program, and its errors of
+      any kind say where they are.
+  """
+  try:
+    get_config = runpy.run_path(file).get('get_config')
+    if not callable(get_config):
+      raise ValueError(f'--config={path}: {file} has no function get_config')
+    return get_config(*variant)
+  except Exception as error:  # pylint: disable=broad-except
+    if isinstance(error, SyntaxError):
+      where, what = f'{error.filename}:{error.lineno}', error.msg
+    else:
+      frames = traceback.extract_tb(error.__traceback__)
+      mine = [f for f in frames if os.path.abspath(file) == f.filename]
+      # Errors of ours, such as an unknown variant, say what is wrong already.
+      if isinstance(error, ValueError) and frames[-1] not in mine:
+        raise
+      last = mine[-1] if mine else frames[-1]
+      where, what = f'{last.filename}:{last.lineno}', str(error)
+    name = type(error).__name__
+    raise ValueError(f'--config={path}: {where}: {name}: {what}') from error
 
 
 def _dispatch() -> int | None:

@@ -62,7 +62,7 @@ def run(
 
   Raises:
     ValueError: If config, domain, model, harness, workdir or a flag is wrong.
-    Preempted: After SIGTERM, with everything saved.
+    Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   placement = executor_lib.Placement(executor, workers)
   options = opening.Options(compare, fork_from, fork_version, placement)

@@ -116,7 +116,7 @@ def open_run(
 
   Raises:
     ValueError: If config, domain, model, harness, workdir or a flag is wrong.
-    Preempted: After SIGTERM, with everything saved.
+    Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   options.placement.check(config.rollout.kind)
   base = config.copy_and_resolve_references()
@@ -133,18 +133,15 @@ def open_run(
   tier = probe.tier()
   primary = sharding.is_primary()
   with (
-      workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
-      preemption.sigterm_flag() as sigterm,
-      engines.stopped_without_servers(sigterm),
+      workdir_lib.open_workdir(
+          workdir, config, mode='evolve', primary=primary
+      ) as directory,
+      preemption.stop_flag() as asked,
+      engines.stopped_without_servers(asked),
       contextlib.ExitStack() as stack,
   ):
     path = directory.path
     ledger = path / 'ledger.jsonl'
-    if primary and (path / 'metrics.jsonl').exists():
-      raise ValueError(
-          f'workdir {path} holds a run of --mode=train; pass another --workdir'
-      )
-    stack.enter_context(directory.release_if_unused(ledger.exists))
     fork = None
     if options.fork_from:
       source = pathlib.Path(options.fork_from).expanduser()
@@ -154,7 +151,7 @@ def open_run(
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(
-            base, setup.policy, mesh, path, stopping=lambda: bool(sigterm)
+            base, setup.policy, mesh, path, stopping=lambda: bool(asked)
         )
     )
     e = base.evolve
@@ -163,7 +160,8 @@ def open_run(
         budget_lib.Budget(
             e.device_seconds, e.dollars, e.dollars_per_device_hour
         ),
-        lambda: _preempt(sigterm, ledger),
+        lambda: _preempt(asked, ledger),
+        directory.keep,
     )
     phases = metrics_lib.Phases()
     in_process = executor_lib.InProcess(
@@ -192,13 +190,11 @@ def open_run(
     )
 
 
-def _preempt(sigterm: list[int], ledger: pathlib.Path) -> None:
-  """Raise after SIGTERM, in all processes at the same step."""
-  if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
+def _preempt(asked: list[int], ledger: pathlib.Path) -> None:
+  """Raise after a signal, in all processes at the same step."""
+  if not np.any(sharding.to_host(np.array([bool(asked)]))):
     return
   if sharding.is_primary():
-    print(
-        f'SIGTERM: everything up to the last row of {ledger} and the newest'
-        ' checkpoint of the arm is saved; the same command continues'
-    )
+    state = f'the rows of {ledger} and the steps of the arm are saved'
+    print(preemption.line(asked, state), flush=True)
   raise preemption.Preempted()

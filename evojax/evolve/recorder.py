@@ -48,15 +48,18 @@ class Recorder:
       ledger: chain.Ledger | None,
       budget: budget_lib.Budget,
       preempted: Callable[[], None],
+      keep: Callable[[], None],
   ):
     """Read the rows that are there.
 
     Args:
       ledger: Of process 0; None in the others.
       budget: What the run may spend.
-      preempted: Raises `Preempted` after SIGTERM; asked before every step.
+      preempted: Raises `Preempted` after a signal; asked before every step.
+      keep: Called before anything is computed, see `Workdir.keep`.
     """
-    self._ledger, self.budget, self._preempted = ledger, budget, preempted
+    self._ledger, self.budget = ledger, budget
+    self._preempted, self._keep = preempted, keep
     self._since = time.perf_counter()
     stored = decisions.decide(lambda: list(ledger.rows))
     self.rows = [records.parse(row) for row in stored]
@@ -94,12 +97,14 @@ class Recorder:
     if found is None:
       # Time before it, such as that of opening the run, is no cost of the step.
       self._since = time.perf_counter()
-      self.stop_if_asked()
+      self._check()
       found = self._append(make())
     return found
 
   def _append(self, record: R) -> R:
     """Add a row for all that was done since the last one."""
+    if not isinstance(record, records.Open):  # Its row says how it starts.
+      self._keep()
     now = time.perf_counter()
     seconds, self._since = now - self._since, now
 
@@ -116,15 +121,20 @@ class Recorder:
     return self.rows[-1].record
 
   def stop_if_asked(self) -> None:
-    """Raise if the run has to stop.
+    """Raise if the run has to stop, before something is computed.
 
     To be called where everything up to here is, or can be, saved.
 
     Raises:
-      preemption.Preempted: After SIGTERM.
+      preemption.Preempted: After SIGINT or SIGTERM.
       BudgetExhaustedError: If the run has spent what it may, with the step that
         has no row yet.
     """
+    self._check()
+    self._keep()
+
+  def _check(self) -> None:
+    """Raise as `stop_if_asked` does."""
     self._preempted()
     spent = (time.perf_counter() - self._since) * jax.device_count()
     if decisions.decide(lambda: spent >= self.budget.remaining(self.rows)):

@@ -254,7 +254,8 @@ def run(
     tokens: Sequence[str],
     seed: int,
     log: Log,
-) -> pathlib.Path:
+    stop: Callable[[int], bool] = lambda step: False,
+) -> pathlib.Path | None:
   """Train a tokenizer and a Qwen3 decoder from nothing; resume if killed.
 
   Args:
@@ -264,9 +265,11 @@ def run(
     tokens: Texts that are one token each.
     seed: Of the parameters; demonstrations have their own.
     log: Called every settings.log_every updates and at each checkpoint.
+    stop: Called before each update; True saves and ends the training.
 
   Returns:
-    The Hugging Face directory workdir/policy, weights in bfloat16.
+    The Hugging Face directory workdir/policy, weights in bfloat16; None if it
+    was stopped before the end.
 
   Raises:
     FloatingPointError: If the loss is not finite.
@@ -291,6 +294,11 @@ def run(
 
   losses, since = [], time.monotonic()
   for step in range(saved['step'], settings.steps):
+    if stop(step):
+      if step > saved['step']:
+        checkpointer.save(step, state, {})
+        checkpointer.wait()
+      return None
     examples = [
         encode(tokenizer, demonstration, settings.max_completion)
         for demonstration in demonstrations(step, settings.examples)

@@ -3,7 +3,7 @@
     python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
 
 The result is the arm.json beside the job, and the last line of the output.
-SIGTERM saves and exits with status 143; the same job then continues.
+SIGINT or SIGTERM saves and exits with status 143; the same job then continues.
 """
 
 import json
@@ -32,25 +32,26 @@ def run(job_file: str, parent: int) -> None:
 
   Raises:
     ValueError: If the file is missing or wrong, or the arm is being trained.
-    Preempted: After SIGTERM, with everything saved.
+    Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   if not job_file:
     raise ValueError('--mode=arm needs --job=FILE, the job.json of an arm')
   job = arm_lib.read_job(pathlib.Path(job_file))
   config = config_lib.from_mapping(job.config)
-  with preemption.sigterm_flag() as sigterm:
+  with preemption.stop_flag() as asked:
     if parent:
       watch = threading.Thread(target=_follow, args=(parent,), daemon=True)
       watch.start()
 
     def stop_if_asked() -> None:
-      if sigterm:
-        print(f'SIGTERM: {job.folder} is saved; the same job continues it')
+      preemption.note()
+      if asked:
+        print(preemption.line(asked, f'{job.folder} is saved'), flush=True)
         raise preemption.Preempted()
 
     setup = setup_lib.prepare(config)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
-    workdir, stopping = pathlib.Path(job.workdir), lambda: bool(sigterm)
+    workdir, stopping = pathlib.Path(job.workdir), lambda: bool(asked)
     with engines.open_sampler(
         config, setup.policy, mesh, workdir, stopping
     ) as engine:

@@ -32,16 +32,10 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   """
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
-  with (
-      workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
-      directory.release_if_unused(lambda: directory.resumed),
-  ):
+  with workdir_lib.open_workdir(
+      workdir, config, mode='eval', primary=primary
+  ) as directory:
     path = directory.path
-    if (path / 'metrics.jsonl').exists():
-      raise ValueError(
-          f'workdir {path} holds a training run, whose evidence an evaluation'
-          ' would replace; pass another --workdir'
-      )
     print(devices.describe(), flush=True)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     dtype = config.model.param_dtype

@@ -9,6 +9,7 @@ import ml_collections
 
 from evojax import domains
 from evojax.models import warmstart
+from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import workdir as workdir_lib
 
@@ -26,6 +27,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
 
   Raises:
     ValueError: If the domain has no demonstrations, or the workdir is wrong.
+    Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   settings = warmstart.Settings(**config.warmstart.to_dict())
   if settings.steps < 1:
@@ -42,9 +44,12 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     )
   # Dev and sealed measure what a policy has not seen: train alone is shown.
   source = domain.source('train', config.seed)
-  with workdir_lib.open_workdir(workdir, config) as directory:
+  with (
+      workdir_lib.open_workdir(workdir, config, mode='warmstart') as directory,
+      preemption.stop_flag() as asked,
+  ):
     directory.record_start()
-    start = time.perf_counter()
+    start, stopped = time.perf_counter(), []
 
     def log(step, metrics):
       elapsed = progress_lib.duration(time.perf_counter() - start)
@@ -54,6 +59,12 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
           where, f' loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}', flush=True
       )
 
+    def stop(step):
+      stopped.append(step)
+      if not asked:
+        directory.keep()
+      return bool(asked)
+
     policy = warmstart.run(
         functools.partial(shown.batch, source, config.seed),
         directory.path,
@@ -61,6 +72,11 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         tokens=shown.tokens,
         seed=config.seed,
         log=log,
+        stop=stop,
     )
+    if policy is None:
+      state = f'{stopped[-1]} updates are saved in {directory.path}'
+      print(preemption.line(asked, state), flush=True)
+      raise preemption.Preempted()
   print(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
   return policy

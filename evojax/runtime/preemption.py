@@ -1,31 +1,153 @@
-"""SIGTERM asks a run to save its state and to end."""
+"""SIGINT (Ctrl-C) and SIGTERM ask a program to save its state and to end.
 
-from collections.abc import Iterator
+    listen()                     the first line of a program: a signal ends it
+    with stop_flag() as asked:   polled by a run, between two of its steps
+      note()                     from here on there is something to save
+
+Until `note` a signal ends the program at once, whatever it is doing: importing,
+compiling, or inside a callback whose exceptions are swallowed. After it, the
+first signal is left to the code that polls. A second one ends the program at
+once in any case. Only the standard library is used, and little of it: this is
+imported before anything else.
+"""
+
+from collections.abc import Callable, Iterator
 import contextlib
+import os
 import signal
+import sys
+import threading
+import time
+
+from evojax.runtime import invocation
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STATUS = 128 + signal.SIGTERM  # Of a process that either of them has ended.
+# A launcher passes on the Ctrl-C that the terminal sent to all of its group.
+_SAME_SECONDS = 0.5
 
 
 class Preempted(SystemExit):
-  """SIGTERM arrived; the state is saved and the same command continues.
+  """A signal arrived; the state is saved and the same command continues.
 
   The exit code is 143, which a shell reports of a process that SIGTERM ended.
   """
 
-  def __init__(self, code: int = 128 + signal.SIGTERM):
+  def __init__(self, code: int = STATUS):
     super().__init__(code)
 
 
+class _Program:
+  """The state of this process, as the thread that hears signals sees it."""
+
+  listens = False
+  noted = False
+  lock = threading.Lock()  # Held for good by whoever ends the process.
+
+  @staticmethod
+  def put_back() -> None:
+    """Undo what a start has changed so far."""
+
+
+def listen() -> None:
+  """Answer to signals from here on; call it once, in the main thread.
+
+  A thread hears them: the main one runs Python's handlers between two lines of
+  Python only, and an import or a compilation takes seconds.
+  """
+  hears, told = os.pipe()
+  os.set_blocking(told, False)
+  for number in SIGNALS:
+    signal.signal(number, lambda *_: None)
+  signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+  os.register_at_fork(after_in_child=_forget)
+  threading.Thread(target=_hear, args=(hears,), daemon=True).start()
+  _Program.listens = True
+
+
+def _forget() -> None:
+  """Let signals end a forked child, and not be told to its parent."""
+  with contextlib.suppress(ValueError):
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+      signal.signal(number, signal.SIG_DFL)
+
+
+def _hear(pipe: int) -> None:
+  """Answer to each signal; runs in a thread of its own."""
+  first = None
+  while numbers := os.read(pipe, 1):
+    if numbers[0] not in SIGNALS:
+      continue
+    if first is None:
+      first = time.monotonic()
+      _end_unless_noted(numbers[0])
+    elif time.monotonic() - first > _SAME_SECONDS:
+      os._exit(STATUS)
+
+
+def _end_unless_noted(number: int) -> None:
+  """End the process if there is nothing to save."""
+  with _Program.lock:
+    if _Program.noted:
+      return
+    _Program.put_back()
+    with contextlib.suppress(OSError, ValueError):
+      sys.stdout.flush()
+    text = line([number], 'stopped before the first step, nothing has changed')
+    with contextlib.suppress(OSError):
+      os.write(2, f'{text}\n'.encode(errors='replace'))
+    # No exception, which a callback could swallow, and no handlers at exit,
+    # which would wait for what the other threads compute.
+    os._exit(STATUS)
+
+
+def put_back_with(put_back: Callable[[], None]) -> None:
+  """Say what undoes what this start changes, if a signal ends it."""
+  _Program.put_back = staticmethod(put_back)
+
+
+def note() -> None:
+  """Leave signals to the code that polls `stop_flag`, from here on."""
+  with _Program.lock:
+    _Program.noted = True
+
+
+def line(asked: list[int], state: str) -> str:
+  """Return what to tell the user: signal, what is saved, how to continue.
+
+  Args:
+    asked: Signals that arrived; none where another host was asked.
+    state: What is saved, as '3 steps are saved in runs/x'.
+  """
+  name = signal.Signals(asked[0] if asked else signal.SIGTERM).name
+  command = invocation.command()
+  the_same = f'the same command continues: {command}' if command else ''
+  return f'{name}: {state}; {the_same or "the same call continues"}'
+
+
 @contextlib.contextmanager
-def sigterm_flag() -> Iterator[list[int]]:
-  """Yield a list that is non-empty once SIGTERM has arrived."""
-  arrived: list[int] = []
-  old = None
-  listen = lambda number, _: arrived.append(number)
+def stop_flag() -> Iterator[list[int]]:
+  """Yield a list that is non-empty once SIGINT or SIGTERM has arrived."""
+  asked: list[int] = []
+  old, first = {}, []
+
+  def hear(number: int, frame: object) -> None:
+    del frame
+    first.append(time.monotonic())
+    if not asked:
+      asked.append(number)
+    elif not _Program.listens and first[-1] - first[0] > _SAME_SECONDS:
+      # The program that called us has asked twice: it decides what happens.
+      signal.signal(number, old[number])
+      signal.raise_signal(number)
+
   # Outside of the main thread it fails: there the embedding program decides.
   with contextlib.suppress(ValueError):
-    old = signal.signal(signal.SIGTERM, listen)
+    for number in SIGNALS:
+      old[number] = signal.signal(number, hear)
   try:
-    yield arrived
+    yield asked
   finally:
-    if old is not None:
-      signal.signal(signal.SIGTERM, old)
+    for number, handler in old.items():
+      signal.signal(number, handler)

@@ -5,10 +5,11 @@
     <workdir>/.lock           held while a process works on the run
 
 The directory is a local path or a mount; with several hosts it is shared, and
-process 0 alone locks and writes.
+process 0 alone locks and writes. It belongs to the mode that made it. A start
+that ends before `Workdir.keep` leaves it as it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import datetime
@@ -30,6 +31,9 @@ from absl import logging
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.runtime import found as found_lib
+from evojax.runtime import invocation
+from evojax.runtime import preemption
 
 # Config fields that a resumed run may change, because training does not depend
 # on them. An entry covers everything below it. `steps` may change too where the
@@ -53,6 +57,13 @@ _NUMERICS = ('jax', 'jaxlib', 'XLA_FLAGS', 'platform', 'device', 'devices')
 
 _LOCK_SECONDS = 60  # A process that was asked to stop ends its update first.
 _held_locks: set[int] = set()
+# Which mode made a workdir whose config.json does not say so.
+_TRACES = {
+    'ledger.jsonl': 'evolve',
+    'metrics.jsonl': 'train',
+    'eval.json': 'eval',
+    'tokenizer': 'warmstart',
+}
 
 
 def _close_locks_in_child() -> None:
@@ -162,50 +173,81 @@ def _may_change(name: str, config: Mapping[str, Any]) -> bool:
 def _fork_command(path: pathlib.Path) -> str:
   """Return this process's command with a new directory that forks the old."""
   fork = path.with_name(path.name + '-fork')
-  flags = [f'--workdir={fork}', f'--fork_from={path}']
-  if pathlib.Path(sys.argv[0]).parts[-2:] != ('evojax', 'main.py'):
-    return f'the same command with {shlex.join(flags)}'
-  arguments, rest = [], iter(sys.argv[1:])
-  for argument in rest:
-    name, equals, _ = argument.lstrip('-').partition('=')
-    if name not in ('workdir', 'fork_from'):
-      arguments.append(argument)
-    elif not equals:
-      next(rest, None)  # Its value.
-  return shlex.join(['python', '-m', 'evojax.main', *arguments, *flags])
+  flags = f'--workdir={fork}', f'--fork_from={path}'
+  command = invocation.command(*flags, without=('workdir', 'fork_from'))
+  return command or f'the same command with {shlex.join(flags)}'
 
 
-def _lock(path: pathlib.Path) -> int:
-  """Take the run's lock; the kernel drops it when the process dies.
+@dataclasses.dataclass
+class _Lock:
+  """A lock that is held; the kernel drops it when the process dies.
+
+  The file names the holder meanwhile, and is as it was found afterwards.
+  """
+
+  path: pathlib.Path
+  fd: int
+  found: bytes | None  # None: there was no file.
+
+  def release(self) -> None:
+    """Give the lock back."""
+    # On a full disk the old text cannot be written; it means nothing.
+    with contextlib.suppress(OSError):
+      if self.found is None:
+        self.path.unlink()
+      else:
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, self.found, 0)
+    _held_locks.discard(self.fd)
+    os.close(self.fd)
+
+
+def _lock(folder: pathlib.Path) -> _Lock:
+  """Take the lock of a folder.
 
   Raises:
     WorkdirError: If another process holds it.
     DiskError: If the disk is full.
   """
-  lock = path / '.lock'
-  fd = -1
+  path = folder / found_lib.LOCK
   holder = (
       f'pid {os.getpid()} on {socket.gethostname()} since {_now()}'.encode()
   )
+  lock = None
   try:
-    # Not truncated yet: whoever holds the lock has its name in the file.
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    while lock is None:
+      lock = _try_lock(path)
+    os.ftruncate(lock.fd, 0)
+    os.pwrite(lock.fd, holder, 0)
+  except OSError as error:
+    if lock is not None:
+      lock.release()
+    raise disk_error(path, len(holder), error) from error
+  return lock
+
+
+def _try_lock(path: pathlib.Path) -> _Lock | None:
+  """Lock a file; None if its last holder has just removed it."""
+  new = not path.exists()
+  fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+  try:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, holder, 0)
+    if not path.exists() or path.stat().st_ino != os.fstat(fd).st_ino:
+      os.close(fd)
+      return None
   except BlockingIOError as error:
     other = os.read(fd, 4096).decode() or 'a process that just started'
     os.close(fd)
     raise WorkdirError(
-        f'workdir {path} is in use by {other}. Wait for it or stop it, or'
-        ' choose another --workdir'
+        f'workdir {path.parent} is in use by {other}. Wait for it or stop it,'
+        ' or choose another --workdir'
     ) from error
-  except OSError as error:
-    if fd >= 0:
-      os.close(fd)
-    raise disk_error(lock, len(holder), error) from error
+  except OSError:
+    os.close(fd)
+    raise
   _held_locks.add(fd)
-  return fd
+  # Not truncated yet: whoever held the lock left its name in the file.
+  return _Lock(path, fd, None if new else os.read(fd, 4096))
 
 
 @contextlib.contextmanager
@@ -224,32 +266,66 @@ def lock_folder(path: pathlib.Path) -> Iterator[None]:
   deadline = time.monotonic() + _LOCK_SECONDS
   while True:
     try:
-      fd = _lock(path)
+      lock = _lock(path)
       break
     except WorkdirError:
       if time.monotonic() > deadline:
         raise
       time.sleep(0.1)
-  with Workdir(path, True, fd):
+  try:
     yield
+  finally:
+    lock.release()
 
 
 @dataclasses.dataclass
 class Workdir(contextlib.AbstractContextManager):
-  """An open run directory; as a context manager it gives the lock back."""
+  """An open run directory.
+
+  As a context manager it gives the lock back at the end; after an error before
+  `keep` it puts back what it found.
+  """
 
   path: pathlib.Path
   resumed: bool  # The directory held this run already.
-  _lock_fd: int | None = None  # None in all processes but the first.
+  _lock: _Lock | None = None  # None in all processes but the first.
+  _found: found_lib.Found | None = None  # None once what is written stays.
+
+  @property
+  def kept(self) -> bool:
+    """True once what this start has written stays."""
+    return self._found is None
+
+  def keep(self) -> None:
+    """Let what this start has written stay: its first step is about to begin.
+
+    From here on, signals are left to the code that polls them.
+    """
+    preemption.note()
+    self._found = None
 
   def close(self) -> None:
-    """Give the lock back; a second call does nothing."""
-    if self._lock_fd is not None:
-      _held_locks.discard(self._lock_fd)
-      os.close(self._lock_fd)
-      self._lock_fd = None
+    """Give the lock back, and keep what was written."""
+    self._found = None
+    self._release()
 
-  def __exit__(self, *_) -> None:
+  def _release(self) -> None:
+    lock, self._lock = self._lock, None
+    if lock is not None:
+      lock.release()
+
+  def put_back(self) -> None:
+    """Make the directory what it was before this start."""
+    found, self._found = self._found, None
+    if found is None:
+      return
+    found.put_back()
+    self._release()
+    found_lib.remove(found.new)
+
+  def __exit__(self, kind: type[BaseException] | None, *_) -> None:
+    if kind is not None:
+      self.put_back()
     self.close()
 
   def record_start(self) -> dict[str, Any] | None:
@@ -258,7 +334,7 @@ class Workdir(contextlib.AbstractContextManager):
     A warning names what changed since the last start and changes the numerics:
     a resumed run is correct then, but not bit-equal. Touches the devices.
     """
-    if self._lock_fd is None:
+    if self._lock is None:
       return None
     entry, manifest = environment(), self.path / 'manifest.json'
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
@@ -272,20 +348,6 @@ class Workdir(contextlib.AbstractContextManager):
         )
     write_json(manifest, [*starts, entry])
     return entry
-
-  @contextlib.contextmanager
-  def release_if_unused(self, used: Callable[[], Any]) -> Iterator[None]:
-    """Let a corrected config have the directory if an error left it unused.
-
-    Args:
-      used: Called after an error, in process 0; tells if anything was computed.
-    """
-    try:
-      yield
-    except BaseException:
-      if self._lock_fd is not None and not used():
-        (self.path / 'config.json').unlink(missing_ok=True)
-      raise
 
 
 def _git_commit() -> str:
@@ -362,10 +424,39 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
     ) from error
 
 
+def owner(path: str | os.PathLike[str]) -> str:
+  """Return the mode that made a workdir; '' if it holds no run."""
+  path = pathlib.Path(path)
+  try:
+    mode = json.loads((path / 'config.json').read_text())['mode']
+  except (OSError, ValueError, KeyError, TypeError):
+    mode = ''
+  found = (mode for name, mode in _TRACES.items() if (path / name).exists())
+  return mode or next(found, '')
+
+
+def _check_owner(path: pathlib.Path, mode: str) -> None:
+  """Raise WorkdirError if the run in a directory is of another mode."""
+  made_by = owner(path)
+  if made_by and made_by != mode:
+    trials = ' and config.evolve.trials > 0' * (made_by == 'evolve')
+    raise WorkdirError(
+        f'workdir {path} holds a run of --mode={made_by}: continue it with'
+        f' --mode={made_by}{trials}, or give --mode={mode} a directory of its'
+        f' own, such as --workdir={path}-{mode}'
+    )
+  if made_by and not (path / 'config.json').exists():
+    raise WorkdirError(
+        f'workdir {path} holds a run of --mode={made_by}, whose config.json is'
+        ' missing: restore it from a copy, or choose another --workdir'
+    )
+
+
 def open_workdir(
     path: str | os.PathLike[str],
     config: ml_collections.ConfigDict,
     *,
+    mode: str,
     primary: bool = True,
 ) -> Workdir:
   """Create or open the directory of a run, before a device is touched.
@@ -373,6 +464,7 @@ def open_workdir(
   Args:
     path: The directory.
     config: The resolved config.
+    mode: The mode that works in it: train, evolve, eval or warmstart.
     primary: True in process 0 of the run; others touch nothing.
 
   Returns:
@@ -381,7 +473,7 @@ def open_workdir(
 
   Raises:
     WorkdirError: If the path cannot be used, another process works on it, or
-      it holds a run with another config.
+      it holds a run of another mode or with another config.
     DiskError: If the disk is full.
   """
   # It would become a local folder named 'gs:', whose loss nobody expects.
@@ -394,9 +486,19 @@ def open_workdir(
   saved = path / 'config.json'
   if not primary:
     return Workdir(path, resumed=saved.exists())
-  _make_directory(path)
-  workdir = Workdir(path, saved.exists(), _lock(path))
+  new = found_lib.missing(path)
   try:
+    _make_directory(path)
+    lock = _lock(path)
+  except BaseException:
+    found_lib.remove(new)
+    raise
+  # Only now: until then, files may be those of another process.
+  found = found_lib.Found(path, new)
+  workdir = Workdir(path, saved.exists(), lock, found)
+  preemption.put_back_with(workdir.put_back)
+  try:
+    _check_owner(path, mode)
     values = config_lib.to_mapping(config)
     if workdir.resumed:
       if lines := _refused_changes(_read_config(saved), values):
@@ -405,11 +507,15 @@ def open_workdir(
             ' continue that run, undo the change. To fork it, starting from its'
             f' newest checkpoint with the new config:\n  {_fork_command(path)}'
         )
-    content = {'hash': config_lib.sha256(config), 'config': values}
+    content = {
+        'mode': mode,
+        'hash': config_lib.sha256(config),
+        'config': values,
+    }
     text = json.dumps(content, indent=2) + '\n'
     if not workdir.resumed or saved.read_text() != text:
       write_atomic(saved, text.encode())
   except BaseException:
-    workdir.close()
+    workdir.put_back()
     raise
   return workdir

@@ -108,11 +108,11 @@ def open_sampler(
 
 
 @contextlib.contextmanager
-def stopped_without_servers(sigterm: list[int]) -> Iterator[None]:
-  """Turn a failure of servers after SIGTERM into `Preempted`: the run ends."""
+def stopped_without_servers(asked: list[int]) -> Iterator[None]:
+  """Turn a failure of servers after a signal into `Preempted`: the run ends."""
   try:
     yield
   except fleet.FleetError as error:
-    if not sigterm:
+    if not asked:
       raise
     raise preemption.Preempted() from error

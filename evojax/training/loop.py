@@ -3,7 +3,7 @@
     sample -> grade -> reward -> advantages -> update -> weights -> log, save
 
 Each stage of a step is one call of `trainer.Trainer`. This module opens the
-workdir, repeats the steps, evaluates, saves, and answers to SIGTERM.
+workdir, repeats the steps, evaluates, saves, and answers to signals.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,28 +53,27 @@ def run(
   Raises:
     ValueError: If the config, the model, the domain or the workdir is wrong.
     update.NonFiniteError: If training diverged.
-    preemption.Preempted: After SIGTERM, with the state saved.
+    preemption.Preempted: After SIGINT or SIGTERM, with the state saved.
   """
   setup, primary = setup_lib.prepare(config), sharding.is_primary()
   with (
-      workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
-      preemption.sigterm_flag() as sigterm,
+      workdir_lib.open_workdir(
+          workdir, config, mode='train', primary=primary
+      ) as directory,
+      preemption.stop_flag() as asked,
   ):
-    trainer = None
-    used = lambda: trainer.step if trainer else directory.resumed
-    with directory.release_if_unused(used):
-      if fork_from and primary:
-        _fork(pathlib.Path(fork_from).expanduser(), directory.path)
-      print(devices.describe(), flush=True)
-      with engines.stopped_without_servers(sigterm):
-        trainer = trainer_lib.Trainer(
-            setup,
-            directory.path,
-            metrics_lib.Phases(),
-            stopping=lambda: bool(sigterm),
-        )
-      with contextlib.closing(trainer):
-        return _run(trainer, directory, sigterm)
+    if fork_from and primary:
+      _fork(pathlib.Path(fork_from).expanduser(), directory.path)
+    print(devices.describe(), flush=True)
+    with engines.stopped_without_servers(asked):
+      trainer = trainer_lib.Trainer(
+          setup,
+          directory.path,
+          metrics_lib.Phases(),
+          stopping=lambda: bool(asked),
+      )
+    with contextlib.closing(trainer):
+      return _run(trainer, directory, asked)
 
 
 def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -99,7 +98,7 @@ def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
 def _run(
     trainer: trainer_lib.Trainer,
     directory: workdir_lib.Workdir,
-    sigterm: list[int],
+    asked: list[int],
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
@@ -118,15 +117,13 @@ def _run(
 
     def stop_if_asked() -> None:
       # The signal reaches hosts at different times, but they save together.
-      if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
+      if not np.any(sharding.to_host(np.array([bool(asked)]))):
+        directory.keep()
         return
       with phases('checkpoint'):
         trainer.save()
         trainer.checkpointer.wait()
-      say(
-          f'SIGTERM: {trainer.step} steps are saved in {path}; the same'
-          ' command continues'
-      )
+      say(preemption.line(asked, f'{trainer.step} steps are saved in {path}'))
       raise preemption.Preempted()
 
     def after_step(log: dict[str, float]) -> None:
@@ -149,7 +146,7 @@ def _run(
       evaluate()
       return _finish(trainer, evaluations)
     except fleet.FleetError:
-      stop_if_asked()  # After SIGTERM, servers may be gone: save and end.
+      stop_if_asked()  # After a signal, servers may be gone: save and end.
       raise
 
 

@@ -110,12 +110,7 @@ class Trainer:
       stack.callback(self.checkpointer.wait)
       self.start = self._restore(start)
       self.saved_step = self.step
-      if sharding.is_primary():
-        # A killed process may have written later steps, which are about to be
-        # written again. Dev evidence of a step is of the weights after it,
-        # train evidence of those before.
-        store.discard_after(workdir, 'train', self.step - 1)
-        store.discard_after(workdir, 'dev', self.step)
+      self._discarded = not sharding.is_primary()
       self.install()
       self._open = stack.pop_all()
 
@@ -273,6 +268,7 @@ class Trainer:
         that of the last finished step, and may be saved.
     """
     started = time.perf_counter()
+    self._discard_later()
     before = self.cursor, self.prefetched, self.rewards.keep_state
     try:
       batch = self.roll_out()
@@ -291,6 +287,18 @@ class Trainer:
     metrics['step_seconds'] = seconds
     metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
     return metrics
+
+  def _discard_later(self) -> None:
+    """Delete evidence of later steps, once the first step is made.
+
+    A killed process may have written it, and it is about to be written again.
+    Dev evidence of a step is of the weights after it, train evidence of those
+    before.
+    """
+    if not self._discarded:
+      store.discard_after(self.workdir, 'train', self.step - 1)
+      store.discard_after(self.workdir, 'dev', self.step)
+      self._discarded = True
 
   def _train_on(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
     """Store a batch and update on it."""

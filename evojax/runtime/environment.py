@@ -1,0 +1,19 @@
+"""The packages that evojax needs, and the command that installs them."""
+
+import importlib.util
+import shlex
+import sys
+
+
+def require(*names: str) -> None:
+  """End the program with one line if one of these modules is not installed."""
+  for name in names:
+    if importlib.util.find_spec(name.partition('.')[0]) is None:
+      command = shlex.join(['bash', 'launch/local.sh', *sys.argv[1:]])
+      print(
+          f'error: {sys.executable} has no package {name}. The pinned packages'
+          f' lie in an environment that `{command}` makes and uses; one of your'
+          ' own goes there with .venv/bin/python -m pip install',
+          file=sys.stderr,
+      )
+      sys.exit(2)
