@@ -19,7 +19,11 @@ if [[ "${EVOJAX_SKIP_TPU:-0}" != 1 ]]; then
   export EVOJAX_TPU_PYTHON
 fi
 if [[ "${EVOJAX_SKIP_SGLANG_JAX:-0}" != 1 ]]; then
-  EVOJAX_SGLANG_JAX_PYTHON="$(sglang_jax_environment)" ||
+  # PYTHON is for the tests; the server may need another one.
+  EVOJAX_SGLANG_JAX_PYTHON="$(
+    suits "${PYTHON:-python3}" 3.12 3.14 || unset PYTHON
+    sglang_jax_environment
+  )" ||
     echo 'warning: no sglang-jax here; its tests are skipped' >&2
   export EVOJAX_SGLANG_JAX_PYTHON
 fi

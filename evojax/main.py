@@ -81,8 +81,14 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
         'report.page',
         lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
     ),
-    'check': ('modes.check', lambda m, c, w: m.run(c, FLAGS.harnesses)),
-    'serve': ('modes.serve', lambda m, c, w: m.run(c, FLAGS.port, FLAGS.host)),
+    'check': (
+        'modes.check',
+        lambda m, c, w: m.run(c, FLAGS.harnesses, FLAGS.workdir),
+    ),
+    'serve': (
+        'modes.serve',
+        lambda m, c, w: m.run(c, **_values('port', 'host', 'workdir')),
+    ),
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job, FLAGS.parent)),
 }
 
@@ -123,7 +129,8 @@ flags.DEFINE_integer('process', None, 'Index of this process.')
 _FLAGS = (
     ('workdir', None,
      'Directory of the run; default: runs/<config.name>, with --mode=eval'
-     ' runs/<config.name>-eval.'),
+     ' runs/<config.name>-eval. eval, serve: of a finished run, whose policy is'
+     ' scored or served.'),
     ('fork_from', '',
      'Workdir whose newest checkpoint a new workdir starts from.'),
     ('fork_version', '',
@@ -147,7 +154,7 @@ _FLAGS = (
      ' it could read your files and use the network.'),
     ('debug', False, 'Show tracebacks of user errors.'),
     ('problem', '', 'inspect: id, the head of one, or index of a problem.'),
-    ('split', 'dev', 'inspect: train, dev or sealed.'),
+    ('split', '', 'inspect: train, dev or sealed; default: what there is.'),
     ('flips', False, 'inspect: only changed outcomes.'),
     ('tokens', False, 'inspect: token by token, with log-prob and advantage.'),
     ('runs', [], 'inspect: further workdirs to set beside --workdir.'),

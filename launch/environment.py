@@ -14,6 +14,7 @@ standard library is used; uv installs if it can be had, pip otherwise.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -280,6 +281,11 @@ def main(arguments: list[str]) -> int:
     return 1
   except (ValueError, OSError) as error:
     _say(f'error: {error}')
+    if getattr(error, 'errno', 0) in (errno.EACCES, errno.EPERM, errno.EROFS):
+      _say(
+          'make the checkout writable, or keep environments elsewhere with'
+          ' EVOJAX_ENVIRONMENTS=DIR'
+      )
     return 1
   except KeyboardInterrupt:
     return 130

@@ -10,6 +10,9 @@
 #   EVOJAX_ACCELERATOR=cpu|cuda12|cuda13|tpu   instead of what is found
 #   EVOJAX_ENVIRONMENTS=DIR        keep environments there, not in the checkout
 set -euo pipefail
+# What a message tells the user to type.
+EVOJAX_LAUNCHER="bash $(printf %q "$0")"
+export EVOJAX_LAUNCHER
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 import dataclasses
+import hashlib
+import itertools
 import json
 import pathlib
 
 from evojax.ledger import records
 from evojax.models import policy as policy_lib
+from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
+
+_OWN = ('base', 'continued', 'evolved')  # Policies of the run itself.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +52,37 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
       )
     config = json.loads((path / 'config.json').read_text())['config']
     name = config['name'].rpartition('-')[2]
-    # Two runs of one recipe are told apart by their folders.
-    if name in {c.name for c in found}:
-      name = path.name
     found.append(Compared(name, path, policy))
   return found
+
+
+def place(
+    compared: Sequence[Compared], folder: pathlib.Path
+) -> dict[str, Compared]:
+  """Return the runs by the names under which their scores lie in a folder.
+
+  Two runs of one recipe are told apart by their directories, and a run that was
+  scored before has its name again. Called in process 0.
+  """
+  placed: dict[str, Compared] = {}
+  for other in compared:
+    hashed = hashlib.sha256()
+    for file in sorted(other.policy.path.glob('*.safetensors')):
+      hashed.update(file.read_bytes())
+    mine = {'workdir': str(other.path), 'weights': hashed.hexdigest()}
+    own = other.path.absolute().name
+    numbered = (f'{own}-{n}' for n in itertools.count(2))
+    for name in itertools.chain((other.name, own), numbered):
+      file = folder / name / 'compared.json'
+      if name in placed or name in _OWN:
+        continue
+      if not file.parent.exists():
+        file.parent.mkdir(parents=True)
+        workdir_lib.write_json(file, mine)
+      if file.exists() and json.loads(file.read_text()) == mine:
+        placed[name] = other
+        break
+  return placed
 
 
 def tokens_of(path: pathlib.Path) -> records.Tokens:

@@ -72,12 +72,17 @@ def run(
     except recorder_lib.BudgetExhaustedError:
       reason = 'budget'
       opened.recorder.stop(reason)
+      if opened.compared:
+        opened.say('--compare scores nothing: the budget is spent; raise it')
     return summary_lib.finish(opened, reason)
 
 
 def _steps(run_: opening.Run) -> str:
   """Run all steps that are left; return why there were no more trials."""
   record, find = run_.recorder.record, run_.recorder.find
+  if run_.primary:
+    for line in human.review(run_.inbox):
+      print(line, flush=True)
   opened = record(records.Open, lambda: start.open_ledger(run_))
   start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')
@@ -108,7 +113,10 @@ def _steps(run_: opening.Run) -> str:
       records.Retrain, lambda: retrain.retrain(run_, head), version='final'
   )
   record(records.Seal, lambda: seal.seal(run_))
-  record(records.Final, lambda: final.score(run_, head, retrained))
+  scores = record(records.Final, lambda: final.score(run_, head, retrained))
+  # A run that had ended is compared with further ones in a row of its own.
+  if set(final.placed(run_)) - final.scored(scores):
+    run_.recorder.append(final.score(run_, head, retrained))
   return reason
 
 

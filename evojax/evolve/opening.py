@@ -16,6 +16,7 @@ from evojax.evolve import harnesses as harnesses_lib
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import recorder as recorder_lib
 from evojax.evolve import scoring
+from evojax.evolve import skills as skills_lib
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface
@@ -36,10 +37,10 @@ from evojax.training import setup as setup_lib
 class Options:
   """Options of the command line beside config and workdir."""
 
-  compare: Sequence[str]  # Workdirs of finished runs.
-  fork_from: str  # Workdir of another run that evolved, or ''.
-  fork_version: str  # The version of it; its newest one if ''.
-  placement: executor_lib.Placement
+  compare: Sequence[str] = ()  # Workdirs of finished runs.
+  fork_from: str = ''  # Workdir of another run that evolved, or ''.
+  fork_version: str = ''  # The version of it; its newest one if ''.
+  placement: executor_lib.Placement = executor_lib.Placement()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,48 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   )
 
 
+def check(
+    config: ml_collections.ConfigDict, options: Options
+) -> tuple[
+    setup_lib.Setup,
+    spec.Harness,
+    fork_lib.Fork | None,
+    list[compared_lib.Compared],
+]:
+  """Check all that needs neither the workdir nor a device.
+
+  Args:
+    config: With evolve.trials > 0.
+    options: See there.
+
+  Returns:
+    The setup of the run without its harness, the harness that it starts from,
+    the version that it forks, and the runs that it is compared with.
+
+  Raises:
+    ValueError: If config, domain, model, harness or a flag is wrong.
+    WeakSandboxError: If nothing holds what is proposed.
+  """
+  options.placement.check(config.rollout.kind)
+  skills_lib.check_directories(config.evolve.skills)
+  fork = None
+  if options.fork_from:
+    source = pathlib.Path(options.fork_from).expanduser()
+    fork = fork_lib.open_fork(source, options.fork_version)
+  base = config.copy_and_resolve_references()
+  with base.unlocked():
+    base.harness.path = ''
+  setup = setup_lib.prepare(base)
+  compared = compared_lib.open_all(options.compare, setup)
+  seed = seed_harness(config)
+  reasons = admit.check(seed, base, setup.surface, setup.synthetic)
+  if reasons:
+    raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
+  propose_lib.load(config.evolve.proposer)
+  probe.tier()  # Whatever is proposed runs in the box.
+  return setup, seed, fork, compared
+
+
 @contextlib.contextmanager
 def open_run(
     config: ml_collections.ConfigDict, workdir: str, options: Options
@@ -118,20 +161,11 @@ def open_run(
     ValueError: If config, domain, model, harness, workdir or a flag is wrong.
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
-  options.placement.check(config.rollout.kind)
-  base = config.copy_and_resolve_references()
-  with base.unlocked():
-    base.harness.path = ''
-  setup = setup_lib.prepare(base)
-  seed = seed_harness(config)
-  reasons = admit.check(seed, base, setup.surface, setup.synthetic)
-  if reasons:
-    raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
-  propose_lib.load(config.evolve.proposer)
-  compared = compared_lib.open_all(options.compare, setup)
-  # Before a device is touched: whatever is proposed runs in the box.
-  tier = probe.tier()
   primary = sharding.is_primary()
+  if primary:  # Again once the lock is held, but what is slow comes later.
+    workdir_lib.check(workdir, config, 'evolve')
+  setup, seed, fork, compared = check(config, options)
+  base, tier = setup.config, probe.tier()
   with (
       workdir_lib.open_workdir(
           workdir, config, mode='evolve', primary=primary
@@ -142,10 +176,6 @@ def open_run(
   ):
     path = directory.path
     ledger = path / 'ledger.jsonl'
-    fork = None
-    if options.fork_from:
-      source = pathlib.Path(options.fork_from).expanduser()
-      fork = fork_lib.open_fork(source, options.fork_version)
     print(devices.describe(), flush=True)
     directory.record_start()
     mesh = sharding.make_mesh(**base.mesh.to_dict())

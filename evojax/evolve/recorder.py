@@ -98,11 +98,11 @@ class Recorder:
       # Time before it, such as that of opening the run, is no cost of the step.
       self._since = time.perf_counter()
       self._check()
-      found = self._append(make())
+      found = self.append(make())
     return found
 
-  def _append(self, record: R) -> R:
-    """Add a row for all that was done since the last one."""
+  def append(self, record: R) -> R:
+    """Add a row for all that was done since the last one; return its record."""
     if not isinstance(record, records.Open):  # Its row says how it starts.
       self._keep()
     now = time.perf_counter()
@@ -143,4 +143,4 @@ class Recorder:
   def stop(self, reason: str) -> None:
     """Record why the run ends here, and what was spent since the last row."""
     if not self.rows or not isinstance(self.rows[-1].record, records.Stop):
-      self._append(records.Stop(reason=reason))
+      self.append(records.Stop(reason=reason))

@@ -293,6 +293,17 @@ def _read(path: pathlib.Path) -> Skill:
   return skill
 
 
+def check_directories(directories: Iterable[str | os.PathLike[str]]) -> None:
+  """Raise ValueError if one of the directories of a config is not there."""
+  for directory in directories:
+    if not pathlib.Path(directory).is_dir():
+      raise ValueError(
+          f'config.evolve.skills has {os.fspath(directory)!r}, which is no'
+          ' directory: name the skills/ of a run that kept a change (one that'
+          ' kept none has no such directory), or leave it out'
+      )
+
+
 def read_all(
     directories: Iterable[str | os.PathLike[str]],
     surface: surface_lib.Surface,

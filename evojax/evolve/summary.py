@@ -46,8 +46,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
     summary = _make(run, reason)
     # NaN is no JSON: a reader elsewhere would refuse the file.
     workdir_lib.write_json(run.path / 'summary.json', summary)
-    if versions:
-      page.build(run.path)
+    page.build(run.path)
     _show(summary)
   return decisions.decide(lambda: summary)
 

@@ -1,7 +1,8 @@
 """--mode=check: a config, a domain, a proposer, a reward, harnesses.
 
-Nothing is trained and no model is loaded. Functions are tried on synthetic
-completions of the domain's first problems, see `episodes.synthetic`.
+Nothing is trained and no weights are loaded. Functions are tried on synthetic
+completions of the domain's first problems, see `episodes.synthetic`. What no
+part is to blame for is found by the checks of the run itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,21 +15,31 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax.domains import base
 from evojax.episodes import synthetic
+from evojax.evolve import opening
 from evojax.evolve import propose
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.runtime import config_checks
+from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
+from evojax.sandbox import probe
 from evojax.training import reward_parts
+from evojax.training import setup as setup_lib
 
 
-def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
+def run(
+    config: ml_collections.ConfigDict,
+    paths: Sequence[str] = (),
+    workdir: str | None = None,
+) -> int:
   """Print what would be refused and why, and what the config sets.
 
   Args:
     config: The config of a run; its values, domain, proposer and reward are
       checked.
     paths: Directories of harnesses, checked as that run would use them.
+    workdir: Directory in which the run would start or go on, if it is named.
 
   Returns:
     An exit code: 0 if nothing is refused, else 1.
@@ -73,7 +84,22 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       continue
     reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
+  if not refused and not paths:
+    report('run', _reasons(_start, config))
+  if workdir is not None:
+    mode = 'evolve' if config.evolve.trials else 'train'
+    reasons = _reasons(workdir_lib.check, workdir, config, mode)
+    report(f'workdir {workdir}', reasons)
   return int(refused > 0)
+
+
+def _start(config: ml_collections.ConfigDict) -> None:
+  """Do what a run does before its first step, but for its workdir."""
+  if config.evolve.trials:
+    setup, *_ = opening.check(config, opening.Options())
+  else:
+    setup = setup_lib.prepare(config)
+  sharding.make_mesh(**setup.config.mesh.to_dict())
 
 
 def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:
@@ -91,7 +117,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
   """Return the lines of the error that a check raises, if it does."""
   try:
     check(*args)
-  except ValueError as error:
+  except (ValueError, OSError, probe.WeakSandboxError) as error:
     return [line.strip() for line in str(error).splitlines() if line.strip()]
   return []
 

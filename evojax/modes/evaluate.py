@@ -1,5 +1,6 @@
 """--mode=eval: score a policy without training it."""
 
+import os
 from typing import Any
 
 import ml_collections
@@ -8,6 +9,7 @@ from rich import console as rich_console
 from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
+from evojax.modes import policies
 from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
@@ -16,20 +18,24 @@ from evojax.training import setup as setup_lib
 
 
 def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
-  """Score the policy at config.model.path.
+  """Score the policy at config.model.path, or that of a finished run.
 
   Args:
     config: The config; its eval.split, eval.problems and eval.samples say on
       which problems.
-    workdir: The directory that gets the evidence and eval.json.
+    workdir: The directory that gets the evidence and eval.json. If it holds a
+      run, that run's policy is scored, and the directory beside it named
+      <workdir>-policy-eval gets them: the run's own evidence stays as it is.
 
   Returns:
     The content of workdir/eval.json.
 
   Raises:
     ValueError: If anything is wrong with the config, see
-      `training.setup.prepare`, or if the workdir holds a training run.
+      `training.setup.prepare`, or if the run has not ended.
   """
+  if trained := policies.of_run(config, workdir):
+    config, workdir = trained, f'{os.path.normpath(workdir)}-policy-eval'
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
   with workdir_lib.open_workdir(
@@ -37,6 +43,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   ) as directory:
     path = directory.path
     print(devices.describe(), flush=True)
+    print(f'policy: {config.model.path}; scores go to {path}', flush=True)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     dtype = config.model.param_dtype
     with engines.open_sampler(config, setup.policy, mesh, path) as engine:

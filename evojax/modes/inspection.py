@@ -12,6 +12,7 @@ import dataclasses
 import io
 import math
 import os
+import pathlib
 import sys
 from typing import Any
 
@@ -32,6 +33,8 @@ _SAMPLE_COLUMNS = (
     ' completion'.split()
 )
 _TOKEN_COLUMNS = 'prompt_tokens tokens sampler_logprobs'.split()
+# Where a run that evolves has its evidence, in the order in which it is shown.
+_PLACES = ('sealed/*', 'trials/*/*', 'arms/*')
 _KEYS = 'problem_id family prompt point'.split()
 _FINISH = {code: name for name, code in schema.FINISH_REASON.items()}
 _MAX_POINTS = 8  # Evaluations side by side in a table.
@@ -53,9 +56,74 @@ _CELLS = 'sample solved reward advantage tokens log-prob end completion'.split()
 
 def _labels(workdirs: Sequence[str]) -> list[str]:
   """Return the shortest distinct names of the runs."""
-  paths = [os.path.abspath(workdir) for workdir in workdirs]
-  names = [os.path.basename(path) for path in paths]
-  return names if len(set(names)) == len(names) else paths
+  paths = [pathlib.Path(workdir).absolute().parts for workdir in workdirs]
+  for count in range(1, max(map(len, paths)) + 1):
+    names = [os.path.join(*path[-count:]) for path in paths]
+    if len(set(names)) == len(names):
+      break
+  return names
+
+
+def _named(folders: Sequence[pathlib.Path], root: pathlib.Path) -> str:
+  """Return the name of the last of some folders of a run, and their number."""
+  more = f' and {len(folders) - 1} more' * (len(folders) > 1)
+  return f'{folders[-1].relative_to(root)}{more}'
+
+
+def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
+  """Return where the evidence of a run lies that is shown, unless told.
+
+  A run that trains has it in its own directory. One that evolves has the final
+  scores in sealed/NAME, the dev scores of an arm in trials/NUMBER/NAME, and its
+  training in arms/NAME: of these, the newest trial, and the newest arm unless
+  there is a final one.
+
+  Args:
+    workdir: The run, or a folder with evidence.
+    split: '' is what there is: dev, or else the first of the places above.
+
+  Returns:
+    Folders, split, and a line about what else there is, which may be ''.
+
+  Raises:
+    ValueError: If there is no such evidence; names what there is.
+  """
+  root = pathlib.Path(workdir).expanduser()
+  if own := store.splits(root):
+    if (split or 'dev') in own or not split:
+      return [workdir], split or ('dev' if 'dev' in own else own[0]), ''
+    places = {each: [root] for each in own}
+  else:
+    places = {}
+    for folder in (p for place in _PLACES for p in sorted(root.glob(place))):
+      for each in store.splits(folder):
+        places.setdefault(each, []).append(folder)
+  there = '; '.join(f'{s} in {_named(f, root)}' for s, f in places.items())
+  wanted = split or next(iter(places), '')
+  if wanted not in places or own:
+    below = sorted(p.parent.name for p in root.glob('*/config.json'))
+    if below and not there:
+      there = f'none, but the runs {", ".join(below)}'
+    raise ValueError(
+        f'no evidence of split {split or "any"!r} in {workdir}; there is'
+        f' {there or "none"}'
+    )
+  folders = places[wanted]
+  if folders[0].parent.name == 'arms':
+    at = lambda p: store.path_of(p, wanted, 0).parent.stat().st_mtime
+    folders = [root / 'arms/final']
+    if folders[0] not in places[wanted]:
+      folders = [max(places[wanted], key=at)]
+  else:  # The newest trial, or all final scores.
+    folders = [p for p in folders if p.parent == folders[-1].parent]
+  # The first and the last are compared: base and evolved, control and child.
+  folders.sort(key=lambda p: (p.name == 'evolved', 'child' in p.name, p.name))
+  shown = ', '.join(str(folder.relative_to(root)) for folder in folders)
+  note = (
+      f'shown: {wanted} of {shown}\nthere is {there}: choose with --split, or'
+      f' with --workdir={places[next(reversed(places))][0]}'
+  )
+  return [str(folder) for folder in folders], wanted, note
 
 
 def _load(
@@ -68,11 +136,6 @@ def _load(
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
-    if not store.list_steps(workdir, split):
-      there = ', '.join(store.splits(workdir)) or 'none'
-      raise ValueError(
-          f'no evidence of split {split!r} in {workdir}; splits there: {there}'
-      )
     frame = store.read(workdir, split, columns=columns)
     frames.append(frame[frame['graded']].assign(run=label))
   data = pd.concat(frames, ignore_index=True)
@@ -82,10 +145,13 @@ def _load(
 
 def _point_names(data: pd.DataFrame) -> dict[int, str]:
   """Return point -> 'step 10', with the run's name if there are several."""
-  several = data['run'].nunique() > 1
+  points = data.drop_duplicates('point')
+  several = points['run'].nunique() > 1
+  if several and points['run'].is_unique:  # The steps say nothing then.
+    return dict(zip(points['point'], points['run'], strict=True))
   return {
       row.point: f'{row.run} ' * several + f'step {row.step}'
-      for row in data.drop_duplicates('point').itertuples()
+      for row in points.itertuples()
   }
 
 
@@ -343,7 +409,7 @@ def run(
     workdirs: Sequence[str],
     *,
     problem: str = '',
-    split: str = 'dev',
+    split: str = '',
     flips: bool = False,
     tokens: bool = False,
     limit: int = 20,
@@ -353,10 +419,10 @@ def run(
   """Print problems, one problem, or what changed.
 
   Args:
-    workdirs: One run, or several to compare.
+    workdirs: One run, or several to compare; see `find`.
     problem: Index in the overview, or the start of a problem_id; empty shows
       all problems.
-    split: Split whose evidence is read.
+    split: Split whose evidence is read; '' is what there is.
     flips: Only problems (or samples of the problem) whose outcome changed
       between the first and the last step of a run, or, with several runs,
       between the last steps of the first and the last run.
@@ -373,7 +439,12 @@ def run(
     raise ValueError('tokens are shown of one problem; name a problem as well')
   columns = [*_SUMMARY_COLUMNS]
   columns += _SAMPLE_COLUMNS * bool(problem) + _TOKEN_COLUMNS * tokens
-  data = _load(workdirs, split, columns)
+  folders, notes = [], []
+  for workdir in workdirs:
+    found, split, note = find(workdir, split)
+    folders += found
+    notes += [note] * bool(note)
+  data = _load(folders, split, columns)
   out = out or sys.stdout
   terminal = out.isatty()
   console = rich_console.Console(
@@ -390,3 +461,5 @@ def run(
     screen.show_flips(data)
   else:
     screen.show_overview(data)
+  for note in notes:
+    console.print(note, markup=False)

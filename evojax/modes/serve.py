@@ -5,6 +5,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import gc
+import pathlib
 import signal
 import socket
 import threading
@@ -18,6 +19,7 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.modes import policies
 from evojax.rollout import local_service
 from evojax.rollout import sampling
 from evojax.rollout import service as service_lib
@@ -27,6 +29,7 @@ from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 from evojax.runtime import config_checks
 from evojax.runtime import devices
+from evojax.runtime import preemption
 from evojax.runtime import sharding
 
 # Time to write the last answers after the last sample has ended.
@@ -39,8 +42,10 @@ _Config, _Policy = ml_collections.ConfigDict, policy_lib.Policy
 _IDLE = 8  # Open connections allowed for each request that may run.
 
 
-def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
-  """Serve the policy at config.model.path until SIGTERM or SIGINT.
+def run(
+    config: _Config, port: int, host: str = '127.0.0.1', workdir: str = ''
+) -> None:
+  """Serve a policy until SIGTERM or SIGINT.
 
   The port answers at once; /health says 503 until the weights are loaded and
   the programs are compiled. After a signal no request is accepted, and those
@@ -50,14 +55,25 @@ def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
     config: From a file in configs/, with overrides applied.
     port: The port to listen on; 0 takes a free one, which is printed.
     host: The address to listen on; 0.0.0.0 is all of them.
+    workdir: Of a finished run, whose policy is served under the name of the
+      directory; '' serves config.model.path under its own name.
 
   Raises:
-    ValueError: If the config or the model is wrong, or there are several
-      processes.
+    ValueError: If the config, the model or the workdir is wrong, or there are
+      several processes.
     OSError: If the port is taken.
   """
   devices.trim_memory_after_compiling()
   config_checks.validate(config)
+  name = pathlib.Path(config.model.path.removeprefix('package:')).name
+  if workdir:
+    trained = policies.of_run(config, workdir)
+    if trained is None:
+      raise ValueError(
+          f'--workdir={workdir} holds no run that trained a policy; leave it'
+          f' out to serve config.model.path={config.model.path!r}'
+      )
+    config, name = trained, pathlib.Path(workdir).absolute().name
   if jax.process_count() > 1:
     raise ValueError(
         f'--mode=serve runs in one process, not in {jax.process_count()}: start'
@@ -65,20 +81,24 @@ def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
         " trainer's config.rollout.urls"
     )
   policy = _open_policy(config, config.model.path)
+  settings = _settings(config, policy, name)
+  print(f'policy: {policy.path}, served as {settings.model_name}', flush=True)
   tokenizer = tokens.ServerTokenizer(policy.path)
   serve(
-      app_lib.App(tokenizer, _settings(config, policy)),
+      app_lib.App(tokenizer, settings),
       lambda: make_service(config, policy),
       listen(host, port, config.serve.client_seconds),
       shutdown_seconds=config.serve.shutdown_seconds,
   )
 
 
-def _settings(config: _Config, policy: _Policy) -> settings_lib.Settings:
+def _settings(
+    config: _Config, policy: _Policy, name: str
+) -> settings_lib.Settings:
   c = config.serve
   key = lambda name: config_lib.read_key(c[name], f'config.serve.{name}')
   return settings_lib.Settings(
-      model_name=c.model_name or config.name,
+      model_name=c.model_name or name,
       model_path=str(policy.path),
       vocab_size=policy.cfg.vocab_size,
       context_tokens=c.context_tokens,
@@ -206,6 +226,7 @@ def serve(
   Raises:
     Exception: The error of `make`, if it failed.
   """
+  preemption.note()  # The server answers to signals itself.
   server = _Server(app, make, shutdown_seconds)
   host, port = sock.getsockname()[:2]
   print(f'listening on http://{host}:{port}', flush=True)

@@ -189,15 +189,18 @@ class _Lock:
   fd: int
   found: bytes | None  # None: there was no file.
 
+  def write(self, text: bytes) -> None:
+    """Replace the text, which stays where the disk is full."""
+    os.pwrite(self.fd, text, 0)
+    os.ftruncate(self.fd, len(text))
+
   def release(self) -> None:
     """Give the lock back."""
-    # On a full disk the old text cannot be written; it means nothing.
     with contextlib.suppress(OSError):
       if self.found is None:
         self.path.unlink()
-      else:
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, self.found, 0)
+      elif os.pread(self.fd, 4096, 0) != self.found:
+        self.write(self.found)
     _held_locks.discard(self.fd)
     os.close(self.fd)
 
@@ -217,8 +220,7 @@ def _lock(folder: pathlib.Path) -> _Lock:
   try:
     while lock is None:
       lock = _try_lock(path)
-    os.ftruncate(lock.fd, 0)
-    os.pwrite(lock.fd, holder, 0)
+    lock.write(holder)
   except OSError as error:
     if lock is not None:
       lock.release()
@@ -435,6 +437,58 @@ def owner(path: str | os.PathLike[str]) -> str:
   return mode or next(found, '')
 
 
+def check(
+    path: str | os.PathLike[str], config: ml_collections.ConfigDict, mode: str
+) -> bool:
+  """Check that a mode may work in a directory; change nothing.
+
+  Args:
+    path: The directory, which need not exist.
+    config: The resolved config.
+    mode: See `open_workdir`.
+
+  Returns:
+    True if the directory holds this very run.
+
+  Raises:
+    WorkdirError: If the path cannot be one of a run, or if it holds a run of
+      another mode or with another config.
+  """
+  path = _local(path)
+  saved = path / 'config.json'
+  if path.is_file():
+    raise WorkdirError(
+        f'workdir {path} is a file; pass a directory as --workdir'
+    )
+  _check_owner(path, mode)
+  if not saved.exists():
+    return False
+  lines = _refused_changes(_read_config(saved), config_lib.to_mapping(config))
+  if lines:
+    remedy = 'For another one, choose another --workdir'
+    if mode in ('train', 'evolve'):
+      remedy = (
+          'To fork it, starting from its newest checkpoint with the new'
+          f' config:\n  {_fork_command(path)}'
+      )
+    raise WorkdirError(
+        f'workdir {path} holds a run with another config:{lines}\nTo continue'
+        f' that run, undo the change. {remedy}'
+    )
+  return True
+
+
+def _local(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Return the absolute path of a directory of this machine."""
+  # It would become a local folder named 'gs:', whose loss nobody expects.
+  if '://' in os.fspath(path):
+    raise WorkdirError(
+        f'workdir {path} is not a path of this machine; mount the bucket (with'
+        ' gcsfuse, for instance) and pass the mount as --workdir'
+    )
+  return pathlib.Path(os.path.abspath(os.path.expanduser(path)))
+
+
 def _check_owner(path: pathlib.Path, mode: str) -> None:
   """Raise WorkdirError if the run in a directory is of another mode."""
   made_by = owner(path)
@@ -476,13 +530,7 @@ def open_workdir(
       it holds a run of another mode or with another config.
     DiskError: If the disk is full.
   """
-  # It would become a local folder named 'gs:', whose loss nobody expects.
-  if '://' in os.fspath(path):
-    raise WorkdirError(
-        f'workdir {path} is not a path of this machine; mount the bucket (with'
-        ' gcsfuse, for instance) and pass the mount as --workdir'
-    )
-  path = pathlib.Path(os.path.abspath(os.path.expanduser(path)))
+  path = _local(path)
   saved = path / 'config.json'
   if not primary:
     return Workdir(path, resumed=saved.exists())
@@ -498,19 +546,11 @@ def open_workdir(
   workdir = Workdir(path, saved.exists(), lock, found)
   preemption.put_back_with(workdir.put_back)
   try:
-    _check_owner(path, mode)
-    values = config_lib.to_mapping(config)
-    if workdir.resumed:
-      if lines := _refused_changes(_read_config(saved), values):
-        raise WorkdirError(
-            f'workdir {path} holds a run with another config:{lines}\nTo'
-            ' continue that run, undo the change. To fork it, starting from its'
-            f' newest checkpoint with the new config:\n  {_fork_command(path)}'
-        )
+    check(path, config, mode)
     content = {
         'mode': mode,
         'hash': config_lib.sha256(config),
-        'config': values,
+        'config': config_lib.to_mapping(config),
     }
     text = json.dumps(content, indent=2) + '\n'
     if not workdir.resumed or saved.read_text() != text:

@@ -55,7 +55,10 @@ def run(
     update.NonFiniteError: If training diverged.
     preemption.Preempted: After SIGINT or SIGTERM, with the state saved.
   """
-  setup, primary = setup_lib.prepare(config), sharding.is_primary()
+  primary = sharding.is_primary()
+  if primary:  # Again once the lock is held, but what is slow comes later.
+    workdir_lib.check(workdir, config, 'train')
+  setup = setup_lib.prepare(config)
   with (
       workdir_lib.open_workdir(
           workdir, config, mode='train', primary=primary

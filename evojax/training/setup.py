@@ -16,6 +16,7 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax import records
 from evojax.domains import base
+from evojax.domains import sources
 from evojax.episodes import collect
 from evojax.episodes import synthetic as synthetic_lib
 from evojax.eval import evaluate as evaluate_lib
@@ -33,6 +34,8 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.sandbox import probe
 from evojax.training import reward_parts
 from evojax.training import settings
+
+_MOST_RENDERED = 10_000  # Problems of a data set: some seconds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,22 +218,29 @@ def _make_domain(
 
 
 def _grade_one(setup: Setup) -> dict[str, Any]:
-  """Render the first prompts of every split; return rows of one graded problem.
+  """Render prompts of every split; return rows of one graded problem.
 
-  The rows are two samples of an empty completion. Sealed problems are asked
-  last in a run: one whose prompt is too long must not show up only then.
+  The rows are two samples of an empty completion. A prompt that is too long, or
+  a split that is too small, must not show up only in the middle of a run: all
+  problems of a data set are rendered, and the first ones of a generator.
 
   Raises:
     ValueError: If a prompt is too long, or the chat template refuses it.
   """
-  config = setup.config
+  config, e = setup.config, setup.config.evolve
   counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
+  if e.trials:
+    counts['train'] = max(config.grpo.prompts, e.prompts)
+    counts['dev'] = max(config.eval.problems, e.problems)
   if config.eval.sealed or config.eval.split == 'sealed':
     counts['sealed'] = config.eval.problems
   train = setup.training_domain.source('train', config.seed)
   for split, count in counts.items():
     held_out = setup.domain.source(split, config.seed)
-    asked = (train if split == 'train' else held_out).take(0, count)
+    source = train if split == 'train' else held_out
+    asked = source.take(0, count)
+    if isinstance(source, sources.FiniteSource):
+      asked = source.take(0, min(len(source), _MOST_RENDERED))
     collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''

@@ -44,7 +44,9 @@ class OlderTest(absltest.TestCase):
   def test_a_training_run_still_has_its_config(self):
     """Its checkpoints, 16 MB each, are not kept here; they resume as well."""
     workdir, config = self._copy('tree_2026_11_21_math_train')
-    with workdir_lib.open_workdir(str(workdir), config) as directory:
+    with workdir_lib.open_workdir(
+        str(workdir), config, mode='train'
+    ) as directory:
       self.assertEqual(directory.path, workdir)
 
 

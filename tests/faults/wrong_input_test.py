@@ -58,6 +58,8 @@ def damage(policy):
   (root / 'no_function.py').write_text('steps = 3\n')
 
 
+EVOLVING = ['--config.evolve.trials=1']
+WARMSTART = ['--config.warmstart.steps=2']
 # Name: arguments of a command, patterns of its error. {root} holds what
 # `damage` makes.
 REFUSED = {
@@ -315,19 +317,78 @@ REFUSED = {
         r'evojax\.main .* --workdir={root}/other-fork'
         r' --fork_from={root}/other$',
     ),
-    'evaluation where a run is': (
-        ['{tiny}', '--workdir={root}/other', '--mode=eval'],
-        r'workdir {root}/other holds a training run, .*another --workdir',
+    **{
+        f'{mode} where {made_by} was': (
+            ['{tiny}', f'--workdir={{root}}/{name}', f'--mode={mode}', *more],
+            rf'^error: workdir {{root}}/{name} holds a run of --mode={made_by}:'
+            rf' continue it with --mode={made_by}.*, or give --mode={mode} a'
+            rf' directory of its own, such as --workdir={{root}}/{name}-{mode}',
+        )
+        for name, made_by, mode, more in (
+            ('of_evolve', 'evolve', 'train', []),
+            ('older', 'evolve', 'train', []),
+            ('other', 'train', 'evolve', EVOLVING),
+            ('of_eval', 'eval', 'train', []),
+            ('of_warmstart', 'warmstart', 'train', []),
+            ('of_eval', 'eval', 'evolve', EVOLVING),
+            ('other', 'train', 'warmstart', WARMSTART),
+            ('of_eval', 'eval', 'warmstart', WARMSTART),
+        )
+    },
+    'no trials where an evolving run is': (
+        ['{tiny}', '--workdir={root}/of_evolve', '--config.evolve.trials=0'],
+        r'with --mode=evolve and config\.evolve\.trials > 0, or',
     ),
+    'run that has lost its config': (
+        ['{tiny}', '--workdir={root}/lost', '--mode=train'],
+        r'lost holds a run of --mode=train, whose config\.json is missing',
+    ),
+    **{
+        f'{mode} of a run that has not ended': (
+            ['{tiny}', '--workdir={root}/other', f'--mode={mode}'],
+            r'--workdir={root}/other .* has not ended, so there is no {root}'
+            r"/other/policy: let it end, or .*config\.model\.path='{root}/poli",
+        )
+        for mode in ('eval', 'serve')
+    },
+    'serve what is no run': (
+        ['{tiny}', '--workdir={root}/empty', '--mode=serve'],
+        r'--workdir={root}/empty holds no run that trained a policy; leave',
+    ),
+    # Other runs.
+    'fork of nothing': (
+        ['{tiny}', '--mode=train', '--fork_from={root}/empty'],
+        r'--fork_from={root}/empty holds no checkpoint; name the workdir',
+    ),
+    'evolving fork of nothing': (
+        ['{tiny}', '--fork_from={root}/empty', *EVOLVING],
+        r'--fork_from={root}/empty is not the workdir of a run that evolves',
+    ),
+    'comparison with nothing': (
+        ['{tiny}', '--compare={root}/empty', *EVOLVING],
+        r'--compare={root}/empty: there is no {root}/empty/policy; name',
+    ),
+    'skills that are not there': (
+        ['{tiny}', "--config.evolve.skills=('{root}/skills',)", *EVOLVING],
+        r"config\.evolve\.skills has '{root}/skills', which is no directory",
+    ),
+    # Config files.
+    **{
+        f'config file: {name}': ([f'--config={{root}}/{name}.py'], pattern)
+        for name, pattern in {
+            'broken': r'broken\.py:2: SyntaxError: .* never closed$',
+            'raises': r'raises\.py:2: ZeroDivisionError: division by zero$',
+            'value': r"value\.py:2: ValueError: invalid literal .*'x'$",
+        }.items()
+    },
 }
 
 
 def tree(root):
-  """Relative path -> bytes of every file but locks; None for a folder."""
+  """Relative path -> bytes of every file, locks too; None for a folder."""
   return {
       str(p.relative_to(root)): p.read_bytes() if p.is_file() else None
       for p in sorted(root.rglob('*'))
-      if p.name != '.lock'
   }
 
 
@@ -340,10 +401,23 @@ class RefusedTest(parameterized.TestCase):
     policy = tiny.make_policy(root / 'policy')
     damage(policy)
     config = tiny.get_config(policy)
-    locked = workdir_lib.open_workdir(root / 'locked', config)
+    locked = workdir_lib.open_workdir(
+        root / 'locked', config, mode='train'
+    )
     cls.addClassCleanup(locked.close)
-    workdir_lib.open_workdir(root / 'other', config).close()
-    (root / 'other/metrics.jsonl').write_text('{"step": 0}\n')
+    for mode in ('train', 'evolve', 'warmstart', 'eval'):
+      workdir_lib.open_workdir(root / f'of_{mode}', config, mode=mode).close()
+    os.rename(root / 'of_train', root / 'other')
+    # What evojax wrote before it wrote down the mode, and what a bug left.
+    for name, file in (('older', 'ledger.jsonl'), ('lost', 'metrics.jsonl')):
+      shutil.copytree(root / 'other', root / name)
+      edit_json(root / name / 'config.json', mode=None)
+      (root / name / file).write_text('{"step": 0}\n')
+    (root / 'lost/config.json').unlink()
+    (root / 'other/.lock').write_text('pid 1 on a host that is gone')
+    (root / 'broken.py').write_text('def get_config():\n  return (\n')
+    (root / 'raises.py').write_text('def get_config():\n  return 1 / 0\n')
+    (root / 'value.py').write_text("N = 1\nM = int('x')\n")
     cls.names = {
         'root': root,
         'tiny': f'--config=tests/tiny.py:{policy}',
@@ -427,8 +501,7 @@ class NothingLostTest(parameterized.TestCase):
         ValueError, r'config\.mesh has data=2 .*1 devices; set .*data=-1'
     ):
       evojax.run(config, str(self.path))
-    # The corrected command may have the directory.
-    workdir_lib.open_workdir(self.path, self.config).close()
+    self.assertFalse(self.path.exists())
 
   def test_newest_checkpoint_is_torn(self):
     workdir = self.copy()
@@ -456,7 +529,8 @@ class NothingLostTest(parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, r'--fork_from=/nowhere holds no checkpoint; .*leave'
     ):
-      evojax.run(self.config, str(self.path), fork_from='/nowhere')
+      evojax.run(self.config, str(self.path / 'a'), fork_from='/nowhere')
+    self.assertFalse(self.path.exists())
 
   def test_loss_that_is_not_finite(self):
     # Rewards of 1e30 are finite; the squares in the norm of their gradient are

@@ -50,6 +50,7 @@ class WorkdirTestCase(parameterized.TestCase):
 
   def open(self, config=None, **kwargs):
     config = ml_collections.ConfigDict(CONFIG if config is None else config)
+    kwargs = {'mode': 'train'} | kwargs
     workdir = workdir_lib.open_workdir(self.path, config, **kwargs)
     self.addCleanup(workdir.close)
     return workdir
@@ -161,7 +162,7 @@ class LockTest(WorkdirTestCase):
         import ml_collections
         from evojax.runtime import workdir
         empty = ml_collections.ConfigDict()
-        workdir.open_workdir({str(self.path)!r}, empty)
+        workdir.open_workdir({str(self.path)!r}, empty, mode='train')
         if os.fork() == 0:
           print(os.getpid(), flush=True)  # It has let go of the lock by now.
           time.sleep(60)
@@ -178,11 +179,11 @@ class LockTest(WorkdirTestCase):
         with self.assertRaisesRegex(
             workdir_lib.WorkdirError, f'pid {process.pid} '
         ):
-          workdir_lib.open_workdir(self.path, EMPTY)
+          workdir_lib.open_workdir(self.path, EMPTY, mode='train')
         process.kill()
         process.wait()
         os.kill(child, 0)  # Still there.
-        workdir_lib.open_workdir(self.path, EMPTY).close()
+        workdir_lib.open_workdir(self.path, EMPTY, mode='train').close()
       finally:
         process.kill()
         os.kill(child, signal.SIGKILL)
@@ -216,7 +217,7 @@ class PathTest(WorkdirTestCase):
 
   def test_bucket(self):
     with self.assertRaisesRegex(workdir_lib.WorkdirError, 'mount the bucket'):
-      workdir_lib.open_workdir('gs://bucket/run', EMPTY)
+      workdir_lib.open_workdir('gs://bucket/run', EMPTY, mode='train')
 
   def test_full_disk(self):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -226,7 +227,7 @@ class PathTest(WorkdirTestCase):
             workdir_lib.DiskError, f'cannot write {self.path}.*No space left'
         ):
           self.open()
-    self.assertEqual(os.listdir(self.path), ['.lock'])
+      self.assertFalse(self.path.exists())
     self.open().close()  # Neither left the lock behind.
 
 

@@ -485,14 +485,11 @@ class PrepareTest(TrainTestCase):
       if split == 'sealed':
         setup_lib.prepare(self.make_config(eval__sealed=False))
 
-  def test_evaluation_leaves_a_training_run_alone(self):
+  def test_evaluation_of_a_workdir_in_use(self):
     config = self.make_config()
-    with workdir_lib.open_workdir(self.workdir, config):
-      (self.workdir / 'metrics.jsonl').write_text('')
+    with workdir_lib.open_workdir(self.workdir, config, mode='eval'):
       with self.assertRaisesRegex(workdir_lib.WorkdirError, 'in use'):
         evaluate_mode.run(config, str(self.workdir))
-    with self.assertRaisesRegex(ValueError, 'holds a training run'):
-      evaluate_mode.run(config, str(self.workdir))
 
   def test_no_steps_exports_the_base_policy(self):
     summary = evojax.run(self.make_config(steps=0), str(self.workdir))

@@ -28,8 +28,6 @@ import pathlib
 import re
 from typing import Any
 
-from absl import logging
-
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills
 from evojax.harness import library
@@ -37,6 +35,7 @@ from evojax.harness import spec
 
 MAX_BYTES = 64 << 10
 TRIGGER = 'inbox/'  # The trigger of a proposal is this and the file's name.
+_BESIDE = ('.py', '.refused', '.reason.txt')  # Belong to files *.json.
 _DELTA_FIELDS = ('delta', 'hypothesis', 'expected', 'note')
 
 
@@ -83,6 +82,26 @@ def propose(
     except (InboxError, propose_lib.ProposalError, spec.HarnessError) as error:
       _refuse(path, str(error))
   return None
+
+
+def review(inbox: str | os.PathLike[str]) -> list[str]:
+  """Return a line for each file that cannot be used, and change nothing.
+
+  Only what a file says is looked at: if the change can be made depends on the
+  version that it is tried on.
+  """
+  inbox = pathlib.Path(inbox)
+  lines = []
+  for path in sorted(p for p in inbox.glob('[!.]*') if p.is_file()):
+    try:
+      if path.suffix == '.json':
+        fields = _read(path)
+        _veto(fields) if 'veto' in fields else _described(fields)
+      elif not path.name.endswith(_BESIDE):
+        raise InboxError('is not read: changes and vetoes are files *.json')
+    except InboxError as error:
+      lines.append(f'inbox/{path.name} cannot be used: {error}')
+  return lines
 
 
 def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
@@ -148,15 +167,7 @@ def _proposal(
     propose.ProposalError: If the change may not be proposed.
     spec.HarnessError: If a harness cannot hold a value.
   """
-  unknown = sorted(set(fields) - set(_DELTA_FIELDS))
-  if unknown:
-    raise InboxError(f'unknown fields {unknown}; known are {_DELTA_FIELDS}')
-  hypothesis, note = fields.get('hypothesis'), fields.get('note', '')
-  if not isinstance(hypothesis, str) or not hypothesis.strip():
-    raise InboxError('hypothesis: say in a sentence why it should help')
-  if not isinstance(note, str):
-    raise InboxError(f'note={note!r} is not text')
-  expected = _expected(fields.get('expected'))
+  hypothesis, expected, note = _described(fields)
   made = propose_lib.make(
       context,
       _after(context, path.parent, fields.get('delta')),
@@ -167,6 +178,25 @@ def _proposal(
       note=note,
   )
   return dataclasses.replace(made, proposer=propose_lib.INBOX)
+
+
+def _described(
+    fields: Mapping[str, Any],
+) -> tuple[str, tuple[float, float], str]:
+  """Return hypothesis, expected effect and note of a change.
+
+  Raises:
+    InboxError: If a field is missing, unknown or of the wrong kind.
+  """
+  unknown = sorted(set(fields) - set(_DELTA_FIELDS))
+  if unknown:
+    raise InboxError(f'unknown fields {unknown}; known are {_DELTA_FIELDS}')
+  hypothesis, note = fields.get('hypothesis'), fields.get('note', '')
+  if not isinstance(hypothesis, str) or not hypothesis.strip():
+    raise InboxError('hypothesis: say in a sentence why it should help')
+  if not isinstance(note, str):
+    raise InboxError(f'note={note!r} is not text')
+  return hypothesis, _expected(fields.get('expected')), note
 
 
 def _expected(value: Any) -> tuple[float, float]:
@@ -226,7 +256,7 @@ def _shipped(name: Any) -> str:
 
 def _refuse(path: pathlib.Path, reason: str) -> None:
   """Rename a file and write the reason beside it."""
-  logging.warning('inbox: %s refused: %s', path.name, reason)
+  print(f'inbox/{path.name} is refused: {reason}', flush=True)
   # The reason comes first: after a kill in between the file is refused again.
   path.with_name(f'{path.name}.reason.txt').write_text(reason + '\n')
   os.replace(path, path.with_name(f'{path.name}.refused'))

@@ -1,9 +1,13 @@
 """Final: sealed scores of all policies, and the tokens that they cost."""
 
+from collections.abc import Mapping
 import dataclasses
 import pathlib
 
+import numpy as np
+
 from evojax.eval import estimates
+from evojax.evidence import store
 from evojax.evolve import compared as compared_lib
 from evojax.evolve import opening
 from evojax.evolve import scoring
@@ -28,13 +32,14 @@ def score(
   """
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed
+  others, before = placed(run), run.recorder.find(records.Final)
   # All meet the same problems, so that their differences are paired.
   policies = {
       'base': {},
       'continued': dict(checkpoint=run.path / head.checkpoint),
       'evolved': dict(checkpoint=evolved_checkpoint(run, retrained)),
   }
-  policies |= {other.name: dict(policy=other.policy) for other in run.compared}
+  policies |= {name: dict(policy=o.policy) for name, o in others.items()}
   outcomes = {}
   for name, policy in policies.items():
     wanted = scoring.Scored(
@@ -46,7 +51,16 @@ def score(
         **policy,
     )
     outcomes[name] = run.scorer.scores(wanted)
-  others = lambda own: {n: x for n, x in outcomes.items() if n != own}
+  compute = _compute(run, others)
+  # Those that an earlier start was compared with stay in the table.
+  for name in sorted(scored(before) - set(outcomes)):
+    folder = run.path / 'sealed' / name
+    outcomes[name] = decisions.decide(
+        lambda folder=folder: store.problem_scores(folder, 'sealed').tolist()
+    )
+    outcomes[name] = np.array(outcomes[name])
+    compute[name] = before.compute[name]
+  all_but = lambda own: {n: x for n, x in outcomes.items() if n != own}
   scores = dict.fromkeys((*outcomes, *COMPARED))
   return records.Final(
       harness=head.harness,
@@ -57,14 +71,29 @@ def score(
       | {name: estimates.over_problems(x) for name, x in outcomes.items()},
       gains={
           name: estimates.over_problems(values - outcomes['base'])
-          for name, values in others('base').items()
+          for name, values in all_but('base').items()
       },
       evolved_over={
           name: estimates.over_problems(outcomes['evolved'] - values)
-          for name, values in others('evolved').items()
+          for name, values in all_but('evolved').items()
       },
-      compute=_compute(run),
+      compute=compute,
   )
+
+
+def placed(run: opening.Run) -> dict[str, compared_lib.Compared]:
+  """Return the runs of --compare by the names of their sealed scores."""
+  if not run.compared:
+    return {}
+  names = decisions.decide(
+      lambda: list(compared_lib.place(run.compared, run.path / 'sealed'))
+  )
+  return dict(zip(names, run.compared, strict=True))
+
+
+def scored(final: records.Final | None) -> set[str]:
+  """Return the policies that have a sealed score."""
+  return {n for n, score in final.scores.items() if score} if final else set()
 
 
 def evolved_checkpoint(
@@ -75,7 +104,9 @@ def evolved_checkpoint(
   return arm_lib.checkpoint_of(folder, retrained.updates)
 
 
-def _compute(run: opening.Run) -> dict[str, records.Tokens]:
+def _compute(
+    run: opening.Run, others: Mapping[str, compared_lib.Compared]
+) -> dict[str, records.Tokens]:
   """Sampled tokens of each policy's own training, and of its whole run."""
 
   def count() -> dict[str, tuple[int, int]]:
@@ -85,8 +116,8 @@ def _compute(run: opening.Run) -> dict[str, records.Tokens]:
     continued = sum(version.sampled_tokens for version in versions)
     found = {'evolved': (final, total), 'continued': (continued, total - final)}
     return found | {
-        other.name: dataclasses.astuple(compared_lib.tokens_of(other.path))
-        for other in run.compared
+        name: dataclasses.astuple(compared_lib.tokens_of(other.path))
+        for name, other in others.items()
     }
 
   return {

@@ -1,0 +1,36 @@
+"""The policy that a finished run left in its workdir."""
+
+import pathlib
+
+import ml_collections
+
+from evojax.runtime import workdir as workdir_lib
+
+
+def of_run(
+    config: ml_collections.ConfigDict, workdir: str
+) -> ml_collections.ConfigDict | None:
+  """Return the config with the policy of a run; None where there is no run.
+
+  Args:
+    config: Its model.path names another policy.
+    workdir: Of a run that trained one, or of anything else.
+
+  Raises:
+    ValueError: If the run has no policy yet.
+  """
+  path = pathlib.Path(workdir).expanduser()
+  mode = workdir_lib.owner(path)
+  if mode in ('', 'eval'):
+    return None
+  policy = path / 'policy'
+  if not policy.is_dir():
+    raise ValueError(
+        f'--workdir={workdir} holds a run of --mode={mode} that has not ended,'
+        f' so there is no {policy}: let it end, or leave --workdir out to take'
+        f' config.model.path={config.model.path!r}'
+    )
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.model.path = str(policy)
+  return config

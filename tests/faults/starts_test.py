@@ -1,0 +1,230 @@
+"""A start that comes to nothing leaves a workdir as it was, byte by byte."""
+
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+import evojax
+from evojax.eval import evaluate as evaluate_lib
+from evojax.evolve.steps import start as start_step
+from evojax.models import warmstart as warmstart_lib
+from evojax.modes import evaluate as evaluate_mode
+from evojax.modes import warmstart as warmstart_mode
+from evojax.runtime import devices
+from evojax.runtime import metrics
+from evojax.runtime import preemption
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import trainer as trainer_lib
+from tests import tiny
+from tests.faults import wrong_input_test
+
+tree = wrong_input_test.tree
+
+
+class StartsTestCase(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    cls.shared = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.policy = tiny.make_policy(cls.shared / 'policy')
+    cls.run_ = cls.shared / 'run'
+    evojax.run(cls.make_config(), str(cls.run_))
+
+  @classmethod
+  def make_config(cls, **overrides):
+    return tiny.make_config(cls.policy, checkpoint__every=1, **overrides)
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.root = pathlib.Path(folder)
+
+  def workdirs(self):
+    """A new one, one with files of the user, and two of killed runs."""
+    (self.root / 'own/inbox').mkdir(parents=True)
+    (self.root / 'own/inbox/mine.py').write_text('# Mine.\n')
+    killed = self.root / 'killed'
+    shutil.copytree(self.run_, killed)
+    (killed / '.lock').write_text('pid 1 on a host that is gone')
+    # Evidence and metrics of a step without a checkpoint.
+    train = killed / 'evidence/train'
+    shutil.copy(train / 'step_000001.parquet', train / 'step_000002.parquet')
+    with open(killed / 'metrics.jsonl', 'a') as file:
+      file.write('{"step": 3, "loss": 0.5}\n{"step"')
+    begun = self.root / 'begun'  # Killed before its first checkpoint.
+    shutil.copytree(killed, begun)
+    shutil.rmtree(begun / 'checkpoints')
+    return self.root / 'a/new', self.root / 'own', killed, begun
+
+
+class FailedTest(StartsTestCase):
+  """Within a program; the error or signal arrives somewhere in the start."""
+
+  def assert_unchanged(self, workdir, config, run=evojax.run, error=Exception):
+    before = tree(self.root)
+    with self.assertRaises(error):
+      run(config, str(workdir))
+    self.assertEqual(tree(self.root).keys() ^ before.keys(), set())
+    self.assertEqual(tree(self.root), before)
+
+  @parameterized.parameters(
+      (workdir_lib, 'environment'),
+      (devices, 'describe'),
+      (trainer_lib.Trainer, 'install'),
+      (metrics.MetricWriter, 'write'),
+      (trainer_lib.Trainer, 'evaluate'),
+  )
+  def test_training(self, owner, name):
+    original = getattr(owner, name)
+    for error in (ValueError, KeyboardInterrupt):
+
+      def fail(*args, error=error, **kwargs):
+        original(*args, **kwargs)
+        raise error
+
+      for workdir in self.workdirs():
+        if workdir.name == 'killed' and name in ('write', 'evaluate'):
+          continue  # A run that continues does not score its base policy.
+        with self.subTest(f'{workdir.name} {error.__name__}'):
+          with absltest.mock.patch.object(owner, name, fail):
+            self.assert_unchanged(
+                workdir, self.make_config(steps=4), error=error
+            )
+      shutil.rmtree(self.root)
+      self.root.mkdir()
+
+  def test_signal_before_the_first_step(self):
+    describe = devices.describe
+
+    def ask():
+      os.kill(os.getpid(), signal.SIGINT)
+      return describe()
+
+    with absltest.mock.patch.object(devices, 'describe', ask):
+      for workdir in self.workdirs():
+        with self.subTest(workdir.name):
+          self.assert_unchanged(
+              workdir,
+              self.make_config(steps=4),
+              error=preemption.Preempted,
+          )
+
+  def test_full_disk(self):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for workdir in self.workdirs():
+      for room in (0, 100):
+        with self.subTest(f'{workdir.name} {room}'):
+          resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+          try:
+            self.assert_unchanged(
+                workdir, self.make_config(steps=4), error=OSError
+            )
+          finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+  def test_evolving(self):
+    new, own, *_ = self.workdirs()
+    with absltest.mock.patch.object(
+        start_step, 'train', side_effect=KeyboardInterrupt
+    ):
+      for workdir in (new, own):
+        self.assert_unchanged(
+            workdir, tiny.evolving(), error=KeyboardInterrupt
+        )
+
+  def test_evaluation_that_is_stopped(self):
+    workdir = self.root / 'eval'
+    evaluate_mode.run(self.make_config(), str(workdir))
+    for name in ('eval', 'new'):
+      with absltest.mock.patch.object(
+          evaluate_lib, '_result', side_effect=KeyboardInterrupt
+      ):
+        self.assert_unchanged(
+            self.root / name,
+            self.make_config(eval__problems=3),
+            run=evaluate_mode.run,
+            error=KeyboardInterrupt,
+        )
+
+  def test_warm_start(self):
+    config = tiny.evolving(warmstart__steps=2)
+    with absltest.mock.patch.object(
+        warmstart_lib, 'optimizer', side_effect=KeyboardInterrupt
+    ):
+      self.assert_unchanged(
+          self.root / 'new',
+          config,
+          run=warmstart_mode.run,
+          error=KeyboardInterrupt,
+      )
+
+
+class SignalledTest(StartsTestCase):
+  """By commands."""
+
+  def start(self, workdir, *flags, **environment):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            '-m',
+            'evojax.main',
+            f'--config=tests/tiny.py:{self.policy}',
+            f'--compilation_cache={tiny.CACHE}',
+            f'--workdir={workdir}',
+            *flags,
+        ],
+        cwd=tiny.ROOT,
+        env=tiny.environment(**environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+  @parameterized.parameters(
+      ('train', 'SIGINT', 0.2),
+      ('train', 'SIGTERM', 1.0),
+      ('eval', 'SIGINT', 1.5),
+      ('plan', 'SIGINT', 2.0),
+  )
+  def test_at_some_moment(self, mode, name, seconds):
+    command = self.start(self.root / 'a/new', f'--mode={mode}')
+    time.sleep(seconds)
+    # As a terminal does: to the command and all of its children.
+    os.killpg(command.pid, getattr(signal, name))
+    out, err = command.communicate()
+    self.assertEqual(command.returncode, 143, err)
+    self.assertRegex(
+        err,
+        rf'^{name}: stopped before the first step, nothing has changed; the'
+        rf' same command continues: \S+ -m evojax\.main --config=.*{mode}\n$',
+    )
+    self.assertEmpty(tree(self.root))
+
+  def test_when_the_reward_is_tried(self):
+    command = self.start(
+        self.root / 'new',
+        '--config.reward.parts=tests.faults.fatal_reward.parts',
+        FATAL=f'{signal.SIGINT}@1',
+    )
+    _, err = command.communicate()
+    self.assertEqual(command.returncode, 143, err)
+    self.assertStartsWith(err, 'SIGINT: stopped before the first step')
+    self.assertEmpty(tree(self.root))
+
+
+if __name__ == '__main__':
+  absltest.main()

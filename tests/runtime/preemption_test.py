@@ -1,0 +1,134 @@
+"""Signals, in programs of their own: what ends at once, what is polled."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.runtime import preemption
+from tests import tiny
+
+# Sends this process a signal, and waits for its end for longer than it takes.
+HEAD = """
+    import gc, os, signal, sys, threading, time
+    from evojax.runtime import preemption
+    preemption.listen()
+    def ask(number=signal.SIGINT):
+      os.kill(os.getpid(), number)
+      time.sleep(0.1)
+"""
+
+
+class ProgramTest(parameterized.TestCase):
+
+  def run_program(self, text):
+    """(exit status, what it printed, what it complained of)."""
+    done = subprocess.run(
+        [sys.executable, '-c', textwrap.dedent(HEAD) + textwrap.dedent(text)],
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+  @parameterized.parameters('SIGINT', 'SIGTERM')
+  def test_ends_a_start_at_once_with_one_line(self, name):
+    status, out, err = self.run_program(f"""
+        print('importing')
+        ask(signal.{name})
+        print('went on')
+    """)
+    self.assertEqual(status, 143)
+    self.assertEqual(out, 'importing\n')
+    self.assertStartsWith(err, f"{name}: stopped before the first step, no")
+    self.assertEqual(err.count('\n'), 1)
+
+  def test_is_not_swallowed_by_a_callback(self):
+    status, _, err = self.run_program("""
+        gc.callbacks.append(lambda *_: ask())
+        while True:
+          gc.collect()
+    """)
+    self.assertEqual(status, 143)
+    self.assertNotIn('Traceback', err)
+
+  def test_puts_back_first(self):
+    status, _, err = self.run_program("""
+        preemption.put_back_with(lambda: os.write(2, b'as it was; '))
+        ask()
+    """)
+    self.assertEqual(status, 143)
+    self.assertStartsWith(err, 'as it was; SIGINT: stopped')
+
+  def test_is_polled_once_there_is_something_to_save(self):
+    status, out, err = self.run_program("""
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          ask()
+          print(preemption.line(asked, '3 steps are saved'))
+          raise preemption.Preempted()
+    """)
+    self.assertEqual(status, 143)
+    self.assertEqual(
+        out, 'SIGINT: 3 steps are saved; the same call continues\n'
+    )
+    self.assertEmpty(err)
+
+  @parameterized.parameters((0.0, 0), (0.7, 143))
+  def test_second_one_ends_at_once(self, seconds, expected):
+    # A launcher passes on what the terminal sent to all: that is still one.
+    status, _, err = self.run_program(f"""
+        with preemption.stop_flag():
+          preemption.note()
+          ask()
+          time.sleep({seconds})
+          ask()
+          time.sleep(0.2)
+    """)
+    self.assertEqual(status, expected)
+    self.assertEmpty(err)
+
+  def test_of_a_forked_child_is_not_its_parents(self):
+    status, out, err = self.run_program("""
+        child = os.fork()
+        if not child:
+          time.sleep(60)
+        time.sleep(0.2)
+        os.kill(child, signal.SIGINT)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    self.assertEqual(status, 0)
+    self.assertEqual(out, f'{-signal.SIGINT}\n')
+    self.assertEmpty(err)
+
+
+class CalledTest(absltest.TestCase):
+  """Within a program that evojax does not own."""
+
+  def test_notes_both_signals_and_gives_the_handlers_back(self):
+    before = [signal.getsignal(number) for number in preemption.SIGNALS]
+    with preemption.stop_flag() as asked:
+      os.kill(os.getpid(), signal.SIGINT)
+    self.assertEqual(asked, [signal.SIGINT])
+    after = [signal.getsignal(number) for number in preemption.SIGNALS]
+    self.assertEqual(after, before)
+
+  def test_a_second_one_is_the_programs(self):
+    with self.assertRaises(KeyboardInterrupt):
+      with preemption.stop_flag() as asked:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(preemption._SAME_SECONDS + 0.1)
+        self.assertLen(asked, 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+
+if __name__ == '__main__':
+  absltest.main()
