@@ -104,9 +104,7 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   )
 
 
-def check(
-    config: ml_collections.ConfigDict, options: Options
-) -> tuple[
+def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
     setup_lib.Setup,
     spec.Harness,
     fork_lib.Fork | None,

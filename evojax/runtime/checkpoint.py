@@ -90,6 +90,15 @@ def _damage(path: pathlib.Path) -> str:
   return '' if written else f'{_SUMS} is empty'
 
 
+def steps_in(directory: pathlib.Path) -> dict[int, pathlib.Path]:
+  """Return the checkpoints in a directory by step, ascending and unchecked."""
+  names = os.listdir(directory) if directory.is_dir() else ()
+  found = {
+      int(m[1]): directory / m[0] for n in names if (m := _STEP.fullmatch(n))
+  }
+  return dict(sorted(found.items()))
+
+
 def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
   """Restore one checkpoint of another run; all processes call it together.
 
@@ -152,8 +161,7 @@ class Checkpointer:
 
   def steps(self) -> list[int]:
     """Return steps that have a directory, ascending, without checking them."""
-    names = os.listdir(self.directory) if self.directory.is_dir() else ()
-    return sorted(int(m[1]) for name in names if (m := _STEP.fullmatch(name)))
+    return list(steps_in(self.directory))
 
   def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
     """Start to save; return once the state is copied and may be donated.

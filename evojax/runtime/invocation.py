@@ -19,7 +19,9 @@ def command(*flags: str, without: Collection[str] = ()) -> str:
   Returns:
     The command; '' if the process is a program of the user's own.
   """
-  if sys.argv[0].replace(os.sep, '/').split('/')[-2:] != ['evojax', 'main.py']:
+  # While a config file is run, argv[0] is its name.
+  ours = sys.argv[0].replace(os.sep, '/').endswith('evojax/main.py')
+  if not ours and 'evojax.main' not in sys.orig_argv:
     return ''
   arguments, rest = [], iter(sys.argv[1:])
   for argument in rest:

@@ -58,11 +58,18 @@ def listen() -> None:
   hears, told = os.pipe()
   os.set_blocking(told, False)
   for number in SIGNALS:
-    signal.signal(number, lambda *_: None)
+    signal.signal(number, _wait)
   signal.set_wakeup_fd(told, warn_on_full_buffer=False)
   os.register_at_fork(after_in_child=_forget)
   threading.Thread(target=_hear, args=(hears,), daemon=True).start()
   _Program.listens = True
+
+
+def _wait(number: int = 0, frame: object = None) -> None:
+  """Keep the main thread from changing anything while the program ends."""
+  del number, frame
+  while not _Program.noted:
+    time.sleep(1)
 
 
 def _forget() -> None:
@@ -88,18 +95,20 @@ def _hear(pipe: int) -> None:
 
 def _end_unless_noted(number: int) -> None:
   """End the process if there is nothing to save."""
-  with _Program.lock:
-    if _Program.noted:
-      return
-    _Program.put_back()
-    with contextlib.suppress(OSError, ValueError):
-      sys.stdout.flush()
-    text = line([number], 'stopped before the first step, nothing has changed')
-    with contextlib.suppress(OSError):
-      os.write(2, f'{text}\n'.encode(errors='replace'))
-    # No exception, which a callback could swallow, and no handlers at exit,
-    # which would wait for what the other threads compute.
-    os._exit(STATUS)
+  # The main thread may have been stopped in the middle of `note`.
+  _Program.lock.acquire(timeout=1)
+  if _Program.noted:
+    _Program.lock.release()
+    return
+  _Program.put_back()
+  with contextlib.suppress(OSError, ValueError):
+    sys.stdout.flush()
+  text = line([number], 'stopped before the first step, nothing has changed')
+  with contextlib.suppress(OSError):
+    os.write(2, f'{text}\n'.encode(errors='replace'))
+  # No exception, which a callback could swallow, and no handlers at exit, which
+  # would wait for what the other threads compute.
+  os._exit(STATUS)
 
 
 def put_back_with(put_back: Callable[[], None]) -> None:
@@ -134,6 +143,8 @@ def stop_flag() -> Iterator[list[int]]:
 
   def hear(number: int, frame: object) -> None:
     del frame
+    if _Program.listens:
+      _wait()
     first.append(time.monotonic())
     if not asked:
       asked.append(number)

@@ -58,6 +58,7 @@ def run(
   primary = sharding.is_primary()
   if primary:  # Again once the lock is held, but what is slow comes later.
     workdir_lib.check(workdir, config, 'train')
+  newest = _checkpoint_of(fork_from) if fork_from and primary else None
   setup = setup_lib.prepare(config)
   with (
       workdir_lib.open_workdir(
@@ -65,8 +66,8 @@ def run(
       ) as directory,
       preemption.stop_flag() as asked,
   ):
-    if fork_from and primary:
-      _fork(pathlib.Path(fork_from).expanduser(), directory.path)
+    if newest is not None:
+      _fork(newest, directory.path)
     print(devices.describe(), flush=True)
     with engines.stopped_without_servers(asked):
       trainer = trainer_lib.Trainer(
@@ -79,19 +80,27 @@ def run(
       return _run(trainer, directory, asked)
 
 
-def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Copy another run's newest checkpoint, unless there is one already."""
-  found = checkpoint_lib.Checkpointer(source / 'checkpoints', every=1, keep=1)
-  steps = found.steps()
-  if not steps:
+def _checkpoint_of(fork_from: str) -> pathlib.Path:
+  """Return the newest checkpoint of another run.
+
+  Raises:
+    ValueError: If it has none.
+  """
+  source = pathlib.Path(fork_from).expanduser()
+  found = checkpoint_lib.steps_in(source / 'checkpoints')
+  if not found:
     raise ValueError(
         f'--fork_from={source} holds no checkpoint; name the workdir of a run'
         ' that has saved one, or leave the flag out to start with the policy of'
         ' config.model.path'
     )
+  return found[max(found)]
+
+
+def _fork(newest: pathlib.Path, target: pathlib.Path) -> None:
+  """Copy another run's newest checkpoint, unless there is one already."""
   if (target / 'checkpoints').exists():
     return
-  newest = found.path_of(steps[-1])
   temporary = target / 'checkpoints.tmp'
   shutil.rmtree(temporary, ignore_errors=True)
   shutil.copytree(newest, temporary / newest.name)

@@ -313,7 +313,7 @@ REFUSED = {
             '--config.optim.learning_rate=0.5',
         ],
         r'workdir {root}/other holds a run with another config:\n'
-        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  python -m '
+        r'  optim\.learning_rate: 0\.01 -> 0\.5\n(.*\n)*  \S+ -m '
         r'evojax\.main .* --workdir={root}/other-fork'
         r' --fork_from={root}/other$',
     ),
@@ -401,9 +401,7 @@ class RefusedTest(parameterized.TestCase):
     policy = tiny.make_policy(root / 'policy')
     damage(policy)
     config = tiny.get_config(policy)
-    locked = workdir_lib.open_workdir(
-        root / 'locked', config, mode='train'
-    )
+    locked = workdir_lib.open_workdir(root / 'locked', config, mode='train')
     cls.addClassCleanup(locked.close)
     for mode in ('train', 'evolve', 'warmstart', 'eval'):
       workdir_lib.open_workdir(root / f'of_{mode}', config, mode=mode).close()

@@ -47,7 +47,7 @@ class ProgramTest(parameterized.TestCase):
     """)
     self.assertEqual(status, 143)
     self.assertEqual(out, 'importing\n')
-    self.assertStartsWith(err, f"{name}: stopped before the first step, no")
+    self.assertStartsWith(err, f'{name}: stopped before the first step, no')
     self.assertEqual(err.count('\n'), 1)
 
   def test_is_not_swallowed_by_a_callback(self):

@@ -64,7 +64,7 @@ class ConfigTest(WorkdirTestCase):
       self.assertEqual(workdir.path, self.path)
     saved = json.loads((self.path / 'config.json').read_text())
     sha = config_lib.sha256(ml_collections.ConfigDict(CONFIG))
-    self.assertEqual(saved, {'hash': sha, 'config': CONFIG})
+    self.assertEqual(saved, {'mode': 'train', 'hash': sha, 'config': CONFIG})
     with self.open() as workdir:
       self.assertTrue(workdir.resumed)
 
@@ -91,7 +91,9 @@ class ConfigTest(WorkdirTestCase):
         '--config.name=a b',
         '--fork_from=older',
     ]
-    with absltest.mock.patch.object(sys, 'argv', argv):
+    with absltest.mock.patch.multiple(
+        sys, argv=argv, orig_argv=['python', '-m', 'evojax.main']
+    ):
       command = workdir_lib._fork_command(pathlib.Path('/runs/old'))
     self.assertEqual(
         command,
