@@ -35,6 +35,22 @@ class ColabTest(parameterized.TestCase):
       self.assertEmpty(cell.get('outputs', ()))
     self.assertLess(sum(c.count('\n') for c in cells(name)), MAX_CODE_LINES)
 
+  def test_the_first_cell_says_what_to_fill_in(self):
+    for value, said in (
+        ("''", 'ValueError: REPOSITORY is empty, and there is no checkout'),
+        ("'/nowhere'", "ValueError: REPOSITORY='/nowhere': .*/nowhere"),
+    ):
+      cell = cells('quickstart.ipynb')[0]
+      program = cell.replace("REPOSITORY = ''", f'REPOSITORY = {value}')
+      run = subprocess.run(
+          [sys.executable, '-c', program],
+          cwd=self.enter_context(tempfile.TemporaryDirectory()),
+          capture_output=True,
+          text=True,
+          check=False,
+      )
+      self.assertRegex(run.stderr.splitlines()[-1], said)
+
   @pytest.mark.slow
   @parameterized.parameters(*((name,) for name in NOTEBOOKS))
   def test_runs(self, name):

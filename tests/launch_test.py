@@ -1,6 +1,9 @@
 """The launch scripts: which environment they make, and when."""
 
+import contextlib
+import errno
 import importlib.util
+import io
 import os
 import pathlib
 import shutil
@@ -203,6 +206,19 @@ class EnsureTest(TestCase):
         self.ensure()
     self.install.assert_not_called()
 
+  def test_a_checkout_that_cannot_be_written(self):
+    os.environ.pop('EVOJAX_ENVIRONMENTS')
+    printed = io.StringIO()
+    for error in (errno.EROFS, errno.EACCES):
+      with (
+          mock.patch.object(
+              pathlib.Path, 'open', side_effect=OSError(error, 'no', 'a.lock')
+          ),
+          contextlib.redirect_stderr(printed),
+      ):
+        self.assertEqual(environment.main(['mine', 'accelerator']), 1)
+    self.assertEqual(printed.getvalue().count('EVOJAX_ENVIRONMENTS=DIR'), 2)
+
   def test_unknown_set(self):
     with self.assertRaisesRegex(ValueError, 'nonsense.txt'):
       environment.ensure('', ['nonsense'])
@@ -311,6 +327,26 @@ class ScriptTest(TestCase):
     run = self.run_script('launch/gpu_node.sh')
     self.assertEqual(run.returncode, 1)
     self.assertIn('nvidia-smi finds no GPU', run.stderr)
+
+  def test_a_python_that_was_asked_for_is_not_replaced(self):
+    self.complete_environment('', 'accelerator')
+    script(self.folder / 'python3.10', 'echo Python 3.10.99; exit 1')
+    for python, said in (
+        (str(self.folder / 'python3.10'), 'Python 3.10.99'),
+        ('no-such-python', 'not found'),
+    ):
+      self.set(PYTHON=python)
+      run = self.run_script('launch/local.sh')
+      self.assertEqual((run.returncode, run.stdout), (1, ''))
+      self.assertIn(f'error: PYTHON={python} is no Python >= 3.11:', run.stderr)
+      self.assertIn(said, run.stderr)
+
+  def test_a_message_can_name_the_script_as_it_was_typed(self):
+    self.complete_environment('', 'accelerator')
+    [python] = self.shared.glob('*/bin/python')
+    script(python, '[[ "$1" = -c ]] && exit\necho "$EVOJAX_LAUNCHER"')
+    run = self.run_script('launch/local.sh')
+    self.assertEqual(run.stdout, f'bash {ROOT}/launch/local.sh\n')
 
   def test_no_python(self):
     for name in ('bash', 'dirname'):

@@ -389,6 +389,31 @@ class EndToEndTest(parameterized.TestCase):
         summary['sealed']['smoke'], self.summary['sealed']['evolved']
     )
 
+  def test_a_finished_run_is_compared_in_a_row_of_its_own(self):
+    path = self.root / 'finished'
+    shutil.copytree(self.path, path)
+    before = (path / 'ledger.jsonl').read_bytes()
+    other = self.root / 'other'  # Another run of the same name.
+    shutil.copytree(self.path, other)
+    shutil.rmtree(other / 'policy')
+    shutil.copytree(self.path / 'policy_continued', other / 'policy')
+    summary = loop.run(tiny.evolving(), str(path), compare=[str(self.path)])
+    after = (path / 'ledger.jsonl').read_bytes()
+    self.assertStartsWith(after, before)
+    self.assertEqual(after.count(b'\n'), before.count(b'\n') + 1)
+    evolved = self.summary['sealed']['evolved']
+    self.assertEqual(summary['sealed']['smoke'], evolved)
+    self.assertIn('smoke', (path / 'report.html').read_text())
+    # Again: it has its row. A further one comes beside it, not in its place.
+    loop.run(tiny.evolving(), str(path), compare=[str(self.path)])
+    self.assertEqual((path / 'ledger.jsonl').read_bytes(), after)
+    summary = loop.run(tiny.evolving(), str(path), compare=[str(other)])
+    self.assertEqual(summary['sealed']['smoke'], evolved)
+    self.assertEqual(
+        summary['sealed']['other'], self.summary['sealed']['continued']
+    )
+    self.assertIn('smoke', summary['compute'])
+
   def test_training_of_a_compared_run_is_not_its_scores(self):
     path = self.root / 'trained'
     for split, tokens in (('train', [3, 4]), ('dev', [5])):
@@ -498,9 +523,7 @@ def _view(setup):
       'outcome': np.array([True, False, False, True]),
       'problem_id': ['a' * 16] * 4,
   }
-  return views.View(
-      rows, setup.columns, prompts=2, group_size=2, max_tokens=8
-  )
+  return views.View(rows, setup.columns, prompts=2, group_size=2, max_tokens=8)
 
 
 class SkillTest(absltest.TestCase):

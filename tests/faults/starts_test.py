@@ -98,9 +98,7 @@ class FailedTest(StartsTestCase):
         continue  # A run that continues does not score its base policy.
       with self.subTest(workdir.name):
         with absltest.mock.patch.object(owner, name, fail):
-          self.assert_unchanged(
-              workdir, self.make_config(steps=4), error=error
-          )
+          self.assert_unchanged(workdir, self.make_config(steps=4), error=error)
 
   def test_signal_before_the_first_step(self):
     describe = devices.describe

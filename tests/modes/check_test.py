@@ -2,11 +2,13 @@
 
 import contextlib
 import io
+import json
 import pathlib
 import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_collections
 
 from configs import math as math_config
 from evojax import domains
@@ -25,7 +27,7 @@ def letters(completions, **kwargs):
 
 class CheckTest(parameterized.TestCase):
 
-  def check(self, *harnesses, change=None):
+  def check(self, *harnesses, change=None, workdir=None):
     """(exit code, what was printed)."""
     config = math_config.get_config()
     with config.unlocked():
@@ -38,7 +40,7 @@ class CheckTest(parameterized.TestCase):
     ]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-      code = check.run(config, paths)
+      code = check.run(config, paths, workdir)
     return code, printed.getvalue()
 
   def test_all_is_well(self):
@@ -82,6 +84,56 @@ class CheckTest(parameterized.TestCase):
     self.assertRegex(
         printed, f"proposer {name}: refused\n  evolve.proposer='{name}' .*rules"
     )
+
+  @parameterized.parameters(
+      (lambda c: setattr(c.data, 'max_prompt_tokens', 9), r'has \d+ tokens'),
+      (lambda c: setattr(c.mesh, 'data', 2), r'mesh has data=2 .*1 devices'),
+      (
+          lambda c: setattr(c.evolve, 'skills', ('/nowhere',)),
+          "has '/nowhere', which is no directory",
+      ),
+  )
+  def test_what_the_run_would_refuse(self, change, message):
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 1, printed)
+    self.assertRegex(printed, f'run: refused\n  .*{message}')
+
+  @parameterized.parameters(
+      (3, 0, "split 'dev' has 3 problems, 8 were asked for"),
+      (8, 90, r'\(family .*\) has \d\d\d tokens, more than .*=\d\d\.'),
+  )
+  def test_data_that_a_later_trial_would_refuse(self, dev, length, message):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    files = {'train': 40, 'dev': dev, 'sealed': 8}
+    for split, count in files.items():
+      rows = [{'question': f'{split} {i}', 'answer': i} for i in range(count)]
+      if split == 'train':  # The last of all to be asked.
+        rows[-1]['question'] += ' 1 +' * length
+      text = '\n'.join(map(json.dumps, rows))
+      (folder / f'{split}.jsonl').write_text(text)
+
+    def change(c):
+      c.domain.kwargs = ml_collections.ConfigDict(
+          {
+              'jsonl': {name: f'{folder}/{name}.jsonl' for name in files},
+              'answer_format': 'last_number',
+          }
+      )
+      c.evolve.problems = c.evolve.prompts = c.grpo.prompts = 8
+      c.eval.problems = 2
+      c.grpo.micro_groups = 2
+      c.data.max_prompt_tokens = 60
+
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 1, printed)
+    self.assertRegex(printed, f'run: refused\n  .*{message}')
+
+  def test_workdir_of_another_mode(self):
+    root = self.enterContext(tempfile.TemporaryDirectory())
+    pathlib.Path(root, 'metrics.jsonl').write_text('')
+    code, printed = self.check(workdir=root)
+    self.assertEqual(code, 1)
+    self.assertRegex(printed, f'workdir {root}: refused\n  .*--mode=train')
 
   def test_no_proposer_is_needed_without_trials(self):
     def change(c):

@@ -17,7 +17,7 @@ COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
 IDS = ('00ff00ff00ff00ff', '12ab12ab12ab12ab', '12cd12cd12cd12cd')
 
 
-def write(workdir, step, outcomes, ids=IDS, completion='It is 7.'):
+def write(workdir, step, outcomes, ids=IDS, completion='It is 7.', split='dev'):
   """One evaluation; outcomes [P][G] of 0 and 1."""
   outcomes = np.array(outcomes, bool)
   p, g = outcomes.shape
@@ -52,7 +52,7 @@ def write(workdir, step, outcomes, ids=IDS, completion='It is 7.'):
       'prompt': [f'What is {i // g} + 7?' for i in range(b)],
       'completion': [completion] * b,
   }
-  store.write_step(workdir, 'dev', step, rows, COLUMNS)
+  store.write_step(workdir, split, step, rows, COLUMNS)
 
 
 def decode(ids):
@@ -63,7 +63,7 @@ class InspectTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    root = self.enterContext(tempfile.TemporaryDirectory())
+    root = self.root = self.enterContext(tempfile.TemporaryDirectory())
     self.a = os.path.join(root, 'a')
     self.b = os.path.join(root, 'b')
     write(self.a, 0, [[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
@@ -225,6 +225,44 @@ class InspectTest(parameterized.TestCase):
   def test_refuses(self, kwargs, message):
     with self.assertRaisesRegex(ValueError, message):
       self.show(**kwargs)
+
+  def test_a_run_that_evolves(self):
+    run = os.path.join(self.root, 'run')
+    for place, split, step in (
+        ('arms/v0', 'train', 3),
+        ('arms/t000.child-0', 'train', 4),
+        ('trials/000/control-0', 'dev', 0),
+        ('trials/001/control-0', 'dev', 0),
+        ('trials/001/child-0', 'dev', 0),
+    ):
+      write(os.path.join(run, place), step, [[1]], split=split)
+    os.utime(os.path.join(run, 'arms/v0/evidence/train'), (9, 9))
+    find = lambda *split: inspection.find(run, *split)
+    self.assertEqual(
+        find('dev')[:2],
+        ([f'{run}/trials/001/control-0', f'{run}/trials/001/child-0'], 'dev'),
+    )
+    self.assertEqual(find(), find('dev'))
+    # The arm that is being trained.
+    self.assertEqual(find('train')[0], [f'{run}/arms/t000.child-0'])
+    with self.assertRaisesRegex(ValueError, "'sealed' in .*there is dev in tr"):
+      find('sealed')
+    for name in ('base', 'evolved', 'reference'):
+      write(os.path.join(run, 'sealed', name), 0, [[1]], split='sealed')
+    write(os.path.join(run, 'arms/final'), 0, [[1]], split='train')
+    folders = [f'{run}/sealed/{name}' for name in ('base', 'reference')]
+    folders.append(f'{run}/sealed/evolved')  # Flips compare it with the first.
+    self.assertEqual(find()[:2], (folders, 'sealed'))
+    self.assertEqual(find('train')[0], [f'{run}/arms/final'])
+    lines = self.show(run)
+    self.assertEqual(lines[1][3:6], ['base', 'reference', 'evolved'])
+    self.assertEqual(lines[-1][:2], ['there', 'is'])
+
+  def test_a_directory_of_runs(self):
+    os.makedirs(os.path.join(self.root, 'c'))
+    open(os.path.join(self.root, 'c/config.json'), 'w').close()
+    with self.assertRaisesRegex(ValueError, 'there is none, but the runs c'):
+      inspection.find(self.root)
 
   def test_flips_need_two_evaluations(self):
     with self.assertRaisesRegex(ValueError, 'there is one; .*eval.every'):
