@@ -103,7 +103,7 @@ def _run(
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
-  directory.record_start()
+  directory.record_start(chat_template=trainer.setup.policy.tokenizer.template)
   evaluations: dict[int, evaluate_lib.EvalResult] = {}
   with open_log(trainer, config.name, config.log.every) as (write, show, say):
 
