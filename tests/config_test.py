@@ -161,6 +161,11 @@ class ValidateTest(parameterized.TestCase):
           r'rollout\.prefill_rows=3 ',
       ),
       (
+          'date',
+          dict(model__chat_template_date='26 Jul'),
+          r"model\.chat_template_date='26 Jul' is no date",
+      ),
+      (
           'limit above the shape',
           dict(rollout__max_tokens=32, rollout__token_limit=33),
           r'rollout\.token_limit=33 is more than rollout\.max_tokens=32',

@@ -320,7 +320,9 @@ def compute(
   if unknown:
     raise RewardError(
         f'config.reward.weights names {unknown}; the reward has the parts'
-        f' {sorted(found)}'
+        f' {sorted(found)}: give a weight to those that count, in a config file'
+        f' reward.weights = {dict.fromkeys(sorted(found), 1.0)}, in the'
+        ' overlay.json of a harness "reward.weights.NAME": 1.0'
     )
   total, used = np.zeros(shape, np.float32), {}
   for name, weight in weights.items():
