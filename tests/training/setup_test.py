@@ -7,6 +7,7 @@ from absl.testing import absltest
 import ml_collections
 
 from evojax import domains
+from evojax.episodes import collect
 from evojax.harness import spec
 from evojax.models import policy as policy_lib
 from evojax.modes import serve
@@ -87,10 +88,12 @@ class TemplateTest(absltest.TestCase):
             {'greeting': 'hello'}
         ),
         model__chat_template_date='2021-05-06',
+        serve__context_tokens=64,
     )
     setup = setup_lib.prepare(config)
     decode = setup.policy.tokenizer.decode
-    prompt = setup.probe_rows['prompt_tokens'][0]
+    problems = setup.domain.source('train', 0).take(0, 1)
+    (prompt,) = collect.render(setup.policy.tokenizer, problems, 32)
     self.assertStartsWith(decode(prompt), 'hello 2021 ')
     with absltest.mock.patch.object(serve, 'serve') as served:
       serve.run(config, 0)
