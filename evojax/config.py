@@ -88,7 +88,7 @@ FIELDS = (
           ' may say otherwise.'),
     # The date that Llama's templates write where they cannot ask for the time.
     Field('model.chat_template_date', '2024-07-26', 'Date, YYYY-MM-DD, that a'
-          " template gets instead of today's: prompts stay the same overnight."),
+          " template writes instead of today's: prompts stay as they are."),
     Field('model.param_dtype', 'float32', 'Type of the stored parameters.',
           choices=('float32', 'bfloat16')),
     Field('model.compute_dtype', 'float32', 'Type of the activations.',

@@ -53,8 +53,8 @@ def warning(workdir: pathlib.Path) -> str:
   )
   return (
       f'no signal: in the first {len(steps)} steps {solved:.1%} of the'
-      f' completions are solved and {dead:.0%} of the groups have equal rewards,'
-      f' {learned}; {_REMEDY[kind]}'
+      f' completions are solved and {dead:.0%} of the groups have equal'
+      f' rewards, {learned}; {_REMEDY[kind]}'
   )
 
 

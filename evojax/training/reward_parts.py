@@ -90,7 +90,8 @@ class _TextReward:
   """A function of texts as one part, beside those of the domain.
 
   A subclass names its library (KIND), what tells it apart (SIGNATURE) and what
-  it may ask for before the columns (GIVEN), and scores lists of prompts, completions and columns (`_scores`).
+  it may ask for before the columns (GIVEN), and scores lists of prompts,
+  completions and columns (`_scores`).
 
   Attributes:
     reader: Texts are open to diagnostics; see `reader`.

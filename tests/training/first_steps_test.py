@@ -1,7 +1,6 @@
 """A run without signal says so, and what to do."""
 
 import pathlib
-import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -39,7 +38,7 @@ class WarningTest(parameterized.TestCase):
       ([[NONE] * 10] * 3, '0.0% .* 100% .* nothing is learned; .* too hard'),
       ([[ALL] * 10] * 3, '100.0% .* 100% .* nothing is learned; .* too easy'),
       ([[ALL, NONE] * 5] * 3, '50.0% .* 100% .* all right or all wrong'),
-      ([[SOME] + [NONE] * 19] * 3, '1.3% .* 95% .* little is learned; .* too hard'),
+      ([[SOME] + [NONE] * 19] * 3, '1.3% .* 95% .* little is learned; .* hard'),
       ([[SHAPED] * 10] * 3, '0.0% .* 0% .* only the other parts .* too hard'),
       ([[NONE] * 10], 'in the first 1 steps'),
       ([[[np.nan] + NONE[1:]] * 10] * 3, '0.0% .* 100% .*too hard'),
