@@ -154,7 +154,9 @@ class ModeTest(MainTestCase):
   def test_serve_gets_port_and_host(self):
     with absltest.mock.patch.object(serve, 'run') as run:
       self.command(SMOKE, '--mode=serve', '--port=7', '--host=::1')
-    self.assertEqual(run.call_args.args[1:], (7, '::1'))
+    self.assertEqual(
+        run.call_args.kwargs, {'port': 7, 'host': '::1', 'workdir': None}
+    )
 
   def test_plan_is_shown(self):
     with (

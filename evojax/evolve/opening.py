@@ -175,7 +175,7 @@ def open_run(
     path = directory.path
     ledger = path / 'ledger.jsonl'
     print(devices.describe(), flush=True)
-    directory.record_start()
+    directory.record_start(chat_template=setup.policy.tokenizer.template)
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(

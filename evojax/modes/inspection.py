@@ -90,17 +90,18 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
   """
   root = pathlib.Path(workdir).expanduser()
   if own := store.splits(root):
-    if (split or 'dev') in own or not split:
+    if not split or split in own:
       return [workdir], split or ('dev' if 'dev' in own else own[0]), ''
-    places = {each: [root] for each in own}
-  else:
-    places = {}
-    for folder in (p for place in _PLACES for p in sorted(root.glob(place))):
-      for each in store.splits(folder):
-        places.setdefault(each, []).append(folder)
+    raise ValueError(
+        f'no evidence of split {split!r} in {workdir}; there is {", ".join(own)}'
+    )
+  places: dict[str, list[pathlib.Path]] = {}
+  for folder in (p for place in _PLACES for p in sorted(root.glob(place))):
+    for each in store.splits(folder):
+      places.setdefault(each, []).append(folder)
   there = '; '.join(f'{s} in {_named(f, root)}' for s, f in places.items())
   wanted = split or next(iter(places), '')
-  if wanted not in places or own:
+  if wanted not in places:
     below = sorted(p.parent.name for p in root.glob('*/config.json'))
     if below and not there:
       there = f'none, but the runs {", ".join(below)}'

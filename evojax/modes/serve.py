@@ -19,6 +19,7 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import policies
 from evojax.rollout import local_service
 from evojax.rollout import sampling
@@ -83,7 +84,8 @@ def run(
   policy = _open_policy(config, config.model.path)
   settings = _settings(config, policy, name)
   print(f'policy: {policy.path}, served as {settings.model_name}', flush=True)
-  tokenizer = tokens.ServerTokenizer(policy.path)
+  template = tokenizer_lib.template_options(config.model.to_dict())
+  tokenizer = tokens.ServerTokenizer(policy.path, **template)
   serve(
       app_lib.App(tokenizer, settings),
       lambda: make_service(config, policy),

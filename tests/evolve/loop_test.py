@@ -436,7 +436,9 @@ class SealedTest(absltest.TestCase):
     setup = setup_lib.prepare(config)
     with tempfile.TemporaryDirectory() as folder:
       ledger = chain.Ledger(pathlib.Path(folder, 'ledger.jsonl'))
-      recorder = recorder_lib.Recorder(ledger, budget.Budget(), lambda: None)
+      recorder = recorder_lib.Recorder(
+          ledger, budget.Budget(), lambda: None, lambda: None
+      )
       scorer = scoring.Scorer(
           setup=setup,
           mesh=mesh,

@@ -141,7 +141,8 @@ class InspectTest(parameterized.TestCase):
     other = os.path.join(self.b, 'a')
     write(other, 9, [[0, 0, 0, 0]])
     text = ' '.join(self.show(self.a, other, flips=True)[0])
-    self.assertStartsWith(text, f'{self.a} step 9 → {other} step 9')
+    top = os.path.basename(self.root)
+    self.assertStartsWith(text, f'{top}/a step 9 → b/a step 9')
 
   def test_flipped_samples_of_a_problem(self):
     lines = self.show(problem=IDS[0], flips=True)
@@ -219,7 +220,7 @@ class InspectTest(parameterized.TestCase):
       ('no_such_problem', {'problem': 'beef'}, "problem='beef' names no"),
       ('ambiguous', {'problem': '12'}, 'names 2 problems.*12ab12ab.*12cd12cd'),
       ('index_too_large', {'problem': '3'}, r'an index 0\.\.2'),
-      ('no_such_split', {'split': 'sealed'}, "'sealed' in .*there: dev"),
+      ('no_such_split', {'split': 'sealed'}, "'sealed' in .*there is dev"),
       ('tokens_of_everything', {'tokens': True}, 'name a problem'),
   )
   def test_refuses(self, kwargs, message):

@@ -232,13 +232,17 @@ class EndToEndTest(TrainTestCase):
       )
     trainer = self.make_trainer()
     self.assertEqual(trainer.step, 2)
-    self.assertEqual(store.list_steps(self.workdir, 'train'), [0, 1])
+    # Only once a step is made: a start that is stopped changes nothing.
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [0, 1, 2, 3])
+    trainer.train_step()
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [0, 1, 2])
     self.assertEqual(store.list_steps(self.workdir, 'dev'), [0, 2])
     # Without a checkpoint the run starts again.
     shutil.rmtree(self.workdir / 'checkpoints')
     trainer = self.make_trainer()
     self.assertEqual(trainer.step, 0)
-    self.assertEqual(store.list_steps(self.workdir, 'train'), [])
+    trainer.train_step()
+    self.assertEqual(store.list_steps(self.workdir, 'train'), [0])
     self.assertEqual(store.list_steps(self.workdir, 'dev'), [0])
     self.assertEqual(store.list_steps(self.workdir, 'sealed'), [0, 2])
 
