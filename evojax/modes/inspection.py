@@ -93,7 +93,8 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
     if not split or split in own:
       return [workdir], split or ('dev' if 'dev' in own else own[0]), ''
     raise ValueError(
-        f'no evidence of split {split!r} in {workdir}; there is {", ".join(own)}'
+        f'no evidence of split {split!r} in {workdir}; there is'
+        f' {", ".join(own)}'
     )
   places: dict[str, list[pathlib.Path]] = {}
   for folder in (p for place in _PLACES for p in sorted(root.glob(place))):

@@ -101,8 +101,10 @@ def _end_unless_noted(number: int) -> None:
     _Program.lock.release()
     return
   _Program.put_back()
-  with contextlib.suppress(OSError, ValueError):
-    sys.stdout.flush()
+  # The main thread may have been stopped while it was printing.
+  flush = threading.Thread(target=sys.stdout.flush, daemon=True)
+  flush.start()
+  flush.join(timeout=1)
   text = line([number], 'stopped before the first step, nothing has changed')
   with contextlib.suppress(OSError):
     os.write(2, f'{text}\n'.encode(errors='replace'))

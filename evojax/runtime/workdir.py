@@ -327,7 +327,7 @@ class Workdir(contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Give the lock back, and keep what was written."""
-    self._found = None
+    self.keep()
     self._release()
 
   def _release(self) -> None:
