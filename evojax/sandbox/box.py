@@ -129,8 +129,12 @@ class Box:
         entry=entry,
         readable=readable,
         environment=dict(environment or {}),
-        image=() if profile == 'pure' else image.paths(),
     )
+    if profile != 'pure':
+      self._config = self._config._replace(image=image.paths())
+    if profile == 'repository':  # A link to each package lies beside the tree.
+      files = self._config.files + len(self._config.image) + 1
+      self._config = self._config._replace(files=files)
     self.own_user = self._has_own_user()
     # The slot that was used last comes first: its pages are warm.
     self._free: queue.LifoQueue[tuple[_Slot, _Slot]] = queue.LifoQueue()

@@ -81,7 +81,7 @@ def _hidden(more: Sequence[str]) -> list[str]:
   found = {os.path.join(root, name) for root in roots for name in _PACKAGES}
   return [
       path
-      for path in sorted(map(os.path.realpath, (*found, ours)))
+      for path in sorted({*found, *map(os.path.realpath, found), ours})
       if os.path.isdir(path)
       and not any(_is_below(path, opened) for opened in more)
   ]

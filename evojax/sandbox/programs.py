@@ -60,7 +60,9 @@ def open_stdin_by_name() -> None:
 
   @functools.wraps(open_descriptor)
   def os_open(path, *args, **kwargs):
-    return os.dup(0) if is_stdin(path) else open_descriptor(path, *args, **kwargs)
+    return (
+        os.dup(0) if is_stdin(path) else open_descriptor(path, *args, **kwargs)
+    )
 
   builtins.open = io.open = open_
   os.open = os_open

@@ -33,6 +33,7 @@ GRADE_STATUS = {
     'wrong_form': 3,  # The value is right, but not written as asked for.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
     'timeout': 5,  # The comparison took longer than equality.TIMEOUT_S.
+    records.INFRA_ERROR: 6,  # The box failed, see `scoring`: no grade.
 }
 # An unformatted answer stands in prose and does not count as an answer.
 MATH_MODE = {
@@ -306,9 +307,16 @@ def grade(
       outcome=right,
       partial=float(right),
       status='ok' if verdict in ('right', 'wrong') else verdict,
-      columns={
-          'format_ok': found is not None,
-          'answer_chars': len(answer),
-          'mode': MATH_MODE[classify(text, found, truncated)],
-      },
+      columns=columns(text, found, truncated),
   )
+
+
+def columns(
+    text: str, found: Extraction | None, truncated: bool
+) -> dict[str, int | bool]:
+  """Return the values of COLUMNS besides the status; see `classify`."""
+  return {
+      'format_ok': found is not None,
+      'answer_chars': len(found.answer.strip()) if found else 0,
+      'mode': MATH_MODE[classify(text, found, truncated)],
+  }
