@@ -103,6 +103,8 @@ def build_root(config: wire.Config, quota: str) -> str | None:
     The directory's path, if there is one.
   """
   linux.make_mounts_private()
+  # Before _BASE is covered, below which an interpreter may lie.
+  hidden = _hidden(config.readable)
   paths, pure = _readable(config), config.profile == 'pure'
   links, copies = {}, []
   for path in paths:
@@ -122,7 +124,7 @@ def build_root(config: wire.Config, quota: str) -> str | None:
   for path, target in links.items():
     os.makedirs(_BASE + os.path.dirname(path), exist_ok=True)
     os.symlink(target, _BASE + path)
-  covered = [p for p in _hidden(config.readable) if os.path.isdir(_BASE + p)]
+  covered = [path for path in hidden if os.path.isdir(_BASE + path)]
   for path in covered:
     linux.mount_tmpfs(_BASE + path, 'size=64k,nr_inodes=256,mode=0755')
   for path, descriptor in packages:
