@@ -76,8 +76,10 @@ class Finder:
     if path is not None or place is None:
       return None
     # The directory of all packages is not looked through: it may not be listed.
-    if place.endswith('.py'):
-      return importlib.util.spec_from_file_location(name, place)
+    is_file = place.endswith('.py')
+    file = place if is_file else f'{place}/__init__.py'
+    if not os.path.exists(file):  # Or out of reach: a directory above is not
+      return None  # open to the user of this slot.
     return importlib.util.spec_from_file_location(
-        name, f'{place}/__init__.py', submodule_search_locations=[place]
+        name, file, submodule_search_locations=None if is_file else [place]
     )

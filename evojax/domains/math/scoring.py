@@ -7,7 +7,7 @@ lies where such a program could look for it.
 """
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import concurrent.futures
 import functools
 import json
@@ -100,7 +100,7 @@ def _request(problem: records.Problem, answer: str) -> str:
   return json.dumps(request)
 
 
-def _scores(requests: Sequence[str | None]) -> dict[str | None, Score]:
+def _scores(requests: Iterable[str | None]) -> dict[str | None, Score]:
   """Return the score of each request that is one."""
   wanted = [request for request in requests if request is not None]
   if not wanted:
