@@ -55,7 +55,8 @@ _ENVIRONMENT = {
     'MKL_NUM_THREADS': '1',
 }
 _USERS = itertools.count()
-# An import that this does not find works too, but takes longer.
+# Finds the programs that start with NumPy in memory. Others can import it too,
+# but that takes longer.
 _NUMPY = re.compile(r'\bnumpy\b')
 
 
@@ -143,10 +144,6 @@ class Box:
       self._all += [self._slot(), self._slot(image.NUMPY)]
       self._free.put(tuple(self._all[-2:]))
 
-  def _slot(self, preload: Sequence[str] = ()) -> '_Slot':
-    user = _free_user() if self.own_user else None
-    return _Slot(self._config._replace(user=user, preload=preload))
-
   def __enter__(self) -> 'Box':
     return self
 
@@ -222,6 +219,10 @@ class Box:
     return limits_lib.Result(
         'infra_error', self.tier, message=message, attempts=self._attempts
     )
+
+  def _slot(self, preload: Sequence[str] = ()) -> '_Slot':
+    user = _free_user() if self.own_user else None
+    return _Slot(self._config._replace(user=user, preload=preload))
 
   def _has_own_user(self) -> bool:
     config, library = self._config, pathlib.Path(os.__file__).parent

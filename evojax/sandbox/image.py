@@ -22,12 +22,6 @@ NUMPY = (
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-  """Return the version of each package, for the records of a run."""
-  return {name: _distribution(name).version for name in PACKAGES}
-
-
-@functools.cache
 def paths() -> tuple[str, ...]:
   """Return the files and directories of this machine that are the image.
 
@@ -78,8 +72,8 @@ class Finder:
     # The directory of all packages is not looked through: it may not be listed.
     is_file = place.endswith('.py')
     file = place if is_file else f'{place}/__init__.py'
-    if not os.path.exists(file):  # Or out of reach: a directory above is not
-      return None  # open to the user of this slot.
+    if not os.path.exists(file):  # Not for the user that the slot has become.
+      return None
     return importlib.util.spec_from_file_location(
         name, file, submodule_search_locations=None if is_file else [place]
     )
