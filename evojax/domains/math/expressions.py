@@ -1,50 +1,102 @@
-"""Parses mathematical expressions to trees, without evaluating anything.
+r"""Parses mathematical answers to trees, without evaluating anything.
 
-A tree is nested lists that JSON can carry: ['number', '3/4'], ['symbol', 'x'],
-['+' | '*' | '/' | '^', left, right], ['-', operand], ['call', name, operand].
+A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', name, *trees),
+(op, left, right) for the operations + * / ^ of scalars and \cup \cap \setminus
+and : of sets and ratios. Values of several parts are ('list', *trees), in any
+order, as sets are; ('tuple', brackets, *trees), also an interval; ('matrix',
+environment, *rows); ('relation', operators, *sides).
 
-Text comes from a policy: a recursive-descent parser with an allow-list of
-characters and names, where sympy's own would call `eval`. Size, nesting and
-numeric exponents are bounded here; what is still slow to compare meets the
-time limit of `equality`.
+Text comes from a policy: a recursive-descent parser with an allow-list, where
+sympy's own would call `eval`. Its length and nesting are bounded here, values by
+`equality`.
 """
 
+import fractions
 import re
 from typing import Any
 
-Tree = list[Any]
+Tree = tuple[Any, ...]
 
-MAX_TOKENS = 200
-MAX_DEPTH = 30
-MAX_DIGITS = 100  # Digits of one number.
-MAX_POWER = 100  # Absolute value of a numeric exponent.
+MAX_CHARS = 1000
+MAX_DEPTH = 40
 
 FUNCTIONS = frozenset(
-    'sqrt sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh log ln'
-    ' exp abs'.split()
+    'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
+    ' log ln lg exp abs sqrt'.split()
 )
-CONSTANTS = frozenset({'pi'})
-_GREEK = frozenset(
-    'alpha beta gamma delta epsilon theta lambda mu phi omega'.split()
+_INVERSE = {'sin': 'arcsin', 'cos': 'arccos', 'tan': 'arctan'}
+_NAMES = frozenset(
+    'pi alpha beta gamma delta epsilon theta lambda mu phi omega inf'.split()
 )
+_SEPARATORS = (',', ';', 'and', 'or')
+_RELATIONS = {
+    **dict.fromkeys(('=', r'\in', '≈', r'\approx', r'\equiv'), '='),
+    **dict.fromkeys(('!=', r'\ne', r'\neq'), '!='),
+    **dict.fromkeys(('<', r'\lt'), '<'),
+    **dict.fromkeys(('>', r'\gt'), '>'),
+    **dict.fromkeys(('<=', r'\le', r'\leq', r'\leqslant'), '<='),
+    **dict.fromkeys(('>=', r'\ge', r'\geq', r'\geqslant'), '>='),
+}
+_TIMES = {'*': '*', r'\cdot': '*', r'\times': '*', '/': '/', r'\div': '/'}
+SETS = (r'\cup', r'\cap', r'\setminus', r'\backslash', ':')
+_CLOSING = {
+    '(': (')', ']'),
+    '[': (']', ')'),
+    '{': ('}',),
+    r'\{': (r'\}',),
+    r'\langle': (r'\rangle',),
+    '|': ('|',),
+    r'\lfloor': (r'\rfloor',),
+    r'\lceil': (r'\rceil',),
+}
+_AROUND = {'|': 'abs', r'\lfloor': 'floor', r'\lceil': 'ceil'}
+_ACCENTS = frozenset(
+    'mathbb mathcal mathfrak vec hat bar tilde dot overline widehat widetilde'
+    ' overrightarrow operatorname'.split()
+)
+_MATRICES = {
+    **dict.fromkeys(('matrix', 'pmatrix', 'bmatrix', 'array'), 'matrix'),
+    **{name: name for name in ('vmatrix', 'Vmatrix', 'cases')},
+}
+# Commands that no value begins with: layout, words and what closes a group.
+_REFUSED = frozenset(
+    r'\\ \& \end \right \left \rangle \rfloor \rceil \} \pm \mp \degree'.split()
+) | {*_RELATIONS, *_TIMES, *SETS}
 _TOKEN = re.compile(
-    r'\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)'
-    r'|\\?(?P<word>[A-Za-z]+)|(?P<power>\*\*|\^)|(?P<op>[-+*/()\[\]{}]))'
+    r'\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\.|[A-Za-z]+|[<>!]=|\*\*|.)?'
 )
-_CLOSING = {'(': ')', '[': ']', '{': '}'}
+_SUBSCRIPT = re.compile(
+    r"(['′]*)\s*(?:_\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|[0-9]+|\w))?(['′]*)"
+)
+_SPELLINGS = (
+    (re.compile(r'\$|\\[()\[\]]'), ' '),
+    (re.compile(r'\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°'), r'\\degree '),
+    (re.compile(r'\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![a-z]))'), "'"),
+    (
+        re.compile(r'\\[lr]brace(?![a-z])'),
+        lambda m: r'\{' if m[0][1] == 'l' else r'\}',
+    ),
+    (re.compile(r'\\(?:[lr]?vert|mid)(?![a-z])|\\\|'), '|'),
+    (re.compile(r'\\(?:emptyset|varnothing)(?![a-z])'), r'\\emptyset '),
+    (re.compile(r'\\i?infty(?![a-z])'), ' inf '),
+)
 
 
 class ExpressionError(ValueError):
   """The text is not an expression of the grammar, or is out of bounds."""
 
 
-def parse(text: str) -> Tree:
-  """Read an expression.
+def is_product(word: str) -> bool:
+  """Return whether letters side by side are a product: xy and mgh, not 'on'."""
+  return len(word) == 1 or (len(word) <= 4 and not set(word) & set('eiou'))
 
-  Sums, products (2x, 3(x+1), 2 sqrt 3), quotients, \\frac{a}{b}, \\sqrt[n]{a},
-  powers, functions of FUNCTIONS, pi, Greek names and one-letter symbols; two
-  letters side by side are a product. Longer words are refused, so that prose
-  is no expression.
+
+def parse(text: str) -> Tree:
+  r"""Read a value: an expression, or several in brackets, lists and relations.
+
+  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after the 1. A
+  function takes the product beside it, so that \sin 2x is sin(2x). With a \pm
+  the value is the list of both.
 
   Args:
     text: From `literals.canonical`.
@@ -52,132 +104,249 @@ def parse(text: str) -> Tree:
   Raises:
     ExpressionError: If the text is anything else, or too large.
   """
-  parser = _Parser(_tokens(text))
-  tree = parser.sum(0)
-  parser.end()
-  return tree
+  if len(text) > MAX_CHARS:
+    raise ExpressionError(f'{len(text)} characters')
+  for pattern, replacement in _SPELLINGS:
+    text = pattern.sub(replacement, text)
+  trees = []
+  for sign in '+-':
+    parser = _Parser(text, sign)
+    trees.append(parser.statement())
+    if not parser.twofold:
+      return trees[0]
+  return ('list', *trees)
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-  tokens, position = [], 0
-  while position < len(text):
-    match = _TOKEN.match(text, position)
-    if match is None or len(tokens) >= MAX_TOKENS:
-      raise ExpressionError(f'not an expression, from {text[position:][:20]!r}')
-    position = match.end()
-    kind, value = match.lastgroup, match[match.lastgroup]
-    if kind == 'number' and len(value) > MAX_DIGITS:
-      raise ExpressionError(f'a number of {len(value)} digits')
-    if kind == 'word':
-      tokens.extend(_words(value))
-    else:
-      tokens.append((kind, '^' if kind == 'power' else value))
-  return tokens
+def _times(left: Tree, right: Tree) -> Tree:
+  return ('*', left, right)
 
 
-def _words(word: str) -> list[tuple[str, str]]:
-  """Return the tree of a word: a known name, or one or two symbols."""
-  if word == 'frac' or word in FUNCTIONS:
-    return [('name', word)]
-  if word in CONSTANTS or word in _GREEK:
-    return [('symbol', word)]
-  if len(word) > 2:
-    raise ExpressionError(f'unknown name {word[:20]!r}')
-  return [('symbol', letter) for letter in word]
+def _negative(tree: Tree) -> Tree:
+  return _times(('number', fractions.Fraction(-1)), tree)
 
 
 class _Parser:
-  """A parser whose precedence is sum, product, sign, power, atom."""
+  """A parser whose precedence is list, relation, set, sum, product, power."""
 
-  def __init__(self, tokens: list[tuple[str, str]]):
-    self._tokens = [*tokens, ('end', '')]
-    self._next = 0
+  def __init__(self, text: str, sign: str):
+    self._text = text
+    self._sign = sign  # The sign that a \pm stands for.
+    self._at = self._end = 0  # Where the next token begins and ends.
+    self._depth = 0
+    self._bars = 0  # Open absolute values: the next bar closes one.
+    self.twofold = False  # Whether there was a \pm.
 
-  def end(self) -> None:
-    if self._peek()[0] != 'end':
-      raise ExpressionError(f'unexpected {self._peek()[1]!r}')
+  def statement(self) -> Tree:
+    items = self._items()
+    if self._peek():
+      raise ExpressionError(f'unexpected {self._peek()!r}')
+    return items[0] if len(items) == 1 else ('list', *items)
 
-  def sum(self, depth: int) -> Tree:
-    if depth > MAX_DEPTH:
-      raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
-    tree = self._product(depth)
-    while self._peek()[1] in ('+', '-'):
-      sign = self._take()[1]
-      right = self._product(depth)
-      tree = ['+', tree, right if sign == '+' else ['-', right]]
+  def _items(self) -> list[Tree]:
+    items = [self._relation()]
+    while self._skip(*_SEPARATORS):
+      while self._skip(*_SEPARATORS):  # '19, 46, and 82'.
+        pass
+      items.append(self._relation())
+    return items
+
+  def _relation(self) -> Tree:
+    operators, sides = [], [self._set()]
+    while self._peek() in _RELATIONS:
+      operators.append(_RELATIONS[self._take()])
+      sides.append(self._set())
+    return ('relation', tuple(operators), *sides) if operators else sides[0]
+
+  def _set(self) -> Tree:
+    tree = self._sum()
+    while self._peek() in SETS:
+      tree = (self._take(), tree, self._sum())
     return tree
 
-  def _product(self, depth: int) -> Tree:
-    tree = self._signed(depth)
+  def _sum(self) -> Tree:
+    tree = self._product()
+    while self._peek() in ('+', '-', r'\pm', r'\mp'):
+      negative = self._is_minus(self._take())
+      right = self._product()
+      tree = ('+', tree, _negative(right) if negative else right)
+    return tree
+
+  def _is_minus(self, token: str) -> bool:
+    if token in '+-':
+      return token == '-'
+    self.twofold = True
+    return (token == r'\pm') == (self._sign == '-')
+
+  def _product(self) -> Tree:
+    tree = self._signed()
     while True:
-      kind, value = self._peek()
-      if value in ('*', '/'):
-        self._take()
-        tree = [value, tree, self._signed(depth)]
-      elif kind in ('name', 'symbol') or value in _CLOSING:
-        tree = ['*', tree, self._power(depth)]
+      token = self._peek()
+      if token in _TIMES:
+        tree = (_TIMES[self._take()], tree, self._signed())
+      elif self._begins_factor(token):
+        tree = _times(tree, self._power())
+      elif token.isalpha() and token not in (*_SEPARATORS, 'in'):
+        tree = _times(tree, ('symbol', self._take().casefold()))
+        # A unit ends a product: 'A beats B' is no product of three.
+        if self._begins_factor(self._peek()):
+          raise ExpressionError(f'{token!r} between factors')
       else:  # A number on the right needs a sign: '1 2' is two answers.
         return tree
 
-  def _signed(self, depth: int) -> Tree:
-    sign = 1
-    while self._peek()[1] in ('+', '-'):
-      sign *= -1 if self._take()[1] == '-' else 1
-    tree = self._power(depth)
-    return tree if sign == 1 else ['-', tree]
+  def _begins_factor(self, token: str) -> bool:
+    if token.isalpha():
+      return len(token) == 1 or token in FUNCTIONS or token in _NAMES
+    if token == '|':
+      return not self._bars
+    return token in _CLOSING or (token[:1] == '\\' and token not in _REFUSED)
 
-  def _power(self, depth: int) -> Tree:
-    base = self._atom(depth)
-    if self._peek()[0] != 'power':
-      return base
-    self._take()
-    exponent = self._signed(depth + 1)
-    _check_exponent(exponent)
-    return ['^', base, exponent]
-
-  def _atom(self, depth: int) -> Tree:
-    kind, value = self._take()
-    if kind == 'number':
-      return ['number', value]
-    if kind == 'symbol':
-      return ['symbol', value]
-    if value == 'frac':
-      return ['/', self._argument(depth), self._argument(depth)]
-    if value == 'sqrt' and self._peek()[1] == '[':
-      degree = self._argument(depth)
-      _check_exponent(degree)
-      return ['^', self._argument(depth), ['/', ['number', '1'], degree]]
-    if kind == 'name':
-      return ['call', value, self._argument(depth)]
-    if value in _CLOSING:
-      tree = self.sum(depth + 1)
-      if self._take()[1] != _CLOSING[value]:
-        raise ExpressionError(f'{value!r} is not closed')
-      return tree
-    raise ExpressionError(f'unexpected {value or "end"!r}')
-
-  def _argument(self, depth: int) -> Tree:
-    """Parse the argument of a function or \\frac: a group, or one atom."""
-    if depth > MAX_DEPTH:
+  def _signed(self) -> Tree:
+    self._depth += 1
+    if self._depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
-    return self._atom(depth + 1)
+    minus = False
+    while self._peek() in ('+', '-', r'\pm', r'\mp'):
+      minus ^= self._is_minus(self._take())
+    tree = self._power()
+    self._depth -= 1
+    return _negative(tree) if minus else tree
 
-  def _peek(self) -> tuple[str, str]:
-    return self._tokens[self._next]
+  def _power(self) -> Tree:
+    tree = self._atom()
+    while True:
+      if self._skip('^', '**'):
+        tree = ('^', tree, self._signed())
+      elif self._skip('!'):
+        tree = ('call', 'factorial', tree)
+      elif self._skip('%'):
+        tree = ('/', tree, ('number', fractions.Fraction(100)))
+      elif self._skip(r'\degree'):
+        tree = _times(tree, ('symbol', r'\degree'))
+      else:
+        return tree
 
-  def _take(self) -> tuple[str, str]:
-    token = self._tokens[self._next]
-    self._next = min(self._next + 1, len(self._tokens) - 1)
+  def _atom(self) -> Tree:
+    token = self._take()
+    name = token.removeprefix('\\')
+    if token in _CLOSING:
+      return self._bracket(token)
+    if token[:1].isdecimal() or token[:1] == '.' and token[1:]:
+      script = self._script()  # A numeral of another base: 4210_5.
+      if script:
+        return ('symbol', token + script)
+      return ('number', fractions.Fraction(token))
+    if name in FUNCTIONS:
+      return self._function(name, token != name)
+    if name in ('frac', 'dfrac', 'tfrac', 'cfrac'):
+      return ('/', self._argument(), self._argument())
+    if name in ('binom', 'dbinom', 'tbinom'):
+      return ('call', 'binomial', self._argument(), self._argument())
+    if token == r'\begin':
+      return self._environment()
+    if token == r'f' and self._peek() == '(':
+      return ('call', 'f', self._atom())
+    if token != name and name in _ACCENTS:
+      start = self._at
+      self._argument()
+      name += re.sub(r'[\s{}]', '', self._text[start : self._at])
+    elif not self._begins_factor(token):
+      raise ExpressionError(f'unexpected {token or "end"!r}')
+    return ('symbol', name + self._script())
+
+  def _script(self) -> str:
+    """Take primes and a subscript, which are part of a name."""
+    match = _SUBSCRIPT.match(self._text, self._at)
+    self._at = match.end()
+    subscript = re.sub(r'[\s{}]', '', match[2] or '')
+    return match[1] + match[3] + (f'_{subscript}' if subscript else '')
+
+  def _bracket(self, opened: str) -> Tree:
+    bars, self._bars = self._bars, int(opened == '|')
+    items = self._items()
+    self._bars = bars
+    closed = self._take()
+    if closed not in _CLOSING[opened]:
+      raise ExpressionError(f'{opened!r} is not closed')
+    if opened == r'\{':
+      return ('list', *items)
+    if len(items) > 1 and opened == '{':
+      return ('list', *items)
+    matching = closed == _CLOSING[opened][0]
+    if len(items) == 1 and matching and opened != r'\langle':
+      around = _AROUND.get(opened)
+      return ('call', around, items[0]) if around else items[0]
+    return ('tuple', opened + closed, *items)
+
+  def _environment(self) -> Tree:
+    r"""Parse a matrix, from the name after \begin to its \end."""
+    match = re.compile(
+        r'\s*\{(\w+)\}(?:\s*\{[lcr| ]*\})?(.*?)\\end\s*\{\1\}', re.DOTALL
+    ).match(self._text, self._at)
+    if not match or match[1] not in _MATRICES:
+      raise ExpressionError('unknown environment')
+    self._at = match.end()
+    rows = []
+    for row in re.split(r'\\\\', match[2].strip().removesuffix(r'\\')):
+      cells = [_Parser(cell, self._sign) for cell in row.split('&')]
+      cells = [cell.statement() for cell in cells if cell._peek()]
+      rows.append(('tuple', '', *cells))
+    if match[1] == 'cases':
+      return ('list', *(cell for row in rows for cell in row[2:]))
+    return ('matrix', _MATRICES[match[1]], *rows)
+
+  def _function(self, name: str, tex: bool) -> Tree:
+    r"""Parse what follows a function: index, power and argument."""
+    index = power = None
+    if name == 'sqrt' and self._skip('['):
+      index = self._sum()
+      if not self._skip(']'):
+        raise ExpressionError('[ is not closed')
+    elif name == 'log' and self._skip('_'):
+      index = self._argument()
+    if name != 'sqrt' and self._skip('^', '**'):
+      power = self._argument() if self._peek() == '{' else self._signed()
+    if name == 'sqrt' and tex:
+      argument = self._argument()
+    elif self._peek() in ('(', '[', '{', '|'):
+      argument = self._atom()
+    else:
+      argument = self._signed()
+      while self._begins_factor(token := self._peek()):
+        bare = token.removeprefix('\\')
+        bracket = token in _CLOSING and argument[0] != 'number'
+        if bare in FUNCTIONS or bracket:
+          break
+        argument = _times(argument, self._power())
+    if name in _INVERSE and power == _negative(
+        ('number', fractions.Fraction(1))
+    ):
+      name, power = _INVERSE[name], None
+    tree = ('call', name, argument, *([index] if index else []))
+    return ('^', tree, power) if power else tree
+
+  def _argument(self) -> Tree:
+    r"""Parse an argument of TeX: a group, or one digit, letter or command."""
+    token = self._peek()
+    if token[:1].isdecimal():
+      self._at = self._end - len(token) + 1
+      return ('number', fractions.Fraction(token[0]))
+    return self._atom()
+
+  def _peek(self) -> str:
+    match = _TOKEN.match(self._text, self._at)
+    token, self._end = match[1] or '', match.end()
+    names = token in FUNCTIONS or token in _NAMES or token in _SEPARATORS
+    if token.isalpha() and not names and is_product(token):
+      self._end -= len(token) - 1
+      return token[0]
     return token
 
+  def _take(self) -> str:
+    token = self._peek()
+    self._at = self._end
+    return token
 
-def _check_exponent(tree: Tree) -> None:
-  """Refuse towers of powers and large numbers: 9^9^9 has 369 M digits."""
-  kind = tree[0]
-  if kind == '^' or kind == 'call':
-    raise ExpressionError('a power or function in an exponent')
-  if kind == 'number' and float(tree[1]) > MAX_POWER:
-    raise ExpressionError(f'exponent {tree[1]} is beyond {MAX_POWER}')
-  if kind in '+-*/':
-    for operand in tree[1:]:
-      _check_exponent(operand)
+  def _skip(self, *tokens: str) -> bool:
+    if found := self._peek() in tokens and self._peek() != '':
+      self._take()
+    return found
