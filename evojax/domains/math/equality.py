@@ -217,8 +217,12 @@ def _value(tree: Tree, point: int) -> Value:
     return _call(parts[0], [_value(part, point) for part in parts[1:]])
   if kind not in _OPERATIONS:
     raise UndefinedError(f'{kind} in an expression')
-  a, b = (_value(part, point) for part in parts)
-  return _operate(_OPERATIONS[kind], a, b)
+  values = [_value(part, point) for part in parts]
+  if kind == '/':
+    values.insert(0, fractions.Fraction(1))
+  return functools.reduce(
+      functools.partial(_operate, _OPERATIONS[kind]), values
+  )
 
 
 def _draw(name: str, point: int) -> fractions.Fraction:

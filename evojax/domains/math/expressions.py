@@ -1,8 +1,8 @@
 r"""Parses mathematical answers to trees, without evaluating anything.
 
 A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', name, *trees),
-(op, left, right) for the operations + * / ^ of scalars and \cup \cap \setminus
-and : of sets and ratios. Values of several parts are ('list', *trees), in any
+(op, *trees) for + * ^ and the inverse / of scalars, \cup \cap \setminus of sets
+and the : of ratios. Values of several parts are ('list', *trees), in any
 order, as sets are; ('tuple', brackets, *trees), also an interval; ('matrix',
 environment, *rows); ('relation', operators, *sides).
 
@@ -11,6 +11,7 @@ sympy's own would call `eval`. Its length and nesting are bounded here, values b
 `equality`.
 """
 
+from collections.abc import Callable
 import fractions
 import re
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 Tree = tuple[Any, ...]
 
 MAX_CHARS = 1000
-MAX_DEPTH = 40
+MAX_DEPTH = 30
 
 FUNCTIONS = frozenset(
     'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
@@ -37,6 +38,7 @@ _RELATIONS = {
     **dict.fromkeys(('<=', r'\le', r'\leq', r'\leqslant'), '<='),
     **dict.fromkeys(('>=', r'\ge', r'\geq', r'\geqslant'), '>='),
 }
+_SIGNS = ('+', '-', r'\pm', r'\mp')
 _TIMES = {'*': '*', r'\cdot': '*', r'\times': '*', '/': '/', r'\div': '/'}
 SETS = (r'\cup', r'\cap', r'\setminus', r'\backslash', ':')
 _CLOSING = {
@@ -117,12 +119,12 @@ def parse(text: str) -> Tree:
   return ('list', *trees)
 
 
-def _times(left: Tree, right: Tree) -> Tree:
-  return ('*', left, right)
+def _number(value: int | str) -> Tree:
+  return ('number', fractions.Fraction(value))
 
 
 def _negative(tree: Tree) -> Tree:
-  return _times(('number', fractions.Fraction(-1)), tree)
+  return ('*', _number(-1), tree)
 
 
 class _Parser:
@@ -159,17 +161,19 @@ class _Parser:
 
   def _set(self) -> Tree:
     tree = self._sum()
-    while self._peek() in SETS:
-      tree = (self._take(), tree, self._sum())
+    while (token := self._peek()) in SETS:
+      self._take()
+      left = tree if tree[0] == token else (token, tree)
+      tree = (*left, self._sum())
     return tree
 
   def _sum(self) -> Tree:
-    tree = self._product()
-    while self._peek() in ('+', '-', r'\pm', r'\mp'):
+    terms = [self._product()]
+    while self._peek() in _SIGNS:
       negative = self._is_minus(self._take())
       right = self._product()
-      tree = ('+', tree, _negative(right) if negative else right)
-    return tree
+      terms.append(_negative(right) if negative else right)
+    return ('+', *terms) if terms[1:] else terms[0]
 
   def _is_minus(self, token: str) -> bool:
     if token in '+-':
@@ -178,20 +182,22 @@ class _Parser:
     return (token == r'\pm') == (self._sign == '-')
 
   def _product(self) -> Tree:
-    tree = self._signed()
+    factors = [self._signed()]
     while True:
       token = self._peek()
       if token in _TIMES:
-        tree = (_TIMES[self._take()], tree, self._signed())
+        self._take()
+        right = self._signed()
+        factors.append(right if _TIMES[token] == '*' else ('/', right))
       elif self._begins_factor(token):
-        tree = _times(tree, self._power())
+        factors.append(self._power())
       elif token.isalpha() and token not in (*_SEPARATORS, 'in'):
-        tree = _times(tree, ('symbol', self._take().casefold()))
+        factors.append(('symbol', self._take().casefold()))
         # A unit ends a product: 'A beats B' is no product of three.
         if self._begins_factor(self._peek()):
           raise ExpressionError(f'{token!r} between factors')
       else:  # A number on the right needs a sign: '1 2' is two answers.
-        return tree
+        return ('*', *factors) if factors[1:] else factors[0]
 
   def _begins_factor(self, token: str) -> bool:
     if token.isalpha():
@@ -201,29 +207,34 @@ class _Parser:
     return token in _CLOSING or (token[:1] == '\\' and token not in _REFUSED)
 
   def _signed(self) -> Tree:
+    minus = False
+    while self._peek() in _SIGNS:
+      minus ^= self._is_minus(self._take())
+    tree = self._nested(self._power)
+    return _negative(tree) if minus else tree
+
+  def _nested(self, parse_part: Callable[[], Tree]) -> Tree:
     self._depth += 1
     if self._depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
-    minus = False
-    while self._peek() in ('+', '-', r'\pm', r'\mp'):
-      minus ^= self._is_minus(self._take())
-    tree = self._power()
+    tree = parse_part()
     self._depth -= 1
-    return _negative(tree) if minus else tree
+    return tree
 
   def _power(self) -> Tree:
     tree = self._atom()
-    while True:
+    for _ in range(MAX_DEPTH):
       if self._skip('^', '**'):
         tree = ('^', tree, self._signed())
       elif self._skip('!'):
         tree = ('call', 'factorial', tree)
       elif self._skip('%'):
-        tree = ('/', tree, ('number', fractions.Fraction(100)))
+        tree = ('*', tree, ('/', _number(100)))
       elif self._skip(r'\degree'):
-        tree = _times(tree, ('symbol', r'\degree'))
+        tree = ('*', tree, ('symbol', r'\degree'))
       else:
         return tree
+    raise ExpressionError('too many signs behind a value')
 
   def _atom(self) -> Tree:
     token = self._take()
@@ -234,11 +245,11 @@ class _Parser:
       script = self._script()  # A numeral of another base: 4210_5.
       if script:
         return ('symbol', token + script)
-      return ('number', fractions.Fraction(token))
+      return _number(token)
     if name in FUNCTIONS:
       return self._function(name, token != name)
     if name in ('frac', 'dfrac', 'tfrac', 'cfrac'):
-      return ('/', self._argument(), self._argument())
+      return ('*', self._argument(), ('/', self._argument()))
     if name in ('binom', 'dbinom', 'tbinom'):
       return ('call', 'binomial', self._argument(), self._argument())
     if token == r'\begin':
@@ -316,10 +327,8 @@ class _Parser:
         bracket = token in _CLOSING and argument[0] != 'number'
         if bare in FUNCTIONS or bracket:
           break
-        argument = _times(argument, self._power())
-    if name in _INVERSE and power == _negative(
-        ('number', fractions.Fraction(1))
-    ):
+        argument = ('*', argument, self._power())
+    if name in _INVERSE and power == _negative(_number(1)):
       name, power = _INVERSE[name], None
     tree = ('call', name, argument, *([index] if index else []))
     return ('^', tree, power) if power else tree
@@ -329,8 +338,8 @@ class _Parser:
     token = self._peek()
     if token[:1].isdecimal():
       self._at = self._end - len(token) + 1
-      return ('number', fractions.Fraction(token[0]))
-    return self._atom()
+      return _number(token[0])
+    return self._nested(self._atom)
 
   def _peek(self) -> str:
     match = _TOKEN.match(self._text, self._at)
