@@ -19,7 +19,7 @@ from typing import Any
 Tree = tuple[Any, ...]
 
 MAX_CHARS = 1000
-MAX_DEPTH = 30
+MAX_DEPTH = 20
 
 FUNCTIONS = frozenset(
     'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
@@ -213,7 +213,7 @@ class _Parser:
     tree = self._nested(self._power)
     return _negative(tree) if minus else tree
 
-  def _nested(self, parse_part: Callable[[], Tree]) -> Tree:
+  def _nested(self, parse_part: Callable[[], Any]) -> Any:
     self._depth += 1
     if self._depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
@@ -273,7 +273,7 @@ class _Parser:
 
   def _bracket(self, opened: str) -> Tree:
     bars, self._bars = self._bars, int(opened == '|')
-    items = self._items()
+    items = self._nested(self._items)
     self._bars = bars
     closed = self._take()
     if closed not in _CLOSING[opened]:
