@@ -2,9 +2,9 @@ r"""Parses mathematical answers to trees, without evaluating anything.
 
 A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', name, *trees),
 (op, *trees) for + * ^ and the inverse / of scalars, \cup \cap \setminus of sets
-and the : of ratios. Values of several parts are ('list', *trees), in any
-order, as sets are; ('tuple', brackets, *trees), also an interval; ('matrix',
-environment, *rows); ('relation', operators, *sides).
+and the : of ratios. Values of several parts are ('list', *trees), in any order,
+as sets are; ('tuple', brackets, *trees), also an interval; ('matrix', kind,
+*rows); ('relation', operators, *sides).
 
 Text comes from a policy: a recursive-descent parser with an allow-list, where
 sympy's own would call `eval`. Its length and nesting are bounded here, values by
@@ -16,71 +16,82 @@ import fractions
 import re
 from typing import Any
 
+from evojax.domains.math import literals
+
 Tree = tuple[Any, ...]
 
 MAX_CHARS = 1000
-MAX_DEPTH = 20
+MAX_DEPTH = 20  # Of brackets, exponents and arguments in each other.
 
 FUNCTIONS = frozenset(
     'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
     ' log ln lg exp abs sqrt'.split()
 )
-_INVERSE = {'sin': 'arcsin', 'cos': 'arccos', 'tan': 'arctan'}
 _NAMES = frozenset(
     'pi alpha beta gamma delta epsilon theta lambda mu phi omega inf'.split()
 )
+# Token -> other spellings of it.
+_SPELLINGS = {
+    '^': '**',
+    '|': r'\vert \lvert \rvert \mid',
+    r'\{': r'\lbrace',
+    r'\}': r'\rbrace',
+    'inf': r'\infty',
+    r'\emptyset': r'\varnothing',
+    '=': r'\in ≈ \equiv',
+    '!=': r'\ne \neq',
+    '<': r'\lt',
+    '>': r'\gt',
+    '<=': r'\le \leq \leqslant',
+    '>=': r'\ge \geq \geqslant',
+    r'\binom': r'\dbinom \tbinom',
+}
+_TOKENS = {s: token for token, all_ in _SPELLINGS.items() for s in all_.split()}
 _SEPARATORS = (',', ';', 'and', 'or')
-_RELATIONS = {
-    **dict.fromkeys(('=', r'\in', '≈', r'\approx', r'\equiv'), '='),
-    **dict.fromkeys(('!=', r'\ne', r'\neq'), '!='),
-    **dict.fromkeys(('<', r'\lt'), '<'),
-    **dict.fromkeys(('>', r'\gt'), '>'),
-    **dict.fromkeys(('<=', r'\le', r'\leq', r'\leqslant'), '<='),
-    **dict.fromkeys(('>=', r'\ge', r'\geq', r'\geqslant'), '>='),
-}
+_RELATIONS = ('=', '!=', '<', '>', '<=', '>=')
+SETS = (r'\cup', r'\cap', r'\setminus', ':')
 _SIGNS = ('+', '-', r'\pm', r'\mp')
-_TIMES = {'*': '*', r'\cdot': '*', r'\times': '*', '/': '/', r'\div': '/'}
-SETS = (r'\cup', r'\cap', r'\setminus', r'\backslash', ':')
-_CLOSING = {
-    '(': (')', ']'),
-    '[': (']', ')'),
-    '{': ('}',),
-    r'\{': (r'\}',),
-    r'\langle': (r'\rangle',),
-    '|': ('|',),
-    r'\lfloor': (r'\rfloor',),
-    r'\lceil': (r'\rceil',),
-}
+_CLOSING = dict(
+    zip(
+        r'( [ { \{ \langle | \lfloor \lceil'.split(),
+        r') ] } \} \rangle | \rfloor \rceil'.split(),
+        strict=True,
+    )
+)
 _AROUND = {'|': 'abs', r'\lfloor': 'floor', r'\lceil': 'ceil'}
+_APPLIED = tuple('fghpqFGHPQTW')
 _ACCENTS = frozenset(
     'mathbb mathcal mathfrak vec hat bar tilde dot overline widehat widetilde'
-    ' overrightarrow operatorname'.split()
+    ' overrightarrow'.split()
 )
-_MATRICES = {
-    **dict.fromkeys(('matrix', 'pmatrix', 'bmatrix', 'array'), 'matrix'),
-    **{name: name for name in ('vmatrix', 'Vmatrix', 'cases')},
+# Commands that no value begins with: layout, and what closes a group.
+_REFUSED = {
+    r'\\',
+    r'\&',
+    r'\end',
+    r'\degree',
+    *_CLOSING.values(),
+    *_SIGNS,
+    *SETS,
 }
-# Commands that no value begins with: layout, words and what closes a group.
-_REFUSED = frozenset(
-    r'\\ \& \end \right \left \rangle \rfloor \rceil \} \pm \mp \degree'.split()
-) | {*_RELATIONS, *_TIMES, *SETS}
 _TOKEN = re.compile(
     r'\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\.|[A-Za-z]+|[<>!]=|\*\*|.)?'
 )
-_SUBSCRIPT = re.compile(
-    r"(['′]*)\s*(?:_\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|[0-9]+|\w))?(['′]*)"
+_NESTED = r'\{(?:[^{}]|\{[^{}]*\})*\}'
+_SCRIPT = re.compile(rf"('*)\s*(?:_\s*({_NESTED}|\\[A-Za-z]+|[0-9]+|\w))?('*)")
+_ENVIRONMENT = re.compile(
+    r'\s*\{(?:([pb]?matrix|array)|([vV]matrix|cases))\}(?:\s*\{[lcr| ]*\})?'
+    r'(.*?)(?:\\\\\s*)?\\end\s*\{(?:\1|\2)\}',
+    re.DOTALL,
 )
-_SPELLINGS = (
+_COMMANDS = r'\le \ge \ne \in \cup inf \pm \pi sqrt'.split()
+_UNICODE = str.maketrans(
+    {c: f' {name} ' for c, name in zip('≤≥≠∈∪∞±π√', _COMMANDS, strict=True)}
+)
+_LAYOUT = (
     (re.compile(r'\$|\\[()\[\]]'), ' '),
     (re.compile(r'\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°'), r'\\degree '),
-    (re.compile(r'\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![a-z]))'), "'"),
-    (
-        re.compile(r'\\[lr]brace(?![a-z])'),
-        lambda m: r'\{' if m[0][1] == 'l' else r'\}',
-    ),
-    (re.compile(r'\\(?:[lr]?vert|mid)(?![a-z])|\\\|'), '|'),
-    (re.compile(r'\\(?:emptyset|varnothing)(?![a-z])'), r'\\emptyset '),
-    (re.compile(r'\\i?infty(?![a-z])'), ' inf '),
+    (re.compile(r'\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![a-z]))|′'), "'"),
 )
 
 
@@ -108,7 +119,8 @@ def parse(text: str) -> Tree:
   """
   if len(text) > MAX_CHARS:
     raise ExpressionError(f'{len(text)} characters')
-  for pattern, replacement in _SPELLINGS:
+  text = text.translate(_UNICODE)
+  for pattern, replacement in _LAYOUT:
     text = pattern.sub(replacement, text)
   trees = []
   for sign in '+-':
@@ -119,12 +131,14 @@ def parse(text: str) -> Tree:
   return ('list', *trees)
 
 
-def _number(value: int | str) -> Tree:
+def number(value: int | str) -> Tree:
+  """Return the tree of a number."""
   return ('number', fractions.Fraction(value))
 
 
-def _negative(tree: Tree) -> Tree:
-  return ('*', _number(-1), tree)
+def negative(tree: Tree) -> Tree:
+  """Return the tree of -1 times another."""
+  return ('*', number(-1), tree)
 
 
 class _Parser:
@@ -135,7 +149,7 @@ class _Parser:
     self._sign = sign  # The sign that a \pm stands for.
     self._at = self._end = 0  # Where the next token begins and ends.
     self._depth = 0
-    self._bars = 0  # Open absolute values: the next bar closes one.
+    self._in_bars = False  # The next bar closes an absolute value.
     self.twofold = False  # Whether there was a \pm.
 
   def statement(self) -> Tree:
@@ -155,8 +169,13 @@ class _Parser:
   def _relation(self) -> Tree:
     operators, sides = [], [self._set()]
     while self._peek() in _RELATIONS:
-      operators.append(_RELATIONS[self._take()])
+      operators.append(self._take())
       sides.append(self._set())
+    if any('>' in o for o in operators):  # Small sides come first.
+      operators = [o.replace('>', '<') for o in operators[::-1] if '<' not in o]
+      sides.reverse()
+    if len(operators) != len(sides) - 1:
+      raise ExpressionError('both < and >')
     return ('relation', tuple(operators), *sides) if operators else sides[0]
 
   def _set(self) -> Tree:
@@ -170,28 +189,30 @@ class _Parser:
   def _sum(self) -> Tree:
     terms = [self._product()]
     while self._peek() in _SIGNS:
-      negative = self._is_minus(self._take())
+      minus = self._minus()
       right = self._product()
-      terms.append(_negative(right) if negative else right)
+      terms.append(negative(right) if minus else right)
     return ('+', *terms) if terms[1:] else terms[0]
 
-  def _is_minus(self, token: str) -> bool:
+  def _minus(self) -> bool:
+    """Take a sign; return whether it is negative."""
+    token = self._take()
     if token in '+-':
       return token == '-'
     self.twofold = True
     return (token == r'\pm') == (self._sign == '-')
 
   def _product(self) -> Tree:
-    factors = [self._signed()]
+    start, factors = self._at, [self._signed()]
     while True:
       token = self._peek()
-      if token in _TIMES:
-        self._take()
-        right = self._signed()
-        factors.append(right if _TIMES[token] == '*' else ('/', right))
+      if self._skip('*'):
+        factors.append(self._signed())
+      elif self._skip('/'):
+        factors.append(('/', self._signed()))
       elif self._begins_factor(token):
         factors.append(self._power())
-      elif token.isalpha() and token not in (*_SEPARATORS, 'in'):
+      elif self._is_unit(token, start):
         factors.append(('symbol', self._take().casefold()))
         # A unit ends a product: 'A beats B' is no product of three.
         if self._begins_factor(self._peek()):
@@ -199,39 +220,44 @@ class _Parser:
       else:  # A number on the right needs a sign: '1 2' is two answers.
         return ('*', *factors) if factors[1:] else factors[0]
 
+  def _is_unit(self, token: str, start: int) -> bool:
+    """Return whether a word follows a number: '5 cm', but not 'a square'."""
+    is_word = token.isalpha() and token not in _SEPARATORS
+    return is_word and any(map(str.isdigit, self._text[start : self._at]))
+
   def _begins_factor(self, token: str) -> bool:
     if token.isalpha():
       return len(token) == 1 or token in FUNCTIONS or token in _NAMES
     if token == '|':
-      return not self._bars
+      return not self._in_bars
     return token in _CLOSING or (token[:1] == '\\' and token not in _REFUSED)
 
   def _signed(self) -> Tree:
     minus = False
     while self._peek() in _SIGNS:
-      minus ^= self._is_minus(self._take())
+      minus ^= self._minus()
     tree = self._nested(self._power)
-    return _negative(tree) if minus else tree
+    return negative(tree) if minus else tree
 
   def _nested(self, parse_part: Callable[[], Any]) -> Any:
     self._depth += 1
     if self._depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
-    tree = parse_part()
+    part = parse_part()
     self._depth -= 1
-    return tree
+    return part
 
   def _power(self) -> Tree:
     tree = self._atom()
     for _ in range(MAX_DEPTH):
-      if self._skip('^', '**'):
+      if self._skip('^'):
         tree = ('^', tree, self._signed())
       elif self._skip('!'):
         tree = ('call', 'factorial', tree)
       elif self._skip('%'):
-        tree = ('*', tree, ('/', _number(100)))
+        tree = ('*', tree, ('/', number(100)))
       elif self._skip(r'\degree'):
-        tree = ('*', tree, ('symbol', r'\degree'))
+        tree = ('*', tree, ('symbol', 'degree'))
       else:
         return tree
     raise ExpressionError('too many signs behind a value')
@@ -241,114 +267,111 @@ class _Parser:
     name = token.removeprefix('\\')
     if token in _CLOSING:
       return self._bracket(token)
-    if token[:1].isdecimal() or token[:1] == '.' and token[1:]:
+    if token.strip('.')[:1].isdecimal():
       script = self._script()  # A numeral of another base: 4210_5.
-      if script:
-        return ('symbol', token + script)
-      return _number(token)
+      return ('symbol', token + script) if script else number(token)
     if name in FUNCTIONS:
       return self._function(name, token != name)
-    if name in ('frac', 'dfrac', 'tfrac', 'cfrac'):
+    if token == r'\frac':
       return ('*', self._argument(), ('/', self._argument()))
-    if name in ('binom', 'dbinom', 'tbinom'):
+    if token == r'\binom':
       return ('call', 'binomial', self._argument(), self._argument())
     if token == r'\begin':
-      return self._environment()
-    if token == r'f' and self._peek() == '(':
-      return ('call', 'f', self._atom())
+      return self._matrix()
+    if token != name and name in literals.STYLES:
+      return self._argument()
     if token != name and name in _ACCENTS:
       start = self._at
       self._argument()
       name += re.sub(r'[\s{}]', '', self._text[start : self._at])
     elif not self._begins_factor(token):
       raise ExpressionError(f'unexpected {token or "end"!r}')
-    return ('symbol', name + self._script())
+    tree = ('symbol', name + self._script())
+    if token in _APPLIED and self._peek() == '(':
+      argument = self._atom()
+      # T(n) and f(x+1) are values of functions, g(h-r) is a product.
+      if token == 'f' or argument[0] != '+':
+        return ('call', 'apply', tree, argument)
+      return ('*', tree, argument)
+    return tree
 
   def _script(self) -> str:
     """Take primes and a subscript, which are part of a name."""
-    match = _SUBSCRIPT.match(self._text, self._at)
+    match = _SCRIPT.match(self._text, self._at)
     self._at = match.end()
     subscript = re.sub(r'[\s{}]', '', match[2] or '')
     return match[1] + match[3] + (f'_{subscript}' if subscript else '')
 
   def _bracket(self, opened: str) -> Tree:
-    bars, self._bars = self._bars, int(opened == '|')
+    outer, self._in_bars = self._in_bars, opened == '|'
     items = self._nested(self._items)
-    self._bars = bars
+    self._in_bars = outer
     closed = self._take()
-    if closed not in _CLOSING[opened]:
+    matching = closed == _CLOSING[opened]
+    if not matching and not (opened in '([' and closed in (')', ']')):
       raise ExpressionError(f'{opened!r} is not closed')
-    if opened == r'\{':
+    if opened == r'\{' or (opened == '{' and items[1:]):
       return ('list', *items)
-    if len(items) > 1 and opened == '{':
-      return ('list', *items)
-    matching = closed == _CLOSING[opened][0]
-    if len(items) == 1 and matching and opened != r'\langle':
-      around = _AROUND.get(opened)
-      return ('call', around, items[0]) if around else items[0]
-    return ('tuple', opened + closed, *items)
+    if items[1:] or not matching or opened == r'\langle':
+      return ('tuple', opened + closed, *items)
+    around = _AROUND.get(opened)
+    return ('call', around, *items) if around else items[0]
 
-  def _environment(self) -> Tree:
-    r"""Parse a matrix, from the name after \begin to its \end."""
-    match = re.compile(
-        r'\s*\{(\w+)\}(?:\s*\{[lcr| ]*\})?(.*?)\\end\s*\{\1\}', re.DOTALL
-    ).match(self._text, self._at)
-    if not match or match[1] not in _MATRICES:
+  def _matrix(self) -> Tree:
+    r"""Parse a matrix or cases, from the name after \begin to its \end."""
+    match = _ENVIRONMENT.match(self._text, self._at)
+    if not match:
       raise ExpressionError('unknown environment')
     self._at = match.end()
-    rows = []
-    for row in re.split(r'\\\\', match[2].strip().removesuffix(r'\\')):
-      cells = [_Parser(cell, self._sign) for cell in row.split('&')]
-      cells = [cell.statement() for cell in cells if cell._peek()]
-      rows.append(('tuple', '', *cells))
-    if match[1] == 'cases':
-      return ('list', *(cell for row in rows for cell in row[2:]))
-    return ('matrix', _MATRICES[match[1]], *rows)
+    rows = [
+        [_Parser(cell, self._sign).statement() for cell in row.split('&')]
+        for row in match[3].split(r'\\')
+    ]
+    if match[2] == 'cases':
+      return ('list', *(cell for row in rows for cell in row))
+    return ('matrix', match[2], *(('tuple', '', *row) for row in rows))
 
   def _function(self, name: str, tex: bool) -> Tree:
     r"""Parse what follows a function: index, power and argument."""
-    index = power = None
-    if name == 'sqrt' and self._skip('['):
-      index = self._sum()
-      if not self._skip(']'):
-        raise ExpressionError('[ is not closed')
-    elif name == 'log' and self._skip('_'):
-      index = self._argument()
-    if name != 'sqrt' and self._skip('^', '**'):
-      power = self._argument() if self._peek() == '{' else self._signed()
-    if name == 'sqrt' and tex:
-      argument = self._argument()
-    elif self._peek() in ('(', '[', '{', '|'):
-      argument = self._atom()
-    else:
-      argument = self._signed()
-      while self._begins_factor(token := self._peek()):
-        bare = token.removeprefix('\\')
-        bracket = token in _CLOSING and argument[0] != 'number'
-        if bare in FUNCTIONS or bracket:
-          break
-        argument = ('*', argument, self._power())
-    if name in _INVERSE and power == _negative(_number(1)):
-      name, power = _INVERSE[name], None
-    tree = ('call', name, argument, *([index] if index else []))
+    if name == 'sqrt':
+      index = self._bracket('[') if self._skip('[') else number(2)
+      argument = self._argument() if tex else self._operand()
+      return ('^', argument, ('/', index))
+    index = [self._argument()] if name == 'log' and self._skip('_') else []
+    power = self._signed() if self._skip('^') else None
+    if power == negative(number(1)):
+      name, power = 'arc' + name, None
+    tree = ('call', name, self._operand(), *index)
     return ('^', tree, power) if power else tree
+
+  def _operand(self) -> Tree:
+    """Parse a bracket, or the product up to a function, bracket or sign."""
+    if self._peek() in ('(', '[', '{', '|'):
+      return self._atom()
+    factors = [self._signed()]
+    while self._begins_factor(token := self._peek()):
+      bracket = token in _CLOSING and factors[-1][0] != 'number'
+      if bracket or token.removeprefix('\\') in FUNCTIONS:
+        break
+      factors.append(self._power())
+    return ('*', *factors) if factors[1:] else factors[0]
 
   def _argument(self) -> Tree:
     r"""Parse an argument of TeX: a group, or one digit, letter or command."""
     token = self._peek()
     if token[:1].isdecimal():
       self._at = self._end - len(token) + 1
-      return _number(token[0])
+      return number(token[0])
     return self._nested(self._atom)
 
   def _peek(self) -> str:
     match = _TOKEN.match(self._text, self._at)
     token, self._end = match[1] or '', match.end()
-    names = token in FUNCTIONS or token in _NAMES or token in _SEPARATORS
-    if token.isalpha() and not names and is_product(token):
+    known = token in FUNCTIONS or token in _NAMES or token in _SEPARATORS
+    if token.isalpha() and not known and is_product(token):
       self._end -= len(token) - 1
       return token[0]
-    return token
+    return _TOKENS.get(token, token)
 
   def _take(self) -> str:
     token = self._peek()
@@ -356,6 +379,8 @@ class _Parser:
     return token
 
   def _skip(self, *tokens: str) -> bool:
-    if found := self._peek() in tokens and self._peek() != '':
-      self._take()
+    """Take the next token if it is one of these; return whether it was."""
+    found = self._peek() in tokens
+    if found:
+      self._at = self._end
     return found

@@ -8,7 +8,8 @@
   - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
     answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
-    symbols.
+    symbols, whose case matters; tuples, sets, intervals, matrices and relations
+    are compared part by part, see `equality`.
   - Anything else is compared as a normalised string.
   - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor
     500.
@@ -32,7 +33,7 @@ GRADE_STATUS = {
     'unparsable': 2,  # The answer is not one value of the reference's kind.
     'wrong_form': 3,  # The value is right, but not written as asked for.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
-    'timeout': 5,  # The comparison took longer than equality.TIMEOUT_S.
+    'timeout': 5,  # A value is beyond the bounds of `equality`.
 }
 # An unformatted answer stands in prose and does not count as an answer.
 MATH_MODE = {
@@ -54,18 +55,18 @@ COLUMNS = (
     schema.Column(
         'format_ok',
         'bool',
-        doc='A complete answer in the required format was found.',
+        'A complete answer in the required format was found.',
     ),
     schema.Column(
         'answer_chars',
         'int32',
+        'Length of the answer as extracted, 0 if there is none.',
         unit='characters',
-        doc='Length of the answer as extracted, 0 if there is none.',
     ),
     schema.Column(
         'mode',
         'int32',
-        doc='How the completion answers, as its text alone shows.',
+        'How the completion answers, as its text alone shows.',
         codes=MATH_MODE,
     ),
 )
@@ -83,12 +84,6 @@ _NUMBER = re.compile(
 _NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
 _THINK_TAG = re.compile(r'</?think>')
 _MATH = re.compile(r"[\\_^{}=<>']")  # What no prose has.
-_VERDICTS = {
-    'equal': 'right',
-    'different': 'wrong',
-    'undefined': 'unparsable',
-    'timeout': 'timeout',
-}
 
 
 class Extraction(NamedTuple):
@@ -167,8 +162,8 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
   """Compare an answer with the reference.
 
   A trailing percent sign: if both have one, the numbers must agree; if one
-  has, 50% is both 50 and 1/2, because the question may ask for either. A
-  leading `x =` is dropped on both sides.
+  has, 50% is both 50 and 1/2, because the question may ask for either. The
+  name before a value (`x =`, `f(2) =`) may be missing on either side.
 
   Args:
     reference: The right answer, from a trusted source.
@@ -191,10 +186,9 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
   if kind in ('text', 'word'):
     return 'wrong'
   try:
-    verdict = equality.compare(expected, expressions.parse(given))
+    return equality.compare(expected, expressions.parse(given))
   except expressions.ExpressionError:
     return 'unparsable'
-  return _VERDICTS[verdict]
 
 
 def _compare_number(
@@ -240,7 +234,7 @@ def _reference(
     if not text.isalpha() or (len(text) > 1 and expressions.is_product(text)):
       try:
         tree = expressions.parse(text)
-        if equality.compare(tree, tree) == 'equal':
+        if equality.compare(tree, tree) == 'right':
           return 'expression', tree
       except expressions.ExpressionError:
         pass  # It is text: prose, a time of day.

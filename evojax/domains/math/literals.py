@@ -22,9 +22,9 @@ _SYMBOLS = str.maketrans(
     }
 )
 _TRAPS = {'<super>': '^({})', '<sub>': '_({})', '<fraction>': ' {}'}
-_STYLES = (
-    'text|textbf|textit|textrm|textnormal|textsf|emph|mbox|fbox|boxed|underline'
-    '|boldsymbol|bm|mathrm|mathbf|mathit|mathsf|operatorname'
+STYLES = frozenset(
+    'text textbf textit textrm textnormal textsf emph mbox fbox boxed underline'
+    ' boldsymbol bm mathrm mathbf mathit mathsf operatorname'.split()
 )
 _LATEX = (
     (
@@ -35,7 +35,9 @@ _LATEX = (
         '',
     ),
     (
-        re.compile(rf'\\(?:{_STYLES})\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}'),
+        re.compile(
+            rf'\\(?:{"|".join(STYLES)})\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}'
+        ),
         r' \1 ',
     ),
     (re.compile(r'\\[dtc]frac(?![a-zA-Z])'), r'\\frac'),
