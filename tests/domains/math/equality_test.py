@@ -37,7 +37,8 @@ class CompareTest(parameterized.TestCase):
       ('sin(pi)', '0', 'right'),
       ('10^{50}', '10^{50}+1', 'wrong'),  # Exact, so that nothing is rounded.
       (r'\sqrt{2}', r'10^{99}+\sqrt{2}-10^{99}', 'unparsable'),  # Is rounded.
-      (r'\lfloor x\rfloor', r'\lfloor x+0.1\rfloor', 'wrong'),
+      (r'\lfloor n/2\rfloor', r'\lfloor (n+1)/2\rfloor', 'wrong'),
+      (r'\lceil n/2\rceil', r'-\lfloor -n/2\rfloor', 'right'),
       ('f(x+1)', 'f(1+x)', 'right'),
       ('f(x)', 'f(2x)', 'wrong'),
       ('0^{-1}', '0', 'unparsable'),
