@@ -62,7 +62,7 @@ class Bare:
     self._pool = concurrent.futures.ThreadPoolExecutor(slots)
 
   def run(self, count: int) -> None:
-    """Runs the program `count` times."""
+    """Run the program `count` times."""
     share = count // len(self._ends)
     list(self._pool.map(lambda end: self._serve(end, share), self._ends))
 
@@ -112,7 +112,7 @@ def _bare_zygote(control):
 
 
 def left_behind() -> dict[str, int]:
-  """Counts of everything that runs could leave on this machine."""
+  """Count everything that runs could leave on this machine."""
   me = os.getpid()
   children = 0
   for path in glob.glob('/proc/[0-9]*/stat'):
@@ -139,7 +139,7 @@ def main(argv):
   tiers = [tier for tier in _TIERS.value if not probe.faults(tier)]
   bare = Bare(_SLOTS.value)
   boxes = {tier: box.Box(tier=tier, slots=_SLOTS.value) for tier in tiers}
-  jobs = [box.Job(_PROGRAM, _STDIN)] * _BATCH
+  pool = concurrent.futures.ThreadPoolExecutor(_SLOTS.value)
   seconds = {name: [] for name in ('bare', *tiers)}
   for one in boxes.values():
     one.start()
@@ -151,7 +151,8 @@ def main(argv):
     times['bare'] = time.perf_counter() - start
     for tier, one in boxes.items():
       start = time.perf_counter()
-      results = one.map(jobs)
+      runs = [pool.submit(one.run, _PROGRAM, _STDIN) for _ in range(_BATCH)]
+      results = [run.result() for run in runs]
       times[tier] = time.perf_counter() - start
       wrong = [r for r in results if r.stdout != _STDOUT or r.status != 'ok']
       if wrong:
@@ -162,6 +163,7 @@ def main(argv):
   for one in boxes.values():
     one.close()
   bare.close()
+  pool.shutdown()
   failed = False
   for name, taken in seconds.items():
     ratio = statistics.median(

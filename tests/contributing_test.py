@@ -84,16 +84,14 @@ def measure(e):
   return {'length_spread': float(e.n_tokens[e.valid].std())}
 '''
 _ENTRY = """
-    Entry(
-        name='a_little_warmer',
-        factor='rollout.temperature',
+    'a_little_warmer': Entry(
         triggers=('constant_reward',),
-        change=changes.set_values(rollout__temperature=1.1),
+        change=changes.set_value('rollout.temperature', 1.1),
         expected=(-0.03, 0.05),
         hypothesis='A warmer policy makes groups differ.',
         source='An example of 2026',
     ),
-)
+}
 """
 _PROPOSER = '''
 from evojax.evolve import propose as propose_lib
@@ -212,7 +210,7 @@ class WalkTest(parameterized.TestCase):
     walk = 'An intervention'
     path = 'evojax/evolve/propose/library.py'
     source = (self.root / path).read_text()
-    end = source.index('\n)\n', source.index('ENTRIES = (')) + 1
+    end = source.index('\n}\n', source.index('ENTRIES = {')) + 1
     self.assertIn(path, SECTIONS[walk])
     (self.root / path).write_text(
         source[:end] + _ENTRY.lstrip('\n') + source[end + 2 :]

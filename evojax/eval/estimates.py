@@ -71,6 +71,7 @@ def _estimate(
   """Return the expanded percentile interval, see the module."""
   spread = resamples.std()
   t = special.stdtrit(degrees, (1 + LEVEL) / 2)
+  # Without a spread, both ends are the median: the one value of all resamples.
   tail = special.ndtr(-t * error / spread) if spread else 0.5
   low, high = np.quantile(resamples, (tail, 1 - tail))
   return records.Estimate(float(value), float(error), float(low), float(high))

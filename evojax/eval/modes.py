@@ -112,6 +112,7 @@ def decompose(
   count0, solved0 = _count(before_modes, before_outcomes, codes)
   count1, solved1 = _count(after_modes, after_outcomes, codes)
   share0, share1 = count0 / count0.sum(), count1 / count1.sum()
+  # At least 1: a mode that does not occur has no accuracy, rather than 0 / 0.
   accuracy0 = solved0 / np.maximum(count0, 1)
   accuracy1 = solved1 / np.maximum(count1, 1)
   accuracy0 = np.where(count0 > 0, accuracy0, accuracy1)
@@ -167,6 +168,7 @@ def oracle(
   enough = count >= max(1, min_rollouts)
   if not enough.any():
     return None
+  # -1 is below every accuracy, so that a mode with too few is never the best.
   accuracy = np.where(enough, solved / np.maximum(count, 1), -1)
   best = int(accuracy.argmax())
   return Oracle(list(codes)[best], float(accuracy[best]), int(count[best]))

@@ -1,6 +1,6 @@
 """Problems with another surface: a gain in skill survives the change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Perturbed(base.Domain):
       )
     self._domain = domain
     self.name, self.columns = domain.name, domain.columns
+    self.grade_many = domain.grade_many
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the changed problems of 'dev' or 'sealed', in the split's order.
@@ -54,13 +55,6 @@ class Perturbed(base.Domain):
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     return self._domain.grade(problem, completion)
-
-  def grade_many(
-      self,
-      problems: Sequence[records.Problem],
-      completions: Sequence[records.Episode],
-  ) -> list[records.Grade]:
-    return self._domain.grade_many(problems, completions)
 
   def reward_parts(self, e: views.View) -> Mapping[str, np.ndarray]:
     return self._domain.reward_parts(e)
@@ -87,6 +81,8 @@ class _Source:
     """
     wanted = cursor + count
     size = len(self._source)
+    # A domain that can change hardly any problem is told so at once, and not
+    # after all of a split of millions was generated.
     limit = min(size, _MOST_PER_ONE * wanted)
     found: dict[str, records.Problem] = {}
     for start in range(0, limit, _CHUNK):
@@ -115,6 +111,7 @@ def has_perturbations(
   """Return True if a domain can change so many problems of a split."""
   if not domain.perturbs:
     return False
+  # A domain may define `perturb` and still find nothing to change.
   try:
     Perturbed(domain).source(split, seed).take(0, problems)
   except TooFewError:

@@ -4,14 +4,6 @@ from jaxtyping import Bool, Float
 import numpy as np
 
 
-def _check(outcomes: np.ndarray) -> None:
-  if outcomes.ndim != 2 or outcomes.dtype != bool or not outcomes.size:
-    raise ValueError(
-        f'outcomes of shape {outcomes.shape}, dtype {outcomes.dtype}; need bool'
-        ' [P, k] with at least one problem and one sample'
-    )
-
-
 def of_problems(
     outcomes: Bool[np.ndarray, 'P n'], graded: Bool[np.ndarray, 'P n']
 ) -> Float[np.ndarray, 'P']:
@@ -51,16 +43,16 @@ def pass_at_k(
   Raises:
     ValueError: If k is outside 1..n, or the array is not bool [P, n].
   """
-  _check(outcomes)
-  if graded is not None and not graded.all():
-    return float(
-        np.mean(
-            [
-                pass_at_k(row[there][None], min(k, int(there.sum())))
-                for row, there in zip(outcomes, graded, strict=True)
-            ]
-        )
+  if outcomes.ndim != 2 or outcomes.dtype != bool or not outcomes.size:
+    raise ValueError(
+        f'outcomes of shape {outcomes.shape}, dtype {outcomes.dtype}; need bool'
+        ' [P, k] with at least one problem and one sample'
     )
+  if graded is not None and not graded.all():
+    # Problems differ in how many were graded, so each is its own array.
+    there = [row[g][None] for row, g in zip(outcomes, graded, strict=True)]
+    each = [pass_at_k(row, min(k, row.size)) for row in there]
+    return float(np.mean(each))
   n = outcomes.shape[1]
   if not 1 <= k <= n:
     raise ValueError(

@@ -241,22 +241,16 @@ def document(columns: Sequence[Column]) -> str:
       '| column | type | unit | null | filled by | read by | meaning |',
       '| --- | --- | --- | --- | --- | --- | --- |',
   ]
-  for column in columns:
-    kind = f'{column.dtype}[{column.shape}]' if column.shape else column.dtype
-    doc = column.doc
-    if column.codes:
-      table = ', '.join(f'{code} {name}' for name, code in column.codes.items())
-      doc = f'{doc} Codes: {table}.'
-    everyone = column.readers == READERS
-    cells = (
-        f'`{column.name}`',
-        kind,
-        column.unit,
-        'yes' if column.nullable else '',
-        column.stage,
-        'everyone' if everyone else ', '.join(column.readers),
-        doc.replace('|', r'\|'),
+  for c in columns:
+    kind = f'{c.dtype}[{c.shape}]' if c.shape else c.dtype
+    null = 'yes' if c.nullable else ''
+    readers = 'everyone' if c.readers == READERS else ', '.join(c.readers)
+    codes = ', '.join(
+        f'{code} {name}' for name, code in (c.codes or {}).items()
     )
+    doc = c.doc + (f' Codes: {codes}.' if codes else '')
+    doc = doc.replace('|', r'\|')
+    cells = f'`{c.name}`', kind, c.unit, null, c.stage, readers, doc
     lines.append('| ' + ' | '.join(cells) + ' |')
   return '\n'.join(lines) + '\n'
 

@@ -47,9 +47,8 @@ def list_steps(workdir: str | os.PathLike[str], split: str) -> list[int]:
 
 def splits(workdir: str | os.PathLike[str]) -> list[str]:
   """Return the splits that have evidence on disk."""
-  folder = pathlib.Path(workdir, 'evidence')
-  names = sorted(os.listdir(folder)) if folder.is_dir() else ()
-  return [name for name in names if list_steps(workdir, name)]
+  found = pathlib.Path(workdir, 'evidence').glob('*')
+  return sorted(path.name for path in found if list_steps(workdir, path.name))
 
 
 def _check_numbers(column: schema.Column, values: np.ndarray) -> np.ndarray:
@@ -210,15 +209,10 @@ def to_table(
     EvidenceError: If a column is missing, undeclared, of another length, or
       does not follow its declaration.
   """
-  declared = {column.name: column for column in columns}
-  unknown = sorted(set(rows) - set(declared))
-  missing = sorted(
-      name
-      for name, column in declared.items()
-      if name not in rows
-      and not column.nullable
-      and name not in ('split', 'step')
-  )
+  same = {'split': split, 'step': step}  # Of every row.
+  unknown = sorted(rows.keys() - {column.name for column in columns})
+  required = {column.name for column in columns if not column.nullable}
+  missing = sorted(required - rows.keys() - same.keys())
   if unknown or missing:
     raise EvidenceError(
         f'evidence of {split} step {step}: {missing=} {unknown=}; a column is'
@@ -234,15 +228,11 @@ def to_table(
         f' differ: {uneven}'
     )
   arrays = []
-  for name, column in declared.items():
-    if name in rows:
-      values = rows[name]
-    elif column.nullable:
-      values = [() if column.shape else None] * count
-    else:
-      values = [{'split': split, 'step': step}[name]] * count
+  for column in columns:
+    absent = () if column.shape else same.get(column.name)
+    values = rows.get(column.name, [absent] * count)
     arrays.append(_to_arrow(column, values))
-  for name, value in (('split', split), ('step', step)):
+  for name, value in same.items():
     others = set(np.asarray(rows.get(name, value)).ravel().tolist()) - {value}
     if others:
       raise EvidenceError(
@@ -394,16 +384,16 @@ def read(
 
 
 def read_numbers(
-    workdir: str | os.PathLike[str], split: str, step: int, column: str
-) -> np.ndarray:
-  """Return one column of numbers of one step, without pandas.
+    workdir: str | os.PathLike[str], split: str, step: int, *columns: str
+) -> list[np.ndarray]:
+  """Return columns of numbers of one step, without pandas.
 
   Raises:
     FileNotFoundError: If the step was not written.
     EvidenceError: If the file is damaged.
   """
-  table = _read_table(path_of(workdir, split, step), [column])
-  return table[column].to_numpy()
+  table = _read_table(path_of(workdir, split, step), list(columns))
+  return [table[column].to_numpy() for column in columns]
 
 
 def problem_scores(
@@ -428,10 +418,10 @@ def problem_scores(
   """
   if step is None:
     (step,) = list_steps(workdir, split)
-  graded = read_numbers(workdir, split, step, 'graded')
-  group = read_numbers(workdir, split, step, 'group')[graded]
-  solved = read_numbers(workdir, split, step, 'outcome')[graded]
-  return np.bincount(group, solved.astype(np.float64)) / np.bincount(group)
+  columns = ('graded', 'group', 'outcome')
+  graded, group, solved = read_numbers(workdir, split, step, *columns)
+  group, solved = group[graded], solved[graded].astype(np.float64)
+  return np.bincount(group, solved) / np.bincount(group)
 
 
 def mean_outcome(
@@ -443,8 +433,7 @@ def mean_outcome(
     FileNotFoundError: If the step was not written.
     EvidenceError: If the file is damaged.
   """
-  graded = read_numbers(workdir, split, step, 'graded')
-  solved = read_numbers(workdir, split, step, 'outcome')
+  graded, solved = read_numbers(workdir, split, step, 'graded', 'outcome')
   return float(solved[graded].mean())
 
 

@@ -140,11 +140,7 @@ class View:
     """Return the column as a read-only array [P, G] or [P, G, longest list]."""
     column = self._all.get(name)
     if column is None or self._reader not in column.readers:
-      why = (
-          'is not a column'
-          if column is None
-          else f'is closed to {self._reader}s'
-      )
+      why = f'is closed to {self._reader}s' if column else 'is not a column'
       raise EvidenceAccessError(
           f'evidence {name!r} {why}; a {self._reader} may read'
           f' {", ".join(self.columns)}'

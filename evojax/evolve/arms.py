@@ -1,10 +1,8 @@
 """The arms of a run: what is computed, as jobs for an executor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 import math
 from typing import Any
-
-import ml_collections
 
 from evojax import config as config_lib
 from evojax.evolve import opening
@@ -13,90 +11,89 @@ from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
 
-def changes(
-    config: ml_collections.ConfigDict, seed: int, updates: int
-) -> dict[str, Any]:
+def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
   """Return what an arm of a trial changes in the run's config.
 
   Args:
-    config: Of the run.
+    run: The run.
     seed: Of the arm's problems and samples.
     updates: Steps of the arm.
   """
-  e = config.evolve
+  config, half = run.config, updates // 2
+  e, most = config.evolve, config.checkpoint.every
+  # One falls on the half, where arms are compared.
+  fitting = [n for n in range(1, most + 1) if half and half % n == 0]
   return {
       'seed': seed,
       'steps': updates,
       'grpo.prompts': e.prompts,
       'grpo.group_size': e.group_size,
+      # A micro-batch holds whole groups, so their number divides the prompts.
       'grpo.micro_groups': math.gcd(config.grpo.micro_groups, e.prompts),
+      # Sealed problems are for the final policies alone.
       'eval.sealed': False,
-      'checkpoint.every': _interval(updates // 2, config.checkpoint.every),
+      'checkpoint.every': max(fitting, default=1),
       # All of them, until the arm has ended and those nobody needs are deleted.
       'checkpoint.keep': updates,
   }
 
 
-def _interval(half: int, most: int) -> int:
-  """Largest divisor of `half` up to `most`, so that one falls on the half."""
-  return max(
-      (n for n in range(1, most + 1) if half and half % n == 0), default=1
-  )
+def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
+  """Return the job of an arm of a run.
 
-
-def job(
-    run: opening.Run,
-    folder: str,
-    harness: str,
-    changed: dict[str, Any],
-    *,
-    start: str = '',
-    label: str,
-    controls: Sequence[Sequence[float]] = (),
-) -> arm_lib.ArmJob:
-  """Return the job of an arm of a run; see `ArmJob` for the arguments."""
+  Args:
+    run: The run.
+    **fields: Those of `ArmJob` that the run does not hold; without `start` the
+      arm starts from the base policy.
+  """
   return arm_lib.ArmJob(
       workdir=str(run.path),
-      folder=folder,
       config=config_lib.to_mapping(run.config),
-      changes=changed,
-      harness=harness,
-      start=start,
-      label=label,
-      controls=tuple(map(tuple, controls)),
+      **{'start': '', **fields},
   )
 
 
 def train_all(
-    run: opening.Run,
-    jobs: Sequence[arm_lib.ArmJob],
-    done: Callable[[int, records.Arm], None],
-) -> list[records.Arm]:
+    run: opening.Run, jobs: Sequence[arm_lib.ArmJob]
+) -> Iterator[records.Arm]:
   """Train arms up to the first that fails: one that does decides a trial.
 
   Args:
     run: The run.
     jobs: In the order of the records.
-    done: Called for every arm that ends well, before the next is waited for.
 
-  Returns:
-    One record per arm; only the last may have another status than 'done'.
+  Yields:
+    One record per arm, before the next is waited for; only the last may have
+    another status than 'done'.
   """
-  found = []
+  # All are queued before the first is waited for: workers train side by side.
   for job_ in jobs:
     run.executor.submit(job_)
   for i, job_ in enumerate(jobs):
-    found.append(run.executor.wait(job_))
-    if found[-1].status != 'done':
+    yield (arm := run.executor.wait(job_))
+    if arm.status != 'done':
       for unwanted in jobs[i + 1 :]:
         run.executor.cancel(unwanted)
-      break
-    done(i, found[-1])
-  return found
+      return
+
+
+def train_one(
+    run: opening.Run, job_: arm_lib.ArmJob, refusal: str
+) -> records.Arm:
+  """Train an arm that the run cannot do without.
+
+  Raises:
+    ValueError: If it does not train; begins with `refusal`.
+  """
+  run.executor.submit(job_)
+  arm = run.executor.wait(job_)
+  if arm.status != 'done':
+    raise ValueError(f'{refusal}: {arm.why}')
+  return arm
 
 
 def setup_under(run: opening.Run, harness: str) -> setup_lib.Setup:
   """Return the setup of an arm with the seed of the run, for replays."""
-  changed = changes(run.config, run.config.seed, run.config.evolve.updates)
-  arm = job(run, '', harness, changed, label='')
+  changed = changes(run, run.config.seed, run.config.evolve.updates)
+  arm = job(run, folder='', harness=harness, changes=changed, label='')
   return run.setup.under(arm.arm_config())

@@ -65,7 +65,7 @@ def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
 
 
 def _describe(r: Rewarded) -> dict[str, Any]:
-  """The statistics of `compare` under one harness."""
+  """Return the statistics of `compare` under one harness."""
   kept, outcome, graded = r.kept, r.outcome, r.graded
   advantages = np.where(kept[:, None], r.advantages, 0).astype(np.float64)
   # A completion that was not graded has advantage 0 and no known outcome.
@@ -138,6 +138,7 @@ def scan(
       after.outcome,
       after.graded,
   ).phantom_share
+  # The first harmful weight ends the range, also where larger ones are not.
   harmful = np.flatnonzero(shares > HARMLESS)
   last = harmful[0] - 1 if len(harmful) else SCANNED - 1
   found = float(grid[last]) if last >= 0 else NOT_IDENTIFIABLE

@@ -47,6 +47,7 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
       )
     config = json.loads((path / 'config.json').read_text())['config']
     name = config['name'].rpartition('-')[2]
+    # Two runs of one recipe are told apart by their folders.
     if name in {c.name for c in found}:
       name = path.name
     found.append(Compared(name, path, policy))

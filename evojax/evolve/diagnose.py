@@ -6,9 +6,11 @@ come from the ledger. RULES then combine several measures into one finding, such
 as slow_learning. Every finding is a `Measure` with the number behind it.
 """
 
+import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,9 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 _SEVERITY = {'critical': 0, 'warn': 1}
+# Comparisons that a threshold may name.
+_BEYOND = {'>': operator.gt, '<': operator.lt}
 Values = Mapping[str, float]  # Name -> value of what could be measured.
-
-
-def _beyond(value: float, threshold: records.Threshold | None) -> bool:
-  if threshold is None:
-    return False
-  sign, bound = threshold
-  return value > bound if sign == '>' else value < bound
 
 
 def _graded(
@@ -40,20 +37,12 @@ def _graded(
     calls_for: tuple[str, ...] = (),
 ) -> records.Measure:
   """Return a measure with the level that its thresholds give it."""
-  level = 'ok'
-  if _beyond(value, critical):
-    level = 'critical'
-  elif _beyond(value, warn):
-    level = 'warn'
+  level, value = 'ok', float(value)
+  for beyond, threshold in (('warn', warn), ('critical', critical)):
+    if threshold and _BEYOND[threshold[0]](value, threshold[1]):
+      level = beyond
   return records.Measure(
-      name,
-      layer,
-      unit,
-      float(value),
-      warn,
-      critical,
-      level,
-      calls_for=calls_for,
+      name, layer, unit, value, warn, critical, level, calls_for=calls_for
   )
 
 
@@ -132,37 +121,30 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
   promoted.
   """
   verdicts = [t for t in history.trials if t.verify]
-  failures = 0
-  for trial in reversed(verdicts):
-    if trial.status == 'keep':
-      break
-    failures += 1
-  found = [
-      # "After 3 failures in a row": EvoTrainer, arXiv:2606.03108.
-      _graded(
-          'failures_in_row',
-          'version',
-          'trials',
-          float(failures),
-          ('>', 2.0),
-      )
-  ]
+  # Counted from 1: with nothing kept, every verdict is a failure.
+  kept = [i for i, t in enumerate(verdicts, 1) if t.status == 'keep']
+  failures = len(verdicts) - max(kept, default=0)
+  measured = lambda name, unit, value, warn=None: _graded(
+      name, 'version', unit, float(value), warn
+  )
+  # "After 3 failures in a row": EvoTrainer, arXiv:2606.03108.
+  found = [measured('failures_in_row', 'trials', failures, ('>', 2.0))]
   both = calibration.compared(verdicts, lambda t: t.expected)
   pairs = [(calibration.middle(t.expected), t) for t in both]
   if pairs:
-    error = float(np.mean([t.effect - p for p, t in pairs]))
-    found.append(
-        _graded('calibration', 'version', 'fraction', error, ('<', -0.05))
-    )
+    error = np.mean([t.effect - p for p, t in pairs])
+    found.append(measured('calibration', 'fraction', error, ('<', -0.05)))
   clear = [(p, t) for p, t in pairs if t.realised[0] > 0 or t.realised[1] < 0]
   if clear:
-    agree = float(np.mean([(p > 0) == (t.effect > 0) for p, t in clear]))
-    found.append(_graded('sign_agreement', 'version', 'fraction', agree))
-  classes = [t.intervention_class for t in verdicts if t.design]
-  for name in sorted(set(classes)):
-    count = float(classes.count(name))
-    found.append(_graded(f'tried_{name}', 'version', 'trials', count))
-  return found
+    agree = np.mean([(p > 0) == (t.effect > 0) for p, t in clear])
+    found.append(measured('sign_agreement', 'fraction', agree))
+  classes = collections.Counter(
+      t.intervention_class for t in verdicts if t.design
+  )
+  return found + [
+      measured(f'tried_{name}', 'trials', count)
+      for name, count in sorted(classes.items())
+  ]
 
 
 _FOLLOWED = ('reward_mean', 'outcome')  # Compared between two diagnoses.
@@ -183,156 +165,132 @@ def _since_last(
         return {}
     elif isinstance(record, records.Diagnose):
       before = {m.name: m.value for m in record.measures}
-      changes = {}
-      for name in _FOLLOWED:
-        if before.get(name) is None or name not in values:
-          return {}
-        changes[f'{name}_change'] = values[name] - before[name]
-      return changes
+      if any(before.get(n) is None or n not in values for n in _FOLLOWED):
+        return {}
+      return {f'{n}_change': values[n] - before[n] for n in _FOLLOWED}
   return {}
 
 
 # ----------------------------------------------------------------------- rules
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-  """A finding that only several measures together show."""
+  """A finding that only several measures together show.
 
-  name: str
+  Without one of the measures that it reads there is no finding.
+  """
+
   layer: str
   unit: str
-  needs: tuple[str, ...]  # Measures; without one of them there is no finding.
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
-  critical: records.Threshold | None
-  when: Callable[[Values], bool]  # What must hold besides the threshold.
+  critical: records.Threshold | None = None
+  # A condition besides the threshold.
+  when: Callable[[Values], bool] = lambda v: True
 
 
 # With less than a tenth unsolved, slow learning or certainty is no problem.
-_UNSOLVED = 0.1
+_much_is_unsolved = lambda v: 1 - v['outcome'] > 0.1
 
-RULES = (
+RULES = {
     # An arm should solve most of what was unsolved at its start.
-    Rule(
-        name='slow_learning',
+    'slow_learning': Rule(
         layer='score',
         unit='share of what was unsolved',
-        needs=('unsolved_closed', 'outcome'),
         value=lambda v: v['unsolved_closed'],
         warn=('<', 2 / 3),
-        critical=None,
-        when=lambda v: 1 - v['outcome'] > _UNSOLVED,
+        when=_much_is_unsolved,
     ),
     # The whole one-sided interval of the rise is below 0.
-    Rule(
-        name='outcome_falling',
+    'outcome_falling': Rule(
         layer='score',
         unit='fraction per arm',
-        needs=('outcome_rise', 'outcome_rise_high'),
         value=lambda v: v['outcome_rise'],
         warn=('<', 0.0),
         critical=('<', -0.05),
         when=lambda v: v['outcome_rise_high'] < 0,
     ),
     # Only groups whose outcomes differ carry a gradient towards solving more.
-    Rule(
-        name='weak_signal',
+    'weak_signal': Rule(
         layer='signal',
         unit='fraction of groups',
-        needs=('alive_by_outcome',),
         value=lambda v: v['alive_by_outcome'],
         warn=('<', 0.7),
-        critical=None,
-        when=lambda v: True,
     ),
-    Rule(
-        name='too_hard',
+    'too_hard': Rule(
         layer='signal',
         unit='fraction of groups',
-        needs=('dead_group_ratio', 'outcome'),
         value=lambda v: v['dead_group_ratio'],
         warn=('>', 0.2),
-        critical=None,
         when=lambda v: v['outcome'] < 0.4,
     ),
-    Rule(
-        name='too_easy',
+    'too_easy': Rule(
         layer='signal',
         unit='fraction of groups',
-        needs=('dead_group_ratio', 'outcome'),
         value=lambda v: v['dead_group_ratio'],
         warn=('>', 0.2),
-        critical=None,
         when=lambda v: v['outcome'] > 0.6,
     ),
     # The policy is certain of its tokens although much is unsolved.
-    Rule(
-        name='exploration_collapse',
+    'exploration_collapse': Rule(
         layer='behaviour',
         unit='nats/token',
-        needs=('mean_logprob', 'outcome'),
         value=lambda v: v['mean_logprob'],
         warn=('>', -0.1),
-        critical=None,
-        when=lambda v: 1 - v['outcome'] > _UNSOLVED,
+        when=_much_is_unsolved,
     ),
     # A large part of what is unsolved fails by its format, right or wrong.
-    Rule(
-        name='format_bottleneck',
+    'format_bottleneck': Rule(
         layer='behaviour',
         unit='share of what is unsolved',
-        needs=('format_failures', 'outcome'),
         value=lambda v: v['format_failures'] / max(1 - v['outcome'], 1e-9),
         warn=('>', 1 / 3),
-        critical=None,
-        when=lambda v: 1 - v['outcome'] > _UNSOLVED,
+        when=_much_is_unsolved,
     ),
     # Longer completions earn more, and completions run into the limit.
-    Rule(
-        name='length_gaming',
+    'length_gaming': Rule(
         layer='behaviour',
         unit='correlation',
-        needs=('length_reward_corr', 'truncated'),
         value=lambda v: v['length_reward_corr'],
         warn=('>', 0.3),
-        critical=None,
         when=lambda v: v['truncated'] > 0.05,
     ),
     # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
-    Rule(
-        name='reward_hacking',
+    'reward_hacking': Rule(
         layer='score',
         unit='reward since the last diagnosis',
-        needs=('reward_mean_change', 'outcome_change'),
         value=lambda v: v['reward_mean_change'],
         warn=('>', 0.05),
         critical=('>', 0.2),
         when=lambda v: v['outcome_change'] < 0.01,
     ),
-)
+}
 
 
 # Names that no diagnostic may give its numbers: it could hide an alert.
 _OURS = (
-    {rule.name for rule in RULES}
+    set(RULES)
     | {f'{name}_change' for name in _FOLLOWED}
     | learning_curve((0.0, 0.0, 0.0)).keys()
 )
 
 
-def _apply(rule: Rule, values: Values) -> records.Measure | None:
-  if any(name not in values for name in rule.needs):
-    return None
-  found = _graded(
-      rule.name,
-      rule.layer,
-      rule.unit,
-      rule.value(values),
-      rule.warn,
-      rule.critical,
-  )
-  return found if rule.when(values) else dataclasses.replace(found, level='ok')
+def _findings(values: Values) -> list[records.Measure]:
+  """Return what the rules find whose measures are all there."""
+  found = []
+  for name, rule in RULES.items():
+    try:
+      value, holds = rule.value(values), rule.when(values)
+    # One of its measures is missing, such as that of a diagnostic that failed.
+    except KeyError:
+      continue
+    measure_ = _graded(
+        name, rule.layer, rule.unit, value, rule.warn, rule.critical
+    )
+    level = measure_.level if holds else 'ok'
+    found.append(dataclasses.replace(measure_, level=level))
+  return found
 
 
 # ------------------------------------------------------------------ everything
@@ -392,9 +350,9 @@ def measure(
     taken |= {m.name for m in found[name]}
   every = [m for name in sorted(found) for m in found[name]] + ours
   values = {m.name: m.value for m in every if m.value is not None}
+  # A rule may read changes as well; they are no measures of their own.
   values |= _since_last(history, values)
-  findings = (_apply(rule, values) for rule in RULES)
-  return every + [finding for finding in findings if finding is not None]
+  return every + _findings(values)
 
 
 def raised(measures: Sequence[records.Measure]) -> list[records.Measure]:

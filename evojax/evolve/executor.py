@@ -7,6 +7,7 @@
 The records do not depend on the executor, nor on what finishes first.
 """
 
+import abc
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
@@ -16,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Protocol, runtime_checkable
 
 import jax
 
@@ -29,6 +29,7 @@ from evojax.sandbox import probe
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
+_LOG = 'worker.log'  # In the arm's folder.
 KINDS = ('inprocess', 'local')
 # Times that an arm is started again after a signal ended its worker: a machine
 # that is short of memory kills every one of them.
@@ -82,13 +83,14 @@ class Placement:
       )
 
 
-@runtime_checkable
-class Executor(Protocol):
+class Executor(abc.ABC):
   """Interface of what trains the arms of a run."""
 
+  @abc.abstractmethod
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Queue an arm, which may begin at once."""
 
+  @abc.abstractmethod
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Return the record of a submitted arm once it has ended."""
 
@@ -97,11 +99,16 @@ class Executor(Protocol):
 
     Evidence that no row names would count as tokens of the run.
     """
+    if sharding.is_primary():
+      shutil.rmtree(job.path, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class InProcess:
-  """Trains an arm when it is waited for; shares the engine of the run."""
+class InProcess(Executor):
+  """Trains an arm when it is waited for; shares the engine of the run.
+
+  What is cancelled may have been left by workers when this run began.
+  """
 
   setup: setup_lib.Setup
   engine: step_records.RolloutEngine
@@ -117,17 +124,8 @@ class InProcess:
         job, self.setup, self.engine, self.phases, self.stop_if_asked
     )
 
-  def cancel(self, job: arm_lib.ArmJob) -> None:
-    """Delete what workers may have left of it when this run began."""
-    _discard(job)
 
-
-def _discard(job: arm_lib.ArmJob) -> None:
-  if sharding.is_primary():
-    shutil.rmtree(job.path, ignore_errors=True)
-
-
-class Local:
+class Local(Executor):
   """Trains arms in processes of `--mode=arm`, several at a time."""
 
   def __init__(self, workers: int, stop_if_asked: Callable[[], None]):
@@ -140,7 +138,7 @@ class Local:
     self._workers, self._stop_if_asked = workers, stop_if_asked
     self._queue: list[arm_lib.ArmJob] = []
     self._running: dict[str, subprocess.Popen] = {}
-    self._begun: dict[str, int] = {}  # How often, by folder.
+    self._starts: dict[str, int] = {}  # How often, by folder.
 
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Queue an arm that has not ended; begins it if a worker is free."""
@@ -173,13 +171,13 @@ class Local:
     if arm_lib.result(job.path) is not None:
       return
     status = worker.returncode
-    log = _log_of(job)
+    log = job.path / _LOG
     if status >= 0 and status != _SIGTERM_STATUS:
       raise WorkerError(
           f'the worker of {job.folder} ended with exit status {status}:'
           f' {_last_line(log)}; see {log}. The same command tries it again'
       )
-    if self._begun[job.folder] >= ATTEMPTS:
+    if self._starts[job.folder] >= ATTEMPTS:
       raise WorkerError(
           f'the worker of {job.folder} was ended by a signal {ATTEMPTS} times'
           f' (exit status {status}); see {log}. If memory is short, use fewer'
@@ -194,7 +192,7 @@ class Local:
     )
     while self._queue and free() > 0:
       job = self._queue.pop(0)
-      self._begun[job.folder] = self._begun.get(job.folder, 0) + 1
+      self._starts[job.folder] = self._starts.get(job.folder, 0) + 1
       self._running[job.folder] = _start(job)
 
   def cancel(self, job: arm_lib.ArmJob) -> None:
@@ -203,7 +201,7 @@ class Local:
     if worker := self._running.pop(job.folder, None):
       worker.kill()  # There is nothing to save.
       worker.wait()
-    _discard(job)
+    super().cancel(job)
 
   def close(self) -> None:
     """End all workers; they save, and the same jobs continue."""
@@ -215,10 +213,6 @@ class Local:
     self._running.clear()
 
 
-def _log_of(job: arm_lib.ArmJob) -> pathlib.Path:
-  return job.path / 'worker.log'
-
-
 def _last_line(path: pathlib.Path) -> str:
   lines = path.read_text(errors='replace').splitlines()
   return next((line for line in reversed(lines) if line.strip()), 'no output')
@@ -228,6 +222,7 @@ def _start(job: arm_lib.ArmJob) -> subprocess.Popen:
   """Start the process that trains an arm."""
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
+  # A worker never reads half a job, not even that of a run killed before.
   workdir_lib.write_atomic(path, job.to_json().encode())
   cache = jax.config.jax_compilation_cache_dir or ''
   command = [
@@ -243,7 +238,7 @@ def _start(job: arm_lib.ArmJob) -> subprocess.Popen:
     command.append('--allow_weak_sandbox')
   # Code of the user's own, named by dotted path, is found as it is here.
   paths = os.pathsep.join(path for path in sys.path if path)
-  with open(_log_of(job), 'ab') as log:
+  with open(job.path / _LOG, 'ab') as log:
     worker = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -30,6 +30,7 @@ class Fork:
     )
     arm = target / 'arms' / 'v0'
     if not arm.exists():
+      # A copy that a kill cut short lies under another name and is made anew.
       temporary = target / 'arms' / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
       shutil.copytree(self.source / self.version.folder, temporary)

@@ -144,16 +144,13 @@ def open_run(
       raise ValueError(
           f'workdir {path} holds a run of --mode=train; pass another --workdir'
       )
-    stack.enter_context(
-        workdir_lib.release_if_unused(directory, primary, used=ledger.exists)
-    )
+    stack.enter_context(directory.release_if_unused(ledger.exists))
     fork = None
     if options.fork_from:
       source = pathlib.Path(options.fork_from).expanduser()
       fork = fork_lib.open_fork(source, options.fork_version)
     print(devices.describe(), flush=True)
-    if primary:
-      directory.record_start()
+    directory.record_start()
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(
@@ -161,14 +158,12 @@ def open_run(
         )
     )
     e = base.evolve
-    limits = recorder_lib.Limits(
+    recorder = recorder_lib.Recorder(
+        chain.Ledger(ledger, tier) if primary else None,
         budget_lib.Budget(
             e.device_seconds, e.dollars, e.dollars_per_device_hour
         ),
         lambda: _preempt(sigterm, ledger),
-    )
-    recorder = recorder_lib.Recorder(
-        chain.Ledger(ledger, tier) if primary else None, limits
     )
     phases = metrics_lib.Phases()
     in_process = executor_lib.InProcess(

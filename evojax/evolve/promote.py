@@ -322,28 +322,22 @@ def decide(
       must be the same: a child that learned the wording of the problems gains
       nothing on them.
   """
-  conditions = [
-      (
-          effect.p_one_sided <= alpha,
-          f'p {effect.p_one_sided:.4g} <= alpha {alpha:.4g}',
-          f'p {effect.p_one_sided:.4g} > alpha {alpha:.4g}',
-      )
+  passes = effect.p_one_sided <= alpha
+  sign = '<=' if passes else '>'
+  found = [(passes, f'p {effect.p_one_sided:.4g} {sign} alpha {alpha:.4g}')]
+  found += [
+      (False, f'critical alert that is new: {n}') for n in critical_alerts
   ]
-  for name in critical_alerts:
-    conditions.append((False, '', f'critical alert that is new: {name}'))
   if perturbed is not None:
+    agrees = perturbed.value * effect.value > 0
+    text = 'agrees in sign' if agrees else f'disagrees with {effect.value:+.4f}'
     score = f'effect on perturbed problems {perturbed.value:+.4f}'
-    conditions.append(
-        (
-            perturbed.value * effect.value > 0,
-            f'{score} agrees in sign',
-            f'{score} disagrees with {effect.value:+.4f}',
-        )
-    )
-  failed = tuple(why for holds, _, why in conditions if not holds)
+    found.append((agrees, f'{score} {text}'))
+  # All conditions that failed are named, not only the first.
+  failed = tuple(why for holds, why in found if not holds)
   if failed:
     return Verdict('discard', failed)
-  return Verdict('keep', tuple(why for _, why, _ in conditions))
+  return Verdict('keep', tuple(why for _, why in found))
 
 
 def no_loss(effect: Effect, margin: float = 0.02) -> bool:

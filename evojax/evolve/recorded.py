@@ -26,6 +26,7 @@ def load_rows(folder: pathlib.Path, steps: Sequence[int]) -> dict[str, Any]:
   """
   frame = store.read(folder, 'train', list(steps))
   rows = {name: frame[name].to_numpy() for name in frame.columns}
+  # Every step numbers its groups from 0.
   first, offset = {}, 0
   for step in steps:
     first[step] = offset
@@ -40,14 +41,8 @@ def view_of(
     config: ml_collections.ConfigDict,
 ) -> views.View:
   """Return rows as a diagnostic of the harness sees them."""
-  return views.View(
-      rows,
-      columns,
-      prompts=int(rows['group'].max()) + 1,
-      group_size=int(rows['sample'].max()) + 1,
-      max_tokens=config_lib.token_limit(config),
-      reader='diagnostic',
-  )
+  limit = config_lib.token_limit(config)
+  return collect.view(rows, columns, limit, 'diagnostic')
 
 
 def train_steps(folder: pathlib.Path) -> list[int]:

@@ -4,7 +4,7 @@ Process 0 owns the ledger and decides; the others receive its rows. All of them
 walk the same steps, so that devices are used together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import resource
 import time
@@ -19,47 +19,44 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 
 R = TypeVar('R', bound=records.Record)
+T = TypeVar('T')
+
+
+def made_from(step: type[T], source: Any, /, **fields: Any) -> T:
+  """Return a record with the fields that another object has, and these.
+
+  Args:
+    step: The record, or a part of one.
+    source: An object with some attributes of the same names.
+    **fields: The others, and those that differ.
+  """
+  names = [field.name for field in dataclasses.fields(step)]
+  # Not `asdict`, which copies nested records into dictionaries.
+  shared = {n: getattr(source, n) for n in names if hasattr(source, n)}
+  return step(**shared | fields)
 
 
 class BudgetExhaustedError(Exception):
   """The run may spend no more; everything is saved."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-  """Limits that end a run before its last step."""
-
-  budget: budget_lib.Budget
-  preempted: Callable[[], None]  # Raises `Preempted` after SIGTERM.
-
-  def check(self, rows: Sequence[records.Row], seconds: float) -> None:
-    """Raise if the run has to stop here.
-
-    Args:
-      rows: What was paid for.
-      seconds: Since the step began that has no row yet.
-
-    Raises:
-      preemption.Preempted: After SIGTERM.
-      BudgetExhaustedError: If the run has spent what it may.
-    """
-    self.preempted()
-    spent = seconds * jax.device_count()
-    if decisions.decide(lambda: spent >= self.budget.remaining(rows)):
-      raise BudgetExhaustedError
-
-
 class Recorder:
   """The rows of a run; a step that has one is not done again."""
 
-  def __init__(self, ledger: chain.Ledger | None, limits: Limits):
+  def __init__(
+      self,
+      ledger: chain.Ledger | None,
+      budget: budget_lib.Budget,
+      preempted: Callable[[], None],
+  ):
     """Read the rows that are there.
 
     Args:
       ledger: Of process 0; None in the others.
-      limits: Asked before every step.
+      budget: What the run may spend.
+      preempted: Raises `Preempted` after SIGTERM; asked before every step.
     """
-    self._ledger, self._limits = ledger, limits
+    self._ledger, self.budget, self._preempted = ledger, budget, preempted
     self._since = time.perf_counter()
     stored = decisions.decide(lambda: list(ledger.rows))
     self.rows = [records.parse(row) for row in stored]
@@ -68,11 +65,6 @@ class Recorder:
   def primary(self) -> bool:
     """True in the process that writes."""
     return self._ledger is not None
-
-  @property
-  def budget(self) -> budget_lib.Budget:
-    """The budget that the config allows."""
-    return self._limits.budget
 
   @property
   def history(self) -> history_lib.History:
@@ -100,6 +92,7 @@ class Recorder:
     """
     found = self.find(step, **key)
     if found is None:
+      # Time before it, such as that of opening the run, is no cost of the step.
       self._since = time.perf_counter()
       self.stop_if_asked()
       found = self._append(make())
@@ -123,11 +116,19 @@ class Recorder:
     return self.rows[-1].record
 
   def stop_if_asked(self) -> None:
-    """Raise if the run has to stop; see `Limits.check`.
+    """Raise if the run has to stop.
 
     To be called where everything up to here is, or can be, saved.
+
+    Raises:
+      preemption.Preempted: After SIGTERM.
+      BudgetExhaustedError: If the run has spent what it may, with the step that
+        has no row yet.
     """
-    self._limits.check(self.rows, time.perf_counter() - self._since)
+    self._preempted()
+    spent = (time.perf_counter() - self._since) * jax.device_count()
+    if decisions.decide(lambda: spent >= self.budget.remaining(self.rows)):
+      raise BudgetExhaustedError
 
   def stop(self, reason: str) -> None:
     """Record why the run ends here, and what was spent since the last row."""

@@ -37,52 +37,40 @@ def effect(
     folder: Of the arm that left checkpoints and evidence.
     steps: Of the evidence.
   """
-  count = min(run.config.evolve.replay_updates, len(steps))
-  seed = _seed(run.config.seed)
+  e = run.config.evolve
+  count = min(e.replay_updates, len(steps))
+  # The seed is that of no arm: what is replayed did not train on the problems.
+  digest = hashlib.sha256(f'replay {run.config.seed}'.encode()).digest()
+
+  def scores(
+      harness: str, checkpoint: pathlib.Path, chosen: list[int]
+  ) -> Float[np.ndarray, 'P']:
+    """Return the scores after the replayed updates."""
+    setup = arms.setup_under(run, harness)
+    engine = run.scorer.engine
+    learner = learner_lib.Learner(setup, run.scorer.mesh, run.phases)
+    learner.start_from(checkpoint)
+    rewards = reward_pipeline.RewardPipeline(setup)
+    for step in chosen:
+      rows = recorded.load_rows(folder, [step])
+      learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+    engine.update_weights(learner.params, learner.step)
+    with run.phases('eval'):
+      result = evaluate_lib.evaluate(
+          setup.scorer(engine, run.phases),
+          split='train',
+          seed=int.from_bytes(digest[:4], 'big'),
+          problems=e.replay_problems,
+          samples=e.samples,
+      )
+    return result.problem_scores
+
   gains = []
   for checkpoint in arm_lib.retained(folder, len(steps)):
     at = int(checkpoint.name.removeprefix('step_'))
     follow = [s for s in steps if s >= at][:count]
     chosen = follow if len(follow) == count else steps[-count:]
-    before, after = (
-        _scores(run, harness, checkpoint, folder, chosen, seed)
-        for harness in harnesses
-    )
+    before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
   # Checkpoints are no sample of anything: problems are, and share them.
   return estimates.over_problems(np.mean(gains, axis=0))
-
-
-def _seed(seed: int) -> int:
-  digest = hashlib.sha256(f'replay {seed}'.encode()).digest()
-  return int.from_bytes(digest[:4], 'big')
-
-
-def _scores(
-    run: opening.Run,
-    harness: str,
-    checkpoint: pathlib.Path,
-    folder: pathlib.Path,
-    steps: list[int],
-    seed: int,
-) -> Float[np.ndarray, 'P']:
-  """Return the scores after the replayed updates."""
-  setup = arms.setup_under(run, harness)
-  engine = run.scorer.engine
-  learner = learner_lib.Learner(setup, run.scorer.mesh, run.phases)
-  learner.start_from(checkpoint)
-  rewards = reward_pipeline.RewardPipeline(setup)
-  for step in steps:
-    rows = recorded.load_rows(folder, [step])
-    learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
-  engine.update_weights(learner.params, learner.step)
-  e = run.config.evolve
-  with run.phases('eval'):
-    result = evaluate_lib.evaluate(
-        setup.scorer(engine, run.phases),
-        split='train',
-        seed=seed,
-        problems=e.replay_problems,
-        samples=e.samples,
-    )
-  return result.problem_scores

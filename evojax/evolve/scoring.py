@@ -30,23 +30,15 @@ class Scored:
   """A policy, and the problems that it is scored on."""
 
   folder: pathlib.Path  # Where the evidence of the score lies.
-  # An arm's checkpoint; without one, the policy is that of a directory.
-  checkpoint: pathlib.Path | None
   split: str
   seed: int  # Of problems and sampler.
   problems: int
   samples: int  # Of each problem.
   step: int = 0  # Names the evidence file.
+  # An arm's checkpoint; without one, the policy is that of a directory.
+  checkpoint: pathlib.Path | None = None
   policy: policy_lib.Policy | None = None  # Default: the run's.
   domain: base.Domain | None = None  # Default: the run's.
-
-
-def _trained_by(checkpoint: pathlib.Path | None) -> str:
-  """Return the hash of the harness whose arm left a checkpoint, else 'seed'."""
-  if checkpoint is None:
-    return 'seed'
-  arm = arm_lib.result(checkpoint.parents[1])
-  return arm.harness if arm else 'seed'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,33 +54,28 @@ class Scorer:
   may_open_sealed: Callable[[], bool]
 
   def params(
-      self,
-      checkpoint: pathlib.Path | None,
-      policy: policy_lib.Policy | None = None,
+      self, checkpoint: pathlib.Path | None, policy: policy_lib.Policy | None
   ) -> decoder.Params:
     """Return the parameters of a checkpoint, or else of a policy's directory.
 
     Args:
       checkpoint: Of an arm.
-      policy: Of the shape of the run's, which it is by default.
+      policy: Of the shape of the run's, which it is for None.
     """
     policy = policy or self.setup.policy
     config = self.setup.config
+    dtype = config.model.param_dtype
     params = policy_lib.load_params(
-        policy,
-        self.mesh,
-        param_dtype=config.model.param_dtype,
-        seed=config.seed,
+        policy, self.mesh, param_dtype=dtype, seed=config.seed
     )
     if checkpoint is not None:
       # Parameters and moments have one form under every algorithm.
       algorithm = settings.algorithm(config)
-      state = update_lib.jit_init_state(
-          policy.cfg, algorithm, self.mesh, donate=True
+      state = update_lib.compiled(
+          update_lib.init_state, policy.cfg, algorithm, self.mesh
       )(params)
-      saved = checkpoint_lib.restore(
-          checkpoint, learner_lib.abstract_state(state)
-      )
+      shape = learner_lib.abstract_state(state)
+      saved = checkpoint_lib.restore(checkpoint, shape)
       state.update(saved['learner'])
       params = update_lib.policy_params(policy.cfg, state)
     return params
@@ -103,16 +90,20 @@ class Scorer:
     if not decisions.decide(lambda: bool(store.list_steps(folder, split))):
       self.stop_if_asked()
       self._evaluate(wanted)
+    # Read from disk also where it was just sampled: a run that was killed and
+    # one that was not get the same numbers.
     return np.array(
         decisions.decide(lambda: store.problem_scores(folder, split).tolist()),
         np.float64,
     )
 
   def _evaluate(self, wanted: Scored) -> None:
-    """Samples and grades; leaves evidence."""
-    self.engine.update_weights(self.params(wanted.checkpoint, wanted.policy), 0)
+    """Sample and grade; leave evidence."""
+    checkpoint = wanted.checkpoint
+    self.engine.update_weights(self.params(checkpoint, wanted.policy), 0)
+    arm = checkpoint and arm_lib.result(checkpoint.parents[1])
     scorer = self.setup.scorer(
-        self.engine, self.phases, version=_trained_by(wanted.checkpoint)
+        self.engine, self.phases, version=arm.harness if arm else 'seed'
     )
     with self.phases('eval'):
       evaluate_lib.evaluate(
@@ -129,9 +120,6 @@ class Scorer:
   def export(self, checkpoint: pathlib.Path, target: pathlib.Path) -> None:
     """Write a checkpoint's policy as a Hugging Face directory, once."""
     if not decisions.decide(target.is_dir):
-      policy_lib.export(
-          self.setup.policy,
-          self.params(checkpoint),
-          target,
-          self.setup.config.model.param_dtype,
-      )
+      policy, dtype = self.setup.policy, self.setup.config.model.param_dtype
+      params = self.params(checkpoint, policy)
+      policy_lib.export(policy, params, target, dtype)

@@ -14,8 +14,7 @@ import json
 import math
 import os
 import pathlib
-import types
-from typing import Any
+from typing import Any, ClassVar
 
 from absl import logging
 
@@ -29,7 +28,6 @@ from evojax.ledger import records
 from evojax.runtime import workdir as workdir_lib
 
 CROSS_DOMAIN = 2  # Domains in which a skill must have held to serve others.
-_OPERATIONS = ('set', 'scale')
 
 
 class SkillError(ValueError):
@@ -63,10 +61,12 @@ class Skill:
   Exactly one of overlay and file is not empty.
   """
 
+  VERSION: ClassVar[int] = 0  # Files hold no version.
+
   trigger: str  # Name of the alert.
   hypothesis: str
   # Dotted path -> ('set', value) or ('scale', factor).
-  overlay: Mapping[str, tuple[str, Any]]
+  overlay: dict[str, tuple[str, Any]]
   file: str  # Path in the harness.
   source: str  # Its source.
   evidence: tuple[Evidence, ...]
@@ -77,23 +77,15 @@ class Skill:
     if not self.evidence:
       raise SkillError('a skill needs the evidence of at least one trial')
     for path, (operation, value) in self.overlay.items():
-      number = isinstance(value, int | float) and not isinstance(value, bool)
-      if operation not in _OPERATIONS or (
-          operation == 'scale' and not (number and 0 < value < math.inf)
-      ):
+      scale = is_number(value) and 0 < value < math.inf
+      if not {'set': True, 'scale': scale}.get(operation):
         raise SkillError(f'{path}: {operation!r} {value!r} is no change')
-    frozen = types.MappingProxyType(dict(sorted(self.overlay.items())))
-    object.__setattr__(self, 'overlay', frozen)
 
   @functools.cached_property
   def sha256(self) -> str:
     """Hash of trigger and change; evidence and wording are not part of it."""
-    identity = {
-        'trigger': self.trigger,
-        'overlay': {k: list(v) for k, v in self.overlay.items()},
-        'file': self.file,
-        'source': self.source,
-    }
+    identity = dataclasses.asdict(self)
+    del identity['hypothesis'], identity['evidence']
     text = json.dumps(identity, sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -105,10 +97,7 @@ class Skill:
   @property
   def expected(self) -> tuple[float, float]:
     """The effects so far: from the lowest to the highest interval bound."""
-    return (
-        min(e.low for e in self.evidence),
-        max(e.high for e in self.evidence),
-    )
+    return min(e.low for e in self.evidence), max(e.high for e in self.evidence)
 
   def apply(
       self,
@@ -128,47 +117,36 @@ class Skill:
         no harness can hold the change.
     """
     try:
-      return self._apply(parent, config, surface)
+      if self.file:
+        return parent.with_file(self.file, self.source)
+      values, after = {}, parent
+      for path, (operation, value) in self.overlay.items():
+        if surface_lib.is_weight(path):
+          part = path.removeprefix(surface_lib.WEIGHTS)
+          after = with_part(after, part)
+          if after is None:
+            raise SkillError(f'there is no reward part {part!r} that fits')
+        if operation == 'scale':
+          current = config.get(path)
+          if not is_number(current):
+            raise SkillError(f'{path}={current!r} is no number to scale')
+          value = round_value(surface.field(path), current * value)
+        values[path] = value
+      return after.with_overlay(values)
     except (spec.HarnessError, surface_lib.SurfaceError) as error:
       raise SkillError(str(error)) from error
 
-  def _apply(
-      self,
-      parent: spec.Harness,
-      config: Mapping[str, Any],
-      surface: surface_lib.Surface,
-  ) -> spec.Harness:
-    if self.file:
-      return parent.with_file(self.file, self.source)
-    values, after = {}, parent
-    for path, (operation, value) in self.overlay.items():
-      if surface_lib.is_weight(path):
-        part = path.removeprefix(surface_lib.WEIGHTS)
-        after = with_part(after, part)
-        if after is None:
-          raise SkillError(f'there is no reward part {part!r} that fits')
-      if operation == 'scale':
-        current = config.get(path)
-        if isinstance(current, bool) or not isinstance(current, int | float):
-          raise SkillError(f'{path}={current!r} is no number to scale')
-        value = round_value(surface.field(path), current * value)
-      values[path] = value
-    return after.with_overlay(values)
-
   def to_json(self) -> str:
     """Return the text of the skill's file."""
-    fields = {
-        'sha256': self.sha256,
-        'trigger': self.trigger,
-        'hypothesis': self.hypothesis,
-        'overlay': {k: list(v) for k, v in self.overlay.items()},
-        'file': self.file,
-        'source': self.source,
-        'evidence': [dataclasses.asdict(e) for e in self.evidence],
-        'domains': list(self.domains),
-        'expected': list(self.expected),
+    fields = dataclasses.asdict(self) | {
+        name: getattr(self, name) for name in ('sha256', 'domains', 'expected')
     }
     return json.dumps(fields, indent=2, sort_keys=True) + '\n'
+
+
+def is_number(value: Any) -> bool:
+  """Return whether a JSON value is a number; a bool is none."""
+  return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def round_value(field: surface_lib.Field, value: int | float) -> int | float:
@@ -237,7 +215,11 @@ def learned(
     return Skill(trigger, hypothesis, {}, sources[0], source, (evidence,))
   for path, part_hash in delta.sources:
     part = path.partition(':')[2]
-    if part_hash != _shipped_part(part):
+    file = f'reward/{part}.py'
+    shipped = (
+        syntax.parts(library.source(file)) if file in library.names() else {}
+    )
+    if part_hash != shipped.get(part, ''):
       raise SkillError(f'the reward part {part!r} is not the shipped one')
   overlay = {}
   for path, *_ in delta.changes:
@@ -251,70 +233,12 @@ def learned(
   return Skill(trigger, hypothesis, overlay, '', '', (evidence,))
 
 
-def _shipped_part(part: str) -> str:
-  """Return the hash of what a shipped reward part does, '' if there is none."""
-  file = f'reward/{part}.py'
-  if file not in library.names():
-    return ''
-  return syntax.parts(library.source(file))[part]
-
-
 def _relative(field: surface_lib.Field, old: Any, new: Any) -> tuple[str, Any]:
   """Return ('scale', factor) on a logarithmic scale, else ('set', value)."""
-  number = isinstance(old, int | float) and not isinstance(old, bool)
-  if field.scale == 'log' and number and old > 0 and new > 0:
+  if field.scale == 'log' and is_number(old) and old > 0 and new > 0:
+    # 3e-4 / 1e-4 is 2.9999999999999996; rounded, it is the same skill as 3.
     return 'scale', float(f'{new / old:.6g}')
   return 'set', new
-
-
-def _parse(text: str) -> Skill:
-  """Return the skill that a file's text describes.
-
-  Raises:
-    SkillError: If it is not one, or its hash is not that of its content.
-  """
-  try:
-    fields = json.loads(text)
-    skill = Skill(
-        trigger=str(fields['trigger']),
-        hypothesis=str(fields['hypothesis']),
-        overlay={
-            str(path): (str(operation), _frozen(value))
-            for path, (operation, value) in fields['overlay'].items()
-        },
-        file=str(fields['file']),
-        source=str(fields['source']),
-        evidence=tuple(
-            Evidence(
-                run=str(e['run']),
-                trial=int(e['trial']),
-                domain=str(e['domain']),
-                base=str(e['base']),
-                effect=float(e['effect']),
-                low=float(e['low']),
-                high=float(e['high']),
-            )
-            for e in fields['evidence']
-        ),
-    )
-  except SkillError:
-    raise
-  except (
-      ValueError,
-      KeyError,
-      TypeError,
-      AttributeError,
-      OverflowError,
-      RecursionError,
-  ) as error:
-    raise SkillError(f'is not a skill: {error!r}') from error
-  if fields.get('sha256') != skill.sha256:
-    raise SkillError(f'was changed: its content has the hash {skill.sha256}')
-  return skill
-
-
-def _frozen(value: Any) -> Any:
-  return tuple(value) if isinstance(value, list) else value
 
 
 def _merge(old: Skill, new: Skill) -> Skill:
@@ -342,10 +266,31 @@ def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path) -> Skill:
+  """Return the skill in a file.
+
+  Raises:
+    SkillError: If it is not one, or its hash is not that of its content.
+  """
   try:
-    return _parse(path.read_bytes().decode())
+    fields = json.loads(path.read_bytes().decode())
+    own = {
+        field.name: fields[field.name] for field in dataclasses.fields(Skill)
+    }
+    skill = records.from_json(Skill, own)
+    if fields.get('sha256') != skill.sha256:
+      raise SkillError(f'was changed: its content has the hash {skill.sha256}')
   except (SkillError, OSError, UnicodeDecodeError) as error:
     raise SkillError(f'{path}: {error}') from error
+  except (
+      ValueError,
+      KeyError,
+      TypeError,
+      AttributeError,
+      OverflowError,
+      RecursionError,
+  ) as error:
+    raise SkillError(f'{path}: is not a skill: {error!r}') from error
+  return skill
 
 
 def read_all(
@@ -356,8 +301,7 @@ def read_all(
 
   The same skill in two of them is one skill with the evidence of both. A file
   that is damaged, or sets what is not on the surface of this run, is left out
-  with a warning; a directory that is not there
-  holds no skills.
+  with a warning; a directory that is not there holds no skills.
   """
   found: dict[str, Skill] = {}
   for directory in directories:
@@ -375,9 +319,7 @@ def read_all(
 
 
 def matching(
-    library: Sequence[Skill],
-    domain: str,
-    measures: Sequence[records.Measure],
+    library: Sequence[Skill], domain: str, measures: Sequence[records.Measure]
 ) -> list[Skill]:
   """Return the skills whose alert fires here, the surest first.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
+import itertools
 import textwrap
 from typing import Any
 
@@ -14,12 +14,14 @@ from evojax.eval import report as report_lib
 from evojax.evolve import opening
 from evojax.evolve.steps import final as final_lib
 from evojax.ledger import budget as budget_lib
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import decisions
 from evojax.runtime import workdir as workdir_lib
 
 _LOG_WIDTH = 140
+_NUMBERS = ('predicted', 'realised', 'detectable', 'device-s')
 
 
 def finish(run: opening.Run, reason: str) -> dict[str, Any]:
@@ -42,8 +44,8 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   summary: dict[str, Any] = {}
   if run.primary:
     summary = _make(run, reason)
-    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(run.path / 'summary.json', text.encode())
+    # NaN is no JSON: a reader elsewhere would refuse the file.
+    workdir_lib.write_json(run.path / 'summary.json', summary)
     if versions:
       page.build(run.path)
     _show(summary)
@@ -51,9 +53,9 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
 
 
 def _make(run: opening.Run, reason: str) -> dict[str, Any]:
-  """JSON values of summary.json."""
-  rows = run.recorder.rows
-  final = run.recorder.find(records.Final)
+  """Return the JSON values of summary.json."""
+  history, rows = run.recorder.history, run.recorder.rows
+  final = history.find(records.Final)
   found = dataclasses.asdict(final) if final else {}
   spent = budget_lib.spent(rows)
   return dict(
@@ -62,11 +64,8 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       ledger_head=run.recorder.head,
       # T0 and T1 hold untrusted code, T2 limits its resources only.
       sandbox=sorted({row.sandbox or 'none' for row in rows}),
-      trials=[
-          _trial(run, verdict)
-          for verdict in run.recorder.history.all(records.Verify)
-      ],
-      dev_draws=run.recorder.history.dev_draws,
+      trials=[_trial(trial) for trial in history.trials if trial.verify],
+      dev_draws=history.dev_draws,
       harness=found.get('harness'),
       version=found.get('version'),
       sealed={n: score or 'not run' for n, score in found['scores'].items()}
@@ -81,42 +80,33 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       dollars=run.recorder.budget.cost(spent),
       policy=str(run.path / 'policy') if final else None,
       policy_continued=(
-          str(run.path / 'policy_continued')
-          if run.recorder.history.versions
-          else None
+          str(run.path / 'policy_continued') if history.versions else None
       ),
       report=str(run.path / 'report.html'),
       time_shares=run.phases.shares(),
   )
 
 
-def _trial(run: opening.Run, verdict: records.Verify) -> dict[str, Any]:
-  """A trial's line of summary.json."""
-  number = verdict.trial
-  proposal = run.recorder.find(records.Hypothesize, trial=number)
-  design = run.recorder.find(records.Design, trial=number)
-  trial = run.recorder.find(records.Trial, trial=number)
+def _trial(trial: history_lib.Trial) -> dict[str, Any]:
+  """Return a trial's line of summary.json."""
+  verdict = trial.verify
   return dict(
-      trial=number,
-      version=verdict.version,
-      parent=proposal.version,
-      trigger=proposal.trigger,
-      change=design.delta.text,
-      intervention_class=design.delta.intervention_class,
-      expected=proposal.expected,
-      effect=verdict.effect,
+      trial=trial.number,
+      version=trial.made,
+      parent=trial.parent,
+      trigger=trial.hypothesize.trigger,
+      change=trial.delta.text,
+      intervention_class=trial.intervention_class,
+      expected=trial.expected,
+      effect=trial.effect,
       low=verdict.low,
       high=verdict.high,
-      minimum_detectable_effect=trial and trial.mde,
+      minimum_detectable_effect=trial.mde,
       alpha=verdict.alpha,
       p=verdict.p,
-      verdict=verdict.status,
+      verdict=trial.status,
       reasons=verdict.reasons,
-      device_seconds=sum(
-          row.measured.device_seconds
-          for row in run.recorder.rows
-          if getattr(row.record, 'trial', None) == number
-      ),
+      device_seconds=trial.device_seconds,
   )
 
 
@@ -141,15 +131,8 @@ def _show(summary: Mapping[str, Any]) -> None:
   if not console.is_terminal:  # A log has no width to keep to.
     console = console_lib.Console(highlight=False, width=_LOG_WIDTH)
   table = table_lib.Table(box=None, pad_edge=False)
-  for name, justify in (
-      ('version', 'left'),
-      ('change', 'left'),
-      ('predicted', 'right'),
-      ('realised', 'right'),
-      ('detectable', 'right'),
-      ('verdict', 'left'),
-      ('device-s', 'right'),
-  ):
+  for name in ('version', 'change', *_NUMBERS[:3], 'verdict', *_NUMBERS[3:]):
+    justify = 'right' if name in _NUMBERS else 'left'
     table.add_column(name, justify=justify)
   for t in summary['trials']:
     effect = '-'
@@ -184,11 +167,7 @@ def _show_sealed(
   tokens = 'tokens trained', 'tokens in all'
   headings = ('policy', 'sealed', 'interval', 'gain', *tokens)
   rows = []
-  names = dict(
-      base='base',
-      continued='evolved (continued)',
-      evolved='evolved (from base)',
-  )
+  names = dict(continued='evolved (continued)', evolved='evolved (from base)')
   for name, score in summary['sealed'].items():
     compute = summary['compute'].get(name, {})
     if isinstance(score, str):
@@ -204,4 +183,5 @@ def _show_sealed(
             *(f'{compute[key]:,}' for key in ('training', 'total') if compute),
         )
     )
-  report_lib.print_table(console, headings, rows)
+  columns = itertools.zip_longest(headings, *rows, fillvalue='')
+  report_lib.print_table(console, *columns)

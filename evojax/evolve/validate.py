@@ -68,6 +68,11 @@ class PastTrial:
 # -------------------------------------------------------------------- evidence
 
 
+def discarded(*reasons: str) -> Validation:
+  """Return the decision against a change."""
+  return Validation(False, reasons)
+
+
 def slices(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
   """Cut evidence into at most SLICES disjoint sets of whole groups.
 
@@ -83,6 +88,7 @@ def slices(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
   count = min(SLICES, int(rows['group'].max()) + 1)
   found = []
   for i in range(count):
+    # Dealt out in turn, so that every slice has groups of all updates.
     chosen = rows['group'] % count == i
     part = {name: values[chosen] for name, values in rows.items()}
     found.append(part | {'group': part['group'] // count})
@@ -155,11 +161,11 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
       if reading.status
   ]
   if failed:
-    return Validation(False, tuple(dict.fromkeys(failed)))
+    return discarded(*dict.fromkeys(failed))
   names = sorted(set().union(*(v.whole.values for v in versions)))
   silent = [v.version for v in versions if not v.whole.values]
   if silent:
-    return Validation(False, (f'it has no number for {", ".join(silent)}',))
+    return discarded(f'it has no number for {", ".join(silent)}')
   where = f'{sum(len(v.slices) for v in versions)} slices of' + (
       f' {len(versions)} version{"s" if len(versions) > 1 else ""}'
   )
@@ -173,13 +179,17 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
     ]
     values, scores = np.array(there, np.float64).reshape(-1, 2).T
     found = [_follows(name, values, scores, f'the score over {where}')]
-    sides = {True: [], False: []}
-    for v in versions:
-      sides[name in v.whole.alerts] += [
-          r.values[name] for r in v.slices if name in r.values
-      ]
-    if sides[True] and sides[False] and np.ptp(sum(sides.values(), [])):
-      p = float(stats.mannwhitneyu(sides[True], sides[False]).pvalue)
+    raised, quiet = (
+        [
+            r.values[name]
+            for v in versions
+            for r in v.slices
+            if (name in v.whole.alerts) == side and name in r.values
+        ]
+        for side in (True, False)
+    )
+    if raised and quiet and np.ptp(raised + quiet):
+      p = float(stats.mannwhitneyu(raised, quiet).pvalue)
       found.append(_Test(f'{name}: its alert separates versions', p))
     return found
 
@@ -196,18 +206,14 @@ def backtest(trials: Sequence[PastTrial]) -> Validation:
   Args:
     trials: Past trials with a realised effect, oldest first.
   """
-  failed = [
-      f'it fails on trial {t.trial}: {t.status}' for t in trials if t.status
-  ]
-  if failed:
-    return Validation(False, tuple(failed))
+  if failed := [t for t in trials if t.status]:
+    return discarded(
+        *(f'it fails on trial {t.trial}: {t.status}' for t in failed)
+    )
   if len(trials) < LEAST:
-    return Validation(
-        False,
-        (
-            f'{len(trials)} past trials have a realised effect; agreement with'
-            f' fewer than {LEAST} proves nothing',
-        ),
+    return discarded(
+        f'{len(trials)} past trials have a realised effect; agreement with'
+        f' fewer than {LEAST} proves nothing'
     )
 
   def tests(name: str) -> list[_Test]:
@@ -221,7 +227,7 @@ def backtest(trials: Sequence[PastTrial]) -> Validation:
 
   names = sorted(set().union(*(t.values for t in trials)))
   if not names:
-    return Validation(False, ('it has no number for any past trial',))
+    return discarded('it has no number for any past trial')
   return _earned(names, tests)
 
 
@@ -254,7 +260,7 @@ def _follows(
     wanted: Float[np.ndarray, 'N'],
     what: str,
 ) -> _Test:
-  """The rank agreement of a number with what it should follow."""
+  """Test the rank agreement of a number with what it should follow."""
   if len(values) < LEAST:
     return _Test(f'{name}: only {len(values)} values beside {what}', 1.0)
   if not np.ptp(values):

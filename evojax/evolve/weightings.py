@@ -75,6 +75,7 @@ def apply(
   for first in range(0, len(weights), size):
     block = weights[first : first + size].astype(np.float32)
     rewards = (block @ parts.reshape(count, -1)).reshape(-1, group)  # [wP, G]
+    # To the estimators, w weightings of P groups are w * P groups.
     repeated = [np.tile(x, (len(block), 1)) for x in (outcomes, valid)]
     advantages = advantages_lib.ADVANTAGES[advantage](rewards, repeated[1])
     varies = filters.keep_reward_variance(rewards, *repeated)[:, 0]

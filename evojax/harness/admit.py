@@ -15,8 +15,8 @@ from evojax.evidence import schema
 from evojax.harness import delta
 from evojax.harness import gate
 from evojax.harness import language
+from evojax.harness import library
 from evojax.harness import run
-from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
@@ -61,53 +61,33 @@ def admit(
       for name, source in after.files.items()
       if before.files.get(name) != source
   }
-  # Nothing else can be read off a source that is not Python, or too long.
-  reasons = _unread(changed)
-  if reasons:
-    return reasons
-  reasons = _check_functions(
-      after, changed, config, surface, synthetic, recorded
-  )
-  try:
-    found = delta.diff(before, after, surface, config_lib.flatten(config))
-    reasons = _check_effect(found, before, after, config, surface) + reasons
-  except (delta.DeltaError, surface_lib.SurfaceError) as error:
-    reasons = [f'delta: {error}', *reasons]
-  return list(
-      dict.fromkeys([*reasons, *_check_declared(after, config, surface)])
-  )
-
-
-def _unread(files: Mapping[str, str]) -> list[str]:
-  """Return why sources cannot be parsed, one line for each."""
   reasons = []
-  for name, source in files.items():
+  for name, source in changed.items():
     try:
       syntax.parse(name, source)
     except syntax.SourceError as error:
       reasons.append(str(error))
-  return reasons
-
-
-def _check_effect(
-    found: delta.Delta,
-    before: spec.Harness,
-    after: spec.Harness,
-    config: ml_collections.ConfigDict,
-    surface: surface_lib.Surface,
-) -> list[str]:
-  """Refuse the change of a reward part that has no weight."""
-  kind, _, part = found.factor.partition(':')
-  path = surface_lib.WEIGHTS + part
-  if kind != 'reward' or any(
-      surface.value(config, harness.overlay, path)
-      for harness in (before, after)
-  ):
-    return []
-  return [
-      f'delta: {found.factor} has no weight before and after, so nothing would'
-      f' change; set {path}'
-  ]
+  if reasons:  # Nothing else can be read off such a source.
+    return reasons
+  try:
+    found = delta.diff(before, after, surface, config_lib.flatten(config))
+    kind, _, part = found.factor.partition(':')
+    weight = surface_lib.WEIGHTS + part
+    if kind == 'reward' and not any(
+        surface.value(config, harness.overlay, weight)
+        for harness in (before, after)
+    ):
+      reasons.append(
+          f'delta: {found.factor} has no weight before and after, so nothing'
+          f' would change; set {weight}'
+      )
+  except (delta.DeltaError, surface_lib.SurfaceError) as error:
+    reasons.append(f'delta: {error}')
+  reasons += check_functions(
+      after, config, surface, synthetic, changed, recorded
+  )
+  reasons += _check_declared(after, config, surface)
+  return list(dict.fromkeys(reasons))
 
 
 def check(
@@ -130,14 +110,13 @@ def check(
   Raises:
     run.InfraError: If the box failed, which says nothing about the harness.
   """
-  return list(
-      dict.fromkeys(
-          [
-              *_check_declared(harness, config, surface),
-              *check_functions(harness, config, surface, synthetic),
-          ]
-      )
-  )
+  reasons = _check_declared(harness, config, surface)
+  reasons += check_functions(harness, config, surface, synthetic)
+  return list(dict.fromkeys(reasons))
+
+
+# (path, source, columns, shapes) of all that passed before.
+_passed: set[tuple[Any, ...]] = set()
 
 
 def check_functions(
@@ -145,30 +124,23 @@ def check_functions(
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
     synthetic: Synthetic | None,
+    files: Mapping[str, str] | None = None,
+    recorded: Any | None = None,
 ) -> list[str]:
-  """Return why functions of a harness may not run; see `check`."""
-  return _check_functions(
-      harness, harness.files, config, surface, synthetic, None
-  )
-
-
-# (path, hash of the source, columns, shapes) of all that passed before.
-_passed: set[tuple[Any, ...]] = set()
-
-
-def _check_functions(
-    harness: spec.Harness,
-    files: Mapping[str, str],
-    config: ml_collections.ConfigDict,
-    surface: surface_lib.Surface,
-    synthetic: Synthetic | None,
-    recorded: Any | None,
-) -> list[str]:
-  """Send sources through the gate.
+  """Return why functions of a harness may not run; see `check`.
 
   Those that come with the package are only asked whether the evidence has the
   columns that they read.
+
+  Args:
+    harness: The harness to train with.
+    config: The run's config, without the overlay.
+    surface: What a harness of the run may set.
+    synthetic: As in `admit`.
+    files: Those of its files to check; all of them by default.
+    recorded: As in `admit`.
   """
+  files = harness.files if files is None else files
   if synthetic is None or not files:
     return []
   try:
@@ -179,20 +151,16 @@ def _check_functions(
   columns = synthetic.columns(config) | {c.name for c in schema.CORE}
   shapes = _shapes(config)
   for path, source in files.items():
-    key = (path, shipped.source_sha256(source), columns, shapes)
-    ours = shipped.is_shipped(path, source)
+    key = (path, source, columns, shapes)
+    ours = library.is_shipped(path, source)
     if key in _passed and (ours or recorded is None):
       continue
     if ours:
       found = language.reasons(path, source, columns)
     else:
+      made = synthetic.evidence(config)
       found = gate.reasons(
-          path,
-          source,
-          synthetic.evidence(config),
-          recorded,
-          columns=columns,
-          shapes=shapes,
+          path, source, made, recorded, columns=columns, shapes=shapes
       )
     reasons += found
     if not found:
@@ -218,18 +186,12 @@ def _check_declared(
   except surface_lib.SurfaceError as error:
     reasons += [f'overlay: {line}' for line in str(error).splitlines()]
   else:
-    reasons += _check_config(applied)
+    try:
+      config_checks.validate(applied)
+    except config_lib.ConfigError as error:
+      reasons += [line.strip() for line in str(error).splitlines()[1:]]
     reasons += _check_weights(harness, applied)
   return reasons + _check_sources(harness, surface)
-
-
-def _check_config(applied: ml_collections.ConfigDict) -> list[str]:
-  """Return what `config_checks.validate` says of the config under it."""
-  try:
-    config_checks.validate(applied)
-  except config_lib.ConfigError as error:
-    return [line.strip() for line in str(error).splitlines()[1:]]
-  return []
 
 
 def _check_weights(
@@ -264,8 +226,7 @@ def _check_sources(
         syntax.parse(name, source)
       if name.startswith('diagnostics/'):
         stem = name.removeprefix('diagnostics/').removesuffix('.py')
-        unknown = set(functions.meta(stem)['CALLS_FOR']) - classes
-        if unknown:
+        if unknown := set(functions.meta(stem)['CALLS_FOR']) - classes:
           reasons.append(
               f'{name}: CALLS_FOR names {sorted(unknown)}; intervention classes'
               f' are {", ".join(sorted(classes))}'

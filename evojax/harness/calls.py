@@ -7,7 +7,7 @@ is an `InfraError`, which says nothing about a function.
 
 import ast
 import atexit
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -21,13 +21,8 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 
-STATUSES = (
-    'crash',
-    'hang',
-    'wrong_shape',
-    'non_finite',
-    'wrong_type',
-    'too_large',
+STATUSES = tuple(
+    'crash hang wrong_shape non_finite wrong_type too_large'.split()
 )
 MEMORY_BYTES = 1 << 30
 InfraError = box_lib.InfraError
@@ -37,11 +32,14 @@ _ATTEMPTS = 3  # Attempts of a call that is late because the machine is busy.
 # the machine as well.
 _PATIENCE = 3.0
 _MAX_HEADER_BYTES = 1 << 20
+# Errors of reading forged bytes, beside those of large or deep ones.
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 # A source that uses one of these may read any column.
 _COMPUTED = '[]'  # Stands for e[name], whatever the name is.
 _ANY_COLUMN = frozenset(
     ('columns', 'getattr', 'vars', '__dict__', 'attrgetter', _COMPUTED)
 )
+_READERS = {'reward.py': 'reward', 'weight.py': 'reward', 'keep.py': 'filter'}
 # Number of leading arguments of a function that are views of evidence.
 _VIEWS = {'parts': 1, 'keep': 1, 'weight': 1, 'measure': 1, 'predict': 2}
 
@@ -70,30 +68,16 @@ class Call:
 
   path: str  # File in the harness, e.g. 'reward.py'.
   function: str  # parts | init | keep | weight | measure | predict.
-  reader: str  # Whose columns it may read: reward | filter | diagnostic.
-  views: tuple[Any, ...] = ()  # Evidence views, or what has their attributes.
-  state: Mapping[str, np.ndarray] | None = None  # Argument of `keep`.
-  # Index of the earlier call in the same request whose answer is the state.
-  state_of: int | None = None
+  # Evidence views, or what has their attributes.
+  views: Sequence[Any] = ()
+  # Argument of `keep`, or the index of the earlier call in the same request
+  # whose answer it is.
+  state: Mapping[str, np.ndarray] | int | None = None
 
-
-def call(
-    path: str,
-    function: str,
-    views: Sequence[Any] = (),
-    state: Mapping[str, np.ndarray] | None = None,
-    state_of: int | None = None,
-) -> Call:
-  """Return a call with the reader that its file stands for, see `Call`."""
-  reader = {'reward.py': 'reward', 'weight.py': 'reward', 'keep.py': 'filter'}
-  return Call(
-      path,
-      function,
-      reader.get(path, 'diagnostic'),
-      tuple(views),
-      state,
-      state_of,
-  )
+  @property
+  def reader(self) -> str:
+    """Reader of columns that it stands for: reward | filter | diagnostic."""
+    return _READERS.get(self.path, 'diagnostic')
 
 
 Answer = dict[str, np.ndarray] | FunctionError  # By name; '' is keep's mask.
@@ -118,14 +102,10 @@ def box(number: int) -> box_lib.Box:
   Raises:
     probe.WeakSandboxError: If this machine cannot contain untrusted code.
   """
-  made = box_lib.Box(
-      'pure',
-      tier=probe.tier(),
-      entry=box_lib.Entry(
-          worker.__file__, [str(pathlib.Path(np.__file__).parent.parent)]
-      ),
-      limits=limits(10.0),
-  )
+  packages = str(pathlib.Path(np.__file__).parent.parent)
+  entry = box_lib.Entry(worker.__file__, [packages])
+  most = limits(10.0)
+  made = box_lib.Box('pure', tier=probe.tier(), entry=entry, limits=most)
   atexit.register(made.close)
   return made
 
@@ -152,22 +132,21 @@ def exchange(
     InfraError: If the failure says nothing about the functions.
   """
   result = run(request(files, calls), limits_, number)
-  if result.status == 'ok':
-    try:
-      return _read(result.stdout, calls)
-    except (
-        AttributeError,
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ):
-      # The function wrote to stdout, so nothing on it can be trusted.
-      status, message = 'crash', 'the answer cannot be read'
-  else:
-    status, message = _failure(result, limits_)
+  match result.status:
+    case 'ok':
+      try:
+        return _read(result.stdout, calls)
+      except (*_UNREADABLE, OverflowError, RecursionError):
+        # The function wrote to stdout, so nothing on it can be trusted.
+        status, message = 'crash', 'the answer cannot be read'
+    case 'cpu_limit' | 'timeout':
+      status, message = 'hang', f'no answer within {limits_.cpu_seconds:g} s'
+    case 'output_limit':
+      status = 'too_large'
+      message = f'returned more than {limits_.output_bytes} bytes'
+    case _:
+      status = 'crash'
+      message = f'the process ended: {_one_line(result.message)}'
   return [FunctionError(status, c.path, message, False) for c in calls]
 
 
@@ -193,8 +172,8 @@ def run(
 
 def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   """Return calls as bytes; a column that several calls need is sent once."""
-  views: list[Any] = []
-  columns: list[dict[str, int]] = []
+  # The identity of a view -> the view and the place of each of its columns.
+  views: dict[int, tuple[Any, dict[str, int]]] = {}
   arrays: list[np.ndarray] = []
   headers = []
 
@@ -205,37 +184,35 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   for call in calls:
     evidence = []
     for view in call.views:
-      index = next((i for i, v in enumerate(views) if v is view), len(views))
-      if index == len(views):
-        views.append(view)
-        columns.append({'valid': add(view.valid)})
+      _, places = views.setdefault(id(view), (view, {}))
       open_ = open_columns(view, call.reader)
-      named = names(files[call.path])
-      needed = [n for n in open_ if n in named or reads_all(named)]
-      for name in needed:
-        if name not in columns[index]:
-          columns[index][name] = add(getattr(view, name))
-      evidence.append((index, needed, open_))
+      needed = read(files[call.path], open_)
+      for name in ('valid', *needed):
+        if name not in places:
+          places[name] = add(getattr(view, name))
+      evidence.append((list(views).index(id(view)), needed, open_))
+    state = call.state
+    if not isinstance(state, int):
+      state = {name: add(array) for name, array in (state or {}).items()}
     headers.append(
         dict(
             file=call.path,
             function=call.function,
             reader=call.reader,
             evidence=evidence,
-            state={n: add(a) for n, a in (call.state or {}).items()},
-            state_of=call.state_of,
+            state=state,
         )
     )
   header = dict(
-      files={path: files[path] for path in {call.path for call in calls}},
+      files={call.path: files[call.path] for call in calls},
       calls=headers,
       views=[
           dict(
               max_tokens=int(view.max_tokens),
               codes={name: dict(table) for name, table in view.codes.items()},
-              arrays=indices,
+              arrays=places,
           )
-          for view, indices in zip(views, columns, strict=True)
+          for view, places in views.values()
       ],
   )
   return worker.pack(header, arrays)
@@ -246,56 +223,42 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
   header, arrays = worker.unpack(data, 'biuf', _MAX_HEADER_BYTES)
   answers: list[Answer] = []
   for call, answer in zip(calls, header['answers'], strict=True):
-    if answer['status']:
-      if answer['status'] not in STATUSES:
-        raise ValueError(answer['status'])
+    if status := answer['status']:
+      if status not in STATUSES:
+        raise ValueError(status)
       message = _one_line(str(answer['message']))
-      answers.append(FunctionError(answer['status'], call.path, message))
-    else:
-      found = {n: arrays[i] for n, i in answer['arrays'].items()}
-      needed = {'keep': '', 'weight': 'weight'}.get(call.function)
-      if needed is not None and needed not in found:
-        raise ValueError(f'there is no {needed or "mask"}')
-      if (
-          len(found) > worker.MAX_NAMES + 1
-      ):  # The names of a state and the mask.
-        raise ValueError(f'{len(found)} names')
-      strange = [n for n in found if n != needed and not worker.is_name(n)]
-      if strange:
-        raise ValueError(f'{strange[0]!r:.60} is no name')
-      answers.append(found)
+      answers.append(FunctionError(status, call.path, message))
+      continue
+    found = {n: arrays[i] for n, i in answer['arrays'].items()}
+    needed = {'keep': '', 'weight': 'weight'}.get(call.function)
+    if needed is not None and needed not in found:
+      raise ValueError(f'there is no {needed or "mask"}')
+    if len(found) > worker.MAX_NAMES + 1:  # Those of a state, and the mask.
+      raise ValueError(f'{len(found)} names')
+    if any(n != needed and not worker.is_name(n) for n in found):
+      raise ValueError(f'{list(found)!r:.60}: not all are names')
+    answers.append(found)
   return answers
-
-
-def _failure(
-    result: limits_lib.Result, limits_: limits_lib.Limits
-) -> tuple[str, str]:
-  """Return (status, message) of a process that did not answer."""
-  if result.status in ('cpu_limit', 'timeout'):
-    return 'hang', f'no answer within {limits_.cpu_seconds:g} s'
-  if result.status == 'output_limit':
-    return 'too_large', f'returned more than {limits_.output_bytes} bytes'
-  return 'crash', f'the process ended: {_one_line(result.message)}'
 
 
 def _one_line(text: str) -> str:
   """Return text of an untrusted process so that a terminal may print it."""
   text = ' '.join(text.split())[:500]
-  if text.isprintable():
-    return text
   return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def open_columns(view: Any, reader: str) -> list[str]:
   """Return the columns of a view that a reader may read."""
   closed = {c.name for c in schema.CORE if reader not in c.readers}
-  observer = reader == 'diagnostic'
-  return [
-      name
-      for name in view.columns
-      if name not in closed
-      and (observer or not name.startswith(schema.PART_PREFIX))
-  ]
+  if reader != 'diagnostic':
+    closed |= {n for n in view.columns if n.startswith(schema.PART_PREFIX)}
+  return [name for name in view.columns if name not in closed]
+
+
+def read(source: str, columns: Iterable[str]) -> list[str]:
+  """Return those of the columns that a source may read."""
+  named = names(source)
+  return [name for name in columns if name in named or reads_all(named)]
 
 
 def reads_all(named: frozenset[str]) -> bool:
@@ -307,20 +270,30 @@ def reads_all(named: frozenset[str]) -> bool:
 def names(source: str) -> frozenset[str]:
   """Return the names, attributes, imports and functions of a source."""
   tree = _parse(source)
-  found, evidence = set(), _evidence(tree)
+  # The arguments that are evidence: 'e', 'before', ...
+  evidence = set()
+  for node in tree.body:
+    if isinstance(node, ast.FunctionDef):
+      arguments = [*node.args.posonlyargs, *node.args.args]
+      evidence |= {a.arg for a in arguments[: _VIEWS.get(node.name, 0)]}
+  found = set()
   for node in ast.walk(tree):
-    if (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in evidence
-        and not isinstance(node.slice, ast.Constant)
-    ):
-      found.add(_COMPUTED)
+    match node:
+      case ast.Subscript(value=ast.Name(id=name), slice=index):
+        if name in evidence and not isinstance(index, ast.Constant):
+          found.add(_COMPUTED)
     for field in ('id', 'attr', 'name', 'value'):  # e.outcome, e['outcome'].
-      value = getattr(node, field, None)
-      if isinstance(value, str):
+      if isinstance(value := getattr(node, field, None), str):
         found.add(value)
   return frozenset(found)
+
+
+def function_of(path: str) -> str:
+  """Return a file's function: parts, keep, weight, measure or predict."""
+  if path.startswith('diagnostics/'):
+    return 'measure'
+  functions = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
+  return functions.get(path, 'predict')
 
 
 def defines(source: str, function: str) -> bool:
@@ -329,16 +302,6 @@ def defines(source: str, function: str) -> bool:
       isinstance(node, ast.FunctionDef) and node.name == function
       for node in _parse(source).body
   )
-
-
-def _evidence(tree: ast.Module) -> frozenset[str]:
-  """Return the names of arguments that are evidence: 'e', 'before', ..."""
-  found = set()
-  for node in tree.body:
-    if isinstance(node, ast.FunctionDef) and node.name in _VIEWS:
-      arguments = [*node.args.posonlyargs, *node.args.args]
-      found.update(a.arg for a in arguments[: _VIEWS[node.name]])
-  return frozenset(found)
 
 
 def _parse(source: str) -> ast.Module:

@@ -6,7 +6,6 @@ padding. None of them may alter the numbers of a group.
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,8 @@ import numpy as np
 from evojax.harness import calls as calls_lib
 from evojax.harness import derive
 
-STEP = (
-    'random columns of'  # Name prefix of evidence that is as large as a step.
-)
+# Name prefix of evidence that is as large as a step.
+STEP = 'random columns of'
 EACH = ('parts', 'weight', 'keep')  # These answer for every completion.
 _LARGEST = 4096  # Completions of the largest case, at least.
 _LARGEST_BYTES = 4 << 20  # Bytes of its columns, at most.
@@ -38,24 +36,27 @@ _IN_WORDS = {
 class Case:
   """One piece of evidence; for a backtest a pair, before and after."""
 
-  name: str
+  name: str  # 'scrambled', 'scrambled: padded 0'.
   tables: tuple[derive.Table, ...]
-  finite: (
-      bool  # Whether numbers must be; random columns may contradict each other.
-  )
+  # True if numbers must be finite: random columns may contradict each other.
+  finite: bool
+  # Index of what is compared in the evidence as it was: the completions that
+  # stand here, or the groups that stay where others change.
+  places: Any = ...
+
+  @property
+  def kind(self) -> str:
+    """The kind of evidence, as in `Cases.kinds`."""
+    return self.name.partition(': ')[0]
+
+  @property
+  def change(self) -> str:
+    """The change of it: 'groups', 'padded', ...; '' as it was."""
+    return self.name.partition(': ')[2].rstrip(' 012')
 
   def __str__(self) -> str:
-    what = self.name.partition(': ')[2].rstrip(' 012') or self.name
+    what = self.change or self.name
     return _IN_WORDS.get(what, what)
-
-
-@dataclasses.dataclass(frozen=True)
-class Orders:
-  """The changes that were made to one kind of evidence."""
-
-  groups: np.ndarray  # int [P]
-  within: np.ndarray  # int [P, G]
-  stays: np.ndarray  # bool [P]; the groups that stay where others change.
 
 
 class Cases:
@@ -64,10 +65,7 @@ class Cases:
   Attributes:
     all: Every case but the largest.
     largest: As much evidence as a step could have.
-    copied: int [P of the largest], the group of the first case that each group
-      is a copy of.
-    copied_within: int [P of the largest, G], the same for completions.
-    orders: The changes of each kind of evidence: 'synthetic', 'scrambled',
+    kinds: The kinds of evidence that were changed: 'synthetic', 'scrambled',
       'recorded' if there is any, 'tied', and STEP with the size of each step.
   """
 
@@ -91,20 +89,16 @@ class Cases:
       rng: Generator of everything random.
     """
     self._source, self._function, self._rng = source, function, rng
-    self.orders: dict[str, Orders] = {}
+    self.kinds: list[str] = []
     real = self._table(base)
-    if len(real.valid) > _GROUPS:
-      real = derive.in_order(real, np.arange(_GROUPS))
+    real = derive.in_order(real, np.arange(min(_GROUPS, len(real.valid))))
     self.all = list(self._cases(real, recorded, shapes))
     self.largest = self._make_largest(real)
 
   def _table(self, view: Any) -> derive.Table:
-    named = calls_lib.names(self._source)
-    wanted = [
-        n for n in view.columns if n in named or calls_lib.reads_all(named)
-    ]
-    if self._function == 'weight' and 'n_turns' not in wanted:
-      wanted.append('n_turns')  # It decides the shape of the answer.
+    wanted = calls_lib.read(self._source, view.columns)
+    if self._function == 'weight':  # n_turns decides the answer's shape.
+      wanted = [*dict.fromkeys([*wanted, 'n_turns'])]
     return derive.table(view, wanted)
 
   def _make_largest(self, base: derive.Table) -> Case:
@@ -117,11 +111,11 @@ class Cases:
     size = sum(a.nbytes for a in base.arrays.values()) / max(1, base.valid.size)
     count = int(min(_LARGEST, max(p * g, _LARGEST_BYTES / max(1, size))))
     prompts = max(1, count // g)
-    self.copied = self._rng.permutation(np.arange(prompts) % p)
+    groups = self._rng.permutation(np.arange(prompts) % p)[:, None]
     order = np.broadcast_to(np.arange(g), (prompts, g))
-    self.copied_within = self._rng.permuted(order, axis=1)
-    large = derive.rows(base, self.copied[:, None], self.copied_within)
-    return Case(f'{prompts * g} completions', self._pair(large), True)
+    places = groups, self._rng.permuted(order, axis=1)
+    large = self._pair(derive.rows(base, *places))
+    return Case(f'{prompts * g} completions', large, True, places)
 
   def _cases(
       self,
@@ -135,10 +129,10 @@ class Cases:
     that looks like one is among the cases.
     """
     scrambled = derive.scrambled(real, *_SCRAMBLED, self._rng)
-    yield from self._changed('synthetic', real, finite=True, extremes=True)
-    yield from self._changed('scrambled', scrambled, extremes=True)
+    yield from self._changed('synthetic', real)
+    yield from self._changed('scrambled', scrambled)
     if recorded is not None:
-      yield from self._changed('recorded', self._table(recorded), finite=True)
+      yield from self._changed('recorded', self._table(recorded))
     yield from self._changed('tied', derive.tied(scrambled, self._rng))
     for p, g in shapes:
       t = derive.resized(real, p, g, self._rng)
@@ -153,53 +147,37 @@ class Cases:
     ):
       yield Case(name, self._pair(t), True)
 
-  def _changed(
-      self,
-      kind: str,
-      t: derive.Table,
-      *,
-      finite: bool = False,
-      extremes: bool = False,
-  ) -> Iterator[Case]:
-    """Yield one kind of evidence and all changes of it.
-
-    Args:
-      kind: Its name.
-      t: The evidence.
-      finite: Whether numbers must be finite, see `Case`.
-      extremes: Whether other groups and padding are also filled with copies of
-        one extreme completion.
-    """
+  def _changed(self, kind: str, t: derive.Table) -> Iterator[Case]:
+    """Yield one kind of evidence and all changes of it."""
     rng = self._rng
     pair = self._pair(t)
     p, g = t.valid.shape
     order = rng.permutation(p)
     inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
     stays = np.arange(p) % 2 == 0
-    self.orders[kind] = Orders(order, inner, stays)
-    changes: dict[str, Callable[[derive.Table], derive.Table]] = {
-        '': lambda t: t,
-        'groups': functools.partial(derive.in_order, order=order),
-        'within': functools.partial(derive.within, order=inner),
-    }
+    self.kinds.append(kind)
+    finite = kind in ('synthetic', 'recorded')
+
+    def case(what: str, places: Any, change: Callable, *args) -> Case:
+      tables = tuple(change(one, *args) for one in pair)
+      fine = finite and not what.startswith('others')
+      return Case(f'{kind}: {what}', tables, fine, places)
+
+    yield Case(kind, pair, finite)
+    yield case('groups', order, derive.in_order, order)
+    yield case('within', (np.arange(p)[:, None], inner), derive.within, inner)
     # A number about all groups, such as a mean, may change with a group more.
     if self._function in EACH:
-      once_more = np.arange(p + 1) % p
-      changes['more'] = functools.partial(derive.in_order, order=once_more)
+      yield case('more', ..., derive.in_order, np.arange(p + 1) % p)
     drawn = [derive.anywhere(t, (p + 1, g + 1), rng)]
-    if extremes:
+    if kind in ('synthetic', 'scrambled'):
+      # Groups and padding are also filled with copies of one extreme.
       drawn += list(derive.extremes(t, rng))
     for i, places in enumerate(drawn):
-      changes[f'padded {i}'] = functools.partial(derive.padded, places=places)
+      yield case(f'padded {i}', ..., derive.padded, places)
       if places.ndim > 1:
         places = places[:p, :g]
-      changes[f'others {i}'] = functools.partial(
-          derive.others, stays=stays, places=places
-      )
-    for what, change in changes.items():
-      name = f'{kind}: {what}' if what else kind
-      tables = tuple(change(one) for one in pair)
-      yield Case(name, tables, finite and not what.startswith('others'))
+      yield case(f'others {i}', stays, derive.others, stays, places)
 
   def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
     """Return the evidence; for a backtest, the same completions twice."""

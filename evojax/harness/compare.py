@@ -35,22 +35,25 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
 
 def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
   """Return the first two values that differ, as text."""
-  for name, one in a.items():
-    other = b.get(name)
-    if other is None or other.shape != one.shape:
-      shape = None if other is None else other.shape
-      return f'shape {one.shape} and {shape}'
-    differs = np.argwhere(
-        ~((one == other) | ((one != one) & (other != other)))
-    ).tolist()
-    if differs:
-      at = tuple(differs[0])
-      place = f' at {list(at)}' if at else ''
-      short = f'{one[at]:.6g}', f'{other[at]:.6g}'
-      if short[0] == short[1]:
-        short = f'{one[at]:.17g}', f'{other[at]:.17g}'
-      return f'{short[0]} and {short[1]}{place}'
-  return f'{listed(a)} and {listed(b)}'
+  found = (values(one, b.get(name)) for name, one in a.items())
+  return next(filter(None, found), f'{listed(a)} and {listed(b)}')
+
+
+def values(one: np.ndarray, other: np.ndarray | None) -> str:
+  """Return the first two values of arrays that differ, '' if none do."""
+  if other is None or other.shape != one.shape:
+    return f'shape {one.shape} and {None if other is None else other.shape}'
+  same = (one == other) | ((one != one) & (other != other))
+  differs = np.argwhere(~same).tolist()
+  if not differs:
+    return ''
+  at = tuple(differs[0])
+  short, long = (
+      [f'{array[at]:{digits}}' for array in (one, other)]
+      for digits in ('.6g', '.17g')
+  )
+  place = f' at {list(at)}' if at else ''
+  return ' and '.join(long if short[0] == short[1] else short) + place
 
 
 def listed(answer: dict[str, np.ndarray]) -> str:

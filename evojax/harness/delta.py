@@ -79,7 +79,7 @@ class Delta:
     """Hash of the factor and of what it becomes, the same on any parent."""
     named = dict(self.sources)
     values = {
-        path: _number(after)
+        path: spec.as_float(after)
         for path, _, after in self.changes
         if path not in named
     }
@@ -88,13 +88,6 @@ class Delta:
 
   def __str__(self) -> str:
     return _describe(self.factor, self.changes)
-
-
-def _number(value: Any) -> Any:
-  """Return an int as a float: 1 and 1.0 are the same value."""
-  if isinstance(value, int) and not isinstance(value, bool):
-    return float(value)
-  return value
 
 
 def diff(
@@ -118,7 +111,7 @@ def diff(
     surface.SurfaceError: If an overlay names a path that is not on the surface.
   """
   try:
-    found = _overlay_changes(before, after, surface, dict(current or {}))
+    found = _overlay_changes(before, after, surface, current or {})
     sources = list(_source_changes(before, after))
   except syntax.SourceError as error:
     raise DeltaError(str(error)) from error
@@ -129,13 +122,10 @@ def diff(
     found.setdefault(factor, []).append(change)
     hashes.setdefault(factor, []).append((path, new))
   if not found:
-    same = before.sha256 == after.sha256
-    raise DeltaError(
-        'no factor: the two harnesses are the same'
-        if same
-        else 'no factor: only comments, formatting or values that are so anyway'
-        ' differ'
-    )
+    if before.sha256 == after.sha256:
+      raise DeltaError('no factor: the two harnesses are the same')
+    only = 'comments, formatting or values that are so anyway'
+    raise DeltaError(f'no factor: only {only} differ')
   if len(found) > 1:
     *most, last = (_describe(f, found[f]) for f in sorted(found))
     listed = f'{", ".join(most)} and {last}'
@@ -146,12 +136,11 @@ def diff(
     )
   ((factor, changes),) = found.items()
   of_function = _OF_FUNCTIONS.get(factor.partition(':')[0])
+  field = None if of_function else surface.field(changes[0][0])
   return Delta(
       factor=factor,
-      kind='harness' if of_function else 'recipe',
-      intervention_class=(
-          of_function or surface.field(changes[0][0]).intervention_class
-      ),
+      kind='recipe' if field else 'harness',
+      intervention_class=field.intervention_class if field else of_function,
       changes=tuple(changes),
       before=before.sha256,
       after=after.sha256,
@@ -163,36 +152,31 @@ def _overlay_changes(
     before: spec.Harness,
     after: spec.Harness,
     surface: surface_lib.Surface,
-    current: dict[str, Any],
+    current: Mapping[str, Any],
 ) -> dict[str, list[Change]]:
   """Return the changed values of every factor."""
+  is_weight = surface_lib.is_weight
+  known = {field.path for field in surface.fields}
+
+  def effective(overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the surface's values under an overlay, see `Surface.apply`."""
+    weighted = any(map(is_weight, overlay))
+    base = {
+        path: tuple(value) if isinstance(value, list) else value
+        for path, value in current.items()
+        if path in known or (is_weight(path) and not weighted)
+    }
+    return base | dict(overlay)
+
   found: dict[str, list[Change]] = {}
-  old = _effective(before.overlay, surface, current)
-  new = _effective(after.overlay, surface, current)
+  old, new = effective(before.overlay), effective(after.overlay)
   for path in sorted({*old, *new}):
     a, b = old.get(path), new.get(path)
-    if surface_lib.is_weight(path):  # An unnamed part has weight 0.
+    if is_weight(path):  # An unnamed part has weight 0.
       a, b = a or 0.0, b or 0.0
     if a != b:
       found.setdefault(surface.factor(path), []).append((path, a, b))
   return found
-
-
-def _effective(
-    overlay: Mapping[str, Any],
-    surface: surface_lib.Surface,
-    current: dict[str, Any],
-) -> dict[str, Any]:
-  """Return the values of the surface under an overlay, see `Surface.apply`."""
-  is_weight = surface_lib.is_weight
-  known = {field.path for field in surface.fields}
-  weighted = any(map(is_weight, overlay))
-  base = {
-      path: tuple(value) if isinstance(value, list) else value
-      for path, value in current.items()
-      if path in known or (is_weight(path) and not weighted)
-  }
-  return {**base, **overlay}
 
 
 def _source_changes(
@@ -211,9 +195,8 @@ def _source_changes(
     for factor in sorted({*old, *new}):
       a, b = old.get(factor, ''), new.get(factor, '')
       if a != b:
-        path = name
-        if name == 'reward.py':
-          path += ':' + factor.removeprefix('reward:')
+        part = factor.removeprefix('reward:')
+        path = f'{name}:{part}' if name == 'reward.py' else name
         yield factor, path, a, b
 
 
@@ -233,9 +216,8 @@ def _describe(factor: str, changes) -> str:
     if path.partition(':')[0].endswith('.py'):
       texts.append(new)
     else:
-      name = f'{path.rpartition(".")[2]} ' if path not in factor else ''
-      if factor.startswith('reward:'):
-        name = ''
+      named = path in factor or factor.startswith('reward:')
+      name = '' if named else f'{path.rpartition(".")[2]} '
       texts.append(f'{name}{_text(old)} -> {_text(new)}')
   return f'{factor} ({", ".join(texts)})'
 

@@ -70,10 +70,8 @@ def extremes(t: Table, rng: np.random.Generator) -> np.ndarray:
     if array.ndim == 2 and array.dtype.kind in 'biuf':
       x = np.nan_to_num(array.astype(np.float64))
       score += rng.choice((-1.0, 1.0)) * (x - x.mean()) / (x.std() + 1e-9)
-  ends = (np.where(t.valid, score, -np.inf), np.where(t.valid, -score, -np.inf))
-  return np.array(
-      [np.unravel_index(np.argmax(end), score.shape) for end in ends]
-  )
+  ends = [np.argmax(np.where(t.valid, s, -np.inf)) for s in (score, -score)]
+  return np.array([np.unravel_index(end, score.shape) for end in ends])
 
 
 def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
@@ -85,14 +83,10 @@ def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
     places: int, broadcast to [P, G, 2]: (group, sample) that each completion
       is a copy of.
   """
-  drawn = np.broadcast_to(places, (*t.valid.shape, 2))
-  index = np.indices(t.valid.shape)
+  shape = t.valid.shape
+  drawn = np.moveaxis(np.broadcast_to(places, (*shape, 2)), -1, 0)
   changes = ~stays[:, None] & t.valid
-  return rows(
-      t,
-      np.where(changes, drawn[..., 0], index[0]),
-      np.where(changes, drawn[..., 1], index[1]),
-  )
+  return rows(t, *np.where(changes, drawn, np.indices(shape)))
 
 
 def padded(t: Table, places: np.ndarray) -> Table:
@@ -107,12 +101,11 @@ def padded(t: Table, places: np.ndarray) -> Table:
   groups, samples = np.indices((p + 1, g + 1))
   wider = rows(t, groups % p, samples % g)
   valid = wider.valid & (groups < p) & (samples < g)
-  drawn = rows(
-      t, *np.moveaxis(np.broadcast_to(places, (p + 1, g + 1, 2)), -1, 0)
-  )
+  places = np.broadcast_to(places, (p + 1, g + 1, 2))
+  drawn = rows(t, places[..., 0], places[..., 1])
   arrays = {}
   for name, array in wider.arrays.items():
-    mask = valid.reshape(valid.shape + (1,) * (array.ndim - 2))
+    mask = np.expand_dims(valid, tuple(range(2, array.ndim)))
     arrays[name] = np.where(mask, array, drawn.arrays[name])
   return dataclasses.replace(wider, valid=valid, arrays=arrays)
 
@@ -121,9 +114,7 @@ def anywhere(
     t: Table, shape: tuple[int, int], rng: np.random.Generator
 ) -> np.ndarray:
   """Sample places of valid completions, int [*shape, 2]."""
-  there = np.argwhere(t.valid)
-  if not len(there):
-    there = np.argwhere(np.ones_like(t.valid))
+  there = np.argwhere(t.valid if t.valid.any() else np.ones_like(t.valid))
   return there[rng.integers(0, len(there), shape)]
 
 
@@ -132,10 +123,8 @@ def resized(
 ) -> Table:
   """Return groups of completions that are sampled from all valid ones."""
   drawn = anywhere(t, (prompts, group_size), rng)
-  return dataclasses.replace(
-      rows(t, drawn[..., 0], drawn[..., 1]),
-      valid=np.ones((prompts, group_size), bool),
-  )
+  sized = rows(t, drawn[..., 0], drawn[..., 1])
+  return dataclasses.replace(sized, valid=np.ones_like(sized.valid))
 
 
 def scrambled(
@@ -145,12 +134,9 @@ def scrambled(
 
   Columns that are constant in the evidence vary here, too.
   """
-  shape = (prompts, group_size)
   sized = resized(t, prompts, group_size, rng)
-  arrays = {}
-  for name, array in sized.arrays.items():
-    arrays[name] = _drawn(name, array, t, rng)
-  valid = rng.random(shape) < 0.8
+  arrays = {n: _drawn(n, array, t, rng) for n, array in sized.arrays.items()}
+  valid = rng.random(sized.valid.shape) < 0.8
   valid[:, :2] = True
   return dataclasses.replace(sized, valid=valid, arrays=arrays)
 
@@ -178,9 +164,8 @@ def _drawn(
   if kind in 'iu':
     if name == 'n_turns':  # It decides the shape of what `weight` returns.
       return array
-    high = max(int(array.max(initial=0)), 8)
-    if name == 'n_tokens':
-      high = max(high, t.max_tokens)
+    most = t.max_tokens if name == 'n_tokens' else 8
+    high = max(int(array.max(initial=0)), 8, most)
     drawn = rng.integers(1, high + 1, array.shape).astype(array.dtype)
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   texts = array.ravel()
@@ -208,12 +193,10 @@ def tied(t: Table, rng: np.random.Generator) -> Table:
 def collapsed(t: Table) -> Table:
   """Replace every completion of a group by its first valid one."""
   first = np.argmax(t.valid, axis=1)[:, None]
-  first = np.broadcast_to(first, t.valid.shape)
-  return rows(t, np.arange(len(first))[:, None], first)
+  return within(t, np.broadcast_to(first, t.valid.shape))
 
 
 def alone(t: Table, count: int) -> Table:
   """Keep at most `count` valid completions in each group."""
-  return dataclasses.replace(
-      t, valid=t.valid & (np.cumsum(t.valid, 1) <= count)
-  )
+  few = t.valid & (np.cumsum(t.valid, 1) <= count)
+  return dataclasses.replace(t, valid=few)

@@ -22,23 +22,19 @@ def _nodes(names: str) -> tuple[type[ast.AST], ...]:
   return tuple(getattr(ast, name) for name in names.split())
 
 
-STATEMENTS = _nodes(
+ALLOWED = _nodes(
+    # Statements.
     'FunctionDef Return Assign AnnAssign AugAssign For If Import Expr Pass'
     ' Break Continue'
+    # Expressions.
+    ' BoolOp BinOp UnaryOp IfExp Dict Set ListComp SetComp DictComp'
+    ' GeneratorExp Compare Call JoinedStr FormattedValue Constant Attribute'
+    ' Subscript Starred Name List Tuple Slice Lambda'
+    # Their parts.
+    ' Module arguments arg alias keyword comprehension expr_context boolop'
+    ' operator unaryop cmpop'
 )
-EXPRESSIONS = _nodes(
-    'BoolOp BinOp UnaryOp IfExp Dict Set ListComp SetComp DictComp GeneratorExp'
-    ' Compare Call JoinedStr FormattedValue Constant Attribute Subscript'
-    ' Starred Name List Tuple Slice Lambda'
-)
-ALLOWED = (
-    *STATEMENTS,
-    *EXPRESSIONS,
-    *_nodes(
-        'Module arguments arg alias keyword comprehension expr_context boolop'
-        ' operator unaryop cmpop'
-    ),
-)
+TOP = _nodes('Import Assign AnnAssign Pass')  # Beside functions in a file.
 LOOPS = _nodes('For comprehension')
 COMPREHENSIONS = _nodes('ListComp SetComp DictComp GeneratorExp')
 TABLES = _nodes('List Tuple Set Dict')

@@ -32,11 +32,10 @@ def reasons(path: str, source: str, columns: Collection[str]) -> list[str]:
     tree = syntax.parse(path, source)
   except syntax.SourceError as error:
     return [str(error)]
-  found = sorted(set(_Reader(columns).read(tree)))
+  found = sorted(set(_Reader(tree, columns).read()))
   lines = [f'{path} line {line}: {text}' for line, text in found]
-  if len(lines) > MAX_REASONS:
-    rest = len(lines) - MAX_REASONS
-    lines = [*lines[:MAX_REASONS], f'{path}: and {rest} more']
+  if (rest := len(lines) - MAX_REASONS) > 0:
+    lines[MAX_REASONS:] = [f'{path}: and {rest} more']
   return lines
 
 
@@ -46,69 +45,64 @@ _Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
 class _Reader:
   """Finds everything in one module that is refused."""
 
-  def __init__(self, columns: Collection[str]):
-    self._attributes = (
-        frozenset(columns)
-        | grammar.EVIDENCE
-        | allowed.PROPERTIES
-        | allowed.METHODS.keys()
-    )
+  def __init__(self, tree: ast.Module, columns: Collection[str]):
+    """Note what the module defines, imports and binds."""
+    self._tree = tree
     self._columns = frozenset(columns) | grammar.EVIDENCE | allowed.PROPERTIES
-    self._functions: dict[str, ast.FunctionDef] = {}
+    # Load(), Add() and the like are one shared object each, so their parent is
+    # the last that was seen: no check may ask for it.
+    self._parents = {
+        child: node
+        for node in ast.walk(tree)
+        for child in ast.iter_child_nodes(node)
+    }
+    self._annotations = [
+        annotation
+        for node in ast.walk(tree)
+        for field in ('annotation', 'returns')
+        if (annotation := getattr(node, field, None)) is not None
+    ]
+    skip = {part for note in self._annotations for part in ast.walk(note)}
+    self._nodes = [node for node in ast.walk(tree) if node not in skip]
+    self._functions = {
+        s.name: s for s in tree.body if isinstance(s, ast.FunctionDef)
+    }
     self._modules: set[str] = set()
-    self._imported: set[str] = set()
-    self._parents: dict[ast.AST, ast.AST] = {}
+    self._bound = set(self._functions)  # Every name, in any scope.
+    for node in self._nodes:
+      match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+          self._bound.add(name)
+        case ast.Import(names=names):
+          self._modules.update(filter(None, map(_imported, names)))
 
-  def read(self, tree: ast.Module) -> _Found:
+  def read(self) -> _Found:
     """Yield everything that is refused."""
-    nodes = list(ast.walk(tree))
-    for node in nodes:
-      for child in ast.iter_child_nodes(node):
-        # Load(), Add() and the like are one shared object each, so their
-        # parent is the last that was seen: no check may ask for it.
-        self._parents[child] = node
-    skip = set()
-    for node in nodes:
-      for field in ('annotation', 'returns'):
-        annotation = getattr(node, field, None)
-        if annotation is not None:
-          yield from _annotation(annotation)
-          skip |= set(ast.walk(annotation))
-    nodes = [node for node in nodes if node not in skip]
-    for statement in tree.body:
+    for annotation in self._annotations:
+      if not all(map(_is_harmless, ast.walk(annotation))):
+        text = f'the annotation {_shown(annotation)} is run; leave it out'
+        yield annotation.lineno, text
+    defined = set()
+    for statement in self._tree.body:
       if isinstance(statement, ast.FunctionDef):
-        if statement.name in self._functions:
+        if statement.name in defined:
           yield statement.lineno, f'{statement.name} is defined twice'
-        self._functions[statement.name] = statement
-      elif not isinstance(
-          statement, (ast.Import, ast.Assign, ast.AnnAssign, ast.Pass)
-      ) and not isinstance(statement, tuple(grammar.INSTEAD)):
+        defined.add(statement.name)
+      elif not isinstance(statement, (*grammar.TOP, *grammar.INSTEAD)):
         yield statement.lineno, (
             'a file holds imports, constants (NAME = value) and functions;'
             ' compute inside a function'
         )
-    bound = self._bound(nodes)
-    for node in nodes:
-      yield from self._node(node, bound)
-    yield from self._recursion()
+    for node in self._nodes:
+      yield from self._node(node)
+    # Functions that reach themselves may never return.
+    uses = syntax.uses(self._functions)
+    for name, function in self._functions.items():
+      if name in syntax.reached(uses[name], uses):
+        text = f'{name} calls itself; use `for ... in range(n)`'
+        yield function.lineno, text
 
-  def _bound(self, nodes: list[ast.AST]) -> set[str]:
-    """Return every name that the module binds anywhere, in any scope."""
-    found = set(self._functions)
-    for node in nodes:
-      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        found.add(node.id)
-      elif isinstance(node, ast.arg):
-        found.add(node.arg)
-      elif isinstance(node, ast.Import):
-        for alias in node.names:
-          name = alias.asname or alias.name
-          if grammar.IMPORTS.get(alias.name) == name:
-            self._modules.add(name)
-            found.add(name)
-    return found
-
-  def _node(self, node: ast.AST, bound: set[str]) -> _Found:
+  def _node(self, node: ast.AST) -> _Found:
     line = getattr(node, 'lineno', 0)
     kind = type(node)
     if not isinstance(node, grammar.ALLOWED):
@@ -120,20 +114,16 @@ class _Reader:
     for name in (getattr(node, field, None) for field in grammar.NAMED):
       if isinstance(name, str) and not name.isascii():
         yield line, f'{name} is not ASCII; write names in a-z, 0-9 and _'
-    check = getattr(self, f'_check_{kind.__name__}', None)
-    if check is not None:
+    if check := getattr(self, f'_check_{kind.__name__}', None):
       yield from check(node)
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-      yield from self._loaded(node, bound)
-    if isinstance(node, grammar.LOOPS):
-      depth = self._depth(node)
-      if depth > grammar.MAX_LOOPS:
-        # The clause of a comprehension has no line of its own.
-        line = line or self._parents[node].lineno
-        yield line, (
-            f'{depth} loops inside each other, more than {grammar.MAX_LOOPS};'
-            ' use arrays'
-        )
+    if isinstance(node, grammar.LOOPS) and (
+        (depth := self._depth(node)) > grammar.MAX_LOOPS
+    ):
+      # The clause of a comprehension has no line of its own.
+      yield line or self._parents[node].lineno, (
+          f'{depth} loops inside each other, more than {grammar.MAX_LOOPS};'
+          ' use arrays'
+      )
     if isinstance(node, grammar.TABLES):
       items = node.keys if isinstance(node, ast.Dict) else node.elts
       if len(items) > grammar.MAX_ITEMS:
@@ -160,8 +150,7 @@ class _Reader:
 
   def _check_Import(self, node: ast.Import) -> _Found:
     for alias in node.names:
-      name = alias.asname or alias.name
-      if grammar.IMPORTS.get(alias.name) != name:
+      if not _imported(alias):
         yield node.lineno, (
             f'import {alias.name} is refused; a function may `import numpy as'
             ' np` and `import math`'
@@ -201,43 +190,41 @@ class _Reader:
 
   def _is_key(self, node: ast.expr) -> bool:
     """Return whether it is the key= of a call that does not keep it."""
-    parent = self._parents[node]
-    return (
-        isinstance(parent, ast.keyword)
-        and parent.arg == 'key'
-        and self._called(self._parents[parent]) in grammar.SORTERS
-    )
+    match self._parents[node]:
+      case ast.keyword(arg='key') as parent:
+        return self._called(self._parents[parent]) in grammar.SORTERS
+    return False
 
   def _called(self, node: ast.AST) -> str:
     """Return the builtin, method or function of math that is called, or ''."""
-    function = getattr(node, 'func', None)
-    if isinstance(function, ast.Name) and function.id in allowed.BUILTINS:
-      return function.id
-    if not isinstance(function, ast.Attribute):
-      return ''
-    # Not NumPy: it wraps an iterator in an array of one object, unread.
-    return function.attr if self._module(function) in (None, 'math') else ''
+    match node:
+      case ast.Call(func=ast.Name(id=name)):
+        return name if name in allowed.BUILTINS else ''
+      case ast.Call(func=ast.Attribute(attr=name) as function):
+        # Not NumPy: it wraps an iterator in an array of one object, unread.
+        return name if self._module(function) in (None, 'math') else ''
+    return ''
 
   def _check_GeneratorExp(self, node: ast.GeneratorExp) -> _Found:
     yield from self._iterator(node, 'a generator')
 
   def _iterator(self, node: ast.expr, name: str) -> _Found:
     """Refuse an iterator that is not consumed where it is made."""
-    parent = self._parents[node]
-    if isinstance(parent, ast.Starred):
-      outer = self._parents[parent]
-      read = isinstance(outer, grammar.TABLES) or self._called(outer) == 'zip'
-    elif isinstance(parent, ast.Assign):
-      read = all(isinstance(t, grammar.TABLES) for t in parent.targets)
-    elif isinstance(parent, ast.Call):
-      reader = self._called(parent)
-      # zip consumes all of its arguments, the other readers the first.
-      places = parent.args[: None if reader == 'zip' else 1]
-      read = reader in grammar.READERS and any(node is a for a in places)
-      # max(a, b) returns one of several arguments as it is.
-      read &= reader not in grammar.SORTERS or len(parent.args) == 1
-    else:
-      read = isinstance(parent, grammar.LOOPS)
+    match self._parents[node]:
+      case ast.Starred() as parent:
+        outer = self._parents[parent]
+        read = isinstance(outer, grammar.TABLES) or self._called(outer) == 'zip'
+      case ast.Assign(targets=targets):
+        read = all(isinstance(t, grammar.TABLES) for t in targets)
+      case ast.Call(args=args) as parent:
+        reader = self._called(parent)
+        # zip consumes all of its arguments, the other readers the first.
+        places = args if reader == 'zip' else args[:1]
+        read = reader in grammar.READERS and node in places
+        # max(a, b) returns one of several arguments as it is.
+        read &= reader not in grammar.SORTERS or len(args) == 1
+      case parent:
+        read = isinstance(parent, grammar.LOOPS)
     if not read:
       yield node.lineno, (
           f'{name} may stand in a loop, or alone in list(), sum(), any(), ...;'
@@ -245,23 +232,18 @@ class _Reader:
       )
 
   def _check_Expr(self, node: ast.Expr) -> _Found:
-    value = node.value
-    if isinstance(value, ast.Constant) and value.value is Ellipsis:
-      return
-    method = isinstance(value, ast.Call) and isinstance(
-        value.func, ast.Attribute
-    )
-    if not method and not isinstance(value, tuple(grammar.INSTEAD)):
+    match node.value:
+      case ast.Call(func=ast.Attribute()):
+        return  # A method may change a list or an array.
+      case ast.Constant(value=value) if value is Ellipsis:
+        return
+    if not isinstance(node.value, tuple(grammar.INSTEAD)):
       yield node.lineno, 'this line has no effect; take it out'
 
   # -------------------------------------------------------------- expressions
 
   def _check_arg(self, node: ast.arg) -> _Found:
     yield from self._binds(node.arg, node.lineno)
-
-  def _check_Name(self, node: ast.Name) -> _Found:
-    if isinstance(node.ctx, ast.Store):
-      yield from self._binds(node.id, node.lineno)
 
   def _binds(self, name: str, line: int) -> _Found:
     if name.startswith('__'):
@@ -271,8 +253,11 @@ class _Reader:
     elif name in self._functions and self._functions[name].lineno != line:
       yield line, f'{name} is a function of this file; give yours another name'
 
-  def _loaded(self, node: ast.Name, bound: set[str]) -> _Found:
+  def _check_Name(self, node: ast.Name) -> _Found:
     name, parent = node.id, self._parents[node]
+    if not isinstance(node.ctx, ast.Load):
+      yield from self._binds(name, node.lineno)
+      return
     called = self._is_called(node)
     key = self._is_key(node)
     if name in allowed.BUILTINS:
@@ -284,7 +269,7 @@ class _Reader:
     elif name in self._functions:
       if not (called or key):
         yield node.lineno, f'{name} is a function; it may only be called'
-    elif name.startswith('__') or name not in bound:
+    elif name.startswith('__') or name not in self._bound:
       yield node.lineno, (
           f'there is no {name}; a function may use np, math, its arguments,'
           f' what it defines, and {", ".join(sorted(allowed.BUILTINS))}'
@@ -297,32 +282,26 @@ class _Reader:
 
   def _is_dtype(self, node: ast.expr) -> bool:
     """Return whether a node stands where a dtype is expected."""
-    parent = self._parents[node]
-    if isinstance(parent, ast.keyword):
-      return parent.arg == 'dtype'
-    if isinstance(parent, ast.IfExp):
-      return self._is_dtype(parent)
-    if isinstance(parent, ast.Call):
-      return node in _dtypes(parent)
-    parent = self._beyond_tuple(node)
-    numbers = isinstance(node, ast.Attribute) or (
-        isinstance(node, ast.Name) and node.id in grammar.DTYPES
-    )
-    return (
-        numbers
-        and isinstance(parent, ast.Compare)
-        and isinstance(parent.left, ast.Attribute)
-        and parent.left.attr == 'dtype'
-    )
+    match self._parents[node]:
+      case ast.keyword(arg=name):
+        return name == 'dtype'
+      case ast.IfExp() as parent:
+        return self._is_dtype(parent)
+      case ast.Call() as parent:
+        return node in _dtypes(parent)
+    match self._beyond_tuple(node), node:
+      case ast.Compare(left=ast.Attribute(attr='dtype')), ast.Attribute():
+        return True
+      case ast.Compare(left=ast.Attribute(attr='dtype')), ast.Name(id=name):
+        return name in grammar.DTYPES
+    return False
 
   def _is_type(self, node: ast.expr) -> bool:
     """Return whether a node is a type that isinstance compares with."""
-    parent = self._beyond_tuple(node)
-    return (
-        isinstance(parent, ast.Call)
-        and isinstance(parent.func, ast.Name)
-        and parent.func.id == 'isinstance'
-    )
+    match self._beyond_tuple(node):
+      case ast.Call(func=ast.Name(id='isinstance')):
+        return True
+    return False
 
   def _beyond_tuple(self, node: ast.expr) -> ast.AST:
     """Return the parent, or the parent of the tuple that the node is in."""
@@ -330,171 +309,132 @@ class _Reader:
     return self._parents[parent] if isinstance(parent, ast.Tuple) else parent
 
   def _check_Attribute(self, node: ast.Attribute) -> _Found:
-    name, line = node.attr, node.lineno
+    name, line, module = node.attr, node.lineno, self._module(node)
+    parent, called = self._parents[node], self._is_called(node)
+    typed = self._is_type(node)
     if not isinstance(node.ctx, ast.Load):
       yield line, f'.{name} is set; evidence and arrays keep their attributes'
-      return
-    if name.startswith('_'):
+    elif name.startswith('_'):
       yield line, f'.{name} begins with an underscore; it is not yours'
-      return
-    module = self._module(node)
-    if module is None:
-      yield from self._of_value(node)
-      return
-    parent = self._parents[node]
-    called = self._is_called(node)
-    if module == 'np' and name == 'linalg':
+    elif module is None:
+      # An attribute of evidence, an array, a string, a list or a dict.
+      # max(counts, key=counts.get) is a common idiom.
+      used = called or name == 'get' and self._is_key(node)
+      if name in self._columns or self._is_reduction(node):
+        return
+      if name not in allowed.METHODS:
+        yield line, (
+            f'.{name} is neither a column of the evidence nor an attribute that'
+            ' a function may use'
+        )
+      elif not used:
+        yield line, f'.{name} may only be called'
+    elif module == 'np' and name == 'linalg':
       if not isinstance(parent, ast.Attribute):
         yield line, 'np.linalg is no value; name what you need of it'
-    elif module == 'np' and name in allowed.CONSTANTS:
-      pass
+    elif name in _CONSTANTS.get(module, ()):
+      return
     elif module == 'np' and name in allowed.DTYPES:
-      if not (called or self._is_dtype(node) or self._is_type(node)):
+      if not (called or typed or self._is_dtype(node)):
         yield line, f'np.{name} may be called, or be a dtype'
-    elif module == 'np' and name == 'ndarray' and self._is_type(node):
-      pass
-    elif module == 'math' and name in ('e', 'inf', 'nan', 'pi', 'tau'):
-      pass
-    elif name not in _OF[module]:
-      text = f'{module}.{name} is not on the list of what may be used'
-      yield line, allowed.INSTEAD.get(name, text) if module == 'np' else text
-    elif not called and not (
-        name in allowed.BINARY
-        and isinstance(parent, ast.Attribute)
-        and parent.attr in allowed.UFUNC_METHODS
-    ):
+    elif name not in _FUNCTIONS[module]:
+      if not (typed and module == 'np' and name == 'ndarray'):
+        text = f'{module}.{name} is not on the list of what may be used'
+        yield line, allowed.INSTEAD.get(name, text) if module == 'np' else text
+    elif not (called or self._is_reduction(parent)):
       yield line, f'{module}.{name} may only be called'
 
   def _module(self, node: ast.Attribute) -> str | None:
     """Return 'np', 'math' or 'np.linalg' if the attribute belongs to one."""
-    value = node.value
-    if isinstance(value, ast.Name) and value.id in self._modules:
-      return value.id
-    if (
-        isinstance(value, ast.Attribute)
-        and value.attr == 'linalg'
-        and self._module(value) == 'np'
-    ):
-      return 'np.linalg'
+    match node.value:
+      case ast.Name(id=name) if name in self._modules:
+        return name
+      case ast.Attribute(attr='linalg') as v if self._module(v) == 'np':
+        return 'np.linalg'
     return None
 
-  def _of_value(self, node: ast.Attribute) -> _Found:
-    """Check an attribute of evidence, an array, a string, a list or a dict."""
-    name, value = node.attr, node.value
-    if (
-        name in allowed.UFUNC_METHODS
-        and isinstance(value, ast.Attribute)
-        and self._module(value) == 'np'
-        and value.attr in allowed.BINARY
-    ):
-      return
-    if name not in self._attributes:
-      yield node.lineno, (
-          f'.{name} is neither a column of the evidence nor an attribute that a'
-          ' function may use'
-      )
-      return
-    called = self._is_called(node)
-    # max(counts, key=counts.get) is a common idiom.
-    called |= name == 'get' and self._is_key(node)
-    if not called and name not in self._columns:
-      yield node.lineno, f'.{name} may only be called'
+  def _is_reduction(self, node: ast.AST) -> bool:
+    """Return whether it is np.maximum.reduce or the like."""
+    match node:
+      case ast.Attribute(ast.Attribute(attr=name) as function, attr=method):
+        known = name in allowed.BINARY and method in allowed.UFUNC_METHODS
+        return known and self._module(function) == 'np'
+    return False
 
   def _check_Call(self, node: ast.Call) -> _Found:
-    line = node.lineno
+    line, count = node.lineno, len(node.args)
+    named = {k.arg for k in node.keywords}
     starred = any(isinstance(a, ast.Starred) for a in node.args)
     # zip(*pairs) transposes pairs, and zip has no argument to smuggle in.
-    if (starred and self._called(node) != 'zip') or any(
-        k.arg is None for k in node.keywords
-    ):
+    if (starred and self._called(node) != 'zip') or None in named:
       yield line, 'arguments with * or ** hide what is passed; name them'
-    named = {k.arg for k in node.keywords}
-    function = node.func
-    if isinstance(function, ast.Name) and function.id in self._functions:
-      arguments = self._functions[function.id].args
-      taken = {a.arg for a in (*arguments.args, *arguments.kwonlyargs)}
-      for name in sorted(filter(None, named - taken)):
-        yield line, f'{function.id} takes no {name}='
-      return
-    if isinstance(function, ast.Attribute):
-      name = function.attr
-      module = self._module(function)
-      if name in ('format', 'format_map') and module is None:
-        yield line, "use an f-string: f'share_{name}'"
-      yield from self._arguments(node, module, name)
-    elif not isinstance(function, ast.Name):
-      yield line, 'only functions that have a name may be called'
-    elif function.id in grammar.ITERATORS:
-      yield from self._iterator(node, f'{function.id}()')
-    elif function.id == 'dict':
-      return  # The keywords of dict() are its keys.
-    for name in sorted(filter(None, named - allowed.KEYWORDS)):
+    match node.func:
+      case ast.Name(id=name) if name in self._functions:
+        own = self._functions[name].args
+        taken = {a.arg for a in (*own.args, *own.kwonlyargs)}
+        for other in sorted(named - taken - {None}):
+          yield line, f'{name} takes no {other}='
+        return
+      case ast.Name(id='dict'):
+        return  # The keywords of dict() are its keys.
+      case ast.Name(id=name):
+        if name in grammar.ITERATORS:
+          yield from self._iterator(node, f'{name}()')
+      case ast.Attribute(attr=name) as function:
+        module = self._module(function)
+        shown = f'{module or ""}.{name}'
+        if name in ('format', 'format_map') and module is None:
+          yield line, _USE_F_STRING
+        most = count
+        if module is None:
+          most = _POSITIONAL.get(name, count)
+        elif module == 'np' and name in allowed.FUNCTIONS:
+          most, _ = allowed.positional(name)
+        if count > most:
+          text = f'takes {most} arguments without a name, not {count}'
+          yield line, f'{shown} {text}'
+        if 'where' in named and name not in allowed.REDUCTIONS:
+          text = 'with where= leaves the rest uninitialised; use np.where'
+          yield line, f'{shown} {text}'
+        if shown == 'np.pad':
+          yield from _check_pad(node)
+        for value in _dtypes(node):
+          yield from _check_dtype(value)
+      case _:
+        yield line, 'only functions that have a name may be called'
+    for name in sorted(named - allowed.KEYWORDS - {None}):
       yield line, (
           'out= writes into memory that is not its own; assign the result'
           if name == 'out'
           else f'{name}= is not on the list of what may be passed'
       )
 
-  def _arguments(self, node: ast.Call, module: str | None, name: str) -> _Found:
-    """Check positional arguments, `where`, the mode of a pad, and dtypes."""
-    line, count = node.lineno, len(node.args)
-    shown = f'{module or ""}.{name}'
-    if module == 'np' and name in allowed.FUNCTIONS:
-      most, _ = allowed.positional(name)
-    elif module is None and name in allowed.UFUNC_METHODS:
-      most = 2
-    elif module is None:
-      most = allowed.METHODS.get(name, count)
-    else:
-      most = count
-    if count > most:
-      yield line, f'{shown} takes {most} arguments without a name, not {count}'
-    for keyword in node.keywords:
-      if keyword.arg == 'where' and name not in allowed.REDUCTIONS:
-        yield line, (
-            f'{shown} with where= leaves the rest uninitialised; use np.where'
-        )
-    if module == 'np' and name == 'pad':
-      modes = [k.value for k in node.keywords if k.arg == 'mode']
-      for mode in (*node.args[2:3], *modes):
-        if not isinstance(mode, ast.Constant) or mode.value not in grammar.PADS:
-          yield line, (
-              'np.pad takes its mode as a text, one of'
-              f' {", ".join(sorted(grammar.PADS))}'
-          )
-    for value in _dtypes(node):
-      yield from _check_dtype(value)
-
   def _check_Constant(self, node: ast.Constant) -> _Found:
-    value = node.value
-    if isinstance(value, (complex, bytes)):
-      yield node.lineno, f'{type(value).__name__} constants are refused'
-    elif (
-        isinstance(value, (int, float)) and not abs(value) <= grammar.MAX_NUMBER
-    ):
+    match node.value:
+      case complex() | bytes() as value:
+        yield node.lineno, f'{type(value).__name__} constants are refused'
       # A literal such as 1e999 is infinite, and NaN compares as false.
-      yield node.lineno, (
-          f'a number is larger than {grammar.MAX_NUMBER:g}; np.inf is the'
-          ' largest'
-      )
-    elif isinstance(value, str) and len(value) > grammar.MAX_TEXT:
-      yield node.lineno, (
-          f'a text of {len(value)} characters, more than {grammar.MAX_TEXT}; a'
-          ' function holds rules, not answers'
-      )
+      case int() | float() as value if not abs(value) <= grammar.MAX_NUMBER:
+        yield node.lineno, (
+            f'a number is larger than {grammar.MAX_NUMBER:g}; np.inf is the'
+            ' largest'
+        )
+      case str(text) if len(text) > grammar.MAX_TEXT:
+        yield node.lineno, (
+            f'a text of {len(text)} characters, more than {grammar.MAX_TEXT}; a'
+            ' function holds rules, not answers'
+        )
 
   def _check_BinOp(self, node: ast.BinOp) -> _Found:
-    text = isinstance(node.left, ast.JoinedStr) or (
-        isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
-    )
-    if isinstance(node.op, ast.Mod) and text:
-      yield node.lineno, "use an f-string: f'share_{name}'"
-    elif isinstance(node.op, ast.Pow):
-      for side in (node.left, node.right):
-        if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Pow):
+    match node.left, node.op, node.right:
+      case ast.JoinedStr() | ast.Constant(value=str()), ast.Mod(), _:
+        yield node.lineno, _USE_F_STRING
+      case left, ast.Pow(), right:
+        operators = (getattr(side, 'op', None) for side in (left, right))
+        if any(isinstance(op, ast.Pow) for op in operators):
           yield node.lineno, 'a power of a power; multiply the exponents'
-    elif isinstance(node.op, ast.LShift):
-      yield node.lineno, '<< makes numbers of any size; multiply'
+      case _, ast.LShift(), _:
+        yield node.lineno, '<< makes numbers of any size; multiply'
 
   def _check_FormattedValue(self, node: ast.FormattedValue) -> _Found:
     if node.format_spec is not None:
@@ -502,36 +442,24 @@ class _Reader:
     if node.conversion not in (-1, ord('s')):
       yield node.lineno, '!r and !a are refused; write the value alone'
 
-  # ---------------------------------------------------------------- recursion
 
-  def _recursion(self) -> _Found:
-    """Refuse functions that reach themselves: they may never return."""
-    calls = {
-        name: {
-            node.id
-            for node in ast.walk(function)
-            if isinstance(node, ast.Name) and node.id in self._functions
-        }
-        for name, function in self._functions.items()
-    }
-    for name, function in self._functions.items():
-      reached, open_ = set(), list(calls[name])
-      while open_:
-        other = open_.pop()
-        if other not in reached:
-          reached.add(other)
-          open_ += calls[other]
-      if name in reached:
-        yield function.lineno, (
-            f'{name} calls itself; use `for ... in range(n)`'
-        )
-
-
-_OF = {
+_USE_F_STRING = "use an f-string: f'share_{name}'"
+_CONSTANTS = {'np': allowed.CONSTANTS, 'math': allowed.MATH_CONSTANTS}
+_FUNCTIONS = {
     'np': allowed.FUNCTIONS,
     'math': allowed.MATH,
     'np.linalg': allowed.LINALG,
 }
+# Methods -> arguments that may stand without a name.
+_POSITIONAL = allowed.METHODS | dict.fromkeys(allowed.UFUNC_METHODS, 2)
+# Methods that take a dtype -> its place.
+_DTYPE_OF = {'astype': 0, 'sum': 1, 'mean': 1, 'std': 1, 'var': 1}
+
+
+def _imported(alias: ast.alias) -> str | None:
+  """Return the name that an allowed import binds, None for any other."""
+  name = alias.asname or alias.name
+  return name if grammar.IMPORTS.get(alias.name) == name else None
 
 
 def _is_plain(node: ast.expr) -> bool:
@@ -543,21 +471,25 @@ def _is_plain(node: ast.expr) -> bool:
   return isinstance(node, ast.Constant)
 
 
+def _check_pad(call: ast.Call) -> _Found:
+  modes = [k.value for k in call.keywords if k.arg == 'mode']
+  for mode in (*call.args[2:3], *modes):
+    if not isinstance(mode, ast.Constant) or mode.value not in grammar.PADS:
+      listed = ', '.join(sorted(grammar.PADS))
+      yield call.lineno, f'np.pad takes its mode as a text, one of {listed}'
+
+
 def _dtypes(call: ast.Call) -> list[ast.expr]:
   """Return the arguments of a call that stand where a dtype is expected."""
   found = [k.value for k in call.keywords if k.arg == 'dtype']
-  if not isinstance(call.func, ast.Attribute):
-    return found
-  name, value = call.func.attr, call.func.value
-  if isinstance(value, ast.Name) and value.id == 'np':
-    if name not in allowed.FUNCTIONS:
-      return found
-    index = allowed.positional(name)[1]
-  else:
-    index = {'astype': 0, 'sum': 1, 'mean': 1, 'std': 1, 'var': 1}.get(name)
-  if index is not None and index < len(call.args):
-    found.append(call.args[index])
-  return found
+  index = None
+  match call.func:
+    case ast.Attribute(value=ast.Name(id='np'), attr=name):
+      if name in allowed.FUNCTIONS:
+        index = allowed.positional(name)[1]
+    case ast.Attribute(attr=name):
+      index = _DTYPE_OF.get(name)
+  return found if index is None else found + call.args[index : index + 1]
 
 
 def _shown(node: ast.expr) -> str:
@@ -567,33 +499,28 @@ def _shown(node: ast.expr) -> str:
 
 def _check_dtype(node: ast.expr) -> _Found:
   """Allow np.float32, float, 'float32', an array's dtype, or one of two."""
-  if isinstance(node, ast.IfExp):
-    yield from _check_dtype(node.body)
-    yield from _check_dtype(node.orelse)
-    return
-  if isinstance(node, ast.Constant):
-    fine = node.value is None or node.value in allowed.DTYPE_TEXTS
-  elif isinstance(node, ast.Attribute):
-    fine = node.attr == 'dtype' or node.attr in allowed.DTYPES
-  else:
-    fine = isinstance(node, ast.Name) and node.id in grammar.DTYPES
-  if not fine:
-    yield node.lineno, (
-        f'{_shown(node)} is no dtype of numbers; use one of'
-        f' {", ".join(sorted(allowed.DTYPE_TEXTS))}'
-    )
-
-
-def _annotation(node: ast.expr) -> _Found:
-  """Allow names and brackets only: Python evaluates annotations."""
-  for part in ast.walk(node):
-    plain = isinstance(part, grammar.ANNOTATIONS)
-    if isinstance(part, ast.Name):
-      plain = part.id in ('np', *allowed.BUILTINS)
-    elif isinstance(part, ast.Attribute):
-      plain = isinstance(part.value, ast.Name) and (
-          part.attr in allowed.DTYPES | {'ndarray'}
-      )
-    if not plain:
-      yield node.lineno, (f'the annotation {_shown(node)} is run; leave it out')
+  match node:
+    case ast.IfExp(body=body, orelse=other):
+      yield from _check_dtype(body)
+      yield from _check_dtype(other)
       return
+    case ast.Constant(value=value):
+      fine = value is None or value in allowed.DTYPE_TEXTS
+    case ast.Attribute(attr=name):
+      fine = name == 'dtype' or name in allowed.DTYPES
+    case _:
+      fine = isinstance(node, ast.Name) and node.id in grammar.DTYPES
+  if not fine:
+    listed = ', '.join(sorted(allowed.DTYPE_TEXTS))
+    text = f'{_shown(node)} is no dtype of numbers; use one of {listed}'
+    yield node.lineno, text
+
+
+def _is_harmless(node: ast.AST) -> bool:
+  """Allow names and brackets in annotations: Python evaluates them."""
+  match node:
+    case ast.Name(id=name):
+      return name in ('np', *allowed.BUILTINS)
+    case ast.Attribute(value=ast.Name(), attr=name):
+      return name in allowed.DTYPES | {'ndarray'}
+  return isinstance(node, grammar.ANNOTATIONS)

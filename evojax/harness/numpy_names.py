@@ -35,30 +35,25 @@ REDUCTIONS = frozenset(
     'all any max mean min nanmax nanmean nanmin nanstd nansum nanvar prod std'
     ' sum var'.split()
 )
-FUNCTIONS = (
-    UNARY
-    | BINARY
-    | DTYPES
-    | REDUCTIONS
-    | frozenset(
-        'allclose amax amin append arange argmax argmin argpartition argsort'
-        ' argwhere around array array_equal array_split asarray'
-        ' ascontiguousarray atleast_1d atleast_2d atleast_3d average bincount'
-        ' broadcast_to clip column_stack concatenate convolve copy corrcoef'
-        ' correlate count_nonzero cov cross cumprod cumsum delete diag diagonal'
-        ' diff digitize dot ediff1d expand_dims eye flatnonzero flip fliplr'
-        ' flipud full full_like geomspace gradient histogram hsplit hstack'
-        ' identity indices inner insert interp intersect1d isclose isin'
-        ' isscalar kron lexsort linspace logspace matmul median moveaxis'
-        ' nan_to_num nanargmax nanargmin nancumsum nanmedian nanpercentile'
-        ' nanprod nanquantile ndim nonzero ones ones_like outer pad partition'
-        ' percentile polyfit polyval ptp quantile ravel repeat reshape roll'
-        ' rot90 round searchsorted select setdiff1d setxor1d shape size sort'
-        ' split squeeze stack swapaxes take take_along_axis tensordot tile'
-        ' trace transpose trapezoid tri tril triu union1d unique unwrap vstack'
-        ' where zeros zeros_like einsum'.split()
-    )
-)
+FUNCTIONS = frozenset(
+    'allclose amax amin append arange argmax argmin argpartition argsort'
+    ' argwhere around array array_equal array_split asarray'
+    ' ascontiguousarray atleast_1d atleast_2d atleast_3d average bincount'
+    ' broadcast_to clip column_stack concatenate convolve copy corrcoef'
+    ' correlate count_nonzero cov cross cumprod cumsum delete diag diagonal'
+    ' diff digitize dot ediff1d expand_dims eye flatnonzero flip fliplr'
+    ' flipud full full_like geomspace gradient histogram hsplit hstack'
+    ' identity indices inner insert interp intersect1d isclose isin'
+    ' isscalar kron lexsort linspace logspace matmul median moveaxis'
+    ' nan_to_num nanargmax nanargmin nancumsum nanmedian nanpercentile'
+    ' nanprod nanquantile ndim nonzero ones ones_like outer pad partition'
+    ' percentile polyfit polyval ptp quantile ravel repeat reshape roll'
+    ' rot90 round searchsorted select setdiff1d setxor1d shape size sort'
+    ' split squeeze stack swapaxes take take_along_axis tensordot tile'
+    ' trace transpose trapezoid tri tril triu union1d unique unwrap vstack'
+    ' where zeros zeros_like einsum'.split()
+).union(UNARY, BINARY, DTYPES, REDUCTIONS)
+# NumPy 2 renamed some of them.
 FUNCTIONS = frozenset(name for name in FUNCTIONS if hasattr(np, name))
 LINALG = frozenset(('det', 'lstsq', 'norm', 'pinv', 'solve'))
 MATH = frozenset(
@@ -67,6 +62,7 @@ MATH = frozenset(
     ' isnan lgamma log log10 log1p log2 nan pi pow prod radians sin sinh sqrt'
     ' tan tanh tau trunc'.split()
 )
+MATH_CONSTANTS = frozenset(('e', 'inf', 'nan', 'pi', 'tau'))
 BUILTINS = frozenset(
     'abs all any bool dict enumerate float int isinstance len list max min'
     ' range reversed round set sorted str sum tuple zip'.split()
@@ -126,16 +122,11 @@ def positional(name: str) -> tuple[int, int | None]:
 
   After them comes `out`, or nothing.
   """
-  if name in UNARY:
-    return 1, None
-  if name in BINARY:
-    return 2, None
-  if name in DTYPES:
-    return 1, None
+  if name in UNARY | BINARY | DTYPES:
+    return 1 + (name in BINARY), None
   found = inspect.signature(getattr(np, name)).parameters
-  parameters = list(found)
-  stop = parameters.index('out') if 'out' in parameters else len(parameters)
-  if found[parameters[0]].kind is inspect.Parameter.VAR_POSITIONAL:
+  places = {parameter: i for i, parameter in enumerate(found)}
+  stop = places.get('out', len(places))
+  if next(iter(found.values())).kind is inspect.Parameter.VAR_POSITIONAL:
     stop = 99  # np.einsum: all are operands.
-  dtype = parameters.index('dtype') if 'dtype' in parameters else None
-  return stop, dtype
+  return stop, places.get('dtype')

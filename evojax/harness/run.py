@@ -11,7 +11,7 @@ it, so that a position carries no information, whatever the gate has not tried.
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import hashlib
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 import numpy as np
 
 from evojax.harness import calls as calls_lib
-from evojax.harness import shipped
+from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import syntax
 
@@ -45,6 +45,15 @@ class Functions:
       limit_seconds: CPU time of one call, beyond which it is a hang.
     """
     self._files = harness.files
+    # The names that `measure` and `predict` take, sorted.
+    self.diagnostics, self.backtests = (
+        tuple(
+            path.removeprefix(folder).removesuffix('.py')
+            for path in sorted(self._files)
+            if path.startswith(folder)
+        )
+        for folder in ('diagnostics/', 'backtests/')
+    )
     self._limits = calls_lib.limits(limit_seconds)
 
   # ------------------------------------------------------------ what there is
@@ -57,27 +66,10 @@ class Functions:
     """
     return self._path(name) in self._files
 
-  @property
-  def diagnostics(self) -> tuple[str, ...]:
-    """Names that `measure` takes, sorted."""
-    return self._in_folder('diagnostics/')
-
-  @property
-  def backtests(self) -> tuple[str, ...]:
-    """Names that `predict` takes, sorted."""
-    return self._in_folder('backtests/')
-
   def is_shipped(self, name: str) -> bool:
     """Return whether the diagnostic of this name comes with the package."""
     path = self._path(f'diagnostic:{name}')
-    return shipped.is_shipped(path, self._source(path))
-
-  def _in_folder(self, folder: str) -> tuple[str, ...]:
-    return tuple(
-        path.removeprefix(folder).removesuffix('.py')
-        for path in sorted(self._files)
-        if path.startswith(folder)
-    )
+    return library.is_shipped(path, self._source(path))
 
   def _path(self, name: str) -> str:
     kind, colon, stem = name.partition(':')
@@ -94,9 +86,7 @@ class Functions:
     Raises:
       FunctionError: If it fails, or a part is not finite or not [P, G].
     """
-    shuffled = _Shuffled(view)
-    answer = self._call('reward.py', 'parts', [shuffled])
-    return parts_of(view, {n: shuffled.in_place(a) for n, a in answer.items()})
+    return parts_of(view, self._each('reward.py', 'parts', view))
 
   def init(self) -> dict[str, np.ndarray]:
     """Return the first state of `keep`: {} where keep.py has no `init`.
@@ -106,7 +96,7 @@ class Functions:
     """
     if not calls_lib.defines(self._files.get('keep.py', ''), 'init'):
       return {}
-    return state_of(self._call('keep.py', 'init', []))
+    return state_of(self._call('keep.py', 'init'))
 
   def keep(
       self, view: Any, state: State
@@ -120,9 +110,7 @@ class Functions:
     Raises:
       FunctionError: If it fails, or the answer is not bool [P, G] and a state.
     """
-    shuffled = _Shuffled(view)
-    answer = self._call('keep.py', 'keep', [shuffled], state)
-    return mask_of(view, answer | {'': shuffled.in_place(answer[''])})
+    return mask_of(view, self._each('keep.py', 'keep', view, state))
 
   def weight(self, view: Any) -> Float[np.ndarray, 'P G A'] | None:
     """Return the credit of each turn, or None without a weight.py.
@@ -134,9 +122,7 @@ class Functions:
     """
     if 'weight.py' not in self._files:
       return None
-    shuffled = _Shuffled(view)
-    answer = self._call('weight.py', 'weight', [shuffled])
-    return weight_of(view, {n: shuffled.in_place(a) for n, a in answer.items()})
+    return weight_of(view, self._each('weight.py', 'weight', view))
 
   def measure(self, name: str, view: Any) -> dict[str, float]:
     """Return the numbers of a diagnostic by name.
@@ -145,7 +131,7 @@ class Functions:
       FunctionError: If it fails, or a number is not finite.
     """
     path = self._path(f'diagnostic:{name}')
-    return numbers_of(path, self._call(path, 'measure', [_Shuffled(view)]))
+    return numbers_of(path, self._call(path, 'measure', _Shuffled(view)))
 
   def measure_all(
       self, view: Any
@@ -155,23 +141,22 @@ class Functions:
     All of them run in one request. Where the process died, each is called once
     more alone, since another diagnostic may have been at fault.
     """
-    paths = {n: self._path(f'diagnostic:{n}') for n in self.diagnostics}
-    shuffled = _Shuffled(view)
-    requests = [
-        calls_lib.call(path, 'measure', [shuffled]) for path in paths.values()
-    ]
+    views = [_Shuffled(view)]
+    paths = [self._path(f'diagnostic:{name}') for name in self.diagnostics]
+    requests = [calls_lib.Call(path, 'measure', views) for path in paths]
     answers = calls_lib.exchange(self._files, requests, self._limits)
     found = {}
-    for (name, path), answer in zip(paths.items(), answers, strict=True):
+    for name, path, answer in zip(
+        self.diagnostics, paths, answers, strict=True
+    ):
       try:
         if not isinstance(answer, FunctionError):
-          found[name] = numbers_of(path, answer)
-        elif answer.alone:
-          found[name] = answer
-        else:
-          found[name] = self.measure(name, view)
+          answer = numbers_of(path, answer)
+        elif not answer.alone:
+          answer = self.measure(name, view)
       except FunctionError as error:
-        found[name] = error
+        answer = error
+      found[name] = answer
     return found
 
   def predict(self, name: str, before: Any, after: Any) -> dict[str, float]:
@@ -182,7 +167,7 @@ class Functions:
     """
     path = self._path(f'backtest:{name}')
     views = [_Shuffled(before), _Shuffled(after, order=before)]
-    return numbers_of(path, self._call(path, 'predict', views))
+    return numbers_of(path, self._call(path, 'predict', *views))
 
   def meta(self, name: str) -> dict[str, Any]:
     """Return what a diagnostic declares; its source is read, not run.
@@ -199,21 +184,14 @@ class Functions:
     found = {}
     try:
       for statement in syntax.parse(path, self._source(path)).body:
-        targets = []
-        if isinstance(statement, ast.Assign):
-          targets = statement.targets
-        elif isinstance(statement, ast.AnnAssign) and statement.value:
-          targets = [statement.target]
-        for target in targets:
+        for target in syntax.targets(statement):
           if isinstance(target, ast.Name) and target.id in _META:
             found[target.id] = ast.literal_eval(statement.value)
     except syntax.SourceError as error:
       raise FunctionError('crash', path, str(error)) from error
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-      message = (
-          f'line {statement.lineno}: {target.id} is not written down as a'
-          ' constant'
-      )
+      what = f'{target.id} is not written down as a constant'
+      message = f'line {statement.lineno}: {what}'
       raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
     return found
@@ -222,21 +200,30 @@ class Functions:
 
   def _source(self, path: str) -> str:
     if path not in self._files:
-      raise ValueError(
-          f'the harness has no {path}; it has {", ".join(self._files)}'
-      )
+      listed = ', '.join(self._files)
+      raise ValueError(f'the harness has no {path}; it has {listed}')
     return self._files[path]
 
+  def _each(
+      self, path: str, function: str, view: Any, state: State | None = None
+  ) -> dict[str, np.ndarray]:
+    """Return an answer with its values of each completion in their places.
+
+    A state of `keep` has no places, whatever its shape is.
+    """
+    shuffled = _Shuffled(view)
+    answer = self._call(path, function, shuffled, state=state)
+    return {
+        name: array if function == 'keep' and name else shuffled.in_place(array)
+        for name, array in answer.items()
+    }
+
   def _call(
-      self,
-      path: str,
-      function: str,
-      views: Sequence[Any],
-      state: State | None = None,
+      self, path: str, function: str, *views: Any, state: State | None = None
   ) -> dict[str, np.ndarray]:
     """Call one function and return its arrays by name."""
     self._source(path)
-    call = calls_lib.call(path, function, views, state)
+    call = calls_lib.Call(path, function, views, state)
     (answer,) = calls_lib.exchange(self._files, [call], self._limits)
     if isinstance(answer, FunctionError):
       raise answer
@@ -268,27 +255,15 @@ class _Shuffled:
     self._groups = rng.permutation(p)[:, None]
     within = np.broadcast_to(np.arange(g), (p, g))
     self._within = rng.permuted(within, axis=1)
-    self._columns: dict[str, np.ndarray] = {}
-
-  @property
-  def max_tokens(self) -> int:
-    return self._view.max_tokens
-
-  @property
-  def columns(self) -> tuple[str, ...]:
-    return self._view.columns
-
-  @property
-  def codes(self) -> Mapping[str, Mapping[str, int]]:
-    return self._view.codes
+    self.max_tokens, self.codes = view.max_tokens, view.codes
+    self.columns: tuple[str, ...] = view.columns
 
   def __getattr__(self, name: str) -> np.ndarray:
     if name.startswith('_'):
       raise AttributeError(name)
-    if name not in self._columns:
-      array = getattr(self._view, name)
-      self._columns[name] = array[self._groups, self._within]
-    return self._columns[name]
+    array = getattr(self._view, name)[self._groups, self._within]
+    setattr(self, name, array)  # The next time, it is found.
+    return array
 
   def in_place(self, array: np.ndarray) -> np.ndarray:
     """Return an array of each completion in the view's own order.
@@ -332,9 +307,8 @@ def mask_of(
   mask = arrays['']  # The empty name cannot be one of the state's.
   _check_shape('keep.py', 'keep', mask, view.valid.shape)
   if mask.dtype != np.bool_:
-    raise FunctionError(
-        'wrong_type', 'keep.py', f'keep has dtype {mask.dtype}, not bool'
-    )
+    message = f'keep has dtype {mask.dtype}, not bool'
+    raise FunctionError('wrong_type', 'keep.py', message)
   return mask, state_of({n: array for n, array in arrays.items() if n})
 
 
@@ -355,9 +329,8 @@ def _check_shape(
     path: str, name: str, array: np.ndarray, shape: tuple[int, ...]
 ) -> None:
   if array.shape != shape:
-    raise FunctionError(
-        'wrong_shape', path, f'{name} has shape {array.shape}, not {shape}'
-    )
+    message = f'{name} has shape {array.shape}, not {shape}'
+    raise FunctionError('wrong_shape', path, message)
 
 
 def _as_float32(
@@ -369,12 +342,9 @@ def _as_float32(
     array = np.where(valid, array.astype(np.float32), np.float32(0))
   bad = np.argwhere(~np.isfinite(array)).tolist()
   if bad:
-    raise FunctionError(
-        'non_finite',
-        path,
-        f'{name} is {array[tuple(bad[0])]} at {bad[0]} and {len(bad) - 1} other'
-        ' places',
-    )
+    first = f'{array[tuple(bad[0])]} at {bad[0]}'
+    message = f'{name} is {first} and {len(bad) - 1} other places'
+    raise FunctionError('non_finite', path, message)
   return array
 
 
@@ -386,16 +356,12 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """
   size = sum(len(name) + 4 * array.size for name, array in arrays.items())
   if size > MAX_STATE_BYTES:
-    raise FunctionError(
-        'too_large',
-        'keep.py',
-        f'the state takes {size} bytes with its names; at most'
-        f' {MAX_STATE_BYTES} are kept',
-    )
+    taken = f'the state takes {size} bytes with its names'
+    message = f'{taken}; at most {MAX_STATE_BYTES} are kept'
+    raise FunctionError('too_large', 'keep.py', message)
   if empty := [name for name, array in arrays.items() if not array.size]:
-    raise FunctionError(
-        'wrong_shape', 'keep.py', f'state {empty[0]} is an array of nothing'
-    )
+    message = f'state {empty[0]} is an array of nothing'
+    raise FunctionError('wrong_shape', 'keep.py', message)
   return {
       name: _as_float32('keep.py', name, array, np.ones(array.shape, bool))
       for name, array in arrays.items()
@@ -421,34 +387,31 @@ def _check_meta(path: str, found: dict[str, Any]) -> None:
   """Fill in what may be left out; refuse a declaration that is not valid."""
   for name, default in (('WARN', {}), ('CRITICAL', {}), ('CALLS_FOR', ())):
     found.setdefault(name, default)
-  problem = ''
-  calls_for = found['CALLS_FOR']
-  if found.get('LAYER') not in LAYERS:
-    problem = f'LAYER={found.get("LAYER")!r} is not one of {LAYERS}'
-  elif not isinstance(found.get('UNIT'), str):
-    problem = f'UNIT={found.get("UNIT")!r} is not text'
-  elif not isinstance(calls_for, tuple) or not all(
-      isinstance(name, str) for name in calls_for
+  called = found['CALLS_FOR']
+  texts = isinstance(called, tuple) and all(isinstance(c, str) for c in called)
+  bounds = "{name: ('>' or '<', number)}"
+  for name, fine, needed in (
+      ('CRITICAL', _are_bounds(found['CRITICAL']), bounds),
+      ('WARN', _are_bounds(found['WARN']), bounds),
+      ('LAYER', found.get('LAYER') in LAYERS, f'one of {LAYERS}'),
+      ('UNIT', isinstance(found.get('UNIT'), str), 'text'),
+      ('CALLS_FOR', texts, "a tuple of texts such as ('reward',)"),
   ):
-    problem = (
-        f"CALLS_FOR={calls_for!r} is not a tuple of texts such as ('reward',)"
-    )
-  for name in ('WARN', 'CRITICAL'):
-    table = found[name]
-    if not isinstance(table, dict) or not all(
-        isinstance(key, str) and _is_bound(bound)
-        for key, bound in table.items()
-    ):
-      problem = f"{name}={table!r} is not {{name: ('>' or '<', number)}}"
-  if problem:
-    raise FunctionError('wrong_type', path, problem)
+    if not fine:
+      message = f'{name}={found.get(name)!r} is not {needed}'
+      raise FunctionError('wrong_type', path, message)
 
 
-def _is_bound(bound: Any) -> bool:
-  """Return whether it is a threshold: ('>', 0.3) is too high above 0.3."""
-  return (
-      isinstance(bound, tuple)
+def _are_bounds(table: Any) -> bool:
+  """Return whether it maps names to thresholds.
+
+  ('>', 0.3) is too high above 0.3.
+  """
+  return isinstance(table, dict) and all(
+      isinstance(key, str)
+      and isinstance(bound, tuple)
       and len(bound) == 2
       and bound[0] in ('<', '>')
       and isinstance(bound[1], int | float)
+      for key, bound in table.items()
   )

@@ -66,18 +66,15 @@ class Harness:
   files: Mapping[str, str]  # Relative path -> Python source.
 
   def __post_init__(self):
-    overlay = {
-        path: _canonical_value(path, self.overlay[path])
-        for path in sorted(self.overlay)
-    }
-    files = {
-        path: _canonical_source(path, self.files[path])
-        for path in sorted(self.files)
-    }
-    if len(files) > MAX_FILES:
-      raise HarnessError(f'{len(files)} files; a harness has <= {MAX_FILES}')
-    object.__setattr__(self, 'overlay', types.MappingProxyType(overlay))
-    object.__setattr__(self, 'files', types.MappingProxyType(files))
+    for field, canonical in (
+        ('overlay', _canonical_value),
+        ('files', _canonical_source),
+    ):
+      values = getattr(self, field)
+      values = {path: canonical(path, values[path]) for path in sorted(values)}
+      object.__setattr__(self, field, types.MappingProxyType(values))
+    if (count := len(self.files)) > MAX_FILES:
+      raise HarnessError(f'{count} files; a harness has <= {MAX_FILES}')
 
   def __hash__(self) -> int:
     return hash(self.sha256)
@@ -85,27 +82,23 @@ class Harness:
   @functools.cached_property
   def sha256(self) -> str:
     """Hash of the content, 64 hex digits; 1 and 1.0 are one number."""
-    content = {
-        'overlay': {k: _as_float(v) for k, v in self.overlay.items()},
-        'files': dict(self.files),
-    }
+    overlay = {k: as_float(v) for k, v in self.overlay.items()}
+    content = {'overlay': overlay, 'files': dict(self.files)}
     text = json.dumps(content, sort_keys=True, separators=(',', ':'))
     return hashlib.sha256(text.encode()).hexdigest()
 
   def with_overlay(self, changes: Mapping[str, Any]) -> 'Harness':
     """Return a copy with these values; None removes a path."""
-    merged = {**self.overlay, **changes}
-    kept = {path: value for path, value in merged.items() if value is not None}
-    return dataclasses.replace(self, overlay=kept)
+    return dataclasses.replace(self, overlay=_merged(self.overlay, changes))
 
   def with_file(self, name: str, text: str | None) -> 'Harness':
     """Return a copy with this source; None removes the file."""
-    files = {path: source for path, source in self.files.items()}
-    if text is None:
-      files.pop(name, None)
-    else:
-      files[name] = text
-    return dataclasses.replace(self, files=files)
+    return dataclasses.replace(self, files=_merged(self.files, {name: text}))
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the entries of both; None removes one."""
+  return {k: v for k, v in {**old, **new}.items() if v is not None}
 
 
 def _canonical_value(path: str, value: Any) -> Any:
@@ -131,10 +124,10 @@ def _canonical_value(path: str, value: Any) -> Any:
   return value
 
 
-def _as_float(value: Any) -> Any:
+def as_float(value: Any) -> Any:
   """Return numbers as floats and -0.0 as 0.0: equal values have equal text."""
   if isinstance(value, tuple):
-    return [_as_float(item) for item in value]
+    return [as_float(item) for item in value]
   if isinstance(value, int | float) and not isinstance(value, bool):
     return float(value) + 0.0
   return value
@@ -183,8 +176,7 @@ def read(directory: str | os.PathLike[str]) -> Harness:
       shared = {k: _shared(path, v) for k, v in _parse(path, text).items()}
     else:
       files[name] = text
-  twice = sorted(files.keys() & shared.keys())
-  if twice:
+  if twice := sorted(files.keys() & shared.keys()):
     raise HarnessError(
         f'{root}: {twice} are there and in {LIBRARY}; take out one of the two'
     )
@@ -226,9 +218,8 @@ def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
 
   def once(pairs):
     counts = collections.Counter(name for name, _ in pairs)
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-      raise HarnessError(f'{path}: {sorted(twice)} stand there twice')
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+      raise HarnessError(f'{path}: {twice} stand there twice')
     return dict(pairs)
 
   try:
@@ -279,11 +270,11 @@ def load(root: str | os.PathLike[str], sha256: str) -> Harness:
   Raises:
     HarnessError: If it is not there, or was changed.
   """
-  harness = read(pathlib.Path(root) / sha256)
+  path = pathlib.Path(root) / sha256
+  harness = read(path)
   if harness.sha256 != sha256:
     raise HarnessError(
-        f'{pathlib.Path(root) / sha256} was changed: its content has the hash'
-        f' {harness.sha256}; restore it, or write what it holds under a new'
-        ' name'
+        f'{path} was changed: its content has the hash {harness.sha256};'
+        ' restore it, or write what it holds under a new name'
     )
   return harness

@@ -38,34 +38,28 @@ class Field(config_lib.Tunable):
       return self.choices[self.choices.index(value)]
     return {'float': float, 'int': int, 'names': tuple}[self.kind](value)
 
-  def problems(self, value: Any) -> list[str]:
-    """Return what is wrong with a value: one line or none."""
+  def problem(self, value: Any) -> str:
+    """Return what is wrong with a value, '' if nothing is."""
     if self.kind == 'choice':
-      if value not in self.choices:
-        return [f'{self.path}={value!r}: choose one of {self.choices}']
-    elif self.kind == 'names':
+      return '' if value in self.choices else f'choose one of {self.choices}'
+    if self.kind == 'names':
       names = value if isinstance(value, list | tuple) else (None,)
       if not all(isinstance(n, str) and _NAMES.fullmatch(n) for n in names):
-        return [
-            f"{self.path}={value!r}: must be a list of names such as 'gcd' or"
-            " 'chain_sum:0-2'"
-        ]
+        return "must be a list of names such as 'gcd' or 'chain_sum:0-2'"
       if len(set(names)) != len(names):
-        return [f'{self.path}={value!r}: names a family twice']
-      if self.choices and not set(names) <= set(self.choices):
-        return [f'{self.path}={value!r}: choose among {self.choices}']
-    else:
-      # 5.0 is an int, as JSON may say; True is no number.
-      number = not isinstance(value, bool) and isinstance(value, int | float)
-      if self.kind == 'int' and isinstance(value, float):
-        number = value.is_integer()
-      if not number:
-        return [f'{self.path}={value!r}: must be a number of type {self.kind}']
-      if value != self.off and not self.low <= value <= self.high:
-        off = '' if self.off is None else f' or be {self.off:g} (off)'
-        bounds = f'[{self.low:g}, {self.high:g}]'
-        return [f'{self.path}={value}: must lie in {bounds}{off}']
-    return []
+        return 'names a family twice'
+      known = not self.choices or set(names) <= set(self.choices)
+      return '' if known else f'choose among {self.choices}'
+    # 5.0 is an int, as JSON may say; True is no number.
+    number = not isinstance(value, bool) and isinstance(value, int | float)
+    if self.kind == 'int' and isinstance(value, float):
+      number = value.is_integer()
+    if not number:
+      return f'must be a number of type {self.kind}'
+    if value == self.off or self.low <= value <= self.high:
+      return ''
+    off = '' if self.off is None else f' or be {self.off:g} (off)'
+    return f'must lie in [{self.low:g}, {self.high:g}]{off}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +89,9 @@ class Surface:
     if found and syntax.PART.fullmatch(name):
       group = found.group.replace('*', name)
       return dataclasses.replace(found, path=path, group=group)
-    raise SurfaceError(
-        f'{path} is not on the surface; a harness may set'
-        f' {", ".join(self._by_path)}'
-    )
+    listed = ', '.join(self._by_path)
+    text = f'is not on the surface; a harness may set {listed}'
+    raise SurfaceError(f'{path} {text}')
 
   def factor(self, path: str) -> str:
     """Return the factor of a path: its group's name, or the path itself."""
@@ -108,11 +101,9 @@ class Surface:
     """Return the fields of every factor, with those of some reward parts."""
     grouped: dict[str, list[Field]] = {}
     for declared in self.fields:
-      if declared.path.endswith('.*'):
-        members = [self.field(declared.path[:-1] + part) for part in parts]
-      else:
-        members = [declared]
-      for field in members:
+      family, star, _ = declared.path.partition('*')
+      paths = [family + part for part in parts] if star else [family]
+      for field in map(self.field, paths):
         grouped.setdefault(field.group or field.path, []).append(field)
     return {factor: tuple(fields) for factor, fields in grouped.items()}
 
@@ -125,14 +116,14 @@ class Surface:
     problems = []
     for path, value in overlay.items():
       try:
-        problems += self.field(path).problems(value)
+        if problem := self.field(path).problem(value):
+          problems.append(f'{path}={value!r}: {problem}')
       except SurfaceError as error:
         problems.append(str(error))
     weights = [value for path, value in overlay.items() if is_weight(path)]
     if weights and not any(weights):
-      problems.append(
-          f'{WEIGHTS}*: every weight is 0, so every reward would be'
-      )
+      text = 'every weight is 0, so every reward would be'
+      problems.append(f'{WEIGHTS}*: {text}')
     if problems:
       raise SurfaceError('\n'.join(problems))
 
@@ -194,7 +185,7 @@ def is_weight(path: str) -> bool:
 def _find(
     config: ml_collections.ConfigDict, path: str
 ) -> tuple[ml_collections.ConfigDict, str]:
-  """The group of a path in a config, and the path's name in it."""
+  """Return the group of a path in a config, and the path's name in it."""
   *groups, name = path.split('.')
   for group in groups:
     config = config.get(group, ml_collections.ConfigDict())
@@ -226,7 +217,7 @@ def recipe(extra: Iterable[Field] = ()) -> Surface:
 
 
 def _field(declared: config_lib.Field) -> Field:
-  """The surface's view of a field of the config."""
+  """Return the surface's view of a field of the config."""
   family = isinstance(declared.default, dict)
   if declared.choices:
     kind = 'choice'

@@ -6,7 +6,7 @@ every top-level name that the value reaches.
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -25,7 +25,13 @@ ACROSS = 'ACROSS_GROUPS'
 _DYNAMIC = frozenset(
     ('compile', 'eval', 'exec', 'globals', 'locals', 'vars', '__import__')
 )
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_WITH_DOCSTRING = (
+    ast.Module,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+)
 MAX_DEPTH = 60  # Levels of a tree: a recursive reader needs a stack for each.
 MAX_NODES = 4000
 MAX_PARTS = 64
@@ -46,26 +52,34 @@ class Reward:
   values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
   names: Mapping[str, ast.stmt]  # Top-level name -> what binds it.
   across: tuple[str, ...]  # Parts that compare groups with each other.
-  function: ast.FunctionDef  # parts(e).
 
   def reached(self, part: str) -> list[str]:
     """Return the top-level names that a part reaches, sorted."""
-    found, open_ = set(), [*self._used(self.values[part])]
-    while open_:
-      name = open_.pop()
-      if name not in found:
-        found.add(name)
-        open_ += self._uses[name]
-    return sorted(found)
+    return sorted(reached(_names(self.values[part]), self._uses))
 
   @functools.cached_property
   def _uses(self) -> dict[str, set[str]]:
-    """Top-level name -> the top-level names in it, cached for all parts."""
-    return {name: self._used(node) for name, node in self.names.items()}
+    return uses(self.names)  # Cached for all parts.
 
-  def _used(self, node: ast.AST) -> set[str]:
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    return names & self.names.keys()
+
+def _names(node: ast.AST) -> set[str]:
+  return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def uses(nodes: Mapping[str, ast.AST]) -> dict[str, set[str]]:
+  """Return, for each named node, the names in it that name a node, too."""
+  return {name: _names(node) & nodes.keys() for name, node in nodes.items()}
+
+
+def reached(names: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
+  """Return those of the names that name a node, and all that these lead to."""
+  found, open_ = set(), list(names)
+  while open_:
+    name = open_.pop()
+    if name in uses and name not in found:
+      found.add(name)
+      open_ += uses[name]
+  return found
 
 
 def parse(name: str, source: str) -> ast.Module:
@@ -83,18 +97,20 @@ def parse(name: str, source: str) -> ast.Module:
     line = getattr(error, 'lineno', None) or 0
     message = getattr(error, 'msg', None) or 'cannot be parsed'
     raise SourceError(f'{name} line {line}: {message}') from error
+  refuse = functools.partial(_error, name=name)
   level, depth = [tree], 0
   while level:
     level = [c for node in level for c in ast.iter_child_nodes(node)]
     depth += 1
     if depth > MAX_DEPTH and level:
-      line = next((n.lineno for n in level if hasattr(n, 'lineno')), 0)
-      raise SourceError(
-          f'{name} line {line}: nested deeper than {MAX_DEPTH} levels; name'
-          ' what is in between'
+      deep = next((n for n in level if hasattr(n, 'lineno')), None)
+      message = (
+          f'nested deeper than {MAX_DEPTH} levels; name what is in between'
       )
+      raise refuse(deep, message)
   for node in ast.walk(tree):
-    if isinstance(node, (ast.Module, *_FUNCTIONS)) and _has_docstring(node):
+    documented = isinstance(node, _WITH_DOCSTRING)
+    if documented and ast.get_docstring(node, clean=False) is not None:
       node.body = node.body[1:] or [ast.Pass()]
   nodes = list(ast.walk(tree))
   if len(nodes) > MAX_NODES:
@@ -103,29 +119,21 @@ def parse(name: str, source: str) -> ast.Module:
         ' less in one function'
     )
   for node in nodes:
-    if isinstance(node, ast.Constant):
-      _check_constant(name, node)
+    match node:
+      case ast.Constant(value=int(value)) if value > MAX_INT:
+        raise refuse(
+            node, 'a number is larger than 2**63; np.inf is the largest'
+        )
+      case ast.Constant(value=str(text)):
+        for c in text:
+          if not (c.isprintable() or c in '\n\r\t'):
+            code = f'U+{ord(c):04X}'
+            message = f'a text holds {code}, which does not print; leave it out'
+            raise refuse(node, message)
   for node in nodes:
     if isinstance(node, ast.JoinedStr):
       _text(node, name)
   return tree
-
-
-def _check_constant(name: str, node: ast.Constant) -> None:
-  """Refuse a number or a text that cannot be shown."""
-  value = node.value
-  if isinstance(value, int) and value > MAX_INT:
-    raise SourceError(
-        f'{name} line {node.lineno}: a number is larger than 2**63; np.inf is'
-        ' the largest'
-    )
-  if isinstance(value, str):
-    for character in value:
-      if not (character.isprintable() or character in '\n\r\t'):
-        raise SourceError(
-            f'{name} line {node.lineno}: a text holds U+{ord(character):04X},'
-            ' which does not print; leave it out'
-        )
 
 
 def _text(node: ast.AST, name: str = 'reward.py') -> str:
@@ -143,15 +151,6 @@ def _text(node: ast.AST, name: str = 'reward.py') -> str:
         f'{name} line {line}: {error}; give what stands in the braces of the'
         ' f-string a name above it'
     ) from error
-
-
-def _has_docstring(node: Any) -> bool:
-  first = node.body[0] if node.body else None
-  return (
-      isinstance(first, ast.Expr)
-      and isinstance(first.value, ast.Constant)
-      and isinstance(first.value.value, str)
-  )
 
 
 def _hash(*texts: str) -> str:
@@ -191,40 +190,35 @@ def take_apart(source: str) -> Reward:
       dict with a name for each value.
   """
   tree = parse('reward.py', source)
-  names: dict[str, ast.stmt] = {}
-  function = across = None
+  bound: dict[str, ast.stmt] = {}
   for statement in tree.body:
-    bound = _bound(statement)
-    if bound is None:
+    found = _bound(statement)
+    if found is None:
       raise _error(
           statement,
           'only imports, constants (NAME = value) and functions can be told'
           ' apart by part',
       )
-    for name, binding in bound.items():
-      if name in names or (name == 'parts' and function):
+    for name, binding in found.items():
+      if name in bound and name != ACROSS:
         raise _error(statement, f'{name} is bound twice')
-      if name == ACROSS:
-        across = binding
-      elif name == 'parts':
-        function = binding
-      else:
-        names[name] = binding
+      bound[name] = binding
+  across = bound.pop(ACROSS, None)
+  function = bound.pop('parts', None)
   if not isinstance(function, ast.FunctionDef):
     raise SourceError('reward.py: there is no function parts(e)')
   for node in ast.walk(tree):
-    if isinstance(node, (ast.Global, ast.Nonlocal)):
-      raise _error(node, 'a part remembers nothing: no global, no nonlocal')
-    if isinstance(node, ast.Name) and node.id in _DYNAMIC:
-      raise _error(node, f'{node.id} hides which names a part reaches')
-    if isinstance(node, ast.Name) and node.id == 'parts':
-      raise _error(node, 'parts is what evojax calls, nothing else')
+    match node:
+      case ast.Global() | ast.Nonlocal():
+        raise _error(node, 'a part remembers nothing: no global, no nonlocal')
+      case ast.Name(id=name) if name in _DYNAMIC:
+        raise _error(node, f'{name} hides which names a part reaches')
+      case ast.Name(id='parts'):
+        raise _error(node, 'parts is what evojax calls, nothing else')
   values = _returned(function)
-  reward = Reward(
-      values, names, _across('reward.py', across, tuple(values)), function
-  )
-  used = set().union(*(reward.reached(part) for part in reward.values))
-  for name, binding in names.items():
+  reward = Reward(values, bound, _across('reward.py', across, tuple(values)))
+  used = set().union(*map(reward.reached, values))
+  for name, binding in bound.items():
     if name not in used:
       raise _error(binding, f'{name} is used by no part; take it out')
   return reward
@@ -243,13 +237,11 @@ def across(name: str, source: str) -> tuple[str, ...]:
   """
   if name == 'reward.py':
     return take_apart(source).across
-  found = None
+  bound = {}
   for statement in parse(name, source).body:
-    if ACROSS in (_bound(statement) or {}):
-      found = statement
-  function = name.removesuffix('.py')
-  known = (function,) if function in ('keep', 'weight') else ()
-  return _across(name, found, known)
+    bound |= _bound(statement) or {}
+  known = {'keep.py': ('keep',), 'weight.py': ('weight',)}.get(name, ())
+  return _across(name, bound.get(ACROSS), known)
 
 
 def _across(
@@ -263,36 +255,41 @@ def _across(
   except (AttributeError, TypeError, ValueError):
     value = None
   if not isinstance(value, tuple) or any(v not in known for v in value):
-    raise SourceError(
-        f'{name} line {statement.lineno}: {ACROSS} is a tuple of texts out of'
-        f' {known}'
-    )
+    message = f'{ACROSS} is a tuple of texts out of {known}'
+    raise _error(statement, message, name)
   return value
 
 
-def _error(node: ast.AST, message: str) -> SourceError:
-  return SourceError(f'reward.py line {getattr(node, "lineno", 0)}: {message}')
+def _error(node: Any, message: str, name: str = 'reward.py') -> SourceError:
+  return SourceError(f'{name} line {getattr(node, "lineno", 0)}: {message}')
 
 
 def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
   """Return the names that a top-level statement binds, None for any other."""
   if isinstance(statement, ast.FunctionDef):
     return {statement.name: statement}
-  if isinstance(statement, (ast.Import, ast.ImportFrom)):
-    bound = {}
-    for alias in statement.names:
-      # One name at a time: another import on the line is another factor.
-      single = type(statement)(**{**vars(statement), 'names': [alias]})
-      bound[(alias.asname or alias.name).split('.')[0]] = single
-    return bound
-  targets = []
-  if isinstance(statement, ast.Assign):
-    targets = statement.targets
-  elif isinstance(statement, ast.AnnAssign) and statement.value:
-    targets = [statement.target]
-  if targets and all(isinstance(target, ast.Name) for target in targets):
-    return {target.id: statement for target in targets}
+  if isinstance(statement, _IMPORTS):
+    # One name at a time: another import on the line is another factor.
+    return {
+        (alias.asname or alias.name).split('.')[0]: type(statement)(
+            **{**vars(statement), 'names': [alias]}
+        )
+        for alias in statement.names
+    }
+  found = targets(statement)
+  if found and all(isinstance(target, ast.Name) for target in found):
+    return {target.id: statement for target in found}
   return None
+
+
+def targets(statement: ast.stmt) -> list[ast.expr]:
+  """Return what an assignment assigns a value to, [] for anything else."""
+  match statement:
+    case ast.Assign(targets=targets):
+      return targets
+    case ast.AnnAssign(target=target, value=ast.expr()):
+      return [target]
+  return []
 
 
 def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
@@ -307,35 +304,33 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
     raise _error(function, 'the signature is parts(e)')
   if function.decorator_list:
     raise _error(function, 'parts has no decorators')
-  body = function.body
-  if (
-      len(body) != 1
-      or not isinstance(body[0], ast.Return)
-      or not isinstance(body[0].value, ast.Dict)
-  ):
-    raise _error(
-        function,
-        'parts is one `return {name: value, ...}`; put what values share into'
-        ' functions above it',
-    )
-  count = len(body[0].value.keys)
-  if count > MAX_PARTS:
-    raise _error(function, f'{count} parts; a reward has <= {MAX_PARTS}')
+  match function.body:
+    case [ast.Return(value=ast.Dict(keys=keys, values=found))]:
+      pass
+    case _:
+      raise _error(
+          function,
+          'parts is one `return {name: value, ...}`; put what values share into'
+          ' functions above it',
+      )
+  if len(keys) > MAX_PARTS:
+    raise _error(function, f'{len(keys)} parts; a reward has <= {MAX_PARTS}')
   values: dict[str, ast.expr] = {}
-  for key, value in zip(body[0].value.keys, body[0].value.values, strict=True):
-    if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+  for key, value in zip(keys, found, strict=True):
+    part = getattr(key, 'value', None)  # A text if the key is a constant text.
+    if not isinstance(part, str):
       raise _error(value, "a part's name stands there as text")
-    if not PART.fullmatch(key.value):
+    if not PART.fullmatch(part):
       raise _error(
           value,
-          f'{key.value!r:.80} is no name of a part; use at most 64 of a-z, 0-9'
-          ' and _, a letter first',
+          f'{part!r:.80} is no name of a part; use at most 64 of a-z, 0-9 and'
+          ' _, a letter first',
       )
-    if key.value in values:
-      raise _error(value, f'{key.value!r} stands there twice')
+    if part in values:
+      raise _error(value, f'{part!r} stands there twice')
     if any(isinstance(node, ast.NamedExpr) for node in ast.walk(value)):
       raise _error(value, ':= would carry a value from part to part')
-    values[key.value] = value
+    values[part] = value
   return values
 
 
@@ -366,7 +361,7 @@ def add_part(source: str, part_source: str) -> str:
         continue
       if bound & unwanted:
         raise _error(statement, 'bind one name a line, so that one can go')
-      is_import = isinstance(statement, (ast.Import, ast.ImportFrom))
+      is_import = isinstance(statement, _IMPORTS)
       if 'parts' not in bound and (bound or tree is old):
         # The docstring stays above the imports.
         (imports if is_import or not bound else others).append(block)
@@ -375,12 +370,9 @@ def add_part(source: str, part_source: str) -> str:
   listed = {p for p in old.across if p in kept} | set(new.across)
   if listed:
     others.insert(0, f'{ACROSS} = {tuple(sorted(listed))!r}\n')
-  entries = ''.join(
-      f'      {part!r}: {text},\n' for part, text in texts.items()
-  )
+  entries = ''.join(f'      {p!r}: {text},\n' for p, text in texts.items())
   others.append(f'{_header(source)}return {{\n{entries}  }}\n')
-  combined = '\n'.join(imports)
-  combined += ''.join(f'\n\n{block}' for block in others)
+  combined = '\n'.join(imports) + ''.join(f'\n\n{b}' for b in others)
   combined = combined.lstrip('\n')
   if parts(combined) != {**parts(source), **parts(part_source)}:
     raise SourceError('reward.py: the parts do not stand beside each other')

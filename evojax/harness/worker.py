@@ -25,14 +25,11 @@ MAX_NAME = 64  # Characters of a name.
 ALIGNMENT = 16  # Bytes, counted from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
 _MAX_AXES = 8
+_NAME = re.compile(f'[A-Za-z_][A-Za-z0-9_]{{0,{MAX_NAME - 1}}}')
 
 
 class CallError(Exception):
-  """An answer that is not one of its function; it has a status."""
-
-  def __init__(self, status, message):
-    super().__init__(message)
-    self.status = status
+  """An answer that is not one of its function: a status and a message."""
 
 
 class Evidence:
@@ -47,15 +44,14 @@ class Evidence:
       columns: Names of all columns that the reader may read.
       reader: reward | filter | diagnostic.
     """
-    values = self.__dict__
-    values.update({name: view['arrays'][name] for name in needed})
-    values['valid'] = view['arrays']['valid']
-    values['max_tokens'] = view['max_tokens']
-    values['columns'] = tuple(columns)
-    values['codes'] = _constant(
-        {n: table for n, table in view['codes'].items() if n in columns}
+    codes = {n: table for n, table in view['codes'].items() if n in columns}
+    self.__dict__.update(  # Nothing else may set an attribute.
+        {name: view['arrays'][name] for name in (*needed, 'valid')},
+        max_tokens=view['max_tokens'],
+        columns=tuple(columns),
+        codes=_constant(codes),
+        _reader=reader,
     )
-    values['_reader'] = reader
 
   # The default hash and text show a memory address, which differs between runs.
   __hash__ = None
@@ -97,37 +93,32 @@ def call(source, data):
   request, arrays = unpack(data)
   for view in request['views']:
     view['arrays'] = {name: arrays[i] for name, i in view['arrays'].items()}
-  code, headers, found = {}, [], []
+  code, headers, found, sent = {}, [], [], []
   for one in request['calls']:
     try:
       if one['file'] not in code:
         text = request['files'][one['file']]
         code[one['file']] = compile(text, one['file'], 'exec')
-      state = {n: arrays[i] for n, i in one['state'].items()}
-      if one['state_of'] is not None:
-        state = _state(found[one['state_of']])
+      if isinstance(state := one['state'], int):
+        state = _state(found[state])
+      else:
+        state = {name: arrays[i] for name, i in state.items()}
       answer = _call(code[one['file']], one, request['views'], state)
       size = sum(array.nbytes for array in answer.values())
       if size > MAX_ANSWER_BYTES:
         raise CallError('too_large', f'returned {size} bytes')
-      headers.append({'status': '', 'message': ''})
+      status = message = ''
     except CallError as error:
-      headers.append({'status': error.status, 'message': str(error)})
-      answer = {}
+      answer, (status, message) = {}, error.args
     # An untrusted function may raise anything. The parent is sent what it was,
     # SystemExit included.
     except BaseException as error:
-      message = _describe(error, one['file'])
-      headers.append({'status': 'crash', 'message': message})
-      answer = {}
+      answer, status, message = {}, 'crash', _describe(error, one['file'])
     found.append(answer)
-  flat = []
-  for header, answer in zip(headers, found, strict=True):
-    header['arrays'] = {}
-    for name, array in answer.items():
-      header['arrays'][name] = len(flat)
-      flat.append(array)
-  return pack({'answers': headers}, flat)
+    places = {name: len(sent) + i for i, name in enumerate(answer)}
+    headers.append({'status': status, 'message': message, 'arrays': places})
+    sent += answer.values()
+  return pack({'answers': headers}, sent)
 
 
 def warm():
@@ -148,7 +139,6 @@ def warm():
       reader='diagnostic',
       evidence=[(0, [], [])],
       state={},
-      state_of=None,
   )
   request = dict(files={'f.py': source}, views=[view], calls=[one])
   before = sys.stdout
@@ -158,13 +148,11 @@ def warm():
 
 def pack(header, arrays):
   """Return a header and arrays as bytes."""
-  layout, payload, end = [], [], 0
+  layout, payload = [], []
   for array in arrays:
     data = np.ascontiguousarray(array).tobytes()
-    padding = -len(data) % ALIGNMENT
     layout.append((array.dtype.str, array.shape))
-    payload += (data, bytes(padding))
-    end += len(data) + padding
+    payload += (data, bytes(-len(data) % ALIGNMENT))
   text = json.dumps({**header, 'layout': layout}).encode()
   text += b' ' * (-(len(text) + _LENGTH.size) % ALIGNMENT)
   return b''.join([_LENGTH.pack(len(text)), text, *payload])
@@ -264,34 +252,25 @@ def _constant(value):
 
 def _state(answer):
   """Return the answer of `keep` as the state of its next call."""
-  state = {}
-  for name, array in answer.items():
-    if name:
-      state[name] = array.astype(np.float32)
-      state[name].flags.writeable = False
+  state = {n: array.astype(np.float32) for n, array in answer.items() if n}
+  for array in state.values():
+    array.flags.writeable = False
   return state
 
 
 def is_name(name):
   """Return whether it may be the name of a number, a part or a state."""
-  return (
-      isinstance(name, str)
-      and name.isidentifier()
-      and name.isascii()
-      and len(name) <= MAX_NAME
-  )
+  return isinstance(name, str) and bool(_NAME.fullmatch(name))
 
 
 def _named(value, function):
   """Return a dict of arrays by name."""
   if not isinstance(value, dict):
-    raise CallError(
-        'wrong_type', f'{function} returned {type(value).__name__}, not a dict'
-    )
+    message = f'{function} returned {type(value).__name__}, not a dict'
+    raise CallError('wrong_type', message)
   if len(value) > MAX_NAMES:
-    raise CallError(
-        'too_large', f'{function} returned {len(value)} names, not {MAX_NAMES}'
-    )
+    message = f'{function} returned {len(value)} names, not {MAX_NAMES}'
+    raise CallError('too_large', message)
   for name in value:
     if not is_name(name):
       raise CallError(
@@ -309,10 +288,8 @@ def _array(name, value):
   except ValueError as error:
     raise CallError('wrong_type', f'{name} is no array: {error}') from error
   if array.dtype.kind not in 'biuf':
-    kind = type(value).__name__
-    raise CallError(
-        'wrong_type', f'{name} is a {kind} of dtype {array.dtype}, not numbers'
-    )
+    kind = f'{type(value).__name__} of dtype {array.dtype}'
+    raise CallError('wrong_type', f'{name} is a {kind}, not numbers')
   if array.nbytes > MAX_ANSWER_BYTES:
     raise CallError('too_large', f'{name} takes {array.nbytes} bytes')
   return array.astype(array.dtype.newbyteorder('='), copy=False)

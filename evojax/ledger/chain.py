@@ -91,8 +91,10 @@ def _parse(line: bytes, previous: str, n: int) -> Row | None:
   try:
     row = json.loads(line)
     true = _make(previous, row['payload'], row['measured'])
+    # As bytes: JSON that says the same in other words is not what was written.
     if true['payload']['n'] == n and _line(true) == line:
       return true
+  # A damaged line may be anything, nested a hundred thousand deep included.
   except (ValueError, KeyError, TypeError, RecursionError):
     pass
   return None
@@ -171,6 +173,7 @@ class Ledger:
     """Write at the end, durably; after an error the file is as before."""
     fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
+      # Two writers would each chain their rows to a head the other replaced.
       size = os.fstat(fd).st_size
       if size != at:
         raise LedgerError(
@@ -183,6 +186,7 @@ class Ledger:
           done += os.pwrite(fd, data[done:], at + done)
         os.fsync(fd)
       except OSError as error:
+        # Half a row would be taken for damage when the ledger is opened next.
         os.ftruncate(fd, at)
         raise OSError(
             error.errno or errno.EIO,

@@ -160,6 +160,7 @@ class History:
     """The version that training goes on from."""
     if learned := self.find(records.Accumulate):
       return learned.head
+    # A kill right after a verdict leaves a kept change that no row names head.
     return self.kept[-1].name if self.kept else self.base_version
 
   @functools.cached_property
@@ -195,7 +196,7 @@ class History:
 
   @property
   def sandboxes(self) -> list[str]:
-    """Tiers of the box that the run's rows were made in, sorted."""
+    """The tiers of the box that the run's rows were made in, sorted."""
     return sorted({row.sandbox for row in self.rows if row.sandbox})
 
   @property
@@ -213,6 +214,7 @@ class History:
   @property
   def trained_tokens(self) -> int:
     """Tokens sampled to train all arms; controls serve several trials."""
+    # By folder: an arm that is listed twice was trained once.
     arms = {arm.folder: arm for trial in self.trials for arm in trial.arms}
     trained = [*arms.values(), *self.all(records.Retrain)]
     trained += [self.base] if self.base else []
@@ -225,6 +227,7 @@ def _ended(path: pathlib.Path, head: str) -> str:
     summary = json.loads(path.read_bytes())
   except (OSError, ValueError):
     return ''
+  # A summary of another head is from before the run went on.
   if not isinstance(summary, dict) or summary.get('ledger_head') != head:
     return ''
   return str(summary.get('ended', ''))

@@ -18,20 +18,12 @@ import types
 import typing
 from typing import Any, ClassVar, TypeVar
 
+from evojax import config as config_lib
 from evojax.ledger import chain
 
 
 class RecordError(ValueError):
   """A row does not hold what its record declares."""
-
-
-def _frozen(value: Any) -> Any:
-  """Return a JSON value with tuples for lists, as overlays hold them."""
-  if isinstance(value, list):
-    return tuple(map(_frozen, value))
-  if isinstance(value, dict):
-    return {name: _frozen(item) for name, item in value.items()}
-  return value
 
 
 Interval = tuple[float, float]  # Lower and upper end.
@@ -46,7 +38,7 @@ class Measure:
   """One number about a version and how alarming it is."""
 
   name: str
-  layer: str  # One of `measures.LAYERS`.
+  layer: str  # One of `harness.run.LAYERS`.
   unit: str
   value: float | None  # None where level is 'failed'.
   warn: Threshold | None
@@ -71,21 +63,27 @@ class Delta:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arm:
+class Trained:
+  """The training of a policy under a harness."""
+
+  folder: str  # Place of evidence and checkpoints, below the workdir.
+  harness: str  # Hash.
+  start: str  # Fingerprint of the state that it started from.
+  end: str  # Fingerprint of the state that it reached.
+  updates: int  # 0 where nothing was trained.
+  outcome: tuple[float, ...]  # Share of solved rollouts of each update.
+  sampled_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm(Trained):
   """A harness and a seed, trained from a checkpoint: also `arm.json`."""
 
   VERSION: ClassVar[int] = 1
 
-  folder: str  # Place of evidence and checkpoints, below the workdir.
   seed: int
-  harness: str  # Hash.
-  start: str  # Fingerprint of the state that it started from.
-  end: str  # Fingerprint of the state that it reached.
   status: str  # 'done', or why it ended early: crash, futility, collapse, ...
   why: str  # The reason in words, '' for 'done'.
-  updates: int
-  outcome: tuple[float, ...]  # Share of solved rollouts of each update.
-  sampled_tokens: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,19 +156,12 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Version(Record, step=False):
+class Version(Record, Trained, step=False):
   """A harness with the policy that it trained: a node of the lineage."""
 
   version: str  # 'v0', 'v1', ...
   parent: str | None  # Its version; None for the first.
-  harness: str  # Hash.
-  folder: str  # Place of evidence and checkpoints, below the workdir.
-  checkpoint: str  # Where training goes on from, below the workdir.
-  start: str  # Fingerprint of the state that its training started from.
-  end: str  # Fingerprint of the state in `checkpoint`.
-  updates: int  # 0 where the change trained nothing.
-  outcome: tuple[float, ...]  # Share of solved rollouts of each update.
-  sampled_tokens: int
+  checkpoint: str  # The state `end`, where training goes on, in the workdir.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -366,6 +357,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     (Retrain, 0): _folder,
     (Diagnose, 0): lambda row: row
     | {'measures': [m | {'calls_for': []} for m in row['measures']]},
+    # A row without a proposal held its version and an empty proposer alone.
     (Hypothesize, 0): lambda row: dataclasses.asdict(
         Hypothesize(trial=0, version='')
     )
@@ -380,7 +372,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
 
 # --------------------------------------------------------- writing and reading
 
-T = TypeVar('T', bound='Arm | Record')
+T = TypeVar('T')
 R = TypeVar('R', bound=Record)
 
 
@@ -399,7 +391,7 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
   """Return the record that `to_json` wrote, now or in an older version.
 
   Args:
-    cls: `Arm` or the record of a step.
+    cls: A dataclass with a VERSION: a record, `Arm`, a skill of `evolve`.
     values: JSON values; without `schema` they are of version 0.
 
   Raises:
@@ -440,11 +432,12 @@ def _read(hint: Any, value: Any, place: str) -> Any:
   """
   origin, args = typing.get_origin(hint), list(typing.get_args(hint))
   if hint is Any:
-    return _frozen(value)
+    return config_lib.frozen(value)
   if origin is types.UnionType:
     if value is None and types.NoneType in args:
       return None
     options = [arg for arg in args if arg is not types.NoneType]
+    # Not isinstance: to it, True is an int.
     matching = [arg for arg in options if type(value) is arg]
     return _read((matching or options)[0], value, place)
   if dataclasses.is_dataclass(hint) and isinstance(value, dict):

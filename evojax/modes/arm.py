@@ -50,16 +50,12 @@ def run(job_file: str, parent: int) -> None:
 
     setup = setup_lib.prepare(config)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
+    workdir, stopping = pathlib.Path(job.workdir), lambda: bool(sigterm)
     with engines.open_sampler(
-        config,
-        setup.policy,
-        mesh,
-        pathlib.Path(job.workdir),
-        stopping=lambda: bool(sigterm),
+        config, setup.policy, mesh, workdir, stopping
     ) as engine:
-      arm = arm_lib.train(
-          job, setup, engine, metrics_lib.Phases(), stop_if_asked
-      )
+      phases = metrics_lib.Phases()
+      arm = arm_lib.train(job, setup, engine, phases, stop_if_asked)
   print(json.dumps(records.to_json(arm), sort_keys=True))
 
 

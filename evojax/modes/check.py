@@ -77,7 +77,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
 
 
 def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:
-  """One line for each field that differs from its default, with its meaning."""
+  """Return a line for each changed field: value, default and meaning."""
   defaults = config_lib.flatten(config_lib.base())
   return [
       f'{path}={value!r} (default {defaults[path]!r}): {declared.doc}'
@@ -88,7 +88,7 @@ def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:
 
 
 def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
-  """The lines of the error that a check raises, if it does."""
+  """Return the lines of the error that a check raises, if it does."""
   try:
     check(*args)
   except ValueError as error:
@@ -99,7 +99,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 def _check_reward(
     config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
-  """The reasons to refuse the config's reward, and the warnings about it."""
+  """Return the reasons to refuse the config's reward, and its warnings."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always', reward_parts.RewardWarning)
 

@@ -1,7 +1,5 @@
 """--mode=eval: score a policy without training it."""
 
-import contextlib
-import json
 from typing import Any
 
 import ml_collections
@@ -36,10 +34,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   primary = sharding.is_primary()
   with (
       workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
-      workdir_lib.release_if_unused(
-          directory, primary, used=lambda: directory.resumed
-      ),
-      contextlib.ExitStack() as stack,
+      directory.release_if_unused(lambda: directory.resumed),
   ):
     path = directory.path
     if (path / 'metrics.jsonl').exists():
@@ -49,31 +44,25 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       )
     print(devices.describe(), flush=True)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
-    engine = stack.enter_context(
-        engines.open_sampler(config, setup.policy, mesh, path)
-    )
-    engine.update_weights(
-        policy_lib.load_params(
-            setup.policy, mesh, param_dtype=config.model.param_dtype
-        ),
-        0,
-    )
-    if primary:
+    dtype = config.model.param_dtype
+    with engines.open_sampler(config, setup.policy, mesh, path) as engine:
+      params = policy_lib.load_params(setup.policy, mesh, param_dtype=dtype)
+      engine.update_weights(params, 0)
+      del params  # The engine may hold a copy of its own.
       directory.record_start()
-    result = evaluate_lib.evaluate(
-        setup.scorer(engine, version='seed'),
-        split=config.eval.split,
-        seed=config.seed,
-        problems=config.eval.problems,
-        samples=config.eval.samples,
-        workdir=path if primary else None,
-        # The policy is not being trained, so nothing can be fitted to the
-        # split.
-        allow_sealed=True,
-    )
+      result = evaluate_lib.evaluate(
+          setup.scorer(engine, version='seed'),
+          split=config.eval.split,
+          seed=config.seed,
+          problems=config.eval.problems,
+          samples=config.eval.samples,
+          workdir=path if primary else None,
+          # The policy is not being trained, so nothing can be fitted to the
+          # split.
+          allow_sealed=True,
+      )
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
-      text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-      workdir_lib.write_atomic(path / 'eval.json', text.encode())
+      workdir_lib.write_json(path / 'eval.json', summary)
       report_lib.print_scores(result, rich_console.Console(highlight=False))
   return summary

@@ -8,6 +8,7 @@ on.
 
 import bisect
 from collections.abc import Callable, Sequence
+import dataclasses
 import io
 import math
 import os
@@ -157,94 +158,6 @@ def _logprob(value: float) -> str:
   return f'[{colour}]{value:.3f}[/]'
 
 
-def _table(
-    console: rich_console.Console, title: str, headings: Sequence[str]
-) -> rich_table.Table:
-  table = rich_table.Table(
-      expand='question' in headings,
-      title=title or None,
-      title_justify='left',
-      title_style='bold',
-      box=box.SIMPLE_HEAD if console.is_terminal else None,
-      header_style='bold' if console.is_terminal else '',
-      pad_edge=False,
-  )
-  number = dict(justify='right')
-  for name in headings:
-    table.add_column(name, min_width=len(name), **_LOOKS.get(name, number))
-  return table
-
-
-def _print_rest(
-    console: rich_console.Console, limit: int, total: int, rows: str
-) -> None:
-  """Say how many rows a table leaves out, if it does."""
-  if total > limit:
-    console.print(f'{limit} of {total} {rows}; a higher --limit shows more')
-
-
-def _show_overview(
-    console: rich_console.Console, data: pd.DataFrame, limit: int
-) -> None:
-  """Print one row per problem with its solved share at each point."""
-  shares = _shares(data)
-  names = _point_names(data)
-  # At most _MAX_POINTS, spread evenly from the first to the last.
-  shown = np.linspace(0, len(names) - 1, min(len(names), _MAX_POINTS)).round()
-  points = [sorted(names)[int(index)] for index in shown]
-  heads = [names[point] for point in points]
-  if data['run'].nunique() == 1:
-    heads = [head.removeprefix('step ') for head in heads]
-  title = f'{len(shares)} problems, share solved by step'
-  headings = ['#', 'problem', 'family', *heads, 'question']
-  table = _table(console, title, headings)
-  for index, (problem, row) in enumerate(shares.head(limit).iterrows()):
-    problem_id, family, prompt = problem
-    cells = (_number(share, '.0%') for share in row[points])
-    table.add_row(str(index), problem_id, family, *cells, _one_line(prompt))
-  mean = shares.mean()[points]
-  table.add_section()
-  table.add_row('', 'mean', '', *(_number(each, '.1%') for each in mean), '')
-  console.print(table)
-  _print_rest(console, limit, len(shares), 'problems')
-
-
-def _show_flips(
-    console: rich_console.Console, data: pd.DataFrame, limit: int
-) -> None:
-  """Print the problems whose solved share changed most between two points."""
-  before, after = _ends(data)
-  names = _point_names(data)
-  shares = _shares(data)[[before, after]].dropna()
-  if shares.empty:
-    raise ValueError(
-        f'{names[before]} and {names[after]} have no problem in common'
-    )
-  change = shares[after] - shares[before]
-  counts = data.groupby(_KEYS)['outcome'].agg(['sum', 'count'])
-  up, down = int((change > 0).sum()), int((change < 0).sum())
-  console.print(
-      f'[bold]{names[before]} → {names[after]}[/]: {len(shares)} problems in'
-      f' both, solved {shares[before].mean():.1%} → {shares[after].mean():.1%};'
-      f' [green]{up} up[/], [red]{down} down[/],'
-      f' {len(shares) - up - down} unchanged'
-  )
-  # The largest change comes first; ids fix the order of equal changes.
-  order = sorted(
-      change[change != 0].items(), key=lambda item: (-abs(item[1]), item[0])
-  )
-  headings = 'problem family before after change question'.split()
-  table = _table(console, '', headings)
-  for problem, gain in order[:limit]:
-    problem_id, family, prompt = problem
-    ends = (counts.loc[(*problem, point)] for point in (before, after))
-    cells = (f'{int(solved)}/{count}' for solved, count in ends)
-    table.add_row(problem_id, family, *cells, _signed(gain), _one_line(prompt))
-  if order:
-    console.print(table)
-  _print_rest(console, limit, len(order), 'changed problems')
-
-
 def _only_flipped(data: pd.DataFrame) -> pd.DataFrame:
   """Return the samples whose outcome differs between the two ends."""
   before, after = _ends(data)
@@ -252,102 +165,178 @@ def _only_flipped(data: pd.DataFrame) -> pd.DataFrame:
   return ends[ends.groupby('sample')['outcome'].transform('nunique') > 1]
 
 
-def _token_text(token: int, decode: Callable[[list[int]], str] | None) -> str:
-  """Return a token as text with visible whitespace; without text, its id."""
-  text = decode([token]) if decode is not None else ''
-  return markup.escape(repr(text)[1:-1]) if text else f'<{token}>'
+@dataclasses.dataclass(frozen=True)
+class _Screen:
+  """Prints tables of evidence.
 
+  Attributes:
+    console: Where they are printed.
+    limit: The most rows of a table.
+    flips: Whether only what changed is shown.
+    tokens: Whether each token of a completion is shown.
+    decode: Text of token ids; without it their numbers are shown.
+  """
 
-def _show_tokens(
-    console: rich_console.Console,
-    row: Any,
-    decode: Callable[[list[int]], str] | None,
-) -> None:
-  """Print the tokens of one completion; sampled ones (mask 1) are trained."""
-  start = len(row.prompt_tokens)
-  prompt = ''.join(_token_text(int(t), decode) for t in row.prompt_tokens)
-  console.print(f'[dim]t 0..{start - 1}, mask 0:[/] {prompt}')
-  last = start + len(row.tokens) - 1
-  sampled = zip(row.tokens, row.sampler_logprobs, strict=True)
-  lines = [
-      (
-          str(t),
-          _token_text(int(token), decode),
-          '1',
-          _logprob(float(logprob)),
-          # The completion's reward stands at its last token.
-          _number(row.reward, '.3f') if t == last else '',
-          _signed(row.advantage),
-      )
-      for t, (token, logprob) in enumerate(sampled, start)
-  ]
-  # Blocks stand side by side in a wide terminal. Elsewhere one token is one
-  # line, for grep.
-  columns = max(1, console.width // 60) if console.is_terminal else 1
-  height = -(-len(lines) // columns)
-  headings = 't token mask log-prob reward advantage'.split()
-  blocks = []
-  for first in range(0, len(lines), max(height, 1)):
-    blocks.append(_table(console, '', headings))
-    for line in lines[first : first + height]:
-      blocks[-1].add_row(*line)
-  grid = rich_table.Table.grid(padding=(0, 4))
-  grid.add_row(*blocks)
-  console.print(grid)
+  console: rich_console.Console
+  limit: int
+  flips: bool
+  tokens: bool
+  decode: Callable[[list[int]], str] | None
 
-
-def _show_problem(
-    console: rich_console.Console,
-    data: pd.DataFrame,
-    *,
-    flips: bool,
-    tokens: bool,
-    limit: int,
-    decode: Callable[[list[int]], str] | None,
-) -> None:
-  """Print all completions of one problem, point by point."""
-  first = data.iloc[0]
-  console.print(f'[bold cyan]{first.problem_id}[/] {first.family}')
-  console.print(f'[italic]{_one_line(first.prompt)}[/]')
-  names = _point_names(data)
-  solved = data.groupby('point')['outcome'].mean().tolist()
-  if len(solved) > 1:
-    console.print(
-        f'solved [cyan]{progress.sparkline(solved, 60)}[/] {solved[0]:.0%} →'
-        f' {solved[-1]:.0%}'
+  def table(self, title: str, headings: Sequence[str]) -> rich_table.Table:
+    """Return an empty table."""
+    terminal = self.console.is_terminal
+    table = rich_table.Table(
+        expand='question' in headings,
+        title=title or None,
+        title_justify='left',
+        title_style='bold',
+        box=box.SIMPLE_HEAD if terminal else None,
+        header_style='bold' if terminal else '',
+        pad_edge=False,
     )
-  if flips:
-    data = _only_flipped(data)
-    if data.empty:
-      console.print('no sample of this problem changed its outcome')
-      return
-  each = max(1, limit // data['point'].nunique())
-  for point, rows in data.groupby('point'):
-    title = (
-        f'{names[point]}, policy version {rows.iloc[0].policy_version}: solved'
-        f' {int(rows["outcome"].sum())}/{len(rows)}'
-        f'{" of the samples that changed" if flips else ""}'
-    )
-    console.print()
-    table = _table(console, title, _CELLS)
-    for row in rows.head(each).itertuples():
-      table.add_row(
-          str(row.sample),
-          '[green]✓[/]' if row.outcome else '[red]✗[/]',
-          _number(row.reward, '.3f'),
-          _signed(row.advantage),
-          str(row.n_tokens),
-          _logprob(row.mean_logprob),
-          _FINISH[row.finish_reason],
-          _one_line(row.completion),
+    for name in headings:
+      look = _LOOKS.get(name, dict(justify='right'))
+      table.add_column(name, min_width=len(name), **look)
+    return table
+
+  def show_rest(self, limit: int, total: int, rows: str) -> None:
+    """Say how many rows a table leaves out, if it does."""
+    if total > limit:
+      self.console.print(
+          f'{limit} of {total} {rows}; a higher --limit shows more'
       )
-      if tokens:
-        console.print(table)
-        _show_tokens(console, row, decode)
-        table = _table(console, title, _CELLS)
-    if not tokens:
-      console.print(table)
-    _print_rest(console, each, len(rows), 'samples')
+
+  def show_overview(self, data: pd.DataFrame) -> None:
+    """Print one row per problem with its solved share at each point."""
+    shares, names = _shares(data), _point_names(data)
+    # At most _MAX_POINTS, spread evenly from the first to the last.
+    shown = np.linspace(0, len(names) - 1, min(len(names), _MAX_POINTS))
+    points = [sorted(names)[int(index)] for index in shown.round()]
+    heads = [names[point] for point in points]
+    if data['run'].nunique() == 1:
+      heads = [head.removeprefix('step ') for head in heads]
+    title = f'{len(shares)} problems, share solved by step'
+    table = self.table(title, ['#', 'problem', 'family', *heads, 'question'])
+    rows = shares.head(self.limit).iterrows()
+    for index, ((problem_id, family, prompt), row) in enumerate(rows):
+      cells = (_number(share, '.0%') for share in row[points])
+      table.add_row(str(index), problem_id, family, *cells, _one_line(prompt))
+    mean = shares.mean()[points]
+    table.add_section()
+    table.add_row('', 'mean', '', *(_number(each, '.1%') for each in mean), '')
+    self.console.print(table)
+    self.show_rest(self.limit, len(shares), 'problems')
+
+  def show_flips(self, data: pd.DataFrame) -> None:
+    """Print the problems whose solved share changed most between two points."""
+    before, after = ends = _ends(data)
+    names = _point_names(data)
+    shares = _shares(data)[[*ends]].dropna()
+    if shares.empty:
+      raise ValueError(
+          f'{names[before]} and {names[after]} have no problem in common'
+      )
+    change = shares[after] - shares[before]
+    counts = data.groupby(_KEYS)['outcome'].agg(['sum', 'count'])
+    up, down = int((change > 0).sum()), int((change < 0).sum())
+    self.console.print(
+        f'[bold]{names[before]} → {names[after]}[/]: {len(shares)} problems in'
+        f' both, solved {shares[before].mean():.1%} →'
+        f' {shares[after].mean():.1%}; [green]{up} up[/], [red]{down} down[/],'
+        f' {len(shares) - up - down} unchanged'
+    )
+    # The largest change comes first; ids fix the order of equal changes.
+    changed = change[change != 0].sort_index()
+    order = changed.sort_values(key=lambda x: -abs(x), kind='stable')
+    table = self.table(
+        '', 'problem family before after change question'.split()
+    )
+    for problem, gain in order.head(self.limit).items():
+      problem_id, family, prompt = problem
+      shares = (counts.loc[(*problem, point)] for point in ends)
+      cells = [f'{int(solved)}/{count}' for solved, count in shares]
+      cells.append(_signed(gain))
+      table.add_row(problem_id, family, *cells, _one_line(prompt))
+    if len(order):
+      self.console.print(table)
+    self.show_rest(self.limit, len(order), 'changed problems')
+
+  def show_problem(self, data: pd.DataFrame) -> None:
+    """Print all completions of one problem, point by point."""
+    first, names = data.iloc[0], _point_names(data)
+    self.console.print(f'[bold cyan]{first.problem_id}[/] {first.family}')
+    self.console.print(f'[italic]{_one_line(first.prompt)}[/]')
+    solved = data.groupby('point')['outcome'].mean().tolist()
+    if len(solved) > 1:
+      self.console.print(
+          f'solved [cyan]{progress.sparkline(solved, 60)}[/] {solved[0]:.0%} →'
+          f' {solved[-1]:.0%}'
+      )
+    if self.flips:
+      data = _only_flipped(data)
+      if data.empty:
+        self.console.print('no sample of this problem changed its outcome')
+        return
+    each = max(1, self.limit // data['point'].nunique())
+    for point, rows in data.groupby('point'):
+      title = (
+          f'{names[point]}, policy version {rows.iloc[0].policy_version}:'
+          f' solved {int(rows["outcome"].sum())}/{len(rows)}'
+          f'{" of the samples that changed" if self.flips else ""}'
+      )
+      self.console.print()
+      table = self.table(title, _CELLS)
+      for row in rows.head(each).itertuples():
+        table.add_row(
+            str(row.sample),
+            '[green]✓[/]' if row.outcome else '[red]✗[/]',
+            _number(row.reward, '.3f'),
+            _signed(row.advantage),
+            str(row.n_tokens),
+            _logprob(row.mean_logprob),
+            _FINISH[row.finish_reason],
+            _one_line(row.completion),
+        )
+        if self.tokens:
+          self.console.print(table)
+          self.show_tokens(row)
+          table = self.table(title, _CELLS)
+      if not self.tokens:
+        self.console.print(table)
+      self.show_rest(each, len(rows), 'samples')
+
+  def show_tokens(self, row: Any) -> None:
+    """Print the tokens of one completion; sampled ones (mask 1) are trained."""
+    start, advantage = len(row.prompt_tokens), _signed(row.advantage)
+    prompt = ''.join(map(self.text, map(int, row.prompt_tokens)))
+    self.console.print(f'[dim]t 0..{start - 1}, mask 0:[/] {prompt}')
+    # The completion's reward stands at its last token.
+    rewards = {start + len(row.tokens) - 1: _number(row.reward, '.3f')}
+    logprobs = map(float, row.sampler_logprobs)
+    sampled = zip(map(int, row.tokens), logprobs, strict=True)
+    lines = [
+        (str(t), self.text(token), '1', _logprob(logprob))
+        + (rewards.get(t, ''), advantage)
+        for t, (token, logprob) in enumerate(sampled, start)
+    ]
+    # Blocks stand side by side in a wide terminal. Elsewhere one token is one
+    # line, for grep.
+    wide = self.console.is_terminal
+    columns = max(1, self.console.width // 60) if wide else 1
+    height = max(1, -(-len(lines) // columns))
+    headings = 't token mask log-prob reward advantage'.split()
+    grid = rich_table.Table.grid(padding=(0, 4))
+    blocks = [self.table('', headings) for _ in lines[::height]]
+    for index, line in enumerate(lines):
+      blocks[index // height].add_row(*line)
+    grid.add_row(*blocks)
+    self.console.print(grid)
+
+  def text(self, token: int) -> str:
+    """Return a token with visible whitespace; its id where it has no text."""
+    text = self.decode([token]) if self.decode is not None else ''
+    return markup.escape(repr(text)[1:-1]) if text else f'<{token}>'
 
 
 def run(
@@ -394,12 +383,10 @@ def run(
       highlight=False,
       width=None if terminal else 160,
   )
+  screen = _Screen(console, limit, flips, tokens, decode)
   if problem:
-    chosen = data[data['problem_id'] == _pick(data, problem)]
-    _show_problem(
-        console, chosen, flips=flips, tokens=tokens, limit=limit, decode=decode
-    )
+    screen.show_problem(data[data['problem_id'] == _pick(data, problem)])
   elif flips:
-    _show_flips(console, data, limit)
+    screen.show_flips(data)
   else:
-    _show_overview(console, data, limit)
+    screen.show_overview(data)

@@ -7,7 +7,6 @@ the matrix products, two per multiply-add; every sequence counts at its longest.
 """
 
 from collections.abc import Mapping, Sequence
-import contextlib
 import dataclasses
 import functools
 import io
@@ -19,7 +18,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from evojax import domains
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -27,6 +25,7 @@ from evojax.modes import plan_memory
 from evojax.runtime import config_checks
 from evojax.runtime import progress
 from evojax.runtime import sharding
+from evojax.training import settings
 from evojax.training import update as update_lib
 
 # Up to this many parameters programs are compiled for their temporaries.
@@ -50,6 +49,7 @@ class Device:
   flops: float  # Peak of dense bfloat16 products, FLOP/s; CPU: float32.
   bandwidth: float  # Bytes/s from its memory.
   memory_bytes: int  # Bytes that programs may use.
+  platform: str = 'accelerator'  # Key of UTILISATION.
 
 
 _GIB = 2**30
@@ -83,7 +83,6 @@ class Estimate:
   """A run on one kind of device."""
 
   device: Device
-  platform: str  # Key of UTILISATION.
   seconds: Mapping[str, float]  # By phase; all devices work together.
   fits: bool
 
@@ -92,7 +91,7 @@ class Estimate:
 class Plan:
   """The cost of a run; memory in bytes per device."""
 
-  title: str
+  config: ml_collections.ConfigDict
   mesh: Mapping[str, int]
   parameters: int
   trained: int
@@ -103,21 +102,25 @@ class Plan:
   programs: Mapping[str, int]  # How many are compiled, at most.
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
-  estimates: tuple[Estimate, ...]
-  # The meta-loop adds arms, updates of each, and completions of an update as a
-  # share of those of a step; arms are 0 without it.
-  arms: int = 0
-  arm_updates: int = 0
-  arm_share: float = 0.0
+  known: Sequence[Device]  # The one that is here, or those it may run on.
 
   @property
   def devices(self) -> int:
-    """Devices of the mesh."""
+    """The number of devices of the mesh."""
     return math.prod(self.mesh.values())
+
+  @functools.cached_property
+  def estimates(self) -> list[Estimate]:
+    """The run on each known device."""
+    peak = self.peak
+    return [
+        Estimate(each, _seconds(self, each), peak <= each.memory_bytes)
+        for each in self.known
+    ]
 
   @property
   def peak(self) -> int:
-    """Bytes per device while the largest program runs."""
+    """The bytes per device while the largest program runs."""
     return sum(self.resident.values()) + max(self.temporaries.values())
 
   @property
@@ -128,28 +131,18 @@ class Plan:
     return plan_memory.REMEDIES[max(parts, key=parts.get)]
 
 
-def plan(
-    config: ml_collections.ConfigDict, devices: Sequence[Any] | None = None
-) -> Plan:
+def plan(config: ml_collections.ConfigDict) -> Plan:
   """Work out what `training.loop.run(config)` would cost.
 
   Args:
     config: The config of a run. A mesh without -1 may be larger than the
       devices that are here.
-    devices: The devices that are here; default: all of jax's.
 
   Raises:
     ValueError: If the config, the model directory or the mesh is wrong.
   """
   config_checks.validate(config)
-  policy = policy_lib.open_policy(
-      fsdp_shards=max(config.mesh.fsdp, 1),
-      tensor_shards=max(config.mesh.tensor, 1),
-      max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
-      **config.model.to_dict()
-      | {'path': domains.policy_path(config.model.path)},
-  )
-  return estimate(config, policy, jax.devices() if devices is None else devices)
+  return estimate(config, settings.open_policy(config), jax.devices())
 
 
 def estimate(
@@ -160,26 +153,24 @@ def estimate(
   """Work out what `plan` does, for a policy that is open already."""
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   here = -1 in sizes or math.prod(sizes) == len(devices)
-  mesh = (
-      sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
-      if here
-      else jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
-  )
-  policy_lib.check_shards(
-      policy.path, policy.cfg, mesh.shape['fsdp'], mesh.shape['tensor']
-  )
+  if here:
+    mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
+    known = [_local_device(devices)]
+  else:
+    mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
+    known = list(DEVICES.values())
+  shards = mesh.shape['fsdp'], mesh.shape['tensor']
+  policy_lib.check_shards(policy.path, policy.cfg, *shards)
   run = plan_memory.Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS
-  with sharding.use(mesh) if exact else contextlib.nullcontext():
-    temporaries = dict(
-        plan_memory.compiled(run) if exact else plan_memory.bounds(run)
-    )
+  if exact:
+    with sharding.use(mesh):
+      temporaries = dict(plan_memory.compiled(run))
+  else:
+    temporaries = dict(plan_memory.bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
-  result = Plan(
-      title=(
-          f'{config.name}: {config.steps} steps of {config.grpo.prompts}'
-          f' prompts x {config.grpo.group_size} completions'
-      ),
+  return Plan(
+      config=config,
       mesh=dict(mesh.shape),
       parameters=count(run.params),
       trained=count(run.state['params']),
@@ -190,42 +181,15 @@ def estimate(
       programs=_programs(run),
       tokens=_tokens(config),
       work=_work(run),
-      estimates=(),
-      arms=_arms(config),
-      arm_updates=config.evolve.updates,
-      arm_share=(config.evolve.prompts * config.evolve.group_size)
-      / (config.grpo.prompts * config.grpo.group_size),
+      known=known,
   )
-  known = (
-      [_local_device(devices)]
-      if here
-      else [(device, 'accelerator') for device in DEVICES.values()]
-  )
-  return dataclasses.replace(
-      result,
-      estimates=tuple(
-          Estimate(
-              device=device,
-              platform=platform,
-              seconds=_seconds(result, device, UTILISATION[platform]),
-              fits=result.peak <= device.memory_bytes,
-          )
-          for device, platform in known
-      ),
-  )
-
-
-def _arms(config: ml_collections.ConfigDict) -> int:
-  """The most arms of the meta-loop: each trial is kept, so controls are new."""
-  e = config.evolve
-  return e.trials * (e.controls + e.max_children)
 
 
 # ---------------------------------------------------------- programs, tokens
 
 
 def _programs(run: plan_memory.Run) -> dict[str, int]:
-  """The number of programs that a run compiles at most, by kind."""
+  """Return the number of programs that a run compiles at most, by kind."""
   shapes = 1
   if run.config.grpo.layout == 'packed':  # One per bucket of rows.
     rows = run.batch['tokens'].shape[1]
@@ -243,14 +207,14 @@ def _programs(run: plan_memory.Run) -> dict[str, int]:
 
 
 def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
-  """The numbers of (dev, sealed) evaluations of a run."""
+  """Return the numbers of (dev, sealed) evaluations of a run."""
   every, steps = config.eval.every, config.steps
   visited = {0, steps, *(range(every, steps, every) if every else ())}
   return len(visited), 2 if config.eval.sealed and steps else 0
 
 
 def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
-  """(sampled, prompt) tokens by stage, if every sequence is at its longest."""
+  """Return (sampled, prompt) tokens by stage, each sequence at its longest."""
   c = config
   new, prompt = c.rollout.max_tokens, c.data.max_prompt_tokens
   prompts = c.grpo.prompts * (1 + c.grpo.refill_rounds)
@@ -271,7 +235,7 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 
 
 def _work(run: plan_memory.Run) -> dict[str, Work]:
-  """The run's computation by phase, without that of servers."""
+  """Return the run's computation by phase, without that of servers."""
   c, cfg = run.config, run.cfg
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
@@ -329,11 +293,9 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
   return work
 
 
-def _seconds(
-    plan_: Plan, device: Device, share: Mapping[str, float]
-) -> dict[str, float]:
+def _seconds(plan_: Plan, device: Device) -> dict[str, float]:
   """Return seconds by phase: the slower of computing and reading."""
-  seconds = {}
+  share, seconds = UTILISATION[device.platform], {}
   for name, w in plan_.work.items():
     kind = 'decode' if name.endswith('decode') else 'update'
     computing = w.flops / (plan_.devices * device.flops * share[kind])
@@ -342,22 +304,15 @@ def _seconds(
   return seconds
 
 
-def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
-  """The peak numbers of the devices that are here, and their kind."""
+def _local_device(devices: Sequence[Any]) -> Device:
+  """Return the peak numbers of the devices that are here."""
   kind, platform = devices[0].device_kind, devices[0].platform
   if platform == 'cpu':
     memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     # Virtual devices share the cores and the memory of the machine.
-    return (
-        Device(
-            name=f'{os.cpu_count()} CPU cores, shared by {len(devices)}'
-            ' devices',
-            flops=flops.measure(devices[0]) / len(devices),
-            bandwidth=math.inf,
-            memory_bytes=memory // len(devices),
-        ),
-        'cpu',
-    )
+    name = f'{os.cpu_count()} CPU cores, shared by {len(devices)} devices'
+    each = flops.measure(devices[0]) / len(devices)
+    return Device(name, each, math.inf, memory // len(devices), platform)
   known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
   if not known:
     raise ValueError(
@@ -366,11 +321,8 @@ def _local_device(devices: Sequence[Any]) -> tuple[Device, str]:
     )
   device = DEVICES[max(known, key=len)]
   usable = (devices[0].memory_stats() or {}).get('bytes_limit')
-  return (
-      dataclasses.replace(
-          device, name=kind, memory_bytes=usable or device.memory_bytes
-      ),
-      'accelerator',
+  return dataclasses.replace(
+      device, name=kind, memory_bytes=usable or device.memory_bytes
   )
 
 
@@ -384,8 +336,12 @@ def _bytes(size: int) -> str:
 def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   """Print a plan: memory, programs, tokens, work and time, a block each."""
   write = functools.partial(print, file=sys.stdout if out is None else out)
+  config, grpo, evolve = plan.config, plan.config.grpo, plan.config.evolve
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
-  write(f'plan of {plan.title}')
+  write(
+      f'plan of {config.name}: {config.steps} steps of {grpo.prompts} prompts x'
+      f' {grpo.group_size} completions'
+  )
   write(f'mesh {axes}: {plan.devices} device{"s" * (plan.devices > 1)}')
   write(f'parameters {plan.parameters:,}, trained {plan.trained:,}')
 
@@ -415,13 +371,15 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   if 'decode' not in plan.work:
     write('sampling is left to the servers of --config.rollout.urls')
 
-  if plan.arms:
+  # At most each trial is kept, so that every trial trains its own controls.
+  if arms := evolve.trials * (evolve.controls + evolve.max_children):
+    completions = evolve.prompts * evolve.group_size
     write(
         f'\n--mode=evolve: all of this is its last step. Before that, at most'
-        f' {plan.arms} arms of {plan.arm_updates} updates, each'
-        f' {plan.arm_share:.0%} of a step above'
+        f' {arms} arms of {evolve.updates} updates, each'
+        f' {completions / (grpo.prompts * grpo.group_size):.0%} of a step above'
     )
-  share = UTILISATION[plan.estimates[0].platform]
+  share = UTILISATION[plan.known[0].platform]
   write(
       f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'
       f' prefills, {share["decode"]:.0%} in decoding,\nand'
@@ -429,11 +387,9 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
       ' (assumed); without compiling, grading and disk'
   )
   for estimate in plan.estimates:
-    device, seconds = estimate.device, sum(estimate.seconds.values())
-    phases = ', '.join(
-        f'{name} {progress.duration(time)}'
-        for name, time in estimate.seconds.items()
-    )
+    device, times = estimate.device, estimate.seconds
+    seconds = sum(times.values())
+    phases = ', '.join(f'{k} {progress.duration(t)}' for k, t in times.items())
     write(
         f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
         f' {seconds * plan.devices:,.0f} device-seconds,'

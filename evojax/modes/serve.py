@@ -23,7 +23,6 @@ from evojax.rollout import sampling
 from evojax.rollout import service as service_lib
 from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
-from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 from evojax.runtime import config_checks
@@ -36,12 +35,11 @@ _KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
 # Arguments of gc.set_threshold, above Python's own; `_Server._open` says why.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
 _LIMITS = sampling.Limits()  # How much a request may ask for.
+_Config, _Policy = ml_collections.ConfigDict, policy_lib.Policy
 _IDLE = 8  # Open connections allowed for each request that may run.
 
 
-def run(
-    config: ml_collections.ConfigDict, port: int, host: str = '127.0.0.1'
-) -> None:
+def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
   """Serve the policy at config.model.path until SIGTERM or SIGINT.
 
   The port answers at once; /health says 503 until the weights are loaded and
@@ -67,21 +65,18 @@ def run(
         " trainer's config.rollout.urls"
     )
   policy = _open_policy(config, config.model.path)
-  app = app_lib.App(
-      tokens.ServerTokenizer(policy.path), _settings(config, policy)
-  )
+  tokenizer = tokens.ServerTokenizer(policy.path)
   serve(
-      app,
+      app_lib.App(tokenizer, _settings(config, policy)),
       lambda: make_service(config, policy),
       listen(host, port, config.serve.client_seconds),
       shutdown_seconds=config.serve.shutdown_seconds,
   )
 
 
-def _settings(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy
-) -> settings_lib.Settings:
+def _settings(config: _Config, policy: _Policy) -> settings_lib.Settings:
   c = config.serve
+  key = lambda name: config_lib.read_key(c[name], f'config.serve.{name}')
   return settings_lib.Settings(
       model_name=c.model_name or config.name,
       model_path=str(policy.path),
@@ -92,10 +87,8 @@ def _settings(
       max_top_logprobs=_LIMITS.top_logprobs,
       max_stop_tokens=_LIMITS.stop_ids,
       max_logit_biases=_LIMITS.logit_bias,
-      api_key=config_lib.read_key(c.api_key_env, 'config.serve.api_key_env'),
-      admin_key=config_lib.read_key(
-          c.admin_key_env, 'config.serve.admin_key_env'
-      ),
+      api_key=key('api_key_env'),
+      admin_key=key('admin_key_env'),
       connections=c.connections,
       body_bytes=c.body_bytes,
       client_seconds=c.client_seconds,
@@ -108,9 +101,7 @@ def _settings(
   )
 
 
-def make_service(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy
-) -> service_lib.Service:
+def make_service(config: _Config, policy: _Policy) -> service_lib.Service:
   """Read the weights and start the thread that samples.
 
   Raises:
@@ -132,9 +123,8 @@ def make_service(
           f'{found.path} is no policy of the shape that is served:'
           f' {", ".join(differ)}'
       )
-    return policy_lib.load_params(
-        found, mesh, param_dtype=config.model.param_dtype
-    )
+    dtype = config.model.param_dtype
+    return policy_lib.load_params(found, mesh, param_dtype=dtype)
 
   slots = slots_lib.Slots(
       policy.cfg,
@@ -162,9 +152,7 @@ def make_service(
   )
 
 
-def _open_policy(
-    config: ml_collections.ConfigDict, path: str
-) -> policy_lib.Policy:
+def _open_policy(config: _Config, path: str) -> _Policy:
   """Open the policy at a path as the one that is served."""
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
@@ -185,21 +173,18 @@ def listen(host: str, port: int, client_seconds: float) -> socket.socket:
   Raises:
     OSError: If the port is taken.
   """
-  family = socket.AF_INET6 if ':' in host else socket.AF_INET
-  sock = socket.socket(family)
+  v6 = {'family': socket.AF_INET6, 'dualstack_ipv6': True}
   try:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit these options. Without them, a peer that vanished or
-    # that reads nothing would hold its buffers for ever.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
-      timeout = int(client_seconds * 1000)
-      sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
-    sock.bind((host, port))
-    sock.listen(2048)
+    options = v6 if ':' in host else {}
+    sock = socket.create_server((host, port), backlog=2048, **options)
   except OSError as e:
-    sock.close()
     raise OSError(f'--port={port}: cannot listen on {host}: {e}') from e
+  # Connections inherit these options. Without them, a peer that vanished or
+  # that reads nothing would hold its buffers for ever.
+  sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+  if hasattr(socket, 'TCP_USER_TIMEOUT'):  # Linux.
+    timeout = int(client_seconds * 1000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
   return sock
 
 
@@ -221,22 +206,7 @@ def serve(
   Raises:
     Exception: The error of `make`, if it failed.
   """
-  server = _Server(
-      uvicorn.Config(
-          app.asgi,
-          access_log=False,
-          log_level='warning',
-          lifespan='off',
-          proxy_headers=False,
-          # This counts connections, idle ones too; the app limits requests.
-          limit_concurrency=_IDLE * app.host.settings.connections,
-          timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-          timeout_graceful_shutdown=int(shutdown_seconds + _GOODBYE_SECONDS),
-      ),
-      app.host,
-      make,
-      shutdown_seconds,
-  )
+  server = _Server(app, make, shutdown_seconds)
   host, port = sock.getsockname()[:2]
   print(f'listening on http://{host}:{port}', flush=True)
   try:
@@ -259,16 +229,27 @@ class _Server(uvicorn.Server):
 
   def __init__(
       self,
-      config: uvicorn.Config,
-      host: host_lib.Host,
+      app: app_lib.App,
       make: Callable[[], service_lib.Service],
       seconds: float,
   ):
-    super().__init__(config)
+    super().__init__(
+        uvicorn.Config(
+            app.asgi,
+            access_log=False,
+            log_level='warning',
+            lifespan='off',
+            proxy_headers=False,
+            # This counts connections, idle ones too; the app limits requests.
+            limit_concurrency=_IDLE * app.host.settings.connections,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(seconds + _GOODBYE_SECONDS),
+        )
+    )
     self.service: service_lib.Service | None = None
     self.error: BaseException | None = None  # Of `make`.
     self.signalled = ''  # Name of the signal that ends it.
-    self._host = host
+    self._host = app.host
     self._make = make
     self._seconds = seconds
     self._drain: asyncio.Task[None] | None = None
@@ -315,13 +296,11 @@ class _Server(uvicorn.Server):
   def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
     """Handle a signal: the first lets samples finish, the second does not."""
     del frame
-    if self.should_exit:
-      self.force_exit = True
-    self.should_exit = True
-    self.signalled = signal.Signals(sig).name
-    self._loop.call_soon_threadsafe(self._begin_drain)
+    self.force_exit, self.should_exit = self.should_exit, True
+    if not self.signalled:
+      self.signalled = signal.Signals(sig).name
+      self._loop.call_soon_threadsafe(self._begin_drain)
 
   def _begin_drain(self) -> None:
-    if self._drain is None:
-      print(f'{self.signalled}: shutting down', flush=True)
-      self._drain = asyncio.ensure_future(self._host.drain(self._seconds))
+    print(f'{self.signalled}: shutting down', flush=True)
+    self._drain = asyncio.ensure_future(self._host.drain(self._seconds))

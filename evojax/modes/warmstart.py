@@ -48,12 +48,10 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
 
     def log(step, metrics):
       elapsed = progress_lib.duration(time.perf_counter() - start)
+      loss, rate = metrics['loss'], metrics['tokens_per_s']
+      where = f'step {step}/{settings.steps}'
       print(
-          f'step {step}/{settings.steps}'
-          f'  loss {metrics["loss"]:.4f}'
-          f'  tok/s {metrics["tokens_per_s"]:,.0f}'
-          f'  {elapsed}',
-          flush=True,
+          where, f' loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}', flush=True
       )
 
     policy = warmstart.run(

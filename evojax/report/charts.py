@@ -16,7 +16,8 @@ from evojax.report import svg
 _SMOOTH = 5  # Updates in the running mean of a training curve.
 _LEVELS = ('ok', 'warn', 'critical')
 _ROLES = ('control', 'child')
-# Step -> (name, class) of its device-seconds; all others are 'other'.
+# Step -> (name, class) of its device-seconds. The others are summed too, so
+# that the bar is the whole cost when a step is added.
 _COSTS = {
     'train': ('training', 'cost-train'),
     'trial': ('trials', 'cost-trial'),
@@ -60,6 +61,7 @@ def training(run: history.History) -> svg.Chart | None:
   ends = {run.base_version: len(root)}
   lines = [(0, root, 'lineage', f'{run.base_version}: seed harness')]
   for trial in run.trials:
+    # A parent whose row is missing has no end: its children begin on the left.
     start = ends.get(run.parents[trial.name], 0)
     control, child = (_mean_curve(trial, role) for role in _ROLES)
     ends[trial.name] = start + len(child)
@@ -112,6 +114,7 @@ def arms(trial: history.Trial) -> svg.Chart | None:
     for arm in trial.role(role):
       title = f'{arm.scores}, seed {arm.seed}: {arm.status}'
       chart.add('line', f'{role} thin', *enumerate(arm.outcome, 1), title=title)
+  # After all arms, so that the means lie on top.
   for role in _ROLES:
     line = list(enumerate(_mean_curve(trial, role), 1))
     if len(line) > 1:
@@ -132,7 +135,7 @@ def measure(series: Sequence[tuple[str, records.Measure | None]]) -> svg.Chart:
   limits = {kind: limit[1] for kind, limit in limits.items() if limit}
   there = [v for v in (*values, *limits.values()) if v is not None]
   y = svg.Scale.over(there, pad=0.12, least=0.02)
-  x = svg.Scale(-0.5, len(series) - 0.5)
+  x = svg.Scale(-0.5, len(series) - 0.5)  # Room for the first and last dot.
   chart = svg.Chart(x, y, height=84, label=newest.name, class_='small')
   chart.y_axis((tick, numerals.short(tick)) for tick in y.ticks(3))
   for kind, limit in limits.items():
@@ -176,7 +179,6 @@ def effects_scale(trials: Sequence[history.Trial]) -> svg.Scale:
 
 def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Strip:
   """Draw prediction, realised effect, its interval and what is detectable."""
-  mark = lineage.MARKS[trial.kind]
   return svg.strip(
       scale,
       f'predicted {numerals.between(trial.expected) or "nothing"}, realised'
@@ -185,8 +187,8 @@ def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Strip:
       ('rule', 'zero', 0.0),
       ('bar', 'predicted', trial.expected),
       ('rule', 'detectable', trial.mde),
-      ('whisker', f'whisker {mark}', trial.realised),
-      ('dot', f'dot {mark}', trial.effect),
+      ('whisker', f'whisker {trial.kind}', trial.realised),
+      ('dot', f'dot {trial.kind}', trial.effect),
   )
 
 
@@ -209,19 +211,20 @@ def scatter(
   chart.add('segment', 'origin', (0.0, low), (0.0, high))
   chart.add('segment', 'origin', (low, 0.0), (high, 0.0))
   chart.add('segment', 'diagonal', (low, low), (high, high))
+  # An effect beyond the cut scale is drawn at its edge, not off the page.
   inside = lambda value: min(max(value, low), high)
   many = len(both) > lineage.MANY
   for trial in both:
-    mark, predicted = lineage.MARKS[trial.kind], predict(trial)
+    predicted = predict(trial)
     left, right = map(inside, predicted)
     x, y = calibration.middle((left, right)), inside(trial.effect)
     if not many:
       bottom, top = map(inside, trial.realised)
       chart.add('segment', 'cross-x', (left, y), (right, y))
-      chart.add('segment', f'whisker {mark}', (x, bottom), (x, top))
+      chart.add('segment', f'whisker {trial.kind}', (x, bottom), (x, top))
     chart.add(
         'dot',
-        f'dot {mark}',
+        f'dot {trial.kind}',
         (x, y),
         radius=3.2 if many else 5.0,
         title=f'{trial.name}: predicted {numerals.between(predicted)}, realised'

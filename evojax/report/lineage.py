@@ -6,13 +6,6 @@ from evojax.report import numerals
 from evojax.report import svg
 
 MANY = 30  # Trials; past that, marks shrink and intervals are left out.
-# `Trial.kind` -> class of its marks.
-MARKS = {
-    'keep': 'kept',
-    'discard': 'discarded',
-    'running': 'running',
-    'failed': 'failed',
-}
 _CLIP = 0.10  # Effect below which a discarded version is drawn at the edge.
 
 
@@ -35,6 +28,7 @@ def chart(run: history.History) -> svg.Chart:
   trials, level = run.trials, run.levels
   many = len(trials) > MANY
   kept = [level[t.name] for t in run.kept] + [0.0]
+  # One collapse would flatten all other steps of the tree.
   floor = min(kept) - max(_CLIP, max(kept) - min(kept))
   ends = list(level.values())
   for trial in trials:
@@ -56,6 +50,7 @@ def chart(run: history.History) -> svg.Chart:
   for trial in trials:
     parent = run.parents[trial.name]
     last[parent] = max(last.get(parent, -1.0), place[trial.name])
+  # Training goes on from the head, so its line reaches the right edge.
   if run.head in last:
     last[run.head] = max(last[run.head], len(trials) - 0.7)
   for version, start in place.items():
@@ -67,7 +62,7 @@ def chart(run: history.History) -> svg.Chart:
     _stem(tree, run, trial, floor)
   tree.add(
       'dot',
-      'dot kept',
+      'dot keep',
       (-1.0, 0.0),
       radius=4.0 if many else 6.0,
       title=f'{run.base_version}: the seed harness',
@@ -83,7 +78,7 @@ def _stem(
   """Draw one trial, from its parent's level to its own or the floor."""
   x, end = float(trial.index), run.levels[trial.name]
   start, shown = run.levels[run.parents[trial.name]], max(end, floor)
-  mark, many = MARKS[trial.kind], len(run.trials) > MANY
+  many = len(run.trials) > MANY
   on_trunk = trial.name in run.lineage
   title = (
       f'{trial.name} ← {trial.parent}: {diffs.change_text(trial.delta)}\n'
@@ -92,17 +87,17 @@ def _stem(
   if trial.effect is not None:
     title += f', {numerals.effect(trial.effect, trial.realised)} points'
   if shown != start:
-    class_ = 'trunk' if on_trunk else f'stem {mark}'
+    class_ = 'trunk' if on_trunk else f'stem {trial.kind}'
     tree.add('segment', class_, (x, start), (x, shown))
   if trial.realised and not many:
     low, high = (max(start + e, floor) for e in trial.realised)
-    tree.add('segment', f'whisker {mark}', (x, low), (x, high))
+    tree.add('segment', f'whisker {trial.kind}', (x, low), (x, high))
   more = {'title': title, 'href': anchor(trial)}
   if trial.effect is None and trial.kind == 'failed':
     tree.add('text', 'cross', (x, shown), text='×', dy=5, **more)
   else:
     radius = (2.2 if many else 5.0) + (1.2 if on_trunk else 0.0)
-    tree.add('dot', f'dot {mark}', (x, shown), radius=radius, **more)
+    tree.add('dot', f'dot {trial.kind}', (x, shown), radius=radius, **more)
   if end < floor:
     cut = '▾' if many else f'▾ {numerals.points(trial.effect)}'
     tree.add('text', 'tick', (x, shown), text=cut, dy=17)

@@ -13,7 +13,7 @@ def points(value: Real | None, form: str = '+.1f') -> str:
 def signed(value: Real, form: str = '+.2f') -> str:
   """Return a number with its sign; zero has none."""
   text = format(value, form)
-  if not float(text):
+  if not float(text):  # '-0.0' is a rounded loss, not a number below 0.
     text = text.lstrip('+-')
   return text.replace('-', '−')
 

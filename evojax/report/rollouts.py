@@ -88,6 +88,7 @@ def _read(
   """
   root = pathlib.Path(workdir).resolve()
   folder = (root / arm).resolve()
+  # The folder's name is from the ledger: '../x' must not read another run.
   inside = arm and folder.is_relative_to(root)
   found = [s for s in splits if inside and store.list_steps(folder, s)]
   if not found:

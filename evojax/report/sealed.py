@@ -26,7 +26,7 @@ def scores(final: records.Final | None) -> list[dict[str, Any]]:
   scale = svg.Scale.over(ends, pad=0.15, least=0.05)
 
   def strip(name: str, score: records.Estimate) -> svg.Strip:
-    kind = 'kept' if name in ('continued', 'evolved') else 'other'
+    kind = 'keep' if name in ('continued', 'evolved') else 'other'
     return svg.strip(
         scale,
         f'{name}: {numerals.share(score.value)}',

@@ -50,6 +50,7 @@ class Scale:
     """Return a scale with room for all values, at least `least` wide."""
     values = list(values)
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    # Equal values would otherwise make a scale of no width.
     lack = max(least - (high - low), 0.0) / 2
     margin = pad * max(high - low, least)
     return cls(low - lack - margin, high + lack + margin)
@@ -59,6 +60,7 @@ class Scale:
 
   def ticks(self, count: int) -> list[Real]:
     """Return about `count` round numbers inside the scale."""
+    # The margins of 0.999 and 1e-9 keep a tick that only rounding excludes.
     raw = (self.high - self.low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)

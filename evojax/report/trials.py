@@ -29,8 +29,6 @@ _DECISION = (
     ('verify', 'child', 'children, mean score', 'share'),
     ('verify', 'perturbed_effect', 'effect, perturbed', 'points'),
 )
-_TEXTS = ('trigger', 'criterion', 'rollback', 'source', 'skill', 'note')
-
 _FORMS: dict[str, Callable[[float], str]] = {
     'points': lambda v: f'{numerals.points(v, "+.2f")} pt',
     'size': lambda v: f'{numerals.points(v, ".2f")} pt',
@@ -74,7 +72,7 @@ def _effects(
   """Return predicted and realised effects as (name, text, strip)."""
   expected, backtested, effect = trial.expected, trial.backtested, trial.effect
   perturbed = trial.verify.perturbed_effect if effect is not None else None
-  dot = 'dot kept' if trial.kind == 'keep' else 'dot discarded'
+  dot = 'dot keep' if trial.kind == 'keep' else 'dot discard'
   rows = (
       (
           'hypothesis',
@@ -96,9 +94,10 @@ def _effects(
       (
           'perturbed',
           numerals.points(perturbed),
-          ('dot', 'dot discarded', perturbed),
+          ('dot', 'dot discard', perturbed),
       ),
   )
+  # The last mark is what a row is about; without it there is no row.
   zero = ('rule', 'zero', 0.0)
   return [
       (name, text, svg.strip(scale, f'{name}: {text} points', zero, *marks))
@@ -114,7 +113,7 @@ def section(
     config: Mapping[str, Any],
     readable: bool,
 ) -> dict[str, Any]:
-  """Return everything that the template shows of one trial.
+  """Return what the template shows of one trial besides its records.
 
   Args:
     path: The run's directory.
@@ -123,13 +122,7 @@ def section(
     config: Flat; the values of fields that an overlay leaves alone.
     readable: Whether its rollouts and flips are read from the evidence.
   """
-  proposal, design = trial.hypothesize, trial.design
   controls, children = trial.role('control'), trial.role('child')
-  texts = [
-      (name, text) for name in _TEXTS if (text := getattr(proposal, name, ''))
-  ]
-  if skill := getattr(trial.accumulate, 'skill', ''):
-    texts.append(('skill written', skill[:12]))
   sampled = flips = None
   if readable and children:
     sampled = rollouts.sample(path, children[0].folder)
@@ -138,28 +131,17 @@ def section(
       flips = rollouts.flips(
           path, controls[0].scores, children[0].scores, noise
       )
+  before = trial.delta.before if trial.delta else ''
+  after = trial.design.harness if trial.design else ''
   return {
       'trial': trial,
       'anchor': lineage.anchor(trial),
       'change': diffs.change_text(trial.delta),
-      'hypothesis': getattr(proposal, 'hypothesis', ''),
-      'texts': texts,
-      'reasons': [
-          *getattr(trial.admit, 'reasons', ()),
-          *getattr(trial.verify, 'reasons', ()),
-      ],
-      'alerts': getattr(trial.diagnose, 'alerts', ()),
-      'new_alerts': getattr(trial.verify, 'alerts', ()),
       'decision': _decision(trial),
       'effects': _effects(trial, scale),
       'statistics': _statistics(trial),
       'curves': charts.arms(trial),
-      'diff': diffs.compare(
-          path,
-          trial.delta.before if trial.delta else '',
-          design.harness if design else '',
-          config,
-      ),
+      'diff': diffs.compare(path, before, after, config),
       'strip': charts.effect_strip(trial, scale),
       'sampled': sampled,
       'flips': flips,

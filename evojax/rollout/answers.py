@@ -15,6 +15,7 @@ from evojax import records
 
 # A log-softmax rounds to at most this; a larger value is no log-prob.
 _ABOVE_ZERO = 1e-3
+_SHOWN = 200  # Characters of a wrong value.
 _IS_SGLANG = 'is it an SGLang server, of a version in launch/?'
 
 
@@ -22,8 +23,9 @@ class DisagreementError(ValueError):
   """A server does not serve what this run trains; no retry would help."""
 
 
-# (field, value, wanted, remedy) -> the error to raise.
-_Wrong = Callable[[str, Any, Any, str], DisagreementError]
+_Spans = tuple[tuple[str, int], ...]
+# (holds, field, value, wanted, remedy): raises unless it holds.
+_Need = Callable[..., None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Part:
   reason: str  # 'stop' | 'length' | 'abort'.
   # (version, end): these weights sampled the tokens up to `end`; () if the
   # server does not say.
-  spans: tuple[tuple[str, int], ...]
+  spans: _Spans
 
 
 def seed_of(request: records.Request, sampled: int = 0) -> int:
@@ -52,10 +54,7 @@ def seed_of(request: records.Request, sampled: int = 0) -> int:
 
 
 def ask(
-    request: records.Request,
-    tokens: Sequence[int],
-    *,
-    eos_ids: Sequence[int],
+    request: records.Request, tokens: Sequence[int], *, eos_ids: Sequence[int]
 ) -> dict[str, Any]:
   """Return the body that starts or resumes a completion, without a rid.
 
@@ -66,16 +65,6 @@ def ask(
   """
   p = request.params
   stop_ids = p.stop_token_ids if p.ignore_eos else (*eos_ids, *p.stop_token_ids)
-  sampling = {
-      'n': 1,
-      'max_new_tokens': p.max_tokens - len(tokens),
-      'temperature': p.temperature,
-      'top_p': p.top_p,
-      'top_k': p.top_k if p.top_k > 0 else -1,
-      'min_p': p.min_p,
-      'ignore_eos': p.ignore_eos,
-      'sampling_seed': seed_of(request, len(tokens)),
-  }
   optional = {
       'stop': list(p.stop),
       'stop_token_ids': list(dict.fromkeys(stop_ids)),
@@ -85,11 +74,18 @@ def ask(
       'repetition_penalty': p.repetition_penalty,
       'logit_bias': {str(token): bias for token, bias in p.logit_bias},
   }
-  unset = {'repetition_penalty': 1.0}
-  sampling |= {
-      name: value
-      for name, value in optional.items()
-      if value and value != unset.get(name)
+  if p.repetition_penalty == 1.0:
+    del optional['repetition_penalty']
+  sampling = {
+      'n': 1,
+      'max_new_tokens': p.max_tokens - len(tokens),
+      'temperature': p.temperature,
+      'top_p': p.top_p,
+      'top_k': p.top_k if p.top_k > 0 else -1,
+      'min_p': p.min_p,
+      'ignore_eos': p.ignore_eos,
+      'sampling_seed': seed_of(request, len(tokens)),
+      **{name: value for name, value in optional.items() if value},
   }
   return {
       'input_ids': [*request.prompt_tokens, *tokens],
@@ -119,125 +115,112 @@ def read(
     DisagreementError: If the answer contradicts itself or the policy.
   """
 
-  def wrong(field: str, value: Any, wanted: Any, remedy: str):
-    return DisagreementError(
-        f'{url}/generate answered {field}={value!r}, wanted {wanted}: {remedy}'
-    )
+  def need(holds, field, value, wanted, remedy=_IS_SGLANG) -> None:
+    if not holds:
+      raise DisagreementError(
+          f'{url}/generate answered {field}={repr(value)[:_SHOWN]}, wanted'
+          f' {wanted}: {remedy}'
+      )
 
-  meta, reason, n = _read_counts(answer, body, wrong)
+  meta, reason, n = _read_counts(answer, body, need)
   if n == 0:
     return Part((), (), reason, ())
-  tokens, logprobs = _read_tokens(meta, n, vocab_size, wrong)
-  ignore_eos = body['sampling_params']['ignore_eos']
-  early = [] if ignore_eos else set(tokens[:-1]) & set(eos_ids)
+  tokens, logprobs = _read_tokens(meta, n, vocab_size, need)
+  sampling = body['sampling_params']
+  ends = set(sampling.get('stop_token_ids', ()))
+  early = not sampling['ignore_eos'] and set(tokens[:-1]) & set(eos_ids)
   matched = meta['finish_reason'].get('matched')
-  ends = set(body['sampling_params'].get('stop_token_ids', ()))
-  if early or (
-      reason == 'stop' and isinstance(matched, int) and tokens[-1] not in ends
-  ):
-    raise wrong(
-        'a completion',
-        list(tokens[-8:]),
-        f'to end at its first token of {sorted(ends)}',
-        'it uses another tokenizer or generation_config.json: start it with'
-        ' the policy of config.model.path',
-    )
+  by_token = reason == 'stop' and isinstance(matched, int)
+  need(
+      not early and (not by_token or tokens[-1] in ends),
+      'a completion',
+      list(tokens[-8:]),
+      f'to end at its first token of {sorted(ends)}',
+      'it uses another tokenizer or generation_config.json: start it with'
+      ' the policy of config.model.path',
+  )
   if reason == 'abort' and tokens[-1] in ends:
     reason = 'stop'  # Servers look at an abort before they look at the token.
-  return Part(tokens, logprobs, reason, _spans(meta, n, wrong))
+  return Part(tokens, logprobs, reason, _spans(meta, n, need))
 
 
 def _read_counts(
-    answer: Any, body: dict[str, Any], wrong: _Wrong
+    answer: Any, body: dict[str, Any], need: _Need
 ) -> tuple[dict[str, Any], str, int]:
   """Return meta_info, the finish reason, and the number of sampled tokens."""
   meta = answer.get('meta_info') if isinstance(answer, dict) else None
   if not isinstance(meta, dict):
-    value = str(answer)[:200]
-    raise wrong('the body', value, 'an object with meta_info', _IS_SGLANG)
-  if meta.get('id') != body['rid']:
-    raise wrong(
-        'meta_info.id',
-        meta.get('id'),
-        body['rid'],
-        'the answer of another request; does a proxy in between cache or mix'
-        ' them up?',
-    )
+    need(False, 'the body', answer, 'an object with meta_info')
+  need(
+      meta.get('id') == body['rid'],
+      'meta_info.id',
+      meta.get('id'),
+      body['rid'],
+      'the answer of another request; does a proxy in between cache or mix'
+      ' them up?',
+  )
   finish = meta.get('finish_reason')
   reason = finish.get('type') if isinstance(finish, dict) else None
-  if reason not in records.FINISH_REASONS:
-    wanted = f'a type of {records.FINISH_REASONS}'
-    raise wrong('meta_info.finish_reason', finish, wanted, _IS_SGLANG)
-  n = meta.get('completion_tokens')
+  wanted = f'a type of {records.FINISH_REASONS}'
+  known = reason in records.FINISH_REASONS
+  need(known, 'meta_info.finish_reason', finish, wanted)
+  n, field = meta.get('completion_tokens'), 'meta_info.completion_tokens'
   asked = body['sampling_params']['max_new_tokens']
-  if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= asked:
-    raise wrong('meta_info.completion_tokens', n, f'0 to {asked}', _IS_SGLANG)
+  # A bool is an int, but no number of tokens.
+  need(type(n) is int and 0 <= n <= asked, field, n, f'0 to {asked}')
   if reason == 'abort' and n == 0:
     return meta, reason, n
-  if n == 0 or (reason == 'length' and n != asked):
-    wanted = f'{asked} tokens' if reason == 'length' else 'at least one token'
-    raise wrong(
-        'meta_info.completion_tokens',
-        n,
-        f'{wanted} with finish_reason {reason!r}',
-        'the context of the server may be shorter than prompt and completion:'
-        ' raise its --context-length or --max-total-tokens',
-    )
-  if meta.get('prompt_tokens') != len(body['input_ids']):
-    raise wrong(
-        'meta_info.prompt_tokens',
-        meta.get('prompt_tokens'),
-        len(body['input_ids']),
-        'the server must take input_ids as they are',
-    )
+  wanted = f'{asked} tokens' if reason == 'length' else 'at least one token'
+  need(
+      n > 0 and (reason != 'length' or n == asked),
+      field,
+      n,
+      f'{wanted} with finish_reason {reason!r}',
+      'the context of the server may be shorter than prompt and completion:'
+      ' raise its --context-length or --max-total-tokens',
+  )
+  found, prompt = meta.get('prompt_tokens'), len(body['input_ids'])
+  remedy = 'the server must take input_ids as they are'
+  need(found == prompt, 'meta_info.prompt_tokens', found, prompt, remedy)
   return meta, reason, n
 
 
 def _read_tokens(
-    meta: dict[str, Any], n: int, vocab_size: int, wrong: _Wrong
+    meta: dict[str, Any], n: int, vocab_size: int, need: _Need
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
   """Return the sampled tokens and their log-probs."""
-  pairs = meta.get('output_token_logprobs')
+  pairs, field = meta.get('output_token_logprobs'), 'output_token_logprobs'
   # sglang-jax repeats earlier tokens in front when an answer is long.
   pairs = pairs[-n:] if isinstance(pairs, list) else ()
-  if len(pairs) != n:
-    raise wrong(
-        'meta_info.output_token_logprobs',
-        f'{len(pairs)} entries',
-        f'{n} (completion_tokens)',
-        _IS_SGLANG,
-    )
+  value, wanted = f'{len(pairs)} entries', f'{n} (completion_tokens)'
+  need(len(pairs) == n, f'meta_info.{field}', value, wanted)
   tokens, logprobs = [], []
-  for t, pair in enumerate(pairs):
+  for t, pair in enumerate(pairs, -n):
     known = pair if isinstance(pair, list) else ()
     logprob, token = (*known, None, None)[:2]
-    field = f'meta_info.output_token_logprobs[{t - n}]'
     if not isinstance(token, int) or not 0 <= token < vocab_size:
-      raise wrong(
-          field,
-          pair,
-          f'a token of 0 to {vocab_size - 1}',
+      wanted = f'a token of 0 to {vocab_size - 1}'
+      remedy = (
           'it serves another model: start it with the policy of'
-          ' config.model.path',
+          ' config.model.path'
       )
-    if not isinstance(logprob, (int, float)) or not math.isfinite(logprob):
-      raise wrong(
-          field,
-          pair,
-          'a finite log-prob',
+    elif not isinstance(logprob, (int, float)) or not math.isfinite(logprob):
+      wanted = 'a finite log-prob'
+      remedy = (
           'its weights or its attention backend are broken; restart it, or'
-          ' serve in float32',
+          ' serve in float32'
       )
-    if logprob > _ABOVE_ZERO:
-      raise wrong(field, pair, 'a log-prob <= 0', _IS_SGLANG)
-    tokens.append(token)
-    logprobs.append(min(float(logprob), 0.0))
+    elif logprob > _ABOVE_ZERO:
+      wanted, remedy = 'a log-prob <= 0', _IS_SGLANG
+    else:
+      tokens.append(token)
+      logprobs.append(min(float(logprob), 0.0))
+      continue
+    need(False, f'meta_info.{field}[{t}]', pair, wanted, remedy)
   return tuple(tokens), tuple(logprobs)
 
 
-def _spans(
-    meta: dict[str, Any], n: int, wrong: _Wrong
-) -> tuple[tuple[str, int], ...]:
+def _spans(meta: dict[str, Any], n: int, need: _Need) -> _Spans:
   """Return (version, end) of each run of tokens with the same weights."""
   spans = meta.get('weight_versions')
   if spans is None:
@@ -249,7 +232,6 @@ def _spans(
       break
     end = span.get('end')
     found.append((str(span.get('version')), end))
-  if end != n:
-    wanted = f'spans that cover tokens 0 to {n}'
-    raise wrong('meta_info.weight_versions', spans, wanted, _IS_SGLANG)
+  wanted = f'spans that cover tokens 0 to {n}'
+  need(end == n, 'meta_info.weight_versions', spans, wanted)
   return tuple(found)

@@ -35,6 +35,9 @@ _PROBE_TEMPERATURES = (1.0, 0.6)
 PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
 # Mean difference of log-probs, in nats, that the same weights may show.
 _TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
+_Requests, _Episodes = Sequence[records.Request], list[records.Episode]
+_Arrays = dict[str, np.ndarray]
+_Future = concurrent.futures.Future[Any] | None  # None but in process 0.
 _ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
 
 
@@ -54,15 +57,6 @@ class Model:
   export: Callable[[Any, pathlib.Path], None]
   score: parity.Scorer
   probe: tuple[int, ...]  # A short prompt.
-
-
-@dataclasses.dataclass(frozen=True)
-class Pending:
-  """A call of `generate` under way."""
-
-  requests: tuple[records.Request, ...]
-  empty: dict[str, np.ndarray]  # Shapes of the result.
-  future: concurrent.futures.Future[Any] | None  # None but in process 0.
 
 
 class SGLangEngine:
@@ -95,7 +89,7 @@ class SGLangEngine:
     """
     self.model = model
     self.policy_version = -1
-    self._urls = tuple(urls)
+    self._urls = tuple(url.rstrip('/') for url in urls)
     self._workers = concurrency * len(self._urls)
     # Versions of this engine's weights are not those of another run's, or of
     # an earlier start of this run.
@@ -108,9 +102,8 @@ class SGLangEngine:
     self._loop: asyncio.AbstractEventLoop | None = None
     if sharding.is_primary():
       self._loop = asyncio.new_event_loop()
-      self._thread = threading.Thread(
-          target=self._loop.run_forever, name='sglang', daemon=True
-      )
+      run = self._loop.run_forever
+      self._thread = threading.Thread(target=run, name='sglang', daemon=True)
       self._thread.start()
       self._fleet = fleet_lib.Fleet(
           self._urls,
@@ -127,9 +120,7 @@ class SGLangEngine:
 
   # ------------------------------------------------------------- interface
 
-  def generate(
-      self, requests: Sequence[records.Request]
-  ) -> list[records.Episode]:
+  def generate(self, requests: _Requests) -> _Episodes:
     """Sample every request; episodes come in the order of the requests.
 
     Raises:
@@ -139,7 +130,7 @@ class SGLangEngine:
     """
     return self.finish(self.begin(requests))
 
-  def begin(self, requests: Sequence[records.Request]) -> Pending:
+  def begin(self, requests: _Requests) -> Callable[[], _Episodes]:
     """Start `generate`; weights must stay until `finish`.
 
     Raises:
@@ -151,19 +142,21 @@ class SGLangEngine:
       request.check(self.model.max_prompt_tokens, self.model.max_tokens)
     width = max((r.params.max_tokens for r in requests), default=1)
 
-    async def sample() -> dict[str, np.ndarray]:
+    async def sample() -> _Arrays:
       return packed_lib.pack(await self._sample_all(requests), width)
 
-    return Pending(
-        tuple(requests),
-        packed_lib.pack([None] * len(requests), width),
-        self._run(sample),
-    )
+    empty = packed_lib.pack([None] * len(requests), width)
+    future = self._run(sample)
 
-  def finish(self, pending: Pending) -> list[records.Episode]:
+    def wait() -> _Episodes:
+      packed = self._share(future, empty)
+      return packed_lib.unpack(packed, requests, self.model.decode)
+
+    return wait
+
+  def finish(self, pending: Callable[[], _Episodes]) -> _Episodes:
     """Return the episodes of what `begin` started; see `generate`."""
-    packed = self._share(pending.future, pending.empty)
-    return packed_lib.unpack(packed, pending.requests, self.model.decode)
+    return pending()
 
   def update_weights(self, params: Any, version: int) -> None:
     """Give the weights to all servers, and check that they have them.
@@ -184,21 +177,17 @@ class SGLangEngine:
     self._on_primary(lambda: asyncio.to_thread(self._folder.prepare))
     self.model.export(params, self._folder.unfinished(name))
     self._on_primary(lambda: asyncio.to_thread(self._folder.commit, name))
-    path = self._folder.path_of(name)
     written = time.perf_counter()
     self._versions[name] = version
 
-    weights = fleet_lib.Weights(name, str(path))
+    weights = fleet_lib.Weights(name, str(self._folder.path_of(name)))
     self._on_primary(lambda: self._fleet.install(weights))
     self.policy_version = version
     sent = time.perf_counter()
     self._check_parity(params)
     if sharding.is_primary():
-      servers = self._fleet.servers
-      self._folder.remove_old(
-          {server.weights for server in servers}
-          | {server.taking for server in servers}
-      )
+      needed = [{s.weights, s.taking} for s in self._fleet.servers]
+      self._folder.remove_old(set.union(*needed))
     self._metrics |= {
         'sync/export_seconds': written - started,
         'sync/transfer_seconds': sent - written,
@@ -237,9 +226,7 @@ class SGLangEngine:
 
   # -------------------------------------------------------------- sampling
 
-  async def _sample_all(
-      self, requests: Sequence[records.Request]
-  ) -> list[records.Episode]:
+  async def _sample_all(self, requests: _Requests) -> _Episodes:
     """Sample all requests, as many at a time as the servers take."""
     completions: list[records.Episode | None] = [None] * len(requests)
     waiting = iter(range(len(requests)))
@@ -257,17 +244,15 @@ class SGLangEngine:
       self, request: records.Request, server: str = ''
   ) -> records.Episode:
     """Sample one completion; an aborted request resumes where it stopped."""
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    versions: list[int] = []  # Weights that sampled each token.
+    # `versions` are the weights that sampled each token.
+    sampled = tokens, logprobs, versions = [], [], []
+    model = self.model
     read = functools.partial(
-        answers.read,
-        vocab_size=self.model.vocab_size,
-        eos_ids=self.model.eos_ids,
+        answers.read, vocab_size=model.vocab_size, eos_ids=model.eos_ids
     )
     reason, pause, fruitless = 'abort', 0.1, time.monotonic()
     while reason == 'abort' and len(tokens) < request.params.max_tokens:
-      body = answers.ask(request, tokens, eos_ids=self.model.eos_ids)
+      body = answers.ask(request, tokens, eos_ids=model.eos_ids)
       part = await self._fleet.generate(body, read, only=server)
       begin = len(tokens)
       tokens += part.tokens
@@ -278,13 +263,11 @@ class SGLangEngine:
       reason = part.reason
       # A stop string may begin in an earlier part, which the server does not
       # know; and a server reports an abort before it looks at the text.
-      hit = None
       if begin or reason == 'abort':
-        hit = stops.find(tokens, request.params.stop, self.model.decode)
-      if hit:
-        for sampled in (tokens, logprobs, versions):
-          del sampled[hit[0] :]
-        reason = 'stop'
+        if hit := stops.find(tokens, request.params.stop, model.decode):
+          reason = 'stop'
+          for values in sampled:
+            del values[hit[0] :]
       if reason != 'abort':
         break
       self._resumed += 1
@@ -336,9 +319,9 @@ class SGLangEngine:
         ('context_length', need, 'raise --context-length'),
     ):
       value = info.get(field)
-      if not isinstance(value, int) or value == 0:
-        continue  # It does not say.
-      if value < least or (field == 'vocab_size' and value != least):
+      says = isinstance(value, int) and value != 0
+      exact = field == 'vocab_size'
+      if says and (value < least or (exact and value != least)):
         raise answers.DisagreementError(
             f'{server.url} has {field}={value}, this run needs {least}'
             ' (config.data.max_prompt_tokens + config.rollout.max_tokens ='
@@ -372,40 +355,36 @@ class SGLangEngine:
     count = min(PROBE_TOKENS, self.model.max_tokens)
     rows = len(self._urls) * PROBES
 
-    async def sample() -> dict[str, np.ndarray]:
-      asked = [
-          (s.url, self._probe(k, count))
-          for s in self._fleet.servers
-          if s.up
-          for k in range(PROBES)
-      ]
-      found = await asyncio.gather(
-          *(self._sample(request, url) for url, request in asked),
-      )
-      packed = packed_lib.pack([*found, *[None] * (rows - len(found))], count)
-      # Another server answered the probes of one that died meanwhile.
-      up = {s.url for s in self._fleet.servers if s.up}
-      packed['server'] = np.full(rows, -1, np.int32)
-      packed['server'][: len(asked)] = [
-          self._urls.index(url) if url in up else -1 for url, _ in asked
-      ]
-      return packed
+    def packed(found: list[records.Episode], servers: list[int]):
+      arrays = packed_lib.pack([*found, *[None] * (rows - len(found))], count)
+      servers = [*servers, *[-1] * (rows - len(servers))]  # -1: an empty row.
+      return arrays | {'server': np.array(servers, np.int32)}
 
-    empty = packed_lib.pack([None] * rows, count)
-    empty['server'] = np.full(rows, -1, np.int32)
-    packed = self._on_primary(sample, empty)
-    live = np.flatnonzero(packed['server'] >= 0)
-    pairs = [(self.model.probe, packed['tokens'][b].tolist()) for b in live]
+    async def sample() -> _Arrays:
+      servers = self._fleet.servers
+      up = [i for i, server in enumerate(servers) if server.up]
+      asked = [(i, k) for i in up for k in range(PROBES)]
+      probe = lambda i, k: self._sample(self._probe(k, count), self._urls[i])
+      probes = [probe(i, k) for i, k in asked]
+      found = await asyncio.gather(*probes)
+      # Another server answered the probes of one that died meanwhile.
+      return packed(found, [i if servers[i].up else -1 for i, _ in asked])
+
+    arrays = self._on_primary(sample, packed([], []))
+    live = np.flatnonzero(arrays['server'] >= 0)
+    pairs = [(self.model.probe, arrays['tokens'][b].tolist()) for b in live]
     scale = [_PROBE_TEMPERATURES[i % PROBES] for i in range(len(live))]
     scaled = self.model.score(params, pairs, scale)
     plain = self.model.score(params, pairs, [1.0] * len(live))
+    allowed = _TOLERANCE[self.model.dtype]
     for i, b in enumerate(live):
-      theirs, allowed = packed['logprobs'][b], _TOLERANCE[self.model.dtype]
-      gap = float(np.abs(theirs - scaled[i]).mean())
-      url = self._urls[packed['server'][b]]
+      gap, raw = (
+          float(np.abs(arrays['logprobs'][b] - ours[i]).mean())
+          for ours in (scaled, plain)
+      )
       if gap <= allowed:
         continue
-      raw = float(np.abs(theirs - plain[i]).mean())
+      url = self._urls[arrays['server'][b]]
       if scale[i] != 1 and raw <= allowed:
         raise answers.DisagreementError(
             f'{url} reports log-probs of softmax(logits) at temperature'
@@ -421,7 +400,7 @@ class SGLangEngine:
           f' --dtype={self.model.dtype}'
       )
     if self._fleet is not None:
-      self._fleet.trust({self._urls[packed['server'][b]] for b in live})
+      self._fleet.trust({self._urls[i] for i in arrays['server'][live]})
 
   def _probe(self, sample: int, count: int) -> records.Request:
     """Return a request for `count` tokens at a temperature of the probes."""
@@ -440,7 +419,7 @@ class SGLangEngine:
   # ------------------------------------------------------------- processes
 
   def _on_primary(
-      self, work: Callable[[], Any], empty: dict[str, np.ndarray] | None = None
+      self, work: Callable[[], Any], empty: _Arrays | None = None
   ) -> Any:
     """Run a coroutine in process 0; all get its result, or its error.
 
@@ -450,19 +429,13 @@ class SGLangEngine:
     """
     return self._share(self._run(work), empty)
 
-  def _run(
-      self, work: Callable[[], Any]
-  ) -> concurrent.futures.Future[Any] | None:
+  def _run(self, work: Callable[[], Any]) -> _Future:
     """Start a coroutine in process 0."""
     if self._loop is None:
       return None
     return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
-  def _share(
-      self,
-      future: concurrent.futures.Future[Any] | None,
-      empty: dict[str, np.ndarray] | None,
-  ) -> Any:
+  def _share(self, future: _Future, empty: _Arrays | None) -> Any:
     """Return process 0's result, or raise its error, in all processes."""
     result, error, message = empty, None, np.zeros(_ERROR_BYTES, np.uint8)
     if future is not None:

@@ -29,7 +29,6 @@ _FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0
 _MAX_FAILURES = 4
 # How long a run that was asked to stop waits for a server that is down.
 _STOPPING_SECONDS = 2.0
-_FLUSH = {'abort_all_requests': False, 'flush_cache': True}
 
 
 class FleetError(ConnectionError):
@@ -44,6 +43,7 @@ class _LaterError(Exception):
   """A server is busy; nothing was done."""
 
 
+_Json = dict[str, Any]
 # A server that raises one of these cannot be used now, but perhaps later.
 _UNUSABLE = (_GoneError, _LaterError, httpx2.HTTPError)
 
@@ -75,6 +75,9 @@ class Server:
   stale: int = 0  # Answers in a row from weights that it was not given here.
   error: str = 'never answered'  # Why it is not up.
   revival: asyncio.Task | None = None
+
+
+_May = Callable[[Server], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,11 +166,7 @@ class Fleet:
   # ------------------------------------------------------------- requests
 
   async def generate(
-      self,
-      body: dict[str, Any],
-      read: Callable[..., answers.Part],
-      *,
-      only: str = '',
+      self, body: _Json, read: Callable[..., answers.Part], *, only: str = ''
   ) -> answers.Part:
     """Return one answer to one request, from whichever server gives it.
 
@@ -183,9 +182,8 @@ class Fleet:
     """
     failures, pause, busy_since = 0, _FIRST_BACKOFF, 0.0
     while True:
-      server = await self._pick(
-          self._has_weights if only else self._serves, only
-      )
+      may = self._has_weights if only else self._serves
+      server = await self._pick(may, only)
       server.in_flight += 1
       # A server may still hold an earlier attempt under its name.
       attempt = {**body, 'rid': uuid.uuid4().hex}
@@ -196,9 +194,8 @@ class Fleet:
       except _GoneError as error:
         failures += 1
         if failures >= _MAX_FAILURES * len(self.servers):
-          raise FleetError(
-              f'a request failed {failures} times, at last: {error}'
-          ) from error
+          message = f'a request failed {failures} times, at last: {error}'
+          raise FleetError(message) from error
         logging.warning('%s; its request goes elsewhere', error)
       except _LaterError as error:
         busy_since = busy_since or time.monotonic()
@@ -265,9 +262,7 @@ class Fleet:
     self._lost(server, f'serves weight_version={version!r}')
     return True
 
-  async def _pick(
-      self, may: Callable[[Server], bool], only: str = ''
-  ) -> Server:
+  async def _pick(self, may: _May, only: str = '') -> Server:
     """Wait for a server that may be used; return the least loaded one.
 
     Raises:
@@ -313,21 +308,16 @@ class Fleet:
     self._changed = asyncio.Event()
 
   async def _post(
-      self,
-      server: Server,
-      path: str,
-      body: dict[str, Any],
-      headers: dict[str, str] | None = None,
+      self, server: Server, path: str, body: _Json, headers: _Json | None = None
   ) -> Any:
     """Return the JSON of a 200 answer; see `_UNUSABLE` for other ones.
 
     Raises:
       DisagreementError: If the server refuses, or answers no JSON.
     """
+    url = server.url + path
     try:
-      response = await self._http.post(
-          server.url + path, json=body, headers=headers
-      )
+      response = await self._http.post(url, json=body, headers=headers)
       if response.status_code == 200:
         return response.json()
     except httpx2.HTTPError as error:
@@ -339,8 +329,8 @@ class Fleet:
       raise _GoneError(f'{server.url} {how}') from error
     except ValueError as error:
       raise answers.DisagreementError(
-          f'{server.url}{path} answered {response.text[:200]!r}, which is no'
-          ' JSON: is it an SGLang server?'
+          f'{url} answered {response.text[:200]!r}, which is no JSON: is it an'
+          ' SGLang server?'
       ) from error
     status, text = response.status_code, response.text[:500]
     if status in (429, 503):
@@ -350,10 +340,8 @@ class Fleet:
       raise self._denied(server, path)
     if status >= 500:
       self._lost(server, f'{path} answered {status}: {text}')
-      raise _GoneError(f'{server.url}{path} answered {status}: {text}')
-    raise answers.DisagreementError(
-        f'{server.url}{path} refused with {status}: {text}'
-    )
+      raise _GoneError(f'{url} answered {status}: {text}')
+    raise answers.DisagreementError(f'{url} refused with {status}: {text}')
 
   def _denied(self, server: Server, path: str) -> answers.DisagreementError:
     return answers.DisagreementError(
@@ -367,12 +355,9 @@ class Fleet:
     """Spare a slow server the rest of a sample nobody waits for."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
+    url, body = f'{server.url}/abort_request', {'rid': rid, 'abort_all': False}
     with contextlib.suppress(httpx2.HTTPError):
-      await self._http.post(
-          server.url + '/abort_request',
-          json={'rid': rid, 'abort_all': False},
-          timeout=_CONNECT_SECONDS,
-      )
+      await self._http.post(url, json=body, timeout=_CONNECT_SECONDS)
 
   async def tokens_of(self, server: Server, text: str) -> list[int] | None:
     """Return a server's tokens of a text; None if it does not report them."""
@@ -403,11 +388,8 @@ class Fleet:
     """
     self.weights = weights
     self._versions.append(weights.version)
-    results = await asyncio.gather(
-        *(self._exchange(s) for s in self.servers if s.up),
-        return_exceptions=True,
-    )
-    for error in results:
+    exchanges = [self._exchange(s) for s in self.servers if s.up]
+    for error in await asyncio.gather(*exchanges, return_exceptions=True):
       if error is not None:
         raise error
     await self._pick(self._has_weights)
@@ -433,17 +415,11 @@ class Fleet:
           ' start it with launch/sglang_jax.sh or launch/sglang.sh'
       )
     server.taking = weights.version
+    body = {'model_path': weights.path, 'weight_version': weights.version}
+    body |= {'abort_all_requests': False, 'flush_cache': True}
+    path = '/update_weights_from_disk'
     try:
-      answer = await self._post(
-          server,
-          '/update_weights_from_disk',
-          {
-              'model_path': weights.path,
-              'weight_version': weights.version,
-              **_FLUSH,
-          },
-          self._admin,
-      )
+      answer = await self._post(server, path, body, self._admin)
     except answers.DisagreementError:
       if self.weights is not weights:
         return  # There are newer ones, which it may take.
@@ -482,11 +458,12 @@ class Fleet:
   async def _bring_up(self, server: Server) -> None:
     """Probe a server and give it the weights, until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
-    while True:
+    while not server.up:
       try:
         await self._probe(server)
         while self.weights and server.weights != self.weights.version:
           await self._give_weights(server)
+        server.up, server.error = True, ''
       except _UNUSABLE as error:
         server.error = _described(error)
         logging.log_every_n_seconds(
@@ -494,16 +471,12 @@ class Fleet:
         )
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
-        continue
       except answers.DisagreementError as error:
         self._fatal = error
-        self._notify()
-        return
-      if known:
-        logging.warning('%s is back', server.url)
-      server.up, server.error = True, ''
-      self._notify()
-      return
+        break
+    if known and server.up:
+      logging.warning('%s is back', server.url)
+    self._notify()
 
   async def _get(self, server: Server, path: str) -> Any:
     """Return the JSON object of a path; {} if the server does not have it."""
@@ -515,8 +488,8 @@ class Fleet:
     if response.status_code != 200:
       raise _GoneError(f'{server.url}{path} answered {response.status_code}')
     with contextlib.suppress(ValueError):
-      value = response.json()
-      return value if isinstance(value, dict) else {}
+      if isinstance(value := response.json(), dict):
+        return value
     return {}
 
   async def _fetch(self, server: Server, path: str) -> httpx2.Response:
@@ -531,24 +504,24 @@ class Fleet:
     health = await self._fetch(server, '/health')
     if health.status_code != 200:
       raise _GoneError(f'{server.url}/health answered {health.status_code}')
-    model = await self._get(server, '/model_info')
-    path = '/model_info' if model else '/get_model_info'
-    model = model or await self._get(server, path)
-    info = await self._get(server, '/server_info')
-    info = info or await self._get(server, '/get_server_info')
-    if not model:
+    for path in ('/model_info', '/get_model_info'):
+      if model := await self._get(server, path):
+        break
+    else:
       raise answers.DisagreementError(
           f'{server.url} has neither /model_info nor /get_model_info: is it an'
           ' SGLang server?'
       )
+    info = await self._get(server, '/server_info')
+    info = info or await self._get(server, '/get_server_info')
     version = model.get('weight_version')
     server.abilities = Abilities(
         model_info=path,
         update=await self._has(server, '/update_weights_from_disk'),
         abort=await self._has(server, '/abort_request'),
-        seeds=any(
-            info.get(f'enable_deterministic_{what}')
-            for what in ('sampling', 'inference')
+        seeds=bool(
+            info.get('enable_deterministic_sampling')
+            or info.get('enable_deterministic_inference')
         ),
         reports_version=version is not None,
         version=str(info.get('version') or ''),

@@ -14,11 +14,9 @@ import numpy as np
 from evojax.models import decoder
 from evojax.runtime import sharding
 
+_Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 # (params, rows of (prompt, completion), temperatures) -> log-probs, per row.
-Scorer = Callable[
-    [Any, Sequence[tuple[Sequence[int], Sequence[int]]], Sequence[float]],
-    list[np.ndarray],
-]
+Scorer = Callable[[Any, _Pairs, Sequence[float]], list[np.ndarray]]
 
 
 def make_scorer(
@@ -51,8 +49,7 @@ def make_scorer(
     return jnp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]
 
   def scorer(params, pairs, temperatures):
-    tokens = np.zeros((rows, length), np.int32)
-    segments = np.zeros((rows, length), np.int32)
+    tokens, segments = np.zeros((2, rows, length), np.int32)
     scale = np.ones(rows, np.float32)
     for b, (prompt, completion) in enumerate(pairs):
       row = [*prompt, *completion]
@@ -60,14 +57,9 @@ def make_scorer(
       segments[b, : len(row)] = 1
       scale[b] = temperatures[b]
     with sharding.use(mesh):
-      scores = sharding.to_host(
-          score(
-              params,
-              sharding.to_device(tokens, batch),
-              sharding.to_device(segments, batch),
-              sharding.to_device(scale, whole),
-          )
-      )
+      arrays = [sharding.to_device(x, batch) for x in (tokens, segments)]
+      scores = score(params, *arrays, sharding.to_device(scale, whole))
+      scores = sharding.to_host(scores)
     return [
         scores[b, len(prompt) - 1 : len(prompt) + len(completion) - 1]
         for b, (prompt, completion) in enumerate(pairs)

@@ -65,15 +65,13 @@ class WeightFolder:
     workdir_lib.sync_directory(self.folder)
     self._written.append(version)
 
-  def remove_old(self, needed: Collection[str]) -> None:
-    """Remove what was written here, but for the newest two and `needed`."""
-    for version in self._written[:-_KEEP]:
+  def remove_old(self, needed: Collection[str], keep: int = _KEEP) -> None:
+    """Remove what was written here, but for the newest `keep` and `needed`."""
+    for version in self._written[: max(len(self._written) - keep, 0)]:
       if version not in needed:
         shutil.rmtree(self.path_of(version), ignore_errors=True)
         self._written.remove(version)
 
   def clear(self) -> None:
     """Remove all that was written here."""
-    for version in self._written:
-      shutil.rmtree(self.path_of(version), ignore_errors=True)
-    self._written = []
+    self.remove_old((), keep=0)

@@ -9,10 +9,9 @@ that fails for a reason outside of the program is tried again; if that does not
 help, its status is 'infra_error', which says nothing about the program.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-import concurrent.futures
+from collections.abc import Collection, Mapping, Sequence
+import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import os
@@ -25,12 +24,13 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, IO
+from typing import Any
 
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import tree
 from evojax.sandbox import wire
 
+Entry = wire.Entry  # The code that a 'pure' box calls.
 PROFILES = ('program', 'repository', 'pure')
 Data = bytes | bytearray | memoryview
 
@@ -59,35 +59,11 @@ class InfraError(Exception):
   """The box failed, not the code that ran in it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-  """The code that a 'pure' box calls.
-
-  The file is run once per slot, before rights are given up. It defines
-  call(source: str, data: memoryview) -> bytes, which is called once per run in
-  a fresh process, and optionally warm(), which is called once per slot.
-  """
-
-  file: str | os.PathLike[str]
-  path: Sequence[str] = ()  # Directories that it may import from, e.g. NumPy's.
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """Arguments of one `Box.run`."""
-
-  program: str
-  stdin: Data = b''
-  limits: limits_lib.Limits | None = None  # None: those of the box.
-
-
 class Box:
   """Slots that run untrusted code, one run at a time each; thread-safe.
 
   Attributes:
-    profile: One of PROFILES.
     tier: 'T0', 'T1' or 'T2'.
-    layers: The layers that hold here, of `limits.LAYERS`.
     slots: Number of runs at the same time.
     limits: Limits of a run that names none.
     own_user: Whether each slot is a user of its own. Only root can do that, and
@@ -139,18 +115,25 @@ class Box:
       raise ValueError(f'{slots=} and {attempts=} must be at least 1')
     if set(without) - set(limits_lib.LAYERS):
       raise ValueError(f'{without=}: the layers are {limits_lib.LAYERS}')
-    self.profile, self.tier, self.slots = profile, tier, slots
-    self._entry = entry
+    self.tier, self.slots = tier, slots
     self.limits = limits or limits_lib.Limits()
-    self.layers = limits_lib.TIERS[tier] - frozenset(without)
-    self.own_user = self._has_own_user()
-    self._readable, self._environment = tuple(readable), environment or {}
     self._grace_seconds, self._attempts = grace_seconds, attempts
+    self._config = wire.Config(
+        profile,
+        sorted(limits_lib.TIERS[tier] - frozenset(without)),
+        *self.limits.of_the_box,
+        entry=entry,
+        readable=readable,
+        environment=dict(environment or {}),
+    )
+    self.own_user = self._has_own_user()
     # The slot that was used last comes first: its pages are warm.
     self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()
-    self._all = [_Slot(self._config()) for _ in range(slots)]
-    for slot in self._all:
-      self._free.put(slot)
+    self._all = []
+    for _ in range(slots):
+      user = _free_user() if self.own_user else None
+      self._all.append(_Slot(self._config._replace(user=user)))
+      self._free.put(self._all[-1])
 
   def __enter__(self) -> 'Box':
     return self
@@ -195,12 +178,6 @@ class Box:
     """
     return self.request({'program': program}, stdin, limits)
 
-  def map(self, jobs: Iterable[Job]) -> list[limits_lib.Result]:
-    """Run jobs on all slots; return their results in the order of the jobs."""
-    run = lambda job: self.run(job.program, job.stdin, limits=job.limits)
-    with concurrent.futures.ThreadPoolExecutor(self.slots) as pool:
-      return list(pool.map(run, jobs))
-
   def request(
       self,
       fields: Mapping[str, Any],
@@ -219,11 +196,10 @@ class Box:
       for attempt in range(1, self._attempts + 1):
         try:
           result = self._once(slot, fields, stdin, limits)
+          return dataclasses.replace(result, attempts=attempt)
         except InfraError as error:
           message = str(error)
           slot.stop()
-        else:
-          return dataclasses.replace(result, attempts=attempt)
     except BaseException:  # After a Ctrl-C, the answer may still come.
       slot.stop()
       raise
@@ -233,29 +209,16 @@ class Box:
         'infra_error', self.tier, message=message, attempts=self._attempts
     )
 
-  def _config(self) -> wire.Config:
-    disk, files, processes = self.limits.of_the_box
-    entry = self._entry
-    return wire.Config(
-        profile=self.profile,
-        layers=sorted(self.layers),
-        disk_bytes=disk,
-        files=files,
-        processes=processes,
-        entry=None if entry is None else os.fspath(entry.file),
-        path=[] if entry is None else list(entry.path),
-        readable=self._readable,
-        environment=dict(self._environment),
-        user=_free_user() if self.own_user else None,
-    )
-
   def _has_own_user(self) -> bool:
-    if 'uid' not in self.layers or os.geteuid() != 0:
-      return False
+    config, library = self._config, pathlib.Path(os.__file__).parent
     return (
-        self.profile == 'pure'
-        or _has_own_root(self.layers)
-        or _is_public(os.path.dirname(os.__file__))
+        'uid' in config.layers
+        and os.geteuid() == 0
+        and (
+            config.profile == 'pure'
+            or config.own_root
+            or all(_is_public(path) for path in (library, *library.parents))
+        )
     )
 
   def _once(
@@ -271,32 +234,90 @@ class Box:
       InfraError: If the attempt says nothing about the program.
     """
     slot.start()
-    files: list[int] = []
+    # The task goes past the zygote in a file, because the next run is a copy of
+    # the zygote and could find it in memory.
+    task = json.dumps(dict(fields)).encode()
     try:
-      # The task goes past the zygote in a file, because the next run is a copy
-      # of the zygote and could find it in memory.
-      task = json.dumps(dict(fields)).encode()
-      for data in (stdin, None, None, task):
-        files.append(_memory_file(data))
-      answer = slot.exchange(limits, files, self._grace_seconds)
-      return _result(answer, files[1], files[2], limits, self)
+      with contextlib.ExitStack() as stack:
+        files = []
+        for data in (stdin, None, None, task):
+          files.append(_memory_file(data))
+          stack.callback(os.close, files[-1])
+        answer = slot.exchange(limits, files, self._grace_seconds)
+        return self._result(answer, files[1:3], limits)
     except OSError as error:  # No memory or no descriptors are left.
       raise InfraError(f'{error}') from error
-    finally:
-      for file in files:
-        os.close(file)
+
+  def _result(
+      self, answer: wire.Answer, files: Sequence[int], limits: limits_lib.Limits
+  ) -> limits_lib.Result:
+    """Return the result of a run, from how it ended and what it wrote.
+
+    Raises:
+      InfraError: If that says nothing about the program.
+    """
+    killed, code, wall, cpu, waited = answer[1:]
+    program = self._config.profile == 'program'
+    outputs = [os.pread(file, limits.output_bytes, 0) for file in files]
+    # A program's stderr is cut; a long one is no fault of the program.
+    too_long = any(
+        os.fstat(file).st_size > limits.output_bytes
+        for file in (files[:1] if program else files)
+    )
+    status, message, contended = 'ok', '', False
+    if killed == 'timeout':
+      # A tenth of its time is more than scheduling takes on an idle machine. A
+      # process that is kept from a core runs or waits for one; a process that
+      # sleeps does neither.
+      idle = max(0.0, wall - cpu - waited)
+      contended = waited > 0.1 * limits.wall_seconds and idle < waited
+      status = 'timeout'
+      message = f'{wall:.2f} s of wall time, {cpu:.2f} s of CPU time'
+      if contended:
+        message += f'; waited {waited:.2f} s for a core, the machine was busy'
+    elif (
+        killed == 'cpu_limit'
+        or code == -signal.SIGXCPU
+        or (cpu > limits.cpu_seconds and code < 0)
+    ):
+      status, message = 'cpu_limit', f'{cpu:.2f} s of CPU time'
+    elif killed == 'disk_limit':
+      status, message = 'disk_limit', 'its directory is full'
+    elif killed == 'crowded':
+      status = 'error'
+      message = f'more than {limits.processes} threads at a time'
+    elif too_long or code == -signal.SIGXFSZ:
+      status = 'output_limit'
+      size = limits.output_bytes
+      message = f'more than {size} bytes of output, or a file too large'
+    # A program cannot send itself this signal; the kernel sends it when it is
+    # out of memory.
+    elif (
+        code == -signal.SIGKILL
+        and 'seccomp' in self._config.layers
+        and self._config.profile != 'repository'
+    ):
+      raise InfraError('killed from outside of the box: out of memory?')
+    elif code:
+      last = outputs[1].rstrip().rpartition(b'\n')[2][:200]
+      message = last.decode(errors='replace') or f'exit code {code}'
+      # The whole name is compared: a program may define a MemoryErrorOfMine.
+      no_memory = message.partition(':')[0] == 'MemoryError'
+      status = 'memory_limit' if no_memory else 'error'
+      if code < 0:
+        message = f'ended by signal {-code}'
+    return limits_lib.Result(
+        status, self.tier, *outputs, code, wall, cpu, contended, message
+    )
 
 
 class _Slot:
   """One supervisor and its zygote, started when they are needed."""
 
   def __init__(self, config: wire.Config):
-    self._config = config
-    self._lock = threading.Lock()
+    self._config, self._lock = config, threading.RLock()
     self._process: subprocess.Popen[bytes] | None = None
-    self._control: socket.socket | None = None
-    self._scratch: str | None = None
-    self._errors: IO[bytes] | None = None
+    self._made = contextlib.ExitStack()  # Ends and removes what was started.
 
   def start(self) -> None:
     """Start the zygote, if there is none.
@@ -307,13 +328,20 @@ class _Slot:
     with self._lock:
       if self._process is not None and self._process.poll() is None:
         return
-      self._stop()
-      self._start()
+      self.stop()
+      self._errors = self._made.enter_context(tempfile.TemporaryFile())
+      try:
+        self._start()
+      except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+        message = f'no zygote: {error}{self._complaint()}'
+        self.stop()
+        raise InfraError(message) from error
 
   def stop(self) -> None:
-    """End the zygote and all that it has started; remove its directory."""
+    """Hang up; the supervisor ends all that it started and cleans up."""
     with self._lock:
-      self._stop()
+      self._made.close()
+      self._process = None
 
   def _start(self) -> None:
     config = self._config
@@ -321,14 +349,16 @@ class _Slot:
     if 'environment' not in config.layers:
       environment = dict(os.environ)
     # A box with a tree of its own has its directory there.
-    if config.profile != 'pure' and not _has_own_root(config.layers):
-      self._scratch = tempfile.mkdtemp(prefix='evojax-box-')
+    if config.profile != 'pure' and not config.own_root:
+      scratch = tempfile.mkdtemp(prefix='evojax-box-')
+      self._made.callback(_remove, scratch)
       if config.user is not None:
-        os.chown(self._scratch, config.user, config.user)
+        os.chown(scratch, config.user, config.user)
+      config = config._replace(scratch=scratch)
     self._control, theirs = socket.socketpair()
+    self._made.callback(self._control.close)
     self._control.settimeout(_START_SECONDS)
-    self._errors = tempfile.TemporaryFile()
-    try:
+    with theirs:
       self._process = subprocess.Popen(
           # -S: neither .pth files nor a user's packages are read.
           [sys.executable, '-P', '-s', '-S', '-B', '-X', 'utf8',
@@ -342,35 +372,11 @@ class _Slot:
           # A Ctrl-C in the terminal must not reach the box: its owner ends it.
           start_new_session=True,
       )  # fmt: skip
-      theirs.close()
-      started = config._replace(scratch=self._scratch)
-      wire.send(self._control, started._asdict())
-      message, _ = wire.receive(self._control)
-      if not message['ready']:
-        raise EOFError('it is not ready')
-    except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
-      message = f'no zygote: {error}{self._complaint()}'
-      self._stop()
-      raise InfraError(message) from error
-
-  def _stop(self) -> None:
-    """Hang up; the supervisor cleans up and is killed if it does not."""
-    if self._control is not None:
-      self._control.close()
-    if self._process is not None:
-      try:
-        self._process.send_signal(signal.SIGCONT)
-        self._process.wait(_STOP_SECONDS)
-      except subprocess.TimeoutExpired:
-        self._process.kill()
-        self._process.wait()
-    if self._scratch is not None and os.path.exists(self._scratch):
-      # The supervisor was killed before it could do this.
-      tree.clear(self._scratch)
-      os.rmdir(self._scratch)
-    if self._errors is not None:
-      self._errors.close()
-    self._process = self._control = self._scratch = self._errors = None
+    self._made.callback(_end, self._process, self._control)
+    wire.send(self._control, config._asdict())
+    message, _ = wire.receive(self._control)
+    if not message['ready']:
+      raise EOFError('it is not ready')
 
   def exchange(
       self,
@@ -388,14 +394,8 @@ class _Slot:
     Raises:
       InfraError: If no answer comes in time, or it is not an answer to this.
     """
-    request = wire.Request(
-        # Not a count, which the next run could find and continue.
-        run=os.urandom(8).hex(),
-        wall_seconds=limits.wall_seconds,
-        cpu_seconds=limits.cpu_seconds,
-        memory_bytes=limits.memory_bytes,
-        output_bytes=limits.output_bytes,
-    )
+    # The name is not a count, which the next run could find and continue.
+    request = wire.Request(os.urandom(8).hex(), *limits.of_a_run)
     seconds = limits.wall_seconds + grace_seconds
     deadline = time.monotonic() + seconds
     self._control.settimeout(seconds)
@@ -423,76 +423,22 @@ class _Slot:
     return f'; it said: {text}' if text else ''
 
 
-def _result(
-    answer: wire.Answer,
-    stdout: int,
-    stderr: int,
-    limits: limits_lib.Limits,
-    box: Box,
-) -> limits_lib.Result:
-  """Return the result of a run, from how it ended and what it wrote."""
-  killed, code = answer.status, answer.code
-  wall, cpu, waited = answer.wall, answer.cpu, answer.waited
-  outputs, too_long = [], False
-  for file in (stdout, stderr):
-    outputs.append(os.pread(file, limits.output_bytes, 0))
-    # A program's stderr is cut; a long one is no fault of the program.
-    counts = file == stdout or box.profile != 'program'
-    too_long |= counts and os.fstat(file).st_size > limits.output_bytes
-  out, err = outputs
-  result = functools.partial(
-      limits_lib.Result,
-      tier=box.tier,
-      stdout=out,
-      stderr=err,
-      exit_code=code,
-      wall_seconds=wall,
-      cpu_seconds=cpu,
-  )
-  if killed == 'timeout':
-    # A tenth of its time is more than scheduling takes on an idle machine. A
-    # process that is kept from a core runs or waits for one; a process that
-    # sleeps does neither.
-    idle = max(0.0, wall - cpu - waited)
-    contended = waited > 0.1 * limits.wall_seconds and idle < waited
-    message = f'{wall:.2f} s of wall time, {cpu:.2f} s of CPU time'
-    if contended:
-      message += f'; waited {waited:.2f} s for a core, the machine was busy'
-    return result('timeout', contended=contended, message=message)
-  if (
-      killed == 'cpu_limit'
-      or code == -signal.SIGXCPU
-      or (cpu > limits.cpu_seconds and code < 0)
-  ):
-    return result('cpu_limit', message=f'{cpu:.2f} s of CPU time')
-  if killed == 'disk_limit':
-    return result('disk_limit', message='its directory is full')
-  if killed == 'crowded':
-    most = limits.processes
-    return result('error', message=f'more than {most} threads at a time')
-  if too_long or code == -signal.SIGXFSZ:
-    return result(
-        'output_limit',
-        message=f'more than {limits.output_bytes} bytes of output, or a file'
-        ' too large',
-    )
-  # A program cannot send itself this signal; the kernel sends it when it is out
-  # of memory.
-  if (
-      code == -signal.SIGKILL
-      and 'seccomp' in box.layers
-      and box.profile != 'repository'
-  ):
-    raise InfraError('killed from outside of the box: out of memory?')
-  if code == 0:
-    return result('ok')
-  last = err.rstrip().rpartition(b'\n')[2][:200].decode(errors='replace')
-  # The whole name is compared: a program may define a MemoryErrorOfMine.
-  no_memory = last.partition(':')[0] == 'MemoryError'
-  status = 'memory_limit' if no_memory else 'error'
-  if code < 0:
-    last = f'ended by signal {-code}'
-  return result(status, message=last or f'exit code {code}')
+def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+  """Hang up on a supervisor; kill it if it does not clean up and end."""
+  control.close()
+  try:
+    process.send_signal(signal.SIGCONT)
+    process.wait(_STOP_SECONDS)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    process.wait()
+
+
+def _remove(folder: str) -> None:
+  """Remove a directory that a supervisor was killed before it could remove."""
+  if os.path.exists(folder):
+    tree.clear(folder)
+    os.rmdir(folder)
 
 
 def _memory_file(data: Data | None) -> int:
@@ -522,10 +468,6 @@ def _memory_file(data: Data | None) -> int:
   return file
 
 
-def _has_own_root(layers: Collection[str]) -> bool:
-  return {'namespaces', 'root'} <= set(layers)
-
-
 def _free_user() -> int:
   """Return a user id that nobody else has, for one slot of this process.
 
@@ -543,11 +485,6 @@ def _free_user() -> int:
   return top - 2 - step % max(1, min(count, 1 << 30) // 2)
 
 
-def _is_public(path: str) -> bool:
-  """Tell if every user may read a directory."""
-  while True:
-    if os.stat(path).st_mode & 0o005 != 0o005:
-      return False
-    if path == os.sep:
-      return True
-    path = os.path.dirname(path)
+def _is_public(folder: pathlib.Path) -> bool:
+  """Tell if every user may read a directory that it can reach."""
+  return folder.stat().st_mode & 0o005 == 0o005

@@ -34,10 +34,7 @@ class Child:
   def __init__(
       self,
       config: wire.Config,
-      *,
-      scratch: str | None,
       entry: Mapping[str, Any] | None,
-      counted: bool,
       base_bytes: int,
       proc: int | None,
   ):
@@ -45,40 +42,26 @@ class Child:
 
     Args:
       config: The slot's.
-      scratch: The directory that may be changed, if any.
       entry: What the entry of a 'pure' slot defines.
-      counted: Whether the user runs nothing but this slot, so that the kernel's
-        count of its processes is the slot's.
       base_bytes: Address space of the interpreter, which is not charged.
       proc: A descriptor of /proc of the host; None on other systems.
     """
-    self._config, self._layers = config, frozenset(config.layers)
-    self._scratch, self._entry, self._proc = scratch, entry, proc
-    self._counted, self._base_bytes = counted, base_bytes
+    self._config, self._entry = config, entry
+    self._base_bytes, self._proc = base_bytes, proc
     self._steps: list[Callable[[], int]] = []
     if sys.platform == 'linux':
-      self._steps.append(
-          linux.prepare(
-              'prctl', linux.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
-          )
-      )
-    if 'landlock' in self._layers:
-      paths = jail.landlock_rules(
-          config.profile,
-          scratch,
-          config.readable,
-          own_root={'namespaces', 'root'} <= self._layers,
-      )
-      self._steps.append(landlock.prepare(landlock.rule_set(paths)))
+      die_with_parent = linux.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+      self._steps.append(linux.prepare('prctl', *die_with_parent))
+    if 'landlock' in config.layers:
+      rules = landlock.rule_set(jail.landlock_rules(config))
+      self._steps.append(landlock.prepare(rules))
     self._seccomp = None
-    if 'seccomp' in self._layers:
-      calls = seccomp.rules(
-          config.profile,
-          # Landlock leaves files of the same user open; without it all are.
-          own_user=counted or 'landlock' not in self._layers,
-      )
+    if 'seccomp' in config.layers:
+      # Landlock leaves files of the same user open; without it all are.
+      own_user = config.counted or 'landlock' not in config.layers
+      calls = seccomp.rules(config.profile, own_user=own_user)
       self._seccomp = seccomp.prepare(seccomp.assemble(calls))
-    if 'rlimits' in self._layers:
+    if 'rlimits' in config.layers:
       # One byte means no dump as well. At 0, Linux would still start a program
       # of the host that takes dumps: core(5).
       _set_limit('RLIMIT_CORE', 1 if sys.platform == 'linux' else 0)
@@ -103,11 +86,11 @@ class Child:
       *streams, task = descriptors
       for number, stream in enumerate(streams):
         os.dup2(stream, number)
-      if 'rlimits' in self._layers:
+      if 'rlimits' in self._config.layers:
         self._limit(wire.Request(**request))
       with open(task, 'rb') as file:
         run = self._runner(json.loads(file.read()))
-      if 'descriptors' in self._layers:
+      if 'descriptors' in self._config.layers:
         _close_from(3)
       # Last, because the steps before need calls that the filter refuses.
       if self._seccomp is not None:
@@ -134,7 +117,7 @@ class Child:
     _set_limit('RLIMIT_CPU', math.ceil(request.cpu_seconds) + 1)
     _set_limit('RLIMIT_FSIZE', max(request.output_bytes + 1, config.disk_bytes))
     _set_limit('RLIMIT_AS', self._base_bytes + request.memory_bytes)
-    if self._counted or config.profile == 'repository':
+    if config.counted or config.profile == 'repository':
       # Two more: the zygote and this process.
       _set_limit('RLIMIT_NPROC', config.processes + request.tasks + 2)
 
@@ -142,12 +125,12 @@ class Child:
     """Return what runs after the last right is given up."""
     if 'command' in task:
       command = task['command']
-      folder = os.path.join(self._scratch, 'tree', task['folder'])
+      folder = os.path.join(self._config.scratch, 'tree', task['folder'])
       environment = dict(os.environ, **task['environment'])
       return lambda: programs.execute(command, folder, environment)
     if 'operation' in task:
-      operation, scratch = task['operation'], self._scratch
-      return lambda: tree.OPERATIONS[operation](scratch, task)
+      operation = tree.OPERATIONS[task['operation']]
+      return lambda: operation(self._config.scratch, task)
     source = task['program']
     if self._entry is not None:
       call, size = self._entry['call'], os.fstat(0).st_size
@@ -175,6 +158,6 @@ def _set_limit(name: str, value: int) -> None:
 
 def _close_from(first: int) -> None:
   if sys.platform == 'linux':
-    linux.close_from(first)
+    linux.call('close_range', first, 0xFFFFFFFF, 0)
   else:
     os.closerange(first, 1 << 12)

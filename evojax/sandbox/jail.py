@@ -12,23 +12,17 @@ import sys
 
 from evojax.sandbox import landlock
 from evojax.sandbox import linux
+from evojax.sandbox import wire
 
-_NAMESPACES = (
-    linux.CLONE_NEWNS
-    | linux.CLONE_NEWNET
-    | linux.CLONE_NEWIPC
-    | linux.CLONE_NEWUTS
-    | linux.CLONE_NEWPID
-    | linux.CLONE_NEWCGROUP
-)
 _DEVICES = ('/dev/null', '/dev/zero', '/dev/random', '/dev/urandom')
+_LIBRARY = os.path.dirname(os.__file__)
 _LIBRARIES = ('/lib', '/lib64', '/usr/lib', '/usr/lib64')
 _SYSTEM = (
     '/bin', '/sbin', '/usr/bin', '/usr/sbin', '/usr/libexec', '/usr/share',
     '/usr/local', '/etc/alternatives', '/etc/ld.so.cache', *_LIBRARIES,
 )  # fmt: skip
 # The place of the slot's directory in a tree of its own.
-SCRATCH = '/box'
+_SCRATCH = '/box'
 _BASE = '/tmp'  # Covered while the tree is built, but only in this namespace.
 _PACKAGES = ('site-packages', 'dist-packages')
 
@@ -43,12 +37,12 @@ def enter_namespaces() -> bool:
     OSError: If the kernel, or a container around us, forbids it.
   """
   try:
-    linux.call('unshare', _NAMESPACES)
+    linux.call('unshare', linux.NAMESPACES)
     return False
   except PermissionError:
     pass
   user, group = os.geteuid(), os.getegid()
-  linux.call('unshare', _NAMESPACES | linux.CLONE_NEWUSER)
+  linux.call('unshare', linux.NAMESPACES | linux.CLONE_NEWUSER)
   for name, text in (
       ('setgroups', 'deny'),
       ('uid_map', f'{user} {user} 1'),
@@ -59,17 +53,17 @@ def enter_namespaces() -> bool:
   return True
 
 
-def readable(profile: str, more: Sequence[str] = ()) -> list[str]:
-  """Return the paths that a profile may read; a repository may run them too."""
-  library = os.path.dirname(os.__file__)
-  if profile == 'pure':
-    return []
-  if profile == 'program':
-    return [library, *_LIBRARIES, *more]
-  return [library, sys.base_prefix, *_SYSTEM, *more]
+def _readable(config: wire.Config) -> list[str]:
+  """Return the paths that a slot may read; a repository may run them too."""
+  shared = {
+      'pure': (),
+      'program': (_LIBRARY, *_LIBRARIES, *config.readable),
+      'repository': (_LIBRARY, sys.base_prefix, *_SYSTEM, *config.readable),
+  }
+  return shared[config.profile]
 
 
-def hidden(more: Sequence[str] = ()) -> list[str]:
+def _hidden(more: Sequence[str]) -> list[str]:
   """Return directories below readable paths that must not be read.
 
   These are the installed packages. Our own is one of them: it holds reference
@@ -78,14 +72,9 @@ def hidden(more: Sequence[str] = ()) -> list[str]:
   Args:
     more: Paths that were opened by name, which stay readable.
   """
-  library = os.path.dirname(os.__file__)
   version = f'python{sys.version_info[0]}.{sys.version_info[1]}'
-  roots = (
-      library,
-      '/usr/lib/python3',
-      f'/usr/lib/{version}',
-      f'/usr/local/lib/{version}',
-  )
+  system = ('lib/python3', f'lib/{version}', f'local/lib/{version}')
+  roots = (_LIBRARY, *(f'/usr/{folder}' for folder in system))
   ours = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
   found = {os.path.join(root, name) for root in roots for name in _PACKAGES}
   return [
@@ -96,21 +85,22 @@ def hidden(more: Sequence[str] = ()) -> list[str]:
   ]
 
 
-def build_root(
-    paths: Sequence[str],
-    covered: Sequence[str],
-    scratch: str | None,
-    devices: bool,
-) -> None:
-  """Make a read-only tree of some paths the root of this namespace.
+def build_root(config: wire.Config, quota: str) -> str | None:
+  """Make a read-only tree the root of this namespace.
+
+  It holds the paths of the host that the slot may read, at their places; the
+  missing ones are skipped, and what is hidden below them is empty. Devices and
+  a directory are added, but not for the profile 'pure'.
 
   Args:
-    paths: Paths of the host, which keep their places; missing ones are skipped.
-    covered: Directories below them that are empty in the new tree.
-    scratch: Mount options of a file system at SCRATCH; None for none.
-    devices: Whether the tree has /dev/null and the like.
+    config: The slot's.
+    quota: Mount options of the file system that is the directory.
+
+  Returns:
+    The directory's path, if there is one.
   """
   linux.make_mounts_private()
+  paths, pure = _readable(config), config.profile == 'pure'
   links, copies = {}, []
   for path in paths:
     if os.path.islink(path) and os.path.dirname(path) in ('/', '/usr'):
@@ -119,15 +109,14 @@ def build_root(
         _is_below(path, other) for other in paths if other != path
     ):
       copies.append((path, linux.copy_mount(path)))
-  if devices:
-    for path in filter(os.path.exists, _DEVICES):
-      copy = linux.copy_mount(path, read_only=False, devices=True)
-      copies.append((path, copy))
+  for path in () if pure else filter(os.path.exists, _DEVICES):
+    copy = linux.copy_mount(path, read_only=False, devices=True)
+    copies.append((path, copy))
   linux.mount_tmpfs(_BASE, 'size=1m,nr_inodes=4096,mode=0755')
   for path, descriptor in copies:
     target = _BASE + path
     # The copy is asked, because its path may be covered by now.
-    if _is_directory(descriptor):
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
       os.makedirs(target, exist_ok=True)
     else:
       os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -136,16 +125,17 @@ def build_root(
   for path, target in links.items():
     os.makedirs(_BASE + os.path.dirname(path), exist_ok=True)
     os.symlink(target, _BASE + path)
-  for path in covered:
+  for path in _hidden(config.readable):
     if os.path.isdir(_BASE + path):
       linux.mount_tmpfs(_BASE + path, 'size=4k,nr_inodes=1,mode=0755')
-  if scratch is not None:
-    os.mkdir(_BASE + SCRATCH)
-    linux.mount_tmpfs(_BASE + SCRATCH, scratch)
+  if not pure:
+    os.mkdir(_BASE + _SCRATCH)
+    linux.mount_tmpfs(_BASE + _SCRATCH, quota)
     if not os.path.lexists(f'{_BASE}/tmp'):
-      os.symlink(SCRATCH, f'{_BASE}/tmp')
+      os.symlink(_SCRATCH, f'{_BASE}/tmp')
   linux.pivot_root(_BASE)
   linux.make_read_only('/')
+  return None if pure else _SCRATCH
 
 
 def become(user: int | None) -> None:
@@ -159,32 +149,17 @@ def become(user: int | None) -> None:
   linux.drop_capabilities()
 
 
-def landlock_rules(
-    profile: str,
-    scratch: str | None,
-    more: Sequence[str] = (),
-    own_root: bool = False,
-) -> list[tuple[str, int]]:
-  """Return (path, rights) pairs for `landlock.rule_set`.
-
-  Args:
-    profile: One of `box.PROFILES`.
-    scratch: The directory that may be changed, if any.
-    more: Paths that may be read besides the profile's.
-    own_root: Whether the tree is the box's own, all of which may be listed.
-  """
-  runs = profile == 'repository'
-  rights = landlock.RUN if runs else landlock.LOOK
-  rules = [('/', landlock.LIST)] if own_root and profile != 'pure' else []
-  for path in readable(profile, more):
-    if os.path.exists(path):
-      rules += _all_but(path, hidden(more), rights)
-  if profile != 'pure':
-    rules += [(d, landlock.READ | landlock.WRITE) for d in _DEVICES]
-  if scratch is not None:
-    extra = landlock.EXECUTE if runs else 0
-    rules.append((scratch, landlock.CHANGE | extra))
-  return rules
+def landlock_rules(config: wire.Config) -> Iterator[tuple[str, int]]:
+  """Yield (path, rights) pairs for `landlock.rule_set`."""
+  runs = landlock.EXECUTE if config.profile == 'repository' else 0
+  if config.profile != 'pure':
+    if config.own_root:  # All of it may be listed.
+      yield '/', landlock.LIST
+    yield from ((d, landlock.READ | landlock.WRITE) for d in _DEVICES)
+  for path in filter(os.path.exists, _readable(config)):
+    yield from _all_but(path, _hidden(config.readable), landlock.LOOK | runs)
+  if config.scratch is not None:
+    yield config.scratch, landlock.CHANGE | runs
 
 
 def _all_but(
@@ -204,7 +179,3 @@ def _all_but(
 
 def _is_below(path: str, other: str) -> bool:
   return path == other or path.startswith(other.rstrip('/') + '/')
-
-
-def _is_directory(descriptor: int) -> bool:
-  return stat.S_ISDIR(os.fstat(descriptor).st_mode)

@@ -14,20 +14,10 @@ from evojax.sandbox import linux
 
 EXECUTE, WRITE, READ, LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE = 1 << 4 | 1 << 5
-_MAKE_DIRECTORY, _MAKE_FILE, _MAKE_LINK = 1 << 7, 1 << 8, 1 << 12
+_MAKE = 1 << 7 | 1 << 8 | 1 << 12  # Directories, files, links.
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 LOOK = READ | LIST
-RUN = LOOK | EXECUTE
-CHANGE = (
-    LOOK
-    | WRITE
-    | _REMOVE
-    | _MAKE_DIRECTORY
-    | _MAKE_FILE
-    | _MAKE_LINK
-    | _REFER
-    | _TRUNCATE
-)
+CHANGE = LOOK | WRITE | _REMOVE | _MAKE | _REFER | _TRUNCATE
 _OF_FILES = EXECUTE | WRITE | READ | _TRUNCATE
 # Version of the kernel's interface -> rights that it knows.
 _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}

@@ -3,18 +3,6 @@
 import dataclasses
 import math
 
-# 'error' is the program's fault: it raised, exited with a code, or crashed. So
-# are the limits. Only 'infra_error' says nothing about the program.
-STATUSES = (
-    'ok',
-    'error',
-    'timeout',
-    'cpu_limit',
-    'memory_limit',
-    'output_limit',
-    'disk_limit',
-    'infra_error',
-)
 # Layers of the box, outermost first. Every tier is a set of them.
 LAYERS = (
     'namespaces',  # No network, no host processes, no System V objects.
@@ -32,9 +20,7 @@ LAYERS = (
 TIERS = {
     'T0': frozenset(LAYERS),
     'T1': frozenset(LAYERS) - {'namespaces', 'root'},
-    'T2': frozenset(
-        ('environment', 'descriptors', 'rlimits', 'clock', 'sweep')
-    ),
+    'T2': frozenset('environment descriptors rlimits clock sweep'.split()),
 }
 
 
@@ -53,10 +39,15 @@ class Limits:
   processes: int = 16  # Threads count as processes.
 
   def __post_init__(self):
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if not (math.isfinite(value) and value > 0):
-        raise ValueError(f'{field.name}={value!r} is not a positive number')
+    for name, value in dataclasses.asdict(self).items():
+      if not 0 < value < math.inf:  # A NaN is refused, too.
+        raise ValueError(f'{name}={value!r} is not a positive number')
+
+  @property
+  def of_a_run(self) -> tuple[float, float, int, int]:
+    """Return the limits that may differ from run to run."""
+    seconds = self.wall_seconds, self.cpu_seconds
+    return *seconds, self.memory_bytes, self.output_bytes
 
   @property
   def of_the_box(self) -> tuple[int, int, int]:
@@ -68,7 +59,11 @@ class Limits:
 class Result:
   """The outcome of a run; its bytes come from untrusted code."""
 
-  status: str  # One of STATUSES.
+  # 'ok', 'error', 'timeout', 'cpu_limit', 'memory_limit', 'output_limit',
+  # 'disk_limit' or 'infra_error'. An 'error' is the program's fault: it raised,
+  # exited with a code, or crashed. So are the limits. Only 'infra_error' says
+  # nothing about the program.
+  status: str
   tier: str  # The tier that it ran in.
   stdout: bytes = b''  # At most output_bytes.
   stderr: bytes = b''  # At most output_bytes.

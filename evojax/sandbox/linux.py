@@ -60,13 +60,9 @@ _TABLE = """
 _COLUMN = {'x86_64': 1, 'aarch64': 2}
 _AUDIT = {'x86_64': 0xC000003E, 'aarch64': 0xC00000B7}
 
-CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
-CLONE_NEWUTS = 0x04000000
-CLONE_NEWIPC = 0x08000000
-CLONE_NEWUSER = 0x10000000
-CLONE_NEWPID = 0x20000000
-CLONE_NEWNET = 0x40000000
+# CLONE_NEW*: mounts, control groups, host name, IPC, processes, network.
+NAMESPACES = 1 << 17 | 1 << 25 | 1 << 26 | 1 << 27 | 1 << 29 | 1 << 30
+CLONE_NEWUSER = 1 << 28
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
@@ -146,11 +142,6 @@ def call(name: str, *arguments) -> int:
 def prctl(option: int, value: int) -> None:
   """Call prctl(2) with one argument."""
   call('prctl', option, value, 0, 0, 0)
-
-
-def close_from(first: int) -> None:
-  """Close every descriptor from `first` on."""
-  call('close_range', first, 0xFFFFFFFF, 0)
 
 
 def drop_capabilities() -> None:

@@ -13,7 +13,9 @@ import contextlib
 import dataclasses
 import functools
 import os
+import pathlib
 import secrets
+import select
 import socket
 import subprocess
 import sys
@@ -72,28 +74,15 @@ if input()[::-1] in os.environ.values():
 # (name, program, stdin, stdout)
 _CONTROLS = (
     ('arithmetic', 'print(sum(map(int, input().split())))', b'1 2 3', b'6\n'),
-    (
-        'imports',
-        'import array, collections, heapq, json, uuid, zlib\nprint(1)',
-        b'',
-        b'1\n',
-    ),
-    (
-        'files of its own',
-        "import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n"
-        "  f.write('x'); f.seek(0); print(f.read())",
-        b'',
-        b'x\n',
-    ),
+    ('imports', 'import array, collections, heapq, json, uuid, zlib\nprint(1)',
+     b'', b'1\n'),
+    ('files of its own', 'import tempfile\n'
+     "with tempfile.TemporaryFile('w+') as f:\n"
+     "  f.write('x'); f.seek(0); print(f.read())", b'', b'x\n'),
     ('long input', 'print(len(input()))', b'x' * (1 << 20), b'1048576\n'),
-    (
-        'deep recursion',
-        'import sys\nsys.setrecursionlimit(20000)\n'
-        'f = lambda n: n and 1 + f(n - 1)\nprint(f(10000))',
-        b'',
-        b'10000\n',
-    ),
-)
+    ('deep recursion', 'import sys\nsys.setrecursionlimit(20000)\n'
+     'f = lambda n: n and 1 + f(n - 1)\nprint(f(10000))', b'', b'10000\n'),
+)  # fmt: skip
 
 
 class WeakSandboxError(RuntimeError):
@@ -169,12 +158,10 @@ _said = {'allow_weak': False, 'printed': False}
 def _find() -> Report:
   found = {}
   for tier in ('T0', 'T1'):
-    found[tier] = tuple(faults(tier))
-    if not found[tier]:
-      del found[tier]
+    if not (reasons := tuple(faults(tier))):
       return Report(tier, found)
-  broken = _failed_controls('T2')
-  if broken:
+    found[tier] = reasons
+  if broken := _failed_controls('T2'):
     raise WeakSandboxError(f'not even T2 runs here: {"; ".join(broken)}')
   return Report('T2', found)
 
@@ -215,32 +202,21 @@ def _successful_attacks(tier: str) -> list[str]:
 
 
 def _key_file(stack: contextlib.ExitStack, token: str) -> _Prepared:
-  folder = stack.enter_context(tempfile.TemporaryDirectory())
-  os.chmod(folder, 0o755)
-  path = os.path.join(folder, 'key')
-  with open(path, 'w') as file:
-    file.write(token)
-  return f'{path} {token[::-1]}', _never
+  folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+  folder.chmod(0o755)
+  (folder / 'key').write_text(token)
+  return f'{folder}/key {token[::-1]}', _never
 
 
-def _server(stack: contextlib.ExitStack, token: str) -> _Prepared:
-  del token
+def _server(stack: contextlib.ExitStack, _: str) -> _Prepared:
   server = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
-  server.setblocking(False)
-
-  def connected() -> bool:
-    try:
-      server.accept()[0].close()
-      return True
-    except BlockingIOError:
-      return False
-
+  # It can be read from while somebody waits to be accepted.
+  connected = lambda: bool(select.select([server], [], [], 0)[0])
   return str(server.getsockname()[1]), connected
 
 
-def _decoy(stack: contextlib.ExitStack, token: str) -> _Prepared:
+def _decoy(stack: contextlib.ExitStack, _: str) -> _Prepared:
   """Start a process to be killed; it stands for this one, its parent."""
-  del token
   command = [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()']
   decoy = subprocess.Popen(command, stdin=subprocess.PIPE)
   stack.callback(decoy.communicate)  # It ends with its input.

@@ -1,5 +1,6 @@
 """Processes as the trusted side of a box sees them: ended, counted, timed."""
 
+import contextlib
 import os
 import resource
 import select
@@ -11,10 +12,8 @@ import time
 
 def kill(process: int) -> None:
   """Send SIGKILL to a process, if it still exists."""
-  try:
+  with contextlib.suppress(ProcessLookupError):
     os.kill(process, signal.SIGKILL)
-  except ProcessLookupError:
-    pass
 
 
 def end_children(everyone: bool = False) -> None:

@@ -99,10 +99,7 @@ def _flush(file: io.IOBase | None) -> None:
 
 def _depth() -> int:
   """Return how many calls deep an `exec` by the caller would be."""
-  depth, frame = 1, sys._getframe(1)
-  while frame:
-    depth, frame = depth + 1, frame.f_back
-  return depth
+  return 1 + sum(1 for _ in traceback.walk_stack(sys._getframe(1)))
 
 
 def _exit_code(error: SystemExit) -> int:

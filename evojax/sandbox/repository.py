@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import sys
+from typing import Any
 
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
@@ -72,38 +73,26 @@ class Workspace:
       *,
       tier: str,
       limits: limits_lib.Limits = LIMITS,
-      readable: Sequence[str] = (),
-      environment: Mapping[str, str] | None = None,
-      grace_seconds: float = 20.0,
       allow_weak: bool | None = None,
-      without: Collection[str] = (),
+      **options: Any,
   ):
     """Make an empty tree; see `box.Box`.
 
     Args:
       tier: See `probe.choose`.
       limits: Limits of every command; that of memory holds per process.
-      readable: Paths of the host that commands may read and run, e.g. a virtual
-        environment, besides its system and PYTHON.
-      environment: Additional environment variables for all commands.
-      grace_seconds: How late the zygote may answer before it is ended.
       allow_weak: Whether commands may run as root, whose processes nobody
         counts; None: the answer that `probe.tier` was given.
-      without: Layers to leave out, for tests.
+      **options: `readable` (which commands may run, too: e.g. a virtual
+        environment, besides the system and PYTHON), `environment`,
+        `grace_seconds` and `without` of `box.Box`.
 
     Raises:
       probe.WeakSandboxError: If they would run as root and may not.
     """
     # One attempt: in a second one the tree would be empty.
     self._box = box_lib.Box(
-        'repository',
-        tier=tier,
-        limits=limits,
-        readable=readable,
-        environment=environment,
-        grace_seconds=grace_seconds,
-        attempts=1,
-        without=without,
+        'repository', tier=tier, limits=limits, attempts=1, **options
     )
     self._lost: limits_lib.Result | None = None
     if allow_weak is None:
@@ -173,14 +162,10 @@ class Workspace:
     """
     records = []
     for path, data in files.items():
-      record = {
-          'path': _inside(path),
-          'size': len(data),
-          'executable': path in executable,
-      }
+      record = dict(path=_inside(path), size=len(data))
+      record['executable'] = path in executable
       records.append(json.dumps(record).encode() + b'\n' + data)
-    fields = {'operation': 'write'}
-    result = self._request(fields, b''.join(records), None)
+    result = self._request({'operation': 'write'}, b''.join(records))
     if result.status != 'ok':
       raise WorkspaceError(f'{len(files)} files are not written', result)
 
@@ -192,11 +177,9 @@ class Workspace:
     """
     limits = self._box.limits
     fits = limits.disk_bytes + limits.files * _RECORD_BYTES
-    result = self._request(
-        {'operation': 'read', 'folder': _inside(folder)},
-        b'',
-        dataclasses.replace(limits, output_bytes=fits),
-    )
+    fields = {'operation': 'read', 'folder': _inside(folder)}
+    wide = dataclasses.replace(limits, output_bytes=fits)
+    result = self._request(fields, limits=wide)
     if result.status == 'ok':
       try:
         return parse(result.stdout)
@@ -208,9 +191,9 @@ class Workspace:
 
   def _request(
       self,
-      fields: Mapping[str, object],
-      stdin: bytes,
-      limits: limits_lib.Limits | None,
+      fields: Mapping[str, Any],
+      stdin: bytes = b'',
+      limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
     if self._lost is None:
       result = self._box.request(fields, stdin, limits)
@@ -240,27 +223,20 @@ def parse(data: bytes) -> dict[str, File]:
   Raises:
     ValueError, KeyError, TypeError: If they are not what `tree` writes.
   """
+  files, position = {}, 0
   try:
-    return _parse(data)
+    while position < len(data):
+      end = data.index(b'\n', position, position + _RECORD_BYTES)
+      record = json.loads(data[position:end])
+      position = end + 1 + int(record['size'])
+      content = data[end + 1 : position]
+      if len(content) != record['size'] or record['size'] < 0:
+        raise ValueError('a record is cut off')
+      path, kind = _inside(record['path']), record['kind']
+      if path in files:
+        raise ValueError(f'{path!r} twice')
+      executable = kind == 'file' and bool(record['executable'])
+      files[path] = File(content, executable, link=kind == 'link')
   except (AttributeError, OverflowError, RecursionError) as error:
     raise ValueError(f'{error}') from error
-
-
-def _parse(data: bytes) -> dict[str, File]:
-  files, position = {}, 0
-  while position < len(data):
-    end = data.index(b'\n', position, position + _RECORD_BYTES)
-    record = json.loads(data[position:end])
-    position = end + 1 + int(record['size'])
-    content = data[end + 1 : position]
-    if len(content) != record['size'] or record['size'] < 0:
-      raise ValueError('a record is cut off')
-    path = _inside(record['path'])
-    if path in files:
-      raise ValueError(f'{path!r} twice')
-    files[path] = File(
-        content,
-        executable=record['kind'] == 'file' and bool(record['executable']),
-        link=record['kind'] == 'link',
-    )
   return files

@@ -9,6 +9,7 @@ comparisons would be slow.
 from collections.abc import Callable, Sequence
 import ctypes
 import errno
+import itertools
 import struct
 
 from evojax.sandbox import linux
@@ -62,8 +63,8 @@ _ABSENT |= dict.fromkeys(
 )
 
 _THREAD = 0x00010000  # CLONE_THREAD
-# Every CLONE_NEW*; CLONE_NEWTIME is a part of the exit signal here.
-_NAMESPACES = 0x7E020000
+# CLONE_NEWTIME is missing: it is a part of the exit signal here.
+_NAMESPACES = linux.NAMESPACES | linux.CLONE_NEWUSER
 # F_DUPFD .. F_SETFL, locks, F_DUPFD_CLOEXEC; no F_SETOWN, no F_SETSIG.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
 # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: questions about descriptors.
@@ -123,27 +124,17 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
   denied = _ERRNO | errno.EPERM
   blocks = {}
   for name, rule in allowed.items():
-    number = linux.number(name)
-    if number is not None:
-      if rule:
-        blocks[number] = _check(*rule, denied)
-      else:
-        blocks[number] = _return(_ALLOW if rule is None else _ERRNO)
-  for name, error in _ABSENT.items():
-    if (number := linux.number(name)) is not None:
-      blocks[number] = _return(_ERRNO | error)
-  starts: list[tuple[int, list]] = [(0, _return(denied))]
-  for number in sorted(blocks):
-    starts.append((number, blocks[number]))
-    starts.append((number + 1, _return(denied)))
-  # If two ranges start at one value, the later one counts. Equal neighbours
-  # are merged.
-  ranges: list[tuple[int, list]] = []
-  for start, block in starts:
-    if ranges and ranges[-1][0] == start:
-      ranges.pop()
-    if not ranges or ranges[-1][1] != block:
-      ranges.append((start, block))
+    plain = _return(_ALLOW if rule is None else _ERRNO)
+    blocks[name] = _check(*rule, denied) if rule else plain
+  blocks |= {name: _return(_ERRNO | e) for name, e in _ABSENT.items()}
+  numbers = {linux.number(name): block for name, block in blocks.items()}
+  numbers.pop(None, None)  # That of calls which this machine does not have.
+  starts = {0: _return(denied)}
+  for number in sorted(numbers):
+    # If two ranges start at one value, the later one counts.
+    starts |= {number: numbers[number], number + 1: _return(denied)}
+  same = itertools.groupby(starts.items(), key=lambda item: item[1])
+  ranges = [next(group) for _, group in same]  # Equal neighbours are merged.
   program = [
       (_LOAD, 0, 0, 4),  # seccomp_data.arch
       (_JUMP_EQUAL, 1, 0, linux.audit_architecture()),

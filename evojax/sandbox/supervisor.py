@@ -6,6 +6,7 @@ is left. It runs without `site`, so neither .pth files nor the packages of a
 user are read.
 """
 
+import contextlib
 import fcntl
 import os
 import select
@@ -37,10 +38,14 @@ def main() -> None:
   if sys.platform == 'linux':
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
   own_namespaces = 'namespaces' in config.layers
-  own_user_namespace = own_namespaces and jail.enter_namespaces()
+  if own_namespaces and jail.enter_namespaces():
+    # A user namespace of its own holds no second user to change to.
+    config = config._replace(user=None, counted=True)
+  elif config.user is not None:
+    config = config._replace(counted=True)
   process = os.fork()
   if not process:
-    zygote.Zygote(control, config, own_user_namespace).main()
+    zygote.Zygote(control, config).main()
   poll = select.poll()
   poll.register(control, 0)  # A hang-up is reported without being asked for.
   if hasattr(os, 'pidfd_open'):
@@ -55,11 +60,10 @@ def main() -> None:
   if not own_namespaces:
     processes.end_children()
   if config.scratch:
-    try:
+    # If this fails, the parent removes it, if there is one.
+    with contextlib.suppress(OSError):
       tree.clear(config.scratch)
       os.rmdir(config.scratch)
-    except OSError:
-      pass  # The parent removes it, if there is one.
   os._exit(0)
 
 

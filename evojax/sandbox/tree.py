@@ -48,13 +48,11 @@ def _read_tree(scratch, request):
       for name in sorted((*files, *folders)):
         path = os.path.join(folder, name)
         mode = os.lstat(path).st_mode
-        record = {'path': os.path.relpath(path, top), 'size': 0}
-        data = b''
+        record = {'path': os.path.relpath(path, top)}
         if stat.S_ISLNK(mode):
-          record['kind'], data = 'link', os.fsencode(os.readlink(path))
+          kind, data = 'link', os.fsencode(os.readlink(path))
         elif stat.S_ISREG(mode):
-          record['kind'] = 'file'
-          record['executable'] = bool(mode & 0o100)
+          kind, record['executable'] = 'file', bool(mode & 0o100)
           if not mode & 0o400:
             os.chmod(path, stat.S_IMODE(mode) | 0o400)
           flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -62,7 +60,7 @@ def _read_tree(scratch, request):
             data = file.read()
         else:
           continue
-        record['size'] = len(data)
+        record |= {'kind': kind, 'size': len(data)}
         out.write(json.dumps(record).encode() + b'\n' + data)
   return 0
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 import errno
+import functools
+import math
 import os
 import select
 import time
@@ -23,39 +25,39 @@ class Usage(NamedTuple):
 
 
 class Watch:
-  """Waits for the runs of a slot and kills those that break a limit."""
+  """Waits for the runs of a slot and finds those that break a limit."""
 
-  def __init__(
-      self,
-      config: wire.Config,
-      *,
-      scratch: str | None,
-      threads: bool,
-      proc: int | None,
-  ):
+  def __init__(self, config: wire.Config, proc: int | None):
     """Set up the watch of a slot.
 
     Args:
       config: The slot's.
-      scratch: A directory whose size nobody else limits; None if there is none.
-      threads: Whether the number of threads is limited here, because the
-        kernel counts those of a user who is also somebody else.
       proc: A descriptor of /proc of the host; None on other systems.
     """
-    self._config, self._scratch = config, scratch
-    self._threads, self._proc = threads, proc
-    self._clock = 'clock' in config.layers
+    self._config, self._proc, layers = config, proc, config.layers
+    self._clock = 'clock' in layers
+    # A directory on a disk of the host has no quota but this.
+    on_disk = 'quota' in layers and 'namespaces' not in layers
+    self._scratch = config.scratch if on_disk else None
+    # The kernel counts the threads of a user who is also somebody else.
+    self._threads = (
+        config.profile == 'program'
+        and not config.counted
+        and {'seccomp', 'rlimits'} <= set(layers)
+    )
 
   def wait(
       self, process: int, request: wire.Request, before: Usage
   ) -> tuple[str, float]:
-    """Wait until a run has ended or breaks a limit, and kill it if it does.
+    """Wait until a run has ended or breaks a limit.
 
     Returns:
-      Why it was killed ('' if it ended by itself), and the seconds that it had
-      to wait for a core because strangers had it.
+      Why it is to be killed ('' if it has ended by itself), and the seconds
+      that it had to wait for a core because strangers had it.
     """
     wall, cpu = request.wall_seconds, request.cpu_seconds
+    if not self._clock:  # Nothing hangs for ever all the same.
+      wall, cpu = wall + _HANG_SECONDS, math.inf
     poll = select.poll()
     exited = None
     if hasattr(os, 'pidfd_open'):
@@ -63,28 +65,19 @@ class Watch:
       poll.register(exited, select.POLLIN)
     try:
       while True:
-        used = 0.0
-        if self._clock:
-          used = processes.cpu_seconds(process) - before.process
-        gone = time.monotonic() - before.start
-        left = min(wall - gone, cpu - used)
-        if self._clock and left <= 0:
+        used = processes.cpu_seconds(process) - before.process
+        left = min(wall - (time.monotonic() - before.start), cpu - used)
+        if left <= 0:
           break
-        pause = left if self._clock else wall + _HANG_SECONDS
         if self._scratch or self._threads or exited is None:
-          pause = min(pause, _WATCH_SECONDS)
+          left = min(left, _WATCH_SECONDS)
         # One millisecond more, because the kernel's clocks tick.
-        if poll.poll(pause * 1000 + 1) or processes.has_exited(process):
+        if poll.poll(left * 1000 + 1) or processes.has_exited(process):
           return '', 0.0
         if self._scratch and self._is_over_quota():
-          processes.kill(process)
           return 'disk_limit', 0.0
         if self._threads and self._is_crowded(process):
-          processes.kill(process)
           return 'crowded', 0.0
-        # Nothing hangs for ever, even where the layer 'clock' is off.
-        if time.monotonic() - before.start > wall + _HANG_SECONDS:
-          break
     finally:
       if exited is not None:
         os.close(exited)
@@ -92,7 +85,6 @@ class Watch:
     if processes.has_exited(process):
       return '', 0.0
     waited = self._waited_seconds(processes.cpu_seconds(process), before)
-    processes.kill(process)
     return 'cpu_limit' if used >= cpu else 'timeout', waited
 
   def _is_over_quota(self) -> bool:
@@ -175,8 +167,6 @@ class Watch:
     return sum(map(int, fields[11:15])) / os.sysconf('SC_CLK_TCK')
 
   def _read(self, path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY, dir_fd=self._proc)
-    try:
-      return os.read(descriptor, 1 << 16).decode()
-    finally:
-      os.close(descriptor)
+    opener = functools.partial(os.open, dir_fd=self._proc)
+    with open(path, opener=opener) as file:
+      return file.read()

@@ -4,7 +4,7 @@ A message is a JSON object behind its length, with file descriptors beside it:
 stdin, stdout, stderr, and the file that says what to run. Nothing is pickled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import json
 import socket
 import struct
@@ -14,20 +14,39 @@ _LENGTH = struct.Struct('<I')
 _DESCRIPTORS = 4
 
 
+class Entry(NamedTuple):
+  """The code that a 'pure' box calls.
+
+  The file is run once per slot, before rights are given up. It defines
+  call(source: str, data: memoryview) -> bytes, which is called once per run in
+  a fresh process, and optionally warm(), which is called once per slot.
+  """
+
+  file: str
+  path: Sequence[str] = ()  # Directories that it may import from, e.g. NumPy's.
+
+
 class Config(NamedTuple):
   """The setup of one slot: the first message, from parent to supervisor."""
 
   profile: str  # One of `box.PROFILES`.
-  layers: Sequence[str]  # The layers that hold, of `limits.LAYERS`.
+  layers: Collection[str]  # The layers that hold, of `limits.LAYERS`.
   disk_bytes: int  # These three are limits, see `limits.Limits`.
   files: int
   processes: int
-  entry: str | None  # A Python file, for the profile 'pure' alone.
-  path: Sequence[str]  # Directories that the entry may import from.
+  entry: Entry | None  # For the profile 'pure' alone.
   readable: Sequence[str]  # Host paths that code in the box may read.
   environment: Mapping[str, str]  # Variables that code in the box gets.
-  user: int | None  # A user id that no other slot has; None: the parent's.
-  scratch: str | None = None  # The slot's directory on a disk of the host.
+  user: int | None = None  # One that no other slot has; None: the parent's.
+  scratch: str | None = None  # The slot's directory, if it has one.
+  # True if the user runs nothing but this slot, so that the kernel's count of
+  # its processes is the slot's; the supervisor finds out.
+  counted: bool = False
+
+  @property
+  def own_root(self) -> bool:
+    """Tell if the slot has a file system tree of its own."""
+    return {'namespaces', 'root'} <= set(self.layers)
 
 
 class Request(NamedTuple):
@@ -73,16 +92,15 @@ def receive(control: socket.socket) -> tuple[Any, list[int]]:
   Raises:
     EOFError: If the other end is closed.
   """
-  data, descriptors = b'', []
-  while len(data) < _LENGTH.size or len(data) < _size(data):
-    wanted = _size(data) if len(data) >= _LENGTH.size else _LENGTH.size
-    chunk, found, _, _ = socket.recv_fds(
-        control, wanted - len(data), _DESCRIPTORS
-    )
+  data, descriptors, wanted = b'', [], _LENGTH.size
+  while left := wanted - len(data):
+    chunk, found, _, _ = socket.recv_fds(control, left, _DESCRIPTORS)
     descriptors += found
     if not chunk:
       raise EOFError('the other end is closed')
     data += chunk
+    if len(data) == _LENGTH.size:
+      wanted += _LENGTH.unpack(data)[0]
   return json.loads(data[_LENGTH.size :]), descriptors
 
 
@@ -94,7 +112,3 @@ def answer(message: Mapping[str, Any]) -> Answer:
   """
   kinds = Answer.__annotations__.items()
   return Answer(**{name: kind(message[name]) for name, kind in kinds})
-
-
-def _size(data: bytes) -> int:
-  return _LENGTH.size + _LENGTH.unpack_from(data)[0]

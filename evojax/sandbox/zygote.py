@@ -37,27 +37,9 @@ PRELOAD = (
 class Zygote:
   """One slot of a box; see `Box` for the other end."""
 
-  def __init__(
-      self,
-      control: socket.socket,
-      config: wire.Config,
-      own_user_namespace: bool,
-  ):
-    """Store the arguments.
-
-    Args:
-      control: Connected to the box.
-      config: The slot's.
-      own_user_namespace: Whether no other user exists for this process.
-    """
+  def __init__(self, control: socket.socket, config: wire.Config):
+    """Store the connection to the box, and the setup of the slot."""
     self._control, self._config = control, config
-    self._layers = frozenset(config.layers)
-    self._scratch = config.scratch
-    self._own_user_namespace = own_user_namespace
-    # The user is nobody else: then the kernel's count of processes is ours.
-    self._counted = own_user_namespace or (
-        'uid' in self._layers and config.user is not None
-    )
 
   def main(self) -> NoReturn:
     """Prepare the slot, then answer requests until the parent hangs up."""
@@ -77,7 +59,7 @@ class Zygote:
   # ------------------------------------------------------------- once per slot
 
   def _prepare(self) -> None:
-    config, layers, proc = self._config, self._layers, None
+    layers, proc = self._config.layers, None
     if sys.platform == 'linux':
       linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
       # Descendants become children of this process, however often they fork.
@@ -86,29 +68,13 @@ class Zygote:
     entry = self._preload()
     base_bytes = processes.address_space()
     self._enter()
-    if layers & {'uid', 'landlock', 'seccomp'}:
+    if {'uid', 'landlock', 'seccomp'} & set(layers):
       linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     # A child starts with these handlers, and a program may rely on them.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    self._child = child.Child(
-        config,
-        scratch=self._scratch,
-        entry=entry,
-        counted=self._counted,
-        base_bytes=base_bytes,
-        proc=proc,
-    )
-    # A directory on a disk of the host has no quota but this.
-    on_disk = 'quota' in layers and 'namespaces' not in layers
-    self._watch = watch.Watch(
-        config,
-        scratch=self._scratch if on_disk else None,
-        threads=config.profile == 'program'
-        and not self._counted
-        and {'seccomp', 'rlimits'} <= layers,
-        proc=proc,
-    )
+    self._child = child.Child(self._config, entry, base_bytes, proc)
+    self._watch = watch.Watch(self._config, proc)
     gc.collect()
     gc.freeze()  # Pages that the children share stay shared.
 
@@ -120,35 +86,29 @@ class Zygote:
         importlib.import_module(name)
     if self._config.entry is None:
       return None
-    sys.path += self._config.path
-    entry = runpy.run_path(self._config.entry)
+    file, path = self._config.entry
+    sys.path += path
+    entry = runpy.run_path(file)
     if 'warm' in entry:
       entry['warm']()
     return entry
 
   def _enter(self) -> None:
     """Enter the tree, the user and the directory that runs see."""
-    config, layers = self._config, self._layers
-    if 'namespaces' in layers and 'root' in layers:
-      pure = config.profile == 'pure'
-      jail.build_root(
-          jail.readable(config.profile, config.readable),
-          jail.hidden(config.readable),
-          None if pure else self._quota(),
-          not pure,
-      )
-      self._scratch = None if pure else jail.SCRATCH
-    elif 'namespaces' in layers and self._scratch:
+    config, scratch = self._config, self._config.scratch
+    if config.own_root:
+      scratch = jail.build_root(config, self._quota())
+      self._config = config._replace(scratch=scratch)
+    elif 'namespaces' in config.layers and scratch:
       linux.make_mounts_private()
-      linux.mount_tmpfs(self._scratch, self._quota())
-    if 'uid' in layers:
-      # A user namespace of its own holds no second user to change to.
-      jail.become(None if self._own_user_namespace else config.user)
-    if self._scratch:
-      os.chdir(self._scratch)
-      folders = dict.fromkeys(tree.FOLDERS, self._scratch)
+      linux.mount_tmpfs(scratch, self._quota())
+    if 'uid' in config.layers:
+      jail.become(config.user)
+    if scratch:
+      os.chdir(scratch)
+      folders = dict.fromkeys(tree.FOLDERS, scratch)
       if config.profile == 'repository':
-        folders = {name: f'{self._scratch}/{name}' for name in folders}
+        folders = {name: f'{scratch}/{name}' for name in folders}
         for folder in folders.values():
           os.mkdir(folder)
       os.environ.update(HOME=folders['home'], TMPDIR=folders['tmp'])
@@ -156,17 +116,13 @@ class Zygote:
 
   def _quota(self) -> str:
     """Return the options of the file system that holds the directory."""
-    owner = self._config.user if 'uid' in self._layers else None
-    if owner is None or self._own_user_namespace:
-      owner = os.geteuid()
+    config = self._config
+    owner = os.geteuid() if config.user is None else config.user
     options = f'mode=0700,uid={owner}'
-    if 'quota' not in self._layers:
-      return options
-    # The directory itself takes one of the inodes.
-    return (
-        f'{options},size={self._config.disk_bytes},'
-        f'nr_inodes={self._config.files + 1}'
-    )
+    if 'quota' in config.layers:
+      # The directory itself takes one of the inodes.
+      options += f',size={config.disk_bytes},nr_inodes={config.files + 1}'
+    return options
 
   # -------------------------------------------------------------- once per run
 
@@ -200,12 +156,12 @@ class Zygote:
       descriptors: list[int],
   ) -> wire.Answer:
     """Have a child run a request, watch it, and tell how it ended."""
-    children_before = processes.children_seconds()
-    process_before = processes.cpu_seconds(process)
-    tasks = 0
-    if self._config.profile == 'repository' and not self._counted:
+    config, tasks = self._config, 0
+    children = processes.children_seconds()
+    spent = processes.cpu_seconds(process)
+    if config.profile == 'repository' and not config.counted:
       tasks = processes.tasks_of_user()
-    before = watch.Usage(time.monotonic(), process_before, children_before)
+    before = watch.Usage(time.monotonic(), spent, children)
     with end:
       # The child cannot give away a name that it does not know.
       shown = request._replace(run='', tasks=tasks)
@@ -213,22 +169,13 @@ class Zygote:
     for descriptor in descriptors:
       os.close(descriptor)
     status, waited = self._watch.wait(process, request, before)
+    processes.kill(process)  # That does nothing to one that has ended.
     wall = time.monotonic() - before.start
-    _, code = os.waitpid(process, 0)
-    if 'sweep' in self._layers:
-      self._sweep()
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if 'sweep' in config.layers:
+      # End whatever the run has left running, and empty its directory.
+      processes.end_children(everyone='namespaces' in config.layers)
+      if config.scratch and config.profile == 'program':
+        tree.clear(config.scratch)
     used = processes.children_seconds() - before.children - before.process
-    return wire.Answer(
-        run=request.run,
-        status=status,
-        code=os.waitstatus_to_exitcode(code),
-        wall=wall,
-        cpu=max(0.0, used),
-        waited=waited,
-    )
-
-  def _sweep(self) -> None:
-    """End whatever the run has left running, and empty its directory."""
-    processes.end_children(everyone='namespaces' in self._layers)
-    if self._scratch and self._config.profile == 'program':
-      tree.clear(self._scratch)
+    return wire.Answer(request.run, status, code, wall, max(0.0, used), waited)

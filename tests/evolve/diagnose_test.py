@@ -136,8 +136,8 @@ class DiagnosticsTest(absltest.TestCase):
     falling = np.linspace(0.6, 0.2, 20).tolist()
     lies = {
         'x': 'outcome_falling',  # A rule.
-        'a': 'outcome_rise',  # What a rule reads.
-        'b': 'outcome',  # What a diagnostic that is shipped measures.
+        'a': 'outcome_rise',  # A rule reads it.
+        'b': 'outcome',  # A shipped diagnostic measures it.
     }
     seed = spec.read(domains.load('math').__path__[0] + '/seed_harness')
     harness = seed

@@ -344,7 +344,7 @@ class EndToEndTest(parameterized.TestCase):
       hf.check_directory(pathlib.Path(stored[name]))
     page = (self.path / 'report.html').read_text()
     self.assertIn('<html', page[:200])
-    # How untrusted code was held stands wherever results do.
+    # Results always say how untrusted code was held.
     tier = probe.tier()
     self.assertRegex(page, f'>sandbox</dt><dd>{tier}</dd>')
     self.assertEqual({row['sandbox'] for row in self.rows}, {tier})
@@ -410,10 +410,8 @@ class SealedTest(absltest.TestCase):
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     setup = setup_lib.prepare(config)
     with tempfile.TemporaryDirectory() as folder:
-      limits = recorder_lib.Limits(budget.Budget(), lambda: None)
-      recorder = recorder_lib.Recorder(
-          chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')), limits
-      )
+      ledger = chain.Ledger(pathlib.Path(folder, 'ledger.jsonl'))
+      recorder = recorder_lib.Recorder(ledger, budget.Budget(), lambda: None)
       scorer = scoring.Scorer(
           setup=setup,
           mesh=mesh,

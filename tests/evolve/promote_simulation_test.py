@@ -87,7 +87,7 @@ class CalibrationTest(parameterized.TestCase):
     self.assertBetween(np.mean(passed), 0.75, 0.85)
 
   @parameterized.named_parameters(
-      # What the trials of the smoke and of the default configuration see.
+      # The smoke and the default configuration have trials of these sizes.
       ('small', functools.partial(_null, _graded, 4, 2, 24, 4)),
       ('large', functools.partial(_null, _graded, 4, 2, 128, 8)),
       # A change that some problems like and others do not, by 0 on average.

@@ -179,7 +179,7 @@ class DetectableTest(parameterized.TestCase):
       shape=((4, 2), (4, 4), (8, 3)), alpha=(0.06, 0.004), power=(0.5, 0.8)
   )
   def test_agrees_with_a_simulation_of_arm_means(self, shape, alpha, power):
-    # Of arms with sigma 1, without anything but the t test of two samples.
+    # Arms have sigma 1; there is nothing but the t test of two samples.
     controls, children = shape
     rng = np.random.default_rng(0)
     control = rng.normal(size=(100_000, controls))

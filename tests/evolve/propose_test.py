@@ -28,6 +28,7 @@ from evojax.harness import library as shipped
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import config_checks
 from tests.evolve import own_proposer
@@ -64,19 +65,38 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
 
 
 def trial(proposal, status='discard', effect=0.0, error=0.01, parent=None):
-  """What the ledger would say of a proposal that was tried."""
+  """Return what the ledger would say of a proposal that was tried."""
   measured = effect is not None
-  return propose_lib.Trial(
-      delta_sha=proposal.delta.sha256,
-      factor=proposal.delta.factor,
-      intervention_class=proposal.delta.intervention_class,
-      status=status,
-      effect=effect,
-      low=effect - 2 * error if measured else None,
-      high=effect + 2 * error if measured else None,
-      expected=proposal.expected,
-      parent_sha=(parent or proposal.delta.before),
-      changes=proposal.delta.changes,
+  delta = proposal.delta
+  return history_lib.Trial(
+      index=0,
+      number=0,
+      seconds={},
+      hypothesize=records.Hypothesize(
+          trial=0, version='v0', expected=proposal.expected
+      ),
+      design=records.Design(
+          trial=0,
+          harness=delta.after,
+          delta=records.Delta(
+              sha256=delta.sha256,
+              factor=delta.factor,
+              kind=delta.kind,
+              intervention_class=delta.intervention_class,
+              before=parent or delta.before,
+              changes=delta.changes,
+              text='',
+          ),
+      ),
+      verify=records.Verify(
+          trial=0,
+          version='',
+          status=status,
+          reasons=(),
+          effect=effect,
+          low=effect - 2 * error if measured else None,
+          high=effect + 2 * error if measured else None,
+      ),
   )
 
 
@@ -121,7 +141,7 @@ def search(alerts, trials, seed=0, keep=lambda n, proposal: False, **kwargs):
 
 
 def counts(alerts, history=(), seeds=120, **kwargs):
-  """How often each class is proposed, over seeds."""
+  """Count how often each class is proposed, over seeds."""
   made = [
       rules.propose(context(alerts, history, seed=seed, **kwargs))
       for seed in range(seeds)
@@ -139,26 +159,29 @@ CALLS_FOR = ('exploration',)
 def measure(e):
   return {'repeated_ngrams': 0.4}
 """
-ALERTS = sorted({t for entry in library.ENTRIES for t in entry.triggers})
+FACTORS = {e.change.factor(SURFACE) for e in library.ENTRIES.values()}
+ALERTS = sorted({t for e in library.ENTRIES.values() for t in e.triggers})
 
 
 class LibraryTest(parameterized.TestCase):
 
-  @parameterized.named_parameters((e.name, e) for e in library.ENTRIES)
-  def test_entry_makes_the_change_that_it_names(self, entry):
+  @parameterized.named_parameters(
+      (name, name, e) for name, e in library.ENTRIES.items()
+  )
+  def test_entry_makes_the_change_that_it_names(self, name, entry):
     """From a parent where it applies: one factor, on the surface, bounded."""
     needed = {
         'no_kl_penalty': {'grpo.kl_coef': 0.01},
         'outcome_variance_filter': {'reward.weights.overlong': 0.5},
         'full_limit': {'rollout.token_limit': 32},
     }
-    parent = SEED.with_overlay(needed.get(entry.name, {}))
+    parent = SEED.with_overlay(needed.get(name, {}))
     config = {'grpo.epochs': 2, 'domain.kwargs.partial': True}
     ctx = context(entry.triggers, parent=parent, config=config)
-    after = entry.change(ctx)
+    after = entry.apply(ctx)
     self.assertIsNotNone(after)
     delta, note = propose_lib.consider(ctx, after)
-    self.assertEqual(delta.factor, entry.factor)
+    self.assertEqual(delta.factor, entry.change.factor(SURFACE))
     self.assertEqual(note, '')
     low, high = entry.expected
     self.assertLess(low, high)
@@ -167,44 +190,45 @@ class LibraryTest(parameterized.TestCase):
     self.assertRegex(entry.source, r'arXiv:\d{4}\.\d{5}|\d{4}')
     # On the harness that it leads to, it is nothing to do or a further step.
     config = values(after)
-    again = entry.change(dataclasses.replace(ctx, parent=after, config=config))
+    again = entry.apply(dataclasses.replace(ctx, parent=after, config=config))
     if again is not None:
       self.assertNotEqual(again.sha256, after.sha256)
       SURFACE.check(again.overlay)
 
   def test_names_and_classes(self):
-    names = [entry.name for entry in library.ENTRIES]
-    self.assertLen(set(names), len(names))
+    # A name that stands twice in the source would hide the first entry.
+    source = pathlib.Path(library.__file__).read_text()
+    self.assertLen(library.ENTRIES, source.count(': Entry('))
 
   def test_rules_of_the_diagnosis_have_an_answer(self):
-    for rule in diagnose.RULES:
-      self.assertIn(rule.name, ALERTS)
+    for name in diagnose.RULES:
+      self.assertIn(name, ALERTS)
 
   def test_every_trigger_is_measured(self):
     """By a rule, or by a diagnostic of the seed harness."""
     sources = ''.join(
         text for name, text in MATH.files.items() if 'diagnostics/' in name
     )
-    rule_names = {rule.name for rule in diagnose.RULES}
     for name in ALERTS:
-      self.assertTrue(name in rule_names or f"'{name}'" in sources, name)
+      self.assertTrue(name in diagnose.RULES or f"'{name}'" in sources, name)
 
   def test_ratio_changes_need_off_policy_updates(self):
     """One update per rollout: the ratio is 1, its clip bound means nothing."""
-    for entry in library.ENTRIES:
-      if entry.factor in ('clip', 'grpo.dual_clip', 'grpo.ratio'):
-        self.assertIsNone(entry.change(context()))
+    for entry in library.ENTRIES.values():
+      factor = entry.change.factor(SURFACE)
+      if factor in ('clip', 'grpo.dual_clip', 'grpo.ratio'):
+        self.assertIsNone(entry.apply(context()))
 
   def test_partial_credit_needs_a_domain_that_gives_it(self):
-    entry = next(e for e in library.ENTRIES if e.name == 'partial_credit')
-    self.assertIsNone(entry.change(context()))
+    entry = library.ENTRIES['partial_credit']
+    self.assertIsNone(entry.apply(context()))
     for given in (True, False):
       ctx = context(config={'domain.kwargs.partial': given})
-      self.assertEqual(entry.change(ctx) is not None, given)
+      self.assertEqual(entry.apply(ctx) is not None, given)
 
   def test_bounds_stop_a_scale(self):
     high = SURFACE.field('optim.learning_rate').high
-    change = changes.scale('optim.learning_rate', 3.0)
+    change = changes.scale('optim.learning_rate', 3.0).apply
     near = SEED.with_overlay({'optim.learning_rate': high / 2})
     after = change(context(parent=near))
     self.assertEqual(after.overlay['optim.learning_rate'], high)
@@ -213,20 +237,24 @@ class LibraryTest(parameterized.TestCase):
   def test_halves_of_levels(self):
     families = {'domain.kwargs.families': ('a:0-3', 'b:0-2', 'c:1', 'd:0-1')}
     ctx = context(config=families)
-    harder = changes.half_of_levels(True)(ctx).overlay['data.families']
-    easier = changes.half_of_levels(False)(ctx).overlay['data.families']
+    harder = changes.half_of_levels(True).apply(ctx).overlay['data.families']
+    easier = changes.half_of_levels(False).apply(ctx).overlay['data.families']
     self.assertEqual(harder, ('a:2-3', 'b:2', 'c:1', 'd:1'))
     self.assertEqual(easier, ('a:0-1', 'b:0-1', 'c:1', 'd:0'))
     for names in (('small',), 'all', ('gcd:0',)):  # Nothing to halve.
       ctx = context(config={'domain.kwargs.families': names})
-      self.assertIsNone(changes.half_of_levels(True)(ctx))
+      self.assertIsNone(changes.half_of_levels(True).apply(ctx))
 
 
 class BeliefTest(absltest.TestCase):
 
-  def _trial(self, effect, **kwargs):
+  def _trial(self, effect, status='discard', **changes):
+    """Return a trial of the learning rate, its delta with these changes."""
     made = propose_change({'optim.learning_rate': 3e-4})
-    return dataclasses.replace(trial(made, effect=effect), **kwargs)
+    found = trial(made, status, effect)
+    delta = dataclasses.replace(found.delta, **changes)
+    design = dataclasses.replace(found.design, delta=delta)
+    return dataclasses.replace(found, design=design)
 
   def test_prior(self):
     belief = rules.believe((-0.02, 0.12), 'optimizer', 'f', [])
@@ -286,8 +314,9 @@ class RulesTest(parameterized.TestCase):
         self.assertEqual(made.trigger, name)
         entries = [
             e
-            for e in library.ENTRIES
-            if e.factor == made.delta.factor and name in e.triggers
+            for e in library.ENTRIES.values()
+            if e.change.factor(SURFACE) == made.delta.factor
+            and name in e.triggers
         ]
         self.assertNotEmpty(entries)
 
@@ -322,8 +351,8 @@ class RulesTest(parameterized.TestCase):
       made = rules.propose(ctx)
       self.assertEqual(set(made.after.files), set(parent.files))
       self.assertIsNotNone(random_changes.propose(ctx))
-    for entry in library.ENTRIES:
-      entry.change(context(parent=parent))
+    for entry in library.ENTRIES.values():
+      entry.apply(context(parent=parent))
 
   def test_a_found_diagnostic_calls_for_a_class(self):
     """An alert whose name no intervention knows, declared in its own file."""
@@ -347,7 +376,7 @@ class RulesTest(parameterized.TestCase):
     self.assertEqual(made.trigger, '')
 
   def test_every_class_that_trains_has_an_intervention(self):
-    answered = {delta_lib.class_of(e.factor, SURFACE) for e in library.ENTRIES}
+    answered = {delta_lib.class_of(f, SURFACE) for f in FACTORS}
     self.assertEqual(
         delta_lib.intervention_classes(SURFACE) - answered,
         # Nothing in the library decays weights; the class has kl_coef as well.
@@ -415,7 +444,7 @@ class RulesTest(parameterized.TestCase):
     self.fail('never tried again')
 
   def test_never_back_to_an_ancestor(self):
-    """What was kept is not taken back, in one step or over several."""
+    """A kept change is not taken back, in one step or over several."""
     one = propose_change({'optim.learning_rate': 2e-4})
     two = propose_change({'optim.learning_rate': 4e-4}, one.after)
     history = [trial(one, 'keep', 0.05), trial(two, 'keep', 0.05)]
@@ -465,11 +494,11 @@ class RulesTest(parameterized.TestCase):
     self.fail('the rate was not pushed')
 
   def test_what_lost_lowers_the_expectation(self):
-    entry = next(e for e in library.ENTRIES if e.name == 'learning_rate_down')
+    entry = library.ENTRIES['learning_rate_down']
     history = [trial(propose_change({'optim.warmup_steps': 5}), effect=-0.06)]
     for seed in range(300):
       made = rules.propose(context(['outcome_falling'], history, seed=seed))
-      if made.delta.factor == entry.factor:
+      if made.delta.factor == 'optim.learning_rate':
         self.assertLess(sum(made.expected), sum(entry.expected))
         return
     self.fail('the rate was not lowered')
@@ -485,7 +514,7 @@ class RulesTest(parameterized.TestCase):
 
   def test_nothing_left(self):
     every = set(SURFACE.factors()) | {'keep', 'weight'}
-    every |= {e.factor for e in library.ENTRIES}
+    every |= FACTORS
     ctx = context(['slow_learning'], vetoes=frozenset(every))
     self.assertIsNone(rules.propose(ctx))
 
@@ -517,7 +546,7 @@ class MutationTest(parameterized.TestCase):
   def _values(self, history, path, parent=SEED, seeds=30, alerts=()):
     """Values of a path that are proposed while all else is vetoed."""
     alerts = alerts or ('slow_learning', 'exploration_collapse')
-    others = {e.factor for e in library.ENTRIES} - {path}
+    others = FACTORS - {path}
     found = set()
     for seed in range(seeds):
       made = rules.propose(

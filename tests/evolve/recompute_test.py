@@ -15,8 +15,8 @@ from evojax.ledger import chain as chain_lib
 from tests.evolve import recompute
 
 RATE = 0.2
-# Of the children of each trial; the second one is stopped by an alert, the
-# third one crashed.
+# Effects of the children of each trial; the second one is stopped by an alert,
+# the third one crashed.
 EFFECTS = (0.0, 0.6, None, 0.6, 0.05, 0.6)
 # On perturbed problems, of the trials that were asked them.
 PERTURBED = {1: 0.5, 3: 0.5, 5: -0.4}
@@ -144,7 +144,7 @@ class RecomputeTest(parameterized.TestCase):
 
   def test_finds_a_verdict_that_differs(self):
     payloads = self._run()
-    payloads[2]['status'] = 'keep'  # Of trial 0.
+    payloads[2]['status'] = 'keep'  # The verdict on trial 0.
     self._write(payloads)
     (difference,) = recompute.compare(self.workdir)
     self.assertIn('trial 0: keep in the ledger, discard from', difference)

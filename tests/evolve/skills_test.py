@@ -61,7 +61,7 @@ class LearnedTest(parameterized.TestCase):
     # Elsewhere: three times what is there, exactly as one would write it.
     other = skill.apply(SEED, CONFIG | {'optim.learning_rate': 2e-5}, SURFACE)
     self.assertEqual(other.overlay['optim.learning_rate'], 6e-5)
-    # Where it was found it leads to the same harness, to the byte.
+    # On its own parent it leads to the same harness, to the byte.
     self.assertEqual(
         skill.apply(SEED, CONFIG, SURFACE).sha256, rate(3e-4).sha256
     )
@@ -97,7 +97,7 @@ class LearnedTest(parameterized.TestCase):
       'A = B = 1.0\n' + '#' * 65_200 + '\n',
   )
   def test_a_part_that_has_no_place(self, before):
-    """Whoever proposes it goes on to something else."""
+    """A proposer of it goes on to something else."""
     text = before + REWARD.replace(
         "{'outcome'", "{'mine': A * B * e.outcome, 'outcome'"
     )

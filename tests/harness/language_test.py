@@ -1,4 +1,4 @@
-"""What may be written, and that a refusal says what to write instead."""
+"""The language takes what it should, and says what to write instead."""
 
 import math
 
@@ -227,7 +227,7 @@ class NamesTest(parameterized.TestCase):
       )
       (answer,) = calls.exchange(
           {'f.py': source},
-          [calls.call('f.py', 'measure', [recorded.view()])],
+          [calls.Call('f.py', 'measure', [recorded.view()])],
           calls.limits(5.0),
       )
       called.append(str(answer))

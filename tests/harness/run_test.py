@@ -68,7 +68,7 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(list(parts), ['used', 'solved', 'one'])
     for part in parts.values():
       self.assertEqual(part.dtype, np.float32)
-    # Of 64 tokens; what is not valid is 0.
+    # Shares of 64 tokens; 0 where not valid.
     np.testing.assert_array_equal(
         parts['used'], [[0.25, 0.5, 1], [0.125, 0, 0]]
     )
@@ -448,21 +448,21 @@ class AccessTest(parameterized.TestCase):
     sent = calls.request(
         files,
         [
-            calls.call('diagnostics/a.py', 'measure', [view]),
-            calls.call('diagnostics/b.py', 'measure', [view]),
+            calls.Call('diagnostics/a.py', 'measure', [view]),
+            calls.Call('diagnostics/b.py', 'measure', [view]),
         ],
     )
     self.assertEqual(sent.count(view.outcome.tobytes()), 1)
     self.assertEqual(sent.count(view.n_tokens.tobytes()), 1)
     self.assertNotIn(view.mean_logprob.tobytes(), sent)
     a = calls.request(
-        files, [calls.call('diagnostics/a.py', 'measure', [view])]
+        files, [calls.Call('diagnostics/a.py', 'measure', [view])]
     )
     self.assertNotIn(view.n_tokens.tobytes(), a)
 
 
 class ContractTest(absltest.TestCase):
-  """What no function can help is no function's fault."""
+  """A failure that no function can help is no function's fault."""
 
   def _run(self, *results):
     box = absltest.mock.Mock()
@@ -548,7 +548,7 @@ class TierTest(parameterized.TestCase):
     with absltest.mock.patch.object(probe, 'tier', return_value=tier):
       (found,) = calls.exchange(
           {'reward.py': source},
-          [calls.call('reward.py', 'parts', [view])],
+          [calls.Call('reward.py', 'parts', [view])],
           calls.limits(10.0),
           number,
       )
@@ -806,7 +806,7 @@ class ProcessTest(parameterized.TestCase):
 
 
 class AnswerTest(parameterized.TestCase):
-  """What comes out of the box may be anything."""
+  """Anything may come out of the box."""
 
   def _exchange(self, answer):
     data = worker.pack({'answers': [answer]}, [])
@@ -817,7 +817,7 @@ class AnswerTest(parameterized.TestCase):
     ):
       return calls.exchange(
           {'diagnostics/x.py': ''},
-          [calls.call('diagnostics/x.py', 'measure')],
+          [calls.Call('diagnostics/x.py', 'measure')],
           calls.limits(1.0),
       )
 

@@ -11,7 +11,6 @@ from evojax import domains
 from evojax.episodes import synthetic
 from evojax.harness import gate
 from evojax.harness import library
-from evojax.harness import shipped
 from evojax.harness import spec
 from evojax.harness import syntax
 from tests.harness import recorded
@@ -47,7 +46,7 @@ class ShippedTest(parameterized.TestCase):
     base, _ = evidence(domain)
     for path, source in spec.read(_DOMAINS / folder).files.items():
       with self.subTest(path):
-        self.assertTrue(shipped.is_shipped(path, source))
+        self.assertTrue(library.is_shipped(path, source))
         # Weights of zero may be constant on what is made up: nothing recorded.
         self.assertEqual(
             gate.reasons(path, source, base, columns=base.columns), []
@@ -58,29 +57,29 @@ class ShippedTest(parameterized.TestCase):
     source = library.source(name)
     folder = name.partition('/')[0]
     path = name if folder == 'backtests' else f'{folder}.py'
-    self.assertTrue(shipped.is_shipped(path, source))
+    self.assertTrue(library.is_shipped(path, source))
     self.passes('math', path, source)
 
   @parameterized.parameters(
       *(n for n in library.names() if n.startswith('reward/'))
   )
   def test_parts_added_to_a_reward(self, name):
-    """What proposers make of the library; it is another text."""
+    """Proposers make it of the library; it is another text."""
     text = syntax.add_part(
         library.source('seed/reward.py'), library.source(name)
     )
-    self.assertFalse(shipped.is_shipped('reward.py', text))
+    self.assertFalse(library.is_shipped('reward.py', text))
     self.passes('math', 'reward.py', text)
 
   def test_a_changed_text_is_not_shipped(self):
     text = library.source('keep/outcome_variance.py')
-    self.assertTrue(shipped.is_shipped('keep.py', text))
-    self.assertFalse(shipped.is_shipped('keep.py', text + '#\n'))
+    self.assertTrue(library.is_shipped('keep.py', text))
+    self.assertFalse(library.is_shipped('keep.py', text + '#\n'))
 
   @parameterized.parameters('weight.py', 'reward.py', 'diagnostics/keep.py')
   def test_what_is_shipped_as_a_filter_is_nothing_else(self, path):
     text = library.source('keep/outcome_variance.py')
-    self.assertFalse(shipped.is_shipped(path, text))
+    self.assertFalse(library.is_shipped(path, text))
 
 
 if __name__ == '__main__':

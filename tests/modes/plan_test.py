@@ -150,7 +150,7 @@ class NumbersTest(parameterized.TestCase):
 
   def test_seconds(self):
     (here,) = self.plan.estimates
-    self.assertEqual(here.platform, 'cpu')
+    self.assertEqual(here.device.platform, 'cpu')
     self.assertAlmostEqual(
         here.seconds['update'],
         self.plan.work['update'].flops
@@ -169,9 +169,16 @@ class NumbersTest(parameterized.TestCase):
     self.assertNotIn('--mode=evolve', text)
 
   def test_what_the_meta_loop_adds(self):
-    made = dataclasses.replace(
-        self.plan, arms=24, arm_updates=30, arm_share=0.25
+    # 8 trials of 2 controls and a child; 1 x 3 completions beside 4 x 3.
+    evolves = config(
+        evolve__trials=8,
+        evolve__controls=2,
+        evolve__max_children=1,
+        evolve__updates=30,
+        evolve__prompts=1,
+        evolve__group_size=3,
     )
+    made = dataclasses.replace(self.plan, config=evolves)
     self.assertIn('24 arms of 30 updates, each 25% of a step', shown(made))
 
 

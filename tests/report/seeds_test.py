@@ -25,7 +25,7 @@ class SeedsTest(absltest.TestCase):
     """A run whose policies solve the first so many of 8 problems.
 
     Args:
-      name: Of the workdir.
+      name: The name of the workdir.
       solved: Policy -> problems.
       trials: (expected, backtested, effect, low, high, status) of each.
       final: Whether it ended.
@@ -104,7 +104,7 @@ class SeedsTest(absltest.TestCase):
     self.assertEqual(list(policies), ['base', 'evolved', 'seed'])
     self.assertEqual(policies['seed']['seeds'], 1)
     self.assertAlmostEqual(policies['evolved']['score']['value'], 5 / 8)
-    # Of each run over its own base: 4 and 2 of 8 problems.
+    # Each run over its own base: 4 and 2 of 8 problems.
     self.assertAlmostEqual(policies['base']['evolved_over']['value'], 3 / 8)
     # Over the one run that has it.
     self.assertAlmostEqual(policies['seed']['evolved_over']['value'], 1 / 8)

@@ -182,7 +182,7 @@ class SamplingTest(ClientTestCase):
 
 
 class TroubleTest(ClientTestCase):
-  """What a run survives."""
+  """Failures of servers that a run survives."""
 
   def test_server_that_dies_costs_what_it_was_sampling(self):
     engine = self.connect()
@@ -289,7 +289,7 @@ class TroubleTest(ClientTestCase):
     tokens = expected(request)
     for server in self.servers:
       server.aborts = [2]
-    # What is sampled behind the seam has another seed: look at it first.
+    # The tokens behind the seam have another seed: look at them first.
     (first,) = engine.generate([request])
     stop = ' '.join(map(str, first.tokens[1:3].tolist()))
     self.assertEqual(first.tokens[:2].tolist(), tokens[:2])
@@ -430,7 +430,7 @@ class TroubleTest(ClientTestCase):
 
 
 class DisagreementTest(ClientTestCase):
-  """What stops a run, with the server, the field, the value and a remedy."""
+  """Errors stop a run and name the server, field, value and remedy."""
 
   @parameterized.named_parameters(
       (

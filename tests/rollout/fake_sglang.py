@@ -19,7 +19,7 @@ VOCAB, EOS = 40, 0
 
 
 def logprobs(weight: float, last: int, temperature: float) -> np.ndarray:
-  """Of every next token, [VOCAB]."""
+  """Return the log-probs of every next token, [VOCAB]."""
   logits = 2 * np.sin(np.arange(VOCAB) * (0.37 * last + 1) + weight)
   logits[EOS] = -2.0
   scaled = logits / (temperature or 1.0)
@@ -74,7 +74,7 @@ def export(weight: float, path: pathlib.Path) -> None:
 
 
 def model(**changes: Any) -> client_lib.Model:
-  """What a client must know of the toy."""
+  """Return all that a client must know of the toy."""
   return client_lib.Model(
       **{
           'vocab_size': VOCAB,

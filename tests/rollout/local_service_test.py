@@ -73,13 +73,13 @@ def job(rid, prompt, seed=0, start=None, top=0, **params):
       tuple(prompt),
       records.SamplingParams(**(options | params)),
       seed,
-      start,
-      top,
+      logprob_start=start,
+      top_logprobs=top,
   )
 
 
 def prompts(count):
-  """Of 1 to 20 tokens: up to five chunks, many with a common beginning."""
+  """Return prompts of 1 to 20 tokens, up to five chunks; many begin alike."""
   rng = np.random.default_rng(1)
   common = rng.integers(2, 40, 20).tolist()
   return [
@@ -111,7 +111,7 @@ class LocalServiceTest(parameterized.TestCase):
   @classmethod
   def make(cls, **kwargs):
     shapes = dict(
-        # Of the context of 32, one is sampled at least.
+        # At least one of the 32 tokens of the context is sampled.
         max_prompt_tokens=31,
         max_tokens=12,
         context_tokens=32,

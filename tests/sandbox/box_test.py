@@ -1,5 +1,6 @@
 """Limits, statuses, and what becomes of a box whose zygote is not well."""
 
+import concurrent.futures
 import contextlib
 import glob
 import os
@@ -41,7 +42,7 @@ def children(process):
 
 
 def supervisors():
-  """Those of this suite's boxes."""
+  """Return those of this suite's boxes."""
   found = []
   for child in children(os.getpid()):
     command = pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
@@ -59,7 +60,7 @@ def zygote():
 
 @contextlib.contextmanager
 def after(seconds, function):
-  """Calls a function meanwhile."""
+  """Call a function meanwhile."""
   timer = threading.Timer(seconds, function)
   timer.start()
   try:
@@ -246,7 +247,7 @@ class ResultsTest(parameterized.TestCase):
           self.subTest(tier),
           box.Box(tier=tier, limits=limits, attempts=1) as one,
       ):
-        # Where it is only watched, what is too deep to watch is too much.
+        # In T1 the directory is only watched, and one too deep counts as full.
         allowed = ('ok', 'disk_limit') if tier == 'T1' else ('ok',)
         self.assertIn(one.run(deep).status, allowed)
         listed = one.run('import os\nprint(os.listdir("."))')
@@ -266,7 +267,7 @@ class ContentionTest(parameterized.TestCase):
     with tempfile.TemporaryFile() as file, box.Box(tier='T2') as one:
       limits = limits_lib.Limits(wall_seconds=wall)
       output = file.fileno()
-      found = box._result(answer, output, output, limits, one)
+      found = one._result(answer, (output, output), limits)
     self.assertEqual((found.status, found.contended), ('timeout', late))
 
   def test_a_timeout_on_a_busy_machine_says_so(self):
@@ -444,15 +445,16 @@ class LeavesNothingTest(parameterized.TestCase):
     before = self._state()
     with box.Box(tier=tier, slots=2, limits=_WIDE) as one:
       one.start()  # On a busy machine one slot may have done all before.
-      jobs = [box.Job(f'open("x", "w")\nprint({i})') for i in range(60)]
-      results = one.map(jobs)
+      sources = [f'open("x", "w")\nprint({i})' for i in range(60)]
+      with concurrent.futures.ThreadPoolExecutor(one.slots) as pool:
+        results = list(pool.map(one.run, sources))
       self.assertEqual(
           [r.stdout for r in results], [f'{i}\n'.encode() for i in range(60)]
       )
       self.assertLen(supervisors(), 2)
       inner = [c for s in supervisors() for c in children(s)]
       self.assertLen(inner, 2)
-    # Nor a zombie, for whoever is process 1 here.
+    # No zombie is left to process 1 of this machine, either.
     self.assertEmpty([p for p in inner if os.path.exists(f'/proc/{p}')])
     self.assertEqual(self._state(), before)
 

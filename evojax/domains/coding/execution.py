@@ -32,8 +32,8 @@ class Verdict:
   """The results of one program on the tests of one problem."""
 
   # One status per test that was run, visible tests first: 'passed'; 'wrong' if
-  # the program ended by itself; otherwise one of `sandbox.limits.STATUSES` or
-  # 'syntax_error'.
+  # the program ended by itself; otherwise a status of `sandbox.limits.Result`,
+  # or 'syntax_error'.
   statuses: tuple[str, ...]
   tier: str
   seconds: float  # Wall time.

@@ -26,6 +26,7 @@ from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import plugins
 
@@ -45,30 +46,13 @@ class ProposalError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trial:
-  """The result of an earlier proposal."""
-
-  delta_sha: str  # Identity of the change, independent of the parent.
-  factor: str
-  intervention_class: str
-  status: str  # keep, discard, crash, refused, ...
-  effect: float | None  # Realised, a fraction of Avg@k; None: not measured.
-  low: float | None  # 95 % interval of the effect.
-  high: float | None
-  expected: tuple[float, float]
-  parent_sha: str  # Harness that it was tried on.
-  # (path, value before, value after), as in the delta.
-  changes: tuple[tuple[str, Any, Any], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
   """Everything that a proposer may look at."""
 
   parent: spec.Harness
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
   measures: Sequence[records.Measure]
-  history: Sequence[Trial]  # Oldest first.
+  history: Sequence[history_lib.Trial]  # Oldest first, each with a verdict.
   skills: Sequence[skills_lib.Skill]
   rng: np.random.Generator
   domain: str
@@ -80,10 +64,10 @@ class Context:
 class Proposal:
   """One change, and the prediction that it is graded by; see `make`."""
 
-  hypothesis: str
-  after: spec.Harness
+  hypothesis: str  # Why it should help, in a sentence.
+  after: spec.Harness  # The parent with the change.
   delta: delta_lib.Delta
-  expected: tuple[float, float]  # Effect on Avg@k, fractions.
+  expected: tuple[float, float]  # Of Avg@k, fractions; 90 % interval.
   criterion: str
   rollback: str
   source: str  # Paper, equation or earlier trial that the idea comes from.
@@ -147,49 +131,35 @@ def make(
     context: Context,
     after: spec.Harness,
     *,
-    hypothesis: str,
-    expected: tuple[float, float],
-    source: str,
-    trigger: str = '',
-    skill: str = '',
     note: str = '',
     check: str = '',
+    **said: Any,
 ) -> Proposal:
   """Make a proposal of a change that passes `consider`.
 
   Args:
     context: What the proposer was shown.
     after: The parent with the change.
-    hypothesis: Why it should help, in a sentence.
-    expected: 90 % interval of the effect on Avg@k, fractions.
-    source: Paper, equation or earlier trial that the idea comes from.
-    trigger: Alert that called for it; '' if none did.
-    skill: Hash of the skill that it applies.
     note: What else to record.
     check: What else should be seen if the hypothesis holds.
+    **said: The hypothesis, `expected` and the source of the `Proposal`;
+      trigger and skill where it has them.
 
   Raises:
     ProposalError: See `consider`.
   """
   delta, retry = consider(context, after)
+  holds = f'; if the hypothesis holds, {check}' if check else ''
   return Proposal(
-      hypothesis=hypothesis,
       after=after,
       delta=delta,
-      expected=expected,
-      criterion=(
-          f'{CRITERION}; if the hypothesis holds, {check}'
-          if check
-          else CRITERION
-      ),
+      criterion=CRITERION + holds,
       rollback=(
           f'the parent harness {context.parent.sha256[:12]} and its policy go'
           ' on unchanged'
       ),
-      source=source,
-      trigger=trigger,
-      skill=skill,
-      note='; '.join(text for text in (note, retry) if text),
+      note='; '.join(filter(None, (note, retry))),
+      **said,
   )
 
 
@@ -209,11 +179,10 @@ def consider(
     ProposalError: If it lies off the surface, is no single factor, is vetoed,
       leads back to a harness that was a parent, or was tried on this parent.
   """
+  surface = context.surface
   try:
-    context.surface.check(after.overlay)
-    change = delta_lib.diff(
-        context.parent, after, context.surface, context.config
-    )
+    surface.check(after.overlay)
+    change = delta_lib.diff(context.parent, after, surface, context.config)
   except (surface_lib.SurfaceError, delta_lib.DeltaError) as error:
     raise ProposalError(str(error)) from error
   for veto in (change.sha256, change.factor):
@@ -234,7 +203,8 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
   for trial in reversed(context.history):
     if trial.status != 'keep':
       continue
-    earlier |= {path: old for path, old, _ in trial.changes}
+    # Values that several kept trials changed end as they were before the first.
+    earlier |= {path: old for path, old, _ in trial.delta.changes}
     moved = {
         path: value
         for path, value in earlier.items()
@@ -251,9 +221,9 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
   Raises:
     ProposalError: If the change was tried on this parent.
   """
-  before = [t for t in context.history if t.delta_sha == change.sha256]
+  before = [t for t in context.history if t.delta.sha256 == change.sha256]
   for trial in before:
-    if trial.parent_sha == context.parent.sha256:
+    if trial.delta.before == context.parent.sha256:
       raise ProposalError(
           f'{change.factor}: this change was tried on this parent'
           f' ({_result(trial)}); more seeds of it are not another change'
@@ -262,12 +232,12 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
     return ''
   last = before[-1]
   return (
-      f'tried before on {last.parent_sha[:12]} ({_result(last)}); the parent is'
-      f' another one now, {context.parent.sha256[:12]}'
+      f'tried before on {last.delta.before[:12]} ({_result(last)}); the parent'
+      f' is another one now, {context.parent.sha256[:12]}'
   )
 
 
-def _result(trial: Trial) -> str:
+def _result(trial: history_lib.Trial) -> str:
   if trial.effect is None:
     return trial.status
   return f'{trial.status}, {100 * trial.effect:+.1f} points'

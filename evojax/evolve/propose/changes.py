@@ -1,9 +1,8 @@
-"""Changes that interventions are made of: small functions of the context.
-
-Each returns the parent with a change, or None where nothing would change.
-"""
+"""Changes that interventions are made of, and conditions for them."""
 
 from collections.abc import Callable
+import dataclasses
+from typing import Any
 
 from evojax.evolve import propose
 from evojax.evolve import skills
@@ -11,136 +10,126 @@ from evojax.harness import library as shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 
-Change = Callable[[propose.Context], spec.Harness | None]
-# In coding: all tests are run and counted.
-_PARTIAL = 'domain.kwargs.partial'
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """A change of one path."""
+
+  path: str  # A config value, or a file of the harness.
+  # Returns the parent with the change, or None where nothing would change.
+  apply: Callable[[propose.Context], spec.Harness | None]
+
+  def factor(self, surface: surface_lib.Surface) -> str:
+    """Return what it changes, as `harness.delta` names it."""
+    stem = self.path.removesuffix('.py')
+    return surface.factor(self.path) if stem == self.path else stem
 
 
-def set_values(**values: object) -> Change:
-  """Set some paths, written with __ for the dot."""
-  wanted = {path.replace('__', '.'): value for path, value in values.items()}
+def _value(path: str, choose: Callable[[propose.Context, Any], Any]) -> Change:
+  """Set a path to what is chosen, given its value."""
 
-  def change(context: propose.Context) -> spec.Harness | None:
-    if all(context.config.get(p) == value for p, value in wanted.items()):
-      return None
-    return context.parent.with_overlay(wanted)
+  def apply(context: propose.Context) -> spec.Harness | None:
+    old = context.config.get(path)
+    new = choose(context, old)
+    # `rules` takes no change that changes nothing.
+    return None if new == old else context.parent.with_overlay({path: new})
 
-  return change
+  return Change(path, apply)
+
+
+def set_value(path: str, value: Any) -> Change:
+  """Set a path."""
+  return _value(path, lambda context, old: value)
 
 
 def scale(path: str, factor: float) -> Change:
-  """Multiply a value that is on, up to its bound."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    current = context.config.get(path)
-    # A value that is off, or that this config does not have, stays.
-    return _moved(context, path, current * factor) if current else None
-
-  return change
+  """Multiply a value, up to its bound."""
+  # A value that is off, or that this config does not have, stays.
+  return _value(
+      path, lambda context, old: old and within(context, path, old * factor)
+  )
 
 
 def shift(path: str, step: float) -> Change:
   """Add to a value, up to its bound."""
-  return lambda context: _moved(context, path, context.config[path] + step)
+  return _value(path, lambda context, old: within(context, path, old + step))
 
 
-def _moved(
-    context: propose.Context, path: str, value: int | float
-) -> spec.Harness | None:
-  value = within(context, context.surface.field(path), value)
-  if value == context.config[path]:
-    return None
-  return context.parent.with_overlay({path: value})
-
-
-def turn_off(path: str) -> Change:
-  """Set a value that is on to the one that turns it off."""
-
-  def change(context: propose.Context) -> spec.Harness | None:
-    off = context.surface.field(path).off
-    if context.config.get(path) == off:
-      return None
-    return context.parent.with_overlay({path: off})
-
-  return change
-
-
-def warm_up(context: propose.Context) -> spec.Harness | None:
+def warm_up() -> Change:
   """Warm up for a sixth of the arm, where it is less."""
-  steps = round(context.config['steps'] / 6)
-  if context.config['optim.warmup_steps'] >= steps:
-    return None
-  return context.parent.with_overlay({'optim.warmup_steps': steps})
+  return _value(
+      'optim.warmup_steps',
+      lambda context, old: max(old, round(context.config['steps'] / 6)),
+  )
 
 
-def shorter_limit(context: propose.Context) -> spec.Harness | None:
+def shorter_limit() -> Change:
   """Allow three quarters of the tokens that a completion may have."""
-  limit = (
-      context.config['rollout.token_limit']
-      or context.config['rollout.max_tokens']
-  )
-  shorter = max(1, 3 * limit // 4)
-  if shorter == limit:
-    return None
-  return context.parent.with_overlay({'rollout.token_limit': shorter})
+
+  def choose(context: propose.Context, old: int) -> int:
+    limit = old or context.config['rollout.max_tokens']
+    return 3 * limit // 4 or old
+
+  return _value('rollout.token_limit', choose)
 
 
-def filter_and_refill(context: propose.Context) -> spec.Harness | None:
+def filter_and_refill() -> Change:
   """Drop groups of equal rewards and sample others, once."""
-  if context.config['grpo.keep'] != 'all':
-    return None
-  return context.parent.with_overlay(
-      {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1}
-  )
+  values = {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1}
+
+  def apply(context: propose.Context) -> spec.Harness | None:
+    if context.config['grpo.keep'] != 'all':
+      return None
+    return context.parent.with_overlay(values)
+
+  return Change('grpo.keep', apply)
 
 
 def within(
-    context: propose.Context, field: surface_lib.Field, value: int | float
+    context: propose.Context, path: str, value: int | float
 ) -> int | float:
   """Return the nearest value inside the bounds, to three digits."""
+  field = context.surface.field(path)
   high = field.highest(context.config)
   return skills.round_value(field, min(max(value, field.low), high))
 
 
 def give_weight(part: str, weight: float) -> Change:
   """Give a reward part a weight where it has none; add it if it is shipped."""
+  path = surface_lib.WEIGHTS + part
 
-  def change(context: propose.Context) -> spec.Harness | None:
-    path = surface_lib.WEIGHTS + part
+  def apply(context: propose.Context) -> spec.Harness | None:
     if context.config.get(path):
       return None
     after = skills.with_part(context.parent, part)
     return after and after.with_overlay({path: weight})
 
-  return change
+  return Change(path, apply)
 
 
-def shipped_file(name: str, path: str) -> Change:
+def shipped_file(source: str) -> Change:
   """Put a function of evojax/harness/library into the harness."""
+  name = f'{source.partition("/")[0]}.py'
 
-  def change(context: propose.Context) -> spec.Harness | None:
+  def apply(context: propose.Context) -> spec.Harness | None:
     try:
-      after = context.parent.with_file(name, shipped.source(path))
+      after = context.parent.with_file(name, shipped.source(source))
     except spec.HarnessError:  # It holds as many files as it may.
       return None
-    return None if after.sha256 == context.parent.sha256 else after
+    return None if after == context.parent else after
 
-  return change
+  return Change(name, apply)
 
 
 def half_of_levels(harder: bool) -> Change:
   """Keep the harder or the easier half of every family's levels."""
 
-  def change(context: propose.Context) -> spec.Harness | None:
-    names = context.config.get('data.families') or context.config.get(
-        'domain.kwargs.families', ()
-    )
-    halves = [_half(name, harder) for name in names]
-    if None in halves or tuple(halves) == tuple(names):
-      return None
-    return context.parent.with_overlay({'data.families': tuple(halves)})
+  def choose(context: propose.Context, old: tuple[str, ...]) -> Any:
+    names = old or context.config.get('domain.kwargs.families', ())
+    halves = tuple(_half(name, harder) for name in names)
+    return old if None in halves or halves == tuple(names) else halves
 
-  return change
+  return _value('data.families', choose)
 
 
 def _half(name: str, harder: bool) -> str | None:
@@ -160,42 +149,26 @@ def _half(name: str, harder: bool) -> str | None:
 # ------------------------------------------------------------------ conditions
 
 
-def if_off_policy(change: Change) -> Change:
-  """Make a change only with several updates per rollout batch.
+def off_policy(context: propose.Context) -> bool:
+  """Return whether a rollout batch has several updates.
 
   With one update every ratio is exactly 1, so that no clip could matter.
   """
-
-  def conditional(context: propose.Context) -> spec.Harness | None:
-    updates = context.config['grpo.epochs'] * context.config['grpo.minibatches']
-    return change(context) if updates > 1 else None
-
-  return conditional
+  return context.config['grpo.epochs'] * context.config['grpo.minibatches'] > 1
 
 
-def if_shaped(change: Change) -> Change:
-  """Make a change only if parts besides the outcome have a weight."""
-
-  def conditional(context: propose.Context) -> spec.Harness | None:
-    shaped = [
-        path
-        for path, weight in context.config.items()
-        if surface_lib.is_weight(path)
-        and path != f'{surface_lib.WEIGHTS}outcome'
-        and weight
-    ]
-    return change(context) if shaped else None
-
-  return conditional
+def shaped(context: propose.Context) -> bool:
+  """Return whether parts besides the outcome have a weight."""
+  outcome = f'{surface_lib.WEIGHTS}outcome'
+  return any(
+      weight and surface_lib.is_weight(path) and path != outcome
+      for path, weight in context.config.items()
+  )
 
 
-def if_partial_credit(change: Change) -> Change:
-  """Make a change only if the domain grades partly.
+def grades_partly(context: propose.Context) -> bool:
+  """Return whether all tests of a program are run and counted, in coding.
 
   Without partial credit the part would be the outcome once more.
   """
-
-  def conditional(context: propose.Context) -> spec.Harness | None:
-    return change(context) if context.config.get(_PARTIAL) else None
-
-  return conditional
+  return bool(context.config.get('domain.kwargs.partial'))

@@ -31,6 +31,7 @@ from typing import Any
 from absl import logging
 
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import skills
 from evojax.harness import library
 from evojax.harness import spec
 
@@ -78,7 +79,7 @@ def propose(
       if 'veto' in fields:
         _veto(fields)
         continue
-      return _proposal(context, path.parent, path.name, fields)
+      return _proposal(context, path, fields)
     except (InboxError, propose_lib.ProposalError, spec.HarnessError) as error:
       _refuse(path, str(error))
   return None
@@ -129,19 +130,16 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
 
 
 def _veto(fields: Mapping[str, Any]) -> str:
-  veto = fields['veto']
-  if list(fields) != ['veto'] or not isinstance(veto, str) or not veto:
-    raise InboxError(
-        'a veto is {"veto": "<factor or hash of a delta>"} and nothing else'
-    )
-  return veto
+  match fields:
+    case {'veto': str(veto), **others} if veto and not others:
+      return veto
+  raise InboxError(
+      'a veto is {"veto": "<factor or hash of a delta>"} and nothing else'
+  )
 
 
 def _proposal(
-    context: propose_lib.Context,
-    inbox: pathlib.Path,
-    name: str,
-    fields: Mapping[str, Any],
+    context: propose_lib.Context, path: pathlib.Path, fields: Mapping[str, Any]
 ) -> propose_lib.Proposal:
   """Return the proposal that a file describes.
 
@@ -161,20 +159,18 @@ def _proposal(
   expected = _expected(fields.get('expected'))
   made = propose_lib.make(
       context,
-      _after(context, inbox, fields.get('delta')),
+      _after(context, path.parent, fields.get('delta')),
       hypothesis=hypothesis,
       expected=expected,
       source='the user',
-      trigger=f'{TRIGGER}{name}',
+      trigger=f'{TRIGGER}{path.name}',
       note=note,
   )
   return dataclasses.replace(made, proposer=propose_lib.INBOX)
 
 
 def _expected(value: Any) -> tuple[float, float]:
-  numbers = isinstance(value, list) and all(
-      isinstance(x, int | float) and not isinstance(x, bool) for x in value
-  )
+  numbers = isinstance(value, list) and all(map(skills.is_number, value))
   if not numbers or len(value) != 2 or not -1 <= value[0] <= value[1] <= 1:
     raise InboxError(
         f'expected={value!r} is not [low, high], the effect on Avg@k in'
@@ -187,16 +183,13 @@ def _after(
     context: propose_lib.Context, inbox: pathlib.Path, delta: Any
 ) -> spec.Harness:
   """Return the parent with the change that a file describes."""
-  kind = set(delta) if isinstance(delta, dict) else set()
-  if kind == {'overlay'} and isinstance(delta['overlay'], dict):
-    return context.parent.with_overlay(delta['overlay'])
-  if kind in ({'file', 'source_of'}, {'file', 'source_file'}):
-    source = (
-        _shipped(delta['source_of'])
-        if 'source_of' in kind
-        else _beside(inbox, delta['source_file'])
-    )
-    return context.parent.with_file(str(delta['file']), source)
+  match delta:
+    case {'overlay': dict(overlay), **others} if not others:
+      return context.parent.with_overlay(overlay)
+    case {'file': file, 'source_of': name, **others} if not others:
+      return context.parent.with_file(str(file), _shipped(name))
+    case {'file': file, 'source_file': name, **others} if not others:
+      return context.parent.with_file(str(file), _beside(inbox, name))
   raise InboxError(
       'delta is {"overlay": {path: value}}, {"file": "keep.py", "source_of":'
       ' "library/keep/NAME.py"} or {"file": "keep.py", "source_file":'
@@ -212,6 +205,7 @@ def _beside(inbox: pathlib.Path, name: Any) -> str:
     )
   path = inbox / name
   try:
+    # A link could bring in what lies outside the inbox.
     if path.is_symlink() or path.stat().st_size > spec.MAX_FILE_BYTES:
       raise InboxError(
           f'source_file={name!r} is a link, or larger than'
@@ -233,5 +227,6 @@ def _shipped(name: Any) -> str:
 def _refuse(path: pathlib.Path, reason: str) -> None:
   """Rename a file and write the reason beside it."""
   logging.warning('inbox: %s refused: %s', path.name, reason)
-  path.with_name(f'{path.name[:-5]}.json.reason.txt').write_text(reason + '\n')
+  # The reason comes first: after a kill in between the file is refused again.
+  path.with_name(f'{path.name}.reason.txt').write_text(reason + '\n')
   os.replace(path, path.with_name(f'{path.name}.refused'))

@@ -11,48 +11,59 @@ side, since no source trained a policy of this size: most changes do little.
 `rules` narrows it with the trials of the run.
 """
 
+from collections.abc import Callable
 import dataclasses
 
+from evojax.evolve import propose
 from evojax.evolve.propose import changes
 from evojax.harness import delta
+from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.ledger import records
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
   """One intervention."""
 
-  name: str
-  factor: str  # What it changes, as `harness.delta` names it.
-  triggers: tuple[str, ...]  # Alerts that it answers, by name.
+  triggers: tuple[str, ...] = ()  # Alerts that it answers, by name.
   change: changes.Change
-  expected: tuple[float, float]
+  # Holds where the change makes sense.
+  when: Callable[[propose.Context], bool] = lambda context: True
+  expected: records.Interval = (-0.04, 0.05)  # Most changes do little.
   hypothesis: str
   source: str
   check: str = ''  # What else should be seen if the hypothesis holds.
+
+  def apply(self, context: propose.Context) -> spec.Harness | None:
+    """Return the parent with the change; None where it makes no difference."""
+    return self.change.apply(context) if self.when(context) else None
 
   def answers(
       self, alert: records.Measure, surface: surface_lib.Surface
   ) -> bool:
     """Return whether an alert calls for it, by its name or by its class."""
-    if alert.name in self.triggers:
-      return True
+    named = alert.name in self.triggers
     # Most alerts call for no class; then nothing needs to be looked up.
-    classes = alert.calls_for
-    return bool(classes) and delta.class_of(self.factor, surface) in classes
+    if named or not alert.calls_for:
+      return named
+    factor = self.change.factor(surface)
+    return delta.class_of(factor, surface) in alert.calls_for
 
 
 # Alerts that mean the same thing.
 _COLLAPSE = ('exploration_collapse', 'mean_logprob')
 _WEAK = ('dead_group_ratio', 'weak_signal', 'reward_spread')
 _UNSTABLE = ('outcome_falling',)
+# Sources of several entries.
+_DAPO = 'DAPO, Yu et al. 2025, arXiv:2503.14476'
+_DR_GRPO = 'Dr. GRPO, Liu et al. 2025, arXiv:2503.20783, Sec. 3'
+_ADAM = 'Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1'
+_DEEPSCALER = 'Luo et al. 2025, DeepScaleR'
 _BALANCED = 'Bae et al. 2025, arXiv:2504.03380: success near 1/2 teaches most'
 
-ENTRIES = (
-    Entry(
-        name='learning_rate_up',
-        factor='optim.learning_rate',
+ENTRIES = {
+    'learning_rate_up': Entry(
         triggers=('slow_learning',),
         change=changes.scale('optim.learning_rate', 3.0),
         expected=(-0.03, 0.15),
@@ -60,169 +71,128 @@ ENTRIES = (
             'The policy moves too little per update: three times the learning'
             ' rate moves it three times as far on the same rollouts.'
         ),
-        source=(
-            'Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1: the step of Adam is'
-            ' bounded by the learning rate'
-        ),
+        source=f'{_ADAM}: the step of Adam is bounded by the learning rate',
         check='unsolved_closed rises',
     ),
-    Entry(
-        name='learning_rate_down',
-        factor='optim.learning_rate',
+    'learning_rate_down': Entry(
         triggers=_UNSTABLE,
         change=changes.scale('optim.learning_rate', 1 / 3),
         expected=(-0.04, 0.10),
         hypothesis='Updates overshoot: the outcome falls as training goes on.',
-        source='Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1',
+        source=_ADAM,
         check='outcome_falling is gone',
     ),
-    Entry(
-        name='warmup',
-        factor='optim.warmup_steps',
+    'warmup': Entry(
         triggers=_UNSTABLE,
-        change=changes.warm_up,
-        expected=(-0.04, 0.05),
+        change=changes.warm_up(),
         hypothesis=(
             "Adam's first steps, before its second moment is known, do damage"
             ' that later ones repair.'
         ),
         source='Ma & Yarats 2021, arXiv:1910.04209',
     ),
-    Entry(
-        name='tighter_gradient_clip',
-        factor='optim.max_grad_norm',
+    'tighter_gradient_clip': Entry(
         triggers=_UNSTABLE,
         change=changes.scale('optim.max_grad_norm', 0.3),
-        expected=(-0.04, 0.05),
         hypothesis='A few groups with large gradients throw the policy off.',
         source='Pascanu et al. 2013, arXiv:1211.5063, Sec. 3.2',
         check='outcome_falling is gone',
     ),
-    Entry(
-        name='token_aggregation',
-        factor='grpo.aggregation',
+    'token_aggregation': Entry(
         triggers=('truncated', 'length_gaming', 'slow_learning'),
-        change=changes.set_values(grpo__aggregation='token'),
+        change=changes.set_value('grpo.aggregation', 'token'),
         expected=(-0.04, 0.06),
         hypothesis=(
             'Averaging every completion over its length first gives the tokens'
             ' of long ones little weight: neither good steps nor rambling in'
             ' them are learned from.'
         ),
-        source=(
-            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.3; Table 1: +1'
-            ' point on AIME 2024'
-        ),
+        source=f'{_DAPO}, Sec. 3.3; Table 1: +1 point on AIME 2024',
     ),
-    Entry(
-        name='constant_aggregation',
-        factor='grpo.aggregation',
+    'constant_aggregation': Entry(
         triggers=('truncated', 'length_gaming', 'length_reward_corr'),
-        change=changes.set_values(grpo__aggregation='constant'),
-        expected=(-0.04, 0.05),
+        change=changes.set_value('grpo.aggregation', 'constant'),
         hypothesis=(
             'Dividing by the length makes a long wrong answer cheaper than a'
             ' short one; one constant for all removes that bias.'
         ),
-        source='Dr. GRPO, Liu et al. 2025, arXiv:2503.20783, Sec. 3',
+        source=_DR_GRPO,
         check='truncated falls',
     ),
-    Entry(
-        name='centred_advantages',
-        factor='grpo.advantage',
+    'centred_advantages': Entry(
         triggers=('slow_learning', 'too_hard', 'too_easy', 'weak_signal'),
-        change=changes.set_values(grpo__advantage='group_mean'),
-        expected=(-0.04, 0.05),
+        change=changes.set_value('grpo.advantage', 'group_mean'),
         hypothesis=(
             'Dividing by the standard deviation gives groups with one odd'
             ' completion the largest advantages; centring alone weighs groups'
             ' by what they tell.'
         ),
-        source='Dr. GRPO, Liu et al. 2025, arXiv:2503.20783, Sec. 3',
+        source=_DR_GRPO,
     ),
-    Entry(
-        name='leave_one_out',
-        factor='grpo.advantage',
+    'leave_one_out': Entry(
         triggers=('weak_signal', 'reward_spread'),
-        change=changes.set_values(grpo__advantage='leave_one_out'),
-        expected=(-0.04, 0.05),
+        change=changes.set_value('grpo.advantage', 'leave_one_out'),
         hypothesis=(
             'A baseline without the completion itself is unbiased in small'
             ' groups.'
         ),
         source='RLOO, Ahmadian et al. 2024, arXiv:2402.14740, Sec. 3',
     ),
-    Entry(
-        name='sequence_ratio',
-        factor='grpo.ratio',
+    'sequence_ratio': Entry(
         triggers=_UNSTABLE,
-        change=changes.if_off_policy(
-            changes.set_values(grpo__ratio='sequence')
-        ),
+        change=changes.set_value('grpo.ratio', 'sequence'),
+        when=changes.off_policy,
         expected=(-0.04, 0.06),
         hypothesis='The ratios of single tokens are noise in the update.',
         source='GSPO, Zheng et al. 2025, arXiv:2507.18071, Sec. 4',
     ),
-    Entry(
-        name='clip_higher',
-        factor='clip',
+    'clip_higher': Entry(
         triggers=(*_COLLAPSE, *_WEAK),
-        change=changes.if_off_policy(changes.scale('grpo.clip_high', 1.4)),
+        change=changes.scale('grpo.clip_high', 1.4),
+        when=changes.off_policy,
         expected=(-0.04, 0.06),
         hypothesis=(
             'The upper clip bound stops unlikely tokens from becoming likelier:'
             ' a higher one keeps exploration alive.'
         ),
-        source=(
-            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.1; Table 1: +2'
-            ' points on AIME 2024'
-        ),
+        source=f'{_DAPO}, Sec. 3.1; Table 1: +2 points on AIME 2024',
         check='mean_logprob stays lower',
     ),
-    Entry(
-        name='dual_clip',
-        factor='grpo.dual_clip',
+    'dual_clip': Entry(
         triggers=_UNSTABLE,
-        change=changes.if_off_policy(changes.set_values(grpo__dual_clip=3.0)),
-        expected=(-0.04, 0.05),
+        change=changes.set_value('grpo.dual_clip', 3.0),
+        when=changes.off_policy,
         hypothesis='Large ratios under negative advantages have no bound yet.',
         source='Ye et al. 2020, arXiv:1912.09729, Sec. 4.3',
     ),
-    Entry(
-        name='reward_variance_filter',
-        factor='filter',
+    'reward_variance_filter': Entry(
         triggers=_WEAK,
-        change=changes.filter_and_refill,
+        change=changes.filter_and_refill(),
         expected=(-0.02, 0.09),
         hypothesis=(
             'Groups with equal rewards teach nothing: replacing them by others'
             ' fills every update with signal.'
         ),
         source=(
-            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.2, Table 1: +8'
-            ' points on AIME 2024; EvoTrainer, arXiv:2606.03108, v2: +1.9'
+            f'{_DAPO}, Sec. 3.2, Table 1: +8 points on AIME 2024; EvoTrainer,'
+            ' arXiv:2606.03108, v2: +1.9'
         ),
     ),
-    Entry(
-        name='outcome_variance_filter',
-        factor='keep',
+    'outcome_variance_filter': Entry(
         triggers=('reward_hacking', 'alive_by_shaping', *_WEAK),
-        change=changes.if_shaped(
-            changes.shipped_file('keep.py', 'keep/outcome_variance.py')
-        ),
+        change=changes.shipped_file('keep/outcome_variance.py'),
+        when=changes.shaped,
         expected=(-0.04, 0.06),
         hypothesis=(
             'Groups that only the shaping tells apart teach the shaping: the'
             ' outcome alone should say which groups train.'
         ),
-        source='DAPO, Yu et al. 2025, arXiv:2503.14476, Eq. 11',
+        source=f'{_DAPO}, Eq. 11',
         check='alive_by_shaping falls among what trains',
     ),
-    Entry(
-        name='middle_difficulty_filter',
-        factor='keep',
+    'middle_difficulty_filter': Entry(
         triggers=('too_hard', 'too_easy', 'weak_signal', 'slow_learning'),
-        change=changes.shipped_file('keep.py', 'keep/middle_difficulty.py'),
+        change=changes.shipped_file('keep/middle_difficulty.py'),
         expected=(-0.04, 0.06),
         hypothesis=(
             'Groups with one odd completion are mostly noise: those solved'
@@ -230,26 +200,22 @@ ENTRIES = (
         ),
         source=_BALANCED,
     ),
-    Entry(
-        name='no_credit_for_cut_completions',
-        factor='weight',
+    'no_credit_for_cut_completions': Entry(
         triggers=('truncated',),
-        change=changes.shipped_file('weight.py', 'weight/finished_only.py'),
+        change=changes.shipped_file('weight/finished_only.py'),
         expected=(-0.03, 0.08),
         hypothesis=(
             'What a cut completion would have become is unknown: its advantage'
             ' is noise.'
         ),
         source=(
-            'DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 3.4; Table 1: +6'
-            ' points on AIME 2024 from overlong filtering'
+            f'{_DAPO}, Sec. 3.4; Table 1: +6 points on AIME 2024 from overlong'
+            ' filtering'
         ),
     ),
-    Entry(
-        name='credit_for_hard_groups',
-        factor='weight',
+    'credit_for_hard_groups': Entry(
         triggers=('too_easy', 'exploration_collapse'),
-        change=changes.shipped_file('weight.py', 'weight/hard_groups.py'),
+        change=changes.shipped_file('weight/hard_groups.py'),
         expected=(-0.04, 0.06),
         hypothesis=(
             'What is solved already takes most of the gradient: groups that are'
@@ -257,9 +223,7 @@ ENTRIES = (
         ),
         source='GRPO-LEAD, Zhang & Zuo 2025, arXiv:2504.09696',
     ),
-    Entry(
-        name='overlong_penalty',
-        factor='reward:overlong',
+    'overlong_penalty': Entry(
         triggers=('truncated', 'length_gaming'),
         change=changes.give_weight('overlong', 0.5),
         expected=(-0.04, 0.07),
@@ -267,17 +231,13 @@ ENTRIES = (
             'Completions run into the limit and count as wrong: a soft penalty'
             ' before it tells them apart from wrong ones that end.'
         ),
-        source=(
-            'DAPO, Yu et al. 2025, arXiv:2503.14476, Eq. 13; Table 1: +3 points'
-            ' on AIME 2024'
-        ),
+        source=f'{_DAPO}, Eq. 13; Table 1: +3 points on AIME 2024',
         check='truncated falls below 15 %',
     ),
-    Entry(
-        name='partial_credit',
-        factor='reward:partial',
+    'partial_credit': Entry(
         triggers=('too_hard', 'dead_group_ratio', 'weak_signal'),
-        change=changes.if_partial_credit(changes.give_weight('partial', 0.3)),
+        change=changes.give_weight('partial', 0.3),
+        when=changes.grades_partly,
         expected=(-0.05, 0.07),
         hypothesis=(
             'Programs that pass no test and programs that fail a single one'
@@ -291,9 +251,7 @@ ENTRIES = (
         ),
         check='alive_by_shaping rises and outcome with it',
     ),
-    Entry(
-        name='format_reward',
-        factor='reward:format',
+    'format_reward': Entry(
         triggers=('format_failures', 'format_bottleneck'),
         change=changes.give_weight('format', 0.3),
         expected=(-0.03, 0.09),
@@ -307,45 +265,32 @@ ENTRIES = (
         ),
         check='format_failures falls below 30 %',
     ),
-    Entry(
-        name='brevity',
-        factor='reward:brevity',
+    'brevity': Entry(
         triggers=('length_gaming', 'length_reward_corr'),
         change=changes.give_weight('brevity', 0.2),
-        expected=(-0.04, 0.05),
         hypothesis='Longer completions earn more without solving more.',
         source='Kimi k1.5, arXiv:2501.12599, Sec. 2.3.3: length reward',
         check='length_reward_corr falls below 0.3',
     ),
-    Entry(
-        name='shorter_limit',
-        factor='rollout.token_limit',
+    'shorter_limit': Entry(
         triggers=('length_gaming', 'length_reward_corr'),
-        change=changes.shorter_limit,
-        expected=(-0.04, 0.05),
+        change=changes.shorter_limit(),
         hypothesis=(
             'Completions spend tokens that solve nothing: under a shorter limit'
             ' the brief ones are what is reinforced.'
         ),
-        source=(
-            'Luo et al. 2025, DeepScaleR: training at 8K tokens before 16K and'
-            ' 24K'
-        ),
+        source=f'{_DEEPSCALER}: training at 8K tokens before 16K and 24K',
         check='n_tokens falls, truncated does not rise',
     ),
-    Entry(
-        name='full_limit',
-        factor='rollout.token_limit',
+    'full_limit': Entry(
         triggers=('truncated',),
-        change=changes.turn_off('rollout.token_limit'),
+        change=changes.set_value('rollout.token_limit', 0),
         expected=(-0.04, 0.08),
         hypothesis='The limit cuts completions that would have been solved.',
-        source='Luo et al. 2025, DeepScaleR: 8K, then 16K, then 24K tokens',
+        source=f'{_DEEPSCALER}: 8K, then 16K, then 24K tokens',
         check='truncated falls below 15 %',
     ),
-    Entry(
-        name='rare_success',
-        factor='reward:rare_success',
+    'rare_success': Entry(
         triggers=('too_hard', 'exploration_collapse'),
         change=changes.give_weight('rare_success', 0.5),
         expected=(-0.04, 0.06),
@@ -356,9 +301,7 @@ ENTRIES = (
         source='He et al. 2025, arXiv:2506.02355: unlikeliness reward',
         check='pass_at_g does not fall',
     ),
-    Entry(
-        name='temperature_up',
-        factor='rollout.temperature',
+    'temperature_up': Entry(
         triggers=(*_COLLAPSE, *_WEAK),
         change=changes.shift('rollout.temperature', 0.2),
         expected=(-0.05, 0.06),
@@ -369,11 +312,9 @@ ENTRIES = (
         source='Skywork-OR1, He et al. 2025, arXiv:2505.22312, Sec. 3',
         check='dead_group_ratio falls',
     ),
-    Entry(
-        name='kl_penalty',
-        factor='grpo.kl_coef',
+    'kl_penalty': Entry(
         triggers=(*_COLLAPSE, *_UNSTABLE, 'reward_hacking'),
-        change=changes.set_values(grpo__kl_coef=0.01),
+        change=changes.set_value('grpo.kl_coef', 0.01),
         expected=(-0.05, 0.06),
         hypothesis=(
             'The policy drifts far from where it started: a pull towards the'
@@ -382,18 +323,14 @@ ENTRIES = (
         source='GRPO, Shao et al. 2024, arXiv:2402.03300, Eq. 4 (beta 0.04)',
         check='mean_logprob stays lower',
     ),
-    Entry(
-        name='no_kl_penalty',
-        factor='grpo.kl_coef',
+    'no_kl_penalty': Entry(
         triggers=('slow_learning',),
-        change=changes.turn_off('grpo.kl_coef'),
+        change=changes.set_value('grpo.kl_coef', 0.0),
         expected=(-0.04, 0.06),
         hypothesis='The pull towards the reference holds learning back.',
-        source='DAPO, Yu et al. 2025, arXiv:2503.14476, Sec. 2.3',
+        source=f'{_DAPO}, Sec. 2.3',
     ),
-    Entry(
-        name='easier_problems',
-        factor='data.families',
+    'easier_problems': Entry(
         triggers=('too_hard',),
         change=changes.half_of_levels(harder=False),
         expected=(-0.05, 0.07),
@@ -401,9 +338,7 @@ ENTRIES = (
         source=_BALANCED,
         check='dead_group_ratio falls',
     ),
-    Entry(
-        name='harder_problems',
-        factor='data.families',
+    'harder_problems': Entry(
         triggers=('too_easy',),
         change=changes.half_of_levels(harder=True),
         expected=(-0.05, 0.07),
@@ -411,4 +346,4 @@ ENTRIES = (
         source=_BALANCED,
         check='dead_group_ratio falls',
     ),
-)
+}

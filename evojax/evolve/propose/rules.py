@@ -21,6 +21,7 @@ from evojax.evolve.propose import library
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 # Half widths of central intervals, in standard deviations.
@@ -33,21 +34,8 @@ _SPREAD_CLASS = 0.06
 # Share of the trials that goes to untried classes while an alert calls for one.
 # Priors come from other policies: a class is tried before it is believed.
 _EXPLORED = 0.75
-_SMALLEST_STEP = (
-    0.05  # Relative; a smaller one is lost in the noise of a trial.
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Mutation:
-  """Another value of a number that was changed before."""
-
-  factor: str
-  after: spec.Harness
-  expected: tuple[float, float]
-  hypothesis: str
-  source: str
-  check: str = ''
+# Relative; a smaller one is lost in the noise of a trial.
+_SMALLEST_STEP = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +45,7 @@ class _Candidate:
   delta: delta_lib.Delta
   after: spec.Harness
   trigger: str
-  idea: library.Entry | _Mutation
+  idea: library.Entry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +68,7 @@ def believe(
     expected: tuple[float, float],
     intervention_class: str,
     factor: str,
-    history: Sequence[propose_lib.Trial],
+    history: Sequence[history_lib.Trial],
 ) -> Belief:
   """Return the posterior of an effect, given the trials of its class.
 
@@ -100,11 +88,11 @@ def believe(
   for trial in history:
     if trial.intervention_class != intervention_class or trial.effect is None:
       continue
-    near = trial.factor == factor or not factor
-    effect, error = trial.effect, 0.0
-    if trial.low is not None and trial.high is not None:
-      error = (trial.high - trial.low) / 2 / _Z95
-    if trial.factor == factor and trial.status == 'keep':
+    same, effect = trial.delta.factor == factor, trial.effect
+    near = same or not factor
+    bottom, top = trial.realised
+    error = (top - bottom) / 2 / _Z95
+    if same and trial.status == 'keep':
       effect /= 2
     noise = error**2 + (_SPREAD_FACTOR if near else _SPREAD_CLASS) ** 2
     gain = variance / (variance + noise)
@@ -121,11 +109,9 @@ def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
 # ---------------------------------------------------------------------- skills
 
 
-def _from_skills(
-    context: propose_lib.Context,
-) -> propose_lib.Proposal | None:
+def _from_skills(context: propose_lib.Context) -> propose_lib.Proposal | None:
   """Propose the surest skill whose alert fires and whose factor is untried."""
-  tried = {trial.factor for trial in context.history}
+  tried = {trial.delta.factor for trial in context.history}
   for skill in skills_lib.matching(
       context.skills, context.domain, context.measures
   ):
@@ -154,91 +140,78 @@ def _from_skills(
 # --------------------------------------------------------------------- library
 
 
-def _from_library(
-    context: propose_lib.Context,
-) -> propose_lib.Proposal | None:
-  candidates = _candidates(context)
+def _from_library(context: propose_lib.Context) -> propose_lib.Proposal | None:
+  """Propose what the alerts call for, or what applies if that is nothing."""
+  alerts = diagnose.raised(context.measures)
+  candidates = _called(context, alerts) or _called(context, None)
   if not candidates:
     return None
   chosen = _choose(context, candidates)
-  idea = chosen.idea
   return propose_lib.make(
       context,
       chosen.after,
-      hypothesis=idea.hypothesis,
+      hypothesis=chosen.idea.hypothesis,
       expected=_belief(context, chosen).interval(),
-      source=idea.source,
+      source=chosen.idea.source,
       trigger=chosen.trigger,
-      check=idea.check,
+      check=chosen.idea.check,
   )
 
 
 def _belief(context: propose_lib.Context, candidate: _Candidate) -> Belief:
-  delta = candidate.delta
+  expected, delta = candidate.idea.expected, candidate.delta
   return believe(
-      candidate.idea.expected,
-      delta.intervention_class,
-      delta.factor,
-      context.history,
+      expected, delta.intervention_class, delta.factor, context.history
   )
-
-
-def _candidates(context: propose_lib.Context) -> list[_Candidate]:
-  """Return what the alerts call for, or all that applies if that is nothing."""
-  alerts = diagnose.raised(context.measures)
-  return _called(context, alerts) or _called(context, None)
 
 
 def _called(
     context: propose_lib.Context, alerts: Sequence[records.Measure] | None
 ) -> list[_Candidate]:
   """Return the changes that an alert calls for (None: all, without one)."""
-  ideas: list[tuple[library.Entry | _Mutation, spec.Harness, str]] = []
+  surface = context.surface
+  ideas: list[tuple[library.Entry, int]] = []
   # Factor -> place among the alerts of the worst one that calls for it.
   places: dict[str, int] = {}
-  trigger = lambda place: alerts[place].name if alerts else ''
-  for entry in library.ENTRIES:
+  for entry in library.ENTRIES.values():
     place = 0
     if alerts is not None:
-      answers = [entry.answers(alert, context.surface) for alert in alerts]
+      answers = [entry.answers(alert, surface) for alert in alerts]
       if not any(answers):
         continue
       place = answers.index(True)
-    places[entry.factor] = min(place, places.get(entry.factor, place))
-    after = entry.change(context)
-    if after is not None:
-      ideas.append((entry, after, trigger(place)))
-  ideas += [
-      (mutation, mutation.after, trigger(places[mutation.factor]))
-      for mutation in _mutations(context)
-      if mutation.factor in places
-  ]
+    factor = entry.change.factor(surface)
+    places[factor] = min(place, places.get(factor, place))
+    ideas.append((entry, place))
+  mutations = ((m, m.change.factor(surface)) for m in _mutations(context))
+  ideas += [(m, places[factor]) for m, factor in mutations if factor in places]
   found: dict[str, _Candidate] = {}
-  for idea, after, alert in ideas:
+  for idea, place in ideas:
+    if (after := idea.apply(context)) is None:
+      continue
     try:
       delta, _ = propose_lib.consider(context, after)
     except propose_lib.ProposalError:
       continue
-    found.setdefault(delta.sha256, _Candidate(delta, after, alert, idea))
+    trigger = alerts[place].name if alerts else ''
+    # Two ideas may be one change: the first keeps its hypothesis and source.
+    found.setdefault(delta.sha256, _Candidate(delta, after, trigger, idea))
   return list(found.values())
 
 
 # ------------------------------------------------------------------- mutations
 
 
-def _mutations(context: propose_lib.Context) -> list[_Mutation]:
+def _mutations(context: propose_lib.Context) -> list[library.Entry]:
   """Return a further value for every factor with a single changed number."""
-  latest = {trial.factor: trial for trial in context.history}
-  return [
-      mutation
-      for factor in sorted(latest)
-      if (mutation := _mutate(context, latest[factor])) is not None
-  ]
+  latest = {trial.delta.factor: trial for trial in context.history}
+  found = (_mutate(context, latest[factor]) for factor in sorted(latest))
+  return [mutation for mutation in found if mutation is not None]
 
 
 def _mutate(
-    context: propose_lib.Context, trial: propose_lib.Trial
-) -> _Mutation | None:
+    context: propose_lib.Context, trial: history_lib.Trial
+) -> library.Entry | None:
   """Return the next value after the last trial of a factor.
 
   After a kept change the same step is made again. After one that was tried on
@@ -246,18 +219,17 @@ def _mutate(
   half as long if it lost or failed, and goes the other way once two steps in
   one direction lost.
   """
-  if len(trial.changes) != 1:
-    return None
-  ((path, old, new),) = trial.changes
-  if path.partition(':')[0].endswith('.py'):
+  (path, old, new), *others = trial.delta.changes
+  if others or path.partition(':')[0].endswith('.py'):
     return None
   field = context.surface.field(path)
   current = context.config.get(path, 0.0)
-  if field.kind not in ('float', 'int') or not _numbers(old, new, current):
+  numbers = all(map(skills_lib.is_number, (old, new, current)))
+  if field.kind not in ('float', 'int') or not numbers:
     return None
   if trial.status == 'disqualified':  # It never ran, so nothing was learned.
     return None
-  here = trial.parent_sha == context.parent.sha256
+  here = trial.delta.before == context.parent.sha256
   lost = trial.effect is None or trial.effect <= 0
   if trial.status == 'keep' and current == new:
     times, why = 1.0, 'helped: the same step again'
@@ -274,33 +246,27 @@ def _mutate(
   else:
     return None
   value = _step(context, field, current, old, new, times)
-  if value == current:
-    return None
-  return _Mutation(
-      factor=trial.factor,
-      after=context.parent.with_overlay({path: value}),
+  return library.Entry(
+      change=changes.set_value(path, value),
       expected=expected,
       hypothesis=f'{path} {old:g} -> {new:g} {why}, {current:g} -> {value:g}.',
-      source=f'numeric mutation of delta {trial.delta_sha[:12]}',
-  )
-
-
-def _numbers(*values: object) -> bool:
-  return all(
-      isinstance(v, int | float) and not isinstance(v, bool) for v in values
+      source=f'numeric mutation of delta {trial.delta.sha256[:12]}',
   )
 
 
 def _lost_steps(context: propose_lib.Context, path: str, up: bool) -> int:
   """Count the steps of a path in one direction that lost on this parent."""
-  return sum(
-      len(t.changes) == 1
-      and t.changes[0][0] == path
-      and _numbers(*t.changes[0][1:])
-      and (t.changes[0][2] > t.changes[0][1]) == up
-      and t.parent_sha == context.parent.sha256
-      and (t.effect is None or t.effect <= 0)
+  lost = [
+      t.delta.changes
       for t in context.history
+      if t.delta.before == context.parent.sha256
+      and (t.effect is None or t.effect <= 0)
+  ]
+  # All have numbers: they start from the value that this parent has.
+  return sum(
+      changed == path and (new > old) == up
+      for (changed, old, new), *others in lost
+      if not others
   )
 
 
@@ -315,13 +281,11 @@ def _step(
   """Move `current` by `times` the step from old to new, within the bounds."""
   if field.scale == 'log' and min(old, new, current) > 0:
     ratio = (new / old) ** times
-    if abs(math.log(ratio)) < _SMALLEST_STEP:
-      return current
-    return changes.within(context, field, current * ratio)
-  step = times * (new - old)
-  if abs(step) < _SMALLEST_STEP * abs(current):
-    return current
-  return changes.within(context, field, current + step)
+    value, small = current * ratio, abs(math.log(ratio)) < _SMALLEST_STEP
+  else:
+    step = times * (new - old)
+    value, small = current + step, abs(step) < _SMALLEST_STEP * abs(current)
+  return current if small else changes.within(context, field.path, value)
 
 
 # -------------------------------------------------------------------- choosing
@@ -340,13 +304,12 @@ def _choose(
   allowed = math.ceil((len(tried) + 1) * (1 - _EXPLORED))
   eligible = untried if untried and repeats >= allowed else list(classes)
   # Sorted, so that equal contexts draw equal numbers for equal classes.
-  gains = {
-      name: _sample_class(context, name, classes[name])
-      for name in sorted(eligible)
-  }
+  # Each class is sampled once: a large one has no more chances than a small.
+  best = max(
+      sorted(eligible), key=lambda n: _sample_class(context, n, classes[n])
+  )
   return max(
-      classes[max(gains, key=gains.__getitem__)],
-      key=lambda c: _belief(context, c).sample(context.rng),
+      classes[best], key=lambda c: _belief(context, c).sample(context.rng)
   )
 
 

@@ -71,6 +71,7 @@ def _learn(
             domain=run.config.domain.name,
             base=version.harness,
             effect=verdict.effect,
+            # The interval of a few arms may be wider than any effect is.
             low=max(verdict.low, -1.0),
             high=min(verdict.high, 1.0),
         ),

@@ -57,27 +57,24 @@ def backtest(
   stored = decisions.decide(
       lambda: json.loads(path.read_bytes()) if path.exists() else None
   )
+  crash = ''
   if stored is None:
     try:
       stored = _backtest(run, version, design, delta, steps)
     except run_lib.FunctionError as error:
-      return records.Backtest(
-          trial=design.trial,
-          key='',
-          statistics={},
-          predicted=None,
-          crash=str(error),
-      )
-    if run.primary:
+      stored = dict(statistics={}, predicted=None)
+      key, crash = '', str(error)
+    # A crash has no numbers to keep: another run may repair what failed.
+    if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
-      text = json.dumps(stored, sort_keys=True, allow_nan=False) + '\n'
-      workdir_lib.write_atomic(path, text.encode())
-  predicted = stored['predicted']
+      workdir_lib.write_json(path, stored, indent=None, sort_keys=True)
+  predicted = stored['predicted'] and tuple(stored['predicted'])
   return records.Backtest(
       trial=design.trial,
       key=key,
       statistics=stored['statistics'],
-      predicted=predicted and tuple(predicted),
+      predicted=predicted,
+      crash=crash,
   )
 
 
@@ -88,7 +85,7 @@ def _key(
     arm: records.Arm,
     steps: list[int],
 ) -> str:
-  """Hash of everything that the numbers depend on.
+  """Return a hash of everything that the numbers depend on.
 
   It is taken of contents: files hold times and are laid out as the writer
   pleased. An arm's start, end and evidence stand for its checkpoints.
@@ -119,7 +116,7 @@ def _backtest(
     delta: delta_lib.Delta,
     steps: list[int],
 ) -> dict[str, Any]:
-  """The numbers, as they are stored under their key.
+  """Return the numbers, as they are stored under their key.
 
   Returns:
     statistics, name -> number or NOT_IDENTIFIABLE; predicted, the 95 % interval
@@ -143,8 +140,7 @@ def _backtest(
     return dict(statistics=found, predicted=None)
   harnesses = (version.harness, design.harness)
   effect = replay.effect(run, harnesses, folder, steps)
-  numbers = (effect.value, effect.low, effect.high)
-  found |= dict(zip(names, numbers, strict=True))
+  found |= zip(names, (effect.value, effect.low, effect.high), strict=True)
   return dict(statistics=found, predicted=[effect.low, effect.high])
 
 
@@ -189,7 +185,7 @@ def rewarded(
 def _own_statistics(
     run: opening.Run, harness: str, before: views.View, after: views.View
 ) -> dict[str, Any]:
-  """Statistics that a harness brings; one that fails is a status."""
+  """Return statistics that a harness brings; one that fails is a status."""
   found: dict[str, Any] = {}
   functions = run.harnesses.functions(harness)
   for name in functions.backtests:

@@ -1,6 +1,7 @@
 """Design: the one factor in which the candidate differs, read off its files."""
 
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
 from evojax.harness import spec
@@ -16,20 +17,14 @@ def design(
   return records.Design(
       trial=proposal.trial,
       harness=proposal.harness,
-      delta=records.Delta(
-          sha256=delta.sha256,
-          factor=delta.factor,
-          kind=delta.kind,
-          intervention_class=delta.intervention_class,
-          before=delta.before,
-          changes=delta.changes,
-          text=_in_a_line(delta, after),
+      delta=recorder.made_from(
+          records.Delta, delta, text=_in_a_line(delta, after)
       ),
   )
 
 
 def _in_a_line(delta: delta_lib.Delta, after: spec.Harness) -> str:
-  """The change in a line; a function of the library by its name."""
+  """Return the change in a line, with the name of a shipped function."""
   for path, *_ in delta.changes:
     for name in library.names():
       if path in after.files and after.files[path] == library.source(name):

@@ -3,15 +3,12 @@
 import dataclasses
 import pathlib
 
-import numpy as np
-
 from evojax.eval import estimates
 from evojax.evolve import compared as compared_lib
 from evojax.evolve import opening
 from evojax.evolve import scoring
 from evojax.evolve.steps import retrain as retrain_lib
 from evojax.ledger import records
-from evojax.models import policy as policy_lib
 from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 
@@ -31,31 +28,25 @@ def score(
   """
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed
-  outcomes: dict[str, np.ndarray] = {}
-
-  def score_one(
-      name: str,
-      checkpoint: pathlib.Path | None = None,
-      policy: policy_lib.Policy | None = None,
-  ) -> None:
-    outcomes[name] = run.scorer.scores(
-        scoring.Scored(
-            folder=run.path / 'sealed' / name,
-            checkpoint=checkpoint,
-            split='sealed',
-            seed=seed,
-            problems=c.problems,
-            samples=c.samples,
-            policy=policy,
-        )
+  # All meet the same problems, so that their differences are paired.
+  policies = {
+      'base': {},
+      'continued': dict(checkpoint=run.path / head.checkpoint),
+      'evolved': dict(checkpoint=evolved_checkpoint(run, retrained)),
+  }
+  policies |= {other.name: dict(policy=other.policy) for other in run.compared}
+  outcomes = {}
+  for name, policy in policies.items():
+    wanted = scoring.Scored(
+        folder=run.path / 'sealed' / name,
+        split='sealed',
+        seed=seed,
+        problems=c.problems,
+        samples=c.samples,
+        **policy,
     )
-
-  score_one('base')
-  score_one('continued', run.path / head.checkpoint)
-  score_one('evolved', evolved_checkpoint(run, retrained))
-  for other in run.compared:
-    score_one(other.name, policy=other.policy)
-
+    outcomes[name] = run.scorer.scores(wanted)
+  others = lambda own: {n: x for n, x in outcomes.items() if n != own}
   scores = dict.fromkeys((*outcomes, *COMPARED))
   return records.Final(
       harness=head.harness,
@@ -66,13 +57,11 @@ def score(
       | {name: estimates.over_problems(x) for name, x in outcomes.items()},
       gains={
           name: estimates.over_problems(values - outcomes['base'])
-          for name, values in outcomes.items()
-          if name != 'base'
+          for name, values in others('base').items()
       },
       evolved_over={
           name: estimates.over_problems(outcomes['evolved'] - values)
-          for name, values in outcomes.items()
-          if name != 'evolved'
+          for name, values in others('evolved').items()
       },
       compute=_compute(run),
   )
@@ -89,20 +78,18 @@ def evolved_checkpoint(
 def _compute(run: opening.Run) -> dict[str, records.Tokens]:
   """Sampled tokens of each policy's own training, and of its whole run."""
 
-  def count() -> dict[str, dict[str, int]]:
+  def count() -> dict[str, tuple[int, int]]:
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)
     total = compared_lib.total_tokens(run.path)
     versions = run.recorder.history.versions
     continued = sum(version.sampled_tokens for version in versions)
-    found = {
-        'evolved': records.Tokens(training=final, total=total),
-        'continued': records.Tokens(training=continued, total=total - final),
+    found = {'evolved': (final, total), 'continued': (continued, total - final)}
+    return found | {
+        other.name: dataclasses.astuple(compared_lib.tokens_of(other.path))
+        for other in run.compared
     }
-    for other in run.compared:
-      found[other.name] = compared_lib.tokens_of(other.path)
-    return {name: dataclasses.asdict(tokens) for name, tokens in found.items()}
 
   return {
-      name: records.Tokens(**tokens)
-      for name, tokens in decisions.decide(count).items()
+      name: records.Tokens(training=training, total=total)
+      for name, (training, total) in decisions.decide(count).items()
   }

@@ -1,11 +1,10 @@
 """Hypothesize: which change to try next, and what it is expected to do."""
 
-import dataclasses
-
 import numpy as np
 
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import recorder
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.harness import spec
@@ -18,21 +17,21 @@ def hypothesize(
 ) -> records.Hypothesize:
   """Return the next proposal; a change in the user's inbox comes first."""
   fields = decisions.decide(
-      lambda: dataclasses.asdict(_choose(run, diagnosis, version))
+      lambda: records.to_json(_choose(run, diagnosis, version))
   )
-  return records.from_json(records.Hypothesize, {'schema': 1} | fields)
+  return records.from_json(records.Hypothesize, fields)
 
 
 def _choose(
     run: opening.Run, diagnosis: records.Diagnose, version: records.Version
 ) -> records.Hypothesize:
-  """Process 0's choice."""
+  """Return process 0's choice."""
   e = run.config.evolve
   context = propose_lib.Context(
       parent=run.harnesses.load(version.harness),
       config=run.harnesses.values(version.harness),
       measures=diagnosis.measures,
-      history=_history(run),
+      history=run.recorder.history.trials,
       skills=skills_lib.read_all(
           [*e.skills, run.path / 'skills'], run.setup.surface
       ),
@@ -45,43 +44,11 @@ def _choose(
   proposal = human.propose(context, run.inbox)
   if proposal is None:
     proposal = propose_lib.load(e.proposer)(context)
+  row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
-    return records.Hypothesize(trial=diagnosis.trial, version=version.version)
+    return records.Hypothesize(**row)
+  # On disk before the row that names it: a kill in between writes it again.
   spec.write(proposal.after, run.path / 'harness')
-  return records.Hypothesize(
-      trial=diagnosis.trial,
-      version=version.version,
-      proposer=proposal.proposer,
-      trigger=proposal.trigger,
-      hypothesis=proposal.hypothesis,
-      expected=tuple(map(float, proposal.expected)),
-      criterion=proposal.criterion,
-      rollback=proposal.rollback,
-      source=proposal.source,
-      skill=proposal.skill,
-      note=proposal.note,
-      harness=proposal.after.sha256,
-  )
-
-
-def _history(run: opening.Run) -> list[propose_lib.Trial]:
-  """Earlier trials, as proposers see them."""
-  trials = []
-  for verdict in run.recorder.history.all(records.Verify):
-    proposal = run.recorder.find(records.Hypothesize, trial=verdict.trial)
-    delta = run.recorder.find(records.Design, trial=verdict.trial).delta
-    trials.append(
-        propose_lib.Trial(
-            delta_sha=delta.sha256,
-            factor=delta.factor,
-            intervention_class=delta.intervention_class,
-            status=verdict.status,
-            effect=verdict.effect,
-            low=verdict.low,
-            high=verdict.high,
-            expected=proposal.expected,
-            parent_sha=delta.before,
-            changes=delta.changes,
-        )
-    )
-  return trials
+  row |= dict(harness=proposal.after.sha256)
+  row |= dict(expected=tuple(map(float, proposal.expected)))
+  return recorder.made_from(records.Hypothesize, proposal, **row)

@@ -1,8 +1,7 @@
 """Promote: the kept candidate as the version that training goes on from."""
 
-import dataclasses
-
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.evolve.steps import trial as trial_lib
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
@@ -22,23 +21,13 @@ def promote(
   scored. A change that trains nothing keeps the policy of its parent.
   """
   named = dict(version=verdict.version, parent=version.version)
+  # Nothing was trained: the tokens of the parent are counted once.
   if not delta.trains:
-    fields = {
-        field.name: getattr(version, field.name)
-        for field in dataclasses.fields(records.Version)
-    }
-    changed = dict(harness=design.harness, updates=0, sampled_tokens=0)
-    return records.Promote(**(fields | changed | named))
+    named |= dict(harness=design.harness, updates=0, sampled_tokens=0)
+    return recorder.made_from(records.Promote, version, **named)
   trial = run.recorder.find(records.Trial, trial=verdict.trial)
   child = trial_lib.first(trial, 'child')
-  return records.Promote(
-      **named,
-      harness=child.harness,
-      folder=child.folder,
-      checkpoint=str(arm_lib.checkpoint_of(child.folder, child.updates)),
-      start=child.start,
-      end=child.end,
-      updates=child.updates,
-      outcome=child.outcome,
-      sampled_tokens=child.sampled_tokens,
+  named |= dict(
+      checkpoint=str(arm_lib.checkpoint_of(child.folder, child.updates))
   )
+  return recorder.made_from(records.Promote, child, **named)

@@ -5,10 +5,9 @@ have. That tells a good recipe from the luck of the policy that was trained on
 through the search.
 """
 
-import dataclasses
-
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.ledger import records
 
 FOLDER = 'arms/final'
@@ -22,17 +21,11 @@ def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
   """
   job = arms.job(
       run,
-      FOLDER,
-      head.harness,
-      {'eval.sealed': False},
-      label=(
-          f'the final harness from the base policy: {run.config.steps} steps'
-      ),
+      folder=FOLDER,
+      harness=head.harness,
+      changes={'eval.sealed': False},
+      label=f'the final harness from the base policy: {run.config.steps} steps',
   )
-  run.executor.submit(job)
-  arm = run.executor.wait(job)
-  if arm.status != 'done':
-    raise ValueError(
-        f'the final harness did not train from the base policy: {arm.why}'
-    )
-  return records.Retrain(version='final', **dataclasses.asdict(arm))
+  refusal = 'the final harness did not train from the base policy'
+  arm = arms.train_one(run, job, refusal)
+  return recorder.made_from(records.Retrain, arm, version='final')

@@ -7,6 +7,7 @@ import jax
 from evojax import config as config_lib
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import recorder
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
@@ -64,27 +65,20 @@ def train(run: opening.Run) -> records.Train:
   else:
     job = arms.job(
         run,
-        folder,
-        run.seed.sha256,
-        arms.changes(run.config, run.config.seed, e.first_updates),
+        folder=folder,
+        harness=run.seed.sha256,
+        changes=arms.changes(run, run.config.seed, e.first_updates),
         label='v0: the seed harness from the base policy',
     )
-    run.executor.submit(job)
-    arm = run.executor.wait(job)
-    if arm.status != 'done':
-      raise ValueError(f'the seed harness did not train: {arm.why}')
+    arm = arms.train_one(run, job, 'the seed harness did not train')
     last = arm_lib.checkpoint_of(folder, arm.updates).name
-  return records.Train(
+  return recorder.made_from(
+      records.Train,
+      arm,
       version='v0',
       parent=None,
-      harness=arm.harness,
       folder=folder,
       checkpoint=f'{folder}/checkpoints/{last}',
-      start=arm.start,
-      end=arm.end,
-      updates=arm.updates,
-      outcome=arm.outcome,
-      sampled_tokens=arm.sampled_tokens,
       prompts=e.prompts,
       group_size=e.group_size,
   )

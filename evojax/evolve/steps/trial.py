@@ -5,7 +5,8 @@ them are scored on dev problems drawn for this trial alone. Control arms of a
 version serve every trial on it; only their score is taken afresh.
 """
 
-import dataclasses
+from collections.abc import Sequence
+import functools
 import hashlib
 
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from evojax.domains import base
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import promote
+from evojax.evolve import recorder
 from evojax.evolve import scoring
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
@@ -44,18 +46,17 @@ def score(
       By default the problems are those of the run.
   """
   e = run.config.evolve
-  return run.scorer.scores(
-      scoring.Scored(
-          folder=run.path / scores_folder(trial, name),
-          checkpoint=arm_lib.checkpoint_of(run.path / folder, e.updates),
-          split='dev',
-          seed=dev_seed(run.config.seed, trial),
-          problems=e.problems,
-          samples=max(1, e.samples // 2) if domain else e.samples,
-          step=e.updates,
-          domain=domain,
-      )
+  wanted = scoring.Scored(
+      folder=run.path / scores_folder(trial, name),
+      checkpoint=arm_lib.checkpoint_of(run.path / folder, e.updates),
+      split='dev',
+      seed=dev_seed(run.config.seed, trial),
+      problems=e.problems,
+      samples=max(1, e.samples // 2) if domain else e.samples,
+      step=e.updates,
+      domain=domain,
   )
+  return run.scorer.scores(wanted)
 
 
 def scores_folder(trial: int, name: str) -> str:
@@ -63,60 +64,56 @@ def scores_folder(trial: int, name: str) -> str:
   return f'trials/{trial:03d}/{name}'
 
 
-@dataclasses.dataclass(frozen=True)
-class _Arms:
-  """The arms of one role in one trial."""
+def _train(
+    run: opening.Run,
+    version: records.Version,
+    trial: int,
+    role: str,
+    harness: str,
+    count: int,
+    controls: Sequence[records.TrialArm] = (),
+) -> tuple[list[records.TrialArm], list[np.ndarray]]:
+  """Train and score the arms of a role, up to the first that fails.
 
-  run: opening.Run
-  trial: int
-  role: str  # 'control' or 'child'.
-  harness: str
-  start: str  # Checkpoint, below the workdir.
-  prefix: str  # Of their folders, below the workdir.
+  Args:
+    run: The run.
+    version: The parent, from whose checkpoint they start.
+    trial: Its number.
+    role: 'control' or 'child'.
+    harness: Hash.
+    count: Arms of this role.
+    controls: Finished arms that they are compared with at their half.
 
-  def train(
-      self, count: int, controls: list[records.TrialArm]
-  ) -> tuple[list[records.TrialArm], list[np.ndarray]]:
-    """Train and score them, up to the first that fails.
-
-    Args:
-      count: Arms of this role.
-      controls: Finished arms that they are compared with at their half.
-
-    Returns:
-      Records, and the scores [P] of those that are done.
-    """
-    run, e = self.run, self.run.config.evolve
-    jobs = [
-        arms.job(
-            run,
-            f'{self.prefix}.{self.role}-{i}',
-            self.harness,
-            # No arm has the seed of version 0.
-            arms.changes(
-                run.config, (run.config.seed + 1 + i) % 2**32, e.updates
-            ),
-            start=self.start,
-            label=f'trial {self.trial}: {self.role} {i + 1} of {count}',
-            controls=[arm.outcome for arm in controls],
-        )
-        for i in range(count)
-    ]
-    scores: list[np.ndarray] = []
-
-    def done(i: int, arm: records.Arm) -> None:
-      name = f'{self.role}-{i}'
-      scores.append(score(run, self.trial, name, arm.folder))
-
-    trained = arms.train_all(run, jobs, done)
-    return [self._record(i, arm) for i, arm in enumerate(trained)], scores
-
-  def _record(self, i: int, arm: records.Arm) -> records.TrialArm:
-    return records.TrialArm(
-        **dataclasses.asdict(arm),
-        role=self.role,
-        scores=scores_folder(self.trial, f'{self.role}-{i}'),
+  Returns:
+    Records, and the scores [P] of those that are done.
+  """
+  # Controls serve every trial on a version.
+  owner = version.version if role == 'control' else f't{trial:03d}'
+  names = [f'{role}-{i}' for i in range(count)]
+  jobs = [
+      arms.job(
+          run,
+          folder=f'arms/{owner}.{name}',
+          harness=harness,
+          # No arm has the seed of version 0.
+          changes=arms.changes(
+              run, (run.config.seed + 1 + i) % 2**32, run.config.evolve.updates
+          ),
+          start=version.checkpoint,
+          label=f'trial {trial}: {role} {i + 1} of {count}',
+          controls=tuple(arm.outcome for arm in controls),
+      )
+      for i, name in enumerate(names)
+  ]
+  found, scores = [], []
+  for arm, name in zip(arms.train_all(run, jobs), names, strict=False):
+    if arm.status == 'done':
+      scores.append(score(run, trial, name, arm.folder))
+    place = scores_folder(trial, name)
+    found.append(
+        recorder.made_from(records.TrialArm, arm, role=role, scores=place)
     )
+  return found, scores
 
 
 def train(
@@ -137,29 +134,21 @@ def train(
     RuntimeError: If the arms did not start alike.
   """
   e, trial, alpha = run.config.evolve, proposal.trial, wealth.alpha
-  row = dict(
-      trial=trial, dev_seed=dev_seed(run.config.seed, trial), alpha=alpha
+  seed = dev_seed(run.config.seed, trial)
+  row = functools.partial(
+      records.Trial, trial=trial, dev_seed=seed, alpha=alpha
   )
-  of_role = lambda role, harness, prefix: _Arms(
-      run, trial, role, harness, version.checkpoint, prefix
-  )
-  controls, scores = of_role(
-      'control', version.harness, f'arms/{version.version}'
-  ).train(e.controls, [])
-  if controls[-1].status != 'done':
-    return records.Trial(
-        **row,
-        start=controls[-1].start,
-        mde=None,
-        children=0,
-        refused='',
-        arms=(controls[-1],),
-    )
+  of_role = functools.partial(_train, run, version, trial)
+  controls, scores = of_role('control', version.harness, e.controls)
+  last = controls[-1]
+  if last.status != 'done':
+    return row(start=last.start, mde=None, children=0, refused='', arms=(last,))
   control = np.stack(scores)
 
   most = proposal.expected[1]
   needed = promote.children_needed(control, most, alpha, e.max_children)
   children = max(e.children, needed or 0)
+  # Printed before it is paid for.
   mde = promote.mde(control, children, alpha)
   found, refused = controls, ''
   if needed is None and e.underpowered == 'refuse':
@@ -173,15 +162,13 @@ def train(
         f'trial {trial}: {children} children detect {100 * mde:.1f} points'
         f' with power 80 % at alpha {alpha:.3f}'
     )
-    trained, _ = of_role('child', proposal.harness, f'arms/t{trial:03d}').train(
-        children, controls
-    )
+    trained, _ = of_role('child', proposal.harness, children, controls)
     found = [*controls, *trained]
+  # From different states, arms would compare policies and not harnesses.
   starts = {arm.start for arm in found}
   if len(starts) > 1:
     raise RuntimeError(f'arms of trial {trial} started from {sorted(starts)}')
-  return records.Trial(
-      **row,
+  return row(
       start=starts.pop(),
       mde=mde,
       children=children,
@@ -198,14 +185,11 @@ def wealth(run: opening.Run) -> promote.Wealth:
   # As it was when the run began: a test more than was promised then can only
   # be paid for by what was found.
   promised = run.recorder.find(records.Open).config['evolve']
+  verdicts = run.recorder.history.all(records.Verify)
   return promote.Wealth(
       float(promised['false_discovery_rate']),
       promised['trials'],
-      tuple(
-          verdict.status == 'keep'
-          for verdict in run.recorder.history.all(records.Verify)
-          if verdict.p is not None
-      ),
+      tuple(v.status == 'keep' for v in verdicts if v.p is not None),
   )
 
 

@@ -29,20 +29,20 @@ def validated(
   """
   kind, _, name = delta.factor.partition(':')
   if delta.sources[0][1] == '':
-    why = f'{delta.factor} was taken out: nothing is left to validate'
-    return validate.Validation(False, (why,))
+    return validate.discarded(
+        f'{delta.factor} was taken out: nothing is left to validate'
+    )
   functions = run.harnesses.functions(design.harness)
   if kind == 'backtest':
     found = validate.backtest(_past_trials(run, functions, name))
   else:
     measures = recorded.measure(run, version.folder, design.harness, ())
     if any(m.name == name and m.status == 'name_taken' for m in measures):
-      why = f'{name} gives a number a name that is taken'
-      return validate.Validation(False, (why,))
+      return validate.discarded(f'{name} gives a number a name that is taken')
     found = validate.diagnostic(_readings(run, functions, name))
   # Read by every process, decided by one: rounding must not part them.
-  fields = decisions.decide(lambda: dataclasses.asdict(found))
-  return validate.Validation(fields['kept'], tuple(fields['reasons']))
+  kept, reasons = decisions.decide(lambda: dataclasses.astuple(found))
+  return validate.Validation(kept, tuple(reasons))
 
 
 def _readings(
@@ -76,9 +76,7 @@ def _past_trials(
   history = run.recorder.history
   versions = {v.version: v for v in history.versions}
   found = []
-  for trial in history.trials:
-    if trial.effect is None:
-      continue
+  for trial in (t for t in history.trials if t.effect is not None):
     parent = versions[trial.parent]
     folder = run.path / parent.folder
     steps = recorded.recent(recorded.train_steps(folder))
@@ -86,9 +84,6 @@ def _past_trials(
         backtest.rewarded(run, harness, folder, steps)[1]
         for harness in (parent.harness, trial.design.harness)
     )
-    found.append(
-        validate.foretell(
-            functions, name, views, trial=trial.number, effect=trial.effect
-        )
-    )
+    known = dict(trial=trial.number, effect=trial.effect)
+    found.append(validate.foretell(functions, name, views, **known))
   return found

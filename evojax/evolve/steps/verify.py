@@ -12,6 +12,7 @@ from evojax.evidence import store
 from evojax.evolve import opening
 from evojax.evolve import promote
 from evojax.evolve import recorded
+from evojax.evolve import recorder
 from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
@@ -56,20 +57,21 @@ def verify(
 def _untested(
     trial: int, status: str, reasons: Sequence[str]
 ) -> records.Verify:
-  """A verdict without numbers."""
+  """Return a verdict without numbers."""
   return records.Verify(
       trial=trial, version='', status=status, reasons=tuple(reasons)
   )
 
 
 def _decide(run: opening.Run, trial: records.Trial) -> records.Verify:
-  """The verdict on a trial that was run."""
+  """Return the verdict on a trial that was run."""
   if trial.refused:
     return _untested(trial.trial, 'disqualified', [trial.refused])
   for arm in trial.arms:
     if arm.status == 'done':
       continue
     why = [f'{arm.scores}: {arm.status} {arm.why}']
+    # Without its controls, a trial says nothing about the child.
     if arm.role == 'control':
       return _untested(trial.trial, 'harness_abort', why)
     early = arm.status in ('futility', 'collapse')
@@ -108,19 +110,14 @@ def judge(
     alerts: Critical alerts that the child raises and its parent does not.
   """
 
-  def read() -> list[list[list[float]]]:
-    return [
-        [
-            store.problem_scores(run.path / arm.scores, 'dev').tolist()
-            for arm in trial.arms
-            if arm.role == role
-        ]
-        for role in ('control', 'child')
-    ]
-
-  control, child = (
-      np.array(scores, np.float64) for scores in decisions.decide(read)
-  )
+  read = lambda: [
+      store.problem_scores(run.path / arm.scores, 'dev').tolist()
+      for arm in trial.arms
+  ]
+  scores = np.array(decisions.decide(read), np.float64)  # [arms, P]
+  # The arms of both roles were scored on the same problems in one order.
+  is_child = np.array([arm.role == 'child' for arm in trial.arms])
+  control, child = scores[~is_child], scores[is_child]
   effect = _estimate(control, child)
   perturbed = None
   if effect.p_one_sided <= trial.alpha:
@@ -128,37 +125,30 @@ def judge(
   verdict = promote.decide(
       effect, trial.alpha, critical_alerts=alerts, perturbed=perturbed
   )
-  return records.Verify(
+  return recorder.made_from(
+      records.Verify,
+      effect,
+      effect=effect.value,
+      p=effect.p_one_sided,
       trial=trial.trial,
       version='',
       status=verdict.status,
       reasons=verdict.reasons,
       alerts=tuple(alerts),
-      effect=effect.value,
-      standard_error=effect.standard_error,
-      df=effect.df,
-      low=effect.low,
-      high=effect.high,
-      p=effect.p_one_sided,
       alpha=trial.alpha,
-      sigma_seed=effect.sigma_seed,
-      se_problems=effect.se_problems,
-      wilcoxon_p=effect.wilcoxon_p,
       no_loss=promote.no_loss(effect),
       control=float(control.mean()),
       child=float(child.mean()),
-      perturbed_effect=None if perturbed is None else perturbed.value,
+      perturbed_effect=perturbed and perturbed.value,
   )
 
 
 def _estimate(
     control: Float[np.ndarray, 'C P'], child: Float[np.ndarray, 'K P']
 ) -> promote.Effect:
-  """The effect, to the last bit the same in every process."""
-  found = decisions.decide(
-      lambda: dataclasses.asdict(promote.estimate(control, child))
-  )
-  return promote.Effect(**found)
+  """Return the effect, to the last bit the same in every process."""
+  estimate = lambda: dataclasses.asdict(promote.estimate(control, child))
+  return promote.Effect(**decisions.decide(estimate))
 
 
 def _perturbed_effect(
@@ -171,12 +161,10 @@ def _perturbed_effect(
   e, domain = run.config.evolve, run.setup.domain
   if not perturb.has_perturbations(domain, e.problems, seed=trial.dev_seed):
     return None
+  other = perturb.Perturbed(domain)
   found: dict[str, list[np.ndarray]] = {'control': [], 'child': []}
   for arm in trial.arms:
     name = f'{pathlib.PurePath(arm.scores).name}-perturbed'
-    found[arm.role].append(
-        trial_lib.score(
-            run, trial.trial, name, arm.folder, perturb.Perturbed(domain)
-        )
-    )
+    scores = trial_lib.score(run, trial.trial, name, arm.folder, other)
+    found[arm.role].append(scores)
   return _estimate(np.stack(found['control']), np.stack(found['child']))

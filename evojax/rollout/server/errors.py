@@ -1,44 +1,51 @@
 """Errors that a client gets when its request cannot be served."""
 
-from collections.abc import Mapping
+import contextlib
 from typing import Any
 
+from fastapi import responses
+
 _TYPES = {
-    400: 'invalid_request_error',
+    **dict.fromkeys((400, 405, 413), 'invalid_request_error'),
     401: 'authentication_error',
     404: 'not_found_error',
-    405: 'invalid_request_error',
     408: 'timeout_error',
-    413: 'invalid_request_error',
     503: 'overloaded_error',
 }
-# Seconds after which clients should try a full or starting server again.
-_RETRY_AFTER = 1
-
-# Statuses after which the rest of the request is not read.
-_UNREAD = (401, 408, 413)
+# The rest of a request is not read, so its connection is of no more use.
+_UNREAD = {'Connection': 'close'}
+_HEADERS = {
+    401: {'WWW-Authenticate': 'Bearer'} | _UNREAD,
+    408: _UNREAD,
+    413: _UNREAD,
+    503: {'Retry-After': '1'},  # Seconds; the server is full or starting.
+}
 
 
 class ApiError(Exception):
   """Ends a request with a status and a message."""
 
-  def __init__(self, status: int, message: str, *, param: str | None = None):
+  def __init__(
+      self, status: int, message: str, /, param: str | None = None, **more: Any
+  ):
+    """Name the field that is wrong, and fields of the body beside `error`."""
     super().__init__(message)
     self.status = status
     self.message = message
     self.param = param
+    self._more = more
 
-  @property
-  def headers(self) -> dict[str, str]:
-    """Return the headers that belong to the status."""
-    headers = {}
-    if self.status == 503:
-      headers['Retry-After'] = str(_RETRY_AFTER)
-    if self.status == 401:
-      headers['WWW-Authenticate'] = 'Bearer'
-    if self.status in _UNREAD:
-      headers['Connection'] = 'close'
-    return headers
+  def response(self) -> responses.Response:
+    """Return the answer, in the shape that OpenAI's clients read."""
+    error = {
+        'message': self.message,
+        'type': _TYPES.get(self.status, 'server_error'),
+        'param': self.param,
+        'code': self.status,
+    }
+    return responses.JSONResponse(
+        {**self._more, 'error': error}, self.status, _HEADERS.get(self.status)
+    )
 
 
 def bad_request(param: str, problem: str) -> ApiError:
@@ -46,18 +53,15 @@ def bad_request(param: str, problem: str) -> ApiError:
   return ApiError(400, f'{param}: {problem}', param=param)
 
 
-def unavailable(message: str) -> ApiError:
-  """Return a 503, which tells the client to try again."""
-  return ApiError(503, message)
+def failure(message: str, **more: Any) -> ApiError:
+  """Return a 400 as the endpoints for weights report it."""
+  return ApiError(400, message, success=False, message=message, **more)
 
 
-def body(error: ApiError) -> Mapping[str, Any]:
-  """Return the JSON of an error, in the shape that OpenAI's clients read."""
-  return {
-      'error': {
-          'message': error.message,
-          'type': _TYPES.get(error.status, 'server_error'),
-          'param': error.param,
-          'code': error.status,
-      }
-  }
+@contextlib.contextmanager
+def refusing():
+  """Turn a ValueError into a 400."""
+  try:
+    yield
+  except ValueError as e:
+    raise ApiError(400, str(e)) from e

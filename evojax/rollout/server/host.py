@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
+import dataclasses
 import functools
 import time
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from evojax import records
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import errors
 from evojax.rollout.server import metrics as metrics_lib
+from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
@@ -18,6 +20,9 @@ from evojax.rollout.server import tokens
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
+# These errors of a service come to the clients, with their messages.
+SERVICE_ERRORS = (service_lib.QueueFullError, service_lib.ServiceFailedError)
+_Answer = Mapping[str, Any]
 
 
 class Host:
@@ -39,15 +44,12 @@ class Host:
         settings.model_name, lambda: self._service and self._service.stats()
     )
     self._service: service_lib.Service | None = None
-    self._mailbox: samples.Mailbox | None = None
     self._batches: set[samples.Batch] = set()
     # Name that a client gave to a request -> ids of its jobs.
     self._names: dict[str, Sequence[str]] = {}
     # A tokenizer allows one thread; it is not the loop's thread, because a
     # long text takes a while.
-    self._encoder = concurrent.futures.ThreadPoolExecutor(
-        1, thread_name_prefix='encode'
-    )
+    self._encoder = concurrent.futures.ThreadPoolExecutor(1, 'encode')
     # Held by one pause, update or the like at a time.
     self._control = asyncio.Lock()
     self._released: set[str] = set()
@@ -75,8 +77,13 @@ class Host:
       ApiError: 503 while there is none, or if it is about to end.
     """
     if self.phase != 'up' or self._service is None:
-      raise errors.unavailable(f'the server is {self.phase}')
+      raise errors.ApiError(503, f'the server is {self.phase}')
     return self._service
+
+  @functools.cached_property
+  def _mailbox(self) -> samples.Mailbox:
+    """The way from the service's thread to the loop that serves."""
+    return samples.Mailbox(asyncio.get_running_loop())
 
   async def encode(self, function: Callable[..., list[int]], *args, **kwargs):
     """Run an encoding function of the tokenizer in its thread.
@@ -85,69 +92,58 @@ class Host:
       ApiError: 400 if it raises a ValueError.
     """
     run = functools.partial(function, *args, **kwargs)
-    loop = asyncio.get_running_loop()
-    try:
+    with errors.refusing():
+      loop = asyncio.get_running_loop()
       return await loop.run_in_executor(self._encoder, run)
-    except ValueError as e:
-      raise errors.ApiError(400, str(e)) from e
 
   def run(
       self,
       asks: Sequence[samples.Ask],
-      *,
-      live: bool,
-      names: Mapping[str, Sequence[str]] | None = None,
+      names: Mapping[str, Sequence[str]],
+      live: bool = False,
       caller: str = '',
   ) -> samples.Batch:
     """Submit the samples of a request; the caller enters the batch.
 
     Args:
       asks: One per sample.
-      live: See `samples.Batch`.
       names: Name that `abort` finds them by -> their ids.
+      live: See `samples.Batch`.
       caller: The client; see `service.Job`.
 
     Raises:
-      ApiError: 503 if the server is not up or its queue is full, 400 if the
-        service refuses the request, 500 if it has failed.
+      ApiError: 503 if the server is not up, 400 if the service refuses the
+        request.
+      QueueFullError, ServiceFailedError: See `Service.submit`.
     """
     service = self.service
     if self._released:
-      raise errors.unavailable(
+      raise errors.ApiError(
+          503,
           f'the memory of {sorted(self._released)} is released; call'
-          ' /resume_memory_occupation first'
+          ' /resume_memory_occupation first',
       )
-    self.check_size(len(asks))
-    names = names or {}
     for name in names:
       if name in self._names:
         raise errors.bad_request('rid', f'{name!r} is in use')
-    if self._mailbox is None:
-      self._mailbox = samples.Mailbox(asyncio.get_running_loop())
 
     def left(batch: samples.Batch) -> None:
       self._batches.discard(batch)
       for name in names:
         del self._names[name]
       for sample in batch.samples:
+        sample.collect()
+        if sample.finish is None:
+          service.abort(sample.ask.job.rid, 'the client is gone')
         self.metrics.observe(sample)
 
-    try:
-      batch = samples.Batch(
-          asks,
-          service,
-          decode=self.tokenizer.decode,
-          mailbox=self._mailbox,
-          caller=caller,
-          live=live,
-          on_exit=left,
+    decode, mailbox = self.tokenizer.decode, self._mailbox
+    batch = samples.Batch(asks, decode, mailbox, live=live, on_exit=left)
+    with errors.refusing():
+      service.submit(
+          [dataclasses.replace(ask.job, caller=caller) for ask in asks],
+          [sample.listen for sample in batch.samples],
       )
-    except service_lib.QueueFullError as e:
-      raise errors.unavailable(str(e) or 'the queue is full') from e
-    except ValueError as e:
-      raise errors.ApiError(400, str(e)) from e
-    except service_lib.ServiceFailedError as e:
-      raise errors.ApiError(500, str(e)) from e
     self._batches.add(batch)
     self._names.update(names)
     return batch
@@ -160,18 +156,13 @@ class Host:
     """
     limit = self.settings.max_samples
     if count > limit:
-      raise errors.ApiError(
-          400, f'the request asks for {count} samples, more than {limit}'
-      )
+      message = f'the request asks for {count} samples, more than {limit}'
+      raise errors.ApiError(400, message)
 
   def abort(self, rid: str, message: str) -> None:
     """End the request of that name, or the sample of that id, if it runs."""
     for job in self._names.get(rid, (rid,)):
       self.service.abort(job, message)
-
-  def abort_all(self, message: str) -> None:
-    """End all samples."""
-    self.service.abort_all(message)
 
   async def health_generate(self) -> bool:
     """Sample a token; return False if none comes in time.
@@ -180,22 +171,16 @@ class Host:
     """
     deadline = time.monotonic() + self.settings.health_seconds
     before = self.service.stats().generated_tokens
-    ask = samples.Ask(
-        service_lib.Job(
-            rid=f'HEALTH_CHECK_{time.monotonic_ns()}',
-            prompt_tokens=(0,),
-            params=_ONE_TOKEN,
-            seed=0,
-        )
-    )
+    rid = f'HEALTH_CHECK_{time.monotonic_ns()}'
+    job = service_lib.Job(rid, prompt_tokens=(0,), params=_ONE_TOKEN, seed=0)
     try:
-      with self.run([ask], live=False) as batch:
+      with self.run([samples.Ask(job)], {}) as batch:
         async with asyncio.timeout(self.settings.health_seconds):
           await batch.finished()
         return bool(batch.samples[0].ids)
     except TimeoutError:
       return False
-    except errors.ApiError:
+    except (errors.ApiError, *SERVICE_ERRORS):
       while time.monotonic() < deadline and self.phase == 'up':
         if self._released:
           break
@@ -204,13 +189,17 @@ class Host:
         await asyncio.sleep(0.25)
       return False
 
-  async def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
+  # The rest manages the service. What blocks has a thread of its own, and what
+  # a method returns is the answer to the client.
+
+  async def pause(self, asked: protocol.Pause) -> _Answer:
     """Stop sampling until `resume`."""
     async with self._control:
-      await self._call(self.service.pause, mode)
+      await asyncio.to_thread(self.service.pause, asked.mode)
       self._pause_after_update = True
+    return {'message': 'generation is paused', 'status': 'ok'}
 
-  async def resume(self) -> None:
+  async def resume(self, _: protocol.Empty) -> _Answer:
     """End a pause.
 
     Raises:
@@ -218,9 +207,10 @@ class Host:
     """
     async with self._control:
       self._check_update(is_open=False)
-      await self._call(self.service.resume)
+      await asyncio.to_thread(self.service.resume)
+    return {'message': 'generation continues', 'status': 'ok'}
 
-  async def begin_update(self) -> None:
+  async def begin_update(self, _: protocol.Empty) -> _Answer:
     """Pause in place until `end_update`.
 
     Raises:
@@ -231,10 +221,11 @@ class Host:
       service = self.service
       self._pause_after_update = service.paused
       if not service.paused:
-        await self._call(service.pause, 'in_place')
+        await asyncio.to_thread(service.pause, 'in_place')
       self._updating = True
+    return {'success': True, 'message': 'sampling waits'}
 
-  async def end_update(self) -> None:
+  async def end_update(self, _: protocol.Empty) -> _Answer:
     """Go on sampling, unless a client has paused it.
 
     Raises:
@@ -243,94 +234,84 @@ class Host:
     async with self._control:
       self._check_update(is_open=True)
       if not self._pause_after_update:
-        await self._call(self.service.resume)
+        await asyncio.to_thread(self.service.resume)
       self._updating = False
+    return {'success': True, 'message': 'the update is closed'}
 
   def _check_update(self, *, is_open: bool) -> None:
     if self._updating != is_open:
       what, call = ('no', 'begin') if is_open else ('a', 'end')
-      message = (
-          f'{what} weight update is open; call /{call}_weight_update first'
-      )
+      call = f'call /{call}_weight_update first'
+      message = f'{what} weight update is open; {call}'
       raise errors.ApiError(400, message)
 
-  async def update_weights(
-      self, path: str, version: str | None, *, abort_all: bool, flush: bool
-  ) -> tuple[str, int]:
-    """Install weights from a directory.
-
-    Args:
-      path: The directory; see `Service.update_weights`.
-      version: Name of the weights; None: the number of this update.
-      abort_all: Whether all samples end first.
-      flush: Whether the prefix cache is emptied.
-
-    Returns:
-      The version, and the number of samples that were running.
+  async def update(self, asked: protocol.Update) -> _Answer:
+    """Install weights from a directory; see `Service.update_weights`.
 
     Raises:
-      ValueError, OSError: If the directory is not fit; the old weights stay.
+      ApiError: 400 if the directory is not fit; the old weights stay.
     """
     async with self._control:
       service = self.service
+      version = asked.weight_version
       if version is None:
-        version = str(service.stats().weight_updates + 1)
-      running = await self._call(
-          service.update_weights,
-          path,
-          version,
-          abort_all=abort_all,
-          flush=flush,
-      )
+        version = service.stats().weight_updates + 1
+      try:
+        running = await asyncio.to_thread(
+            service.update_weights,
+            asked.model_path,
+            str(version),
+            abort_all=asked.abort_all_requests,
+            flush=asked.flush_cache,
+        )
+      except (ValueError, OSError) as e:
+        message = f'the old weights stay: {e}'
+        raise errors.failure(message, num_paused_requests=0) from e
       self._released.discard('weights')
-      return version, running
+    return {
+        'success': True,
+        'message': f'the weights are of version {str(version)!r} now',
+        'num_paused_requests': running,
+        'weight_version': str(version),
+    }
 
   async def flush(self) -> bool:
     """Empty the prefix cache; return False while samples run."""
     async with self._control:
-      return await self._call(self.service.flush)
+      return await asyncio.to_thread(self.service.flush)
 
-  async def release_memory(self, tags: Sequence[str] | None) -> None:
-    """Free memory until `resume_memory`; None: all of it.
+  async def release(self, asked: protocol.Tags) -> None:
+    """Free memory until `restore`; without tags, all of it.
 
     Raises:
       ApiError: 400 if samples are running or a tag is unknown.
     """
     async with self._control:
       service = self.service
-      chosen = [t for t in _tags(tags) if t not in self._released]
+      chosen = [t for t in _tags(asked.tags) if t not in self._released]
       # Marked before it is released: a request in between would fail.
       self._released |= set(chosen)
       try:
         if chosen:
-          await self._call(service.release_memory, chosen)
+          await asyncio.to_thread(service.release_memory, chosen)
       except ValueError as e:
         self._released -= set(chosen)
         raise errors.ApiError(400, str(e)) from e
 
-  async def resume_memory(self, tags: Sequence[str] | None) -> None:
-    """Allocate memory again; None: all that is released.
+  async def restore(self, asked: protocol.Tags) -> None:
+    """Allocate memory again; without tags, all that is released.
 
     Raises:
       ApiError: 400 if a tag is unknown, or the service cannot.
     """
     async with self._control:
-      chosen = [t for t in _tags(tags) if t in self._released]
-      try:
+      chosen = [t for t in _tags(asked.tags) if t in self._released]
+      with errors.refusing():
         if chosen:
-          await self._call(self.service.restore_memory, chosen)
-      except ValueError as e:
-        raise errors.ApiError(400, str(e)) from e
+          await asyncio.to_thread(self.service.restore_memory, chosen)
       self._released -= set(chosen)
 
-  async def _call(self, function: Callable[..., Any], *args, **kwargs) -> Any:
-    """Call a method of the service that blocks, in a thread of its own."""
-    try:
-      return await asyncio.to_thread(function, *args, **kwargs)
-    except service_lib.ServiceFailedError as e:
-      raise errors.ApiError(500, str(e)) from e
-
-  def info(self) -> Mapping[str, Any]:
+  def info(self) -> _Answer:
     """Return what /server_info shows of the service."""
     service = self._service
     if service is None:

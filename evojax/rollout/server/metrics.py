@@ -14,44 +14,26 @@ _SECONDS = (
     (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
     + (1, 2.5, 5, 10, 30, 60, 120, 300)
 )  # fmt: skip
-# (name, field of `service.Stats` or of `_derived`, help); Prometheus adds
-# '_total' to the name of a counter.
-_GAUGES = (
-    ('sglang:num_running_reqs', 'running', 'Samples in a slot.'),
-    ('sglang:num_queue_reqs', 'waiting', 'Samples that wait.'),
-    (
-        'sglang:cache_hit_rate',
-        'cache_hit_rate',
-        'Share of prompt tokens that were found in the prefix cache.',
+# Name -> help. The part of the name after the colon is a field of
+# `service.Stats` or of `_renamed`; Prometheus adds '_total' to a counter's.
+_GAUGES = {
+    'sglang:num_running_reqs': 'Samples in a slot.',
+    'sglang:num_queue_reqs': 'Samples that wait.',
+    'sglang:cache_hit_rate': (
+        'Share of prompt tokens that were found in the prefix cache.'
     ),
-    ('evojax:slots', 'slots', 'Samples that can run at once.'),
-    (
-        'evojax:cached_prefix_tokens',
-        'cached_prefix_tokens',
-        'Tokens in the prefix cache.',
-    ),
-)
-_COUNTERS = (
-    ('sglang:prompt_tokens', 'prompt_tokens', 'Prompt tokens.'),
-    ('sglang:generation_tokens', 'generated_tokens', 'Sampled tokens.'),
-    (
-        'sglang:cached_tokens',
-        'cached_tokens',
-        'Prompt tokens from the prefix cache.',
-    ),
-    (
-        'sglang:num_requests',
-        'ended',
-        'Samples that ended, aborted ones included.',
-    ),
-    ('sglang:num_aborted_requests', 'aborted', 'Samples that were aborted.'),
-    (
-        'evojax:refused_requests',
-        'refused',
-        'Samples that found the queue full.',
-    ),
-    ('evojax:weight_updates', 'weight_updates', 'Weights that were installed.'),
-)
+    'evojax:slots': 'Samples that can run at once.',
+    'evojax:cached_prefix_tokens': 'Tokens in the prefix cache.',
+}
+_COUNTERS = {
+    'sglang:prompt_tokens': 'Prompt tokens.',
+    'sglang:generation_tokens': 'Sampled tokens.',
+    'sglang:cached_tokens': 'Prompt tokens from the prefix cache.',
+    'sglang:num_requests': 'Samples that ended, aborted ones included.',
+    'sglang:num_aborted_requests': 'Samples that were aborted.',
+    'evojax:refused_requests': 'Samples that found the queue full.',
+    'evojax:weight_updates': 'Weights that were installed.',
+}
 _HISTOGRAMS = (
     ('time_to_first_token', 'From submission, in seconds.'),
     ('inter_token_latency', 'Mean over a sample, in seconds.'),
@@ -59,11 +41,16 @@ _HISTOGRAMS = (
 )
 
 
-def _derived(stats: service_lib.Stats) -> dict[str, float]:
-  """Return the metrics that are computed from several counters."""
+def _renamed(stats: service_lib.Stats) -> dict[str, int | float]:
+  """Return the metrics that are no field of the counters."""
   return {
+      'num_running_reqs': stats.running,
+      'num_queue_reqs': stats.waiting,
       'cache_hit_rate': stats.cached_tokens / max(stats.prompt_tokens, 1),
-      'ended': stats.finished + stats.aborted,
+      'generation_tokens': stats.generated_tokens,
+      'num_requests': stats.finished + stats.aborted,
+      'num_aborted_requests': stats.aborted,
+      'refused_requests': stats.refused,
   }
 
 
@@ -109,12 +96,12 @@ class Metrics:
     stats = self._stats()
     if stats is None:
       return
-    values = dataclasses.asdict(stats) | _derived(stats)
+    values = dataclasses.asdict(stats) | _renamed(stats)
     for table, family in (
         (_GAUGES, core.GaugeMetricFamily),
         (_COUNTERS, core.CounterMetricFamily),
     ):
-      for name, field, text in table:
+      for name, text in table.items():
         metric = family(name, text, labels=[_LABEL])
-        metric.add_metric([self._model_name], values[field])
+        metric.add_metric([self._model_name], values[name.split(':')[1]])
         yield metric

@@ -7,6 +7,8 @@ import time
 from typing import Any
 import uuid
 
+from fastapi import responses
+
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import errors
 from evojax.rollout.server import host as host_lib
@@ -14,45 +16,56 @@ from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
 
 DONE = b'data: [DONE]\n\n'
+Json = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A request of any endpoint, ready to be submitted."""
+  """A request, ready to be submitted, and how /generate answers it."""
 
+  host: host_lib.Host
   request: protocol.Generate | protocol.Completion | protocol.Chat
   asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
   names: Mapping[str, Sequence[str]]  # Name to abort by -> ids of its jobs.
   is_list: bool = True  # The answer is a list, even of one sample.
   created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
+  def answer(self, batch: samples.Batch) -> Any:
+    """Return the body for samples that have all ended."""
+    shown = [_shown(self.host, sample) for sample in batch.samples]
+    return shown if self.is_list else shown[0]
+
+  async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
+    """Yield the events of a stream: each holds all its sample has so far."""
+    async for index in batch.changes():
+      shown = _shown(self.host, batch.samples[index])
+      yield event({**shown, 'index': index} if self.is_list else shown)
+    yield DONE
+
 
 def event(value: Any) -> bytes:
-  """Return one server-sent event."""
-  return b'data: ' + protocol.dumps(value) + b'\n\n'
+  """Return one server-sent event; raise ValueError for NaN and infinities."""
+  return b'data: ' + responses.JSONResponse(value).body + b'\n\n'
 
 
-async def prepare(
-    host: host_lib.Host, request: protocol.Generate
-) -> Generation:
+async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
   """Tokenise and check a request of /generate.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  field, prompts, is_batch = _prompts(request)
+  field, prompts, is_batch = _prompts(asked)
 
   def spread(name: str) -> list[Any]:
     """Return the value of a field for each prompt."""
-    value = getattr(request, name)
+    value = getattr(asked, name)
     if not isinstance(value, list):
       return [value] * len(prompts)
     if not is_batch:
       raise errors.bad_request(name, 'a list, where there is one prompt')
     if len(value) != len(prompts):
-      raise errors.bad_request(
-          name, f'{len(value)} values for {len(prompts)} prompts'
-      )
+      problem = f'{len(value)} values for {len(prompts)} prompts'
+      raise errors.bad_request(name, problem)
     return value
 
   sampling = [
@@ -63,73 +76,79 @@ async def prepare(
   if any(fields.n != n for fields in sampling):
     raise errors.bad_request('sampling_params.n', 'must be equal in a batch')
   host.check_size(len(prompts) * n)
-  options = ('return_logprob', 'logprob_start_len', 'top_logprobs_num')
-  options = list(zip(*map(spread, options), strict=True))
+  with_logprobs = spread('return_logprob')
+  starts, tops = spread('logprob_start_len'), spread('top_logprobs_num')
   is_list = is_batch or n > 1
   spread('rid')  # Checks that there is one per prompt.
-  names = _names(request.rid, len(prompts), n, is_list)
+  names = _names(asked.rid, len(prompts), n, is_list)
   rids = iter([rid for ids in names.values() for rid in ids])
   asks = []
-  for i, (prompt, fields) in enumerate(zip(prompts, sampling, strict=True)):
-    ids = await encode_prompt(host, prompt, field)
-    with_logprobs, start, top = options[i]
-    check_top(host, 'top_logprobs_num', top)
-    if with_logprobs and not -1 <= start < len(ids):
-      raise errors.bad_request(
-          'logprob_start_len',
-          f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
-      )
-    asks += make_asks(
+  for prompt, fields, logprobs, start, top in zip(
+      prompts, sampling, with_logprobs, starts, tops, strict=True
+  ):
+    asks += await make_asks(
         host,
-        ids,
+        (field, prompt),
         fields,
         rids,
-        logprobs=with_logprobs,
-        logprob_start=start if with_logprobs and start >= 0 else None,
-        top_logprobs=top if with_logprobs else 0,
-        token_texts=request.return_text_in_logprobs,
+        logprobs=logprobs,
+        start=start,
+        top=top,
+        token_texts=asked.return_text_in_logprobs,
     )
-  return Generation(request, asks, names, is_list)
+  return Generation(host, asked, asks, names, is_list)
 
 
-def make_asks(
+async def make_asks(
     host: host_lib.Host,
-    prompt: tuple[int, ...],
-    fields: protocol.Sampling | protocol.Completion | protocol.Chat,
+    prompt: tuple[str, str | Sequence[int]],
+    fields: protocol.Sampler,
     rids: Iterator[str],
     *,
     logprobs: bool,
-    logprob_start: int | None,
-    top_logprobs: int,
+    start: int = -1,
+    top: int,
     token_texts: bool = False,
 ) -> list[samples.Ask]:
-  """Return the n samples to ask for after one prompt.
+  """Tokenise a prompt and return the n samples to ask for after it.
 
   Args:
     host: Its settings hold the limits.
-    prompt: Token ids.
+    prompt: Name of its field, and its text or its tokens.
     fields: How to sample.
     rids: Ids of the jobs; the next n are taken.
     logprobs: See `samples.Ask`, as for token_texts.
-    logprob_start: See `service.Job`, as for top_logprobs.
-    top_logprobs: How many of the most probable tokens are reported.
+    start: First position of the prompt whose log-prob is wanted; -1: none.
+    top: How many of the most probable tokens are reported beside each.
     token_texts: Whether the text of each token is shown.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  params = protocol.sampling_params(
-      fields, host.settings, prompt_tokens=len(prompt)
-  )
+  settings, (field, ids) = host.settings, prompt
+  if isinstance(ids, str):
+    ids = await host.encode(host.tokenizer.encode_prompt, ids)
+  if not ids:
+    raise errors.bad_request(field, 'the prompt is empty')
+  protocol.check_tokens(field, ids, settings.vocab_size)
+  if logprobs and not -1 <= start < len(ids):
+    raise errors.bad_request(
+        'logprob_start_len',
+        f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
+    )
+  if not 0 <= top <= settings.max_top_logprobs:
+    problem = f'{top}: must lie in [0, {settings.max_top_logprobs}]'
+    raise errors.bad_request(fields.top_field, problem)
+  params = protocol.sampling_params(fields, settings, prompt_tokens=len(ids))
   return [
       samples.Ask(
           service_lib.Job(
               rid=next(rids),
-              prompt_tokens=prompt,
+              prompt_tokens=tuple(ids),
               params=params,
               seed=seed,
-              logprob_start=logprob_start,
-              top_logprobs=top_logprobs,
+              logprob_start=start if logprobs and start >= 0 else None,
+              top_logprobs=top if logprobs else 0,
           ),
           skip_special_tokens=fields.skip_special_tokens,
           trim=not fields.no_stop_trim,
@@ -178,52 +197,7 @@ def _names(
   return {name: [f'{name}_{k}' for k in range(count)] if is_list else [name]}
 
 
-async def encode_prompt(
-    host: host_lib.Host, prompt: str | Sequence[int], field: str
-) -> tuple[int, ...]:
-  """Return the token ids of a prompt.
-
-  Raises:
-    ApiError: 400 if it is empty, or an id is outside the vocabulary.
-  """
-  if isinstance(prompt, str):
-    prompt = await host.encode(host.tokenizer.encode_prompt, prompt)
-  if not prompt:
-    raise errors.bad_request(field, 'the prompt is empty')
-  protocol.check_tokens(field, prompt, host.settings.vocab_size)
-  return tuple(prompt)
-
-
-def check_top(host: host_lib.Host, field: str, top: int) -> None:
-  """Check how many of the most probable tokens are asked for.
-
-  Raises:
-    ApiError: 400 that names the limit.
-  """
-  limit = host.settings.max_top_logprobs
-  if not 0 <= top <= limit:
-    raise errors.bad_request(field, f'{top}: must lie in [0, {limit}]')
-
-
-def answer(
-    host: host_lib.Host, generation: Generation, batch: samples.Batch
-) -> Any:
-  """Return the body for samples that have all ended."""
-  shown = [_sample(host, sample) for sample in batch.samples]
-  return shown if generation.is_list else shown[0]
-
-
-async def stream(
-    host: host_lib.Host, generation: Generation, batch: samples.Batch
-) -> AsyncGenerator[bytes]:
-  """Yield the events of a stream: each holds all that its sample has so far."""
-  async for index in batch.changes():
-    shown = _sample(host, batch.samples[index])
-    yield event({**shown, 'index': index} if generation.is_list else shown)
-  yield DONE
-
-
-def _sample(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
+def _shown(host: host_lib.Host, sample: samples.Sample) -> Json:
   """Return what /generate shows of a sample, finished or not."""
   finish = sample.finish
   # A sample without tokens has the version that the service has now.
@@ -250,9 +224,8 @@ def _sample(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
       return [finite(logprob), token, text]
 
     for side, tokens in (('input', sample.prompt), ('output', sample.tokens)):
-      meta[f'{side}_token_logprobs'] = [
-          entry(t.token, t.logprob) for t in tokens
-      ]
+      shown = [entry(t.token, t.logprob) for t in tokens]
+      meta[f'{side}_token_logprobs'] = shown
       if sample.ask.job.top_logprobs:
         meta[f'{side}_top_logprobs'] = [
             [entry(*top) for top in t.top] or None for t in tokens
@@ -260,7 +233,7 @@ def _sample(host: host_lib.Host, sample: samples.Sample) -> dict[str, Any]:
   return {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
 
 
-def _finish_reason(sample: samples.Sample) -> dict[str, Any]:
+def _finish_reason(sample: samples.Sample) -> Json:
   """Return SGLang's object for how a sample ended."""
   finish = sample.finish
   if finish.reason == 'length':
@@ -270,9 +243,7 @@ def _finish_reason(sample: samples.Sample) -> dict[str, Any]:
   return {'type': 'stop', 'matched': finish.matched}
 
 
-def finite(
-    logprob: float | None, otherwise: float | None = None
-) -> float | None:
+def finite(logprob: float | None, otherwise: Any = None) -> float | None:
   """Return a log-prob that JSON can hold; tokens that are ruled out have -inf.
 
   Args:

@@ -1,6 +1,6 @@
 """OpenAI's endpoints: /v1/completions and /v1/chat/completions."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 import itertools
 import json
 from typing import Any
@@ -12,38 +12,15 @@ from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import native
 from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
-from evojax.rollout.server import tokens
 from evojax.rollout.server import tools as tools_lib
 
 # OpenAI's API writes this for a token that is ruled out.
 _LOWEST = -9999.0
 
 
-def _generation(
-    host: host_lib.Host,
-    request: protocol.Completion | protocol.Chat,
-    prompts: Sequence[tuple[int, ...]],
-    **logprobs: Any,
-) -> native.Generation:
-  """Return the samples to ask for; `native.make_asks` takes the log-probs.
-
-  Raises:
-    ApiError: 400 that names what is wrong.
-  """
-  kind = 'chatcmpl' if isinstance(request, protocol.Chat) else 'cmpl'
-  name = request.rid or f'{kind}-{uuid.uuid4().hex}'
-  rids = (f'{name}_{i}' for i in itertools.count())
-  asks = [
-      ask
-      for prompt in prompts
-      for ask in native.make_asks(host, prompt, request, rids, **logprobs)
-  ]
-  return native.Generation(request, asks, {name: [a.job.rid for a in asks]})
-
-
 async def prepare_completion(
     host: host_lib.Host, request: protocol.Completion
-) -> native.Generation:
+) -> 'Generation':
   """Tokenise and check a request of /v1/completions.
 
   Raises:
@@ -57,21 +34,19 @@ async def prepare_completion(
   if request.best_of not in (None, 1, request.n):
     raise errors.bad_request('best_of', 'not supported; use `n` and choose')
   host.check_size(len(prompts) * request.n)
-  with_logprobs = request.logprobs is not None
-  native.check_top(host, 'logprobs', request.logprobs or 0)
-  return _generation(
+  return await _generation(
       host,
       request,
-      [await native.encode_prompt(host, p, 'prompt') for p in prompts],
-      logprobs=with_logprobs,
-      top_logprobs=request.logprobs or 0,
-      logprob_start=0 if request.echo and with_logprobs else None,
+      [('prompt', prompt) for prompt in prompts],
+      logprobs=request.logprobs is not None,
+      start=0 if request.echo else -1,
+      top=request.logprobs or 0,
   )
 
 
 async def prepare_chat(
     host: host_lib.Host, request: protocol.Chat
-) -> native.Generation:
+) -> 'Generation':
   """Render and check a request of /v1/chat/completions.
 
   Raises:
@@ -80,36 +55,45 @@ async def prepare_chat(
   if request.top_logprobs and not request.logprobs:
     raise errors.bad_request('top_logprobs', 'needs logprobs=true')
   host.check_size(request.n)
-  shown = _offered(request)
-  for tool in shown:
+  for tool in request.offered:
     if not isinstance(tool.function.get('name'), str):
       raise errors.bad_request('tools', 'a function has no name')
   prompt = await host.encode(
       host.tokenizer.render,
       [_turn(i, m) for i, m in enumerate(request.messages)],
-      tools=[tool.model_dump() for tool in shown] or None,
+      tools=[tool.model_dump() for tool in request.offered] or None,
       options=request.chat_template_kwargs,
   )
-  protocol.check_tokens('messages', prompt, host.settings.vocab_size)
-  native.check_top(host, 'top_logprobs', request.top_logprobs)
-  return _generation(
+  return await _generation(
       host,
       request,
-      [tuple(prompt)],
+      [('messages', prompt)],
       logprobs=request.logprobs,
-      top_logprobs=request.top_logprobs,
-      logprob_start=None,
+      top=request.top_logprobs,
   )
 
 
-def _offered(request: protocol.Completion | protocol.Chat) -> list[Any]:
-  """Return the tools that the model may call; the template shows no other."""
-  if isinstance(request, protocol.Completion) or request.tool_choice == 'none':
-    return []
-  return request.tools
+async def _generation(
+    host: host_lib.Host,
+    request: protocol.OpenAI,
+    prompts: Sequence[tuple[str, str | Sequence[int]]],
+    **logprobs: Any,
+) -> 'Generation':
+  """Return the samples to ask for; see `native.make_asks`.
+
+  Raises:
+    ApiError: 400 that names what is wrong.
+  """
+  kind = 'chatcmpl' if isinstance(request, protocol.Chat) else 'cmpl'
+  name = request.rid or f'{kind}-{uuid.uuid4().hex}'
+  rids = (f'{name}_{i}' for i in itertools.count())
+  asks = []
+  for prompt in prompts:
+    asks += await native.make_asks(host, prompt, request, rids, **logprobs)
+  return Generation(host, request, asks, {name: [a.job.rid for a in asks]})
 
 
-def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
+def _turn(index: int, message: protocol.Message) -> native.Json:
   """Return a message as chat templates read it.
 
   Raises:
@@ -129,9 +113,8 @@ def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
       except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-      raise errors.bad_request(
-          f'messages[{index}].tool_calls', 'arguments must be a JSON object'
-      )
+      field = f'messages[{index}].tool_calls'
+      raise errors.bad_request(field, 'arguments must be a JSON object')
     function = {'name': call.function.name, 'arguments': arguments}
     calls.append({'type': 'function', 'id': call.id, 'function': function})
   if calls:
@@ -139,64 +122,140 @@ def _turn(index: int, message: protocol.Message) -> dict[str, Any]:
   return turn
 
 
+class Generation(native.Generation):
+  """A request of either endpoint, ready to be submitted."""
+
+  def answer(self, batch: samples.Batch) -> native.Json:
+    """Return the body for samples that have all ended."""
+    choices = []
+    for index, sample in enumerate(batch.samples):
+      choice = Choice(self, index).next(sample)
+      if self.is_chat:
+        message = {'role': 'assistant', 'content': choice.pop('content')}
+        if calls := choice.pop('tool_calls'):
+          message['content'] = message['content'] or None
+          message['tool_calls'] = calls
+        choice['message'] = message
+      choices.append({'logprobs': None} | choice)
+    body = self._body(choices, batch.samples[-1])
+    return body | {'usage': self._usage(batch)}
+
+  async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
+    """Yield the events of a stream: each holds what is new of one sample."""
+    with_usage = self.request.stream_options.include_usage
+    choices = [Choice(self, i) for i in range(len(batch.samples))]
+
+    def chunk(choice: native.Json, sample: samples.Sample) -> bytes:
+      body = self._body([choice], sample, '.chunk')
+      return native.event(body | ({'usage': None} if with_usage else {}))
+
+    if self.is_chat:
+      for i, sample in enumerate(batch.samples):
+        begin = {'role': 'assistant', 'content': ''}
+        yield chunk({'index': i, 'delta': begin, 'finish_reason': None}, sample)
+    async for i in batch.changes():
+      sample = batch.samples[i]
+      choice = choices[i].next(sample)
+      if self.is_chat:
+        calls = choice.pop('tool_calls')
+        first = choices[i].calls - len(calls)
+        calls = [{'index': k} | call for k, call in enumerate(calls, first)]
+        new = {'content': choice.pop('content'), 'tool_calls': calls}
+        choice['delta'] = {name: value for name, value in new.items() if value}
+      is_news = choice.get('delta') or choice.get('text')
+      if is_news or choice['finish_reason'] or sample.ask.logprobs:
+        yield chunk(choice, sample)
+    if with_usage:
+      body = self._body([], None, '.chunk')
+      yield native.event(body | {'usage': self._usage(batch)})
+    yield native.DONE
+
+  @property
+  def is_chat(self) -> bool:
+    return isinstance(self.request, protocol.Chat)
+
+  def _body(
+      self, choices: list[native.Json], sample: samples.Sample | None, suffix=''
+  ) -> native.Json:
+    """Return a body; it has the version of a sample, or of the service now."""
+    spans = sample.spans if sample else ()
+    version = spans[-1][0] if spans else self.host.weight_version
+    kind = f'chat.completion{suffix}' if self.is_chat else 'text_completion'
+    [name] = self.names
+    return {
+        'id': name,
+        'object': kind,
+        'created': self.created,
+        'model': self.host.settings.model_name,
+        'choices': choices,
+        # SGLang reports the version so, beside OpenAI's own fields.
+        'metadata': {'weight_version': version},
+    }
+
+  def _usage(self, batch: samples.Batch) -> native.Json:
+    """Count the tokens of all samples; a prompt counts once, whatever n is."""
+    firsts = batch.samples[:: self.request.n]
+    prompt = sum(len(s.ask.job.prompt_tokens) for s in firsts)
+    sampled = sum(len(s.ids) for s in batch.samples)
+    cached = sum(s.cached_tokens for s in firsts)
+    return {
+        'prompt_tokens': prompt,
+        'completion_tokens': sampled,
+        'total_tokens': prompt + sampled,
+        'prompt_tokens_details': {'cached_tokens': cached},
+    }
+
+
 class Choice:
   """One choice of an answer: what was shown of a sample, and what is new."""
 
-  def __init__(
-      self,
-      request: protocol.Completion | protocol.Chat,
-      index: int,
-      tokenizer: tokens.ServerTokenizer,
-  ):
-    """Start with nothing shown of sample `index` of the request."""
-    self.index = index
-    self._request = request
-    self._tokenizer = tokenizer
-    self._echo = isinstance(request, protocol.Completion) and request.echo
-    names = [tool.function['name'] for tool in _offered(request)]
+  def __init__(self, generation: Generation, index: int):
+    """Start with nothing shown of sample `index`."""
+    self.calls = 0  # Number of tool calls that were shown by now.
+    self._index = index
+    self._is_chat = generation.is_chat
+    self._tokenizer = generation.host.tokenizer
+    tools = generation.request.offered if self._is_chat else []
+    names = [tool.function['name'] for tool in tools]
     self._tools = tools_lib.ToolCalls(names) if names else None
-    # How much was shown by now.
-    self._chars = self._calls = self._tokens = 0
-    self._text_offset = 0
-    self._is_first = True
+    # Lengths of the text, tokens and texts of tokens that were shown by now.
+    self._chars = self._tokens = self._text_offset = 0
+    # True until the prompt was shown.
+    self._echo = not self._is_chat and generation.request.echo
 
-  def next(self, sample: samples.Sample) -> dict[str, Any]:
+  def next(self, sample: samples.Sample) -> native.Json:
     """Return a choice with all that is new, in the endpoint's shape."""
     final = sample.finish is not None
     text, calls = sample.text, []
     if self._tools:
       self._tools.push(text, final=final)
       text = self._tools.content
-      calls = self._tools.calls[self._calls :]
-      self._calls += len(calls)
+      calls = self._tools.calls[self.calls :]
+      self.calls += len(calls)
     new, self._chars = text[self._chars :], len(text)
-    is_first, self._is_first = self._is_first, False
-    if self._echo and is_first:
+    tokens, self._tokens = sample.tokens[self._tokens :], len(sample.tokens)
+    if self._echo:
       new = sample.decode(sample.ask.job.prompt_tokens) + new
-    choice = {'index': self.index, 'finish_reason': None}
+      tokens = sample.prompt + tokens
+      self._echo = False
+    choice = {'index': self._index, 'finish_reason': None}
     if final:
       stopped = sample.finish.reason == 'stop'
       choice['finish_reason'] = (
-          'tool_calls' if stopped and self._calls else sample.finish.reason
+          'tool_calls' if stopped and self.calls else sample.finish.reason
       )
       choice['matched_stop'] = sample.finish.matched
     if sample.ask.logprobs:
-      choice['logprobs'] = self._logprobs(sample, is_first)
-    if isinstance(self._request, protocol.Completion):
-      return choice | {'text': new}
-    return choice | {'content': new, 'tool_calls': calls}
-
-  def _logprobs(self, sample: samples.Sample, is_first: bool) -> dict[str, Any]:
-    tokens, self._tokens = sample.tokens[self._tokens :], len(sample.tokens)
-    if self._echo and is_first:
-      tokens = sample.prompt + tokens
-    if isinstance(self._request, protocol.Completion):
-      return self._completion_logprobs(tokens)
-    return {'content': [self._chat_logprob(t) for t in tokens], 'refusal': None}
+      is_chat = self._is_chat
+      shape = self._chat_logprobs if is_chat else self._completion_logprobs
+      choice['logprobs'] = shape(tokens)
+    if self._is_chat:
+      return choice | {'content': new, 'tool_calls': calls}
+    return choice | {'text': new}
 
   def _completion_logprobs(
       self, tokens: Sequence[service_lib.Token]
-  ) -> dict[str, Any]:
+  ) -> native.Json:
     text_of = self._tokenizer.token_text
     texts = [text_of(t.token) for t in tokens]
     *offsets, self._text_offset = itertools.accumulate(
@@ -212,8 +271,8 @@ class Choice:
         'text_offset': offsets,
     }
 
-  def _chat_logprob(self, token: service_lib.Token) -> dict[str, Any]:
-    def entry(i: int, logprob: float | None) -> dict[str, Any]:
+  def _chat_logprobs(self, tokens: Sequence[service_lib.Token]) -> native.Json:
+    def entry(i: int, logprob: float | None) -> native.Json:
       spelled = self._tokenizer.token_bytes(i)
       return {
           'token': self._tokenizer.token_text(i),
@@ -221,109 +280,8 @@ class Choice:
           'bytes': None if spelled is None else list(spelled),
       }
 
-    top = [entry(*t) for t in token.top]
-    return entry(token.token, token.logprob) | {'top_logprobs': top}
-
-
-def _usage(
-    generation: native.Generation, batch: Sequence[samples.Sample]
-) -> dict[str, Any]:
-  """Count the tokens of all samples; a prompt counts once, whatever n is."""
-  firsts = batch[:: generation.request.n]
-  prompt = sum(len(s.ask.job.prompt_tokens) for s in firsts)
-  sampled = sum(len(s.ids) for s in batch)
-  return {
-      'prompt_tokens': prompt,
-      'completion_tokens': sampled,
-      'total_tokens': prompt + sampled,
-      'prompt_tokens_details': {
-          'cached_tokens': sum(s.cached_tokens for s in firsts)
-      },
-  }
-
-
-def _envelope(
-    generation: native.Generation, host: host_lib.Host, *, streamed: bool
-) -> Callable[..., dict[str, Any]]:
-  is_chat = isinstance(generation.request, protocol.Chat)
-  kind = 'chat.completion' if is_chat else 'text_completion'
-  if is_chat and streamed:
-    kind += '.chunk'
-  [name] = generation.names
-  # SGLang reports the version so, beside OpenAI's own fields.
-  return lambda choices, version: {
-      'id': name,
-      'object': kind,
-      'created': generation.created,
-      'model': host.settings.model_name,
-      'choices': choices,
-      'metadata': {'weight_version': version},
-  }
-
-
-def _version(host: host_lib.Host, sample: samples.Sample) -> str:
-  return sample.spans[-1][0] if sample.spans else host.weight_version
-
-
-def answer(
-    host: host_lib.Host, generation: native.Generation, batch: samples.Batch
-) -> dict[str, Any]:
-  """Return the body for samples that have all ended."""
-  choices = []
-  for index, sample in enumerate(batch.samples):
-    choice = Choice(generation.request, index, host.tokenizer).next(sample)
-    if isinstance(generation.request, protocol.Chat):
-      calls = choice.pop('tool_calls')
-      message = {'role': 'assistant', 'content': choice.pop('content')}
-      if calls:
-        message['content'] = message['content'] or None
-        message['tool_calls'] = calls
-      choice['message'] = message
-    choices.append({'logprobs': None} | choice)
-  make = _envelope(generation, host, streamed=False)
-  body = make(choices, _version(host, batch.samples[-1]))
-  return body | {'usage': _usage(generation, batch.samples)}
-
-
-async def stream(
-    host: host_lib.Host, generation: native.Generation, batch: samples.Batch
-) -> AsyncGenerator[bytes]:
-  """Yield the events of a stream: each holds what is new of one sample."""
-  is_chat = isinstance(generation.request, protocol.Chat)
-  make = _envelope(generation, host, streamed=True)
-  with_usage = generation.request.stream_options.include_usage
-  choices = [
-      Choice(generation.request, i, host.tokenizer)
-      for i in range(len(batch.samples))
-  ]
-  calls = [0] * len(choices)
-
-  def chunk(choice: Mapping[str, Any], sample: samples.Sample) -> bytes:
-    body = make([choice], _version(host, sample))
-    return native.event(body | ({'usage': None} if with_usage else {}))
-
-  if is_chat:
-    for i, sample in enumerate(batch.samples):
-      begin = {'role': 'assistant', 'content': ''}
-      yield chunk({'index': i, 'delta': begin, 'finish_reason': None}, sample)
-  async for i in batch.changes():
-    sample = batch.samples[i]
-    choice = choices[i].next(sample)
-    if is_chat:
-      delta = {}
-      if content := choice.pop('content'):
-        delta['content'] = content
-      if new := choice.pop('tool_calls'):
-        first = calls[i]
-        calls[i] += len(new)
-        delta['tool_calls'] = [
-            {'index': first + k} | call for k, call in enumerate(new)
-        ]
-      choice['delta'] = delta
-    is_news = choice.get('delta') or choice.get('text')
-    if is_news or choice['finish_reason'] or sample.ask.logprobs:
-      yield chunk(choice, sample)
-  if with_usage:
-    body = make([], host.weight_version)
-    yield native.event(body | {'usage': _usage(generation, batch.samples)})
-  yield native.DONE
+    content = [
+        entry(t.token, t.logprob) | {'top_logprobs': [entry(*x) for x in t.top]}
+        for t in tokens
+    ]
+    return {'content': content, 'refusal': None}

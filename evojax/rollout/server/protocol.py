@@ -5,8 +5,7 @@ refused by name: no wish of a client is ignored silently. Null, false and empty
 values of unsupported fields ask for nothing and are accepted.
 """
 
-from collections.abc import Mapping, Sequence
-import json
+from collections.abc import Mapping, Sequence, Sized
 import re
 import secrets
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -40,10 +39,31 @@ _Texts = Annotated[list[str], pydantic.Field(fail_fast=True)]
 _Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
 
 
+# Reasons for which fields are refused.
+_GRAMMAR = 'constrained decoding is not supported; check the text and resample'
+_TEXT_ONLY = 'the model reads text only; leave it out'
+_NO_TORCH = 'it needs torch; leave it out'
+_ADAPTERS = 'adapters are not served; load merged weights'
+_PROCESSOR = 'custom logit processors are not supported; use `logit_bias`'
+# Values that mean the same as leaving the field out.
+_DEFAULTS = {
+    'response_format': {'type': 'text'},
+    'modalities': ['text'],
+    'function_call': 'none',
+}
+
+
 class _Model(pydantic.BaseModel):
+  """A body, or a part of one."""
+
   model_config = pydantic.ConfigDict(
       extra='forbid', strict=True, allow_inf_nan=False, protected_namespaces=()
   )
+  # Field that is refused -> why, and what to do instead.
+  unsupported: ClassVar[Mapping[str, str]] = {}
+  # Fields about logging, routing, billing or another framework's allocator.
+  # They change no answer, and nothing here corresponds to them.
+  ignored: ClassVar[tuple[str, ...]] = ()
 
   @pydantic.model_validator(mode='before')
   @classmethod
@@ -51,25 +71,29 @@ class _Model(pydantic.BaseModel):
     """Drop nulls, which clients send for fields that they do not set."""
     if not isinstance(fields, dict):
       return fields
-    return {
-        name: value
-        for name, value in fields.items()
-        if value is not None or name in _NULLABLE
-    }
+    return {k: v for k, v in fields.items() if v is not None or k in _NULLABLE}
 
 
 M = TypeVar('M', bound=_Model)
 
 
-class _Sampler(_Model):
+class Sampler(_Model):
   """Fields that SGLang's and OpenAI's requests call the same.
 
-  The three names are those of the fields that they call otherwise.
+  The four names are those of the fields that they call otherwise.
   """
 
   most_field: ClassVar[str] = 'max_tokens'  # Tokens to sample at most.
   fewest_field: ClassVar[str] = 'min_tokens'  # Tokens before an end counts.
   seed_field: ClassVar[str] = 'seed'
+  top_field: ClassVar[str] = 'top_logprobs'  # Most probable tokens to report.
+  unsupported = {
+      **dict.fromkeys(('regex', 'json_schema', 'ebnf'), _GRAMMAR),
+      'structural_tag': _GRAMMAR,
+      'stop_regex': 'not supported; use `stop`, a list of strings',
+      'custom_params': 'custom logit processors are not supported',
+      'stream_interval': 'a stream shows every token as it comes; leave it out',
+  }
   n: int = pydantic.Field(1, ge=1, le=2**20)
   temperature: float = pydantic.Field(1.0, ge=0, le=100)
   top_p: float = pydantic.Field(1.0, gt=0, le=1)
@@ -86,12 +110,13 @@ class _Sampler(_Model):
   logit_bias: dict[str, float] = {}
 
 
-class Sampling(_Sampler):
+class Sampling(Sampler):
   """`sampling_params` of /generate."""
 
-  most_field: ClassVar[str] = 'max_new_tokens'
-  fewest_field: ClassVar[str] = 'min_new_tokens'
-  seed_field: ClassVar[str] = 'sampling_seed'
+  most_field = 'max_new_tokens'
+  fewest_field = 'min_new_tokens'
+  seed_field = 'sampling_seed'
+  top_field = 'top_logprobs_num'
   max_new_tokens: int | None = pydantic.Field(128, ge=1)
   min_new_tokens: int = pydantic.Field(0, ge=0)
   sampling_seed: _Int | None = None
@@ -102,6 +127,24 @@ class Sampling(_Sampler):
 class Generate(_Model):
   """Body of /generate."""
 
+  unsupported = {
+      'input_embeds': 'not supported; send `input_ids`',
+      **dict.fromkeys(('image_data', 'video_data'), _TEXT_ONLY),
+      **dict.fromkeys(('audio_data', 'modalities'), _TEXT_ONLY),
+      **dict.fromkeys(('lora_path', 'lora_id'), _ADAPTERS),
+      'custom_logit_processor': _PROCESSOR,
+      'return_hidden_states': _NO_TORCH,
+      'return_routed_experts': 'the model has no experts; leave it out',
+      'session_params': 'sessions are not supported; send the whole prompt',
+      'token_ids_logprob': 'not supported; use `top_logprobs_num`',
+      'return_sampling_mask': 'not supported; leave it out',
+      'return_entropy': 'not supported; use `top_logprobs_num`',
+      'bootstrap_host': 'prefill and decode are not separate here',
+      'background': 'not supported; keep the connection',
+  }
+  ignored = ('log_metrics', 'no_logs', 'custom_labels', 'conversation_id') + (
+      ('session_id', 'routing_key', 'external_trace_header', 'received_time')
+  )
   text: _Texts | str | None = None
   input_ids: _Batch | _Tokens | None = None
   sampling_params: list[dict[str, Any]] | dict[str, Any] = {}
@@ -120,6 +163,8 @@ class Pause(_Model):
 class Empty(_Model):
   """A body without fields."""
 
+  ignored = ('torch_empty_cache', 'selector', 'sync_base')
+
 
 class Abort(_Model):
   rid: str = ''
@@ -127,9 +172,16 @@ class Abort(_Model):
   abort_message: str = pydantic.Field('', max_length=1000)
 
 
-class UpdateFromDisk(_Model):
+class Update(_Model):
   """Body of /update_weights_from_disk."""
 
+  unsupported = {
+      'is_async': 'not supported; the answer comes when the weights are in',
+      'keep_pause': 'not supported; call /pause_generation first',
+      'manifest': 'not supported; send a directory of safetensors',
+      'token_step': 'not supported; use `weight_version`',
+  }
+  ignored = ('torch_empty_cache', 'recapture_cuda_graph')
   model_path: str = pydantic.Field(min_length=1, max_length=4096)
   load_format: Literal['auto', 'safetensors'] = 'auto'
   abort_all_requests: bool = False
@@ -145,9 +197,15 @@ class StreamOptions(_Model):
   include_usage: bool = False
 
 
-class _OpenAI(_Sampler):
+class OpenAI(Sampler):
   """Fields that /v1/completions and /v1/chat/completions share."""
 
+  unsupported = Sampler.unsupported | {
+      'response_format': _GRAMMAR,
+      'lora_path': _ADAPTERS,
+      'return_hidden_states': _NO_TORCH,
+      'custom_logit_processor': _PROCESSOR,
+  }
   model: str = ''
   seed: _Int | None = None
   stream: bool = False
@@ -156,9 +214,14 @@ class _OpenAI(_Sampler):
   rid: _Name | None = None
 
 
-class Completion(_OpenAI):
+class Completion(OpenAI):
   """Body of /v1/completions."""
 
+  top_field = 'logprobs'
+  unsupported = OpenAI.unsupported | {
+      'suffix': 'the model does not fill in; leave it out'
+  }
+  ignored = ('user',)
   prompt: str | _Batch | _Tokens | _Texts
   max_tokens: int = pydantic.Field(16, ge=1)
   logprobs: int | None = pydantic.Field(None, ge=0)
@@ -199,9 +262,21 @@ class _Tool(_Model):
   function: dict[str, Any]
 
 
-class Chat(_OpenAI):
+class Chat(OpenAI):
   """Body of /v1/chat/completions."""
 
+  unsupported = OpenAI.unsupported | {
+      'functions': 'deprecated and not supported; use `tools`',
+      'function_call': 'deprecated and not supported; use `tool_choice`',
+      'modalities': _TEXT_ONLY,
+      'audio': _TEXT_ONLY,
+      'web_search_options': 'not supported; leave it out',
+      'continue_final_message': 'not supported; use /v1/completions',
+      'prediction': 'not supported; leave it out',
+  }
+  ignored = ('user', 'metadata', 'safety_identifier', 'prompt_cache_key') + (
+      ('service_tier', 'verbosity')
+  )
   messages: list[Message] = pydantic.Field(min_length=1)
   max_tokens: int | None = pydantic.Field(None, ge=1)
   max_completion_tokens: int | None = pydantic.Field(None, ge=1)
@@ -213,87 +288,14 @@ class Chat(_OpenAI):
   chat_template_kwargs: dict[str, Any] = {}
 
   @property
+  def offered(self) -> list[_Tool]:
+    """The tools that the model may call; the template shows no other."""
+    return [] if self.tool_choice == 'none' else self.tools
+
+  @property
   def most_field(self) -> str:
     is_newer = self.max_completion_tokens is not None
     return 'max_completion_tokens' if is_newer else 'max_tokens'
-
-
-_GRAMMAR = 'constrained decoding is not supported; check the text and resample'
-_TEXT_ONLY = 'the model reads text only; leave it out'
-_NO_TORCH = 'it needs torch; leave it out'
-_ADAPTERS = 'adapters are not served; load merged weights'
-_PROCESSOR = 'custom logit processors are not supported; use `logit_bias`'
-_SAMPLING_UNSUPPORTED = {
-    **dict.fromkeys(('regex', 'json_schema', 'ebnf'), _GRAMMAR),
-    'structural_tag': _GRAMMAR,
-    'stop_regex': 'not supported; use `stop`, a list of strings',
-    'custom_params': 'custom logit processors are not supported',
-    'stream_interval': 'a stream shows every token as it comes; leave it out',
-}
-_OPENAI_UNSUPPORTED = _SAMPLING_UNSUPPORTED | {
-    'response_format': _GRAMMAR,
-    'lora_path': _ADAPTERS,
-    'return_hidden_states': _NO_TORCH,
-    'custom_logit_processor': _PROCESSOR,
-}
-_UNSUPPORTED: dict[type[_Model], dict[str, str]] = {
-    Sampling: _SAMPLING_UNSUPPORTED,
-    Generate: {
-        'input_embeds': 'not supported; send `input_ids`',
-        **dict.fromkeys(('image_data', 'video_data'), _TEXT_ONLY),
-        **dict.fromkeys(('audio_data', 'modalities'), _TEXT_ONLY),
-        **dict.fromkeys(('lora_path', 'lora_id'), _ADAPTERS),
-        'custom_logit_processor': _PROCESSOR,
-        'return_hidden_states': _NO_TORCH,
-        'return_routed_experts': 'the model has no experts; leave it out',
-        'session_params': 'sessions are not supported; send the whole prompt',
-        'token_ids_logprob': 'not supported; use `top_logprobs_num`',
-        'return_sampling_mask': 'not supported; leave it out',
-        'return_entropy': 'not supported; use `top_logprobs_num`',
-        'bootstrap_host': 'prefill and decode are not separate here',
-        'background': 'not supported; keep the connection',
-    },
-    UpdateFromDisk: {
-        'is_async': 'not supported; the answer comes when the weights are in',
-        'keep_pause': 'not supported; call /pause_generation first',
-        'manifest': 'not supported; send a directory of safetensors',
-        'token_step': 'not supported; use `weight_version`',
-    },
-    Completion: _OPENAI_UNSUPPORTED
-    | {'suffix': 'the model does not fill in; leave it out'},
-    Chat: _OPENAI_UNSUPPORTED
-    | {
-        'functions': 'deprecated and not supported; use `tools`',
-        'function_call': 'deprecated and not supported; use `tool_choice`',
-        'modalities': _TEXT_ONLY,
-        'audio': _TEXT_ONLY,
-        'web_search_options': 'not supported; leave it out',
-        'continue_final_message': 'not supported; use /v1/completions',
-        'prediction': 'not supported; leave it out',
-    },
-}
-# Fields about logging, routing, billing or another framework's allocator. They
-# change no answer, and nothing here corresponds to them.
-_IGNORED: dict[type[_Model], frozenset[str]] = {
-    Generate: frozenset(
-        ('log_metrics', 'no_logs', 'custom_labels', 'conversation_id')
-        + ('session_id', 'routing_key', 'external_trace_header')
-        + ('received_time',)
-    ),
-    Empty: frozenset(('torch_empty_cache', 'selector', 'sync_base')),
-    UpdateFromDisk: frozenset(('torch_empty_cache', 'recapture_cuda_graph')),
-    Completion: frozenset(('user',)),
-    Chat: frozenset(
-        ('user', 'metadata', 'safety_identifier', 'prompt_cache_key')
-        + ('service_tier', 'verbosity')
-    ),
-}
-# Values that mean the same as leaving the field out.
-_DEFAULTS = {
-    'response_format': {'type': 'text'},
-    'modalities': ['text'],
-    'function_call': 'none',
-}
 
 
 def parse(model: type[M], body: bytes) -> M:
@@ -322,15 +324,13 @@ def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  unsupported = _UNSUPPORTED.get(model, {}).keys() - model.model_fields.keys()
-  for name, value in fields.items():
-    if name in unsupported and value and value != _DEFAULTS.get(name):
-      raise errors.bad_request(prefix + name, _UNSUPPORTED[model][name])
-  left_out = unsupported | _IGNORED.get(model, frozenset())
+  for name, why in model.unsupported.items():
+    if fields.get(name) and fields[name] != _DEFAULTS.get(name):
+      raise errors.bad_request(prefix + name, why)
+  left_out = {*model.unsupported, *model.ignored}
   try:
-    return model.model_validate(
-        {name: v for name, v in fields.items() if name not in left_out}
-    )
+    kept = {k: v for k, v in fields.items() if k not in left_out}
+    return model.model_validate(kept)
   except pydantic.ValidationError as e:
     problems = e.errors(include_url=False, include_context=False)
     raise errors.ApiError(
@@ -368,10 +368,7 @@ def _path(location: Sequence[str | int]) -> str:
 
 
 def sampling_params(
-    fields: _Sampler,
-    settings: settings_lib.Settings,
-    *,
-    prompt_tokens: int,
+    fields: Sampler, settings: settings_lib.Settings, *, prompt_tokens: int
 ) -> records.SamplingParams:
   """Return the engine's parameters for one prompt.
 
@@ -390,70 +387,55 @@ def sampling_params(
         f'the prompt has {prompt_tokens} tokens; with one to sample, at most'
         f' {settings.context_tokens - 1} fit',
     )
-  max_tokens = getattr(fields, fields.most_field)
+  most, fewest = fields.most_field, fields.fewest_field
+  max_tokens = getattr(fields, most)
   if max_tokens is None:
     max_tokens = room  # As many as fit.
   elif max_tokens > room:
     raise errors.bad_request(
-        fields.most_field,
+        most,
         f'{max_tokens} tokens after a prompt of {prompt_tokens} do not fit; at'
         f' most {room} do',
     )
-  min_tokens = getattr(fields, fields.fewest_field)
+  min_tokens = getattr(fields, fewest)
   if min_tokens > max_tokens:
-    raise errors.bad_request(
-        fields.fewest_field,
-        f'{min_tokens} exceeds {fields.most_field}={max_tokens}',
-    )
+    problem = f'{min_tokens} exceeds {most}={max_tokens}'
+    raise errors.bad_request(fewest, problem)
   if fields.top_k == 0:
     raise errors.bad_request('top_k', '0: must be -1 (off) or at least 1')
   stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
-  if len(stop) > settings.max_stops:
-    raise errors.bad_request(
-        'stop', f'{len(stop)} strings, more than {settings.max_stops}'
-    )
+  _check_count('stop', 'strings', stop, settings.max_stops)
   if not all(0 < len(text) <= settings.max_stop_chars for text in stop):
-    raise errors.bad_request(
-        'stop', f'strings have 1 to {settings.max_stop_chars} characters'
-    )
-  stop_tokens = tuple(dict.fromkeys(fields.stop_token_ids))
-  if len(stop_tokens) > settings.max_stop_tokens:
-    raise errors.bad_request(
-        'stop_token_ids',
-        f'{len(stop_tokens)} tokens, more than {settings.max_stop_tokens}',
-    )
-  check_tokens('stop_token_ids', stop_tokens, settings.vocab_size)
+    problem = f'strings have 1 to {settings.max_stop_chars} characters'
+    raise errors.bad_request('stop', problem)
+  ends = tuple(dict.fromkeys(fields.stop_token_ids))
+  _check_count('stop_token_ids', 'tokens', ends, settings.max_stop_tokens)
+  check_tokens('stop_token_ids', ends, settings.vocab_size)
+  biases = fields.logit_bias
+  _check_count('logit_bias', 'tokens', biases, settings.max_logit_biases)
+  for name, bias in biases.items():
+    if not re.fullmatch('[0-9]{1,10}', name):
+      problem = f'{name[:_SHOWN_VALUE]!r} is no token id'
+      raise errors.bad_request('logit_bias', problem)
+    if abs(bias) > _MAX_BIAS:
+      raise errors.bad_request('logit_bias', f'{bias} exceeds {_MAX_BIAS:g}')
+  biases = {int(name): bias for name, bias in biases.items()}
+  check_tokens('logit_bias', tuple(biases), settings.vocab_size)
   return records.SamplingParams(
       max_tokens=max_tokens,
       temperature=0.0 if fields.temperature < _GREEDY else fields.temperature,
       top_k=-1 if fields.top_k >= settings.vocab_size else fields.top_k,
       stop=stop,
       min_tokens=min_tokens,
-      stop_token_ids=stop_tokens,
-      logit_bias=_biases(fields.logit_bias, settings),
+      stop_token_ids=ends,
+      logit_bias=tuple(biases.items()),
       **fields.model_dump(include=_AS_THEY_ARE),
   )
 
 
-def _biases(
-    biases: Mapping[str, float], settings: settings_lib.Settings
-) -> tuple[tuple[int, float], ...]:
-  if len(biases) > settings.max_logit_biases:
-    raise errors.bad_request(
-        'logit_bias',
-        f'{len(biases)} tokens, more than {settings.max_logit_biases}',
-    )
-  parsed: dict[int, float] = {}
-  for name, bias in biases.items():
-    if not (name.isascii() and name.isdigit()) or len(name) > 10:
-      raise errors.bad_request(
-          'logit_bias', f'{name[:_SHOWN_VALUE]!r} is no token id'
-      )
-    if abs(bias) > _MAX_BIAS:
-      raise errors.bad_request('logit_bias', f'{bias} exceeds {_MAX_BIAS:g}')
-    parsed[int(name)] = bias
-  check_tokens('logit_bias', tuple(parsed), settings.vocab_size)
-  return tuple(parsed.items())
+def _check_count(field: str, what: str, found: Sized, most: int) -> None:
+  if len(found) > most:
+    raise errors.bad_request(field, f'{len(found)} {what}, more than {most}')
 
 
 def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
@@ -464,12 +446,11 @@ def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
   """
   if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
     wrong = next(i for i in ids if not 0 <= i < vocab_size)
-    raise errors.bad_request(
-        field, f'{wrong} is no token id; they lie in [0, {vocab_size})'
-    )
+    problem = f'{wrong} is no token id; they lie in [0, {vocab_size})'
+    raise errors.bad_request(field, problem)
 
 
-def seeds(fields: _Sampler) -> list[int]:
+def seeds(fields: Sampler) -> list[int]:
   """Return uint32 seeds for the n samples of one prompt.
 
   Sample i of a prompt uses seed + i, modulo 2**32; without a seed, each sample
@@ -479,10 +460,3 @@ def seeds(fields: _Sampler) -> list[int]:
   if seed is None:
     return [secrets.randbits(32) for _ in range(fields.n)]
   return [(seed + i) % 2**32 for i in range(fields.n)]
-
-
-def dumps(value: Any) -> bytes:
-  """Return a value as JSON; raise ValueError for NaN and infinities."""
-  return json.dumps(
-      value, ensure_ascii=False, allow_nan=False, separators=(',', ':')
-  ).encode()

@@ -10,6 +10,9 @@ import time
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import text as text_lib
 
+_Call = Callable[[], None]
+_Decode = Callable[..., str]
+
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
@@ -30,14 +33,7 @@ class Sample:
   size, however slowly a client reads.
   """
 
-  def __init__(
-      self,
-      ask: Ask,
-      decode: Callable[..., str],
-      *,
-      live: bool,
-      wake: Callable[[], None],
-  ):
+  def __init__(self, ask: Ask, decode: _Decode, *, live: bool, wake: _Call):
     """Start empty; `Batch` makes samples.
 
     Args:
@@ -59,9 +55,8 @@ class Sample:
     self.decode = functools.partial(
         decode, skip_special_tokens=ask.skip_special_tokens
     )
-    self._text = text_lib.Text(
-        self.decode, stop=ask.job.params.stop, trim=ask.trim
-    )
+    stop = ask.job.params.stop
+    self._text = text_lib.Text(self.decode, stop=stop, trim=ask.trim)
     self._live = live
     self._wake = wake
     self._inbox: collections.deque[service_lib.Chunk] = collections.deque()
@@ -114,10 +109,10 @@ class Mailbox:
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop
-    self._calls: collections.deque[Callable[[], None]] = collections.deque()
+    self._calls: collections.deque[_Call] = collections.deque()
     self._woken = False
 
-  def call(self, function: Callable[[], None]) -> None:
+  def call(self, function: _Call) -> None:
     """Have the loop call a function soon."""
     self._calls.append(function)
     if not self._woken:
@@ -136,55 +131,39 @@ class Mailbox:
 
 
 class Batch:
-  """Samples of one request; leaving the context ends those that still run."""
+  """Samples of one request; the host ends them when the context is left."""
 
   def __init__(
       self,
       asks: Sequence[Ask],
-      service: service_lib.Service,
-      *,
-      decode: Callable[..., str],
+      decode: _Decode,
       mailbox: Mailbox,
-      caller: str,
+      *,
       live: bool,
       on_exit: Callable[['Batch'], None],
   ):
-    """Submit all samples, or none.
+    """Start with samples that are empty, and not submitted yet.
 
     Args:
       asks: One per sample.
-      service: The service that runs them.
       decode: `ServerTokenizer.decode`.
       mailbox: The mailbox of the running loop.
-      caller: The client; see `service.Job`.
       live: Whether samples are shown while they grow.
       on_exit: Called when the context is left, whatever the reason.
-
-    Raises:
-      QueueFullError, ValueError: See `Service.submit`.
     """
-    self._service = service
     self._on_exit = on_exit
     self._arrived: set[int] = set()
     self._event = asyncio.Event()
-    arrive = lambda i: mailbox.call(lambda: self._mark(i))
+    wake = lambda i: mailbox.call(functools.partial(self._mark, i))
     self.samples = [
-        Sample(ask, decode, live=live, wake=functools.partial(arrive, i))
+        Sample(ask, decode, live=live, wake=functools.partial(wake, i))
         for i, ask in enumerate(asks)
     ]
-    service.submit(
-        [dataclasses.replace(ask.job, caller=caller) for ask in asks],
-        [sample.listen for sample in self.samples],
-    )
 
   def __enter__(self) -> 'Batch':
     return self
 
   def __exit__(self, *_) -> None:
-    for sample in self.samples:
-      sample.collect()
-      if sample.finish is None:
-        self._service.abort(sample.ask.job.rid, 'the client is gone')
     self._on_exit(self)
 
   async def changes(self) -> AsyncIterator[int]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from evojax.rollout import service
 from evojax.rollout import stops
 
+_Decode = Callable[[Sequence[int]], str]
 # Decoders write this for bytes that are no character, or not yet.
 _BROKEN = '\ufffd'
 # After so many tokens without a whole character at their end, the text is not
@@ -13,7 +14,7 @@ _PATIENCE = 64
 
 
 def final(
-    decode: Callable[[Sequence[int]], str],
+    decode: _Decode,
     ids: Sequence[int],
     finish: service.Finish | None,
     *,
@@ -46,7 +47,7 @@ class Detokenizer:
   keeps them.)
   """
 
-  def __init__(self, decode: Callable[[Sequence[int]], str]):
+  def __init__(self, decode: _Decode):
     self.text = ''
     self._decode = decode
     # Tokens whose text may still change, behind some whose text cannot: those
@@ -83,13 +84,7 @@ class Detokenizer:
 class Text:
   """The text of a sample, without what may become a stop string."""
 
-  def __init__(
-      self,
-      decode: Callable[[Sequence[int]], str],
-      *,
-      stop: Sequence[str],
-      trim: bool,
-  ):
+  def __init__(self, decode: _Decode, *, stop: Sequence[str], trim: bool):
     """Start empty.
 
     Args:

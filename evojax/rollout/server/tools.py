@@ -66,14 +66,10 @@ class ToolCalls:
     arguments = call.get('arguments', call.get('parameters', {}))
     if name not in self._names or not isinstance(arguments, dict):
       return None
-    return {
-        'id': f'call_{uuid.uuid4().hex[:24]}',
-        'type': 'function',
-        'function': {
-            'name': name,
-            'arguments': json.dumps(arguments, ensure_ascii=False),
-        },
-    }
+    arguments = json.dumps(arguments, ensure_ascii=False)
+    function = {'name': name, 'arguments': arguments}
+    call_id = f'call_{uuid.uuid4().hex[:24]}'
+    return {'id': call_id, 'type': 'function', 'function': function}
 
 
 def _refuse(constant: str) -> None:

@@ -145,7 +145,7 @@ class ToolCallsTest(parameterized.TestCase):
           '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>',
           [],
       ),
-      # What looks like one before a call does not hide it.
+      # Text before a call that looks like one does not hide it.
       (
           'opened_twice',
           f'<tool_call> oops {_call("add")}',

@@ -292,7 +292,7 @@ class DrainTest(absltest.TestCase):
     self.addCleanup(self.server.close)
 
   def _answer(self, tokens: int, seconds: float) -> dict:
-    """Of a request that runs when the server is told to stop."""
+    """Return the answer to a request that runs when the server has to stop."""
     answers = []
 
     def ask():

@@ -80,7 +80,7 @@ def make_tokenizer() -> tokens.ServerTokenizer:
 
 
 def logprob(token: int) -> float:
-  """What the fake says of a token, at any place."""
+  """Return the log-prob that the fake gives a token, at any place."""
   return -0.125 * (1 + token % 7)
 
 
@@ -439,7 +439,7 @@ def events(response: httpx2.Response) -> list:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-  """Whether a condition comes true in time."""
+  """Return whether a condition comes true in time."""
   deadline = time.monotonic() + seconds
   while time.monotonic() < deadline:
     if condition():

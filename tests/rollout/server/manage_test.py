@@ -85,7 +85,7 @@ class ManageTest(parameterized.TestCase):
     answers = self._start()
     self._post('/pause_generation', body)
     self.assertTrue(fakes.wait_for(lambda: answers))
-    # What was sampled is kept, to be resumed by the client.
+    # The sampled tokens are kept, for the client to resume from.
     answer = answers[0].json()
     self.assertEqual(answers[0].status_code, 200)
     self.assertEqual(answer['meta_info']['finish_reason']['type'], 'abort')
@@ -311,7 +311,7 @@ class ManageTest(parameterized.TestCase):
             error = response.json()['error']
             self.assertIn('2 requests', error['message'])
             self.assertEqual(error['type'], 'overloaded_error')
-          # Who watches is let in.
+          # Monitoring is let in.
           self.assertEqual(client.get('/health').status_code, 200)
           self.assertEqual(client.get('/metrics').status_code, 200)
       # Clients that are gone do not count.
@@ -422,7 +422,7 @@ class PhaseTest(absltest.TestCase):
       self.assertEqual(response.status_code, 503)
       self.assertIn('starting', response.json()['error']['message'])
       self.assertIn('retry-after', response.headers)
-      # What can be told is told.
+      # The server tells all that it knows already.
       self.assertEqual(client.get('/server_info').json()['status'], 'starting')
       self.assertEqual(client.get('/v1/models').status_code, 200)
       self.assertEqual(client.get('/metrics').status_code, 200)

@@ -434,7 +434,7 @@ class NativeTest(parameterized.TestCase):
     self.assertIsNone(answer['meta_info']['output_token_logprobs'][0][0])
 
   def test_service_refuses(self):
-    # What only the service knows is told as it says it.
+    # The service's own errors are told as it words them.
     server = fakes.Server(self.service, context_tokens=10_000)
     self.addCleanup(server.close)
     response = httpx2.post(

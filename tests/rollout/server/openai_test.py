@@ -71,7 +71,7 @@ class OpenAITest(parameterized.TestCase):
     )
 
   def _prompt(self) -> str:
-    """What the last request showed the model."""
+    """Return the text that the last request showed the model."""
     ids = self.jobs[-1].prompt_tokens
     return fakes.make_tokenizer().decode(ids, skip_special_tokens=False)
 
@@ -172,10 +172,11 @@ class OpenAITest(parameterized.TestCase):
     )
     *head, last, usage = chunks
     self.assertEqual(head[0].choices[0].delta.role, 'assistant')
-    texts = [c.choices[0].delta.content for c in head[1:]]
+    # On a busy machine, the end may come with the last letter.
+    texts = [c.choices[0].delta.content for c in (*head[1:], last)]
     self.assertEqual(''.join(t or '' for t in texts), 'Grüße, 한!')
     self.assertNotIn('\ufffd', ''.join(t or '' for t in texts))
-    self.assertGreater(len(texts), 2)
+    self.assertGreater(len(texts), 3)
     self.assertEqual(last.choices[0].finish_reason, 'stop')
     self.assertEqual(
         [c.choices[0].finish_reason for c in head], [None] * len(head)

@@ -150,7 +150,7 @@ class ProtocolTest(parameterized.TestCase):
         }
     )
     protocol.parse(protocol.Empty, b'')
-    protocol.parse(protocol.UpdateFromDisk, b'{"model_path": "x"}')
+    protocol.parse(protocol.Update, b'{"model_path": "x"}')
 
   @parameterized.parameters(
       # 1 token of 1024 is taken by the prompt, and 512 may be sampled.

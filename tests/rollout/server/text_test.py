@@ -1,4 +1,4 @@
-"""What is shown of a growing sample never has to be taken back."""
+"""The text shown of a growing sample never has to be taken back."""
 
 import pathlib
 import random
@@ -202,7 +202,7 @@ class TextTest(parameterized.TestCase):
       (b'aba', service.Finish('stop', ord('a')), False, 'aba'),
       (b'aba', service.Finish('length'), True, 'aba'),
       (b'aba', service.Finish('abort'), True, 'aba'),
-      # What stopped an earlier token is no reason to cut an abort.
+      # A string that an earlier token ended is no reason to cut an abort.
       (b'aba', service.Finish('abort', 'b'), True, 'aba'),
       (b'a.b.c', service.Finish('stop', '.'), True, 'a'),
       # Two tokens of one string: the text of both is there until it is cut.
