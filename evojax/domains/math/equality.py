@@ -1,10 +1,10 @@
 r"""Compares trees of `expressions`, part by part and as functions.
 
 Two different analytic expressions agree at a random point with probability zero
-(for polynomials: Schwartz 1980, Zippel 1979). Symbols therefore get fixed values
-of both signs, so that sqrt(x^2) differs from x. Rational numbers stay exact, the
-rest has 150 digits. Every operation is bounded, as the text came from a policy:
-an OverflowError ends a comparison with a value beyond the bounds.
+(for polynomials: Schwartz 1980, Zippel 1979). Symbols therefore get fixed
+values of both signs, so that sqrt(x^2) differs from x. Rational numbers stay
+exact, the rest has 150 digits. Every operation is bounded, as the text came
+from a policy: an OverflowError ends a comparison with a value beyond the bounds.
 """
 
 from collections.abc import Callable
@@ -151,10 +151,10 @@ def _same_relation(a: Tree, b: Tree) -> bool:
 def _same_link(
     relation: str, a: tuple[Tree, Tree], b: tuple[Tree, Tree]
 ) -> bool:
-  """Return whether differences have one ratio, which an inequality's sign fixes."""
+  """Return whether the differences have one ratio, > 0 for inequalities."""
   differences = [_values(('+', x, expressions.negative(y))) for x, y in (a, b)]
   ratios = []
-  for x, y in zip(*differences):
+  for x, y in zip(*differences, strict=False):  # One may have more points.
     if (x is None) != (y is None) or (x == 0) != (y == 0):
       return False
     if x:

@@ -1,14 +1,14 @@
 r"""Parses mathematical answers to trees, without evaluating anything.
 
-A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', name, *trees),
-(op, *trees) for + * ^ and the inverse / of scalars, \cup \cap \setminus of sets
-and the : of ratios. Values of several parts are ('list', *trees), in any order,
-as sets are; ('tuple', brackets, *trees), also an interval; ('matrix', kind,
-*rows); ('relation', operators, *sides).
+A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', function,
+*trees), (op, *trees) for + * ^ and the inverse / of scalars, \cup \cap
+\setminus of sets and the : of ratios. Values of several parts are ('list',
+*trees), in any order, as sets are; ('tuple', brackets, *trees), also an
+interval; ('matrix', kind, *rows); ('relation', operators, *sides).
 
 Text comes from a policy: a recursive-descent parser with an allow-list, where
-sympy's own would call `eval`. Its length and nesting are bounded here, values by
-`equality`.
+sympy's own would call `eval`. Its length and nesting are bounded here, values
+by `equality`.
 """
 
 from collections.abc import Callable

@@ -245,7 +245,7 @@ def _reference(
 
 
 def _plain(canonical: str, fold: bool) -> str:
-  """Normalise text: spaces around punctuation and a word's case do not matter."""
+  """Normalise text: spaces at punctuation and a word's case do not matter."""
   text = canonical.casefold().strip('\'" ') if fold else canonical
   # A choice may stand in brackets: (C).
   text = re.sub(r'\{(\w)\}|\A\(([a-f])\)\Z', r'\1\2', text)
