@@ -4,7 +4,7 @@ Two different analytic expressions agree at a random point with probability zero
 (for polynomials: Schwartz 1980, Zippel 1979). Symbols therefore get fixed
 values of both signs, so that sqrt(x^2) differs from x. Rational numbers stay
 exact, the rest has 150 digits. Every operation is bounded, as the text came
-from a policy: an OverflowError ends a comparison with a value beyond the bounds.
+from a policy: an OverflowError ends what has a value beyond the bounds.
 """
 
 from collections.abc import Callable
