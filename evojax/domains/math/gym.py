@@ -99,6 +99,7 @@ LEFT_OUT: Mapping[str, str] = {
         'it has no reference answer',
     ),
 }  # fmt: skip
+_BFIT = 'reasoning_gym.code.contrib.bfit.Compiler'
 # Numbers that index a data set: pool_matrix seeds NumPy with 32 bits.
 _INDICES = {'pool_matrix': 1 << 32}
 
@@ -145,10 +146,8 @@ def create(name: str, arguments: Mapping[str, Any]):
     monomials = sympy.polys.monomials.itermonomials
     module.itermonomials = lambda *a: sorted(monomials(*a), key=str)
   elif name == 'bf':
-    module = importlib.import_module(
-        'reasoning_gym.code.contrib.bfit.Interpreter'
-    )
-    module.print = lambda *_, **__: None
+    optimizer = importlib.import_module(f'{_BFIT}.Optimizer')
+    optimizer.print = lambda *_, **__: None  # It prints dots.
   return dataset
 
 
