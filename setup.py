@@ -35,6 +35,7 @@ INSTALL_REQUIRES = (
     'safetensors>=0.8',
     'scipy>=1.17',
     'starlette>=1.10',
+    'sympy>=1.14',
     'tensorboardX>=2.6.5',
     'tensorflow-datasets>=4.9.10',
     'tokenizers>=0.23',
