@@ -138,7 +138,7 @@ class ModeTest(MainTestCase):
     with absltest.mock.patch.object(training_loop, 'run') as run:
       self.command(SMOKE, '--workdir', '/x', '--fork_from=/y', '--mode=train')
     self.assertEqual(run.call_args.args[1], '/x')
-    self.assertEqual(run.call_args.kwargs, {'fork_from': '/y'})
+    self.assertEqual(run.call_args.kwargs['fork_from'], '/y')
 
   @parameterized.parameters(
       ('eval', evaluate_mode, 'run', 'runs/math-smoke-eval'),
