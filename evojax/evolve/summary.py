@@ -72,7 +72,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       sealed={n: score or 'not run' for n, score in found['scores'].items()}
       if final
       else 'not run',
-      names=sealed_lib.names(history),
+      names=sealed_lib.names_of(history),
       gains=found.get('gains', {}),
       evolved_over=found.get('evolved_over', {}),
       compute=found.get('compute', {}),

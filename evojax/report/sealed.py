@@ -17,21 +17,33 @@ KEEP = (
 _ORDER = ('base', 'continued', 'evolved', 'seed', 'random', 'reference')
 
 
-def names(run: history.History) -> dict[str, str]:
-  """Return what the policies of a run are called, on page and terminal alike.
+def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
+  """Return what the policies of a run are called, wherever they are shown.
 
   Policies that were compared have names of their own.
+
+  Args:
+    kept: Whether any change was kept.
+    start: The harness that the run started from.
   """
   found = {'base': 'base policy'}
-  if run.kept:
-    continued, evolved = 'evolved (continued)', 'evolved (from base)'
-  else:
-    opened = run.find(records.Open)
-    forked = opened.forked if opened else ''
-    start = f'harness of {forked}' if forked else 'seed harness'
-    continued = f'{run.base_version} (nothing kept)'
-    evolved = f'{start} (nothing kept)'
-  return found | {'continued': continued, 'evolved': evolved}
+  if kept:
+    return found | {
+        'continued': 'evolved (continued)',
+        'evolved': 'evolved (from base)',
+    }
+  return found | {
+      'continued': 'v0 (nothing kept)',
+      'evolved': f'{start} (nothing kept)',
+  }
+
+
+def names_of(run: history.History) -> dict[str, str]:
+  """Return what the policies of a run are called."""
+  opened = run.find(records.Open)
+  if opened and opened.forked:
+    return names(bool(run.kept), f'harness of {opened.forked}')
+  return names(bool(run.kept))
 
 
 def scores(run: history.History) -> list[dict[str, Any]]:
@@ -39,7 +51,7 @@ def scores(run: history.History) -> list[dict[str, Any]]:
 
   Everything but the name is None where a policy was not run.
   """
-  final, called = run.find(records.Final), names(run)
+  final, called = run.find(records.Final), names_of(run)
   if final is None:
     return []
   ends = [end for s in final.scores.values() if s for end in (s.low, s.high)]
@@ -88,7 +100,7 @@ def verdict(run: history.History, running: bool) -> str:
   so_far = f'{len(run.kept)} of {numerals.counted(len(trials), "change")} kept'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
-    what = 'the last harness' if run.kept else f'the {names(run)["evolved"]}'
+    what = 'the last harness' if run.kept else f'the {names_of(run)["evolved"]}'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'
