@@ -188,7 +188,7 @@ class Rule:
 # With less than a tenth unsolved, slow learning or certainty is no problem.
 _MUCH_IS_UNSOLVED = dict(
     when=lambda v: 1 - v['outcome'] > 0.1,
-    otherwise='It alerts only below 90 % solved, and {outcome:.1%} is solved.',
+    otherwise='It alerts only below 90% solved, and {outcome:.1%} is solved.',
 )
 
 RULES = {
@@ -224,7 +224,7 @@ RULES = {
         value=lambda v: v['dead_group_ratio'],
         warn=('>', 0.2),
         when=lambda v: v['outcome'] < 0.4,
-        otherwise='It alerts only below 40 % solved, and {outcome:.1%} is'
+        otherwise='It alerts only below 40% solved, and {outcome:.1%} is'
         ' solved.',
     ),
     'too_easy': Rule(
@@ -233,7 +233,7 @@ RULES = {
         value=lambda v: v['dead_group_ratio'],
         warn=('>', 0.2),
         when=lambda v: v['outcome'] > 0.6,
-        otherwise='It alerts only above 60 % solved, and {outcome:.1%} is'
+        otherwise='It alerts only above 60% solved, and {outcome:.1%} is'
         ' solved.',
     ),
     # The policy is certain of its tokens although much is unsolved.
@@ -259,7 +259,7 @@ RULES = {
         value=lambda v: v['length_reward_corr'],
         warn=('>', 0.3),
         when=lambda v: v['truncated'] > 0.05,
-        otherwise='It alerts only where more than 5 % of the completions are'
+        otherwise='It alerts only where more than 5% of the completions are'
         ' truncated, and {truncated:.1%} are.',
     ),
     # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).

@@ -281,7 +281,7 @@ class HistoryTest(absltest.TestCase):
     held, fires = found['too_hard'], found['too_easy']
     self.assertEqual((held.level, held.beyond), ('ok', 'warn'))
     self.assertEqual(
-        held.status, 'It alerts only below 40 % solved, and 62.5 % is solved.'
+        held.status, 'It alerts only below 40% solved, and 62.5% is solved.'
     )
     self.assertEqual((fires.level, fires.beyond), ('warn', 'warn'))
     self.assertEqual(fires.status, '')

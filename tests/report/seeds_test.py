@@ -138,7 +138,7 @@ class SeedsTest(absltest.TestCase):
         '1 of 2 runs kept a change',
         'compared with the controls random: --compare=DIR',
     ):
-      self.assertIn(text, out.getvalue())
+      self.assertIn(text, ' '.join(out.getvalue().split()))
 
   def test_refusals(self):
     done = self._run('a', dict(base=1, evolved=2))
