@@ -38,7 +38,11 @@ from evojax.training import trainer as trainer_lib
 
 
 def run(
-    config: ml_collections.ConfigDict, workdir: str, *, fork_from: str = ''
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    *,
+    fork_from: str = '',
+    watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
   """Train a policy; the same call on the same workdir continues it.
 
@@ -47,6 +51,8 @@ def run(
     workdir: The run's directory, created if needed.
     fork_from: Workdir of another run, whose newest checkpoint a new workdir
       starts from.
+    watch: Called by process 0 before the first step and after each step, with
+      its metrics written.
 
   Returns:
     The summary that is also in workdir/summary.json.
@@ -78,7 +84,7 @@ def run(
           stopping=lambda: bool(asked),
       )
     with contextlib.closing(trainer):
-      return _run(trainer, directory, asked)
+      return _run(trainer, directory, asked, watch)
 
 
 def _checkpoint_of(fork_from: str) -> pathlib.Path:
@@ -112,6 +118,7 @@ def _run(
     trainer: trainer_lib.Trainer,
     directory: workdir_lib.Workdir,
     asked: list[int],
+    watch: Callable[[], None],
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
@@ -131,13 +138,16 @@ def _run(
     def stop_if_asked() -> None:
       # The signal reaches hosts at different times, but they save together.
       if not np.any(sharding.to_host(np.array([bool(asked)]))):
-        directory.keep()
         return
       with phases('checkpoint'):
         trainer.save()
         trainer.checkpointer.wait()
       say(preemption.line(asked, f'{trainer.step} steps are saved in {path}'))
       raise preemption.Preempted()
+
+    def before_step() -> None:
+      stop_if_asked()
+      directory.keep()
 
     def after_step(log: dict[str, float]) -> None:
       if trainer.step % config.log.every == 0:
@@ -151,14 +161,18 @@ def _run(
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
+      if sharding.is_primary():
+        watch()
 
     try:
+      if sharding.is_primary():
+        watch()
       if trainer.step:
         say(f'continuing from step {trainer.step}')
       else:
         evaluate()
-      loop(trainer, before_step=stop_if_asked, after_step=after_step)
-      stop_if_asked()
+      loop(trainer, before_step=before_step, after_step=after_step)
+      before_step()
       evaluate()
       return _finish(trainer, evaluations)
     except fleet.FleetError:
