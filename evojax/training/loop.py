@@ -51,8 +51,7 @@ def run(
     workdir: The run's directory, created if needed.
     fork_from: Workdir of another run, whose newest checkpoint a new workdir
       starts from.
-    watch: Called by process 0 before the first step and after each step, with
-      its metrics written.
+    watch: Called by process 0 before each step, and after the last one.
 
   Returns:
     The summary that is also in workdir/summary.json.
@@ -148,6 +147,8 @@ def _run(
     def before_step() -> None:
       stop_if_asked()
       directory.keep()
+      if sharding.is_primary():
+        watch()
 
     def after_step(log: dict[str, float]) -> None:
       if trainer.step % config.log.every == 0:
@@ -161,12 +162,8 @@ def _run(
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
-      if sharding.is_primary():
-        watch()
 
     try:
-      if sharding.is_primary():
-        watch()
       if trainer.step:
         say(f'continuing from step {trainer.step}')
       else:
