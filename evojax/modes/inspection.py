@@ -464,4 +464,4 @@ def run(
   else:
     screen.show_overview(data)
   for note in notes:
-    console.print(note, markup=False)
+    console.print(note, markup=False, soft_wrap=True)

@@ -21,14 +21,14 @@ class PoliciesTest(absltest.TestCase):
     tiny.share_compiled(self)
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     base = tiny.make_policy(self.root / 'base')
-    self.config = tiny.make_config(base)
+    self.config = tiny.make_config(base, serve__context_tokens=64)
     self.workdir = self.root / 'run'
     workdir_lib.open_workdir(self.workdir, self.config, mode='train').close()
     self.trained = tiny.make_policy(self.workdir / 'policy', seed=1)
 
   def test_none_where_there_is_no_run(self):
-    self.assertIsNone(policies.of_run(self.config, self.root))
-    self.assertIsNone(policies.of_run(self.config, self.root / 'nowhere'))
+    self.assertIsNone(policies.of_run(self.config, str(self.root)))
+    self.assertIsNone(policies.of_run(self.config, '/nowhere'))
 
   def test_eval_scores_the_policy_of_the_run_beside_it(self):
     before = sorted(self.workdir.rglob('*'))
