@@ -141,8 +141,8 @@ class Evojax:
         refill_every=16,
         mesh=self.mesh,
     )
-    self.update = update_lib.jit_update_step(
-        self.cfg, self.algorithm, self.mesh
+    self.update = update_lib.compiled(
+        update_lib.update_step, self.cfg, self.algorithm, self.mesh
     )
     values = dict.fromkeys(update_lib.HYPERPARAMETERS, 0.0) | dict(
         learning_rate=1e-4,

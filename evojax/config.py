@@ -23,7 +23,7 @@ from ml_collections import config_dict
 
 @dataclasses.dataclass(frozen=True)
 class Tunable:
-  """How a harness may change a field; bounds are those of proposals."""
+  """The changes of a field that a harness may make; bounds of proposals."""
 
   intervention_class: str  # What a trial of it is about, e.g. 'optimizer'.
   low: int | float = -math.inf  # Bounds of a number, both allowed.
@@ -68,114 +68,102 @@ class Field:
 
 
 # A table, laid out by hand: one line per argument would take four times the
-# room. Moving a tunable field changes what the random proposer draws, which
-# numbers them in this order.
+# room. Its columns are path, default, meaning, lowest and highest value. Moving
+# a tunable field changes what the random proposer draws, which numbers them in
+# this order.
 # fmt: off
 FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
-    Field('seed', 0, 'Seeds problems, sampling and shuffles.',
-          low=0, high=2**32 - 1),
-    Field('steps', 100, 'GRPO steps, each a rollout and an update.', low=0),
+    Field('seed', 0, 'Seeds problems, sampling and shuffles.', 0, 2**32 - 1),
+    Field('steps', 100, 'GRPO steps, each a rollout and an update.', 0),
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
     Field('domain.kwargs', {}, 'Arguments that the domain is made with.'),
 
-    Field('model.path', str,
-          'Hugging Face directory; package:NAME is the policy that ships with'
-          ' the domain NAME.'),
+    Field('model.path', str, 'Hugging Face directory; package:NAME is the'
+          ' policy that ships with the domain NAME.'),
     Field('model.param_dtype', 'float32', 'Type of the stored parameters.',
           choices=('float32', 'bfloat16')),
     Field('model.compute_dtype', 'float32', 'Type of the activations.',
           choices=('float32', 'bfloat16')),
-    Field('model.remat', 'none',
-          'What each layer computes again in the backward pass.',
-          choices=('none', 'dots', 'full')),
+    Field('model.remat', 'none', 'What each layer computes again in the'
+          ' backward pass.', choices=('none', 'dots', 'full')),
     Field('model.scan_layers', False,
           'Compile one layer and scan over it, which compiles faster.'),
-    Field('model.lora_rank', 0, 'Rank of LoRA; 0 trains all parameters.',
-          low=0),
+    Field('model.lora_rank', 0, 'Rank of LoRA; 0 trains all parameters.', 0),
     Field('model.lora_alpha', 16.0,
-          'The LoRA update is scaled by lora_alpha / lora_rank.', low=1e-6),
+          'The LoRA update is scaled by lora_alpha / lora_rank.', 1e-6),
     Field('model.logprob_chunk', 0,
-          'Tokens whose vocabulary logits are alive at once; 0: all.', low=0),
+          'Tokens whose vocabulary logits are alive at once; 0: all.', 0),
 
-    Field('optim.learning_rate', 1e-4, 'Peak of the schedule.',
-          low=0.0, high=1.0,
+    Field('optim.learning_rate', 1e-4, 'Peak of the schedule.', 0.0, 1.0,
           tunable=Tunable('optimizer', 1e-6, 3e-3, scale='log')),
     Field('optim.schedule', 'constant',
           'Learning rate after the warm-up; cosine and linear end at 0.',
           choices=('constant', 'cosine', 'linear')),
-    Field('optim.warmup_steps', 0,
-          'Steps of linear warm-up.', low=0,
+    Field('optim.warmup_steps', 0, 'Steps of linear warm-up.', 0,
           tunable=Tunable('optimizer', 0, 100, end='steps')),
     Field('optim.max_grad_norm', 1.0,
-          'Global norm that gradients are clipped to; 0 is off.', low=0.0,
+          'Global norm that gradients are clipped to; 0 is off.', 0.0,
           tunable=Tunable('optimizer', 0.01, 10.0, off=0.0, scale='log')),
-    Field('optim.weight_decay', 0.0, 'Decoupled weight decay of matrices.',
-          low=0.0, tunable=Tunable('regularisation', 1e-4, 0.3, off=0.0,
-                                   scale='log')),
-    Field('optim.b1', 0.9, "Decay of Adam's first moment.",
-          low=0.0, high=1.0 - 1e-9),
-    Field('optim.b2', 0.95, "Decay of Adam's second moment.",
-          low=0.0, high=1.0 - 1e-9),
-    Field('optim.eps', 1e-8, "Adam's epsilon, outside the square root.",
-          low=1e-30, high=1.0),
+    Field('optim.weight_decay', 0.0, 'Decoupled weight decay of matrices.', 0.0,
+          tunable=Tunable('regularisation', 1e-4, 0.3, off=0.0, scale='log')),
+    Field('optim.b1', 0.9, "Decay of Adam's first moment.", 0.0, 1.0 - 1e-9),
+    Field('optim.b2', 0.95, "Decay of Adam's second moment.", 0.0, 1.0 - 1e-9),
+    Field('optim.eps', 1e-8, "Adam's epsilon, outside the square root.", 1e-30,
+          1.0),
 
-    Field('grpo.prompts', 16, 'P: prompts per step.', low=1),
-    Field('grpo.group_size', 8, 'G: completions per prompt.', low=2, reason=(
-        'a group of one has no advantage: set --config.grpo.group_size=8')),
+    Field('grpo.prompts', 16, 'P: prompts per step.', 1),
+    Field('grpo.group_size', 8, 'G: completions per prompt.', 2,
+          reason='a group of one has no advantage: set'
+          ' --config.grpo.group_size=8'),
     Field('grpo.clip_low', 0.2, 'The ratio is clipped below at 1 - clip_low.',
-          low=0.0, high=1.0, tunable=Tunable('clip', 0.05, 0.5, group='clip')),
+          0.0, 1.0, tunable=Tunable('clip', 0.05, 0.5, group='clip')),
     Field('grpo.clip_high', 0.2, 'The ratio is clipped above at 1 + clip_high.',
-          low=0.0, tunable=Tunable('clip', 0.05, 1.0, group='clip')),
+          0.0, tunable=Tunable('clip', 0.05, 1.0, group='clip')),
     Field('grpo.dual_clip', 0.0,
           'Bound, above 1, of the ratio under negative advantages; 0 is off.',
-          low=0.0, tunable=Tunable('clip', 2.0, 10.0, off=0.0)),
-    Field('grpo.aggregation', 'sequence',
-          'Mean of the loss over sequences, over tokens, or over a constant'
-          ' number of tokens (Dr. GRPO).',
+          0.0, tunable=Tunable('clip', 2.0, 10.0, off=0.0)),
+    Field('grpo.aggregation', 'sequence', 'Mean of the loss over sequences,'
+          ' over tokens, or over a constant number of tokens (Dr. GRPO).',
           choices=('sequence', 'token', 'constant'),
           tunable=Tunable('loss', compiles=True)),
     Field('grpo.advantage', 'group_norm', 'Estimator of the advantage.',
           choices=('group_norm', 'group_mean', 'leave_one_out'),
           tunable=Tunable('loss')),
-    Field('grpo.ratio', 'token',
-          'Importance ratio: of each token (GRPO), or of a sequence (GSPO).',
-          choices=('token', 'sequence'),
+    Field('grpo.ratio', 'token', 'Importance ratio: of each token (GRPO), or of'
+          ' a sequence (GSPO).', choices=('token', 'sequence'),
           tunable=Tunable('loss', compiles=True)),
     # A change from 0 or to 0 compiles: the reference policy comes or goes.
-    Field('grpo.kl_coef', 0.0,
-          'Weight of the k3 KL to the reference policy, in nats; 0 loads none.',
-          low=0.0, tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0,
-                                   scale='log', compiles=True)),
+    Field('grpo.kl_coef', 0.0, 'Weight of the k3 KL to the reference policy, in'
+          ' nats; 0 loads none.', 0.0,
+          tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0, scale='log',
+                          compiles=True)),
     Field('grpo.tis_cap', 0.0,
-          'Cap of the trainer/sampler importance weights; 0 is off.', low=0.0),
-    Field('grpo.epochs', 1, "Passes over one step's rollouts.", low=1),
+          'Cap of the trainer/sampler importance weights; 0 is off.', 0.0),
+    Field('grpo.epochs', 1, "Passes over one step's rollouts.", 1),
     Field('grpo.minibatches', 1,
-          'Optimizer updates per pass; groups stay whole.', low=1),
+          'Optimizer updates per pass; groups stay whole.', 1),
     Field('grpo.micro_groups', 2,
-          'Groups per forward and backward pass inside one update.', low=1),
+          'Groups per forward and backward pass inside one update.', 1),
     Field('grpo.keep', 'all', 'Groups that enter the update.',
           choices=('all', 'reward_variance', 'outcome_variance'),
           tunable=Tunable('filter', group='filter')),
-    Field('grpo.refill_rounds', 0,
-          'Extra rollout rounds that replace dropped groups.', low=0,
-          tunable=Tunable('filter', 0, 4, group='filter')),
-    Field('grpo.layout', 'shared',
-          'Batch: the prompt once per group, or rows packed with sequences.',
-          choices=('shared', 'packed')),
+    Field('grpo.refill_rounds', 0, 'Extra rollout rounds that replace dropped'
+          ' groups.', 0, tunable=Tunable('filter', 0, 4, group='filter')),
+    Field('grpo.layout', 'shared', 'Batch: the prompt once per group, or rows'
+          ' packed with sequences.', choices=('shared', 'packed')),
 
     Field('rollout.max_tokens', 64,
-          'Sampled tokens of a completion, at most; a shape.', low=1),
+          'Sampled tokens of a completion, at most; a shape.', 1),
     Field('rollout.temperature', 1.0,
-          'Sampling temperature of training, and of every log-prob.',
-          low=1e-3, high=10.0,
-          reason='log-probs are of softmax(logits / temperature)',
+          'Sampling temperature of training, and of every log-prob.', 1e-3,
+          10.0, reason='log-probs are of softmax(logits / temperature)',
           tunable=Tunable('exploration', 0.5, 1.5)),
     Field('rollout.token_limit', 0,
           'Tokens after which training stops a completion; 0: max_tokens.'
-          ' Evaluations always go up to max_tokens.', low=0,
+          ' Evaluations always go up to max_tokens.', 0,
           tunable=Tunable('length', 1, 2**20, off=0, scale='log',
                           end='rollout.max_tokens')),
     Field('rollout.top_p', 1.0, 'Nucleus sampling; training needs 1.'),
@@ -183,43 +171,34 @@ FIELDS = (
     Field('rollout.min_p', 0.0, 'Min-p sampling; training needs 0.'),
     Field('rollout.stop', (), 'Strings that end a completion.'),
     Field('rollout.decode_slots', 128,
-          'Rows decoded at once; fixed for the run, a shape.', low=1),
+          'Rows decoded at once; fixed for the run, a shape.', 1),
     Field('rollout.prefill_rows', 16,
-          'Prompts prefilled at once; fixed for the run, a shape.', low=1),
-    Field('rollout.refill_every', 16,
-          'Decode steps between refills of finished rows; 0: refill only when'
-          ' all rows are done.', low=0),
-    Field('rollout.kind', 'engine',
-          'Sampler: engine (in this process) or sglang (servers, see launch/).',
-          choices=('engine', 'sglang')),
+          'Prompts prefilled at once; fixed for the run, a shape.', 1),
+    Field('rollout.refill_every', 16, 'Decode steps between refills of finished'
+          ' rows; 0: refill only when all rows are done.', 0),
+    Field('rollout.kind', 'engine', 'Sampler: engine (in this process) or'
+          ' sglang (servers, see launch/).', choices=('engine', 'sglang')),
     Field('rollout.urls', (), "'http://HOST:PORT' of each server."),
-    Field('rollout.api_key_env', '',
-          "Environment variable with the servers' --api-key; empty: they have"
-          ' none.'),
-    Field('rollout.admin_key_env', '',
-          "Environment variable with the servers' --admin-api-key; empty: they"
-          ' have none.'),
-    Field('rollout.concurrency', 64, 'Requests in flight per server.', low=1),
-    Field('rollout.timeout_seconds', 600.0,
-          'A request that is silent for so long is sent to another server; when'
-          ' no server can be used for so long, the run stops with an error.',
-          low=1.0),
-    Field('rollout.weights_dir', '',
-          'Directory where servers find new weights, under the same path as'
-          " this process: a mount that all machines share. Empty: the run's"
-          ' own.'),
-    Field('rollout.queue_depth', 0,
-          'Steps sampled in advance: 1 samples the next step beside the update'
-          ' of this one, with the weights before it, which grpo.tis_cap'
-          ' corrects.', low=0, high=1,
+    Field('rollout.api_key_env', '', "Environment variable with the servers'"
+          ' --api-key; empty: they have none.'),
+    Field('rollout.admin_key_env', '', "Environment variable with the servers'"
+          ' --admin-api-key; empty: they have none.'),
+    Field('rollout.concurrency', 64, 'Requests in flight per server.', 1),
+    Field('rollout.timeout_seconds', 600.0, 'A request that is silent for so'
+          ' long is sent to another server; when no server can be used for so'
+          ' long, the run stops with an error.', 1.0),
+    Field('rollout.weights_dir', '', 'Directory where servers find new weights,'
+          ' under the same path as this process: a mount that all machines'
+          " share. Empty: the run's own."),
+    Field('rollout.queue_depth', 0, 'Steps sampled in advance: 1 samples the'
+          ' next step beside the update of this one, with the weights before'
+          ' it, which grpo.tis_cap corrects.', 0, 1,
           reason='0 samples each step with its own weights, 1 ahead'),
-    Field('rollout.max_staleness', 0,
-          'Versions that a rollout may be older than the weights it trains; an'
-          ' older one is sampled again.', low=0),
+    Field('rollout.max_staleness', 0, 'Versions that a rollout may be older'
+          ' than the weights it trains; an older one is sampled again.', 0),
 
-    Field('data.max_prompt_tokens', 64,
-          'Tokens of the longest prompt; a longer one is an error, not cut.',
-          low=1),
+    Field('data.max_prompt_tokens', 64, 'Tokens of the longest prompt; a longer'
+          ' one is an error, not cut.', 1),
     Field('data.families', (),
           "Families of problems to train on, ('name:levels', ...); empty: all."
           ' Evaluations always use all.', tunable=Tunable('data')),
@@ -229,9 +208,8 @@ FIELDS = (
           ' values. Empty: --mode=train takes the reward of config.reward, and'
           " --mode=evolve starts from the domain's seed harness."),
 
-    Field('reward.parts', '',
-          'Dotted path of parts(evidence view) -> {name: float32 [P, G]};'
-          " empty: the domain's own."),
+    Field('reward.parts', '', 'Dotted path of parts(evidence view) -> {name:'
+          " float32 [P, G]}; empty: the domain's own."),
     Field('reward.weights', {'outcome': 1.0},
           'Weight of each reward part; the reward is their weighted sum.',
           tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
@@ -241,72 +219,62 @@ FIELDS = (
     Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),
 
     Field('checkpoint.every', 10,
-          'Steps between checkpoints; a kill repeats at most so many.', low=1),
-    Field('checkpoint.keep', 2, 'Newest checkpoints that stay on disk.', low=1),
+          'Steps between checkpoints; a kill repeats at most so many.', 1),
+    Field('checkpoint.keep', 2, 'Newest checkpoints that stay on disk.', 1),
 
-    Field('eval.every', 0,
-          'Steps between dev evaluations; 0: before and after training only.',
-          low=0),
+    Field('eval.every', 0, 'Steps between dev evaluations; 0: before and after'
+          ' training only.', 0),
     Field('eval.split', 'dev', 'Split that --mode=eval scores.',
           choices=('dev', 'sealed')),
-    Field('eval.problems', 128, 'Problems per evaluation.', low=2,
+    Field('eval.problems', 128, 'Problems per evaluation.', 2,
           reason='an interval over problems needs at least two'),
-    Field('eval.samples', 8, 'Completions of each: k of Avg@k and pass@k.',
-          low=1),
+    Field('eval.samples', 8, 'Completions of each: k of Avg@k and pass@k.', 1),
     Field('eval.temperature', 1.0,
-          'Sampling temperature, whatever temperature trains.',
-          low=1e-3, high=10.0),
+          'Sampling temperature, whatever temperature trains.', 1e-3, 10.0),
     Field('eval.sealed', True,
           'Score base and trained policy on the sealed split at the end.'),
 
     # The meta-loop: each trial changes the harness in one factor.
     Field('evolve.trials', 4, 'Trials, at most; 0 trains without evolution.',
-          low=0),
+          0),
     Field('evolve.seed_harness', 'seed_harness',
           "Directory of the domain's harness to start from."),
-    Field('evolve.proposer', 'rules',
-          'rules, random, or the dotted path of a module with'
-          ' propose(context).'),
-    Field('evolve.updates', 30, 'GRPO steps of every arm of a trial.', low=1),
+    Field('evolve.proposer', 'rules', 'rules, random, or the dotted path of a'
+          ' module with propose(context).'),
+    Field('evolve.updates', 30, 'GRPO steps of every arm of a trial.', 1),
     # Few: where most is learned already, no change of the harness can show what
     # it is worth.
     Field('evolve.first_updates', 8,
-          'GRPO steps of version 0, whose evidence is diagnosed first.', low=1),
-    Field('evolve.prompts', 12, "P of an arm's step.", low=1),
-    Field('evolve.group_size', 8, "G of an arm's step.", low=2),
-    Field('evolve.controls', 4, 'Arms of the parent harness, one seed each.',
-          low=4, reason='the spread between seeds needs at least four arms'),
-    Field('evolve.children', 2, 'Arms of the changed harness, at least.',
-          low=2, reason=(
-              'a child that one seed liked proves nothing: at least 2')),
-    Field('evolve.max_children', 4,
-          'Arms of the changed harness, at most: run where fewer would detect'
-          ' too little.', low=2),
-    Field('evolve.underpowered', 'refuse',
-          'What becomes of a trial that could not detect its own prediction.',
-          choices=('refuse', 'run')),
+          'GRPO steps of version 0, whose evidence is diagnosed first.', 1),
+    Field('evolve.prompts', 12, "P of an arm's step.", 1),
+    Field('evolve.group_size', 8, "G of an arm's step.", 2),
+    Field('evolve.controls', 4, 'Arms of the parent harness, one seed each.', 4,
+          reason='the spread between seeds needs at least four arms'),
+    Field('evolve.children', 2, 'Arms of the changed harness, at least.', 2,
+          reason='a child that one seed liked proves nothing: at least 2'),
+    Field('evolve.max_children', 4, 'Arms of the changed harness, at most: run'
+          ' where fewer would detect too little.', 2),
+    Field('evolve.underpowered', 'refuse', 'What becomes of a trial that could'
+          ' not detect its own prediction.', choices=('refuse', 'run')),
     # Many: with 1,024 samples an arm, most of the spread between arms was that
     # of the samples, and to tell a change that helps only some problems takes
     # many problems.
-    Field('evolve.problems', 512, 'Fresh dev problems of a trial.', low=2),
-    Field('evolve.samples', 4,
-          'Completions of each; a change that passes the test is also scored on'
-          ' perturbed problems, with half as many.', low=1),
-    Field('evolve.false_discovery_rate', 0.2,
-          'False discovery rate over all trials of a run, controlled online.',
-          low=1e-6, high=1.0 - 1e-6),
-    Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.',
-          low=1),
+    Field('evolve.problems', 512, 'Fresh dev problems of a trial.', 2),
+    Field('evolve.samples', 4, 'Completions of each; a change that passes the'
+          ' test is also scored on perturbed problems, with half as many.', 1),
+    Field('evolve.false_discovery_rate', 0.2, 'False discovery rate over all'
+          ' trials of a run, controlled online.', 1e-6, 1.0 - 1e-6),
+    Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.', 1),
     Field('evolve.replay_problems', 48,
-          'Held-out train problems that score a backtest.', low=2),
+          'Held-out train problems that score a backtest.', 2),
     Field('evolve.arm_seconds', 0.0, 'Wall time that ends an arm; 0: no limit.',
-          low=0.0),
+          0.0),
     Field('evolve.device_seconds', 0.0,
-          'Device-seconds that the run may spend; 0: no limit.', low=0.0),
-    Field('evolve.dollars', 0.0,
-          'Dollars that the run may spend; 0: no limit.', low=0.0),
+          'Device-seconds that the run may spend; 0: no limit.', 0.0),
+    Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
+          0.0),
     Field('evolve.dollars_per_device_hour', 0.0,
-          'Price of a device, in dollars per hour.', low=0.0),
+          'Price of a device, in dollars per hour.', 0.0),
     Field('evolve.skills', (), 'Directories of skills that other runs wrote.'),
     Field('evolve.salt', '',
           'Salt of the sealed problems; empty: drawn at random, once.'),
@@ -317,36 +285,33 @@ FIELDS = (
     Field('serve.weight_version', 'default',
           'Version of the weights at the start.'),
     Field('serve.context_tokens', 512,
-          'Tokens of prompt and completion together; a shape.', low=2),
+          'Tokens of prompt and completion together; a shape.', 2),
     Field('serve.prefill_chunk', 16,
-          'Tokens of a prompt that are prefilled at once.', low=1),
+          'Tokens of a prompt that are prefilled at once.', 1),
     Field('serve.prefix_chunks', 1024, 'Chunks in the prefix cache; 0: none.',
-          low=0),
+          0),
     Field('serve.max_waiting', 1024,
-          'Samples that wait for a slot; more are answered by 503.', low=0),
-    Field('serve.api_key_env', '',
-          'Environment variable with the key of clients; empty: none is asked'
-          ' for.'),
-    Field('serve.admin_key_env', '',
-          'Environment variable with the key for weights, pauses and caches;'
-          ' empty: none is asked for.'),
+          'Samples that wait for a slot; more are answered by 503.', 0),
+    Field('serve.api_key_env', '', 'Environment variable with the key of'
+          ' clients; empty: none is asked for.'),
+    Field('serve.admin_key_env', '', 'Environment variable with the key for'
+          ' weights, pauses and caches; empty: none is asked for.'),
     Field('serve.connections', 4096,
-          'Requests at once; more are answered by 503.', low=1),
-    Field('serve.body_bytes', 16 << 20, 'Bytes of one request.', low=1),
-    Field('serve.client_seconds', 60.0,
-          'Seconds after which a client is dropped that neither sends nor reads'
-          ' what it is sent.', low=0.1),
+          'Requests at once; more are answered by 503.', 1),
+    Field('serve.body_bytes', 16 << 20, 'Bytes of one request.', 1),
+    Field('serve.client_seconds', 60.0, 'Seconds after which a client is'
+          ' dropped that neither sends nor reads what it is sent.', 0.1),
     Field('serve.shutdown_seconds', 30.0,
-          'Seconds that running samples get after SIGTERM.', low=0.0),
+          'Seconds that running samples get after SIGTERM.', 0.0),
 
-    Field('log.every', 1, 'Steps between progress lines.', low=1),
+    Field('log.every', 1, 'Steps between progress lines.', 1),
     Field('log.tensorboard', True, 'Write event files to workdir/tensorboard.'),
     Field('log.wandb', 'disabled', 'Mode of Weights & Biases; needs wandb.',
           choices=('disabled', 'offline', 'online')),
     Field('log.wandb_project', 'evojax', 'Project in Weights & Biases.'),
     Field('log.profile_start', -1,
           'First step of the profiler window; -1: no profile.'),
-    Field('log.profile_steps', 2, 'Steps of the profiler window.', low=1),
+    Field('log.profile_steps', 2, 'Steps of the profiler window.', 1),
 
     # Only --mode=warmstart reads these: a small Qwen3 is made from nothing.
     Field('warmstart.steps', 0,
@@ -390,10 +355,8 @@ def base() -> ml_collections.ConfigDict:
   """Return a config with the default of every field, not locked."""
   tree = {}
   for field in FIELDS:
-    *groups, name = field.path.split('.')
-    holder, value = tree, field.default
-    for group in groups:
-      holder = holder.setdefault(group, {})
+    group, _, name = field.path.rpartition('.')
+    holder, value = tree.setdefault(group, {}) if group else tree, field.default
     unset = isinstance(value, type)
     holder[name] = config_dict.placeholder(value) if unset else value
   return ml_collections.ConfigDict(tree)
@@ -462,11 +425,16 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
 
 
 def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
-  """Return values by dotted path, {'grpo.group_size': 8, ...}."""
+  """Return the values of a config or of nested mappings by dotted path.
+
+  {'grpo': {'group_size': 8}} becomes {'grpo.group_size': 8}. An empty group of
+  a config disappears; an empty mapping is a JSON value and stays.
+  """
   flat = {}
   for name, value in tree.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      flat.update(flatten(value, f'{prefix}{name}.'))
+    group = isinstance(value, Mapping) and value
+    if group or isinstance(value, ml_collections.ConfigDict):
+      flat |= flatten(value, f'{prefix}{name}.')
     else:
       flat[prefix + name] = value
   return flat
@@ -482,15 +450,16 @@ def to_mapping(config: ml_collections.ConfigDict) -> dict[str, Any]:
   return json.loads(to_json(config))
 
 
+def frozen(value: Any) -> Any:
+  """Return a JSON value with tuples for lists, as configs hold them."""
+  if isinstance(value, Mapping):
+    return {name: frozen(item) for name, item in value.items()}
+  return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
 def from_mapping(values: Mapping[str, Any]) -> ml_collections.ConfigDict:
   """Return the locked config that `to_mapping` was made of."""
-
-  def restored(value: Any) -> Any:
-    if isinstance(value, Mapping):
-      return {name: restored(item) for name, item in value.items()}
-    return tuple(map(restored, value)) if isinstance(value, list) else value
-
-  return ml_collections.ConfigDict(restored(values)).lock()
+  return ml_collections.ConfigDict(frozen(values)).lock()
 
 
 def sha256(config: ml_collections.ConfigDict) -> str:
@@ -498,9 +467,7 @@ def sha256(config: ml_collections.ConfigDict) -> str:
   return hashlib.sha256(to_json(config).encode()).hexdigest()
 
 
-def learning_rate(
-    config: ml_collections.ConfigDict,
-) -> Callable[[int], float]:
+def learning_rate(config: ml_collections.ConfigDict) -> Callable[[int], float]:
   """Return step -> learning rate: linear warm-up, then the schedule."""
   optim, steps = config.optim, max(config.steps, 1)
 
@@ -508,10 +475,11 @@ def learning_rate(
     if step < optim.warmup_steps:
       return optim.learning_rate * (step + 1) / optim.warmup_steps
     progress = (step - optim.warmup_steps) / max(steps - optim.warmup_steps, 1)
-    if optim.schedule == 'cosine':
-      return optim.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-    if optim.schedule == 'linear':
-      return optim.learning_rate * (1 - progress)
-    return optim.learning_rate
+    share = {
+        'constant': 1.0,
+        'linear': 1 - progress,
+        'cosine': 0.5 * (1 + math.cos(math.pi * progress)),
+    }
+    return optim.learning_rate * share[optim.schedule]
 
   return rate

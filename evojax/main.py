@@ -7,6 +7,7 @@ The config says what is computed and can be overridden field by field
 """
 
 from collections.abc import Callable
+import functools
 import importlib
 import itertools
 import os
@@ -27,6 +28,13 @@ from evojax.runtime import orbax_noise
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
+FLAGS = flags.FLAGS
+
+
+def _values(*names: str) -> dict[str, Any]:
+  """Return flags by name, for a mode that takes them by keyword."""
+  return {name: FLAGS[name].value for name in names}
+
 
 def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
   from evojax import domains
@@ -35,27 +43,13 @@ def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
   decode = None
   if config.model.path:
     decode = policy.token_decoder(domains.policy_path(config.model.path))
-  return inspection.run(
-      [workdir, *_RUNS.value],
-      problem=_PROBLEM.value,
-      split=_SPLIT.value,
-      flips=_FLIPS.value,
-      tokens=_TOKENS.value,
-      limit=_LIMIT.value,
-      decode=decode,
-  )
+  given = _values('problem', 'split', 'flips', 'tokens', 'limit')
+  return inspection.run([workdir, *FLAGS.runs], decode=decode, **given)
 
 
 def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
-  return evolve.run(
-      config,
-      workdir,
-      compare=_COMPARE.value,
-      fork_from=_FORK_FROM.value,
-      fork_version=_FORK_VERSION.value,
-      executor=_EXECUTOR.value,
-      workers=_WORKERS.value,
-  )
+  options = 'compare', 'fork_from', 'fork_version', 'executor', 'workers'
+  return evolve.run(config, workdir, **_values(*options))
 
 
 # Mode -> its module and how that is called: (module, config, workdir) -> exit
@@ -65,7 +59,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'evolve': ('modes.evolve', _evolve),
     'train': (
         'training.loop',
-        lambda m, c, w: m.run(c, w, fork_from=_FORK_FROM.value),
+        lambda m, c, w: m.run(c, w, **_values('fork_from')),
     ),
     'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
     'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
@@ -75,16 +69,13 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
         'report.page',
         lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
     ),
-    'check': ('modes.check', lambda m, c, w: m.run(c, _HARNESSES.value)),
-    'serve': (
-        'modes.serve',
-        lambda m, c, w: m.run(c, _PORT.value, _HOST.value),
-    ),
-    'arm': ('modes.arm', lambda m, c, w: m.run(_JOB.value, _PARENT.value)),
+    'check': ('modes.check', lambda m, c, w: m.run(c, FLAGS.harnesses)),
+    'serve': ('modes.serve', lambda m, c, w: m.run(c, FLAGS.port, FLAGS.host)),
+    'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job, FLAGS.parent)),
 }
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
-_MODE = flags.DEFINE_enum(
+flags.DEFINE_enum(
     'mode',
     'evolve',
     list(MODES),
@@ -94,29 +85,7 @@ _MODE = flags.DEFINE_enum(
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
     ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.',
 )
-_WORKDIR = flags.DEFINE_string(
-    'workdir',
-    None,
-    'Directory of the run; default: runs/<config.name>, with --mode=eval'
-    ' runs/<config.name>-eval.',
-)
-_FORK_FROM = flags.DEFINE_string(
-    'fork_from',
-    '',
-    'Workdir whose newest checkpoint a new workdir starts from.',
-)
-_FORK_VERSION = flags.DEFINE_string(
-    'fork_version',
-    '',
-    'evolve, with --fork_from: version to start from; empty: the newest.',
-)
-_COMPARE = flags.DEFINE_list(
-    'compare',
-    [],
-    'evolve: workdirs of finished runs whose policies are scored on the same'
-    ' sealed problems.',
-)
-_EXECUTOR = flags.DEFINE_enum(
+flags.DEFINE_enum(
     'executor',
     'inprocess',
     ['inprocess', 'local'],
@@ -124,68 +93,62 @@ _EXECUTOR = flags.DEFINE_enum(
     ' process. local: in processes of --mode=arm on this machine, which share'
     ' its devices; the ledger is the same.',
 )
-_WORKERS = flags.DEFINE_integer(
-    'workers',
-    0,
-    'evolve, with --executor=local: arms that are trained at a time.',
-    lower_bound=0,
-)
-_JOB = flags.DEFINE_string(
-    'job', '', 'arm: the job.json of the arm; its result is beside it.'
-)
-_PARENT = flags.DEFINE_integer(
-    'parent',
-    0,
-    'arm: process whose end is to end this one, as SIGTERM does; 0: none.',
-    lower_bound=0,
-)
-_HARNESSES = flags.DEFINE_list(
-    'harnesses', [], 'check: directories of harnesses.'
-)
-_PORT = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'port',
     30_000,
     'serve: to listen on; 0: a free one, which is printed.',
     lower_bound=0,
     upper_bound=65_535,
 )
-_HOST = flags.DEFINE_string(
-    'host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'
-)
-_DISTRIBUTED = flags.DEFINE_bool(
-    'distributed', False, 'Join the other hosts; TPU pods need no address.'
-)
-_COORDINATOR = flags.DEFINE_string(
-    'coordinator', None, 'host:port of process 0, with --distributed.'
-)
-_PROCESSES = flags.DEFINE_integer('processes', None, 'Number of processes.')
-_PROCESS = flags.DEFINE_integer('process', None, 'Index of this process.')
-_CACHE = flags.DEFINE_string(
-    'compilation_cache',
-    '~/.cache/evojax/xla',
-    'Directory of compiled programs, kept between runs; empty: none.',
-)
-_ALLOW_WEAK = flags.DEFINE_bool(
-    'allow_weak_sandbox',
-    False,
-    'Run untrusted code even where nothing but its resources can be limited:'
-    ' it could read your files and use the network.',
-)
-_DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks of user errors.')
-_PROBLEM = flags.DEFINE_string(
-    'problem', '', 'inspect: id, the head of one, or index of a problem.'
-)
-_SPLIT = flags.DEFINE_string('split', 'dev', 'inspect: train, dev or sealed.')
-_FLIPS = flags.DEFINE_bool('flips', False, 'inspect: only changed outcomes.')
-_TOKENS = flags.DEFINE_bool(
-    'tokens', False, 'inspect: token by token, with log-prob and advantage.'
-)
-_RUNS = flags.DEFINE_list(
-    'runs', [], 'inspect: further workdirs to set beside --workdir.'
-)
-_LIMIT = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
 )
+flags.DEFINE_integer('processes', None, 'Number of processes.')
+flags.DEFINE_integer('process', None, 'Index of this process.')
+# The others: name, default, meaning. A flag has the type of its default, a text
+# where that is None; numbers are not negative.
+# fmt: off
+_FLAGS = (
+    ('workdir', None,
+     'Directory of the run; default: runs/<config.name>, with --mode=eval'
+     ' runs/<config.name>-eval.'),
+    ('fork_from', '',
+     'Workdir whose newest checkpoint a new workdir starts from.'),
+    ('fork_version', '',
+     'evolve, with --fork_from: version to start from; empty: the newest.'),
+    ('compare', [],
+     'evolve: workdirs of finished runs whose policies are scored on the same'
+     ' sealed problems.'),
+    ('workers', 0,
+     'evolve, with --executor=local: arms that are trained at a time.'),
+    ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
+    ('parent', 0,
+     'arm: process whose end is to end this one, as SIGTERM does; 0: none.'),
+    ('harnesses', [], 'check: directories of harnesses.'),
+    ('host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'),
+    ('distributed', False, 'Join the other hosts; TPU pods need no address.'),
+    ('coordinator', None, 'host:port of process 0, with --distributed.'),
+    ('compilation_cache', '~/.cache/evojax/xla',
+     'Directory of compiled programs, kept between runs; empty: none.'),
+    ('allow_weak_sandbox', False,
+     'Run untrusted code even where nothing but its resources can be limited:'
+     ' it could read your files and use the network.'),
+    ('debug', False, 'Show tracebacks of user errors.'),
+    ('problem', '', 'inspect: id, the head of one, or index of a problem.'),
+    ('split', 'dev', 'inspect: train, dev or sealed.'),
+    ('flips', False, 'inspect: only changed outcomes.'),
+    ('tokens', False, 'inspect: token by token, with log-prob and advantage.'),
+    ('runs', [], 'inspect: further workdirs to set beside --workdir.'),
+)
+# fmt: on
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    list: flags.DEFINE_list,
+    int: functools.partial(flags.DEFINE_integer, lower_bound=0),
+}
+for _name, _default, _meaning in _FLAGS:
+  _define = _DEFINE.get(type(_default), flags.DEFINE_string)
+  _define(_name, _default, _meaning)
 
 # A user can mend these; any other error is our bug and shows its traceback.
 _USER_ERRORS = (
@@ -204,7 +167,7 @@ def main(argv: list[str]) -> int | None:
   try:
     return _dispatch()
   except _USER_ERRORS as error:
-    if _DEBUG.value:
+    if FLAGS.debug:
       raise
     print(f'error: {error}', file=sys.stderr)
     return 2
@@ -218,7 +181,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   try:
     fields = _check_config(argv)
     try:
-      rest = flags.FLAGS(argv)[1:]
+      rest = FLAGS(argv)[1:]
     except flags.IllegalFlagValueError as error:
       name = re.match(r'flag --config\.([\w.]+)=', str(error))
       if name is None or name[1] not in fields:
@@ -267,37 +230,34 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
 
 def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
-  config = _CONFIG.value
-  if config is None and _MODE.value != 'arm':
+  config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
+  if config is None and mode != 'arm':
     raise ValueError(_NO_CONFIG)
-  if _MODE.value != 'evolve' and _EXECUTOR.value != 'inprocess':
+  if mode != 'evolve' and FLAGS.executor != 'inprocess':
     raise ValueError(
-        f'--executor={_EXECUTOR.value} places the arms of --mode=evolve, and'
-        f' this is --mode={_MODE.value}: leave the flag out'
+        f'--executor={FLAGS.executor} places the arms of --mode=evolve, and'
+        f' this is --mode={mode}: leave the flag out'
     )
-  if _ALLOW_WEAK.value:
+  if FLAGS.allow_weak_sandbox:
     probe.tier(True)
   # An evaluation must not write into the evidence of the run that it scores.
-  suffix = '-eval' if _MODE.value == 'eval' else ''
-  workdir = _WORKDIR.value
+  suffix = '-eval' if mode == 'eval' else ''
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
-  if _DISTRIBUTED.value:
+  if FLAGS.distributed:
     jax.distributed.initialize(
-        coordinator_address=_COORDINATOR.value,
-        num_processes=_PROCESSES.value,
-        process_id=_PROCESS.value,
+        coordinator_address=FLAGS.coordinator,
+        num_processes=FLAGS.processes,
+        process_id=FLAGS.process,
     )
-  if _CACHE.value:
-    jax.config.update(
-        'jax_compilation_cache_dir', os.path.expanduser(_CACHE.value)
-    )
-  module, run = MODES[_MODE.value]
+  if cache := FLAGS.compilation_cache:
+    jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))
+  module, run = MODES[mode]
   code = run(importlib.import_module(f'evojax.{module}'), config, workdir)
   return code if isinstance(code, int) else None  # Others return results.
 
 
 if __name__ == '__main__':
   logging.set_verbosity(logging.WARNING)
-  orbax_noise.hush(lambda: _DEBUG.value)
+  orbax_noise.hush(lambda: FLAGS.debug)
   app.run(main, flags_parser=parse_flags)

@@ -11,9 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-Message = Mapping[
-    str, str
-]  # {'role': 'user' | 'system' | ..., 'content': text}
+# {'role': 'user' | 'system' | ..., 'content': text}
+Message = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +94,16 @@ class Request:
           f'max_tokens={self.params.max_tokens} is outside 1..{max_tokens}'
           ' (config.rollout.max_tokens).'
       )
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestBatch:
+  """The problems of one rollout round, and the requests that sample them."""
+
+  problems: Sequence[Problem]  # [P]
+  prompts: Sequence[tuple[int, ...]]  # [P] rendered prompts.
+  seed: int  # Seed of the sampler.
+  requests: Sequence[Request] = ()  # [B]; none where nothing samples.
 
 
 FINISH_REASONS = ('stop', 'length', 'abort')
@@ -209,9 +218,8 @@ class Grade:
   """The evaluator's grade of one episode."""
 
   outcome: bool  # Solved, evaluator-owned.
-  partial: (
-      float  # 0..1; equals float(outcome) where there is no partial credit.
-  )
+  # 0..1; equals float(outcome) where there is no partial credit.
+  partial: float
   status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
   columns: Mapping[str, Any]  # The domain's own evidence columns.
   sandbox_tier: str = ''  # Tier of the box that graded it; '' without.

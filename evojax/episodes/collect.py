@@ -9,6 +9,7 @@ group-major order throughout: episode b is sample b % G of problem b // G.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import re
 import time
 from typing import Any
@@ -20,19 +21,10 @@ from evojax import records
 from evojax.domains import base
 from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
+from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
 
 _ID = re.compile('[0-9a-f]{16}')
-
-
-@dataclasses.dataclass(frozen=True)
-class RequestBatch:
-  """The problems of one rollout round, and the requests that sample them."""
-
-  problems: Sequence[records.Problem]  # [P]
-  prompts: Sequence[tuple[int, ...]]  # [P] rendered prompts.
-  seed: int  # Seed of the sampler.
-  requests: Sequence[records.Request] = ()  # [B]; none where nothing samples.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +38,15 @@ class RolloutBatch:
   @property
   def graded(self) -> np.ndarray:
     """bool [P, G]: the evaluator could grade the episode."""
-    graded = np.asarray(self.rows['graded'], bool)
-    return graded.reshape(len(self.prompts), -1)
+    return self._by_group('graded', bool)
+
+  @property
+  def n_turns(self) -> np.ndarray:
+    """int32 [P, G]: turns of each episode."""
+    return self._by_group('n_turns', np.int32)
+
+  def _by_group(self, column: str, dtype: Any) -> np.ndarray:
+    return np.asarray(self.rows[column], dtype).reshape(len(self.prompts), -1)
 
   @classmethod
   def recorded(cls, rows: Mapping[str, np.ndarray]) -> 'RolloutBatch':
@@ -57,6 +56,24 @@ class RolloutBatch:
     group_size = int(rows['sample'].max()) + 1
     prompts = [tuple(p.tolist()) for p in rows['prompt_tokens'][::group_size]]
     return cls(prompts, rows_lib.to_episodes(rows), rows)
+
+
+def view(
+    rows: Mapping[str, Any],
+    columns: Sequence[schema.Column],
+    max_tokens: int,
+    reader: str,
+) -> views.View:
+  """Return the view of rows of whole groups that a reader gets."""
+  prompts = len(np.unique(rows['group']))
+  return views.View(
+      rows,
+      columns,
+      prompts=prompts,
+      group_size=len(rows['group']) // prompts,
+      max_tokens=max_tokens,
+      reader=reader,
+  )
 
 
 def columns(
@@ -109,7 +126,7 @@ def request_batch(
     group_size: int,
     seed: int,
     max_prompt_tokens: int,
-) -> RequestBatch:
+) -> records.RequestBatch:
   """Return the requests of `group_size` samples of each problem.
 
   Args:
@@ -126,17 +143,11 @@ def request_batch(
   """
   prompts = render(tokenizer, problems, max_prompt_tokens)
   requests = [
-      records.Request(
-          prompt_tokens=prompt,
-          seed=seed,
-          problem_key=_key(problem),
-          sample=sample,
-          params=params,
-      )
+      records.Request(prompt, seed, _key(problem), sample, params)
       for problem, prompt in zip(problems, prompts, strict=True)
       for sample in range(group_size)
   ]
-  return RequestBatch(problems, prompts, seed, requests)
+  return records.RequestBatch(problems, prompts, seed, requests)
 
 
 def _key(problem: records.Problem) -> int:
@@ -195,7 +206,7 @@ def grade(
 def rollout_batch(
     domain: base.Domain,
     columns: Sequence[schema.Column],
-    asked: RequestBatch,
+    asked: records.RequestBatch,
     episodes: Sequence[records.Episode],
     *,
     step: int = 0,
@@ -218,33 +229,22 @@ def rollout_batch(
     GradingError: If no episode could be graded.
   """
   grades, seconds = grade(domain, asked.problems, episodes)
+  place = dict(step=step, split=split, version=version)
   rows = rows_lib.from_rollouts(
-      asked.problems,
-      asked.prompts,
-      episodes,
-      grades,
-      seconds,
-      columns=columns,
-      step=step,
-      split=split,
-      seed=asked.seed,
-      version=version,
+      asked, episodes, grades, seconds, columns, **place
   )
   return RolloutBatch(asked.prompts, episodes, rows)
 
 
 def join(batches: Sequence[RolloutBatch]) -> RolloutBatch:
   """Return several batches as one, with their groups numbered through."""
-  chain = lambda parts: [x for part in parts for x in part]
+  chain = lambda parts: list(itertools.chain.from_iterable(parts))
+  prompts = chain(b.prompts for b in batches)
+  episodes = chain(b.episodes for b in batches)
   rows = {
       name: chain(b.rows[name] for b in batches) for name in batches[0].rows
   }
-  sizes = [len(b.prompts) for b in batches]
-  group_size = len(batches[0].episodes) // sizes[0]
   # Each round numbered its groups from 0; a group must be unique in a step.
-  rows['group'] = np.repeat(np.arange(sum(sizes), dtype=np.int32), group_size)
-  return RolloutBatch(
-      chain(b.prompts for b in batches),
-      chain(b.episodes for b in batches),
-      rows,
-  )
+  groups = np.arange(len(prompts), dtype=np.int32)
+  rows['group'] = np.repeat(groups, len(episodes) // len(prompts))
+  return RolloutBatch(prompts, episodes, rows)

@@ -1,7 +1,6 @@
 """Evidence rows of graded episodes, there and back."""
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 from typing import Any
 
 from jaxtyping import Float
@@ -21,23 +20,20 @@ TURN_COLUMNS = (
 
 
 def from_rollouts(
-    problems: Sequence[records.Problem],
-    prompts: Sequence[Sequence[int]],
+    asked: records.RequestBatch,
     episodes: Sequence[records.Episode],
     grades: Sequence[records.Grade],
     grade_seconds: Sequence[float] | Float[np.ndarray, 'B'],
-    *,
     columns: Sequence[schema.Column],
+    *,
     step: int,
     split: str,
-    seed: int,
     version: str,
 ) -> dict[str, Any]:
   """Return B = P * G rows of the columns that sampling and grading fill.
 
   Args:
-    problems: P problems.
-    prompts: P rendered prompts.
+    asked: P problems with their rendered prompts.
     episodes: B, group-major: row b is sample b % G of problem b // G.
     grades: B.
     grade_seconds: B wall times, in seconds.
@@ -45,7 +41,6 @@ def from_rollouts(
       coded and which columns the domain fills.
     step: Training step that the rows belong to.
     split: 'train', 'dev' or 'sealed'.
-    seed: Seed of the requests.
     version: Hash of the training harness; 'seed' where there is none.
 
   Returns:
@@ -55,7 +50,7 @@ def from_rollouts(
     ValueError: If lengths do not fit, or a grade does not follow the
       declaration.
   """
-  rows = len(episodes)
+  problems, prompts, rows = asked.problems, asked.prompts, len(episodes)
   lengths = len(problems), len(prompts), rows, len(grades), len(grade_seconds)
   group_size = rows // max(len(problems), 1)
   if lengths != (len(problems),) * 2 + (len(problems) * group_size,) * 3:
@@ -78,7 +73,7 @@ def from_rollouts(
       'policy_version': integers(e.policy_version for e in episodes),
       'step': np.full(rows, step, np.int32),
       'split': [split] * rows,
-      'seed': np.full(rows, seed, np.int64),
+      'seed': np.full(rows, asked.seed, np.int64),
       'n_tokens': integers(mask.sum() for mask in masks),
       'n_turns': integers(len(e.turns) for e in episodes),
       'truncated': flags(e.finish_reason == 'length' for e in episodes),
@@ -158,12 +153,11 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
         [] if values[i] is None else np.asarray(values[i]).tolist()
         for values in lists
     )
-    turns = [records.Turn(*n) for n in zip(sampled, observed, strict=True)]
-    if calls[0]:
-      turns = [
-          dataclasses.replace(turn, action=action, argument=argument, ok=ok)
-          for turn, action, argument, ok in zip(turns, *calls, strict=True)
-      ]
+    called = zip(*calls, strict=True) if calls[0] else [()] * len(sampled)
+    turns = [
+        records.Turn(*lengths, '', *call)
+        for *lengths, call in zip(sampled, observed, called, strict=True)
+    ]
     episodes.append(
         records.Episode(
             tokens=np.asarray(rows['tokens'][i], np.int32),
@@ -206,17 +200,17 @@ def _domain_columns(
     ValueError: If a grade lacks a column, or has an undeclared one.
   """
   core = {column.name for column in schema.CORE}
-  own: Mapping[str, schema.Column] = {
-      column.name: column
+  own = {
+      column.name: column.nullable
       for column in columns
       if column.name not in core
       and not column.name.startswith(schema.PART_PREFIX)
   }
   # A grade fills all of its domain's columns: a gap would read as a value.
-  required = {name for name, column in own.items() if not column.nullable}
+  required = {name for name, nullable in own.items() if not nullable}
   for grade in grades:
-    missing = sorted(required - set(grade.columns))
-    unknown = sorted(set(grade.columns) - set(own))
+    missing = sorted(required - grade.columns.keys())
+    unknown = sorted(grade.columns.keys() - own)
     if missing or unknown:
       raise ValueError(
           f'Grade.columns: {missing=} {unknown=}; a grade fills exactly the'

@@ -62,17 +62,16 @@ def make_view(
   # was admitted once is admitted again where the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
   texts = [domain.attempts(problem) for problem in problems]
-  group_size = len(texts[0])
-  episodes = []
-  for group in texts:
-    if len(group) != group_size:
-      raise ValueError(
-          f'domain {domain.name!r}: {group_size} attempts for one problem and'
-          f' {len(group)} for another; give as many for each'
-      )
-    episodes += [_episode(text, config.rollout.max_tokens) for text in group]
+  sizes = list(dict.fromkeys(map(len, texts)))
+  if len(sizes) > 1:
+    raise ValueError(
+        f'domain {domain.name!r}: {sizes[0]} attempts for one problem and'
+        f' {sizes[1]} for another; give as many for each'
+    )
+  limit = config.rollout.max_tokens
+  episodes = [_episode(text, limit) for group in texts for text in group]
   columns = collect.columns(domain, config)
-  asked = collect.RequestBatch(problems, [(0,)] * _PROBLEMS, config.seed)
+  asked = records.RequestBatch(problems, [(0,)] * _PROBLEMS, config.seed)
   rows = collect.rollout_batch(domain, columns, asked, episodes).rows
   outcome = np.asarray(rows['outcome'], np.float32)
   by_group = outcome.reshape(len(problems), -1)
@@ -81,14 +80,7 @@ def make_view(
   rows.update(reward=outcome, advantage=advantage.ravel(), kept=kept)
   for name in config.reward.weights:
     rows[schema.PART_PREFIX + name] = outcome
-  view = views.View(
-      rows,
-      columns,
-      prompts=len(problems),
-      group_size=group_size,
-      max_tokens=config.rollout.max_tokens,
-      reader=reader,
-  )
+  view = collect.view(rows, columns, config.rollout.max_tokens, reader)
   return view, int(outcome.sum())
 
 

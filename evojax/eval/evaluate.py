@@ -131,7 +131,7 @@ def evaluate(
         " decision that is taken while training needs split='dev'"
     )
   start = time.perf_counter()
-  # Where nobody counts the time, a phase does nothing.
+  # A phase does nothing where nobody counts the time.
   phase: Any = scorer.phases or (lambda name: contextlib.nullcontext())
   asked = collect.request_batch(
       scorer.tokenizer,
@@ -165,7 +165,7 @@ def evaluate(
 
 
 def _check_graded(
-    rollouts: collect.RolloutBatch, asked: collect.RequestBatch, split: str
+    rollouts: collect.RolloutBatch, asked: records.RequestBatch, split: str
 ) -> None:
   """Raise collect.GradingError if some problem has no graded completion."""
   graded = rollouts.graded
@@ -181,7 +181,7 @@ def _check_graded(
 
 def _result(
     rollouts: collect.RolloutBatch,
-    asked: collect.RequestBatch,
+    asked: records.RequestBatch,
     columns: Sequence[schema.Column],
     split: str,
     step: int,

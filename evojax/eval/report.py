@@ -1,7 +1,8 @@
 """The gain of training: numbers for a file, tables for a reader."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def _family(
       'gain': new - old,
       **_decomposed(before, after, rows),
   }
-  del entry['modes']  # Of the whole only.
+  del entry['modes']  # A family has too few completions of each mode.
   return entry
 
 
@@ -150,17 +151,21 @@ def heading(split: str, problems: int, samples: int, seed: int) -> str:
   )
 
 
-def print_table(
-    console: console_lib.Console,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-) -> None:
-  """Print a table, its first column on the left and numbers on the right."""
+def print_table(console: console_lib.Console, *columns: Sequence[Any]) -> None:
+  """Print a table, its first column on the left and numbers on the right.
+
+  Args:
+    console: Where to print.
+    *columns: The heading, then the cells; what lacks at the end is empty.
+  """
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-  table.add_column(headings[0], overflow='fold')
-  for heading in headings[1:]:
+  (first, *_), *others = columns
+  table.add_column(first, overflow='fold')
+  for heading, *_ in others:
     table.add_column(heading, justify='right', no_wrap=True)
-  for row in rows:
+  # Names of families and modes are a domain's, and may look like rich's markup.
+  cells = (column[1:] for column in columns)
+  for row in itertools.zip_longest(*cells, fillvalue=''):
     table.add_row(*(markup.escape(str(cell)) for cell in row))
   console.print(table)
 
@@ -171,42 +176,37 @@ def print_scores(
   """Print the scores of one policy."""
   count, samples = result.outcomes.shape
   console.print(heading(result.split, count, samples, result.seed))
-  passes = {k: value for k, value in result.pass_at_k.items() if k > 1}
-  several = [f'pass@{k}' for k in passes]
+  passes = [(k, value) for k, value in result.pass_at_k.items() if k > 1]
   print_table(
       console,
-      (f'Avg@{samples}', 'interval', *several, 'tokens', 'truncated'),
-      [
-          (
-              percent(result.avg_at_k.value),
-              interval(dataclasses.asdict(result.avg_at_k)),
-              *map(percent, passes.values()),
-              f'{result.n_tokens:.1f}',
-              percent(result.truncated),
-          )
-      ],
+      (f'Avg@{samples}', percent(result.avg_at_k.value)),
+      ('interval', interval(dataclasses.asdict(result.avg_at_k))),
+      *((f'pass@{k}', percent(value)) for k, value in passes),
+      ('tokens', f'{result.n_tokens:.1f}'),
+      ('truncated', percent(result.truncated)),
   )
   if result.modes is not None:
-    chosen = {
-        name: (result.modes == code) & result.graded
-        for name, code in result.mode_codes.items()
-    }
-    rows = [
+    codes = result.mode_codes.items()
+    chosen = {n: (result.modes == code) & result.graded for n, code in codes}
+    chosen = {name: there for name, there in chosen.items() if there.any()}
+    graded = result.graded.sum()
+    print_table(
+        console,
+        ('mode', *chosen),
+        ('share', *(percent(c.sum() / graded) for c in chosen.values())),
         (
-            name,
-            percent(there.sum() / result.graded.sum()),
-            percent(result.outcomes[there].mean()),
-        )
-        for name, there in chosen.items()
-        if there.any()
-    ]
-    print_table(console, ('mode', 'share', 'solved'), rows)
-  families = np.array(result.families)
-  rows = []
-  for family in np.unique(families):
-    scores = result.problem_scores[families == family]
-    rows.append((family, f'{len(scores):,}', percent(scores.mean())))
-  print_table(console, ('family', 'problems', 'solved'), rows)
+            'solved',
+            *(percent(result.outcomes[c].mean()) for c in chosen.values()),
+        ),
+    )
+  names = np.array(result.families)
+  scores = {n: result.problem_scores[names == n] for n in np.unique(names)}
+  print_table(
+      console,
+      ('family', *scores),
+      ('problems', *(f'{len(s):,}' for s in scores.values())),
+      ('solved', *(percent(s.mean()) for s in scores.values())),
+  )
 
 
 def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
@@ -216,43 +216,33 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
     report: The result of `report_gain`, or the same read back from JSON.
     console: Where to print.
   """
-  k, gain = report['samples'], report['gain']
+  k, gain, families = (report[n] for n in ('samples', 'gain', 'families'))
   console.print(heading(report['split'], report['problems'], k, report['seed']))
-  rows = [
+  sides = report['before'], report['after']
+  print_table(
+      console,
+      ('policy', 'base', 'trained', 'gain'),
+      ('step', *(side['step'] for side in sides)),
       (
-          name,
-          side['step'],
-          percent(side['value']),
-          interval(side),
-          percent(side['pass_at_k'][str(k)]),
-          f'{side["n_tokens"]:.1f}',
-          percent(side['truncated']),
-      )
-      for name, side in (
-          ('base', report['before']),
-          ('trained', report['after']),
-      )
-  ]
-  rows.append(('gain', '', points(gain['value']), interval(gain, signed=True)))
-  scores = f'Avg@{k}', 'interval', f'pass@{k}'
-  headings = ('policy', 'step', *scores, 'tokens', 'truncated')
-  print_table(console, headings, rows)
+          f'Avg@{k}',
+          *(percent(side['value']) for side in sides),
+          points(gain['value']),
+      ),
+      ('interval', *map(interval, sides), interval(gain, signed=True)),
+      (f'pass@{k}', *(percent(side['pass_at_k'][str(k)]) for side in sides)),
+      ('tokens', *(f'{side["n_tokens"]:.1f}' for side in sides)),
+      ('truncated', *(percent(side['truncated']) for side in sides)),
+  )
   if report['modes'] is not None:
     _print_modes(report, console)
   print_table(
       console,
-      ('family', 'problems', 'solved', 'gain', 'shift', 'within'),
-      [
-          (
-              family['family'],
-              f'{family["problems"]:,}',
-              change(family['before'], family['after']),
-              points(family['gain']),
-              points(family['mode_shift']),
-              points(family['within_mode']),
-          )
-          for family in report['families']
-      ],
+      ('family', *(f['family'] for f in families)),
+      ('problems', *(f'{f["problems"]:,}' for f in families)),
+      ('solved', *(change(f['before'], f['after']) for f in families)),
+      ('gain', *(points(f['gain']) for f in families)),
+      ('shift', *(points(f['mode_shift']) for f in families)),
+      ('within', *(points(f['within_mode']) for f in families)),
   )
 
 
@@ -264,7 +254,7 @@ def _print_modes(
       f'gain = mode shift {points(report["mode_shift"])}'
       f' + within a mode {points(report["within_mode"])} points'
   )
-  oracle = report['oracle']
+  oracle, modes = report['oracle'], report['modes']
   console.print(
       f'oracle = best single mode of the base policy: {oracle["mode"]}, right'
       f' in {percent(oracle["accuracy"])} of {oracle["rollouts"]:,}'
@@ -273,15 +263,14 @@ def _print_modes(
       f' {modes_lib.MIN_ROLLOUTS} completions',
       markup=False,
   )
-  rows = [
-      (
-          mode['name'],
-          change(mode['share_before'], mode['share_after']),
-          change(mode['accuracy_before'], mode['accuracy_after']),
-          points(mode['shift']),
-          points(mode['within']),
-      )
-      for mode in report['modes']
-  ]
-  headings = ('mode', 'share', 'solved', 'shift', 'within')
-  print_table(console, headings, rows)
+  both = lambda mode, what: change(
+      mode[f'{what}_before'], mode[f'{what}_after']
+  )
+  print_table(
+      console,
+      ('mode', *(mode['name'] for mode in modes)),
+      ('share', *(both(mode, 'share') for mode in modes)),
+      ('solved', *(both(mode, 'accuracy') for mode in modes)),
+      ('shift', *(points(mode['shift']) for mode in modes)),
+      ('within', *(points(mode['within']) for mode in modes)),
+  )

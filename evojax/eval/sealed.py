@@ -109,6 +109,5 @@ def score(
       before, run(install_trained, step, scorer.version)
   )
   if primary:
-    text = json.dumps(report, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(path_of(workdir), text.encode())
+    workdir_lib.write_json(path_of(workdir), report)
   return report

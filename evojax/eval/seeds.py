@@ -98,19 +98,17 @@ def print_summary(
       f' samples, {which} problems for every seed;'
       f' {100 * estimates.LEVEL:.0f} % intervals'
   )
-  rows = [
-      (
-          run['run'],
-          run['step'],
-          report_lib.percent(run['before']),
-          report_lib.percent(run['after']),
-          report_lib.points(run['gain']['value']),
-          report_lib.interval(run['gain'], signed=True),
-      )
-      for run in summary['runs']
-  ]
-  headings = ('run', 'step', 'base', 'trained', 'gain', 'interval')
-  report_lib.print_table(console, headings, rows)
+  runs = summary['runs']
+  gains = [run['gain'] for run in runs]
+  report_lib.print_table(
+      console,
+      ('run', *(run['run'] for run in runs)),
+      ('step', *(run['step'] for run in runs)),
+      ('base', *(report_lib.percent(run['before']) for run in runs)),
+      ('trained', *(report_lib.percent(run['after']) for run in runs)),
+      ('gain', *(report_lib.points(gain['value']) for gain in gains)),
+      ('interval', *(report_lib.interval(g, signed=True) for g in gains)),
+  )
   for name, key in (('base', 'before'), ('trained', 'after')):
     side = summary[key]
     console.print(

@@ -282,7 +282,8 @@ def _findings(values: Values) -> list[records.Measure]:
   for name, rule in RULES.items():
     try:
       value, holds = rule.value(values), rule.when(values)
-    except KeyError:  # One of its measures is missing.
+    # One of its measures is missing, such as that of a diagnostic that failed.
+    except KeyError:
       continue
     measure_ = _graded(
         name, rule.layer, rule.unit, value, rule.warn, rule.critical

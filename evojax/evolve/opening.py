@@ -144,16 +144,13 @@ def open_run(
       raise ValueError(
           f'workdir {path} holds a run of --mode=train; pass another --workdir'
       )
-    stack.enter_context(
-        workdir_lib.release_if_unused(directory, primary, used=ledger.exists)
-    )
+    stack.enter_context(directory.release_if_unused(ledger.exists))
     fork = None
     if options.fork_from:
       source = pathlib.Path(options.fork_from).expanduser()
       fork = fork_lib.open_fork(source, options.fork_version)
     print(devices.describe(), flush=True)
-    if primary:
-      directory.record_start()
+    directory.record_start()
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(

@@ -41,14 +41,8 @@ def view_of(
     config: ml_collections.ConfigDict,
 ) -> views.View:
   """Return rows as a diagnostic of the harness sees them."""
-  return views.View(
-      rows,
-      columns,
-      prompts=int(rows['group'].max()) + 1,
-      group_size=int(rows['sample'].max()) + 1,
-      max_tokens=config_lib.token_limit(config),
-      reader='diagnostic',
-  )
+  limit = config_lib.token_limit(config)
+  return collect.view(rows, columns, limit, 'diagnostic')
 
 
 def train_steps(folder: pathlib.Path) -> list[int]:

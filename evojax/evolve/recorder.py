@@ -31,6 +31,7 @@ def made_from(step: type[T], source: Any, /, **fields: Any) -> T:
     **fields: The others, and those that differ.
   """
   names = [field.name for field in dataclasses.fields(step)]
+  # Not `asdict`, which copies nested records into dictionaries.
   shared = {n: getattr(source, n) for n in names if hasattr(source, n)}
   return step(**shared | fields)
 
@@ -91,7 +92,7 @@ class Recorder:
     """
     found = self.find(step, **key)
     if found is None:
-      # What came before, such as opening the run, is no cost of the step.
+      # Time before it, such as that of opening the run, is no cost of the step.
       self._since = time.perf_counter()
       self.stop_if_asked()
       found = self._append(make())

@@ -71,8 +71,8 @@ class Scorer:
     if checkpoint is not None:
       # Parameters and moments have one form under every algorithm.
       algorithm = settings.algorithm(config)
-      state = update_lib.jit_init_state(
-          policy.cfg, algorithm, self.mesh, donate=True
+      state = update_lib.compiled(
+          update_lib.init_state, policy.cfg, algorithm, self.mesh
       )(params)
       shape = learner_lib.abstract_state(state)
       saved = checkpoint_lib.restore(checkpoint, shape)

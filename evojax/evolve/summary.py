@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
+import itertools
 import textwrap
 from typing import Any
 
@@ -45,8 +45,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   if run.primary:
     summary = _make(run, reason)
     # NaN is no JSON: a reader elsewhere would refuse the file.
-    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(run.path / 'summary.json', text.encode())
+    workdir_lib.write_json(run.path / 'summary.json', summary)
     if versions:
       page.build(run.path)
     _show(summary)
@@ -184,4 +183,5 @@ def _show_sealed(
             *(f'{compute[key]:,}' for key in ('training', 'total') if compute),
         )
     )
-  report_lib.print_table(console, headings, rows)
+  columns = itertools.zip_longest(headings, *rows, fillvalue='')
+  report_lib.print_table(console, *columns)

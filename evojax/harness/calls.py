@@ -32,7 +32,7 @@ _ATTEMPTS = 3  # Attempts of a call that is late because the machine is busy.
 # the machine as well.
 _PATIENCE = 3.0
 _MAX_HEADER_BYTES = 1 << 20
-# What reading forged bytes may raise, beside too large or too deep ones.
+# Errors of reading forged bytes, beside those of large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 # A source that uses one of these may read any column.
 _COMPUTED = '[]'  # Stands for e[name], whatever the name is.
@@ -70,13 +70,13 @@ class Call:
   function: str  # parts | init | keep | weight | measure | predict.
   # Evidence views, or what has their attributes.
   views: Sequence[Any] = ()
-  state: Mapping[str, np.ndarray] | None = None  # Argument of `keep`.
-  # Index of the earlier call in the same request whose answer is the state.
-  state_of: int | None = None
+  # Argument of `keep`, or the index of the earlier call in the same request
+  # whose answer it is.
+  state: Mapping[str, np.ndarray] | int | None = None
 
   @property
   def reader(self) -> str:
-    """Whose columns it may read: reward | filter | diagnostic."""
+    """Reader of columns that it stands for: reward | filter | diagnostic."""
     return _READERS.get(self.path, 'diagnostic')
 
 
@@ -191,18 +191,20 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
         if name not in places:
           places[name] = add(getattr(view, name))
       evidence.append((list(views).index(id(view)), needed, open_))
+    state = call.state
+    if not isinstance(state, int):
+      state = {name: add(array) for name, array in (state or {}).items()}
     headers.append(
         dict(
             file=call.path,
             function=call.function,
             reader=call.reader,
             evidence=evidence,
-            state={n: add(a) for n, a in (call.state or {}).items()},
-            state_of=call.state_of,
+            state=state,
         )
     )
   header = dict(
-      files={path: files[path] for path in {call.path for call in calls}},
+      files={call.path: files[call.path] for call in calls},
       calls=headers,
       views=[
           dict(
@@ -242,8 +244,6 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
 def _one_line(text: str) -> str:
   """Return text of an untrusted process so that a terminal may print it."""
   text = ' '.join(text.split())[:500]
-  if text.isprintable():
-    return text
   return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

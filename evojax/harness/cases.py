@@ -38,12 +38,15 @@ class Case:
 
   name: str  # 'scrambled', 'scrambled: padded 0'.
   tables: tuple[derive.Table, ...]
-  # Whether numbers must be finite; random columns may contradict each other.
+  # True if numbers must be finite: random columns may contradict each other.
   finite: bool
+  # Index of what is compared in the evidence as it was: the completions that
+  # stand here, or the groups that stay where others change.
+  places: Any = ...
 
   @property
   def kind(self) -> str:
-    """The kind of evidence, as in `Cases.orders`."""
+    """The kind of evidence, as in `Cases.kinds`."""
     return self.name.partition(': ')[0]
 
   @property
@@ -56,25 +59,13 @@ class Case:
     return _IN_WORDS.get(what, what)
 
 
-@dataclasses.dataclass(frozen=True)
-class Orders:
-  """The changes that were made to one kind of evidence."""
-
-  groups: np.ndarray  # int [P]
-  within: np.ndarray  # int [P, G]
-  stays: np.ndarray  # bool [P]; the groups that stay where others change.
-
-
 class Cases:
   """The cases of one source.
 
   Attributes:
     all: Every case but the largest.
     largest: As much evidence as a step could have.
-    copied: int [P of the largest], the group of the first case that each group
-      is a copy of.
-    copied_within: int [P of the largest, G], the same for completions.
-    orders: The changes of each kind of evidence: 'synthetic', 'scrambled',
+    kinds: The kinds of evidence that were changed: 'synthetic', 'scrambled',
       'recorded' if there is any, 'tied', and STEP with the size of each step.
   """
 
@@ -98,7 +89,7 @@ class Cases:
       rng: Generator of everything random.
     """
     self._source, self._function, self._rng = source, function, rng
-    self.orders: dict[str, Orders] = {}
+    self.kinds: list[str] = []
     real = self._table(base)
     real = derive.in_order(real, np.arange(min(_GROUPS, len(real.valid))))
     self.all = list(self._cases(real, recorded, shapes))
@@ -120,11 +111,11 @@ class Cases:
     size = sum(a.nbytes for a in base.arrays.values()) / max(1, base.valid.size)
     count = int(min(_LARGEST, max(p * g, _LARGEST_BYTES / max(1, size))))
     prompts = max(1, count // g)
-    self.copied = self._rng.permutation(np.arange(prompts) % p)
+    groups = self._rng.permutation(np.arange(prompts) % p)[:, None]
     order = np.broadcast_to(np.arange(g), (prompts, g))
-    self.copied_within = self._rng.permuted(order, axis=1)
-    large = derive.rows(base, self.copied[:, None], self.copied_within)
-    return Case(f'{prompts * g} completions', self._pair(large), True)
+    places = groups, self._rng.permuted(order, axis=1)
+    large = self._pair(derive.rows(base, *places))
+    return Case(f'{prompts * g} completions', large, True, places)
 
   def _cases(
       self,
@@ -164,28 +155,29 @@ class Cases:
     order = rng.permutation(p)
     inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
     stays = np.arange(p) % 2 == 0
-    self.orders[kind] = Orders(order, inner, stays)
+    self.kinds.append(kind)
     finite = kind in ('synthetic', 'recorded')
 
-    def case(what: str, change: Callable[..., derive.Table], *args) -> Case:
+    def case(what: str, places: Any, change: Callable, *args) -> Case:
       tables = tuple(change(one, *args) for one in pair)
-      return Case(f'{kind}{what}', tables, finite and 'others' not in what)
+      fine = finite and not what.startswith('others')
+      return Case(f'{kind}: {what}', tables, fine, places)
 
     yield Case(kind, pair, finite)
-    yield case(': groups', derive.in_order, order)
-    yield case(': within', derive.within, inner)
+    yield case('groups', order, derive.in_order, order)
+    yield case('within', (np.arange(p)[:, None], inner), derive.within, inner)
     # A number about all groups, such as a mean, may change with a group more.
     if self._function in EACH:
-      yield case(': more', derive.in_order, np.arange(p + 1) % p)
+      yield case('more', ..., derive.in_order, np.arange(p + 1) % p)
     drawn = [derive.anywhere(t, (p + 1, g + 1), rng)]
     if kind in ('synthetic', 'scrambled'):
       # Groups and padding are also filled with copies of one extreme.
       drawn += list(derive.extremes(t, rng))
     for i, places in enumerate(drawn):
-      yield case(f': padded {i}', derive.padded, places)
+      yield case(f'padded {i}', ..., derive.padded, places)
       if places.ndim > 1:
         places = places[:p, :g]
-      yield case(f': others {i}', derive.others, stays, places)
+      yield case(f'others {i}', stays, derive.others, stays, places)
 
   def _pair(self, t: derive.Table) -> tuple[derive.Table, ...]:
     """Return the evidence; for a backtest, the same completions twice."""

@@ -216,8 +216,8 @@ def _describe(factor: str, changes) -> str:
     if path.partition(':')[0].endswith('.py'):
       texts.append(new)
     else:
-      told = path in factor or factor.startswith('reward:')
-      name = '' if told else f'{path.rpartition(".")[2]} '
+      named = path in factor or factor.startswith('reward:')
+      name = '' if named else f'{path.rpartition(".")[2]} '
       texts.append(f'{name}{_text(old)} -> {_text(new)}')
   return f'{factor} ({", ".join(texts)})'
 

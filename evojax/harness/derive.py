@@ -164,9 +164,8 @@ def _drawn(
   if kind in 'iu':
     if name == 'n_turns':  # It decides the shape of what `weight` returns.
       return array
-    high = max(int(array.max(initial=0)), 8)
-    if name == 'n_tokens':
-      high = max(high, t.max_tokens)
+    most = t.max_tokens if name == 'n_tokens' else 8
+    high = max(int(array.max(initial=0)), 8, most)
     drawn = rng.integers(1, high + 1, array.shape).astype(array.dtype)
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   texts = array.ravel()

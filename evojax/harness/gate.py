@@ -16,7 +16,7 @@ The box (see `calls`) contains whatever gets that far. No answer is trusted:
 numbers of a function are only ever compared here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 import hashlib
 from typing import Any
 
@@ -137,18 +137,18 @@ class _Gate:
         case.name: (case, [self._contract(case, a) for a in answer])
         for case, answer in zip(cases, answers, strict=True)
     }
-    for kind, orders in made.orders.items():
+    for kind in made.kinds:
       sized = kind.startswith(cases_lib.STEP)
       if said and sized:
         break  # The fault shows without the sizes of a training step.
-      for reason in self._compare(kind, orders, found, sized):
+      for reason in self._compare(kind, found, sized):
         # Two reasons that differ only in the numbers they show are one.
         what = reason.partition(' (')[0]
         if what not in said:
           said.add(what)
           yield reason
     if not said and 'copies' in self._layers:
-      yield from self._copies(made, found['synthetic'][1], most)
+      yield from self._copies(largest, found['synthetic'][1], most)
     if recorded is not None and 'constant' in self._layers:
       yield from self._constant(found)
 
@@ -169,8 +169,7 @@ class _Gate:
 
     def send(function, case=None, after=None):
       views = case.tables if case else ()
-      call = calls_lib.Call(self._path, function, views, state_of=after)
-      sent.append(call)
+      sent.append(calls_lib.Call(self._path, function, views, after))
       return len(sent) - 1
 
     states: list[int | None] = []  # Calls that return one state after another.
@@ -280,41 +279,32 @@ class _Gate:
           )
           return
 
-  def _compare(
-      self, kind: str, orders: cases_lib.Orders, found: _Found, sized: bool
-  ) -> Iterator[str]:
+  def _compare(self, kind: str, found: _Found, sized: bool) -> Iterator[str]:
     """Compare the answers to one kind of evidence with those to its changes.
 
     Args:
       kind: Kind of the evidence, see `cases.Cases`.
-      orders: How it was changed.
       found: All answers.
       sized: Whether only the size makes this kind special.
     """
-    rows = np.arange(len(orders.within))[:, None]
-    moves = {
-        'groups': lambda a: a[orders.groups],
-        'within': lambda a: a[rows, orders.within],
-    }
     _, base = found[kind]
     where = f' of {kind}' if sized else ''
     for case, changed in found.values():
       layer, said, remedy = _CHANGES.get(case.change, ('', '', ''))
       if case.kind == kind and layer in self._layers:
-        moved = moves.get(case.change, _in_place)
         remedy = _NO_SIZES if sized else remedy
-        yield from self._same(base, changed, moved, said % where, remedy)
+        yield from self._same(base, changed, case.places, said % where, remedy)
     if 'groups' in self._layers and self._each:
-      yield from self._independent(kind, orders.stays, base[0], found)
+      yield from self._independent(kind, base[0], found)
       own = [[self._own(a[0])] for a in (base, found[f'{kind}: more'][1])]
       said = f'there is a group more{where}'
-      yield from self._same(*own, _in_place, said, _NO_SIZES)
+      yield from self._same(*own, ..., said, _NO_SIZES)
 
   def _same(
       self,
       base: list[_Numbers],
       changed: list[_Numbers],
-      moved: Callable[[np.ndarray], np.ndarray],
+      places: Any,
       said: str,
       remedy: str,
   ) -> Iterator[str]:
@@ -329,7 +319,7 @@ class _Gate:
       for name, a in one.items():
         b = other[name]
         if self._has_places(name):
-          a = moved(a)
+          a = a[places]
           b = b[tuple(map(slice, a.shape[:2]))]  # Without what was added.
         if not compare.close(a, b):
           yield (
@@ -351,7 +341,7 @@ class _Gate:
     return name if self._function == 'parts' else self._function
 
   def _independent(
-      self, kind: str, stays: np.ndarray, base: _Numbers, found: _Found
+      self, kind: str, base: _Numbers, found: _Found
   ) -> Iterator[str]:
     """Refuse numbers of a group that follow from other groups, undeclared."""
     for case, (changed, *_) in found.values():
@@ -363,7 +353,8 @@ class _Gate:
           # The longest episode may have been in another group.
           turns = min(array.shape[-1], other.shape[-1])
           array, other = array[..., :turns], other[..., :turns]
-        array, other = array[stays], None if other is None else other[stays]
+        array = array[case.places]
+        other = None if other is None else other[case.places]
         if other is None or not compare.close(array, other):
           yield (
               f'{self._path}: {self._called(name)} of a group changes when only'
@@ -373,7 +364,7 @@ class _Gate:
           )
 
   def _copies(
-      self, made: cases_lib.Cases, few: list[_Numbers], many: list[Answer]
+      self, case: cases_lib.Case, few: list[_Numbers], many: list[Answer]
   ) -> Iterator[str]:
     """Refuse a group's numbers that change where there is much evidence.
 
@@ -381,14 +372,13 @@ class _Gate:
     """
     if not self._each:
       return
-    at = made.copied[:, None], made.copied_within
-    other = self._contract(made.largest, many[0])
+    found = self._contract(case, many[0])
     for name, array in self._own(few[0]).items():
-      if name in other and not compare.close(array[at], other[name]):
+      array, other = array[case.places], found.get(name)
+      if other is not None and not compare.close(array, other):
         yield (
-            f'{self._path}: {self._called(name)} of a group changes on'
-            f' {made.largest} ({compare.values(array[at], other[name])});'
-            f' {_NO_SIZES}'
+            f'{self._path}: {self._called(name)} of a group changes on {case}'
+            f' ({compare.values(array, other)}); {_NO_SIZES}'
         )
 
   def _constant(self, found: _Found) -> Iterator[str]:
@@ -459,10 +449,6 @@ _CHANGES = {
     ),
 }
 _EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
-
-
-def _in_place(array: np.ndarray) -> np.ndarray:
-  return array
 
 
 def _shapes(shapes: dict[str, tuple[int, ...]]) -> str:

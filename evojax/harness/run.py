@@ -11,7 +11,7 @@ it, so that a position carries no information, whatever the gate has not tried.
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import hashlib
 from typing import Any
 
@@ -96,7 +96,7 @@ class Functions:
     """
     if not calls_lib.defines(self._files.get('keep.py', ''), 'init'):
       return {}
-    return state_of(self._call('keep.py', 'init', []))
+    return state_of(self._call('keep.py', 'init'))
 
   def keep(
       self, view: Any, state: State
@@ -131,7 +131,7 @@ class Functions:
       FunctionError: If it fails, or a number is not finite.
     """
     path = self._path(f'diagnostic:{name}')
-    return numbers_of(path, self._call(path, 'measure', [_Shuffled(view)]))
+    return numbers_of(path, self._call(path, 'measure', _Shuffled(view)))
 
   def measure_all(
       self, view: Any
@@ -167,7 +167,7 @@ class Functions:
     """
     path = self._path(f'backtest:{name}')
     views = [_Shuffled(before), _Shuffled(after, order=before)]
-    return numbers_of(path, self._call(path, 'predict', views))
+    return numbers_of(path, self._call(path, 'predict', *views))
 
   def meta(self, name: str) -> dict[str, Any]:
     """Return what a diagnostic declares; its source is read, not run.
@@ -212,18 +212,14 @@ class Functions:
     A state of `keep` has no places, whatever its shape is.
     """
     shuffled = _Shuffled(view)
-    answer = self._call(path, function, [shuffled], state)
+    answer = self._call(path, function, shuffled, state=state)
     return {
         name: array if function == 'keep' and name else shuffled.in_place(array)
         for name, array in answer.items()
     }
 
   def _call(
-      self,
-      path: str,
-      function: str,
-      views: Sequence[Any],
-      state: State | None = None,
+      self, path: str, function: str, *views: Any, state: State | None = None
   ) -> dict[str, np.ndarray]:
     """Call one function and return its arrays by name."""
     self._source(path)

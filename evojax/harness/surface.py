@@ -101,11 +101,9 @@ class Surface:
     """Return the fields of every factor, with those of some reward parts."""
     grouped: dict[str, list[Field]] = {}
     for declared in self.fields:
-      if declared.path.endswith('.*'):
-        members = [self.field(declared.path[:-1] + part) for part in parts]
-      else:
-        members = [declared]
-      for field in members:
+      family, star, _ = declared.path.partition('*')
+      paths = [family + part for part in parts] if star else [family]
+      for field in map(self.field, paths):
         grouped.setdefault(field.group or field.path, []).append(field)
     return {factor: tuple(fields) for factor, fields in grouped.items()}
 

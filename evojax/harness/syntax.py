@@ -370,9 +370,7 @@ def add_part(source: str, part_source: str) -> str:
   listed = {p for p in old.across if p in kept} | set(new.across)
   if listed:
     others.insert(0, f'{ACROSS} = {tuple(sorted(listed))!r}\n')
-  entries = ''.join(
-      f'      {part!r}: {text},\n' for part, text in texts.items()
-  )
+  entries = ''.join(f'      {p!r}: {text},\n' for p, text in texts.items())
   others.append(f'{_header(source)}return {{\n{entries}  }}\n')
   combined = '\n'.join(imports) + ''.join(f'\n\n{b}' for b in others)
   combined = combined.lstrip('\n')

@@ -99,9 +99,10 @@ def call(source, data):
       if one['file'] not in code:
         text = request['files'][one['file']]
         code[one['file']] = compile(text, one['file'], 'exec')
-      state = {n: arrays[i] for n, i in one['state'].items()}
-      if one['state_of'] is not None:
-        state = _state(found[one['state_of']])
+      if isinstance(state := one['state'], int):
+        state = _state(found[state])
+      else:
+        state = {name: arrays[i] for name, i in state.items()}
       answer = _call(code[one['file']], one, request['views'], state)
       size = sum(array.nbytes for array in answer.values())
       if size > MAX_ANSWER_BYTES:
@@ -138,7 +139,6 @@ def warm():
       reader='diagnostic',
       evidence=[(0, [], [])],
       state={},
-      state_of=None,
   )
   request = dict(files={'f.py': source}, views=[view], calls=[one])
   before = sys.stdout
@@ -148,13 +148,11 @@ def warm():
 
 def pack(header, arrays):
   """Return a header and arrays as bytes."""
-  layout, payload, end = [], [], 0
+  layout, payload = [], []
   for array in arrays:
     data = np.ascontiguousarray(array).tobytes()
-    padding = -len(data) % ALIGNMENT
     layout.append((array.dtype.str, array.shape))
-    payload += (data, bytes(padding))
-    end += len(data) + padding
+    payload += (data, bytes(-len(data) % ALIGNMENT))
   text = json.dumps({**header, 'layout': layout}).encode()
   text += b' ' * (-(len(text) + _LENGTH.size) % ALIGNMENT)
   return b''.join([_LENGTH.pack(len(text)), text, *payload])

@@ -18,20 +18,12 @@ import types
 import typing
 from typing import Any, ClassVar, TypeVar
 
+from evojax import config as config_lib
 from evojax.ledger import chain
 
 
 class RecordError(ValueError):
   """A row does not hold what its record declares."""
-
-
-def _frozen(value: Any) -> Any:
-  """Return a JSON value with tuples for lists, as overlays hold them."""
-  if isinstance(value, list):
-    return tuple(map(_frozen, value))
-  if isinstance(value, dict):
-    return {name: _frozen(item) for name, item in value.items()}
-  return value
 
 
 Interval = tuple[float, float]  # Lower and upper end.
@@ -440,7 +432,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
   """
   origin, args = typing.get_origin(hint), list(typing.get_args(hint))
   if hint is Any:
-    return _frozen(value)
+    return config_lib.frozen(value)
   if origin is types.UnionType:
     if value is None and types.NoneType in args:
       return None

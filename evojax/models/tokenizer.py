@@ -1,6 +1,6 @@
 """Text to token ids and back, with the chat template of the model directory."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import inspect
 import json
@@ -71,10 +71,8 @@ class Tokenizer:
     self.pad_id = self.eos_ids[0] if pad_id is None else pad_id
     added = self._backend.added_tokens_decoder
     self._special = {t.content: i for i, t in added.items() if t.special}
-    self._special |= {
-        t: self._backend.convert_tokens_to_ids(t)
-        for t in self._backend.all_special_tokens
-    }
+    names = self._backend.all_special_tokens
+    self._special |= zip(names, self._backend.all_special_ids, strict=True)
 
   def encode(self, text: str) -> list[int]:
     """Return the token ids of text; special tokens in it stay text."""
@@ -130,7 +128,7 @@ class Tokenizer:
           f'chat_template_kwargs may not set {sorted(taken)}: they are'
           ' arguments of the renderer, not variables of the template'
       )
-    inputs = {'messages': list(messages), 'tools': tools, 'options': options}
+    inputs = [list(messages), tools, options]
     stand_ins = self._stand_ins('\n'.join(_strings(inputs)))
 
     def hide(text: str) -> str:
@@ -138,32 +136,23 @@ class Tokenizer:
         text = text.replace(special, stand_in)
       return text
 
-    for message in messages:
-      owner = f'a {message.get("role")} message'
-      self._refuse_hidden(owner, _strings(message), hide, stand_ins)
-    for name in ('tools', 'options'):
-      self._refuse_hidden(name, _strings(inputs[name]), hide, stand_ins)
-    inputs = _map_strings(inputs, hide)
-    import jinja2
-
+    shown, tools, options = _map_strings(inputs, hide)
+    for message, original in zip(shown, messages, strict=True):
+      owner = f'a {original.get("role")} message'
+      self._refuse_special(owner, message, stand_ins)
+    self._refuse_special('tools', tools, stand_ins)
+    self._refuse_special('options', options, stand_ins)
     try:
       rendered = self._backend.apply_chat_template(
-          inputs['messages'],
-          tools=inputs['tools'],
+          shown,
+          tools=tools,
           tokenize=False,
           add_generation_prompt=True,
-          **inputs['options'],
+          **options,
       )
     # A template is a program, which may fail in many ways on what it does not
     # expect.
-    except (
-        jinja2.TemplateError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as e:
+    except Exception as e:  # pylint: disable=broad-except
       raise TokenizerError(
           f'the chat template in {self.path} rejects messages with the roles'
           f' {[m.get("role") for m in messages]}: {e}. Change the messages or'
@@ -171,10 +160,8 @@ class Tokenizer:
       ) from e
     ids = []
     for piece in _split(rendered, stand_ins):
-      if piece in stand_ins:
-        ids += self.encode(stand_ins[piece])
-      else:
-        ids += self._ids(piece)
+      special = stand_ins.get(piece)
+      ids += self.encode(special) if special else self._ids(piece)
     return ids
 
   def _stand_ins(self, text: str) -> dict[str, str]:
@@ -188,23 +175,20 @@ class Tokenizer:
     longest_first = sorted(self._special, key=len, reverse=True)
     return {next(unused): name for name in longest_first if name in text}
 
-  def _refuse_hidden(
-      self,
-      owner: str,
-      texts: Iterable[str],
-      hide: Callable[[str], str],
-      stand_ins: Mapping[str, str],
+  def _refuse_special(
+      self, owner: str, value: Any, stand_ins: Mapping[str, str]
   ) -> None:
     """Refuse text that becomes a special token by another spelling.
 
-    A normaliser or a lenient added token may match more than exact spellings.
+    A normaliser or a lenient added token may match more than exact spellings,
+    in whose places stand-ins are already.
 
     Raises:
       TokenizerError: If a piece of text still becomes a special token.
     """
     special_ids = set(self._special.values())
-    for text in texts:
-      for piece in _split(hide(text), stand_ins):
+    for text in _strings(value):
+      for piece in _split(text, stand_ins):
         if piece not in stand_ins and special_ids & set(self._ids(piece)):
           raise TokenizerError(
               f'{owner} contains text that the tokenizer in {self.path} reads'
@@ -250,20 +234,14 @@ def _template_arguments() -> frozenset[str]:
   return frozenset(inspect.signature(function).parameters) | {'messages'}
 
 
-def _strings(value: Any) -> Iterator[str]:
-  """Yield all strings in a JSON value, names of fields included."""
-  if isinstance(value, str):
-    yield value
-  elif isinstance(value, Mapping):
-    for name, item in value.items():
-      yield name
-      yield from _strings(item)
-  elif isinstance(value, (list, tuple)):
-    for item in value:
-      yield from _strings(item)
+def _strings(value: Any) -> list[str]:
+  """Return all strings in a JSON value, names of fields included."""
+  found = []
+  _map_strings(value, found.append)
+  return found
 
 
-def _map_strings(value: Any, function: Callable[[str], str]) -> Any:
+def _map_strings(value: Any, function: Callable[[str], Any]) -> Any:
   """Return a JSON value with `function` applied to all its strings."""
   if isinstance(value, str):
     return function(value)
@@ -279,7 +257,5 @@ def _map_strings(value: Any, function: Callable[[str], str]) -> Any:
 
 def _split(text: str, separators: Mapping[str, str]) -> list[str]:
   """Split text around single-character separators, which are kept."""
-  if not separators:
-    return [text]
-  pieces = re.split(f'([{"".join(separators)}])', text)
-  return [piece for piece in pieces if piece]
+  pattern = f'([{"".join(separators)}])' if separators else '(?!)'
+  return [piece for piece in re.split(pattern, text) if piece]

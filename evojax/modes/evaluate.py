@@ -1,6 +1,5 @@
 """--mode=eval: score a policy without training it."""
 
-import json
 from typing import Any
 
 import ml_collections
@@ -35,9 +34,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   primary = sharding.is_primary()
   with (
       workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
-      workdir_lib.release_if_unused(
-          directory, primary, used=lambda: directory.resumed
-      ),
+      directory.release_if_unused(lambda: directory.resumed),
   ):
     path = directory.path
     if (path / 'metrics.jsonl').exists():
@@ -52,8 +49,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       params = policy_lib.load_params(setup.policy, mesh, param_dtype=dtype)
       engine.update_weights(params, 0)
       del params  # The engine may hold a copy of its own.
-      if primary:
-        directory.record_start()
+      directory.record_start()
       result = evaluate_lib.evaluate(
           setup.scorer(engine, version='seed'),
           split=config.eval.split,
@@ -67,7 +63,6 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       )
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
-      text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-      workdir_lib.write_atomic(path / 'eval.json', text.encode())
+      workdir_lib.write_json(path / 'eval.json', summary)
       report_lib.print_scores(result, rich_console.Console(highlight=False))
   return summary

@@ -9,8 +9,8 @@ import pathlib
 import re
 from typing import Any
 
+from evojax import config as config_lib
 from evojax.ledger import records
-from evojax.runtime import workdir as workdir_lib
 
 _SHA = re.compile(r'[0-9a-f]{8,64}')
 _OVERLAY = 'overlay.json'
@@ -80,7 +80,7 @@ def _overlay(files: Mapping[str, str]) -> dict[str, Any]:
     overlay = json.loads(files.get(_OVERLAY, '{}'))
   except ValueError:
     return {}
-  return workdir_lib.flatten(overlay) if isinstance(overlay, dict) else {}
+  return config_lib.flatten(overlay) if isinstance(overlay, dict) else {}
 
 
 def _lines(before: str, after: str) -> list[tuple[str, str]]:

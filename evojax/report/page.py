@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from evojax import config as config_lib
 from evojax.harness import run as run_lib
 from evojax.ledger import budget
 from evojax.ledger import calibration
@@ -54,6 +55,7 @@ def _layers(
 def _readable(run: history.History) -> set[str]:
   """Return the names of the trials whose rollouts are shown."""
   trained = [t.name for t in reversed(run.trials) if t.arms]
+  # The sort is stable: the newest come first in both parts.
   trained.sort(key=lambda name: name not in run.lineage)
   return set(trained[:MAX_READABLE])
 
@@ -85,7 +87,7 @@ def environment() -> jinja2.Environment:
 def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
   """Return all that the template shows."""
   opened = run.find(records.Open)
-  config = workdir_lib.flatten(opened.config) if opened else {}
+  config = config_lib.flatten(opened.config) if opened else {}
   scale = charts.effects_scale(run.trials)
   readable = _readable(run)
   seed = run.base.harness if run.base else opened.harness if opened else ''

@@ -109,29 +109,33 @@ def print_summary(
     summary: Mapping[str, Any], console: console_lib.Console
 ) -> None:
   """Print what `summarise` returned."""
-  headings = ('run', 'head', 'trials', 'kept', 'device-s')
-  rows = [
-      (*run, f'{seconds:.0f}')
-      for *run, seconds in map(dict.values, summary['runs'])
-  ]
-  report_lib.print_table(console, headings, rows)
-  headings = ('policy', 'seeds', 'sealed', 'interval', 'evolved over it')
-  headings = (*headings, 'interval', 'tokens trained', 'tokens in all')
-  rows = []
-  for name, row in summary['policies'].items():
-    score, over = row['score'], row['evolved_over']
-    rows.append(
-        (
-            name,
-            row['seeds'],
-            report_lib.percent(score['value']),
-            report_lib.interval(score),
-            report_lib.points(over['value']) if over else '',
-            report_lib.interval(over, signed=True) if over else '',
-            *(f'{count:,.0f}' for count in row['tokens'] or ()),
-        )
-    )
-  report_lib.print_table(console, headings, rows)
+  runs, policies = summary['runs'], summary['policies'].values()
+  report_lib.print_table(
+      console,
+      ('run', *(run['run'] for run in runs)),
+      ('head', *(run['version'] for run in runs)),
+      ('trials', *(run['trials'] for run in runs)),
+      ('kept', *(run['kept'] for run in runs)),
+      ('device-s', *(f'{run["device_seconds"]:.0f}' for run in runs)),
+  )
+  scores = [policy['score'] for policy in policies]
+  over = [policy['evolved_over'] for policy in policies]
+  points = (report_lib.points(o['value']) if o else '' for o in over)
+  gains = (report_lib.interval(o, signed=True) if o else '' for o in over)
+  tokens = lambda of: (
+      f'{p["tokens"][of]:,.0f}' if p['tokens'] else '' for p in policies
+  )
+  report_lib.print_table(
+      console,
+      ('policy', *summary['policies']),
+      ('seeds', *(policy['seeds'] for policy in policies)),
+      ('sealed', *(report_lib.percent(score['value']) for score in scores)),
+      ('interval', *map(report_lib.interval, scores)),
+      ('evolved over it', *points),
+      ('interval', *gains),
+      ('tokens trained', *tokens(0)),
+      ('tokens in all', *tokens(1)),
+  )
   for name, signs in summary['signs'].items():
     console.print(
         f'{name}: the sign of {signs["right"]} of {signs["decided"]} effects'

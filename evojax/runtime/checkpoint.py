@@ -9,7 +9,7 @@ without the suffix is complete. Orbax does not checksum array data, so that a
 file that is damaged later yields other numbers; a restore checks the sums.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import concurrent.futures
 import hashlib
 import json
@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 import shutil
-import threading
 from typing import Any
 
 from absl import logging
@@ -37,10 +36,6 @@ _SUMS = 'SHA256SUMS'
 
 class CheckpointError(ValueError):
   """A checkpoint cannot be written or restored; the message says what to do."""
-
-
-class _DamagedError(Exception):
-  """A step directory differs from what was written."""
 
 
 def _form(leaf: Any) -> dict[str, Any]:
@@ -63,24 +58,36 @@ def _flatten(tree: PyTree) -> dict[str, Any]:
   }
 
 
-def _files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  return (path for path in sorted(folder.rglob('*')) if path.is_file())
-
-
-def _sha256(path: pathlib.Path) -> str:
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
 def _sums(folder: pathlib.Path) -> dict[str, str]:
   """Return relative path -> SHA-256 of every file but the list itself."""
-  paths = [p for p in _files(folder) if p != folder / _SUMS]
+
+  def digest(path: pathlib.Path) -> str:
+    with path.open('rb') as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+
+  found = (path for path in sorted(folder.rglob('*')) if path.is_file())
+  paths = [path for path in found if path != folder / _SUMS]
+  names = [str(path.relative_to(folder)) for path in paths]
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    digests = pool.map(_sha256, paths)
-    return {
-        str(path.relative_to(folder)): digest
-        for path, digest in zip(paths, digests, strict=True)
-    }
+    return dict(zip(names, pool.map(digest, paths), strict=True))
+
+
+def _damage(path: pathlib.Path) -> str:
+  """Return what differs from the step that was written; '' if nothing does."""
+  try:
+    lines = (path / _SUMS).read_text().splitlines()
+  except (OSError, UnicodeDecodeError):
+    return f'{_SUMS} cannot be read'
+  written = {line[66:]: line[:64] for line in lines}  # 64 digits, 2 blanks.
+  try:
+    found = _sums(path)
+  except OSError as error:
+    return f'cannot be read: {error}'
+  for name, digest in written.items():
+    if found.get(name) != digest:
+      wrong = 'not what was written' if name in found else 'missing'
+      return f'{name} is {wrong}'
+  return '' if written else f'{_SUMS} is empty'
 
 
 def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
@@ -97,13 +104,10 @@ def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
   if step is None or not path.is_dir():
     raise CheckpointError(f'{path} is not the directory of a checkpoint')
   source = Checkpointer(path.parent, every=1, keep=1)
-  if jax.process_index() == 0:
-    try:
-      source._verify(path)
-    except _DamagedError as error:
-      raise CheckpointError(
-          f'checkpoint {path} is damaged: {error}; restore it from a copy'
-      ) from error
+  if jax.process_index() == 0 and (damage := _damage(path)):
+    raise CheckpointError(
+        f'checkpoint {path} is damaged: {damage}; restore it from a copy'
+    )
   return source._restore(int(step[1]), abstract_state)[0]
 
 
@@ -132,12 +136,11 @@ class Checkpointer:
           f'checkpoint.every={every}, checkpoint.keep={keep}: both are >= 1'
       )
     self.directory = pathlib.Path(os.path.abspath(directory))
-    self._every = every
-    self._keep = keep
+    self._every, self._keep = every, keep
     self._damaged: set[int] = set()  # Steps that this process found damaged.
     self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
-    self._thread: threading.Thread | None = None
-    self._error: BaseException | None = None
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')
+    self._pending: concurrent.futures.Future[None] | None = None
 
   def due(self, step: int) -> bool:
     """Tell if a checkpoint is due after `step` finished steps."""
@@ -180,11 +183,8 @@ class Checkpointer:
       self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
     except (OSError, ValueError, RuntimeError) as error:
       raise self._save_error(final, error) from error
-    # Not a daemon: an exit without `wait` still finishes the checkpoint.
-    self._thread = threading.Thread(
-        target=self._commit, args=(temporary, final, meta), name='checkpoint'
-    )
-    self._thread.start()
+    # An exit without `wait` still finishes the checkpoint.
+    self._pending = self._pool.submit(self._commit, temporary, final, meta)
 
   def wait(self) -> None:
     """Block until the last save is complete and durable.
@@ -192,12 +192,9 @@ class Checkpointer:
     Raises:
       CheckpointError: If it failed.
     """
-    if self._thread is not None:
-      self._thread.join()
-      self._thread = None
-    if self._error is not None:
-      error, self._error = self._error, None
-      raise error
+    pending, self._pending = self._pending, None
+    if pending is not None:
+      pending.result()
 
   def restore_latest(
       self, abstract_state: PyTree
@@ -205,9 +202,9 @@ class Checkpointer:
     """Restore the newest intact checkpoint.
 
     Args:
-      abstract_state: The state's structure. A jax.ShapeDtypeStruct is restored
-        to its sharding (without one, to the first local device), a NumPy array
-        or number as a NumPy array.
+      abstract_state: The state's structure. A jax array or ShapeDtypeStruct is
+        restored to its sharding (without one, to the first local device), a
+        NumPy array or number as a NumPy array.
 
     Returns:
       The state and {'step': ..., 'metadata': ...}; None if there is no
@@ -234,7 +231,17 @@ class Checkpointer:
     meta = json.loads((self.path_of(step) / 'meta.json').read_text())
     wanted = _flatten(abstract_state)
     self._check_structure(step, meta.pop('leaves'), wanted)
-    arrays = self._read(step, wanted)
+    local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    forms = {
+        path: ocp.ArrayRestoreArgs(sharding=leaf.sharding or local)
+        if _is_device_array(leaf)
+        else ocp.RestoreArgs(restore_type=np.ndarray)
+        for path, leaf in wanted.items()
+    }
+    arrays = self._orbax.restore(
+        self.path_of(step) / 'state',
+        args=ocp.args.PyTreeRestore(restore_args=forms),
+    )
     treedef = jax.tree.structure(abstract_state)
     return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
 
@@ -251,6 +258,7 @@ class Checkpointer:
       temporary.mkdir()
     except OSError as error:
       raise self._save_error(temporary, error) from error
+    # A save that fills the disk half way would break the evidence as well.
     free = shutil.disk_usage(self.directory).free
     if free < size:
       raise CheckpointError(
@@ -276,13 +284,11 @@ class Checkpointer:
       self._orbax.wait_until_finished()
       if jax.process_index() != 0:
         return
-      workdir_lib.write_atomic(
-          temporary / 'meta.json', (json.dumps(meta, indent=1) + '\n').encode()
-      )
-      lines = [
-          f'{digest}  {path}\n' for path, digest in _sums(temporary).items()
-      ]
-      workdir_lib.write_atomic(temporary / _SUMS, ''.join(lines).encode())
+      # A filter's state may hold infinities, which strict JSON lacks.
+      path = temporary / 'meta.json'
+      workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
+      sums = ''.join(f'{d}  {path}\n' for path, d in _sums(temporary).items())
+      workdir_lib.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):
         workdir_lib.sync_directory(folder)
@@ -294,7 +300,7 @@ class Checkpointer:
       self._delete_old()
     except (OSError, ValueError, RuntimeError) as error:
       shutil.rmtree(temporary, ignore_errors=True)
-      self._error = self._save_error(final, error)
+      raise self._save_error(final, error) from error
 
   def _remove(self, path: pathlib.Path) -> None:
     """Delete a step; no kill leaves a directory that looks complete."""
@@ -304,6 +310,7 @@ class Checkpointer:
     shutil.rmtree(trash)
 
   def _delete_old(self) -> None:
+    # Damaged steps do not count, or they would push out the last intact one.
     intact = [step for step in self.steps() if step not in self._damaged]
     for step in self.steps():
       if step < min(intact[-self._keep :]):
@@ -319,38 +326,14 @@ class Checkpointer:
     problems = ''
     for step in reversed(self.steps()):
       path = self.path_of(step)
-      try:
-        self._verify(path)
+      if not (damage := _damage(path)):
         return step, problems
-      except _DamagedError as error:
-        self._damaged.add(step)
-        problems += f'\n  {path}: {error}'
-        logging.warning(
-            'checkpoint %s is damaged (%s); an older one is used', path, error
-        )
+      self._damaged.add(step)
+      problems += f'\n  {path}: {damage}'
+      logging.warning(
+          'checkpoint %s is damaged (%s); an older one is used', path, damage
+      )
     return None, problems
-
-  def _verify(self, path: pathlib.Path) -> None:
-    """Raise _DamagedError if a file is missing or has other contents."""
-    try:
-      lines = (path / _SUMS).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-      raise _DamagedError(f'{_SUMS} cannot be read') from error
-    written = {
-        name: digest
-        for digest, _, name in (line.partition('  ') for line in lines)
-    }
-    if not written:
-      raise _DamagedError(f'{_SUMS} is empty')
-    try:
-      found = _sums(path)
-    except OSError as error:
-      raise _DamagedError(f'cannot be read: {error}') from error
-    for name, digest in written.items():
-      if name not in found:
-        raise _DamagedError(f'{name} is missing')
-      if found[name] != digest:
-        raise _DamagedError(f'{name} is not what was written')
 
   def _check_structure(
       self,
@@ -375,17 +358,3 @@ class Checkpointer:
           f' config makes:{first}{more}\nUse the config it was saved with'
           ' (config.json in its workdir), or a new --workdir'
       )
-
-  def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Read every leaf to its sharding."""
-    local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    restore_args = {
-        path: ocp.ArrayRestoreArgs(sharding=leaf.sharding or local)
-        if _is_device_array(leaf)
-        else ocp.RestoreArgs(restore_type=np.ndarray)
-        for path, leaf in wanted.items()
-    }
-    return self._orbax.restore(
-        self.path_of(step) / 'state',
-        args=ocp.args.PyTreeRestore(restore_args=restore_args),
-    )

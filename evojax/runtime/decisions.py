@@ -40,6 +40,7 @@ def decide(choose: Callable[[], Any]) -> Any:
     finally:
       _DECIDING.reset(token)
   if jax.process_count() > 1:
+    # The size travels first: all processes must pass arrays of one shape.
     size = int(sharding.broadcast(np.int64(len(text))))
     data = np.zeros(size, np.uint8)
     data[: len(text)] = np.frombuffer(text, np.uint8)

@@ -1,5 +1,6 @@
 """The devices of this process and the host memory beside them."""
 
+import collections
 import ctypes
 import functools
 import os
@@ -11,10 +12,9 @@ _COMPILED = '/jax/core/compile/backend_compile_duration'
 
 def describe() -> str:
   """Return one line that says what this process computes on."""
-  kinds: dict[str, int] = {}
-  for device in jax.devices():
-    name = f'{device.platform} ({device.device_kind})'
-    kinds[name] = kinds.get(name, 0) + 1
+  kinds = collections.Counter(
+      f'{device.platform} ({device.device_kind})' for device in jax.devices()
+  )
   listed = ', '.join(f'{count} x {name}' for name, count in kinds.items())
   return (
       f'devices: {listed}; {os.cpu_count()} host cores, jax {jax.__version__}'
@@ -33,6 +33,7 @@ def trim_memory_after_compiling() -> None:
     return
 
   def listen(event: str, duration: float, **_) -> None:
+    # Small programs leave little behind; a trim for each would cost more.
     if event == _COMPILED and duration > 0.1:
       trim(0)
 

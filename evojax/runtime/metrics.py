@@ -36,6 +36,7 @@ def check_available(wandb: str) -> None:
 
 def _number(value: Any) -> float | int | bool | str | None:
   """Return a JSON value; NaN and infinities become null in strict JSON."""
+  # bool is a kind of int, which would turn it into 0 or 1.
   if isinstance(value, (bool, str)) or value is None:
     return value
   if isinstance(value, (int, np.integer)):
@@ -74,16 +75,14 @@ class MetricWriter(contextlib.AbstractContextManager):
       config: The resolved config, for W&B.
 
     Raises:
-      ValueError: If wandb is wanted but not installed.
       workdir.DiskError: If the disk is full.
     """
-    check_available(wandb)
     self._path = pathlib.Path(workdir, 'metrics.jsonl')
     self._step = step
     self._written = self._rewind(step)
-    self._file = self._path.open('ab', buffering=0)
-    self._tensorboard = None
-    self._wandb = None
+    self._sinks = contextlib.ExitStack()
+    self._file = self._sinks.enter_context(self._path.open('ab', buffering=0))
+    self._tensorboard = self._wandb = None
     if tensorboard:
       import tensorboardX  # Here: half a second that `tensorboard=False` saves.
 
@@ -94,6 +93,7 @@ class MetricWriter(contextlib.AbstractContextManager):
           # overwrite the file.
           filename_suffix=f'.{time.time_ns()}',
       )
+      self._sinks.callback(self._tensorboard.close)
     if wandb != 'disabled':
       import wandb as wandb_lib  # Optional.
 
@@ -108,6 +108,7 @@ class MetricWriter(contextlib.AbstractContextManager):
           dir=str(workdir),
           config=dict(config or {}),
       )
+      self._sinks.callback(self._wandb.finish)
       workdir_lib.write_atomic(saved, f'{self._wandb.id}\n'.encode())
 
   def _rewind(self, step: int) -> set[str]:
@@ -146,11 +147,12 @@ class MetricWriter(contextlib.AbstractContextManager):
       raise ValueError(f'metrics of {step=} after those of {self._step}')
     if step > self._step:
       self._step, self._written = step, set()
-    new = metrics.keys() - self._written
-    row = {name: _number(metrics[name]) for name in metrics if name in new}
+    old = self._written
+    row = {n: _number(value) for n, value in metrics.items() if n not in old}
     if not row:
       return
     self._written |= set(row)
+    # One unbuffered write: a kill tears the last line at most.
     line = json.dumps({'step': step, **row}, allow_nan=False) + '\n'
     try:
       workdir_lib.write_all(self._file.fileno(), line.encode())
@@ -169,11 +171,7 @@ class MetricWriter(contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Flush and close every sink."""
-    self._file.close()
-    if self._tensorboard is not None:
-      self._tensorboard.close()
-    if self._wandb is not None:
-      self._wandb.finish()
+    self._sinks.close()
 
   def __exit__(self, *_) -> None:
     self.close()

@@ -6,12 +6,7 @@ import types
 
 
 def load(
-    field: str,
-    name: str,
-    known: Mapping[str, str],
-    *,
-    needs: str,
-    example: str,
+    field: str, name: str, known: Mapping[str, str], *, needs: str, example: str
 ) -> types.ModuleType:
   """Import the module that a field of the config names.
 

@@ -19,14 +19,13 @@ class Preempted(SystemExit):
 def sigterm_flag() -> Iterator[list[int]]:
   """Yield a list that is non-empty once SIGTERM has arrived."""
   arrived: list[int] = []
-  try:
-    old = signal.signal(
-        signal.SIGTERM, lambda number, _: arrived.append(number)
-    )
-  except ValueError:  # Not the main thread: the embedding program decides.
-    yield arrived
-    return
+  old = None
+  listen = lambda number, _: arrived.append(number)
+  # Outside of the main thread it fails: there the embedding program decides.
+  with contextlib.suppress(ValueError):
+    old = signal.signal(signal.SIGTERM, listen)
   try:
     yield arrived
   finally:
-    signal.signal(signal.SIGTERM, old)
+    if old is not None:
+      signal.signal(signal.SIGTERM, old)

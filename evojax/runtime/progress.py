@@ -24,12 +24,10 @@ _WIDTH = 9
 
 def duration(seconds: float) -> str:
   """Return a duration as 42 s, 3 min 05 s or 2 h 07 min."""
-  seconds = round(seconds)
-  if seconds < 60:
-    return f'{seconds} s'
-  if seconds < 3600:
-    return f'{seconds // 60} min {seconds % 60:02} s'
-  return f'{seconds // 3600} h {seconds % 3600 // 60:02} min'
+  minutes, rest = divmod(round(seconds), 60)
+  if minutes >= 60:
+    return f'{minutes // 60} h {minutes % 60:02} min'
+  return f'{minutes} min {rest:02} s' if minutes else f'{rest} s'
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -78,11 +76,8 @@ class Progress(contextlib.AbstractContextManager):
       out: Where to show it, stdout by default.
       clock: Seconds.
     """
-    self._steps = steps
-    self._done = start
-    self._every = every
-    self._out = sys.stdout if out is None else out
-    self._clock = clock
+    self._steps, self._done, self._every = steps, start, every
+    self._out, self._clock = out or sys.stdout, clock
     # The first step compiles, so the time left counts from its end.
     self._first: tuple[int, float] | None = None
     self._solved: list[float] = []
@@ -93,6 +88,7 @@ class Progress(contextlib.AbstractContextManager):
 
       terminal = console.Console(file=self._out, highlight=False)
       if not terminal.is_dumb_terminal:
+        # A thread that refreshes would write between the lines of others.
         self._live = live.Live(console=terminal, auto_refresh=False)
 
   def __enter__(self) -> 'Progress':
@@ -154,13 +150,10 @@ class Progress(contextlib.AbstractContextManager):
     from rich import progress_bar
     from rich import table
 
+    done, steps = self._done, self._steps
+    bar = progress_bar.ProgressBar(steps, done, 40, complete_style='cyan')
     grid = table.Table.grid(padding=(0, 1))
-    bar = progress_bar.ProgressBar(
-        self._steps, self._done, width=40, complete_style='cyan'
-    )
-    grid.add_row(
-        '  steps', bar, f'{self._done}/{self._steps}, left {self.eta()}'
-    )
+    grid.add_row('  steps', bar, f'{done}/{steps}, left {self.eta()}')
     if self._solved:
       span = f'{self._solved[0]:.1%} → {self._solved[-1]:.1%}'
       grid.add_row(' solved', f'[cyan]{sparkline(self._solved, 40)}[/]', span)

@@ -73,18 +73,12 @@ def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
 
 def shardings(mesh: AnyMesh, axes: Any) -> Any:
   """Return named shardings for a tree whose leaves are tuples of axis names."""
-  return jax.tree.map(
-      lambda leaf: jax.sharding.NamedSharding(mesh, spec(leaf)),
-      axes,
-      is_leaf=_is_axes,
+  # The axes of one array, and not a tuple of arrays.
+  named = lambda node: isinstance(node, tuple) and all(
+      isinstance(axis, str | None) for axis in node
   )
-
-
-def _is_axes(node: Any) -> bool:
-  """Tell the axes of one array from a tuple of arrays."""
-  return isinstance(node, tuple) and all(
-      axis is None or isinstance(axis, str) for axis in node
-  )
+  place = lambda leaf: jax.sharding.NamedSharding(mesh, spec(leaf))
+  return jax.tree.map(place, axes, is_leaf=named)
 
 
 def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
@@ -94,6 +88,7 @@ def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Pin the layout of an activation; a no-op outside a mesh context."""
+  # One device needs no layout, and constraints would only slow its compiler.
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x
@@ -108,6 +103,15 @@ def per_replica(rank: int) -> tuple[str | None, ...]:
 def use(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:
   """Return a context in which `constrain` knows the mesh."""
   return jax.set_mesh(mesh)
+
+
+def placed(shapes: Any, shardings: Any) -> Any:
+  """Return the shapes of arrays that say where each would lie."""
+  return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      jax.tree.broadcast(shardings, shapes),
+  )
 
 
 def to_device(tree: Any, sharding: Any) -> Any:

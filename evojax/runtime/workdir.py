@@ -121,12 +121,9 @@ def write_atomic(
   # A fixed name, so that the next write replaces what a killed one left.
   temporary = path.with_name(f'.{path.name}.tmp')
   try:
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-      write_all(fd, data)
-      os.fsync(fd)
-    finally:
-      os.close(fd)
+    with temporary.open('wb', buffering=0) as file:
+      write_all(file.fileno(), data)
+      os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
   except OSError as error:
@@ -134,36 +131,31 @@ def write_atomic(
     raise disk_error(path, len(data), error) from error
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Return {'a.b': 1} for {'a': {'b': 1}}; an empty mapping stays a value."""
-  flat = {}
-  for key, value in tree.items():
-    if isinstance(value, Mapping) and value:
-      flat |= flatten(value, f'{prefix}{key}.')
-    else:
-      flat[prefix + key] = value
-  return flat
+def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
+  """Write a JSON value as `write_atomic` does; `options` as of `json.dumps`."""
+  options = {'indent': 2, 'allow_nan': False} | options
+  write_atomic(path, (json.dumps(value, **options) + '\n').encode())
 
 
-def config_changes(
-    old: Mapping[str, Any], new: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-  """Return fields that differ: {'optim.learning_rate': (old, new)}, sorted.
-
-  A field that one side lacks has the value '(absent)' there.
-  """
-  flat_old, flat_new = flatten(old), flatten(new)
+def _refused_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+  """Return a line for each field that differs and may not; '' without any."""
+  was, now = config_lib.flatten(old), config_lib.flatten(new)
   pairs = {
-      name: (flat_old.get(name, '(absent)'), flat_new.get(name, '(absent)'))
-      for name in sorted(flat_old.keys() | flat_new.keys())
+      name: (was.get(name, '(absent)'), now.get(name, '(absent)'))
+      for name in sorted(was | now)
   }
-  return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+  return ''.join(
+      f'\n  {name}: {json.dumps(before)} -> {json.dumps(after)}'
+      for name, (before, after) in pairs.items()
+      if before != after and not _may_change(name, new)
+  )
 
 
 def _may_change(name: str, config: Mapping[str, Any]) -> bool:
   """Tell if a resumed run may change a field."""
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
+  # With dots, or 'log' would cover a field 'log_prob' as well.
   return any(f'{name}.'.startswith(f'{free}.') for free in FREE_FIELDS)
 
 
@@ -196,6 +188,7 @@ def _lock(path: pathlib.Path) -> int:
       f'pid {os.getpid()} on {socket.gethostname()} since {_now()}'.encode()
   )
   try:
+    # Not truncated yet: whoever holds the lock has its name in the file.
     fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.ftruncate(fd, 0)
@@ -259,16 +252,15 @@ class Workdir(contextlib.AbstractContextManager):
   def __exit__(self, *_) -> None:
     self.close()
 
-  def record_start(self) -> dict[str, Any]:
-    """Add this start to manifest.json and return its entry.
+  def record_start(self) -> dict[str, Any] | None:
+    """Add this start to manifest.json and return its entry; process 0 does.
 
     A warning names what changed since the last start and changes the numerics:
     a resumed run is correct then, but not bit-equal. Touches the devices.
     """
-    entry = environment()
     if self._lock_fd is None:
-      return entry
-    manifest = self.path / 'manifest.json'
+      return None
+    entry, manifest = environment(), self.path / 'manifest.json'
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
     last = starts[-1] if starts else entry
     for name in _NUMERICS:
@@ -278,28 +270,22 @@ class Workdir(contextlib.AbstractContextManager):
             f' {last.get(name)} -> {entry[name]}; what follows is not bit-equal'
             ' to an uninterrupted run'
         )
-    text = json.dumps([*starts, entry], indent=2) + '\n'
-    write_atomic(manifest, text.encode())
+    write_json(manifest, [*starts, entry])
     return entry
 
+  @contextlib.contextmanager
+  def release_if_unused(self, used: Callable[[], Any]) -> Iterator[None]:
+    """Let a corrected config have the directory if an error left it unused.
 
-@contextlib.contextmanager
-def release_if_unused(
-    directory: Workdir, primary: bool, used: Callable[[], Any]
-) -> Iterator[None]:
-  """Let a corrected config have the directory if an error left it unused.
-
-  Args:
-    directory: The open directory.
-    primary: True in process 0 of the run.
-    used: Called after an error; tells if anything was computed.
-  """
-  try:
-    yield
-  except BaseException:
-    if primary and not used():
-      (directory.path / 'config.json').unlink(missing_ok=True)
-    raise
+    Args:
+      used: Called after an error, in process 0; tells if anything was computed.
+    """
+    try:
+      yield
+    except BaseException:
+      if self._lock_fd is not None and not used():
+        (self.path / 'config.json').unlink(missing_ok=True)
+      raise
 
 
 def _git_commit() -> str:
@@ -316,10 +302,7 @@ def _git_commit() -> str:
 
 def environment() -> dict[str, Any]:
   """Return what this process runs on: versions, devices, commit, command."""
-  versions = dict.fromkeys(_PACKAGES, '')  # Empty: not installed.
-  for package in _PACKAGES:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      versions[package] = importlib.metadata.version(package)
+  versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
   import jax  # Imported here: most users of this module touch no device.
 
   device = jax.devices()[0]
@@ -345,23 +328,23 @@ def _make_directory(path: pathlib.Path) -> None:
   Raises:
     WorkdirError: If the path cannot be a directory that this process writes.
   """
-  if path.exists() and not path.is_dir():
-    raise WorkdirError(
-        f'workdir {path} is a file; pass a directory as --workdir'
-    )
+  problem = ''
   try:
     path.mkdir(parents=True, exist_ok=True)
-    writable = os.access(path, os.W_OK | os.X_OK)
+    if not os.access(path, os.W_OK | os.X_OK):
+      problem = (
+          f'cannot be written by user {os.getuid()}; change its permissions or'
+          ' pass another --workdir'
+      )
+  except FileExistsError:
+    problem = 'is a file; pass a directory as --workdir'
   except OSError as error:
-    raise WorkdirError(
-        f'workdir {path} cannot be created: {error.strerror}; pass a path that'
-        ' can be written as --workdir'
-    ) from error
-  if not writable:
-    raise WorkdirError(
-        f'workdir {path} cannot be written by user {os.getuid()}; change its'
-        ' permissions or pass another --workdir'
+    problem = (
+        f'cannot be created: {error.strerror}; pass a path that can be written'
+        ' as --workdir'
     )
+  if problem:
+    raise WorkdirError(f'workdir {path} {problem}')
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -401,6 +384,7 @@ def open_workdir(
       it holds a run with another config.
     DiskError: If the disk is full.
   """
+  # It would become a local folder named 'gs:', whose loss nobody expects.
   if '://' in os.fspath(path):
     raise WorkdirError(
         f'workdir {path} is not a path of this machine; mount the bucket (with'
@@ -415,13 +399,7 @@ def open_workdir(
   try:
     values = config_lib.to_mapping(config)
     if workdir.resumed:
-      changes = config_changes(_read_config(saved), values)
-      lines = ''.join(
-          f'\n  {name}: {json.dumps(old)} -> {json.dumps(new)}'
-          for name, (old, new) in changes.items()
-          if not _may_change(name, values)
-      )
-      if lines:
+      if lines := _refused_changes(_read_config(saved), values):
         raise WorkdirError(
             f'workdir {path} holds a run with another config:{lines}\nTo'
             ' continue that run, undo the change. To fork it, starting from its'

@@ -5,7 +5,7 @@ An arm is data in (`ArmJob`) and data out (`ledger.records.Arm`, which is also
 runs the meta-loop, or one of its own (`--mode=arm --job=JOB.json`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
 import json
@@ -95,16 +95,17 @@ def read_job(path: pathlib.Path) -> ArmJob:
     ) from error
   kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
   kinds |= {'config': dict, 'changes': dict, 'controls': list}
-  for name, value in fields.items():
-    if name not in kinds:
-      raise ValueError(
-          f'--job={path}: {name}={value!r} is not a field of a job'
-      )
-    if not isinstance(value, kinds[name]):
-      kind = kinds[name].__name__
-      raise ValueError(f'--job={path}: {name}={value!r} must be a {kind}')
+  problems = [
+      f'{name}={value!r} is not a field of a job'
+      if name not in kinds
+      else f'{name}={value!r} must be a {kinds[name].__name__}'
+      for name, value in fields.items()
+      if not isinstance(value, kinds.get(name, ()))
+  ]
   if missing := sorted(kinds.keys() - fields.keys() - {'controls'}):
-    raise ValueError(f'--job={path}: the fields {missing} are missing')
+    problems.append(f'the fields {missing} are missing')
+  if problems:
+    raise ValueError(f'--job={path}: {"; ".join(problems)}')
   controls = tuple(map(tuple, fields.pop('controls', ())))
   return ArmJob(**fields, controls=controls)
 
@@ -177,18 +178,21 @@ def train(
   if done is not None:
     return done
   spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)  # Checks it.
-  arm_setup = setup.under(job.arm_config())
-  primary = sharding.is_primary()
+  setup, primary = setup.under(job.arm_config()), sharding.is_primary()
   if primary:
     job.path.mkdir(parents=True, exist_ok=True)
   with (
       workdir_lib.lock_folder(job.path) if primary else contextlib.nullcontext()
   ):
-    arm = _train(job, arm_setup, engine, phases, stop_if_asked)
+    start = pathlib.Path(job.workdir, job.start) if job.start else None
+    trainer = trainer_lib.Trainer(
+        setup, job.path, phases, engine=engine, start=start
+    )
+    arm = _train(job, trainer, stop_if_asked)
     if primary:
       if arm.status == 'done':
         # The others were only to resume from.
-        keep = retained(job.path, arm_setup.config.steps)
+        keep = retained(job.path, setup.config.steps)
         for path in (job.path / 'checkpoints').iterdir():
           if path not in keep:
             shutil.rmtree(path)
@@ -198,43 +202,36 @@ def train(
 
 
 def _train(
-    job: ArmJob,
-    setup: setup_lib.Setup,
-    engine: step_records.RolloutEngine,
-    phases: metrics_lib.Phases,
-    stop_if_asked: Callable[[], None],
+    job: ArmJob, trainer: trainer_lib.Trainer, stop_if_asked: Callable[[], None]
 ) -> records.Arm:
   """Train, and return how it ended."""
-  config, folder = setup.config, job.path
-  start = pathlib.Path(job.workdir, job.start) if job.start else None
-  trainer = trainer_lib.Trainer(
-      setup, folder, phases, engine=engine, start=start
-  )
-  began = time.monotonic()
-  limit = config.evolve.arm_seconds
-  half = config.steps // 2
+  config, folder, began = trainer.config, job.path, time.monotonic()
+  limit, half = config.evolve.arm_seconds, config.steps // 2
 
   def before_step() -> None:
     try:
       stop_if_asked()
     except BaseException:  # Whatever the reason, what was paid for is saved.
-      if trainer.saved_step < trainer.step:
-        trainer.save()
+      trainer.save()
       raise
     if limit and time.monotonic() - began > limit:
       why = f'more than evolve.arm_seconds={limit:g} s'
       raise _Stopped('train_budget_overrun', why)
-    if job.controls and trainer.step == half and half > 0:
-      status = decisions.decide(lambda: _compare(job, half))
-      if status:
+    if job.controls and trainer.step == half > 0:
+      if status := decisions.decide(lambda: _compare(job, half)):
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
+  def after_step(log: dict[str, float]) -> None:
+    write(trainer.step, log)
+    show(trainer.step, log)
+
   status, why = 'done', ''
-  with contextlib.ExitStack() as stack:
-    stack.callback(trainer.checkpointer.wait)
-    after_step = lambda log: None
-    if sharding.is_primary():
-      after_step = stack.enter_context(_shown(trainer, job))
+  name, every = f'{config.name}/{folder.name}', max(1, config.steps // 3)
+  with (
+      contextlib.closing(trainer),
+      training_loop.open_log(trainer, name, every) as (write, show, say),
+  ):
+    say(job.label)
     try:
       training_loop.loop(
           trainer, before_step=before_step, after_step=after_step
@@ -247,8 +244,6 @@ def _train(
         update_lib.NonFiniteError,
     ) as error:
       status, why = 'crash', str(error)
-  start, end = trainer.start, trainer.learner.fingerprint()
-  del trainer  # Its state would lie in memory beside that of the next arm.
   solved, tokens = decisions.decide(
       lambda: (outcomes(folder), sampled_tokens(folder))
   )
@@ -256,8 +251,8 @@ def _train(
       folder=job.folder,
       seed=config.seed,
       harness=job.harness,
-      start=start,
-      end=end,
+      start=trainer.start,
+      end=trainer.learner.fingerprint(),
       status=status,
       why=why,
       updates=len(solved),
@@ -270,20 +265,3 @@ def _compare(job: ArmJob, updates: int) -> str | None:
   """Return why the arm should stop after so many updates, or None."""
   controls = np.array(job.controls, np.float64)[:, :updates]
   return futility.early(np.array(outcomes(job.path)[:updates]), controls)
-
-
-@contextlib.contextmanager
-def _shown(
-    trainer: trainer_lib.Trainer, job: ArmJob
-) -> Iterator[Callable[[dict[str, float]], None]]:
-  """Write and show the metrics of every step; process 0 alone does."""
-  name = f'{trainer.config.name}/{job.path.name}'
-  every = max(1, trainer.config.steps // 3)
-  with training_loop.open_log(trainer, name, every) as (writer, progress):
-    progress.print(job.label)
-
-    def after_step(log: dict[str, float]) -> None:
-      writer.write(trainer.step, log)
-      progress.update(trainer.step, log)
-
-    yield after_step

@@ -43,15 +43,14 @@ def make_engine(
   )
 
 
-@contextlib.contextmanager
 def open_sampler(
     config: ml_collections.ConfigDict,
     policy: policy_lib.Policy,
     mesh: jax.sharding.Mesh,
     workdir: pathlib.Path,
     stopping: Callable[[], bool] = lambda: False,
-) -> Iterator[records.RolloutEngine]:
-  """Open the sampler that config.rollout.kind names, and close it at the end.
+) -> contextlib.closing[records.RolloutEngine]:
+  """Open the sampler that config.rollout.kind names; `with` closes it.
 
   Args:
     config: The config of the run.
@@ -65,56 +64,28 @@ def open_sampler(
     ValueError: If a key is missing, or a server does not fit the policy.
     fleet.FleetError: If no server is up in time.
   """
-  made = (
-      make_engine(config, policy, mesh)
-      if config.rollout.kind == 'engine'
-      else _make_client(config, policy, mesh, workdir, stopping)
-  )
-  with contextlib.closing(made) as engine:
-    yield engine
-
-
-@contextlib.contextmanager
-def stopped_without_servers(sigterm: list[int]) -> Iterator[None]:
-  """Turn a failure of servers after SIGTERM into `Preempted`: the run ends."""
-  try:
-    yield
-  except fleet.FleetError as error:
-    if not sigterm:
-      raise
-    raise preemption.Preempted() from error
-
-
-def _make_client(
-    config: ml_collections.ConfigDict,
-    policy: policy_lib.Policy,
-    mesh: jax.sharding.Mesh,
-    workdir: pathlib.Path,
-    stopping: Callable[[], bool],
-) -> client_lib.SGLangEngine:
-  """Return a client of the servers at config.rollout.urls."""
-  r, model = config.rollout, config.model
+  if config.rollout.kind == 'engine':
+    return contextlib.closing(make_engine(config, policy, mesh))
+  r, model, tokenizer = config.rollout, config.model, policy.tokenizer
+  half = 'bfloat16' in (model.compute_dtype, model.param_dtype)
+  key = lambda name: config_lib.read_key(r[name], f'config.rollout.{name}')
   folder = workdir / 'weights'
   if r.weights_dir:
     # Other runs may use the same directory.
     run = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
     folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
   # Any short text will do: servers must score it as this process does.
-  probe = tuple(policy.tokenizer.encode('12 + 34 ='))
-  return client_lib.SGLangEngine(
+  probe = tuple(tokenizer.encode('12 + 34 ='))
+  client = client_lib.SGLangEngine(
       r.urls,
       client_lib.Model(
           vocab_size=policy.cfg.vocab_size,
-          eos_ids=policy.tokenizer.eos_ids,
-          decode=policy.tokenizer.decode,
-          encode=policy.tokenizer.encode,
+          eos_ids=tokenizer.eos_ids,
+          decode=tokenizer.decode,
+          encode=tokenizer.encode,
           max_prompt_tokens=config.data.max_prompt_tokens,
           max_tokens=r.max_tokens,
-          dtype=(
-              'bfloat16'
-              if 'bfloat16' in (model.compute_dtype, model.param_dtype)
-              else 'float32'
-          ),
+          dtype='bfloat16' if half else 'float32',
           export=lambda params, path: policy_lib.export(
               policy, params, path, model.param_dtype
           ),
@@ -129,9 +100,19 @@ def _make_client(
       weights_folder=folder,
       concurrency=r.concurrency,
       timeout_seconds=r.timeout_seconds,
-      api_key=config_lib.read_key(r.api_key_env, 'config.rollout.api_key_env'),
-      admin_key=config_lib.read_key(
-          r.admin_key_env, 'config.rollout.admin_key_env'
-      ),
+      api_key=key('api_key_env'),
+      admin_key=key('admin_key_env'),
       stopping=stopping,
   )
+  return contextlib.closing(client)
+
+
+@contextlib.contextmanager
+def stopped_without_servers(sigterm: list[int]) -> Iterator[None]:
+  """Turn a failure of servers after SIGTERM into `Preempted`: the run ends."""
+  try:
+    yield
+  except fleet.FleetError as error:
+    if not sigterm:
+      raise
+    raise preemption.Preempted() from error

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from evojax.models import decoder
-from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
@@ -42,21 +41,22 @@ class Learner:
     self.algorithm = settings.algorithm(c)
     self._cfg, self._phases = cfg, phases
     self._replicated = sharding.replicated(mesh)
-    self._update = update_lib.jit_update_step(cfg, self.algorithm, mesh)
-    self._score = update_lib.jit_score_step(cfg, self.algorithm, mesh)
-    base = policy_lib.load_params(
-        setup.policy, mesh, param_dtype=c.model.param_dtype, seed=c.seed
+    program = cfg, self.algorithm, mesh
+    self._update = update_lib.compiled(update_lib.update_step, *program)
+    self._score = update_lib.compiled(
+        update_lib.score_step, *program, donate=False
     )
+    base = setup.base_params(mesh)
     self.reference = base if self.algorithm.reference else None
     # The reference lives on; otherwise the state takes the buffers over.
-    self.state = update_lib.jit_init_state(
-        cfg, self.algorithm, mesh, donate=not self.algorithm.reference
-    )(base)
+    donate = not self.algorithm.reference
+    init = update_lib.compiled(update_lib.init_state, *program, donate=donate)
+    self.state = init(base)
 
   def start_from(self, checkpoint: pathlib.Path) -> None:
     """Take parameters and moments of a checkpoint; steps are counted from 0."""
-    tree = abstract_state(self.state)
-    self.state.update(checkpoint_lib.restore(checkpoint, tree)['learner'])
+    saved = checkpoint_lib.restore(checkpoint, abstract_state(self.state))
+    self.state.update(saved['learner'])
 
   @property
   def params(self) -> decoder.Params:
@@ -115,18 +115,14 @@ class Learner:
           )
           metrics, rows = sharding.to_host((metrics, rows))
           update_lib.check_finite(metrics, self.step)
+          del metrics['finite']
           logs.append(metrics)
           # Later epochs compare with the same old log-probs again.
           if epoch == 0:
             gap[order] = rows['gap'].reshape(-1, c.group_size)
     gap[~batch.included] = np.nan
     self.step += 1
-    means = {
-        name: float(np.mean([log[name] for log in logs]))
-        for name in logs[0]
-        if name != 'finite'
-    }
-    return means, gap
+    return jax.tree.map(lambda *values: float(np.mean(values)), *logs), gap
 
   def _minibatch(
       self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray
@@ -178,18 +174,9 @@ def checkpoint_tree(
 
 
 def abstract_state(state: update_lib.State) -> dict[str, Any]:
-  """Return shapes and places of a checkpoint of this state, to restore one."""
+  """Return a tree with shapes and places of a checkpoint, to restore one."""
   key = jax.eval_shape(lambda: jax.random.key(0))
   # Replicated, as the count of steps is.
-  key = jax.ShapeDtypeStruct(
-      key.shape, key.dtype, sharding=state['step'].sharding
-  )
-
-  def abstract(leaf):
-    if isinstance(leaf, jax.Array):
-      return jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=leaf.sharding
-      )
-    return leaf
-
-  return jax.tree.map(abstract, checkpoint_tree(state, key, 0, 0))
+  whole = state['step'].sharding
+  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+  return checkpoint_tree(state, key, 0, 0)

@@ -8,7 +8,6 @@ workdir, repeats the steps, evaluates, saves, and answers to SIGTERM.
 
 from collections.abc import Callable, Iterator
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -56,18 +55,14 @@ def run(
     update.NonFiniteError: If training diverged.
     preemption.Preempted: After SIGTERM, with the state saved.
   """
-  setup = setup_lib.prepare(config)
-  primary = sharding.is_primary()
+  setup, primary = setup_lib.prepare(config), sharding.is_primary()
   with (
       workdir_lib.open_workdir(workdir, config, primary=primary) as directory,
       preemption.sigterm_flag() as sigterm,
   ):
     trainer = None
-    with workdir_lib.release_if_unused(
-        directory,
-        primary,
-        used=lambda: trainer.step if trainer else directory.resumed,
-    ):
+    used = lambda: trainer.step if trainer else directory.resumed
+    with directory.release_if_unused(used):
       if fork_from and primary:
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
       print(devices.describe(), flush=True)
@@ -79,7 +74,7 @@ def run(
             stopping=lambda: bool(sigterm),
         )
       with contextlib.closing(trainer):
-        return _run(trainer, directory, sigterm, primary)
+        return _run(trainer, directory, sigterm)
 
 
 def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -105,68 +100,54 @@ def _run(
     trainer: trainer_lib.Trainer,
     directory: workdir_lib.Workdir,
     sigterm: list[int],
-    primary: bool,
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
-  if primary:
-    directory.record_start()
-  with contextlib.ExitStack() as stack:
-    stack.callback(trainer.checkpointer.wait)
-    writer = progress = None
-    if primary:
-      writer, progress = stack.enter_context(
-          open_log(trainer, config.name, config.log.every)
-      )
-    evaluations: dict[int, evaluate_lib.EvalResult] = {}
+  directory.record_start()
+  evaluations: dict[int, evaluate_lib.EvalResult] = {}
+  with open_log(trainer, config.name, config.log.every) as (write, show, say):
 
     def evaluate() -> None:
-      if trainer.step in evaluations:
-        return
-      result = trainer.evaluate(trainer.step, path if primary else None)
-      evaluations[trainer.step] = result
-      if primary:
-        writer.write(trainer.step, result.metrics())
+      if trainer.step not in evaluations:
+        folder = path if sharding.is_primary() else None
+        result = trainer.evaluate(trainer.step, folder)
+        evaluations[trainer.step] = result
+        write(trainer.step, result.metrics())
         score = report_lib.percent(result.avg_at_k.value)
-        progress.print(
-            f'step {trainer.step}: dev Avg@{config.eval.samples} {score}'
-        )
+        say(f'step {trainer.step}: dev Avg@{config.eval.samples} {score}')
 
     def stop_if_asked() -> None:
       # The signal reaches hosts at different times, but they save together.
       if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
         return
       with phases('checkpoint'):
-        if trainer.saved_step < trainer.step:
-          trainer.save()
+        trainer.save()
         trainer.checkpointer.wait()
-      if primary:
-        progress.print(
-            f'SIGTERM: {trainer.step} steps are saved in {path}; the same'
-            ' command continues'
-        )
+      say(
+          f'SIGTERM: {trainer.step} steps are saved in {path}; the same'
+          ' command continues'
+      )
       raise preemption.Preempted()
 
-    if trainer.step:
-      progress and progress.print(f'continuing from step {trainer.step}')
-
     def after_step(log: dict[str, float]) -> None:
-      if primary and trainer.step % config.log.every == 0:
+      if trainer.step % config.log.every == 0:
         with phases('log'):
           lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
-          writer.write(trainer.step, dict(log, **lap))
-          progress.update(trainer.step, log)
+          write(trainer.step, log | lap)
+          show(trainer.step, log)
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
 
     try:
-      if not trainer.step:
+      if trainer.step:
+        say(f'continuing from step {trainer.step}')
+      else:
         evaluate()
       loop(trainer, before_step=stop_if_asked, after_step=after_step)
       stop_if_asked()
       evaluate()
-      return _finish(trainer, evaluations, primary)
+      return _finish(trainer, evaluations)
     except fleet.FleetError:
       stop_if_asked()  # After SIGTERM, servers may be gone: save and end.
       raise
@@ -175,30 +156,33 @@ def _run(
 @contextlib.contextmanager
 def open_log(
     trainer: trainer_lib.Trainer, name: str, every: int
-) -> Iterator[tuple[metrics_lib.MetricWriter, progress_lib.Progress]]:
-  """Open the writer of a trainer's metrics and the display of its progress.
+) -> Iterator[tuple[Callable[..., None], ...]]:
+  """Open the metrics and the progress of a trainer, which process 0 shows.
 
   Args:
     trainer: Rows and progress continue after its step.
     name: Name of the run in W&B.
     every: Steps between two lines of progress.
+
+  Yields:
+    Functions that write the metrics of a step, show them, and print a line; in
+    other processes they do nothing.
   """
-  log, step = trainer.config.log, trainer.step
+  if not sharding.is_primary():
+    yield (lambda *_: None,) * 3
+    return
+  c = trainer.config
+  sinks = {k: c.log[k] for k in ('tensorboard', 'wandb', 'wandb_project')}
+  sinks |= dict(name=name, config=config_lib.to_mapping(c))
   with (
       metrics_lib.MetricWriter(
-          trainer.workdir,
-          step=step,
-          tensorboard=log.tensorboard,
-          wandb=log.wandb,
-          wandb_project=log.wandb_project,
-          name=name,
-          config=json.loads(config_lib.to_json(trainer.config)),
+          trainer.workdir, step=trainer.step, **sinks
       ) as writer,
       progress_lib.Progress(
-          trainer.config.steps, start=step, every=every
+          c.steps, start=trainer.step, every=every
       ) as progress,
   ):
-    yield writer, progress
+    yield writer.write, progress.update, progress.print
 
 
 def loop(
@@ -246,19 +230,13 @@ def _profiler(config: ml_collections.ConfigDict, path: pathlib.Path, step: int):
 def _finish(
     trainer: trainer_lib.Trainer,
     evaluations: dict[int, evaluate_lib.EvalResult],
-    primary: bool,
 ) -> dict[str, Any]:
   """Score the trained policy against its base, export it, and sum up."""
   config, path, setup = trainer.config, trainer.workdir, trainer.setup
+  primary = sharding.is_primary()
 
   def install_base():
-    params = policy_lib.load_params(
-        setup.policy,
-        trainer.mesh,
-        param_dtype=config.model.param_dtype,
-        seed=config.seed,
-    )
-    trainer.engine.update_weights(params, 0)
+    trainer.engine.update_weights(setup.base_params(trainer.mesh), 0)
 
   reports = {}
   if trainer.step and config.eval.sealed:
@@ -299,8 +277,7 @@ def _finish(
       gain=reports,
   )
   if primary:
-    text = json.dumps(summary, indent=2, allow_nan=False) + '\n'
-    workdir_lib.write_atomic(path / 'summary.json', text.encode())
+    workdir_lib.write_json(path / 'summary.json', summary)
     console = rich_console.Console(highlight=False)
     for report in reports.values():
       report_lib.print_gain(report, console)

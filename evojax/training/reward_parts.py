@@ -41,23 +41,24 @@ def load_parts(path: str, default: Parts) -> Parts:
   """
   if not path:
     return default
+  field = f'config.reward.parts={path!r}'
   module, _, name = path.rpartition('.')
   if not module or not all(x.isidentifier() for x in path.split('.')):
     raise RewardError(
-        f'config.reward.parts={path!r} is not the dotted path of a function,'
-        ' such as my_package.my_module.parts'
+        f'{field} is not the dotted path of a function, such as'
+        ' my_package.my_module.parts'
     )
   try:
     found = getattr(importlib.import_module(module), name, None)
   except ImportError as error:
     raise RewardError(
-        f'config.reward.parts={path!r} cannot be imported ({error}); its module'
-        ' is looked up in PYTHONPATH and the working directory'
+        f'{field} cannot be imported ({error}); its module is looked up in'
+        ' PYTHONPATH and the working directory'
     ) from error
   if not callable(found):
     raise RewardError(
-        f'config.reward.parts={path!r}: {module} has no function {name}; name'
-        " one that it has, or leave the field empty for the domain's own"
+        f'{field}: {module} has no function {name}; name one that it has, or'
+        " leave the field empty for the domain's own"
     )
   # Each of the two libraries requires a parameter that the other lacks.
   for kind in (TrlReward, VerlReward):
@@ -94,6 +95,7 @@ class _TextReward:
   def __init__(self, path: str, function: Callable[..., Any], default: Parts):
     self.name = getattr(function, '__name__', '')
     self._path, self._function, self._default = path, function, default
+    self._parameters = _parameters(function)
     if not re.fullmatch('[a-z][a-z0-9_]*', self.name):
       raise RewardError(
           f'config.reward.parts={path!r}: its part would be named'
@@ -131,9 +133,9 @@ class _TextReward:
 
   def _accepted(self, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the arguments that the function has parameters for."""
-    names = _parameters(self._function)
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
-    return {n: v for n, v in given.items() if takes_all or n in names}
+    known = self._parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    return {n: v for n, v in given.items() if takes_all or n in known}
 
   def _number(self, value: Any) -> float:
     """Return one score as a number."""
@@ -185,21 +187,18 @@ class TrlReward(_TextReward):
 
   KIND, SIGNATURE = 'TRL', 'completions'
 
-  def __init__(self, path: str, function: Callable[..., Any], default: Parts):
-    super().__init__(path, function, default)
-    self._messages: bool | None = None  # None: not known yet.
+  _form: int | None = None  # 0: texts, 1: messages, None: not known yet.
 
   def _scores(self, prompts, completions, columns):
     # The texts last: a column of the same name must not hide them.
-    given = {**columns, 'prompts': prompts, 'completions': completions}
-    given = self._accepted(given)
-    parameters = _parameters(self._function).values()
+    texts = {'prompts': prompts, 'completions': completions}
+    given = self._accepted(columns | texts)
     missing = [
-        p.name
-        for p in parameters
+        name
+        for name, p in self._parameters.items()
         if p.default is p.empty
         and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and p.name not in given
+        and name not in given
     ]
     if missing:
       raise self._withheld(', '.join(missing))
@@ -209,34 +208,36 @@ class TrlReward(_TextReward):
       if not error.args or error.args[0] in given:
         raise
       raise self._withheld(repr(error.args[0])) from error
-    if not isinstance(scores, list | tuple | np.ndarray) or len(scores) != len(
-        completions
+    count = len(completions)
+    if (
+        not isinstance(scores, list | tuple | np.ndarray)
+        or len(scores) != count
     ):
       raise RewardError(
-          f'{self._path} returned {scores!r:.80}; it must be a list of'
-          f' {len(completions)} numbers, one per completion'
+          f'{self._path} returned {scores!r:.80}; it must be a list of {count}'
+          ' numbers, one per completion'
       )
     return [0.0 if s is None else self._number(s) for s in scores]
 
   def _call(self, given: Mapping[str, Any]) -> Any:
     """Call with texts, or with messages where only those work."""
-    as_messages = dict(given)
-    for name, role in (('prompts', 'user'), ('completions', 'assistant')):
-      if name in given:
-        as_messages[name] = [
-            [{'role': role, 'content': text}] for text in given[name]
-        ]
-    if self._messages is not None:
-      return self._function(**(as_messages if self._messages else given))
+    roles = {'prompts': 'user', 'completions': 'assistant'}
+    messages = {
+        name: [[{'role': role, 'content': text}] for text in given[name]]
+        for name, role in roles.items()
+        if name in given
+    }
+    forms = given, {**given, **messages}
+    if self._form is not None:
+      return self._function(**forms[self._form])
+    unfit = TypeError, AttributeError, IndexError
     try:
-      scores = self._function(**given)
-      self._messages = False
-    except (TypeError, AttributeError, IndexError) as error:
+      scores, self._form = self._function(**given), 0
+    except unfit as error:
       try:
-        scores = self._function(**as_messages)
-      except (TypeError, AttributeError, IndexError):
+        scores, self._form = self._function(**forms[1]), 1
+      except unfit:
         raise error from None
-      self._messages = True
     return scores
 
 
@@ -253,14 +254,12 @@ class VerlReward(_TextReward):
     truth = _GroundTruth(self._withheld('ground_truth'))
     found = []
     for i, (prompt, text) in enumerate(zip(prompts, completions, strict=True)):
+      row = {name: values[i] for name, values in columns.items()}
       given = dict(
           data_source='evojax',
           solution_str=text,
           ground_truth=truth,
-          extra_info={
-              'prompt': prompt,
-              **{name: values[i] for name, values in columns.items()},
-          },
+          extra_info={'prompt': prompt} | row,
       )
       try:
         score = self._function(**self._accepted(given))

@@ -12,13 +12,10 @@ from typing import Any
 from jaxtyping import Bool, Float
 import numpy as np
 
-from evojax import config as config_lib
 from evojax.episodes import collect
 from evojax.evidence import schema
-from evojax.evidence import views
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
-from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 
 
@@ -45,8 +42,7 @@ class RewardedBatch:
   @property
   def episode_advantages(self) -> Float[np.ndarray, 'P G']:
     """Mean advantage of each episode's turns."""
-    turns = np.asarray(self.rollouts.rows['n_turns'], np.int32)
-    mean = self.advantages.sum(-1) / turns.reshape(self.graded.shape)
+    mean = self.advantages.sum(-1) / self.rollouts.n_turns
     return mean.astype(np.float32)
 
   @property
@@ -54,16 +50,14 @@ class RewardedBatch:
     """Evidence of the stage 'reward', B values by column."""
     # The reward of what was not graded is unknown, not 0.
     known = lambda x: np.where(self.graded, x, np.nan).reshape(-1)
-    turns = np.asarray(self.rollouts.rows['n_turns'], np.int32)
+    turns = self.rollouts.n_turns.reshape(-1)
     flat = self.advantages.reshape(len(turns), -1)
+    trained = np.where((turns > 1) & self.graded.reshape(-1), turns, 0)
     return {
         'reward': known(self.rewards),
         'advantage': known(self.episode_advantages),
         'turn_advantages': [
-            row[:n] if n > 1 and graded else row[:0]
-            for row, n, graded in zip(
-                flat, turns, self.graded.reshape(-1), strict=True
-            )
+            row[:n] for row, n in zip(flat, trained, strict=True)
         ],
         'kept': self.included.reshape(-1),
         **{
@@ -95,23 +89,14 @@ class RewardPipeline:
     """
     config, functions = self._setup.config, self._setup.functions
     graded = rollouts.graded
-    e = views.View(
-        rollouts.rows,
-        self._setup.columns,
-        prompts=graded.shape[0],
-        group_size=graded.shape[1],
-        max_tokens=config_lib.token_limit(config),
-        reader=self._setup.reader,
-    )
-    rewards, parts = reward_parts.compute(
-        self._setup.parts, e, config.reward.weights.to_dict()
-    )
+    e = self._setup.view(rollouts.rows)
+    rewards, parts = self._setup.rewards(e)
     # Advantages compare an episode with its whole group; groups without
     # signal are dropped afterwards, and leave loss and denominator.
     advantages = np.asarray(
         advantages_lib.ADVANTAGES[config.grpo.advantage](rewards, e.valid)
     )
-    turns = np.asarray(rollouts.rows['n_turns'], np.int32).reshape(graded.shape)
+    turns = rollouts.n_turns
     weights = np.ones((*graded.shape, int(turns.max())), np.float32)
     if functions and functions.has('weight'):
       credit = functions.weight(e)  # As many turns as a graded episode has.
@@ -136,15 +121,16 @@ def join(batches: Sequence[RewardedBatch]) -> RewardedBatch:
     return batches[0]
   turns = max(b.advantages.shape[-1] for b in batches)
   wide = lambda x: np.pad(x, ((0, 0), (0, 0), (0, turns - x.shape[-1])))
-  stack = lambda name: np.concatenate([getattr(b, name) for b in batches])
+  stack = lambda *values: np.concatenate(values)
   return RewardedBatch(
       rollouts=collect.join([b.rollouts for b in batches]),
-      graded=stack('graded'),
-      rewards=stack('rewards'),
       parts={
-          name: np.concatenate([b.parts[name] for b in batches])
+          name: stack(*(b.parts[name] for b in batches))
           for name in batches[0].parts
       },
-      advantages=np.concatenate([wide(b.advantages) for b in batches]),
-      kept=stack('kept'),
+      advantages=stack(*(wide(b.advantages) for b in batches)),
+      **{
+          name: stack(*(getattr(b, name) for b in batches))
+          for name in ('graded', 'rewards', 'kept')
+      },
   )

@@ -16,20 +16,17 @@ _SAMPLING = ('temperature', 'top_p', 'top_k', 'min_p')
 
 def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
   """Return the part of the config that is compiled into the update."""
+  grpo, optim = config.grpo, config.optim
   return update_lib.Algorithm(
-      ratio=config.grpo.ratio,
-      aggregation=config.grpo.aggregation,
-      layout=config.grpo.layout,
       # The only update of a step: its ratio is 1 and needs no second forward.
-      on_policy=config.grpo.epochs == 1 and config.grpo.minibatches == 1,
+      on_policy=grpo.epochs == 1 and grpo.minibatches == 1,
       # Compiled only if it is on: it costs a forward pass.
-      reference=config.grpo.kl_coef > 0,
-      importance=config.grpo.tis_cap > 0,
+      reference=grpo.kl_coef > 0,
+      importance=grpo.tis_cap > 0,
       max_tokens=config.rollout.max_tokens,
       logprob_chunk=config.model.logprob_chunk,
-      b1=config.optim.b1,
-      b2=config.optim.b2,
-      eps=config.optim.eps,
+      **{name: grpo[name] for name in ('ratio', 'aggregation', 'layout')},
+      **{name: optim[name] for name in ('b1', 'b2', 'eps')},
   )
 
 

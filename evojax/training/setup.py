@@ -4,10 +4,11 @@ A harness lies over a setup: `Setup.under` returns that of an arm or a replay
 without opening domain and policy, or grading, a second time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
@@ -24,6 +25,7 @@ from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.runtime import config_checks
 from evojax.runtime import devices
@@ -49,6 +51,13 @@ class Setup:
   reader: str = 'reward'  # What the view that the parts see is open to.
   harness: spec.Harness | None = None
   functions: run.Functions | None = None  # The harness's, run in the box.
+
+  def base_params(self, mesh: jax.sharding.Mesh) -> decoder.Params:
+    """Read the weights of the base policy to the devices of a mesh."""
+    dtype, seed = self.config.model.param_dtype, self.config.seed
+    return policy_lib.load_params(
+        self.policy, mesh, param_dtype=dtype, seed=seed
+    )
 
   @property
   def version(self) -> str:
@@ -80,6 +89,18 @@ class Setup:
         phases=phases,
     )
 
+  def view(self, rows: Mapping[str, Any]) -> views.View:
+    """Return the view of rows that the reward's parts get."""
+    limit = config_lib.token_limit(self.config)
+    return collect.view(rows, self.columns, limit, self.reader)
+
+  def rewards(
+      self, view: views.View
+  ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the weighted reward and its parts; see `reward_parts.compute`."""
+    weights = self.config.reward.weights.to_dict()
+    return reward_parts.compute(self.parts, view, weights)
+
   @property
   def surface(self) -> surface_lib.Surface:
     """The fields that harnesses of this run may set."""
@@ -96,14 +117,10 @@ class Setup:
     Raises:
       ValueError: If the harness, a value or a part does not fit, as `prepare`.
     """
-    return _build(config, self.policy, opened=self)
+    return _build(config, opened=self)
 
 
-def prepare(
-    config: ml_collections.ConfigDict,
-    *,
-    policy: policy_lib.Policy | None = None,
-) -> Setup:
+def prepare(config: ml_collections.ConfigDict) -> Setup:
   """Check and build everything that needs no device.
 
   The reward is tried on one graded problem, so that a wrong weight or a broken
@@ -112,21 +129,17 @@ def prepare(
   Args:
     config: The config of the run; `harness.path` names the harness that trains
       it.
-    policy: The policy of config.model if it is open already, to save the time.
 
   Raises:
     ValueError: If anything is wrong, with the field, its value and the remedy.
   """
   devices.trim_memory_after_compiling()
-  return _build(config, policy, opened=None)
+  return _build(config, opened=None)
 
 
-def _build(
-    config: ml_collections.ConfigDict,
-    policy: policy_lib.Policy | None,
-    opened: Setup | None,
-) -> Setup:
+def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
   """Return the setup of a config, with what `opened` holds of it already."""
+  policy = opened and opened.policy
   # Synthetic evidence and the probe are of the domain's own problems.
   if opened is not None and config.domain != opened.config.domain:
     opened = None
@@ -145,16 +158,16 @@ def _build(
   # After the overlay: a harness may set values that only together are wrong.
   config_checks.validate(config)
   metrics_lib.check_available(config.log.wandb)
-  training_domain = domain
-  if config.data.families:
-    training_domain = _make_domain(config, config.data.families)
+  families = config.data.families
+  training_domain = _make_domain(config, families) if families else domain
   synthetic = opened.synthetic if opened else synthetic_lib.Evidence(domain)
-  if functions and (
-      refused := admit.check_functions(harness, config, surface, synthetic)
-  ):
-    lines = ''.join(f'\n  {reason}' for reason in refused)
+  refused = functions and admit.check_functions(
+      harness, config, surface, synthetic
+  )
+  if refused:
     raise ValueError(
-        f'config.harness.path={config.harness.path} is refused:{lines}'
+        f'config.harness.path={config.harness.path} is refused:'
+        + ''.join(f'\n  {reason}' for reason in refused)
     )
   policy = policy or settings.open_policy(config)
   # The harness's parts replace the domain's, but not those the user brought.
@@ -178,16 +191,8 @@ def _build(
       probe_rows=opened.probe_rows if opened else {},
   )
   if not opened:
-    setup = dataclasses.replace(setup, probe_rows=_grade_one(setup))
-  view = views.View(
-      setup.probe_rows,
-      setup.columns,
-      prompts=1,
-      group_size=2,
-      max_tokens=config_lib.token_limit(config),
-      reader=reader,
-  )
-  reward_parts.compute(parts, view, config.reward.weights.to_dict())
+    setup.probe_rows.update(_grade_one(setup))
+  setup.rewards(setup.view(setup.probe_rows))
   return setup
 
 
@@ -205,9 +210,8 @@ def _make_domain(
         f'config.data.families={families}: the domain {config.domain.name!r}'
         ' has no families to train a slice of; leave the field empty'
     )
-  if families:
-    kwargs['families'] = families
-  return domains.make(config.domain.name, **kwargs)
+  chosen = {'families': families} if families else {}
+  return domains.make(config.domain.name, **kwargs | chosen)
 
 
 def _grade_one(setup: Setup) -> dict[str, Any]:
@@ -223,19 +227,15 @@ def _grade_one(setup: Setup) -> dict[str, Any]:
   counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
   if config.eval.sealed or config.eval.split == 'sealed':
     counts['sealed'] = config.eval.problems
-  problems = {
-      split: (setup.training_domain if split == 'train' else setup.domain)
-      .source(split, config.seed)
-      .take(0, count)
-      for split, count in counts.items()
-  }
-  for asked in problems.values():
+  train = setup.training_domain.source('train', config.seed)
+  for split, count in counts.items():
+    held_out = setup.domain.source(split, config.seed)
+    asked = (train if split == 'train' else held_out).take(0, count)
     collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
-  problem = problems['train'][0]
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )
-  asked = collect.RequestBatch([problem], [()], config.seed)
+  asked = records.RequestBatch(train.take(0, 1), [()], config.seed)
   return collect.rollout_batch(
       setup.domain, setup.columns, asked, [silent] * 2
   ).rows

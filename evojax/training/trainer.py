@@ -78,10 +78,8 @@ class Trainer:
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
     self.source = setup.training_domain.source('train', c.seed)
-    self.prefetching: tuple[collect.RequestBatch, Any] | None = None
-    self.prefetched: (
-        tuple[collect.RequestBatch, list[records.Episode]] | None
-    ) = None
+    self.prefetching: tuple[records.RequestBatch, Any] | None = None
+    self.prefetched: tuple[records.RequestBatch, Any] | None = None
     self.cursor = self._refused = 0
     overlaps = c.rollout.queue_depth and c.rollout.kind == 'engine'
     if overlaps and jax.process_count() > 1:
@@ -102,15 +100,14 @@ class Trainer:
       # zeros; (3) the newest intact checkpoint over both; (4) the engine.
       self.learner = learner_lib.Learner(setup, self.mesh, phases)
       # On every device of every process, as a checkpoint wants it.
-      self.key = jax.jit(jax.random.key, out_shardings=self._replicated)(
-          sharding.to_device(np.uint32(c.seed), self._replicated)
-      )
+      seed = sharding.to_device(np.uint32(c.seed), self._replicated)
+      make_key = jax.jit(jax.random.key, out_shardings=self._replicated)
+      self.key = make_key(seed)
       self.rewards = reward_pipeline.RewardPipeline(setup)
       self.checkpointer = checkpoint_lib.Checkpointer(
-          workdir / 'checkpoints',
-          every=c.checkpoint.every,
-          keep=c.checkpoint.keep,
+          workdir / 'checkpoints', **c.checkpoint
       )
+      stack.callback(self.checkpointer.wait)
       self.start = self._restore(start)
       self.saved_step = self.step
       if sharding.is_primary():
@@ -148,19 +145,24 @@ class Trainer:
         for name, values in metadata['keep_state'].items()
     }
     if 'ahead' in metadata:
-      self._restore_prefetched(metadata)
+      self.cursor, packed = metadata['ahead']
+      # A fork may have other problems, prompts or sampling parameters.
+      if metadata['config_sha256'] == config_lib.sha256(self.config):
+        asked = self.next_requests(self.config.grpo.prompts, self.step, 0)
+        decode = self.setup.policy.tokenizer.decode
+        self.prefetched = asked, _unpack(packed, asked.requests, decode)
     return metadata['start']
 
   def save(self) -> None:
-    """Start an asynchronous checkpoint of the finished step."""
+    """Start a checkpoint of the finished step, unless it has one."""
+    if self.saved_step == self.step:
+      return
+    state = self.rewards.keep_state
     metadata = dict(
         config_sha256=config_lib.sha256(self.config),
         jax=jax.__version__,
         start=self.start,
-        keep_state={
-            name: values.tolist()
-            for name, values in self.rewards.keep_state.items()
-        },
+        keep_state={name: values.tolist() for name, values in state.items()},
     )
     if self.prefetched:
       # The cursor before it; it draws the same problems again.
@@ -172,22 +174,12 @@ class Trainer:
     self.checkpointer.save(self.step, tree, metadata)
     self.saved_step = self.step
 
-  def _restore_prefetched(self, metadata: dict[str, Any]) -> None:
-    """Go on with what was prefetched, unless the config has changed."""
-    c = self.config
-    self.cursor, packed = metadata['ahead']
-    # A fork may have other problems, prompts or sampling parameters.
-    if metadata['config_sha256'] == config_lib.sha256(c):
-      asked = self.next_requests(c.grpo.prompts, self.step, 0)
-      decode = self.setup.policy.tokenizer.decode
-      self.prefetched = asked, _unpack(packed, asked.requests, decode)
-
   def install(self) -> None:
     """Give the engine the current weights; their version is the step."""
     self.engine.update_weights(self.learner.params, self.step)
 
   def close(self) -> None:
-    """Close the engine, unless it belongs to another trainer."""
+    """Wait for the last checkpoint; close the engine unless it is another's."""
     self._open.close()
 
   def compilations(self) -> int:
@@ -198,7 +190,7 @@ class Trainer:
 
   def next_requests(
       self, prompts: int, step: int, round_: int
-  ) -> collect.RequestBatch:
+  ) -> records.RequestBatch:
     """Return requests of the next problems, for a rollout round of a step."""
     problems = self.source.take(self.cursor, prompts)
     self.cursor += prompts
@@ -229,40 +221,26 @@ class Trainer:
         self.cursor -= len(asked.problems)
         raise
 
-  def _sample(
-      self, asked: collect.RequestBatch, episodes: list[records.Episode] | None
-  ) -> list[records.Episode]:
-    """Return episodes that are no older than config.rollout.max_staleness.
-
-    Args:
-      asked: The requests.
-      episodes: What was prefetched for them, or None. Stale ones are sampled
-        again.
-    """
-    if episodes is None:
-      episodes = self.engine.generate(asked.requests)
-    oldest = self.step - self.config.rollout.max_staleness
-    stale = [i for i, e in enumerate(episodes) if e.policy_version < oldest]
-    self._refused += len(stale)
-    if stale:
-      again = self.engine.generate([asked.requests[i] for i in stale])
-      for i, episode in zip(stale, again, strict=True):
-        episodes[i] = episode
-    return episodes
-
   def roll_out(self) -> reward_pipeline.RewardedBatch:
     """Roll out until P groups are kept, or the refill rounds are used up."""
     c = self.config.grpo
-    self._refused = 0
+    self._refused, missing = 0, c.prompts
+    oldest = self.step - self.config.rollout.max_staleness
     rounds: list[reward_pipeline.RewardedBatch] = []
-    missing = c.prompts
     for round_ in range(1 + c.refill_rounds):
       if self.prefetched:
         (asked, episodes), self.prefetched = self.prefetched, None
       else:
         asked, episodes = self.next_requests(missing, self.step, round_), None
       with self.phases('rollout'):
-        episodes = self._sample(asked, episodes)
+        if episodes is None:
+          episodes = self.engine.generate(asked.requests)
+        stale = [i for i, e in enumerate(episodes) if e.policy_version < oldest]
+        self._refused += len(stale)
+        if stale:  # As prefetched rollouts may be: they are sampled again.
+          again = self.engine.generate([asked.requests[i] for i in stale])
+          for i, episode in zip(stale, again, strict=True):
+            episodes[i] = episode
       rounds.append(self.reward(asked, episodes))
       missing = c.prompts - sum(int(r.kept.sum()) for r in rounds)
       if missing <= 0:
@@ -272,26 +250,20 @@ class Trainer:
     return batch
 
   def reward(
-      self, asked: collect.RequestBatch, episodes: Sequence[records.Episode]
+      self, asked: records.RequestBatch, episodes: Sequence[records.Episode]
   ) -> reward_pipeline.RewardedBatch:
     """Grade and reward the episodes of a request batch."""
     with self.phases('grade'):
+      s, step = self.setup, self.step
       rollouts = collect.rollout_batch(
-          self.setup.domain,
-          self.setup.columns,
-          asked,
-          episodes,
-          step=self.step,
-          version=self.setup.version,
+          s.domain, s.columns, asked, episodes, step=step, version=s.version
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)
       # Grading may hit a time limit on one host only; all hosts must agree.
       shared = ('rewards', 'advantages', 'kept', 'graded')
-      values = sharding.broadcast([getattr(batch, name) for name in shared])
-      return dataclasses.replace(
-          batch, **dict(zip(shared, values, strict=True))
-      )
+      values = {name: getattr(batch, name) for name in shared}
+      return dataclasses.replace(batch, **sharding.broadcast(values))
 
   def train_step(self) -> dict[str, float]:
     """Make one step; evidence is on disk before the update that uses it.

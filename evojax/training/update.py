@@ -9,7 +9,7 @@ groups each, made by `make_batch`. Dropped groups come last, in micro-batches
 that are not run. Axis letters as in `evojax.records`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -34,17 +34,14 @@ from evojax.runtime import sharding
 State = dict[str, Any]  # params, frozen, moments, step.
 Batch = dict[str, Any]
 
+_OBJECTIVE = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef', 'tis_cap')
 # Traced scalars of `update_step`, all float32.
 HYPERPARAMETERS = (
     'learning_rate',
     'weight_decay',
     'max_grad_norm',
     'temperature',
-    'clip_low',
-    'clip_high',
-    'dual_clip',
-    'kl_coef',
-    'tis_cap',
+    *_OBJECTIVE,
 )
 
 
@@ -160,43 +157,32 @@ def make_batch(
   order = np.argsort(~alive, kind='stable')
   live = -(-int(alive.sum()) // micro_groups)
   rows = (order[:, None] * size + np.arange(size)).reshape(-1)
-  prompts = [prompts[i] for i in rows]
   episodes = [episodes[i] for i in rows]
   by_turn = advantages[order].reshape(-1, turns)
-  lists = prompts, [e.tokens for e in episodes], [e.loss_mask for e in episodes]
-  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
-  padded = dict(group_size=size, max_tokens=max_tokens)
-  shared = layout == 'shared' and packing.share(
-      *lists, max_prompt_tokens=max_prompt_tokens, **padded
+  sequences = packing.Sequences(
+      [prompts[i] for i in rows],
+      [e.tokens for e in episodes],
+      [e.loss_mask for e in episodes],
+      size,
+      max_tokens,
   )
+  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
+  shared = layout == 'shared' and packing.share(sequences, max_prompt_tokens)
   if shared:
     batch = {k: split(v) for k, v in dataclasses.asdict(shared).items()}
   else:
     length = max_prompt_tokens + max_tokens
-    shape = dict(micro_groups=micro_groups, length=length)
-    row_count = packing.rows_needed(
-        [
-            len(p) + len(e.tokens)
-            for p, e in zip(prompts, episodes, strict=True)
-        ],
-        group_size=size,
-        bucket=PACKED_ROWS_BUCKET,
-        **shape,
-    )
     packed = packing.pack_micro_batches(
-        *lists, rows=row_count, **padded, **shape
+        sequences, micro_groups, length, PACKED_ROWS_BUCKET
     )
     batch = dataclasses.asdict(packed)
-  pad = lambda values: split(packing.pad_completions(values, **padded))
-  batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
   # One per token, not one per turn: the most turns of a step are no shape of
   # the compiled program, which therefore serves all.
-  batch['advantages'] = pad(
-      [
-          values[e.turn_of_token]
-          for values, e in zip(by_turn, episodes, strict=True)
-      ]
-  )
+  pairs = zip(by_turn, episodes, strict=True)
+  by_token = [values[e.turn_of_token] for values, e in pairs]
+  pad = lambda values: split(sequences.pad(values))
+  batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
+  batch['advantages'] = pad(by_token)
   batch['mask'] = batch.pop('loss_mask') & split(included[order])[..., None]
   return batch, live, order
 
@@ -218,26 +204,17 @@ def _logprobs(
   table = decoder.unembedding(cfg, params)
   options = dict(chunk=algorithm.logprob_chunk, with_entropy=with_entropy)
   if 'completions' in micro:
-    hidden = decoder.forward_shared(
-        cfg,
-        params,
-        micro['prompts'],
-        micro['prompt_lengths'],
-        micro['completions'],
-    )
+    names = 'prompts', 'prompt_lengths', 'completions'
+    prompts, lengths, completions = (micro[name] for name in names)
+    hidden = decoder.forward_shared(cfg, params, prompts, lengths, completions)
     return logprobs_lib.token_logprobs(
-        hidden, table, micro['completions'], temperature, **options
+        hidden, table, completions, temperature, **options
     )
-  hidden = decoder.forward(
-      cfg, params, micro['tokens'], micro['positions'], micro['segment_ids']
-  )
+  names = 'tokens', 'positions', 'segment_ids'
+  tokens, positions, segments = (micro[name] for name in names)
+  hidden = decoder.forward(cfg, params, tokens, positions, segments)
   aligned = logprobs_lib.sequence_logprobs(
-      hidden,
-      table,
-      micro['tokens'],
-      micro['segment_ids'],
-      temperature,
-      **options,
+      hidden, table, tokens, segments, temperature, **options
   )
   # Back to [p, G, Lc]: from here on nothing knows about packing.
   return jax.tree.map(lambda x: x.reshape(-1)[micro['index']], aligned)
@@ -287,7 +264,7 @@ def update_step(
     and per-episode arrays [M, p, G]: 'gap', the mean of
     |old_logprobs - sampler_logprobs| over its sampled tokens.
   """
-  grads, loss, sums, largest, rows = _accumulate(
+  (grads, loss, sums), largest, rows = _accumulate(
       cfg, algorithm, state, batch, live, hyper
   )
   norm = optax.tree.norm(grads)
@@ -325,8 +302,8 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
   """Sum gradients, loss and metrics over the micro-batches that are live.
 
   Returns:
-    Gradients, the loss, sums of the metrics over tokens, the largest gap of a
-    token, and the mean gap of each episode [M, p, G].
+    Gradients, the loss, and sums of the metrics over tokens; the largest gap of
+    a token; and the mean gap of each episode [M, p, G].
   """
   mask = batch['mask']
   denominator = losses.denominator(
@@ -337,37 +314,23 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
   )
 
   def micro_step(i, carry):
-    grads, loss, sums, largest, rows = carry
+    totals, largest, rows = carry
     micro = jax.tree.map(lambda x: x[i], batch)
-    (new_loss, (new_sums, new_largest, new_rows)), new_grads = (
-        jax.value_and_grad(loss_fn, has_aux=True)(state['params'], micro)
+    (loss, (sums, gap, gaps)), grads = jax.value_and_grad(
+        loss_fn, has_aux=True
+    )(state['params'], micro)
+    totals = jax.tree.map(
+        lambda a, b: a + b.astype(a.dtype), totals, (grads, loss, sums)
     )
-    add = lambda a, b: a + b.astype(a.dtype)
-    return (
-        jax.tree.map(add, grads, new_grads),
-        loss + new_loss,
-        jax.tree.map(add, sums, new_sums),
-        jnp.maximum(largest, new_largest),
-        rows.at[i].set(new_rows),
-    )
+    return totals, jnp.maximum(largest, gap), rows.at[i].set(gaps)
 
   first = jax.tree.map(lambda x: x[0], batch)
-  _, (sums, _, _) = jax.eval_shape(loss_fn, state['params'], first)
-  zeros = lambda tree: jax.tree.map(
-      lambda x: jnp.zeros(x.shape, jnp.float32), tree
+  loss, (sums, _, _) = jax.eval_shape(loss_fn, state['params'], first)
+  totals = jax.tree.map(
+      lambda x: jnp.zeros(x.shape, jnp.float32), (state['params'], loss, sums)
   )
-  return jax.lax.fori_loop(
-      0,
-      live,
-      micro_step,
-      (
-          zeros(state['params']),
-          jnp.zeros(()),
-          zeros(sums),
-          jnp.zeros(()),
-          jnp.zeros(mask.shape[:-1]),
-      ),
-  )
+  start = totals, jnp.zeros(()), jnp.zeros(mask.shape[:-1])
+  return jax.lax.fori_loop(0, live, micro_step, start)
 
 
 def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
@@ -390,13 +353,9 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
       micro['advantages'],
       mask,
       losses.Objective(
-          clip_low=hyper['clip_low'],
-          clip_high=hyper['clip_high'],
-          dual_clip=hyper['dual_clip'],
-          kl_coef=hyper['kl_coef'],
-          tis_cap=hyper['tis_cap'],
           ratio=algorithm.ratio,
           aggregation=algorithm.aggregation,
+          **{name: hyper[name] for name in _OBJECTIVE},
       ),
       denominator=denominator,
       tis_weights=weights,
@@ -410,42 +369,35 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
 
 
 @functools.cache  # Runs of one shape share the program.
-def jit_update_step(
-    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
-) -> Any:
-  """Return `update_step`, compiled for a mesh with its state donated."""
-  whole = sharding.replicated(mesh)
-  return jax.jit(
-      functools.partial(update_step, cfg, algorithm),
-      donate_argnums=0,
-      out_shardings=(state_shardings(cfg, algorithm, mesh), whole, whole),
-  )
-
-
-@functools.cache
-def jit_init_state(
+def compiled(
+    function: Callable[..., Any],
     cfg: decoder.DecoderConfig,
     algorithm: Algorithm,
     mesh: jax.sharding.Mesh,
     *,
-    donate: bool,
+    donate: bool = True,
 ) -> Any:
-  """Return `init_state`, compiled; donated parameters move into the state."""
-  return jax.jit(
-      functools.partial(init_state, cfg, algorithm),
-      out_shardings=state_shardings(cfg, algorithm, mesh),
-      donate_argnums=0 if donate else (),
+  """Return one of the three functions above, compiled for a mesh.
+
+  Args:
+    function: `init_state`, `update_step` or `score_step`.
+    cfg: Its first argument.
+    algorithm: Its second argument.
+    mesh: Devices of its results.
+    donate: True moves its next argument, a state or parameters, into them.
+  """
+  whole, state = sharding.replicated(mesh), state_shardings(
+      cfg, algorithm, mesh
   )
-
-
-@functools.cache
-def jit_score_step(
-    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: jax.sharding.Mesh
-) -> Any:
-  """Return `score_step`, compiled for a mesh."""
+  results = {
+      init_state: state,
+      update_step: (state, whole, whole),
+      score_step: sharding.shardings(mesh, (None, 'batch')),
+  }
   return jax.jit(
-      functools.partial(score_step, cfg, algorithm),
-      out_shardings=sharding.shardings(mesh, (None, 'batch')),
+      functools.partial(function, cfg, algorithm),
+      out_shardings=results[function],
+      donate_argnums=0 if donate else (),
   )
 
 

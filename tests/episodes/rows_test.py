@@ -78,7 +78,11 @@ def _rows(**changes):
       prompts=[(1, 2, 3), (4, 5)],
       grade_seconds=np.arange(6, dtype=np.float32) / 8,
   )
-  return rows.from_rollouts(**(arguments | changes))
+  arguments |= changes
+  asked = records.RequestBatch(
+      *(arguments.pop(name) for name in ('problems', 'prompts', 'seed'))
+  )
+  return rows.from_rollouts(asked, **arguments)
 
 
 class FromRolloutsTest(parameterized.TestCase):

@@ -26,7 +26,7 @@ class AdmitTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # What other tests had admitted is tried again.
+    # Sources that other tests had admitted are tried again.
     self.enter_context(absltest.mock.patch.object(admit, '_passed', set()))
 
   def reasons(self, after, before=SEED, made=MADE_UP):
@@ -109,7 +109,7 @@ class AdmitTest(parameterized.TestCase):
     )
 
   def test_a_comment_makes_a_file_foreign(self):
-    """What runs is text: the hash is of the file, not of what it does."""
+    """The text is what runs, so it counts, and not what it does."""
     text = library.source('keep/outcome_variance.py')
     for source, tried in ((text, 0), (text + '# Mine.\n', 1)):
       with absltest.mock.patch.object(

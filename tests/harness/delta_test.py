@@ -211,7 +211,7 @@ class DiffTest(parameterized.TestCase):
       self.diff(PARENT.with_overlay({'seed': 4}))
 
   def test_identity(self):
-    """Of the change: the same on another parent, other for another value."""
+    """A change is the same on another parent, another for another value."""
     change = {'grpo.clip_high': 0.28}
     other = PARENT.with_overlay({'optim.learning_rate': 2e-4})
     first = self.diff(PARENT.with_overlay(change)).sha256

@@ -93,7 +93,7 @@ class DeriveTest(absltest.TestCase):
   def test_resized(self):
     t = derive.resized(table(), 5, 4, np.random.default_rng(0))
     self.assertEqual(t.n_tokens.shape, (5, 4))
-    self.assertTrue((t.n_tokens > 0).all())  # Of what is valid alone.
+    self.assertTrue((t.n_tokens > 0).all())  # Valid ones alone.
 
 
 if __name__ == '__main__':

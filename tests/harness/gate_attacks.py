@@ -1,4 +1,4 @@
-"""What a function may try at the gate, each with the layers that stop it.
+"""Attempts of a function at the gate, each with the layers that stop it.
 
 An attack proves something if the whole gate refuses it, the gate without its
 layers admits it, and, where it has several, any one of them alone refuses it.
@@ -154,7 +154,7 @@ _WRITTEN = {
     'dtype without a name': ('got = np.array([e], "O")[0] is e', ''),
     'np.dtype': ('got = np.dtype("O")', ''),
     'np.object_': ('got = np.array([e], np.object_)[0] is e', ''),
-    # What it calls.
+    # Calls of other things.
     'np.vectorize': ('got = np.vectorize(abs)(np.ones(2)).sum()', ''),
     'np.frompyfunc': ('got = np.frompyfunc(abs, 1, 1)(1)', ''),
     'a function as an argument': (
@@ -239,7 +239,7 @@ def _attack(name, layers, path, body, before=''):
 
 _DIAGNOSTIC = 'diagnostics/x.py'
 _TINY = "return {'x': (e.outcome & e.valid).sum() + 1e-9 * tiny}"
-# Where the language is off, another process does see these. Each moves the
+# With the language off, another process does see these. Each moves the
 # answer by less than rounding, which the other layers forgive.
 _UNSTEADY = {
     'address of a zip': ('tiny = int(str(zip())[-11:-7], 16) % 997', ''),

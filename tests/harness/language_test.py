@@ -1,4 +1,4 @@
-"""What may be written, and that a refusal says what to write instead."""
+"""The language takes what it should, and says what to write instead."""
 
 import math
 

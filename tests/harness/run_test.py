@@ -68,7 +68,7 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(list(parts), ['used', 'solved', 'one'])
     for part in parts.values():
       self.assertEqual(part.dtype, np.float32)
-    # Of 64 tokens; what is not valid is 0.
+    # Shares of 64 tokens; 0 where not valid.
     np.testing.assert_array_equal(
         parts['used'], [[0.25, 0.5, 1], [0.125, 0, 0]]
     )
@@ -462,7 +462,7 @@ class AccessTest(parameterized.TestCase):
 
 
 class ContractTest(absltest.TestCase):
-  """What no function can help is no function's fault."""
+  """A failure that no function can help is no function's fault."""
 
   def _run(self, *results):
     box = absltest.mock.Mock()
@@ -806,7 +806,7 @@ class ProcessTest(parameterized.TestCase):
 
 
 class AnswerTest(parameterized.TestCase):
-  """What comes out of the box may be anything."""
+  """Anything may come out of the box."""
 
   def _exchange(self, answer):
     data = worker.pack({'answers': [answer]}, [])

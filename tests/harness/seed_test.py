@@ -51,7 +51,7 @@ class SeedTest(parameterized.TestCase):
     self.assertEqual(set(CODING.files) - set(SEED.files), own)
     for name, source in SEED.files.items():
       self.assertEqual(CODING.files[name], source)
-    # What a blind run could find out, it is not told.
+    # A blind run is not told what it could find out.
     for source in CODING_BLIND.files.values():
       self.assertNotIn('visible', source)
 
@@ -126,7 +126,7 @@ class SeedTest(parameterized.TestCase):
     form = measure('format', view)
     self.assertAlmostEqual(form['truncated'], 1 / 6)
     self.assertAlmostEqual(form['format_failures'], 3 / 6)
-    # Of those that solve nothing: -2, -3, 0 and 0.
+    # Those that solve nothing: -2, -3, 0 and 0.
     self.assertEqual(
         measure('sampling', view), {'mean_logprob': -1.25, 'logprob_gap': 2.0}
     )

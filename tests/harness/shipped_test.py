@@ -64,7 +64,7 @@ class ShippedTest(parameterized.TestCase):
       *(n for n in library.names() if n.startswith('reward/'))
   )
   def test_parts_added_to_a_reward(self, name):
-    """What proposers make of the library; it is another text."""
+    """Proposers make it of the library; it is another text."""
     text = syntax.add_part(
         library.source('seed/reward.py'), library.source(name)
     )

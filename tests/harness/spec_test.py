@@ -143,7 +143,7 @@ class DirectoryTest(parameterized.TestCase):
     )
     files = {name: library.source(source) for name, source in names.items()}
     self.assertEqual(short, spec.Harness({}, files | {'weight.py': 'W\n'}))
-    # What is stored is whole: a later library does not change it.
+    # A stored one is whole: a later library does not change it.
     self.assertEqual(
         {p.name for p in spec.write(short, self.root).iterdir()},
         {'overlay.json', 'reward.py', 'keep.py', 'weight.py'},

@@ -1,4 +1,4 @@
-"""What a harness may set, within which bounds, and as part of which factor."""
+"""A harness sets these values, within bounds, as parts of factors."""
 
 import math
 import pathlib

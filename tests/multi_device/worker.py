@@ -64,7 +64,7 @@ def run_forward(mesh, cfg, params, tokens):
   @jax.jit
   def stepwise(params, tokens):
     rows, length = tokens.shape
-    cache = decoder.empty_cache(cfg, rows, length, 'float32')
+    cache = decoder.empty_cache(cfg, rows, length)
     start = jnp.zeros(rows, jnp.int32)
     hidden, cache = decoder.extend(cfg, params, tokens[:, :LP], start, cache)
     out = [hidden[:, -1]]
@@ -158,7 +158,8 @@ def run_update(mesh, cfg, params, layout):
         lambda p: update_lib.init_state(cfg, algorithm, p),
         out_shardings=update_lib.state_shardings(cfg, algorithm, mesh),
     )(params)
-    state, metrics, rows = update_lib.jit_update_step(cfg, algorithm, mesh)(
+    update = update_lib.compiled(update_lib.update_step, cfg, algorithm, mesh)
+    state, metrics, rows = update(
         state,
         sharding.to_device(batch, update_lib.batch_shardings(batch, mesh)),
         sharding.to_device(np.int32(live), whole),

@@ -73,8 +73,8 @@ def job(rid, prompt, seed=0, start=None, top=0, **params):
       tuple(prompt),
       records.SamplingParams(**(options | params)),
       seed,
-      start,
-      top,
+      logprob_start=start,
+      top_logprobs=top,
   )
 
 

@@ -85,7 +85,8 @@ def lower_update(cfg, mesh):
   )
   whole = sharding.replicated(mesh)
   scalar = lambda dtype: jax.ShapeDtypeStruct((), dtype, sharding=whole)
-  return update_lib.jit_update_step(cfg, algorithm, mesh).lower(
+  update = update_lib.compiled(update_lib.update_step, cfg, algorithm, mesh)
+  return update.lower(
       placed(state, update_lib.state_shardings(cfg, algorithm, mesh)),
       placed(batch, update_lib.batch_shardings(batch, mesh)),
       scalar(jnp.int32),

@@ -60,7 +60,7 @@ def rollouts(status='ok'):
       )
       for i, n in enumerate(TURNS)
   ]
-  asked = collect.RequestBatch(problems, [(1,), (2,)], seed=0)
+  asked = records.RequestBatch(problems, [(1,), (2,)], seed=0)
   batch = collect.rollout_batch(fakes.Domain(), COLUMNS, asked, episodes)
   batch.rows['graded'] = np.array([True, status == 'ok', True, True])
   return batch

@@ -102,7 +102,7 @@ def update(batch, live, layout, aggregation):
   state = update_lib.init_state(CFG, chosen, params())
   hyper = {k: jnp.float32(v) for k, v in HYPER.items()}
   run = accumulate(layout, aggregation)
-  grads, loss, sums, _, _ = run(state, batch, jnp.int32(live), hyper)
+  (grads, loss, sums), _, _ = run(state, batch, jnp.int32(live), hyper)
   return grads, loss, sums
 
 

@@ -82,7 +82,9 @@ class Update:
     self.mesh = sharding.make_mesh(
         data=1, fsdp=1, tensor=1, devices=jax.devices()[:1]
     )
-    self.step = update_lib.jit_update_step(cfg, self.algorithm, self.mesh)
+    self.step = update_lib.compiled(
+        update_lib.update_step, cfg, self.algorithm, self.mesh
+    )
 
   def __call__(
       self,

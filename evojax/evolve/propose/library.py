@@ -28,7 +28,7 @@ class Entry:
 
   triggers: tuple[str, ...] = ()  # Alerts that it answers, by name.
   change: changes.Change
-  # Where it is False the change makes no sense.
+  # Holds where the change makes sense.
   when: Callable[[propose.Context], bool] = lambda context: True
   expected: records.Interval = (-0.04, 0.05)  # Most changes do little.
   hypothesis: str

@@ -304,6 +304,7 @@ def _choose(
   allowed = math.ceil((len(tried) + 1) * (1 - _EXPLORED))
   eligible = untried if untried and repeats >= allowed else list(classes)
   # Sorted, so that equal contexts draw equal numbers for equal classes.
+  # Each class is sampled once: a large one has no more chances than a small.
   best = max(
       sorted(eligible), key=lambda n: _sample_class(context, n, classes[n])
   )

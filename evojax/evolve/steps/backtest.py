@@ -67,8 +67,7 @@ def backtest(
     # A crash has no numbers to keep: another run may repair what failed.
     if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
-      text = json.dumps(stored, sort_keys=True, allow_nan=False) + '\n'
-      workdir_lib.write_atomic(path, text.encode())
+      workdir_lib.write_json(path, stored, indent=None, sort_keys=True)
   predicted = stored['predicted'] and tuple(stored['predicted'])
   return records.Backtest(
       trial=design.trial,

@@ -28,6 +28,7 @@ def score(
   """
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed
+  # All meet the same problems, so that their differences are paired.
   policies = {
       'base': {},
       'continued': dict(checkpoint=run.path / head.checkpoint),

@@ -21,6 +21,7 @@ def promote(
   scored. A change that trains nothing keeps the policy of its parent.
   """
   named = dict(version=verdict.version, parent=version.version)
+  # Nothing was trained: the tokens of the parent are counted once.
   if not delta.trains:
     named |= dict(harness=design.harness, updates=0, sampled_tokens=0)
     return recorder.made_from(records.Promote, version, **named)

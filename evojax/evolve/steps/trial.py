@@ -148,6 +148,7 @@ def train(
   most = proposal.expected[1]
   needed = promote.children_needed(control, most, alpha, e.max_children)
   children = max(e.children, needed or 0)
+  # Printed before it is paid for.
   mde = promote.mde(control, children, alpha)
   found, refused = controls, ''
   if needed is None and e.underpowered == 'refuse':
