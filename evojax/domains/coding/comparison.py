@@ -55,12 +55,17 @@ class Comparison:
       number = getattr(self, name)
       if type(number) not in (int, float) or not 0 <= number < math.inf:
         raise ValueError(f'{name}={number!r} must be a number >= 0')
-    if self.mode == 'exact' and (self.absolute or self.relative):
+    if self.mode == 'exact' and self.is_tolerant:
       raise ValueError(
           "comparison='exact' knows no tolerance: take tokens or decimals"
       )
     if type(self.wrapped) is not bool:
       raise ValueError(f'wrapped={self.wrapped!r} must be true or false')
+
+  @property
+  def is_tolerant(self) -> bool:
+    """Tell if numbers may differ."""
+    return bool(self.absolute or self.relative)
 
 
 def passes(expected: str, stdout: bytes, rule: Comparison) -> bool:
@@ -123,8 +128,7 @@ def _is_same_line(a: str, b: str, rule: Comparison) -> bool:
       return True
   except decimal.InvalidOperation:
     pass
-  tolerant = rule.absolute or rule.relative
-  return bool(tolerant) and _are_near(left, right, rule)
+  return rule.is_tolerant and _are_near(left, right, rule)
 
 
 def _are_near(left: list[str], right: list[str], rule: Comparison) -> bool:
@@ -134,9 +138,7 @@ def _are_near(left: list[str], right: list[str], rule: Comparison) -> bool:
 
 
 def _is_near(a: str, b: str, rule: Comparison) -> bool:
-  if not (rule.absolute or rule.relative):
-    return False
-  if not (_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)):
+  if not (rule.is_tolerant and _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)):
     return False
   if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
     return False  # Whole numbers, such as counts, must be exact.
@@ -153,8 +155,9 @@ def _is_same(a: Any, b: Any, rule: Comparison) -> bool:
   """Return whether two JSON values are equal."""
   kinds = {type(a), type(b)}
   if kinds <= {bool, int, float} and rule.mode != 'exact':
-    if a == b or bool in kinds or float not in kinds:
-      return a == b  # As floats, 2**53 and 2**53 + 1 would be equal.
+    # As floats, 2**53 and 2**53 + 1 would be equal.
+    if a == b or bool in kinds or float not in kinds or not rule.is_tolerant:
+      return a == b
     return _is_close(float(a), float(b), rule)
   if len(kinds) > 1:
     return False
