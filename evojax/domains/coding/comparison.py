@@ -151,20 +151,26 @@ def _is_close(a: float, b: float, rule: Comparison) -> bool:
   return math.isfinite(b) and abs(a - b) <= most
 
 
-def _is_same(a: Any, b: Any, rule: Comparison) -> bool:
-  """Return whether two JSON values are equal."""
+def _is_same(value: Any, wanted: Any, rule: Comparison) -> bool:
+  """Return whether two JSON values are equal, however deep they are nested."""
+  pairs = [(value, wanted)]
+  while pairs:
+    a, b = pairs.pop()
+    if type(a) is type(b) is list and len(a) == len(b):
+      pairs.extend(zip(a, b, strict=True))
+    elif type(a) is type(b) is dict and a.keys() == b.keys():
+      pairs.extend((a[key], b[key]) for key in a)
+    elif not _is_same_scalar(a, b, rule):
+      return False
+  return True
+
+
+def _is_same_scalar(a: Any, b: Any, rule: Comparison) -> bool:
+  """Return whether two values are equal that are not both lists or tables."""
   kinds = {type(a), type(b)}
   if kinds <= {bool, int, float} and rule.mode != 'exact':
     # As floats, 2**53 and 2**53 + 1 would be equal.
     if a == b or bool in kinds or float not in kinds or not rule.is_tolerant:
       return a == b
     return _is_close(float(a), float(b), rule)
-  if len(kinds) > 1:
-    return False
-  if isinstance(a, list):
-    return len(a) == len(b) and all(
-        _is_same(x, y, rule) for x, y in zip(a, b, strict=True)
-    )
-  if isinstance(a, dict):
-    return a.keys() == b.keys() and all(_is_same(a[k], b[k], rule) for k in a)
-  return a == b
+  return len(kinds) == 1 and a == b

@@ -137,6 +137,10 @@ class ReturnsTest(parameterized.TestCase):
       ('1' * 5000, b'1' * 4999 + b'2', False, False),
       ('1' * 5000, b'1.0', False, False),
       ('[3]', b'3', False, False),
+      ('[' * 900 + ']' * 900, b'[' * 900 + b']' * 900, True, True),
+      ('[' * 900 + ']' * 900, b'[' * 899 + b'0' + b']' * 899, False, False),
+      ('[[1], [2]]', b'[[1], [3]]', False, False),
+      ('{"a": [1]}', b'{"a": [2]}', False, False),
   )
   def test_values(self, expected, result, right, exactly):
     for mode, each in (('decimals', right), ('exact', exactly)):
