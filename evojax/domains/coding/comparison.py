@@ -53,14 +53,12 @@ class Comparison:
       raise ValueError(f'comparison={self.mode!r} is not one of {MODES}')
     for name in ('absolute', 'relative'):
       number = getattr(self, name)
-      if type(number) not in (int, float) or not 0 <= number < math.inf:
+      if not 0 <= number < math.inf:
         raise ValueError(f'{name}={number!r} must be a number >= 0')
     if self.mode == 'exact' and self.is_tolerant:
       raise ValueError(
           "comparison='exact' knows no tolerance: take tokens or decimals"
       )
-    if type(self.wrapped) is not bool:
-      raise ValueError(f'wrapped={self.wrapped!r} must be true or false')
 
   @property
   def is_tolerant(self) -> bool:

@@ -72,10 +72,7 @@ def decode(text: str) -> Suite:
   seconds = value['seconds']
   if type(seconds) not in (int, float) or not 1e-3 <= seconds < math.inf:
     raise ValueError(f'tests: seconds={seconds!r} must be a number >= 0.001')
-  try:
-    comparison = comparison_lib.Comparison(**value['comparison'])
-  except (TypeError, ValueError) as error:
-    raise ValueError(f'tests: comparison: {error}') from error
+  comparison = _comparison(value['comparison'])
   if type(value['integer_keys']) is not bool:
     raise ValueError('tests: integer_keys must be true or false')
   function = value['function']
@@ -85,6 +82,22 @@ def decode(text: str) -> Suite:
     )
   cases = tuple(Case(*case) for case in cases)
   return Suite(**value | {'cases': cases, 'comparison': comparison})
+
+
+def _comparison(fields: Any) -> comparison_lib.Comparison:
+  default = dataclasses.asdict(comparison_lib.Comparison())
+  types = {name: type(each) for name, each in default.items()}
+  if not isinstance(fields, dict) or types != {
+      name: type(each) for name, each in fields.items()
+  }:
+    raise ValueError(
+        f'tests: comparison={fields!r:.200} must be an object with these'
+        f' fields, of these types: {default}'
+    )
+  try:
+    return comparison_lib.Comparison(**fields)
+  except ValueError as error:
+    raise ValueError(f'tests: {error}') from error
 
 
 def _is_name(text: Any) -> bool:

@@ -216,13 +216,13 @@ class JsonlTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-      ({'comparison': 'exact'}, ('exact', 0, 0)),
-      ({'comparison': 'tokens'}, ('tokens', 0.25, 0)),
-      ({'tolerance': 0}, ('decimals', 0, 0)),
+      ({'comparison': 'exact'}, ('exact', 0.0, 0.0)),
+      ({'comparison': 'tokens'}, ('tokens', 0.25, 0.0)),
+      ({'tolerance': 0}, ('decimals', 0.0, 0.0)),
       ({'tolerance': 1e-3}, ('decimals', 1e-3, 1e-3)),
       ({'tolerance': '1e-3'}, ('decimals', 1e-3, 1e-3)),
-      ({'tolerance': {'relative': 1e-3}}, ('decimals', 0, 1e-3)),
-      ({'comparison': 'tokens', 'tolerance': 1}, ('tokens', 1, 1)),
+      ({'tolerance': {'relative': 1e-3}}, ('decimals', 0.0, 1e-3)),
+      ({'comparison': 'tokens', 'tolerance': 1}, ('tokens', 1.0, 1.0)),
   )
   def test_a_row_says_how_outputs_are_compared(self, fields, expected):
     text = 'An absolute error of 0.25 is allowed.'
