@@ -1,6 +1,8 @@
 """The whole loop on a tiny policy: what is logged, kept and exported is what
 trained."""
 
+import contextlib
+import io
 import json
 import pathlib
 import shutil
@@ -83,8 +85,14 @@ class EndToEndTest(TrainTestCase):
     cls.config = tiny.make_config(
         cls.policy, log__tensorboard=True, log__profile_start=1
     )
-    cls.summary = evojax.run(cls.config, str(cls.done))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+      cls.summary = evojax.run(cls.config, str(cls.done))
+    cls.printed = ' '.join(printed.getvalue().split())
     cls.metrics = metric_rows(cls.done)
+
+  def test_a_run_that_solves_nothing_says_so_once(self):
+    said = 'no signal: in the first 2 steps 0.0% of the completions are solved'
+    self.assertEqual(self.printed.count(said), 1)
 
   def test_evidence_is_complete(self):
     columns = schema.declare(domains.make('math').columns, ('brief', 'sure'))
@@ -103,6 +111,18 @@ class EndToEndTest(TrainTestCase):
         self.assertLen(logprobs, count)
     # Another step samples with another seed.
     self.assertLen(set(store.read(self.done, 'train')['seed']), 2)
+
+  def test_page(self):
+    text = (self.done / 'report.html').read_text()
+    self.assertIn('data-state="finished"', text)
+    self.assertIn('step 2 of 2', text)
+    for wanted in (
+        'gradient norm',
+        'part sure',
+        '<h3>Step 1</h3>',
+        '>update <b',
+    ):
+      self.assertIn(wanted, text)
 
   def test_logged_is_what_trained(self):
     for step in (0, 1):
