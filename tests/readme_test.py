@@ -140,6 +140,15 @@ class ReadmeTest(parameterized.TestCase):
     self.assertEqual(set(self.evidence('data')['family']), {'times_plus_one'})
 
   @pytest.mark.slow
+  def test_grader(self):
+    printed = self.run_blocks('grader')
+    self.assertRegex(printed, r"grader my_score.compute_score: ok, '.*' scores")
+    rows = self.evidence('grader')
+    self.assertEqual(set(rows['family']), {'sums'})
+    self.assertEqual(set(rows['partial'].round(3)), {0.0, 0.1, 1.0})
+    self.assertTrue((rows['outcome'] == (rows['partial'] == 1)).all())
+
+  @pytest.mark.slow
   def test_domain(self):
     self.run_blocks('domain')
     rows = self.evidence('domain')

@@ -12,6 +12,7 @@ from evojax.domains.math import demonstrations
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
+from evojax.evidence import schema
 from evojax.harness.library.seed import reward
 
 
@@ -22,7 +23,6 @@ class MathDomain(sourced.SourcedDomain):
   answer_format: str  # One of grade.ANSWER_FORMATS.
 
   name = 'math'
-  columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
   catalogue = problems.CATALOGUE
   readers = datasets.READERS
@@ -30,15 +30,43 @@ class MathDomain(sourced.SourcedDomain):
       demonstrations.demonstrate, demonstrations.TOKENS
   )
 
+  @property
+  def columns(self) -> tuple[schema.Column, ...]:
+    """The columns of the math grader, or of the user's own beside its."""
+    own = self.grader
+    return own.declare(grade.COLUMNS) if own else grade.COLUMNS
+
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Grade a completion. Never raises on hostile or malformed text."""
-    cut = completion.finish_reason == 'length'
-    form = problem.metadata.get('answer_form', 'value')
-    return grade.grade(
-        problem.answer, completion.text, self.answer_format, cut, form
+    if self.grader:
+      return self.grade_many([problem], [completion])[0]
+    return self._grade(
+        problem.answer, completion, problem.metadata.get('answer_form', 'value')
     )
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    """Grade completion b of problem b, for all b."""
+    if not self.grader:
+      return super().grade_many(problems, completions)
+    grades = self.grader.grade_many(problems, completions)
+    # What the text alone shows is the same whoever grades.
+    shown = (self._grade('', c, 'text').columns for c in completions)
+    return [
+        dataclasses.replace(found, columns={**columns, **found.columns})
+        for found, columns in zip(grades, shown, strict=True)
+    ]
+
+  def _grade(
+      self, answer: str, completion: records.Episode, form: str
+  ) -> records.Grade:
+    cut = completion.finish_reason == 'length'
+    return grade.grade(answer, completion.text, self.answer_format, cut, form)
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
     """Return the problem in another writing; None where there is none.
@@ -59,6 +87,8 @@ def make(
     system_prompt: str = '',
     jsonl: Mapping[str, Any] | None = None,
     tfds: Mapping[str, Any] | None = None,
+    grader: str = '',
+    grader_options: Mapping[str, Any] | None = None,
 ) -> MathDomain:
   """Build the domain, read its files and measure its families.
 
@@ -79,6 +109,10 @@ def make(
     tfds: 'name'; 'train', 'dev', 'sealed' as for jsonl: splits of the data
       set; 'data_dir', 'module', 'question_field', 'answer_field', see
       `datasets.read_tfds`.
+    grader: A grader of the user's own for the problems of jsonl or tfds: the
+      dotted path of a function, or 'openai', see `graders`; empty compares the
+      value of the answer.
+    grader_options: Its options, see `graders.make`.
 
   Raises:
     ValueError: If an argument is impossible, a file is broken, or a family is
@@ -90,6 +124,13 @@ def make(
         f' {grade.ANSWER_FORMATS}'
     )
   selected = MathDomain.select(
-      families, weights, 'small', system_prompt, jsonl=jsonl, tfds=tfds
+      families,
+      weights,
+      'small',
+      system_prompt,
+      grader,
+      grader_options,
+      jsonl=jsonl,
+      tfds=tfds,
   )
   return MathDomain(selected, answer_format)
