@@ -21,6 +21,7 @@ import math
 from typing import Any
 
 from evojax import records
+from evojax.domains import base
 from evojax.evidence import schema
 
 GRADE_STATUS = {
@@ -115,14 +116,29 @@ class Grader:
     items = list(map(Item, problems, completions))
     found = self.scorer(items)
     failed = [s for s in found if s.status != 'ok']
-    # Something outside of the texts fails where all of several fail.
-    if len(failed) == len(items) > 1:
+    if len(failed) == len(items) and not self._works(items[0], failed):
       raise NoGradesError(
           f'domain.kwargs.grader={self.path!r} gave no score to any of'
           f' {len(items)} completions. The first: {failed[0].note}. The same'
           ' command continues the run'
       )
     return list(map(self._grade, items, found))
+
+  def _works(self, item: Item, failed: Sequence[Scored]) -> bool:
+    """Tell whether it was the texts that had no score.
+
+    A function that scores some form of the reference answer does work.
+    """
+    if any(s.status == records.INFRA_ERROR for s in failed):
+      return False
+    forms = [form.format(item.problem.answer) for form in base.ATTEMPTS]
+    tried = self.scorer(
+        [
+            Item(item.problem, dataclasses.replace(item.completion, text=form))
+            for form in forms
+        ]
+    )
+    return any(s.status == 'ok' for s in tried)
 
   def _grade(self, item: Item, scored: Scored) -> records.Grade:
     score = self.low if scored.score is None else scored.score
