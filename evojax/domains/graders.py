@@ -32,7 +32,14 @@ GRADE_STATUS = {
     records.INFRA_ERROR: 4,  # No score: not graded.
 }
 DTYPES = ('float64', 'bool', 'string')
-NOTE = 'grader_note'
+# As the grader's own columns, which may say anything, the reference answer too:
+# no reward, filter or diagnostic gets them.
+NOTE = schema.Column(
+    'grader_note',
+    'string',
+    doc='Why the grader gave no score; empty where it did.',
+    readers=('report',),
+)
 # Key of Problem.metadata: the row of the data set, as Python values.
 ROW = 'row'
 _TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.
@@ -82,7 +89,7 @@ class Grader:
   low: float
   high: float
   threshold: float
-  columns: tuple[schema.Column, ...]  # Its own, NOTE among them.
+  columns: tuple[schema.Column, ...]  # Its own.
 
   def declare(
       self, columns: Sequence[schema.Column]
@@ -93,7 +100,7 @@ class Grader:
       columns: Those of the domain, which its own grader fills.
     """
     status = schema.with_codes('grade_status', GRADE_STATUS)
-    kept = tuple(c for c in columns if c.name != 'grade_status')
+    kept = (*(c for c in columns if c.name != 'grade_status'), NOTE)
     taken = {c.name for c in (*kept, *schema.CORE)}
     if twice := sorted(taken & {c.name for c in self.columns}):
       raise GraderError(
@@ -156,11 +163,10 @@ class Grader:
         partial=min(max(share, 0.0), 1.0),
         status=scored.status,
         columns={
-            NOTE: scored.note,
+            NOTE.name: scored.note,
             **{
                 c.name: _fit(c, scored.columns.get(c.name))
                 for c in self.columns
-                if c.name != NOTE
             },
         },
     )
@@ -269,28 +275,24 @@ def _range(given: Any) -> tuple[float, float]:
 
 
 def _columns(given: Any) -> tuple[schema.Column, ...]:
-  """Return the grader's own columns, which only people read.
-
-  They may say anything, the reference answer too, so that no reward, filter or
-  diagnostic gets them.
-  """
-  if not isinstance(given, Mapping) or set(given.values()) - set(DTYPES):
+  """Return the grader's own columns, which only people read."""
+  if not isinstance(given, Mapping) or not all(
+      dtype in DTYPES for dtype in given.values()
+  ):
     raise GraderError(
         f'domain.kwargs.grader_options.columns={given!r} must be a table of'
         f" names and types such as {{'acc': 'bool'}}; types are {DTYPES}"
     )
-  own = {name: f'{name!r} of the grader.' for name in given}
-  docs = {NOTE: 'Why the grader gave no score; empty where it did.'} | own
   try:
     return tuple(
         schema.Column(
             name,
-            given.get(name, 'string'),
-            doc=doc,
-            nullable=name != NOTE,
+            dtype,
+            doc=f'{name!r} of the grader.',
+            nullable=True,
             readers=('report',),
         )
-        for name, doc in docs.items()
+        for name, dtype in given.items()
     )
   except ValueError as error:
     raise GraderError(

@@ -103,7 +103,12 @@ class Judge:
       found = httpx2.URL(options.url)
     except (httpx2.InvalidURL, ValueError):
       found = httpx2.URL('')
-    if found.scheme not in ('http', 'https') or not found.host or found.query:
+    if (
+        found.scheme not in ('http', 'https')
+        or not found.host
+        or found.query
+        or (found.port or 0) >= 1 << 16
+    ):
       raise graders.GraderError(
           f"{_FIELD}.url={options.url!r}: wanted e.g. 'http://HOST:PORT/v1'"
       )

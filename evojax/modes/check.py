@@ -115,7 +115,7 @@ def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
   scores = np.where(view.valid, scores, np.nan)
   empty = view.completion == ''
   best = np.nanargmax(np.where(empty, -np.inf, scores)[0])
-  form, right = view.completion[0][best], scores[0][best]
+  form, right = str(view.completion[0][best]), scores[0][best]
   nothing = np.nanmax(scores[empty], initial=grader.low)
   notes = []
   if right < grader.threshold:

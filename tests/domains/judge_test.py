@@ -78,7 +78,7 @@ class JudgeTest(parameterized.TestCase):
     super().setUp()
     self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
-  def make(self, url, **options):
+  def make(self, url='http://localhost:1/v1', **options):
     path = pathlib.Path(self.folder, 'rows.jsonl')
     rows = [{'question': f'Of {i}?', 'answer': i} for i in range(60)]
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
@@ -102,7 +102,7 @@ class JudgeTest(parameterized.TestCase):
     return server
 
   def test_scores_in_order(self):
-    server = self.serve()
+    server = self.serve(lambda p, n: time.sleep(0.05) or by_reference(p, n))
     with absltest.mock.patch.dict('os.environ', {'JUDGE_KEY': 'secret'}):
       domain = self.make(server.url, key_env='JUDGE_KEY', concurrency=4)
     texts = ['{}', 'no', '{} {', 'Score: 10'] * 5
@@ -185,7 +185,7 @@ class JudgeTest(parameterized.TestCase):
   )
   def test_wrong_options(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
-      self.make('http://localhost:1/v1', **options)
+      self.make(**options)
 
 
 if __name__ == '__main__':
