@@ -62,7 +62,7 @@ class Bare:
     self._pool = concurrent.futures.ThreadPoolExecutor(slots)
 
   def run(self, count: int) -> None:
-    """Runs the program `count` times."""
+    """Run the program `count` times."""
     share = count // len(self._ends)
     list(self._pool.map(lambda end: self._serve(end, share), self._ends))
 
@@ -112,7 +112,7 @@ def _bare_zygote(control):
 
 
 def left_behind() -> dict[str, int]:
-  """Counts of everything that runs could leave on this machine."""
+  """Count everything that runs could leave on this machine."""
   me = os.getpid()
   children = 0
   for path in glob.glob('/proc/[0-9]*/stat'):

@@ -131,7 +131,7 @@ def evaluate(
         " decision that is taken while training needs split='dev'"
     )
   start = time.perf_counter()
-  # Where nobody counts the time, a phase does nothing.
+  # A phase does nothing where nobody counts the time.
   phase: Any = scorer.phases or (lambda name: contextlib.nullcontext())
   asked = collect.request_batch(
       scorer.tokenizer,

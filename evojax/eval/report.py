@@ -114,7 +114,7 @@ def _family(
       'gain': new - old,
       **_decomposed(before, after, rows),
   }
-  del entry['modes']  # Of the whole only.
+  del entry['modes']  # A family has too few completions of each mode.
   return entry
 
 
@@ -163,6 +163,7 @@ def print_table(console: console_lib.Console, *columns: Sequence[Any]) -> None:
   table.add_column(first, overflow='fold')
   for heading, *_ in others:
     table.add_column(heading, justify='right', no_wrap=True)
+  # Names of families and modes are a domain's, and may look like rich's markup.
   cells = (column[1:] for column in columns)
   for row in itertools.zip_longest(*cells, fillvalue=''):
     table.add_row(*(markup.escape(str(cell)) for cell in row))

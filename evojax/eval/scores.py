@@ -49,6 +49,7 @@ def pass_at_k(
         ' [P, k] with at least one problem and one sample'
     )
   if graded is not None and not graded.all():
+    # Problems differ in how many were graded, so each is its own array.
     there = [row[g][None] for row, g in zip(outcomes, graded, strict=True)]
     each = [pass_at_k(row, min(k, row.size)) for row in there]
     return float(np.mean(each))

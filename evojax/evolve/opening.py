@@ -150,7 +150,7 @@ def open_run(
       source = pathlib.Path(options.fork_from).expanduser()
       fork = fork_lib.open_fork(source, options.fork_version)
     print(devices.describe(), flush=True)
-    directory.record_start()
+    directory.record_start(chat_template=setup.policy.tokenizer.template)
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(

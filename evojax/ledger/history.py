@@ -196,7 +196,7 @@ class History:
 
   @property
   def sandboxes(self) -> list[str]:
-    """Tiers of the box that the run's rows were made in, sorted."""
+    """The tiers of the box that the run's rows were made in, sorted."""
     return sorted({row.sandbox for row in self.rows if row.sandbox})
 
   @property
@@ -214,6 +214,7 @@ class History:
   @property
   def trained_tokens(self) -> int:
     """Tokens sampled to train all arms; controls serve several trials."""
+    # By folder: an arm that is listed twice was trained once.
     arms = {arm.folder: arm for trial in self.trials for arm in trial.arms}
     trained = [*arms.values(), *self.all(records.Retrain)]
     trained += [self.base] if self.base else []

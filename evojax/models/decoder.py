@@ -70,29 +70,23 @@ class DecoderConfig:
     return self.num_heads // self.num_kv_heads
 
 
+# Number of input axes of each projection.
+_INPUTS = {'qkv': 1, 'out': 3, 'gate_up': 1, 'down': 1}
+_NORMS = ('final_norm', 'attn_norm', 'mlp_norm', 'q_norm', 'k_norm')
 # Trailing axes of every parameter. LoRA pairs: a [in, r], b [r, out...].
 _AXES = {
     'embed': ('vocab', None),
     'lm_head': ('vocab', None),
-    'final_norm': (None,),
-    'attn_norm': (None,),
-    'mlp_norm': (None,),
-    'q_norm': (None,),
-    'k_norm': (None,),
+    **dict.fromkeys(_NORMS, (None,)),
     'qkv': ('embed', 'kv_heads', None, None),
     'qkv_bias': ('kv_heads', None, None),
     'out': ('kv_heads', None, None, 'embed'),
     'gate_up': ('embed', None, 'mlp'),
     'down': ('mlp', 'embed'),
-    'qkv_lora_a': ('embed', None),
-    'qkv_lora_b': (None, 'kv_heads', None, None),
-    'out_lora_a': ('kv_heads', None, None, None),
-    'out_lora_b': (None, 'embed'),
-    'gate_up_lora_a': ('embed', None),
-    'gate_up_lora_b': (None, None, 'mlp'),
-    'down_lora_a': ('mlp', None),
-    'down_lora_b': (None, 'embed'),
 }
+for _name, _n in _INPUTS.items():
+  _AXES[f'{_name}_lora_a'] = (*_AXES[_name][:_n], None)
+  _AXES[f'{_name}_lora_b'] = (None, *_AXES[_name][_n:])
 
 
 def _gathered(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
@@ -107,10 +101,8 @@ def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
   return (x32 * scale.astype(jnp.float32)).astype(x.dtype)
 
 
-def _rope_table(
-    cfg: DecoderConfig, positions: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """(cos, sin), each [..., T, H / 2] for positions [..., T]."""
+def _rope_table(cfg, positions):
+  """Return (cos, sin), each [..., T, H / 2] for positions [..., T]."""
   return rope_lib.table(
       positions, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling
   )
@@ -139,9 +131,8 @@ class Layer(nn.Module):
     cfg = self.cfg
     d, f, h = cfg.hidden_size, cfg.intermediate_size, cfg.head_dim
     k, r = cfg.num_kv_heads, cfg.heads_per_kv
-    qkv = self._project(
-        'qkv', self._norm('attn_norm', x, d), (d,), (k, r + 2, h)
-    )
+    hidden = self._norm('attn_norm', x, d)
+    qkv = self._project('qkv', hidden, (d,), (k, r + 2, h))
     if cfg.qkv_bias:
       bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
       qkv += bias.astype(x.dtype)
@@ -180,13 +171,11 @@ class Layer(nn.Module):
     widens = n == 1 and np.prod(outs) > ins[0]
     y = _widen(x, weight) if widens else jnp.tensordot(x, weight, n)
     if rank:
+      zeros = nn.initializers.zeros
       a = self.param(f'{name}_lora_a', init, (*ins, rank)).astype(x.dtype)
-      b = self.param(
-          f'{name}_lora_b', nn.initializers.zeros, (rank, *outs)
-      ).astype(x.dtype)
-      y += jnp.tensordot(jnp.tensordot(x, a, n), b, 1) * (
-          self.cfg.lora_alpha / rank
-      )
+      b = self.param(f'{name}_lora_b', zeros, (rank, *outs)).astype(x.dtype)
+      update = jnp.tensordot(jnp.tensordot(x, a, n), b, 1)
+      y += update * (self.cfg.lora_alpha / rank)
     return y
 
 
@@ -293,21 +282,15 @@ def logits(
   return out.astype(jnp.float32)
 
 
-def _embed(cfg: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
-  x = params['embed'].astype(cfg.compute_dtype)[tokens]
-  return sharding.constrain(x, 'batch', *(None,) * (x.ndim - 1))
+def _run_layers(cfg, params, tokens, rope, attend, cache=None):
+  """Embed tokens [B, T] and apply every layer and the final norm; see `Layer`.
 
-
-def _run_layers(
-    cfg: DecoderConfig,
-    params: Params,
-    x: jax.Array,
-    rope: tuple[jax.Array, jax.Array],
-    attend: Callable[..., tuple[jax.Array, Any]],
-    cache: Any = None,
-) -> tuple[jax.Array, Any]:
-  """Apply every layer; `attend` gets its slice of `cache`."""
+  `attend` gets each layer's slice of `cache` first. Returned are the hidden
+  states [B, T, D], and what `attend` kept of every layer.
+  """
   layer = Layer(cfg)
+  x = params['embed'].astype(cfg.compute_dtype)[tokens]
+  x = sharding.constrain(x, 'batch', None, None)
 
   def body(x, layer_params, layer_cache):
     step = functools.partial(attend, layer_cache)
@@ -316,9 +299,8 @@ def _run_layers(
   if cfg.remat != 'none':
     body = jax.checkpoint(body, policy=REMAT_POLICIES[cfg.remat])
   if cfg.scan_layers:
-    x, kept = jax.lax.scan(
-        lambda x, inputs: body(x, *inputs), x, (params['layers'], cache)
-    )
+    step = lambda x, inputs: body(x, *inputs)
+    x, kept = jax.lax.scan(step, x, (params['layers'], cache))
   else:
     kept = []
     for i, layer_params in enumerate(params['layers']):
@@ -334,10 +316,8 @@ def _masked_softmax(scores: jax.Array, mask: jax.Array, h: int) -> jax.Array:
   return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
 
 
-def _attend_causal(
-    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array
-) -> jax.Array:
-  """q [B,T,K,R,H], k and v [B,S,K,H], mask broadcast to [B,K,R,T,S]."""
+def _attend_causal(q, k, v, mask):
+  """Attend: q [B,T,K,R,H], k and v [B,S,K,H], mask as [B,K,R,T,S]."""
   scores = jnp.einsum('btkrh,bskh->bkrts', q, k)
   probs = _masked_softmax(scores, mask, q.shape[-1]).astype(q.dtype)
   return jnp.einsum('bkrts,bskh->btkrh', probs, v)
@@ -359,9 +339,8 @@ def forward(
   same = segment_ids[:, :, None] == segment_ids[:, None, :]
   mask = (causal & same)[:, None, None]  # [B, 1, 1, T, S]
   attend = lambda _, q, k, v: (_attend_causal(q, k, v, mask), None)
-  x = _embed(cfg, params, tokens)
-  x, _ = _run_layers(cfg, params, x, _rope_table(cfg, positions), attend)
-  return x
+  rope = _rope_table(cfg, positions)
+  return _run_layers(cfg, params, tokens, rope, attend)[0]
 
 
 def forward_shared(
@@ -407,18 +386,14 @@ def forward_shared(
     (qp, qc), (kp, kc), (vp, vc) = (jnp.split(a, [lp], 1) for a in (q, k, v))
     prompt = _attend_causal(qp, kp, vp, prompt_mask)
     qc, kc, vc = (a.reshape(p, g, lc, *a.shape[2:]) for a in (qc, kc, vc))
-    scores = jnp.concatenate(
-        [
-            jnp.where(
-                visible, jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp), -1e30
-            ),
-            jnp.where(
-                causal, jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc), -1e30
-            ),
-        ],
-        -1,
+    to_prompt = jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp)
+    to_own = jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc)
+    masked = (
+        jnp.where(visible, to_prompt, -1e30),
+        jnp.where(causal, to_own, -1e30),
     )
-    scores = scores.astype(jnp.float32) * cfg.head_dim**-0.5
+    scores = jnp.concatenate(masked, -1).astype(jnp.float32)
+    scores *= cfg.head_dim**-0.5
     probs = jax.nn.softmax(scores, -1).astype(q.dtype)
     to_prompt, to_own = jnp.split(probs, [lp], -1)
     values = jnp.einsum('pgkrts,pskh->pgtkrh', to_prompt, vp)
@@ -426,7 +401,7 @@ def forward_shared(
     values = values.reshape(p, g * lc, *q.shape[2:])
     return jnp.concatenate([prompt, values], 1), None
 
-  x, _ = _run_layers(cfg, params, _embed(cfg, params, tokens), rope, attend)
+  x, _ = _run_layers(cfg, params, tokens, rope, attend)
   last = jnp.take_along_axis(x, (prompt_lengths - 1)[:, None, None], 1)
   last = jnp.broadcast_to(last[:, :, None], (p, 1, g, x.shape[-1]))
   last = last.swapaxes(1, 2)  # [P, G, 1, D]
@@ -472,10 +447,8 @@ def extend(
     return jax.lax.dynamic_update_slice(row, new, at)
 
   def attend(layer_cache, q, k, v):
-    keys, values = (
-        write(old, new, start)
-        for old, new in zip(layer_cache, (k, v), strict=True)
-    )
+    keys = write(layer_cache[0], k, start)
+    values = write(layer_cache[1], v, start)
     scores = jnp.einsum('btkrh,bksh->bkrts', q, keys.astype(q.dtype))
     probs = _masked_softmax(scores, mask[:, None, None], cfg.head_dim)
     out = jnp.einsum(
@@ -483,8 +456,8 @@ def extend(
     )
     return out, (keys, values)
 
-  x = _embed(cfg, params, tokens)
-  return _run_layers(cfg, params, x, _rope_table(cfg, positions), attend, cache)
+  rope = _rope_table(cfg, positions)
+  return _run_layers(cfg, params, tokens, rope, attend, cache)
 
 
 def decode(
@@ -521,28 +494,23 @@ def decode(
     )
 
   def attend(layer_cache, q, k, v):
-    keys, values = layer_cache
-    keys, values = write(keys, k[:, 0], positions), write(
-        values, v[:, 0], positions
-    )
+    keys = write(layer_cache[0], k[:, 0], positions)
+    values = write(layer_cache[1], v[:, 0], positions)
     scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys.astype(q.dtype))
     probs = _masked_softmax(scores, mask, cfg.head_dim).astype(q.dtype)
     out = jnp.einsum('bkrs,bksh->bkrh', probs, values.astype(q.dtype))
     return out[:, None], (keys, values)
 
   rope = _rope_table(cfg, positions[:, None])
-  x = _embed(cfg, params, tokens)[:, None]
-  x, cache = _run_layers(cfg, params, x, rope, attend, cache)
+  x, cache = _run_layers(cfg, params, tokens[:, None], rope, attend, cache)
   return x[:, 0], cache
 
 
-def empty_cache(cfg: DecoderConfig, rows: int, slots: int, dtype: str) -> Any:
+def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Any:
   """Return zeroed keys and values for `decode`."""
   shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
+  zeros = functools.partial(jnp.zeros, dtype=cfg.compute_dtype)
+  pair = lambda shape: (zeros(shape), zeros(shape))
   if cfg.scan_layers:
-    shape = (cfg.num_layers, *shape)
-    return (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-  return [
-      (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-      for _ in range(cfg.num_layers)
-  ]
+    return pair((cfg.num_layers, *shape))
+  return [pair(shape) for _ in range(cfg.num_layers)]

@@ -26,17 +26,10 @@ from evojax.models import layout
 from evojax.runtime import sharding
 
 TOKENIZER_FILES = (
-    'tokenizer.json',
-    'tokenizer_config.json',
-    'special_tokens_map.json',
-    'added_tokens.json',
-    'vocab.json',
-    'merges.txt',
-    'tokenizer.model',
-    'chat_template.jinja',
-    'chat_template.json',
-    'generation_config.json',
-)
+    'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json',
+    'added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model',
+    'chat_template.jinja', 'chat_template.json', 'generation_config.json',
+)  # fmt: skip
 _DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 # Tensors that old or tied checkpoints hold besides those they follow from.
 _REDUNDANT = ('rotary_emb.inv_freq', 'masked_bias', 'attn.bias')
@@ -82,26 +75,20 @@ def _check_tensors(
   expected = layout.tensor_shapes(cfg)
   redundant = _REDUNDANT + (('lm_head.weight',) if cfg.tie_embeddings else ())
   problems = [f'missing {n}' for n in expected if n not in tensors]
-  problems += [
-      f'unexpected {n}'
-      for n in sorted(set(tensors) - set(expected))
-      if not n.endswith(redundant)
-  ]
-  for name, shape in expected.items():
-    if name not in tensors:
-      continue
+  extra = sorted(set(tensors) - set(expected))
+  problems += [f'unexpected {n}' for n in extra if not n.endswith(redundant)]
+  for name in filter(tensors.__contains__, expected):
     found, dtype = tuple(tensors[name].get_shape()), tensors[name].get_dtype()
-    if found != shape:
-      problems.append(f'{name} has shape {found}, expected {shape}')
+    if found != expected[name]:
+      problems.append(f'{name} has shape {found}, expected {expected[name]}')
     if dtype not in ('F32', 'BF16', 'F16'):
       problems.append(f'{name} has dtype {dtype}, expected F32, BF16 or F16')
   if problems:
+    first = '; '.join(problems[:4]) + '; ...' * (len(problems) > 4)
     raise hf_config.ModelDirectoryError(
         f'the weights in {path} do not fit its config.json in'
-        f' {len(problems)} places: '
-        + '; '.join(problems[:4])
-        + ('; ...' if len(problems) > 4 else '')
-        + '. Restore config.json or download the weights again.'
+        f' {len(problems)} places: {first}. Restore config.json or download the'
+        ' weights again.'
     )
 
 
@@ -144,8 +131,8 @@ def load_params(
     path: A Hugging Face model directory.
     cfg: Its `hf_config.load`, with `scan_layers` as wanted.
     dtype: 'float32' or 'bfloat16', of the parameters.
-    shardings: A tree like the parameters (more leaves do no harm); by default
-      everything goes to the first local device.
+    shardings: A tree like the parameters; by default everything goes to the
+      first local device.
 
   Returns:
     Parameters as decoder.py lays them out, without LoRA adapters.
@@ -154,43 +141,21 @@ def load_params(
     ModelDirectoryError: If the directory is incomplete or does not fit cfg.
   """
   path = pathlib.Path(path)
-  one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  leaves = layout.tree(cfg)
+  if shardings is None:
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = jax.tree.map(lambda _: one_device, leaves)
   with _open_weights(path) as tensors:
     _check_tensors(path, cfg, tensors)
 
-    def make(leaves: list[layout.Leaf], sharding_, stacked: bool) -> jax.Array:
+    def make(leaf: layout.Leaf | layout.Stack, place: Any) -> jax.Array:
       def read(index):
-        layers = leaves
-        if stacked:
-          layers, index = leaves[index[0]], index[1:]
-        blocks = [leaf.read(tensors.__getitem__, index) for leaf in layers]
-        block = np.stack(blocks) if stacked else blocks[0]
+        block = leaf.read(tensors.__getitem__, index)
         return np.ascontiguousarray(block.astype(_DTYPES[dtype]))
 
-      shape = leaves[0].shape
-      if stacked:
-        shape = (len(leaves), *shape)
-      return jax.make_array_from_callback(shape, sharding_ or one_device, read)
+      return jax.make_array_from_callback(leaf.shape, place, read)
 
-    layers = [layout.layer_leaves(cfg, i) for i in range(cfg.num_layers)]
-    given = shardings or {}
-    params = {
-        name: make([leaf], given.get(name), False)
-        for name, leaf in layout.top_leaves(cfg).items()
-    }
-    if cfg.scan_layers:
-      given = given.get('layers', {})
-      params['layers'] = {
-          name: make([layer[name] for layer in layers], given.get(name), True)
-          for name in layers[0]
-      }
-    else:
-      given = given.get('layers', [{}] * len(layers))
-      params['layers'] = [
-          {name: make([leaf], s.get(name), False) for name, leaf in l.items()}
-          for l, s in zip(layers, given, strict=True)
-      ]
-  return params
+    return jax.tree.map(make, leaves, shardings)
 
 
 def _host_tensors(
@@ -266,11 +231,11 @@ def save(
     tmp.mkdir(parents=True)
   try:
     # Gathering a large model takes long, so that the disk is checked first.
-    free = shutil.disk_usage(tmp).free if writes else 0
-    if writes and free < sum(sizes.values()):
+    total = sum(sizes.values())
+    if writes and (free := shutil.disk_usage(tmp).free) < total:
       raise OSError(
-          f'{path} needs {sum(sizes.values())} bytes, but the disk has {free}'
-          ' left. Free some space and start the same command again.'
+          f'{path} needs {total} bytes, but the disk has {free} left. Free some'
+          ' space and start the same command again.'
       )
     tensors = _host_tensors(cfg, params, dtype)
     # Picking one layer out of a stack sends its index to the device.
@@ -286,7 +251,7 @@ def save(
       hf_config.write_json(tmp / 'config.json', config)
       if len(shards) > 1:
         index = {
-            'metadata': {'total_size': sum(sizes.values())},
+            'metadata': {'total_size': total},
             'weight_map': {n: f for f, names in shards.items() for n in names},
         }
         hf_config.write_json(tmp / 'model.safetensors.index.json', index)
@@ -300,13 +265,13 @@ def save(
 
 def _plan_shards(sizes: dict[str, int], max_bytes: int) -> dict[str, list[str]]:
   """Group tensors, in order, into files of at most max_bytes."""
-  groups, total = [[]], 0
+  groups, room = [[]], max_bytes
   for name, size in sizes.items():
-    if groups[-1] and total + size > max_bytes:
+    if groups[-1] and size > room:
       groups.append([])
-      total = 0
+      room = max_bytes
     groups[-1].append(name)
-    total += size
+    room -= size
   if len(groups) == 1:
     return {'model.safetensors': groups[0]}
   return {

@@ -44,6 +44,14 @@ FAMILIES = {
     ),
     'llama': Family('LlamaForCausalLM', fixed={'attention_bias': False}),
 }
+# Field of config.json -> the only value that the decoder computes, which is
+# also that of a file without the field.
+_ONLY = {
+    'hidden_act': 'silu',
+    'mlp_bias': False,
+    'use_sliding_window': False,
+    'quantization_config': None,
+}
 # Field of config.json -> field of DecoderConfig; all are positive integers.
 _SIZES = {
     'vocab_size': 'vocab_size',
@@ -108,10 +116,7 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
         ' first, e.g. `hf download Qwen/Qwen3-0.6B --local-dir DIRECTORY`.'
     )
   raw = read_json(file)
-  rope = {
-      **(raw.get('rope_scaling') or {}),
-      **(raw.get('rope_parameters') or {}),
-  }
+  rope = (raw.get('rope_scaling') or {}) | (raw.get('rope_parameters') or {})
   _check_supported(file, raw, rope)
   family = FAMILIES[raw['model_type']]
   return decoder.DecoderConfig(
@@ -134,27 +139,19 @@ def _check_supported(
     file: pathlib.Path, raw: Mapping[str, Any], rope: Mapping[str, Any]
 ) -> None:
   """Refuse what the decoder does not compute."""
-  name = raw.get('model_type')
+  name, full = raw.get('model_type'), ['full_attention']
+  layers, turned = raw.get('layer_types'), rope.get('partial_rotary_factor')
+  # Qwen2 always has biases in its attention, and its files may name them or
+  # not: its row does not say `attention_bias`.
+  only = _ONLY | (FAMILIES[name].fixed if name in FAMILIES else {})
   # Field -> its value and the values that the decoder computes.
   required = {
       'model_type': (name, tuple(FAMILIES)),
-      'hidden_act': (raw.get('hidden_act', 'silu'), ('silu',)),
-      'mlp_bias': (raw.get('mlp_bias', False), (False,)),
-      'use_sliding_window': (raw.get('use_sliding_window', False), (False,)),
-      'layer_types': (
-          sorted(set(raw.get('layer_types') or ['full_attention'])),
-          (['full_attention'],),
-      ),
+      'layer_types': (sorted(set(layers or full)), (full,)),
       'rope type': (_rope_type(rope), ('default', 'llama3')),
-      'partial_rotary_factor': (
-          rope.get('partial_rotary_factor', 1.0),
-          (1.0, None),
-      ),
-      'quantization_config': (raw.get('quantization_config'), (None,)),
+      'partial_rotary_factor': (turned, (1.0, None)),
+      **{field: (raw.get(field, v), (v,)) for field, v in only.items()},
   }
-  # Qwen2 always has these biases, and its files may name them or not.
-  if name not in FAMILIES or not FAMILIES[name].qkv_bias:
-    required['attention_bias'] = (raw.get('attention_bias', False), (False,))
   unsupported = [
       f'{field}={value!r} (supported: {", ".join(map(repr, choices))})'
       for field, (value, choices) in required.items()
@@ -179,11 +176,7 @@ def _sizes(
     found['head_dim'] = family.head_dim
   elif found['head_dim'] is None and not family.head_dim:
     del found['head_dim']
-  wrong = {
-      name: value
-      for name, value in found.items()
-      if not isinstance(value, int) or value < 1
-  }
+  wrong = {n: v for n, v in found.items() if not isinstance(v, int) or v < 1}
   if wrong:
     raise ModelDirectoryError(
         f'{file} has {wrong}, where positive integers are needed. Restore the'
@@ -225,11 +218,10 @@ def dump(
     dtype: Of the tensors in the file, 'float32' or 'bfloat16'.
     token_ids: bos_token_id, eos_token_id and pad_token_id as far as known.
   """
-  scaling = None
-  if cfg.rope_scaling is not None:
-    values = dataclasses.asdict(cfg.rope_scaling)
-    scaling = {'rope_type': 'llama3'}
-    scaling |= {name: values[ours] for name, ours in _LLAMA3.items()}
+  scaling = cfg.rope_scaling and {
+      'rope_type': 'llama3',
+      **{name: getattr(cfg.rope_scaling, x) for name, x in _LLAMA3.items()},
+  }
   family = FAMILIES[cfg.family]
   return {
       'architectures': [family.architecture],

@@ -1,10 +1,10 @@
 """The table of Hugging Face tensors that make up our fused parameters.
 
-`top_leaves` and `layer_leaves` are the one table that reading, writing and
+`_top_leaves` and `layer_leaves` are the one table that reading, writing and
 checking a model directory follow.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import math
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from evojax.models import decoder
+
+_Groups = Mapping[str, tuple[tuple[int, ...], ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Leaf:
   """One of our parameters: its parts, concatenated along `axis`."""
 
   parts: tuple[Part, ...]
-  axis: int = 0
+  axis: int
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -96,12 +98,36 @@ class Leaf:
     return {p.name: p.write(b) for p, b in zip(self.parts, blocks, strict=True)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Stack:
+  """One leaf of every layer, read as one array with a leading layer axis."""
+
+  leaves: tuple[Leaf, ...]
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of our parameter of all layers."""
+    return len(self.leaves), *self.leaves[0].shape
+
+  def read(
+      self, tensor: Callable[[str], Any], index: tuple[slice, ...]
+  ) -> np.ndarray:
+    """Read `index` of the stack; see `Leaf.read`."""
+    layers = self.leaves[index[0]]
+    return np.stack([leaf.read(tensor, index[1:]) for leaf in layers])
+
+
+def _joined(axis: int, order: tuple[int, ...], tensors: _Groups) -> Leaf:
+  """Join tensors, given by their groups, along an axis; see `Part`."""
+  return Leaf(tuple(Part(*item, order) for item in tensors.items()), axis)
+
+
 def _whole(name: str, *shape: int) -> Leaf:
   groups = tuple((size,) for size in shape)
-  return Leaf((Part(name, groups, tuple(range(len(shape)))),))
+  return _joined(0, tuple(range(len(shape))), {name: groups})
 
 
-def top_leaves(cfg: decoder.DecoderConfig) -> dict[str, Leaf]:
+def _top_leaves(cfg: decoder.DecoderConfig) -> dict[str, Leaf]:
   """Return the leaves outside the layers."""
   v, d = cfg.vocab_size, cfg.hidden_size
   leaves = {
@@ -122,54 +148,53 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
   heads = (('q', r), ('k', 1), ('v', 1))
   leaves = {
       'attn_norm': _whole(prefix + 'input_layernorm.weight', d),
-      'qkv': Leaf(
-          tuple(
-              # [K, n, H, D] -> [D, K, n, H]
-              Part(f'{attn}{x}_proj.weight', ((k, n, h), (d,)), (3, 0, 1, 2))
-              for x, n in heads
-          ),
-          axis=2,
+      # [K, n, H, D] -> [D, K, n, H]
+      'qkv': _joined(
+          2,
+          (3, 0, 1, 2),
+          {f'{attn}{x}_proj.weight': ((k, n, h), (d,)) for x, n in heads},
       ),
       # [D, K, R, H] -> [K, R, H, D]
-      'out': Leaf(
-          (Part(attn + 'o_proj.weight', ((d,), (k, r, h)), (1, 2, 3, 0)),)
+      'out': _joined(
+          0, (1, 2, 3, 0), {attn + 'o_proj.weight': ((d,), (k, r, h))}
       ),
       'mlp_norm': _whole(prefix + 'post_attention_layernorm.weight', d),
-      'gate_up': Leaf(
-          tuple(
-              # [F, 1, D] -> [D, 1, F]
-              Part(f'{mlp}{x}_proj.weight', ((f, 1), (d,)), (2, 1, 0))
-              for x in ('gate', 'up')
-          ),
-          axis=1,
+      # [F, 1, D] -> [D, 1, F]
+      'gate_up': _joined(
+          1,
+          (2, 1, 0),
+          {f'{mlp}{x}_proj.weight': ((f, 1), (d,)) for x in ('gate', 'up')},
       ),
-      'down': Leaf((Part(mlp + 'down_proj.weight', ((d,), (f,)), (1, 0)),)),
+      'down': _joined(0, (1, 0), {mlp + 'down_proj.weight': ((d,), (f,))}),
   }
   if cfg.qkv_bias:
-    leaves['qkv_bias'] = Leaf(
-        tuple(
-            Part(f'{attn}{x}_proj.bias', ((k, n, h),), (0, 1, 2))
-            for x, n in heads
-        ),
-        axis=1,
-    )
+    bias = {f'{attn}{x}_proj.bias': ((k, n, h),) for x, n in heads}
+    leaves['qkv_bias'] = _joined(1, (0, 1, 2), bias)
   if cfg.qk_norm:
     leaves['q_norm'] = _whole(attn + 'q_norm.weight', h)
     leaves['k_norm'] = _whole(attn + 'k_norm.weight', h)
   return leaves
 
 
+def tree(cfg: decoder.DecoderConfig) -> dict[str, Any]:
+  """Return a tree like the parameters, without adapters, of their leaves."""
+  layers = [layer_leaves(cfg, i) for i in range(cfg.num_layers)]
+  if cfg.scan_layers:
+    stack = lambda name: Stack(tuple(layer[name] for layer in layers))
+    return _top_leaves(cfg) | {'layers': {n: stack(n) for n in layers[0]}}
+  return _top_leaves(cfg) | {'layers': layers}
+
+
 def all_leaves(
     cfg: decoder.DecoderConfig,
 ) -> Iterator[tuple[int | None, str, Leaf]]:
   """Yield (layer or None, name, leaf) in the order in which files hold them."""
-  top = top_leaves(cfg)
-  yield None, 'embed', top.pop('embed')
+  embed, *rest = ((None, *item) for item in _top_leaves(cfg).items())
+  yield embed
   for layer in range(cfg.num_layers):
     for name, leaf in layer_leaves(cfg, layer).items():
       yield layer, name, leaf
-  for name, leaf in top.items():
-    yield None, name, leaf
+  yield from rest
 
 
 def tensor_shapes(cfg: decoder.DecoderConfig) -> dict[str, tuple[int, ...]]:

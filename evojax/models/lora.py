@@ -58,14 +58,10 @@ def add_adapters(
 
   # Adapters are small, so that drawing them on the host is faster than
   # compiling a generator for each shape.
-  adapters = jax.tree_util.tree_map_with_path(
-      make, split(decoder.shapes(cfg))[0]
-  )
-  if shardings is None:
-    adapters = jax.device_put(adapters)
-  else:
-    adapters = sharding.to_device(adapters, split(shardings)[0])
-  return join(adapters, params)
+  shapes, _ = split(decoder.shapes(cfg))
+  adapters = jax.tree_util.tree_map_with_path(make, shapes)
+  places = shardings and split(shardings)[0]
+  return join(sharding.to_device(adapters, places), params)
 
 
 def split(params: Any) -> tuple[Any, Any]:

@@ -13,6 +13,9 @@ from evojax.models import lora
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import sharding
 
+# Fields of config.model that are fields of the decoder's configuration, too.
+COMPUTED = ('compute_dtype', 'remat', 'scan_layers', 'lora_rank', 'lora_alpha')
+
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
@@ -26,41 +29,28 @@ class Policy:
 def open_policy(
     *,
     path: pathlib.Path,
-    compute_dtype: str,
-    remat: str,
-    scan_layers: bool,
-    lora_rank: int,
-    lora_alpha: float,
     fsdp_shards: int = 1,
     tensor_shards: int = 1,
     max_tokens: int = 0,
-    **_: Any,
+    **model: Any,
 ) -> Policy:
   """Check a model directory and read all but its weights, without a device.
 
   Args:
     path: A Hugging Face directory.
-    compute_dtype: config.model.compute_dtype.
-    remat: config.model.remat.
-    scan_layers: config.model.scan_layers.
-    lora_rank: config.model.lora_rank.
-    lora_alpha: config.model.lora_alpha.
     fsdp_shards: config.mesh.fsdp; 1 where it is not known yet.
     tensor_shards: config.mesh.tensor; 1 where it is not known yet.
     max_tokens: Tokens of the run's longest prompt and completion together.
-    **_: Fields of config.model that concern the parameters alone.
+    **model: The other fields of config.model. Those of COMPUTED say how the
+      decoder computes, `tokenizer.template_options` how chats become prompts;
+      the rest concern the parameters alone.
 
   Raises:
     ValueError: If the directory is broken or does not fit the run.
   """
   directory = pathlib.Path(path)
   cfg = dataclasses.replace(
-      hf.check_directory(directory),
-      compute_dtype=compute_dtype,
-      remat=remat,
-      scan_layers=scan_layers,
-      lora_rank=lora_rank,
-      lora_alpha=lora_alpha,
+      hf.check_directory(directory), **{name: model[name] for name in COMPUTED}
   )
   check_shards(directory, cfg, fsdp_shards, tensor_shards)
   if max_tokens > cfg.max_positions:
@@ -69,7 +59,8 @@ def open_policy(
         f' {max_tokens} exceeds the {cfg.max_positions} positions of'
         f' {directory}; lower one of them'
     )
-  return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory))
+  template = tokenizer_lib.template_options(model)
+  return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory, **template))
 
 
 def check_shards(
@@ -119,8 +110,9 @@ def load_params(
   shape = mesh.shape
   check_shards(policy.path, policy.cfg, shape['fsdp'], shape['tensor'])
   shardings = sharding.shardings(mesh, decoder.logical_axes(policy.cfg))
+  _, base = lora.split(shardings)
   params = hf.load_params(
-      policy.path, policy.cfg, dtype=param_dtype, shardings=shardings
+      policy.path, policy.cfg, dtype=param_dtype, shardings=base
   )
   if policy.cfg.lora_rank:
     params = lora.add_adapters(policy.cfg, params, seed, shardings=shardings)

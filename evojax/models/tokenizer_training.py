@@ -67,11 +67,9 @@ def train(
         f' least {vocab_size - room + 1}.'
     )
   import tokenizers  # Imported here because only the warm start trains one.
-  from tokenizers import decoders
-  from tokenizers import models
-  from tokenizers import pre_tokenizers
 
-  to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+  split = tokenizers.pre_tokenizers
+  to_bytes = split.ByteLevel(add_prefix_space=False, use_regex=False)
   counts = collections.Counter()
   cut = re.compile('|'.join(map(re.escape, tokens)) or r'(?!)')
   for text in texts:
@@ -79,7 +77,7 @@ def train(
       counts.update(re.findall(_CHUNK, part))
   # Ties are broken by the text, so that the vocabulary is reproducible.
   ranked = sorted(counts, key=lambda chunk: (-counts[chunk], chunk))
-  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  alphabet = sorted(split.ByteLevel.alphabet())
   spelled = {
       chunk: ''.join(piece for piece, _ in to_bytes.pre_tokenize_str(chunk))
       for chunk in ranked
@@ -91,10 +89,10 @@ def train(
   scores = [(byte, byte_score) for byte in alphabet]
   scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]
 
-  tokenizer = tokenizers.Tokenizer(models.Unigram(scores))
-  cut_chunks = pre_tokenizers.Split(tokenizers.Regex(_CHUNK), 'isolated')
-  tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut_chunks, to_bytes])
-  tokenizer.decoder = decoders.ByteLevel()
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(scores))
+  cut_chunks = split.Split(tokenizers.Regex(_CHUNK), 'isolated')
+  tokenizer.pre_tokenizer = split.Sequence([cut_chunks, to_bytes])
+  tokenizer.decoder = tokenizers.decoders.ByteLevel()
   tokenizer.add_special_tokens(list(specials))
   tokenizer.add_tokens(
       [tokenizers.AddedToken(token, normalized=False) for token in tokens]

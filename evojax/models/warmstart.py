@@ -26,6 +26,7 @@ from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
+from evojax.rl import packing
 from evojax.runtime import checkpoint as checkpoint_lib
 
 _VOCABULARY_EXAMPLES = 4096  # Demonstrations that the vocabulary is made from.
@@ -128,35 +129,32 @@ def pack(
   Raises:
     ValueError: If an example is longer than a row.
   """
-  batch = {
-      'tokens': np.full((rows, length), pad_id, np.int32),
-      'positions': np.zeros((rows, length), np.int32),
-      'segment_ids': np.zeros((rows, length), np.int32),
-      'loss_mask': np.zeros((rows, length), bool),
-  }
-  used = np.zeros(rows, np.int64)
-  segments = np.zeros(rows, np.int64)
-  for prompt, completion in sorted(
-      examples, key=lambda e: -len(e[0]) - len(e[1])
-  ):
-    size = len(prompt) + len(completion)
-    if size > length:
-      raise ValueError(
-          f'an example of {size} tokens does not fit {length=}. Raise the'
-          ' length or shorten the example.'
-      )
-    fits = used + size <= length
-    if not fits.any():
-      continue
-    row = int(np.argmax(fits))
-    span = slice(used[row], used[row] + size)
-    segments[row] += 1
-    batch['tokens'][row, span] = [*prompt, *completion]
-    batch['positions'][row, span] = np.arange(size)
-    batch['segment_ids'][row, span] = segments[row]
-    batch['loss_mask'][row, span.start + len(prompt) : span.stop] = True
-    used[row] += size
-  return batch
+  examples = sorted(examples, key=lambda e: -len(e[0]) - len(e[1]))
+  sizes = [len(prompt) + len(completion) for prompt, completion in examples]
+  if sizes[0] > length:
+    raise ValueError(
+        f'an example of {sizes[0]} tokens does not fit {length=}. Raise the'
+        ' length or shorten the example.'
+    )
+  row_of = packing.first_fit_decreasing(sizes, length)
+  found = [e for e, row in zip(examples, row_of, strict=True) if row < rows]
+  prompts, completions = (
+      [np.array(tokens, np.int32) for tokens in column]
+      for column in zip(*found, strict=True)
+  )
+  masks = [np.ones(len(completion), bool) for completion in completions]
+  packed = packing.pack(
+      packing.Sequences(prompts, completions, masks, 1, length), rows, length
+  )
+  sampled = np.zeros(rows * length, bool)
+  sampled[packed.index[packed.loss_mask]] = True
+  tokens, segments = packed.tokens, packed.segment_ids
+  return dict(
+      tokens=np.where(segments > 0, tokens, np.int32(pad_id)),
+      positions=packed.positions,
+      segment_ids=segments,
+      loss_mask=sampled.reshape(rows, length),
+  )
 
 
 def loss_fn(
@@ -192,16 +190,10 @@ def optimizer(settings: Settings) -> optax.GradientTransformation:
   more arithmetic. Both rates warm up linearly and fall to 0 on a cosine.
   """
 
-  def schedule(peak):
-    return optax.warmup_cosine_decay_schedule(
-        0.0, peak, settings.warmup_steps, settings.steps
-    )
-
-  def axes(params):
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: _MATRIX_AXES.get(path[-1].key), params
-    )
-
+  schedule = lambda peak: optax.warmup_cosine_decay_schedule(
+      0.0, peak, settings.warmup_steps, settings.steps
+  )
+  axes_of = lambda path, _: _MATRIX_AXES.get(path[-1].key)
   return optax.chain(
       optax.clip_by_global_norm(1.0),
       contrib.muon(
@@ -209,7 +201,9 @@ def optimizer(settings: Settings) -> optax.GradientTransformation:
           weight_decay=settings.weight_decay,
           adam_b2=0.98,
           adam_learning_rate=schedule(settings.adam_learning_rate),
-          muon_weight_dimension_numbers=axes,
+          muon_weight_dimension_numbers=functools.partial(
+              jax.tree_util.tree_map_with_path, axes_of
+          ),
       ),
   )
 
@@ -227,10 +221,8 @@ def update(
   """Take one optimizer step; return the new state and the loss before it."""
   loss, grads = jax.value_and_grad(loss_fn)(state['params'], model, batch)
   updates, opt_state = tx.update(grads, state['opt_state'], state['params'])
-  return {
-      'params': optax.apply_updates(state['params'], updates),
-      'opt_state': opt_state,
-  }, loss
+  params = optax.apply_updates(state['params'], updates)
+  return dict(params=params, opt_state=opt_state), loss
 
 
 def make_tokenizer(
@@ -289,20 +281,21 @@ def run(
 
   def initial_state():
     params = decoder.init(model, jax.random.key(seed))
-    return {'params': params, 'opt_state': tx.init(params)}
+    return dict(params=params, opt_state=tx.init(params))
 
   checkpointer = checkpoint_lib.Checkpointer(
       workdir / 'checkpoints', every=settings.checkpoint_every, keep=2
   )
   restored = checkpointer.restore_latest(jax.eval_shape(initial_state))
-  if restored is None:
-    state, first = initial_state(), 0
-  else:
-    state, first = restored[0], restored[1]['step']
+  state, saved = restored or (initial_state(), {'step': 0})
 
   losses, since = [], time.monotonic()
-  for step in range(first, settings.steps):
-    batch = _batch(demonstrations, step, tokenizer, settings)
+  for step in range(saved['step'], settings.steps):
+    examples = [
+        encode(tokenizer, demonstration, settings.max_completion)
+        for demonstration in demonstrations(step, settings.examples)
+    ]
+    batch = pack(examples, settings.rows, settings.length, tokenizer.pad_id)
     state, loss = update(state, batch, model=model, tx=tx)
     losses.append(loss)
     done = step + 1
@@ -317,14 +310,12 @@ def run(
         )
       now = time.monotonic()
       trained = settings.rows * settings.length * len(losses)
-      log(
-          done,
-          {
-              'loss': mean,
-              'tokens_per_s': trained / (now - since),
-              'examples': int(batch['segment_ids'].max(1).sum()),
-          },
-      )
+      metrics = {
+          'loss': mean,
+          'tokens_per_s': trained / (now - since),
+          'examples': int(batch['segment_ids'].max(1).sum()),
+      }
+      log(done, metrics)
       losses, since = [], now
     if due:
       checkpointer.save(done, state, {})
@@ -337,17 +328,3 @@ def run(
       tokenizer_dir=workdir / 'tokenizer',
   )
   return workdir / 'policy'
-
-
-def _batch(
-    demonstrations: Demonstrate,
-    step: int,
-    tokenizer: tokenizer_lib.Tokenizer,
-    settings: Settings,
-) -> Batch:
-  """Return the packed batch of one step."""
-  examples = [
-      encode(tokenizer, demonstration, settings.max_completion)
-      for demonstration in demonstrations(step, settings.examples)
-  ]
-  return pack(examples, settings.rows, settings.length, tokenizer.pad_id)

@@ -72,7 +72,7 @@ class Run:
   @functools.cached_property
   def params(self) -> decoder.Params:
     """Shapes of the stored parameters, with their shardings."""
-    return _place(
+    return sharding.placed(
         _cast(decoder.shapes(self.cfg), self.config.model.param_dtype),
         sharding.shardings(self.mesh, decoder.logical_axes(self.cfg)),
     )
@@ -84,7 +84,7 @@ class Run:
         functools.partial(update_lib.init_state, self.cfg, self.algorithm),
         self.params,
     )
-    return _place(
+    return sharding.placed(
         shapes, update_lib.state_shardings(self.cfg, self.algorithm, self.mesh)
     )
 
@@ -106,7 +106,7 @@ class Run:
         micro_groups=c.grpo.micro_groups,
         layout=c.grpo.layout,
     )
-    return _place(batch, update_lib.batch_shardings(batch, self.mesh))
+    return sharding.placed(batch, update_lib.batch_shardings(batch, self.mesh))
 
   @functools.cached_property
   def slots(self) -> slots_lib.Slots:
@@ -148,12 +148,12 @@ class Run:
     """The bytes per device of the gradients, which are float32."""
     params = self.state['params']
     shardings = jax.tree.map(lambda x: x.sharding, params)
-    return bytes_of(_place(_cast(params, 'float32'), shardings))
+    return bytes_of(sharding.placed(_cast(params, 'float32'), shardings))
 
   @functools.cached_property
   def sampler_weights(self) -> Any:
     """Shapes of the weights as the engine holds them: whole along fsdp."""
-    return _place(
+    return sharding.placed(
         _cast(self.params, self.cfg.compute_dtype),
         sharding.shardings(
             self.mesh, decoder.logical_axes(self.cfg, gathered=True)
@@ -163,15 +163,6 @@ class Run:
 
 def _cast(shapes: Any, dtype: str) -> Any:
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
-
-
-def _place(shapes: Any, shardings: Any) -> Any:
-  """Return shapes that say where their array would lie."""
-  return jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      shapes,
-      shardings,
-  )
 
 
 def bytes_of(placed: Any) -> int:

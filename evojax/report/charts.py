@@ -211,6 +211,7 @@ def scatter(
   chart.add('segment', 'origin', (0.0, low), (0.0, high))
   chart.add('segment', 'origin', (low, 0.0), (high, 0.0))
   chart.add('segment', 'diagonal', (low, low), (high, high))
+  # An effect beyond the cut scale is drawn at its edge, not off the page.
   inside = lambda value: min(max(value, low), high)
   many = len(both) > lineage.MANY
   for trial in both:

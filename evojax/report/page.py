@@ -55,6 +55,7 @@ def _layers(
 def _readable(run: history.History) -> set[str]:
   """Return the names of the trials whose rollouts are shown."""
   trained = [t.name for t in reversed(run.trials) if t.arms]
+  # The sort is stable: the newest come first in both parts.
   trained.sort(key=lambda name: name not in run.lineage)
   return set(trained[:MAX_READABLE])
 

@@ -97,6 +97,7 @@ def _effects(
           ('dot', 'dot discard', perturbed),
       ),
   )
+  # The last mark is what a row is about; without it there is no row.
   zero = ('rule', 'zero', 0.0)
   return [
       (name, text, svg.strip(scale, f'{name}: {text} points', zero, *marks))

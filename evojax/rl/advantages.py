@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float, Float32, Int
 
 from evojax.rl import masked
 
+Rewards = Float[masked.AnyArray, 'P G']
+Valid = Bool[masked.AnyArray, 'P G']
+Advantages = Float32[masked.AnyArray, 'P G']
+
 
 def group_norm(
-    rewards: Float[masked.AnyArray, 'P G'],
-    valid: Bool[masked.AnyArray, 'P G'],
-    *,
-    eps: float = 1e-6,
-) -> Float32[masked.AnyArray, 'P G']:
+    rewards: Rewards, valid: Valid, *, eps: float = 1e-6
+) -> Advantages:
   """Centre and scale rewards within each group.
 
   A_pg = (r_pg - mean_g r) / (std_g r + eps), over valid g only
@@ -48,9 +49,7 @@ def group_norm(
   return centred / (std + eps)
 
 
-def group_mean(
-    rewards: Float[masked.AnyArray, 'P G'], valid: Bool[masked.AnyArray, 'P G']
-) -> Float32[masked.AnyArray, 'P G']:
+def group_mean(rewards: Rewards, valid: Valid) -> Advantages:
   """Centre rewards within each group, without dividing by their spread.
 
   A_pg = r_pg - mean_g r, over valid g only (Dr. GRPO: Liu et al. 2025,
@@ -69,9 +68,7 @@ def group_mean(
   return _centre(rewards, valid)[0]
 
 
-def leave_one_out(
-    rewards: Float[masked.AnyArray, 'P G'], valid: Bool[masked.AnyArray, 'P G']
-) -> Float32[masked.AnyArray, 'P G']:
+def leave_one_out(rewards: Rewards, valid: Valid) -> Advantages:
   """Subtract from each reward the mean of the others in its group.
 
   A_pg = r_pg - mean_{h != g} r_ph = n / (n - 1) * (r_pg - mean_h r_ph), over

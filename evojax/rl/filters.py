@@ -10,25 +10,22 @@ import numpy as np
 
 from evojax.rl import masked
 
+Rewards = Float[np.ndarray, 'P G']
+Flags = Bool[np.ndarray, 'P G']
+
 # In reward units. Smaller differences are rounding of a float32 sum of parts.
 MIN_STD = 1e-3
 
 
-def keep_all(
-    rewards: Float[np.ndarray, 'P G'],
-    outcomes: Bool[np.ndarray, 'P G'],
-    valid: Bool[np.ndarray, 'P G'],
-) -> Bool[np.ndarray, 'P G']:
+def keep_all(rewards: Rewards, outcomes: Flags, valid: Flags) -> Flags:
   """Keep every group; see `keep_reward_variance` for the arguments."""
   del rewards, outcomes
   return np.ones_like(valid)
 
 
 def keep_reward_variance(
-    rewards: Float[np.ndarray, 'P G'],
-    outcomes: Bool[np.ndarray, 'P G'],
-    valid: Bool[np.ndarray, 'P G'],
-) -> Bool[np.ndarray, 'P G']:
+    rewards: Rewards, outcomes: Flags, valid: Flags
+) -> Flags:
   """Keep groups whose rewards differ: the others have advantage 0.
 
   Args:
@@ -45,10 +42,8 @@ def keep_reward_variance(
 
 
 def keep_outcome_variance(
-    rewards: Float[np.ndarray, 'P G'],
-    outcomes: Bool[np.ndarray, 'P G'],
-    valid: Bool[np.ndarray, 'P G'],
-) -> Bool[np.ndarray, 'P G']:
+    rewards: Rewards, outcomes: Flags, valid: Flags
+) -> Flags:
   """Keep groups with a solved and an unsolved member, whatever the shaping.
 
   0 < number solved < number valid (DAPO: Yu et al. 2025, arXiv:2503.14476,
@@ -59,7 +54,7 @@ def keep_outcome_variance(
 
 
 def _varies(x, valid):
-  """bool [P, G]: std of x [P, G] over valid members of the group > 1e-3."""
+  """Return bool [P, G]: std of x [P, G] over the group's valid ones > 1e-3."""
   # In float64: squares of float32 rewards near 1 would lose small spreads.
   x = x.astype(np.float64)
   mean = masked.masked_mean(x, valid, 1, keepdims=True)

@@ -64,22 +64,19 @@ def token_logprobs(
     return jnp.moveaxis(x, 1, 0)
 
   def join(x):
-    return (
-        jnp.moveaxis(x, 0, 1).reshape(-1)[: targets.size].reshape(targets.shape)
-    )
+    flat = jnp.moveaxis(x, 0, 1).reshape(-1)
+    return flat[: targets.size].reshape(targets.shape)
 
   # Without the checkpoint the scan would stack every chunk's logits for the
   # backward pass. Inside a scan nothing can undo it by CSE.
   score = jax.checkpoint(score, prevent_cse=False)
-  out = jax.lax.map(
-      lambda x: score(*x),
-      (split(hidden, hidden.shape[-1:]), split(targets, ())),
-  )
+  pairs = split(hidden, hidden.shape[-1:]), split(targets, ())
+  out = jax.lax.map(lambda pair: score(*pair), pairs)
   return jax.tree.map(join, out)
 
 
 def _score(hidden, unembedding, targets, temperature, with_entropy):
-  """`token_logprobs` with all logits alive; see there."""
+  """Return what `token_logprobs` does, with all logits alive."""
   in_float32 = hidden.dtype == jnp.float32
   # D << V, so the division is cheaper on hidden; its rounding is only harmless
   # in float32. In bfloat16 the float32 logits are divided instead.
@@ -127,9 +124,8 @@ def shift_targets(
     bool [B, L]: True where t + 1 exists and continues the segment of t.
   """
   targets = jnp.roll(tokens, -1, axis=1)
-  continues = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (
-      segment_ids[:, 1:] != 0
-  )
+  before, after = segment_ids[:, :-1], segment_ids[:, 1:]
+  continues = (after == before) & (after != 0)
   return targets, jnp.pad(continues, ((0, 0), (0, 1)))
 
 
@@ -163,7 +159,5 @@ def sequence_logprobs(
     x = jnp.where(predicts, x, jnp.zeros_like(x))
     return jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
 
-  return jax.tree.map(
-      align,
-      token_logprobs(hidden, unembedding, targets, temperature, **options),
-  )
+  scores = token_logprobs(hidden, unembedding, targets, temperature, **options)
+  return jax.tree.map(align, scores)

@@ -47,15 +47,11 @@ def denominator(
   Raises:
     ValueError: If aggregation is unknown.
   """
-  xp = masked.array_namespace(mask)
-  if aggregation == 'token':
-    count = mask.sum()
-  elif aggregation == 'sequence':
-    count = mask.any(axis=-1).sum()
-  elif aggregation == 'constant':
-    count = mask.any(axis=-1).sum() * max_tokens
-  else:
+  if aggregation not in AGGREGATIONS:
     raise ValueError(f'{aggregation=} is not one of {AGGREGATIONS}.')
+  xp = masked.array_namespace(mask)
+  counted = mask if aggregation == 'token' else mask.any(axis=-1)
+  count = counted.sum() * (max_tokens if aggregation == 'constant' else 1)
   return xp.asarray(xp.maximum(count, 1), dtype=xp.float32)
 
 
@@ -74,12 +70,9 @@ class Objective:
   aggregation: str = 'sequence'
 
   def __post_init__(self):
-    if self.ratio not in RATIOS:
-      raise ValueError(f'ratio={self.ratio!r} is not one of {RATIOS}.')
-    if self.aggregation not in AGGREGATIONS:
-      raise ValueError(
-          f'aggregation={self.aggregation!r} is not one of {AGGREGATIONS}.'
-      )
+    for name, kinds in (('ratio', RATIOS), ('aggregation', AGGREGATIONS)):
+      if (kind := getattr(self, name)) not in kinds:
+        raise ValueError(f'{name}={kind!r} is not one of {kinds}.')
 
 
 def policy_loss(
@@ -149,8 +142,7 @@ def policy_loss(
     r = jnp.exp(mean + (log_ratio - fixed_log_ratio))
     token_ratio = jnp.exp(fixed_log_ratio)
   else:
-    r = jnp.exp(log_ratio)
-    token_ratio = r
+    r = token_ratio = jnp.exp(log_ratio)
 
   bounded, clipped = _bounded(r, advantages, objective)
   loss = -bounded * advantages
@@ -162,10 +154,9 @@ def policy_loss(
   }
   if tis_weights is not None:
     loss = loss * tis_weights
+    cap = objective.tis_cap
     sums['tis_weight'] = tis_weights
-    sums['tis_truncated'] = (objective.tis_cap > 0) & (
-        tis_weights >= objective.tis_cap
-    )
+    sums['tis_truncated'] = (cap > 0) & (tis_weights >= cap)
   if ref_logprobs is not None:
     ref_kl = importance.k3(jnp.where(mask, logprobs, 0.0), ref_logprobs)
     loss = loss + objective.kl_coef * ref_kl

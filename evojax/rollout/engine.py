@@ -9,6 +9,7 @@ beside it.
 
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -54,19 +55,17 @@ class Engine:
     """
     self.policy_version = -1
     self._decode_text = decode_text
-    self._refill_every = refill_every
     self._copy_weights = copy_weights
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'rollout')
     self.slots = slots.Slots(cfg, shapes, eos_ids=eos_ids, mesh=mesh)
-    self._schedule = self._new_schedule()
-
-  def _new_schedule(self) -> scheduler.Scheduler:
-    return scheduler.Scheduler(
+    self._new_schedule = functools.partial(
+        scheduler.Scheduler,
         self.slots,
-        decode_text=self._decode_text,
-        refill_every=self._refill_every,
+        decode_text=decode_text,
+        refill_every=refill_every,
         jobs_may_come=False,
     )
+    self._schedule = self._new_schedule()
 
   def compilations(self) -> int:
     """Return the number of programs compiled so far.
@@ -133,8 +132,7 @@ class Engine:
     shapes = self.slots.shapes
     for request in requests:
       request.check(shapes.max_prompt_tokens, shapes.max_tokens)
-      if self.slots.limits is None:
-        _refuse_adjustments(request.params)
+      _refuse_adjustments(request.params)
     episodes: list[records.Episode | None] = [None] * len(requests)
 
     def listen(entry: scheduler.Entry, progress: scheduler.Progress) -> None:
@@ -142,17 +140,12 @@ class Engine:
         episodes[int(entry.job.rid)] = self._episode(entry, progress.finish)
 
     schedule = self._schedule
-    schedule.waiting.add(
-        [
-            scheduler.Entry(
-                service.Job(str(i), r.prompt_tokens, r.params, r.seed),
-                listen,
-                r.problem_key,
-                r.sample,
-            )
-            for i, r in enumerate(requests)
-        ]
-    )
+    keys = [(r.seed, r.problem_key, r.sample) for r in requests]
+    jobs = [
+        service.Job(str(i), r.prompt_tokens, r.params, *key)
+        for i, (r, key) in enumerate(zip(requests, keys, strict=True))
+    ]
+    schedule.waiting.add([scheduler.Entry(job, listen) for job in jobs])
     try:
       with sharding.use(self.slots.mesh):
         while schedule.busy:

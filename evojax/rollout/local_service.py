@@ -4,9 +4,9 @@ Whatever touches the device happens in that thread, between two segments of
 decoding: callers leave a command and wait for its answer.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from concurrent import futures
-import dataclasses
 import functools
 import threading
 import time
@@ -16,7 +16,6 @@ from absl import logging
 import numpy as np
 
 from evojax.models import decoder
-from evojax.rollout import sampling
 from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
@@ -75,13 +74,10 @@ class LocalService:
     slots.install(load(path))
     self._path = path
     self._max_waiting = max_waiting
-    self._paused = self._closing = False
+    self.paused = self._closing = False
     self._released: set[str] = set()
     self._entries: dict[str, scheduler.Entry] = {}
-    self._listeners: dict[str, service.Listener] = {}
-    self._counts = dict.fromkeys(
-        (f.name for f in dataclasses.fields(service.Stats)), 0
-    )
+    self._counts = collections.Counter()  # Fields of `service.Stats`.
     self._commands: list[tuple[Callable[[], Any], futures.Future]] = []
     self._error: BaseException | None = None
     self._ended = False  # From then on commands are not carried out.
@@ -105,12 +101,8 @@ class LocalService:
   def version(self) -> str:
     return self._schedule.version
 
-  @property
-  def paused(self) -> bool:
-    return self._paused
-
   def warm_up(self) -> None:
-    self._call(self._schedule.warm_up)
+    self._call(lambda: self._slots.warm_up(self._schedule.width))
 
   def submit(
       self,
@@ -119,7 +111,10 @@ class LocalService:
   ) -> None:
     for job in jobs:
       self._check(job)
-    entries = [scheduler.Entry(job, self._listen) for job in jobs]
+    entries = [
+        scheduler.Entry(job, functools.partial(self._listen, listener))
+        for job, listener in zip(jobs, listeners, strict=True)
+    ]
     with self._lock:
       self._check_alive()
       if self._closing:
@@ -140,10 +135,8 @@ class LocalService:
             f'{len(self._entries)} samples are running or wait; the service'
             f' holds {room}'
         )
-      for entry, listener in zip(entries, listeners, strict=True):
-        self._entries[entry.job.rid] = entry
-        self._listeners[entry.job.rid] = listener
-        self._counts['prompt_tokens'] += len(entry.job.prompt_tokens)
+      self._entries |= zip(names, entries, strict=True)
+      self._counts['prompt_tokens'] += sum(len(j.prompt_tokens) for j in jobs)
       self._new.append(entries)
       self._lock.notify()
 
@@ -164,7 +157,7 @@ class LocalService:
   def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
     if mode not in ('abort', 'retract', 'in_place'):
       raise ValueError(f'mode={mode!r}: choose abort, retract or in_place')
-    self._paused = True
+    self.paused = True
     if mode == 'abort':
       self._abort_all('paused')
     elif mode == 'retract':
@@ -172,30 +165,28 @@ class LocalService:
 
   @_between_segments
   def resume(self) -> None:
-    self._paused = False
+    self.paused = False
 
   def update_weights(
       self, path: str, version: str, *, abort_all: bool, flush: bool
   ) -> int:
     del flush  # The tree is of one version; another one empties it.
+
+    def install() -> int:
+      if abort_all:
+        self._abort_all('new weights')
+      running = self._schedule.live
+      self._slots.install(params)
+      self._path = path
+      self._released.discard('weights')
+      self._schedule.version = version
+      self._schedule.forget_prefixes()
+      self._counts['weight_updates'] += 1
+      return running
+
     with self._updating:
       params = self._load(path)  # While the thread goes on sampling.
-      return self._install(params, path, version, abort_all)
-
-  @_between_segments
-  def _install(
-      self, params: decoder.Params, path: str, version: str, abort_all: bool
-  ) -> int:
-    if abort_all:
-      self._abort_all('new weights')
-    running = self._schedule.live
-    self._slots.install(params)
-    self._path = path
-    self._released.discard('weights')
-    self._schedule.version = version
-    self._schedule.forget_prefixes()
-    self._counts['weight_updates'] += 1
-    return running
+      return self._call(install)
 
   @_between_segments
   def flush(self) -> bool:
@@ -218,29 +209,27 @@ class LocalService:
 
   def restore_memory(self, tags: Sequence[str]) -> None:
     self._check_tags(tags)
+
+    def restore() -> None:
+      if wanted:
+        self._slots.install(params)
+      self._released -= set(tags)
+
     with self._updating:
       wanted = 'weights' in tags and 'weights' in self._released
       params = self._load(self._path) if wanted else None
-      self._restore(tags, params)
-
-  @_between_segments
-  def _restore(
-      self, tags: Sequence[str], params: decoder.Params | None
-  ) -> None:
-    if params is not None:
-      self._slots.install(params)
-    self._released -= set(tags)
+      self._call(restore)
 
   def stats(self) -> service.Stats:
     with self._lock:
       running = self._schedule.live
-      now = dict(
+      return service.Stats(
           running=running,
           waiting=max(0, len(self._entries) - running),
           slots=self._slots.shapes.decode_slots,
           cached_prefix_tokens=len(self._schedule.tree),
+          **self._counts,
       )
-      return service.Stats(**self._counts | now)
 
   def close(self, timeout: float) -> None:
     with self._lock:
@@ -313,7 +302,8 @@ class LocalService:
   # ---------------------------------------------------------------- the thread
 
   def _call(self, do: Callable[[], Any]) -> Any:
-    """Run in the thread, between two segments; returns what it returns."""
+    """Run in the thread, between two segments; return what it returns."""
+    # A listener runs in the thread and would wait for itself.
     if threading.current_thread() is self._thread:
       return do()
     with self._lock:
@@ -351,10 +341,12 @@ class LocalService:
       entries = list(self._entries.values())
     for _, answer in commands:
       answer.set_exception(service.ServiceFailedError(message))
-    abort = service.Finish('abort', message=message)
+    end = scheduler.Progress(
+        self._schedule.version, service.Finish('abort', message=message)
+    )
     for entry in entries:
       try:
-        self._send(entry, service.Chunk((), self._schedule.version, abort))
+        entry.listener(entry, end)
       except Exception:  # It is one listener's; pylint: disable=broad-except
         logging.exception('a listener failed')
 
@@ -387,61 +379,44 @@ class LocalService:
     return True
 
   def _can_step(self) -> bool:
-    return self._schedule.busy and not self._paused and not self._released
+    return self._schedule.busy and not self.paused and not self._released
 
   def _abort_all(self, message: str) -> None:
     for entry in self._schedule.entries():
       self._schedule.abort(entry, message)
 
   def _listen(
-      self, entry: scheduler.Entry, progress: scheduler.Progress
+      self,
+      listener: service.Listener,
+      entry: scheduler.Entry,
+      progress: scheduler.Progress,
   ) -> None:
-    """Send what the scheduler reports of an entry."""
-    job, scores = entry.job, progress.scores
-    prompt = ()
-    if scores is not None:
-      prompt = _tokens(job.prompt_tokens, scores.logprobs, scores.best, job)
-      prompt = prompt[job.logprob_start :]
-      if job.logprob_start == 0:  # Nothing comes before it.
-        prompt = (service.Token(prompt[0].token, None), *prompt[1:])
-    new = _tokens(
-        progress.tokens.tolist(), progress.logprobs, progress.best, job
-    )
-    self._send(
-        entry,
-        service.Chunk(
-            new,
-            progress.version,
-            progress.finish,
-            prompt=prompt,
-            cached_tokens=progress.cached_tokens,
-        ),
-    )
-
-  def _send(self, entry: scheduler.Entry, chunk: service.Chunk) -> None:
-    """Count a chunk and call its listener."""
-    rid = entry.job.rid
+    """Count what the scheduler reports of an entry, and send it as a chunk."""
+    job, finish, cached = entry.job, progress.finish, progress.cached_tokens
+    new = _tokens(progress.tokens, progress.scores, job.top_logprobs)
+    prompt = _tokens(job.prompt_tokens, progress.prompt, job.top_logprobs)
+    prompt = prompt[job.logprob_start :]
+    if prompt and job.logprob_start == 0:  # Nothing comes before it.
+      prompt = (service.Token(prompt[0].token, None), *prompt[1:])
     with self._lock:
-      listener = self._listeners[rid]
-      if chunk.finish:
-        del self._listeners[rid], self._entries[rid]
-        aborted = chunk.finish.reason == 'abort'
-        self._counts['aborted' if aborted else 'finished'] += 1
-      self._counts['generated_tokens'] += len(chunk.tokens)
-      self._counts['cached_tokens'] += chunk.cached_tokens
-    listener(chunk)
+      if finish:
+        del self._entries[job.rid]
+        ended = 'aborted' if finish.reason == 'abort' else 'finished'
+        self._counts[ended] += 1
+      self._counts['generated_tokens'] += len(new)
+      self._counts['cached_tokens'] += cached
+    listener(service.Chunk(new, progress.version, finish, prompt, cached))
 
 
 def _tokens(
-    tokens: Sequence[int],
-    logprobs: np.ndarray,
-    best: sampling.Best | None,
-    job: service.Job,
+    tokens: Sequence[int], scores: slots_lib.Scores | None, count: int
 ) -> tuple[service.Token, ...]:
-  """Return tokens with as many of the most probable ones as a job wants."""
-  top = ((),) * len(tokens)
-  if best is not None and job.top_logprobs:
-    wanted = np.s_[:, : job.top_logprobs]
+  """Return scored tokens, each with the `count` most probable ones."""
+  if scores is None:
+    return ()
+  top, best = ((),) * len(tokens), scores.best
+  if best is not None and count:
+    wanted = np.s_[:, :count]
     pairs = best.tokens[wanted].tolist(), best.logprobs[wanted].tolist()
     top = [tuple(zip(*row, strict=True)) for row in zip(*pairs, strict=True)]
-  return tuple(map(service.Token, tokens, logprobs.tolist(), top))
+  return tuple(map(service.Token, tokens, scores.logprobs.tolist(), top))

@@ -29,9 +29,7 @@ def pack(
       lengths=np.zeros(b, np.int32),
       reasons=np.zeros(b, np.int32),
   )
-  for i, c in enumerate(completions):
-    if c is None:
-      continue
+  for i, c in ((i, c) for i, c in enumerate(completions) if c):
     n = len(c.tokens)
     arrays['tokens'][i, :n] = c.tokens
     arrays['logprobs'][i, :n] = c.logprobs
@@ -58,20 +56,19 @@ def unpack(
   """
   completions = []
   for i, request in enumerate(requests):
-    n = int(arrays['lengths'][i])
-    tokens = np.array(arrays['tokens'][i, :n], np.int32)
-    versions = np.asarray(arrays['versions'][i, :n])
+    part = i, slice(arrays['lengths'][i])
+    tokens = np.array(arrays['tokens'][part], np.int32)
+    versions = np.asarray(arrays['versions'][part])
     found = spans(versions)
-    completions.append(
-        records.Episode(
-            tokens=tokens,
-            logprobs=np.array(arrays['logprobs'][i, :n], np.float32),
-            finish_reason=records.FINISH_REASONS[int(arrays['reasons'][i])],
-            policy_version=int(versions.min()),
-            text=stops.cut(decode(tokens.tolist()), request.params.stop),
-            version_spans=found if len(found) > 1 else (),
-        )
+    episode = records.Episode(
+        tokens=tokens,
+        logprobs=np.array(arrays['logprobs'][part], np.float32),
+        finish_reason=records.FINISH_REASONS[int(arrays['reasons'][i])],
+        policy_version=int(versions.min()),
+        text=stops.cut(decode(tokens.tolist()), request.params.stop),
+        version_spans=found if len(found) > 1 else (),
     )
+    completions.append(episode)
   return completions
 
 

@@ -111,21 +111,16 @@ def insert(
     return slots.at[where].set(kept, mode='drop')
 
   params = new.params
-  keys = sampling.row_keys(params.seed, params.problem, params.sample)
+  keys = sampling.row_keys(params)
+  logits, live = rows.logits[source], slot < len(state.done)
+  rest = dict(eos_ids=eos_ids, top=_top(state))
   token, logprob, best = sampling.sample(
-      params,
-      keys,
-      new.count,
-      rows.logits[source],
-      prior,
-      slot < len(state.done),
-      eos_ids=eos_ids,
-      top=_top(state),
+      params, keys, new.count, logits, prior, live, **rest
   )
   index = jnp.arange(len(slot))
   logprobs = jnp.zeros(prior.shape).at[index, new.count].set(logprob)
   count = new.count + 1
-  done = sampling.ends(params, token, eos_ids) | (count >= params.limit)
+  done = sampling.ends(params, token, eos_ids) | (count >= params.max_tokens)
   return State(
       cache=jax.tree.map(install, state.cache, rows.cache),
       token=put(state.token, token),
@@ -163,15 +158,9 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
     hidden, cache = decoder.decode(cfg, params, s.token, s.position, s.cache)
     logits = decoder.logits(cfg, params, hidden)
     live = ~s.done
+    rest = dict(eos_ids=eos_ids, top=_top(s))
     token, logprob, best = sampling.sample(
-        row,
-        keys,
-        s.count,
-        logits,
-        s.tokens,
-        live,
-        eos_ids=eos_ids,
-        top=_top(s),
+        row, keys, s.count, logits, s.tokens, live, **rest
     )
     count = s.count + live
     # A finished row computes on, into a position that it already owns: to skip
@@ -185,16 +174,15 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
         token=jnp.where(live, token, s.token),
         position=s.position + live,
         count=count,
-        done=s.done | stop | (count >= row.limit),
+        done=s.done | stop | (count >= row.max_tokens),
         tokens=put(s.tokens, token),
         logprobs=put(s.logprobs, logprob),
         best=jax.tree.map(put, s.best, best),
     )
 
   # Arrays that no step changes stay out of the loop's carry.
-  loop = dataclasses.replace(
-      state, done=state.done | halted, params=None, keys=None
-  )
+  done = state.done | halted
+  loop = dataclasses.replace(state, done=done, params=None, keys=None)
   _, loop = jax.lax.while_loop(
       lambda carry: (carry[0] < steps) & ~carry[1].done.all(),
       body,

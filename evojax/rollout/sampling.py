@@ -13,12 +13,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 import numpy as np
 
+from evojax.rollout import service
+
 NEG_INF = -1e30
-# Fields of `records.SamplingParams` that need `Adjustments`.
-ADJUSTED = (
-    *('min_tokens', 'stop_token_ids', 'logit_bias'),
-    *('frequency_penalty', 'presence_penalty', 'repetition_penalty'),
+# A token beyond every vocabulary: scatters drop what it is to get.
+_NOWHERE = np.iinfo(np.int32).max
+# Fields of `records.SamplingParams` that are fields of `Params`, too.
+_SAMPLED = (
+    'max_tokens',
+    'temperature',
+    'top_p',
+    'top_k',
+    'min_p',
+    'ignore_eos',
 )
+# Those that are fields of `Adjustments`, and all that need it.
+_PENALTIES = ('frequency_penalty', 'presence_penalty', 'repetition_penalty')
+_CHANGED = ('min_tokens', *_PENALTIES)
+ADJUSTED = (*_CHANGED, 'stop_token_ids', 'logit_bias')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +42,18 @@ class Limits:
   top_logprobs: int = 20
 
 
-# The fields of the records below are arrays, or in their place whatever JAX
-# maps a tree to: shapes, shardings, names of axes.
+def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
+  """Declare an array with an entry per row, or as many as a limit says.
+
+  In its place the field may hold whatever JAX maps a tree to: shapes,
+  shardings, names of axes.
+
+  Args:
+    dtype: Of the array.
+    neutral: Its value in rows that ask for nothing special.
+    limit: The field of `Limits` that says how many entries a row has.
+  """
+  return dataclasses.field(metadata=dict(neutral=dtype(neutral), limit=limit))
 
 
 @jax.tree_util.register_dataclass
@@ -39,14 +61,14 @@ class Limits:
 class Adjustments:
   """Changes of the logits of each row before it samples."""
 
-  min_tokens: Any  # int32 [B], no end of sequence before so many tokens.
-  stop_ids: Any  # int32 [B, stop_ids], -1 where there is none.
-  frequency: Any  # float32 [B]
-  presence: Any  # float32 [B]
-  repetition: Any  # float32 [B]
-  bias_ids: Any  # int32 [B, logit_bias], V where there is none.
-  bias: Any  # float32 [B, logit_bias]
-  top: Any  # int32 [B], how many of the best tokens are reported.
+  min_tokens: Any = _rows(np.int32)  # No end of sequence before so many.
+  stop_ids: Any = _rows(np.int32, -1, 'stop_ids')
+  frequency_penalty: Any = _rows(np.float32)
+  presence_penalty: Any = _rows(np.float32)
+  repetition_penalty: Any = _rows(np.float32, 1)
+  bias_ids: Any = _rows(np.int32, _NOWHERE, 'logit_bias')
+  bias: Any = _rows(np.float32, 0, 'logit_bias')
+  top: Any = _rows(np.int32)  # How many of the best tokens are reported.
 
 
 @jax.tree_util.register_dataclass
@@ -54,15 +76,16 @@ class Adjustments:
 class Params:
   """Sampling parameters of each row."""
 
-  seed: Any  # uint32 [B], as the next two part of the row's random key.
-  problem: Any  # uint32 [B]
-  sample: Any  # uint32 [B]
-  limit: Any  # int32 [B], most tokens to sample.
-  temperature: Any  # float32 [B], 0 is greedy.
-  top_p: Any  # float32 [B], 1 is off.
-  top_k: Any  # int32 [B], <= 0 is off.
-  min_p: Any  # float32 [B], 0 is off.
-  ignore_eos: Any  # bool [B]
+  # The row's random key is made of these three.
+  seed: Any = _rows(np.uint32)
+  problem: Any = _rows(np.uint32)
+  sample: Any = _rows(np.uint32)
+  max_tokens: Any = _rows(np.int32, 1)
+  temperature: Any = _rows(np.float32, 1)  # 0 is greedy.
+  top_p: Any = _rows(np.float32, 1)  # 1 is off.
+  top_k: Any = _rows(np.int32, -1)  # <= 0 is off.
+  min_p: Any = _rows(np.float32)  # 0 is off.
+  ignore_eos: Any = _rows(np.bool_)
   adjust: Any = None  # Adjustments; None compiles nothing of it.
 
 
@@ -75,50 +98,51 @@ class Best:
   logprobs: Any  # float32 [..., K]
 
 
-def neutral_params(rows: int, vocab_size: int, limits: Limits | None) -> Params:
+def neutral_params(rows: int, limits: Limits | None) -> Params:
   """Return host arrays of rows that ask for nothing special.
 
   Args:
     rows: B.
-    vocab_size: V.
     limits: Sizes of what requests may ask for; None leaves `adjust` out.
   """
-  adjust = limits and Adjustments(
-      min_tokens=np.zeros(rows, np.int32),
-      stop_ids=np.full((rows, limits.stop_ids), -1, np.int32),
-      frequency=np.zeros(rows, np.float32),
-      presence=np.zeros(rows, np.float32),
-      repetition=np.ones(rows, np.float32),
-      bias_ids=np.full((rows, limits.logit_bias), vocab_size, np.int32),
-      bias=np.zeros((rows, limits.logit_bias), np.float32),
-      top=np.zeros(rows, np.int32),
-  )
-  return Params(
-      seed=np.zeros(rows, np.uint32),
-      problem=np.zeros(rows, np.uint32),
-      sample=np.zeros(rows, np.uint32),
-      limit=np.ones(rows, np.int32),
-      temperature=np.ones(rows, np.float32),
-      top_p=np.ones(rows, np.float32),
-      top_k=np.full(rows, -1, np.int32),
-      min_p=np.zeros(rows, np.float32),
-      ignore_eos=np.zeros(rows, bool),
-      adjust=adjust,
-  )
+
+  def make(kind):
+    arrays = {}
+    for field in filter(lambda f: f.metadata, dataclasses.fields(kind)):
+      neutral, limit = field.metadata['neutral'], field.metadata['limit']
+      shape = (rows, getattr(limits, limit)) if limit else rows
+      arrays[field.name] = np.full(shape, neutral)
+    return kind(**arrays)
+
+  params = make(Params)
+  return dataclasses.replace(params, adjust=limits and make(Adjustments))
 
 
-def row_keys(
-    seeds: UInt32[Array, 'B'],
-    problems: UInt32[Array, 'B'],
-    samples: UInt32[Array, 'B'],
-) -> UInt32[Array, 'B 2']:
+def fill(params: Params, i: int, job: service.Job) -> None:
+  """Write the sampling parameters of a job into row i of host arrays."""
+  asked, adjust = job.params, params.adjust
+  params.seed[i] = job.seed & 0xFFFFFFFF
+  params.problem[i], params.sample[i] = job.problem, job.sample
+  for name in _SAMPLED:
+    getattr(params, name)[i] = getattr(asked, name)
+  if adjust is None:
+    return
+  for name in _CHANGED:
+    getattr(adjust, name)[i] = getattr(asked, name)
+  adjust.stop_ids[i, : len(asked.stop_token_ids)] = asked.stop_token_ids
+  adjust.top[i] = job.top_logprobs
+  for j, pair in enumerate(asked.logit_bias):
+    adjust.bias_ids[i, j], adjust.bias[i, j] = pair
+
+
+def row_keys(params: Params) -> UInt32[Array, 'B 2']:
   """Return the key data of fold(seed, problem, sample) for each row."""
 
   def one(seed, problem, sample):
     key = jax.random.fold_in(jax.random.key(seed), problem)
     return jax.random.key_data(jax.random.fold_in(key, sample))
 
-  return jax.vmap(one)(seeds, problems, samples)
+  return jax.vmap(one)(params.seed, params.problem, params.sample)
 
 
 def sample(
@@ -153,9 +177,9 @@ def sample(
   adjust = params.adjust
   if adjust is not None:
     asks = live & (
-        (adjust.frequency != 0)
-        | (adjust.presence != 0)
-        | (adjust.repetition != 1)
+        (adjust.frequency_penalty != 0)
+        | (adjust.presence_penalty != 0)
+        | (adjust.repetition_penalty != 1)
         | (adjust.bias_ids[:, 0] < logits.shape[-1])
         | (count < adjust.min_tokens)
     )
@@ -222,13 +246,8 @@ def best(logprobs: Float[Array, '*B V'], count: int) -> Best:
   )
 
 
-def _filter(
-    logits: Float[Array, 'B V'],
-    top_p: Float[Array, 'B'],
-    top_k: Int[Array, 'B'],
-    min_p: Float[Array, 'B'],
-) -> Float[Array, 'B V']:
-  """Mask tokens outside top-k, top-p and min-p, applied together.
+def _filter(logits, top_p, top_k, min_p):
+  """Mask the logits [B, V] outside top-k, top-p and min-p of each row.
 
   Each filter looks at the unfiltered distribution, and the most probable
   token always stays. Ties at a bound are all kept.
@@ -245,27 +264,22 @@ def _filter(
   return jnp.where(probs >= floor, logits, NEG_INF)
 
 
-def _adjust(
-    adjust: Adjustments,
-    count: Int[Array, 'B'],
-    logits: Float[Array, 'B V'],
-    history: Int[Array, 'B L'],
-    eos_ids: tuple[int, ...],
-) -> Float[Array, 'B V']:
-  """Apply penalties for sampled tokens, the bias, and `min_tokens`."""
+def _adjust(adjust, count, logits, history, eos_ids):
+  """Apply to logits [B, V] penalties, the bias, and `min_tokens`.
+
+  The penalties are for the first `count` [B] tokens of `history` [B, L].
+  """
   batch, vocab = logits.shape
   rows = jnp.arange(batch)[:, None]
   sampled = jnp.arange(history.shape[1]) < count[:, None]
-  counts = jnp.zeros_like(logits)
-  counts = counts.at[rows, jnp.where(sampled, history, vocab)].add(
-      1, mode='drop'
-  )
+  drawn = jnp.where(sampled, history, vocab)
+  counts = jnp.zeros_like(logits).at[rows, drawn].add(1, mode='drop')
   seen = counts > 0
-  factor = adjust.repetition[:, None]
+  factor = adjust.repetition_penalty[:, None]
   repeated = jnp.where(logits > 0, logits / factor, logits * factor)
   logits = jnp.where(seen, repeated, logits)
-  logits -= adjust.frequency[:, None] * counts
-  logits -= adjust.presence[:, None] * seen
+  logits -= adjust.frequency_penalty[:, None] * counts
+  logits -= adjust.presence_penalty[:, None] * seen
   logits = logits.at[rows, adjust.bias_ids].add(adjust.bias, mode='drop')
   early = (count < adjust.min_tokens)[:, None]
   eos = jnp.broadcast_to(jnp.array(eos_ids, jnp.int32), (batch, len(eos_ids)))

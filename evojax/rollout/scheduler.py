@@ -9,7 +9,9 @@ slots are refilled and new jobs are seen.
 import collections
 from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
+import operator
 
+import jax
 import numpy as np
 
 from evojax.rollout import prefix
@@ -32,13 +34,12 @@ _Key = tuple[tuple[int, ...], bool]
 class Progress:
   """Tokens of a job since its listener was last called."""
 
-  tokens: np.ndarray  # int32 [n]
-  logprobs: np.ndarray  # float32 [n]
-  best: sampling.Best | None  # [n, K], where the job reports them.
   version: str  # Version of the weights that sampled these tokens.
-  finish: service.Finish | None = None
+  finish: service.Finish | None
+  tokens: Sequence[int] = ()
+  scores: slots_lib.Scores | None = None  # Log-probs of these tokens.
   # In the first one only:
-  scores: slots_lib.Scores | None = None
+  prompt: slots_lib.Scores | None = None
   cached_tokens: int = 0
 
 
@@ -48,8 +49,6 @@ class Entry:
 
   job: service.Job
   listener: 'Callable[[Entry, Progress], None]'
-  problem: int = 0  # Part of its random key, as Job.seed.
-  sample: int = 0  # Part of its random key, too.
   tokens: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.int32)
   )
@@ -67,28 +66,24 @@ class Entry:
     return self.job.logprob_start is not None and not self.started
 
   @property
-  def context(self) -> tuple[int, ...]:
-    """Tokens to prefill: the prompt, and samples of an earlier stay."""
-    return (*self.job.prompt_tokens, *self.tokens.tolist())
-
-  @property
   def key(self) -> _Key:
-    """Key of the row that it can start from."""
-    return self.context, self.scored
+    """Key of the row that it can start from.
+
+    Its tokens are the prompt, and samples of an earlier stay.
+    """
+    return (*self.job.prompt_tokens, *self.tokens.tolist()), self.scored
 
 
 class _Turns:
   """Groups of waiting entries, served in turn."""
 
   def __init__(self):
-    self._groups: collections.OrderedDict[
-        str | int, collections.deque[Entry]
-    ] = collections.OrderedDict()
-    self._count = 0
+    # Caller -> its entries, a deque; the caller whose turn is next comes first.
+    self._groups = collections.OrderedDict()
     self._next = 0
 
   def __len__(self) -> int:
-    return self._count
+    return sum(map(len, self._groups.values()))
 
   def __iter__(self) -> Iterator[Entry]:
     for group in self._groups.values():
@@ -100,19 +95,16 @@ class _Turns:
     for entry in entries:
       entry.group = entry.job.caller or self._next
       self._groups.setdefault(entry.group, collections.deque()).append(entry)
-    self._count += len(entries)
 
   def put_back(self, entry: Entry) -> None:
     """Queue an entry before all others, since it has waited already."""
     group = self._groups.setdefault(entry.group, collections.deque())
     group.appendleft(entry)
     self._groups.move_to_end(entry.group, last=False)
-    self._count += 1
 
   def heads(self) -> Iterator[Entry]:
     """Iterate over the next entry of each caller, in turn."""
-    for group in self._groups.values():
-      yield group[0]
+    return (group[0] for group in self._groups.values())
 
   def pop(self, head: Entry) -> Entry:
     """Take out one of the heads; its caller has the last turn now."""
@@ -127,7 +119,6 @@ class _Turns:
     if entry not in group:
       return False
     group.remove(entry)
-    self._count -= 1
     if not group:
       del self._groups[entry.group]
     return True
@@ -156,18 +147,21 @@ class Scheduler:
     self.slots = slots
     self.version = ''
     self.waiting = _Turns()
-    self.running: list[Entry | None] = [None] * slots.shapes.decode_slots
-    self.tree = prefix.PrefixTree(
-        slots.shapes.prefix_chunks, slots.shapes.chunk
-    )
+    shapes = slots.shapes
+    self.running: list[Entry | None] = [None] * shapes.decode_slots
+    self.tree = prefix.PrefixTree(shapes.prefix_chunks, shapes.chunk)
     self._decode_text = decode_text
     self._refill_every = refill_every
     self._jobs_may_come = jobs_may_come
+    # Decode steps between two looks of the host, where it must look.
+    self._every = refill_every or _STOP_CHECK_STEPS
+    # Tokens of a slot that a segment can bring, at most: the prefill samples
+    # one, too.
+    most = 1 + self._every if jobs_may_come else shapes.max_tokens
+    self.width = min(most, shapes.max_tokens)
     # Rows that an earlier scheduler may have left behind end, too.
-    self._halted = np.ones(slots.shapes.decode_slots, bool)
-    self._unsent: collections.deque[tuple[Entry, Progress]] = (
-        collections.deque()
-    )
+    self._halted = np.ones(shapes.decode_slots, bool)
+    self._unsent: list[tuple[Entry, Progress]] = []
     # Row of each prompt that is held, the least recently used first.
     self._rows: dict[_Key, int] = {}
     self._cached_chunks: dict[int, int] = {}  # Row -> chunks from the cache.
@@ -186,7 +180,7 @@ class Scheduler:
   @property
   def live(self) -> int:
     """Number of entries in a slot."""
-    return sum(entry is not None for entry in self.running)
+    return len(self.running) - self.running.count(None)
 
   @property
   def queued(self) -> int:
@@ -195,12 +189,7 @@ class Scheduler:
 
   def entries(self) -> list[Entry]:
     """Return all entries that have not ended."""
-    live = [entry for entry in self.running if entry is not None]
-    return [*live, *self._pending, *self.waiting]
-
-  def warm_up(self) -> None:
-    """Compile all programs of a service; nothing may run or wait."""
-    self.slots.warm_up(self._width)
+    return [*filter(None, self.running), *self._pending, *self.waiting]
 
   def abort(self, entry: Entry, message: str = '') -> None:
     """End an entry that has not ended yet; it keeps its tokens."""
@@ -265,21 +254,9 @@ class Scheduler:
 
   def notify(self) -> None:
     """Call the listeners with what they have not got yet."""
-    while self._unsent:
-      entry, progress = self._unsent.popleft()
+    unsent, self._unsent = self._unsent, []
+    for entry, progress in unsent:
       entry.listener(entry, progress)
-
-  @property
-  def _every(self) -> int:
-    """Decode steps between two looks of the host, where it must look."""
-    return self._refill_every or _STOP_CHECK_STEPS
-
-  @property
-  def _width(self) -> int:
-    """Tokens of a slot that a segment can bring, at most."""
-    most = self.slots.shapes.max_tokens
-    # One token more, which the prefill samples.
-    return min(most, 1 + self._every) if self._jobs_may_come else most
 
   def _segment(self) -> int:
     """Decode steps until the host must look again."""
@@ -306,20 +283,16 @@ class Scheduler:
     free = self.running.count(None) - len(self._pending)
     filling = set(self._pending.values())
     held = [row for row in self._rows.values() if row not in filling]
-    rows = [
-        r
-        for r in range(self.slots.shapes.prefill_rows)
-        if r not in self._rows.values()
-    ] + held
+    rows = set(range(self.slots.shapes.prefill_rows)) - set(self._rows.values())
+    rows = [*sorted(rows), *held]
     ready, fresh, entries = [], {}, []
-    while len(self.waiting) and free > len(ready) + len(entries):
-      entry = next(self.waiting.heads())
-      key = entry.key
-      if key not in self._rows and key not in fresh:
+    while free > len(ready) + len(entries):
+      entry = next(self.waiting.heads(), None)
+      if entry and (key := entry.key) not in self._rows and key not in fresh:
         entry = self._newcomer(rows)
-        if entry is None:
-          break
-        key = entry.key
+      if entry is None:
+        break
+      key = entry.key
       if key in self._rows:
         row = self._rows[key] = self._rows.pop(key)  # The last to be replaced.
       elif key in fresh:
@@ -351,7 +324,7 @@ class Scheduler:
       return next(heads)
     # However many long prompts come, a short one need not wait for them.
     short = self.slots.shapes.chunk * _CHUNKS_PER_STEP
-    return next((entry for entry in heads if len(entry.context) <= short), None)
+    return next((entry for entry in heads if len(entry.key[0]) <= short), None)
 
   def _prefill(self, fresh: dict[_Key, int]) -> None:
     """Give rows prompts in place of what they held."""
@@ -374,13 +347,10 @@ class Scheduler:
     """Cache the chunks of rows that are done, and start their entries."""
     ended = {key: row for key, row in self._rows.items() if row in rows}
     # A scored chunk is not bit-equal to one of the other program.
-    plain = [(key[0], row) for key, row in ended.items() if not key[1]]
-    places = [
-        (plain[number][1], chunk, place)
-        for number, chunk, place in self.tree.insert([c for c, _ in plain])
-    ]
-    if places:
-      self.slots.store(places)
+    plain = [(row, key[0]) for key, row in ended.items() if not key[1]]
+    new = self.tree.insert([context for _, context in plain])
+    if new:
+      self.slots.store([(plain[i][0], chunk, place) for i, chunk, place in new])
     waited = [(e, row) for e, row in self._pending.items() if row in rows]
     for entry, _ in waited:
       del self._pending[entry]
@@ -396,8 +366,8 @@ class Scheduler:
     for slot, (entry, source) in zip(free, entries, strict=False):
       self.running[slot] = entry
       self._halted[slot] = False  # That was the slot's previous tenant.
-      rest = entry.job, entry.problem, entry.sample, entry.tokens
-      starts.append(slots_lib.Start(slot, source, *rest))
+      start = slots_lib.Start(slot, source, entry.job, entry.tokens)
+      starts.append(start)
       if entry.scored:
         entry.scores = self.slots.scores(source)
     if starts:
@@ -405,44 +375,36 @@ class Scheduler:
 
   def _collect(self) -> None:
     """Send what was sampled, and free the slots of those that ended."""
-    known = [
-        0 if entry is None else len(entry.tokens) for entry in self.running
-    ]
+    known = [len(entry.tokens) if entry else 0 for entry in self.running]
     top = any(entry and entry.job.top_logprobs for entry in self.running)
-    found = self.slots.fetch(np.array(known, np.int32), self._width, top=top)
+    found = self.slots.fetch(np.array(known, np.int32), self.width, top=top)
     for b, entry in enumerate(self.running):
       if entry is None:
         continue
       new = slice(known[b] - found.first[b], found.count[b] - found.first[b])
       entry.tokens = np.concatenate([entry.tokens, found.tokens[b, new]])
       entry.logprobs = np.concatenate([entry.logprobs, found.logprobs[b, new]])
-      finish = self._stop_string(entry)
-      if finish is None and found.done[b]:
-        finish = self._finish(entry)
-      if finish is not None:
+      finish = self._finish(entry, bool(found.done[b]))
+      if finish:
         self._release(b)
       best = None
       if entry.job.top_logprobs:
-        best = sampling.Best(
-            found.best.tokens[b, new], found.best.logprobs[b, new]
-        )
-      if finish is not None or len(entry.tokens) > known[b]:
+        best = jax.tree.map(operator.itemgetter((b, new)), found.best)
+      if finish or len(entry.tokens) > known[b]:
         self._send(entry, best, known[b], finish)
 
-  def _stop_string(self, entry: Entry) -> service.Finish | None:
-    """Cut an entry after its first stop string, if it has one."""
-    stops = entry.job.params.stop
-    hit = stops_lib.find(entry.tokens.tolist(), stops, self._decode_text)
-    if hit is None:
+  def _finish(self, entry: Entry, done: bool) -> service.Finish | None:
+    """Cut an entry after its first stop string; return why it ended."""
+    params = entry.job.params
+    hit = stops_lib.find(entry.tokens.tolist(), params.stop, self._decode_text)
+    if hit:
+      length, text = hit
+      entry.tokens = entry.tokens[:length]
+      entry.logprobs = entry.logprobs[:length]
+      return service.Finish('stop', matched=text)
+    if not done:
       return None
-    length, text = hit
-    entry.tokens = entry.tokens[:length]
-    entry.logprobs = entry.logprobs[:length]
-    return service.Finish('stop', matched=text)
-
-  def _finish(self, entry: Entry) -> service.Finish:
-    """Return why a row that is done ended."""
-    last, params = int(entry.tokens[-1]), entry.job.params
+    last = int(entry.tokens[-1])
     eos_ids = () if params.ignore_eos else self.slots.eos_ids
     if last in eos_ids or last in params.stop_token_ids:
       return service.Finish('stop', matched=last)
@@ -458,12 +420,11 @@ class Scheduler:
     """Leave the tokens from `known` on for the entry's listener."""
     first, entry.started = not entry.started, True
     progress = Progress(
-        tokens=entry.tokens[known:],
-        logprobs=entry.logprobs[known:],
-        best=best,
-        version=self.version,
-        finish=finish,
-        scores=entry.scores if first else None,
-        cached_tokens=entry.cached_tokens if first else 0,
+        self.version,
+        finish,
+        entry.tokens[known:].tolist(),
+        slots_lib.Scores(entry.logprobs[known:], best),
+        entry.scores if first else None,
+        entry.cached_tokens if first else 0,
     )
     self._unsent.append((entry, progress))

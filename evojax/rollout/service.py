@@ -29,7 +29,9 @@ class Job:
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
   params: records.SamplingParams
-  seed: int  # uint32; equal seeds, prompts and weights give equal samples.
+  seed: int  # uint32; equal keys, prompts and weights give equal samples.
+  problem: int = 0  # uint32, part of the random key, as the seed.
+  sample: int = 0  # The same.
   # First position of the prompt whose log-prob is wanted; None: no position.
   logprob_start: int | None = None
   top_logprobs: int = 0  # Most probable tokens to report beside each token.
@@ -82,14 +84,14 @@ class Stats:
   running: int  # Jobs in a decode slot.
   waiting: int
   slots: int
-  prompt_tokens: int  # Since the start, as everything below.
-  generated_tokens: int
-  cached_tokens: int
-  finished: int
-  aborted: int
-  refused: int  # Because the queue was full.
-  weight_updates: int
-  cached_prefix_tokens: int  # Now in the prefix cache.
+  prompt_tokens: int = 0  # Since the start, as everything below.
+  generated_tokens: int = 0
+  cached_tokens: int = 0
+  finished: int = 0
+  aborted: int = 0
+  refused: int = 0  # Because the queue was full.
+  weight_updates: int = 0
+  cached_prefix_tokens: int = 0  # Now in the prefix cache.
 
 
 @runtime_checkable

@@ -64,17 +64,16 @@ class Start:
   slot: int
   source: int  # The row that holds its prefilled prompt.
   job: service.Job
-  problem: int  # uint32, part of its random key as the job's seed.
-  sample: int  # The same.
   prior: np.ndarray  # int32 [n], tokens sampled earlier; they were prefilled.
 
 
-@dataclasses.dataclass
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Scores:
-  """Log-probs of the L tokens of a prompt; position 0 has none."""
+  """Log-probs of L tokens; the first one of a prompt has none."""
 
   logprobs: np.ndarray  # float32 [L]
-  best: sampling.Best  # [L, K]
+  best: sampling.Best | None  # [L, K], where they are wanted.
 
 
 @dataclasses.dataclass
@@ -150,25 +149,19 @@ class Slots:
     scored = to_rows | dict(out_shardings=(prefilled, self._replicated))
     self._prefill = jit(programs_lib.prefill, cfg, **to_rows)
     self._score = jit(programs_lib.score, cfg, self._top, **scored)
-    self._insert = jit(
-        programs_lib.insert, eos_ids, static_argnums=0, **to_state
-    )
+    lengths = dict(static_argnums=0)
+    self._insert = jit(programs_lib.insert, eos_ids, **lengths, **to_state)
     self._decode = jit(programs_lib.decode, cfg, eos_ids, **to_state)
-    self._recent = jit(programs_lib.recent, static_argnums=0)
-    self._load = jit(
-        programs_lib.load_chunks, donate_argnums=0, out_shardings=prefilled
-    )
-    self._store = jit(
-        programs_lib.store_chunks, donate_argnums=0, out_shardings=pool
-    )
+    self._recent = jit(programs_lib.recent, **lengths)
+    copied = lambda place: dict(donate_argnums=0, out_shardings=place)
+    self._load = jit(programs_lib.load_chunks, **copied(prefilled))
+    self._store = jit(programs_lib.store_chunks, **copied(pool))
     # Whole along fsdp: otherwise every decoded token would gather the weights.
+    axes = decoder.logical_axes(cfg, gathered=True)
+    cast = lambda x: x.astype(cfg.compute_dtype)
     self._cast = jax.jit(
-        lambda params: jax.tree.map(
-            lambda x: x.astype(cfg.compute_dtype), params
-        ),
-        out_shardings=sharding.shardings(
-            self.mesh, decoder.logical_axes(cfg, gathered=True)
-        ),
+        lambda params: jax.tree.map(cast, params),
+        out_shardings=sharding.shardings(self.mesh, axes),
     )
 
   @property
@@ -181,20 +174,13 @@ class Slots:
   def install(self, params: decoder.Params) -> None:
     """Take weights; see `Engine.update_weights`."""
     self.params = None  # Freed before the new ones are made.
-    self.params = (
-        params
-        if jax.tree.leaves(params)[0].dtype == self.cfg.compute_dtype
-        and self.mesh.shape['fsdp'] == 1
-        else self._cast(params)
-    )
+    same = jax.tree.leaves(params)[0].dtype == self.cfg.compute_dtype
+    usable = same and self.mesh.shape['fsdp'] == 1
+    self.params = params if usable else self._cast(params)
 
   def arrays(self) -> tuple[programs_lib.State, programs_lib.Prefilled, Any]:
     """Return shapes and places of slots, rows and prefix cache."""
-    return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-        jax.eval_shape(self._allocate),
-        self._layout(),
-    )
+    return sharding.placed(jax.eval_shape(self._allocate), self._layout())
 
   def lower(self, params: Any) -> Iterator[tuple[str, Any]]:
     """Lower the programs that training needs; nothing runs.
@@ -205,12 +191,7 @@ class Slots:
     Yields:
       'prefill', 'insert' and 'decode', each a `jax.stages.Lowered`.
     """
-    whole = lambda tree: jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=self._replicated
-        ),
-        tree,
-    )
+    whole = lambda tree: sharding.placed(tree, self._replicated)
     state, prefilled, _ = self.arrays()
     chunk = whole(self._chunk(()))
     yield 'prefill', self._prefill.lower(params, prefilled, chunk)
@@ -291,6 +272,8 @@ class Slots:
       self._prefill_chunk(plain)
     if scored:
       self._score_chunk(scored)
+    for r in rows:
+      self._rows[r].chunks += 1
     return [r for r in rows if self._prefilled_row(r)]
 
   def scores(self, row: int) -> Scores:
@@ -309,8 +292,6 @@ class Slots:
     self._prefilled = self._call(
         self._prefill, self.params, self._prefilled, self._chunk(rows)
     )
-    for r in rows:
-      self._rows[r].chunks += 1
 
   def _score_chunk(self, rows: Sequence[int]) -> None:
     """Prefill the next chunk of some rows, and note their log-probs."""
@@ -322,15 +303,15 @@ class Slots:
     self._prefilled, found = self._call(
         self._score, self.params, self._prefilled, chunk, targets
     )
-    logprobs, best = sharding.to_host(found)
+    found = jax.tree.leaves(sharding.to_host(found))
     for r in rows:
-      self._rows[r].chunks += 1
       # The score of a token stands at its own position.
-      scores, at = self._rows[r].scores, chunk.start[r] + 1
-      count = len(scores.logprobs[at : at + size])
-      scores.logprobs[at : at + size] = logprobs[r, :count]
-      scores.best.tokens[at : at + size] = best.tokens[r, :count]
-      scores.best.logprobs[at : at + size] = best.logprobs[r, :count]
+      at = chunk.start[r] + 1
+      for all_scores, new in zip(
+          jax.tree.leaves(self._rows[r].scores), found, strict=True
+      ):
+        part = all_scores[at : at + size]
+        part[:] = new[r, : len(part)]
 
   def _chunk(self, rows: Sequence[int]) -> programs_lib.Chunk:
     """Return the next chunk of some rows."""
@@ -389,13 +370,8 @@ class Slots:
       self._insert_some(some, self._bucket(longest))
 
   def _insert_some(self, starts: Sequence[Start], longest: int) -> None:
-    self._state = self._call(
-        self._insert,
-        longest,
-        self._state,
-        self._prefilled,
-        self._insertion(starts),
-    )
+    caches, new = (self._state, self._prefilled), self._insertion(starts)
+    self._state = self._call(self._insert, longest, *caches, new)
 
   def _insertion(self, starts: Sequence[Start]) -> programs_lib.Insertion:
     rows, shapes = self.shapes.prefill_rows, self.shapes
@@ -405,14 +381,14 @@ class Slots:
         length=np.ones(rows, np.int32),
         count=np.zeros(rows, np.int32),
         prior=np.zeros((rows, shapes.max_tokens), np.int32),
-        params=sampling.neutral_params(rows, self.cfg.vocab_size, self.limits),
+        params=sampling.neutral_params(rows, self.limits),
     )
     for i, start in enumerate(starts):
       new.slot[i], new.source[i] = start.slot, start.source
       new.length[i] = len(self._rows[start.source].prompt)
       new.count[i] = len(start.prior)
       new.prior[i, : len(start.prior)] = start.prior
-      _fill(new.params, i, start)
+      sampling.fill(new.params, i, start.job)
     return new
 
   def _bucket(self, length: int) -> int:
@@ -449,10 +425,7 @@ class Slots:
       view = self._call(self._recent, width, view, start)
     else:
       start = np.zeros_like(start)
-    done, count, (tokens, logprobs, best) = sharding.to_host(
-        (s.done, s.count, view)
-    )
-    return Samples(start, done, count, tokens, logprobs, best)
+    return Samples(start, *sharding.to_host((s.done, s.count, *view)))
 
   # -------------------------------------------------------------------- state
 
@@ -474,14 +447,10 @@ class Slots:
     """Return free slots, empty rows of prefill, and the prefix cache."""
     shapes, vocab = self.shapes, self.cfg.vocab_size
     b, lc = shapes.decode_slots, shapes.max_tokens
-    cache = lambda rows, slots: decoder.empty_cache(
-        self.cfg, rows, slots, self.cfg.compute_dtype
-    )
-    best = self.limits and sampling.Best(
-        jnp.zeros((b, lc, self._top), jnp.int32),
-        jnp.zeros((b, lc, self._top), jnp.float32),
-    )
-    params = sampling.neutral_params(b, vocab, self.limits)
+    cache = functools.partial(decoder.empty_cache, self.cfg)
+    top = (b, lc, self._top)
+    best = sampling.Best(jnp.zeros(top, jnp.int32), jnp.zeros(top))
+    params = sampling.neutral_params(b, self.limits)
     state = programs_lib.State(
         cache=cache(b, shapes.context),
         token=jnp.zeros(b, jnp.int32),
@@ -489,20 +458,17 @@ class Slots:
         count=jnp.zeros(b, jnp.int32),
         done=jnp.ones(b, bool),
         tokens=jnp.zeros((b, lc), jnp.int32),
-        logprobs=jnp.zeros((b, lc), jnp.float32),
-        best=best,
+        logprobs=jnp.zeros((b, lc)),
+        best=best if self.limits else None,
         params=jax.tree.map(jnp.asarray, params),
         keys=jnp.zeros((b, 2), jnp.uint32),
     )
     rows = shapes.prefill_rows
     prefilled = programs_lib.Prefilled(
-        cache(rows, shapes.row_chunks * shapes.chunk),
-        jnp.zeros((rows, vocab), jnp.float32),
+        cache(rows, shapes.row_chunks * shapes.chunk), jnp.zeros((rows, vocab))
     )
-    pool = None
-    if shapes.prefix_chunks:
-      pool = cache(shapes.prefix_chunks, shapes.chunk)
-    return state, prefilled, pool
+    pool = shapes.prefix_chunks or None
+    return state, prefilled, pool and cache(pool, shapes.chunk)
 
   def _layout(self) -> tuple[Any, ...]:
     """Return shardings of `_allocate`: rows over batch, heads over tensor."""
@@ -520,25 +486,3 @@ class Slots:
             of_cache(pool),
         ),
     )
-
-
-def _fill(params: sampling.Params, i: int, start: Start) -> None:
-  """Write the sampling parameters of a sequence into row i."""
-  p = start.job.params
-  params.seed[i] = start.job.seed & 0xFFFFFFFF
-  params.problem[i] = start.problem
-  params.sample[i] = start.sample
-  params.limit[i] = p.max_tokens
-  for name in ('temperature', 'top_p', 'top_k', 'min_p', 'ignore_eos'):
-    getattr(params, name)[i] = getattr(p, name)
-  adjust = params.adjust
-  if adjust is None:
-    return
-  adjust.min_tokens[i] = p.min_tokens
-  adjust.stop_ids[i, : len(p.stop_token_ids)] = p.stop_token_ids
-  adjust.frequency[i] = p.frequency_penalty
-  adjust.presence[i] = p.presence_penalty
-  adjust.repetition[i] = p.repetition_penalty
-  adjust.top[i] = start.job.top_logprobs
-  for j, (token, bias) in enumerate(p.logit_bias):
-    adjust.bias_ids[i, j], adjust.bias[i, j] = token, bias

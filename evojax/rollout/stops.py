@@ -23,8 +23,6 @@ def find(
   """Return (length, stop string) of the fewest tokens whose text holds one."""
   if not stops or first(decode(tokens), stops) is None:
     return None
-  for n in range(1, len(tokens) + 1):
-    hit = first(decode(tokens[:n]), stops)
-    if hit is not None:
-      return n, hit[1]
-  raise AssertionError('a stop string in the whole text but in no prefix')
+  prefixes = range(1, len(tokens) + 1)
+  hits = ((n, first(decode(tokens[:n]), stops)) for n in prefixes)
+  return next((n, hit[1]) for n, hit in hits if hit)

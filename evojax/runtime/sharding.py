@@ -105,6 +105,15 @@ def use(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:
   return jax.set_mesh(mesh)
 
 
+def placed(shapes: Any, shardings: Any) -> Any:
+  """Return the shapes of arrays that say where each would lie."""
+  return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      jax.tree.broadcast(shardings, shapes),
+  )
+
+
 def to_device(tree: Any, sharding: Any) -> Any:
   """Place host arrays that are equal in every process on the mesh.
 

@@ -60,7 +60,7 @@ def main() -> None:
   if not own_namespaces:
     processes.end_children()
   if config.scratch:
-    # Where this fails, the parent removes it, if there is one.
+    # If this fails, the parent removes it, if there is one.
     with contextlib.suppress(OSError):
       tree.clear(config.scratch)
       os.rmdir(config.scratch)

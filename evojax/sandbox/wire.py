@@ -39,7 +39,7 @@ class Config(NamedTuple):
   environment: Mapping[str, str]  # Variables that code in the box gets.
   user: int | None = None  # One that no other slot has; None: the parent's.
   scratch: str | None = None  # The slot's directory, if it has one.
-  # Whether the user runs nothing but this slot, so that the kernel's count of
+  # True if the user runs nothing but this slot, so that the kernel's count of
   # its processes is the slot's; the supervisor finds out.
   counted: bool = False
 

@@ -157,11 +157,11 @@ class Zygote:
   ) -> wire.Answer:
     """Have a child run a request, watch it, and tell how it ended."""
     config, tasks = self._config, 0
-    children_before = processes.children_seconds()
-    process_before = processes.cpu_seconds(process)
+    children = processes.children_seconds()
+    spent = processes.cpu_seconds(process)
     if config.profile == 'repository' and not config.counted:
       tasks = processes.tasks_of_user()
-    before = watch.Usage(time.monotonic(), process_before, children_before)
+    before = watch.Usage(time.monotonic(), spent, children)
     with end:
       # The child cannot give away a name that it does not know.
       shown = request._replace(run='', tasks=tasks)

@@ -157,32 +157,30 @@ def make_batch(
   order = np.argsort(~alive, kind='stable')
   live = -(-int(alive.sum()) // micro_groups)
   rows = (order[:, None] * size + np.arange(size)).reshape(-1)
-  prompts = [prompts[i] for i in rows]
   episodes = [episodes[i] for i in rows]
   by_turn = advantages[order].reshape(-1, turns)
-  lists = prompts, [e.tokens for e in episodes], [e.loss_mask for e in episodes]
-  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
-  padded = dict(group_size=size, max_tokens=max_tokens)
-  shared = layout == 'shared' and packing.share(
-      *lists, max_prompt_tokens=max_prompt_tokens, **padded
+  sequences = packing.Sequences(
+      [prompts[i] for i in rows],
+      [e.tokens for e in episodes],
+      [e.loss_mask for e in episodes],
+      size,
+      max_tokens,
   )
+  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
+  shared = layout == 'shared' and packing.share(sequences, max_prompt_tokens)
   if shared:
     batch = {k: split(v) for k, v in dataclasses.asdict(shared).items()}
   else:
-    shape = dict(micro_groups=micro_groups)
-    shape['length'] = max_prompt_tokens + max_tokens
-    pairs = zip(prompts, episodes, strict=True)
-    lengths = [len(prompt) + len(e.tokens) for prompt, e in pairs]
-    needed = packing.rows_needed(
-        lengths, group_size=size, bucket=PACKED_ROWS_BUCKET, **shape
+    length = max_prompt_tokens + max_tokens
+    packed = packing.pack_micro_batches(
+        sequences, micro_groups, length, PACKED_ROWS_BUCKET
     )
-    packed = packing.pack_micro_batches(*lists, rows=needed, **padded, **shape)
     batch = dataclasses.asdict(packed)
   # One per token, not one per turn: the most turns of a step are no shape of
   # the compiled program, which therefore serves all.
   pairs = zip(by_turn, episodes, strict=True)
   by_token = [values[e.turn_of_token] for values, e in pairs]
-  pad = lambda values: split(packing.pad_completions(values, **padded))
+  pad = lambda values: split(sequences.pad(values))
   batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
   batch['advantages'] = pad(by_token)
   batch['mask'] = batch.pop('loss_mask') & split(included[order])[..., None]

@@ -91,7 +91,7 @@ class DecoderTest(parameterized.TestCase):
     cfg = dataclasses.replace(CFG, scan_layers=scan_layers)
     params, prompts, lengths, completions = example(cfg)
     want = one_by_one(cfg, params, prompts, lengths, completions)[:, 0]
-    cache = decoder.empty_cache(cfg, 3, slots, 'float32')
+    cache = decoder.empty_cache(cfg, 3, slots)
     start = jnp.zeros(3, jnp.int32)
     hidden, cache = decoder.extend(cfg, params, prompts, start, cache)
     cache = jax.tree.map(

@@ -64,7 +64,7 @@ def run_forward(mesh, cfg, params, tokens):
   @jax.jit
   def stepwise(params, tokens):
     rows, length = tokens.shape
-    cache = decoder.empty_cache(cfg, rows, length, 'float32')
+    cache = decoder.empty_cache(cfg, rows, length)
     start = jnp.zeros(rows, jnp.int32)
     hidden, cache = decoder.extend(cfg, params, tokens[:, :LP], start, cache)
     out = [hidden[:, -1]]

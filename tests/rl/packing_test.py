@@ -36,7 +36,7 @@ class PackTest(parameterized.TestCase):
   def test_by_hand(self):
     # Lengths 3, 5, 4, 2 into rows of 7: 5 -> row 0, 4 -> row 1, 3 -> row 1
     # (row 0 has 2 left, row 1 has 3), 2 -> row 0. Inside a row: list order.
-    packed = packing.pack(
+    sequences = packing.Sequences(
         [_tokens(1), _tokens(2, 3, 4), _tokens(5, 6), _tokens(7)],
         [_tokens(11, 12), _tokens(13, 14), _tokens(15, 16), _tokens(17)],
         [
@@ -46,10 +46,9 @@ class PackTest(parameterized.TestCase):
             np.asarray([True]),
         ],
         group_size=2,
-        rows=3,
-        length=7,
         max_tokens=3,
     )
+    packed = packing.pack(sequences, rows=3, length=7)
     np.testing.assert_array_equal(
         packed.tokens,
         [[2, 3, 4, 13, 14, 7, 17], [1, 11, 12, 5, 6, 15, 16], [0] * 7],
@@ -80,11 +79,9 @@ class PackTest(parameterized.TestCase):
     lengths = [
         len(p) + len(c) for p, c in zip(prompts, completions, strict=True)
     ]
-    rows = packing.rows_needed(lengths, group_size=3, micro_groups=4, length=17)
-    arguments = dict(group_size=3, length=17, max_tokens=8)
-    packed = packing.pack(
-        prompts, completions, loss_masks, rows=rows, **arguments
-    )
+    rows = packing.rows_needed([lengths], 17)
+    sequences = packing.Sequences(prompts, completions, loss_masks, 3, 8)
+    packed = packing.pack(sequences, rows, 17)
     for field in dataclasses.fields(packed):
       if field.name != 'loss_mask':
         self.assertEqual(getattr(packed, field.name).dtype, np.int32)
@@ -121,44 +118,42 @@ class PackTest(parameterized.TestCase):
     self.assertEqual((segments > 0).sum(), sum(lengths))
 
     with self.assertRaisesRegex(ValueError, f'rows={rows - 1}.* {rows} rows'):
-      packing.pack(prompts, completions, loss_masks, rows=rows - 1, **arguments)
+      packing.pack(sequences, rows - 1, 17)
 
   def test_is_deterministic(self):
-    arguments = dict(group_size=3, rows=12, length=17, max_tokens=8)
-    first = packing.pack(*_random_sequences(0), **arguments)
-    second = packing.pack(*_random_sequences(0), **arguments)
+    first, second = (
+        packing.pack(
+            packing.Sequences(*_random_sequences(0), 3, 8), rows=12, length=17
+        )
+        for _ in range(2)
+    )
     for field in dataclasses.fields(first):
       np.testing.assert_array_equal(
           getattr(first, field.name), getattr(second, field.name)
       )
 
   def test_micro_batches_are_packed_on_their_own(self):
-    sequences = _random_sequences(0)
-    arguments = dict(group_size=3, rows=5, length=17, max_tokens=8)
-    packed = packing.pack_micro_batches(*sequences, micro_groups=2, **arguments)
+    lists = _random_sequences(0)
+    sequences = packing.Sequences(*lists, 3, 8)
+    packed = packing.pack_micro_batches(sequences, 2, length=17, bucket=5)
     self.assertEqual(packed.tokens.shape, (2, 5, 17))
     self.assertEqual(packed.index.shape, (2, 2, 3, 8))
     for m, part in enumerate((slice(0, 6), slice(6, 12))):
-      alone = packing.pack(*(x[part] for x in sequences), **arguments)
+      some = packing.Sequences(*(x[part] for x in lists), 3, 8)
+      alone = packing.pack(some, rows=5, length=17)
       for field in dataclasses.fields(packed):
         np.testing.assert_array_equal(
             getattr(packed, field.name)[m], getattr(alone, field.name)
         )
 
   def test_rows_needed(self):
-    need = lambda lengths, micro_groups=1, bucket=1: packing.rows_needed(
-        lengths,
-        group_size=2,
-        micro_groups=micro_groups,
-        length=10,
-        bucket=bucket,
-    )
+    need = lambda *lengths, bucket=1: packing.rows_needed(lengths, 10, bucket)
     self.assertEqual(need([6, 4]), 1)
     self.assertEqual(need([6, 5]), 2)
     # The fullest of two micro-batches counts; together they would take 3.
-    self.assertEqual(need([6, 4, 6, 6]), 2)
-    self.assertEqual(need([6, 4, 6, 6], micro_groups=2), 3)
-    self.assertEqual(need([6, 4, 6, 6], micro_groups=2, bucket=4), 4)
+    self.assertEqual(need([6, 4], [6, 6]), 2)
+    self.assertEqual(need([6, 4, 6, 6]), 3)
+    self.assertEqual(need([6, 4, 6, 6], bucket=4), 4)
     self.assertEqual(need([0, 0]), 1)
 
   @parameterized.named_parameters(
@@ -167,30 +162,31 @@ class PackTest(parameterized.TestCase):
       ('groups', dict(group_size=3), '2 sequences are not whole.*_size=3'),
   )
   def test_rejects(self, changes, message):
-    arguments = dict(group_size=2, rows=2, length=8, max_tokens=3)
+    arguments = dict(group_size=2, length=8, max_tokens=3) | changes
+    length = arguments.pop('length')
     completions = [_tokens(5), _tokens(5, 6, 7)]
     with self.assertRaisesRegex(ValueError, message):
-      packing.pack(
+      sequences = packing.Sequences(
           [_tokens(1), _tokens(1, 2, 3, 4)],
           completions,
           _all_sampled(completions),
-          **{**arguments, **changes},
+          **arguments,
       )
+      packing.pack(sequences, 2, length)
 
   def test_rejects_lists_that_do_not_fit(self):
-    arguments = dict(group_size=1, rows=1, length=8, max_tokens=3)
+    arguments = dict(group_size=1, max_tokens=3)
     one = [_tokens(1)]
     mask = _all_sampled(one)
     with self.assertRaisesRegex(ValueError, 'prompt 0 is empty'):
-      packing.pack([_tokens()], one, mask, **arguments)
+      packing.Sequences([_tokens()], one, mask, **arguments)
     with self.assertRaisesRegex(ValueError, 'mask 0 has 2 entries for 1'):
-      packing.pack(one, one, [np.ones(2, bool)], **arguments)
+      packing.Sequences(one, one, [np.ones(2, bool)], **arguments)
     with self.assertRaisesRegex(ValueError, '1 prompts, 2 completions'):
-      packing.pack(one, one * 2, mask, **arguments)
+      packing.Sequences(one, one * 2, mask, **arguments)
+    three = packing.Sequences(one * 3, one * 3, mask * 3, **arguments)
     with self.assertRaisesRegex(ValueError, 'micro_groups=2 must divide the 3'):
-      packing.pack_micro_batches(
-          one * 3, one * 3, mask * 3, micro_groups=2, **arguments
-      )
+      packing.pack_micro_batches(three, 2, length=8)
 
 
 class ShareTest(absltest.TestCase):
@@ -201,12 +197,7 @@ class ShareTest(absltest.TestCase):
     masks = [np.ones(len(c), bool) for c in completions]
     masks[2] = np.asarray([False, True])
     shared = packing.share(
-        prompts,
-        completions,
-        masks,
-        group_size=2,
-        max_prompt_tokens=3,
-        max_tokens=2,
+        packing.Sequences(prompts, completions, masks, 2, 2), 3
     )
     np.testing.assert_array_equal(shared.prompts, [[1, 2, 0], [3, 0, 0]])
     np.testing.assert_array_equal(shared.prompt_lengths, [2, 1])
@@ -219,33 +210,28 @@ class ShareTest(absltest.TestCase):
     )
 
   def test_prompts_that_differ_within_a_group(self):
-    arguments = dict(group_size=2, max_prompt_tokens=3, max_tokens=2)
     completions = [_tokens(4)] * 2
+    masks = _all_sampled(completions)
     for other in (_tokens(1, 3), _tokens(1)):
+      prompts = [_tokens(1, 2), other]
       self.assertIsNone(
-          packing.share(
-              [_tokens(1, 2), other],
-              completions,
-              _all_sampled(completions),
-              **arguments,
-          )
+          packing.share(packing.Sequences(prompts, completions, masks, 2, 2), 3)
       )
 
   def test_too_long(self):
     with self.assertRaisesRegex(ValueError, 'prompt 0 has 2.*prompt_tokens=1'):
+      completions = [_tokens(3)] * 2
+      masks = _all_sampled(completions)
       packing.share(
-          [_tokens(1, 2)] * 2,
-          [_tokens(3)] * 2,
-          _all_sampled([_tokens(3)] * 2),
-          group_size=2,
-          max_prompt_tokens=1,
-          max_tokens=2,
+          packing.Sequences([_tokens(1, 2)] * 2, completions, masks, 2, 2), 1
       )
 
-  def test_pad_completions(self):
-    out = packing.pad_completions(
-        [np.asarray([-1.5]), np.asarray([])], group_size=2, max_tokens=2
+  def test_pad(self):
+    completions = [_tokens(3), _tokens()]
+    sequences = packing.Sequences(
+        [_tokens(1)] * 2, completions, _all_sampled(completions), 2, 2
     )
+    out = sequences.pad([np.asarray([-1.5]), np.asarray([])])
     self.assertEqual(out.dtype, np.float32)
     np.testing.assert_array_equal(out, [[[-1.5, 0], [0, 0]]])
 
@@ -285,8 +271,8 @@ class PackedLossTest(absltest.TestCase):
       )
       return value
 
-    arguments = dict(group_size=3, length=17, max_tokens=8)
-    packed = packing.pack(prompts, completions, loss_masks, rows=9, **arguments)
+    sequences = packing.Sequences(prompts, completions, loss_masks, 3, 8)
+    packed = packing.pack(sequences, rows=9, length=17)
     self.assertGreater(packed.segment_ids.max(), 1)
     alone = _one_per_row(prompts, completions, packed)
     got, expected = (
@@ -302,7 +288,7 @@ class PackedLossTest(absltest.TestCase):
 
 
 def _one_per_row(prompts, completions, packed):
-  """The unpacked layout, written independently of packing.py."""
+  """Return the unpacked layout, written independently of packing.py."""
   count, length = len(prompts), 17
   tokens = np.zeros((count, length), np.int32)
   segment_ids = np.zeros((count, length), np.int32)

@@ -42,7 +42,7 @@ class Attack:
   tier: str = 'T0'
   before: str = ''  # Runs first, in the same box.
   limits: limits_lib.Limits | None = None
-  # Whether it got through, from its result.
+  # Tells from its result if it got through.
   succeeded: Callable[[limits_lib.Result], bool] | None = None
   landlock: int = 1  # Version of the kernel's that its rule needs.
   needs: tuple[str, ...] = ()  # Of the kernel, else it cannot succeed.
@@ -53,7 +53,7 @@ def got(result: limits_lib.Result) -> bool:
 
 
 class World:
-  """What attacks are after: files, sockets, a process, a variable."""
+  """The targets of attacks: files, sockets, a process, a variable."""
 
   TOKEN = 'c0ffee-token-that-nobody-knows'
 
@@ -95,7 +95,7 @@ class World:
     self._folder.cleanup()
 
   def fill_in(self, source: str) -> str:
-    """Puts the places of things where a source says so."""
+    """Put the places of things where a source names them."""
     for name, value in (
         ('@DIR@', self.folder),
         ('@TCP@', self.tcp.getsockname()[1]),
@@ -132,11 +132,11 @@ class Range:
     self.world.close()
 
   def check(self, attack: Attack) -> None:
-    """Raises AssertionError if the attack proves nothing, or gets through."""
+    """Raise AssertionError if the attack proves nothing, or gets through."""
     layers = {
         layer
         for layer in attack.layers
-        # Who is not root has no other user to become.
+        # Only root has another user to become.
         if layer != 'uid' or os.geteuid() == 0
     }
     got_through, result = self._run(attack, layers)
@@ -157,7 +157,7 @@ class Range:
   def _run(
       self, attack: Attack, without: set[str]
   ) -> tuple[bool, limits_lib.Result]:
-    """Whether it gets through, and its result."""
+    """Return if it gets through, and its result."""
     key = attack.tier, frozenset(without)
     if key not in self._boxes:
       self._boxes[key] = self._open(*key)
@@ -183,7 +183,7 @@ class Range:
 
 
 def missing(tier: str) -> str:
-  """Why attacks on a tier cannot be shown here, or nothing."""
+  """Return why attacks on a tier cannot be shown here, or nothing."""
   return '; '.join(probe.faults(tier))
 
 

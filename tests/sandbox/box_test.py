@@ -42,7 +42,7 @@ def children(process):
 
 
 def supervisors():
-  """Those of this suite's boxes."""
+  """Return those of this suite's boxes."""
   found = []
   for child in children(os.getpid()):
     command = pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
@@ -60,7 +60,7 @@ def zygote():
 
 @contextlib.contextmanager
 def after(seconds, function):
-  """Calls a function meanwhile."""
+  """Call a function meanwhile."""
   timer = threading.Timer(seconds, function)
   timer.start()
   try:
@@ -247,7 +247,7 @@ class ResultsTest(parameterized.TestCase):
           self.subTest(tier),
           box.Box(tier=tier, limits=limits, attempts=1) as one,
       ):
-        # Where it is only watched, what is too deep to watch is too much.
+        # In T1 the directory is only watched, and one too deep counts as full.
         allowed = ('ok', 'disk_limit') if tier == 'T1' else ('ok',)
         self.assertIn(one.run(deep).status, allowed)
         listed = one.run('import os\nprint(os.listdir("."))')
@@ -454,7 +454,7 @@ class LeavesNothingTest(parameterized.TestCase):
       self.assertLen(supervisors(), 2)
       inner = [c for s in supervisors() for c in children(s)]
       self.assertLen(inner, 2)
-    # Nor a zombie, for whoever is process 1 here.
+    # No zombie is left to process 1 of this machine, either.
     self.assertEmpty([p for p in inner if os.path.exists(f'/proc/{p}')])
     self.assertEqual(self._state(), before)
 

@@ -46,7 +46,7 @@ class ChooseTest(parameterized.TestCase):
     self.assertIn('LIMITS RESOURCES ONLY', str(report))
 
   def test_the_tier_of_a_process(self):
-    """What is said at its start holds for everything that asks later."""
+    """The answer at a process's start holds for everything that asks later."""
     self.enterContext(mock.patch.dict(probe._said))
     with mock.patch.object(probe, 'faults', lambda tier: ['broken']):
       with self.assertRaises(probe.WeakSandboxError):

@@ -1,4 +1,4 @@
-"""What programs try. Every one of them is harmless where it gets through."""
+"""Attacks by programs. Every one of them is harmless where it gets through."""
 
 import dataclasses
 import signal

@@ -1,4 +1,4 @@
-"""What pure functions try; 7 is what they answer where they get through."""
+"""Attacks by pure functions, which answer 7 where they get through."""
 
 import dataclasses
 

@@ -104,7 +104,7 @@ class PureAttacksTest(parameterized.TestCase):
     self.assertEqual(bytes(data), bytes(64))
 
   def test_an_answer_is_bytes(self):
-    """What would run where it is unpickled does not run where it is read."""
+    """Code that would run where it is unpickled is not run by a reader."""
     folder = tempfile.mkdtemp()
     self.addCleanup(shutil.rmtree, folder)
     source = (

@@ -1,4 +1,4 @@
-"""What commands in a repository try; sh, with Python where it is handier."""
+"""Attacks by commands in a repository: sh, and Python where it is handier."""
 
 import dataclasses
 

@@ -183,7 +183,7 @@ class WorkspaceTest(parameterized.TestCase):
       self.assertEqual((found.status, found.stdout), ('ok', b''))
 
   def test_a_new_file_is_new(self):
-    """Whatever has been made where it is written."""
+    """That holds for anything that has been made in its place."""
     with self._workspace() as w:
       w.write({'a': b'1', 'shut/b': b'2', 'd': b'3'}, ['d'])
       w.run(['sh', '-c', 'ln a other; chmod 0 a; chmod 500 shut'])

@@ -17,7 +17,7 @@ _EPERM = 0x50000 | errno.EPERM
 
 
 def run(program, number, arguments=(), architecture=None):
-  """What a classic BPF filter returns for a system call."""
+  """Return what a classic BPF filter returns for a system call."""
   if architecture is None:
     architecture = linux.audit_architecture()
   data = struct.pack(

@@ -11,6 +11,7 @@ from evojax.evolve import recorder
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
+from evojax.training import first_steps
 
 
 def open_ledger(run: opening.Run) -> records.Open:
@@ -72,6 +73,8 @@ def train(run: opening.Run) -> records.Train:
     )
     arm = arms.train_one(run, job, 'the seed harness did not train')
     last = arm_lib.checkpoint_of(folder, arm.updates).name
+    if line := first_steps.warning(run.path / folder) if run.primary else '':
+      run.say(line)
   return recorder.made_from(
       records.Train,
       arm,
