@@ -118,7 +118,7 @@ def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
   form, right = str(view.completion[0][best]), scores[0][best]
   nothing = np.nanmax(scores[empty], initial=grader.low)
   notes = []
-  if right < grader.threshold:
+  if not right >= grader.threshold:  # Nor where it is not a number.
     notes.append(
         f'no form of the reference answer scores as right, which takes'
         f' {grader.threshold:g}; the best is {form!r:.80} with {right:g}'
