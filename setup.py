@@ -20,6 +20,7 @@ INSTALL_REQUIRES = (
     'jinja2>=3.1',
     'ml-collections>=1.1',
     'ml-dtypes>=0.6',
+    'mpmath>=1.3',
     'numpy>=2.4',
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12.8',
@@ -28,6 +29,7 @@ INSTALL_REQUIRES = (
     'pyarrow>=26',
     'pydantic>=2.14',
     'pydantic-core>=2.50',
+    'pytest>=9',  # Code in the box sees it, see evojax/sandbox/image.py.
     'reasoning-gym>=0.1.25',
     'rich>=15',
     'safetensors>=0.8',
@@ -48,7 +50,6 @@ EXTRAS_REQUIRE = {
     'test': (
         'beartype>=0.23',
         'openai>=3.52',
-        'pytest>=9',
         'pytest-xdist>=3.8',
         'ruff>=0.17',
         'torch==2.13.0',  # By hand in requirements/torch.txt.

@@ -46,7 +46,10 @@ FREE_FIELDS = (
 )
 
 _PACKAGES = (
-    'jax jaxlib flax optax orbax-checkpoint transformers numpy pyarrow'
+    'jax jaxlib flax optax orbax-checkpoint transformers pyarrow reasoning-gym'
+    ' sympy'
+    # What code in the box sees, see `sandbox.image`.
+    ' iniconfig numpy packaging pluggy pygments pytest'
 ).split()
 # A resumed run is bit-equal only if these are the same.
 _NUMERICS = (
@@ -225,6 +228,22 @@ def _lock(path: pathlib.Path) -> int:
     raise disk_error(lock, len(holder), error) from error
   _held_locks.add(fd)
   return fd
+
+
+def in_use(path: str | os.PathLike[str]) -> bool:
+  """Return True if a process works on a run's directory; changes nothing."""
+  try:
+    fd = os.open(pathlib.Path(path, '.lock'), os.O_RDONLY)
+  except OSError:  # No run has begun there.
+    return False
+  try:
+    # A shared lock, which is given back at once: others may ask as well.
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(fd)
+  return False
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 from evojax import records
@@ -12,6 +13,7 @@ from evojax.domains.math import demonstrations
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
+from evojax.domains.math import scoring
 from evojax.evidence import schema
 from evojax.harness.library.seed import reward
 
@@ -40,11 +42,10 @@ class MathDomain(sourced.SourcedDomain):
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Grade a completion. Never raises on hostile or malformed text."""
-    if self.grader:
+    form = problem.metadata.get('answer_form', 'value')
+    if self.grader or form == scoring.FORM:
       return self.grade_many([problem], [completion])[0]
-    return self._grade(
-        problem.answer, completion, problem.metadata.get('answer_form', 'value')
-    )
+    return self._grade(problem.answer, completion, form)
 
   def grade_many(
       self,
@@ -52,15 +53,23 @@ class MathDomain(sourced.SourcedDomain):
       completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     """Grade completion b of problem b, for all b."""
-    if not self.grader:
-      return super().grade_many(problems, completions)
-    grades = self.grader.grade_many(problems, completions)
-    # What the text alone shows is the same whoever grades.
-    shown = (self._grade('', c, 'text').columns for c in completions)
-    return [
-        dataclasses.replace(found, columns={**columns, **found.columns})
-        for found, columns in zip(grades, shown, strict=True)
-    ]
+    if self.grader:
+      grades = self.grader.grade_many(problems, completions)
+      # What the text alone shows is the same whoever grades.
+      shown = (self._grade('', c, 'text').columns for c in completions)
+      return [
+          dataclasses.replace(found, columns={**columns, **found.columns})
+          for found, columns in zip(grades, shown, strict=True)
+      ]
+    scored = [p.metadata.get('answer_form') == scoring.FORM for p in problems]
+    by_value = [not s for s in scored]
+    in_box, here = (
+        [list(itertools.compress(v, which)) for v in (problems, completions)]
+        for which in (scored, by_value)
+    )
+    found = iter(scoring.grade_many(*in_box, self.answer_format))
+    rest = iter(super().grade_many(*here))
+    return [next(found if s else rest) for s in scored]
 
   def _grade(
       self, answer: str, completion: records.Episode, form: str
@@ -97,8 +106,10 @@ def make(
 
   Args:
     families: Generated problems: 'small' (the levels that a tiny policy can
-      learn), 'all' (every level of every family that is large enough), or
-      families with levels, see `sources.Catalogue.select`.
+      learn), 'all' (every level of every family that is large enough and
+      graded by value), 'scored' (those that reasoning-gym's own scorers judge,
+      in the box, with partial credit), or families with levels, see
+      `sources.Catalogue.select`.
     weights: One per name in families; equal if empty.
     answer_format: How an answer is marked, one of grade.ANSWER_FORMATS.
     system_prompt: First message of every problem; empty is none. It is no part
