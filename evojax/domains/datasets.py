@@ -1,6 +1,7 @@
 """Problems from data sets: rows, distinct problems, disjoint splits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -16,6 +17,12 @@ from evojax.domains import splits
 # stands for a row that cannot be read.
 Rows = Iterable[tuple[str, Mapping[str, Any] | ValueError]]
 _PLACES = 5  # Broken rows that a message names.
+
+
+class Numeral(str):
+  """A number, as the file writes it."""
+
+  __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +42,8 @@ def jsonl_rows(
 
   A line that is no JSON object yields the error in its place.
 
-  Blank lines are skipped. Numbers come as the text in the file, so that 7.140
-  does not become 7.14.
+  Blank lines are skipped. Numbers come as numerals, the text in the file, so
+  that 7.140 does not become 7.14.
 
   Args:
     path: A file in UTF-8, from domain.kwargs.jsonl.
@@ -55,7 +62,9 @@ def jsonl_rows(
       continue
     where = f'{path}:{number}'
     try:
-      row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+      row = json.loads(
+          line, parse_int=Numeral, parse_float=Numeral, parse_constant=Numeral
+      )
     # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
     # nests deeper than the parser can follow.
     except (ValueError, RecursionError) as error:
@@ -64,6 +73,18 @@ def jsonl_rows(
     if not isinstance(row, dict):
       row = ValueError(f'a {type(row).__name__}, not an object')
     yield where, row
+
+
+def values(tree: Any) -> Any:
+  """Return a row, or a part of one, with numbers in place of numerals."""
+  if isinstance(tree, Numeral):
+    # Python refuses to read integers of more than 4,300 digits.
+    with contextlib.suppress(ValueError):
+      return json.loads(tree)
+    return str(tree)
+  if isinstance(tree, Mapping):
+    return {name: values(value) for name, value in tree.items()}
+  return list(map(values, tree)) if isinstance(tree, list) else tree
 
 
 def tfds_rows(

@@ -55,10 +55,6 @@ _TOLERANCES = [
 ]
 
 
-class _Number(str):
-  """The text of a number in a JSON text, whatever its length and precision."""
-
-
 def read_jsonl(
     path: str, *, skip_broken: bool = False, system_prompt: str = ''
 ) -> list[records.Problem]:
@@ -211,8 +207,10 @@ def _json_list(row: _Row, field: str) -> Sequence[Any]:
 
 
 def _json(text: str, what: str, hint: str = '') -> Any:
-  """Return a JSON value, whose numbers are texts of the kind _Number."""
-  kinds = dict.fromkeys(('parse_int', 'parse_float', 'parse_constant'), _Number)
+  """Return a JSON value, whose numbers are numerals."""
+  kinds = dict.fromkeys(
+      ('parse_int', 'parse_float', 'parse_constant'), datasets.Numeral
+  )
   try:
     return json.loads(text, **kinds)
   except (ValueError, RecursionError) as error:
@@ -227,7 +225,7 @@ def _dump(value: Any) -> str:
   """
   try:
     match value:
-      case _Number():
+      case datasets.Numeral():
         return str(value)
       case list():
         return f'[{", ".join(map(_dump, value))}]'
