@@ -25,6 +25,7 @@ from ml_collections import config_flags
 
 from evojax import config as config_lib
 from evojax.runtime import orbax_noise
+from evojax.runtime import output
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -67,7 +68,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'inspect': ('modes.inspection', _inspect),
     'report': (
         'report.page',
-        lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
+        lambda m, c, w: output.say(f'page: {m.build(pathlib.Path(w))}'),
     ),
     'check': ('modes.check', lambda m, c, w: m.run(c, FLAGS.harnesses)),
     'serve': ('modes.serve', lambda m, c, w: m.run(c, FLAGS.port, FLAGS.host)),
@@ -169,7 +170,7 @@ def main(argv: list[str]) -> int | None:
   except _USER_ERRORS as error:
     if FLAGS.debug:
       raise
-    print(f'error: {error}', file=sys.stderr)
+    output.say(f'error: {error}', error=True)
     return 2
 
 
@@ -194,7 +195,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   except (flags.Error, ValueError) as error:
     if '--debug' in argv:
       raise
-    print(f'error: {error}', file=sys.stderr)
+    output.say(f'error: {error}', error=True)
     sys.exit(2)
   return argv[:1]
 

@@ -45,6 +45,18 @@ def _number(value: Any) -> float | int | bool | str | None:
   return number if math.isfinite(number) else None
 
 
+def newest(workdir: pathlib.Path) -> dict[str, Any]:
+  """Return the last whole row of a run's metrics; {} if there is none."""
+  try:
+    lines = (workdir / 'metrics.jsonl').read_bytes().splitlines()
+  except OSError:
+    return {}
+  for line in reversed(lines):
+    with contextlib.suppress(ValueError):  # A kill, or the writer, cut it off.
+      return json.loads(line)
+  return {}
+
+
 class MetricWriter(contextlib.AbstractContextManager):
   """Appends metric rows; a resumed run continues them without duplicates.
 

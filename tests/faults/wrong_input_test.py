@@ -574,7 +574,7 @@ class NothingLostTest(parameterized.TestCase):
     refused = bash(command)
     self.assertEqual(refused.returncode, 2, refused.stderr)
     self.assertIn('\n  grpo.clip_high: 0.2 -> 0.4\nTo', refused.stderr)
-    fork = refused.stderr.splitlines()[-1]
+    fork = refused.stderr[refused.stderr.rindex('\n  python -m') :]
     forked = bash(fork)
     self.assertEqual(forked.returncode, 0, forked.stderr)
     self.assertIn('continuing from step 2\nstep 3/3', forked.stdout)
