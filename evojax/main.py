@@ -70,6 +70,12 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
         'report.page',
         lambda m, c, w: output.say(f'page: {m.build(pathlib.Path(w))}'),
     ),
+    'runs': (
+        'modes.runs',
+        lambda m, c, w: m.run(
+            FLAGS.workdir or 'runs', **_values('sort', 'only', 'format')
+        ),
+    ),
     'check': ('modes.check', lambda m, c, w: m.run(c, FLAGS.harnesses)),
     'serve': ('modes.serve', lambda m, c, w: m.run(c, FLAGS.port, FLAGS.host)),
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job, FLAGS.parent)),
@@ -82,7 +88,8 @@ flags.DEFINE_enum(
     list(MODES),
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
     ' make the base policy. plan: cost of a run, before it is paid. inspect:'
-    ' read rollouts. report: rebuild the page of a workdir. check: what would'
+    ' read rollouts. report: rebuild the page of a workdir. runs: list and'
+    ' compare the runs below --workdir. check: what would'
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
     ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.',
 )
@@ -101,6 +108,12 @@ flags.DEFINE_integer(
     lower_bound=0,
     upper_bound=65_535,
 )
+flags.DEFINE_enum(
+    'format',
+    'table',
+    ['table', 'csv', 'json'],
+    'runs: csv and json hold all fields, for a spreadsheet, pandas or a script.',
+)
 flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
 )
@@ -112,7 +125,7 @@ flags.DEFINE_integer('process', None, 'Index of this process.')
 _FLAGS = (
     ('workdir', None,
      'Directory of the run; default: runs/<config.name>, with --mode=eval'
-     ' runs/<config.name>-eval.'),
+     ' runs/<config.name>-eval, with --mode=runs runs.'),
     ('fork_from', '',
      'Workdir whose newest checkpoint a new workdir starts from.'),
     ('fork_version', '',
@@ -139,6 +152,10 @@ _FLAGS = (
     ('split', 'dev', 'inspect: train, dev or sealed.'),
     ('flips', False, 'inspect: only changed outcomes.'),
     ('tokens', False, 'inspect: token by token, with log-prob and advantage.'),
+    ('sort', 'name',
+     'runs: field to sort by, score or config.grpo.group_size; -score: the'
+     ' largest first.'),
+    ('only', [], 'runs: conditions, mode=train,score>0.5.'),
     ('runs', [], 'inspect: further workdirs to set beside --workdir.'),
 )
 # fmt: on
@@ -232,7 +249,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
 def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
-  if config is None and mode != 'arm':
+  if config is None and mode not in ('arm', 'runs'):
     raise ValueError(_NO_CONFIG)
   if mode != 'evolve' and FLAGS.executor != 'inprocess':
     raise ValueError(

@@ -171,6 +171,8 @@ def open_run(
         ),
         lambda: _preempt(sigterm, ledger),
     )
+    if primary and not recorder.rows and config.log.tensorboard:
+      output.say(f'curves: tensorboard --logdir={path}')
     phases = metrics_lib.Phases()
     progress = stack.enter_context(
         progress_lib.Progress(

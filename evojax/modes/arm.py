@@ -70,7 +70,8 @@ def _stage(job: arm_lib.ArmJob) -> progress_lib.Stage:
   return progress_lib.Stage(
       name=pathlib.PurePath(job.folder).name,
       steps=config.steps,
-      completions=config.grpo.prompts * config.grpo.group_size,
+      prompts=config.grpo.prompts,
+      group_size=config.grpo.group_size,
   )
 
 

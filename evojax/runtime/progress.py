@@ -34,12 +34,25 @@ class Stage:
   """A part of a run: arms that are trained and scored one after the other."""
 
   name: str  # As a line shows it: 'trial 0 (1/4) control'.
-  arms: int = 1
+  arms: int = 1  # At most.
+  expected: float | int | None = None  # Arms; None: all of them.
   steps: int = 0  # Of an arm.
-  completions: int = 0  # Sampled and trained on in a step.
-  scored: int = 0  # Completions that score an arm at its end.
-  scored_between: int = 0  # Those that score it between its steps.
-  certain: bool = True  # False: the run may do less, and no more.
+  prompts: int = 0  # Of a step.
+  group_size: int = 0
+  replays: bool = False  # The steps learn from rollouts that are there.
+  scores: int = 1  # How often an arm is scored; the last time at its end.
+  problems: int = 0  # Of a score.
+  samples: int = 0  # Of each problem.
+
+  @property
+  def completions(self) -> int:
+    """The completions of a step."""
+    return self.prompts * self.group_size
+
+  @property
+  def scored(self) -> int:
+    """The completions of a score."""
+    return self.problems * self.samples
 
   def left(self, arm: int, step: int) -> dict[str, float]:
     """Return what is left after so many arms and steps of the next one."""
@@ -47,7 +60,7 @@ class Stage:
     whole = max(self.arms - arm, 0)
     return {
         'train': arms * self.steps * self.completions,
-        'score': whole * self.scored + arms * self.scored_between,
+        'score': (whole + arms * (self.scores - 1)) * self.scored,
         'arm': arms,
     }
 
@@ -232,8 +245,8 @@ class Progress(contextlib.AbstractContextManager):
     line, left = where.strip(), self.left()
     end = ''
     if left is not None:
-      certain = all(stage.certain for stage in self._stages[self._index :])
-      end = f'  {"" if certain else "at most "}{duration(left)} left'
+      open_ = any(s.expected is not None for s in self._stages[self._index :])
+      end = f'  {"at most " if open_ else ""}{duration(left)} left'
     for name, heading, form in FIELDS:
       value = metrics.get(name)
       if value is not None and math.isfinite(value):

@@ -153,6 +153,8 @@ def _run(
       if trainer.step:
         say(f'continuing from step {trainer.step}')
       else:
+        if config.log.tensorboard:
+          say(f'curves: tensorboard --logdir={path}')
         evaluate()
       loop(trainer, before_step=stop_if_asked, after_step=after_step)
       stop_if_asked()

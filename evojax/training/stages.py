@@ -1,67 +1,79 @@
 """The stages of a run, as its config implies them: for progress and plans."""
 
+from typing import Any
+
 import ml_collections
 
 from evojax.runtime import progress
 
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
+# Share of the trials after which new control arms and perturbed scores are
+# needed, because a change was kept: see the runs in BUILD_NOTES.md.
+_KEPT = 0.3
 
 
 def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
   """Return the stages of --mode=train after the base policy's first score."""
   c = config
-  score = c.eval.problems * c.eval.samples
   between = (c.steps - 1) // c.eval.every if c.eval.every and c.steps else 0
-  return [
+  score = dict(problems=c.eval.problems, samples=c.eval.samples)
+  found = [
       progress.Stage(
           name='',
           steps=c.steps,
-          completions=c.grpo.prompts * c.grpo.group_size,
-          scored_between=between * score,
-      ),
-      # The dev problems, then the sealed ones for both policies.
-      progress.Stage(
-          name='scores', arms=3 if c.eval.sealed else 1, scored=score
-      ),
+          prompts=c.grpo.prompts,
+          group_size=c.grpo.group_size,
+          scores=between + 1,
+          **score,
+      )
   ]
+  if c.eval.sealed:
+    found.append(progress.Stage(name=SEALED, arms=2, **score))
+  return found
 
 
 def of_trial(
     config: ml_collections.ConfigDict, trial: int
 ) -> list[progress.Stage]:
-  """Return the stages of a trial, at most: every one may end early."""
-  c, e = config, config.evolve
-  may = dict(certain=False)
-  arm = may | dict(
-      steps=e.updates,
-      completions=e.prompts * e.group_size,
-      scored=e.problems * e.samples,
-  )
-  name = lambda role: trial_name(config, trial, role)
+  """Return the stages of a trial; every one may end early."""
+  e = config.evolve
+  step = dict(prompts=e.prompts, group_size=e.group_size)
+  arm = step | dict(steps=e.updates, problems=e.problems, samples=e.samples)
+
+  def stage(role: str, arms: int, expected: float, **fields: Any):
+    name = trial_name(config, trial, role)
+    return progress.Stage(name=name, arms=arms, expected=expected, **fields)
+
+  # A version that was not changed has its control arms already.
+  again = _KEPT if trial else 1
+  children = (e.children + e.max_children) / 2
+  scored = e.controls + e.max_children
   return [
       # Parent and candidate, from an early and a late checkpoint.
-      progress.Stage(
-          name=name('backtest'),
-          arms=4,
-          steps=min(e.replay_updates, e.first_updates),
-          completions=e.prompts * e.group_size,
-          scored=e.replay_problems * e.samples,
-          **may,
+      stage(
+          'backtest',
+          4,
+          4,
+          steps=e.replay_updates,
+          replays=True,
+          problems=e.replay_problems,
+          samples=e.samples,
+          **step,
       ),
-      # A version that was not changed has its control arms already.
-      progress.Stage(name=name('control'), arms=e.controls, **arm),
-      progress.Stage(name=name('child'), arms=e.max_children, **arm),
-      progress.Stage(
-          name=name('perturbed score'),
-          arms=e.controls + e.max_children,
-          scored=e.problems * max(1, e.samples // 2),
-          **may,
+      stage('control', e.controls, again * e.controls, **arm),
+      stage('child', e.max_children, children, **arm),
+      stage(
+          'perturbed score',
+          scored,
+          _KEPT * scored,
+          problems=e.problems,
+          samples=max(1, e.samples // 2),
       ),
   ]
 
 
 def trial_name(config: ml_collections.ConfigDict, trial: int, role: str) -> str:
-  """Return the name of a stage of a trial; trials are counted from 0."""
+  """Return the name of a stage of a trial; trials are numbered from 0."""
   return f'trial {trial} ({trial + 1}/{config.evolve.trials}) {role}'
 
 
@@ -75,23 +87,24 @@ def of_evolution(
     compared: Policies of other runs that are scored beside it.
   """
   c, e = config, config.evolve
-  trials = [of_trial(config, trial) for trial in range(e.trials)]
-  return [
-      progress.Stage(
-          name=FIRST,
-          steps=e.first_updates,
-          completions=e.prompts * e.group_size,
-      ),
-      *sum(trials, []),
-      progress.Stage(
-          name=RETRAINING,
-          steps=c.steps,
-          completions=c.grpo.prompts * c.grpo.group_size,
-      ),
-      # The base policy, and both that evolved.
-      progress.Stage(
-          name=SEALED,
-          arms=3 + compared,
-          scored=c.eval.problems * c.eval.samples,
-      ),
-  ]
+  first = progress.Stage(
+      name=FIRST,
+      steps=e.first_updates,
+      prompts=e.prompts,
+      group_size=e.group_size,
+  )
+  last = progress.Stage(
+      name=RETRAINING,
+      steps=c.steps,
+      prompts=c.grpo.prompts,
+      group_size=c.grpo.group_size,
+  )
+  # The base policy, and both that evolved.
+  sealed = progress.Stage(
+      name=SEALED,
+      arms=3 + compared,
+      problems=c.eval.problems,
+      samples=c.eval.samples,
+  )
+  trials = [stage for t in range(e.trials) for stage in of_trial(c, t)]
+  return [first, *trials, last, sealed]

@@ -67,7 +67,11 @@ class LocalTest(parameterized.TestCase):
 
   def local(self, workers=2, stop_if_asked=lambda: None):
     self.shown = progress_lib.Progress(
-        [progress_lib.Stage(name='arm', arms=3, steps=4, completions=1)]
+        [
+            progress_lib.Stage(
+                name='arm', arms=3, steps=4, prompts=1, group_size=1
+            )
+        ]
     )
     local = executor.Local(workers, stop_if_asked, self.shown)
     self.addCleanup(local.close)

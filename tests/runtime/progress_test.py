@@ -39,7 +39,9 @@ class PlainTest(parameterized.TestCase):
       shown.update(step, METRICS | {'step_seconds': seconds} | metrics)
 
   def test_one_line_per_step(self):
-    shown = self.open([progress.Stage(name='', steps=5, completions=8)])
+    shown = self.open(
+        [progress.Stage(name='', steps=5, prompts=2, group_size=4)]
+    )
     self.train(shown, [1], seconds=60.0)  # It compiles.
     self.train(shown, [2, 3])
     self.assertEqual(
@@ -62,13 +64,13 @@ class PlainTest(parameterized.TestCase):
     )
 
   def test_the_time_left_is_that_of_the_whole_run(self):
-    arm = dict(steps=10, completions=4, scored=100)
+    arm = dict(steps=10, prompts=2, group_size=2, problems=50, samples=2)
     shown = self.open(
         [
-            progress.Stage(name='v0', steps=3, completions=4),
-            progress.Stage(name='trial', arms=3, certain=False, **arm),
-            progress.Stage(name='last', steps=5, completions=8),
-            progress.Stage(name='scores', arms=2, scored=50),
+            progress.Stage(name='v0', steps=3, prompts=2, group_size=2),
+            progress.Stage(name='trial', arms=3, expected=1.5, **arm),
+            progress.Stage(name='last', steps=5, prompts=2, group_size=4),
+            progress.Stage(name='scores', arms=2, problems=25, samples=2),
         ]
     )
     self.train(shown, [1, 2, 3])
@@ -96,7 +98,9 @@ class PlainTest(parameterized.TestCase):
     self.assertNotIn('at most', self.lines()[-1])
 
   def test_arms_side_by_side(self):
-    stage = progress.Stage(name='child', arms=4, steps=10, completions=4)
+    stage = progress.Stage(
+        name='child', arms=4, steps=10, prompts=2, group_size=2
+    )
     shown = self.open([stage])
     for steps in (0, 3, 3, 13):
       shown.enter('child', arm=0)
@@ -135,7 +139,7 @@ class PlainTest(parameterized.TestCase):
 class TerminalTest(absltest.TestCase):
 
   def test_a_block_that_is_written_again(self):
-    stages = [progress.Stage(name='', steps=2, completions=8)]
+    stages = [progress.Stage(name='', steps=2, prompts=2, group_size=4)]
     with absltest.mock.patch.dict(os.environ, TERM='xterm', COLUMNS='100'):
       with terminals.Terminal() as terminal:
         with absltest.mock.patch('sys.stdout', terminal.out):
