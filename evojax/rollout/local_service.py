@@ -303,6 +303,9 @@ class LocalService:
 
   def _call(self, do: Callable[[], Any]) -> Any:
     """Run in the thread, between two segments; return what it returns."""
+    # A listener runs in the thread and would wait for itself.
+    if threading.current_thread() is self._thread:
+      return do()
     with self._lock:
       self._check_alive()
       answer = self._leave(do)
