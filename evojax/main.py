@@ -112,7 +112,7 @@ flags.DEFINE_enum(
     'format',
     'table',
     ['table', 'csv', 'json'],
-    'runs: csv and json hold all fields, for a spreadsheet, pandas or a script.',
+    'runs: csv and json hold all fields, for spreadsheets and scripts.',
 )
 flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1

@@ -191,7 +191,7 @@ class Local(Executor):
     newest = [metrics_lib.newest(job.path) for job in self._stage]
     steps = sum(row.get('step', 0) for row in newest)
     furthest = max(newest, key=lambda row: row.get('step', 0), default={})
-    self._progress.update_beside(steps, now - self._shown, furthest)
+    self._progress.update_beside(steps, furthest)
     self._shown = now
 
   def _reap(self, job: arm_lib.ArmJob) -> None:

@@ -28,7 +28,6 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import output
 from evojax.runtime import progress
-from evojax.runtime import workdir as workdir_lib
 
 # What a broken file raises when it is read as if it were whole.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -123,10 +122,11 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
   name = str(path.relative_to(root))
   row: Row = dict(name=path.name if name == '.' else name, mode='', state='')
   try:
-    config = json.loads((path / 'config.json').read_bytes())['config']
+    content = json.loads((path / 'config.json').read_bytes())
+    config = content['config']
     row |= {f'config.{k}': v for k, v in config_lib.flatten(config).items()}
-    row['mode'] = workdir_lib.owner(path)
     evolves = (path / 'ledger.jsonl').exists()
+    row['mode'] = content.get('mode', 'evolve' if evolves else 'train')
     row |= (_evolving if evolves else _training)(path, row)
     if (path / 'manifest.json').exists():
       starts = json.loads((path / 'manifest.json').read_bytes())

@@ -62,7 +62,7 @@ def wrap(text: str, columns: int) -> list[str]:
       continue
     lines += textwrap.wrap(
         line,
-        max(columns, len(indent) + 20),
+        columns,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,

@@ -118,6 +118,7 @@ class Progress(contextlib.AbstractContextManager):
     self._units = dict.fromkeys(('train', 'score', 'arm'), 0.0)
     # Compilation is not part of the pace: it counts from the first step's end.
     self._since: float | None = None
+    self._changed = 0.0  # When arms side by side were last seen to go on.
     self._solved: list[float] = []
 
   def __enter__(self) -> 'Progress':
@@ -158,6 +159,7 @@ class Progress(contextlib.AbstractContextManager):
     # Of arms that train side by side, several are begun before one has ended.
     if (index, arm) > (self._index, self._arm):
       self._index, self._arm, self._step, self._solved = index, arm, 0, []
+      self._changed = self._clock()
 
   @property
   def _stage(self) -> Stage:
@@ -182,27 +184,26 @@ class Progress(contextlib.AbstractContextManager):
     due = step % self._every == 0 or step == stage.steps
     self._show(f'{name} step {step}/{stage.steps}', metrics, due)
 
-  def update_beside(
-      self, steps: int, seconds: float, metrics: Mapping[str, Any]
-  ) -> None:
+  def update_beside(self, steps: int, metrics: Mapping[str, Any]) -> None:
     """Show how far the arms of a stage are that train side by side.
 
     Args:
       steps: Finished ones of all arms.
-      seconds: Wall time since the last call.
       metrics: Of the newest step.
     """
-    stage = self._stage
+    stage, now = self._stage, self._clock()
     done = self._arm * stage.steps + self._step
     if steps <= done:
       return
     if self._since is None:
-      self._since = self._clock()
+      self._since = now
     else:
-      self._add(steps - done, seconds)
+      self._add(steps - done, now - self._changed)
+    self._changed = now
     self._arm, self._step = divmod(steps, stage.steps)
-    name = f'{stage.name}s' if stage.arms > 1 else stage.name
-    self._show(f'{name} step {steps}/{stage.arms * stage.steps}', metrics, True)
+    arms = f'{stage.arms} arms, ' if stage.arms > 1 else ''
+    where = f'{stage.name} {arms}step {steps}/{stage.arms * stage.steps}'
+    self._show(where, metrics, True)
 
   @contextlib.contextmanager
   def scoring(self, completions: int) -> Iterator[None]:

@@ -104,8 +104,8 @@ class LocalTest(parameterized.TestCase):
     local.wait(jobs[0])
     local.wait(jobs[1])
     lines = out.getvalue().splitlines()
-    self.assertStartsWith(lines[0], 'arms step 2/12  solved 50.0%')
-    self.assertStartsWith(lines[-1], 'arms step 8/12  solved 50.0%')
+    self.assertStartsWith(lines[0], 'arm 3 arms, step 2/12  solved 50.0%')
+    self.assertStartsWith(lines[-1], 'arm 3 arms, step 8/12  solved 50.0%')
     self.assertLen(lines, 4)  # One for each step that both have made.
 
   def _train(self, jobs, step):
@@ -181,7 +181,9 @@ class LocalTest(parameterized.TestCase):
       with executor.open_executor(
           executor.Placement('local', 2),
           absltest.mock.Mock(
-              spec=executor.InProcess, stop_if_asked=stop, progress=None
+              spec=executor.InProcess,
+              stop_if_asked=stop,
+              progress=progress_lib.Progress([]),
           ),
       ) as local:
         for job in jobs:
