@@ -83,6 +83,12 @@ FIELDS = (
 
     Field('model.path', str, 'Hugging Face directory; package:NAME is the'
           ' policy that ships with the domain NAME.'),
+    Field('model.chat_template_kwargs', {}, 'Options of the chat template in'
+          " every prompt: {'enable_thinking': False}. A request to --mode=serve"
+          ' may say otherwise.'),
+    # The date that Llama's templates write where they cannot ask for the time.
+    Field('model.chat_template_date', '2024-07-26', 'Date, YYYY-MM-DD, that a'
+          " template writes instead of today's: prompts stay as they are."),
     Field('model.param_dtype', 'float32', 'Type of the stored parameters.',
           choices=('float32', 'bfloat16')),
     Field('model.compute_dtype', 'float32', 'Type of the activations.',
@@ -415,7 +421,10 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
   near += [
       f'config.{f}' for f in flatten(config) if f.rpartition('.')[2] == leaf
   ]
-  if near:
+  if isinstance(declaration(known.removeprefix('config.')).default, dict):
+    shown = {**node.to_dict(), part: '...'}
+    hint = f'the names in {known} are yours: set all, --{known}="{shown}"'
+  elif near:
     hint = f'did you mean {" or ".join(near)}?'
   elif names:
     hint = f'{known} has {", ".join(names)}'

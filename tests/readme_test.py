@@ -59,7 +59,9 @@ class ReadmeTest(parameterized.TestCase):
     printed = ''
     for name, file, _, text in BLOCKS:
       if name == wanted and file:
-        (self.folder / file).write_text(text)
+        path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
       elif name == wanted:
         run = subprocess.run(
             ['bash', '-euo', 'pipefail', '-c', text],
@@ -129,22 +131,34 @@ class ReadmeTest(parameterized.TestCase):
     rows = self.evidence('from_python/arms/final')
     self.assertEqual(rows['group'].nunique(), 8)
 
+  def assert_learns(self, rows: pd.DataFrame, least: float):
+    """Twelve steps solve more at their end than at their beginning."""
+    solved = rows.groupby('step')['outcome'].mean()
+    first, last = solved[:2].mean(), solved[-3:].mean()
+    print(f'solved rises from {first:.0%} to {last:.0%}')
+    self.assertGreater(last - first, least)
+
   @pytest.mark.slow
   def test_model(self):
     printed = self.run_blocks('model')
     self.assertStartsWith(printed, 'devices: ')
+    self.assertNotIn('no signal', printed)
+    self.assert_learns(self.evidence('model'), 0.05)
 
   @pytest.mark.slow
   def test_data(self):
     self.run_blocks('data')
-    self.assertEqual(set(self.evidence('data')['family']), {'times_plus_one'})
+    rows = self.evidence('data')
+    self.assertEqual(set(rows['family']), {'sums'})
+    self.assert_learns(rows, 0.15)
 
   @pytest.mark.slow
   def test_domain(self):
     self.run_blocks('domain')
     rows = self.evidence('domain')
-    self.assertEqual(set(rows['family']), {'backwards'})
-    self.assertTrue(rows['prompt'].str.fullmatch('Spell [a-f]{4} .*').all())
+    self.assertEqual(set(rows['family']), {'differences'})
+    self.assertTrue(rows['prompt'].str.fullmatch(r'.*: \d\d - \d\d =').all())
+    self.assert_learns(rows, 0.15)
 
   @pytest.mark.slow
   def test_reward(self):
@@ -153,6 +167,17 @@ class ReadmeTest(parameterized.TestCase):
     expected = rows['part_outcome'] + 0.2 * rows['part_brief']
     self.assertLess((rows['reward'] - expected).abs().max(), 1e-6)
     self.assertGreater(rows['part_brief'].sum(), 0)
+
+  @pytest.mark.slow
+  def test_harness(self):
+    brief = next(text for _, file, _, text in BLOCKS if file == 'brief.py')
+    (self.folder / 'brief.py').write_text(brief)
+    printed = self.run_blocks('harness')
+    self.assertIn('harness mine: ok', printed)
+    rows = self.evidence('harness')
+    self.assertEqual(rows['kept'].nunique(), 2)  # By keep.py.
+    expected = rows['part_outcome'] + 0.2 * rows['part_brief']
+    self.assertLess((rows['reward'] - expected).abs().max(), 1e-6)
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ that do not come with the package pass the `gate`.
 """
 
 from collections.abc import Mapping
+import json
 from typing import Any, Protocol, runtime_checkable
 
 import ml_collections
@@ -205,8 +206,11 @@ def _check_weights(
   except syntax.SourceError:
     return []  # `_check_sources` reports it.
   unknown = sorted(set(applied.reward.weights) - set(parts))
+  shown = {surface_lib.WEIGHTS + part: 1.0 for part in parts}
   return [
-      f'reward.weights.{name}: reward.py has the parts {", ".join(parts)}'
+      f'reward.weights.{name}: reward.py has the parts {", ".join(parts)}, and'
+      f' no {name}; give the weights of its parts in {spec.OVERLAY}, which'
+      f' replace those of the config: {json.dumps(shown)}'
       for name in unknown
   ]
 

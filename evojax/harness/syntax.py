@@ -1,8 +1,9 @@
 """Changes of a source, read off its syntax tree.
 
 Comments, docstrings and formatting are no change. A reward.py is taken apart by
-its parts: `parts` is one `return` of a dict, and a part is its value there with
-every top-level name that the value reaches.
+its parts: `parts` holds lines `NAME = value`, each name bound once, and returns
+a dict. A part is its value there with every name, of these lines or of the top
+level, that the value reaches.
 """
 
 import ast
@@ -12,6 +13,7 @@ import functools
 import hashlib
 import io
 import re
+import textwrap
 from typing import Any
 import warnings
 
@@ -32,6 +34,11 @@ _WITH_DOCSTRING = (
     ast.AsyncFunctionDef,
     ast.ClassDef,
 )
+# Methods that change what they are called on.
+_IN_PLACE = frozenset(
+    'add append discard extend fill insert partition pop reverse setdefault'
+    ' sort update'.split()
+)
 MAX_DEPTH = 60  # Levels of a tree: a recursive reader needs a stack for each.
 MAX_NODES = 4000
 MAX_PARTS = 64
@@ -50,16 +57,21 @@ class Reward:
   """A reward.py taken apart."""
 
   values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
-  names: Mapping[str, ast.stmt]  # Top-level name -> what binds it.
+  names: Mapping[str, ast.stmt]  # Name -> what binds it.
+  local: frozenset[str]  # Those bound in `parts`; the rest are top-level.
   across: tuple[str, ...]  # Parts that compare groups with each other.
 
   def reached(self, part: str) -> list[str]:
-    """Return the top-level names that a part reaches, sorted."""
+    """Return the names that a part reaches, sorted."""
     return sorted(reached(_names(self.values[part]), self._uses))
 
   @functools.cached_property
   def _uses(self) -> dict[str, set[str]]:
-    return uses(self.names)  # Cached for all parts.
+    # Cached for all parts. Functions see none of the names in `parts`.
+    return {
+        name: used if name in self.local else used - self.local
+        for name, used in uses(self.names).items()
+    }
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -186,8 +198,8 @@ def take_apart(source: str) -> Reward:
   """Read a reward.py: imports, constants, functions, and `parts`.
 
   Raises:
-    SourceError: If it holds anything else, or `parts` is not one `return` of a
-      dict with a name for each value.
+    SourceError: If it holds anything else, or `parts` is more than lines
+      `NAME = value` and one `return` of a dict with a name for each value.
   """
   tree = parse('reward.py', source)
   bound: dict[str, ast.stmt] = {}
@@ -215,10 +227,19 @@ def take_apart(source: str) -> Reward:
         raise _error(node, f'{name} hides which names a part reaches')
       case ast.Name(id='parts'):
         raise _error(node, 'parts is what evojax calls, nothing else')
-  values = _returned(function)
-  reward = Reward(values, bound, _across('reward.py', across, tuple(values)))
+  *lines, returned = function.body
+  values = _returned(function, returned)
+  local = {name: s for s in lines for name in _locals(s)}
+  for statement in lines:
+    for name in _locals(statement):
+      if name in bound or local[name] is not statement:
+        raise _error(statement, f'{name} is bound twice')
+  if local:
+    _refuse_in_place(tree)
+  listed = _across('reward.py', across, tuple(values))
+  reward = Reward(values, bound | local, frozenset(local), listed)
   used = set().union(*map(reward.reached, values))
-  for name, binding in bound.items():
+  for name, binding in reward.names.items():
     if name not in used:
       raise _error(binding, f'{name} is used by no part; take it out')
   return reward
@@ -292,11 +313,67 @@ def targets(statement: ast.stmt) -> list[ast.expr]:
   return []
 
 
-def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
-  """Return the dict that `parts(e)` returns, by part.
+def _locals(statement: ast.stmt) -> dict[str, ast.stmt]:
+  """Return the names that a line of `parts` binds.
 
   Raises:
-    SourceError: If that is not all the function is.
+    SourceError: If it is more than NAME = value.
+  """
+  found = _bound(statement) if targets(statement) else None
+  if found is None:
+    raise _error(statement, _WHOLE)
+  _refuse_walrus(statement)
+  return found
+
+
+_WHOLE = (
+    '`parts` is lines `NAME = value` and then one `return {name: value, ...}`;'
+    ' put loops, conditions and whatever else into functions above it'
+)
+
+
+def _refuse_walrus(node: ast.AST) -> None:
+  if any(isinstance(child, ast.NamedExpr) for child in ast.walk(node)):
+    raise _error(node, ':= would carry a value from part to part')
+
+
+def _refuse_in_place(tree: ast.Module) -> None:
+  """Refuse what changes an array: parts share those that `parts` names.
+
+  Raises:
+    SourceError: If one part could change a value of another.
+  """
+  for node in ast.walk(tree):
+    match node:
+      case ast.Subscript(ctx=ast.Store()) | ast.AugAssign():
+        what = 'an assignment'
+      case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
+          name in _IN_PLACE and ast.unparse(value) != 'np'
+      ):
+        what = f'.{name}()'
+      case ast.keyword(arg='copy'):
+        what = 'copy='
+      case _:
+        continue
+    raise _error(
+        node,
+        f'{what} changes a value in place, which parts share where `parts` has'
+        ' lines NAME = value; make a new one with np.where, or put what these'
+        ' lines say into functions',
+    )
+
+
+def _returned(
+    function: ast.FunctionDef, returned: ast.stmt
+) -> dict[str, ast.expr]:
+  """Return the dict that `parts(e)` returns, by part.
+
+  Args:
+    function: `parts`.
+    returned: Its last statement.
+
+  Raises:
+    SourceError: If it is no such function, or returns anything else.
   """
   a = function.args
   plain = not (a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg)
@@ -304,15 +381,17 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
     raise _error(function, 'the signature is parts(e)')
   if function.decorator_list:
     raise _error(function, 'parts has no decorators')
-  match function.body:
-    case [ast.Return(value=ast.Dict(keys=keys, values=found))]:
+  match returned:
+    case ast.Return(value=ast.Dict(keys=keys, values=found)):
       pass
+    case ast.Return(
+        value=ast.Call(func=ast.Name('dict'), args=[], keywords=pairs)
+    ):
+      # dict(a=x) is {'a': x}.
+      keys = [ast.Constant(pair.arg) for pair in pairs]
+      found = [pair.value for pair in pairs]
     case _:
-      raise _error(
-          function,
-          'parts is one `return {name: value, ...}`; put what values share into'
-          ' functions above it',
-      )
+      raise _error(returned, _WHOLE)
   if len(keys) > MAX_PARTS:
     raise _error(function, f'{len(keys)} parts; a reward has <= {MAX_PARTS}')
   values: dict[str, ast.expr] = {}
@@ -328,8 +407,7 @@ def _returned(function: ast.FunctionDef) -> dict[str, ast.expr]:
       )
     if part in values:
       raise _error(value, f'{part!r} stands there twice')
-    if any(isinstance(node, ast.NamedExpr) for node in ast.walk(value)):
-      raise _error(value, ':= would carry a value from part to part')
+    _refuse_walrus(value)
     values[part] = value
   return values
 
@@ -350,7 +428,7 @@ def add_part(source: str, part_source: str) -> str:
   for name, binding in new.names.items():
     if name in needed and _text(old.names[name]) != _text(binding):
       raise _error(binding, f'{name} is something else in the reward')
-  imports, others, texts = [], [], {}
+  imports, others, lines, texts = [], [], [], {}
   for text, unwanted, tree in (
       (source, set(old.names) - needed, old),
       (part_source, needed, new),
@@ -365,13 +443,22 @@ def add_part(source: str, part_source: str) -> str:
       if 'parts' not in bound and (bound or tree is old):
         # The docstring stays above the imports.
         (imports if is_import or not bound else others).append(block)
+    for statement, block in _header(text)[-1]:
+      bound = set(_bound(statement) or {})
+      if isinstance(statement, ast.Return) or bound <= unwanted:
+        continue
+      if bound & unwanted:
+        raise _error(statement, 'bind one name a line, so that one can go')
+      lines.append(textwrap.dedent(block))
     for part, value in tree.values.items():
       texts[part] = ast.get_source_segment(text, value)
   listed = {p for p in old.across if p in kept} | set(new.across)
   if listed:
     others.insert(0, f'{ACROSS} = {tuple(sorted(listed))!r}\n')
   entries = ''.join(f'      {p!r}: {text},\n' for p, text in texts.items())
-  others.append(f'{_header(source)}return {{\n{entries}  }}\n')
+  header, indent, _ = _header(source)
+  bound = textwrap.indent(''.join(lines), indent)
+  others.append(f'{header}{bound}{indent}return {{\n{entries}  }}\n')
   combined = '\n'.join(imports) + ''.join(f'\n\n{b}' for b in others)
   combined = combined.lstrip('\n')
   if parts(combined) != {**parts(source), **parts(part_source)}:
@@ -379,24 +466,39 @@ def add_part(source: str, part_source: str) -> str:
   return combined
 
 
-def _header(source: str) -> str:
-  """Return the text of `parts` before its `return`, with comments above it."""
+def _header(source: str) -> tuple[str, str, list[tuple[ast.stmt, str]]]:
+  """Return the text of `parts` up to its first line, indentation and lines.
+
+  Comments above the first line belong to the header, those above another line
+  to that line.
+  """
   function, block = next(
       (s, b) for s, b in _blocks(source) if 'parts' in (_bound(s) or {})
   )
-  end = function.body[-1]
-  if end.lineno == function.lineno:
-    return 'def parts(e):\n  '
+  documented = ast.get_docstring(function, clean=False) is not None
+  body = function.body[int(documented) :]
+  above = body[0].lineno - 1
+  if above < function.lineno:
+    if len(body) > 1:
+      raise _error(function, 'one statement a line')
+    return 'def parts(e):\n', '  ', [(body[0], '')]
   lines = _lines(block)
-  above = lines[: len(lines) - (function.end_lineno - end.lineno + 1)]
-  return ''.join(above) + ' ' * end.col_offset
+  header = ''.join(lines[: len(lines) - (function.end_lineno - above)])
+  indent = ' ' * body[0].col_offset
+  return header, indent, _split(_lines(source), body, above)
 
 
 def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
   """Return (statement, its lines and the comments above it) of a source."""
-  lines = _lines(source)
-  blocks, end = [], 0
-  for statement in ast.parse(source).body:
+  return _split(_lines(source), ast.parse(source).body, 0)
+
+
+def _split(
+    lines: list[str], statements: list[ast.stmt], end: int
+) -> list[tuple[ast.stmt, str]]:
+  """Return (statement, its lines and those above it), after line `end`."""
+  blocks = []
+  for statement in statements:
     if statement.lineno <= end:
       raise _error(statement, 'one statement a line')
     text = ''.join(lines[end : statement.end_lineno]).strip('\n') + '\n'

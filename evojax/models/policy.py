@@ -42,7 +42,8 @@ def open_policy(
     tensor_shards: config.mesh.tensor; 1 where it is not known yet.
     max_tokens: Tokens of the run's longest prompt and completion together.
     **model: The other fields of config.model. Those of COMPUTED say how the
-      decoder computes; the rest concern the parameters alone.
+      decoder computes, `tokenizer.template_options` how chats become prompts;
+      the rest concern the parameters alone.
 
   Raises:
     ValueError: If the directory is broken or does not fit the run.
@@ -58,7 +59,8 @@ def open_policy(
         f' {max_tokens} exceeds the {cfg.max_positions} positions of'
         f' {directory}; lower one of them'
     )
-  return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory))
+  template = tokenizer_lib.template_options(model)
+  return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory, **template))
 
 
 def check_shards(

@@ -1,7 +1,9 @@
 """Text to token ids and back, with the chat template of the model directory."""
 
 from collections.abc import Callable, Mapping, Sequence
+import datetime
 import functools
+import hashlib
 import inspect
 import json
 import os
@@ -9,9 +11,19 @@ import pathlib
 import re
 from typing import Any
 
+from evojax import config as config_lib
+
+_DATE = config_lib.declaration('model.chat_template_date').default
+
 
 class TokenizerError(ValueError):
   """A tokenizer is missing, broken, or cannot do what is asked of it."""
+
+
+def template_options(model: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the fields of config.model that say how chats become prompts."""
+  fields = 'chat_template_kwargs', 'chat_template_date'
+  return {name: model[name] for name in fields}
 
 
 class Tokenizer:
@@ -23,6 +35,9 @@ class Tokenizer:
   end of a sequence. Only the chat template writes special tokens. Encoding
   flips a flag inside the tokenizer, so that only one thread may use it.
 
+  All prompts of a run are rendered here, with one set of template options and
+  on one date, whoever asks: training, evaluation, warm start and server.
+
   Attributes:
     eos_ids: Token ids that end a completion, from generation_config.json
       (config.json where that has none) and the tokenizer; never empty.
@@ -32,15 +47,25 @@ class Tokenizer:
       have more rows than that; those ids decode to ''.
   """
 
-  def __init__(self, path: str | os.PathLike[str]):
+  def __init__(
+      self,
+      path: str | os.PathLike[str],
+      *,
+      chat_template_kwargs: Mapping[str, Any] | None = None,
+      chat_template_date: str = _DATE,
+  ):
     """Read tokenizer.json and its companions, without network or torch.
 
     Args:
       path: A Hugging Face model directory.
+      chat_template_kwargs: Variables of the template in every chat.
+      chat_template_date: Date that the template reads from the clock,
+        YYYY-MM-DD.
 
     Raises:
-      TokenizerError: If tokenizer.json is missing or unreadable, or if no
-        end-of-sequence token is named anywhere.
+      TokenizerError: If tokenizer.json is missing or unreadable, if no
+        end-of-sequence token is named anywhere, or if the template reads no
+        such variable.
     """
     self.path = pathlib.Path(path)
     if not (self.path / 'tokenizer.json').is_file():
@@ -73,6 +98,21 @@ class Tokenizer:
     self._special = {t.content: i for i, t in added.items() if t.special}
     names = self._backend.all_special_tokens
     self._special |= zip(names, self._backend.all_special_ids, strict=True)
+    # As the manifest holds it: lists for tuples.
+    self._options = json.loads(json.dumps(dict(chat_template_kwargs or {})))
+    self._date = datetime.datetime.fromisoformat(chat_template_date)
+    if self._options:
+      self._check_options()
+
+  @property
+  def template(self) -> dict[str, Any]:
+    """The template's hash, options and date, for the manifest of a run."""
+    text = json.dumps(self._backend.chat_template, sort_keys=True)
+    return {
+        'sha256': hashlib.sha256(text.encode()).hexdigest(),
+        'kwargs': self._options,
+        'date': f'{self._date:%Y-%m-%d}',
+    }
 
   def encode(self, text: str) -> list[int]:
     """Return the token ids of text; special tokens in it stay text."""
@@ -105,7 +145,8 @@ class Tokenizer:
     Args:
       messages: {'role', 'content', ...} mappings, oldest first.
       tools: Descriptions that the template writes into the prompt.
-      options: Further variables of the template, e.g. enable_thinking.
+      options: Further variables of the template, e.g. enable_thinking; they
+        win over the tokenizer's own.
 
     Returns:
       Token ids: the chat template with its generation prompt.
@@ -121,13 +162,8 @@ class Tokenizer:
           ' chat_template.jinja there, or use the instruct or chat release of'
           ' the model.'
       )
-    options = dict(options or {})
-    taken = options and _template_arguments() & set(options)
-    if taken:
-      raise TokenizerError(
-          f'chat_template_kwargs may not set {sorted(taken)}: they are'
-          ' arguments of the renderer, not variables of the template'
-      )
+    options = self._options | dict(options or {})
+    _refuse_taken(options)
     inputs = [list(messages), tools, options]
     stand_ins = self._stand_ins('\n'.join(_strings(inputs)))
 
@@ -143,9 +179,11 @@ class Tokenizer:
     self._refuse_special('tools', tools, stand_ins)
     self._refuse_special('options', options, stand_ins)
     try:
+      template = self._dated(self._backend.get_chat_template(None, tools))
       rendered = self._backend.apply_chat_template(
           shown,
           tools=tools,
+          chat_template=template,
           tokenize=False,
           add_generation_prompt=True,
           **options,
@@ -163,6 +201,49 @@ class Tokenizer:
       special = stand_ins.get(piece)
       ids += self.encode(special) if special else self._ids(piece)
     return ids
+
+  def _dated(self, template: str) -> str:
+    """Return a template whose clock stands at the tokenizer's date.
+
+    transformers compiles a text once and hands it the time of day, which is
+    replaced here. The comment keeps dates apart; at the end of the template it
+    would save a last line break, and '+' saves a first one.
+    """
+    template = f'{{# {self._date:%Y-%m-%d} +#}}{template}'
+    clock = {'strftime_now': self._date.strftime}
+    _compiled(template).environment.globals.update(clock)
+    return template
+
+  def _check_options(self) -> None:
+    """Refuse options that the template never reads: most are misspelt.
+
+    Raises:
+      TokenizerError: If there are any; names those that it reads.
+    """
+    import jinja2  # Imported here: most chats have no options.
+    from jinja2 import meta
+
+    _refuse_taken(self._options)
+    found = self._backend.chat_template or {}
+    named = {'': found} if isinstance(found, str) else found
+    read = set()
+    try:
+      for text in named.values():
+        environment = _compiled(text).environment
+        read |= meta.find_undeclared_variables(environment.parse(text))
+        read -= environment.globals.keys()
+    except jinja2.TemplateError as e:
+      raise TokenizerError(
+          f'the chat template in {self.path} cannot be read: {e}. Restore it.'
+      ) from e
+    if unread := sorted(self._options.keys() - read):
+      own = read - _template_arguments()
+      own = sorted(name for name in own if not name.endswith('_token'))
+      raise TokenizerError(
+          f'config.model.chat_template_kwargs names {", ".join(unread)}, which'
+          f' the chat template in {self.path} never reads; it reads'
+          f' {", ".join(own) or "no options"}'
+      )
 
   def _stand_ins(self, text: str) -> dict[str, str]:
     """Map unused private-use characters to the special tokens in a text.
@@ -223,6 +304,22 @@ class Tokenizer:
           ' or eos_token_id in generation_config.json.'
       )
     return tuple(dict.fromkeys(int(i) for i in found))
+
+
+def _compiled(template: str) -> Any:
+  """Return what transformers makes of a template, which it keeps."""
+  from transformers.utils import chat_template_utils
+
+  # pylint: disable-next=protected-access
+  return chat_template_utils._compile_jinja_template(template)
+
+
+def _refuse_taken(options: Mapping[str, Any]) -> None:
+  if taken := options and _template_arguments() & set(options):
+    raise TokenizerError(
+        f'chat_template_kwargs may not set {sorted(taken)}: they are'
+        ' arguments of the renderer, not variables of the template'
+    )
 
 
 @functools.cache

@@ -65,7 +65,11 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       reasons, notes = _check_reward(config, domain)
       report(f'reward {config.reward.parts or "of the domain"}', reasons)
       for note in notes:
+<<<<<<< HEAD
         output.say(f'  warning: {note}')
+=======
+        print(f'  {note}')
+>>>>>>> main
   for path in paths:
     try:
       harness = spec.read(path)
@@ -100,7 +104,8 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 def _check_reward(
     config: ml_collections.ConfigDict, domain: base.Domain
 ) -> tuple[list[str], list[str]]:
-  """Return the reasons to refuse the config's reward, and its warnings."""
+  """Return the reasons to refuse the config's reward, and notes on it."""
+  notes = []
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always', reward_parts.RewardWarning)
 
@@ -108,6 +113,9 @@ def _check_reward(
       parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
       view, _ = synthetic.make_view(domain, config, reward_parts.reader(parts))
       reward_parts.compute(parts, view, config.reward.weights.to_dict())
+      if config.reward.parts:
+        found = reward_parts.offers(parts, view)
+        notes.append(f'it may read {found}; see evojax/evidence/COLUMNS.md')
 
     reasons = _reasons(compute)
-  return reasons, [str(w.message) for w in caught]
+  return reasons, [f'warning: {w.message}' for w in caught] + notes

@@ -467,6 +467,8 @@ def _evolution(
 
 # ---------------------------------------------------------------------- show
 
+_WIDTHS = 12, 27, 25  # Columns of the table of parts.
+
 
 def _bytes(size: int) -> str:
   return f'{size / 2**20:,.1f} MiB'
@@ -546,16 +548,18 @@ def _show_evolution(plan: Plan) -> None:
   price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
   for device in plan.known:
     expected, most = (_evolution(plan, device, most) for most in (False, True))
-    output.say(f'\n{device.name:18}{"arms":>11}{"tokens":>28}{"time":>22}')
+    heads = 'arms', 'tokens', 'time'
+    line = lambda name, cells: f'{name:16}' + ''.join(
+        f'{cell:>{wide}}' for cell, wide in zip(cells, _WIDTHS, strict=True)
+    )
+    output.say(f'\n{device.name}\n{line("", heads)}')
     for name, (arms, tokens, seconds) in expected.items():
       cells = (
           (f'{arms:.3g}', f'({most[name][0]:.3g})'),
           (f'{tokens:,.0f}', f'({most[name][1]:,.0f})'),
           (progress.duration(seconds), f'({progress.duration(most[name][2])})'),
       )
-      widths = 11, 28, 22
-      row = (f'{" ".join(c):>{w}}' for c, w in zip(cells, widths, strict=True))
-      output.say(f'{name:18}{"".join(row)}')
+      output.say(line(name, map(' '.join, cells)))
     spent = [t['the run'][2] * plan.devices for t in (expected, most)]
     costs = f'{spent[0]:,.0f} device-seconds, at most {spent[1]:,.0f}'
     if evolve.dollars_per_device_hour:

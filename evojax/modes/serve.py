@@ -18,6 +18,7 @@ from evojax import config as config_lib
 from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.models import tokenizer as tokenizer_lib
 from evojax.rollout import local_service
 from evojax.rollout import sampling
 from evojax.rollout import service as service_lib
@@ -66,7 +67,8 @@ def run(config: _Config, port: int, host: str = '127.0.0.1') -> None:
         " trainer's config.rollout.urls"
     )
   policy = _open_policy(config, config.model.path)
-  tokenizer = tokens.ServerTokenizer(policy.path)
+  template = tokenizer_lib.template_options(config.model.to_dict())
+  tokenizer = tokens.ServerTokenizer(policy.path, **template)
   serve(
       app_lib.App(tokenizer, _settings(config, policy)),
       lambda: make_service(config, policy),

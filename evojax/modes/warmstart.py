@@ -34,6 +34,12 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         f'config.warmstart.steps={settings.steps}: this config describes no'
         ' warm start; configs/math.py does'
     )
+  if options := config.model.chat_template_kwargs.to_dict():
+    raise ValueError(
+        f'config.model.chat_template_kwargs={options}: the chat template of a'
+        " warm start is evojax's own, which reads no options; leave the field"
+        ' empty'
+    )
   domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
   shown = domain.demonstrations
   if shown is None:

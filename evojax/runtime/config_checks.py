@@ -4,6 +4,7 @@ A check sees the config alone: it runs before a device is touched or a file is
 read, and everything that is wrong is reported at once.
 """
 
+import datetime
 import re
 from typing import Any
 
@@ -45,6 +46,8 @@ def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
   return {
       'model.path is not set: pass --config.model.path=DIR, a Hugging Face'
       ' directory': not c.model.path,
+      f'model.chat_template_date={c.model.chat_template_date!r} is no date:'
+      ' write it as 2024-07-26': not _is_date(c.model.chat_template_date),
       f'rollout.top_p={r.top_p}, top_k={r.top_k}, min_p={r.min_p}: a filtered'
       ' sampler is not the policy that the loss differentiates; train with'
       ' top_p=1, top_k=-1, min_p=0': (
@@ -79,6 +82,14 @@ def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
           for name, weight in c.reward.weights.items()
       },
   }
+
+
+def _is_date(text: str) -> bool:
+  try:
+    datetime.date.fromisoformat(text)
+  except ValueError:
+    return False
+  return True
 
 
 def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:

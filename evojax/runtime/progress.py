@@ -54,7 +54,7 @@ class Stage:
     """The completions of a score."""
     return self.problems * self.samples
 
-  def left(self, arm: int, step: int) -> dict[str, float]:
+  def left(self, arm: int, step: int) -> dict[str, float | int]:
     """Return what is left after so many arms and steps of the next one."""
     arms = max(self.arms - arm - (step / self.steps if self.steps else 0), 0)
     whole = max(self.arms - arm, 0)
@@ -65,7 +65,7 @@ class Stage:
     }
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
   """Return a duration as 42 s, 3 min 05 s, 12 min or 2 h 07 min."""
   minutes, rest = divmod(round(seconds), 60)
   if minutes >= 60:

@@ -49,7 +49,15 @@ _PACKAGES = (
     'jax jaxlib flax optax orbax-checkpoint transformers numpy pyarrow'
 ).split()
 # A resumed run is bit-equal only if these are the same.
-_NUMERICS = ('jax', 'jaxlib', 'XLA_FLAGS', 'platform', 'device', 'devices')
+_NUMERICS = (
+    'jax',
+    'jaxlib',
+    'XLA_FLAGS',
+    'platform',
+    'device',
+    'devices',
+    'chat_template',
+)
 
 _LOCK_SECONDS = 60  # A process that was asked to stop ends its update first.
 _held_locks: set[int] = set()
@@ -141,7 +149,10 @@ def _refused_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
   """Return a line for each field that differs and may not; '' without any."""
   was, now = config_lib.flatten(old), config_lib.flatten(new)
   pairs = {
-      name: (was.get(name, '(absent)'), now.get(name, '(absent)'))
+      name: (
+          was[name] if name in was else _default(name),
+          now.get(name, '(absent)'),
+      )
       for name in sorted(was | now)
   }
   return ''.join(
@@ -149,6 +160,14 @@ def _refused_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
       for name, (before, after) in pairs.items()
       if before != after and not _may_change(name, new)
   )
+
+
+def _default(name: str) -> Any:
+  """Return a field's default as JSON: so a run without the field ran."""
+  declared = config_lib.declaration(name)
+  if not declared.path or isinstance(declared.default, type):
+    return '(absent)'
+  return json.loads(json.dumps(declared.default))
 
 
 def _may_change(name: str, config: Mapping[str, Any]) -> bool:
@@ -252,22 +271,25 @@ class Workdir(contextlib.AbstractContextManager):
   def __exit__(self, *_) -> None:
     self.close()
 
-  def record_start(self) -> dict[str, Any] | None:
+  def record_start(self, **run: Any) -> dict[str, Any] | None:
     """Add this start to manifest.json and return its entry; process 0 does.
 
     A warning names what changed since the last start and changes the numerics:
     a resumed run is correct then, but not bit-equal. Touches the devices.
+
+    Args:
+      **run: JSON values that the entry holds beside what the run runs on.
     """
     if self._lock_fd is None:
       return None
-    entry, manifest = environment(), self.path / 'manifest.json'
+    entry, manifest = environment() | run, self.path / 'manifest.json'
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
     last = starts[-1] if starts else entry
     for name in _NUMERICS:
-      if last.get(name) != entry[name]:
+      if name in last and last[name] != entry.get(name):
         logging.warning(
             f'{name} changed since the last start of {self.path}:'
-            f' {last.get(name)} -> {entry[name]}; what follows is not bit-equal'
+            f' {last[name]} -> {entry.get(name)}; what follows is not bit-equal'
             ' to an uninterrupted run'
         )
     write_json(manifest, [*starts, entry])

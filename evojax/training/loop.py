@@ -32,6 +32,7 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
+from evojax.training import first_steps
 from evojax.training import setup as setup_lib
 from evojax.training import stages
 from evojax.training import trainer as trainer_lib
@@ -104,7 +105,7 @@ def _run(
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
-  directory.record_start()
+  directory.record_start(chat_template=trainer.setup.policy.tokenizer.template)
   evaluations: dict[int, evaluate_lib.EvalResult] = {}
   primary = sharding.is_primary()
   say = output.say if primary else lambda _: None
@@ -145,6 +146,9 @@ def _run(
           lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
           write(trainer.step, log | lap)
           progress.update(trainer.step, log)
+      if trainer.step == min(first_steps.STEPS, config.steps):
+        if line := first_steps.warning(path) if primary else '':
+          say(line)
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()

@@ -72,6 +72,12 @@ def reader(parts: Parts) -> str:
   return getattr(parts, 'reader', 'reward')
 
 
+def offers(parts: Parts, view: Any) -> str:
+  """Return what parts may read, once they were called."""
+  own = 'valid', 'max_tokens', 'codes', *view.columns
+  return getattr(parts, 'offers', ', '.join(f'e.{name}' for name in own))
+
+
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
   """Return parameters by name, or none where Python does not know them."""
   try:
@@ -83,14 +89,17 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
 class _TextReward:
   """A function of texts as one part, beside those of the domain.
 
-  A subclass names its library (KIND) and what tells it apart (SIGNATURE), and
-  scores lists of prompts, completions and columns (`_scores`).
+  A subclass names its library (KIND), what tells it apart (SIGNATURE) and what
+  it may ask for before the columns (GIVEN), and scores lists of prompts,
+  completions and columns (`_scores`).
 
   Attributes:
     reader: Texts are open to diagnostics; see `reader`.
+    offers: What the function may ask for, once it was called.
   """
 
   reader = 'diagnostic'
+  offers: str = ''
 
   def __init__(self, path: str, function: Callable[..., Any], default: Parts):
     self.name = getattr(function, '__name__', '')
@@ -123,11 +132,12 @@ class _TextReward:
           f' {self.name!r} already; rename the function'
       )
     # The function sees graded completions alone; the others score 0.
-    scores = np.zeros(view.valid.shape, np.float32)
+    scores, columns = np.zeros(view.valid.shape, np.float32), _columns(view)
+    self.offers = f'{self.GIVEN}, {", ".join(sorted(columns))}'
     scores[view.valid] = self._scores(
         view.prompt[view.valid].tolist(),
         view.completion[view.valid].tolist(),
-        _columns(view),
+        columns,
     )
     return {**parts, self.name: scores}
 
@@ -152,7 +162,8 @@ class _TextReward:
         f'{self._path} asks for {what}, which no reward gets: a reference'
         " answer is the evaluator's. Whether a completion is right stands in"
         " the column 'outcome' (verl: extra_info['outcome']); use that, or"
-        ' leave correctness to config.reward.weights.outcome'
+        ' leave correctness to config.reward.weights.outcome. It may read'
+        f' {self.offers}'
     )
 
 
@@ -185,7 +196,7 @@ class TrlReward(_TextReward):
   evidence that rewards may read. None counts as 0, as in TRL.
   """
 
-  KIND, SIGNATURE = 'TRL', 'completions'
+  KIND, SIGNATURE, GIVEN = 'TRL', 'completions', 'prompts, completions'
 
   _form: int | None = None  # 0: texts, 1: messages, None: not known yet.
 
@@ -249,6 +260,7 @@ class VerlReward(_TextReward):
   """
 
   KIND, SIGNATURE = 'verl', 'solution_str'
+  GIVEN = 'data_source, solution_str, extra_info with prompt'
 
   def _scores(self, prompts, completions, columns):
     truth = _GroundTruth(self._withheld('ground_truth'))
@@ -320,7 +332,9 @@ def compute(
   if unknown:
     raise RewardError(
         f'config.reward.weights names {unknown}; the reward has the parts'
-        f' {sorted(found)}'
+        f' {sorted(found)}: give a weight to those that count, in a config file'
+        f' reward.weights = {dict.fromkeys(sorted(found), 1.0)}, in the'
+        ' overlay.json of a harness "reward.weights.NAME": 1.0'
     )
   total, used = np.zeros(shape, np.float32), {}
   for name, weight in weights.items():

@@ -40,7 +40,7 @@ def of_trial(
   step = dict(prompts=e.prompts, group_size=e.group_size)
   arm = step | dict(steps=e.updates, problems=e.problems, samples=e.samples)
 
-  def stage(role: str, arms: int, expected: float, **fields: Any):
+  def stage(role: str, arms: int, expected: float | int, **fields: Any):
     name = trial_name(config, trial, role)
     return progress.Stage(name=name, arms=arms, expected=expected, **fields)
 

@@ -32,6 +32,29 @@ def parts(e):
 '''
 
 
+LINES = '''import numpy as np
+
+LIMIT = 0.5
+
+
+def _least(x):
+  return x.min(axis=1, keepdims=True)
+
+
+def parts(e):
+  """Parts."""
+  # Unsolved ones count as long.
+  tokens = np.where(e.outcome, e.n_tokens, e.max_tokens)
+  fewest = tokens == _least(tokens)
+  limit = e.max_tokens * LIMIT  # Half.
+  return {
+      'outcome': e.outcome * 1.0,
+      'brief': e.outcome & fewest,
+      'fits': tokens < limit,
+  }
+'''
+
+
 def changed(old, new, source=REWARD):
   """Parts whose hash moves when old becomes new."""
   assert source.count(old) == 1, old
@@ -85,8 +108,43 @@ class PartsTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('no parts', 'X = 1\n', 'there is no function parts'),
-      ('local', "def parts(e):\n  x = 1\n  return {'a': x}\n", 'line 1: parts'),
-      ('no dict', 'def parts(e):\n  return dict(a=e)\n', 'one `return'),
+      (
+          'loop in parts',
+          'def parts(e):\n  x = 1\n  for i in e.a:\n    x = i\n'
+          "  return {'a': x}\n",
+          'line 3: `parts` is lines `NAME = value` and then one `return',
+      ),
+      (
+          'two names',
+          "def parts(e):\n  x, y = e.a\n  return {'a': x + y}\n",
+          'line 2: `parts` is lines',
+      ),
+      (
+          'local twice',
+          "def parts(e):\n  x = 1\n  x = 2\n  return {'a': x}\n",
+          'line 2: x is bound twice',
+      ),
+      (
+          'local and global',
+          "x = 1\ndef parts(e):\n  x = 2\n  return {'a': x}\n",
+          'line 3: x is bound twice',
+      ),
+      (
+          'unused local',
+          "def parts(e):\n  x = 1\n  y = x\n  return {'a': x}\n",
+          'line 3: y is used by no part',
+      ),
+      (
+          'walrus in a line',
+          "def parts(e):\n  x = (y := 1)\n  return {'a': x}\n",
+          ':= would carry',
+      ),
+      (
+          'filled dict',
+          "def parts(e):\n  r = {}\n  r['a'] = 1\n  return r\n",
+          'line 4: `parts` is lines',
+      ),
+      ('no dict', 'def parts(e):\n  return f(a=e)\n', 'one `return'),
       ('computed name', 'def parts(e):\n  return {str(e): 1}\n', 'as text'),
       ('spread', "def parts(e):\n  return {**e, 'a': 1}\n", 'as text'),
       ('twice', "def parts(e):\n  return {'a': 1, 'a': 2}\n", 'twice'),
@@ -136,6 +194,46 @@ class PartsTest(parameterized.TestCase):
   def test_refuses(self, source, message):
     with self.assertRaisesRegex(syntax.SourceError, message):
       syntax.parts(source)
+
+  @parameterized.named_parameters(
+      ('own line', 'tokens == _', 'tokens <= _', ['brief']),
+      ('what a line reaches', 'x.min(', 'x.max(', ['brief']),
+      ('constant', 'LIMIT = 0.5', 'LIMIT = 0.25', ['fits']),
+      ('shared', 'e.n_tokens', '2 * e.n_tokens', ['brief', 'fits']),
+      ('renamed', '_least(tokens)', '_least(e.n_tokens)', ['brief']),
+      ('value', 'e.outcome * 1.0', 'e.outcome * 2.0', ['outcome']),
+      ('comment', '  # Half.', '', []),
+  )
+  def test_change_of_a_line_of_parts(self, old, new, parts):
+    self.assertEqual(changed(old, new, LINES), parts)
+
+  def test_a_function_sees_no_line_of_parts(self):
+    """Its own variable of that name is another one."""
+    source = LINES.replace('_least(x)', '_least(limit)').replace(
+        'x.m', 'limit.m'
+    )
+    self.assertEqual(changed('LIMIT = 0.5', 'LIMIT = 1.5', source), ['fits'])
+
+  def test_dict_with_keywords_is_a_dict(self):
+    form = 'def parts(e):\n  return {}\n'.format
+    self.assertEqual(
+        syntax.parts(form('dict(a=e.a, b=1)')),
+        syntax.parts(form("{'a': e.a, 'b': 1}")),
+    )
+
+  @parameterized.parameters(
+      '  x[0] = 1\n', '  x += 1\n', '  x.fill(1)\n', '  x.sort(axis=1)\n',
+      '  x = np.nan_to_num(x, copy=False)\n',
+  )  # fmt: skip
+  def test_parts_that_share_a_value_cannot_change_it(self, line):
+    """Else a change of one part would be one of another, too."""
+    source = LINES.replace('  return x', f'{line}  return x')
+    with self.assertRaisesRegex(
+        syntax.SourceError, 'line 7: .* changes a value in place, .*np.where'
+    ):
+      syntax.parts(source)
+    alone = REWARD.replace('  return np', f'  x = 1 * e.a\n{line}  return np')
+    self.assertLen(syntax.parts(alone), 3)
 
   def test_what_parts_share_is_written_down_once(self):
     source = 'a0 = 0\n' + ''.join(f'a{i} = a{i - 1}\n' for i in range(1, 200))
@@ -240,6 +338,31 @@ class AddTest(parameterized.TestCase):
       with self.subTest(reward):
         after = syntax.parts(syntax.add_part(reward, part))
         self.assertEqual(after, {**syntax.parts(reward), **syntax.parts(part)})
+
+  def test_lines_of_parts(self):
+    other = (
+        'def parts(e):\n    long = (\n        e.n_tokens > 9\n    )\n'
+        '    return dict(long=long, outcome=e.partial)\n'
+    )
+    for first, second in ((LINES, other), (other, LINES), (LINES, REWARD)):
+      both = syntax.add_part(first, second)
+      self.assertEqual(
+          syntax.parts(both), {**syntax.parts(first), **syntax.parts(second)}
+      )
+    both = syntax.add_part(
+        LINES, "def parts(e):\n  return {'fits': e.partial}\n"
+    )
+    self.assertNotIn('limit', both)
+    self.assertNotIn('LIMIT', both)
+    self.assertIn('  # Unsolved ones count as long.\n  tokens', both)
+
+  def test_lines_that_clash(self):
+    part = "def parts(e):\n  tokens = 1\n  return {'new': tokens}\n"
+    with self.assertRaisesRegex(syntax.SourceError, 'tokens is something else'):
+      syntax.add_part(LINES, part)
+    part = "def parts(e): x = 1; return {'new': x}\n"
+    with self.assertRaisesRegex(syntax.SourceError, 'one statement a line'):
+      syntax.add_part(LINES, part)
 
   def test_what_compares_groups_is_told_of_the_whole(self):
     reward = f"{REWARD}\n\nACROSS_GROUPS = ('over',)\n"

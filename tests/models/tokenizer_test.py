@@ -14,6 +14,15 @@ CHATML = (
     '{{ m.content }}<|im_end|>\n{% endfor %}'
     '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
 )
+# As Qwen3's and Llama 3.2's: an option, and a date from the clock.
+OPTIONS = (
+    "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+    "{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}"
+    '{%- endif %}\n{{ bos_token }}Today: {{ date_string }}\n'
+    '{% for m in messages %}{{ m.content }}{% endfor %}'
+    '{% if enable_thinking is defined and not enable_thinking %}'
+    '<think></think>{% endif %}'
+)
 SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>']
 
 
@@ -195,6 +204,81 @@ class TokenizerTest(parameterized.TestCase):
         tokenizer.TokenizerError, "'system'.*no system role"
     ):
       tok.render([{'role': 'system', 'content': '1'}])
+
+
+class TemplateTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
+
+  def _open(self, template=OPTIONS, **options):
+    self.reference = make_directory(self.path, template=template)
+    return tokenizer.Tokenizer(self.path, **options)
+
+  def _text(self, tok, **options):
+    return tok.decode(tok.render([{'role': 'user', 'content': '1'}], **options))
+
+  @parameterized.parameters(
+      '{% for m in messages %}{{ m.content }}{% endfor %}\n',
+      '\n  {{ messages[0].content }}\n\n',
+      '{{ messages[0].content }}\n  ',
+      '{% generation %}{{ messages[0].content }}{% endgeneration %}\n',
+  )
+  def test_the_ends_of_a_template_stay(self, template):
+    tok = self._open(template)
+    expected = self.reference.apply_chat_template(
+        [{'role': 'user', 'content': '1'}], tokenize=False
+    )
+    self.assertEqual(self._text(tok), expected)
+
+  def test_options_of_the_tokenizer_and_of_a_request(self):
+    tok = self._open(chat_template_kwargs={'enable_thinking': False})
+    self.assertEndsWith(self._text(tok), '1<think></think>')
+    thinks = self._text(tok, options={'enable_thinking': True})
+    self.assertEndsWith(thinks, '\n1')
+    self.assertEndsWith(self._text(tok), '1<think></think>')
+
+  def test_the_clock_stands_still(self):
+    first = self._open(chat_template_date='2025-01-02')
+    second = self._open(chat_template_date='2026-03-04')
+    for _ in range(2):  # They share what transformers compiles.
+      self.assertIn('Today: 02 Jan 2025', self._text(first))
+      self.assertIn('Today: 04 Mar 2026', self._text(second))
+      self.assertIn('Today: 26 Jul 2024', self._text(self._open()))
+    own = {'date_string': '1 May'}
+    self.assertIn('Today: 1 May', self._text(first, options=own))
+
+  def test_unread_options_are_refused_with_those_that_are_read(self):
+    with self.assertRaisesRegex(
+        tokenizer.TokenizerError,
+        'names enable_thinkng, which .* never reads; it reads date_string,'
+        ' enable_thinking$',
+    ):
+      self._open(chat_template_kwargs={'enable_thinkng': False})
+    with self.assertRaisesRegex(tokenizer.TokenizerError, 'no options$'):
+      self._open(CHATML, chat_template_kwargs={'enable_thinking': False})
+    with self.assertRaisesRegex(tokenizer.TokenizerError, 'may not set'):
+      self._open(chat_template_kwargs={'tools': []})
+    with self.assertRaisesRegex(tokenizer.TokenizerError, 'cannot be read'):
+      self._open('{% for %}', chat_template_kwargs={'enable_thinking': False})
+
+  def test_named_templates(self):
+    named = {'default': CHATML, 'tool_use': OPTIONS}
+    options = {'chat_template_kwargs': {'enable_thinking': False}}
+    tok = self._open(named, **options)
+    self.assertEqual(self._text(tok), 'user\n1\nassistant\n')
+    tools = [{'type': 'function', 'function': {'name': 'f'}}]
+    self.assertEndsWith(self._text(tok, tools=tools), '1<think></think>')
+
+  def test_what_a_manifest_says(self):
+    kwargs = {'date_string': ('a', 1)}
+    said = self._open(chat_template_kwargs=kwargs).template
+    self.assertEqual(said['kwargs'], {'date_string': ['a', 1]})
+    self.assertEqual(said['date'], '2024-07-26')
+    self.assertNotEqual(said['sha256'], self._open(CHATML).template['sha256'])
 
 
 if __name__ == '__main__':

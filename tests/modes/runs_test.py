@@ -229,9 +229,9 @@ class CompareTest(RunsTestCase):
       runs.run(str(self.root / 'x'), format='table')
 
   def test_table(self):
-    self.make('d' * 30, score=0.5, domain__name='an/own.domain' * 9)
+    self.make('d' * 30, score=0.5, domain__name='own.domain')
     text = self.show()
-    self.assertLessEqual(max(map(len, text.splitlines()[:-9])), 80)
+    self.assertLessEqual(max(map(len, text.splitlines())), 80)
     flat = ' '.join(text.split())
     self.assertIn('b train finished 75.0 % [65.0, 85.0] 6 s', flat)
     self.assertIn('optim.learning_rate=0.0003', flat)

@@ -13,6 +13,7 @@ from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
 from evojax.rollout import slots
+from tests import forward
 
 EOS = 1
 CFG = decoder.DecoderConfig(
@@ -91,16 +92,9 @@ class EngineTest(parameterized.TestCase):
 
   def logprobs(self, prompt, tokens, temperature=1.0):
     """Log-probs by the full forward pass."""
-    row = jnp.asarray([*prompt, *tokens])[None]
-    hidden = decoder.forward(
-        CFG,
-        self.params,
-        row,
-        jnp.arange(row.shape[1])[None],
-        jnp.ones_like(row),
-    )[0, len(prompt) - 1 : -1]
-    logits = decoder.logits(CFG, self.params, hidden) / temperature
-    return np.asarray(jax.nn.log_softmax(logits))
+    row = [*prompt, *tokens]
+    logits = forward.logits(CFG, self.params, row)[len(prompt) - 1 : -1]
+    return np.asarray(jax.nn.log_softmax(logits / temperature))
 
   @parameterized.parameters(1.0, 0.7, 1.6)
   def test_logprobs_equal_the_full_forward(self, temperature):

@@ -9,7 +9,6 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from evojax import records
@@ -21,6 +20,7 @@ from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
 from evojax.runtime import sharding
+from tests import forward
 from tests import tiny
 from tests.rollout import engine_test
 
@@ -150,16 +150,8 @@ class LocalServiceTest(parameterized.TestCase):
 
   def logits(self, prompt, tokens, params=None):
     """float32 [n, V] after the prompt, by the full forward pass."""
-    row = jnp.asarray([*prompt, *tokens])[None]
-    params = params or self.params
-    hidden = decoder.forward(
-        CFG,
-        params,
-        row,
-        jnp.arange(row.shape[1])[None],
-        jnp.ones_like(row),
-    )[0]
-    return np.asarray(decoder.logits(CFG, params, hidden))
+    row = [*prompt, *tokens]
+    return np.asarray(forward.logits(CFG, params or self.params, row))
 
   def logprobs(self, prompt, tokens, temperature=1.0, params=None):
     logits = self.logits(prompt, tokens, params)[len(prompt) - 1 : -1]

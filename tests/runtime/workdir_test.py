@@ -74,7 +74,8 @@ class ConfigTest(WorkdirTestCase):
       self.open(changed(optim__learning_rate=3e-4, rollout__top_k=5, steps=7))
     message = str(caught.exception)
     self.assertIn('\n  optim.learning_rate: 0.0001 -> 0.0003\n', message)
-    self.assertIn('\n  rollout.top_k: "(absent)" -> 5\n', message)
+    # The default, which a run without the field had.
+    self.assertIn('\n  rollout.top_k: -1 -> 5\n', message)
     self.assertNotIn('steps', message)  # Free, as the schedule is constant.
     flags = f'--workdir={self.path}-fork --fork_from={self.path}'
     self.assertIn(flags, message)

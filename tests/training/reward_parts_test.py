@@ -281,6 +281,8 @@ class TextRewardTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (accuracy, "asks for answer, which no reward gets.*column 'outcome'"),
+      (accuracy, 'It may read prompts, completions, .*completion_ids, .*outc'),
+      (equal, 'It may read data_source, .* extra_info with prompt, .*outcome'),
       (keyword, "asks for 'solution', which no reward gets"),
       (equal, r"asks for ground_truth, which.*extra_info\['outcome'\]"),
       (contained, 'asks for ground_truth'),

@@ -4,10 +4,13 @@ import pathlib
 import tempfile
 
 from absl.testing import absltest
+import ml_collections
 
 from evojax import domains
+from evojax.episodes import collect
 from evojax.harness import spec
 from evojax.models import policy as policy_lib
+from evojax.modes import serve
 from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from tests import tiny
@@ -69,6 +72,36 @@ class UnderTest(absltest.TestCase):
     self.assertIsNot(other.domain, self.setup.domain)
     self.assertIsNot(other.synthetic, self.setup.synthetic)
     self.assertIs(other.policy, self.setup.policy)
+
+
+class TemplateTest(absltest.TestCase):
+
+  def test_options_and_date_reach_training_and_serving(self):
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    path = tiny.make_policy(folder)
+    (path / 'chat_template.jinja').write_text(
+        '{{ greeting }} {{ strftime_now("%Y") }} {{ messages[-1].content }}'
+    )
+    config = tiny.make_config(
+        path,
+        model__chat_template_kwargs=ml_collections.ConfigDict(
+            {'greeting': 'hello'}
+        ),
+        model__chat_template_date='2021-05-06',
+        serve__context_tokens=64,
+    )
+    setup = setup_lib.prepare(config)
+    decode = setup.policy.tokenizer.decode
+    problems = setup.domain.source('train', 0).take(0, 1)
+    (prompt,) = collect.render(setup.policy.tokenizer, problems, 32)
+    self.assertStartsWith(decode(prompt), 'hello 2021 ')
+    with absltest.mock.patch.object(serve, 'serve') as served:
+      serve.run(config, 0)
+    served.call_args.args[2].close()  # The socket.
+    rendered = served.call_args.args[0].host.tokenizer.render(
+        [{'role': 'user', 'content': '1'}], options={'greeting': 'bye'}
+    )
+    self.assertEqual(decode(rendered), 'bye 2021 1')
 
 
 if __name__ == '__main__':

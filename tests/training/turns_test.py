@@ -12,6 +12,7 @@ from evojax import records
 from evojax.models import decoder
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
+from tests import forward
 
 P, G, LP, LC, A = 4, 3, 6, 14, 4
 CFG = decoder.DecoderConfig(
@@ -117,13 +118,10 @@ def accumulate(layout, aggregation):
 
 def scored(params, prompt, tokens):
   """Log-probs [n] of an episode's tokens: a full forward of one row."""
-  row = jnp.concatenate([prompt, tokens])[None]
-  positions = jnp.arange(row.shape[1])[None]
-  hidden = decoder.forward(CFG, params, row, positions, jnp.ones_like(row))
-  logits = hidden[0] @ params['embed'].T / HYPER['temperature']
+  row = np.concatenate([prompt, tokens])
+  logits = forward.logits(CFG, params, row) / HYPER['temperature']
   table = jax.nn.log_softmax(logits)
-  at = jnp.arange(len(prompt) - 1, row.shape[1] - 1)
-  return table[at, tokens]
+  return table[np.arange(len(prompt) - 1, len(row) - 1), tokens]
 
 
 def plain_loss(params, prompts, episodes, advantages, aggregation):
@@ -133,11 +131,12 @@ def plain_loss(params, prompts, episodes, advantages, aggregation):
   """
   total, tokens, sequences = 0.0, 0, 0
   for i, e in enumerate(episodes):
-    logprobs = scored(params, jnp.asarray(prompts[i]), jnp.asarray(e.tokens))
-    start, share, count = 0, 0.0, sum(t.sampled for t in e.turns)
+    logprobs = scored(params, prompts[i], e.tokens)
+    start, weights = 0, np.zeros(len(e.tokens), np.float32)
     for turn, a in zip(e.turns, advantages.reshape(-1, A)[i]):
-      share -= a * logprobs[start : start + turn.sampled].sum()
+      weights[start : start + turn.sampled] = a
       start += turn.sampled + turn.observed
+    share, count = -(weights @ logprobs), sum(t.sampled for t in e.turns)
     total += share / count if aggregation == 'sequence' else share
     tokens, sequences = tokens + count, sequences + 1
   return total / (tokens if aggregation == 'token' else sequences)
@@ -177,9 +176,7 @@ class TurnsTest(parameterized.TestCase):
       for g in range(G):
         i = group * G + g
         e = episodes[i]
-        wanted = scored(
-            params(), jnp.asarray(prompts[i]), jnp.asarray(e.tokens)
-        )
+        wanted = scored(params(), prompts[i], e.tokens)
         # Observations are scored too: they are context like any token.
         np.testing.assert_allclose(
             found[at, g, : len(e.tokens)], wanted, atol=2e-5

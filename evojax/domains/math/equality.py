@@ -1,100 +1,306 @@
-"""Equality of expressions under a hard time limit.
+r"""Compares trees of `expressions`, part by part and as functions.
 
-The comparison runs in a child process, which is started on first use and killed
-when it is late. A signal would not do, because it can interrupt neither a
-thread other than the main one nor a long multiplication inside C. A fork would
-copy the threads and locks of a process that runs JAX. The child gets trees,
-never text to evaluate, and its memory is limited.
+Two different analytic expressions agree at a random point with probability zero
+(for polynomials: Schwartz 1980, Zippel 1979). Symbols therefore get fixed
+values of both signs, so that sqrt(x^2) differs from x. Rational numbers stay
+exact, the rest has 150 digits. Every operation is bounded, as the text came
+from a policy: an OverflowError ends what has a value beyond the bounds.
 """
 
-import atexit
-import json
-import pathlib
-import selectors
-import subprocess
-import sys
+from collections.abc import Callable
+import fractions
+import functools
+import itertools
+import operator
 import threading
+from typing import Any
+import zlib
+
+import mpmath
 
 from evojax.domains.math import expressions
 
-TIMEOUT_S = 2.0  # For one comparison, which usually takes milliseconds.
-_START_S = 60.0  # For importing sympy on a busy machine.
-_WORKER = pathlib.Path(__file__).with_name('equality_worker.py')
+_BITS = 500  # Of irrational values.
+_EQUAL_BITS = 133  # Values that agree in so many bits (40 digits) are equal.
+_LOST_BITS = 300  # A sum that loses more is zero, or too inexact.
+_MOST_BITS = 1 << 14  # Of an exact number; a larger one becomes inexact.
+_MOST_MAGNITUDE = 1 << 20  # Binary logarithm of any value.
+_MOST_ARGUMENT = 64  # Binary logarithm of what a function is applied to.
+# Symbols are hashes below 5 over these: points near 0 and far from it.
+_DENOMINATORS = (997, 997, 83, 83)
+_TRIGONOMETRIC = frozenset('sin cos tan sec csc cot'.split())
+_SPELLED = {'ln': 'log', 'abs': 'fabs', 'lg': 'log10'}
+_SPELLED |= {f'arc{name}': f'a{name}' for name in _TRIGONOMETRIC}
+_INFINITY = ('symbol', 'inf')
+
+_mp = mpmath.MPContext()
+_mp.prec = _BITS
+_CONSTANTS = {
+    'pi': +_mp.pi,
+    'e': +_mp.e,
+    'i': _mp.mpc(0, 1),
+    'degree': _mp.pi / 180,
+}
+_lock = threading.Lock()  # Functions change the precision while they work.
+
+Tree = expressions.Tree
+Value = Any  # A fraction, or a real or complex number of mpmath.
 
 
-class Comparer:
-  """A child process that compares expressions, safe to share by threads."""
+def compare(a: Tree, b: Tree) -> str:
+  """Return 'right', 'wrong', 'unparsable' (no value), or 'timeout'.
 
-  def __init__(self, timeout_s: float = TIMEOUT_S):
-    self._timeout_s = timeout_s
-    self._lock = threading.Lock()
-    self._process: subprocess.Popen[bytes] | None = None
+  The last means that a value is beyond the bounds.
+  """
+  try:
+    with _lock:
+      return 'right' if _same(a, b) else 'wrong'
+  except OverflowError:
+    return 'timeout'
+  except ArithmeticError:
+    return 'unparsable'
 
-  def compare(self, a: expressions.Tree, b: expressions.Tree) -> str:
-    """Return 'equal', 'different', 'undefined' (no value), or 'timeout'.
 
-    If the child dies during the comparison, e.g. without memory, the result is
-    'undefined' and the next call starts another child.
+def is_name(tree: Tree) -> bool:
+  """Return whether a tree names a value: x, f(2), AB, (p, q), V_1 : V_2."""
+  kind, *parts = tree
+  if kind in ('tuple', 'call'):
+    return parts[0] == 'apply' or all(map(is_name, parts[1:]))
+  return kind == 'symbol' or (
+      kind in ('*', '/', ':') and all(map(is_name, parts))
+  )
 
-    Raises:
-      RuntimeError: If the child cannot be started.
-    """
-    request = json.dumps({'a': a, 'b': b}).encode() + b'\n'
-    with self._lock:
-      if self._process is None or self._process.poll() is not None:
-        self._start()
-      try:
-        self._process.stdin.write(request)
-        self._process.stdin.flush()
-        answer = self._read(self._timeout_s)
-      except BrokenPipeError:
-        answer = ''
-      if answer in ('', None):
-        self._stop()
-      return 'timeout' if answer is None else answer or 'undefined'
 
-  def close(self) -> None:
-    """End the child."""
-    with self._lock:
-      self._stop()
-
-  def _start(self) -> None:
-    self._process = subprocess.Popen(
-        # With -P the modules beside the worker cannot shadow the library's.
-        [sys.executable, '-P', str(_WORKER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+def _same(a: Tree, b: Tree) -> bool:
+  """Return whether two trees are equal, part by part."""
+  (name, left), (other, right) = _named(a), _named(b)
+  differ = name and other and not _same(name, other)
+  if differ or 'relation' in (left[0], right[0]):
+    return a[0] == b[0] == 'relation' and _same_relation(a, b)
+  kinds = {left[0], right[0]}
+  if 'list' in kinds or kinds == {r'\cup'}:
+    some, others = _members(left), _members(right)
+    names = [{_named(part)[0] for part in parts} for parts in (some, others)]
+    if {None} in names and any(len(each - {None}) > 1 for each in names):
+      # Values without names are in the order of the names: x = 1, y = 2.
+      return len(some) == len(others) and all(map(_same, some, others))
+    return (
+        (len(kinds) == 1 or len(some) == len(others) == 1)
+        and all(any(_same(x, y) for y in others) for x in some)
+        and all(any(_same(x, y) for x in some) for y in others)
     )
-    answer = self._read(_START_S)
-    if answer != 'ready':
-      self._stop()
-      raise RuntimeError(
-          f'the process that compares expressions did not start: {_WORKER}'
-          f' answered {answer!r}; is sympy installed for {sys.executable}?'
+  if kinds & {'tuple', 'matrix', *expressions.SETS}:
+    # The brackets of a tuple and the kind of a matrix are no trees.
+    fixed = 2 if kinds & {'tuple', 'matrix'} else 1
+    return (
+        left[:fixed] == right[:fixed]
+        and len(left) == len(right)
+        and all(map(_same, left[fixed:], right[fixed:]))
+    )
+  return all(map(_close, _values(left), _values(right)))
+
+
+def _members(tree: Tree) -> list[Tree]:
+  """Return the elements of a list of lists, or the parts of a union."""
+  if tree[0] not in ('list', r'\cup'):
+    return [tree]
+  return [member for part in tree[1:] for member in _members(part)]
+
+
+def _named(tree: Tree) -> tuple[Tree | None, Tree]:
+  r"""Return the name of a value, if it has one, and the value.
+
+  x = 5 and x \in [0, 1] name what is on their right; x > 5 is an interval.
+  """
+  if tree[0] != 'relation':
+    return None, tree
+  _, operators, *sides = tree
+  if set(operators) == {'='}:
+    if is_name(sides[0]):
+      return sides[0], sides[-1]
+    return (sides[1], sides[0]) if is_name(sides[1]) else (None, tree)
+  if is_name(sides[0]):
+    operators, sides = ('<', *operators), [
+        expressions.negative(_INFINITY),
+        *sides,
+    ]
+  if is_name(sides[-1]):
+    operators, sides = (*operators, '<'), [*sides, _INFINITY]
+  if len(sides) != 3 or '!=' in operators or not is_name(sides[1]):
+    return None, tree
+  brackets = '(['['=' in operators[0]] + ')]'['=' in operators[1]]
+  return sides[1], ('tuple', brackets, sides[0], sides[2])
+
+
+def _same_relation(a: Tree, b: Tree) -> bool:
+  """Return whether each link of two chains holds for the same values."""
+  return (
+      a[1] == b[1]
+      and len(a) == len(b)
+      and all(
+          map(
+              _same_link,
+              a[1],
+              itertools.pairwise(a[2:]),
+              itertools.pairwise(b[2:]),
+          )
       )
-
-  def _read(self, timeout_s: float) -> str | None:
-    """Read one line: '' at the end of the stream, None when time is up."""
-    with selectors.DefaultSelector() as selector:
-      selector.register(self._process.stdout, selectors.EVENT_READ)
-      if not selector.select(timeout_s):
-        return None
-    return self._process.stdout.readline().decode().strip()
-
-  def _stop(self) -> None:
-    if self._process is not None:
-      self._process.kill()
-      self._process.wait()
-      self._process.stdin.close()
-      self._process.stdout.close()
-      self._process = None
+  )
 
 
-_comparer = Comparer()
-atexit.register(_comparer.close)
+def _same_link(
+    relation: str, a: tuple[Tree, Tree], b: tuple[Tree, Tree]
+) -> bool:
+  """Return whether the differences have one ratio, > 0 for inequalities."""
+  differences = [_values(('+', x, expressions.negative(y))) for x, y in (a, b)]
+  ratios = []
+  for x, y in zip(*differences, strict=False):  # One may have more points.
+    if (x is None) != (y is None) or (x == 0) != (y == 0):
+      return False
+    if x:
+      ratios.append(_operate(operator.truediv, x, y))
+  if not ratios or not all(_close(ratio, ratios[0]) for ratio in ratios):
+    return False
+  return '<' not in relation or _mp.re(_inexact(ratios[0])) > 0
 
 
-def compare(a: expressions.Tree, b: expressions.Tree) -> str:
-  """Compare in the one child of this process, see `Comparer.compare`."""
-  return _comparer.compare(a, b)
+def _close(a: Value, b: Value) -> bool:
+  """Return whether two values are equal; a missing one equals a missing one."""
+  if a is None or b is None or (_is_exact(a) and _is_exact(b)):
+    return a == b
+  a, b = _inexact(a), _inexact(b)
+  return abs(a - b) <= _mp.ldexp(max(abs(a), abs(b)), -_EQUAL_BITS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _values(tree: Tree) -> list[Value]:
+  """Return the values of a scalar at each point, None where there is none.
+
+  Raises:
+    OverflowError: If a value is beyond the bounds.
+    ArithmeticError: If there is no value at all, or the tree is no scalar.
+  """
+  values, failure = [], None
+  # Steps agree by chance: at one point in two for n/2 and (n+1)/2.
+  for point in range(64 if _has_steps(tree) else 4):
+    try:
+      values.append(_value(tree, point))
+    except (ArithmeticError, NotImplementedError, TypeError, ValueError) as e:
+      values.append(None)
+      failure = e
+  if not any(value is not None for value in values):
+    kind = (
+        OverflowError if isinstance(failure, OverflowError) else ArithmeticError
+    )
+    raise kind('no value') from failure
+  return values
+
+
+def _has_steps(tree: Tree) -> bool:
+  parts = [part for part in tree if isinstance(part, tuple)]
+  return tree[1] in ('floor', 'ceil') or any(map(_has_steps, parts))
+
+
+def _value(tree: Tree, point: int) -> Value:
+  kind, *parts = tree
+  if kind == 'number':
+    return parts[0]
+  if kind == 'symbol':
+    return _CONSTANTS.get(parts[0]) or _draw(parts[0], point)
+  if kind == 'call':
+    return _call(parts[0], [_value(part, point) for part in parts[1:]], point)
+  if kind not in _OPERATIONS:
+    raise ArithmeticError(f'{kind} in an expression')
+  values = [_value(part, point) for part in parts]
+  if kind == '/':
+    values.insert(0, fractions.Fraction(1))
+  operate = functools.partial(_operate, _OPERATIONS[kind])
+  return functools.reduce(operate, values)
+
+
+def _draw(name: str, point: int) -> fractions.Fraction:
+  """Return the value of a symbol: a hash of its name, of both signs."""
+  sign = (-1) ** (point >> zlib.crc32(name.encode()) % 2)
+  size = 211 + zlib.crc32(f'{name}/{point}'.encode()) % 4801
+  return fractions.Fraction(sign * size, _DENOMINATORS[point % 4])
+
+
+def _is_exact(value: Value) -> bool:
+  return isinstance(value, fractions.Fraction)
+
+
+def _inexact(value: Value) -> Value:
+  if _is_exact(value):
+    return _mp.mpf(value.numerator) / value.denominator
+  return value
+
+
+def _bits(value: fractions.Fraction) -> int:
+  return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def _operate(
+    operation: Callable[[Value, Value], Value], a: Value, b: Value
+) -> Value:
+  """Return the result of one operation, exact if it can be."""
+  if not (_is_exact(a) and _is_exact(b)):
+    a, b = _inexact(a), _inexact(b)
+  result = operation(a, b)
+  if _is_exact(result) and _bits(result) <= _MOST_BITS:
+    return result
+  return _bounded(_inexact(result))
+
+
+def _bounded(value: Value) -> Value:
+  if not _mp.isfinite(value):
+    raise ArithmeticError('infinite')
+  if value and abs(_mp.mag(value)) > _MOST_MAGNITUDE:
+    raise OverflowError('beyond the bounds')
+  return value
+
+
+def _add(a: Value, b: Value) -> Value:
+  total = a + b
+  if _is_exact(total) or not (a and b):
+    return total
+  magnitudes = _mp.mag(a), _mp.mag(b)
+  if abs(magnitudes[0] - magnitudes[1]) > _LOST_BITS:
+    raise ArithmeticError('a sum loses its smaller part')
+  lost = total and max(magnitudes) - _mp.mag(total) > _LOST_BITS
+  return fractions.Fraction(0) if lost else total
+
+
+def _power(a: Value, b: Value) -> Value:
+  if _is_exact(b) and b.denominator == 1 and abs(b) <= _MOST_BITS:
+    if _is_exact(a) and abs(b) * _bits(a) <= _MOST_BITS:
+      return a ** int(b)
+  a, b = _inexact(a), _inexact(b)
+  if not a and _mp.re(b) <= 0:
+    raise ArithmeticError('0 to a power that is not positive')
+  if a and abs(b) * max(1, abs(_mp.mag(a))) > _MOST_MAGNITUDE:
+    raise OverflowError('a power beyond the bounds')
+  return _mp.power(a, b)
+
+
+def _call(name: str, arguments: list[Value], point: int) -> Value:
+  """Apply a function; of that in f(x) only name and argument are known."""
+  values = [_inexact(value) for value in arguments]
+  if any(value and _mp.mag(value) > _MOST_ARGUMENT for value in values):
+    raise OverflowError(f'{name} of a large number')
+  if name == 'apply':
+    return _draw(' '.join(_mp.nstr(value, 40) for value in values), point)
+  result = _bounded(getattr(_mp, _SPELLED.get(name, name))(*values))
+  # sin(pi) and tan(pi/2) are 0 and undefined, but for the last digits of pi.
+  if name in _TRIGONOMETRIC and result and abs(_mp.mag(result)) > _LOST_BITS:
+    if _mp.mag(result) > 0:
+      raise ArithmeticError('a pole')
+    return fractions.Fraction(0)
+  return result
+
+
+_OPERATIONS = {
+    '+': _add,
+    '*': operator.mul,
+    '/': operator.truediv,
+    '^': _power,
+}

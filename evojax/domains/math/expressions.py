@@ -1,50 +1,115 @@
-"""Parses mathematical expressions to trees, without evaluating anything.
+r"""Parses mathematical answers to trees, without evaluating anything.
 
-A tree is nested lists that JSON can carry: ['number', '3/4'], ['symbol', 'x'],
-['+' | '*' | '/' | '^', left, right], ['-', operand], ['call', name, operand].
+A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', function,
+*trees), (op, *trees) for + * ^ and the inverse / of scalars, \cup \cap
+\setminus of sets and the : of ratios. Values of several parts are ('list',
+*trees), in any order, as sets are; ('tuple', brackets, *trees), also an
+interval; ('matrix', kind, *rows); ('relation', operators, *sides).
 
-Text comes from a policy: a recursive-descent parser with an allow-list of
-characters and names, where sympy's own would call `eval`. Size, nesting and
-numeric exponents are bounded here; what is still slow to compare meets the
-time limit of `equality`.
+Text comes from a policy: a recursive-descent parser with an allow-list, where
+sympy's own would call `eval`. Its length and nesting are bounded here, values
+by `equality`.
 """
 
+from collections.abc import Callable
+import fractions
 import re
 from typing import Any
 
-Tree = list[Any]
+from evojax.domains.math import literals
 
-MAX_TOKENS = 200
-MAX_DEPTH = 30
-MAX_DIGITS = 100  # Digits of one number.
-MAX_POWER = 100  # Absolute value of a numeric exponent.
+Tree = tuple[Any, ...]
+
+MAX_CHARS = 1000
+MAX_DEPTH = 20  # Of brackets, exponents and arguments in each other.
 
 FUNCTIONS = frozenset(
-    'sqrt sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh log ln'
-    ' exp abs'.split()
+    'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
+    ' log ln lg exp abs sqrt'.split()
 )
-CONSTANTS = frozenset({'pi'})
-_GREEK = frozenset(
-    'alpha beta gamma delta epsilon theta lambda mu phi omega'.split()
+_NAMES = frozenset(
+    'pi alpha beta gamma delta epsilon theta lambda mu phi omega inf'.split()
 )
+# Token -> other spellings of it.
+_SPELLINGS = {
+    '^': '**',
+    '|': r'\vert \lvert \rvert \mid',
+    r'\{': r'\lbrace',
+    r'\}': r'\rbrace',
+    'inf': r'\infty',
+    r'\emptyset': r'\varnothing',
+    '=': r'\in ≈ \equiv',
+    '!=': r'\ne \neq',
+    '<': r'\lt',
+    '>': r'\gt',
+    '<=': r'\le \leq \leqslant',
+    '>=': r'\ge \geq \geqslant',
+    r'\binom': r'\dbinom \tbinom',
+}
+_TOKENS = {s: token for token, all_ in _SPELLINGS.items() for s in all_.split()}
+_SEPARATORS = (',', ';', 'and', 'or')
+_RELATIONS = ('=', '!=', '<', '>', '<=', '>=')
+SETS = (r'\cup', r'\cap', r'\setminus', ':')
+_SIGNS = ('+', '-', r'\pm', r'\mp')
+_CLOSING = dict(
+    zip(
+        r'( [ { \{ \langle | \lfloor \lceil'.split(),
+        r') ] } \} \rangle | \rfloor \rceil'.split(),
+        strict=True,
+    )
+)
+_AROUND = {'|': 'abs', r'\lfloor': 'floor', r'\lceil': 'ceil'}
+_APPLIED = tuple('fghpqFGHPQTW')
+_ACCENTS = frozenset(
+    'mathbb mathcal mathfrak vec hat bar tilde dot overline widehat widetilde'
+    ' overrightarrow'.split()
+)
+# Commands that no value begins with: layout, and what closes a group.
+_REFUSED = {
+    r'\\',
+    r'\&',
+    r'\end',
+    r'\degree',
+    *_CLOSING.values(),
+    *_SIGNS,
+    *SETS,
+}
 _TOKEN = re.compile(
-    r'\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)'
-    r'|\\?(?P<word>[A-Za-z]+)|(?P<power>\*\*|\^)|(?P<op>[-+*/()\[\]{}]))'
+    r'\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\.|[A-Za-z]+|[<>!]=|\*\*|.)?'
 )
-_CLOSING = {'(': ')', '[': ']', '{': '}'}
+_NESTED = r'\{(?:[^{}]|\{[^{}]*\})*\}'
+_SCRIPT = re.compile(rf"('*)\s*(?:_\s*({_NESTED}|\\[A-Za-z]+|[0-9]+|\w))?('*)")
+_ENVIRONMENT = re.compile(
+    r'\s*\{(?:([pb]?matrix|array)|([vV]matrix|cases))\}(?:\s*\{[lcr| ]*\})?'
+    r'(.*?)(?:\\\\\s*)?\\end\s*\{(?:\1|\2)\}',
+    re.DOTALL,
+)
+_COMMANDS = r'\le \ge \ne \in \cup inf \pm \pi sqrt'.split()
+_UNICODE = str.maketrans(
+    {c: f' {name} ' for c, name in zip('≤≥≠∈∪∞±π√', _COMMANDS, strict=True)}
+)
+_LAYOUT = (
+    (re.compile(r'\$|\\[()\[\]]'), ' '),
+    (re.compile(r'\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°'), r'\\degree '),
+    (re.compile(r'\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![a-z]))|′'), "'"),
+)
 
 
 class ExpressionError(ValueError):
   """The text is not an expression of the grammar, or is out of bounds."""
 
 
-def parse(text: str) -> Tree:
-  """Read an expression.
+def is_product(word: str) -> bool:
+  """Return whether letters side by side are a product: xy and mgh, not 'on'."""
+  return len(word) == 1 or (len(word) <= 4 and not set(word) & set('eiou'))
 
-  Sums, products (2x, 3(x+1), 2 sqrt 3), quotients, \\frac{a}{b}, \\sqrt[n]{a},
-  powers, functions of FUNCTIONS, pi, Greek names and one-letter symbols; two
-  letters side by side are a product. Longer words are refused, so that prose
-  is no expression.
+
+def parse(text: str) -> Tree:
+  r"""Read a value: an expression, or several in brackets, lists and relations.
+
+  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after the 1. A
+  function takes the product beside it, so that \sin 2x is sin(2x). With a \pm
+  the value is the list of both.
 
   Args:
     text: From `literals.canonical`.
@@ -52,132 +117,270 @@ def parse(text: str) -> Tree:
   Raises:
     ExpressionError: If the text is anything else, or too large.
   """
-  parser = _Parser(_tokens(text))
-  tree = parser.sum(0)
-  parser.end()
-  return tree
+  if len(text) > MAX_CHARS:
+    raise ExpressionError(f'{len(text)} characters')
+  text = text.translate(_UNICODE)
+  for pattern, replacement in _LAYOUT:
+    text = pattern.sub(replacement, text)
+  trees = []
+  for sign in '+-':
+    parser = _Parser(text, sign)
+    trees.append(parser.statement())
+    if not parser.twofold:
+      return trees[0]
+  return ('list', *trees)
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-  tokens, position = [], 0
-  while position < len(text):
-    match = _TOKEN.match(text, position)
-    if match is None or len(tokens) >= MAX_TOKENS:
-      raise ExpressionError(f'not an expression, from {text[position:][:20]!r}')
-    position = match.end()
-    kind, value = match.lastgroup, match[match.lastgroup]
-    if kind == 'number' and len(value) > MAX_DIGITS:
-      raise ExpressionError(f'a number of {len(value)} digits')
-    if kind == 'word':
-      tokens.extend(_words(value))
-    else:
-      tokens.append((kind, '^' if kind == 'power' else value))
-  return tokens
+def number(value: int | str) -> Tree:
+  """Return the tree of a number."""
+  return ('number', fractions.Fraction(value))
 
 
-def _words(word: str) -> list[tuple[str, str]]:
-  """Return the tree of a word: a known name, or one or two symbols."""
-  if word == 'frac' or word in FUNCTIONS:
-    return [('name', word)]
-  if word in CONSTANTS or word in _GREEK:
-    return [('symbol', word)]
-  if len(word) > 2:
-    raise ExpressionError(f'unknown name {word[:20]!r}')
-  return [('symbol', letter) for letter in word]
+def negative(tree: Tree) -> Tree:
+  """Return the tree of -1 times another."""
+  return ('*', number(-1), tree)
 
 
 class _Parser:
-  """A parser whose precedence is sum, product, sign, power, atom."""
+  """A parser whose precedence is list, relation, set, sum, product, power."""
 
-  def __init__(self, tokens: list[tuple[str, str]]):
-    self._tokens = [*tokens, ('end', '')]
-    self._next = 0
+  def __init__(self, text: str, sign: str):
+    self._text = text
+    self._sign = sign  # The sign that a \pm stands for.
+    self._at = self._end = 0  # Where the next token begins and ends.
+    self._depth = 0
+    self._in_bars = False  # The next bar closes an absolute value.
+    self.twofold = False  # Whether there was a \pm.
 
-  def end(self) -> None:
-    if self._peek()[0] != 'end':
-      raise ExpressionError(f'unexpected {self._peek()[1]!r}')
+  def statement(self) -> Tree:
+    items = self._items()
+    if self._peek():
+      raise ExpressionError(f'unexpected {self._peek()!r}')
+    return items[0] if len(items) == 1 else ('list', *items)
 
-  def sum(self, depth: int) -> Tree:
-    if depth > MAX_DEPTH:
-      raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
-    tree = self._product(depth)
-    while self._peek()[1] in ('+', '-'):
-      sign = self._take()[1]
-      right = self._product(depth)
-      tree = ['+', tree, right if sign == '+' else ['-', right]]
+  def _items(self) -> list[Tree]:
+    items = [self._relation()]
+    while self._skip(*_SEPARATORS):
+      while self._skip(*_SEPARATORS):  # '19, 46, and 82'.
+        pass
+      items.append(self._relation())
+    return items
+
+  def _relation(self) -> Tree:
+    operators, sides = [], [self._set()]
+    while self._peek() in _RELATIONS:
+      operators.append(self._take())
+      sides.append(self._set())
+    if any('>' in o for o in operators):  # Small sides come first.
+      operators = [o.replace('>', '<') for o in operators[::-1] if '<' not in o]
+      sides.reverse()
+    if len(operators) != len(sides) - 1:
+      raise ExpressionError('both < and >')
+    return ('relation', tuple(operators), *sides) if operators else sides[0]
+
+  def _set(self) -> Tree:
+    tree = self._sum()
+    while (token := self._peek()) in SETS:
+      self._take()
+      left = tree if tree[0] == token else (token, tree)
+      tree = (*left, self._sum())
     return tree
 
-  def _product(self, depth: int) -> Tree:
-    tree = self._signed(depth)
+  def _sum(self) -> Tree:
+    terms = [self._product()]
+    while self._peek() in _SIGNS:
+      minus = self._minus()
+      right = self._product()
+      terms.append(negative(right) if minus else right)
+    return ('+', *terms) if terms[1:] else terms[0]
+
+  def _minus(self) -> bool:
+    """Take a sign; return whether it is negative."""
+    token = self._take()
+    if token in '+-':
+      return token == '-'
+    self.twofold = True
+    return (token == r'\pm') == (self._sign == '-')
+
+  def _product(self) -> Tree:
+    start, factors = self._at, [self._signed()]
     while True:
-      kind, value = self._peek()
-      if value in ('*', '/'):
-        self._take()
-        tree = [value, tree, self._signed(depth)]
-      elif kind in ('name', 'symbol') or value in _CLOSING:
-        tree = ['*', tree, self._power(depth)]
+      token = self._peek()
+      if self._skip('*'):
+        factors.append(self._signed())
+      elif self._skip('/'):
+        factors.append(('/', self._signed()))
+      elif self._begins_factor(token):
+        factors.append(self._power())
+      elif self._is_unit(token, start):
+        factors.append(('symbol', self._take().casefold()))
+        # A unit ends a product: 'A beats B' is no product of three.
+        if self._begins_factor(self._peek()):
+          raise ExpressionError(f'{token!r} between factors')
       else:  # A number on the right needs a sign: '1 2' is two answers.
-        return tree
+        return ('*', *factors) if factors[1:] else factors[0]
 
-  def _signed(self, depth: int) -> Tree:
-    sign = 1
-    while self._peek()[1] in ('+', '-'):
-      sign *= -1 if self._take()[1] == '-' else 1
-    tree = self._power(depth)
-    return tree if sign == 1 else ['-', tree]
+  def _is_unit(self, token: str, start: int) -> bool:
+    """Return whether a word follows a number: '5 cm', but not 'a square'."""
+    is_word = token.isalpha() and token not in _SEPARATORS
+    return is_word and any(map(str.isdigit, self._text[start : self._at]))
 
-  def _power(self, depth: int) -> Tree:
-    base = self._atom(depth)
-    if self._peek()[0] != 'power':
-      return base
-    self._take()
-    exponent = self._signed(depth + 1)
-    _check_exponent(exponent)
-    return ['^', base, exponent]
+  def _begins_factor(self, token: str) -> bool:
+    if token.isalpha():
+      return len(token) == 1 or token in FUNCTIONS or token in _NAMES
+    if token == '|':
+      return not self._in_bars
+    return token in _CLOSING or (token[:1] == '\\' and token not in _REFUSED)
 
-  def _atom(self, depth: int) -> Tree:
-    kind, value = self._take()
-    if kind == 'number':
-      return ['number', value]
-    if kind == 'symbol':
-      return ['symbol', value]
-    if value == 'frac':
-      return ['/', self._argument(depth), self._argument(depth)]
-    if value == 'sqrt' and self._peek()[1] == '[':
-      degree = self._argument(depth)
-      _check_exponent(degree)
-      return ['^', self._argument(depth), ['/', ['number', '1'], degree]]
-    if kind == 'name':
-      return ['call', value, self._argument(depth)]
-    if value in _CLOSING:
-      tree = self.sum(depth + 1)
-      if self._take()[1] != _CLOSING[value]:
-        raise ExpressionError(f'{value!r} is not closed')
-      return tree
-    raise ExpressionError(f'unexpected {value or "end"!r}')
+  def _signed(self) -> Tree:
+    minus = False
+    while self._peek() in _SIGNS:
+      minus ^= self._minus()
+    tree = self._nested(self._power)
+    return negative(tree) if minus else tree
 
-  def _argument(self, depth: int) -> Tree:
-    """Parse the argument of a function or \\frac: a group, or one atom."""
-    if depth > MAX_DEPTH:
+  def _nested(self, parse_part: Callable[[], Any]) -> Any:
+    self._depth += 1
+    if self._depth > MAX_DEPTH:
       raise ExpressionError(f'nested deeper than {MAX_DEPTH}')
-    return self._atom(depth + 1)
+    part = parse_part()
+    self._depth -= 1
+    return part
 
-  def _peek(self) -> tuple[str, str]:
-    return self._tokens[self._next]
+  def _power(self) -> Tree:
+    tree = self._atom()
+    for _ in range(MAX_DEPTH):
+      if self._skip('^'):
+        tree = ('^', tree, self._signed())
+      elif self._skip('!'):
+        tree = ('call', 'factorial', tree)
+      elif self._skip('%'):
+        tree = ('*', tree, ('/', number(100)))
+      elif self._skip(r'\degree'):
+        tree = ('*', tree, ('symbol', 'degree'))
+      else:
+        return tree
+    raise ExpressionError('too many signs behind a value')
 
-  def _take(self) -> tuple[str, str]:
-    token = self._tokens[self._next]
-    self._next = min(self._next + 1, len(self._tokens) - 1)
+  def _atom(self) -> Tree:
+    token = self._take()
+    name = token.removeprefix('\\')
+    if token in _CLOSING:
+      return self._bracket(token)
+    if token.strip('.')[:1].isdecimal():
+      script = self._script()  # A numeral of another base: 4210_5.
+      return ('symbol', token + script) if script else number(token)
+    if name in FUNCTIONS:
+      return self._function(name, token != name)
+    if token == r'\frac':
+      return ('*', self._argument(), ('/', self._argument()))
+    if token == r'\binom':
+      return ('call', 'binomial', self._argument(), self._argument())
+    if token == r'\begin':
+      return self._matrix()
+    if token != name and name in literals.STYLES:
+      return self._argument()
+    if token != name and name in _ACCENTS:
+      start = self._at
+      self._argument()
+      name += re.sub(r'[\s{}]', '', self._text[start : self._at])
+    elif not self._begins_factor(token):
+      raise ExpressionError(f'unexpected {token or "end"!r}')
+    tree = ('symbol', name + self._script())
+    if token in _APPLIED and self._peek() == '(':
+      argument = self._atom()
+      # T(n) and f(x+1) are values of functions, g(h-r) is a product.
+      if token == 'f' or argument[0] != '+':
+        return ('call', 'apply', tree, argument)
+      return ('*', tree, argument)
+    return tree
+
+  def _script(self) -> str:
+    """Take primes and a subscript, which are part of a name."""
+    match = _SCRIPT.match(self._text, self._at)
+    self._at = match.end()
+    subscript = re.sub(r'[\s{}]', '', match[2] or '')
+    return match[1] + match[3] + (f'_{subscript}' if subscript else '')
+
+  def _bracket(self, opened: str) -> Tree:
+    outer, self._in_bars = self._in_bars, opened == '|'
+    items = self._nested(self._items)
+    self._in_bars = outer
+    closed = self._take()
+    matching = closed == _CLOSING[opened]
+    if not matching and not (opened in '([' and closed in (')', ']')):
+      raise ExpressionError(f'{opened!r} is not closed')
+    if opened == r'\{' or (opened == '{' and items[1:]):
+      return ('list', *items)
+    if items[1:] or not matching or opened == r'\langle':
+      return ('tuple', opened + closed, *items)
+    around = _AROUND.get(opened)
+    return ('call', around, *items) if around else items[0]
+
+  def _matrix(self) -> Tree:
+    r"""Parse a matrix or cases, from the name after \begin to its \end."""
+    match = _ENVIRONMENT.match(self._text, self._at)
+    if not match:
+      raise ExpressionError('unknown environment')
+    self._at = match.end()
+    rows = [
+        [_Parser(cell, self._sign).statement() for cell in row.split('&')]
+        for row in match[3].split(r'\\')
+    ]
+    if match[2] == 'cases':
+      return ('list', *(cell for row in rows for cell in row))
+    return ('matrix', match[2], *(('tuple', '', *row) for row in rows))
+
+  def _function(self, name: str, tex: bool) -> Tree:
+    r"""Parse what follows a function: index, power and argument."""
+    if name == 'sqrt':
+      index = self._bracket('[') if self._skip('[') else number(2)
+      argument = self._argument() if tex else self._operand()
+      return ('^', argument, ('/', index))
+    index = [self._argument()] if name == 'log' and self._skip('_') else []
+    power = self._signed() if self._skip('^') else None
+    if power == negative(number(1)):
+      name, power = 'arc' + name, None
+    tree = ('call', name, self._operand(), *index)
+    return ('^', tree, power) if power else tree
+
+  def _operand(self) -> Tree:
+    """Parse a bracket, or the product up to a function, bracket or sign."""
+    if self._peek() in ('(', '[', '{', '|'):
+      return self._atom()
+    factors = [self._signed()]
+    while self._begins_factor(token := self._peek()):
+      bracket = token in _CLOSING and factors[-1][0] != 'number'
+      if bracket or token.removeprefix('\\') in FUNCTIONS:
+        break
+      factors.append(self._power())
+    return ('*', *factors) if factors[1:] else factors[0]
+
+  def _argument(self) -> Tree:
+    r"""Parse an argument of TeX: a group, or one digit, letter or command."""
+    token = self._peek()
+    if token[:1].isdecimal():
+      self._at = self._end - len(token) + 1
+      return number(token[0])
+    return self._nested(self._atom)
+
+  def _peek(self) -> str:
+    match = _TOKEN.match(self._text, self._at)
+    token, self._end = match[1] or '', match.end()
+    known = token in FUNCTIONS or token in _NAMES or token in _SEPARATORS
+    if token.isalpha() and not known and is_product(token):
+      self._end -= len(token) - 1
+      return token[0]
+    return _TOKENS.get(token, token)
+
+  def _take(self) -> str:
+    token = self._peek()
+    self._at = self._end
     return token
 
-
-def _check_exponent(tree: Tree) -> None:
-  """Refuse towers of powers and large numbers: 9^9^9 has 369 M digits."""
-  kind = tree[0]
-  if kind == '^' or kind == 'call':
-    raise ExpressionError('a power or function in an exponent')
-  if kind == 'number' and float(tree[1]) > MAX_POWER:
-    raise ExpressionError(f'exponent {tree[1]} is beyond {MAX_POWER}')
-  if kind in '+-*/':
-    for operand in tree[1:]:
-      _check_exponent(operand)
+  def _skip(self, *tokens: str) -> bool:
+    """Take the next token if it is one of these; return whether it was."""
+    found = self._peek() in tokens
+    if found:
+      self._at = self._end
+    return found

@@ -8,7 +8,8 @@
   - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
     answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
-    symbols.
+    symbols, whose case matters; tuples, sets, intervals, matrices and relations
+    are compared part by part, see `equality`.
   - Anything else is compared as a normalised string.
   - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor
     500.
@@ -32,7 +33,7 @@ GRADE_STATUS = {
     'unparsable': 2,  # The answer is not one value of the reference's kind.
     'wrong_form': 3,  # The value is right, but not written as asked for.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
-    'timeout': 5,  # The comparison took longer than equality.TIMEOUT_S.
+    'timeout': 5,  # A value is beyond the bounds of `equality`.
 }
 # An unformatted answer stands in prose and does not count as an answer.
 MATH_MODE = {
@@ -54,18 +55,18 @@ COLUMNS = (
     schema.Column(
         'format_ok',
         'bool',
-        doc='A complete answer in the required format was found.',
+        'A complete answer in the required format was found.',
     ),
     schema.Column(
         'answer_chars',
         'int32',
+        'Length of the answer as extracted, 0 if there is none.',
         unit='characters',
-        doc='Length of the answer as extracted, 0 if there is none.',
     ),
     schema.Column(
         'mode',
         'int32',
-        doc='How the completion answers, as its text alone shows.',
+        'How the completion answers, as its text alone shows.',
         codes=MATH_MODE,
     ),
 )
@@ -82,7 +83,7 @@ _NUMBER = re.compile(
 )
 _NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
 _THINK_TAG = re.compile(r'</?think>')
-_NAME_EQUALS = re.compile(r'\A[A-Za-z]\s*=\s*')
+_MATH = re.compile(r"[\\_^{}=<>']")  # What no prose has.
 
 
 class Extraction(NamedTuple):
@@ -161,8 +162,8 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
   """Compare an answer with the reference.
 
   A trailing percent sign: if both have one, the numbers must agree; if one
-  has, 50% is both 50 and 1/2, because the question may ask for either. A
-  leading `x =` is dropped on both sides.
+  has, 50% is both 50 and 1/2, because the question may ask for either. The
+  name before a value (`x =`, `f(2) =`) may be missing on either side.
 
   Args:
     reference: The right answer, from a trusted source.
@@ -177,29 +178,29 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
     return 'too_long'
   kind, expected = _reference(reference, form)
   given = literals.canonical(answer)
-  if kind == 'text':
-    return 'right' if _plain(given) == expected else 'wrong'
-  if kind == 'expression' and _plain(given) == _plain(
-      literals.canonical(reference)
-  ):
+  if kind in ('number', 'rounded'):
+    return _compare_number(expected, given, kind == 'rounded', form)
+  fold = kind == 'word'
+  if _plain(given, fold) == _plain(literals.canonical(reference), fold):
     return 'right'
-  given = _NAME_EQUALS.sub('', given)
-  if kind == 'expression':
-    try:
-      tree = expressions.parse(given)
-    except expressions.ExpressionError:
-      return 'unparsable'
-    verdict = equality.compare(expected, tree)
-    return {
-        'equal': 'right',
-        'different': 'wrong',
-        'undefined': 'unparsable',
-        'timeout': 'timeout',
-    }[verdict]
+  if kind in ('text', 'word'):
+    return 'wrong'
+  try:
+    return equality.compare(expected, expressions.parse(given))
+  except expressions.ExpressionError:
+    return 'unparsable'
+
+
+def _compare_number(
+    expected: literals.Number, given: str, rounded: bool, form: str
+) -> str:
   number = literals.parse(given)
+  name, equals, value = map(str.strip, re.split('([=≈]|$)', given, maxsplit=1))
+  if number is None and equals and _is_name(name):
+    number = literals.parse(value)
   if number is None:
     return 'unparsable'
-  if not _same_value(expected, number, rounded=kind == 'rounded'):
+  if not _same_value(expected, number, rounded):
     return 'wrong'
   if number.is_fraction and not (
       expected.is_fraction or expected.value.denominator > 1
@@ -210,10 +211,17 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
   return 'right'
 
 
+def _is_name(text: str) -> bool:
+  try:
+    return equality.is_name(expressions.parse(text))
+  except expressions.ExpressionError:
+    return False
+
+
 @functools.lru_cache(maxsize=4096)
 def _reference(
     text: str, form: str
-) -> tuple[str, literals.Number | expressions.Tree | str]:
+) -> tuple[str, literals.Number | expressions.Tree | None]:
   """Return the kind of a reference and its value to compare with."""
   text = literals.canonical(text)
   if form != 'text':
@@ -221,18 +229,26 @@ def _reference(
     number = literals.parse(text.removeprefix('≈').lstrip())
     if number is not None:
       return 'rounded' if rounded else 'number', number
-    # Letters alone are a word, not a product of symbols: 'no' is not 'on'.
-    if not text.isalpha():
+    # A word is no product of symbols: 'no' is not 'on'. A letter may stand for
+    # one of several choices.
+    if not text.isalpha() or (len(text) > 1 and expressions.is_product(text)):
       try:
-        return 'expression', expressions.parse(_NAME_EQUALS.sub('', text))
+        tree = expressions.parse(text)
+        if equality.compare(tree, tree) == 'right':
+          return 'expression', tree
       except expressions.ExpressionError:
-        pass  # It is text: prose, a list, a time of day.
-  return 'text', _plain(text)
+        pass  # It is text: prose, a time of day.
+  # A single letter is a symbol, unless it is one of several choices.
+  symbol = len(text) == 1 and text not in 'ABCDEF'
+  is_word = form == 'text' or not (symbol or _MATH.search(text))
+  return 'word' if is_word else 'text', None
 
 
-def _plain(canonical: str) -> str:
-  """Normalise text: case and spaces around punctuation do not matter."""
-  text = canonical.casefold().strip('\'" ')
+def _plain(canonical: str, fold: bool) -> str:
+  """Normalise text: spaces at punctuation and a word's case do not matter."""
+  text = canonical.casefold().strip('\'" ') if fold else canonical
+  # A choice may stand in brackets: (C).
+  text = re.sub(r'\{(\w)\}|\A\(([a-f])\)\Z', r'\1\2', text)
   return re.sub(r'\s*([^\w\s])\s*', r'\1', text)
 
 

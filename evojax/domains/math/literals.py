@@ -22,20 +22,36 @@ _SYMBOLS = str.maketrans(
     }
 )
 _TRAPS = {'<super>': '^({})', '<sub>': '_({})', '<fraction>': ' {}'}
+STYLES = frozenset(
+    'text textbf textit textrm textnormal textsf emph mbox fbox boxed underline'
+    ' boldsymbol bm mathrm mathbf mathit mathsf operatorname'.split()
+)
 _LATEX = (
-    (re.compile(r'\\(?:left|right|displaystyle)(?![a-zA-Z])'), ''),
     (
-        re.compile(r'\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}'),
-        r'\1',
+        re.compile(
+            r'\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits|large|Large|bf|rm'
+            r'|(?:text)?color\s*\{\w+\})(?![a-zA-Z])'
+        ),
+        '',
+    ),
+    (
+        re.compile(
+            rf'\\(?:{"|".join(STYLES)})\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}'
+        ),
+        r' \1 ',
     ),
     (re.compile(r'\\[dtc]frac(?![a-zA-Z])'), r'\\frac'),
     (re.compile(r'\\(?:cdot|times)(?![a-zA-Z])'), '*'),
     (re.compile(r'\\div(?![a-zA-Z])'), '/'),
     (re.compile(r'\\approx(?![a-zA-Z])'), '≈'),
-    (re.compile(r'\{,\}|\\,(?=[0-9]{3})'), ','),
-    (re.compile(r'\\[,;:! ]'), ' '),
+    (re.compile(r'\s*\{\s*,\s*\}\s*|\\,(?=[0-9]{3})|,\\!\s*(?=[0-9]{3})'), ','),
+    (re.compile(r'(?<!\\)\\(?:[,;:!~ ]|q?quad(?![a-zA-Z]))'), ' '),
     (re.compile(r'\\([%$])'), r'\1'),
-    (re.compile(r'\s*(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°)$'), ''),
+    (re.compile(r'\s*\b(?:percent(?:age)?|pct)$'), '%'),
+)
+_DEGREES = re.compile(
+    r'(.*[^a-zA-Z])\s*(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°)',
+    re.DOTALL,
 )
 _WRAPPERS = (
     ('$$', '$$'),
@@ -50,7 +66,8 @@ _INTEGER = r'(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)'
 _SIGN = r'(?P<sign>[+-]?)\s*'
 _TEN_TO = r'(?:[eE]|\s*\*\s*10\s*\^\s*)'
 _DECIMAL = re.compile(
-    rf'{_SIGN}[$£€]?\s*(?P<whole>{_INTEGER})?(?:\.(?P<places>[0-9]*))?'
+    rf'{_SIGN}[$£€]?\s*(?P<whole>{_INTEGER})?'
+    r'(?:\.(?P<places>[0-9]*)(?:\\overline\s*\{(?P<repeat>[0-9]+)\})?)?'
     rf'(?:{_TEN_TO}(?P<brace>\{{)?(?P<exponent>[+-]?[0-9]{{1,4}})'
     r'(?(brace)\}))?\s*(?P<percent>%?)'
 )
@@ -100,6 +117,9 @@ def canonical(text: str) -> str:
       text = text[:-1].rstrip()
   for pattern, replacement in _LATEX:
     text = pattern.sub(replacement, text)
+  degrees = _DEGREES.fullmatch(text)
+  if degrees and parse(degrees[1].strip()):
+    text = degrees[1]
   return ' '.join(text.split())
 
 
@@ -128,6 +148,8 @@ def parse(text: str) -> Number | None:
     text: From `canonical`, of a length the caller has bounded: the digits are
       turned into an exact integer.
   """
+  while text[:1] + text[-1:] in ('()', '{}') and ',' not in text:
+    text = text[1:-1].strip()
   if match := _DECIMAL.fullmatch(text):
     return _decimal(match)
   if match := _FRACTION.fullmatch(text) or _MIXED.fullmatch(text):
@@ -138,10 +160,12 @@ def parse(text: str) -> Number | None:
 def _decimal(match: re.Match[str]) -> Number | None:
   whole, places = match['whole'] or '', match['places'] or ''
   exponent = int(match['exponent'] or 0)
-  if not whole + places or abs(exponent) > MAX_EXPONENT:
+  if not whole + places and not match['repeat'] or abs(exponent) > MAX_EXPONENT:
     return None
   shift = exponent - len(places)
-  value = fractions.Fraction(int(whole.replace(',', '') + places))
+  value = fractions.Fraction(int(whole.replace(',', '') + places or 0))
+  if repeat := match['repeat']:
+    value += fractions.Fraction(int(repeat), 10 ** len(repeat) - 1)
   value *= fractions.Fraction(10) ** shift
   return Number(
       -value if match['sign'] == '-' else value,

@@ -11,7 +11,11 @@ from evojax.evolve import recorder
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
+<<<<<<< HEAD
 from evojax.training import stages
+=======
+from evojax.training import first_steps
+>>>>>>> main
 
 
 def open_ledger(run: opening.Run) -> records.Open:
@@ -75,6 +79,8 @@ def train(run: opening.Run) -> records.Train:
         run, job, stages.FIRST, 'the seed harness did not train'
     )
     last = arm_lib.checkpoint_of(folder, arm.updates).name
+    if line := first_steps.warning(run.path / folder) if run.primary else '':
+      run.say(line)
   return recorder.made_from(
       records.Train,
       arm,

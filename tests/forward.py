@@ -1,0 +1,35 @@
+"""A full forward pass of one sequence, which parity tests compare with."""
+
+from collections.abc import Sequence
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from evojax.models import decoder
+
+# Rows are padded on the right to this, so that all lengths share a program.
+# Attention is causal: no token sees what comes after it.
+_WIDTH = 128
+
+
+def logits(
+    cfg: decoder.DecoderConfig, params, tokens: Sequence[int] | np.ndarray
+) -> Float[Array, 'N V']:
+  """Return the logits after each token, a function that jax can differentiate.
+
+  Raises:
+    ValueError: If there are more tokens than a row holds.
+  """
+  row = np.zeros((1, _WIDTH), np.int32)
+  row[0, : len(tokens)] = tokens
+  return _forward(cfg, params, row)[: len(tokens)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(cfg, params, row):
+  positions = jnp.arange(row.shape[1])[None]
+  hidden = decoder.forward(cfg, params, row, positions, jnp.ones_like(row))
+  return decoder.logits(cfg, params, hidden[0])

@@ -1,0 +1,63 @@
+"""A run without signal says so, and what to do."""
+
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.evidence import store
+from evojax.training import first_steps
+
+# Rewards of one group; solved is what is at least 1.
+NONE, ALL, SOME = [0.0] * 4, [1.0] * 4, [1.0, 0.0, 0.0, 0.0]
+SHAPED = [0.0, 0.1, 0.2, 0.3]
+
+
+class WarningTest(parameterized.TestCase):
+
+  def warning(self, steps):
+    """The line for steps of groups of rewards."""
+    files = []
+    for groups in steps:
+      reward = np.concatenate(groups)
+      group = np.repeat(np.arange(len(groups)), 4)
+      graded = ~np.isnan(reward)
+      files.append([group, graded, graded & (reward >= 1), reward])
+    with (
+        absltest.mock.patch.object(
+            store, 'list_steps', return_value=list(range(len(files)))
+        ),
+        absltest.mock.patch.object(
+            store, 'read_numbers', lambda _, __, step, *___: files[step]
+        ),
+    ):
+      return first_steps.warning(pathlib.Path('run'))
+
+  @parameterized.parameters(
+      ([[NONE] * 10] * 3, '0.0% .* 100% .* nothing is learned; .* too hard'),
+      ([[ALL] * 10] * 3, '100.0% .* 100% .* nothing is learned; .* too easy'),
+      ([[ALL, NONE] * 5] * 3, '50.0% .* 100% .* all right or all wrong'),
+      ([[SOME] + [NONE] * 19] * 3, '1.3% .* 95% .* little is learned; .* hard'),
+      ([[SHAPED] * 10] * 3, '0.0% .* 0% .* only the other parts .* too hard'),
+      ([[NONE] * 10], 'in the first 1 steps'),
+      ([[[np.nan] + NONE[1:]] * 10] * 3, '0.0% .* 100% .*too hard'),
+  )
+  def test_no_signal(self, steps, pattern):
+    line = self.warning(steps)
+    self.assertRegex(line, f'^no signal: .*{pattern}')
+    self.assertNotIn('\n', line)
+
+  @parameterized.parameters(
+      ([[SOME, NONE] * 5] * 3,),
+      ([[SOME] * 2 + [NONE] * 8] * 3,),
+      # Later steps are the policy's own doing.
+      ([[SOME] * 10] * 3 + [[NONE] * 10] * 9,),
+      ([],),
+  )
+  def test_signal(self, steps):
+    self.assertEqual(self.warning(steps), '')
+
+
+if __name__ == '__main__':
+  absltest.main()
