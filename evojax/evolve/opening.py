@@ -153,15 +153,10 @@ def open_run(
     if options.fork_from:
       source = pathlib.Path(options.fork_from).expanduser()
       fork = fork_lib.open_fork(source, options.fork_version)
-<<<<<<< HEAD
     output.say(devices.describe())
-    directory.record_start()
+    directory.record_start(chat_template=setup.policy.tokenizer.template)
     if primary:
       stack.enter_context(output.log_to(path))
-=======
-    print(devices.describe(), flush=True)
-    directory.record_start(chat_template=setup.policy.tokenizer.template)
->>>>>>> main
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(

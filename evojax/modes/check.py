@@ -65,11 +65,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       reasons, notes = _check_reward(config, domain)
       report(f'reward {config.reward.parts or "of the domain"}', reasons)
       for note in notes:
-<<<<<<< HEAD
-        output.say(f'  warning: {note}')
-=======
-        print(f'  {note}')
->>>>>>> main
+        output.say(f'  {note}')
   for path in paths:
     try:
       harness = spec.read(path)

@@ -11,11 +11,8 @@ from evojax.evolve import recorder
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
-<<<<<<< HEAD
-from evojax.training import stages
-=======
 from evojax.training import first_steps
->>>>>>> main
+from evojax.training import stages
 
 
 def open_ledger(run: opening.Run) -> records.Open:
