@@ -59,7 +59,7 @@ def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
 MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'evolve': ('modes.evolve', _evolve),
     'train': (
-        'training.loop',
+        'modes.train',
         lambda m, c, w: m.run(c, w, **_values('fork_from')),
     ),
     'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),

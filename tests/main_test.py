@@ -25,13 +25,13 @@ from evojax.modes import evaluate as evaluate_mode
 from evojax.modes import inspection
 from evojax.modes import plan
 from evojax.modes import serve
+from evojax.modes import train
 from evojax.modes import warmstart as warmstart_mode
 from evojax.report import page
 from evojax.rollout import fleet
 from evojax.runtime import preemption
 from evojax.sandbox import box
 from evojax.sandbox import probe
-from evojax.training import loop as training_loop
 from tests import tiny
 
 SMOKE = '--config=configs/math.py:smoke'
@@ -135,7 +135,7 @@ class ModeTest(MainTestCase):
     self.assertEqual(run.call_args.args[1], ['/h', '/i'])
 
   def test_train_in_a_workdir_forked_from_another(self):
-    with absltest.mock.patch.object(training_loop, 'run') as run:
+    with absltest.mock.patch.object(train, 'run') as run:
       self.command(SMOKE, '--workdir', '/x', '--fork_from=/y', '--mode=train')
     self.assertEqual(run.call_args.args[1], '/x')
     self.assertEqual(run.call_args.kwargs, {'fork_from': '/y'})

@@ -3,8 +3,10 @@
 Run as `python -m evojax.eval.seeds WORKDIR WORKDIR ...`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import itertools
+import json
 import os
 import pathlib
 import sys
@@ -17,6 +19,56 @@ from evojax.eval import estimates
 from evojax.eval import report as report_lib
 from evojax.eval import sealed
 from evojax.evidence import store
+
+
+def main(module: Any, arguments: Sequence[str]) -> int:
+  """Print the summary of the workdirs on a command line; return its status.
+
+  Args:
+    module: This one, or another with `summarise` and `print_summary`.
+    arguments: Without the name of the program.
+  """
+  try:
+    summary = module.summarise(arguments)
+  except (OSError, ValueError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    if len(arguments) < 2:
+      name = module.__spec__.name
+      print(f'usage: python -m {name} WORKDIR WORKDIR ...', file=sys.stderr)
+    return 2
+  module.print_summary(summary, console_lib.Console(highlight=False))
+  return 0
+
+
+def check_distinct(
+    workdirs: Sequence[str | os.PathLike[str]],
+    identity: Callable[[str | os.PathLike[str]], set[str]],
+) -> None:
+  """Check that there are several runs, and none of them twice.
+
+  Args:
+    workdirs: Of the runs.
+    identity: Returns texts of which two runs share one if they are copies.
+
+  Raises:
+    ValueError: If there are fewer than 2 runs, copies, or runs of one seed.
+  """
+  if len(workdirs) < 2:
+    raise ValueError(f'{len(workdirs)} workdirs; a spread over seeds needs 2')
+  known = [(w, identity(w) | _configs(w)) for w in workdirs]
+  for (one, own), (other, its) in itertools.combinations(known, 2):
+    if own & its:
+      raise ValueError(
+          f'{one} and {other} are copies of one run, or runs with the same'
+          ' config and seed: they say nothing about the spread between seeds.'
+          ' Name runs whose config.seed differs'
+      )
+
+
+def _configs(workdir: str | os.PathLike[str]) -> set[str]:
+  """Return the config of a run as text, where there is one."""
+  path = pathlib.Path(workdir, 'config.json')
+  return {path.read_text()} if path.exists() else set()
 
 
 def _read(
@@ -48,11 +100,10 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
     before, after and gain over all seeds (`estimates.over_seeds`).
 
   Raises:
-    ValueError: If there are fewer than 2 runs, one has no sealed result, or
-      their sizes differ.
+    ValueError: If there are fewer than 2 runs or copies of one, one has no
+      sealed result, or their sizes differ.
   """
-  if len(workdirs) < 2:
-    raise ValueError(f'{len(workdirs)} workdirs; a spread over seeds needs 2')
+  check_distinct(workdirs, lambda w: {json.dumps(_read(w)[0])})
   results, ids, scores = zip(*map(_read, workdirs), strict=True)
   sizes = {(result['problems'], result['samples']) for result in results}
   if len(sizes) > 1:
@@ -123,4 +174,4 @@ def print_summary(
 
 
 if __name__ == '__main__':
-  print_summary(summarise(sys.argv[1:]), console_lib.Console(highlight=False))
+  sys.exit(main(sys.modules[__name__], sys.argv[1:]))

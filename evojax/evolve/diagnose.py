@@ -10,7 +10,6 @@ import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 _SEVERITY = {'critical': 0, 'warn': 1}
-# Comparisons that a threshold may name.
-_BEYOND = {'>': operator.gt, '<': operator.lt}
 Values = Mapping[str, float]  # Name -> value of what could be measured.
 
 
@@ -37,13 +34,10 @@ def _graded(
     calls_for: tuple[str, ...] = (),
 ) -> records.Measure:
   """Return a measure with the level that its thresholds give it."""
-  level, value = 'ok', float(value)
-  for beyond, threshold in (('warn', warn), ('critical', critical)):
-    if threshold and _BEYOND[threshold[0]](value, threshold[1]):
-      level = beyond
-  return records.Measure(
-      name, layer, unit, value, warn, critical, level, calls_for=calls_for
+  measure_ = records.Measure(
+      name, layer, unit, float(value), warn, critical, 'ok', '', calls_for
   )
+  return dataclasses.replace(measure_, level=measure_.beyond)
 
 
 def graded(meta: Mapping[str, Any], values: Values) -> list[records.Measure]:
@@ -186,12 +180,16 @@ class Rule:
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
   critical: records.Threshold | None = None
-  # A condition besides the threshold.
+  # A condition besides the threshold, and a sentence for when it does not hold.
   when: Callable[[Values], bool] = lambda v: True
+  otherwise: str = ''
 
 
 # With less than a tenth unsolved, slow learning or certainty is no problem.
-_much_is_unsolved = lambda v: 1 - v['outcome'] > 0.1
+_MUCH_IS_UNSOLVED = dict(
+    when=lambda v: 1 - v['outcome'] > 0.1,
+    otherwise='It alerts only below 90% solved, and {outcome:.1%} is solved.',
+)
 
 RULES = {
     # An arm should solve most of what was unsolved at its start.
@@ -200,7 +198,7 @@ RULES = {
         unit='share of what was unsolved',
         value=lambda v: v['unsolved_closed'],
         warn=('<', 2 / 3),
-        when=_much_is_unsolved,
+        **_MUCH_IS_UNSOLVED,
     ),
     # The whole one-sided interval of the rise is below 0.
     'outcome_falling': Rule(
@@ -210,6 +208,8 @@ RULES = {
         warn=('<', 0.0),
         critical=('<', -0.05),
         when=lambda v: v['outcome_rise_high'] < 0,
+        otherwise='It alerts only where the whole interval of the rise is below'
+        ' 0, and its upper end is {outcome_rise_high:+.3f}.',
     ),
     # Only groups whose outcomes differ carry a gradient towards solving more.
     'weak_signal': Rule(
@@ -224,6 +224,8 @@ RULES = {
         value=lambda v: v['dead_group_ratio'],
         warn=('>', 0.2),
         when=lambda v: v['outcome'] < 0.4,
+        otherwise='It alerts only below 40% solved, and {outcome:.1%} is'
+        ' solved.',
     ),
     'too_easy': Rule(
         layer='signal',
@@ -231,6 +233,8 @@ RULES = {
         value=lambda v: v['dead_group_ratio'],
         warn=('>', 0.2),
         when=lambda v: v['outcome'] > 0.6,
+        otherwise='It alerts only above 60% solved, and {outcome:.1%} is'
+        ' solved.',
     ),
     # The policy is certain of its tokens although much is unsolved.
     'exploration_collapse': Rule(
@@ -238,7 +242,7 @@ RULES = {
         unit='nats/token',
         value=lambda v: v['mean_logprob'],
         warn=('>', -0.1),
-        when=_much_is_unsolved,
+        **_MUCH_IS_UNSOLVED,
     ),
     # A large part of what is unsolved fails by its format, right or wrong.
     'format_bottleneck': Rule(
@@ -246,7 +250,7 @@ RULES = {
         unit='share of what is unsolved',
         value=lambda v: v['format_failures'] / max(1 - v['outcome'], 1e-9),
         warn=('>', 1 / 3),
-        when=_much_is_unsolved,
+        **_MUCH_IS_UNSOLVED,
     ),
     # Longer completions earn more, and completions run into the limit.
     'length_gaming': Rule(
@@ -255,6 +259,8 @@ RULES = {
         value=lambda v: v['length_reward_corr'],
         warn=('>', 0.3),
         when=lambda v: v['truncated'] > 0.05,
+        otherwise='It alerts only where more than 5% of the completions are'
+        ' truncated, and {truncated:.1%} are.',
     ),
     # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
     'reward_hacking': Rule(
@@ -264,6 +270,8 @@ RULES = {
         warn=('>', 0.05),
         critical=('>', 0.2),
         when=lambda v: v['outcome_change'] < 0.01,
+        otherwise='It alerts only where the solved share rose by less than a'
+        ' point, and it changed by {outcome_change:+.3f}.',
     ),
 }
 
@@ -288,8 +296,10 @@ def _findings(values: Values) -> list[records.Measure]:
     measure_ = _graded(
         name, rule.layer, rule.unit, value, rule.warn, rule.critical
     )
-    level = measure_.level if holds else 'ok'
-    found.append(dataclasses.replace(measure_, level=level))
+    if not holds and measure_.level != 'ok':
+      why = rule.otherwise.format_map(values)
+      measure_ = dataclasses.replace(measure_, level='ok', status=why)
+    found.append(measure_)
   return found
 
 

@@ -22,6 +22,7 @@ from evojax.harness import surface
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
 from evojax.ledger import records
+from evojax.report import page
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
@@ -164,12 +165,19 @@ def open_run(
         )
     )
     e = base.evolve
+    live = stack.enter_context(page.Live(path))
+
+    def before_step() -> None:
+      _preempt(sigterm, ledger)
+      if primary and recorder.rows:
+        live.update()
+
     recorder = recorder_lib.Recorder(
         chain.Ledger(ledger, tier) if primary else None,
         budget_lib.Budget(
             e.device_seconds, e.dollars, e.dollars_per_device_hour
         ),
-        lambda: _preempt(sigterm, ledger),
+        before_step,
     )
     if primary and not recorder.rows and config.log.tensorboard:
       output.say(f'curves: tensorboard --logdir={path}')

@@ -17,6 +17,7 @@ from evojax.ledger import budget as budget_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page
+from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
 from evojax.runtime import output
 from evojax.runtime import workdir as workdir_lib
@@ -70,6 +71,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       sealed={n: score or 'not run' for n, score in found['scores'].items()}
       if final
       else 'not run',
+      names=sealed_lib.names_of(history),
       gains=found.get('gains', {}),
       evolved_over=found.get('evolved_over', {}),
       compute=found.get('compute', {}),
@@ -146,8 +148,13 @@ def _show(summary: Mapping[str, Any]) -> None:
         markup.escape(effect),
         t['verdict'],
     )
-  output.say('\neffects in points of Avg@k on fresh dev problems')
+  output.say(
+      '\nchanges that were tried; effects in points of Avg@k on fresh dev'
+      ' problems'
+  )
   console.print(table)
+  if summary['trials']:
+    output.say(sealed_lib.KEEP)
   if isinstance(summary['sealed'], str):
     output.say(f'sealed scores: {summary["sealed"]} ({summary["ended"]})')
   else:
@@ -165,7 +172,6 @@ def _show_sealed(
   tokens = 'tokens trained', 'tokens in all'
   headings = ('policy', 'sealed', 'interval', 'gain', *tokens)
   rows = []
-  names = dict(continued='evolved (continued)', evolved='evolved (from base)')
   for name, score in summary['sealed'].items():
     compute = summary['compute'].get(name, {})
     if isinstance(score, str):
@@ -174,7 +180,7 @@ def _show_sealed(
     gain = summary['gains'].get(name)
     rows.append(
         (
-            names.get(name, name),
+            summary['names'].get(name, name),
             report_lib.percent(score['value']),
             report_lib.interval(score),
             report_lib.points(gain['value']) if gain else '',

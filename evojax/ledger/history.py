@@ -214,11 +214,21 @@ class History:
   @property
   def trained_tokens(self) -> int:
     """Tokens sampled to train all arms; controls serve several trials."""
+    trained = [*self.all(records.Retrain), *([self.base] if self.base else [])]
+    in_trials = sum(self.tokens_by_trial.values())
+    return in_trials + sum(arm.sampled_tokens for arm in trained)
+
+  @functools.cached_property
+  def tokens_by_trial(self) -> dict[int, int]:
+    """Number of a trial -> tokens sampled to train the arms that it began."""
     # By folder: an arm that is listed twice was trained once.
-    arms = {arm.folder: arm for trial in self.trials for arm in trial.arms}
-    trained = [*arms.values(), *self.all(records.Retrain)]
-    trained += [self.base] if self.base else []
-    return sum(arm.sampled_tokens for arm in trained)
+    known: set[str] = set()
+    found = {}
+    for trial in self.trials:
+      new = {arm.folder: arm for arm in trial.arms if arm.folder not in known}
+      known |= new.keys()
+      found[trial.number] = sum(arm.sampled_tokens for arm in new.values())
+    return found
 
 
 def _ended(path: pathlib.Path, head: str) -> str:

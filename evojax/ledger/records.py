@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import json
+import operator
 import types
 import typing
 from typing import Any, ClassVar, TypeVar
@@ -28,6 +29,8 @@ class RecordError(ValueError):
 
 Interval = tuple[float, float]  # Lower and upper end.
 Threshold = tuple[str, float]  # ('>', 0.3): too high above 0.3.
+# Comparisons that a threshold may name.
+_BEYOND = {'>': operator.gt, '<': operator.lt}
 
 
 # -------------------------------------------------------------- parts of rows
@@ -44,8 +47,21 @@ class Measure:
   warn: Threshold | None
   critical: Threshold | None
   level: str  # 'ok', 'warn', 'critical' or 'failed'.
-  status: str = ''  # Why a diagnostic failed: crash, hang, name_taken, ...
+  # Why a diagnostic failed (crash, hang, name_taken, ...), or why a value
+  # beyond a threshold raises no alert.
+  status: str = ''
   calls_for: tuple[str, ...] = ()  # Intervention classes that may mend it.
+
+  @property
+  def beyond(self) -> str:
+    """The level that the thresholds alone give: 'ok', 'warn' or 'critical'."""
+    level = 'ok'
+    for name in ('warn', 'critical'):
+      threshold = getattr(self, name)
+      if self.value is not None and threshold:
+        if _BEYOND[threshold[0]](self.value, threshold[1]):
+          level = name
+    return level
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Any
 import ml_collections
 
 from evojax.evolve import loop
-from evojax.training import loop as training_loop
+from evojax.modes import train
 
 
 def run(
@@ -33,4 +33,4 @@ def run(
           f'--{name}={value} needs a run that evolves; this config has'
           ' evolve.trials=0'
       )
-  return training_loop.run(config, workdir, fork_from=fork_from)
+  return train.run(config, workdir, fork_from=fork_from)

@@ -8,38 +8,29 @@ from typing import Any
 from evojax.ledger import calibration
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.report import curves
 from evojax.report import diffs
 from evojax.report import lineage
 from evojax.report import numerals
 from evojax.report import svg
 
-_SMOOTH = 5  # Updates in the running mean of a training curve.
 _LEVELS = ('ok', 'warn', 'critical')
 _ROLES = ('control', 'child')
 # Step -> (name, class) of its device-seconds. The others are summed too, so
 # that the bar is the whole cost when a step is added.
 _COSTS = {
-    'train': ('training', 'cost-train'),
-    'trial': ('trials', 'cost-trial'),
-    'backtest': ('backtests', 'cost-backtest'),
-    'retrain': ('retraining from the base', 'cost-final'),
+    'train': ('training', 'hue-1'),
+    'trial': ('trials', 'hue-2'),
+    'backtest': ('backtests', 'hue-3'),
+    'retrain': ('retraining from the base', 'hue-4'),
 }
-_OTHER_COST = ('everything else', 'cost-other')
-
-
-def _smooth(curve: Sequence[float]) -> list[float]:
-  """Return the centred running mean; its window is shorter at the ends."""
-  half = _SMOOTH // 2
-  return [
-      statistics.fmean(curve[max(i - half, 0) : i + half + 1])
-      for i in range(len(curve))
-  ]
+_OTHER_COST = ('everything else', 'hue-5')
 
 
 def _mean_curve(trial: history.Trial, role: str) -> list[float]:
   """Return the smooth mean over arms at each update that all of them made."""
   filled = [arm.outcome for arm in trial.role(role) if arm.outcome]
-  return _smooth(list(map(statistics.fmean, zip(*filled, strict=False))))
+  return curves.smooth(list(map(statistics.fmean, zip(*filled, strict=False))))
 
 
 def _solved_share(
@@ -57,7 +48,7 @@ def _solved_share(
 
 def training(run: history.History) -> svg.Chart | None:
   """Draw the solved share over all updates, from the base along the lineage."""
-  root = _smooth(run.base.outcome if run.base else ())
+  root = curves.smooth(run.base.outcome if run.base else ())
   ends = {run.base_version: len(root)}
   lines = [(0, root, 'lineage', f'{run.base_version}: seed harness')]
   for trial in run.trials:
@@ -87,27 +78,15 @@ def training(run: history.History) -> svg.Chart | None:
   return chart
 
 
-def retrained(arm: records.Retrain) -> svg.Chart | None:
-  """Draw the solved share by update of one training."""
-  curve = arm.outcome
-  if len(curve) < 2:
-    return None
-  label = f'Solved share by update, {arm.version}'
-  chart = _solved_share(svg.Scale(1, len(curve)), curve, label=label)
-  chart.add('line', 'child thin', *enumerate(curve, 1))
-  chart.add('line', 'child bold', *enumerate(_smooth(curve), 1))
-  return chart
-
-
 def arms(trial: history.Trial) -> svg.Chart | None:
   """Draw the solved share by update: arms thin, the mean of a role bold."""
-  curves = [arm.outcome for role in _ROLES for arm in trial.role(role)]
-  longest = max(map(len, curves), default=0)
+  solved = [arm.outcome for role in _ROLES for arm in trial.role(role)]
+  longest = max(map(len, solved), default=0)
   if longest < 2:
     return None
   chart = _solved_share(
       svg.Scale(1, longest),
-      itertools.chain(*curves),
+      itertools.chain(*solved),
       label=f'Solved share by update, arms of {trial.name}',
   )
   for role in _ROLES:
@@ -120,6 +99,17 @@ def arms(trial: history.Trial) -> svg.Chart | None:
     if len(line) > 1:
       chart.add('line', f'{role} bold', *line, title=f'{role}: mean over arms')
   return chart
+
+
+def drawn_level(one: records.Measure) -> str:
+  """Return how a measure is drawn: its level, or 'held'.
+
+  'held' is a value beyond a limit that raises no alert, since another condition
+  of it is not met.
+  """
+  if one.level == 'ok' and one.beyond != 'ok':
+    return 'held'
+  return one.level if one.level in _LEVELS else 'failed'
 
 
 def measure(series: Sequence[tuple[str, records.Measure | None]]) -> svg.Chart:
@@ -156,7 +146,7 @@ def measure(series: Sequence[tuple[str, records.Measure | None]]) -> svg.Chart:
       chart.add('text', 'cross', (index, y.low), text='×', title=title)
     elif not many or one.level != 'ok' or index == len(series) - 1:
       title = f'{where}: {numerals.short(one.value)} ({one.level})'
-      class_ = 'level-' + (one.level if one.level in _LEVELS else 'failed')
+      class_ = f'level-{drawn_level(one)}'
       radius = 2.2 if many else 3.2
       chart.add('dot', class_, (index, one.value), radius=radius, title=title)
   return chart
@@ -181,7 +171,7 @@ def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Strip:
   """Draw prediction, realised effect, its interval and what is detectable."""
   return svg.strip(
       scale,
-      f'predicted {numerals.between(trial.expected) or "nothing"}, realised'
+      f'predicted {numerals.between(trial.expected) or "nothing"}, measured'
       f' {numerals.effect(trial.effect, trial.realised)}, detectable'
       f' {numerals.points(trial.mde)} points',
       ('rule', 'zero', 0.0),
@@ -202,7 +192,7 @@ def scatter(
   scale = _without_collapses(
       value for t in both for value in (*predict(t), t.effect, *t.realised)
   )
-  label = 'Realised against predicted effect, in points'
+  label = 'Measured against predicted effect, in points'
   chart = svg.Chart(scale, scale, height=300, label=label, class_='square')
   ticks = [(tick, numerals.points(tick, '+.0f')) for tick in scale.ticks(5)]
   chart.y_axis(ticks)
@@ -227,7 +217,7 @@ def scatter(
         f'dot {trial.kind}',
         (x, y),
         radius=3.2 if many else 5.0,
-        title=f'{trial.name}: predicted {numerals.between(predicted)}, realised'
+        title=f'{trial.name}: predicted {numerals.between(predicted)}, measured'
         f' {numerals.effect(trial.effect, trial.realised)} points',
         href=lineage.anchor(trial),
     )

@@ -51,7 +51,8 @@ def short(number: Real | None) -> str:
     return '–'
   if number == int(number) and abs(number) < 1e5:
     return str(int(number)).replace('-', '−')
-  return f'{number:.3g}'.replace('-', '−')
+  form = '.0f' if 1e3 <= abs(number) < 1e6 else '.3g'
+  return format(number, form).replace('-', '−')
 
 
 def duration(seconds: Real) -> str:

@@ -1,14 +1,23 @@
-"""The page of a run, `report.html`: everything it did and why, in one file."""
+"""The page of a run, `report.html`: everything it did and why, in one file.
+
+It is written again while the run goes on (`Live`), and at its end.
+"""
 
 import base64
 from collections import defaultdict
+from collections.abc import Callable
+import contextlib
+import datetime
 import functools
 import hashlib
 import inspect
+import math
 import os
 import pathlib
+import time
 from typing import Any
 
+from absl import logging
 import jinja2
 
 from evojax import config as config_lib
@@ -18,18 +27,26 @@ from evojax.ledger import calibration
 from evojax.ledger import history
 from evojax.ledger import records
 from evojax.report import charts
+from evojax.report import curves
 from evojax.report import diffs
 from evojax.report import lineage
 from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import sealed
+from evojax.report import state
 from evojax.report import svg
+from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import workdir as workdir_lib
 
 # Versions whose rollouts and flips are on the page: a run of hundreds would
 # make it too large to open. The lineage first, then the newest.
 MAX_READABLE = 40
+# While a run goes on: the least seconds between two pages, and how many times
+# the seconds of one page pass before the next, so that at most 1 % of a run
+# goes into its pages.
+_EVERY_SECONDS = 5.0
+_TIMES = 100
 _TEMPLATES = pathlib.Path(__file__).with_name('templates')
 
 
@@ -80,14 +97,58 @@ def environment() -> jinja2.Environment:
       ),
   )
   made.filters |= dict(inspect.getmembers(numerals, inspect.isfunction))
-  made.filters |= {'path': svg.path, 'value_text': diffs.value_text}
+  made.filters |= {
+      'path': svg.path,
+      'value_text': diffs.value_text,
+      'level': charts.drawn_level,
+  }
   return made
 
 
-def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
+def _lines(
+    path: pathlib.Path, run: history.History, arm: str
+) -> list[curves.Line]:
+  """Return the trainings whose curves are drawn, where they logged any.
+
+  Args:
+    path: The run's directory.
+    run: Its rows.
+    arm: Folder of the arm that is trained now, or ''.
+  """
+  kept = [path / version.folder for version in run.versions]
+  rows, last = curves.joined(kept)
+  found = [curves.Line('trained on through the search', 'lineage', rows)]
+  retrained = path / 'arms' / 'final'
+  rows = curves.read(retrained)
+  found.append(curves.Line('last harness, from the base policy', 'final', rows))
+  if arm and path / arm != retrained:
+    rows, _ = curves.joined([path / arm], last)
+    found.append(curves.Line(f'{arm}, going on', 'now', rows))
+  return [line for line in found if line.rows]
+
+
+def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
+  """Return what the reward of the version diagnosed last paid for."""
+  diagnosis = run.find(records.Diagnose)
+  folders = {version.version: version.folder for version in run.versions}
+  if diagnosis is None or diagnosis.version not in folders:
+    return rollouts.Gamed()
+  folder = folders[diagnosis.version]
+  # The scores of the arm that became the version are those of its trial.
+  arms = {arm.folder: arm.scores for t in run.trials for arm in t.arms}
+  return rollouts.gamed(path, folder, arms.get(folder, ''))
+
+
+def _context(
+    path: pathlib.Path, run: history.History, running: bool
+) -> dict[str, Any]:
   """Return all that the template shows."""
   opened = run.find(records.Open)
   config = config_lib.flatten(opened.config) if opened else {}
+  where = state.of_history(path, run, config, running)
+  lines = _lines(path, run, where.arm)
+  layers = _layers(run.all(records.Diagnose))
+  loud = lambda m: m.level != 'ok'
   scale = charts.effects_scale(run.trials)
   readable = _readable(run)
   seed = run.base.harness if run.base else opened.harness if opened else ''
@@ -98,32 +159,42 @@ def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
   verdicts: dict[str, float] = defaultdict(float)
   for trial in run.trials:
     verdicts[trial.kind] += trial.device_seconds
-  diagnoses = run.all(records.Diagnose)
   expected = lambda trial: trial.expected
   backtested = lambda trial: trial.backtested
   return {
       'run': run,
       'config': config,
       'name': str(config.get('name') or path.resolve().name),
-      'verdict': sealed.verdict(run),
-      'scores': sealed.scores(run.find(records.Final)),
+      'state': where,
+      'verdict': sealed.verdict(run, where.kind == 'running'),
+      'scores': sealed.scores(run),
+      'keep_sentence': sealed.KEEP,
       'forked': opened.forked if opened else '',
       'lineage': lineage.chart(run) if run.trials else None,
       'training': charts.training(run),
-      'layers': _layers(diagnoses),
-      'diagnosed': [row.version for row in diagnoses],
+      'lines': lines,
+      'curves': curves.curves(lines),
+      'alerts': [d for each in layers.values() for d in each if loud(d[0])],
+      'quiet': {
+          name: [drawn for drawn in each if not loud(drawn[0])]
+          for name, each in layers.items()
+      },
+      'gamed': _gamed(path, run),
+      'diagnosed': [row.version for row in run.all(records.Diagnose)],
       'sections': [
-          trials.section(path, trial, scale, config, trial.name in readable)
+          trials.section(
+              path,
+              trial,
+              scale,
+              config,
+              readable=trial.name in readable,
+              tokens=run.tokens_by_trial[trial.number],
+          )
           for trial in run.trials
       ],
       'scale': scale,
       'shown': len(readable),
       'base_sample': rollouts.sample(path, run.base.folder if run.base else ''),
-      'retrained': [
-          (arm.folder, chart)
-          for arm in run.all(records.Retrain)
-          if (chart := charts.retrained(arm))
-      ],
       'predictions': [
           (
               name,
@@ -155,32 +226,55 @@ def _context(path: pathlib.Path, run: history.History) -> dict[str, Any]:
   }
 
 
-def build(workdir: str | os.PathLike[str]) -> pathlib.Path:
-  """Write the page of a run, at any moment of it.
+def build(
+    workdir: str | os.PathLike[str],
+    *,
+    running: bool | None = None,
+    next_seconds: float = _EVERY_SECONDS,
+) -> pathlib.Path:
+  """Write the page of a run that evolves or trains, at any moment of it.
 
   The page is one file: no network, no other file, one script that its content
   policy names by hash. Prompts and completions are shown as text.
 
   Args:
-    workdir: Directory with a ledger; evidence and harnesses as far as they are
-      there.
+    workdir: Directory with a ledger or metrics; evidence and harnesses as far
+      as they are there.
+    running: Whether a process works on the run; None looks for one.
+    next_seconds: When the next page is written, of a run that goes on.
 
   Returns:
     <workdir>/report.html, complete or, after an error, as it was before.
 
   Raises:
-    ValueError: If there is no ledger, or no whole row in it.
+    ValueError: If there is neither a ledger with a whole row nor metrics.
     workdir.DiskError: If the page cannot be written.
   """
   path = pathlib.Path(workdir)
+  if running is None:
+    running = workdir_lib.in_use(path)
+  if (path / 'ledger.jsonl').exists():
+    template = 'page.html'
+    context = _context(path, history.read(path), running)
+  elif (path / 'metrics.jsonl').exists():
+    template = 'training.html'
+    context = training.context(path, running)
+  else:
+    raise ValueError(
+        f'{workdir} holds no ledger.jsonl, which a run that evolves writes, and'
+        ' no metrics.jsonl, which a training writes; pass the --workdir of such'
+        ' a run'
+    )
   script, style = (
       (_TEMPLATES / name).read_text() for name in ('page.js', 'page.css')
   )
   text = (
       environment()
-      .get_template('page.html')
+      .get_template(template)
       .render(
-          **_context(path, history.read(path)),
+          **context,
+          written=datetime.datetime.now(datetime.UTC),
+          next_seconds=next_seconds,
           script=script,
           style=style,
           script_source=_hash_source(script),
@@ -189,3 +283,45 @@ def build(workdir: str | os.PathLike[str]) -> pathlib.Path:
   target = path / 'report.html'
   workdir_lib.write_atomic(target, text.encode())
   return target
+
+
+class Live(contextlib.AbstractContextManager):
+  """Keeps the page of a run new while the run goes on.
+
+  An error that ends the run is an end too: the page then says 'stopped'. A page
+  that cannot be built is no reason to end a run.
+  """
+
+  def __init__(
+      self,
+      workdir: str | os.PathLike[str],
+      clock: Callable[[], float] = time.monotonic,
+  ):
+    self._path, self._clock = pathlib.Path(workdir), clock
+    self._due, self._wait = -math.inf, _EVERY_SECONDS
+
+  def update(self) -> None:
+    """Build the page if it is due; called at every step of a run."""
+    start = self._clock()
+    if start < self._due:
+      return
+    self._build(running=True)
+    self._wait = max(_EVERY_SECONDS, _TIMES * (self._clock() - start))
+    self._due = start + self._wait
+
+  def finish(self) -> pathlib.Path | None:
+    """Build the page of the finished run; return its path if that worked."""
+    self._due = -math.inf
+    return self._build(running=False)
+
+  def __exit__(self, kind, *_) -> None:
+    # A run that was refused has not begun, and leaves nothing.
+    if kind is not None and self._due > -math.inf:
+      self._build(running=False)
+
+  def _build(self, running: bool) -> pathlib.Path | None:
+    try:
+      return build(self._path, running=running, next_seconds=self._wait)
+    except Exception as error:  # A bug of a page must not cost a training.
+      logging.warning(f'no page of {self._path}: {error!r}')
+      return None

@@ -1,26 +1,33 @@
 """Rollouts to read, and flips between two arms, from Parquet evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
+import statistics
+import typing
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
 from evojax.evidence import schema
 from evojax.evidence import store
 
+if typing.TYPE_CHECKING:  # A training writes pages and needs none of it.
+  import pandas
+
 MAX_CHARS = 4000  # Longest text that is shown; the rest is counted.
 _FLIPS = 3  # Shown of each direction.
+_STEPS = 5  # Steps of a training whose rollouts are shown.
+_GAMED = 3  # Wrong completions that are shown with what they earned.
 _PROBLEM = ['group', 'problem_id']
 _KEY = [*_PROBLEM, 'sample']
 # The columns by which `sample` chooses.
-_FACTS = (*_KEY, 'outcome', 'graded', 'truncated', 'advantage')
+_FACTS = (*_KEY, 'outcome', 'graded', 'truncated', 'advantage', 'reward')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,19 @@ class Sampled:
   rollouts: Sequence[Rollout] = ()
   source: str = ''  # Where they are from.
   note: str = ''  # Why there are none.
+  step: int = 0  # Step of the training that sampled them.
+  legend: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gamed:
+  """Wrong completions that a reward paid for."""
+
+  rewarded: tuple[Rollout, ...] = ()  # Those that earned most.
+  perturbed: tuple[Rollout, ...] = ()  # Wrong on problems in other words.
+  wrong: int = 0  # Wrong completions of the step.
+  as_good: int = 0  # Those that earned as much as the median right one.
+  source: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +97,12 @@ class _Missing(Exception):
 
 
 def _read(
-    workdir: str | os.PathLike[str], arm: str, *splits: str
+    workdir: str | os.PathLike[str],
+    arm: str,
+    *splits: str,
+    step: int | None = None,
 ) -> tuple[pathlib.Path, pa.Table]:
-  """Return the newest evidence of the first split that an arm has.
+  """Return the newest evidence, or a step's, of the first split of an arm.
 
   Its lists, which nobody reads on a page, are left out.
 
@@ -93,13 +116,26 @@ def _read(
   found = [s for s in splits if inside and store.list_steps(folder, s)]
   if not found:
     raise _Missing(f'no {splits[-1]} evidence in {arm or "any arm"}')
-  path = store.path_of(folder, found[0], store.list_steps(folder, found[0])[-1])
+  if step is None:
+    step = store.list_steps(folder, found[0])[-1]
+  path = store.path_of(folder, found[0], step)
   try:
     file = parquet.ParquetFile(path)
     fields = [f for f in file.schema_arrow if not pa.types.is_list(f.type)]
     return path, file.read([field.name for field in fields])
   except (OSError, pa.ArrowException) as error:
     raise _Missing(f'{path.name} cannot be read: {error}') from error
+
+
+def _legend(table: pa.Table) -> dict[str, str]:
+  """Return meaning and values of each column of codes, as its file says."""
+  found = {}
+  for field in table.schema:
+    text = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
+    if codes := json.loads(text.get('codes', 'null')):
+      values = f'One of {", ".join(codes)}.'
+      found[field.name] = f'{text.get("doc", "")} {values}'.lstrip()
+  return found
 
 
 def _lottery(row: Mapping[str, Any]) -> str:
@@ -152,31 +188,23 @@ def _rollouts(
   return found
 
 
-def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
-  """Return a handful of an arm's newest training rollouts, drawn by a hash.
+# What a rollout is an example of, how many are shown, and which ones are.
+_Wanted = tuple[str, int, Callable[[Mapping[str, Any]], Any]]
+_RIGHT: _Wanted = ('right', 1, lambda row: row.get('outcome'))
+_WRONG: _Wanted = ('wrong', 1, lambda row: not row.get('outcome'))
 
-  The one with the largest advantage, two that are solved, two that failed and
-  one cut by the limit; those of evaluations where the arm did not train.
-  """
-  try:
-    path, table = _read(workdir, arm, 'train', 'dev')
-  except _Missing as missing:
-    return Sampled(note=str(missing))
+
+def _facts(table: pa.Table) -> list[dict[str, Any]]:
+  """Return what rows are chosen by, in an order that a hash draws."""
   facts = table.select([n for n in _FACTS if n in table.column_names])
   rows = [row | {'index': i} for i, row in enumerate(facts.to_pylist())]
-  rows = sorted((r for r in rows if r.get('graded', True)), key=_lottery)
-  advantage = lambda row: abs(row.get('advantage') or 0)
-  most = max(map(advantage, rows), default=0)
-  wanted = (
-      ('largest |advantage|', 1, lambda row: most and advantage(row) == most),
-      ('solved', 2, lambda row: row.get('outcome')),
-      (
-          'failed',
-          2,
-          lambda row: not (row.get('outcome') or row.get('truncated')),
-      ),
-      ('truncated', 1, lambda row: row.get('truncated')),
-  )
+  return sorted((r for r in rows if r.get('graded', True)), key=_lottery)
+
+
+def _choose(
+    rows: Sequence[Mapping[str, Any]], wanted: Sequence[_Wanted]
+) -> list[tuple[int, str]]:
+  """Return (index, why) of the first rows of each kind, each row once."""
   chosen, problems = {}, set()
   for why, count, is_one in wanted:
     found = [r for r in rows if is_one(r) and r['index'] not in chosen]
@@ -184,23 +212,130 @@ def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
     found.sort(key=lambda row: row.get('problem_id') in problems)
     chosen |= {row['index']: why for row in found[:count]}
     problems |= {row.get('problem_id') for row in found[:count]}
-  source = path.relative_to(pathlib.Path(workdir).resolve()).as_posix()
-  return Sampled(_rollouts(table, list(chosen.items())), source)
+  return list(chosen.items())
 
 
-def _outcomes(table: pa.Table) -> pd.DataFrame:
+def _highest_wrong(
+    rows: Sequence[Mapping[str, Any]], count: int = 1
+) -> _Wanted:
+  """Return the kind of the wrong completions that earned most."""
+  earned = {r['index']: r.get('reward') for r in rows if not r.get('outcome')}
+  earned = {i: reward for i, reward in earned.items() if reward is not None}
+  # Where all of them earned the same, none stands out.
+  least = min(earned.values(), default=0)
+  best = [i for i, reward in earned.items() if reward > least]
+  best = set(sorted(best, key=lambda i: -earned[i])[:count])
+  return 'highest reward but wrong', count, lambda row: row['index'] in best
+
+
+def _source(workdir: str | os.PathLike[str], path: pathlib.Path) -> str:
+  return path.relative_to(pathlib.Path(workdir).resolve()).as_posix()
+
+
+def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
+  """Return a handful of an arm's newest training rollouts, drawn by a hash.
+
+  The one with the largest advantage, the wrong one with the highest reward, two
+  that are right, two that are wrong and one cut by the limit; those of
+  evaluations where the arm did not train.
+  """
+  try:
+    path, table = _read(workdir, arm, 'train', 'dev')
+  except _Missing as missing:
+    return Sampled(note=str(missing))
+  rows = _facts(table)
+  advantage = lambda row: abs(row.get('advantage') or 0)
+  most = max(map(advantage, rows), default=0)
+  failed = lambda row: not (row.get('outcome') or row.get('truncated'))
+  wanted = (
+      ('largest |advantage|', 1, lambda row: most and advantage(row) == most),
+      _highest_wrong(rows),
+      ('right', 2, _RIGHT[2]),
+      ('wrong', 2, failed),
+      ('truncated', 1, lambda row: row.get('truncated')),
+  )
+  found = _rollouts(table, _choose(rows, wanted))
+  return Sampled(found, _source(workdir, path), legend=_legend(table))
+
+
+def over_steps(workdir: str | os.PathLike[str], folder: str) -> list[Sampled]:
+  """Return rollouts of a few steps of a training, from the first to the last.
+
+  Of each step one that is right, one that is wrong, and the wrong one that
+  earned most.
+  """
+  steps = store.list_steps(pathlib.Path(workdir, folder), 'train')
+  last = len(steps) - 1
+  places = {round(i * last / (_STEPS - 1)) for i in range(_STEPS) if steps}
+  found = []
+  for step in (steps[i] for i in sorted(places)):
+    try:
+      path, table = _read(workdir, folder, 'train', step=step)
+    except _Missing as missing:
+      found.append(Sampled(note=str(missing), step=step))
+      continue
+    rows = _facts(table)
+    wanted = (_RIGHT, _WRONG, _highest_wrong(rows))
+    shown = _rollouts(table, _choose(rows, wanted))
+    more = dict(step=step, legend=_legend(table))
+    found.append(Sampled(shown, _source(workdir, path), **more))
+  return found
+
+
+def gamed(workdir: str | os.PathLike[str], folder: str, scores: str) -> Gamed:
+  """Return what a reward can be fooled by, to be judged by eye.
+
+  Args:
+    workdir: The run's directory.
+    folder: Folder of a training.
+    scores: Folder of dev scores of its policy, whose perturbed problems lie in
+      `<scores>-perturbed`; '' without.
+  """
+  try:
+    path, table = _read(workdir, folder, 'train')
+  except _Missing:
+    return Gamed()
+  rows = _facts(table)
+  right = [r['reward'] for r in rows if r.get('outcome') and _earned(r)]
+  wrong = [r for r in rows if not r.get('outcome') and _earned(r)]
+  middle = statistics.median(right) if right else math.inf
+  chosen = _choose(rows, [_highest_wrong(rows, _GAMED)])
+  perturbed = []
+  try:
+    _, other = _read(workdir, scores and f'{scores}-perturbed', 'dev')
+    why = 'wrong on a problem in other words'
+    wanted = [(why, _GAMED, _WRONG[2])]
+    perturbed = _rollouts(other, _choose(_facts(other), wanted))
+  except _Missing:  # Only what passed the test is asked in other words.
+    pass
+  return Gamed(
+      rewarded=tuple(_rollouts(table, chosen)),
+      perturbed=tuple(perturbed),
+      wrong=len(wrong),
+      as_good=sum(row['reward'] >= middle for row in wrong),
+      source=_source(workdir, path),
+  )
+
+
+def _earned(row: Mapping[str, Any]) -> bool:
+  return row.get('reward') is not None
+
+
+def _outcomes(table: pa.Table) -> 'pandas.DataFrame':
   """Return row and outcome of graded samples by group, problem and sample."""
   frame = table.select([*_KEY, 'outcome', 'graded']).to_pandas()
   frame = frame.assign(row=frame.index)[frame['graded']]
   return frame.set_index(_KEY)[['row', 'outcome']]
 
 
-def _paired(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+def _paired(
+    first: 'pandas.DataFrame', second: 'pandas.DataFrame'
+) -> 'pandas.DataFrame':
   """Return the samples that both arms have, by the order of the first."""
   return first.add_suffix('_old').join(second.add_suffix('_new'), how='inner')
 
 
-def _count(pairs: pd.DataFrame) -> Counts:
+def _count(pairs: 'pandas.DataFrame') -> Counts:
   old, new = pairs['outcome_old'], pairs['outcome_new']
   each = (old & new, old & ~new, ~old & new, ~old & ~new)
   return Counts(*(int(those.sum()) for those in each))

@@ -7,19 +7,51 @@ from evojax.ledger import records
 from evojax.report import numerals
 from evojax.report import svg
 
-_NAMES = {
-    'base': 'base policy',
-    'continued': 'evolved, continued',
-    'evolved': 'evolved, from base',
-}
-_ORDER = (*_NAMES, 'seed', 'random', 'reference')
+# What a reader of 'keep, +1.9 [-0.1, +3.8]' asks.
+KEEP = (
+    'A change is kept if a one-sided test at its level alpha finds a gain'
+    ' (p <= alpha), it raises no new critical alert, and its effect on problems'
+    ' in other words has the same sign. The interval is two-sided, so it can'
+    ' reach below 0 beside "keep".'
+)
+_ORDER = ('base', 'continued', 'evolved', 'seed', 'random', 'reference')
 
 
-def scores(final: records.Final | None) -> list[dict[str, Any]]:
+def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
+  """Return what the policies of a run are called, wherever they are shown.
+
+  Policies that were compared have names of their own.
+
+  Args:
+    kept: Whether any change was kept.
+    start: The harness that the run started from.
+  """
+  found = {'base': 'base policy'}
+  if kept:
+    return found | {
+        'continued': 'evolved (continued)',
+        'evolved': 'evolved (from base)',
+    }
+  return found | {
+      'continued': 'v0 (nothing kept)',
+      'evolved': f'{start} (nothing kept)',
+  }
+
+
+def names_of(run: history.History) -> dict[str, str]:
+  """Return what the policies of a run are called."""
+  opened = run.find(records.Open)
+  if opened and opened.forked:
+    return names(bool(run.kept), f'harness of {opened.forked}')
+  return names(bool(run.kept))
+
+
+def scores(run: history.History) -> list[dict[str, Any]]:
   """Return the sealed scores of this run's policies and of compared runs.
 
   Everything but the name is None where a policy was not run.
   """
+  final, called = run.find(records.Final), names_of(run)
   if final is None:
     return []
   ends = [end for s in final.scores.values() if s for end in (s.low, s.high)]
@@ -37,7 +69,7 @@ def scores(final: records.Final | None) -> list[dict[str, Any]]:
   first = [name for name in _ORDER if name in final.scores]
   return [
       {
-          'name': _NAMES.get(name, name),
+          'name': called.get(name, name),
           'value': (score := final.scores[name]),
           'strip': score and strip(name, score),
           'gain': final.gains.get(name),  # Over the base policy.
@@ -62,23 +94,24 @@ def _against(final: records.Final) -> str:
   return f', against {" and ".join(others)}' if others else ''
 
 
-def verdict(run: history.History) -> str:
+def verdict(run: history.History, running: bool) -> str:
   """Return the run in one sentence."""
   trials = run.trials
   so_far = f'{len(run.kept)} of {numerals.counted(len(trials), "change")} kept'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
+    what = 'the last harness' if run.kept else f'the {names_of(run)["evolved"]}'
     return (
-        f'{so_far}; on sealed problems the final harness takes the base policy'
+        f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'
         f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}]'
         f'{_against(final)}.'
     )
   gained = numerals.points(run.levels.get(run.head, 0.0))
-  on_dev = f'{gained} points on dev by the sum of their effects'
+  on_dev = f'{gained} points on dev problems by the sum of their effects'
   if run.ended:
-    return f'Ended ({run.ended}), not sealed: {so_far}, {on_dev}.'
-  where = run.rows[-1].record.STEP
+    return f'Ended ({run.ended}) without sealed scores: {so_far}, {on_dev}.'
+  begun = 'Running' if running else 'Stopped; the same command continues'
   if not trials:
-    return f'Running: no trial yet; the last step on record is {where}.'
-  return f'Running, last step {where}: {so_far}, {on_dev}.'
+    return f'{begun}: no change has been tried yet.'
+  return f'{begun}: {so_far}, {on_dev}.'

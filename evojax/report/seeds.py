@@ -15,11 +15,13 @@ from rich import console as console_lib
 
 from evojax.eval import estimates
 from evojax.eval import report as report_lib
+from evojax.eval import seeds as seeds_lib
 from evojax.evidence import store
 from evojax.ledger import budget
 from evojax.ledger import calibration
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.report import sealed
 
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -40,25 +42,29 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 
   Returns:
     JSON values. runs: one entry per workdir (run, version, trials, kept,
-    device_seconds). policies: name -> seeds (runs that have it), score,
-    evolved_over (of the policy trained from base over this one, on the same
-    problems; null for itself), and mean tokens, [training, total], null where
-    nothing was trained. signs: of hypotheses and of backtests, see
+    device_seconds). policies: name -> seeds (runs that have it), score, gain
+    (over the base policy; null for itself), evolved_over (of the policy trained
+    from base over this one, on the same problems; null for itself), and mean
+    tokens, [training, total], null where nothing was trained. absent: controls
+    that no run was compared with. signs: of hypotheses and of backtests, see
     `calibration.Signs`.
 
   Raises:
-    ValueError: If there are fewer than 2 runs, or one has not ended.
+    ValueError: If there are fewer than 2 runs or copies of one, or one has not
+      ended.
   """
-  if len(workdirs) < 2:
-    raise ValueError(f'{len(workdirs)} workdirs; a spread over seeds needs 2')
+  seeds_lib.check_distinct(workdirs, lambda w: {history.read(w).rows[-1].hash})
   runs = [history.read(workdir) for workdir in workdirs]
   scores: dict[str, list[np.ndarray]] = {}
   over: dict[str, list[np.ndarray]] = {}
+  gains: dict[str, list[np.ndarray]] = {}
+  controls: dict[str, None] = {}
   tokens: dict[str, list[tuple[int, int]]] = {}
   for workdir, run in zip(workdirs, runs, strict=True):
     final = run.find(records.Final)
     if final is None:
       raise ValueError(f'{workdir} has no sealed scores yet: let it end first')
+    controls |= dict.fromkeys(final.scores)
     path = pathlib.Path(workdir, 'sealed')
     found = {
         name: store.problem_scores(path / name, 'sealed')
@@ -68,6 +74,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
     for name, values in found.items():
       scores.setdefault(name, []).append(values)
       over.setdefault(name, []).append(found['evolved'] - values)
+      gains.setdefault(name, []).append(values - found['base'])
       if spent := final.compute.get(name):
         tokens.setdefault(name, []).append((spent.training, spent.total))
   trials = [trial for run in runs for trial in run.trials]
@@ -86,6 +93,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
           name: {
               'seeds': len(values),
               'score': _over(values),
+              'gain': None if name == 'base' else _over(gains[name]),
               'evolved_over': None if name == 'evolved' else _over(over[name]),
               'tokens': (
                   np.mean(tokens[name], axis=0).tolist()
@@ -95,6 +103,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
           }
           for name, values in scores.items()
       },
+      'absent': [name for name in controls if name not in scores],
       'signs': {
           name: dataclasses.asdict(calibration.signs(trials, predict))
           for name, predict in (
@@ -103,6 +112,14 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
           )
       },
   }
+
+
+def _points(estimate: Mapping[str, Any] | None) -> str:
+  return report_lib.points(estimate['value']) if estimate else ''
+
+
+def _interval(estimate: Mapping[str, Any] | None) -> str:
+  return report_lib.interval(estimate, signed=True) if estimate else ''
 
 
 def print_summary(
@@ -118,24 +135,41 @@ def print_summary(
       ('kept', *(run['kept'] for run in runs)),
       ('device-s', *(f'{run["device_seconds"]:.0f}' for run in runs)),
   )
-  scores = [policy['score'] for policy in policies]
-  over = [policy['evolved_over'] for policy in policies]
-  points = (report_lib.points(o['value']) if o else '' for o in over)
-  gains = (report_lib.interval(o, signed=True) if o else '' for o in over)
+  kept = sum(run['kept'] > 0 for run in runs)
+  console.print(
+      f'\nsealed problems: means over seeds with {100 * estimates.LEVEL:.0f} %'
+      f' intervals (Student t). {kept} of {len(runs)} runs kept a change; where'
+      ' none was kept, "evolved" is the seed harness.'
+  )
+  called = sealed.names(kept > 0)
+  names = [called.get(name, name) for name in summary['policies']]
+  estimate = lambda field: [policy[field] for policy in policies]
+  report_lib.print_table(
+      console,
+      ('policy', *names),
+      ('seeds', *estimate('seeds')),
+      ('solved', *(report_lib.percent(s['value']) for s in estimate('score'))),
+      ('interval', *map(report_lib.interval, estimate('score'))),
+      ('gain', *map(_points, estimate('gain'))),
+      ('interval', *map(_interval, estimate('gain'))),
+  )
   tokens = lambda of: (
       f'{p["tokens"][of]:,.0f}' if p['tokens'] else '' for p in policies
   )
   report_lib.print_table(
       console,
-      ('policy', *summary['policies']),
-      ('seeds', *(policy['seeds'] for policy in policies)),
-      ('sealed', *(report_lib.percent(score['value']) for score in scores)),
-      ('interval', *map(report_lib.interval, scores)),
-      ('evolved over it', *points),
-      ('interval', *gains),
+      ('policy', *names),
+      ('evolved minus it', *map(_points, estimate('evolved_over'))),
+      ('interval', *map(_interval, estimate('evolved_over'))),
       ('tokens trained', *tokens(0)),
-      ('tokens in all', *tokens(1)),
+      ('in all', *tokens(1)),
   )
+  if summary['absent']:
+    absent = ', '.join(summary['absent'])
+    console.print(
+        f'no run was compared with the controls {absent}: --compare=DIR brings'
+        ' a finished run in'
+    )
   for name, signs in summary['signs'].items():
     console.print(
         f'{name}: the sign of {signs["right"]} of {signs["decided"]} effects'
@@ -145,6 +179,4 @@ def print_summary(
 
 
 if __name__ == '__main__':
-  print_summary(
-      summarise(sys.argv[1:]), console_lib.Console(highlight=False, width=120)
-  )
+  sys.exit(seeds_lib.main(sys.modules[__name__], sys.argv[1:]))

@@ -20,14 +20,19 @@ _DECISION = (
     ('verify', 'low', '95 % low', 'points'),
     ('verify', 'high', '95 % high', 'points'),
     ('verify', 'p', 'p, one-sided', 'p'),
-    ('verify', 'alpha', 'α, online FDR', 'p'),
+    ('verify', 'alpha', 'level α of the test', 'p'),
     ('verify', 'sigma_seed', 'σ between seeds', 'size'),
     ('verify', 'se_problems', 'standard error, problems', 'size'),
     ('trial', 'mde', 'minimum detectable effect', 'size'),
     ('verify', 'wilcoxon_p', 'Wilcoxon p', 'p'),
     ('verify', 'control', 'controls, mean score', 'share'),
     ('verify', 'child', 'children, mean score', 'share'),
-    ('verify', 'perturbed_effect', 'effect, perturbed', 'points'),
+    (
+        'verify',
+        'perturbed_effect',
+        'effect on problems in other words',
+        'points',
+    ),
 )
 _FORMS: dict[str, Callable[[float], str]] = {
     'points': lambda v: f'{numerals.points(v, "+.2f")} pt',
@@ -85,14 +90,14 @@ def _effects(
           ('bar', 'predicted', backtested),
       ),
       (
-          'realised',
+          'measured',
           numerals.effect(effect, trial.realised),
           ('rule', 'detectable', trial.mde),
           ('whisker', 'whisker', trial.realised),
           ('dot', dot, effect),
       ),
       (
-          'perturbed',
+          'in other words',
           numerals.points(perturbed),
           ('dot', 'dot discard', perturbed),
       ),
@@ -112,6 +117,7 @@ def section(
     scale: svg.Scale,
     config: Mapping[str, Any],
     readable: bool,
+    tokens: int,
 ) -> dict[str, Any]:
   """Return what the template shows of one trial besides its records.
 
@@ -121,10 +127,13 @@ def section(
     scale: The scale of effects that all trials share.
     config: Flat; the values of fields that an overlay leaves alone.
     readable: Whether its rollouts and flips are read from the evidence.
+    tokens: Sampled to train its arms.
   """
   controls, children = trial.role('control'), trial.role('child')
   sampled = flips = None
+  gamed = rollouts.Gamed()
   if readable and children:
+    gamed = rollouts.gamed(path, children[0].folder, children[0].scores)
     sampled = rollouts.sample(path, children[0].folder)
     if controls:
       noise = controls[1].scores if len(controls) > 1 else ''
@@ -135,6 +144,7 @@ def section(
   after = trial.design.harness if trial.design else ''
   return {
       'trial': trial,
+      'tokens': tokens,
       'anchor': lineage.anchor(trial),
       'change': diffs.change_text(trial.delta),
       'decision': _decision(trial),
@@ -144,5 +154,6 @@ def section(
       'diff': diffs.compare(path, before, after, config),
       'strip': charts.effect_strip(trial, scale),
       'sampled': sampled,
+      'gamed': gamed,
       'flips': flips,
   }

@@ -117,7 +117,7 @@ class _Tee(io.TextIOBase):
   """A stream that prints and logs."""
 
   @property
-  def encoding(self) -> str:
+  def encoding(self) -> str | None:
     return sys.stdout.encoding
 
   def isatty(self) -> bool:

@@ -227,6 +227,22 @@ def _lock(path: pathlib.Path) -> int:
   return fd
 
 
+def in_use(path: str | os.PathLike[str]) -> bool:
+  """Return True if a process works on a run's directory; changes nothing."""
+  try:
+    fd = os.open(pathlib.Path(path, '.lock'), os.O_RDONLY)
+  except OSError:  # No run has begun there.
+    return False
+  try:
+    # A shared lock, which is given back at once: others may ask as well.
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(fd)
+  return False
+
+
 @contextlib.contextmanager
 def lock_folder(path: pathlib.Path) -> Iterator[None]:
   """Hold the lock of a folder that one process at a time may work on.

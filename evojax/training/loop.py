@@ -39,7 +39,11 @@ from evojax.training import trainer as trainer_lib
 
 
 def run(
-    config: ml_collections.ConfigDict, workdir: str, *, fork_from: str = ''
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    *,
+    fork_from: str = '',
+    watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
   """Train a policy; the same call on the same workdir continues it.
 
@@ -48,6 +52,8 @@ def run(
     workdir: The run's directory, created if needed.
     fork_from: Workdir of another run, whose newest checkpoint a new workdir
       starts from.
+    watch: Called by process 0 before the first step and after each step, with
+      its metrics written.
 
   Returns:
     The summary that is also in workdir/summary.json.
@@ -76,7 +82,7 @@ def run(
             stopping=lambda: bool(sigterm),
         )
       with contextlib.closing(trainer):
-        return _run(trainer, directory, sigterm)
+        return _run(trainer, directory, sigterm, watch)
 
 
 def _fork(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -102,6 +108,7 @@ def _run(
     trainer: trainer_lib.Trainer,
     directory: workdir_lib.Workdir,
     sigterm: list[int],
+    watch: Callable[[], None],
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
@@ -152,8 +159,12 @@ def _run(
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
         evaluate()
+      if sharding.is_primary():
+        watch()
 
     try:
+      if sharding.is_primary():
+        watch()
       if trainer.step:
         say(f'continuing from step {trainer.step}')
       else:

@@ -1,6 +1,7 @@
 import io
 import json
 import pathlib
+import shutil
 import tempfile
 
 from absl.testing import absltest
@@ -75,6 +76,17 @@ class SeedsTest(absltest.TestCase):
     text = out.getvalue()
     for expected in ('run4', 'other problems', '+50.0', 'gain +33.3 points'):
       self.assertIn(expected, text)
+
+  def test_a_run_is_no_second_seed_of_itself(self):
+    runs = [self._run(f'run{i}', i, i) for i in (2, 4)]
+    copy = shutil.copytree(runs[0], self.root / 'copy')
+    with self.assertRaisesRegex(ValueError, 'run2 and .*copy are copies'):
+      seeds.summarise([*runs, copy])
+    # Another evaluation of the same config is no other seed.
+    for run in runs:
+      (run / 'config.json').write_text('{"config": {"seed": 0}}')
+    with self.assertRaisesRegex(ValueError, 'the same config and seed'):
+      seeds.summarise(runs)
 
   def test_run_that_did_not_end(self):
     (self.root / 'open').mkdir()

@@ -275,6 +275,21 @@ class HistoryTest(absltest.TestCase):
       self.assertAlmostEqual(found.value, share)
       self.assertEqual(found.name in diagnose.alerts(measures), fires)
 
+  def test_a_number_beyond_its_limit_says_why_it_is_no_alert(self):
+    found = by_name(measure({'groups': GROUPS}))
+    # 5 of 8 are solved, and 3 of 4 groups are dead.
+    held, fires = found['too_hard'], found['too_easy']
+    self.assertEqual((held.level, held.beyond), ('ok', 'warn'))
+    self.assertEqual(
+        held.status, 'It alerts only below 40% solved, and 62.5% is solved.'
+    )
+    self.assertEqual((fires.level, fires.beyond), ('warn', 'warn'))
+    self.assertEqual(fires.status, '')
+    # Every rule with a condition has a sentence for when it does not hold.
+    for name, rule in diagnose.RULES.items():
+      plain = rule.when is diagnose.Rule.when
+      self.assertEqual(rule.otherwise == '', plain, name)
+
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):
     source = GROUPS.replace("'spread'", "'reward_mean'").replace('0.01', '0.9')
     source = source.replace("WARN = {'dead", "WARN = {'x': ('>', 1), 'dead")

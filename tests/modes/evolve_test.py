@@ -5,7 +5,7 @@ from absl.testing import parameterized
 
 from evojax.evolve import loop
 from evojax.modes import evolve
-from evojax.training import loop as training_loop
+from evojax.modes import train
 from tests import tiny
 
 
@@ -15,9 +15,7 @@ class RunTest(parameterized.TestCase):
     super().setUp()
     patch = absltest.mock.patch.object
     self.evolves = self.enterContext(patch(loop, 'run', return_value={}))
-    self.trains = self.enterContext(
-        patch(training_loop, 'run', return_value={})
-    )
+    self.trains = self.enterContext(patch(train, 'run', return_value={}))
 
   def test_a_run_with_trials_evolves(self):
     config = tiny.evolving()

@@ -88,7 +88,11 @@ class FrozenTest(parameterized.TestCase):
         re.findall('<details class="version"', text), 1 + len(trials)
     )
     # Rollouts, flips and the differences of harnesses come from other files.
-    for wanted in ('largest |advantage|', 'Flips: ', 'class="overlay"'):
+    for wanted in (
+        'largest |advantage|',
+        'Same problems, other outcome: ',
+        'class="overlay"',
+    ):
       self.assertIn(wanted, text)
     self.assertNotIn('is not in the workdir', text)
 

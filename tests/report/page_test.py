@@ -10,9 +10,12 @@ import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from evojax.ledger import records
+from evojax.report import numerals
 from evojax.report import page
+from tests.report import curves_test
 from tests.report import synthetic
 
 _POLICY = 'Content-Security-Policy'
@@ -191,7 +194,7 @@ class PageTest(parameterized.TestCase):
     realised = [
         e['text'].strip()
         for e in cells
-        if e['attrs']['data-name'] == 'realised'
+        if e['attrs']['data-name'] == 'measured'
     ]
     expected = []
     for row in rows:
@@ -225,7 +228,7 @@ class PageTest(parameterized.TestCase):
     (verdict,) = self.page.find('p', 'verdict')
     self.assertEqual(
         verdict['text'],
-        '3 of 6 changes kept; on sealed problems the final harness takes the'
+        '3 of 6 changes kept; on sealed problems the last harness takes the'
         ' base policy from 33.1 % to 59.2 % [56.6, 61.8], against 48.7 % for'
         ' the seed harness, not evolved and 60.2 % for the reference.',
     )
@@ -241,7 +244,7 @@ class PageTest(parameterized.TestCase):
         'Solved only by the child',  # Flips.
         'failed',  # A diagnostic without a value.
         'not identifiable',  # A backtest that says so.
-        'device-seconds per promoted point',
+        'device-seconds per point of the kept changes',
     ):
       self.assertIn(wanted, self.text.replace('&#39;', "'"), wanted)
 
@@ -345,7 +348,9 @@ class PageTest(parameterized.TestCase):
     chips = [e['text'] for e in found.find('span', 'running')]
     self.assertIn('running', chips)
     (verdict,) = found.find('p', 'verdict')
-    self.assertStartsWith(verdict['text'], 'Running, last step trial: 0 of 1')
+    self.assertStartsWith(verdict['text'], 'Stopped; the same command')
+    (shown,) = found.find('p', 'state')
+    self.assertIn('0 of 1 trials, last row: trial', shown['text'])
 
   def test_ended_without_seal(self):
     workdir = self._path('ended')
@@ -355,11 +360,11 @@ class PageTest(parameterized.TestCase):
     (workdir / 'summary.json').write_text(json.dumps(summary))
     _, found = _build(workdir)
     verdict = found.find('p', 'verdict')[0]['text']
-    self.assertStartsWith(verdict, 'Ended (budget), not sealed: 1 of 2 changes')
+    self.assertStartsWith(verdict, 'Ended (budget) without sealed scores: 1')
     # The run went on since: the summary is no longer about it.
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows[:-1])
     _, found = _build(workdir)
-    self.assertStartsWith(found.find('p', 'verdict')[0]['text'], 'Running')
+    self.assertStartsWith(found.find('p', 'verdict')[0]['text'], 'Stopped')
 
   def test_torn_ledger(self):
     workdir = self._path('torn')
@@ -401,8 +406,107 @@ class PageTest(parameterized.TestCase):
     workdir = self._path('none')
     synthetic.write(workdir, trials=0, final=False)
     text, found = _build(workdir)
-    self.assertIn('No trial has begun', text)
-    self.assertIn('no trial yet', found.find('p', 'verdict')[0]['text'])
+    self.assertIn('No change has been tried yet', text)
+    self.assertIn('no change', found.find('p', 'verdict')[0]['text'])
+
+  def test_tokens_of_each_trial(self):
+    arms = {}
+    for row in _payloads(self.workdir):
+      if row['step'] == 'trial':
+        own = {a['folder']: a['sampled_tokens'] for a in row['arms']}
+        new = {f: n for f, n in own.items() if f not in arms}
+        arms |= dict.fromkeys(new, 0) | {f'trial {row["trial"]}': new}
+    expected = {
+        numerals.tokens(sum(new.values()))
+        for name, new in arms.items()
+        if name.startswith('trial ')
+    }
+    shown = {
+        e['text']
+        for e in self.page.find('td')
+        if e['attrs'].get('data-name') == 'tokens'
+    }
+    self.assertContainsSubset(expected, shown)
+
+  def test_quiet_measures_are_folded(self):
+    workdir = self._path('quiet')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    measures = next(data for s, data, _ in rows if s == 'diagnose')['measures']
+    for one in measures:
+      one |= {'level': 'ok', 'warn': None, 'critical': None}
+    limit = {'value': 0.5, 'warn': ['>', 0.3]}
+    measures[0] |= limit | {'level': 'warn', 'name': 'loud'}
+    why = 'It alerts only below 40 % solved, and 52.0 % is solved.'
+    measures[1] |= limit | {'name': 'held_one', 'status': why}
+    measures[2] |= limit | {'name': 'old_one'}  # From before reasons were kept.
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    text, found = _build(workdir)
+    section = text[text.index('id="layers"') : text.index('id="each"')]
+    shown, *folds = section.split('<details')
+    self.assertIn('<span>loud</span>', shown)
+    self.assertNotIn('held_one', shown)
+    fold = next(fold for fold in folds if 'held_one' in fold)
+    summary = fold[: fold.index('</summary>')]
+    self.assertIn('old_one 0.5 <span class="limit-warn">(over its', summary)
+    self.assertIn(why, fold)
+    self.assertIn('Another condition of it is not met.', fold)
+    self.assertLen(found.find('b', 'level-held'), 2)
+    self.assertLen(found.find('b', 'level-warn'), 1)
+
+  @parameterized.parameters(True, False)
+  def test_rollouts_beside_reward_hacking(self, alert):
+    workdir = self._path(f'hacked{alert}')
+    rows = synthetic.make_rows(workdir, trials=1)
+    diagnosis = next(data for s, data, _ in rows if s == 'diagnose')
+    if alert:
+      diagnosis['measures'][0] |= {'name': 'reward_hacking', 'level': 'warn'}
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    perturbed = workdir / 'trials' / '000' / 'child-0-perturbed'
+    rng = np.random.default_rng(0)
+    synthetic.write_evidence(perturbed, 'dev', rng=rng, share=0.2)
+    _, found = _build(workdir)
+    beside, own = found.find('details', 'gamed')
+    self.assertEqual('open' in beside['attrs'], alert)
+    self.assertIn('highest reward but wrong', beside['text'])
+    self.assertIn('earned at least as much as the median right', own['text'])
+    self.assertIn('wrong on a problem in other words', own['text'])
+
+  def test_curves_of_the_line_of_training(self):
+    workdir = self._path('curves')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    for folder in ('v0', 't000.child-0', 't001.child-0', 'final'):
+      steps = [dict(step=n, reward=n / 10, entropy=0.5) for n in (1, 2)]
+      curves_test.write(workdir / 'arms' / folder, steps)
+      if folder != 't001.child-0':
+        (workdir / 'arms' / folder / 'arm.json').touch()
+    _, found = _build(workdir)
+    section = found.find('section', id='training')[0]['text']
+    for name in ('reward', 'entropy', 'search', 'from the base policy'):
+      self.assertIn(name, section)
+    self.assertIn('arms/t001.child-0, going on', section)
+    # v0 and the child that was kept: two updates of each.
+    titles = [e['text'] for e in found.find('title')]
+    self.assertIn('trained on through the search: 0.1 to 0.2', titles)
+    self.assertIn('at step 2', found.find('p', 'state')[0]['text'])
+
+  def test_nothing_kept_is_said(self):
+    workdir = self._path('kept nothing')
+    rows = synthetic.make_rows(workdir, trials=2, evidence=False)
+    for step, data, _ in rows:
+      if step == 'verify':
+        data['status'], data['version'] = 'discard', ''
+    rows = [row for row in rows if row[0] != 'promote']
+    rows += synthetic.end_rows(rows)
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    text, found = _build(workdir)
+    self.assertIn('seed harness (nothing kept)</td>', text)
+    self.assertNotIn('evolved (from base)', text)
+    self.assertIn('nothing kept', found.find('p', 'verdict')[0]['text'])
+    self.assertIn('evolved (from base)</td>', self.text)
+
+  def test_why_keep_may_stand_beside_an_interval_with_0(self):
+    self.assertIn('one-sided test at its level alpha', self.text)
 
   def test_a_diagnosis_and_nothing_to_propose_is_no_trial(self):
     workdir = self._path('idle')
@@ -418,15 +522,71 @@ class PageTest(parameterized.TestCase):
   def test_no_ledger(self):
     empty = self._path('empty')
     empty.mkdir()
-    with self.assertRaisesRegex(ValueError, 'holds no ledger.jsonl'):
-      page.build(empty)
-    with self.assertRaisesRegex(ValueError, 'holds no ledger.jsonl'):
-      page.build(self._path('absent'))
+    for folder in (empty, self._path('absent')):
+      with self.assertRaisesRegex(ValueError, 'no ledger.jsonl, .* no metrics'):
+        page.build(folder)
     for data in (b'', b'{"hash": '):
       (empty / 'ledger.jsonl').write_bytes(data)
       with self.assertRaisesRegex(ValueError, 'holds no whole row'):
         page.build(empty)
     self.assertFalse((empty / 'report.html').exists())
+
+
+class LiveTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    root = self.enterContext(tempfile.TemporaryDirectory())
+    self.workdir = synthetic.write(
+        pathlib.Path(root, 'run'), trials=0, final=False
+    )
+    self.page = self.workdir / 'report.html'
+    self.now = 0.0
+    self.built = []
+
+  def _live(self, seconds) -> page.Live:
+    """Pages that take so many seconds each."""
+
+    def build(workdir, **options):
+      self.built.append((self.now, options))
+      self.now += seconds
+      return workdir
+
+    self.enterContext(absltest.mock.patch.object(page, 'build', build))
+    return page.Live(self.workdir, clock=lambda: self.now)
+
+  def test_at_most_a_hundredth_of_the_time(self):
+    for seconds, pages in ((0.001, 201), (0.5, 21)):
+      self.now, self.built = 0.0, []
+      live = self._live(seconds)
+      while self.now < 1001:
+        live.update()
+        self.now += 0.1
+      self.assertBetween(len(self.built), pages - 3, pages + 3)
+      self.assertLessEqual(len(self.built) * seconds, 0.0101 * 1001 + seconds)
+      # The page knows when the next one comes.
+      wait = self.built[-1][1]['next_seconds']
+      self.assertEqual(wait, max(5.0, 100 * seconds))
+
+  def test_an_error_is_an_end(self):
+    with self.assertRaises(KeyboardInterrupt):
+      with page.Live(self.workdir) as live:
+        live.update()
+        self.assertIn('data-state="running"', self.page.read_text())
+        raise KeyboardInterrupt
+    self.assertIn('data-state="stopped"', self.page.read_text())
+
+  def test_a_run_that_was_refused_leaves_nothing(self):
+    with self.assertRaises(ValueError):
+      with page.Live(self.workdir):
+        raise ValueError
+    self.assertFalse(self.page.exists())
+
+  def test_no_page_is_no_reason_to_stop(self):
+    (self.workdir / 'ledger.jsonl').write_text('torn')
+    with self.assertLogs(level='WARNING') as logged:
+      page.Live(self.workdir).update()
+    self.assertIn('no page of', logged.output[0])
 
 
 if __name__ == '__main__':

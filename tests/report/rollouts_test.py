@@ -107,8 +107,8 @@ class RolloutsTest(absltest.TestCase):
     self.assertEqual(
         why,
         ['largest |advantage|']
-        + ['solved'] * 2
-        + ['failed'] * 2
+        + ['right'] * 2
+        + ['wrong'] * 2
         + ['truncated'],
     )
     self.assertEqual(found.rollouts[0].completion, 'arm 3')

@@ -1,8 +1,10 @@
 """Several evolving runs in one table."""
 
+import contextlib
 import io
 import json
 import pathlib
+import shutil
 import tempfile
 
 from absl.testing import absltest
@@ -10,9 +12,12 @@ import numpy as np
 import pandas as pd
 from rich import console as console_lib
 
+from evojax.eval import seeds as seeds_lib
 from evojax.ledger import records
 from evojax.report import seeds
 from tests.ledger import samples
+
+_SOLVED = (('a', 2), ('b', 3))
 
 
 class SeedsTest(absltest.TestCase):
@@ -106,6 +111,10 @@ class SeedsTest(absltest.TestCase):
     self.assertAlmostEqual(policies['evolved']['score']['value'], 5 / 8)
     # Each run over its own base: 4 and 2 of 8 problems.
     self.assertAlmostEqual(policies['base']['evolved_over']['value'], 3 / 8)
+    self.assertAlmostEqual(policies['evolved']['gain']['value'], 3 / 8)
+    self.assertAlmostEqual(policies['seed']['gain']['value'], 3 / 8)
+    self.assertIsNone(policies['base']['gain'])
+    self.assertEqual(summary['absent'], ['random'])
     # Over the one run that has it.
     self.assertAlmostEqual(policies['seed']['evolved_over']['value'], 1 / 8)
     self.assertIsNone(policies['evolved']['evolved_over'])
@@ -120,9 +129,16 @@ class SeedsTest(absltest.TestCase):
     )
     self.assertEqual(json.loads(json.dumps(summary)), summary)
     out = io.StringIO()
-    seeds.print_summary(summary, console_lib.Console(file=out, width=140))
-    for text in ('evolved over it', '62.5 %', '+37.5', '1,050'):
-      self.assertIn(text, out.getvalue())
+    seeds.print_summary(summary, console_lib.Console(file=out, width=80))
+    for text in (
+        'evolved (from base)',
+        '62.5 %',
+        '+37.5',
+        '1,050',
+        '1 of 2 runs kept a change',
+        'compared with the controls random: --compare=DIR',
+    ):
+      self.assertIn(text, ' '.join(out.getvalue().split()))
 
   def test_refusals(self):
     done = self._run('a', dict(base=1, evolved=2))
@@ -132,6 +148,35 @@ class SeedsTest(absltest.TestCase):
       seeds.summarise([done, self._run('c', {}, final=False)])
     with self.assertRaisesRegex(ValueError, 'holds no ledger.jsonl'):
       seeds.summarise([done, self.root])
+
+  def test_nothing_kept(self):
+    runs = [self._run(name, dict(base=1, evolved=n)) for name, n in _SOLVED]
+    out = io.StringIO()
+    summary = seeds.summarise(runs)
+    seeds.print_summary(summary, console_lib.Console(file=out, width=80))
+    self.assertIn('seed harness (nothing kept)', out.getvalue())
+    self.assertNotIn('evolved (from base)', out.getvalue())
+
+  def test_a_run_is_no_second_seed_of_itself(self):
+    run = self._run('a', dict(base=1, evolved=2))
+    copy = shutil.copytree(run, self.root / 'copy')
+    with self.assertRaisesRegex(ValueError, 'a and .*copy are copies of one'):
+      seeds.summarise([run, self._run('b', dict(base=1, evolved=3)), copy])
+    with self.assertRaisesRegex(ValueError, 'copies of one'):
+      seeds.summarise([run, f'{run}/'])
+
+  def test_command(self):
+    err = self.enter_context(contextlib.redirect_stderr(io.StringIO()))
+    out = self.enter_context(contextlib.redirect_stdout(io.StringIO()))
+    self.assertEqual(seeds_lib.main(seeds, []), 2)
+    self.assertIn(
+        'usage: python -m evojax.report.seeds WORKDIR WORKDIR', err.getvalue()
+    )
+    self.assertEqual(seeds_lib.main(seeds, ['/absent', '/there']), 2)
+    self.assertNotIn('Traceback', err.getvalue())
+    runs = [str(self._run(n, dict(base=1, evolved=s))) for n, s in _SOLVED]
+    self.assertEqual(seeds_lib.main(seeds, runs), 0)
+    self.assertIn('base policy', out.getvalue())
 
 
 if __name__ == '__main__':

@@ -146,6 +146,16 @@ class LockTest(WorkdirTestCase):
         self.open()
     self.open().close()
 
+  def test_whether_a_process_works_on_it_is_asked_without_a_trace(self):
+    self.assertFalse(workdir_lib.in_use(self.path))
+    self.assertFalse(self.path.exists())
+    with self.open():
+      before = sorted(self.path.iterdir())
+      self.assertTrue(workdir_lib.in_use(self.path))
+      self.assertEqual(sorted(self.path.iterdir()), before)
+    self.assertFalse(workdir_lib.in_use(self.path))
+    self.open().close()  # Asking kept no lock.
+
   def test_other_processes_of_the_same_run_take_no_lock(self):
     with self.open():
       other = self.open(primary=False)

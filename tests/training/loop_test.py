@@ -104,6 +104,18 @@ class EndToEndTest(TrainTestCase):
     # Another step samples with another seed.
     self.assertLen(set(store.read(self.done, 'train')['seed']), 2)
 
+  def test_page(self):
+    text = (self.done / 'report.html').read_text()
+    self.assertIn('data-state="finished"', text)
+    self.assertIn('step 2 of 2', text)
+    for wanted in (
+        'gradient norm',
+        'part sure',
+        '<h3>Step 1</h3>',
+        '>update <b',
+    ):
+      self.assertIn(wanted, text)
+
   def test_logged_is_what_trained(self):
     for step in (0, 1):
       rows, logged = (

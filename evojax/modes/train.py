@@ -1,0 +1,34 @@
+"""--mode=train: GRPO alone, with the page of the run."""
+
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from evojax.report import page
+from evojax.runtime import sharding
+from evojax.training import loop
+
+
+def run(
+    config: ml_collections.ConfigDict, workdir: str, *, fork_from: str = ''
+) -> dict[str, Any]:
+  """Train a policy; its page is new at most steps and at the end.
+
+  Args:
+    config: Of the run.
+    workdir: The run's directory; the same call continues it.
+    fork_from: See `loop.run`.
+
+  Returns:
+    The summary that is also in workdir/summary.json.
+
+  Raises:
+    ValueError: As `loop.run` does.
+  """
+  path = pathlib.Path(workdir).expanduser()
+  with page.Live(path) as live:
+    summary = loop.run(config, workdir, fork_from=fork_from, watch=live.update)
+    if sharding.is_primary() and (built := live.finish()):
+      print(f'page: {built}')
+  return summary

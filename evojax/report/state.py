@@ -1,0 +1,93 @@
+"""The state of a run: running, stopped or finished, and how far it came."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from evojax.ledger import history
+from evojax.report import curves
+
+# Folder of an arm -> the field of its steps; all others have evolve.updates.
+_STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
+# Ends of a run that evolves after which nothing is left to do.
+_DONE = ('trials', 'nothing to propose', 'no wealth left')
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  """What a reader wants to know first."""
+
+  kind: str  # 'running', 'stopped' or 'finished'.
+  where: str  # 'step 12 of 30'.
+  arm: str = ''  # Folder of the training that goes on, of a run that evolves.
+
+
+def read_json(path: pathlib.Path, default: Any) -> Any:
+  """Return the JSON value of a file; `default` where it is of another kind."""
+  try:
+    found = json.loads(path.read_bytes())
+  except (OSError, ValueError):
+    return default
+  return found if isinstance(found, type(default)) else default
+
+
+def of_training(
+    steps: int, done: int, summary: Mapping[str, Any], running: bool
+) -> State:
+  """Return the state of a training.
+
+  Args:
+    steps: Steps of its config.
+    done: The last step with metrics.
+    summary: Its summary.json, or {}.
+    running: Whether a process works on it.
+  """
+  where = f'step {done} of {steps}'
+  # A summary of fewer steps is from before config.steps was raised.
+  if summary.get('steps', -1) >= steps:
+    return State('finished', where)
+  return State('running' if running else 'stopped', where)
+
+
+def of_history(
+    path: pathlib.Path,
+    run: history.History,
+    config: Mapping[str, Any],
+    running: bool,
+) -> State:
+  """Return the state of a run that evolves.
+
+  Args:
+    path: The run's directory.
+    run: Its rows.
+    config: Flat.
+    running: Whether a process works on it.
+  """
+  tried = sum(trial.verify is not None for trial in run.trials)
+  trials = config.get('evolve.trials')
+  where = f'{tried} of {trials} trials' if trials else f'{tried} trials'
+  if run.ended:
+    kind = 'finished' if run.ended in _DONE else 'stopped'
+    why = '' if run.ended == 'trials' else f'; ended: {run.ended}'
+    return State(kind, where + why)
+  arm = _current(path)
+  if arm:
+    rows = curves.read(path / arm)
+    name = _STEPS.get(arm, 'evolve.updates')
+    steps = f' of {config[name]}' if name in config else ''
+    where += f', {arm} at step {rows[-1]["step"] if rows else 0}{steps}'
+  elif run.rows:
+    where += f', last row: {run.rows[-1].record.STEP}'
+  return State('running' if running else 'stopped', where, arm)
+
+
+def _current(path: pathlib.Path) -> str:
+  """Return the folder of the arm that was trained last and has not ended."""
+  found = [
+      (metrics.stat().st_mtime_ns, metrics.parent)
+      for metrics in path.glob('arms/*/metrics.jsonl')
+      if not (metrics.parent / 'arm.json').exists()
+  ]
+  return max(found)[1].relative_to(path).as_posix() if found else ''
