@@ -67,7 +67,7 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       said, notes = _tried(grader, view)
       report(f'grader {grader.path}', [], said)
       for note in notes:
-        print(f'  warning: {note}')
+        output.say(f'  warning: {note}')
     # A harness brings a reward of its own.
     if not paths or config.reward.parts:
       reasons, notes = _check_reward(config, domain)
