@@ -34,6 +34,7 @@ from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import verify
 from evojax.ledger import records
 from evojax.report import page
+from evojax.runtime import output
 
 
 def run(
@@ -82,7 +83,7 @@ def _steps(run_: opening.Run) -> str:
   record, find = run_.recorder.record, run_.recorder.find
   if run_.primary:
     for line in human.review(run_.inbox):
-      print(line, flush=True)
+      output.say(line)
   opened = record(records.Open, lambda: start.open_ledger(run_))
   start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')

@@ -10,17 +10,21 @@ from typing import Any
 import warnings
 
 import ml_collections
+import numpy as np
 
 from evojax import config as config_lib
 from evojax import domains
 from evojax.domains import base
+from evojax.domains import graders
 from evojax.episodes import synthetic
+from evojax.evidence import views
 from evojax.evolve import opening
 from evojax.evolve import propose
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.runtime import config_checks
+from evojax.runtime import output
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
@@ -49,13 +53,13 @@ def run(
   def report(what: str, reasons: Sequence[str], said: str = '') -> None:
     nonlocal refused
     refused += bool(reasons)
-    print(f'{what}: {"refused" if reasons else "ok"}{said}')
+    output.say(f'{what}: {"refused" if reasons else "ok"}{said}')
     for reason in reasons:
-      print(f'  {reason}')
+      output.say(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_checks.validate, config))
   for line in _changed_fields(config):
-    print(f'  {line}')
+    output.say(f'  {line}')
   if config.evolve.trials:
     name = config.evolve.proposer
     report(f'proposer {name}', _reasons(propose.load, name))
@@ -70,12 +74,17 @@ def run(
     surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} synthetic completions are solved'
     report(f'domain {config.domain.name}', [], share)
+    if grader := getattr(domain, 'grader', None):
+      said, notes = _tried(grader, view)
+      report(f'grader {grader.path}', [], said)
+      for note in notes:
+        output.say(f'  warning: {note}')
     # A harness brings a reward of its own.
     if not paths or config.reward.parts:
       reasons, notes = _check_reward(config, domain)
       report(f'reward {config.reward.parts or "of the domain"}', reasons)
       for note in notes:
-        print(f'  {note}')
+        output.say(f'  {note}')
   for path in paths:
     try:
       harness = spec.read(path)
@@ -120,6 +129,34 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
   except (ValueError, OSError, probe.WeakSandboxError) as error:
     return [line.strip() for line in str(error).splitlines() if line.strip()]
   return []
+
+
+def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
+  """Return how a grader of the user's own judged attempts, and warnings.
+
+  Args:
+    grader: The grader.
+    view: Synthetic evidence, in which most attempts hold the reference answer.
+  """
+  scores = grader.low + (grader.high - grader.low) * view.partial
+  scores = np.where(view.valid, scores, np.nan)
+  empty = view.completion == ''
+  best = np.nanargmax(np.where(empty, -np.inf, scores)[0])
+  form, right = str(view.completion[0][best]), scores[0][best]
+  nothing = np.nanmax(scores[empty], initial=grader.low)
+  notes = []
+  if not right >= grader.threshold:  # Nor where it is not a number.
+    notes.append(
+        f'no form of the reference answer scores as right, which takes'
+        f' {grader.threshold:g}; the best is {form!r:.80} with {right:g}'
+    )
+  if nothing >= grader.threshold:
+    notes.append(
+        f'an empty completion scores {nothing:g}, which is right from'
+        f' {grader.threshold:g} on'
+    )
+  said = f', {form!r:.80} scores {right:g}, an empty completion {nothing:g}'
+  return said, notes
 
 
 def _check_reward(

@@ -4,13 +4,13 @@ import os
 from typing import Any
 
 import ml_collections
-from rich import console as rich_console
 
 from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
 from evojax.modes import policies
 from evojax.runtime import devices
+from evojax.runtime import output
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
@@ -42,8 +42,8 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       workdir, config, mode='eval', primary=primary
   ) as directory:
     path = directory.path
-    print(devices.describe(), flush=True)
-    print(f'policy: {config.model.path}; scores go to {path}', flush=True)
+    output.say(devices.describe())
+    output.say(f'policy: {config.model.path}; scores go to {path}')
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     dtype = config.model.param_dtype
     with engines.open_sampler(config, setup.policy, mesh, path) as engine:
@@ -65,5 +65,5 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
       workdir_lib.write_json(path / 'eval.json', summary)
-      report_lib.print_scores(result, rich_console.Console(highlight=False))
+      report_lib.print_scores(result, output.console())
   return summary

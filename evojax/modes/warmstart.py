@@ -9,6 +9,7 @@ import ml_collections
 
 from evojax import domains
 from evojax.models import warmstart
+from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import workdir as workdir_lib
@@ -61,9 +62,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
       elapsed = progress_lib.duration(time.perf_counter() - start)
       loss, rate = metrics['loss'], metrics['tokens_per_s']
       where = f'step {step}/{settings.steps}'
-      print(
-          where, f' loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}', flush=True
-      )
+      output.say(f'{where}  loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}')
 
     def stop(step):
       stopped.append(step)
@@ -82,7 +81,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     )
     if policy is None:
       state = f'{stopped[-1]} updates are saved in {directory.path}'
-      print(preemption.line(asked, state), flush=True)
+      output.say(preemption.line(asked, state))
       raise preemption.Preempted()
-  print(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
+  output.say(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
   return policy

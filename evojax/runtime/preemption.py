@@ -106,6 +106,7 @@ def _end_unless_noted(number: int) -> None:
   flush.start()
   flush.join(timeout=1)
   text = line([number], 'stopped before the first step, nothing has changed')
+  text = ' '.join(text.split('\n  '))  # One line, however long.
   with contextlib.suppress(OSError):
     os.write(2, f'{text}\n'.encode(errors='replace'))
   # No exception, which a callback could swallow, and no handlers at exit, which
@@ -133,7 +134,7 @@ def line(asked: list[int], state: str) -> str:
   """
   name = signal.Signals(asked[0] if asked else signal.SIGTERM).name
   command = invocation.command()
-  the_same = f'the same command continues: {command}' if command else ''
+  the_same = f'the same command continues:\n  {command}' if command else ''
   return f'{name}: {state}; {the_same or "the same call continues"}'
 
 

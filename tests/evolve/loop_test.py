@@ -41,6 +41,7 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.models import hf
 from evojax.runtime import metrics
+from evojax.runtime import progress
 from evojax.runtime import sharding
 from evojax.sandbox import probe
 from evojax.training import engines
@@ -444,6 +445,7 @@ class SealedTest(absltest.TestCase):
           mesh=mesh,
           engine=engines.make_engine(config, setup.policy, mesh),
           phases=metrics.Phases(),
+          progress=progress.Progress([], shown=False),
           stop_if_asked=recorder.stop_if_asked,
           may_open_sealed=lambda: recorder.find(records.Seal) is not None,
       )

@@ -232,9 +232,9 @@ class KillTest(_Killed):
       stopped = self.run_command(workdir, f'{number}@2')
       self.assertEqual(stopped.returncode, 143, stopped.stderr)
       self.assertRegex(
-          stopped.stdout,
+          ' '.join(stopped.stdout.split()),
           rf'{name}: \d steps are saved in {workdir}; the same command'
-          r' continues: \S+ -m evojax\.main --config=.*\n',
+          r' continues: \S+ -m evojax\.main .*--config=',
       )
       self.assertEmpty(stopped.stderr)
     # The step in which it arrived was finished and saved, though none was due.

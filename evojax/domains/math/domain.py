@@ -14,6 +14,7 @@ from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
 from evojax.domains.math import scoring
+from evojax.evidence import schema
 from evojax.harness.library.seed import reward
 
 
@@ -24,7 +25,6 @@ class MathDomain(sourced.SourcedDomain):
   answer_format: str  # One of grade.ANSWER_FORMATS.
 
   name = 'math'
-  columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
   catalogue = problems.CATALOGUE
   readers = datasets.READERS
@@ -32,17 +32,20 @@ class MathDomain(sourced.SourcedDomain):
       demonstrations.demonstrate, demonstrations.TOKENS
   )
 
+  @property
+  def columns(self) -> tuple[schema.Column, ...]:
+    """The columns of the math grader, or of the user's own beside its."""
+    own = self.grader
+    return own.declare(grade.COLUMNS) if own else grade.COLUMNS
+
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Grade a completion. Never raises on hostile or malformed text."""
-    cut = completion.finish_reason == 'length'
     form = problem.metadata.get('answer_form', 'value')
-    if form == scoring.FORM:
+    if self.grader or form == scoring.FORM:
       return self.grade_many([problem], [completion])[0]
-    return grade.grade(
-        problem.answer, completion.text, self.answer_format, cut, form
-    )
+    return self._grade(problem.answer, completion, form)
 
   def grade_many(
       self,
@@ -50,6 +53,14 @@ class MathDomain(sourced.SourcedDomain):
       completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     """Grade completion b of problem b, for all b."""
+    if self.grader:
+      grades = self.grader.grade_many(problems, completions)
+      # What the text alone shows is the same whoever grades.
+      shown = (self._grade('', c, 'text').columns for c in completions)
+      return [
+          dataclasses.replace(found, columns={**columns, **found.columns})
+          for found, columns in zip(grades, shown, strict=True)
+      ]
     scored = [p.metadata.get('answer_form') == scoring.FORM for p in problems]
     by_value = [not s for s in scored]
     in_box, here = (
@@ -59,6 +70,12 @@ class MathDomain(sourced.SourcedDomain):
     found = iter(scoring.grade_many(*in_box, self.answer_format))
     rest = iter(super().grade_many(*here))
     return [next(found if s else rest) for s in scored]
+
+  def _grade(
+      self, answer: str, completion: records.Episode, form: str
+  ) -> records.Grade:
+    cut = completion.finish_reason == 'length'
+    return grade.grade(answer, completion.text, self.answer_format, cut, form)
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
     """Return the problem in another writing; None where there is none.
@@ -79,6 +96,8 @@ def make(
     system_prompt: str = '',
     jsonl: Mapping[str, Any] | None = None,
     tfds: Mapping[str, Any] | None = None,
+    grader: str = '',
+    grader_options: Mapping[str, Any] | None = None,
 ) -> MathDomain:
   """Build the domain, read its files and measure its families.
 
@@ -97,10 +116,15 @@ def make(
       of a problem's identity.
     jsonl: 'train', and optionally 'dev' and 'sealed': paths, see
       `datasets.read_jsonl`; 'question_field', 'answer_field'. A split without
-      a path takes its share of train, by hash.
+      a path takes its share of train, by hash. 'skip_broken': True leaves
+      broken lines out.
     tfds: 'name'; 'train', 'dev', 'sealed' as for jsonl: splits of the data
       set; 'data_dir', 'module', 'question_field', 'answer_field', see
       `datasets.read_tfds`.
+    grader: A grader of the user's own for the problems of jsonl or tfds: the
+      dotted path of a function, or 'openai', see `graders`; empty compares the
+      value of the answer.
+    grader_options: Its options, see `graders.make`.
 
   Raises:
     ValueError: If an argument is impossible, a file is broken, or a family is
@@ -112,6 +136,13 @@ def make(
         f' {grade.ANSWER_FORMATS}'
     )
   selected = MathDomain.select(
-      families, weights, 'small', system_prompt, jsonl=jsonl, tfds=tfds
+      families,
+      weights,
+      'small',
+      system_prompt,
+      grader,
+      grader_options,
+      jsonl=jsonl,
+      tfds=tfds,
   )
   return MathDomain(selected, answer_format)

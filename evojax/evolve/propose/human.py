@@ -32,6 +32,7 @@ from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills
 from evojax.harness import library
 from evojax.harness import spec
+from evojax.runtime import output
 
 MAX_BYTES = 64 << 10
 TRIGGER = 'inbox/'  # The trigger of a proposal is this and the file's name.
@@ -256,7 +257,7 @@ def _shipped(name: Any) -> str:
 
 def _refuse(path: pathlib.Path, reason: str) -> None:
   """Rename a file and write the reason beside it."""
-  print(f'inbox/{path.name} is refused: {reason}', flush=True)
+  output.say(f'inbox/{path.name} is refused: {reason}')
   # The reason comes first: after a kill in between the file is refused again.
   path.with_name(f'{path.name}.reason.txt').write_text(reason + '\n')
   os.replace(path, path.with_name(f'{path.name}.refused'))
