@@ -51,8 +51,7 @@ def run(
     workdir: The run's directory, created if needed.
     fork_from: Workdir of another run, whose newest checkpoint a new workdir
       starts from.
-    watch: Called by process 0 before the first step and after each step, with
-      its metrics written.
+    watch: Called by process 0 after each step, with its metrics written.
 
   Returns:
     The summary that is also in workdir/summary.json.
@@ -153,8 +152,6 @@ def _run(
         watch()
 
     try:
-      if sharding.is_primary():
-        watch()
       if trainer.step:
         say(f'continuing from step {trainer.step}')
       else:
