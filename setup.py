@@ -29,11 +29,13 @@ INSTALL_REQUIRES = (
     'pyarrow>=26',
     'pydantic>=2.14',
     'pydantic-core>=2.50',
+    'pytest>=9',  # Code in the box sees it, see evojax/sandbox/image.py.
     'reasoning-gym>=0.1.25',
     'rich>=15',
     'safetensors>=0.8',
     'scipy>=1.17',
     'starlette>=1.10',
+    'sympy>=1.14',
     'tensorboardX>=2.6.5',
     'tensorflow-datasets>=4.9.10',
     'tokenizers>=0.23',
@@ -48,7 +50,6 @@ EXTRAS_REQUIRE = {
     'test': (
         'beartype>=0.23',
         'openai>=3.52',
-        'pytest>=9',
         'pytest-xdist>=3.8',
         'ruff>=0.17',
         'torch==2.13.0',  # By hand in requirements/torch.txt.

@@ -161,6 +161,15 @@ class ValidateTest(parameterized.TestCase):
           r'rollout\.prefill_rows=3 ',
       ),
       (
+          'no JSON',
+          dict(
+              domain__kwargs=ml_collections.ConfigDict({'a': ({1, 2},)}),
+              model__chat_template_kwargs=ml_collections.ConfigDict({'b': {3}}),
+          ),
+          r'domain\.kwargs\.a=.* is no JSON value; use texts, numbers, lists',
+          r'model\.chat_template_kwargs\.b=\{3\}: is no JSON value',
+      ),
+      (
           'date',
           dict(model__chat_template_date='26 Jul'),
           r"model\.chat_template_date='26 Jul' is no date",

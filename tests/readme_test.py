@@ -153,6 +153,17 @@ class ReadmeTest(parameterized.TestCase):
     self.assert_learns(rows, 0.15)
 
   @pytest.mark.slow
+  def test_grader(self):
+    printed = self.run_blocks('grader')
+    self.assertRegex(printed, r"grader my_score.compute_score: ok, '.*' scores")
+    rows = self.evidence('grader')
+    self.assertEqual(set(rows['family']), {'sums'})
+    self.assertEqual(
+        set(map('{:.1f}'.format, rows['partial'])), {'0.0', '0.1', '1.0'}
+    )
+    self.assertTrue((rows['outcome'] == (rows['partial'] == 1)).all())
+
+  @pytest.mark.slow
   def test_domain(self):
     self.run_blocks('domain')
     rows = self.evidence('domain')

@@ -13,7 +13,7 @@ from evojax.evidence import schema
 from evojax.harness import surface
 
 # Completions built around a reference answer, one per common answer format.
-_ATTEMPTS = (
+ATTEMPTS = (
     '{}',
     'So 1 + 1 = 2. <answer>{}</answer>',
     '<answer>0</answer>',
@@ -134,7 +134,7 @@ class Domain(abc.ABC):
     The gate runs a harness's functions on them before any training is paid
     for, see `episodes.synthetic`.
     """
-    return [form.format(problem.answer) for form in _ATTEMPTS]
+    return [form.format(problem.answer) for form in ATTEMPTS]
 
 
 def draw_behaviour(

@@ -1,6 +1,7 @@
 """Problems from data sets: rows, distinct problems, disjoint splits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -12,6 +13,12 @@ from evojax.domains import splits
 
 # The rows of a data set, each with its place, such as 'path:line'.
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
+
+
+class Numeral(str):
+  """A number, as the file writes it."""
+
+  __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +34,8 @@ class Reader:
 def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
   """Yield ('path:line', object) for each line of a JSONL file.
 
-  Blank lines are skipped. Numbers come as the text in the file, so that 7.140
-  does not become 7.14.
+  Blank lines are skipped. Numbers come as numerals, the text in the file, so
+  that 7.140 does not become 7.14.
 
   Args:
     path: A file in UTF-8, from domain.kwargs.jsonl.
@@ -47,7 +54,9 @@ def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
       continue
     where = f'{path}:{number}'
     try:
-      row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+      row = json.loads(
+          line, parse_int=Numeral, parse_float=Numeral, parse_constant=Numeral
+      )
     # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
     # nests deeper than the parser can follow.
     except (ValueError, RecursionError) as error:
@@ -55,6 +64,18 @@ def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(row, dict):
       raise ValueError(f'{where}: a {type(row).__name__}, not an object')
     yield where, row
+
+
+def values(tree: Any) -> Any:
+  """Return a row, or a part of one, with numbers in place of numerals."""
+  if isinstance(tree, Numeral):
+    # Python refuses to read integers of more than 4,300 digits.
+    with contextlib.suppress(ValueError):
+      return json.loads(tree)
+    return str(tree)
+  if isinstance(tree, Mapping):
+    return {name: values(value) for name, value in tree.items()}
+  return list(map(values, tree)) if isinstance(tree, list) else tree
 
 
 def tfds_rows(

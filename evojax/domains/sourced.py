@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any, ClassVar
 
 from evojax import records
 from evojax.domains import base
 from evojax.domains import datasets
+from evojax.domains import graders
 from evojax.domains import sources
 from evojax.domains import splits
 
@@ -19,6 +21,7 @@ class Problems:
   # Split -> problems of a data set.
   data: Mapping[str, tuple[records.Problem, ...]] | None = None
   system_prompt: str = ''  # First message of generated problems; empty: none.
+  grader: graders.Grader | None = None  # Of the user's own, for given problems.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,8 @@ class SourcedDomain(base.Domain):
       weights: Sequence[float],
       default: str,
       system_prompt: str,
+      grader: str = '',
+      grader_options: Mapping[str, Any] | None = None,
       **tables: Mapping[str, Any] | None,
   ) -> Problems:
     """Select problems by the arguments of `make`.
@@ -49,6 +54,9 @@ class SourcedDomain(base.Domain):
       default: The families where no problems are named at all.
       system_prompt: First message of every problem; empty is none. It is no
         part of a problem's identity.
+      grader: A grader of the user's own for the problems of a data set, see
+        `graders.make`; empty is the domain's.
+      grader_options: Its options.
       **tables: Key of `readers` -> the fields of its data set.
 
     Raises:
@@ -67,13 +75,28 @@ class SourcedDomain(base.Domain):
           f' {", ".join(tables)} (weights belong to families); given are'
           f' {families=}, {weights=}, {given}'
       )
+    if (grader or grader_options) and not (grader and given):
+      raise ValueError(
+          f'domain.kwargs: {grader=} with grader_options={grader_options}: a'
+          ' grader of your own is named by grader and judges the problems of a'
+          f' data set, one of {", ".join(tables)}'
+      )
     for name, fields in given.items():
       data = datasets.read(name, cls.readers[name], fields, system_prompt)
-      return Problems(data=data)
+      own = None
+      if grader:
+        everything = list(itertools.chain(*data.values()))
+        own = graders.make(grader, grader_options, everything)
+      return Problems(data=data, grader=own)
     entries = cls.catalogue.select(families or default, weights)
     for entry in entries:
       cls.catalogue.check_capacity(entry.family, entry.level)
     return Problems(entries, system_prompt=system_prompt)
+
+  @property
+  def grader(self) -> graders.Grader | None:
+    """The grader of the user's own, if there is one."""
+    return self.problems.grader
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.

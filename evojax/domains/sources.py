@@ -148,6 +148,8 @@ class Catalogue:
   # pairs (stream, index) are independent.
   draft: Callable[[Entry, int, int, str], Draft]
   estimated: bool = False  # Whether `capacity` is an estimate.
+  # Name of what cannot be a family -> why.
+  left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def select(
       self, families: str | Sequence[str], weights: Sequence[float] = ()
@@ -198,6 +200,11 @@ class Catalogue:
     if name in self.sets:
       return {f: range(len(levels)) for f, levels in self.sets[name].items()}
     family, colon, numbers = name.partition(':')
+    if family in self.left_out:
+      raise ValueError(
+          f'domain.kwargs.families: {family!r} cannot be a family:'
+          f' {self.left_out[family]}'
+      )
     if family not in self.levels:
       raise ValueError(
           f'domain.kwargs.families: {name!r} is not {", ".join(self.sets)}, or'

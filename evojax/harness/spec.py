@@ -1,7 +1,8 @@
 """A harness is a small directory: an overlay of config values and functions.
 
     overlay.json       {'optim.learning_rate': 1e-4, ...}
-    reward.py          def parts(e) -> {name: float32 [P, G]}
+    reward.py          def parts(e) -> {name: float32 [P, G]}: lines
+                       NAME = value, then one `return {...}`
     keep.py            def init() -> state;  def keep(e, state) -> (bool [P, G],
                        state)
     weight.py          def weight(e) -> float32 [P, G, A]
@@ -10,6 +11,10 @@
     backtests/*.py     def predict(before, after) -> {name: float}
     library.json       {'reward.py': 'seed/reward.py', ...}: files that are read
                        from harness/library as if they lay here
+
+`e` is a view of the evidence of P prompts with G completions each
+(`evidence.views.View`); weights have A turns. "A harness" in the README shows
+an example of each file.
 
 Its name is the hash of its content; sources are text here and run elsewhere
 (see `run`).

@@ -9,11 +9,14 @@ from typing import Any
 import warnings
 
 import ml_collections
+import numpy as np
 
 from evojax import config as config_lib
 from evojax import domains
 from evojax.domains import base
+from evojax.domains import graders
 from evojax.episodes import synthetic
+from evojax.evidence import views
 from evojax.evolve import propose
 from evojax.harness import admit
 from evojax.harness import spec
@@ -59,6 +62,11 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
     surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} synthetic completions are solved'
     report(f'domain {config.domain.name}', [], share)
+    if grader := getattr(domain, 'grader', None):
+      said, notes = _tried(grader, view)
+      report(f'grader {grader.path}', [], said)
+      for note in notes:
+        print(f'  warning: {note}')
     # A harness brings a reward of its own.
     if not paths or config.reward.parts:
       reasons, notes = _check_reward(config, domain)
@@ -94,6 +102,34 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
   except ValueError as error:
     return [line.strip() for line in str(error).splitlines() if line.strip()]
   return []
+
+
+def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
+  """Return how a grader of the user's own judged attempts, and warnings.
+
+  Args:
+    grader: The grader.
+    view: Synthetic evidence, in which most attempts hold the reference answer.
+  """
+  scores = grader.low + (grader.high - grader.low) * view.partial
+  scores = np.where(view.valid, scores, np.nan)
+  empty = view.completion == ''
+  best = np.nanargmax(np.where(empty, -np.inf, scores)[0])
+  form, right = str(view.completion[0][best]), scores[0][best]
+  nothing = np.nanmax(scores[empty], initial=grader.low)
+  notes = []
+  if not right >= grader.threshold:  # Nor where it is not a number.
+    notes.append(
+        f'no form of the reference answer scores as right, which takes'
+        f' {grader.threshold:g}; the best is {form!r:.80} with {right:g}'
+    )
+  if nothing >= grader.threshold:
+    notes.append(
+        f'an empty completion scores {nothing:g}, which is right from'
+        f' {grader.threshold:g} on'
+    )
+  said = f', {form!r:.80} scores {right:g}, an empty completion {nothing:g}'
+  return said, notes
 
 
 def _check_reward(

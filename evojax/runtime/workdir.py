@@ -46,7 +46,10 @@ FREE_FIELDS = (
 )
 
 _PACKAGES = (
-    'jax jaxlib flax optax orbax-checkpoint transformers numpy pyarrow'
+    'jax jaxlib flax optax orbax-checkpoint transformers pyarrow reasoning-gym'
+    ' sympy'
+    # What code in the box sees, see `sandbox.image`.
+    ' iniconfig numpy packaging pluggy pygments pytest'
 ).split()
 # A resumed run is bit-equal only if these are the same.
 _NUMERICS = (

@@ -21,6 +21,8 @@ _SYSTEM = (
     '/bin', '/sbin', '/usr/bin', '/usr/sbin', '/usr/libexec', '/usr/share',
     '/usr/local', '/etc/alternatives', '/etc/ld.so.cache', *_LIBRARIES,
 )  # fmt: skip
+# Programs find their input here: `programs` opens it for them.
+_STDIN = '/dev/stdin'
 # The place of the slot's directory in a tree of its own.
 _SCRATCH = '/box'
 _BASE = '/tmp'  # Covered while the tree is built, but only in this namespace.
@@ -57,10 +59,10 @@ def _readable(config: wire.Config) -> list[str]:
   """Return the paths that a slot may read; a repository may run them too."""
   shared = {
       'pure': (),
-      'program': (_LIBRARY, *_LIBRARIES, *config.readable),
-      'repository': (_LIBRARY, sys.base_prefix, *_SYSTEM, *config.readable),
+      'program': (_LIBRARY, *_LIBRARIES),
+      'repository': (_LIBRARY, sys.base_prefix, *_SYSTEM),
   }
-  return shared[config.profile]
+  return [*shared[config.profile], *config.readable]
 
 
 def _hidden(more: Sequence[str]) -> list[str]:
@@ -79,7 +81,7 @@ def _hidden(more: Sequence[str]) -> list[str]:
   found = {os.path.join(root, name) for root in roots for name in _PACKAGES}
   return [
       path
-      for path in sorted(found | {ours})
+      for path in sorted({*found, *map(os.path.realpath, found), ours})
       if os.path.isdir(path)
       and not any(_is_below(path, opened) for opened in more)
   ]
@@ -89,8 +91,9 @@ def build_root(config: wire.Config, quota: str) -> str | None:
   """Make a read-only tree the root of this namespace.
 
   It holds the paths of the host that the slot may read, at their places; the
-  missing ones are skipped, and what is hidden below them is empty. Devices and
-  a directory are added, but not for the profile 'pure'.
+  missing ones are skipped, and what is hidden below them holds the packages of
+  the image alone. Devices and a directory are added, but not for the profile
+  'pure'.
 
   Args:
     config: The slot's.
@@ -100,6 +103,8 @@ def build_root(config: wire.Config, quota: str) -> str | None:
     The directory's path, if there is one.
   """
   linux.make_mounts_private()
+  # Before _BASE is covered, below which an interpreter may lie.
+  hidden = _hidden(config.readable)
   paths, pure = _readable(config), config.profile == 'pure'
   links, copies = {}, []
   for path in paths:
@@ -112,22 +117,27 @@ def build_root(config: wire.Config, quota: str) -> str | None:
   for path in () if pure else filter(os.path.exists, _DEVICES):
     copy = linux.copy_mount(path, read_only=False, devices=True)
     copies.append((path, copy))
+  packages = [(path, linux.copy_mount(path)) for path in config.image]
   linux.mount_tmpfs(_BASE, 'size=1m,nr_inodes=4096,mode=0755')
   for path, descriptor in copies:
-    target = _BASE + path
-    # The copy is asked, because its path may be covered by now.
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-      os.makedirs(target, exist_ok=True)
-    else:
-      os.makedirs(os.path.dirname(target), exist_ok=True)
-      os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    linux.attach(descriptor, target)
+    _attach(descriptor, path)
   for path, target in links.items():
     os.makedirs(_BASE + os.path.dirname(path), exist_ok=True)
     os.symlink(target, _BASE + path)
-  for path in _hidden(config.readable):
-    if os.path.isdir(_BASE + path):
-      linux.mount_tmpfs(_BASE + path, 'size=4k,nr_inodes=1,mode=0755')
+  covered = [path for path in hidden if os.path.isdir(_BASE + path)]
+  for path in covered:
+    linux.mount_tmpfs(_BASE + path, 'size=64k,nr_inodes=256,mode=0755')
+  for path, descriptor in packages:
+    if os.path.exists(_BASE + path):  # Below a path that the slot may read.
+      os.close(descriptor)
+    else:
+      _attach(descriptor, path)
+  for path in covered:
+    linux.make_read_only(_BASE + path)
+  if config.profile == 'program':
+    # A program may ask if it exists. No link can lead to its input, for want of
+    # /proc.
+    os.symlink(os.devnull, _BASE + _STDIN)
   if not pure:
     os.mkdir(_BASE + _SCRATCH)
     linux.mount_tmpfs(_BASE + _SCRATCH, quota)
@@ -136,6 +146,18 @@ def build_root(config: wire.Config, quota: str) -> str | None:
   linux.pivot_root(_BASE)
   linux.make_read_only('/')
   return None if pure else _SCRATCH
+
+
+def _attach(descriptor: int, path: str) -> None:
+  """Mount a copy at its path in the new tree."""
+  target = _BASE + path
+  # The copy is asked, because its path may be covered by now.
+  if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+    os.makedirs(target, exist_ok=True)
+  else:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+  linux.attach(descriptor, target)
 
 
 def become(user: int | None) -> None:
@@ -156,25 +178,41 @@ def landlock_rules(config: wire.Config) -> Iterator[tuple[str, int]]:
     if config.own_root:  # All of it may be listed.
       yield '/', landlock.LIST
     yield from ((d, landlock.READ | landlock.WRITE) for d in _DEVICES)
-  for path in filter(os.path.exists, _readable(config)):
-    yield from _all_but(path, _hidden(config.readable), landlock.LOOK | runs)
+  # A rule holds for all below a path: whoever lists the directory of a library
+  # sees the names of the hidden packages too. The importer of a program has
+  # listed it before.
+  above = 0 if config.profile == 'program' else landlock.LIST
+  # Links such as /lib are resolved, or what is hidden would be open below them.
+  readable = dict.fromkeys(map(os.path.realpath, _readable(config)))
+  hidden = _hidden([os.path.realpath(path) for path in config.readable])
+  for path in filter(os.path.exists, readable):
+    yield from _all_but(path, hidden, landlock.LOOK | runs, above)
+  yield from ((path, landlock.LOOK | runs) for path in config.image)
   if config.scratch is not None:
     yield config.scratch, landlock.CHANGE | runs
 
 
 def _all_but(
-    path: str, excluded: Collection[str], rights: int
+    path: str, excluded: Collection[str], rights: int, above: int
 ) -> Iterator[tuple[str, int]]:
-  """Yield rules that open a tree without the excluded directories below it."""
+  """Yield rules that open a tree without the excluded directories below it.
+
+  Args:
+    path: The top of the tree.
+    excluded: Directories that are left out.
+    rights: Rights to all others.
+    above: Rights to the directories that hold an excluded one.
+  """
   below = [other for other in excluded if _is_below(other, path)]
   if not below:
     yield path, rights
   elif path not in below:
-    yield path, landlock.LIST
+    if above:
+      yield path, above
     for name in os.listdir(path):
       child = os.path.join(path, name)
       if not os.path.islink(child):
-        yield from _all_but(child, below, rights)
+        yield from _all_but(child, below, rights, above)
 
 
 def _is_below(path: str, other: str) -> bool:

@@ -38,7 +38,8 @@ def rule_set(rules: Iterable[tuple[str, int]]) -> int:
   """Return a descriptor for `prepare`.
 
   Args:
-    rules: (path, rights below it); missing paths are left out.
+    rules: (path, rights below it); paths that are missing, or out of this
+      user's reach, are left out.
 
   Raises:
     OSError: If the kernel has no Landlock.
@@ -53,7 +54,7 @@ def rule_set(rules: Iterable[tuple[str, int]]) -> int:
   for path, rights in rules:
     try:
       parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
       continue
     if not stat.S_ISDIR(os.fstat(parent).st_mode):
       rights &= _OF_FILES

@@ -10,6 +10,13 @@ import threading
 import time
 
 
+def cores() -> int:
+  """Return the cores that this process may use; macOS has no affinity."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
 def kill(process: int) -> None:
   """Send SIGKILL to a process, if it still exists."""
   with contextlib.suppress(ProcessLookupError):

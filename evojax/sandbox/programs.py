@@ -5,9 +5,11 @@ rights.
 """
 
 import atexit
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import errno
+import functools
 import gc
 import io
 import os
@@ -15,6 +17,8 @@ import sys
 import threading
 import traceback
 import types
+
+_STDIN = ('/dev/stdin', '/dev/fd/0', '/proc/self/fd/0')
 
 
 def execute(
@@ -39,6 +43,29 @@ def call(
   while rest:
     rest = rest[os.write(1, rest) :]
   return 0
+
+
+def open_stdin_by_name() -> None:
+  """Let Python open its standard input by name, which leads through /proc."""
+  open_file, open_descriptor = builtins.open, os.open
+
+  def is_stdin(file) -> bool:
+    return isinstance(file, str | bytes | os.PathLike) and (
+        os.fsdecode(file) in _STDIN
+    )
+
+  @functools.wraps(open_file)
+  def open_(file, *args, **kwargs):
+    return open_file(os.dup(0) if is_stdin(file) else file, *args, **kwargs)
+
+  @functools.wraps(open_descriptor)
+  def os_open(path, *args, **kwargs):
+    return (
+        os.dup(0) if is_stdin(path) else open_descriptor(path, *args, **kwargs)
+    )
+
+  builtins.open = io.open = open_
+  os.open = os_open
 
 
 def run(source: str) -> int:

@@ -24,7 +24,7 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 
-# An interpreter without packages, which every box has.
+# An interpreter that every box has. It finds the packages of the image.
 PYTHON = os.path.join(
     sys.base_prefix, 'bin', f'python3.{sys.version_info.minor}'
 )

@@ -36,6 +36,10 @@ _FILES = """
   truncate ftruncate fsync fdatasync statfs fstatfs
   dup2 dup3 pipe pipe2 fadvise64 copy_file_range sendfile
 """.split()
+# Waiting for descriptors, a socket pair to wake up from it: what asyncio needs.
+_EVENTS = """
+  epoll_create1 epoll_ctl epoll_wait epoll_pwait recvfrom
+""".split()
 # Other processes of the same box. No mount, no namespace, no tracing.
 _PROCESSES = """
   fork vfork execve execveat wait4 waitid kill tkill tgkill
@@ -81,7 +85,12 @@ _FD_RULES = {
     # send it SIGKILL, which is taken for a failure of the machine.
     'prlimit64': (2, None, (0,)),
 }
-_THREAD_RULE = {'clone': (0, _THREAD | _NAMESPACES, (_THREAD,))}
+_PROGRAM_RULES = {
+    'clone': (0, _THREAD | _NAMESPACES, (_THREAD,)),
+    'socketpair': (0, 0xFFFFFFFF, (_AF_UNIX,)),
+    # To the other end of the pair only: an address could name any socket.
+    'sendto': (4, None, (0,)),
+}
 _PROCESS_RULES = {
     'clone': (0, _NAMESPACES, (0,)),
     'ioctl': (1, 0xFFFFFFFF, (*_IOCTL, *_IOCTL_TERMINAL)),
@@ -116,7 +125,7 @@ def rules(profile: str, *, own_user: bool = True) -> dict[str, tuple | None]:
   if profile == 'repository':
     allowed |= dict.fromkeys(_PROCESSES) | _PROCESS_RULES
     return allowed if own_user else allowed | dict.fromkeys(_OF_OWNERS, ())
-  return allowed | _THREAD_RULE
+  return allowed | dict.fromkeys(_EVENTS) | _PROGRAM_RULES
 
 
 def assemble(allowed: dict[str, tuple | None]) -> bytes:

@@ -18,9 +18,11 @@ import traceback
 from typing import NoReturn
 
 from evojax.sandbox import child
+from evojax.sandbox import image
 from evojax.sandbox import jail
 from evojax.sandbox import linux
 from evojax.sandbox import processes
+from evojax.sandbox import programs
 from evojax.sandbox import tree
 from evojax.sandbox import watch
 from evojax.sandbox import wire
@@ -82,7 +84,9 @@ class Zygote:
     """Import what runs need; return what the entry defines, if there is one."""
     if self._config.profile == 'program':
       site.setquit()  # Many programs end with exit().
-      for name in PRELOAD:
+      programs.open_stdin_by_name()  # First: a module may keep the name `open`.
+      sys.meta_path.append(image.Finder(self._config.image))
+      for name in (*PRELOAD, *self._config.preload):
         importlib.import_module(name)
     if self._config.entry is None:
       return None
@@ -111,6 +115,11 @@ class Zygote:
         folders = {name: f'{scratch}/{name}' for name in folders}
         for folder in folders.values():
           os.mkdir(folder)
+        packages = f'{scratch}/image'
+        os.mkdir(packages)
+        for path in config.image:
+          os.symlink(path, f'{packages}/{os.path.basename(path)}')
+        os.environ.update(PYTHONPATH=packages)
       os.environ.update(HOME=folders['home'], TMPDIR=folders['tmp'])
       os.environ.update(config.environment)
 

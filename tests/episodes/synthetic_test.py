@@ -16,7 +16,7 @@ class EvidenceTest(absltest.TestCase):
   def test_right_and_wrong_answers_of_every_problem(self):
     config = math_config.get_config()
     view, solved = synthetic.make_view(domains.make('math', **KWARGS), config)
-    self.assertEqual(view.valid.shape, (4, len(base._ATTEMPTS)))
+    self.assertEqual(view.valid.shape, (4, len(base.ATTEMPTS)))
     self.assertTrue(view.valid.all())
     self.assertEqual(solved, view.outcome.sum())
     # In the config's format, a tag, the answer is marked once.

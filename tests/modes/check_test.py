@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import pathlib
 import tempfile
 
@@ -98,6 +99,52 @@ class CheckTest(parameterized.TestCase):
     code, printed = self.check(change=change)
     self.assertEqual(code, 1)
     self.assertRegex(printed, 'domain math: refused\n  .*no_such_family')
+
+  def own_grader(self, name, **options):
+    """Changes a config to problems of GSM8K's shape with this grader."""
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    rows = [
+        {'question': f'Of {i}?', 'answer': f'So.\n#### {i}'} for i in range(60)
+    ]
+    path = root / 'rows.jsonl'
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+    def change(c):
+      c.unlock()
+      c.domain.kwargs = {
+          'jsonl': {'train': str(path)},
+          'grader': f'tests.domains.own_graders.{name}',
+          'grader_options': {'workers': 1} | options,
+      }
+
+    return change
+
+  def test_grader(self):
+    code, printed = self.check(change=self.own_grader('gsm8k'))
+    self.assertEqual(code, 0, printed)
+    self.assertRegex(
+        printed,
+        r"grader .*gsm8k: ok, '#### \d+' scores 1, an empty completion 0\n",
+    )
+    self.assertNotIn('warning', printed)
+
+  def test_grader_that_finds_no_reference_right(self):
+    options = {'kwargs': {'score': 0.5}}
+    _, printed = self.check(change=self.own_grader('gsm8k', **options))
+    self.assertRegex(
+        printed,
+        'warning: no form of the reference answer scores as right, which takes'
+        " 1; the best is '#### .*' with 0.5",
+    )
+
+  def test_grader_that_finds_nothing_right(self):
+    _, printed = self.check(change=self.own_grader('always'))
+    self.assertIn('warning: an empty completion scores 1, which is', printed)
+
+  def test_grader_that_is_not_there(self):
+    code, printed = self.check(change=self.own_grader('gsm9k'))
+    self.assertEqual(code, 1)
+    self.assertRegex(printed, 'domain math: refused\n .*no function gsm9k\n')
 
   def test_weight_without_a_part(self):
     def change(c):

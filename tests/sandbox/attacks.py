@@ -73,6 +73,9 @@ class World:
     self.unix.bind(str(self.folder / 'unix'))
     (self.folder / 'unix').chmod(0o777)
     self.unix.listen(16)
+    self.datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    self.datagrams.bind(str(self.folder / 'datagrams'))
+    (self.folder / 'datagrams').chmod(0o777)
     self.abstract = socket.socket(socket.AF_UNIX)
     self.name = f'evojax-world-{os.getpid()}'
     self.abstract.bind(f'\0{self.name}')
@@ -90,7 +93,9 @@ class World:
     del os.environ['EVOJAX_TOKEN']
     os.close(self.secret)
     self.decoy.communicate()
-    for one in (self.tcp, self.udp, self.unix, self.abstract):
+    for one in (
+        self.tcp, self.udp, self.unix, self.datagrams, self.abstract
+    ):  # fmt: skip
       one.close()
     self._folder.cleanup()
 

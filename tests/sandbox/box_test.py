@@ -6,6 +6,7 @@ import glob
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from evojax.sandbox import box
+from evojax.sandbox import image
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import wire
 from tests.sandbox import attacks
@@ -476,7 +478,7 @@ class LeavesNothingTest(parameterized.TestCase):
         'print(1, flush=True)\n'
     )
     parent = subprocess.Popen(
-        [sys.executable, '-S', '-c', source], stdout=subprocess.PIPE
+        [sys.executable, '-c', source], stdout=subprocess.PIPE
     )
     parent.stdout.readline()
     time.sleep(1.0)
@@ -536,8 +538,9 @@ class ArgumentsTest(parameterized.TestCase):
 
 
 def _public_python():
-  """An interpreter that every user may run, or nothing."""
-  for path in (sys.executable, '/usr/bin/python3'):
+  """An interpreter of this version that every user may run, or nothing."""
+  version = f'python3.{sys.version_info.minor}'
+  for path in (sys.executable, f'/usr/bin/{version}'):
     real = os.path.realpath(path)
     folders = [str(p) for p in pathlib.Path(real).parents]
     if os.path.exists(real) and all(os.stat(f).st_mode & 1 for f in folders):
@@ -553,13 +556,23 @@ class UnprivilegedTest(absltest.TestCase):
     folders = [_ROOT, *_ROOT.parents]
     if not python or not all(os.stat(f).st_mode & 1 for f in folders):
       self.skipTest('no interpreter, or no checkout, that all may read')
+    packages = pathlib.Path(tempfile.mkdtemp())
+    self.addCleanup(shutil.rmtree, packages)
+    packages.chmod(0o755)
+    for path in map(pathlib.Path, image.paths()):
+      copy = shutil.copytree if path.is_dir() else shutil.copy
+      copy(path, packages / path.name)
+    program = 'import numpy, pytest; print(numpy.ones(2).sum())'
     source = (
         f'import sys\nsys.path.insert(0, {str(_ROOT)!r})\n'
-        'from evojax.sandbox import probe, repository\n'
+        'from evojax.sandbox import box, probe, repository\n'
         'print(probe.faults("T0"), probe.faults("T1"))\n'
         'for tier in ("T0", "T1"):\n'
         '  with repository.Workspace(tier=tier) as w:\n'
         '    print(w.run(["sh", "-c", "echo a | cat"]).stdout)\n'
+        f'    print(w.run([repository.PYTHON, "-c", {program!r}]).stdout)\n'
+        '  with box.Box(tier=tier) as b:\n'
+        f'    print(b.run({program!r}).stdout)\n'
     )
     run = subprocess.run(
         [python, '-B', '-c', source],
@@ -567,7 +580,7 @@ class UnprivilegedTest(absltest.TestCase):
         group=65534,
         extra_groups=[],
         cwd='/',
-        env={},
+        env={'PYTHONPATH': str(packages)},
         capture_output=True,
         text=True,
         check=False,
@@ -575,7 +588,8 @@ class UnprivilegedTest(absltest.TestCase):
     said = run.stdout + run.stderr
     expected = [str([attacks.missing(t)] if attacks.missing(t) else [])
                 for t in ('T0', 'T1')]  # fmt: skip
-    self.assertEqual(said, f"{' '.join(expected)}\nb'a\\n'\nb'a\\n'\n")
+    of_a_tier = "b'a\\n'\n" + 2 * "b'2.0\\n'\n"
+    self.assertEqual(said, f"{' '.join(expected)}\n{2 * of_a_tier}")
 
 
 if __name__ == '__main__':

@@ -223,9 +223,13 @@ NETWORK = (
         ),
     ),
     Attack(
-        'socket pair',
-        ('seccomp',),
-        _try('socket.socketpair()', 'import socket'),
+        'unix socket from one that is connected',
+        ('root', 'seccomp'),
+        _try(
+            'socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0]'
+            '.sendto(b"x", "@DIR@/datagrams")',
+            'import socket',
+        ),
     ),
 )
 PROCESSES = (

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from evojax.domains.coding import grade
 from evojax.domains.coding import perturb
 from evojax.domains.coding import problems
 from evojax.harness.library.seed import reward
+from evojax.sandbox import processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +110,4 @@ def make(
   selected = CodingDomain.select(
       families, weights, 'all', system_prompt, jsonl=jsonl
   )
-  return CodingDomain(selected, partial, slots or _cores())
-
-
-def _cores() -> int:
-  """Return the cores that this process may use; macOS has no affinity."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
+  return CodingDomain(selected, partial, slots or processes.cores())

@@ -7,6 +7,7 @@ from typing import Any
 
 from evojax import records
 from evojax.domains import datasets
+from evojax.domains import graders
 from evojax.domains import sources
 
 _ROLES = ('system', 'user', 'assistant')
@@ -81,7 +82,12 @@ def _problem(
   if messages[0]['role'] == 'system':
     system_prompt = ''
   answer = _answer(row, answer_field)
-  return sources.make_problem(messages, answer, tag, system_prompt)
+  # For a grader of the user's own: the row, with the final answer in place of a
+  # worked solution.
+  whole = {'answer': answer} | datasets.values(row) | {answer_field: answer}
+  return sources.make_problem(
+      messages, answer, tag, system_prompt, metadata={graders.ROW: whole}
+  )
 
 
 def _messages(

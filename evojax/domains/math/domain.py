@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 from evojax import records
@@ -12,6 +13,8 @@ from evojax.domains.math import demonstrations
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
+from evojax.domains.math import scoring
+from evojax.evidence import schema
 from evojax.harness.library.seed import reward
 
 
@@ -22,7 +25,6 @@ class MathDomain(sourced.SourcedDomain):
   answer_format: str  # One of grade.ANSWER_FORMATS.
 
   name = 'math'
-  columns = grade.COLUMNS
   reward_parts = staticmethod(reward.parts)
   catalogue = problems.CATALOGUE
   readers = datasets.READERS
@@ -30,15 +32,50 @@ class MathDomain(sourced.SourcedDomain):
       demonstrations.demonstrate, demonstrations.TOKENS
   )
 
+  @property
+  def columns(self) -> tuple[schema.Column, ...]:
+    """The columns of the math grader, or of the user's own beside its."""
+    own = self.grader
+    return own.declare(grade.COLUMNS) if own else grade.COLUMNS
+
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     """Grade a completion. Never raises on hostile or malformed text."""
-    cut = completion.finish_reason == 'length'
     form = problem.metadata.get('answer_form', 'value')
-    return grade.grade(
-        problem.answer, completion.text, self.answer_format, cut, form
+    if self.grader or form == scoring.FORM:
+      return self.grade_many([problem], [completion])[0]
+    return self._grade(problem.answer, completion, form)
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    """Grade completion b of problem b, for all b."""
+    if self.grader:
+      grades = self.grader.grade_many(problems, completions)
+      # What the text alone shows is the same whoever grades.
+      shown = (self._grade('', c, 'text').columns for c in completions)
+      return [
+          dataclasses.replace(found, columns={**columns, **found.columns})
+          for found, columns in zip(grades, shown, strict=True)
+      ]
+    scored = [p.metadata.get('answer_form') == scoring.FORM for p in problems]
+    by_value = [not s for s in scored]
+    in_box, here = (
+        [list(itertools.compress(v, which)) for v in (problems, completions)]
+        for which in (scored, by_value)
     )
+    found = iter(scoring.grade_many(*in_box, self.answer_format))
+    rest = iter(super().grade_many(*here))
+    return [next(found if s else rest) for s in scored]
+
+  def _grade(
+      self, answer: str, completion: records.Episode, form: str
+  ) -> records.Grade:
+    cut = completion.finish_reason == 'length'
+    return grade.grade(answer, completion.text, self.answer_format, cut, form)
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
     """Return the problem in another writing; None where there is none.
@@ -59,6 +96,8 @@ def make(
     system_prompt: str = '',
     jsonl: Mapping[str, Any] | None = None,
     tfds: Mapping[str, Any] | None = None,
+    grader: str = '',
+    grader_options: Mapping[str, Any] | None = None,
 ) -> MathDomain:
   """Build the domain, read its files and measure its families.
 
@@ -67,8 +106,10 @@ def make(
 
   Args:
     families: Generated problems: 'small' (the levels that a tiny policy can
-      learn), 'all' (every level of every family that is large enough), or
-      families with levels, see `sources.Catalogue.select`.
+      learn), 'all' (every level of every family that is large enough and
+      graded by value), 'scored' (those that reasoning-gym's own scorers judge,
+      in the box, with partial credit), or families with levels, see
+      `sources.Catalogue.select`.
     weights: One per name in families; equal if empty.
     answer_format: How an answer is marked, one of grade.ANSWER_FORMATS.
     system_prompt: First message of every problem; empty is none. It is no part
@@ -79,6 +120,10 @@ def make(
     tfds: 'name'; 'train', 'dev', 'sealed' as for jsonl: splits of the data
       set; 'data_dir', 'module', 'question_field', 'answer_field', see
       `datasets.read_tfds`.
+    grader: A grader of the user's own for the problems of jsonl or tfds: the
+      dotted path of a function, or 'openai', see `graders`; empty compares the
+      value of the answer.
+    grader_options: Its options, see `graders.make`.
 
   Raises:
     ValueError: If an argument is impossible, a file is broken, or a family is
@@ -90,6 +135,13 @@ def make(
         f' {grade.ANSWER_FORMATS}'
     )
   selected = MathDomain.select(
-      families, weights, 'small', system_prompt, jsonl=jsonl, tfds=tfds
+      families,
+      weights,
+      'small',
+      system_prompt,
+      grader,
+      grader_options,
+      jsonl=jsonl,
+      tfds=tfds,
   )
   return MathDomain(selected, answer_format)

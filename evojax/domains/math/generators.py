@@ -6,18 +6,18 @@ integer steps. `LARGE` holds, at the library's own difficulty and above, every
 data set whose answer `grade` can grade: one number, one fraction, or one exact
 string. A family in both has its small levels first.
 
-Left out of `LARGE`: answers with many right forms (countdown, integrals,
-lists, grids), references that carry float noise or undeclared rounding
-(number_format, power_function, decimal_arithmetic), prompts of thousands of
-characters, more than 5 ms a problem, and data sets that iterate over a set of
-strings, so that a problem depends on PYTHONHASHSEED (isomorphic_strings,
-ransom_note).
+The other data sets with a reference are `gym.SCORED`, at one level each:
+answers with many right forms (countdown, integrals, lists, grids), references
+that carry float noise or undeclared rounding (number_format, power_function),
+long prompts. The library's scorer judges them, see `scoring`.
 """
 
 from collections.abc import Mapping
 import functools
 import hashlib
 from typing import Any
+
+from evojax.domains.math import gym
 
 Level = Mapping[str, Any]  # Keyword arguments of the data set.
 
@@ -118,20 +118,12 @@ FORMS: Mapping[str, str] = {
 FAMILIES: Mapping[str, tuple[Level, ...]] = {
     name: SMALL.get(name, ()) + LARGE.get(name, ())
     for name in (*SMALL, *(n for n in LARGE if n not in SMALL))
-}
+} | {name: (arguments,) for name, arguments in gym.SCORED.items()}
 
 
 @functools.cache
 def _dataset(family: str, level: int):
-  # Imported here because it takes most of a second, with matplotlib and sympy,
-  # and problems of a file need none of it.
-  import reasoning_gym
-  from reasoning_gym.logic import aiw
-
-  kwargs = dict(FAMILIES[family][level])
-  if 'task_types' in kwargs:
-    kwargs['task_types'] = [aiw.TaskType(t) for t in kwargs['task_types']]
-  return reasoning_gym.create_dataset(family, seed=0, **kwargs)
+  return gym.create(family, FAMILIES[family][level])
 
 
 def generate(
@@ -152,7 +144,10 @@ def generate(
   # reasoning-gym seeds item i with seed + i, so that two seeds give the same
   # items in shifted order. A hashed index under one seed has no such overlap.
   draw = int.from_bytes(hashlib.blake2b(key, digest_size=6).digest(), 'big')
-  # gsm_symbolic makes a table of `size` items; the others take any index.
-  size = FAMILIES[family][level].get('size', 1 << 48)
-  item = _dataset(family, level)[draw % size]
+  if family in gym.SCORED:
+    item = gym.item(_dataset(family, level), family, draw)
+  else:
+    # gsm_symbolic makes a table of `size` items; the others take any index.
+    size = FAMILIES[family][level].get('size', 1 << 48)
+    item = _dataset(family, level)[draw % size]
   return item['question'].strip(), item['answer'], item['metadata']

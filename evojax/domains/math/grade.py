@@ -33,7 +33,8 @@ GRADE_STATUS = {
     'unparsable': 2,  # The answer is not one value of the reference's kind.
     'wrong_form': 3,  # The value is right, but not written as asked for.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
-    'timeout': 5,  # A value is beyond the bounds of `equality`.
+    'timeout': 5,  # Beyond the bounds of `equality`, or of a scorer's time.
+    records.INFRA_ERROR: 6,  # The box failed, see `scoring`: no grade.
 }
 # An unformatted answer stands in prose and does not count as an answer.
 MATH_MODE = {
@@ -322,9 +323,16 @@ def grade(
       outcome=right,
       partial=float(right),
       status='ok' if verdict in ('right', 'wrong') else verdict,
-      columns={
-          'format_ok': found is not None,
-          'answer_chars': len(answer),
-          'mode': MATH_MODE[classify(text, found, truncated)],
-      },
+      columns=columns(text, found, truncated),
   )
+
+
+def columns(
+    text: str, found: Extraction | None, truncated: bool
+) -> dict[str, int | bool]:
+  """Return the values of COLUMNS besides the status; see `classify`."""
+  return {
+      'format_ok': found is not None,
+      'answer_chars': len(found.answer.strip()) if found else 0,
+      'mode': MATH_MODE[classify(text, found, truncated)],
+  }

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import generators
+from evojax.domains.math import gym
 from evojax.domains.math import problems
 
 
@@ -23,7 +24,7 @@ def draw():
   drawn = [problem.problem_id for problem in stream.take(40, 60)]
   for family, levels in generators.FAMILIES.items():
     for level in range(len(levels)):
-      for index in range(8):
+      for index in range(2 if family == 'knight_swap' else 8):
         drawn.append(list(generators.generate(family, level, 3, index)[:2]))
   return drawn
 
@@ -67,12 +68,15 @@ class SelectTest(parameterized.TestCase):
     self.assertAlmostEqual(small['chain_sum', 0], 1 / len(generators.SMALL) / 5)
     families = {family for family, _ in self._shares('all')}
     self.assertEqual(
-        families, set(generators.FAMILIES) - set(generators.TOO_SMALL)
+        families,
+        set(generators.FAMILIES) - {*generators.TOO_SMALL, *gym.SCORED},
     )
+    scored = {family for family, _ in self._shares('scored')}
+    self.assertEqual(scored, set(gym.SCORED))
     self.assertGreaterEqual(len(families), 25)
 
   @parameterized.parameters(
-      ('gdc', (), "'gdc' is not small, all, or one of"),
+      ('gdc', (), "'gdc' is not small, all, scored, or one of"),
       ('gcd:7', (), "'gcd:7' asks for levels .* 0 to 3"),
       ('gcd:-1', (), 'asks for levels'),
       ('gcd:2-1', (), 'asks for levels'),

@@ -1,0 +1,300 @@
+"""Graders of the user's own, for problems of a data set.
+
+    config.domain.kwargs.grader = 'my_module.compute_score'
+
+names a function with the signature of verl or of TRL, `'openai'` a language
+model that judges (see `judge`). Either is the evaluator's: it gets reference
+answers, and rewards see what it decided, never what it read.
+
+The function is the user's and trusted; completions are hostile text. It runs in
+processes of its own, which import it, are killed when they are late, and run no
+text of a policy. Where the text is to blame, because the function raises, is
+late or takes its process down on this completion alone, the completion is wrong
+and its status says why. Where the function gives no score, because it returns
+None or NaN or because the judge cannot be reached, the completion is not
+graded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+from typing import Any
+
+from evojax import records
+from evojax.domains import base
+from evojax.evidence import schema
+
+GRADE_STATUS = {
+    'ok': 0,  # There is a score.
+    'error': 1,  # The function raised.
+    'timeout': 2,
+    'crash': 3,  # Its process ended, e.g. without memory.
+    records.INFRA_ERROR: 4,  # No score: not graded.
+}
+DTYPES = ('float64', 'bool', 'string')
+# As the grader's own columns, which may say anything, the reference answer too:
+# no reward, filter or diagnostic gets them.
+NOTE = schema.Column(
+    'grader_note',
+    'string',
+    doc='Why the grader gave no score; empty where it did.',
+    readers=('report',),
+)
+# Key of Problem.metadata: the row of the data set, as Python values.
+ROW = 'row'
+_TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.
+
+
+class GraderError(ValueError):
+  """A grader of the user's own cannot be used, or returned what is no score."""
+
+
+class NoGradesError(OSError):
+  """A grader gave no score at all, for a reason outside of the completions."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+  """A completion to grade, with its problem."""
+
+  problem: records.Problem
+  completion: records.Episode
+
+
+def row(problem: records.Problem) -> Mapping[str, Any]:
+  """Return the row of the data set, the final answer under its own name."""
+  return problem.metadata.get(ROW, {'answer': problem.answer})
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+  """What a scorer says of one item."""
+
+  status: str = 'ok'  # Key of GRADE_STATUS.
+  score: float | None = None  # Finite; None where the status is not ok.
+  note: str = ''  # Why there is no score.
+  columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# Scores of items, in their order.
+Scorer = Callable[[Sequence[Item]], Sequence[Scored]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grader:
+  """A scorer, and what its scores mean; see `make`."""
+
+  path: str
+  scorer: Scorer
+  low: float
+  high: float
+  threshold: float
+  columns: tuple[schema.Column, ...]  # Its own.
+
+  def declare(
+      self, columns: Sequence[schema.Column]
+  ) -> tuple[schema.Column, ...]:
+    """Return a domain's columns with the statuses and columns of the grader.
+
+    Args:
+      columns: Those of the domain, which its own grader fills.
+    """
+    status = schema.with_codes('grade_status', GRADE_STATUS)
+    kept = (*(c for c in columns if c.name != 'grade_status'), NOTE)
+    taken = {c.name for c in (*kept, *schema.CORE)}
+    if twice := sorted(taken & {c.name for c in self.columns}):
+      raise GraderError(
+          f'domain.kwargs.grader_options.columns: {twice} are columns of the'
+          ' domain already; only columns of another name can be stored'
+      )
+    return (status, *kept, *self.columns)
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    """Grade completion b of problem b, for all b.
+
+    Raises:
+      GraderError: If the grader cannot be used, or a score is out of range.
+      NoGradesError: If it gives no score to any of the completions.
+    """
+    items = list(map(Item, problems, completions))
+    found = self.scorer(items)
+    failed = [s for s in found if s.status != 'ok']
+    if len(failed) == len(items) and not self._works(items[0], failed):
+      raise NoGradesError(
+          f'domain.kwargs.grader={self.path!r} gave no score to any of'
+          f' {len(items)} completions. The first: {failed[0].note}. The same'
+          ' command continues the run'
+      )
+    return list(map(self._grade, items, found))
+
+  def _works(self, item: Item, failed: Sequence[Scored]) -> bool:
+    """Tell whether it was the texts that had no score.
+
+    A function that scores some form of the reference answer does work.
+    """
+    if any(s.status == records.INFRA_ERROR for s in failed):
+      return False
+    forms = [form.format(item.problem.answer) for form in base.ATTEMPTS]
+    tried = self.scorer(
+        [
+            Item(item.problem, dataclasses.replace(item.completion, text=form))
+            for form in forms
+        ]
+    )
+    return any(s.status == 'ok' for s in tried)
+
+  def _grade(self, item: Item, scored: Scored) -> records.Grade:
+    score = self.low if scored.score is None else scored.score
+    slack = _TOLERANCE * max(1.0, abs(self.low), abs(self.high))
+    if not self.low - slack <= score <= self.high + slack:
+      raise GraderError(
+          f'domain.kwargs.grader={self.path!r} returned {score:g} for a'
+          f' completion of problem {item.problem.problem_id}; its scores lie in'
+          f' [{self.low:g}, {self.high:g}]. Declare what it returns with'
+          ' domain.kwargs.grader_options.range=(low, high)'
+      )
+    share = (score - self.low) / (self.high - self.low)
+    return records.Grade(
+        outcome=scored.status == 'ok' and score >= self.threshold - slack,
+        partial=min(max(share, 0.0), 1.0),
+        status=scored.status,
+        columns={
+            NOTE.name: scored.note,
+            **{
+                c.name: _fit(c, scored.columns.get(c.name))
+                for c in self.columns
+            },
+        },
+    )
+
+
+def _fit(column: schema.Column, value: Any) -> Any:
+  """Return a value of a grader's own column; None where it does not fit."""
+  if value is None or column.dtype == 'string':
+    return None if value is None else str(value)
+  if not isinstance(value, bool | int | float):
+    return None
+  return bool(value) if column.dtype == 'bool' else float(value)
+
+
+def options(kind: type, given: Mapping[str, Any]) -> Any:
+  """Return the options of a grader, checked.
+
+  Args:
+    kind: A dataclass whose fields are the options; a default's type is the
+      option's.
+    given: domain.kwargs.grader_options.
+
+  Raises:
+    GraderError: If an option is unknown or has another type.
+  """
+  missing = dataclasses.MISSING
+  fields = {
+      f.name: f.default if f.default is not missing else f.default_factory()
+      for f in dataclasses.fields(kind)
+  }
+  for name, value in given.items():
+    field = f'domain.kwargs.grader_options.{name}'
+    if name not in fields:
+      raise GraderError(f'{field} is not an option; there are {list(fields)}')
+    default = fields[name]
+    number = isinstance(default, int | float)
+    whole = isinstance(default, int)
+    kinds = int if whole else (int, float) if number else type(default)
+    if (
+        not isinstance(value, kinds)
+        or isinstance(value, bool)
+        or (number and not 0 <= value < math.inf)
+        or (name == 'timeout_s' and not value)
+    ):
+      what = 'a whole number' if whole else 'a number'
+      least = 'above' if name == 'timeout_s' else 'at least'
+      what = f'{what}, {least} 0' if number else f'a {type(default).__name__}'
+      raise GraderError(f'{field}={value!r} must be {what}')
+  return kind(**given)
+
+
+def make(
+    path: str,
+    given: Mapping[str, Any] | None,
+    problems: Sequence[records.Problem],
+) -> Grader:
+  """Return the grader that a config names; nothing is imported or asked yet.
+
+  Args:
+    path: Dotted path of a function or class, or 'openai'.
+    given: Its options. For all: `range`, the lowest and the highest score;
+      `threshold`, the least score of a solved problem, by default the highest;
+      `columns`, {name: dtype} of columns to store beside the score, of a dict
+      that the function returns or of TRL's log_extra. The others are those of
+      `functions.Options` and `judge.Options`.
+    problems: All problems that it will grade.
+
+  Raises:
+    GraderError: If a name, an option or a value is impossible.
+  """
+  given = dict(given or {})
+  low, high = _range(given.pop('range', (0.0, 1.0)))
+  threshold = given.pop('threshold', high)
+  if not isinstance(threshold, int | float) or not low < threshold <= high:
+    raise GraderError(
+        f'domain.kwargs.grader_options.threshold={threshold!r} must be a score'
+        f' above {low:g}, up to {high:g}: the range'
+    )
+  columns = _columns(given.pop('columns', {}))
+  # Imported on use: most runs have none of them.
+  if path == 'openai':
+    from evojax.domains import judge
+
+    scorer = judge.Judge(options(judge.Options, given), low, high)
+  else:
+    from evojax.domains import functions
+
+    scorer = functions.Function(
+        path, options(functions.Options, given), problems
+    )
+  return Grader(path, scorer, low, high, float(threshold), columns)
+
+
+def _range(given: Any) -> tuple[float, float]:
+  pair = list(given) if isinstance(given, list | tuple) else []
+  if (
+      len(pair) != 2
+      or not all(isinstance(x, int | float) and math.isfinite(x) for x in pair)
+      or pair[0] >= pair[1]
+  ):
+    raise GraderError(
+        f'domain.kwargs.grader_options.range={given!r} must be the lowest and'
+        ' the highest score, e.g. (0.0, 1.0)'
+    )
+  return float(pair[0]), float(pair[1])
+
+
+def _columns(given: Any) -> tuple[schema.Column, ...]:
+  """Return the grader's own columns, which only people read."""
+  if not isinstance(given, Mapping) or not all(
+      dtype in DTYPES for dtype in given.values()
+  ):
+    raise GraderError(
+        f'domain.kwargs.grader_options.columns={given!r} must be a table of'
+        f" names and types such as {{'acc': 'bool'}}; types are {DTYPES}"
+    )
+  try:
+    return tuple(
+        schema.Column(
+            name,
+            dtype,
+            doc=f'{name!r} of the grader.',
+            nullable=True,
+            readers=('report',),
+        )
+        for name, dtype in given.items()
+    )
+  except ValueError as error:
+    raise GraderError(
+        f'domain.kwargs.grader_options.columns: {error}'
+    ) from error

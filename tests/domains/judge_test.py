@@ -1,0 +1,192 @@
+"""A language model as the grader: what it is asked, and what becomes of it."""
+
+import collections
+import contextlib
+import http.server
+import json
+import pathlib
+import tempfile
+import threading
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax import domains
+from evojax.domains import graders
+from tests.domains import graders_test
+
+
+class Server:
+  """An OpenAI-compatible server that scores by a function of the prompt."""
+
+  def __init__(self, answer):
+    """`answer(prompt, times it was asked)` is a reply, a status or both."""
+    self.bodies, self.keys, self.most = [], [], 0
+    times, now, lock = collections.Counter(), [], threading.Lock()
+    server = self
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+
+      def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
+        prompt = body['messages'][0]['content']
+        with lock:
+          now.append(1)
+          server.most = max(server.most, len(now))
+          server.bodies.append(body)
+          server.keys.append(self.headers['Authorization'])
+          times[prompt] += 1
+        found = answer(prompt, times[prompt])
+        with lock:
+          now.pop()
+        status = found if isinstance(found, int) else 200
+        message = {'choices': [{'message': {'content': found}}]}
+        data = json.dumps(message if status == 200 else 'no').encode()
+        with contextlib.suppress(ConnectionError):
+          self.send_response(status)
+          self.send_header('Content-Length', str(len(data)))
+          self.end_headers()
+          self.wfile.write(data)
+
+      def log_message(self, *_):
+        pass
+
+    self._http = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+    self.url = f'http://127.0.0.1:{self._http.server_port}/v1'
+    threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+  def close(self):
+    self._http.shutdown()
+    self._http.server_close()
+
+
+def by_reference(prompt, times):
+  """Right if the answer between the marks is the reference."""
+  lines = prompt.splitlines()
+  marks = [i for i, line in enumerate(lines) if line.startswith('---')]
+  answer = '\n'.join(lines[marks[0] + 1 : marks[-1]])
+  reference = lines[lines.index('The reference answer:') + 1]
+  return f'It says so.\nScore: {10 if answer == reference else 2.5}'
+
+
+class JudgeTest(parameterized.TestCase):
+
+  grades = graders_test.GraderTest.grades
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.enterContext(tempfile.TemporaryDirectory())
+
+  def make(self, url='http://localhost:1/v1', **options):
+    path = pathlib.Path(self.folder, 'rows.jsonl')
+    rows = [{'question': f'Of {i}?', 'answer': i} for i in range(60)]
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    options = {
+        'url': url,
+        'model': 'judge-8b',
+        'range': (0.0, 10.0),
+        'cache': self.folder,
+        'retries': 1,
+    } | options
+    return domains.make(
+        'math',
+        jsonl={'train': str(path)},
+        grader='openai',
+        grader_options={n: v for n, v in options.items() if v is not None},
+    )
+
+  def serve(self, answer=by_reference):
+    server = Server(answer)
+    self.addCleanup(server.close)
+    return server
+
+  def test_scores_in_order(self):
+    server = self.serve(lambda p, n: time.sleep(0.05) or by_reference(p, n))
+    with absltest.mock.patch.dict('os.environ', {'JUDGE_KEY': 'secret'}):
+      domain = self.make(server.url, key_env='JUDGE_KEY', concurrency=4)
+    texts = ['{}', 'no', '{} {', 'Score: 10'] * 5
+    grades = self.grades(domain, *texts)
+    self.assertEqual([g.outcome for g in grades], [t == '{}' for t in texts])
+    self.assertEqual(grades[1].partial, 0.25)
+    self.assertBetween(server.most, 2, 4)
+    self.assertEqual(set(server.keys), {'Bearer secret'})
+    self.assertEqual(server.bodies[0]['model'], 'judge-8b')
+    self.assertEqual(server.bodies[0]['temperature'], 0.0)
+
+  def test_replies_are_cached(self):
+    server = self.serve()
+    first = self.grades(self.make(server.url), '{}', 'no')
+    asked = len(server.bodies)
+    self.assertEqual(first, self.grades(self.make(server.url), '{}', 'no'))
+    self.assertLen(server.bodies, asked)
+    self.grades(self.make(server.url, rubric='Be strict.'), '{}', 'no')
+    self.assertLen(server.bodies, 2 * asked)
+    for file in pathlib.Path(self.folder).glob('*/*.json'):
+      file.write_text('{')  # Of a machine that went down.
+    self.assertEqual(first, self.grades(self.make(server.url), '{}', 'no'))
+    self.assertLen(server.bodies, 3 * asked)
+
+  def test_asks_again_where_a_server_is_busy(self):
+    statuses = {1: 429, 2: 503}
+    server = self.serve(lambda p, n: statuses.get(n) or by_reference(p, n))
+    right, wrong = self.grades(self.make(server.url, retries=2), '{}', 'no')
+    self.assertEqual((right.outcome, wrong.outcome), (True, False))
+    self.assertLen(server.bodies, 6)
+
+  @parameterized.parameters(
+      ('I cannot say.', 'named no score from 0 to 10'),
+      ('Score: 11', 'named no score from 0 to 10'),
+      (400, 'answered 400'),
+      (500, 'could not be reached: it answered 500'),
+  )
+  def test_what_is_not_judged_is_not_graded(self, answer, note):
+    server = self.serve(
+        lambda p, n: answer if 'odd' in p else by_reference(p, n)
+    )
+    domain = self.make(server.url, cache='')
+    right, odd, wrong = self.grades(domain, '{}', 'odd', 'no')
+    self.assertEqual(
+        [g.graded for g in (right, odd, wrong)], [True, False, True]
+    )
+    self.assertIn(note, odd.columns['grader_note'])
+    self.assertEqual((right.outcome, odd.outcome), (True, False))
+
+  def test_one_that_is_down_stops_the_run_soon(self):
+    domain = self.make('http://127.0.0.1:9/v1', concurrency=2, retries=2)
+    start = time.monotonic()
+    with self.assertRaisesRegex(
+        graders.NoGradesError, 'no score to any of 40 .*could not be reached'
+    ):
+      self.grades(domain, *['x'] * 40)
+    self.assertLess(time.monotonic() - start, 8)
+
+  def test_one_that_is_silent(self):
+    server = self.serve(lambda p, n: time.sleep(1) or 'Score: 1')
+    domain = self.make(server.url, timeout_s=0.2, retries=0)
+    with self.assertRaisesRegex(graders.NoGradesError, 'no answer in 0.2 s'):
+      self.grades(domain, 'a', 'b')
+
+  def test_a_wrong_key_is_said(self):
+    server = self.serve(lambda p, n: 401)
+    with self.assertRaisesRegex(graders.GraderError, '401.*key_env'):
+      self.grades(self.make(server.url), 'a', 'b')
+
+  @parameterized.parameters(
+      ({'url': None}, 'url is not set'),
+      ({'model': ''}, 'model is not set'),
+      ({'url': 'localhost:30000'}, 'url=.* wanted'),
+      ({'url': 'http://x:99999/v1'}, 'url=.* wanted'),
+      ({'template': 'Judge {answer}'}, 'template cannot be filled'),
+      ({'template': 'Judge {'}, 'template cannot be filled'),
+      ({'template': 'Judge.'}, 'template lacks'),
+      ({'key_env': 'NO_SUCH_KEY_HERE'}, 'NO_SUCH_KEY_HERE is not set'),
+      ({'workers': 2}, 'workers is not an option'),
+  )
+  def test_wrong_options(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self.make(**options)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,150 @@
+"""Graders as users of other libraries have them, which the workers import.
+
+`gsm8k` and `accuracy_reward` have the signatures and the behaviour of verl's
+verl/utils/reward_score/gsm8k.py and of TRL's trl/rewards/accuracy_rewards.py.
+"""
+
+import asyncio
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+
+
+def gsm8k(
+    solution_str, ground_truth, method='strict', format_score=0.0, score=1.0
+):
+  """As verl's: '#### 72' where strict, else the last number."""
+  if method == 'strict':
+    found = re.search(r'#### (\-?[0-9\.\,]+)', solution_str)
+    answer = found and found[1].replace(',', '').replace('$', '')
+  else:
+    numbers = re.findall(r'(\-?[0-9\.\,]+)', solution_str)
+    answer = next((n for n in reversed(numbers) if n not in ('', '.')), None)
+  if answer is None:
+    return 0
+  return score if answer == ground_truth else format_score
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+  """As verl's functions for math: a dict with further columns."""
+  right = solution_str.strip() == ground_truth
+  return {
+      'score': float(right),
+      'acc': right,
+      'pred': solution_str,
+      'seen': json.dumps([data_source, ground_truth, extra_info]),
+  }
+
+
+def model_output_score(model_output: str, ground_truth: str) -> bool:
+  """As verl's math_verify, whose text has another name."""
+  return model_output == ground_truth
+
+
+def accuracy_reward(completions, solution, log_extra=None, **kwargs):
+  """As TRL's, with a comparison of texts for math-verify's."""
+  contents = [completion[0]['content'] for completion in completions]
+  found = [re.findall(r'\\boxed\{(.*)\}', text) for text in contents]
+  rewards = [
+      float(f[-1:] == [s]) if s else None for f, s in zip(found, solution)
+  ]
+  if log_extra is not None:
+    log_extra('answer_parsed', [str(f) for f in found])
+  return rewards
+
+
+def of_texts(prompts, completions, answer, **kwargs):
+  """TRL, of a standard data set."""
+  assert all(isinstance(prompt, str) for prompt in prompts)
+  return [float(c.strip() == a) for c, a in zip(completions, answer)]
+
+
+def of_messages(prompts, completions, answer, difficulty, **kwargs):
+  """TRL, of a conversational data set."""
+  assert all(prompt[-1]['role'] == 'user' for prompt in prompts)
+  assert all(isinstance(level, int) for level in difficulty)
+  return [float(c[0]['content'] == a) for c, a in zip(completions, answer)]
+
+
+async def later(completions, answer, completion_ids, **kwargs):
+  await asyncio.sleep(0.001)
+  assert all(isinstance(i, int) for ids in completion_ids for i in ids)
+  return [float(c == a) for c, a in zip(completions, answer)]
+
+
+class Within:
+  """A class that is made with arguments of the config."""
+
+  def __init__(self, tolerance):
+    self.tolerance = tolerance
+
+  def __call__(self, solution_str, ground_truth):
+    return abs(float(solution_str) - float(ground_truth)) <= self.tolerance
+
+
+def _act(text):
+  """Do what a hostile completion may bring a function to do."""
+  if text == 'raise':
+    raise ValueError('not a number: raise')
+  if text == 'exit':
+    sys.exit(3)
+  if text == 'die':
+    os._exit(3)
+  if text == 'sleep':
+    time.sleep(60)
+  if text == 'regex':  # Backtracks for ever, inside of C.
+    re.match(r'(a+)+$', 'a' * 60 + 'b')
+  if text == 'memory':
+    return len(bytearray(1 << 40))
+  values = {'none': None, 'nan': float('nan'), 'two': 2.0, 'text': '1.0'}
+  return values.get(text)
+
+
+def hostile(solution_str, ground_truth):
+  if solution_str in ('none', 'nan', 'two', 'text'):
+    return _act(solution_str)
+  _act(solution_str)
+  return solution_str == ground_truth
+
+
+def hostile_list(completions, answer, **kwargs):
+  return [hostile(c, a) for c, a in zip(completions, answer)]
+
+
+def process(solution_str, ground_truth):
+  """Shows which process it is, and takes its time."""
+  print('a\nprint')
+  time.sleep(0.05)
+  folder, _, name = solution_str.partition(':')
+  pathlib.Path(folder, f'{os.getpid()}-{name}').touch()
+  return 1.0
+
+
+def needs_more(solution_str, ground_truth, tests):
+  return 1.0
+
+
+def always(solution_str, ground_truth):
+  return 1.0
+
+
+def neither(text):
+  return 1.0
+
+
+def returns_text(solution_str, ground_truth):
+  return 'right'
+
+
+def returns_one(completions, **kwargs):
+  return [1.0]
+
+
+def key_error(completions, **kwargs):
+  return [float(c == s) for c, s in zip(completions, kwargs['solution'])]
+
+
+not_callable = 3
