@@ -25,6 +25,7 @@ from ml_collections import config_flags
 
 from evojax import config as config_lib
 from evojax.runtime import orbax_noise
+from evojax.runtime import output
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -67,7 +68,13 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'inspect': ('modes.inspection', _inspect),
     'report': (
         'report.page',
-        lambda m, c, w: print(f'page: {m.build(pathlib.Path(w))}'),
+        lambda m, c, w: output.say(f'page: {m.build(pathlib.Path(w))}'),
+    ),
+    'runs': (
+        'modes.runs',
+        lambda m, c, w: m.run(
+            FLAGS.workdir or 'runs', **_values('sort', 'only', 'format')
+        ),
     ),
     'check': ('modes.check', lambda m, c, w: m.run(c, FLAGS.harnesses)),
     'serve': ('modes.serve', lambda m, c, w: m.run(c, FLAGS.port, FLAGS.host)),
@@ -81,7 +88,8 @@ flags.DEFINE_enum(
     list(MODES),
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
     ' make the base policy. plan: cost of a run, before it is paid. inspect:'
-    ' read rollouts. report: rebuild the page of a workdir. check: what would'
+    ' read rollouts. report: rebuild the page of a workdir. runs: list and'
+    ' compare the runs below --workdir. check: what would'
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
     ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.',
 )
@@ -100,6 +108,12 @@ flags.DEFINE_integer(
     lower_bound=0,
     upper_bound=65_535,
 )
+flags.DEFINE_enum(
+    'format',
+    'table',
+    ['table', 'csv', 'json'],
+    'runs: csv and json hold all fields, for spreadsheets and scripts.',
+)
 flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
 )
@@ -111,7 +125,7 @@ flags.DEFINE_integer('process', None, 'Index of this process.')
 _FLAGS = (
     ('workdir', None,
      'Directory of the run; default: runs/<config.name>, with --mode=eval'
-     ' runs/<config.name>-eval.'),
+     ' runs/<config.name>-eval, with --mode=runs runs.'),
     ('fork_from', '',
      'Workdir whose newest checkpoint a new workdir starts from.'),
     ('fork_version', '',
@@ -138,6 +152,10 @@ _FLAGS = (
     ('split', 'dev', 'inspect: train, dev or sealed.'),
     ('flips', False, 'inspect: only changed outcomes.'),
     ('tokens', False, 'inspect: token by token, with log-prob and advantage.'),
+    ('sort', 'name',
+     'runs: field to sort by, score or config.grpo.group_size; -score: the'
+     ' largest first.'),
+    ('only', [], 'runs: conditions, mode=train,score>0.5.'),
     ('runs', [], 'inspect: further workdirs to set beside --workdir.'),
 )
 # fmt: on
@@ -169,7 +187,7 @@ def main(argv: list[str]) -> int | None:
   except _USER_ERRORS as error:
     if FLAGS.debug:
       raise
-    print(f'error: {error}', file=sys.stderr)
+    output.say(f'error: {error}', error=True)
     return 2
 
 
@@ -194,7 +212,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   except (flags.Error, ValueError) as error:
     if '--debug' in argv:
       raise
-    print(f'error: {error}', file=sys.stderr)
+    output.say(f'error: {error}', error=True)
     sys.exit(2)
   return argv[:1]
 
@@ -231,7 +249,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
 def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
-  if config is None and mode != 'arm':
+  if config is None and mode not in ('arm', 'runs'):
     raise ValueError(_NO_CONFIG)
   if mode != 'evolve' and FLAGS.executor != 'inprocess':
     raise ValueError(

@@ -54,22 +54,25 @@ def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
 
 
 def train_all(
-    run: opening.Run, jobs: Sequence[arm_lib.ArmJob]
+    run: opening.Run, jobs: Sequence[arm_lib.ArmJob], stage: str
 ) -> Iterator[records.Arm]:
   """Train arms up to the first that fails: one that does decides a trial.
 
   Args:
     run: The run.
     jobs: In the order of the records.
+    stage: Name of the stage that they are, for the progress.
 
   Yields:
     One record per arm, before the next is waited for; only the last may have
     another status than 'done'.
   """
   # All are queued before the first is waited for: workers train side by side.
+  run.progress.enter(stage, arms=len(jobs))
   for job_ in jobs:
     run.executor.submit(job_)
   for i, job_ in enumerate(jobs):
+    run.progress.enter(stage, arm=i)
     yield (arm := run.executor.wait(job_))
     if arm.status != 'done':
       for unwanted in jobs[i + 1 :]:
@@ -78,15 +81,14 @@ def train_all(
 
 
 def train_one(
-    run: opening.Run, job_: arm_lib.ArmJob, refusal: str
+    run: opening.Run, job_: arm_lib.ArmJob, stage: str, refusal: str
 ) -> records.Arm:
-  """Train an arm that the run cannot do without.
+  """Train an arm that the run cannot do without, a stage of its own.
 
   Raises:
     ValueError: If it does not train; begins with `refusal`.
   """
-  run.executor.submit(job_)
-  arm = run.executor.wait(job_)
+  (arm,) = train_all(run, [job_], stage)
   if arm.status != 'done':
     raise ValueError(f'{refusal}: {arm.why}')
   return arm

@@ -23,6 +23,8 @@ import jax
 from evojax import records as step_records
 from evojax.ledger import records
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import output
+from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
@@ -35,6 +37,7 @@ KINDS = ('inprocess', 'local')
 # that is short of memory kills every one of them.
 ATTEMPTS = 3
 _POLL_SECONDS = 0.1
+_SHOW_SECONDS = 5.0
 _SIGTERM_STATUS = 143  # What an arm that was asked to stop exits with.
 
 
@@ -114,6 +117,7 @@ class InProcess(Executor):
   engine: step_records.RolloutEngine
   phases: metrics_lib.Phases
   stop_if_asked: Callable[[], None]
+  progress: progress_lib.Progress
 
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Do nothing yet: devices are used by one arm at a time."""
@@ -121,27 +125,43 @@ class InProcess(Executor):
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Train the arm."""
     return arm_lib.train(
-        job, self.setup, self.engine, self.phases, self.stop_if_asked
+        job,
+        self.setup,
+        self.engine,
+        self.phases,
+        self.stop_if_asked,
+        self.progress.update,
     )
 
 
 class Local(Executor):
   """Trains arms in processes of `--mode=arm`, several at a time."""
 
-  def __init__(self, workers: int, stop_if_asked: Callable[[], None]):
+  def __init__(
+      self,
+      workers: int,
+      stop_if_asked: Callable[[], None],
+      progress: progress_lib.Progress,
+  ):
     """Start nothing yet.
 
     Args:
       workers: Processes at a time. They share the devices of this machine.
       stop_if_asked: Called while waiting; may raise to stop.
+      progress: Of the run: one line for all workers.
     """
     self._workers, self._stop_if_asked = workers, stop_if_asked
     self._queue: list[arm_lib.ArmJob] = []
     self._running: dict[str, subprocess.Popen] = {}
     self._starts: dict[str, int] = {}  # How often, by folder.
+    self._progress, self._shown = progress, time.monotonic()
+    self._stage: list[arm_lib.ArmJob] = []  # Those that train side by side.
 
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Queue an arm that has not ended; begins it if a worker is free."""
+    if all(arm_lib.result(other.path) for other in self._stage):
+      self._stage, self._shown = [], time.monotonic()
+    self._stage.append(job)
     if arm_lib.result(job.path) is None:
       self._queue.append(job)
       self._fill()
@@ -156,11 +176,23 @@ class Local(Executor):
       self._stop_if_asked()
       self._reap(job)
       self._fill()
+      self._show()
       time.sleep(_POLL_SECONDS)
     # It may still save what nobody needs; its slot is free once it is gone.
     if worker := self._running.pop(job.folder, None):
       worker.wait()
     return arm
+
+  def _show(self) -> None:
+    """Show now and then how far the arms of the stage are."""
+    now = time.monotonic()
+    if now - self._shown < _SHOW_SECONDS:
+      return
+    newest = [metrics_lib.newest(job.path) for job in self._stage]
+    steps = sum(row.get('step', 0) for row in newest)
+    furthest = max(newest, key=lambda row: row.get('step', 0), default={})
+    self._progress.update_beside(steps, furthest)
+    self._shown = now
 
   def _reap(self, job: arm_lib.ArmJob) -> None:
     """Watch the job's worker, and start it again where a signal ended it."""
@@ -248,7 +280,7 @@ def _start(job: arm_lib.ArmJob) -> subprocess.Popen:
         # Ctrl-C reaches this process alone, which then lets workers save.
         start_new_session=True,
     )
-  print(f'{job.label}: process {worker.pid}, log {log.name}', flush=True)
+  output.say(f'{job.label}: process {worker.pid}, log {log.name}')
   return worker
 
 
@@ -274,6 +306,6 @@ def open_executor(
         ' machine; use --executor=inprocess'
     )
   with contextlib.closing(
-      Local(placement.workers, in_process.stop_if_asked)
+      Local(placement.workers, in_process.stop_if_asked, in_process.progress)
   ) as local:
     yield local

@@ -25,12 +25,15 @@ from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import engines
 from evojax.training import setup as setup_lib
+from evojax.training import stages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Run:
   fork: fork_lib.Fork | None  # A version of another run to start from.
   compared: Sequence[compared_lib.Compared]
   phases: metrics_lib.Phases
+  progress: progress_lib.Progress
   recorder: recorder_lib.Recorder
   harnesses: harnesses_lib.Harnesses
   scorer: scoring.Scorer
@@ -76,7 +80,7 @@ class Run:
   def say(self, text: str) -> None:
     """Print a line, once for all processes."""
     if self.primary:
-      print(text, flush=True)
+      output.say(text)
 
 
 def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
@@ -150,8 +154,10 @@ def open_run(
     if options.fork_from:
       source = pathlib.Path(options.fork_from).expanduser()
       fork = fork_lib.open_fork(source, options.fork_version)
-    print(devices.describe(), flush=True)
+    output.say(devices.describe())
     directory.record_start(chat_template=setup.policy.tokenizer.template)
+    if primary:
+      stack.enter_context(output.log_to(path))
     mesh = sharding.make_mesh(**base.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(
@@ -173,9 +179,18 @@ def open_run(
         ),
         before_step,
     )
+    if primary and not recorder.rows and config.log.tensorboard:
+      output.say(f'curves: tensorboard --logdir={path}')
     phases = metrics_lib.Phases()
+    progress = stack.enter_context(
+        progress_lib.Progress(
+            stages.of_evolution(base, len(compared)),
+            every=max(1, e.updates // 3),
+            shown=primary,
+        )
+    )
     in_process = executor_lib.InProcess(
-        setup, engine, phases, recorder.stop_if_asked
+        setup, engine, phases, recorder.stop_if_asked, progress
     )
     yield Run(
         path=path,
@@ -184,6 +199,7 @@ def open_run(
         fork=fork,
         compared=compared,
         phases=phases,
+        progress=progress,
         recorder=recorder,
         harnesses=harnesses_lib.Harnesses(path / 'harness', setup),
         scorer=scoring.Scorer(
@@ -191,6 +207,7 @@ def open_run(
             mesh=mesh,
             engine=engine,
             phases=phases,
+            progress=progress,
             stop_if_asked=recorder.stop_if_asked,
             may_open_sealed=lambda: recorder.find(records.Seal) is not None,
         ),
@@ -205,7 +222,7 @@ def _preempt(sigterm: list[int], ledger: pathlib.Path) -> None:
   if not np.any(sharding.to_host(np.array([bool(sigterm)]))):
     return
   if sharding.is_primary():
-    print(
+    output.say(
         f'SIGTERM: everything up to the last row of {ledger} and the newest'
         ' checkpoint of the arm is saved; the same command continues'
     )

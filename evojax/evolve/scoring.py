@@ -17,6 +17,7 @@ from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.training import arm as arm_lib
 from evojax.training import learner as learner_lib
@@ -49,6 +50,7 @@ class Scorer:
   mesh: jax.sharding.Mesh
   engine: step_records.RolloutEngine
   phases: metrics_lib.Phases
+  progress: progress_lib.Progress
   stop_if_asked: Callable[[], None]
   # True once nothing is trained or proposed any more.
   may_open_sealed: Callable[[], bool]
@@ -105,7 +107,8 @@ class Scorer:
     scorer = self.setup.scorer(
         self.engine, self.phases, version=arm.harness if arm else 'seed'
     )
-    with self.phases('eval'):
+    completions = wanted.problems * wanted.samples
+    with self.phases('eval'), self.progress.scoring(completions):
       evaluate_lib.evaluate(
           dataclasses.replace(scorer, domain=wanted.domain or scorer.domain),
           split=wanted.split,

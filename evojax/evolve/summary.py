@@ -19,10 +19,8 @@ from evojax.ledger import records
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
+from evojax.runtime import output
 from evojax.runtime import workdir as workdir_lib
-
-_LOG_WIDTH = 140
-_NUMBERS = ('predicted', 'realised', 'detectable', 'device-s')
 
 
 def finish(run: opening.Run, reason: str) -> dict[str, Any]:
@@ -35,6 +33,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   Returns:
     The summary, in all processes.
   """
+  run.progress.close()
   versions = run.recorder.history.versions
   if versions:
     checkpoint = run.path / versions[-1].checkpoint
@@ -129,43 +128,42 @@ def _span(low: float | None, high: float | None) -> str:
 
 def _show(summary: Mapping[str, Any]) -> None:
   """Print the tables."""
-  console = console_lib.Console(highlight=False)
-  if not console.is_terminal:  # A log has no width to keep to.
-    console = console_lib.Console(highlight=False, width=_LOG_WIDTH)
+  console = output.console()
   table = table_lib.Table(box=None, pad_edge=False)
-  for name in ('version', 'change', *_NUMBERS[:3], 'verdict', *_NUMBERS[3:]):
-    justify = 'right' if name in _NUMBERS else 'left'
-    table.add_column(name, justify=justify)
+  for name in ('version', 'change', 'predicted', 'realised', 'verdict'):
+    number = name in ('predicted', 'realised')
+    table.add_column(
+        name,
+        justify='right' if number else 'left',
+        no_wrap=name != 'change',
+    )
   for t in summary['trials']:
     effect = '-'
     if t['effect'] is not None:
       effect = f'{100 * t["effect"]:+.1f} {_span(t["low"], t["high"])}'
-    mde = t['minimum_detectable_effect']
     table.add_row(
         t['version'] or f'({t["parent"]})',
-        markup.escape(textwrap.shorten(t['change'], 60, placeholder=' ...')),
+        markup.escape(textwrap.shorten(t['change'], 100, placeholder=' ...')),
         _span(*t['expected']),
         markup.escape(effect),
-        '-' if mde is None else f'{100 * mde:.1f}',
         t['verdict'],
-        f'{t["device_seconds"]:.0f}',
     )
-  console.print(
+  output.say(
       '\nchanges that were tried; effects in points of Avg@k on fresh dev'
       ' problems'
   )
   console.print(table)
   if summary['trials']:
-    console.print(sealed_lib.KEEP)
+    output.say(sealed_lib.KEEP)
   if isinstance(summary['sealed'], str):
-    console.print(f'sealed scores: {summary["sealed"]} ({summary["ended"]})')
+    output.say(f'sealed scores: {summary["sealed"]} ({summary["ended"]})')
   else:
     _show_sealed(summary, console)
-  print(
+  output.say(
       f'{summary["device_seconds"]:.0f} device-seconds,'
       f' {summary["dev_draws"]} dev draws, ended: {summary["ended"]}'
   )
-  print(f'page: {summary["report"]}')
+  output.say(f'page: {summary["report"]}')
 
 
 def _show_sealed(

@@ -16,7 +16,9 @@ import time
 from evojax import config as config_lib
 from evojax.ledger import records
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.training import arm as arm_lib
 from evojax.training import engines
@@ -45,7 +47,7 @@ def run(job_file: str, parent: int) -> None:
 
     def stop_if_asked() -> None:
       if sigterm:
-        print(f'SIGTERM: {job.folder} is saved; the same job continues it')
+        output.say(f'SIGTERM: {job.folder} is saved; the same job continues it')
         raise preemption.Preempted()
 
     setup = setup_lib.prepare(config)
@@ -54,9 +56,23 @@ def run(job_file: str, parent: int) -> None:
     with engines.open_sampler(
         config, setup.policy, mesh, workdir, stopping
     ) as engine:
-      phases = metrics_lib.Phases()
-      arm = arm_lib.train(job, setup, engine, phases, stop_if_asked)
+      phases, stage = metrics_lib.Phases(), _stage(job)
+      with progress_lib.Progress([stage]) as progress:
+        arm = arm_lib.train(
+            job, setup, engine, phases, stop_if_asked, progress.update
+        )
   print(json.dumps(records.to_json(arm), sort_keys=True))
+
+
+def _stage(job: arm_lib.ArmJob) -> progress_lib.Stage:
+  """Return the arm as the only stage of this process."""
+  config = job.arm_config()
+  return progress_lib.Stage(
+      name=pathlib.PurePath(job.folder).name,
+      steps=config.steps,
+      prompts=config.grpo.prompts,
+      group_size=config.grpo.group_size,
+  )
 
 
 def _follow(parent: int) -> None:

@@ -22,6 +22,7 @@ from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.runtime import config_checks
+from evojax.runtime import output
 from evojax.training import reward_parts
 
 
@@ -41,13 +42,13 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
   def report(what: str, reasons: Sequence[str], said: str = '') -> None:
     nonlocal refused
     refused += bool(reasons)
-    print(f'{what}: {"refused" if reasons else "ok"}{said}')
+    output.say(f'{what}: {"refused" if reasons else "ok"}{said}')
     for reason in reasons:
-      print(f'  {reason}')
+      output.say(f'  {reason}')
 
   report(f'config {config.name}', _reasons(config_checks.validate, config))
   for line in _changed_fields(config):
-    print(f'  {line}')
+    output.say(f'  {line}')
   if config.evolve.trials:
     name = config.evolve.proposer
     report(f'proposer {name}', _reasons(propose.load, name))
@@ -66,13 +67,13 @@ def run(config: ml_collections.ConfigDict, paths: Sequence[str] = ()) -> int:
       said, notes = _tried(grader, view)
       report(f'grader {grader.path}', [], said)
       for note in notes:
-        print(f'  warning: {note}')
+        output.say(f'  warning: {note}')
     # A harness brings a reward of its own.
     if not paths or config.reward.parts:
       reasons, notes = _check_reward(config, domain)
       report(f'reward {config.reward.parts or "of the domain"}', reasons)
       for note in notes:
-        print(f'  {note}')
+        output.say(f'  {note}')
   for path in paths:
     try:
       harness = spec.read(path)

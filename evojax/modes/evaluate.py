@@ -3,12 +3,12 @@
 from typing import Any
 
 import ml_collections
-from rich import console as rich_console
 
 from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
 from evojax.runtime import devices
+from evojax.runtime import output
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
@@ -42,7 +42,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
           f'workdir {path} holds a training run, whose evidence an evaluation'
           ' would replace; pass another --workdir'
       )
-    print(devices.describe(), flush=True)
+    output.say(devices.describe())
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     dtype = config.model.param_dtype
     with engines.open_sampler(config, setup.policy, mesh, path) as engine:
@@ -64,5 +64,5 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
       workdir_lib.write_json(path / 'eval.json', summary)
-      report_lib.print_scores(result, rich_console.Console(highlight=False))
+      report_lib.print_scores(result, output.console())
   return summary

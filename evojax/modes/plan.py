@@ -9,23 +9,27 @@ the matrix products, two per multiply-add; every sequence counts at its longest.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
-import io
 import math
 import os
-import sys
+import time
 from typing import Any
 
 import jax
 import ml_collections
 
+from evojax import domains
+from evojax.episodes import synthetic
+from evojax.ledger import budget
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
 from evojax.modes import plan_memory
 from evojax.runtime import config_checks
+from evojax.runtime import output
 from evojax.runtime import progress
 from evojax.runtime import sharding
 from evojax.training import settings
+from evojax.training import stages
 from evojax.training import update as update_lib
 
 # Up to this many parameters programs are compiled for their temporaries.
@@ -51,6 +55,11 @@ class Device:
   memory_bytes: int  # Bytes that programs may use.
   platform: str = 'accelerator'  # Key of UTILISATION.
 
+
+# Seconds that are no matrix products, as measured on two CPU cores: to start,
+# to compile a program, for what surrounds a step (evidence, the box, small
+# batches), an arm (checkpoints) and a trial (gate, backtest, page).
+_START, _PROGRAM, _STEP, _ARM, _TRIAL = 12.0, 3.0, 0.15, 0.5, 2.0
 
 _GIB = 2**30
 # Keys are beginnings of jax's device_kind; the longest that fits counts. The
@@ -79,6 +88,20 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True)
+class Arm:
+  """One arm of a stage of a run that evolves."""
+
+  stage: progress.Stage
+  tokens: int  # Sampled, at most.
+  work: Mapping[str, Work]
+  other: float  # Seconds of everything else.
+
+  def seconds(self, device: Device, devices: int) -> float:
+    """Return the wall time on so many devices."""
+    return sum(_seconds(self.work, device, devices).values()) + self.other
+
+
+@dataclasses.dataclass(frozen=True)
 class Estimate:
   """A run on one kind of device."""
 
@@ -102,6 +125,7 @@ class Plan:
   programs: Mapping[str, int]  # How many are compiled, at most.
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
+  arms: Sequence[Arm]  # Of --mode=evolve, one per stage.
   known: Sequence[Device]  # The one that is here, or those it may run on.
 
   @property
@@ -114,7 +138,11 @@ class Plan:
     """The run on each known device."""
     peak = self.peak
     return [
-        Estimate(each, _seconds(self, each), peak <= each.memory_bytes)
+        Estimate(
+            each,
+            _seconds(self.work, each, self.devices),
+            peak <= each.memory_bytes,
+        )
         for each in self.known
     ]
 
@@ -142,15 +170,35 @@ def plan(config: ml_collections.ConfigDict) -> Plan:
     ValueError: If the config, the model directory or the mesh is wrong.
   """
   config_checks.validate(config)
-  return estimate(config, settings.open_policy(config), jax.devices())
+  policy = settings.open_policy(config)
+  return estimate(config, policy, jax.devices(), _grading(config))
+
+
+def _grading(config: ml_collections.ConfigDict) -> float:
+  """Return the seconds of grading a completion, as measured on a few."""
+  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+  seconds = []
+  for _ in range(2):  # The first call starts what grades.
+    began = time.perf_counter()
+    view, _ = synthetic.make_view(domain, config)
+    seconds.append(time.perf_counter() - began)
+  return min(seconds) / view.valid.size
 
 
 def estimate(
     config: ml_collections.ConfigDict,
     policy: policy_lib.Policy,
     devices: Sequence[Any],
+    grading: float = 0.0,
 ) -> Plan:
-  """Work out what `plan` does, for a policy that is open already."""
+  """Work out what `plan` does, for a policy that is open already.
+
+  Args:
+    config: See `plan`.
+    policy: That of the config.
+    devices: Those that are here.
+    grading: Seconds of grading a completion.
+  """
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   here = -1 in sizes or math.prod(sizes) == len(devices)
   if here:
@@ -181,6 +229,11 @@ def estimate(
       programs=_programs(run),
       tokens=_tokens(config),
       work=_work(run),
+      arms=[
+          _arm(run, stage, grading)
+          for stage in stages.of_evolution(config)
+          if config.evolve.trials
+      ],
       known=known,
   )
 
@@ -234,36 +287,58 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 # ------------------------------------------------------------- work and time
 
 
+def _forwards(
+    run: plan_memory.Run, times: int, unit: str, *counts: int, read: int = 0
+) -> Work:
+  """Return so many forward passes; see `flops.forward` for the counts."""
+  listed = ', '.join(f'{count:,}' for count in counts)
+  return Work(
+      flops=times * flops.forward(run.cfg, *counts),
+      formula=f'{times:,} {unit} x forward({listed})',
+      bytes_per_device=times * read,
+  )
+
+
+def _sampling(
+    run: plan_memory.Run, calls: int, prompts: int, samples: int
+) -> tuple[Work, ...]:
+  """Return prefill and decoding of so many calls; nothing with servers."""
+  if not run.samples_here:
+    return ()
+  r, prompt = run.config.rollout, run.config.data.max_prompt_tokens
+  rows, slots, length = r.prefill_rows, r.decode_slots, prompt + r.max_tokens
+  read = plan_memory.bytes_of((run.sampler_weights, run.arrays[0]))
+  blocks = calls * -(-prompts // rows)
+  # The first token comes with the prefill.
+  steps = calls * -(-prompts * samples // slots) * (r.max_tokens - 1)
+  prefills = rows * prompt, rows * prompt**2, rows
+  decodes = slots, slots * length, slots
+  return (
+      _forwards(run, blocks, 'blocks', *prefills),
+      _forwards(run, steps, 'steps', *decodes, read=read),
+  )
+
+
 def _work(run: plan_memory.Run) -> dict[str, Work]:
   """Return the run's computation by phase, without that of servers."""
-  c, cfg = run.config, run.cfg
+  c = run.config
+  calls = c.steps * (1 + c.grpo.refill_rounds)
+  sampled = _sampling(run, calls, c.grpo.prompts, c.grpo.group_size)
+  scored = _sampling(run, sum(_evaluations(c)), c.eval.problems, c.eval.samples)
+  names = 'prefill', 'decode'
+  return (
+      dict(zip(names, sampled, strict=False))
+      | _updates(run)
+      | {f'evaluation {n}': w for n, w in zip(names, scored, strict=False)}
+  )
+
+
+def _updates(run: plan_memory.Run) -> dict[str, Work]:
+  """Return the computation of the run's updates by phase."""
+  c, cfg, work = run.config, run.cfg, {}
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
-  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
-
-  def forwards(times: int, unit: str, *counts: int, read: int = 0) -> Work:
-    listed = ', '.join(f'{count:,}' for count in counts)
-    return Work(
-        flops=times * flops.forward(cfg, *counts),
-        formula=f'{times:,} {unit} x forward({listed})',
-        bytes_per_device=times * read,
-    )
-
-  def sample(calls: int, prompts: int, samples: int) -> tuple[Work, Work]:
-    read = plan_memory.bytes_of((run.sampler_weights, run.arrays[0]))
-    blocks = calls * -(-prompts // rows)
-    # The first token comes with the prefill.
-    steps = calls * -(-prompts * samples // slots) * (new - 1)
-    return (
-        forwards(blocks, 'blocks', rows * prompt, rows * prompt**2, rows),
-        forwards(steps, 'steps', slots, slots * length, slots, read=read),
-    )
-
-  work = {}
-  if run.samples_here:
-    work['prefill'], work['decode'] = sample(
-        c.steps * (1 + c.grpo.refill_rounds), c.grpo.prompts, group
-    )
+  forwards = functools.partial(_forwards, run)
   if c.grpo.layout == 'shared':
     tokens, logits = prompt + group * new, group * new
     pairs = prompt**2 + group * new * length
@@ -286,19 +361,17 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
       formula=f'{layers} x {once.formula}'
       + f', logits {head} x' * (head != layers),
   )
-  if run.samples_here:
-    work['evaluation prefill'], work['evaluation decode'] = sample(
-        sum(_evaluations(c)), c.eval.problems, c.eval.samples
-    )
   return work
 
 
-def _seconds(plan_: Plan, device: Device) -> dict[str, float]:
+def _seconds(
+    work: Mapping[str, Work], device: Device, devices: int
+) -> dict[str, float]:
   """Return seconds by phase: the slower of computing and reading."""
   share, seconds = UTILISATION[device.platform], {}
-  for name, w in plan_.work.items():
+  for name, w in work.items():
     kind = 'decode' if name.endswith('decode') else 'update'
-    computing = w.flops / (plan_.devices * device.flops * share[kind])
+    computing = w.flops / (devices * device.flops * share[kind])
     reading = w.bytes_per_device / (device.bandwidth * share['bandwidth'])
     seconds[name] = max(computing, reading)
   return seconds
@@ -326,17 +399,84 @@ def _local_device(devices: Sequence[Any]) -> Device:
   )
 
 
+# ----------------------------------------------------------------- evolution
+
+
+def _arm(run: plan_memory.Run, stage: progress.Stage, grading: float) -> Arm:
+  """Return the cost of an arm of a stage.
+
+  Args:
+    run: Its steps and sizes are those of the last stage.
+    stage: One of `stages.of_evolution`.
+    grading: Seconds of grading a completion.
+  """
+  sizes = {
+      'steps': stage.steps,
+      'grpo.prompts': stage.prompts,
+      'grpo.group_size': stage.group_size,
+  }
+  config = run.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.update_from_flattened_dict(sizes)
+  run = dataclasses.replace(run, config=config)
+  calls = stage.steps * (1 + config.grpo.refill_rounds)
+  calls = 0 if stage.replays else calls
+  sampled = calls * stage.completions + stage.scores * stage.scored
+  work = _updates(run) if stage.steps else {}
+  for name, sizes in {
+      'sampling': (calls, stage.prompts, stage.group_size),
+      'scores': (stage.scores, stage.problems, stage.samples),
+  }.items():
+    kinds = zip(('prefill', 'decode'), _sampling(run, *sizes), strict=False)
+    work |= {f'{name} {kind}': each for kind, each in kinds}
+  return Arm(
+      stage=stage,
+      tokens=sampled * config.rollout.max_tokens,
+      work=work,
+      other=_ARM + _STEP * stage.steps + grading * sampled,
+  )
+
+
+def _evolution(
+    plan_: Plan, device: Device, most: bool
+) -> dict[str, tuple[float | int, ...]]:
+  """Return (arms, tokens, seconds) by part of a run that evolves.
+
+  Args:
+    plan_: The plan.
+    device: Where it runs.
+    most: True for what the run can cost at most, False for what it should.
+  """
+  trials = plan_.config.evolve.trials
+  start = _START + _PROGRAM * sum(plan_.programs.values())
+  parts = {'start, compiling': [(0, 0, start)]}
+  for arm in plan_.arms:
+    stage = arm.stage
+    certain = stage.expected is None
+    count = stage.arms if most or certain else stage.expected
+    trains = bool(stage.steps and not stage.replays)
+    cost = trains, arm.tokens, arm.seconds(device, plan_.devices)
+    name = stage.name if certain else 'all trials'
+    parts.setdefault(name, []).append(tuple(count * each for each in cost))
+  parts['all trials'].append((0, 0, trials * _TRIAL))
+  total = lambda rows: tuple(map(sum, zip(*rows, strict=True)))
+  found = {name: total(rows) for name, rows in parts.items()}
+  one = tuple(each / trials for each in found['all trials'])
+  return found | {'one of them': one, 'the run': total(found.values())}
+
+
 # ---------------------------------------------------------------------- show
+
+_WIDTHS = 12, 27, 25  # Columns of the table of parts.
 
 
 def _bytes(size: int) -> str:
   return f'{size / 2**20:,.1f} MiB'
 
 
-def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
+def show(plan: Plan) -> None:
   """Print a plan: memory, programs, tokens, work and time, a block each."""
-  write = functools.partial(print, file=sys.stdout if out is None else out)
-  config, grpo, evolve = plan.config, plan.config.grpo, plan.config.evolve
+  write, config, grpo = output.say, plan.config, plan.config.grpo
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
   write(
       f'plan of {config.name}: {config.steps} steps of {grpo.prompts} prompts x'
@@ -371,18 +511,10 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
   if 'decode' not in plan.work:
     write('sampling is left to the servers of --config.rollout.urls')
 
-  # At most each trial is kept, so that every trial trains its own controls.
-  if arms := evolve.trials * (evolve.controls + evolve.max_children):
-    completions = evolve.prompts * evolve.group_size
-    write(
-        f'\n--mode=evolve: all of this is its last step. Before that, at most'
-        f' {arms} arms of {evolve.updates} updates, each'
-        f' {completions / (grpo.prompts * grpo.group_size):.0%} of a step above'
-    )
   share = UTILISATION[plan.known[0].platform]
   write(
       f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'
-      f' prefills, {share["decode"]:.0%} in decoding,\nand'
+      f' prefills, {share["decode"]:.0%} in decoding, and'
       f' {share["bandwidth"]:.0%} of the bandwidth where that bounds decoding'
       ' (assumed); without compiling, grading and disk'
   )
@@ -400,3 +532,37 @@ def show(plan: Plan, out: io.TextIOBase | None = None) -> None:
     write(
         f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}{remedy}'
     )
+  if config.evolve.trials:
+    _show_evolution(plan)
+
+
+def _show_evolution(plan: Plan) -> None:
+  """Print what all of --mode=evolve costs, of which the above is the end."""
+  evolve = plan.config.evolve
+  output.say(
+      f'\n--mode=evolve, {evolve.trials} trials: as expected, and (at most).'
+      ' Tokens with every completion at its longest, time with compiling,'
+      ' grading and disk. A trial costs most after one whose change was kept:'
+      ' the new version needs control arms of its own.'
+  )
+  price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
+  for device in plan.known:
+    expected, most = (_evolution(plan, device, most) for most in (False, True))
+    heads = 'arms', 'tokens', 'time'
+    line = lambda name, cells: f'{name:16}' + ''.join(
+        f'{cell:>{wide}}' for cell, wide in zip(cells, _WIDTHS, strict=True)
+    )
+    output.say(f'\n{device.name}\n{line("", heads)}')
+    for name, (arms, tokens, seconds) in expected.items():
+      cells = (
+          (f'{arms:.3g}', f'({most[name][0]:.3g})'),
+          (f'{tokens:,.0f}', f'({most[name][1]:,.0f})'),
+          (progress.duration(seconds), f'({progress.duration(most[name][2])})'),
+      )
+      output.say(line(name, map(' '.join, cells)))
+    spent = [t['the run'][2] * plan.devices for t in (expected, most)]
+    costs = f'{spent[0]:,.0f} device-seconds, at most {spent[1]:,.0f}'
+    if evolve.dollars_per_device_hour:
+      dollars = [f'${price.cost(each):,.2f}' for each in spent]
+      costs += f'; {dollars[0]}, at most {dollars[1]}'
+    output.say(costs)

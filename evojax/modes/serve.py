@@ -28,6 +28,7 @@ from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 from evojax.runtime import config_checks
 from evojax.runtime import devices
+from evojax.runtime import output
 from evojax.runtime import sharding
 
 # Time to write the last answers after the last sample has ended.
@@ -210,7 +211,7 @@ def serve(
   """
   server = _Server(app, make, shutdown_seconds)
   host, port = sock.getsockname()[:2]
-  print(f'listening on http://{host}:{port}', flush=True)
+  output.say(f'listening on http://{host}:{port}')
   try:
     asyncio.run(server.main(sock))
   finally:
@@ -293,7 +294,7 @@ class _Server(uvicorn.Server):
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     self._host.open(self.service)
     if self._host.phase == 'up':
-      print('ready', flush=True)
+      output.say('ready')
 
   def handle_exit(self, sig: int, frame: python_types.FrameType | None) -> None:
     """Handle a signal: the first lets samples finish, the second does not."""
@@ -304,5 +305,5 @@ class _Server(uvicorn.Server):
       self._loop.call_soon_threadsafe(self._begin_drain)
 
   def _begin_drain(self) -> None:
-    print(f'{self.signalled}: shutting down', flush=True)
+    output.say(f'{self.signalled}: shutting down')
     self._drain = asyncio.ensure_future(self._host.drain(self._seconds))

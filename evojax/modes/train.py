@@ -6,6 +6,7 @@ from typing import Any
 import ml_collections
 
 from evojax.report import page
+from evojax.runtime import output
 from evojax.runtime import sharding
 from evojax.training import loop
 
@@ -30,5 +31,5 @@ def run(
   with page.Live(path) as live:
     summary = loop.run(config, workdir, fork_from=fork_from, watch=live.update)
     if sharding.is_primary() and (built := live.finish()):
-      print(f'page: {built}')
+      output.say(f'page: {built}')
   return summary

@@ -9,6 +9,7 @@ import ml_collections
 
 from evojax import domains
 from evojax.models import warmstart
+from evojax.runtime import output
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import workdir as workdir_lib
 
@@ -56,9 +57,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
       elapsed = progress_lib.duration(time.perf_counter() - start)
       loss, rate = metrics['loss'], metrics['tokens_per_s']
       where = f'step {step}/{settings.steps}'
-      print(
-          where, f' loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}', flush=True
-      )
+      output.say(f'{where}  loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}')
 
     policy = warmstart.run(
         functools.partial(shown.batch, source, config.seed),
@@ -68,5 +67,5 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         seed=config.seed,
         log=log,
     )
-  print(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
+  output.say(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
   return policy

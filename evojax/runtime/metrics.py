@@ -20,6 +20,35 @@ import numpy as np
 
 from evojax.runtime import workdir as workdir_lib
 
+# Metric -> the group that its curve stands in, where it is not 'train'.
+_GROUPS = {
+    **dict.fromkeys(
+        'reward reward_std_in_group outcome dead_groups groups'
+        ' groups_kept'.split(),
+        'reward',
+    ),
+    **dict.fromkeys(
+        'n_tokens truncated not_graded sampled_tokens mean_logprob staleness'
+        ' refused_stale'.split(),
+        'rollout',
+    ),
+    'tokens_per_second': 'time',
+}
+
+
+def tag(name: str) -> str:
+  """Return the name of a metric's curve: 'train/loss', 'reward/outcome'."""
+  if name.startswith('seconds/'):
+    return name.replace('seconds', 'time', 1)
+  if '/' in name:  # Scores have the group of their split: 'dev/avg_at_k'.
+    return name
+  group = _GROUPS.get(name, 'train')
+  if name.startswith('part_'):
+    group = 'reward'
+  elif name.endswith('_seconds'):
+    group = 'time'
+  return f'{group}/{name}'
+
 
 def check_available(wandb: str) -> None:
   """Check the package that `log.wandb` needs, before a device is touched.
@@ -43,6 +72,18 @@ def _number(value: Any) -> float | int | bool | str | None:
     return int(value)
   number = float(value)
   return number if math.isfinite(number) else None
+
+
+def newest(workdir: pathlib.Path) -> dict[str, Any]:
+  """Return the last whole row of a run's metrics; {} if there is none."""
+  try:
+    lines = (workdir / 'metrics.jsonl').read_bytes().splitlines()
+  except OSError:
+    return {}
+  for line in reversed(lines):
+    with contextlib.suppress(ValueError):  # A kill, or the writer, cut it off.
+      return json.loads(line)
+  return {}
 
 
 class MetricWriter(contextlib.AbstractContextManager):
@@ -136,8 +177,8 @@ class MetricWriter(contextlib.AbstractContextManager):
 
     Args:
       step: Not smaller than the last one.
-      metrics: Host numbers by name, e.g. 'train/reward'. NaN and infinities
-        are written as null.
+      metrics: Host numbers by name, e.g. 'reward'. NaN and infinities are
+        written as null. Curves have the names of `tag`.
 
     Raises:
       ValueError: If the step goes back.
@@ -158,7 +199,7 @@ class MetricWriter(contextlib.AbstractContextManager):
       workdir_lib.write_all(self._file.fileno(), line.encode())
     except OSError as error:
       raise workdir_lib.disk_error(self._path, len(line), error) from error
-    row = {name: value for name, value in row.items() if value is not None}
+    row = {tag(n): value for n, value in row.items() if value is not None}
     if self._tensorboard is not None:
       for name, value in row.items():
         if not isinstance(value, str):

@@ -1,8 +1,13 @@
-"""Progress of a run: a live block in a terminal, plain lines elsewhere."""
+"""Progress of a whole run in one line, with the time left to its end.
 
-from collections.abc import Mapping
+A run is a list of stages, each so many arms of so many steps, and scores. What
+is left of them is known at any time; how long it takes follows from the seconds
+that a completion took so far, in training and in scoring.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
-import io
+import dataclasses
 import math
 import sys
 import time
@@ -10,23 +15,63 @@ from typing import Any
 
 import numpy as np
 
-# (metric, heading, format); a metric that a step lacks is shown as '-'.
+from evojax.runtime import output
+
+# (metric, heading, format), the most important first: a line leaves out the
+# last ones that do not fit.
 FIELDS = (
-    ('reward', 'reward', '{:.3f}'),
     ('outcome', 'solved', '{:.1%}'),
+    ('reward', 'reward', '{:.3f}'),
     ('dead_groups', 'dead', '{:.0%}'),
     ('n_tokens', 'tokens', '{:.1f}'),
     ('tokens_per_second', 'tok/s', '{:,.0f}'),
     ('step_seconds', 's/step', '{:.2f}'),
 )
-_WIDTH = 9
 
 
-def duration(seconds: float) -> str:
-  """Return a duration as 42 s, 3 min 05 s or 2 h 07 min."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+  """A part of a run: arms that are trained and scored one after the other."""
+
+  name: str  # As a line shows it: 'trial 0 (1/4) control'.
+  arms: int = 1  # At most.
+  expected: float | int | None = None  # Arms; None: all of them.
+  steps: int = 0  # Of an arm.
+  prompts: int = 0  # Of a step.
+  group_size: int = 0
+  replays: bool = False  # The steps learn from rollouts that are there.
+  scores: int = 1  # How often an arm is scored; the last time at its end.
+  problems: int = 0  # Of a score.
+  samples: int = 0  # Of each problem.
+
+  @property
+  def completions(self) -> int:
+    """The completions of a step."""
+    return self.prompts * self.group_size
+
+  @property
+  def scored(self) -> int:
+    """The completions of a score."""
+    return self.problems * self.samples
+
+  def left(self, arm: int, step: int) -> dict[str, float | int]:
+    """Return what is left after so many arms and steps of the next one."""
+    arms = max(self.arms - arm - (step / self.steps if self.steps else 0), 0)
+    whole = max(self.arms - arm, 0)
+    return {
+        'train': arms * self.steps * self.completions,
+        'score': (whole + arms * (self.scores - 1)) * self.scored,
+        'arm': arms,
+    }
+
+
+def duration(seconds: float | int) -> str:
+  """Return a duration as 42 s, 3 min 05 s, 12 min or 2 h 07 min."""
   minutes, rest = divmod(round(seconds), 60)
   if minutes >= 60:
     return f'{minutes // 60} h {minutes % 60:02} min'
+  if minutes >= 10:
+    return f'{minutes} min'
   return f'{minutes} min {rest:02} s' if minutes else f'{rest} s'
 
 
@@ -41,120 +86,199 @@ def sparkline(values: list[float], width: int) -> str:
   return ''.join('▁▂▃▄▅▆▇█'[round(level)] for level in levels)
 
 
-def _cells(metrics: Mapping[str, Any]) -> list[str]:
-  """Return the formatted FIELDS of one step."""
-  values = ((metrics.get(name), form) for name, _, form in FIELDS)
-  return [
-      '-' if value is None or not math.isfinite(value) else form.format(value)
-      for value, form in values
-  ]
-
-
 class Progress(contextlib.AbstractContextManager):
-  """Shows every step of a run; a context manager.
+  """Shows how far a run is; a context manager.
 
-  In a terminal, one row per step scrolls by above a bar with the time left and
-  the solved share so far. Elsewhere (a log file, CI, a notebook) one plain line
-  per step, without control characters.
+  In a terminal, two lines that are written again and again below what else is
+  printed. Elsewhere (a file, CI, a notebook) one plain line per step.
   """
 
   def __init__(
       self,
-      steps: int,
+      stages: Sequence[Stage],
       *,
-      start: int = 0,
       every: int = 1,
-      out: io.TextIOBase | None = None,
+      shown: bool = True,
       clock=time.monotonic,
   ):
     """Prepare the display.
 
     Args:
-      steps: Last step of the run.
-      start: Step the run starts from.
-      every: Steps between rows; the last step always has one.
-      out: Where to show it, stdout by default.
+      stages: What the run does, in order, as far as it is known.
+      every: Steps between plain lines; the last one of an arm has a line.
+      shown: False where another process shows the run.
       clock: Seconds.
     """
-    self._steps, self._done, self._every = steps, start, every
-    self._out, self._clock = out or sys.stdout, clock
-    # The first step compiles, so the time left counts from its end.
-    self._first: tuple[int, float] | None = None
+    self._stages, self._every, self._clock = list(stages), every, clock
+    self._shown, self._live = shown, None
+    self._index = self._arm = self._step = 0
+    # Seconds and units of 'train', 'score' and 'arm', whose seconds are those
+    # that are neither.
+    self._seconds = dict.fromkeys(('train', 'score'), 0.0)
+    self._units = dict.fromkeys(('train', 'score', 'arm'), 0.0)
+    # Compilation is not part of the pace: it counts from the first step's end.
+    self._since: float | None = None
+    self._changed = 0.0  # When arms side by side were last seen to go on.
     self._solved: list[float] = []
-    self._live = None
-    if self._out.isatty():
+
+  def __enter__(self) -> 'Progress':
+    if self._shown and sys.stdout.isatty():
       from rich import console  # Imported here: plain lines do not need it.
       from rich import live
 
-      terminal = console.Console(file=self._out, highlight=False)
+      terminal = console.Console(highlight=False)
       if not terminal.is_dumb_terminal:
         # A thread that refreshes would write between the lines of others.
         self._live = live.Live(console=terminal, auto_refresh=False)
-
-  def __enter__(self) -> 'Progress':
-    if self._live is not None:
-      self._live.start()
-      heads = ''.join(f'{head:>{_WIDTH}}' for _, head, _ in FIELDS)
-      self._live.console.print(f'[bold]{"step":>10}{heads}[/bold]')
+        self._live.start()
     return self
 
   def __exit__(self, *_) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """End the display; what is printed later stands below it."""
     if self._live is not None:
       self._live.stop()
+      self._live = None
 
-  def print(self, text: str) -> None:
-    """Print a line, above the live block if there is one."""
-    if self._live is not None:
-      self._live.console.print(text, markup=False)
-    else:
-      print(text, file=self._out, flush=True)
+  # --------------------------------------------------------------- how far
 
-  def eta(self) -> str:
-    """Return the time left at the pace so far; '-' before the second step."""
-    if self._first is None or self._done == self._first[0]:
-      return '-'
-    step, time_then = self._first
-    pace = (self._clock() - time_then) / (self._done - step)
-    return duration(pace * (self._steps - self._done))
+  def enter(self, name: str, *, arm: int = 0, arms: int | None = None) -> None:
+    """Begin an arm of a stage; what comes before it is done or not needed.
+
+    Args:
+      name: Of the stage.
+      arm: Arms of it that are done.
+      arms: How many it has, where only now that is known.
+    """
+    index = [stage.name for stage in self._stages].index(name)
+    if arms is not None:
+      stage = dataclasses.replace(self._stages[index], arms=arms)
+      self._stages[index] = stage
+    # Of arms that train side by side, several are begun before one has ended.
+    if (index, arm) > (self._index, self._arm):
+      self._index, self._arm, self._step, self._solved = index, arm, 0, []
+      self._changed = self._clock()
+
+  @property
+  def _stage(self) -> Stage:
+    return self._stages[self._index]
 
   def update(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Show a finished step.
+    """Show a finished step of the arm.
 
     Args:
       step: The step, counted from 1.
       metrics: Host numbers by name, of which FIELDS are shown.
     """
-    self._done = step
-    if self._first is None:
-      self._first = (step, self._clock())
+    stage = self._stage
+    if self._since is None:
+      self._since = self._clock()
+    else:
+      self._add(1, metrics.get('step_seconds', 0.0))
+    self._step = step
+    name = stage.name
+    if stage.arms > 1:
+      name += f' {self._arm + 1}/{stage.arms}'
+    due = step % self._every == 0 or step == stage.steps
+    self._show(f'{name} step {step}/{stage.steps}', metrics, due)
+
+  def update_beside(self, steps: int, metrics: Mapping[str, Any]) -> None:
+    """Show how far the arms of a stage are that train side by side.
+
+    Args:
+      steps: Finished ones of all arms.
+      metrics: Of the newest step.
+    """
+    stage, now = self._stage, self._clock()
+    done = self._arm * stage.steps + self._step
+    if steps <= done:
+      return
+    if self._since is None:
+      self._since = now
+    else:
+      self._add(steps - done, now - self._changed)
+    self._changed = now
+    self._arm, self._step = divmod(steps, stage.steps)
+    arms = f'{stage.arms} arms, ' if stage.arms > 1 else ''
+    where = f'{stage.name} {arms}step {steps}/{stage.arms * stage.steps}'
+    self._show(where, metrics, True)
+
+  @contextlib.contextmanager
+  def scoring(self, completions: int) -> Iterator[None]:
+    """Measure how long completions take that score a policy."""
+    began = self._clock()
+    yield
+    if self._since is not None:
+      self._units['score'] += completions
+      self._seconds['score'] += self._clock() - began
+
+  def _add(self, steps: int, seconds: float) -> None:
+    stage = self._stage
+    self._units['train'] += steps * stage.completions
+    self._units['arm'] += steps / stage.steps
+    self._seconds['train'] += seconds
+
+  def left(self) -> float | None:
+    """Return the seconds left to the end of the run, at the pace so far.
+
+    None before the second step: nothing is measured yet.
+    """
+    if not self._seconds['train']:
+      return None
+    pace = {k: s / (self._units[k] or 1) for k, s in self._seconds.items()}
+    if not self._units['score']:  # A step without its update.
+      pace['score'] = pace['train'] / 2
+    other = self._clock() - self._since - sum(self._seconds.values())
+    pace['arm'] = max(other, 0.0) / self._units['arm']
+    first, *later = self._stages[self._index :]
+    ahead = [first.left(self._arm, self._step)]
+    ahead += [stage.left(0, 0) for stage in later]
+    return sum(pace[kind] * n for left in ahead for kind, n in left.items())
+
+  # ------------------------------------------------------------------ show
+
+  def _show(self, where: str, metrics: Mapping[str, Any], due: bool) -> None:
+    """Show a line where one is due, and the live block."""
+    if not self._shown:
+      return
+    line, left = where.strip(), self.left()
+    end = ''
+    if left is not None:
+      open_ = any(s.expected is not None for s in self._stages[self._index :])
+      end = f'  {"at most " if open_ else ""}{duration(left)} left'
+    for name, heading, form in FIELDS:
+      value = metrics.get(name)
+      if value is not None and math.isfinite(value):
+        cell = f'  {heading} {form.format(value)}'
+        if len(line + cell + end) <= output.width():
+          line += cell
+    line += end
     if metrics.get('outcome') is not None:
       self._solved.append(float(metrics['outcome']))
-    row = step % self._every == 0 or step == self._steps
-    cells = _cells(metrics)
-    label = f'{step}/{self._steps}'
-    if self._live is not None:
-      if row:
-        values = ''.join(f'{cell:>{_WIDTH}}' for cell in cells)
-        self._live.console.print(f'[dim]{label:>10}[/dim]{values}')
-      self._live.update(self._block(), refresh=True)
-    elif row:
-      values = '  '.join(
-          f'{head} {cell}'
-          for (_, head, _), cell in zip(FIELDS, cells, strict=True)
-          if cell != '-'
-      )
-      self.print(f'step {label}  {values}  left {self.eta()}')
+    if self._live is None and due:
+      output.say(line)
+    elif self._live is not None:
+      self._live.update(self._block(line, left), refresh=True)
+      if due:
+        output.log(line)
 
-  def _block(self) -> Any:
-    """Return a bar, the time left, and the solved share as a sparkline."""
+  def _block(self, line: str, left: float | None) -> Any:
+    """Return the line above a bar of the whole run and the solved shares."""
+    from rich import console
     from rich import progress_bar
     from rich import table
+    from rich import text
 
-    done, steps = self._done, self._steps
-    bar = progress_bar.ProgressBar(steps, done, 40, complete_style='cyan')
+    spent = self._clock() - self._since
+    bar = progress_bar.ProgressBar(
+        spent + (left or 0) or 1, spent if left is not None else 0, 40
+    )
     grid = table.Table.grid(padding=(0, 1))
-    grid.add_row('  steps', bar, f'{done}/{steps}, left {self.eta()}')
+    cells = [bar]
     if self._solved:
       span = f'{self._solved[0]:.1%} → {self._solved[-1]:.1%}'
-      grid.add_row(' solved', f'[cyan]{sparkline(self._solved, 40)}[/]', span)
-    return grid
+      cells += [f'[cyan]{sparkline(self._solved, 20)}[/]', span]
+    grid.add_row(*cells)
+    return console.Group(text.Text(line, overflow='ellipsis'), grid)

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 
+from evojax.runtime import output
 from evojax.sandbox import box
 from evojax.sandbox import limits as limits_lib
 
@@ -140,7 +141,7 @@ def tier(allow_weak: bool | None = None) -> str:
     _said['allow_weak'] = allow_weak
   report = choose(allow_weak=_said['allow_weak'])
   if not _said['printed']:
-    print(report, flush=True)
+    output.say(str(report))
     _said['printed'] = True
   return report.tier
 

@@ -160,6 +160,7 @@ def train(
     engine: step_records.RolloutEngine,
     phases: metrics_lib.Phases,
     stop_if_asked: Callable[[], None],
+    show: Callable[[int, Mapping[str, Any]], None] = lambda *_: None,
 ) -> records.Arm:
   """Train an arm to its end; a second call returns what the first found.
 
@@ -170,6 +171,7 @@ def train(
     phases: Counts the time of each stage.
     stop_if_asked: Called before every update. What it raises ends the arm
       after a checkpoint; the same job then continues.
+    show: Called with every finished step and its metrics.
 
   Raises:
     ValueError: If the harness is refused, or another process trains the arm.
@@ -188,7 +190,7 @@ def train(
     trainer = trainer_lib.Trainer(
         setup, job.path, phases, engine=engine, start=start
     )
-    arm = _train(job, trainer, stop_if_asked)
+    arm = _train(job, trainer, stop_if_asked, show)
     if primary:
       if arm.status == 'done':
         # The others were only to resume from.
@@ -202,7 +204,10 @@ def train(
 
 
 def _train(
-    job: ArmJob, trainer: trainer_lib.Trainer, stop_if_asked: Callable[[], None]
+    job: ArmJob,
+    trainer: trainer_lib.Trainer,
+    stop_if_asked: Callable[[], None],
+    show: Callable[[int, Mapping[str, Any]], None],
 ) -> records.Arm:
   """Train, and return how it ended."""
   config, folder, began = trainer.config, job.path, time.monotonic()
@@ -226,12 +231,11 @@ def _train(
     show(trainer.step, log)
 
   status, why = 'done', ''
-  name, every = f'{config.name}/{folder.name}', max(1, config.steps // 3)
+  name = f'{config.name}/{folder.name}'
   with (
       contextlib.closing(trainer),
-      training_loop.open_log(trainer, name, every) as (write, show, say),
+      training_loop.open_metrics(trainer, name) as write,
   ):
-    say(job.label)
     try:
       training_loop.loop(
           trainer, before_step=before_step, after_step=after_step

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import ml_collections
 import numpy as np
-from rich import console as rich_console
 
 from evojax import config as config_lib
 from evojax.eval import evaluate as evaluate_lib
@@ -27,6 +26,7 @@ from evojax.rollout import fleet
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
@@ -34,6 +34,7 @@ from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
 from evojax.training import first_steps
 from evojax.training import setup as setup_lib
+from evojax.training import stages
 from evojax.training import trainer as trainer_lib
 
 
@@ -71,7 +72,7 @@ def run(
     with directory.release_if_unused(used):
       if fork_from and primary:
         _fork(pathlib.Path(fork_from).expanduser(), directory.path)
-      print(devices.describe(), flush=True)
+      output.say(devices.describe())
       with engines.stopped_without_servers(sigterm):
         trainer = trainer_lib.Trainer(
             setup,
@@ -112,12 +113,21 @@ def _run(
   config, path, phases = trainer.config, directory.path, trainer.phases
   directory.record_start(chat_template=trainer.setup.policy.tokenizer.template)
   evaluations: dict[int, evaluate_lib.EvalResult] = {}
-  with open_log(trainer, config.name, config.log.every) as (write, show, say):
+  primary = sharding.is_primary()
+  say = output.say if primary else lambda _: None
+  completions = config.eval.problems * config.eval.samples
+  with (
+      output.log_to(path) if primary else contextlib.nullcontext(),
+      open_metrics(trainer, config.name) as write,
+      progress_lib.Progress(
+          stages.of_training(config), every=config.log.every, shown=primary
+      ) as progress,
+  ):
 
     def evaluate() -> None:
       if trainer.step not in evaluations:
-        folder = path if sharding.is_primary() else None
-        result = trainer.evaluate(trainer.step, folder)
+        with progress.scoring(completions):
+          result = trainer.evaluate(trainer.step, path if primary else None)
         evaluations[trainer.step] = result
         write(trainer.step, result.metrics())
         score = report_lib.percent(result.avg_at_k.value)
@@ -141,9 +151,9 @@ def _run(
         with phases('log'):
           lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
           write(trainer.step, log | lap)
-          show(trainer.step, log)
+          progress.update(trainer.step, log)
       if trainer.step == min(first_steps.STEPS, config.steps):
-        if line := first_steps.warning(path) if sharding.is_primary() else '':
+        if line := first_steps.warning(path) if primary else '':
           say(line)
       # Before the checkpoint: a kill in between repeats the evaluation.
       if config.eval.every and trainer.step % config.eval.every == 0:
@@ -155,9 +165,12 @@ def _run(
       if trainer.step:
         say(f'continuing from step {trainer.step}')
       else:
+        if config.log.tensorboard:
+          say(f'curves: tensorboard --logdir={path}')
         evaluate()
       loop(trainer, before_step=stop_if_asked, after_step=after_step)
       stop_if_asked()
+      progress.close()
       evaluate()
       return _finish(trainer, evaluations)
     except fleet.FleetError:
@@ -166,35 +179,28 @@ def _run(
 
 
 @contextlib.contextmanager
-def open_log(
-    trainer: trainer_lib.Trainer, name: str, every: int
-) -> Iterator[tuple[Callable[..., None], ...]]:
-  """Open the metrics and the progress of a trainer, which process 0 shows.
+def open_metrics(
+    trainer: trainer_lib.Trainer, name: str
+) -> Iterator[Callable[..., None]]:
+  """Open the metrics of a trainer.
 
   Args:
-    trainer: Rows and progress continue after its step.
+    trainer: Rows continue after its step.
     name: Name of the run in W&B.
-    every: Steps between two lines of progress.
 
   Yields:
-    Functions that write the metrics of a step, show them, and print a line; in
-    other processes they do nothing.
+    A function that writes the metrics of a step, which process 0 alone does.
   """
   if not sharding.is_primary():
-    yield (lambda *_: None,) * 3
+    yield lambda *_: None
     return
   c = trainer.config
   sinks = {k: c.log[k] for k in ('tensorboard', 'wandb', 'wandb_project')}
   sinks |= dict(name=name, config=config_lib.to_mapping(c))
-  with (
-      metrics_lib.MetricWriter(
-          trainer.workdir, step=trainer.step, **sinks
-      ) as writer,
-      progress_lib.Progress(
-          c.steps, start=trainer.step, every=every
-      ) as progress,
-  ):
-    yield writer.write, progress.update, progress.print
+  with metrics_lib.MetricWriter(
+      trainer.workdir, step=trainer.step, **sinks
+  ) as writer:
+    yield writer.write
 
 
 def loop(
@@ -290,10 +296,10 @@ def _finish(
   )
   if primary:
     workdir_lib.write_json(path / 'summary.json', summary)
-    console = rich_console.Console(highlight=False)
+    console = output.console()
     for report in reports.values():
       report_lib.print_gain(report, console)
-    print(f'time: {trainer.phases.summary()}')
-    print(f'compiled programs: {summary["compilations"]}')
-    print(f'policy: {path / "policy"} (Hugging Face format)')
+    output.say(f'time: {trainer.phases.summary()}')
+    output.say(f'compiled programs: {summary["compilations"]}')
+    output.say(f'policy: {path / "policy"} (Hugging Face format)')
   return summary

@@ -3,7 +3,9 @@
 The workers are small programs that stand in for `--mode=arm`.
 """
 
+import contextlib
 import dataclasses
+import io
 import json
 import pathlib
 import subprocess
@@ -16,6 +18,7 @@ import jax
 
 from evojax.evolve import executor
 from evojax.ledger import records
+from evojax.runtime import progress as progress_lib
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
 
@@ -63,7 +66,14 @@ class LocalTest(parameterized.TestCase):
     return [dataclasses.replace(job, folder=f'arms/{i}') for i in range(count)]
 
   def local(self, workers=2, stop_if_asked=lambda: None):
-    local = executor.Local(workers, stop_if_asked)
+    self.shown = progress_lib.Progress(
+        [
+            progress_lib.Stage(
+                name='arm', arms=3, steps=4, prompts=1, group_size=1
+            )
+        ]
+    )
+    local = executor.Local(workers, stop_if_asked, self.shown)
     self.addCleanup(local.close)
     return local
 
@@ -83,6 +93,27 @@ class LocalTest(parameterized.TestCase):
     self.assertEqual(self.started, [a.folder, b.folder, c.folder])
     self.go(a)
     self.assertEqual(local.wait(a).folder, a.folder)
+
+  def test_one_line_for_all_workers(self):
+    self.enterContext(absltest.mock.patch.object(executor, '_SHOW_SECONDS', 0))
+    local, jobs, asked = self.local(), self.jobs(2), []
+    local._stop_if_asked = lambda: asked.append(self._train(jobs, len(asked)))
+    for job in jobs:
+      local.submit(job)
+    out = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+    local.wait(jobs[0])
+    local.wait(jobs[1])
+    lines = out.getvalue().splitlines()
+    self.assertStartsWith(lines[0], 'arm 3 arms, step 2/12  solved 50.0%')
+    self.assertStartsWith(lines[-1], 'arm 3 arms, step 8/12  solved 50.0%')
+    self.assertLen(lines, 4)  # One for each step that both have made.
+
+  def _train(self, jobs, step):
+    for job in jobs:
+      row = json.dumps({'step': min(step + 1, 4), 'outcome': 0.5})
+      (job.path / 'metrics.jsonl').write_text(f'{row}\n{{"step": ')
+      if step == 8:
+        self.go(job)
 
   def test_an_arm_that_has_ended_starts_no_worker(self):
     (job,) = self.jobs(1)
@@ -149,7 +180,11 @@ class LocalTest(parameterized.TestCase):
     with self.assertRaises(Stop):
       with executor.open_executor(
           executor.Placement('local', 2),
-          absltest.mock.Mock(spec=executor.InProcess, stop_if_asked=stop),
+          absltest.mock.Mock(
+              spec=executor.InProcess,
+              stop_if_asked=stop,
+              progress=progress_lib.Progress([]),
+          ),
       ) as local:
         for job in jobs:
           local.submit(job)

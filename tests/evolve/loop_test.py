@@ -41,6 +41,7 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.models import hf
 from evojax.runtime import metrics
+from evojax.runtime import progress
 from evojax.runtime import sharding
 from evojax.sandbox import probe
 from evojax.training import engines
@@ -417,6 +418,7 @@ class SealedTest(absltest.TestCase):
           mesh=mesh,
           engine=engines.make_engine(config, setup.policy, mesh),
           phases=metrics.Phases(),
+          progress=progress.Progress([], shown=False),
           stop_if_asked=recorder.stop_if_asked,
           may_open_sealed=lambda: recorder.find(records.Seal) is not None,
       )
@@ -498,9 +500,7 @@ def _view(setup):
       'outcome': np.array([True, False, False, True]),
       'problem_id': ['a' * 16] * 4,
   }
-  return views.View(
-      rows, setup.columns, prompts=2, group_size=2, max_tokens=8
-  )
+  return views.View(rows, setup.columns, prompts=2, group_size=2, max_tokens=8)
 
 
 class SkillTest(absltest.TestCase):

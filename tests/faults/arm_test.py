@@ -135,9 +135,12 @@ class OrphanTest(absltest.TestCase):
     code = (
         'import pathlib, sys\n'
         'from evojax.evolve import executor\n'
+        'from evojax.runtime import progress\n'
         'from evojax.training import arm\n'
         'job = arm.read_job(pathlib.Path(sys.argv[1]))\n'
-        'local = executor.Local(1, lambda: None)\n'
+        'stage = progress.Stage(name="arm", steps=10_000)\n'
+        'shown = progress.Progress([stage])\n'
+        'local = executor.Local(1, lambda: None, shown)\n'
         'local.submit(job)\n'
         'local.wait(job)\n'
     )

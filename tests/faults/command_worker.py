@@ -10,12 +10,14 @@ import io
 import json
 import sys
 import traceback
+from unittest import mock
 
 from absl import logging
 from absl.testing import flagsaver
 from jax._src import xla_bridge
 
 from evojax import main
+from evojax.runtime import output
 
 
 def run(arguments):
@@ -26,6 +28,7 @@ def run(arguments):
       flagsaver.flagsaver(),
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
+      mock.patch.object(output, 'width', lambda: 10_000),
   ):
     try:
       code = main.main(main.parse_flags(sys.argv))

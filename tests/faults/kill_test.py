@@ -230,7 +230,8 @@ class KillTest(_Killed):
     terminated = self.run_command(workdir, f'{signal.SIGTERM}@2')
     self.assertEqual(terminated.returncode, 143, terminated.stderr)
     self.assertRegex(
-        terminated.stdout, rf'SIGTERM: \d steps are saved in {workdir}; the'
+        ' '.join(terminated.stdout.split()),
+        rf'SIGTERM: \d steps are saved in {workdir}; the',
     )
     self.assertNotIn('Traceback', terminated.stderr)
     # The step in which it arrived was finished and saved, though none was due.

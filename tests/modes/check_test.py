@@ -14,6 +14,7 @@ from evojax import domains
 from evojax.harness import library
 from evojax.harness import spec
 from evojax.modes import check
+from evojax.runtime import output
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
 
@@ -38,7 +39,10 @@ class CheckTest(parameterized.TestCase):
         h if isinstance(h, str) else str(spec.write(h, root)) for h in harnesses
     ]
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with (
+        contextlib.redirect_stdout(printed),
+        absltest.mock.patch.object(output, 'width', lambda: 1000),
+    ):
       code = check.run(config, paths)
     return code, printed.getvalue()
 

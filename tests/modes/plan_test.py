@@ -1,5 +1,6 @@
 """A plan's numbers are those of the run, worked out by hand."""
 
+import contextlib
 import dataclasses
 import io
 import math
@@ -71,8 +72,8 @@ def estimate(cfg=CFG, devices=None, **overrides):
 
 
 def shown(made):
-  out = io.StringIO()
-  plan.show(made, out)
+  with contextlib.redirect_stdout(io.StringIO()) as out:
+    plan.show(made)
   return out.getvalue()
 
 
@@ -168,18 +169,53 @@ class NumbersTest(parameterized.TestCase):
     self.assertNotIn('DOES NOT FIT', text)
     self.assertNotIn('--mode=evolve', text)
 
-  def test_what_the_meta_loop_adds(self):
-    # 8 trials of 2 controls and a child; 1 x 3 completions beside 4 x 3.
-    evolves = config(
-        evolve__trials=8,
-        evolve__controls=2,
-        evolve__max_children=1,
+  def test_what_the_meta_loop_costs(self):
+    made = estimate(
+        evolve__trials=2,
+        evolve__controls=4,
+        evolve__children=2,
+        evolve__max_children=4,
         evolve__updates=30,
-        evolve__prompts=1,
+        evolve__first_updates=8,
+        evolve__prompts=2,
         evolve__group_size=3,
+        evolve__problems=5,
+        evolve__samples=4,
+        evolve__replay_problems=3,
+        evolve__dollars_per_device_hour=36.0,
     )
-    made = dataclasses.replace(self.plan, config=evolves)
-    self.assertIn('24 arms of 30 updates, each 25% of a step', shown(made))
+    (here,) = made.known
+    most = plan._evolution(made, here, True)
+    # An arm: 30 steps of 6 completions of 7 tokens, and 20 of a score; a
+    # backtest scores 4 * 12; perturbed problems get half of the samples.
+    arm = (30 * 6 + 20) * 7
+    trial = 8 * arm + 4 * 12 * 7 + 8 * 10 * 7
+    self.assertEqual(most['v0'][:2], (1, 8 * 6 * 7))
+    self.assertEqual(most['all trials'][:2], (16, 2 * trial))
+    self.assertEqual(most['one of them'][:2], (8, trial))
+    self.assertEqual(most['retraining'][:2], (1, 10 * 12 * 7))
+    self.assertEqual(most['sealed scores'][:2], (0, 3 * 12 * 7))
+    self.assertEqual(
+        most['the run'][:2],
+        (18, 48 * 7 + 2 * trial + 120 * 7 + 36 * 7),
+    )
+    expected = plan._evolution(made, here, False)
+    # Three children each time, and control arms again in 3 of 10 trials.
+    self.assertAlmostEqual(expected['all trials'][0], 4 * 1.3 + 2 * 3)
+    for name in expected:
+      self.assertLessEqual(expected[name][2], most[name][2])
+    # A slow grader grades every completion.
+    graded = [arm.other for arm in made.arms[:3]]
+    slow = plan.estimate(made.config, policy(), jax.devices()[:1], 1.0)
+    for arm, other, count in zip(
+        slow.arms, graded, (8 * 6, 12, 30 * 6 + 20), strict=False
+    ):
+      self.assertAlmostEqual(arm.other - other, count)
+    text = shown(made)
+    seconds = most['the run'][2]
+    self.assertIn(f'at most {seconds:,.0f}; $', text)
+    self.assertIn(f'at most ${seconds / 100:,.2f}\n', text)
+    self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
 
 class BoundsTest(parameterized.TestCase):

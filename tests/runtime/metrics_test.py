@@ -127,10 +127,25 @@ class MetricWriterTest(absltest.TestCase):
         ]
         if event.HasField('session_log'):
           purged.append(event.step)
-    self.assertIn((1, 'loss', 0.5), scalars)
-    self.assertNotIn('bad', [tag for _, tag, _ in scalars])
+    self.assertIn((1, 'train/loss', 0.5), scalars)
+    self.assertNotIn('train/bad', [tag for _, tag, _ in scalars])
     # Events of step 2 from before the resume are marked as void.
     self.assertEqual(purged[-1], 2)
+
+
+class TagTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('loss', 'train/loss'),
+      ('outcome', 'reward/outcome'),
+      ('part_outcome', 'reward/part_outcome'),
+      ('truncated', 'rollout/truncated'),
+      ('step_seconds', 'time/step_seconds'),
+      ('seconds/rollout', 'time/rollout'),
+      ('dev/avg_at_k', 'dev/avg_at_k'),
+  )
+  def test_curves_stand_in_groups(self, name, tag):
+    self.assertEqual(metrics.tag(name), tag)
 
 
 class WandbTest(parameterized.TestCase):
@@ -169,7 +184,13 @@ class WandbTest(parameterized.TestCase):
     self.assertEqual(inits[0]['mode'], 'offline')
     self.assertEqual(inits[0]['config'], {'seed': 0})
     self.assertEqual(
-        logs, [(1, {'loss': 0.5}), 'finish', (2, {'loss': 0.5}), 'finish']
+        logs,
+        [
+            (1, {'train/loss': 0.5}),
+            'finish',
+            (2, {'train/loss': 0.5}),
+            'finish',
+        ],
     )
 
 

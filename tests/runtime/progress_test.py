@@ -1,11 +1,13 @@
 """Tests for the live progress."""
 
+import contextlib
 import io
 import os
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.runtime import output
 from evojax.runtime import progress
 from tests import terminals
 
@@ -17,45 +19,133 @@ METRICS = {
 }
 
 
-class PlainTest(absltest.TestCase):
+class PlainTest(parameterized.TestCase):
 
-  def show(self, steps, **kwargs):
-    out = io.StringIO()
-    now = [0.0]
-    with progress.Progress(5, out=out, clock=lambda: now[0], **kwargs) as shown:
-      for step in steps:
-        # The first step takes 60 s, as it compiles; the others 2 s.
-        now[0] += 60 if step == steps[0] else 2
-        shown.update(step, METRICS)
-    return out.getvalue()
+  def setUp(self):
+    super().setUp()
+    self.out = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+    self.now = 0.0
 
-  def test_lines_without_control_characters(self):
-    text = self.show([1, 2])
+  def open(self, stages, **kwargs):
+    made = progress.Progress(stages, clock=lambda: self.now, **kwargs)
+    return self.enterContext(made)
+
+  def lines(self):
+    return self.out.getvalue().splitlines()
+
+  def train(self, shown, steps, seconds=2.0, **metrics):
+    for step in steps:
+      self.now += seconds
+      shown.update(step, METRICS | {'step_seconds': seconds} | metrics)
+
+  def test_one_line_per_step(self):
+    shown = self.open(
+        [progress.Stage(name='', steps=5, prompts=2, group_size=4)]
+    )
+    self.train(shown, [1], seconds=60.0)  # It compiles.
+    self.train(shown, [2, 3])
     self.assertEqual(
-        text,
-        'step 1/5  reward 0.250  solved 50.0%  tok/s 9,012  left -\n'
-        # 3 steps of 2 s: compilation is not part of the pace.
-        'step 2/5  reward 0.250  solved 50.0%  tok/s 9,012  left 6 s\n',
+        self.lines(),
+        [
+            'step 1/5  solved 50.0%  reward 0.250  tok/s 9,012  s/step 60.00',
+            # 3 steps of 2 s: compilation is not part of the pace.
+            'step 2/5  solved 50.0%  reward 0.250  tok/s 9,012  s/step 2.00'
+            '  6 s left',
+            'step 3/5  solved 50.0%  reward 0.250  tok/s 9,012  s/step 2.00'
+            '  4 s left',
+        ],
     )
 
   def test_every_and_always_the_last(self):
-    lines = self.show([1, 2, 3, 4, 5], every=2).splitlines()
-    self.assertEqual([line.split()[1] for line in lines], ['2/5', '4/5', '5/5'])
+    shown = self.open([progress.Stage(name='', steps=5)], every=2)
+    self.train(shown, range(1, 6))
+    self.assertEqual(
+        [line.split()[1] for line in self.lines()], ['2/5', '4/5', '5/5']
+    )
+
+  def test_the_time_left_is_that_of_the_whole_run(self):
+    arm = dict(steps=10, prompts=2, group_size=2, problems=50, samples=2)
+    shown = self.open(
+        [
+            progress.Stage(name='v0', steps=3, prompts=2, group_size=2),
+            progress.Stage(name='trial', arms=3, expected=1.5, **arm),
+            progress.Stage(name='last', steps=5, prompts=2, group_size=4),
+            progress.Stage(name='scores', arms=2, problems=25, samples=2),
+        ]
+    )
+    self.train(shown, [1, 2, 3])
+    # 0.5 s a completion, and half of it where it is only scored: 3 arms of
+    # 10 * 4 / 2 + 100 / 4 s, 5 steps of 8 / 2 s, 2 scores of 50 / 4 s.
+    self.assertAlmostEqual(shown.left(), 3 * 45 + 20 + 25)
+    # Only two arms, and the first of them is there: it leaves one and a bit.
+    shown.enter('trial', arms=2)
+    shown.enter('trial', arm=1)
+    self.train(shown, range(1, 7))
+    self.assertAlmostEqual(shown.left(), 8 + 25 + 20 + 25)
+    self.assertEndsWith(self.lines()[-1], '  at most 1 min 18 s left')
+    self.assertStartsWith(self.lines()[-1], 'trial 2/2 step 6/10  solved')
+    self.train(shown, range(7, 11))
+    with shown.scoring(100):
+      self.now += 10.0  # 0.1 s a completion, from now on.
+    # 5.5 s that were neither, over 8 steps of v0 and 10 of an arm.
+    self.now += 5.0
+    shown.enter('last')
+    self.assertAlmostEqual(
+        shown.left(), 20 + 10 + 3 * 5.0 / (2 / 3 + 1), places=5
+    )
+    self.train(shown, range(1, 6), seconds=4.0)
+    self.assertStartsWith(self.lines()[-1], 'last step 5/5  solved')
+    self.assertNotIn('at most', self.lines()[-1])
+
+  def test_arms_side_by_side(self):
+    stage = progress.Stage(
+        name='child', arms=4, steps=10, prompts=2, group_size=2
+    )
+    shown = self.open([stage])
+    for steps in (0, 3, 3, 13):
+      shown.enter('child', arm=0)
+      self.now += 5.0
+      shown.update_beside(steps, METRICS)
+    self.assertLen(self.lines(), 2)
+    self.assertStartsWith(self.lines()[1], 'child 4 arms, step 13/40  solved')
+    self.assertAlmostEqual(shown.left(), 27.0)  # 10 steps in 10 s, 27 to go.
+
+  @parameterized.parameters(60, 80)
+  def test_fits_the_columns(self, columns):
+    stages = [
+        progress.Stage(name='trial 11 (12/20) perturbed', arms=99, steps=999)
+    ]
+    self.enterContext(
+        absltest.mock.patch.object(output, 'width', lambda: columns)
+    )
+    shown = self.open(stages)
+    self.train(shown, range(990, 1000), dead_groups=0.5, n_tokens=1e6)
+    for line in self.lines():
+      self.assertLessEqual(len(line), columns)
+    self.assertIn('perturbed 1/99 step 999/999', self.out.getvalue())
+
+  def test_another_process_shows(self):
+    shown = self.open([progress.Stage(name='', steps=5)], shown=False)
+    self.train(shown, [1, 2])
+    self.assertEmpty(self.lines())
 
   def test_colour_is_not_forced_into_a_file(self):
     with absltest.mock.patch.dict(os.environ, FORCE_COLOR='1'):
-      self.assertNotIn('\x1b', self.show([1]))
+      self.train(self.open([progress.Stage(name='', steps=5)]), [1])
+    self.assertNotIn('\x1b', self.out.getvalue())
 
 
 class TerminalTest(absltest.TestCase):
 
-  def test_rows_and_a_bar(self):
+  def test_a_block_that_is_written_again(self):
+    stages = [progress.Stage(name='', steps=2, prompts=2, group_size=4)]
     with absltest.mock.patch.dict(os.environ, TERM='xterm', COLUMNS='100'):
       with terminals.Terminal() as terminal:
-        with progress.Progress(2, out=terminal.out) as shown:
-          shown.update(1, METRICS)
-          shown.print('a [line] of its own')
-          shown.update(2, METRICS)
+        with absltest.mock.patch('sys.stdout', terminal.out):
+          with progress.Progress(stages) as shown:
+            shown.update(1, METRICS)
+            output.say('a [line] of its own')
+            shown.update(2, METRICS | {'step_seconds': 0.1})
     for part in ('\x1b[', '1/2', '2/2', '50.0%', 'a [line] of its own', '━'):
       self.assertIn(part, terminal.text)
 
@@ -67,6 +157,7 @@ class TextTest(parameterized.TestCase):
       (59.4, '59 s'),
       (59.6, '1 min 00 s'),
       (185.0, '3 min 05 s'),
+      (725.0, '12 min'),
       (3600.0, '1 h 00 min'),
       (7620.0, '2 h 07 min'),
   )

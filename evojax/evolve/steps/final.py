@@ -11,6 +11,7 @@ from evojax.evolve.steps import retrain as retrain_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
+from evojax.training import stages
 
 # Rows of the final table that are there even if nothing was brought in.
 COMPARED = ('reference', 'seed', 'random')
@@ -36,7 +37,8 @@ def score(
   }
   policies |= {other.name: dict(policy=other.policy) for other in run.compared}
   outcomes = {}
-  for name, policy in policies.items():
+  for i, (name, policy) in enumerate(policies.items()):
+    run.progress.enter(stages.SEALED, arm=i)
     wanted = scoring.Scored(
         folder=run.path / 'sealed' / name,
         split='sealed',

@@ -9,6 +9,7 @@ from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import recorder
 from evojax.ledger import records
+from evojax.training import stages
 
 FOLDER = 'arms/final'
 
@@ -27,5 +28,5 @@ def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
       label=f'the final harness from the base policy: {run.config.steps} steps',
   )
   refusal = 'the final harness did not train from the base policy'
-  arm = arms.train_one(run, job, refusal)
+  arm = arms.train_one(run, job, stages.RETRAINING, refusal)
   return recorder.made_from(records.Retrain, arm, version='final')

@@ -12,6 +12,7 @@ from evojax.harness import spec
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
 from evojax.training import first_steps
+from evojax.training import stages
 
 
 def open_ledger(run: opening.Run) -> records.Open:
@@ -71,7 +72,9 @@ def train(run: opening.Run) -> records.Train:
         changes=arms.changes(run, run.config.seed, e.first_updates),
         label='v0: the seed harness from the base policy',
     )
-    arm = arms.train_one(run, job, 'the seed harness did not train')
+    arm = arms.train_one(
+        run, job, stages.FIRST, 'the seed harness did not train'
+    )
     last = arm_lib.checkpoint_of(folder, arm.updates).name
     if line := first_steps.warning(run.path / folder) if run.primary else '':
       run.say(line)

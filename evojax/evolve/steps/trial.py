@@ -20,6 +20,7 @@ from evojax.evolve import recorder
 from evojax.evolve import scoring
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
+from evojax.training import stages
 
 
 def dev_seed(seed: int, trial: int) -> int:
@@ -105,8 +106,11 @@ def _train(
       )
       for i, name in enumerate(names)
   ]
+  trained = arms.train_all(
+      run, jobs, stages.trial_name(run.config, trial, role)
+  )
   found, scores = [], []
-  for arm, name in zip(arms.train_all(run, jobs), names, strict=False):
+  for arm, name in zip(trained, names, strict=False):
     if arm.status == 'done':
       scores.append(score(run, trial, name, arm.folder))
     place = scores_folder(trial, name)

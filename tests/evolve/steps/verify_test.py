@@ -20,6 +20,7 @@ from evojax.evolve.steps import verify
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import metrics
+from evojax.runtime import progress
 from evojax.training import setup as setup_lib
 from tests.eval import fakes
 
@@ -68,6 +69,7 @@ def _run(path, domain, samples, script):
           mesh=mock.Mock(spec=jax.sharding.Mesh),
           engine=engine,
           phases=metrics.Phases(),
+          progress=progress.Progress([], shown=False),
           stop_if_asked=lambda: None,
           may_open_sealed=lambda: False,
       ),

@@ -1,0 +1,428 @@
+"""--mode=runs: the runs below a directory, compared in one table.
+
+    python -m evojax.main --mode=runs --workdir=runs --sort=-score
+    python -m evojax.main --mode=runs --workdir=runs --format=csv > runs.csv
+
+Files are read and nothing else: no lock is taken and nothing is written, so
+that runs which go on are not disturbed. A directory that evojax did not make is
+passed over, and one that cannot be read is listed with the reason.
+"""
+
+from collections.abc import Mapping, Sequence
+import csv
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import socket
+import sys
+from typing import Any
+
+from evojax import config as config_lib
+from evojax.eval import report as report_lib
+from evojax.eval import sealed as sealed_lib
+from evojax.ledger import budget
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+from evojax.runtime import output
+from evojax.runtime import progress
+
+# What a broken file raises when it is read as if it were whole.
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+_CONDITION = re.compile(r'([\w./]+)(!=|=|<|>)(.*)', re.DOTALL)
+# Fields of a run, beside those of its config: 'config.grpo.group_size', ...
+FIELDS = (
+    *('name', 'mode', 'state', 'step', 'steps', 'split'),
+    *('base', 'score', 'low', 'high', 'gain', 'gain_low', 'gain_high'),
+    *('tokens', 'seconds', 'dollars', 'started'),
+)
+
+Row = dict[str, Any]
+
+
+def run(
+    root: str, *, sort: str = 'name', only: Sequence[str] = (), format: str
+) -> int:
+  """Print the runs below a directory; return an exit code.
+
+  Args:
+    root: The directory.
+    sort: Field to sort by; '-score' puts the largest first.
+    only: Conditions on fields, 'score>0.5'; a run is shown if all hold.
+    format: 'table', 'csv' or 'json'.
+
+  Raises:
+    ValueError: If the directory is not there, or a field is unknown.
+  """
+  path = pathlib.Path(root).expanduser()
+  if not path.is_dir():
+    raise ValueError(
+        f'--workdir={root}: there is no such directory; name one that holds'
+        ' workdirs, such as runs'
+    )
+  rows = [read(folder, path) for folder in find(path)]
+  known = {name: None for row in rows for name in row}
+  for condition in only:
+    rows = [row for row in rows if _holds(row, condition, known)]
+  name = sort.removeprefix('-')
+  _check_field(name, known, f'--sort={sort}')
+  # The sort is stable, and runs without a value come last either way.
+  key = lambda row: _sortable(row.get(name))
+  there = [row for row in rows if row.get(name) is not None]
+  there.sort(key=key, reverse=sort.startswith('-'))
+  rows = there + [row for row in rows if row.get(name) is None]
+  if format == 'table':
+    _show(path, rows)
+  else:
+    sys.stdout.write((_csv if format == 'csv' else _json)(rows))
+  return 0
+
+
+# ---------------------------------------------------------------------- find
+
+
+def find(root: pathlib.Path) -> list[pathlib.Path]:
+  """Return the workdirs below a directory, which may be one itself."""
+  found = []
+  for folder, folders, files in os.walk(root):
+    path = pathlib.Path(folder)
+    if _is_run(path, files):
+      found.append(path)
+      folders.clear()  # Arms are parts of it.
+    folders[:] = sorted(f for f in folders if not f.startswith('.'))
+  return found
+
+
+def _is_run(path: pathlib.Path, files: Sequence[str]) -> bool:
+  """Tell a workdir from others; models have a config.json as well."""
+  if 'config.json' not in files:
+    return 'ledger.jsonl' in files
+  if {'manifest.json', 'ledger.jsonl', 'metrics.jsonl'} & set(files):
+    return True
+  try:
+    return {'hash', 'config'} <= json.loads(
+        (path / 'config.json').read_bytes()
+    ).keys()
+  except _BROKEN:
+    return False
+
+
+# ---------------------------------------------------------------------- read
+
+
+def read(path: pathlib.Path, root: pathlib.Path) -> Row:
+  """Return the fields of a run; what cannot be read is missing.
+
+  Args:
+    path: Its workdir.
+    root: What its name is relative to.
+  """
+  name = str(path.relative_to(root))
+  row: Row = dict(name=path.name if name == '.' else name, mode='', state='')
+  try:
+    content = json.loads((path / 'config.json').read_bytes())
+    config = content['config']
+    row |= {f'config.{k}': v for k, v in config_lib.flatten(config).items()}
+    evolves = (path / 'ledger.jsonl').exists()
+    row['mode'] = content.get('mode', 'evolve' if evolves else 'train')
+    row |= (_evolving if evolves else _training)(path, row)
+    if (path / 'manifest.json').exists():
+      starts = json.loads((path / 'manifest.json').read_bytes())
+      row['started'] = starts[0]['start']
+  except _BROKEN as error:
+    row['state'] = f'broken: {" ".join(str(error).split())}'
+  if not row['state'].startswith('broken') and is_held(path):
+    row['state'] = row['state'].replace('stopped', 'running')
+  return row
+
+
+def is_held(path: pathlib.Path) -> bool:
+  """Tell if a process of this machine works on a run, without asking the lock.
+
+  To try the lock would refuse it to a run that starts at that moment.
+  """
+  try:
+    lock = path / '.lock'
+    found = re.match(r'pid (\d+) on (\S+) ', lock.read_text())
+    if found is None or found[2] != socket.gethostname():
+      return False
+    os.kill(int(found[1]), 0)
+    # The file stays when its process ends, and numbers of processes come again.
+    table = pathlib.Path('/proc/locks')
+    return not table.exists() or f':{lock.stat().st_ino} ' in table.read_text()
+  except PermissionError:  # A process of another user.
+    return True
+  except (OSError, ValueError):
+    return False
+
+
+def _metrics(path: pathlib.Path) -> list[Row]:
+  """Return the rows of metrics.jsonl that are whole."""
+  found = []
+  with (path / 'metrics.jsonl').open('rb') as file:
+    for line in file:
+      try:
+        found.append(json.loads(line))
+      except ValueError:
+        continue  # A kill cut it off.
+  return found
+
+
+def _summary(path: pathlib.Path) -> Row:
+  """Return summary.json, {} while there is none."""
+  path = path / 'summary.json'
+  return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+def _training(path: pathlib.Path, row: Row) -> Row:
+  """Return what a run of --mode=train has found, or another one with steps."""
+  steps = row.get('config.steps', 0)
+  rows = _metrics(path) if (path / 'metrics.jsonl').exists() else []
+  step = max((r['step'] for r in rows), default=0)
+  summary = _summary(path)
+  done = summary.get('steps') == step if summary else False
+  found: Row = dict(step=step, steps=steps)
+  found['state'] = 'finished' if done else f'stopped at step {step} of {steps}'
+  if (path / 'eval.json').exists():
+    metrics = json.loads((path / 'eval.json').read_bytes())['metrics']
+    return found | dict(state='finished', **_dev(metrics))
+  trained = [r for r in rows if 'sampled_tokens' in r]
+  if trained:
+    # Where not every step is logged, the others took as many.
+    share = step / len(trained)
+    found['tokens'] = round(share * sum(r['sampled_tokens'] for r in trained))
+    found['seconds'] = sum(
+        value
+        for r in trained
+        for name, value in r.items()
+        if name.startswith('seconds/') and value is not None
+    )
+    found['dollars'] = _dollars(path, row, found['seconds'])
+  for r in rows:
+    found |= _dev(r)
+  if sealed := sealed_lib.read(path):
+    gain = {f'gain_{k}': sealed['gain'][k] for k in ('low', 'high')}
+    found |= _score('sealed', sealed['after']) | gain
+    found |= dict(base=sealed['before']['value'], gain=sealed['gain']['value'])
+  return found
+
+
+def _dollars(path: pathlib.Path, row: Row, seconds: float) -> float | None:
+  """Return the price of a run's seconds on all its devices, if it has one."""
+  price = row.get('config.evolve.dollars_per_device_hour')
+  if not price or not (path / 'manifest.json').exists():
+    return None
+  devices = json.loads((path / 'manifest.json').read_bytes())[-1]['devices']
+  return seconds * devices * price / 3600
+
+
+def _dev(metrics: Mapping[str, Any]) -> Row:
+  """Return the score in a row of metrics, {} if it has none."""
+  for split in ('dev', 'sealed'):
+    if metrics.get(f'{split}/avg_at_k') is not None:
+      names = {'value': ''} | {end: f'_{end}' for end in ('low', 'high')}
+      values = {
+          k: metrics.get(f'{split}/avg_at_k{e}') for k, e in names.items()
+      }
+      return _score(split, values)
+  return {}
+
+
+def _score(split: str, estimate: Mapping[str, Any]) -> Row:
+  low, high = estimate['low'], estimate['high']
+  return dict(split=split, score=estimate['value'], low=low, high=high)
+
+
+def _evolving(path: pathlib.Path, row: Row) -> Row:
+  """Return what a run that evolves has found, as its ledger says."""
+  run_ = history_lib.read(path)
+  opened = run_.find(records.Open)
+  trials = opened.config['evolve']['trials'] if opened else 0
+  done = len(run_.all(records.Accumulate))
+  found: Row = dict(
+      step=done,
+      steps=trials,
+      state='finished'
+      if run_.ended
+      else f'stopped at trial {done} of {trials}',
+      tokens=run_.trained_tokens,
+      seconds=run_.wall_seconds,
+  )
+  price = row.get('config.evolve.dollars_per_device_hour')
+  if price:
+    spent = budget.Budget(dollars_per_device_hour=price)
+    found['dollars'] = spent.cost(budget.spent(run_.rows))
+  if final := run_.find(records.Final):
+    evolved, base = final.scores['evolved'], final.scores['base']
+    gain = final.gains['evolved']
+    values = dict(value=evolved.value, low=evolved.low, high=evolved.high)
+    found |= _score('sealed', values)
+    found |= dict(base=base.value, gain=gain.value)
+    found |= dict(gain_low=gain.low, gain_high=gain.high)
+    if spent := final.compute.get('evolved'):
+      found['tokens'] = spent.total
+  return found
+
+
+# ----------------------------------------------------------- sort and choose
+
+
+def _check_field(name: str, known: Mapping[str, Any], flag: str) -> None:
+  if name not in FIELDS and name not in known:
+    raise ValueError(
+        f'{flag}: {name!r} is not a field of a run; choose one of'
+        f' {", ".join(FIELDS)}, or one of its config, such as'
+        ' config.optim.learning_rate'
+    )
+
+
+def _sortable(value: Any) -> tuple[int, Any]:
+  """Return a key under which numbers come before texts."""
+  number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  return (0, value) if number else (1, str(value))
+
+
+def _holds(row: Row, condition: str, known: Mapping[str, Any]) -> bool:
+  """Tell if a condition holds of a run.
+
+  Raises:
+    ValueError: If it is none, or names no field.
+  """
+  match = _CONDITION.fullmatch(condition)
+  if match is None:
+    raise ValueError(
+        f'--only={condition}: wanted FIELD=VALUE, or with !=, < or >'
+    )
+  name, operator, text = match.groups()
+  _check_field(name, known, f'--only={condition}')
+  value = row.get(name)
+  if operator in '!=':
+    return (str(value) == text) == (operator == '=')
+  try:
+    limit = float(text)
+  except ValueError as error:
+    raise ValueError(f'--only={condition}: {text!r} is not a number') from error
+  if _sortable(value)[0]:
+    return False
+  return value < limit if operator == '<' else value > limit
+
+
+def differences(rows: Sequence[Row]) -> dict[str, str]:
+  """Return the config fields in which runs differ, with the commonest value.
+
+  A run that is older than a field has its default.
+  """
+  defaults = {
+      f'config.{field.path}': field.default
+      for field in config_lib.FIELDS
+      if not isinstance(field.default, (type, dict))
+  }
+  configs = [r for r in rows if any(k.startswith('config.') for k in r)]
+  names = {k: None for r in configs for k in r if k.startswith('config.')}
+  found = {}
+  for name in sorted(names.keys() - {'config.name'}):
+    for r in configs:
+      if name not in r and name in defaults:
+        r[name] = defaults[name]
+    values = [_text(r.get(name)) for r in configs]
+    if len(set(values)) > 1:
+      found[name] = max(values, key=values.count)
+  return found
+
+
+# ---------------------------------------------------------------------- show
+
+
+def _text(value: Any) -> str:
+  """Return a value of a config as one writes it on the command line."""
+  if isinstance(value, (list, tuple)):
+    return f'({",".join(map(str, value))})'
+  return '-' if value is None else str(value)
+
+
+def _cells(row: Row) -> dict[str, str]:
+  """Return the texts of a run by heading, the most important ones first."""
+  number = lambda name, form: '-' if row.get(name) is None else form(row[name])
+  score = number('score', report_lib.percent)
+  if None not in (row.get('low'), row.get('high')):
+    score += f' {report_lib.interval(row)}'
+  state = row['state'].partition(':')[0].replace('stopped ', '')
+  return {
+      'state': state.replace(' of ', '/'),
+      'score': score,
+      'gain': number('gain', report_lib.points),
+      'time': number('seconds', progress.duration),
+      'mode': row['mode'] or '-',
+      'tokens': number('tokens', '{:,}'.format),
+      'dollars': number('dollars', '${:,.2f}'.format),
+  }
+
+
+def _show(root: pathlib.Path, rows: Sequence[Row]) -> None:
+  """Print a table; what has no room stands in lines below a run."""
+  if not rows:
+    output.say(f'no runs below {root}')
+    return
+  usual = differences(rows)
+  cells = [_cells(row) for row in rows]
+  first = min(max(len(row['name']) for row in rows), 24)
+  columns, room = {}, output.width() - first
+  for heading in cells[0]:
+    texts = [heading, *(c[heading] for c in cells)]
+    needed = 2 + max(map(len, texts))
+    if needed <= room and {*texts[1:]} != {'-'}:
+      columns[heading], room = needed, room - needed
+  order = [h for h in ('mode', *cells[0]) if h in columns]
+  order = list(dict.fromkeys(order))
+  line = lambda c: ''.join(f'{c[h]:>{columns[h]}}' for h in order)
+  output.say(f'{"run":{first}}{line({h: h for h in order})}')
+  for row, texts in zip(rows, cells, strict=True):
+    name = row['name']
+    if len(name) > first:
+      output.say(name)
+      name = ''
+    output.say(f'{name:{first}}{line(texts)}')
+    notes = [
+        f'{h} {t}' for h, t in texts.items() if h not in columns and t != '-'
+    ]
+    notes += [
+        f'{name.removeprefix("config.")}={_text(row.get(name))}'
+        for name, value in usual.items()
+        if _text(row.get(name)) != value and name in row
+    ]
+    if row['state'].startswith('broken'):
+      notes.append(row['state'])
+    if notes:
+      output.say(f'  {", ".join(notes)}')
+  if usual:
+    listed = (f'{n.removeprefix("config.")}={v}' for n, v in usual.items())
+    output.say(f'the others have {", ".join(listed)}')
+  if len({row.get('split') for row in rows if row.get('split')}) > 1:
+    dev = [row['name'] for row in rows if row.get('split') == 'dev']
+    output.say(f'scored on dev problems, not on sealed ones: {", ".join(dev)}')
+
+
+def _plain(rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
+  """Return the fields of a file, and the rows in them without NaN."""
+  fields = [*FIELDS, *differences(rows)]
+  finite = (
+      lambda v: None if isinstance(v, float) and not math.isfinite(v) else v
+  )
+  return fields, [{f: finite(row.get(f)) for f in fields} for row in rows]
+
+
+def _csv(rows: Sequence[Row]) -> str:
+  """Return comma-separated values with a heading, for spreadsheets, pandas."""
+  fields, plain = _plain(rows)
+  out = io.StringIO()
+  writer = csv.DictWriter(out, fields, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(plain)
+  return out.getvalue()
+
+
+def _json(rows: Sequence[Row]) -> str:
+  """Return one JSON list of objects, for scripts."""
+  return json.dumps(_plain(rows)[1], indent=1, allow_nan=False) + '\n'

@@ -1,0 +1,180 @@
+"""What evojax prints: wrapped at words, and kept in the log of a run.
+
+    say('A sentence of any length.')  # error=True: to stderr.
+    console().print(table)            # Tables of rich.
+    with log_to(workdir): ...         # Both go to workdir/log.txt as well.
+
+Whatever a run prints goes through here, so that lines fit 80 columns and the
+log holds all of them.
+"""
+
+import collections
+from collections.abc import Iterator
+import contextlib
+import datetime
+import io
+import os
+import pathlib
+import re
+import shlex
+import sys
+import textwrap
+
+from rich import console as console_lib
+
+from evojax.runtime import workdir as workdir_lib
+
+LOG = 'log.txt'
+WIDTH = 80
+_STAMP = '%H:%M:%S '
+_MARGIN = len('22:14:05 ')
+_ESCAPES = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
+# A text of a proposer or a server must not move the cursor.
+_CONTROL = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
+
+# The two ways in which evojax is started, at the beginning of a line.
+_COMMAND = re.compile(r'\s*(?:python -m|bash) \S')
+_ARGUMENT = re.compile(r"(?:'[^']*'|[^\s'])+")
+
+
+def width() -> int:
+  """Return the columns that a line may have: 80, or those of the terminal."""
+  try:
+    columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
+  except (OSError, ValueError, AttributeError):  # No terminal, or no stdout.
+    columns = WIDTH
+  return min(columns or WIDTH, WIDTH)
+
+
+def wrap(text: str, columns: int) -> list[str]:
+  """Return the lines of a text, broken between words only.
+
+  A line goes on under its own indentation, a command behind a backslash, so
+  that a shell takes it as it is. A word that is longer than a line, such as a
+  path, stays whole.
+  """
+  text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+  lines = []
+  for line in text.expandtabs().splitlines() or ['']:
+    indent = line[: len(line) - len(line.lstrip())]
+    if _COMMAND.match(line):
+      lines += _wrap_command(line, columns, indent)
+      continue
+    lines += textwrap.wrap(
+        line,
+        columns,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or ['']
+  return lines
+
+
+def _wrap_command(line: str, columns: int, indent: str) -> list[str]:
+  first, *words = _ARGUMENT.findall(line)
+  lines = [indent + first]
+  for word in words:
+    if len(lines[-1]) + len(word) + len('  \\') > columns:
+      lines[-1] += ' \\'
+      lines.append(f'{indent}  {word}')
+    else:
+      lines[-1] += f' {word}'
+  return lines
+
+
+def say(text: str = '', *, error: bool = False) -> None:
+  """Print a text to stdout, or as an error to stderr; log it."""
+  stream = sys.stderr if error else sys.stdout
+  print('\n'.join(wrap(text, width())), file=stream, flush=True)
+  log(text)
+
+
+def log(text: str) -> None:
+  """Keep a text in the log without printing it."""
+  lines = wrap(text, WIDTH - _MARGIN)
+  _log.add(f'\n{" " * _MARGIN}'.join(lines))
+
+
+def console() -> console_lib.Console:
+  """Return a console of rich whose output is logged, too."""
+  return console_lib.Console(file=_Tee(), highlight=False, width=width())
+
+
+@contextlib.contextmanager
+def log_to(workdir: pathlib.Path) -> Iterator[None]:
+  """Log everything that is printed, and what ends the run, to a workdir."""
+  _log.open(workdir / LOG)
+  try:
+    yield
+  except Exception as error:
+    log(f'{type(error).__name__}: {error}')
+    raise
+  finally:
+    _log.close()
+
+
+class _Tee(io.TextIOBase):
+  """A stream that prints and logs."""
+
+  @property
+  def encoding(self) -> str | None:
+    return sys.stdout.encoding
+
+  def isatty(self) -> bool:
+    return sys.stdout.isatty()
+
+  def write(self, text: str) -> int:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    plain = _ESCAPES.sub('', text).strip('\n')
+    if plain.count('\n'):  # A table keeps its columns, its stamp lies above it.
+      _log.add('\n' + '\n'.join(map(str.rstrip, plain.split('\n'))))
+    elif plain:
+      log(plain)
+    return len(text)
+
+
+class _Log:
+  """The log of this process; it waits for the file to be opened."""
+
+  def __init__(self):
+    self._fd: int | None = None
+    self._day = ''
+    # What is printed before a workdir is open belongs to its log as well.
+    self._early: collections.deque[tuple[datetime.datetime, str]]
+    self._early = collections.deque(maxlen=1000)
+
+  def open(self, path: pathlib.Path) -> None:
+    """Append to a file from here on."""
+    early, self._day = list(self._early), ''
+    self._early.clear()
+    with contextlib.suppress(OSError):  # A run does not need its log.
+      self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+      log(f'process {os.getpid()}: {shlex.join(sys.argv)}')
+      for entry in early:
+        self._write(*entry)
+
+  def close(self) -> None:
+    """Close the file."""
+    if self._fd is not None:
+      os.close(self._fd)
+      self._fd = None
+
+  def add(self, text: str) -> None:
+    """Add an entry of one or more lines."""
+    now = datetime.datetime.now()
+    if self._fd is None:
+      self._early.append((now, text))
+    else:
+      self._write(now, text)
+
+  def _write(self, when: datetime.datetime, text: str) -> None:
+    entry = f'{when:{_STAMP}}{text}\n'
+    if (day := f'{when:%Y-%m-%d}') != self._day:
+      entry, self._day = f'{day}\n{entry}', day
+    # On a full disk the run goes on: its checkpoints say what is wrong.
+    with contextlib.suppress(OSError):
+      workdir_lib.write_all(self._fd, entry.encode(errors='replace'))
+
+
+_log = _Log()

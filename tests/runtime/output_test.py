@@ -1,0 +1,131 @@
+"""Tests for what is printed: words, columns, and the log."""
+
+import contextlib
+import errno
+import io
+import os
+import pathlib
+import re
+import shlex
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from rich import table as table_lib
+
+from evojax.runtime import output
+
+SENTENCE = 'the quick brown fox jumps over the lazy dog ' * 4
+
+
+class WrapTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('', ['']),
+      ('a\n\nb', ['a', '', 'b']),
+      ('one two three four', ['one two', 'three', 'four']),
+      # Whatever is below an indented line stays below it.
+      ('  one two three', ['  one', '  two', '  three']),
+      # A path is never broken, nor a word at its hyphen.
+      ('see /a/long/path-of-words', ['see', '/a/long/path-of-words']),
+      ('x  y', ['x  y']),
+      # It would clear the screen, or turn what follows round.
+      ('\x1b[2J\r\u202e', ['\\x1b[2J\\r\\u202e']),
+  )
+  def test_lines(self, text, lines):
+    self.assertEqual(output.wrap(text, 8), lines)
+
+  def test_a_command_can_be_copied(self):
+    command = "  python -m evojax.main --config.evolve.skills='a b' --workdir=x"
+    lines = output.wrap(command, 40)
+    self.assertEqual(
+        lines,
+        [
+            '  python -m evojax.main \\',
+            "    --config.evolve.skills='a b' \\",
+            '    --workdir=x',
+        ],
+    )
+    self.assertEqual(
+        shlex.split(''.join(lines).replace('\\', ' ')),
+        shlex.split(command),
+    )
+
+  @parameterized.parameters(False, True)
+  def test_say(self, error):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+      output.say(SENTENCE, error=error)
+    written, other = (err, out) if error else (out, err)
+    lines = written.getvalue().splitlines()
+    self.assertEqual(' '.join(lines), SENTENCE.strip())
+    self.assertLessEqual(max(map(len, lines)), 80)
+    self.assertLess(len(lines), 4)
+    self.assertEmpty(other.getvalue())
+
+
+class LogTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder)
+    self.out = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+    with output.log_to(self.path):  # Takes what other tests have printed.
+      pass
+    (self.path / 'log.txt').unlink()
+
+  def text(self):
+    return (self.path / 'log.txt').read_text()
+
+  def test_holds_what_is_printed_with_times(self):
+    output.say('before the workdir')
+    with output.log_to(self.path):
+      output.say(SENTENCE)
+      table = table_lib.Table('head', 'other', box=None)
+      table.add_row('x' * 30, 'y' * 40)
+      output.console().print(table)
+      output.log('not printed')
+    output.say('afterwards')
+    lines = self.text().splitlines()
+    self.assertRegex(lines[0], r'^\d{4}-\d\d-\d\d$')
+    self.assertRegex(lines[1], r'^\d\d:\d\d:\d\d process \d+:')
+    self.assertIn('before the workdir\n', self.text())
+    self.assertIn(SENTENCE.strip(), re.sub(r'\n {9}', ' ', self.text()))
+    self.assertIn(f'{"x" * 30}  {"y" * 40}', self.text())
+    self.assertIn('not printed\n', self.text())
+    self.assertNotIn('afterwards', self.text())
+    self.assertNotIn('not printed', self.out.getvalue())
+    self.assertIn('y' * 40, self.out.getvalue())
+    ours = lines[lines.index(next(x for x in lines if 'before' in x)) :]
+    self.assertLessEqual(max(map(len, ours)), 80)
+
+  def test_goes_on_after_a_restart(self):
+    for _ in range(2):
+      with output.log_to(self.path):
+        output.say('once more')
+    self.assertEqual(self.text().count('once more'), 2)
+    self.assertEqual(self.text().count(f'process {os.getpid()}'), 2)
+
+  def test_says_what_ended_the_run(self):
+    with self.assertRaises(ValueError):
+      with output.log_to(self.path):
+        raise ValueError('steps=-1: too few')
+    self.assertIn(' ValueError: steps=-1: too few\n', self.text())
+
+  def test_a_full_disk_costs_no_run(self):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with output.log_to(self.path):
+      with absltest.mock.patch.object(os, 'write', side_effect=full):
+        output.say('lost')
+      output.say('kept')
+    with absltest.mock.patch.object(os, 'open', side_effect=full):
+      with output.log_to(self.path):
+        output.say('not even a file')
+    self.assertIn('kept', self.text())
+    self.assertNotIn('lost', self.text())
+    self.assertIn('lost\nkept\nnot even a file\n', self.out.getvalue())
+
+
+if __name__ == '__main__':
+  absltest.main()
