@@ -174,6 +174,8 @@ def _context(
       'training': charts.training(run),
       'lines': lines,
       'curves': curves.curves(lines),
+      'time_groups': curves.time_groups(lines[0].rows if lines else ()),
+      'time_shares': curves.time_shares(lines[0].rows if lines else ()),
       'alerts': [d for each in layers.values() for d in each if loud(d[0])],
       'quiet': {
           name: [drawn for drawn in each if not loud(drawn[0])]

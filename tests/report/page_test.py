@@ -478,12 +478,15 @@ class PageTest(parameterized.TestCase):
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     for folder in ('v0', 't000.child-0', 't001.child-0', 'final'):
       steps = [dict(step=n, reward=n / 10, entropy=0.5) for n in (1, 2)]
+      for row in steps:
+        row |= {'seconds/rollout': 1.0, 'seconds/update': 3.0}
       curves_test.write(workdir / 'arms' / folder, steps)
       if folder != 't001.child-0':
         (workdir / 'arms' / folder / 'arm.json').touch()
     _, found = _build(workdir)
     section = found.find('section', id='training')[0]['text']
-    for name in ('reward', 'entropy', 'search', 'from the base policy'):
+    shown = 'reward', 'entropy', 'search', 'from the base policy', '75.0 %'
+    for name in shown:
       self.assertIn(name, section)
     self.assertIn('arms/t001.child-0, going on', section)
     # v0 and the child that was kept: two updates of each.
