@@ -34,6 +34,7 @@ from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import verify
 from evojax.ledger import records
 from evojax.report import page
+from evojax.training import stages
 
 
 def run(
@@ -121,6 +122,7 @@ def _trial(run_: opening.Run, trial: int, wealth: promote_lib.Wealth) -> bool:
     version = next(
         v for v in run_.recorder.history.versions if v.version == found.version
     )
+  run_.progress.enter(stages.trial_name(run_.config, trial, 'backtest'))
   diagnosis = record(
       records.Diagnose,
       lambda: diagnose.diagnose(run_, trial, version),
