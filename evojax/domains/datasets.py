@@ -8,11 +8,15 @@ import json
 import pathlib
 from typing import Any
 
+from absl import logging
+
 from evojax import records
 from evojax.domains import splits
 
-# The rows of a data set, each with its place, such as 'path:line'.
-Rows = Iterable[tuple[str, Mapping[str, Any]]]
+# The rows of a data set, each with its place, such as 'path:line'; an error
+# stands for a row that cannot be read.
+Rows = Iterable[tuple[str, Mapping[str, Any] | ValueError]]
+_PLACES = 5  # Broken rows that a message names.
 
 
 class Numeral(str):
@@ -31,8 +35,12 @@ class Reader:
   required: tuple[str, ...] = ('train',)  # Fields that must be given.
 
 
-def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def jsonl_rows(
+    path: str,
+) -> Iterator[tuple[str, Mapping[str, Any] | ValueError]]:
   """Yield ('path:line', object) for each line of a JSONL file.
+
+  A line that is no JSON object yields the error in its place.
 
   Blank lines are skipped. Numbers come as numerals, the text in the file, so
   that 7.140 does not become 7.14.
@@ -41,7 +49,7 @@ def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     path: A file in UTF-8, from domain.kwargs.jsonl.
 
   Raises:
-    ValueError: If the file is missing, or a line is not a JSON object.
+    ValueError: If the file is missing.
   """
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
@@ -60,9 +68,10 @@ def jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
     # nests deeper than the parser can follow.
     except (ValueError, RecursionError) as error:
-      raise ValueError(f'{where}: not JSON: {error}') from error
+      yield where, ValueError(f'not JSON: {error}')
+      continue
     if not isinstance(row, dict):
-      raise ValueError(f'{where}: a {type(row).__name__}, not an object')
+      row = ValueError(f'a {type(row).__name__}, not an object')
     yield where, row
 
 
@@ -135,33 +144,59 @@ def distinct(
     rows: Rows,
     parse: Callable[[Mapping[str, Any]], records.Problem],
     source: str,
+    *,
+    skip_broken: bool | None = None,
 ) -> list[records.Problem]:
   """Return the problems of a data set; a repeated problem is kept once.
+
+  All rows are read before an error is raised, so that it counts all that are
+  broken: a row that `parse` refuses, or a question with a second answer.
 
   Args:
     rows: The data set.
     parse: Makes a problem of a row; its ValueErrors get the row's place.
     source: Name of the data set in error messages.
+    skip_broken: Whether broken rows are left out, with a warning; None is no,
+      where the user has no such choice.
 
   Raises:
-    ValueError: If a row is broken, one question has two answers, or there is
-      no problem.
+    ValueError: If a row is broken and must not be, or there is no problem.
   """
   found: dict[str, records.Problem] = {}
+  broken = []
   for where, row in rows:
     try:
+      if isinstance(row, ValueError):
+        raise row
       problem = parse(row)
+      twin = found.setdefault(problem.problem_id, problem)
+      if twin.answer != problem.answer:
+        raise ValueError(
+            f'the question {problem.question[:80]!r} has the answers'
+            f' {twin.answer!r:.80} and {problem.answer!r:.80}; keep one of them'
+        )
     except ValueError as error:
-      raise ValueError(f'{where}: {error}') from error
-    twin = found.setdefault(problem.problem_id, problem)
-    if twin.answer != problem.answer:
-      raise ValueError(
-          f'{where}: the question {problem.question[:80]!r} has the answers'
-          f' {twin.answer!r:.80} and {problem.answer!r:.80}; keep one of them'
-      )
+      broken.append((where, error))
+  if broken:
+    message = _describe(broken)
+    if not skip_broken:
+      if skip_broken is not None:
+        message += '. Mend them, or leave them out with skip_broken=True'
+      raise ValueError(message) from broken[0][1]
+    logging.warning('left out: %s', message)
   if not found:
     raise ValueError(f'{source} holds no problem')
   return list(found.values())
+
+
+def _describe(broken: Sequence[tuple[str, ValueError]]) -> str:
+  """Return the first error with its place, and where there are more."""
+  message = '{}: {}'.format(*broken[0])
+  if len(broken) > 1:
+    places = ', '.join(where for where, _ in broken[1:_PLACES])
+    more = ', ...' if len(broken) > _PLACES else ''
+    message += f' ({len(broken)} broken rows; also {places}{more})'
+  return message
 
 
 def given(
@@ -176,7 +211,7 @@ def given(
     tables: Argument of a domain -> its fields, all texts, or None.
 
   Raises:
-    ValueError: If one is not a table of texts.
+    ValueError: If one is not a table of texts, and of skip_broken.
   """
   found = {}
   for name, table in tables.items():
@@ -187,7 +222,12 @@ def given(
       )
     fields = {k: v for k, v in (table or {}).items() if v}
     for field, value in fields.items():
-      if not isinstance(value, str):
+      if field == 'skip_broken':
+        if value is not True:
+          raise ValueError(
+              f'domain.kwargs.{name}.{field}={value!r} must be True or False'
+          )
+      elif not isinstance(value, str):
         raise ValueError(f'domain.kwargs.{name}.{field}={value!r} must be text')
     if fields:
       found[name] = fields
@@ -195,7 +235,10 @@ def given(
 
 
 def read(
-    name: str, reader: Reader, fields: Mapping[str, str], system_prompt: str
+    name: str,
+    reader: Reader,
+    fields: Mapping[str, str | bool],
+    system_prompt: str,
 ) -> dict[str, tuple[records.Problem, ...]]:
   """Read a data set and divide it into train, dev and sealed.
 

@@ -16,8 +16,10 @@ The box (see `calls`) contains whatever gets that far. No answer is trusted:
 numbers of a function are only ever compared here.
 """
 
+import ast
 from collections.abc import Collection, Iterator, Sequence
 import hashlib
+import re
 from typing import Any
 
 import numpy as np
@@ -74,6 +76,7 @@ def reasons(
   """
   if 'language' not in without:
     found = language.reasons(path, source, columns)
+    found = found or _misshapen(path, source)
     if found:
       return found
   try:
@@ -83,6 +86,33 @@ def reasons(
   gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
   found = list(dict.fromkeys(gate.reasons(base, recorded, shapes)))
   return found[: language.MAX_REASONS]
+
+
+# Function -> its arguments, and what it returns.
+_FORMS = {
+    'keep': ('e, state', '(bool [P, G], state)'),
+    'weight': ('e', 'float32 [P, G, turns]'),
+    'measure': ('e', '{name: number}'),
+    'predict': ('before, after', '{name: number}'),
+}
+
+
+def _misshapen(path: str, source: str) -> list[str]:
+  """Return why a source lacks the function that its file is for."""
+  name = calls_lib.function_of(path)
+  if name not in _FORMS:
+    return []  # `syntax.take_apart` says what a reward.py lacks.
+  arguments, answer = _FORMS[name]
+  count = arguments.count(',') + 1
+  for node in syntax.parse(path, source).body:
+    if isinstance(node, ast.FunctionDef) and node.name == name:
+      most = len(node.args.args) + len(node.args.posonlyargs)
+      if most - len(node.args.defaults) <= count <= most:
+        return []
+  return [
+      f'{path}: it must define {name}({arguments}), which returns {answer};'
+      ' see "A harness" in README.md'
+  ]
 
 
 class _Gate:
@@ -124,11 +154,14 @@ class _Gate:
     cheap = [a for a in most if not _is_costly(a)]
     for case, answer in zip([*cases, largest], [*answers, cheap], strict=True):
       for error in self._problems(case, answer):
-        if str(error) not in said:
+        what = str(error)
+        if error.status == 'wrong_shape':  # Other sizes are no other reason.
+          what = re.sub(r'\d+', '', what)
+        if what not in said:
           plain = not said and case.name in ('synthetic', 'recorded')
           where = '' if plain or not error.alone else f' (on {case})'
           yield f'{error}{where}'
-        said.add(str(error))
+        said.add(what)
     if said:
       return
     if 'repeat' in self._layers:

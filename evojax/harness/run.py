@@ -329,7 +329,10 @@ def _check_shape(
     path: str, name: str, array: np.ndarray, shape: tuple[int, ...]
 ) -> None:
   if array.shape != shape:
-    message = f'{name} has shape {array.shape}, not {shape}'
+    axes = {0: 'one number', 2: '[P, G]', 3: '[P, G, turns]'}
+    message = (
+        f'{name} has shape {array.shape}, not {shape} = {axes[len(shape)]}'
+    )
     raise FunctionError('wrong_shape', path, message)
 
 

@@ -218,7 +218,10 @@ def take_apart(source: str) -> Reward:
   across = bound.pop(ACROSS, None)
   function = bound.pop('parts', None)
   if not isinstance(function, ast.FunctionDef):
-    raise SourceError('reward.py: there is no function parts(e)')
+    raise SourceError(
+        'reward.py: there is no function parts(e), which returns {name: [P,'
+        ' G]}; see "A harness" in README.md'
+    )
   for node in ast.walk(tree):
     match node:
       case ast.Global() | ast.Nonlocal():

@@ -88,6 +88,9 @@ class Zygote:
       sys.meta_path.append(image.Finder(self._config.image))
       for name in (*PRELOAD, *self._config.preload):
         importlib.import_module(name)
+      # Landlock may keep a program from listing the library again.
+      for finder in filter(None, sys.path_importer_cache.values()):
+        finder.invalidate_caches = lambda: None
     if self._config.entry is None:
       return None
     file, path = self._config.entry

@@ -73,15 +73,23 @@ class GivenTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, r'jsonl\.train=3 must be text'):
       datasets.given({'jsonl': {'train': 3}})
 
+  def test_skip_broken_is_true_or_false(self):
+    for value in (True, False):
+      fields = {'train': 'x', 'skip_broken': value}
+      expected = {k: v for k, v in fields.items() if v}
+      self.assertEqual(datasets.given({'jsonl': fields}), {'jsonl': expected})
+    with self.assertRaisesRegex(ValueError, "skip_broken='yes' must be True"):
+      datasets.given({'jsonl': {'train': 'x', 'skip_broken': 'yes'}})
+
 
 class DistinctTest(absltest.TestCase):
 
-  def _distinct(self, *rows):
+  def _distinct(self, *rows, **kwargs):
     parse = lambda row: sources.make_problem(
         ({'role': 'user', 'content': row['q']},), row['a'], 'f'
     )
     placed = ((f'x:{i}', row) for i, row in enumerate(rows, 1))
-    return datasets.distinct(placed, parse, 'x')
+    return datasets.distinct(placed, parse, 'x', **kwargs)
 
   def test_repetitions_are_kept_once(self):
     found = self._distinct(*({'q': q, 'a': '1'} for q in ('a', 'b', 'A')))
@@ -90,6 +98,17 @@ class DistinctTest(absltest.TestCase):
   def test_two_answers_are_refused_with_their_place(self):
     with self.assertRaisesRegex(ValueError, "x:2: .*'1' and '2'; keep one"):
       self._distinct({'q': 'a', 'a': '1'}, {'q': 'A', 'a': '2'})
+
+  def test_all_broken_rows_are_counted(self):
+    rows = [ValueError('no'), {'q': 'a', 'a': '1'}, {'q': 'a', 'a': '2'}]
+    message = r'^x:1: no \(2 broken rows; also x:3\)'
+    with self.assertRaisesRegex(ValueError, f'{message}$'):
+      self._distinct(*rows)
+    with self.assertRaisesRegex(ValueError, f'{message}. Mend .*skip_broken'):
+      self._distinct(*rows, skip_broken=False)
+    with self.assertLogs(level='WARNING') as logs:
+      self.assertLen(self._distinct(*rows, skip_broken=True), 1)
+    self.assertIn('left out: x:1: no (2 broken rows', logs.output[0])
 
   def test_no_problem_is_refused(self):
     with self.assertRaisesRegex(ValueError, 'x holds no problem'):

@@ -91,5 +91,40 @@ class HonestTest(parameterized.TestCase):
     self.assertGreaterEqual(len(honest.FUNCTIONS), 40)
 
 
+class FormTest(parameterized.TestCase):
+  """A function of the wrong form is told the right one, once."""
+
+  @parameterized.parameters(
+      ('keep.py', 'def keep(e):\n  return e.valid\n', r'keep\(e, state\)'),
+      ('keep.py', 'def filter_(e, s):\n  return e.valid, s\n', 'keep'),
+      ('weight.py', 'def weight(e, state):\n  return e.valid\n', 'weight'),
+      ('diagnostics/x.py', 'def measure():\n  return {}\n', r'measure\(e\)'),
+      ('backtests/x.py', 'def predict(e):\n  return {}\n', r'before, after\)'),
+      ('reward.py', 'def reward(e):\n  return e.outcome\n', r'parts\(e\)'),
+  )
+  def test_signature(self, path, source, form):
+    (reason,) = reasons(path, source)
+    self.assertRegex(reason, f'^{path}: .*{form}.*returns .*A harness')
+
+  @parameterized.parameters(
+      ('keep.py', 'def keep(e, state):\n  return e.outcome.any(1), state\n',
+       r'\(4,\), not \(4, 8\) = \[P, G\]$'),
+      ('weight.py', 'def weight(e):\n  return e.outcome * 1.0\n',
+       r'\(4, 8\), not \(4, 8, 1\) = \[P, G, turns\]$'),
+  )  # fmt: skip
+  def test_shape(self, path, source, text):
+    (reason,) = reasons(path, source)
+    self.assertRegex(reason, text)
+
+  def test_more_arguments_may_have_defaults(self):
+    source = (
+        'def keep(e, state, least=1):\n'
+        '  mixed = e.outcome.sum(1, keepdims=True) >= least\n'
+        '  return mixed & e.valid, state\n'
+    )
+    for reason in reasons('keep.py', source):
+      self.assertNotIn('must define', reason)
+
+
 if __name__ == '__main__':
   absltest.main()

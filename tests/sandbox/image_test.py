@@ -69,6 +69,8 @@ class ProgramTest(parameterized.TestCase):
        'x = np.ones((300, 300))\nprint(int((x @ x).sum()))', b'27000000\n'),
       ('pytest', 'import pytest, _pytest.python\nprint(pytest.approx(1) == 1)',
        b'True\n'),
+      ('the library after a reset', 'import importlib\n'
+       'importlib.invalidate_caches()\nimport queue, sched\nprint(1)', b'1\n'),
       ('plain', "import sys\nprint('num' + 'py' in sys.modules)",
        b'False\n'),
       ('stdin', "print(open('/dev/stdin').read())", b'1 2\n3 4\n\n'),

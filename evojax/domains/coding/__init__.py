@@ -4,8 +4,8 @@
 Problems are generated (`families`, `problems`, `programs`, reworded by
 `perturb`) or read (`datasets`). `grade` finds the program of a completion
 (`extract`) and `execution` runs it on the tests (`suite`), in one process where
-that is safe (`one_process`), with a wrapper where tests call a function
-(`calls`). `demonstrations` trains the base policy.
+that is safe (`one_process`), as judges run it (`wrapper`), and compares what it
+wrote (`comparison`). `demonstrations` trains the base policy.
 """
 
 from evojax.domains.coding.domain import make

@@ -3,12 +3,20 @@
 LiveCodeBench (arXiv:2403.07974): question_content, starter_code, difficulty,
 public_test_cases and private_test_cases, JSON lists of {input, output,
 testtype}, and metadata, whose func_name names the function of call tests.
+Outputs are compared by the rules of its harness.
 
 TACO (arXiv:2312.14852): question, starter_code, difficulty and input_output,
-JSON of {inputs, outputs, fn_name}; solutions are not read.
+JSON of {inputs, outputs, fn_name}; solutions are not read. Outputs are compared
+by tokens. Its harness also takes some outputs whose characters are those of the
+expected one in another order, which no problem means.
+
+In either, numbers may differ by the tolerance that the statement names. A row
+may say how its outputs are compared with "comparison", a mode of `comparison`,
+and "tolerance", a number or {"absolute": ..., "relative": ...}.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import functools
 import json
 import pathlib
@@ -18,6 +26,7 @@ from typing import Any
 from evojax import records
 from evojax.domains import datasets
 from evojax.domains import sources
+from evojax.domains.coding import comparison as comparison_lib
 from evojax.domains.coding import suite
 
 _Row = Mapping[str, Any]
@@ -27,6 +36,7 @@ _Row = Mapping[str, Any]
 _SECONDS = 6.0
 _DIFFICULTIES = ('easy', 'medium', 'medium_hard', 'hard', 'very_hard')
 _UNKNOWN_DIFFICULTY = 'medium'
+_KINDS = ('absolute', 'relative')  # Of tolerances.
 # 10^{-6}, 10^(-6), 10**-6, 1e-6 or 0.000001, with any dash.
 _SMALL = (
     r'(?:(?:10\s*(?:\^|\*\*)?\s*[{(]?\s*[-−–]\s*|1e[-−–]0?)([1-9]\d?)(?!\d)'
@@ -45,13 +55,16 @@ _TOLERANCES = [
 ]
 
 
-def read_jsonl(path: str, *, system_prompt: str = '') -> list[records.Problem]:
+def read_jsonl(
+    path: str, *, skip_broken: bool = False, system_prompt: str = ''
+) -> list[records.Problem]:
   """Read one problem per line; a repeated problem is kept once.
 
   A row may name its family with "tag"; by default it is the file's name.
 
   Args:
     path: A file in UTF-8.
+    skip_broken: Whether broken lines are left out, with a warning.
     system_prompt: First message of every problem; empty is none.
 
   Raises:
@@ -59,19 +72,20 @@ def read_jsonl(path: str, *, system_prompt: str = '') -> list[records.Problem]:
       known shape (with its number), or one statement has two sets of tests.
   """
   parse = functools.partial(_problem, pathlib.Path(path).stem, system_prompt)
-  return datasets.distinct(datasets.jsonl_rows(path), parse, path)
+  rows = datasets.jsonl_rows(path)
+  return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
 
 
-READERS = {'jsonl': datasets.Reader(read_jsonl)}
+READERS = {'jsonl': datasets.Reader(read_jsonl, ('skip_broken',))}
 
 
 def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   if 'question_content' in row:
     statement = _text(row, 'question_content')
-    cases, function = _livecodebench(row)
+    tests = _livecodebench(row, statement)
   elif 'question' in row and 'input_output' in row:
     statement = _text(row, 'question')
-    cases, function = _taco(row)
+    tests = _taco(row, statement)
   else:
     raise ValueError(
         f'fields {sorted(row)} are neither LiveCodeBench (question_content,'
@@ -79,8 +93,7 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
         ' input_output)'
     )
   tag = _checked(datasets.tag(row, family), 'tag')
-  tolerance = _tolerance(statement)
-  answer = suite.encode(suite.Suite(cases, tolerance, function, _SECONDS))
+  answer = suite.encode(tests)
   suite.decode(answer)  # Raises if there are no cases, or the name is none.
   starter = _checked(row.get('starter_code') or '', 'starter_code')
   if starter.strip():
@@ -93,8 +106,8 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   return sources.make_problem(messages, answer, tag, system_prompt, level)
 
 
-def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
-  """Return the cases, public ones visible, and the function's name or ''."""
+def _livecodebench(row: _Row, statement: str) -> suite.Suite:
+  """Return the tests, the public ones visible."""
   cases, kinds = [], set()
   for field in ('public_test_cases', 'private_test_cases'):
     visible = field.startswith('public')
@@ -108,12 +121,14 @@ def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
       kinds.add(kind)
       texts = _text(case, 'input'), _text(case, 'output')
       cases.append(suite.Case(*texts, visible))
+  if len(kinds) > 1:
+    raise ValueError('testtype is stdin and functional in one problem')
+  comparison = _comparison(row, 'decimals', statement)
+  tests = suite.Suite(tuple(cases), comparison, seconds=_SECONDS)
   if kinds != {'functional'}:
-    if len(kinds) > 1:
-      raise ValueError('testtype is stdin and functional in one problem')
-    return tuple(cases), ''
+    return tests
   for case in cases:
-    # The wrapper in `calls` splits its arguments in the same way.
+    # The wrapper of a call splits its arguments in the same way.
     for line in (*filter(None, case.stdin.split('\n')), case.expected):
       _json(line, 'an argument or a result of a functional test')
   metadata = row.get('metadata', {})
@@ -122,11 +137,11 @@ def _livecodebench(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
   name = metadata.get('func_name') if isinstance(metadata, dict) else None
   if not isinstance(name, str) or not name:
     raise ValueError('functional tests need metadata.func_name')
-  return tuple(cases), name
+  return dataclasses.replace(tests, function=name)
 
 
-def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
-  """Return the cases, none of them visible, and the function's name or ''."""
+def _taco(row: _Row, statement: str) -> suite.Suite:
+  """Return the tests, none of them visible."""
   if isinstance(row['input_output'], dict):
     # Its numbers would already be text, see `datasets.jsonl_rows`.
     raise ValueError(
@@ -134,6 +149,7 @@ def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
         ' json.dumps(input_output), as the published files do'
     )
   given = _json(_text(row, 'input_output'), 'input_output')
+  wrapped = False
   fields = given if isinstance(given, dict) else {}
   inputs, outputs = fields.get('inputs'), fields.get('outputs')
   lists = isinstance(inputs, list) and isinstance(outputs, list)
@@ -150,22 +166,27 @@ def _taco(row: _Row) -> tuple[tuple[suite.Case, ...], str]:
             f'input_output.inputs[{number}] must be the list of arguments of'
             f' {name}'
         )
-    # Most problems wrap each result in a list of one element.
-    if all(isinstance(x, list) and len(x) == 1 for x in outputs):
-      outputs = [x[0] for x in outputs]
-    inputs = ('\n'.join(map(json.dumps, arguments)) for arguments in inputs)
-    outputs = map(json.dumps, outputs)
+    # Most problems wrap each result in a list; some results are such lists.
+    wrapped = all(isinstance(x, list) and len(x) == 1 for x in outputs)
+    inputs = ['\n'.join(map(_dump, arguments)) for arguments in inputs]
+    outputs = map(_dump, outputs)
   else:
     inputs, outputs = map(_lines, inputs), map(_lines, outputs)
   pairs = zip(inputs, outputs, strict=True)
-  return tuple(suite.Case(*pair, False) for pair in pairs), name
+  return suite.Suite(
+      tuple(suite.Case(*pair, False) for pair in pairs),
+      _comparison(row, 'tokens', statement, wrapped),
+      name,
+      integer_keys=bool(name),
+      seconds=_SECONDS,
+  )
 
 
 def _lines(value: Any) -> str:
-  """Return a text that may be given as the list of its lines."""
+  """Return a text that may be given as a number or as a list of lines."""
   if isinstance(value, list) and all(isinstance(x, str) for x in value):
     value = '\n'.join(value)
-  needs = 'a text or a list of lines; only call tests (fn_name) have others'
+  needs = 'a text, a number or a list of them; others are for calls (fn_name)'
   return _checked(value, 'input_output', needs)
 
 
@@ -186,10 +207,34 @@ def _json_list(row: _Row, field: str) -> Sequence[Any]:
 
 
 def _json(text: str, what: str, hint: str = '') -> Any:
+  """Return a JSON value, whose numbers are numerals."""
+  kinds = dict.fromkeys(
+      ('parse_int', 'parse_float', 'parse_constant'), datasets.Numeral
+  )
   try:
-    return json.loads(text)
+    return json.loads(text, **kinds)
   except (ValueError, RecursionError) as error:
     raise ValueError(f'{what} is not JSON: {text[:80]!r}{hint}') from error
+
+
+def _dump(value: Any) -> str:
+  """Return the JSON text of a value of `_json`.
+
+  Raises:
+    ValueError: If it is nested too deep.
+  """
+  try:
+    match value:
+      case datasets.Numeral():
+        return str(value)
+      case list():
+        return f'[{", ".join(map(_dump, value))}]'
+      case dict():
+        pairs = (f'{json.dumps(k)}: {_dump(v)}' for k, v in value.items())
+        return f'{{{", ".join(pairs)}}}'
+    return json.dumps(value)
+  except RecursionError:
+    raise ValueError('a value of input_output is nested too deep') from None
 
 
 def _text(row: _Row, field: str) -> str:
@@ -207,9 +252,34 @@ def _checked(value: Any, what: str, needs: str = 'a text') -> str:
   return value
 
 
-def _tolerance(statement: str) -> float:
-  """Return the tolerance that a statement names, 0 if it names none."""
+def _comparison(
+    row: _Row, mode: str, statement: str, wrapped: bool = False
+) -> comparison_lib.Comparison:
+  """Return how outputs are compared: as the row, else as the statement says."""
+  mode = _checked(row.get('comparison', mode), 'comparison')
+  given = row.get('tolerance', {} if mode == 'exact' else _tolerance(statement))
+  if isinstance(given, str):  # A number, see `datasets.jsonl_rows`.
+    given = dict.fromkeys(_KINDS, given)
+  try:
+    limits = {kind: float(given.get(kind, 0.0)) for kind in _KINDS}
+    if given.keys() - limits:
+      raise ValueError
+  except (AttributeError, TypeError, ValueError):
+    raise ValueError(
+        f'tolerance={given!r:.80} must be a number, or an object with the'
+        ' numbers absolute and relative'
+    ) from None
+  return comparison_lib.Comparison(mode, **limits, wrapped=wrapped)
+
+
+def _tolerance(statement: str) -> dict[str, float]:
+  """Return the kinds of tolerance that a statement names."""
   for pattern in _TOLERANCES:
     if found := pattern.search(statement):
-      return 10.0 ** -(int(found[1]) if found[1] else len(found[2]))
-  return 0.0
+      size = 10.0 ** -(int(found[1]) if found[1] else len(found[2]))
+      # The other kind may be named after the number.
+      rest = re.match(r'[^.\n]{0,80}', statement[found.end() :])[0]
+      named = (found[0] + rest).lower()
+      kinds = [kind for kind in _KINDS if kind in named]
+      return dict.fromkeys(kinds or ['absolute'], size)
+  return {}

@@ -90,7 +90,8 @@ def make(
       of a problem's identity.
     jsonl: 'train', and optionally 'dev' and 'sealed': paths of files of
       LiveCodeBench's or TACO's shape, see `datasets.read_jsonl`. A split
-      without a path takes its share of train, by hash.
+      without a path takes its share of train, by hash. 'skip_broken': True
+      leaves broken lines out.
     partial: If True, every test is run, and the share that passes is partial
       credit. If False, a program is run up to the first test that it fails, and
       partial credit equals the outcome.

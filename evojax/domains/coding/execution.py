@@ -10,9 +10,10 @@ import dataclasses
 import functools
 import time
 
-from evojax.domains.coding import calls
+from evojax.domains.coding import comparison
 from evojax.domains.coding import one_process
 from evojax.domains.coding import suite
+from evojax.domains.coding import wrapper
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
@@ -62,11 +63,10 @@ def _run_suite(
     box: box_lib.Box, tests: suite.Suite, program: str, partial: bool
 ) -> Verdict:
   """Run one program on its tests, the visible ones first."""
-  source = calls.wrap(program, tests.function) if tests.function else program
   cases = sorted(tests.cases, key=lambda case: not case.visible)
   start = time.perf_counter()
   statuses = []
-  results = _results(box, source, cases, tests)
+  results = _results(box, program, cases, tests)
   for case, result in zip(cases, results, strict=True):
     status = 'wrong' if result.status == 'ok' else result.status
     if _is_right(tests, case, result):
@@ -82,7 +82,7 @@ def _run_suite(
 
 def _results(
     box: box_lib.Box,
-    source: str,
+    program: str,
     cases: Sequence[suite.Case],
     tests: suite.Suite,
 ) -> Iterable[limits_lib.Result]:
@@ -96,7 +96,10 @@ def _results(
   least = min(limits, key=lambda each: each.output_bytes)
   found = None
   if not tests.function:
-    found = one_process.run(box, source, inputs, least)
+    found = one_process.run(box, program, inputs, least)
+  source = wrapper.wrap(
+      program, tests.function, integer_keys=tests.integer_keys
+  )
   run = functools.partial(_run, box, source)
   right = functools.partial(_is_right, tests)
   # The text of a program does not show whether it uses up memory or depends on
@@ -110,8 +113,10 @@ def _results(
 def _is_right(
     tests: suite.Suite, case: suite.Case, result: limits_lib.Result
 ) -> bool:
-  passes = suite.returns if tests.function else suite.passes
-  return result.status == 'ok' and passes(case, result.stdout, tests.tolerance)
+  compare = comparison.returns if tests.function else comparison.passes
+  return result.status == 'ok' and compare(
+      case.expected, result.stdout, tests.comparison
+  )
 
 
 def _run(

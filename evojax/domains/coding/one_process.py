@@ -32,6 +32,7 @@ import types
 from typing import Any
 import warnings
 
+from evojax.domains.coding import wrapper
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
@@ -108,7 +109,7 @@ _FOREIGN = frozenset.union(
 )
 # The objects of a test are kept alive, because their finalizers would otherwise
 # run during another test, or where none would run in a process of its own.
-_DRIVER = """
+_DRIVER = f"""{wrapper.PREPARE}
 def drive(source, most):
   import gc, io, json, os, resource, sys
   write = os.write
@@ -119,9 +120,7 @@ def drive(source, most):
   wrap = lambda held, like: io.TextIOWrapper(
       held, like.encoding, like.errors, '\\n'
   )
-  code = compile(source, 'program.py', 'exec')
-  # A program goes as deep as alone: below it are this and `exec`.
-  sys.setrecursionlimit(sys.getrecursionlimit() + 3)
+  code = prepare(source)
   found, kept = [], []
   for given in json.load(sys.stdin):
     # As buffered as the real ones: those can do no more either.
@@ -141,7 +140,7 @@ def drive(source, most):
       ):
         raise
     except (RecursionError, MemoryError):
-      raise
+      raise SystemExit(1)  # A traceback of so many frames takes a second.
     except BaseException:
       status = 'error'
     sys.stdout.flush()

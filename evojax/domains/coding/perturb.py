@@ -11,6 +11,7 @@ import random
 
 from evojax import records
 from evojax.domains import splits
+from evojax.domains.coding import comparison
 from evojax.domains.coding import problems
 from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
@@ -42,7 +43,10 @@ def perturb(problem: records.Problem) -> records.Problem | None:
       continue
     # A program that prints the new example must not be right.
     printed = example.expected.encode()
-    if not all(suite.passes(c, printed, given.tolerance) for c in hidden):
+    if not all(
+        comparison.passes(case.expected, printed, given.comparison)
+        for case in hidden
+    ):
       break
   else:
     return None

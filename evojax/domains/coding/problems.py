@@ -13,6 +13,7 @@ import random
 from evojax import records
 from evojax.domains import sources
 from evojax.domains import splits
+from evojax.domains.coding import comparison
 from evojax.domains.coding import programs
 from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
@@ -29,6 +30,8 @@ _EXAMPLES = 24  # Draws of the visible example.
 # Wrong programs for any problem: they print the visible example's output, their
 # input, or nothing.
 _GENERIC = ('constant', 'echo', 'nothing')
+# Outputs are words and whole numbers, and the statement asks for no layout.
+_COMPARISON = comparison.Comparison('tokens')
 _SECONDS = 2.0  # Limit of a test; a right program takes milliseconds.
 # The least share of a level's contents whose tests fail all wrong programs. The
 # other contents are never used; problems_test measures the share of each level.
@@ -75,9 +78,10 @@ def generate(
   if hidden is None:
     return None
   question = ask(kind, parameters, wording, example)
+  tests = suite.Suite((example, *hidden), _COMPARISON, seconds=_SECONDS)
   return sources.make_problem(
       ({'role': 'user', 'content': question},),
-      suite.encode(suite.Suite((example, *hidden), seconds=_SECONDS)),
+      suite.encode(tests),
       family,
       system_prompt,
       level,
@@ -189,7 +193,8 @@ def killed(
   return frozenset(
       name
       for name, output in printed.items()
-      if output is None or not suite.passes(case, output.encode(), 0.0)
+      if output is None
+      or not comparison.passes(case.expected, output.encode(), _COMPARISON)
   )
 
 

@@ -1,23 +1,17 @@
-"""The tests of a problem, as text, and how outputs are compared.
+"""The tests of a problem, as text.
 
 The text is a problem's `answer`. It stays with the evaluator: the box gets a
 case's input, and the trusted parent compares the output.
 """
 
-from collections.abc import Mapping
 import dataclasses
-import itertools
 import json
 import keyword
 import math
-import re
 from typing import Any, NamedTuple
 import unicodedata
 
-# Python's float() accepts more than this: '1_000', 'infinity'. Digits match in
-# one way only, because a long number would take quadratic time otherwise.
-_NUMBER = re.compile(r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII)
-_WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
+from evojax.domains.coding import comparison as comparison_lib
 
 
 class Case(NamedTuple):
@@ -38,8 +32,9 @@ class Suite:
   """
 
   cases: tuple[Case, ...]  # At least one.
-  tolerance: float = 0.0  # For numbers, see `passes`; 0: tokens must be equal.
+  comparison: comparison_lib.Comparison = comparison_lib.Comparison()
   function: str = ''  # Empty: standard input to standard output.
+  integer_keys: bool = False  # Of arguments, see `wrapper.wrap`.
   seconds: float = 2.0  # CPU time of one test; `execution` sets wall time.
 
 
@@ -74,17 +69,35 @@ def decode(text: str) -> Suite:
           f'tests: case {number} must be [stdin, expected, visible]: two texts'
           f' and true or false'
       )
-  for name, least in (('tolerance', 0.0), ('seconds', 1e-3)):
-    number = value[name]
-    if type(number) not in (int, float) or not least <= number < math.inf:
-      raise ValueError(f'tests: {name}={number!r} must be a number >= {least}')
-    value[name] = float(number)
+  seconds = value['seconds']
+  if type(seconds) not in (int, float) or not 1e-3 <= seconds < math.inf:
+    raise ValueError(f'tests: seconds={seconds!r} must be a number >= 0.001')
+  comparison = _comparison(value['comparison'])
+  if type(value['integer_keys']) is not bool:
+    raise ValueError('tests: integer_keys must be true or false')
   function = value['function']
   if function != '' and not _is_name(function):
     raise ValueError(
         f'tests: function={function!r} must be empty or the name of a function'
     )
-  return Suite(**value | {'cases': tuple(Case(*case) for case in cases)})
+  cases = tuple(Case(*case) for case in cases)
+  return Suite(**value | {'cases': cases, 'comparison': comparison})
+
+
+def _comparison(fields: Any) -> comparison_lib.Comparison:
+  default = dataclasses.asdict(comparison_lib.Comparison())
+  types = {name: type(each) for name, each in default.items()}
+  if not isinstance(fields, dict) or types != {
+      name: type(each) for name, each in fields.items()
+  }:
+    raise ValueError(
+        f'tests: comparison={fields!r:.200} must be an object with these'
+        f' fields, of these types: {default}'
+    )
+  try:
+    return comparison_lib.Comparison(**fields)
+  except ValueError as error:
+    raise ValueError(f'tests: {error}') from error
 
 
 def _is_name(text: Any) -> bool:
@@ -95,74 +108,3 @@ def _is_name(text: Any) -> bool:
       and not keyword.iskeyword(text)
       and unicodedata.normalize('NFKC', text) == text
   )
-
-
-def passes(case: Case, stdout: bytes, tolerance: float) -> bool:
-  """Return whether a program has printed the expected output.
-
-  Tokens are compared, whatever white space is between them. With a tolerance,
-  two numbers of which one is not whole agree within tolerance *
-  max(1, |expected|); all other tokens must be equal.
-
-  Args:
-    case: The test.
-    stdout: All that the program printed; output that is not UTF-8 fails.
-    tolerance: >= 0.
-  """
-  try:
-    printed = stdout.decode().split()
-  except UnicodeDecodeError:
-    return False
-  expected = case.expected.split()
-  return len(printed) == len(expected) and all(
-      a == b or (tolerance > 0 and _near(a, b, tolerance))
-      for a, b in zip(printed, expected, strict=True)
-  )
-
-
-def returns(case: Case, result: bytes, tolerance: float) -> bool:
-  """Return whether a function has returned the expected result.
-
-  JSON values are compared: true is not 1, but 2.0 is 2. Numbers with a
-  fractional part agree within the tolerance, as in `passes`.
-
-  Args:
-    case: The test.
-    result: The result as JSON; anything else fails.
-    tolerance: >= 0.
-  """
-  try:
-    value = json.loads(result.decode())
-    return _same(value, json.loads(case.expected), tolerance)
-  except (ValueError, RecursionError, OverflowError):
-    return False
-
-
-def _near(a: str, b: str, tolerance: float) -> bool:
-  if not (_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)):
-    return False
-  if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
-    return False  # Whole numbers, such as counts, must be exact.
-  return _close(float(a), float(b), tolerance)
-
-
-def _close(a: float, b: float, tolerance: float) -> bool:
-  # 1e999 is read as infinity, and every number would be close to it.
-  return math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))
-
-
-def _same(a: Any, b: Any, tolerance: float) -> bool:
-  """Return whether two JSON values are equal."""
-  numbers = (int, float)
-  if type(a) in numbers and type(b) in numbers:
-    if a == b or tolerance == 0 or float not in (type(a), type(b)):
-      return a == b  # As floats, 2**53 and 2**53 + 1 would be equal.
-    return _close(float(a), float(b), tolerance)
-  if type(a) is not type(b):
-    return False
-  if isinstance(a, list):
-    tolerances = itertools.repeat(tolerance)
-    return len(a) == len(b) and all(map(_same, a, b, tolerances))
-  if isinstance(a, Mapping):
-    return a.keys() == b.keys() and all(_same(a[k], b[k], tolerance) for k in a)
-  return a == b

@@ -14,7 +14,9 @@ _ROLES = ('system', 'user', 'assistant')
 _OPTIONS = ('question_field', 'answer_field')
 
 
-def read_jsonl(path: str, **options: str) -> list[records.Problem]:
+def read_jsonl(
+    path: str, *, skip_broken: bool = False, **options: str
+) -> list[records.Problem]:
   """Read one problem per line; a repeated problem is kept once.
 
   A line is {"messages": [{"role": ..., "content": ...}, ...], "answer": ...}
@@ -25,6 +27,7 @@ def read_jsonl(path: str, **options: str) -> list[records.Problem]:
 
   Args:
     path: A file in UTF-8.
+    skip_broken: Whether broken lines are left out, with a warning.
     **options: question_field and answer_field, the names of the fields of a
       line without messages, by default 'question' and 'answer'; system_prompt,
       the first message of every problem that has none.
@@ -34,7 +37,8 @@ def read_jsonl(path: str, **options: str) -> list[records.Problem]:
       or lacks a field (with its number), or one question has two answers.
   """
   parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
-  return datasets.distinct(datasets.jsonl_rows(path), parse, path)
+  rows = datasets.jsonl_rows(path)
+  return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
 
 
 def read_tfds(
@@ -64,7 +68,7 @@ def read_tfds(
 
 
 READERS = {
-    'jsonl': datasets.Reader(read_jsonl, _OPTIONS),
+    'jsonl': datasets.Reader(read_jsonl, ('skip_broken', *_OPTIONS)),
     'tfds': datasets.Reader(
         read_tfds, ('name', 'data_dir', 'module', *_OPTIONS), ('name', 'train')
     ),

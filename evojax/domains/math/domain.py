@@ -116,7 +116,8 @@ def make(
       of a problem's identity.
     jsonl: 'train', and optionally 'dev' and 'sealed': paths, see
       `datasets.read_jsonl`; 'question_field', 'answer_field'. A split without
-      a path takes its share of train, by hash.
+      a path takes its share of train, by hash. 'skip_broken': True leaves
+      broken lines out.
     tfds: 'name'; 'train', 'dev', 'sealed' as for jsonl: splits of the data
       set; 'data_dir', 'module', 'question_field', 'answer_field', see
       `datasets.read_tfds`.

@@ -29,7 +29,7 @@ FORM = 'scored'  # The answer_form of problems that are graded here.
 MAX_ANSWER_CHARS = 20_000  # The longest references have 9,000.
 # A reference takes a third of a second at most.
 _LIMITS = limits_lib.Limits(
-    wall_seconds=12.0, cpu_seconds=3.0, output_bytes=1 << 10
+    wall_seconds=10.0, cpu_seconds=2.0, output_bytes=1 << 10
 )
 _ATTEMPTS = 3  # Attempts of an answer that is late because the machine is busy.
 

@@ -5,13 +5,16 @@ import json
 import pathlib
 import pickle
 import tempfile
+from unittest import mock
 import zlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from evojax.domains import datasets as data
 from evojax.domains import splits
+from evojax.domains.coding import comparison
 from evojax.domains.coding import datasets
 from evojax.domains.coding import suite
 
@@ -91,6 +94,7 @@ class JsonlTest(parameterized.TestCase):
                 suite.Case('1 2\n', '3\n', True),
                 suite.Case('-1 1\n', '0\n', False),
             ),
+            comparison.Comparison('decimals'),
             seconds=6.0,
         ),
     )
@@ -119,12 +123,25 @@ class JsonlTest(parameterized.TestCase):
 
   def test_taco_stdin(self):
     (problem,) = self._read(
-        _taco({'inputs': ['1 2\n', ['1', '2']], 'outputs': ['3\n', ['3', '']]})
+        _taco(
+            {
+                'inputs': ['1 2\n', ['1', '2'], [1, '2'], 5],
+                'outputs': ['3\n', ['3', ''], 3, 7.140],
+            }
+        )
     )
     self.assertEqual(problem.difficulty, 2)
     self.assertEqual(
-        suite.decode(problem.answer).cases,
-        (suite.Case('1 2\n', '3\n', False), suite.Case('1\n2', '3\n', False)),
+        suite.decode(problem.answer),
+        suite.Suite(
+            (
+                suite.Case('1 2\n', '3\n', False),
+                suite.Case('1\n2', '3\n', False),
+                suite.Case('1\n2', '3', False),
+                suite.Case('5', '7.14', False),
+            ),
+            seconds=6.0,
+        ),
     )
 
   def test_taco_calls(self):
@@ -138,37 +155,87 @@ class JsonlTest(parameterized.TestCase):
     self.assertEqual(
         suite.decode(wrapped.answer),
         suite.Suite(
-            (suite.Case('"a"\n[1]', 'true', False),),
+            (suite.Case('"a"\n[1]', '[true]', False),),
+            comparison.Comparison(wrapped=True),
             function='f',
+            integer_keys=True,
             seconds=6.0,
         ),
     )
     self.assertEqual(
         [c.expected for c in suite.decode(bare.answer).cases], ['[1]', '[1, 2]']
     )
+    self.assertFalse(suite.decode(bare.answer).comparison.wrapped)
+
+  def test_numbers_stay_as_they_are_written(self):
+    digits = '7' * 5000  # More than Python reads at once.
+    text = (
+        f'{{"fn_name": "f", "outputs": [{digits}], "inputs": [[{digits}, 1.50,'
+        ' {"1": [2, "2"]}, NaN, "é"]]}'
+    )
+    (problem,) = self._read(_taco({}, input_output=text))
+    (case,) = suite.decode(problem.answer).cases
+    self.assertEqual(
+        case.stdin.split('\n'),
+        [digits, '1.50', '{"1": [2, "2"]}', 'NaN', r'"\u00e9"'],
+    )
+    self.assertEqual(case.expected, digits)
+    (problem,) = self._read(
+        _livecodebench(
+            public_test_cases=f'[{{"input": 1.50, "output": {digits},'
+            ' "testtype": "stdin"}]'
+        )
+    )
+    case = suite.decode(problem.answer).cases[0]
+    self.assertEqual((case.stdin, case.expected), ('1.50', digits))
 
   @parameterized.parameters(
-      ('an absolute or relative error of at most 10^{-6}.', 1e-6),
-      ('relative or absolute error not exceed 10^-9', 1e-9),
-      ('The absolute error must be below 1e-4.', 1e-4),
-      ('the relative error is at most 10^(-6).', 1e-6),
-      ('The relative error is at most 10**-9', 1e-9),
-      ('an absolute error of 0.000001 or less', 1e-6),
-      ('an absolute error of 0.01.', 1e-2),
-      ('an absolute error of $10^{ – 6}$', 1e-6),
-      ('an absolute error of 1e-06', 1e-6),
-      ('if its error (absolute or relative) is below 10^{-6}', 1e-6),
-      ('Answers within 10^-5 of the actual value are accepted.', 1e-5),
-      ('Stay within 10^-5 of the wall.', 0.0),
-      ('an absolute error of 0.0012', 0.0),
-      ('The error is 10^{-6}.', 0.0),
-      ('Avoid absolute values. An error of 10^{-6}.', 0.0),
+      ('an absolute or relative error of at most 10^{-6}.', 1e-6, 1e-6),
+      ('relative or absolute error not exceed 10^-9', 1e-9, 1e-9),
+      ('The absolute error must be below 1e-4.', 1e-4, 0),
+      ('the relative error is at most 10^(-6).', 0, 1e-6),
+      ('The relative error is at most 10**-9', 0, 1e-9),
+      ('an absolute error of 0.000001 or less', 1e-6, 0),
+      ('an absolute error of 0.01.', 1e-2, 0),
+      ('an absolute error of $10^{ – 6}$', 1e-6, 0),
+      ('an absolute error of 1e-06', 1e-6, 0),
+      ('an absolute error of 1e-6 or a relative one', 1e-6, 1e-6),
+      ('an absolute error of 1e-6. Relative errors', 1e-6, 0),
+      ('if its error (absolute or relative) is below 10^{-6}', 1e-6, 1e-6),
+      ('Answers within 10^-5 of the actual value are accepted.', 1e-5, 0),
+      ('Stay within 10^-5 of the wall.', 0, 0),
+      ('an absolute error of 0.0012', 0, 0),
+      ('The error is 10^{-6}.', 0, 0),
+      ('Avoid absolute values. An error of 10^{-6}.', 0, 0),
   )
-  def test_tolerance_only_where_the_statement_says_so(self, text, expected):
+  def test_tolerance_only_where_the_statement_says_so(self, text, *expected):
     (problem,) = self._read(_livecodebench(question_content=text))
-    self.assertAlmostEqual(
-        suite.decode(problem.answer).tolerance, expected, delta=1e-15
+    found = suite.decode(problem.answer).comparison
+    np.testing.assert_allclose(
+        (found.absolute, found.relative), expected, rtol=1e-12
     )
+
+  @parameterized.parameters(
+      ({'comparison': 'exact'}, ('exact', 0.0, 0.0)),
+      ({'comparison': 'tokens'}, ('tokens', 0.25, 0.0)),
+      ({'tolerance': 0}, ('decimals', 0.0, 0.0)),
+      ({'tolerance': 1e-3}, ('decimals', 1e-3, 1e-3)),
+      ({'tolerance': '1e-3'}, ('decimals', 1e-3, 1e-3)),
+      ({'tolerance': {'relative': 1e-3}}, ('decimals', 0.0, 1e-3)),
+      ({'comparison': 'tokens', 'tolerance': 1}, ('tokens', 1.0, 1.0)),
+  )
+  def test_a_row_says_how_outputs_are_compared(self, fields, expected):
+    text = 'An absolute error of 0.25 is allowed.'
+    expected = comparison.Comparison(*expected)
+    with mock.patch.object(
+        datasets, '_tolerance', lambda _: {'absolute': 0.25}
+    ):
+      for row in (
+          _livecodebench(question_content=text, **fields),
+          _functional(question_content=text, **fields),
+      ):
+        (problem,) = self._read(row)
+        self.assertEqual(suite.decode(problem.answer).comparison, expected)
 
   def test_nothing_is_unpickled(self):
     folder = tempfile.TemporaryDirectory()
@@ -247,7 +314,9 @@ class JsonlTest(parameterized.TestCase):
       (_taco({'inputs': [''], 'outputs': []}), 'equal lengths'),
       (_taco([]), 'equal lengths'),
       (_taco({'inputs': [], 'outputs': []}), 'at least one case'),
-      (_taco({'inputs': [3], 'outputs': ['3']}), '3 must be a text'),
+      (_taco({'inputs': [True], 'outputs': ['3']}), 'True must be a text'),
+      (_taco({'inputs': [['1', [2]]], 'outputs': ['3']}), 'must be a text'),
+      (_taco({'inputs': [{'a': 1}], 'outputs': ['3']}), 'must be a text'),
       (_taco({'inputs': ['\ud800'], 'outputs': ['3']}), 'surrogates'),
       (
           _taco({'fn_name': 'f', 'inputs': ['3'], 'outputs': ['3']}),
@@ -255,11 +324,37 @@ class JsonlTest(parameterized.TestCase):
       ),
       (
           _taco({'fn_name': 3, 'inputs': [[3]], 'outputs': ['3']}),
-          'fn_name=3 must',
+          "function='3' must be empty or the name",
       ),
       (_taco({}, input_output={'inputs': []}), 'must be a text.*json.dumps'),
       (_taco({}, input_output=None), 'input_output=None must be a text'),
       (_taco({}, input_output='x'), 'input_output is not JSON'),
+      (
+          _taco(
+              {},
+              input_output='{"fn_name": "f", "outputs": [1], "inputs": [['
+              + '[' * 600
+              + ']' * 600
+              + ']]}',
+          ),
+          'nested too deep',
+      ),
+      (_livecodebench(comparison='equal'), "comparison='equal' is not one of"),
+      (_livecodebench(comparison=3), "comparison='3' is not one of"),
+      (_livecodebench(comparison=None), 'comparison=None must be a text'),
+      (
+          _livecodebench(tolerance='near'),
+          "tolerance={.*'near'.* must be a number",
+      ),
+      (_livecodebench(tolerance=[1]), 'tolerance=.* must be a number'),
+      (_livecodebench(tolerance={'max': 1}), 'tolerance=.* must be a number'),
+      (_livecodebench(tolerance={'absolute': []}), 'tolerance=.* must be a nu'),
+      (_livecodebench(tolerance=-1), 'absolute=-1.0 must be a number >= 0'),
+      (_livecodebench(tolerance='nan'), 'absolute=nan must be a number >= 0'),
+      (
+          _livecodebench(comparison='exact', tolerance=1),
+          "comparison='exact' knows no tolerance",
+      ),
   )
   def test_refuses(self, row, message):
     with self.assertRaisesRegex(ValueError, f'set.jsonl:2: .*{message}'):
@@ -274,6 +369,25 @@ class JsonlTest(parameterized.TestCase):
   def test_refuses_lines(self, line, message):
     with self.assertRaisesRegex(ValueError, message):
       self._read(line)
+
+  def test_all_broken_lines_are_counted(self):
+    rows = [
+        _livecodebench(question_content=f'{i}') if i % 3 else {'answer': i}
+        for i in range(24)
+    ]
+    rows[3] = '{"question'
+    rows[4] = _livecodebench(question_content='1', private_test_cases='[]')
+    with self.assertRaisesRegex(
+        ValueError,
+        r'set.jsonl:1: fields .* \(9 broken rows; also .*set.jsonl:4, .*:5,'
+        r' .*:7, .*:10, ...\). .*skip_broken=True',
+    ):
+      self._read(*rows)
+    with self.assertLogs(level='WARNING') as logs:
+      self.assertLen(self._read(*rows, skip_broken=True), 15)
+    self.assertIn('(9 broken rows;', logs.output[0])
+    with self.assertRaisesRegex(ValueError, 'holds no problem'):
+      self._read('{', skip_broken=True)
 
   def test_splits_are_disjoint_by_statement(self):
     members = self._read(

@@ -8,10 +8,9 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import numpy as np
 
 from evojax import records
-from evojax.domains.coding import calls
+from evojax.domains.coding import comparison
 from evojax.domains.coding import execution
 from evojax.domains.coding import grade
 from evojax.domains.coding import one_process
@@ -20,89 +19,27 @@ from evojax.evidence import schema
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits
 from evojax.sandbox import probe
-
-# The sum of the positive numbers of a line; the visible answer is 6.
-CASES = (
-    suite.Case('0\n\n', '0', False),  # An empty line.
-    suite.Case('3\n4 -1 2\n', '6', True),
-    suite.Case('2\n-5 -6\n', '0', False),
-    suite.Case('4\n1 2 3 4\n', '10', False),
-)
-TESTS = suite.Suite(CASES, seconds=1.0)
-HIDDEN = '10'
-CALL = suite.Suite(
-    (
-        suite.Case('[3, 1, 2]\n2', '[1, 2]', True),
-        suite.Case('[]\n1', '[]', False),
-        suite.Case('[5, 4]\n1', '[4]', False),
-    ),
-    function='smallest',
-    seconds=1.0,
-)
-RIGHT = """
-input()
-print(sum(x for x in map(int, input().split()) if x > 0))
-"""
-RIGHT_CALL = """
-def smallest(a, k):
-  return sorted(a)[:k]
-"""
-SLOTS = 2
-
-
-def problem(tests=TESTS, number=0):
-  return records.Problem(
-      problem_id=f'{number:016x}',
-      family='sums',
-      messages=({'role': 'user', 'content': 'Sum the positive ones.'},),
-      answer=suite.encode(tests),
-      difficulty=1,
-  )
-
-
-def completion(text, finish_reason='stop'):
-  return records.Episode(
-      np.zeros(1, np.int32), np.zeros(1, np.float32), finish_reason, 0, text
-  )
-
-
-def fenced(program):
-  return f'```python\n{program}\n```'
-
-
-def grade_texts(texts, tests=TESTS, partial=False):
-  """Grades of completions of one problem."""
-  return grade.grade_many(
-      [problem(tests)] * len(texts),
-      [completion(text) for text in texts],
-      partial=partial,
-      slots=SLOTS,
-  )
-
-
-def grade_one(program, tests=TESTS, partial=False):
-  (found,) = grade_texts([fenced(program)], tests, partial)
-  return found
+from tests.domains.coding import graded
 
 
 class OutcomeTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
-      ('right', RIGHT),
-      ('white space', RIGHT + 'print()\nprint("  ")'),
-      ('no newline', RIGHT.replace('print(', 'print(end="", *[').rstrip()[:-1]
-       + '])'),
+      ('right', graded.RIGHT),
+      ('white space', graded.RIGHT + 'print()\nprint("  ")'),
+      ('no newline', graded.RIGHT.replace('print(', 'print(end="", *[')
+       .rstrip()[:-1] + '])'),
       ('reads stdin', 'import sys\n_, *a = map(int, sys.stdin.read().split())\n'
        'print(sum(x for x in a if x > 0))'),
-      ('exits well', RIGHT + 'exit()'),
-      ('exits with 0', RIGHT + 'import sys\nsys.exit(0)'),
+      ('exits well', graded.RIGHT + 'exit()'),
+      ('exits with 0', graded.RIGHT + 'import sys\nsys.exit(0)'),
       ('as main', 'def main():\n  input()\n  print(sum(max(int(x), 0) for x in'
        ' input().split()))\nif __name__ == "__main__":\n  main()'),
-      ('complains on stderr', RIGHT + 'import sys\nprint("x", file='
+      ('complains on stderr', graded.RIGHT + 'import sys\nprint("x", file='
        'sys.stderr)'),
   )  # fmt: skip
   def test_right(self, program):
-    found = grade_one(program)
+    found = graded.grade_one(program)
     self.assertTrue(found.outcome, found)
     self.assertEqual((found.status, found.partial), ('ok', 1.0))
     self.assertEqual(found.columns['tests_passed'], 4)
@@ -116,7 +53,7 @@ class OutcomeTest(parameterized.TestCase):
       ('prints the example', 'print(6)', 'ok', 1, 1),
       ('prints nothing', 'input()', 'ok', 0, 0),
       ('echoes', 'print(input())\nprint(input())', 'ok', 1, 0),
-      ('one more token', RIGHT + 'print("done")', 'ok', 0, 0),
+      ('one more token', graded.RIGHT + 'print("done")', 'ok', 0, 0),
       ('not Python', 'print(', 'syntax_error', 0, 0),
       ('empty', '', 'ok', 0, 0),
       ('nul', 'print(6)\0', 'syntax_error', 0, 0),
@@ -126,11 +63,11 @@ class OutcomeTest(parameterized.TestCase):
       ('cannot be flushed', 'import sys\nclass A: closed = False\n'
        'def f(): raise ValueError\nA.flush = f\nsys.stdout = A', 'error',
        0, 0),
-      ('crashes', RIGHT + '1 / 0', 'error', 0, 0),
+      ('crashes', graded.RIGHT + '1 / 0', 'error', 0, 0),
       ('crashes at times', 'input()\na = input().split()\n'
        'print(sum(max(int(x), 0) for x in a) + 0 // len(a))', 'error', 3, 1),
-      ('exits with 1', RIGHT + 'exit(1)', 'error', 0, 0),
-      ('aborts', RIGHT + 'import os; os.abort()', 'error', 0, 0),
+      ('exits with 1', graded.RIGHT + 'exit(1)', 'error', 0, 0),
+      ('aborts', graded.RIGHT + 'import os; os.abort()', 'error', 0, 0),
       ('never ends', 'while True: pass', 'cpu_limit', 0, 0),
       ('ends only at times', 'input()\na = input().split()\n'
        'while not a: pass\nprint(sum(max(int(x), 0) for x in a))',
@@ -143,7 +80,7 @@ class OutcomeTest(parameterized.TestCase):
   )  # fmt: skip
   def test_wrong(self, program, status, passed, visible):
     for partial in (False, True):
-      found = grade_one(program, partial=partial)
+      found = graded.grade_one(program, partial=partial)
       self.assertFalse(found.outcome)
       self.assertEqual(found.status, status)
       self.assertEqual(found.columns['visible_passed'], bool(visible))
@@ -171,9 +108,9 @@ class OutcomeTest(parameterized.TestCase):
        'print(Yes("6"))'),
       ('hard-coded examples', 'import sys\nprint({"3\\n4 -1 2\\n": 6}.get('
        'sys.stdin.read(), 7))'),
-      ('prints after it has ended', RIGHT + 'import atexit\natexit.register('
-       'print, "more")'),
-      ('a thread prints afterwards', RIGHT + 'import threading, time\n'
+      ('prints after it has ended', graded.RIGHT
+       + 'import atexit\natexit.register(print, "more")'),
+      ('a thread prints afterwards', graded.RIGHT + 'import threading, time\n'
        'threading.Thread(target=lambda: (time.sleep(.01), print(1))).start()'),
       ('all answers at once', 'print(0, 6, 0, 10)'),
       ('looks at its parents', 'import gc, sys\nprint([o for o in'
@@ -183,7 +120,7 @@ class OutcomeTest(parameterized.TestCase):
        'print([6, 0, 0, 10][len(open("n").read()) - 1])'),
   )  # fmt: skip
   def test_cheat_earns_nothing(self, program):
-    found = grade_one(program, partial=True)
+    found = graded.grade_one(program, partial=True)
     self.assertFalse(found.outcome)
     self.assertLess(found.partial, 1.0)
     self.assertIn(found.status, ('ok', 'error'))
@@ -191,117 +128,44 @@ class OutcomeTest(parameterized.TestCase):
   def test_nothing_is_left_for_the_next_run(self):
     program = 'import os\nprint(os.path.exists("note"))\nopen("note", "w")'
     cases = (suite.Case('', 'False', False),) * 5
-    found = grade_one(program, suite.Suite(cases, seconds=1.0))
+    found = graded.grade_one(program, suite.Suite(cases, seconds=1.0))
     self.assertTrue(found.outcome)
 
   def test_tolerance_is_the_problems(self):
     for tolerance, right in ((0.0, False), (1e-6, True)):
       tests = suite.Suite(
-          (suite.Case('', '0.3', False),), tolerance, seconds=1.0
+          (suite.Case('', '0.3', False),),
+          comparison.Comparison(absolute=tolerance),
+          seconds=1.0,
       )
-      self.assertEqual(grade_one('print(.1 + .2)', tests).outcome, right)
+      self.assertEqual(graded.grade_one('print(.1 + .2)', tests).outcome, right)
 
   def test_not_a_program(self):
-    texts = (RIGHT, f'```python{RIGHT}', '', 'I do not know.')
-    for found in grade_texts(texts):
+    texts = (graded.RIGHT, f'```python{graded.RIGHT}', '', 'I do not know.')
+    for found in graded.grade_texts(texts):
       self.assertEqual(found.status, 'no_program')
       self.assertFalse(found.outcome or found.columns['format_ok'])
       self.assertEqual(found.sandbox_tier, '')  # Nothing was run.
-    long = fenced(RIGHT + '#' * grade.MAX_PROGRAM_CHARS)
-    (found,) = grade_texts([long])
+    long = graded.fenced(graded.RIGHT + '#' * grade.MAX_PROGRAM_CHARS)
+    (found,) = graded.grade_texts([long])
     self.assertEqual((found.status, found.sandbox_tier), ('too_long', ''))
-
-
-class CallTest(parameterized.TestCase):
-
-  @parameterized.named_parameters(
-      ('function', RIGHT_CALL),
-      ('method', 'class Solution:\n  def smallest(self, a: List[int], k: int)'
-       ' -> List[int]:\n    return sorted(a)[:k]'),
-      ('tuple', RIGHT_CALL.replace('sorted(a)[:k]', 'tuple(sorted(a)[:k])')),
-      ('prints as well', RIGHT_CALL.replace('return', 'print(a); return')),
-      ('its own test', RIGHT_CALL + 'if __name__ == "__main__":\n  1 / 0'),
-      ('quotes', RIGHT_CALL + '"""\'\'\'"""\n\'\\\\\''),
-  )  # fmt: skip
-  def test_right(self, program):
-    found = grade_one(program, CALL)
-    self.assertTrue(found.outcome, found)
-    self.assertEqual(found.columns['mode'], grade.CODING_MODE['solves'])
-
-  @parameterized.named_parameters(
-      ('wrong', 'def smallest(a, k): return a[:k]', 'ok', 1),
-      ('constant', 'def smallest(a, k): return [1, 2]', 'ok', 1),
-      ('other name', 'def largest(a, k): return [1, 2]', 'error', 0),
-      ('not Python', 'def smallest(a, k: return []', 'syntax_error', 0),
-      ('no JSON', 'def smallest(a, k): return {1, 2}', 'error', 0),
-      ('exits', 'import os\ndef smallest(a, k): os._exit(0)', 'ok', 0),
-      ('exits before', 'import sys\nsys.exit(0)', 'ok', 0),
-      ('writes results itself', 'import os\nos.write(1, b"[1, 2]")\n'
-       + RIGHT_CALL, 'ok', 0),
-      ('writes results afterwards', 'import atexit, os\n'
-       'atexit.register(os.write, 1, b"x")\n' + RIGHT_CALL, 'ok', 0),
-      ('overwrites the writer', 'import json\njson.dumps = lambda x:'
-       ' "[1, 2]"\ndef smallest(a, k): return 0', 'ok', 0),
-      ('equal to everything', 'class Yes(list):\n  __eq__ = lambda a, b: True\n'
-       'def smallest(a, k): return Yes()', 'ok', 1),
-      ('looks at its caller', 'import sys\ndef smallest(a, k):\n'
-       '  return sorted(map(str, sys._getframe(1).f_locals))', 'ok', 0),
-      ('much nesting', 'import os\ndef smallest(a, k):\n'
-       '  os.write(1, b"[" * 50000); os._exit(0)', 'ok', 0),
-  )  # fmt: skip
-  def test_wrong(self, program, status, passed):
-    found = grade_one(program, CALL, partial=True)
-    self.assertFalse(found.outcome)
-    self.assertEqual(found.status, status)
-    self.assertEqual(found.columns['tests_passed'], passed, found)
-
-  def test_names_that_are_taken_for_granted(self):
-    cases = suite.Case('3\n"a\u2028b"', '[27, 3]', False)
-    tests = suite.Suite((cases,), function='f', seconds=1.0)
-    program = 'def f(n, text): return [pow(n, 3, 1000), len(text)]'
-    (found,) = grade_texts([fenced(program)], tests)
-    self.assertTrue(found.outcome, found)
-
-  @parameterized.parameters('merge', 'compress', 'count', 'pow')
-  def test_a_method_named_like_one_of_them(self, name):
-    cases = suite.Case('[1, 3]\n[2]', '[1, 2, 3]', False)
-    tests = suite.Suite((cases,), function=name, seconds=1.0)
-    program = f'class Solution:\n  def {name}(self, a, b): return sorted(a + b)'
-    (found,) = grade_texts([fenced(program)], tests)
-    self.assertTrue(found.outcome, found)
-
-  @parameterized.parameters(
-      ('factorial', '5', '120'),
-      ('gcd', '12\n18', '6'),
-      ('sorted', '[2, 1]', '[1, 2]'),
-      ('len', '[2, 1]', '2'),
-  )
-  def test_a_name_that_is_taken_for_granted_is_no_answer(
-      self, name, given, expected
-  ):
-    cases = suite.Case(given, expected, False)
-    tests = suite.Suite((cases,), function=name, seconds=1.0)
-    for program in ('', 'x = 1', 'class Solution: pass'):
-      found = grade_one(program, tests)
-      self.assertEqual((found.outcome, found.status), (False, 'error'), found)
-    # Its own may use the other one.
-    method = f'class Solution:\n  def {name}(self, *a): return {name}(*a)'
-    for program in (method, f'{name} = [{name}][0]'):
-      self.assertTrue(grade_one(program, tests).outcome, program)
-
-  def test_the_wrapper_holds_no_answer(self):
-    self.assertNotIn('[1, 2]', calls.wrap(RIGHT_CALL, 'smallest'))
 
 
 class ColumnsTest(parameterized.TestCase):
 
   def test_what_is_filled_is_declared(self):
     own = {c.name for c in grade.COLUMNS} - {c.name for c in schema.CORE}
-    for text in (fenced(RIGHT), RIGHT, fenced('x' * 10**5)):
-      self.assertEqual(set(grade_texts([text])[0].columns), own)
+    for text in (
+        graded.fenced(graded.RIGHT),
+        graded.RIGHT,
+        graded.fenced('x' * 10**5),
+    ):
+      self.assertEqual(set(graded.grade_texts([text])[0].columns), own)
 
   def test_by_hand(self):
-    found = grade_one('import sys\n\nx = input()\nprint(0 / 0)', partial=True)
+    found = graded.grade_one(
+        'import sys\n\nx = input()\nprint(0 / 0)', partial=True
+    )
     self.assertEqual(
         dict(found.columns),
         dict(
@@ -318,31 +182,34 @@ class ColumnsTest(parameterized.TestCase):
             mode=0,
         ),
     )
-    found = grade_one('while 1: input', partial=True)
+    found = graded.grade_one('while 1: input', partial=True)
     # A program that has run out of time is not run again.
     self.assertEqual(found.columns['timeouts'], 1)
     self.assertFalse(found.columns['crashed'])
-    found = grade_one('def', partial=True)
+    found = graded.grade_one('def', partial=True)
     self.assertFalse(found.columns['compiles'] or found.columns['crashed'])
 
   @parameterized.parameters(
-      (fenced(RIGHT), 'stop', 'solves'),
-      (fenced('print(6)'), 'stop', 'constant'),
-      (fenced('print(open(0).read())'), 'length', 'solves'),
-      (RIGHT, 'stop', 'unfenced'),
-      (RIGHT, 'length', 'ramble'),
+      (graded.fenced(graded.RIGHT), 'stop', 'solves'),
+      (graded.fenced('print(6)'), 'stop', 'constant'),
+      (graded.fenced('print(open(0).read())'), 'length', 'solves'),
+      (graded.RIGHT, 'stop', 'unfenced'),
+      (graded.RIGHT, 'length', 'ramble'),
       (' ', 'stop', 'ramble'),
       ('```python\nprint(1)', 'length', 'ramble'),
       ('```python\nprint(1)', 'stop', 'unfenced'),
   )
   def test_modes(self, text, reason, mode):
     (found,) = grade.grade_many(
-        [problem()], [completion(text, reason)], partial=False, slots=SLOTS
+        [graded.problem()],
+        [graded.completion(text, reason)],
+        partial=False,
+        slots=graded.SLOTS,
     )
     self.assertEqual(found.columns['mode'], grade.CODING_MODE[mode])
 
   @parameterized.parameters(
-      (RIGHT, True, 'passed,passed,passed,passed'),
+      (graded.RIGHT, True, 'passed,passed,passed,passed'),
       ('print(6)', False, 'passed,wrong'),
       ('print(', True, 'syntax_error'),
       ('n = int(input())\nwhile not n: pass\nprint(6)', True,
@@ -350,7 +217,7 @@ class ColumnsTest(parameterized.TestCase):
       ('n = int(input())\nprint(6 // n)', False, 'wrong'),
   )  # fmt: skip
   def test_each_test_has_a_status(self, program, partial, statuses):
-    found = grade_one(program, partial=partial)
+    found = graded.grade_one(program, partial=partial)
     self.assertEqual(found.columns['test_statuses'], statuses)
 
   def test_who_may_read_what_is_shown(self):
@@ -380,49 +247,57 @@ class RunsTest(parameterized.TestCase):
     self.enterContext(mock.patch.object(box_lib.Box, 'run', counted))
 
   def test_identical_programs_run_once(self):
-    grades = grade_texts([fenced(RIGHT), 'x', fenced(RIGHT), fenced(RIGHT)])
-    self.assertLen(self.runs, len(CASES))
+    grades = graded.grade_texts(
+        [
+            graded.fenced(graded.RIGHT),
+            'x',
+            graded.fenced(graded.RIGHT),
+            graded.fenced(graded.RIGHT),
+        ]
+    )
+    self.assertLen(self.runs, len(graded.CASES))
     self.assertEqual([g.outcome for g in grades], [True, False, True, True])
     self.assertGreater(grades[0].seconds, 0)
     self.assertEqual([g.seconds for g in grades[1:]], [0.0] * 3)
-    # The same program for another problem is judged by that one's tests.
-    other = suite.Suite(CASES[:1] + CASES[2:3], seconds=1.0)
-    program = fenced('print(0)')
+    # The same program for another graded.problem is judged by that one's tests.
+    other = suite.Suite(graded.CASES[:1] + graded.CASES[2:3], seconds=1.0)
+    program = graded.fenced('print(0)')
     grades = grade.grade_many(
-        [problem(), problem(other, 1)],
-        [completion(program)] * 2,
+        [graded.problem(), graded.problem(other, 1)],
+        [graded.completion(program)] * 2,
         partial=False,
-        slots=SLOTS,
+        slots=graded.SLOTS,
     )
     self.assertEqual([g.outcome for g in grades], [False, True])
 
   def test_stops_at_the_first_failure(self):
     """The visible test is run first, though it is not the first."""
-    grade_one('print(6)')
+    graded.grade_one('print(6)')
     given = [stdin for _, stdin in self.runs]
     self.assertEqual(given, [b'3\n4 -1 2\n', b'0\n\n'])
     self.runs.clear()
-    grade_one('print(6)', partial=True)
+    graded.grade_one('print(6)', partial=True)
     self.assertLen(self.runs, 4)
     self.runs.clear()
     for partial in (False, True):
-      grade_one('print(', partial=partial)
+      graded.grade_one('print(', partial=partial)
     self.assertLen(self.runs, 2)
 
   def test_answers_stay_outside(self):
     """No expected output is among what a box gets."""
     tests = dataclasses.replace(
-        TESTS, cases=(suite.Case('7\n', 'Sesame1234', False),)
+        graded.TESTS, cases=(suite.Case('7\n', 'Sesame1234', False),)
     )
-    grade_one('print(input())', tests)
+    graded.grade_one('print(input())', tests)
     self.assertNotIn('Sesame1234', str(self.runs))
 
   def test_an_infra_error_is_no_grade(self):
     bad = limits.Result('infra_error', 'T1', message='gone')
     self.answer = lambda box, program: bad if 'bad' in program else None
     for partial in (False, True):
-      good, lost = grade_texts(
-          [fenced(RIGHT), fenced('print(6) # bad')], partial=partial
+      good, lost = graded.grade_texts(
+          [graded.fenced(graded.RIGHT), graded.fenced('print(6) # bad')],
+          partial=partial,
       )
       self.assertTrue(good.graded and good.outcome)
       self.assertFalse(lost.graded)
@@ -433,21 +308,21 @@ class RunsTest(parameterized.TestCase):
     late = limits.Result('timeout', 'T1', contended=True)
     results = [late, late, None]
     self.answer = lambda box, program: results.pop(0) if results else None
-    self.assertTrue(grade_one(RIGHT).outcome)
+    self.assertTrue(graded.grade_one(graded.RIGHT).outcome)
     self.answer = lambda box, program: late
     self.runs.clear()
-    self.assertFalse(grade_one(RIGHT).graded)
+    self.assertFalse(graded.grade_one(graded.RIGHT).graded)
     self.assertLen(self.runs, 3)
     # Late by itself is the program's own fault.
     own = dataclasses.replace(late, contended=False)
     self.answer = lambda box, program: own
     self.runs.clear()
-    found = grade_one(RIGHT)
+    found = graded.grade_one(graded.RIGHT)
     self.assertEqual((found.status, len(self.runs)), ('timeout', 1))
 
   def test_a_zygote_that_dies_half_way_costs_nothing(self):
     """All processes of the box are killed; what they ran is run again."""
-    box = grade.open_box(SLOTS)
+    box = grade.open_box(graded.SLOTS)
     killed = []
 
     def kill(one, program):
@@ -458,7 +333,7 @@ class RunsTest(parameterized.TestCase):
 
     box.start()
     self.answer = kill
-    found = grade_one(RIGHT + '# slow')
+    found = graded.grade_one(graded.RIGHT + '# slow')
     self.assertNotEmpty(killed)
     self.assertTrue(found.outcome, found)
 
@@ -466,25 +341,25 @@ class RunsTest(parameterized.TestCase):
 class BoxTest(parameterized.TestCase):
 
   def test_one_box_per_process(self):
-    self.assertIs(grade.open_box(SLOTS), grade.open_box(SLOTS))
+    self.assertIs(grade.open_box(graded.SLOTS), grade.open_box(graded.SLOTS))
     pid = os.getpid()
     with mock.patch.object(os, 'getpid', lambda: pid + 1):
-      other = grade.open_box(SLOTS)
-    self.assertIsNot(other, grade.open_box(SLOTS))
+      other = grade.open_box(graded.SLOTS)
+    self.assertIsNot(other, grade.open_box(graded.SLOTS))
     other.close()
 
   def test_a_child_leaves_its_parents_box_alone(self):
     """A fork ends; the parent's box goes on, and its directories are there."""
     # The tier whose boxes have directories on the disk.
     self.enterContext(mock.patch.object(probe, 'tier', lambda: 'T1'))
-    self.assertTrue(grade_one(RIGHT).outcome)
-    box = grade.open_box(SLOTS)
+    self.assertTrue(graded.grade_one(graded.RIGHT).outcome)
+    box = grade.open_box(graded.SLOTS)
     before = [s._process.pid for s in box._all if s._process]
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
       try:
-        os.write(theirs, str(grade_one(RIGHT).outcome).encode())
+        os.write(theirs, str(graded.grade_one(graded.RIGHT).outcome).encode())
         atexit._run_exitfuncs()  # As at the end of any process.
         os.write(theirs, b', done')
       finally:
@@ -493,7 +368,7 @@ class BoxTest(parameterized.TestCase):
     os.close(theirs)
     with open(ours) as said:
       self.assertEqual(said.read(), 'True, done')
-    self.assertTrue(grade_one(RIGHT + '# again').outcome)
+    self.assertTrue(graded.grade_one(graded.RIGHT + '# again').outcome)
     self.assertEqual([s._process.pid for s in box._all if s._process], before)
 
   def test_without_a_box_nothing_is_run(self):
@@ -501,9 +376,9 @@ class BoxTest(parameterized.TestCase):
         probe, 'tier', side_effect=probe.WeakSandboxError('no')
     ):
       with self.assertRaises(probe.WeakSandboxError):
-        grade_one(RIGHT)
+        graded.grade_one(graded.RIGHT)
       # No box is needed for a text without a program.
-      self.assertEqual(grade_texts(['x'])[0].status, 'no_program')
+      self.assertEqual(graded.grade_texts(['x'])[0].status, 'no_program')
 
   def test_limits_are_the_problems(self):
     of_the_box = limits.Limits()

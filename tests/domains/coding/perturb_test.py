@@ -6,6 +6,7 @@ from absl.testing import absltest
 
 from evojax.domains import sources
 from evojax.domains import splits
+from evojax.domains.coding import comparison
 from evojax.domains.coding import perturb
 from evojax.domains.coding import problems
 from evojax.domains.coding import suite
@@ -35,7 +36,12 @@ class PerturbTest(absltest.TestCase):
       self.assertIn(b.cases[0].stdin, after.question)
       # Printing the new example fails, too.
       shown = b.cases[0].expected.encode()
-      self.assertFalse(all(suite.passes(c, shown, 0.0) for c in b.cases[1:]))
+      self.assertFalse(
+          all(
+              comparison.passes(c.expected, shown, b.comparison)
+              for c in b.cases[1:]
+          )
+      )
       tasks = {p.question.partition('\nInput:')[0] for p in (before, after)}
       self.assertLen(tasks, 2)
       self.assertEqual(

@@ -13,6 +13,7 @@ from absl.testing import parameterized
 
 from evojax.domains import sources
 from evojax.domains import splits
+from evojax.domains.coding import comparison
 from evojax.domains.coding import problems
 from evojax.domains.coding import programs
 from evojax.domains.coding import suite
@@ -47,6 +48,10 @@ def _sample(family, level, count):
       problems.generate(family, level, number)
       for number in random.Random(1).sample(range(len(contents)), count)
   ]
+
+
+def _passes(case, output, rule):
+  return comparison.passes(case.expected, output.encode(), rule)
 
 
 class SelectTest(parameterized.TestCase):
@@ -198,10 +203,10 @@ class KillTest(parameterized.TestCase):
         )
       for output in (shown.expected, ''):
         self.assertFalse(
-            all(suite.passes(c, output.encode(), 0.0) for c in hidden)
+            all(_passes(c, output, given.comparison) for c in hidden)
         )
       self.assertFalse(
-          all(suite.passes(c, c.stdin.encode(), 0.0) for c in hidden)
+          all(_passes(c, c.stdin, given.comparison) for c in hidden)
       )
       self.assertIn(f'Input:\n{shown.stdin}Output:\n', problem.question)
       self.assertTrue(

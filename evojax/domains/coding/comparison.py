@@ -1,0 +1,174 @@
+"""Compares what a program wrote with what it should, outside of the box.
+
+A problem names one of these modes:
+
+  exact     The text must be equal but for its last ends of lines; CR LF ends a
+            line like LF. A result of a call has the same JSON types: true is
+            not 1, and 2.0 is not 2.
+  tokens    Tokens must be equal, whatever white space is between them.
+  decimals  The lines of LiveCodeBench: without white space at their ends they
+            are equal, or all of their tokens are numbers of equal values, so
+            that 1.0 is 1 and 1e3 is 1000. Line must stand beside line.
+
+Results of calls are JSON values, which agree as in Python in the modes other
+than exact: true is 1, and 2.0 is 2.
+
+With a tolerance, two numbers of which one is not whole may also differ by
+`absolute`, or by `relative` times the expected one.
+"""
+
+import dataclasses
+import decimal
+import json
+import math
+import re
+from typing import Any
+
+MODES = ('exact', 'tokens', 'decimals')
+# Python's float() accepts more than this: '1_000', 'infinity'. Digits match in
+# one way only, because a long number would take quadratic time otherwise.
+_NUMBER = re.compile(r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII)
+_WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
+# Python refuses to read longer whole numbers, as that takes quadratic time.
+_MOST_DIGITS = 4300
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """How outputs are compared.
+
+  Raises:
+    ValueError: If a field is impossible; names it.
+  """
+
+  mode: str = 'tokens'  # One of MODES.
+  absolute: float = 0.0  # Tolerances; not for the mode exact.
+  relative: float = 0.0
+  # A result may also stand for a list of itself alone, as in TACO, whose files
+  # do not say whether [3] is the result or a list of it.
+  wrapped: bool = False
+
+  def __post_init__(self):
+    if self.mode not in MODES:
+      raise ValueError(f'comparison={self.mode!r} is not one of {MODES}')
+    for name in ('absolute', 'relative'):
+      number = getattr(self, name)
+      if not 0 <= number < math.inf:
+        raise ValueError(f'{name}={number!r} must be a number >= 0')
+    if self.mode == 'exact' and self.is_tolerant:
+      raise ValueError(
+          "comparison='exact' knows no tolerance: take tokens or decimals"
+      )
+
+  @property
+  def is_tolerant(self) -> bool:
+    """Tell if numbers may differ."""
+    return bool(self.absolute or self.relative)
+
+
+def passes(expected: str, stdout: bytes, rule: Comparison) -> bool:
+  """Return whether a program has printed the expected output.
+
+  Args:
+    expected: The output that it must have.
+    stdout: All that the program printed; output that is not UTF-8 fails.
+    rule: How they are compared.
+  """
+  try:
+    printed = stdout.decode()
+  except UnicodeDecodeError:
+    return False
+  match rule.mode:
+    case 'exact':
+      ends = (text.replace('\r\n', '\n') for text in (printed, expected))
+      return len({text.rstrip('\n') for text in ends}) == 1
+    case 'tokens':
+      return _are_near(printed.split(), expected.split(), rule)
+  left, right = (text.strip().split('\n') for text in (printed, expected))
+  return len(left) == len(right) and all(
+      _is_same_line(a.strip(), b.strip(), rule)
+      for a, b in zip(left, right, strict=True)
+  )
+
+
+def returns(expected: str, result: bytes, rule: Comparison) -> bool:
+  """Return whether a function has returned the expected result.
+
+  Args:
+    expected: The result as JSON.
+    result: What was returned, as JSON; anything else fails.
+    rule: How they are compared.
+  """
+  try:
+    value, wanted = read_json(result.decode()), read_json(expected)
+    return _is_same(value, wanted, rule) or (
+        rule.wrapped and _is_same([value], wanted, rule)
+    )
+  except (ValueError, RecursionError, OverflowError):
+    return False
+
+
+def read_json(text: str) -> Any:
+  """Return a JSON value; a very long whole number is a tuple of its text."""
+  return json.loads(text, parse_int=_read_whole)
+
+
+def _read_whole(text: str) -> int | tuple[str]:
+  return int(text) if len(text) <= _MOST_DIGITS else (text,)
+
+
+def _is_same_line(a: str, b: str, rule: Comparison) -> bool:
+  if a == b:
+    return True
+  left, right = a.split(), b.split()
+  try:
+    if [*map(decimal.Decimal, left)] == [*map(decimal.Decimal, right)]:
+      return True
+  except decimal.InvalidOperation:
+    pass
+  return rule.is_tolerant and _are_near(left, right, rule)
+
+
+def _are_near(left: list[str], right: list[str], rule: Comparison) -> bool:
+  return len(left) == len(right) and all(
+      a == b or _is_near(a, b, rule) for a, b in zip(left, right, strict=True)
+  )
+
+
+def _is_near(a: str, b: str, rule: Comparison) -> bool:
+  if not (rule.is_tolerant and _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)):
+    return False
+  if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
+    return False  # Whole numbers, such as counts, must be exact.
+  return _is_close(float(a), float(b), rule)
+
+
+def _is_close(a: float, b: float, rule: Comparison) -> bool:
+  # 1e999 is read as infinity, and every number would be close to it.
+  most = max(rule.absolute, rule.relative * abs(b))
+  return math.isfinite(b) and abs(a - b) <= most
+
+
+def _is_same(value: Any, wanted: Any, rule: Comparison) -> bool:
+  """Return whether two JSON values are equal, however deep they are nested."""
+  pairs = [(value, wanted)]
+  while pairs:
+    a, b = pairs.pop()
+    if type(a) is type(b) is list and len(a) == len(b):
+      pairs.extend(zip(a, b, strict=True))
+    elif type(a) is type(b) is dict and a.keys() == b.keys():
+      pairs.extend((a[key], b[key]) for key in a)
+    elif not _is_same_scalar(a, b, rule):
+      return False
+  return True
+
+
+def _is_same_scalar(a: Any, b: Any, rule: Comparison) -> bool:
+  """Return whether two values are equal that are not both lists or tables."""
+  kinds = {type(a), type(b)}
+  if kinds <= {bool, int, float} and rule.mode != 'exact':
+    # As floats, 2**53 and 2**53 + 1 would be equal.
+    if a == b or bool in kinds or float not in kinds or not rule.is_tolerant:
+      return a == b
+    return _is_close(float(a), float(b), rule)
+  return len(kinds) == 1 and a == b
