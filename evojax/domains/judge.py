@@ -10,6 +10,7 @@ score, the completion is not graded.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -18,8 +19,8 @@ import os
 import pathlib
 import random
 import re
-import tempfile
 from typing import Any
+import uuid
 
 import httpx2
 
@@ -271,14 +272,15 @@ def _retry_after(response: httpx2.Response) -> float:
 
 def _write(path: pathlib.Path, value: Mapping[str, Any]) -> None:
   """Write a file at once; another process may write the same one."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.NamedTemporaryFile(
-      'w', dir=path.parent, suffix='.tmp', delete=False
-  ) as file:
-    try:
-      json.dump(value, file)
-      file.close()
-      os.replace(file.name, path)
-    except OSError:
-      pathlib.Path(file.name).unlink(missing_ok=True)
-      raise
+  written = path.with_suffix(f'.{uuid.uuid4().hex}')
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text(json.dumps(value))
+    os.replace(written, path)
+  except OSError as error:
+    with contextlib.suppress(OSError):
+      written.unlink()
+    raise OSError(
+        f'the reply of a judge cannot be kept in {path}: {error}; name another'
+        f' directory with {_FIELD}.cache, or none'
+    ) from error

@@ -35,6 +35,7 @@ from evojax.evolve.steps import verify
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import output
+from evojax.training import stages
 
 
 def run(
@@ -130,6 +131,7 @@ def _trial(run_: opening.Run, trial: int, wealth: promote_lib.Wealth) -> bool:
     version = next(
         v for v in run_.recorder.history.versions if v.version == found.version
     )
+  run_.progress.enter(stages.trial_name(run_.config, trial, 'backtest'))
   diagnosis = record(
       records.Diagnose,
       lambda: diagnose.diagnose(run_, trial, version),

@@ -338,7 +338,7 @@ def differences(rows: Sequence[Row]) -> dict[str, str]:
 def _text(value: Any) -> str:
   """Return a value of a config as one writes it on the command line."""
   if isinstance(value, (list, tuple)):
-    return f'({",".join(map(str, value))})'
+    value = f'({", ".join(map(str, value))})'
   return '-' if value is None else str(value)
 
 
@@ -348,9 +348,9 @@ def _cells(row: Row) -> dict[str, str]:
   score = number('score', report_lib.percent)
   if None not in (row.get('low'), row.get('high')):
     score += f' {report_lib.interval(row)}'
-  state = row['state'].partition(':')[0].replace('stopped ', '')
+  state = row['state'].partition(':')[0]
   return {
-      'state': state.replace(' of ', '/'),
+      'state': re.sub(' at (?:step|trial) (.*) of ', r' \1/', state),
       'score': score,
       'gain': number('gain', report_lib.points),
       'time': number('seconds', progress.duration),
@@ -391,6 +391,8 @@ def _show(root: pathlib.Path, rows: Sequence[Row]) -> None:
         f'{name.removeprefix("config.")}={_text(row.get(name))}'
         for name, value in usual.items()
         if _text(row.get(name)) != value and name in row
+        # Fields of the meta-loop say nothing about a policy trained alone.
+        and not (row['mode'] != 'evolve' and name.startswith('config.evolve.'))
     ]
     if row['state'].startswith('broken'):
       notes.append(row['state'])

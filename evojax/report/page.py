@@ -174,6 +174,8 @@ def _context(
       'training': charts.training(run),
       'lines': lines,
       'curves': curves.curves(lines),
+      'time_groups': curves.time_groups(lines[0].rows if lines else ()),
+      'time_shares': curves.time_shares(lines[0].rows if lines else ()),
       'alerts': [d for each in layers.values() for d in each if loud(d[0])],
       'quiet': {
           name: [drawn for drawn in each if not loud(drawn[0])]
@@ -281,7 +283,10 @@ def build(
       )
   )
   target = path / 'report.html'
-  workdir_lib.write_atomic(target, text.encode())
+  # The run and --mode=report may both write it.
+  own = path / f'.report-{os.getpid()}.html'
+  workdir_lib.write_atomic(own, text.encode())
+  os.replace(own, target)
   return target
 
 
@@ -298,11 +303,15 @@ class Live(contextlib.AbstractContextManager):
       clock: Callable[[], float] = time.monotonic,
   ):
     self._path, self._clock = pathlib.Path(workdir), clock
-    self._due, self._wait = -math.inf, _EVERY_SECONDS
+    self._due, self._wait = math.inf, _EVERY_SECONDS
+    self._began = self._built = False
 
   def update(self) -> None:
     """Build the page if it is due; called at every step of a run."""
     start = self._clock()
+    if not self._began:
+      # A start that is stopped at once leaves the page as it was.
+      self._began, self._due = True, start + self._wait
     if start < self._due:
       return
     self._build(running=True)
@@ -311,16 +320,15 @@ class Live(contextlib.AbstractContextManager):
 
   def finish(self) -> pathlib.Path | None:
     """Build the page of the finished run; return its path if that worked."""
-    self._due = -math.inf
     return self._build(running=False)
 
   def __exit__(self, kind, *_) -> None:
-    # A run that was refused has not begun, and leaves nothing.
-    if kind is not None and self._due > -math.inf:
+    if kind is not None and self._built:
       self._build(running=False)
 
   def _build(self, running: bool) -> pathlib.Path | None:
     try:
+      self._built = True
       return build(self._path, running=running, next_seconds=self._wait)
     except Exception as error:  # A bug of a page must not cost a training.
       logging.warning(f'no page of {self._path}: {error!r}')

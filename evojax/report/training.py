@@ -83,7 +83,8 @@ def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
   done = max((row['step'] for row in rows), default=0)
   line = curves.Line('this training', 'lineage', rows)
   groups = curves.time_groups(rows)
-  tokens = [row.get('sampled_tokens') or 0 for row in rows]
+  # A row of the base policy's score alone has none.
+  tokens = [row['sampled_tokens'] for row in rows if row.get('sampled_tokens')]
   scores = _scores(summary)
   return {
       'name': str(config.get('name') or path.resolve().name),
@@ -93,7 +94,8 @@ def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
       'verdict': _verdict(scores, rows),
       'scores': scores,
       'rows': rows,
-      'tokens': math.fsum(tokens),
+      'tokens': sum(tokens),
+      'tokens_per_step': sum(tokens) / max(len(tokens), 1),
       'seconds': math.fsum(seconds for _, seconds, _ in groups),
       'curves': curves.curves([line]),
       'time_groups': groups,

@@ -255,6 +255,10 @@ class Phases:
     last, self._lap = self._lap, self.seconds.copy()
     return {name: total - last[name] for name, total in self._lap.items()}
 
+  def row(self) -> dict[str, float]:
+    """Return the last lap as metrics: 'seconds/<phase>'."""
+    return {f'seconds/{name}': s for name, s in self.lap().items()}
+
   def shares(self) -> dict[str, float]:
     """Return the share of time per phase, largest first; they sum to 1."""
     self._charge()

@@ -54,10 +54,20 @@ class Stage:
     """The completions of a score."""
     return self.problems * self.samples
 
-  def left(self, arm: int, step: int) -> dict[str, float | int]:
-    """Return what is left after so many arms and steps of the next one."""
+  def left(
+      self, arm: int, step: int, replay_known: bool = False
+  ) -> dict[str, float | int]:
+    """Return what is left after so many arms and steps of the next one.
+
+    Args:
+      arm: Arms that are done.
+      step: Steps of the next one that are done.
+      replay_known: A stage of replays is counted as one, not by its parts.
+    """
     arms = max(self.arms - arm - (step / self.steps if self.steps else 0), 0)
     whole = max(self.arms - arm, 0)
+    if self.replays and replay_known:
+      return {'replay': min(whole, 1)}
     return {
         'train': arms * self.steps * self.completions,
         'score': (whole + arms * (self.scores - 1)) * self.scored,
@@ -114,11 +124,12 @@ class Progress(contextlib.AbstractContextManager):
     self._index = self._arm = self._step = 0
     # Seconds and units of 'train', 'score' and 'arm', whose seconds are those
     # that are neither.
-    self._seconds = dict.fromkeys(('train', 'score'), 0.0)
-    self._units = dict.fromkeys(('train', 'score', 'arm'), 0.0)
+    self._seconds = dict.fromkeys(('train', 'score', 'replay'), 0.0)
+    self._units = dict.fromkeys((*self._seconds, 'arm'), 0.0)
     # Compilation is not part of the pace: it counts from the first step's end.
     self._since: float | None = None
-    self._changed = 0.0  # When arms side by side were last seen to go on.
+    # When a stage began, or arms side by side were last seen to go on.
+    self._changed = 0.0
     self._solved: list[float] = []
 
   def __enter__(self) -> 'Progress':
@@ -158,6 +169,9 @@ class Progress(contextlib.AbstractContextManager):
       self._stages[index] = stage
     # Of arms that train side by side, several are begun before one has ended.
     if (index, arm) > (self._index, self._arm):
+      if self._stage.replays and self._since is not None:
+        self._units['replay'] += 1
+        self._seconds['replay'] += self._clock() - self._changed
       self._index, self._arm, self._step, self._solved = index, arm, 0, []
       self._changed = self._clock()
 
@@ -233,8 +247,9 @@ class Progress(contextlib.AbstractContextManager):
     other = self._clock() - self._since - sum(self._seconds.values())
     pace['arm'] = max(other, 0.0) / self._units['arm']
     first, *later = self._stages[self._index :]
-    ahead = [first.left(self._arm, self._step)]
-    ahead += [stage.left(0, 0) for stage in later]
+    known = self._units['replay'] > 0
+    ahead = [first.left(self._arm, self._step, known)]
+    ahead += [stage.left(0, 0, known) for stage in later]
     return sum(pace[kind] * n for left in ahead for kind, n in left.items())
 
   # ------------------------------------------------------------------ show

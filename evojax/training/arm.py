@@ -227,9 +227,10 @@ def _train(
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
   def after_step(log: dict[str, float]) -> None:
-    write(trainer.step, log)
+    write(trainer.step, log | trainer.phases.row())
     show(trainer.step, log)
 
+  trainer.phases.lap()  # The time before is that of other arms.
   status, why = 'done', ''
   name = f'{config.name}/{folder.name}'
   with (

@@ -163,8 +163,7 @@ def _run(
     def after_step(log: dict[str, float]) -> None:
       if trainer.step % config.log.every == 0:
         with phases('log'):
-          lap = {f'seconds/{k}': v for k, v in phases.lap().items()}
-          write(trainer.step, log | lap)
+          write(trainer.step, log | phases.row())
           progress.update(trainer.step, log)
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':

@@ -127,6 +127,12 @@ class JudgeTest(parameterized.TestCase):
     self.assertEqual(first, self.grades(self.make(server.url), '{}', 'no'))
     self.assertLen(server.bodies, 3 * asked)
 
+  def test_a_cache_that_cannot_be_written(self):
+    file = pathlib.Path(self.folder, 'file')
+    file.touch()
+    with self.assertRaisesRegex(OSError, 'cannot be kept.*grader_options.cac'):
+      self.grades(self.make(self.serve().url, cache=str(file)), '{}')
+
   def test_asks_again_where_a_server_is_busy(self):
     statuses = {1: 429, 2: 503}
     server = self.serve(lambda p, n: statuses.get(n) or by_reference(p, n))

@@ -161,7 +161,7 @@ class ReadTest(RunsTestCase):
     with lock.open('r+') as file:
       fcntl.flock(file, fcntl.LOCK_EX)
       self.assertEqual(self.rows()[0]['state'], 'running at step 2 of 4')
-      self.assertIn('running at step 2/4', ' '.join(self.show().split()))
+      self.assertIn(' running 2/4 ', ' '.join(self.show().split()))
       lock.write_text('pid 1 on elsewhere since now')
       self.assertStartsWith(self.rows()[0]['state'], 'stopped')
 

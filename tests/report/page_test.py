@@ -1,4 +1,5 @@
 import base64
+import concurrent.futures
 import hashlib
 import html.parser
 import json
@@ -477,12 +478,15 @@ class PageTest(parameterized.TestCase):
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     for folder in ('v0', 't000.child-0', 't001.child-0', 'final'):
       steps = [dict(step=n, reward=n / 10, entropy=0.5) for n in (1, 2)]
+      for row in steps:
+        row |= {'seconds/rollout': 1.0, 'seconds/update': 3.0}
       curves_test.write(workdir / 'arms' / folder, steps)
       if folder != 't001.child-0':
         (workdir / 'arms' / folder / 'arm.json').touch()
     _, found = _build(workdir)
     section = found.find('section', id='training')[0]['text']
-    for name in ('reward', 'entropy', 'search', 'from the base policy'):
+    shown = 'reward', 'entropy', 'search', 'from the base policy', '75.0 %'
+    for name in shown:
       self.assertIn(name, section)
     self.assertIn('arms/t001.child-0, going on', section)
     # v0 and the child that was kept: two updates of each.
@@ -534,6 +538,13 @@ class PageTest(parameterized.TestCase):
 
 class LiveTest(absltest.TestCase):
 
+  def test_two_processes_at_once(self):
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+      paths = list(pool.map(page.build, [self.workdir] * 20))
+    self.assertEqual(set(paths), {self.page})
+    self.assertEndsWith(self.page.read_text(), '</html>')
+    self.assertEmpty(list(self.workdir.glob('.report*')))
+
   def setUp(self):
     super().setUp()
     root = self.enterContext(tempfile.TemporaryDirectory())
@@ -561,6 +572,8 @@ class LiveTest(absltest.TestCase):
       live = self._live(seconds)
       while self.now < 1001:
         live.update()
+        if self.now < 4.9:  # A start that is stopped changes no page.
+          self.assertEmpty(self.built)
         self.now += 0.1
       self.assertBetween(len(self.built), pages - 3, pages + 3)
       self.assertLessEqual(len(self.built) * seconds, 0.0101 * 1001 + seconds)
@@ -570,7 +583,9 @@ class LiveTest(absltest.TestCase):
 
   def test_an_error_is_an_end(self):
     with self.assertRaises(KeyboardInterrupt):
-      with page.Live(self.workdir) as live:
+      with page.Live(self.workdir, clock=lambda: self.now) as live:
+        live.update()
+        self.now = 5.0
         live.update()
         self.assertIn('data-state="running"', self.page.read_text())
         raise KeyboardInterrupt
@@ -578,14 +593,18 @@ class LiveTest(absltest.TestCase):
 
   def test_a_run_that_was_refused_leaves_nothing(self):
     with self.assertRaises(ValueError):
-      with page.Live(self.workdir):
+      with page.Live(self.workdir, clock=lambda: self.now) as live:
+        live.update()
         raise ValueError
     self.assertFalse(self.page.exists())
 
   def test_no_page_is_no_reason_to_stop(self):
     (self.workdir / 'ledger.jsonl').write_text('torn')
+    live = page.Live(self.workdir, clock=lambda: self.now)
+    live.update()
+    self.now = 5.0
     with self.assertLogs(level='WARNING') as logged:
-      page.Live(self.workdir).update()
+      live.update()
     self.assertIn('no page of', logged.output[0])
 
 

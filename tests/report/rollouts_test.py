@@ -106,10 +106,7 @@ class RolloutsTest(absltest.TestCase):
     why = [r.why for r in found.rollouts]
     self.assertEqual(
         why,
-        ['largest |advantage|']
-        + ['right'] * 2
-        + ['wrong'] * 2
-        + ['truncated'],
+        ['largest |advantage|'] + ['right'] * 2 + ['wrong'] * 2 + ['truncated'],
     )
     self.assertEqual(found.rollouts[0].completion, 'arm 3')
     self.assertEqual(found.rollouts[-1].completion, 'arm 6')

@@ -54,7 +54,7 @@ def _write(workdir, *, steps=30, text='', summary=None) -> pathlib.Path:
       }
       for step in range(1, steps + 1)
   ]
-  curves_test.write(workdir, rows)
+  curves_test.write(workdir, [{'step': 0, 'dev/avg_at_k': 0.33}, *rows])
   config = {'name': f'mine{text}', 'steps': 30, 'grpo': {'prompts': 12}}
   start = {'start': '2026-11-21T10:00:00+00:00', 'devices': 1, 'device': 'cpu'}
   start |= {'jax': '0.10.2', 'command': f'python -m evojax.main {text}'}
@@ -85,6 +85,7 @@ class TrainingTest(parameterized.TestCase):
     for wanted in (
         '>finished</span>',
         'step 30 of 30',
+        '<dt>tokens per step</dt><dd>1 k</dd>',
         '256 sealed problems: from 33.0 % to 60.0 % solved',
         '+27.0 [+24.0, +30.0] points',
         'pass@8',

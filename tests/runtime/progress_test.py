@@ -97,6 +97,24 @@ class PlainTest(parameterized.TestCase):
     self.assertStartsWith(self.lines()[-1], 'last step 5/5  solved')
     self.assertNotIn('at most', self.lines()[-1])
 
+  def test_replays_count_as_they_took(self):
+    replay = dict(arms=4, steps=9, prompts=1, group_size=1, replays=True)
+    shown = self.open(
+        [
+            progress.Stage(name='v0', steps=3, prompts=1, group_size=1),
+            progress.Stage(name='replay 0', **replay),
+            progress.Stage(name='arm', steps=3, prompts=1, group_size=1),
+            progress.Stage(name='replay 1', **replay),
+        ]
+    )
+    self.train(shown, [1, 2, 3])
+    self.assertAlmostEqual(shown.left(), (36 + 3 + 36) * 2.0)
+    shown.enter('replay 0')
+    self.now += 7.0
+    shown.enter('arm')
+    self.train(shown, [1])
+    self.assertAlmostEqual(shown.left(), 2 * 2.0 + 7.0)
+
   def test_arms_side_by_side(self):
     stage = progress.Stage(
         name='child', arms=4, steps=10, prompts=2, group_size=2
