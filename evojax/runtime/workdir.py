@@ -331,11 +331,6 @@ class Workdir(contextlib.AbstractContextManager):
   _lock: _Lock | None = None  # None in all processes but the first.
   _found: found_lib.Found | None = None  # None once what is written stays.
 
-  @property
-  def kept(self) -> bool:
-    """True once what this start has written stays."""
-    return self._found is None
-
   def keep(self) -> None:
     """Let what this start has written stay: its first step is about to begin.
 
