@@ -97,7 +97,7 @@ class CommandTest(absltest.TestCase):
     worker.terminate()
     out, err = worker.communicate()
     self.assertEqual(worker.returncode, 143, out + err)
-    self.assertIn('the same job continues it', out)
+    self.assertIn('the same command continues', out)
     self.assertFalse((self.job.path / 'arm.json').exists())
     worker = self.start(self.job)
     out, err = worker.communicate()
