@@ -271,7 +271,8 @@ class FiniteSource:
     if count > size:
       raise ValueError(
           f'split {self._split!r} has {size} problems, {count} were asked for'
-          ' at once; lower grpo.prompts or eval.problems, or add data'
+          ' at once; lower grpo.prompts, eval.problems or evolve.problems, or'
+          ' add data'
       )
     epoch, offset = divmod(cursor, size)
     chosen = self._permutation(epoch)[offset : offset + count]

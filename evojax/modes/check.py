@@ -93,10 +93,10 @@ def run(
       continue
     reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
+  mode = 'evolve' if config.evolve.trials else 'train'
   if not refused and not paths:
-    report('run', _reasons(_start, config))
+    report(f'run of --mode={mode}', _reasons(_start, config))
   if workdir is not None:
-    mode = 'evolve' if config.evolve.trials else 'train'
     reasons = _reasons(workdir_lib.check, workdir, config, mode)
     report(f'workdir {workdir}', reasons)
   return int(refused > 0)

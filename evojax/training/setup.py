@@ -217,31 +217,42 @@ def _make_domain(
   return domains.make(config.domain.name, **kwargs | chosen)
 
 
-def _grade_one(setup: Setup) -> dict[str, Any]:
-  """Render prompts of every split; return rows of one graded problem.
+def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
+  """Render the first problems of splits, under the seed of the config.
 
-  The rows are two samples of an empty completion. A prompt that is too long, or
-  a split that is too small, must not show up only in the middle of a run: all
-  problems of a data set are rendered, and the first ones of a generator.
+  Args:
+    setup: Of the run.
+    counts: Problems that are asked at once, by split.
 
   Raises:
-    ValueError: If a prompt is too long, or the chat template refuses it.
+    ValueError: If a split is too small, a prompt is too long, or the chat
+      template refuses it.
   """
-  config, e = setup.config, setup.config.evolve
+  config = setup.config
+  for split, count in counts.items():
+    domain = setup.training_domain if split == 'train' else setup.domain
+    source = domain.source(split, config.seed)
+    if isinstance(source, sources.FiniteSource):  # All are asked some day.
+      count = max(count, min(len(source), _MOST_RENDERED))
+    asked = source.take(0, count)
+    collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
+
+
+def _grade_one(setup: Setup) -> dict[str, Any]:
+  """Check the problems of every split; return rows of one graded problem.
+
+  The rows are two samples of an empty completion. Sealed problems are asked
+  last in a run: one whose prompt is too long must not show up only then.
+
+  Raises:
+    ValueError: As `check_problems`.
+  """
+  config = setup.config
   counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
-  if e.trials:
-    counts['train'] = max(config.grpo.prompts, e.prompts)
-    counts['dev'] = max(config.eval.problems, e.problems)
   if config.eval.sealed or config.eval.split == 'sealed':
     counts['sealed'] = config.eval.problems
+  check_problems(setup, counts)
   train = setup.training_domain.source('train', config.seed)
-  for split, count in counts.items():
-    held_out = setup.domain.source(split, config.seed)
-    source = train if split == 'train' else held_out
-    asked = source.take(0, count)
-    if isinstance(source, sources.FiniteSource):
-      asked = source.take(0, min(len(source), _MOST_RENDERED))
-    collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''
   )

@@ -100,7 +100,7 @@ class CheckTest(parameterized.TestCase):
   def test_what_the_run_would_refuse(self, change, message):
     code, printed = self.check(change=change)
     self.assertEqual(code, 1, printed)
-    self.assertRegex(printed, f'run: refused\n  .*{message}')
+    self.assertRegex(printed, f'run of --mode=evolve: refused\n  .*{message}')
 
   @parameterized.parameters(
       (3, 0, "split 'dev' has 3 problems, 8 were asked for"),
@@ -130,7 +130,7 @@ class CheckTest(parameterized.TestCase):
 
     code, printed = self.check(change=change)
     self.assertEqual(code, 1, printed)
-    self.assertRegex(printed, f'run: refused\n  .*{message}')
+    self.assertRegex(printed, f'run of --mode=evolve: refused\n  .*{message}')
 
   def test_workdir_of_another_mode(self):
     root = self.enterContext(tempfile.TemporaryDirectory())
@@ -171,6 +171,7 @@ class CheckTest(parameterized.TestCase):
           'grader': f'tests.domains.own_graders.{name}',
           'grader_options': {'workers': 1} | options,
       }
+      c.evolve.trials, c.eval.problems = 0, 2  # There are few.
 
     return change
 
