@@ -236,7 +236,7 @@ class KillTest(_Killed):
           rf'{name}: \d steps are saved in {workdir}; the same command'
           r' continues: \S+ -m evojax\.main .*--config=',
       )
-      self.assertEmpty(stopped.stderr)
+      self.assertNotIn('Traceback', stopped.stderr)
     # The step in which it arrived was finished and saved, though none was due.
     found = max(step for step, _ in metrics(workdir))
     self.assertIn(f'step_{found:06}', os.listdir(workdir / 'checkpoints'))
