@@ -37,7 +37,7 @@ class Doubles(base.Domain):
         sources.make_problem(
             [{'role': 'user', 'content': f'Double {n}.'}], str(2 * n), 'doubles'
         )
-        for n in range(400)
+        for n in range(6000)
     ]
     mine = [p for p in everything if splits.split_of(p.problem_id) == split]
     return sources.FiniteSource(mine, split, seed)

@@ -56,7 +56,7 @@ class Device:
   platform: str = 'accelerator'  # Key of UTILISATION.
 
 
-# Seconds that are no matrix products, as measured on two CPU cores: to start,
+# Seconds that are no matrix products, as estimated for two CPU cores: to start,
 # to compile a program, for what surrounds a step (evidence, the box, small
 # batches), an arm (checkpoints) and a trial (gate, backtest, page).
 _START, _PROGRAM, _STEP, _ARM, _TRIAL = 12.0, 3.0, 0.15, 0.5, 2.0
