@@ -6,6 +6,7 @@ import functools
 import json
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -960,8 +961,11 @@ class HumanTest(parameterized.TestCase):
     """Renamed with the reason beside it; the next file is taken."""
     self._put('1.json', fields)
     self._put('2.json', self._rate())
-    with self.assertLogs('absl', 'WARNING'):
+    with mock.patch.object(human.output, 'say') as say:
       made = human.propose(context(), self.inbox)
+    self.assertStartsWith(
+        say.call_args_list[0].args[0], 'inbox/1.json is refused'
+    )
     self.assertEqual(made.trigger, 'inbox/2.json')
     self.assertFalse((self.inbox / '1.json').exists())
     self.assertTrue((self.inbox / '1.json.refused').exists())

@@ -46,7 +46,7 @@ class TwoProcessesTest(absltest.TestCase):
     heads = [text.split('head ')[-1].split()[0] for text in printed]
     self.assertEqual(heads, [rows[-1]['hash']] * 2)
     # The second one shows and writes nothing of its own.
-    self.assertIn('trial 0: control 1 of 4', printed[0])
+    self.assertIn('control 1/4', printed[0])
     self.assertNotIn('trial 0', printed[1])
     payloads = [row['payload'] for row in rows]
     (trial,) = [p for p in payloads if p['step'] == 'trial']

@@ -11,6 +11,7 @@ import numpy as np
 from evojax.domains import base
 from evojax.domains import sources
 from evojax.domains import splits
+from evojax.domains.coding import comparison
 from evojax.domains.coding import demonstrations
 from evojax.domains.coding import problems
 from evojax.domains.coding import programs
@@ -45,10 +46,12 @@ def _program(completion):
 def _solved(problem, program):
   """(all tests passed, the visible ones passed)."""
   passed = collections.defaultdict(list)
-  for case in suite.decode(problem.answer).cases:
+  tests = suite.decode(problem.answer)
+  for case in tests.cases:
     output = programs.run(program, case.stdin)
     passed[case.visible].append(
-        output is not None and suite.passes(case, output.encode(), 0.0)
+        output is not None
+        and comparison.passes(case.expected, output.encode(), tests.comparison)
     )
   return all(passed[True] + passed[False]), all(passed[True])
 
