@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 
-from evojax.runtime import output
 from evojax.sandbox import box
 from evojax.sandbox import limits as limits_lib
 
@@ -141,6 +140,9 @@ def tier(allow_weak: bool | None = None) -> str:
     _said['allow_weak'] = allow_weak
   report = choose(allow_weak=_said['allow_weak'])
   if not _said['printed']:
+    # The box needs the standard library alone; only this line needs more.
+    from evojax.runtime import output  # pylint: disable=g-import-not-at-top
+
     output.say(str(report))
     _said['printed'] = True
   return report.tier
