@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from evojax.harness import run
 from evojax.ledger import calibration
@@ -88,7 +88,7 @@ def learning_curve(outcome: Sequence[float]) -> Values:
   error = math.sqrt(float(residual @ residual) / (n - 2) / float(x @ x))
   start = float(np.clip(y.mean() + slope * x[0], 0, 1))
   rise = slope * (n - 1)
-  quantile = float(stats.t.ppf(0.95, n - 2))
+  quantile = float(special.stdtrit(n - 2, 0.95))
   curve = {
       'outcome_start': start,
       'outcome_rise': rise,

@@ -16,7 +16,6 @@ from typing import Any
 
 from jaxtyping import Float
 import numpy as np
-from scipy import stats
 
 from evojax.evolve import diagnose
 from evojax.harness import run
@@ -189,6 +188,8 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
         for side in (True, False)
     )
     if raised and quiet and np.ptp(raised + quiet):
+      from scipy import stats  # Imported here, as in `rank_agreement`.
+
       p = float(stats.mannwhitneyu(raised, quiet).pvalue)
       found.append(_Test(f'{name}: its alert separates versions', p))
     return found
@@ -282,6 +283,9 @@ def rank_agreement(
   """
   if not (np.ptp(x) and np.ptp(y)):
     return 0.0, 1.0
+  # Imported here because it takes a second, and few runs need it.
+  from scipy import stats
+
   ranks = stats.zscore(stats.rankdata(y)) / len(y)
   found = stats.permutation_test(
       (stats.zscore(stats.rankdata(x)),),

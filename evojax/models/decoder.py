@@ -238,6 +238,7 @@ def stack_layers(layers: list[Params]) -> Params:
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
+@functools.cache
 def shapes(cfg: DecoderConfig) -> Params:
   """Return the shapes and dtypes of the parameters without allocating them."""
   return jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
