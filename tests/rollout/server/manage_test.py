@@ -227,12 +227,44 @@ class ManageTest(parameterized.TestCase):
       '/init_weights_update_group',
       '/update_weight_version',
       '/load_lora_adapter',
+      '/pull_weights',
+      '/post_process_weights',
+      '/weights_checker',
   )
   def test_what_needs_torch(self, path):
-    answer = self._post(path, {'anything': 1}, 400)
+    answer = self._post(path, {'anything': 1}, 501)
     self.assertEqual(answer['success'], False)
     self.assertIn('/update_weights_from_disk', answer['message'])
+    self.assertIn('run SGLang', answer['message'])
     self.assertIn(path, answer['error']['message'])
+
+  def test_what_no_trainer_needs(self):
+    for path in ('/tokenize', '/v1/embeddings', '/v1/responses', '/encode'):
+      answer = self._post(path, {}, 404)
+      self.assertRegex(answer['error']['message'], f'{path}: .*run SGLang')
+
+  def test_load(self):
+    # slime aborts until these are zero.
+    def load():
+      response = self.client.get('/v1/loads?include=core')
+      self.assertEqual(response.status_code, 200)
+      return response.json()['loads']
+
+    names = 'num_running_reqs', 'num_waiting_reqs', 'num_total_reqs'
+    for count, expected in ((0, (0, 0, 0)), (3, (2, 1, 3))):
+      self.service.step_seconds = 0.01
+      self._start(count)
+      self.assertTrue(
+          fakes.wait_for(
+              lambda: [tuple(x[n] for n in names) for x in load()] == [expected]
+          )
+      )
+    self._post('/abort_request', {'abort_all': True}, 200)
+
+  def test_weight_version(self):
+    for path in ('/get_weight_version', '/model_info'):
+      found = self.client.get(path).json()
+      self.assertEqual(found['weight_version'], 'v0')
 
   def test_flush(self):
     self._post('/generate', {'text': 'abc'})
