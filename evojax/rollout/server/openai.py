@@ -157,7 +157,7 @@ class Generation(native.Generation):
     with_usage = self.request.stream_options.include_usage
     choices = [Choice(self, i) for i in range(len(batch.samples))]
 
-    def chunk(choice: native.Json, sample: samples.Sample, **more: Any) -> bytes:
+    def chunk(choice: native.Json, sample: samples.Sample, **more) -> bytes:
       body = self._body([choice], sample, '.chunk') | more
       return native.event(body | ({'usage': None} if with_usage else {}))
 

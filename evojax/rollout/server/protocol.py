@@ -47,10 +47,10 @@ _Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
 
 # Reasons for which fields are refused.
 _GRAMMAR = 'constrained output is not served; run SGLang for it'
-_TEXT_ONLY = 'the model reads text alone; run SGLang for images, audio and video'
-_ADAPTERS = 'adapters are not served; run SGLang for them, or load merged weights'
+_TEXT_ONLY = 'the model reads text alone; run SGLang for images, audio, video'
+_ADAPTERS = 'adapters are not served; merge them, or run SGLang for them'
+_EMBEDDINGS = 'embeddings are not read; send token ids, or run SGLang for it'
 _PROCESSORS = 'custom logit processors are not run; run SGLang for them'
-_REPORTS = 'it is not reported here; run SGLang for it'
 _TOP_ONLY = (
     'log-probs of chosen tokens are not reported, only those of the most'
     ' probable ones; run SGLang for them'
@@ -61,6 +61,11 @@ _THINKING = 'thinking has no limit of its own; limit all tokens, or run SGLang'
 _SESSIONS = 'sessions are not kept; send the whole prompt, or run SGLang'
 _ONE_SERVER = 'one server prefills and decodes; run SGLang to separate the two'
 _TOKEN_IDS = 'not served; use `return_token_ids`'
+_UNREPORTED = dict.fromkeys(
+    ('return_hidden_states', 'return_entropy', 'return_sampling_mask')
+    + ('return_routed_experts', 'return_indexer_topk'),
+    'it is not reported here; run SGLang for it',
+)
 # Refused fields of which other values ask for nothing than null, false, 0 and
 # empty ones -> those values.
 _NEUTRAL = {
@@ -191,14 +196,13 @@ class Generate(_Model):
   """Body of /generate."""
 
   refused = {
-      'input_embeds': 'embeddings are not read; send `input_ids`, or run SGLang',
+      **dict.fromkeys(
+          ('input_embeds', 'positional_embed_overrides'), _EMBEDDINGS
+      ),
       **dict.fromkeys(('image_data', 'video_data', 'audio_data'), _TEXT_ONLY),
       **dict.fromkeys(('lora_path', 'lora_id'), _ADAPTERS),
       'custom_logit_processor': _PROCESSORS,
-      'positional_embed_overrides': 'embeddings are not read; run SGLang for it',
-      **dict.fromkeys(('return_hidden_states', 'return_entropy'), _REPORTS),
-      **dict.fromkeys(('return_routed_experts', 'return_indexer_topk'), _REPORTS),
-      'return_sampling_mask': _REPORTS,
+      **_UNREPORTED,
       'return_flat_raw_top_logprobs': 'not served; read `input_top_logprobs`',
       'token_ids_logprob': _TOP_ONLY,
       'token_ids_logprob_positions': _TOP_ONLY,
@@ -269,9 +273,7 @@ class OpenAI(Sampler):
       **dict.fromkeys(('guided_choice', 'guided_grammar'), _GRAMMAR),
       'lora_path': _ADAPTERS,
       'custom_logit_processor': _PROCESSORS,
-      **dict.fromkeys(('return_hidden_states', 'return_entropy'), _REPORTS),
-      **dict.fromkeys(('return_routed_experts', 'return_indexer_topk'), _REPORTS),
-      'return_sampling_mask': _REPORTS,
+      **_UNREPORTED,
       'session_params': _SESSIONS,
       'bootstrap_host': _ONE_SERVER,
       # vLLM's:
@@ -305,7 +307,7 @@ class Completion(OpenAI):
   top_field = 'logprobs'
   refused = OpenAI.refused | {
       'suffix': 'the model does not fill in; leave it out',
-      'prompt_embeds': 'embeddings are not read; send token ids',
+      'prompt_embeds': _EMBEDDINGS,
       'add_special_tokens': 'special tokens are added; send token ids instead',
   }
   prompt: str | _Batch | _Tokens | _Texts

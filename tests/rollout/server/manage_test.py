@@ -188,9 +188,8 @@ class ManageTest(parameterized.TestCase):
   @parameterized.parameters(
       ({}, 'model_path: missing'),
       ({'model_path': 'x', 'load_format': 'dummy'}, 'load_format'),
-      ({'model_path': 'x', 'is_async': True}, 'is_async: not supported'),
+      ({'model_path': 'x', 'is_async': True}, 'is_async: not served'),
       ({'model_path': 'x', 'keep_pause': True}, '/pause_generation'),
-      ({'model_path': 'x', 'weights': 1}, 'weights: unknown field'),
   )
   def test_wrong_update(self, body, message):
     error = self._post('/update_weights_from_disk', body, 400)['error']
