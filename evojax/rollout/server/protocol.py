@@ -1,13 +1,9 @@
 """Requests as they come over the wire, and the checks that they pass.
 
-A field that would change the answer and is not served is refused by name, with
-what to do instead, unless its value asks for nothing: null, false, 0, empty, or
-the default. Every other field that is not declared here is ignored, and the log
-says so once per name.
+`fields` says what becomes of those that are not declared here.
 """
 
 from collections.abc import Mapping, Sequence, Sized
-import logging
 import re
 import secrets
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -17,14 +13,11 @@ import pydantic_core
 
 from evojax import records
 from evojax.rollout.server import errors
+from evojax.rollout.server import fields as fields_lib
 from evojax.rollout.server import settings as settings_lib
 
-_LOG = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 3
-_SHOWN_VALUE = 60  # Characters of a wrong value, or of a field's name.
-# Names of ignored fields that are logged; clients can invent any number.
-_MOST_LOGGED = 100
-_logged: set[str] = set()
+_SHOWN_VALUE = 60  # Characters of a wrong value.
 _MAX_BIAS = 1e9
 # pydantic puts members of unions into the path of a problem, like fields.
 _UNION_MEMBER = re.compile(r'\[|^(str|int|bool|dict|constrained-.*)$')
@@ -35,8 +28,6 @@ _AS_THEY_ARE = {'top_p', 'min_p', 'ignore_eos'} | {
     f'{kind}_penalty' for kind in ('frequency', 'presence', 'repetition')
 }
 
-# Fields in which null means something: as many tokens as fit.
-_NULLABLE = frozenset(('max_new_tokens',))
 # JSON can hold larger integers, which the engine cannot.
 _Int = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)]
 _Tokens = Annotated[list[_Int], pydantic.Field(fail_fast=True)]
@@ -66,84 +57,11 @@ _UNREPORTED = dict.fromkeys(
     + ('return_routed_experts', 'return_indexer_topk'),
     'it is not reported here; run SGLang for it',
 )
-# Refused fields of which other values ask for nothing than null, false, 0 and
-# empty ones -> those values.
-_NEUTRAL = {
-    'response_format': ({}, {'type': 'text'}),
-    'modalities': ([], ['text']),
-    'function_call': ('none', 'auto'),
-    'tool_choice': ('none', 'auto'),
-    'type': ('text',),
-    'beam_width': (0, 1),
-    'prompt_logprobs': (),
-    'truncate_prompt_tokens': (),
-    'add_generation_prompt': (True,),
-    'add_special_tokens': (True,),
-}
+
+M = TypeVar('M', bound=fields_lib.Model)
 
 
-class _Model(pydantic.BaseModel):
-  """A body, or a part of one."""
-
-  model_config = pydantic.ConfigDict(
-      strict=True, allow_inf_nan=False, protected_namespaces=()
-  )
-  where: ClassVar[str] = ''  # Stands before the names of its fields.
-  # Field that is refused -> why, and what to do instead.
-  refused: ClassVar[Mapping[str, str]] = {}
-
-  @pydantic.model_validator(mode='before')
-  @classmethod
-  def _sift(cls, fields: Any) -> Any:
-    """Drop fields that ask for nothing, or for nothing that is known here.
-
-    Clients send null for fields that they do not set.
-
-    Raises:
-      ApiError: 400 for a field that is refused.
-    """
-    if not isinstance(fields, dict):
-      return fields
-    kept = {}
-    for name, value in fields.items():
-      if value is None and name not in _NULLABLE:
-        continue
-      if name in cls.refused and not _asks_nothing(name, value):
-        raise errors.bad_request(cls.where + name, cls.refused[name])
-      if name in cls.model_fields:
-        kept[name] = value
-      elif name not in cls.refused:
-        _log_ignored(cls.where + name)
-    return kept
-
-
-def _asks_nothing(name: str, value: Any) -> bool:
-  """Return True for a value of a refused field that asks for nothing."""
-  if name in _NEUTRAL:
-    return value in _NEUTRAL[name]
-  if isinstance(value, list):  # One value per prompt.
-    return not any(value)
-  return not value
-
-
-def _log_ignored(field: str) -> None:
-  """Log that a field is ignored, unless that was said before."""
-  field = field[:_SHOWN_VALUE]
-  if field in _logged or len(_logged) >= _MOST_LOGGED:
-    return
-  _logged.add(field)
-  _LOG.warning(
-      'requests hold %r, which is ignored: it is unknown or has no effect'
-      ' here. Later ones are not logged%s.',
-      field,
-      ', nor are other fields' if len(_logged) >= _MOST_LOGGED else '',
-  )
-
-
-M = TypeVar('M', bound=_Model)
-
-
-class Sampler(_Model):
+class Sampler(fields_lib.Model):
   """Fields that SGLang's and OpenAI's requests call the same.
 
   The four names are those of the fields that they call otherwise.
@@ -192,7 +110,7 @@ class Sampling(Sampler):
   sampling_seed: _Int | None = None
 
 
-class Generate(_Model):
+class Generate(fields_lib.Model):
   """Body of /generate."""
 
   refused = {
@@ -224,21 +142,21 @@ class Generate(_Model):
   rid: list[_Name] | _Name | None = None
 
 
-class Pause(_Model):
+class Pause(fields_lib.Model):
   mode: Literal['abort', 'retract', 'in_place'] = 'abort'
 
 
-class Empty(_Model):
+class Empty(fields_lib.Model):
   """A body without fields."""
 
 
-class Abort(_Model):
+class Abort(fields_lib.Model):
   rid: str = ''
   abort_all: bool = False
   abort_message: str = pydantic.Field('', max_length=1000)
 
 
-class Update(_Model):
+class Update(fields_lib.Model):
   """Body of /update_weights_from_disk."""
 
   refused = {
@@ -254,11 +172,11 @@ class Update(_Model):
   flush_cache: bool = True
 
 
-class Tags(_Model):
+class Tags(fields_lib.Model):
   tags: list[str] | None = None
 
 
-class StreamOptions(_Model):
+class StreamOptions(fields_lib.Model):
   where = 'stream_options.'
   include_usage: bool = False
 
@@ -323,20 +241,20 @@ class Completion(OpenAI):
     return None if value is False else value
 
 
-class _Text(_Model):
+class _Text(fields_lib.Model):
   where = 'messages[].content[].'
   refused = {'type': _TEXT_ONLY}
   type: Literal['text']
   text: str
 
 
-class _Function(_Model):
+class _Function(fields_lib.Model):
   where = 'messages[].tool_calls[].function.'
   name: str = pydantic.Field(min_length=1, max_length=256)
   arguments: str | dict[str, Any] = '{}'
 
 
-class _ToolCall(_Model):
+class _ToolCall(fields_lib.Model):
   where = 'messages[].tool_calls[].'
   id: str = ''
   type: Literal['function'] = 'function'
@@ -344,7 +262,7 @@ class _ToolCall(_Model):
   function: _Function
 
 
-class Message(_Model):
+class Message(fields_lib.Model):
   """One turn of a conversation."""
 
   where = 'messages[].'
@@ -361,7 +279,7 @@ class Message(_Model):
   tool_calls: list[_ToolCall] = []
 
 
-class _Tool(_Model):
+class _Tool(fields_lib.Model):
   where = 'tools[].'
   type: Literal['function'] = 'function'
   function: dict[str, Any]

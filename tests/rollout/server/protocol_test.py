@@ -8,6 +8,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from evojax.rollout.server import errors
+from evojax.rollout.server import fields as fields_lib
 from evojax.rollout.server import protocol
 from tests.rollout.server import fakes
 
@@ -244,7 +245,7 @@ class ProtocolTest(parameterized.TestCase):
     protocol.parse(protocol.Update, b'{"model_path": "x", "is_async": false}')
 
   def test_what_is_ignored_is_logged_once(self):
-    self.enterContext(mock.patch.object(protocol, '_logged', set()))
+    self.enterContext(mock.patch.object(fields_lib, '_logged', set()))
     body = {'text': 'a', 'temprature': 0, 'no\nline': 1, 'image_data': None}
     body |= _sampling(int=1, foo=[2], regex='')
     chat = {
@@ -267,7 +268,7 @@ class ProtocolTest(parameterized.TestCase):
     self.assertLen(logs.output, 6)
 
   def test_nobody_fills_the_log_with_names(self):
-    self.enterContext(mock.patch.object(protocol, '_logged', set()))
+    self.enterContext(mock.patch.object(fields_lib, '_logged', set()))
     body = {f'{"x" * 10_000 * (i % 2)}{i}': 1 for i in range(400)}
     with self.assertLogs(level='WARNING') as logs:
       protocol.parse(protocol.Empty, json.dumps(body).encode())
