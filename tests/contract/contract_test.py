@@ -190,6 +190,33 @@ class Contract(parameterized.TestCase):
       self.assertEqual(completion.tokens.tolist(), other.tokens.tolist())
     self.assertGreater(len({tuple(c.tokens) for c in completions}), 4)
 
+  def test_prompt_is_scored_without_a_sample(self):
+    # So do teachers of a distillation.
+    completion = [5, 7, 11, 5, 3]
+    body = self.body(0) | {'logprob_start_len': len(self.prompt) - 1}
+    body['input_ids'] += completion
+
+    async def ask():
+      async with self.http() as http:
+        return await http.post('/generate', json=body)
+
+    with self.engine():
+      response = asyncio.run(ask())
+    self.assertEqual(response.status_code, 200, response.text)
+    meta = response.json()['meta_info']
+    self.assertEqual(meta['completion_tokens'], 0)
+    self.assertEqual(meta['finish_reason']['type'], 'length')
+    scored = meta['input_token_logprobs'][-len(completion) :]
+    self.assertEqual([token for _, token, *_ in scored], completion)
+    self.check_logprobs(
+        [
+            simple_types.SimpleNamespace(
+                tokens=np.array(completion),
+                logprobs=np.array([logprob for logprob, *_ in scored]),
+            )
+        ]
+    )
+
   def test_weights_go_there_and_back(self):
     rng = np.random.default_rng(0)
     changed = jax.tree.map(

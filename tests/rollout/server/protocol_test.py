@@ -1,7 +1,6 @@
 """Wrong requests are refused with the name of what is wrong."""
 
 import json
-
 from unittest import mock
 
 from absl.testing import absltest
