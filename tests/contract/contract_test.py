@@ -62,7 +62,7 @@ class Contract(parameterized.TestCase):
         rollout__kind='sglang',
         rollout__urls=(cls.url,),
         rollout__api_key_env=servers.KEY_VARIABLE,
-        rollout__timeout_seconds=40.0,
+        rollout__timeout_seconds=120.0,  # Busy machines take long.
         rollout__concurrency=8,
     )
     cls.policy = policy_lib.open_policy(
@@ -130,7 +130,7 @@ class Contract(parameterized.TestCase):
     return httpx2.AsyncClient(
         base_url=self.url,
         headers={'Authorization': f'Bearer {key}'},
-        timeout=60,
+        timeout=120,
         trust_env=False,
     )
 
