@@ -303,7 +303,7 @@ class _Soak:
             dict(text=['a', 3]),
             dict(text='a', sampling_params={'temperature': 'hot'}),
             dict(text='a', sampling_params={'max_new_tokens': -1}),
-            dict(text='a', sampling_params={'unheard_of': i}),
+            dict(text='a', sampling_params={'regex': str(i)}),
         )
     )
     answer = await self._client.post('/generate', json=fields)

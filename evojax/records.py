@@ -47,11 +47,11 @@ class Demonstration:
 class SamplingParams:
   """Sampling parameters of one request; the names follow SGLang's contract."""
 
-  max_tokens: int = 128  # Sampled tokens, >= 1.
+  max_tokens: int = 128  # Sampled tokens, >= 1; 0 is for a service alone.
   temperature: float = 1.0  # 0 is greedy.
   top_p: float = 1.0  # (0, 1]; 1 is off.
   top_k: int = -1  # -1 is off.
-  min_p: float = 0.0  # [0, 1); 0 is off.
+  min_p: float = 0.0  # [0, 1]; 0 is off.
   stop: tuple[str, ...] = ()  # Strings that end a completion.
   ignore_eos: bool = False
   # The rest is for a service; training and evaluation do not set it.

@@ -152,7 +152,7 @@ def make_service(config: _Config, policy: _Policy) -> service_lib.Service:
   slots = slots_lib.Slots(
       policy.cfg,
       slots_lib.Shapes(
-          max_prompt_tokens=c.context_tokens - 1,
+          max_prompt_tokens=c.context_tokens,
           max_tokens=c.context_tokens - 1,
           context_tokens=c.context_tokens,
           decode_slots=r.decode_slots,

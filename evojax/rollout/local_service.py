@@ -254,9 +254,13 @@ class LocalService:
     vocab, n = self._slots.cfg.vocab_size, len(job.prompt_tokens)
     if not n:
       raise ValueError('the prompt is empty; it needs at least one token')
-    if not 1 <= p.max_tokens <= shapes.max_tokens:
+    if not 0 <= p.max_tokens <= shapes.max_tokens:
       raise ValueError(
-          f'max_new_tokens={p.max_tokens} is outside 1..{shapes.max_tokens}'
+          f'max_new_tokens={p.max_tokens} is outside 0..{shapes.max_tokens}'
+      )
+    if n > shapes.max_prompt_tokens:
+      raise ValueError(
+          f'the prompt has {n} tokens; at most {shapes.max_prompt_tokens} fit'
       )
     if n + p.max_tokens > shapes.context:
       raise ValueError(

@@ -272,10 +272,10 @@ class Scheduler:
     """Fill free slots, as far as prefilled chunks may be waited for."""
     chunks = 0
     while chunks < _CHUNKS_PER_STEP and self._begin():
-      ended = self.slots.advance()
+      live, ended = self.live, self.slots.advance()
       if ended:
         self._end(ended)
-      else:
+      if self.live == live:  # Jobs that sample nothing take no slot.
         chunks += 1
 
   def _begin(self) -> bool:
@@ -360,16 +360,23 @@ class Scheduler:
         del self._rows[key]  # Its scores are of no use to others.
 
   def _insert(self, entries: Sequence[tuple[Entry, int]]) -> None:
-    """Put entries into slots, each with the prompt that its row holds."""
-    free = [b for b, entry in enumerate(self.running) if entry is None]
+    """Put entries into slots, each with the prompt that its row holds.
+
+    Those that sample nothing have ended, once their prompt is read.
+    """
+    free = (b for b, entry in enumerate(self.running) if entry is None)
     starts = []
-    for slot, (entry, source) in zip(free, entries, strict=False):
+    for entry, source in entries:
+      if entry.scored:
+        entry.scores = self.slots.scores(source)
+      if not entry.job.params.max_tokens:
+        self._send(entry, None, 0, service.Finish('length'))
+        continue
+      slot = next(free)
       self.running[slot] = entry
       self._halted[slot] = False  # That was the slot's previous tenant.
       start = slots_lib.Start(slot, source, entry.job, entry.tokens)
       starts.append(start)
-      if entry.scored:
-        entry.scores = self.slots.scores(source)
     if starts:
       self.slots.insert(starts)
 

@@ -28,7 +28,7 @@ class Job:
 
   rid: str  # Unique among all jobs that have not ended.
   prompt_tokens: tuple[int, ...]
-  params: records.SamplingParams
+  params: records.SamplingParams  # With max_tokens=0 the prompt is only read.
   seed: int  # uint32; equal keys, prompts and weights give equal samples.
   problem: int = 0  # uint32, part of the random key, as the seed.
   sample: int = 0  # The same.

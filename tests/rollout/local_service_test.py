@@ -111,8 +111,7 @@ class LocalServiceTest(parameterized.TestCase):
   @classmethod
   def make(cls, **kwargs):
     shapes = dict(
-        # At least one of the 32 tokens of the context is sampled.
-        max_prompt_tokens=31,
+        max_prompt_tokens=32,  # All of the context, if nothing is sampled.
         max_tokens=12,
         context_tokens=32,
         decode_slots=8,
@@ -291,6 +290,63 @@ class LocalServiceTest(parameterized.TestCase):
       self.assertAlmostEqual(token.logprob, want[t - 1, token.token], places=4)
       self.assertEqual(token.top[0][0], want[t - 1].argmax())
     self.assertEqual(a.chunks[0].cached_tokens, 0)
+
+  @parameterized.parameters(1, 11, 31, 32)  # 32 tokens are the context.
+  def test_prompts_are_scored_without_a_sample(self, count):
+    prompt = [3 + 7 * i % 31 for i in range(count)]
+    (a,) = self.ask([job(0, prompt, start=0, top=2, max_tokens=0)])
+    self.assertEqual((a.tokens, a.finish), ([], service.Finish('length')))
+    (chunk,) = a.chunks
+    want = np.asarray(jax.nn.log_softmax(self.logits(prompt, [])))
+    self.assertEqual([t.token for t in chunk.prompt], prompt)
+    self.assertIsNone(chunk.prompt[0].logprob)
+    for t, token in enumerate(chunk.prompt[1:], 1):
+      self.assertAlmostEqual(token.logprob, want[t - 1, token.token], places=4)
+      self.assertEqual(token.top[0][0], want[t - 1].argmax())
+    if count < 32:
+      (b,) = self.ask([job(0, prompt, start=0, top=2, max_tokens=1)])
+      self.assertEqual(chunk.prompt, b.chunks[0].prompt)
+
+  def test_jobs_that_sample_nothing_disturb_nobody(self):
+    jobs = [job(k, p, k, ignore_eos=True) for k, p in enumerate(prompts(12))]
+    alone = self.ask(jobs)
+    others = [
+        job(f'{start} {k}', [2 + k, *p], start=start, max_tokens=0)
+        for k, p in enumerate(prompts(30))
+        for start in (None, 0)
+    ]
+    mixed = [j for group in zip(jobs, *[iter(others)] * 5) for j in group]
+    answers = self.ask(mixed)
+    for a, b in zip(alone, answers[::6], strict=True):
+      self.assert_same(a, b)
+    self.assertEqual(sum(len(a.tokens) == 0 for a in answers), 60)
+    # They leave their prompts to others.
+    prompt = [9, 8, 7, 6, 5, 4, 3, 2, 9]
+    self.ask([job(0, prompt, max_tokens=0)])
+    (a,) = self.ask([job(0, [*prompt, 5])])
+    self.assertEqual(a.chunks[0].cached_tokens, 8)
+
+  def test_jobs_that_sample_nothing_hold_up_no_sample(self):
+    made = self.make(refill_every=1)
+    ended = []
+
+    def listen(name):
+      return lambda chunk: chunk.finish and ended.append(name)
+
+    made.pause('in_place')
+    made.submit([job('sampled', [3], ignore_eos=True)], [listen('sampled')])
+    names = [f'scored {k}' for k in range(190)]
+    # A chunk each, and no two alike.
+    jobs = [
+        job(name, [2 + k // 30, 2 + k % 30, 7], max_tokens=0)
+        for k, name in enumerate(names)
+    ]
+    made.submit(jobs, [listen(name) for name in names])
+    made.resume()
+    made.close(30.0)
+    self.assertCountEqual(ended, ['sampled', *names])
+    # 12 tokens, before each of which 4 chunks of 3 rows are prefilled.
+    self.assertLess(ended.index('sampled'), 185)
 
   @parameterized.parameters('retract', 'in_place')
   def test_a_pause_changes_no_sample(self, mode):
@@ -562,6 +618,7 @@ class LocalServiceTest(parameterized.TestCase):
           self.ask([job(n, [2 + n] * n)], made)
         self.ask([job(i, p, i) for i, p in enumerate(prompts(20))], made)
         self.ask([job(0, [3] * 9, start=0, top=2)], made)
+        self.ask([job(0, [3] * 32, start=0, max_tokens=0)], made)
         self.ask([job(0, [3], top=2, top_p=0.5, presence_penalty=1.0)], made)
         made.pause('retract')
         made.resume()
@@ -662,7 +719,8 @@ class LocalServiceTest(parameterized.TestCase):
       (dict(prompt=[-1]), 'token -1'),
       (dict(prompt=[2] * 21), 'a prompt of 21 tokens .* context of 32'),
       (dict(prompt=[2], max_tokens=13), 'max_new_tokens=13'),
-      (dict(prompt=[2], max_tokens=0), 'max_new_tokens=0'),
+      (dict(prompt=[2], max_tokens=-1), 'max_new_tokens=-1'),
+      (dict(prompt=[2] * 33, max_tokens=0), 'the prompt has 33 tokens'),
       (dict(prompt=[2], stop_token_ids=(40,)), 'token 40 of stop_token_ids'),
       (dict(prompt=[2], stop_token_ids=(3,) * 9), 'stop_token_ids has 9'),
       (dict(prompt=[2], logit_bias=((41, 1.0),)), 'token 41'),

@@ -67,6 +67,17 @@ _ELSEWHERE = {
         'adapters are not served; merge them, write a Hugging Face directory'
         ' and call /update_weights_from_disk'
     ),
+    '/pull_weights': (
+        'weights are not copied; write a Hugging Face directory that the server'
+        ' sees and call /update_weights_from_disk'
+    ),
+    '/post_process_weights': (
+        'nothing is left to do after /update_weights_from_disk'
+    ),
+    '/weights_checker': (
+        'weights are not compared here; meta_info.weight_version says which are'
+        ' served since /update_weights_from_disk'
+    ),
 }
 # Paths that need the admin key: they touch the weights or everybody's samples.
 _ADMIN = frozenset(('/flush_cache', *_MANAGING, *_ELSEWHERE))
@@ -102,6 +113,8 @@ class App:
         ('GET', '/metrics', self._metrics),
         ('GET', '/get_model_info', self._model_info),
         ('GET', '/model_info', self._model_info),
+        ('GET', '/get_weight_version', self._model_info),
+        ('GET', '/v1/loads', self._loads),
         ('GET', '/get_server_info', self._server_info),
         ('GET', '/server_info', self._server_info),
         ('GET', '/v1/models', self._models),
@@ -142,6 +155,17 @@ class App:
         'max_context_length': self.host.settings.context_tokens,
     }
     return _json(self._identity() | info)
+
+  async def _loads(self, _: requests.Request) -> _Response:
+    """Answer as SGLang how much is to be done; trainers wait for nothing."""
+    stats = self.host.service.stats()
+    load = {
+        'dp_rank': 0,
+        'num_running_reqs': stats.running,
+        'num_waiting_reqs': stats.waiting,
+        'num_total_reqs': stats.running + stats.waiting,
+    }
+    return _json({'timestamp': time.time(), 'loads': [load]})
 
   async def _server_info(self, _: requests.Request) -> _Response:
     settings = self.host.settings
@@ -236,7 +260,8 @@ class App:
 
   async def _refuse(self, request: requests.Request) -> _Response:
     path = request.url.path
-    raise errors.failure(f'{path}: {_ELSEWHERE[path]}')
+    message = f'{path}: {_ELSEWHERE[path]}; or run SGLang'
+    raise errors.failure(message, status=501)
 
   async def _read(
       self, request: requests.Request, model: type[protocol.M]
@@ -373,6 +398,8 @@ async def _on_error(request: requests.Request, error: Exception) -> _Response:
     case exceptions.HTTPException():  # Of the router: a wrong path or method.
       status = error.status_code
       message = f'{request.method} {request.url.path}: {error.detail}'
+      if status == 404:
+        message += '; run SGLang for what a trainer does not need'
     case service_lib.QueueFullError():
       status, message = 503, str(error) or 'the queue is full'
     case service_lib.ServiceFailedError():

@@ -53,9 +53,9 @@ def bad_request(param: str, problem: str) -> ApiError:
   return ApiError(400, f'{param}: {problem}', param=param)
 
 
-def failure(message: str, **more: Any) -> ApiError:
-  """Return a 400 as the endpoints for weights report it."""
-  return ApiError(400, message, success=False, message=message, **more)
+def failure(message: str, status: int = 400, **more: Any) -> ApiError:
+  """Return an error as the endpoints for weights report it."""
+  return ApiError(status, message, success=False, message=message, **more)
 
 
 @contextlib.contextmanager

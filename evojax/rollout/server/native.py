@@ -32,15 +32,23 @@ class Generation:
 
   def answer(self, batch: samples.Batch) -> Any:
     """Return the body for samples that have all ended."""
-    shown = [_shown(self.host, sample) for sample in batch.samples]
+    shown = [self._shown(sample) for sample in batch.samples]
     return shown if self.is_list else shown[0]
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
     """Yield the events of a stream: each holds all its sample has so far."""
     async for index in batch.changes():
-      shown = _shown(self.host, batch.samples[index])
+      shown = self._shown(batch.samples[index])
       yield event({**shown, 'index': index} if self.is_list else shown)
     yield DONE
+
+  def _shown(self, sample: samples.Sample) -> Json:
+    """Return what is shown of a sample, finished or not."""
+    meta = meta_info(self.host, sample)
+    shown = {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
+    if self.request.return_prompt_token_ids:
+      shown['prompt_token_ids'] = sample.ask.job.prompt_tokens
+    return shown
 
 
 def event(value: Any) -> bytes:
@@ -68,10 +76,12 @@ async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
       raise errors.bad_request(name, problem)
     return value
 
-  sampling = [
-      protocol.check(protocol.Sampling, fields, 'sampling_params.')
-      for fields in spread('sampling_params')
-  ]
+  host.check_size(len(prompts))  # Before anything is done for each of them.
+  check = lambda fields: protocol.check(protocol.Sampling, fields)
+  if isinstance(asked.sampling_params, list):
+    sampling = [check(fields) for fields in spread('sampling_params')]
+  else:
+    sampling = [check(asked.sampling_params)] * len(prompts)
   n = sampling[0].n
   if any(fields.n != n for fields in sampling):
     raise errors.bad_request('sampling_params.n', 'must be equal in a batch')
@@ -118,7 +128,8 @@ async def make_asks(
     fields: How to sample.
     rids: Ids of the jobs; the next n are taken.
     logprobs: See `samples.Ask`, as for token_texts.
-    start: First position of the prompt whose log-prob is wanted; -1: none.
+    start: First position of the prompt whose log-prob is wanted; -1, or the
+      length of the prompt: none.
     top: How many of the most probable tokens are reported beside each.
     token_texts: Whether the text of each token is shown.
 
@@ -131,15 +142,19 @@ async def make_asks(
   if not ids:
     raise errors.bad_request(field, 'the prompt is empty')
   protocol.check_tokens(field, ids, settings.vocab_size)
-  if logprobs and not -1 <= start < len(ids):
+  if logprobs and not -1 <= start <= len(ids):
     raise errors.bad_request(
         'logprob_start_len',
         f'{start} is no position of a prompt of {len(ids)} tokens, nor -1',
     )
   if not 0 <= top <= settings.max_top_logprobs:
-    problem = f'{top}: must lie in [0, {settings.max_top_logprobs}]'
+    problem = (
+        f'{top}: must lie in [0, {settings.max_top_logprobs}]; run SGLang for'
+        ' more'
+    )
     raise errors.bad_request(fields.top_field, problem)
   params = protocol.sampling_params(fields, settings, prompt_tokens=len(ids))
+  scored = logprobs and 0 <= start < len(ids)
   return [
       samples.Ask(
           service_lib.Job(
@@ -147,7 +162,7 @@ async def make_asks(
               prompt_tokens=tuple(ids),
               params=params,
               seed=seed,
-              logprob_start=start if logprobs and start >= 0 else None,
+              logprob_start=start if scored else None,
               top_logprobs=top if logprobs else 0,
           ),
           skip_special_tokens=fields.skip_special_tokens,
@@ -197,8 +212,8 @@ def _names(
   return {name: [f'{name}_{k}' for k in range(count)] if is_list else [name]}
 
 
-def _shown(host: host_lib.Host, sample: samples.Sample) -> Json:
-  """Return what /generate shows of a sample, finished or not."""
+def meta_info(host: host_lib.Host, sample: samples.Sample) -> Json:
+  """Return what SGLang reports of a sample, finished or not."""
   finish = sample.finish
   # A sample without tokens has the version that the service has now.
   spans = sample.spans or [(host.weight_version, 0, 0)]
@@ -230,7 +245,7 @@ def _shown(host: host_lib.Host, sample: samples.Sample) -> Json:
         meta[f'{side}_top_logprobs'] = [
             [entry(*top) for top in t.top] or None for t in tokens
         ]
-  return {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
+  return meta
 
 
 def _finish_reason(sample: samples.Sample) -> Json:

@@ -31,7 +31,7 @@ async def prepare_completion(
     prompts = [prompts]
   if not prompts:
     raise errors.bad_request('prompt', 'is empty')
-  if request.best_of not in (None, 1, request.n):
+  if request.best_of not in (None, 0, 1, request.n):
     raise errors.bad_request('best_of', 'not supported; use `n` and choose')
   host.check_size(len(prompts) * request.n)
   return await _generation(
@@ -49,25 +49,33 @@ async def prepare_chat(
 ) -> 'Generation':
   """Render and check a request of /v1/chat/completions.
 
+  Token ids are taken as they are, in place of the messages.
+
   Raises:
     ApiError: 400 that names what is wrong.
   """
   if request.top_logprobs and not request.logprobs:
     raise errors.bad_request('top_logprobs', 'needs logprobs=true')
+  if request.return_meta_info and request.stream:
+    raise errors.bad_request('return_meta_info', 'not streamed; use /generate')
   host.check_size(request.n)
   for tool in request.offered:
     if not isinstance(tool.function.get('name'), str):
       raise errors.bad_request('tools', 'a function has no name')
-  prompt = await host.encode(
-      host.tokenizer.render,
-      [_turn(i, m) for i, m in enumerate(request.messages)],
-      tools=[tool.model_dump() for tool in request.offered] or None,
-      options=request.chat_template_kwargs,
-  )
+  field, prompt = 'input_ids', request.input_ids
+  if prompt is None:
+    if not request.messages:
+      raise errors.bad_request('messages', 'are missing, and so are input_ids')
+    field, prompt = 'messages', await host.encode(
+        host.tokenizer.render,
+        [_turn(i, m) for i, m in enumerate(request.messages)],
+        tools=[tool.model_dump() for tool in request.offered] or None,
+        options=request.template_options,
+    )
   return await _generation(
       host,
       request,
-      [('messages', prompt)],
+      [(field, prompt)],
       logprobs=request.logprobs,
       top=request.top_logprobs,
   )
@@ -131,13 +139,17 @@ class Generation(native.Generation):
     for index, sample in enumerate(batch.samples):
       choice = Choice(self, index).next(sample)
       if self.is_chat:
+        # Without text the content is '', as in SGLang: agents compare turns.
         message = {'role': 'assistant', 'content': choice.pop('content')}
         if calls := choice.pop('tool_calls'):
-          message['content'] = message['content'] or None
           message['tool_calls'] = calls
         choice['message'] = message
-      choices.append({'logprobs': None} | choice)
+        if self.request.return_meta_info:
+          choice['meta_info'] = native.meta_info(self.host, sample)
+      choices.append({'logprobs': None, **choice, **self._prompt_ids(sample)})
     body = self._body(choices, batch.samples[-1])
+    if self.is_chat:
+      body |= self._prompt_ids(batch.samples[0])
     return body | {'usage': self._usage(batch)}
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
@@ -145,14 +157,16 @@ class Generation(native.Generation):
     with_usage = self.request.stream_options.include_usage
     choices = [Choice(self, i) for i in range(len(batch.samples))]
 
-    def chunk(choice: native.Json, sample: samples.Sample) -> bytes:
-      body = self._body([choice], sample, '.chunk')
+    def chunk(choice: native.Json, sample: samples.Sample, **more) -> bytes:
+      body = self._body([choice], sample, '.chunk') | more
       return native.event(body | ({'usage': None} if with_usage else {}))
 
     if self.is_chat:
       for i, sample in enumerate(batch.samples):
         begin = {'role': 'assistant', 'content': ''}
-        yield chunk({'index': i, 'delta': begin, 'finish_reason': None}, sample)
+        choice = {'index': i, 'delta': begin, 'finish_reason': None}
+        yield chunk(choice, sample, **self._prompt_ids(sample))
+    begun = set()
     async for i in batch.changes():
       sample = batch.samples[i]
       choice = choices[i].next(sample)
@@ -162,7 +176,11 @@ class Generation(native.Generation):
         calls = [{'index': k} | call for k, call in enumerate(calls, first)]
         new = {'content': choice.pop('content'), 'tool_calls': calls}
         choice['delta'] = {name: value for name, value in new.items() if value}
-      is_news = choice.get('delta') or choice.get('text')
+      elif i not in begun:
+        begun.add(i)
+        choice |= self._prompt_ids(sample)
+      news = ('delta', 'text', 'token_ids', 'prompt_token_ids')
+      is_news = any(choice.get(name) for name in news)
       if is_news or choice['finish_reason'] or sample.ask.logprobs:
         yield chunk(choice, sample)
     if with_usage:
@@ -173,6 +191,19 @@ class Generation(native.Generation):
   @property
   def is_chat(self) -> bool:
     return isinstance(self.request, protocol.Chat)
+
+  def _prompt_ids(self, sample: samples.Sample) -> native.Json:
+    """Return the prompt's ids, if they were asked for, under their name.
+
+    They stand where clients look for them: in vLLM's chats beside the choices
+    and, of a stream, in its first chunk; everywhere else in each choice.
+    """
+    asked = self.request
+    if asked.return_token_ids or (
+        self.is_chat and asked.return_prompt_token_ids
+    ):
+      return {'prompt_token_ids': list(sample.ask.job.prompt_tokens)}
+    return {}
 
   def _body(
       self, choices: list[native.Json], sample: samples.Sample | None, suffix=''
@@ -213,15 +244,16 @@ class Choice:
     """Start with nothing shown of sample `index`."""
     self.calls = 0  # Number of tool calls that were shown by now.
     self._index = index
+    self._request = generation.request
     self._is_chat = generation.is_chat
     self._tokenizer = generation.host.tokenizer
-    tools = generation.request.offered if self._is_chat else []
+    tools = self._request.offered if self._is_chat else []
     names = [tool.function['name'] for tool in tools]
     self._tools = tools_lib.ToolCalls(names) if names else None
     # Lengths of the text, tokens and texts of tokens that were shown by now.
     self._chars = self._tokens = self._text_offset = 0
     # True until the prompt was shown.
-    self._echo = not self._is_chat and generation.request.echo
+    self._echo = not self._is_chat and self._request.echo
 
   def next(self, sample: samples.Sample) -> native.Json:
     """Return a choice with all that is new, in the endpoint's shape."""
@@ -230,10 +262,13 @@ class Choice:
     if self._tools:
       self._tools.push(text, final=final)
       text = self._tools.content
-      calls = self._tools.calls[self.calls :]
-      self.calls += len(calls)
+      found = self._tools.calls
+      if not self._request.parallel_tool_calls:
+        found = found[:1]  # As in vLLM, the others are dropped.
+      calls, self.calls = found[self.calls :], len(found)
     new, self._chars = text[self._chars :], len(text)
     tokens, self._tokens = sample.tokens[self._tokens :], len(sample.tokens)
+    sampled = [token.token for token in tokens]
     if self._echo:
       new = sample.decode(sample.ask.job.prompt_tokens) + new
       tokens = sample.prompt + tokens
@@ -245,6 +280,8 @@ class Choice:
           'tool_calls' if stopped and self.calls else sample.finish.reason
       )
       choice['matched_stop'] = sample.finish.matched
+    if self._request.return_token_ids:
+      choice['token_ids'] = sampled
     if sample.ask.logprobs:
       is_chat = self._is_chat
       shape = self._chat_logprobs if is_chat else self._completion_logprobs

@@ -1,8 +1,6 @@
 """Requests as they come over the wire, and the checks that they pass.
 
-A field that is unknown, or would change the answer and is not supported, is
-refused by name: no wish of a client is ignored silently. Null, false and empty
-values of unsupported fields ask for nothing and are accepted.
+`fields` says what becomes of those that are not declared here.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -15,6 +13,7 @@ import pydantic_core
 
 from evojax import records
 from evojax.rollout.server import errors
+from evojax.rollout.server import fields as fields_lib
 from evojax.rollout.server import settings as settings_lib
 
 _SHOWN_PROBLEMS = 3
@@ -29,8 +28,6 @@ _AS_THEY_ARE = {'top_p', 'min_p', 'ignore_eos'} | {
     f'{kind}_penalty' for kind in ('frequency', 'presence', 'repetition')
 }
 
-# Fields in which null means something: as many tokens as fit.
-_NULLABLE = frozenset(('max_new_tokens',))
 # JSON can hold larger integers, which the engine cannot.
 _Int = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)]
 _Tokens = Annotated[list[_Int], pydantic.Field(fail_fast=True)]
@@ -40,44 +37,31 @@ _Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
 
 
 # Reasons for which fields are refused.
-_GRAMMAR = 'constrained decoding is not supported; check the text and resample'
-_TEXT_ONLY = 'the model reads text only; leave it out'
-_NO_TORCH = 'it needs torch; leave it out'
-_ADAPTERS = 'adapters are not served; load merged weights'
-_PROCESSOR = 'custom logit processors are not supported; use `logit_bias`'
-# Values that mean the same as leaving the field out.
-_DEFAULTS = {
-    'response_format': {'type': 'text'},
-    'modalities': ['text'],
-    'function_call': 'none',
-}
+_GRAMMAR = 'constrained output is not served; run SGLang for it'
+_TEXT_ONLY = 'the model reads text alone; run SGLang for images, audio, video'
+_ADAPTERS = 'adapters are not served; merge them, or run SGLang for them'
+_EMBEDDINGS = 'embeddings are not read; send token ids, or run SGLang for it'
+_PROCESSORS = 'custom logit processors are not run; run SGLang for them'
+_TOP_ONLY = (
+    'log-probs of chosen tokens are not reported, only those of the most'
+    ' probable ones; run SGLang for them'
+)
+_BEAMS = 'beams are not searched; run SGLang for them, or sample with `n`'
+_BIAS = 'not served; use `logit_bias`'
+_THINKING = 'thinking has no limit of its own; limit all tokens, or run SGLang'
+_SESSIONS = 'sessions are not kept; send the whole prompt, or run SGLang'
+_ONE_SERVER = 'one server prefills and decodes; run SGLang to separate the two'
+_TOKEN_IDS = 'not served; use `return_token_ids`'
+_UNREPORTED = dict.fromkeys(
+    ('return_hidden_states', 'return_entropy', 'return_sampling_mask')
+    + ('return_routed_experts', 'return_indexer_topk'),
+    'it is not reported here; run SGLang for it',
+)
+
+M = TypeVar('M', bound=fields_lib.Model)
 
 
-class _Model(pydantic.BaseModel):
-  """A body, or a part of one."""
-
-  model_config = pydantic.ConfigDict(
-      extra='forbid', strict=True, allow_inf_nan=False, protected_namespaces=()
-  )
-  # Field that is refused -> why, and what to do instead.
-  unsupported: ClassVar[Mapping[str, str]] = {}
-  # Fields about logging, routing, billing or another framework's allocator.
-  # They change no answer, and nothing here corresponds to them.
-  ignored: ClassVar[tuple[str, ...]] = ()
-
-  @pydantic.model_validator(mode='before')
-  @classmethod
-  def _leave_out_nulls(cls, fields: Any) -> Any:
-    """Drop nulls, which clients send for fields that they do not set."""
-    if not isinstance(fields, dict):
-      return fields
-    return {k: v for k, v in fields.items() if v is not None or k in _NULLABLE}
-
-
-M = TypeVar('M', bound=_Model)
-
-
-class Sampler(_Model):
+class Sampler(fields_lib.Model):
   """Fields that SGLang's and OpenAI's requests call the same.
 
   The four names are those of the fields that they call otherwise.
@@ -87,18 +71,18 @@ class Sampler(_Model):
   fewest_field: ClassVar[str] = 'min_tokens'  # Tokens before an end counts.
   seed_field: ClassVar[str] = 'seed'
   top_field: ClassVar[str] = 'top_logprobs'  # Most probable tokens to report.
-  unsupported = {
+  refused = {
       **dict.fromkeys(('regex', 'json_schema', 'ebnf'), _GRAMMAR),
       'structural_tag': _GRAMMAR,
-      'stop_regex': 'not supported; use `stop`, a list of strings',
-      'custom_params': 'custom logit processors are not supported',
-      'stream_interval': 'a stream shows every token as it comes; leave it out',
+      'stop_regex': 'not served; use `stop`, a list of strings, or run SGLang',
+      'custom_params': _PROCESSORS,
+      'beam_width': _BEAMS,
   }
   n: int = pydantic.Field(1, ge=1, le=2**20)
   temperature: float = pydantic.Field(1.0, ge=0, le=100)
   top_p: float = pydantic.Field(1.0, gt=0, le=1)
   top_k: int = pydantic.Field(-1, ge=-1, le=2**31)
-  min_p: float = pydantic.Field(0.0, ge=0, lt=1)
+  min_p: float = pydantic.Field(0.0, ge=0, le=1)
   frequency_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
   presence_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
   repetition_penalty: float = pydantic.Field(1.0, gt=0, le=2)
@@ -106,6 +90,9 @@ class Sampler(_Model):
   stop_token_ids: list[_Int] = []
   ignore_eos: bool = False
   skip_special_tokens: bool = True
+  # Fast tokenizers write no space between special tokens that the text does
+  # not have: transformers accepts either value and decodes the same text.
+  spaces_between_special_tokens: bool = True
   no_stop_trim: bool = False
   logit_bias: dict[str, float] = {}
 
@@ -113,38 +100,36 @@ class Sampler(_Model):
 class Sampling(Sampler):
   """`sampling_params` of /generate."""
 
+  where = 'sampling_params.'
   most_field = 'max_new_tokens'
   fewest_field = 'min_new_tokens'
   seed_field = 'sampling_seed'
   top_field = 'top_logprobs_num'
-  max_new_tokens: int | None = pydantic.Field(128, ge=1)
+  max_new_tokens: int | None = pydantic.Field(128, ge=0)
   min_new_tokens: int = pydantic.Field(0, ge=0)
   sampling_seed: _Int | None = None
-  # Fast tokenizers cannot switch this off, so only the default is accepted.
-  spaces_between_special_tokens: Literal[True] = True
 
 
-class Generate(_Model):
+class Generate(fields_lib.Model):
   """Body of /generate."""
 
-  unsupported = {
-      'input_embeds': 'not supported; send `input_ids`',
-      **dict.fromkeys(('image_data', 'video_data'), _TEXT_ONLY),
-      **dict.fromkeys(('audio_data', 'modalities'), _TEXT_ONLY),
+  refused = {
+      **dict.fromkeys(
+          ('input_embeds', 'positional_embed_overrides'), _EMBEDDINGS
+      ),
+      **dict.fromkeys(('image_data', 'video_data', 'audio_data'), _TEXT_ONLY),
       **dict.fromkeys(('lora_path', 'lora_id'), _ADAPTERS),
-      'custom_logit_processor': _PROCESSOR,
-      'return_hidden_states': _NO_TORCH,
-      'return_routed_experts': 'the model has no experts; leave it out',
-      'session_params': 'sessions are not supported; send the whole prompt',
-      'token_ids_logprob': 'not supported; use `top_logprobs_num`',
-      'return_sampling_mask': 'not supported; leave it out',
-      'return_entropy': 'not supported; use `top_logprobs_num`',
-      'bootstrap_host': 'prefill and decode are not separate here',
-      'background': 'not supported; keep the connection',
+      'custom_logit_processor': _PROCESSORS,
+      **_UNREPORTED,
+      'return_flat_raw_top_logprobs': 'not served; read `input_top_logprobs`',
+      'token_ids_logprob': _TOP_ONLY,
+      'token_ids_logprob_positions': _TOP_ONLY,
+      'multi_item_delimiter_indices': _TOP_ONLY,
+      'session_params': _SESSIONS,
+      'bootstrap_host': _ONE_SERVER,
+      'max_thinking_tokens': _THINKING,
+      'background': 'not served; keep the connection, or run SGLang',
   }
-  ignored = ('log_metrics', 'no_logs', 'custom_labels', 'conversation_id') + (
-      ('session_id', 'routing_key', 'external_trace_header', 'received_time')
-  )
   text: _Texts | str | None = None
   input_ids: _Batch | _Tokens | None = None
   sampling_params: list[dict[str, Any]] | dict[str, Any] = {}
@@ -152,36 +137,34 @@ class Generate(_Model):
   logprob_start_len: list[_Int] | _Int = -1
   top_logprobs_num: list[_Int] | _Int = 0
   return_text_in_logprobs: bool = False
+  return_prompt_token_ids: bool = False
   stream: bool = False
   rid: list[_Name] | _Name | None = None
 
 
-class Pause(_Model):
+class Pause(fields_lib.Model):
   mode: Literal['abort', 'retract', 'in_place'] = 'abort'
 
 
-class Empty(_Model):
+class Empty(fields_lib.Model):
   """A body without fields."""
 
-  ignored = ('torch_empty_cache', 'selector', 'sync_base')
 
-
-class Abort(_Model):
+class Abort(fields_lib.Model):
   rid: str = ''
   abort_all: bool = False
   abort_message: str = pydantic.Field('', max_length=1000)
 
 
-class Update(_Model):
+class Update(fields_lib.Model):
   """Body of /update_weights_from_disk."""
 
-  unsupported = {
-      'is_async': 'not supported; the answer comes when the weights are in',
-      'keep_pause': 'not supported; call /pause_generation first',
-      'manifest': 'not supported; send a directory of safetensors',
-      'token_step': 'not supported; use `weight_version`',
+  refused = {
+      'is_async': 'not served; the answer comes when the weights are in',
+      'keep_pause': 'not served; call /pause_generation first',
+      'manifest': 'not served; send a directory of safetensors',
+      'token_step': 'not served; use `weight_version`',
   }
-  ignored = ('torch_empty_cache', 'recapture_cuda_graph')
   model_path: str = pydantic.Field(min_length=1, max_length=4096)
   load_format: Literal['auto', 'safetensors'] = 'auto'
   abort_all_requests: bool = False
@@ -189,28 +172,50 @@ class Update(_Model):
   flush_cache: bool = True
 
 
-class Tags(_Model):
+class Tags(fields_lib.Model):
   tags: list[str] | None = None
 
 
-class StreamOptions(_Model):
+class StreamOptions(fields_lib.Model):
+  where = 'stream_options.'
   include_usage: bool = False
 
 
 class OpenAI(Sampler):
   """Fields that /v1/completions and /v1/chat/completions share."""
 
-  unsupported = Sampler.unsupported | {
-      'response_format': _GRAMMAR,
+  refused = {
+      **Sampler.refused,
+      **dict.fromkeys(('response_format', 'structured_outputs'), _GRAMMAR),
+      **dict.fromkeys(('guided_json', 'guided_regex'), _GRAMMAR),
+      **dict.fromkeys(('guided_choice', 'guided_grammar'), _GRAMMAR),
       'lora_path': _ADAPTERS,
-      'return_hidden_states': _NO_TORCH,
-      'custom_logit_processor': _PROCESSOR,
+      'custom_logit_processor': _PROCESSORS,
+      **_UNREPORTED,
+      'session_params': _SESSIONS,
+      'bootstrap_host': _ONE_SERVER,
+      # vLLM's:
+      'use_beam_search': _BEAMS,
+      **dict.fromkeys(('allowed_token_ids', 'bad_words'), _BIAS),
+      'logprob_token_ids': _TOP_ONLY,
+      'prompt_logprobs': (
+          'not reported so; use `echo` with `logprobs` in /v1/completions, or'
+          ' `logprob_start_len` in /generate'
+      ),
+      'return_tokens_as_token_ids': _TOKEN_IDS,
+      'return_prompt_text': _TOKEN_IDS,
+      'include_stop_str_in_output': 'not served; use `no_stop_trim`',
+      'truncate_prompt_tokens': 'prompts are not cut; send a shorter one',
+      'thinking_token_budget': _THINKING,
+      'repetition_detection': 'not served; use `frequency_penalty`',
   }
   model: str = ''
   seed: _Int | None = None
   stream: bool = False
   stream_options: StreamOptions = StreamOptions()
   min_tokens: int = pydantic.Field(0, ge=0)
+  # The ids of prompt and samples are reported, as vLLM and SGLang do.
+  return_token_ids: bool = False
   rid: _Name | None = None
 
 
@@ -218,37 +223,54 @@ class Completion(OpenAI):
   """Body of /v1/completions."""
 
   top_field = 'logprobs'
-  unsupported = OpenAI.unsupported | {
-      'suffix': 'the model does not fill in; leave it out'
+  refused = OpenAI.refused | {
+      'suffix': 'the model does not fill in; leave it out',
+      'prompt_embeds': _EMBEDDINGS,
+      'add_special_tokens': 'special tokens are added; send token ids instead',
   }
-  ignored = ('user',)
   prompt: str | _Batch | _Tokens | _Texts
-  max_tokens: int = pydantic.Field(16, ge=1)
+  max_tokens: int = pydantic.Field(16, ge=0)
   logprobs: int | None = pydantic.Field(None, ge=0)
   echo: bool = False
   best_of: int | None = None
 
+  @pydantic.field_validator('logprobs', mode='before')
+  @classmethod
+  def _read_off(cls, value: Any) -> Any:
+    """Read false, which is how /v1/chat/completions says it, as null."""
+    return None if value is False else value
 
-class _Text(_Model):
+
+class _Text(fields_lib.Model):
+  where = 'messages[].content[].'
+  refused = {'type': _TEXT_ONLY}
   type: Literal['text']
   text: str
 
 
-class _Function(_Model):
+class _Function(fields_lib.Model):
+  where = 'messages[].tool_calls[].function.'
   name: str = pydantic.Field(min_length=1, max_length=256)
   arguments: str | dict[str, Any] = '{}'
 
 
-class _ToolCall(_Model):
+class _ToolCall(fields_lib.Model):
+  where = 'messages[].tool_calls[].'
   id: str = ''
   type: Literal['function'] = 'function'
   index: int | None = None
   function: _Function
 
 
-class Message(_Model):
+class Message(fields_lib.Model):
   """One turn of a conversation."""
 
+  where = 'messages[].'
+  refused = {
+      'reasoning': 'not served; send `reasoning_content`',
+      'audio': _TEXT_ONLY,
+      'function_call': 'deprecated and not served; use `tool_calls`',
+  }
   role: Literal['system', 'developer', 'user', 'assistant', 'tool']
   content: str | list[_Text] = ''
   name: str | None = None
@@ -257,7 +279,8 @@ class Message(_Model):
   tool_calls: list[_ToolCall] = []
 
 
-class _Tool(_Model):
+class _Tool(fields_lib.Model):
+  where = 'tools[].'
   type: Literal['function'] = 'function'
   function: dict[str, Any]
 
@@ -265,26 +288,38 @@ class _Tool(_Model):
 class Chat(OpenAI):
   """Body of /v1/chat/completions."""
 
-  unsupported = OpenAI.unsupported | {
-      'functions': 'deprecated and not supported; use `tools`',
-      'function_call': 'deprecated and not supported; use `tool_choice`',
-      'modalities': _TEXT_ONLY,
-      'audio': _TEXT_ONLY,
-      'web_search_options': 'not supported; leave it out',
-      'continue_final_message': 'not supported; use /v1/completions',
-      'prediction': 'not supported; leave it out',
+  refused = OpenAI.refused | {
+      'tool_choice': (
+          'a call is not forced, as output is not constrained; send "auto" or'
+          ' "none", or run SGLang for it'
+      ),
+      'functions': 'deprecated and not served; use `tools`',
+      'function_call': 'deprecated and not served; use `tool_choice`',
+      **dict.fromkeys(('modalities', 'audio'), _TEXT_ONLY),
+      'web_search_options': 'nothing is searched; leave it out',
+      **dict.fromkeys(
+          ('continue_final_message', 'add_generation_prompt', 'echo'),
+          'not served; send the tokens as `input_ids`, or use /v1/completions',
+      ),
+      **dict.fromkeys(
+          ('tokens', 'prompt_token_ids'), 'not served; send `input_ids`'
+      ),
+      'chat_template': 'the template is the model\'s own; send `input_ids`',
+      'documents': 'not served; use `chat_template_kwargs`',
   }
-  ignored = ('user', 'metadata', 'safety_identifier', 'prompt_cache_key') + (
-      ('service_tier', 'verbosity')
-  )
-  messages: list[Message] = pydantic.Field(min_length=1)
-  max_tokens: int | None = pydantic.Field(None, ge=1)
-  max_completion_tokens: int | None = pydantic.Field(None, ge=1)
+  messages: list[Message] = []
+  # Read instead of the messages, without the template.
+  input_ids: _Tokens | None = None
+  max_tokens: int | None = pydantic.Field(None, ge=0)
+  max_completion_tokens: int | None = pydantic.Field(None, ge=0)
   logprobs: bool = False
   top_logprobs: int = pydantic.Field(0, ge=0)
   tools: list[_Tool] = []
-  tool_choice: Literal['none', 'auto'] = 'auto'
-  parallel_tool_calls: Literal[True] = True
+  tool_choice: str = 'auto'
+  parallel_tool_calls: bool = True
+  reasoning_effort: str | float | None = None
+  return_prompt_token_ids: bool = False
+  return_meta_info: bool = False  # As /generate's.
   chat_template_kwargs: dict[str, Any] = {}
 
   @property
@@ -296,6 +331,19 @@ class Chat(OpenAI):
   def most_field(self) -> str:
     is_newer = self.max_completion_tokens is not None
     return 'max_completion_tokens' if is_newer else 'max_tokens'
+
+  @property
+  def template_options(self) -> dict[str, Any]:
+    """The variables of the chat template that the request sets.
+
+    An effort becomes the switches of templates, as in SGLang and vLLM.
+    """
+    effort = self.reasoning_effort
+    if effort is None:
+      return self.chat_template_kwargs
+    switches = dict.fromkeys(('thinking', 'enable_thinking'), effort != 'none')
+    options = {'reasoning_effort': effort, **switches}
+    return options | self.chat_template_kwargs
 
 
 def parse(model: type[M], body: bytes) -> M:
@@ -313,24 +361,15 @@ def parse(model: type[M], body: bytes) -> M:
   return check(model, fields)
 
 
-def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
-  """Validate the fields of a request.
-
-  Args:
-    model: The model that they should fit.
-    fields: Parsed JSON.
-    prefix: Stands before field names in messages, e.g. 'sampling_params.'.
+def check(model: type[M], fields: Mapping[str, Any]) -> M:
+  """Validate the fields of a request, parsed JSON.
 
   Raises:
     ApiError: 400 that names what is wrong.
   """
-  for name, why in model.unsupported.items():
-    if fields.get(name) and fields[name] != _DEFAULTS.get(name):
-      raise errors.bad_request(prefix + name, why)
-  left_out = {*model.unsupported, *model.ignored}
+  prefix = model.where
   try:
-    kept = {k: v for k, v in fields.items() if k not in left_out}
-    return model.model_validate(kept)
+    return model.model_validate(fields)
   except pydantic.ValidationError as e:
     problems = e.errors(include_url=False, include_context=False)
     raise errors.ApiError(
@@ -343,11 +382,6 @@ def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
 def _explain(problem: Mapping[str, Any], prefix: str) -> str:
   """Return e.g. 'sampling_params.top_p: Input should be less than ...'."""
   path = prefix + _path(problem['loc'])
-  if problem['type'] == 'extra_forbidden':
-    *holder, name = problem['loc']
-    held_by = f'{prefix}{_path(holder)}'
-    dot = '.' if held_by and not held_by.endswith('.') else ''
-    return f'{held_by}{dot}{str(name)[:_SHOWN_VALUE]}: unknown field'
   if problem['type'] == 'missing':
     return f'{path}: missing'
   value = repr(problem['input'])
@@ -381,16 +415,18 @@ def sampling_params(
     ApiError: 400 if the prompt is too long, or fields do not fit together.
   """
   room = min(settings.context_tokens - prompt_tokens, settings.sampled_tokens)
-  if room < 1:
-    raise errors.ApiError(
-        400,
-        f'the prompt has {prompt_tokens} tokens; with one to sample, at most'
-        f' {settings.context_tokens - 1} fit',
-    )
   most, fewest = fields.most_field, fields.fewest_field
   max_tokens = getattr(fields, most)
+  if room < (0 if max_tokens == 0 else 1):
+    raise errors.ApiError(
+        400,
+        f'the prompt has {prompt_tokens} tokens; at most'
+        f' {settings.context_tokens} fit, and one less where any is sampled',
+    )
   if max_tokens is None:
     max_tokens = room  # As many as fit.
+  elif most not in fields.model_fields_set:
+    max_tokens = min(max_tokens, room)  # Nobody asked for the default.
   elif max_tokens > room:
     raise errors.bad_request(
         most,
@@ -401,9 +437,10 @@ def sampling_params(
   if min_tokens > max_tokens:
     problem = f'{min_tokens} exceeds {most}={max_tokens}'
     raise errors.bad_request(fewest, problem)
-  if fields.top_k == 0:
-    raise errors.bad_request('top_k', '0: must be -1 (off) or at least 1')
-  stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
+  stop = fields.stop
+  if isinstance(stop, str):  # An empty one asks for nothing.
+    stop = [stop] if stop else []
+  stop = tuple(stop)
   _check_count('stop', 'strings', stop, settings.max_stops)
   if not all(0 < len(text) <= settings.max_stop_chars for text in stop):
     problem = f'strings have 1 to {settings.max_stop_chars} characters'
@@ -424,7 +461,8 @@ def sampling_params(
   return records.SamplingParams(
       max_tokens=max_tokens,
       temperature=0.0 if fields.temperature < _GREEDY else fields.temperature,
-      top_k=-1 if fields.top_k >= settings.vocab_size else fields.top_k,
+      # 0 is off in vLLM, -1 in SGLang; so is the whole vocabulary.
+      top_k=fields.top_k if 0 < fields.top_k < settings.vocab_size else -1,
       stop=stop,
       min_tokens=min_tokens,
       stop_token_ids=ends,

@@ -284,6 +284,8 @@ class FakeService:
     for rid, entry in list(self._running.items()):
       new: list[int] = []
       finish = None
+      if not entry.job.params.max_tokens:
+        finish = service_lib.Finish('length')
       while finish is None and len(new) < self.per_step:
         new.append(self._sample(entry.job, len(entry.ids)))
         entry.ids.append(new[-1])

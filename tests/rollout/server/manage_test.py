@@ -188,9 +188,8 @@ class ManageTest(parameterized.TestCase):
   @parameterized.parameters(
       ({}, 'model_path: missing'),
       ({'model_path': 'x', 'load_format': 'dummy'}, 'load_format'),
-      ({'model_path': 'x', 'is_async': True}, 'is_async: not supported'),
+      ({'model_path': 'x', 'is_async': True}, 'is_async: not served'),
       ({'model_path': 'x', 'keep_pause': True}, '/pause_generation'),
-      ({'model_path': 'x', 'weights': 1}, 'weights: unknown field'),
   )
   def test_wrong_update(self, body, message):
     error = self._post('/update_weights_from_disk', body, 400)['error']
@@ -227,12 +226,40 @@ class ManageTest(parameterized.TestCase):
       '/init_weights_update_group',
       '/update_weight_version',
       '/load_lora_adapter',
+      '/pull_weights',
+      '/post_process_weights',
+      '/weights_checker',
   )
   def test_what_needs_torch(self, path):
-    answer = self._post(path, {'anything': 1}, 400)
+    answer = self._post(path, {'anything': 1}, 501)
     self.assertEqual(answer['success'], False)
     self.assertIn('/update_weights_from_disk', answer['message'])
+    self.assertIn('run SGLang', answer['message'])
     self.assertIn(path, answer['error']['message'])
+
+  def test_what_no_trainer_needs(self):
+    for path in ('/tokenize', '/v1/embeddings', '/v1/responses', '/encode'):
+      answer = self._post(path, {}, 404)
+      self.assertRegex(answer['error']['message'], f'{path}: .*run SGLang')
+
+  def test_load(self):
+    # slime aborts until these are zero.
+    def load():
+      response = self.client.get('/v1/loads?include=core')
+      (found,) = response.json()['loads']
+      names = 'num_running_reqs', 'num_waiting_reqs', 'num_total_reqs'
+      return tuple(found[name] for name in names)
+
+    self.assertEqual(load(), (0, 0, 0))
+    self.service.step_seconds = 0.01
+    self._start(3)
+    self.assertTrue(fakes.wait_for(lambda: load() == (2, 1, 3)))
+    self._post('/abort_request', {'abort_all': True}, 200)
+
+  def test_weight_version(self):
+    for path in ('/get_weight_version', '/model_info'):
+      found = self.client.get(path).json()
+      self.assertEqual(found['weight_version'], 'v0')
 
   def test_flush(self):
     self._post('/generate', {'text': 'abc'})

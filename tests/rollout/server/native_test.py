@@ -6,6 +6,7 @@ import threading
 from absl.testing import absltest
 from absl.testing import parameterized
 import httpx2
+import transformers
 
 from tests.rollout.server import fakes
 
@@ -235,6 +236,10 @@ class NativeTest(parameterized.TestCase):
       ({'input_ids': [-1]}, 'input_ids: -1 is no token id'),
       ({'input_ids': [2**40]}, 'is no token id'),
       ({'input_ids': [1] * 1024}, 'the prompt has 1024 tokens'),
+      (
+          {'input_ids': [1] * 1025, 'sampling_params': {'max_new_tokens': 0}},
+          'the prompt has 1025 tokens',
+      ),
       ({'text': 'a' * 5000}, 'the prompt has 5000 tokens'),
       ({'text': 'a', 'rid': ['x']}, 'rid: a list, where there is one prompt'),
       ({'text': ['a', 'b'], 'rid': ['x']}, 'rid: 1 values for 2 prompts'),
@@ -260,20 +265,106 @@ class NativeTest(parameterized.TestCase):
           {'text': ['a'] * 2, 'sampling_params': {'n': 2**20}},
           'samples, more than 64',
       ),
-      ({'text': 'a', 'top_logprobs_num': 21}, 'top_logprobs_num: 21'),
+      ({'text': 'a', 'top_logprobs_num': 21}, '[0, 20]; run SGLang for more'),
       ({'text': 'a', 'top_logprobs_num': -1}, 'top_logprobs_num: -1'),
       (
-          {'text': 'a', 'return_logprob': True, 'logprob_start_len': 1},
-          'logprob_start_len: 1 is no position',
+          {'text': 'a', 'return_logprob': True, 'logprob_start_len': 2},
+          'logprob_start_len: 2 is no position',
       ),
       (
           {'text': 'a', 'return_logprob': True, 'logprob_start_len': -2},
           'logprob_start_len: -2 is no position',
       ),
-      ({'text': 'a', 'sampling_params': {'foo': 1}}, 'sampling_params.foo'),
+      (
+          {'text': 'a', 'sampling_params': {'regex': 'x'}},
+          'sampling_params.regex: constrained output is not served; run SGLang',
+      ),
   )
   def test_refused(self, body, message):
     self.assertIn(message, self._error(**body))
+
+  def test_count_is_checked_before_the_parameters(self):
+    # Each of a million would be read, else.
+    params = [{'temperature': 'x'}] * 65
+    message = self._error(text=['a'] * 65, sampling_params=params)
+    self.assertIn('65 samples', message)
+
+  def test_prompt_is_scored_without_a_sample(self):
+    # As teachers of a distillation, and SGLang's frontend where it chooses.
+    answer = self._generate(
+        input_ids=[5, 6, 7],
+        return_logprob=True,
+        logprob_start_len=1,
+        top_logprobs_num=1,
+        sampling_params={'temperature': 0, 'max_new_tokens': 0},
+    )
+    meta = answer['meta_info']
+    self.assertEqual((answer['text'], answer['output_ids']), ('', []))
+    self.assertEqual(
+        meta['finish_reason'], {'type': 'length', 'length': 0}
+    )
+    self.assertEqual((meta['prompt_tokens'], meta['completion_tokens']), (3, 0))
+    self.assertEqual(
+        meta['input_token_logprobs'], [[-0.875, 6, None], [-0.125, 7, None]]
+    )
+    self.assertEqual(meta['input_top_logprobs'], [[[-0.125, 0, None]]] * 2)
+    self.assertEqual(meta['output_token_logprobs'], [])
+    self.assertEqual(meta['output_top_logprobs'], [])
+    self.assertEqual(meta['weight_version'], 'v0')
+
+  def test_nothing_is_sampled(self):
+    nothing = {'max_new_tokens': 0}
+    # A prompt that fills the context; a batch; several samples; the end.
+    full = self._generate(input_ids=[1] * 1024, sampling_params=nothing)
+    self.assertEqual(full['meta_info']['prompt_tokens'], 1024)
+    for answer in (
+        *self._generate(text=['ab', 'c'], sampling_params=nothing),
+        *self._generate(text='a', sampling_params=nothing | {'n': 2}),
+    ):
+      self.assertEqual(answer['output_ids'], [])
+    answer = self._generate(
+        input_ids=[5, 6],
+        return_logprob=True,
+        logprob_start_len=2,
+        sampling_params=nothing,
+    )
+    self.assertEqual(answer['meta_info']['input_token_logprobs'], [])
+    # And the prefix is in the cache.
+    answer = self._generate(text='ab')
+    self.assertEqual(answer['meta_info']['cached_tokens'], 1)
+    body = {'text': 'a', 'stream': True, 'sampling_params': nothing}
+    with self.client.stream('POST', '/generate', json=body) as response:
+      *found, done = fakes.events(response)
+    self.assertEqual((len(found), done), (1, '[DONE]'))
+    self.assertEqual(found[0]['meta_info']['finish_reason']['type'], 'length')
+
+  def test_default_is_fitted_to_the_context(self):
+    answer = self._generate(input_ids=[1] * 1000)
+    self.assertLen(answer['output_ids'], 24)
+
+  def test_ids_of_the_prompt(self):
+    asked = {'return_prompt_token_ids': True, 'text': ['<|im_end|>a', 'b']}
+    answers = self._generate(**asked)
+    self.assertEqual(
+        [a['prompt_token_ids'] for a in answers], [[258, 97], [98]]
+    )
+    self.assertNotIn('prompt_token_ids', self._generate(text='a'))
+
+  def test_spaces_between_special_tokens(self):
+    # The text is what transformers decodes with either value.
+    ids = [257, 258, ord('a'), 258, fakes.EOS]
+    self.service.script = lambda job: ids
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(
+        fakes.tokenizer_path()
+    )
+    for options in (
+        {'spaces_between_special_tokens': spaces, 'skip_special_tokens': skip}
+        for spaces in (False, True)
+        for skip in (False, True)
+    ):
+      params = {'no_stop_trim': True, **options}
+      answer = self._generate(text='a', sampling_params=params)
+      self.assertEqual(answer['text'], reference.decode(ids, **options))
 
   def test_wrong_bodies(self):
     for content, status in (

@@ -265,11 +265,97 @@ class OpenAITest(parameterized.TestCase):
         self._prompt(),
     )
 
-  def test_call_alone_has_no_content(self):
+  def test_call_alone_has_empty_content(self):
     self._say(_CALL)
     message = self._chat(tools=_TOOLS).choices[0].message
-    self.assertIsNone(message.content)
+    self.assertEqual(message.content, '')
     self.assertLen(message.tool_calls, 1)
+
+  def test_one_call_at_most(self):
+    self._say(f'a{_CALL} {_CALL}')
+    asked = dict(tools=_TOOLS, parallel_tool_calls=False)
+    self.assertLen(self._chat(**asked).choices[0].message.tool_calls, 1)
+    deltas = [c.choices[0].delta for c in self._chat(stream=True, **asked)]
+    self.assertLen([c for d in deltas for c in d.tool_calls or ()], 1)
+
+  def test_effort(self):
+    self._say('x')
+    for effort, thinks in (('none', False), ('low', True)):
+      self._chat(reasoning_effort=effort)
+      end = '<think></think>' * (not thinks)
+      self.assertEndsWith(self._prompt(), f'assistant\n{end}')
+    # The template's own variables win.
+    self._chat(
+        reasoning_effort='high',
+        extra_body={'chat_template_kwargs': {'enable_thinking': False}},
+    )
+    self.assertEndsWith(self._prompt(), '<think></think>')
+
+  def test_token_ids(self):
+    self._say('hé')
+    ids = [*'hé'.encode(), fakes.EOS]
+    more = {'return_token_ids': True}
+    answer = self._chat(n=2, extra_body=more)
+    prompt = list(self.jobs[-1].prompt_tokens)
+    # Where vLLM's clients look, and SGLang's.
+    self.assertEqual(answer.prompt_token_ids, prompt)
+    for choice in answer.choices:
+      self.assertEqual(choice.token_ids, ids)
+      self.assertEqual(choice.prompt_token_ids, prompt)
+    first, *rest = self._chat(stream=True, extra_body=more)
+    self.assertEqual(first.prompt_token_ids, prompt)
+    found = [getattr(c.choices[0], 'token_ids', []) for c in rest]
+    self.assertEqual(sum(found, []), ids)
+    # Never together with what nobody asked for.
+    plain = self._chat()
+    self.assertFalse(hasattr(plain, 'prompt_token_ids'))
+    self.assertFalse(hasattr(plain.choices[0], 'token_ids'))
+
+  def test_token_ids_of_completions(self):
+    self._say('hé')
+    ids = [*'hé'.encode(), fakes.EOS]
+    asked = dict(model='', prompt=[[1, 2], [3]], n=2, max_tokens=9)
+    more = {'return_token_ids': True}
+    answer = self.client.completions.create(extra_body=more, **asked)
+    prompts = [c.prompt_token_ids for c in answer.choices]
+    self.assertEqual(prompts, [[1, 2], [1, 2], [3], [3]])
+    self.assertEqual([c.token_ids for c in answer.choices], [ids] * 4)
+    found, prompts = {}, {}
+    for chunk in self.client.completions.create(
+        extra_body=more, stream=True, **asked
+    ):
+      choice = chunk.choices[0]
+      if hasattr(choice, 'prompt_token_ids'):
+        self.assertNotIn(choice.index, prompts)
+        prompts[choice.index] = choice.prompt_token_ids
+      found.setdefault(choice.index, []).extend(choice.token_ids)
+    self.assertEqual(prompts, {0: [1, 2], 1: [1, 2], 2: [3], 3: [3]})
+    self.assertEqual(found, dict.fromkeys(range(4), ids))
+
+  def test_ids_in_place_of_messages(self):
+    # An agent goes on after the very tokens of the turns before.
+    self._say(_CALL)
+    ids = [257, 5, 6]
+    for messages in (_HELLO, []):
+      answer = self._chat(
+          messages,
+          tools=_TOOLS,
+          extra_body={'input_ids': ids, 'return_prompt_token_ids': True},
+      )
+      self.assertEqual(self.jobs[-1].prompt_tokens, tuple(ids))
+      self.assertEqual(answer.choices[0].prompt_token_ids, ids)
+      self.assertLen(answer.choices[0].message.tool_calls, 1)
+
+  def test_meta_info(self):
+    self._say('a')
+    meta = self._chat(
+        logprobs=True, extra_body={'return_meta_info': True}
+    ).choices[0].meta_info
+    self.assertEqual(
+        meta['output_token_logprobs'], [[-0.875, 97, None], [-0.625, 256, None]]
+    )
+    self.assertEqual(meta['completion_tokens'], 2)
+    self.assertEqual(meta['weight_version'], 'v0')
 
   def test_streamed_tools(self):
     self.service.step_seconds = 0.001
@@ -318,6 +404,23 @@ class OpenAITest(parameterized.TestCase):
     self.assertEqual(logprobs.token_logprobs[1], -0.5)
     self.assertEqual(answer.usage.prompt_tokens, 5)
 
+  def test_nothing_is_sampled(self):
+    answer = self.client.completions.create(
+        model='', prompt='hi', max_tokens=0, logprobs=1, echo=True
+    )
+    (choice,) = answer.choices
+    self.assertEqual((choice.text, choice.finish_reason), ('hi', 'length'))
+    self.assertEqual(choice.logprobs.tokens, ['h', 'i'])
+    # i is 105 = 15 * 7.
+    self.assertEqual(choice.logprobs.token_logprobs, [None, -0.125])
+    self.assertEqual(answer.usage.completion_tokens, 0)
+    chunks = list(
+        self.client.completions.create(
+            model='', prompt='hi', max_tokens=0, echo=True, stream=True
+        )
+    )
+    self.assertEqual([c.choices[0].text for c in chunks], ['hi'])
+
   @parameterized.parameters(
       ('a', 1),
       (['a', 'b'], 2),
@@ -347,7 +450,11 @@ class OpenAITest(parameterized.TestCase):
     self.assertEqual(offsets, sorted(offsets))
 
   @parameterized.parameters(
-      ({'messages': []}, 'messages'),
+      ({'messages': []}, 'messages: are missing, and so are input_ids'),
+      ({'input_ids': []}, 'input_ids: the prompt is empty'),
+      ({'input_ids': [400]}, 'input_ids: 400 is no token id'),
+      ({'input_ids': 'abc'}, 'input_ids'),
+      ({'tokens': [1]}, 'tokens: .*input_ids'),
       ({'messages': 'hi'}, 'messages'),
       ({'messages': [{'role': 'king', 'content': 'x'}]}, r'messages\[0\].role'),
       (
@@ -365,7 +472,7 @@ class OpenAITest(parameterized.TestCase):
                   }
               ]
           },
-          "got 'image_url'",
+          r'messages\[\].content\[\].type: .* run SGLang for images',
       ),
       (
           {
@@ -380,22 +487,30 @@ class OpenAITest(parameterized.TestCase):
           },
           'arguments must be a JSON object',
       ),
-      ({'response_format': {'type': 'json_object'}}, 'response_format: const'),
-      ({'tool_choice': 'required'}, 'tool_choice'),
+      (
+          {'response_format': {'type': 'json_object'}},
+          'response_format: constrained .* run SGLang',
+      ),
+      ({'guided_regex': 'a*'}, 'guided_regex: constrained .* run SGLang'),
+      ({'structured_outputs': {'json': {}}}, 'structured_outputs: .* SGLang'),
+      ({'tool_choice': 'required'}, 'tool_choice: .* run SGLang'),
       (
           {'tool_choice': {'type': 'function', 'function': {'name': 'f'}}},
-          'tool_choice',
+          'tool_choice: .* run SGLang',
       ),
+      ({'prompt_logprobs': 0}, 'prompt_logprobs: .*echo'),
+      ({'allowed_token_ids': [1]}, 'allowed_token_ids: .*logit_bias'),
+      ({'add_generation_prompt': False}, 'add_generation_prompt: .*input_ids'),
+      ({'return_meta_info': True, 'stream': True}, 'return_meta_info: not str'),
       ({'tools': [{'type': 'function', 'function': {}}]}, 'tools: .*no name'),
       ({'functions': [{'name': 'f'}]}, 'functions: deprecated'),
-      ({'parallel_tool_calls': False}, 'parallel_tool_calls'),
+      ({'parallel_tool_calls': 'no'}, 'parallel_tool_calls'),
       ({'top_logprobs': 2}, 'top_logprobs: needs logprobs'),
       ({'logprobs': True, 'top_logprobs': 21}, 'top_logprobs: 21'),
-      ({'max_tokens': 0}, 'max_tokens'),
+      ({'max_tokens': -1}, 'max_tokens'),
       ({'max_completion_tokens': 10**6}, 'max_completion_tokens: 1000000'),
       ({'n': 65}, '65 samples'),
       ({'n': 2**30}, 'n: '),
-      ({'temprature': 1}, 'temprature: unknown field'),
       ({'regex': 'a'}, 'regex: constrained'),
       ({'chat_template_kwargs': {'chat_template': 'x'}}, 'may not set'),
       (
@@ -422,6 +537,7 @@ class OpenAITest(parameterized.TestCase):
       ({'prompt': ['a'] * 65}, '65 samples'),
       ({'best_of': 3}, 'best_of'),
       ({'suffix': 'x'}, 'suffix'),
+      ({'add_special_tokens': False}, 'add_special_tokens: .*token ids'),
       ({'logprobs': 21}, 'logprobs: 21'),
       ({'logprobs': True}, 'logprobs'),
       (
@@ -436,6 +552,7 @@ class OpenAITest(parameterized.TestCase):
 
   def test_harmless_fields(self):
     for body in (
+        {'temprature': 1},
         {'response_format': {'type': 'text'}, 'store': None, 'tools': None},
         {'metadata': {'a': 'b'}, 'modalities': ['text'], 'user': 'x'},
     ):

@@ -1,0 +1,95 @@
+"""Fields of requests: those that are declared, refused and ignored.
+
+A field that would change the answer and is not served is refused by name, with
+what to do instead, unless its value asks for nothing: null, false, 0, empty, or
+the default. Every other field that is not declared is ignored, and the log says
+so once per name.
+"""
+
+from collections.abc import Mapping
+import logging
+from typing import Any, ClassVar
+
+import pydantic
+
+from evojax.rollout.server import errors
+
+_LOG = logging.getLogger(__name__)
+_SHOWN_NAME = 60  # Characters of the name of a field.
+# Names of ignored fields that are logged; clients can invent any number.
+_MOST_LOGGED = 100
+_logged: set[str] = set()
+# Fields in which null means something: as many tokens as fit.
+_NULLABLE = frozenset(('max_new_tokens',))
+# Refused fields of which other values ask for nothing than null, false, 0 and
+# empty ones -> those values.
+_NEUTRAL = {
+    'response_format': ({}, {'type': 'text'}),
+    'modalities': ([], ['text']),
+    'function_call': ('none', 'auto'),
+    'tool_choice': ('none', 'auto'),
+    'type': ('text',),
+    'beam_width': (0, 1),
+    'prompt_logprobs': (),
+    'truncate_prompt_tokens': (),
+    'add_generation_prompt': (True,),
+    'add_special_tokens': (True,),
+}
+
+
+class Model(pydantic.BaseModel):
+  """A body, or a part of one."""
+
+  model_config = pydantic.ConfigDict(
+      strict=True, allow_inf_nan=False, protected_namespaces=()
+  )
+  where: ClassVar[str] = ''  # Stands before the names of its fields.
+  # Field that is refused -> why, and what to do instead.
+  refused: ClassVar[Mapping[str, str]] = {}
+
+  @pydantic.model_validator(mode='before')
+  @classmethod
+  def _sift(cls, fields: Any) -> Any:
+    """Drop fields that ask for nothing, or for nothing that is known here.
+
+    Clients send null for fields that they do not set.
+
+    Raises:
+      ApiError: 400 for a field that is refused.
+    """
+    if not isinstance(fields, dict):
+      return fields
+    kept = {}
+    for name, value in fields.items():
+      if value is None and name not in _NULLABLE:
+        continue
+      if name in cls.refused and not _asks_nothing(name, value):
+        raise errors.bad_request(cls.where + name, cls.refused[name])
+      if name in cls.model_fields:
+        kept[name] = value
+      elif name not in cls.refused:
+        _log_ignored(cls.where + name)
+    return kept
+
+
+def _asks_nothing(name: str, value: Any) -> bool:
+  """Return True for a value of a refused field that asks for nothing."""
+  if name in _NEUTRAL:
+    return value in _NEUTRAL[name]
+  if isinstance(value, list):  # One value per prompt.
+    return not any(value)
+  return not value
+
+
+def _log_ignored(field: str) -> None:
+  """Log that a field is ignored, unless that was said before."""
+  field = field[:_SHOWN_NAME]
+  if field in _logged or len(_logged) >= _MOST_LOGGED:
+    return
+  _logged.add(field)
+  _LOG.warning(
+      'requests hold %r, which is ignored: it is unknown or has no effect'
+      ' here. Later ones are not logged%s.',
+      field,
+      ', nor are other fields' if len(_logged) >= _MOST_LOGGED else '',
+  )
