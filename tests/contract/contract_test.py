@@ -45,7 +45,7 @@ class Contract(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.url = cls.enterClassContext(cls.start())
+    cls.url = cls.enterClassContext(cls.start()).url
     cls.enterClassContext(
         mock.patch.dict(os.environ, {servers.KEY_VARIABLE: servers.KEY})
     )
