@@ -69,7 +69,7 @@ class Fleet:
       timeout_seconds: float,
       api_key: str = '',
       admin_key: str = '',
-      check: Callable[[Server, Mapping[str, Any]], Awaitable[None]],
+      check: Callable[[_Server, Mapping[str, Any]], Awaitable[None]],
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
@@ -440,8 +440,7 @@ class Fleet:
     if server.up:
       server.up = False
       logging.warning(
-          '%s is lost: %s; its requests (%d) are sent again, elsewhere or when'
-          ' it is back',
+          '%s is lost: %s; its requests that are sent again: %d',
           server.url,
           error,
           server.in_flight,

@@ -159,7 +159,7 @@ class Troubles(absltest.TestCase):
     self.assertTrue(busy.is_set())
     self.assertEqual(weights, self.undisturbed)
     # The probes are not in flight any more, the samples of the step are: 8.
-    self.assertRegex('\n'.join(lines), r'is lost: .*requests \(8\) are sent')
+    self.assertRegex('\n'.join(lines), r'is lost: .*are sent again: 8')
 
   def test_only_server_hangs(self):
     with self.lines(lost=1) as lines:

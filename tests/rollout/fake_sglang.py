@@ -174,7 +174,8 @@ class Server:
       ids = [i + self.tokens_off for i in model().encode(body['text'])]
       sure = -1.0 - self.weight**2
       pairs = [[None if not t else sure, i, None] for t, i in enumerate(ids)]
-      return 200, {}, {'meta_info': {'input_token_logprobs': pairs}}
+      told = {} if self.version is None else {'weight_version': self.version}
+      return 200, {}, {'meta_info': {'input_token_logprobs': pairs, **told}}
     probe = tuple(body['input_ids'][:2]) == model().probe
     if not probe:
       self.asked.append(body)
