@@ -216,6 +216,26 @@ def sglang(
   )
 
 
+def router(worker: str) -> Server:
+  """SGLang's own router in front of a server at a URL.
+
+  Its package is no dependency of ours: `pip install sglang-router==0.3.2` into
+  an environment, and name its Python.
+  """
+  python = _python('EVOJAX_SGLANG_ROUTER_PYTHON', 'sglang-router')
+  port = _free_port()
+  values = {
+      'host': '127.0.0.1',
+      'port': port,
+      'worker-urls': worker,
+      'api-key': KEY,
+      'policy': 'round_robin',
+      'prometheus-port': _free_port(),
+  }
+  command = [python, '-m', 'sglang_router.launch_router', *_flags(values, ())]
+  return Server(command, port, PYTHONPATH='')
+
+
 def _flags(values: dict[str, object], switches: Sequence[str]) -> list[str]:
   words = []
   for name, value in values.items():

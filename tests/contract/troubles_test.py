@@ -216,7 +216,7 @@ class Troubles(absltest.TestCase):
       )
     saved = [p.name for p in (self.folder / 'ended/checkpoints').iterdir()]
     self.assertLen(saved, 1)
-    self.assertRegex(saved[0], r'^0*2$')
+    self.assertRegex(saved[0], r'^step_0*2$')
     other = self.folder / 'tokenizer'
     shutil.copytree(domains.policy_path(servers.MODEL), other)
     _swap_digits(other / 'tokenizer.json')
