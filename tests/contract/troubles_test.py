@@ -237,13 +237,16 @@ class Troubles(absltest.TestCase):
       ):
         self.train('uncorrected', urls=(server.url,))
       with self.assertLogs('absl', logging.WARNING) as logs:
-        self.train('corrected', urls=(server.url,), grpo__tis_cap=2.0)
+        self.train(
+            'corrected', urls=(server.url,), grpo__tis_cap=2.0, steps=2
+        )
     said = [x for x in logs.output if 'tis_cap corrects for it' in x]
     self.assertLen(said, 1)
     lines = (self.folder / 'corrected/metrics.jsonl').read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if 'gap' in row]
-    self.assertLen(rows, _STEPS)
+    self.assertLen(rows, 2)
     for row in rows:
+      print('gap', row['gap'], row['sync/logprob_gap'])
       self.assertBetween(row['gap'], 1e-4, 0.05)
       self.assertBetween(row['sync/logprob_gap'], 1e-4, 0.05)
 
@@ -251,8 +254,12 @@ class Troubles(absltest.TestCase):
 def _swap_digits(path: pathlib.Path) -> None:
   """Gives the digits 1 and 2 of a tokenizer each other's number."""
   tokenizer = json.loads(path.read_text())
-  vocabulary = tokenizer['model']['vocab']
-  vocabulary['1'], vocabulary['2'] = vocabulary['2'], vocabulary['1']
+  vocabulary = tokenizer['model']['vocab']  # [token, score] by number.
+  one, two = (
+      next(i for i, (token, _) in enumerate(vocabulary) if token == digit)
+      for digit in '12'
+  )
+  vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
   path.write_text(json.dumps(tokenizer))
 
 
