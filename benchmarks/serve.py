@@ -1,6 +1,7 @@
 """The service against the bare engine, and under abuse.
 
     python -m benchmarks.serve [--rounds=5] [--soak=10000]
+    python -m benchmarks.serve --against=evojax,sglang_jax,sglang,URL
 
 Throughput: 64 clients ask for 64 tokens each, over and over; by turns with the
 engine alone in this process, on the shipped math policy. The service has fewer
@@ -10,7 +11,8 @@ counted apart. Then latency, and the time from a weight update's call to the
 first token of the new version. With --soak, so many short requests with
 cancellations, malformed JSON, huge prompts, wrong types, slow readers and
 dropped connections; afterwards no slot, task, memory or descriptor may be left
-behind, and nobody may have had a wrong answer.
+behind, and nobody may have had a wrong answer. With --against, these servers
+side by side and nothing else; see `benchmarks.against`.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ from absl import logging
 import httpx2
 import numpy as np
 
+from benchmarks import against
 from configs import math as math_config
 from evojax import domains
 from evojax import records
@@ -47,6 +50,9 @@ CONTEXT = 96  # Prompt and completion at their longest.
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
 _REQUESTS = flags.DEFINE_integer('requests', 512, 'Requests of a round.')
+_AGAINST = flags.DEFINE_list(
+    'against', [], 'Servers to set side by side: names or URLs.'
+)
 _SOAK = flags.DEFINE_integer('soak', 0, 'Requests of the soak; 0: none.')
 
 
@@ -395,6 +401,10 @@ async def _soak(server: Server, count: int) -> bool:
 
 def main(_):
   logging.set_verbosity(logging.WARNING)  # httpx2 logs every request.
+  if _AGAINST.value:
+    against.check(_AGAINST.value)
+    against.run(_AGAINST.value, _ROUNDS.value)
+    return 0
   bare = Bare()
   with Server() as server:
     fine = asyncio.run(_throughput(server, bare))

@@ -161,6 +161,7 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
   def __init__(self, *arguments: Any, **keywords: Any):
     super().__init__(*arguments, **keywords)
     self.weight_version = _FIRST_VERSION
+    self._unnamed = 0  # Exchanges that did not name their version.
     self._updating = asyncio.Lock()
     self._updates = tokenizer_manager._Communicator(self.send_to_scheduler, 1)
     self._result_dispatcher._mapping.append(
@@ -204,11 +205,14 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
             io_struct.PauseGenerationReqInput(mode='abort')
         )
       try:
+        self._unnamed += not body.get('weight_version')
         (answer,) = await self._updates(
             UpdateWeights(
                 model_path=body['model_path'],
+                # Mainline would keep the old name: a trainer could not know
+                # that somebody else exchanged the weights.
                 weight_version=body.get('weight_version')
-                or self.weight_version,
+                or f'unnamed-{self._unnamed}',
                 flush_cache=body.get('flush_cache', True),
             )
         )

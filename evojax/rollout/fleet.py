@@ -2,15 +2,15 @@
 
 All of it runs in one event loop. A server is up, or a task of its own tries to
 bring it up: probes it and gives it the current weights. Requests go to the
-least loaded server that is up and has those weights. One that dies costs what
-it was just sampling: that is sent elsewhere, which is safe because sampling
-changes nothing on a server and an answer counts once, when it is whole.
+least loaded server that is up and has those weights. One that dies or hangs
+costs what it was just sampling: that is sent elsewhere, or again once it is
+back, which is safe because sampling changes nothing on a server and an answer
+counts once, when it is whole.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 import contextlib
-import dataclasses
 import time
 from typing import Any
 import uuid
@@ -19,11 +19,15 @@ from absl import logging
 import httpx2
 
 from evojax.rollout import answers
+from evojax.rollout import servers as servers_lib
 
 # Uvicorn drops idle connections after 5 s; never meet that moment.
 _KEEP_ALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 30.0
+# While it owes an answer, a server is asked this often whether it hangs.
+_WATCH_SECONDS = 10.0
+_REMIND_SECONDS = 30.0  # Between two lines about a server that stays down.
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0
 # Server errors (500) that a request may meet before they are its own fault.
 _MAX_FAILURES = 4
@@ -33,6 +37,10 @@ _STOPPING_SECONDS = 2.0
 
 class FleetError(ConnectionError):
   """No server could be used for as long as the run waits for one."""
+
+
+# Errors of servers that end a run; its state is that of the last finished step.
+ERRORS = (FleetError, answers.DisagreementError)
 
 
 class _GoneError(Exception):
@@ -46,46 +54,8 @@ class _LaterError(Exception):
 _Json = dict[str, Any]
 # A server that raises one of these cannot be used now, but perhaps later.
 _UNUSABLE = (_GoneError, _LaterError, httpx2.HTTPError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Abilities:
-  """Abilities of a server, and what it reports of itself."""
-
-  model_info: str  # Which of the two paths it has; '' if none.
-  update: bool  # POST /update_weights_from_disk.
-  abort: bool  # POST /abort_request.
-  seeds: bool  # It says that it heeds sampling_seed.
-  reports_version: bool  # weight_version is in model_info.
-  version: str  # The version of its software.
-
-
-@dataclasses.dataclass
-class Server:
-  """The state of one server."""
-
-  url: str
-  up: bool = False
-  abilities: Abilities | None = None  # As the last probe found them.
-  weights: str = ''  # Version that it serves, as far as we gave it one.
-  taking: str = ''  # Version that it is being given.
-  trusted: bool = False  # Its log-probs were compared with the policy's.
-  in_flight: int = 0
-  rests_until: float = 0.0  # It asked for a pause.
-  stale: int = 0  # Answers in a row from weights that it was not given here.
-  error: str = 'never answered'  # Why it is not up.
-  revival: asyncio.Task | None = None
-
-
-_May = Callable[[Server], bool]
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-  """The weights that all servers are to serve."""
-
-  version: str
-  path: str
+_Server = servers_lib.Server
+_May = Callable[[_Server], bool]
 
 
 class Fleet:
@@ -99,7 +69,7 @@ class Fleet:
       timeout_seconds: float,
       api_key: str = '',
       admin_key: str = '',
-      check: Callable[[Server, Mapping[str, Any]], Awaitable[None]],
+      check: Callable[[_Server, Mapping[str, Any]], Awaitable[None]],
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
@@ -117,8 +87,8 @@ class Fleet:
         wait long for servers that are down.
       transport: In place of the network, in tests.
     """
-    self.servers = tuple(Server(url.rstrip('/')) for url in urls)
-    self.weights: Weights | None = None
+    self.servers = tuple(_Server(url.rstrip('/')) for url in urls)
+    self.weights: servers_lib.Weights | None = None
     self.resent = 0  # Requests that were sent again, since the start.
     self._concurrency = concurrency
     self.timeout_seconds = timeout_seconds
@@ -140,6 +110,7 @@ class Fleet:
     )
     self._changed = asyncio.Event()  # Replaced whenever it is set.
     self._versions: list[str] = []  # All that were installed.
+    self._watches: list[asyncio.Task] = []
     self._fatal: answers.DisagreementError | None = None
 
   async def start(self) -> None:
@@ -152,12 +123,14 @@ class Fleet:
     self._loop = asyncio.get_running_loop()
     for server in self.servers:
       self._revive(server)
+      self._watches.append(asyncio.create_task(self._watch(server)))
     await asyncio.wait([s.revival for s in self.servers], timeout=1.0)
     await self._pick(lambda server: True)
 
   async def close(self) -> None:
     """End all tasks and connections."""
     tasks = [s.revival for s in self.servers if s.revival is not None]
+    tasks += self._watches
     for task in tasks:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -196,7 +169,6 @@ class Fleet:
         if failures >= _MAX_FAILURES * len(self.servers):
           message = f'a request failed {failures} times, at last: {error}'
           raise FleetError(message) from error
-        logging.warning('%s; its request goes elsewhere', error)
       except _LaterError as error:
         busy_since = busy_since or time.monotonic()
         if time.monotonic() - busy_since > self.timeout_seconds:
@@ -212,12 +184,12 @@ class Fleet:
         self._notify()
       self.resent += 1
 
-  def _has_weights(self, server: Server) -> bool:
+  def _has_weights(self, server: _Server) -> bool:
     """Return True if a server can sample from the current weights now."""
     current = self.weights.version if self.weights else ''
     return server.weights == current and server.in_flight < self._concurrency
 
-  def _serves(self, server: Server) -> bool:
+  def _serves(self, server: _Server) -> bool:
     """Return True if a server may sample for the run now."""
     return server.trusted and self._has_weights(server)
 
@@ -231,7 +203,7 @@ class Fleet:
       server.trusted |= server.url in urls
     self._loop.call_soon_threadsafe(self._notify)
 
-  def _is_stale(self, server: Server, answer: Any) -> bool:
+  def _is_stale(self, server: _Server, answer: Any) -> bool:
     """Return True if an answer is of other weights; give the server ours.
 
     That happens when somebody restarted the server since it took the weights.
@@ -262,7 +234,7 @@ class Fleet:
     self._lost(server, f'serves weight_version={version!r}')
     return True
 
-  async def _pick(self, may: _May, only: str = '') -> Server:
+  async def _pick(self, may: _May, only: str = '') -> _Server:
     """Wait for a server that may be used; return the least loaded one.
 
     Raises:
@@ -298,8 +270,8 @@ class Fleet:
         f'none of the {len(self.servers)} servers of config.rollout.urls could'
         f' be used for {seconds:.0f} s (config.rollout.timeout_seconds ='
         f' {self.timeout_seconds:g}):{lines}\nStart one, e.g. with'
-        ' launch/sglang_jax.sh, then run the same command again: it resumes'
-        ' from the last checkpoint'
+        ' launch/sglang_jax.sh, then run the same command again: it continues'
+        ' with the step that this one could not finish'
     )
 
   def _notify(self) -> None:
@@ -308,7 +280,11 @@ class Fleet:
     self._changed = asyncio.Event()
 
   async def _post(
-      self, server: Server, path: str, body: _Json, headers: _Json | None = None
+      self,
+      server: _Server,
+      path: str,
+      body: _Json,
+      headers: _Json | None = None,
   ) -> Any:
     """Return the JSON of a 200 answer; see `_UNUSABLE` for other ones.
 
@@ -317,16 +293,19 @@ class Fleet:
     """
     url = server.url + path
     try:
-      response = await self._http.post(url, json=body, headers=headers)
+      async with servers_lib.waiting(server):
+        response = await self._http.post(url, json=body, headers=headers)
       if response.status_code == 200:
         return response.json()
-    except httpx2.HTTPError as error:
-      silent = isinstance(error, httpx2.TimeoutException)
-      what = f'no answer to {path} in {self.timeout_seconds:g} s'
-      self._lost(server, what if silent else _described(error))
+    except (httpx2.HTTPError, TimeoutError) as error:
+      if isinstance(error, httpx2.TimeoutException):
+        what = f'no answer to {path} in {self.timeout_seconds:g} s'
+      else:  # `_watch` has said why.
+        hangs = isinstance(error, TimeoutError)
+        what = server.error if hangs else _described(error)
+      self._lost(server, what)
       await self._abort(server, body.get('rid'))
-      how = 'was silent' if silent else f'broke off ({server.error})'
-      raise _GoneError(f'{server.url} {how}') from error
+      raise _GoneError(f'{server.url}: {what}') from error
     except ValueError as error:
       raise answers.DisagreementError(
           f'{url} answered {response.text[:200]!r}, which is no JSON: is it an'
@@ -334,7 +313,7 @@ class Fleet:
       ) from error
     status, text = response.status_code, response.text[:500]
     if status in (429, 503):
-      server.rests_until = time.monotonic() + _retry_after(response)
+      server.rests_until = time.monotonic() + servers_lib.retry_after(response)
       raise _LaterError('it is too busy')
     if status in (401, 403):
       raise self._denied(server, path)
@@ -343,7 +322,7 @@ class Fleet:
       raise _GoneError(f'{url} answered {status}: {text}')
     raise answers.DisagreementError(f'{url} refused with {status}: {text}')
 
-  def _denied(self, server: Server, path: str) -> answers.DisagreementError:
+  def _denied(self, server: _Server, path: str) -> answers.DisagreementError:
     return answers.DisagreementError(
         f"{server.url}{path} refused the key: put the server's --api-key into"
         ' the environment variable that config.rollout.api_key_env names, and'
@@ -351,7 +330,7 @@ class Fleet:
         ' config.rollout.admin_key_env'
     )
 
-  async def _abort(self, server: Server, rid: str | None) -> None:
+  async def _abort(self, server: _Server, rid: str | None) -> None:
     """Spare a slow server the rest of a sample nobody waits for."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
@@ -359,10 +338,18 @@ class Fleet:
     with contextlib.suppress(httpx2.HTTPError):
       await self._http.post(url, json=body, timeout=_CONNECT_SECONDS)
 
-  async def tokens_of(self, server: Server, text: str) -> list[int] | None:
-    """Return a server's tokens of a text; None if it does not report them."""
+  async def read_text(
+      self, server: _Server, text: str
+  ) -> list[tuple[float | None, int]] | None:
+    """Return a server's (log-prob, token) of a text; None if it tells none.
+
+    The first token has no log-prob.
+
+    Raises:
+      DisagreementError: If the server refuses it, or keeps other weights.
+    """
     body = {
-        'rid': f'tokens-of-{time.monotonic_ns()}',
+        'rid': uuid.uuid4().hex,
         'text': text,
         'sampling_params': {'max_new_tokens': 1, 'temperature': 0.0},
         'return_logprob': True,
@@ -370,14 +357,16 @@ class Fleet:
     }
     try:
       answer = await self._post(server, '/generate', body)
+      if server.up and self.weights and self._is_stale(server, answer):
+        return None
       pairs = answer['meta_info']['input_token_logprobs']
-      return [pair[1] for pair in pairs] or None
+      return [(pair[0], pair[1]) for pair in pairs] or None
     except (_GoneError, _LaterError, LookupError, TypeError):
       return None
 
   # -------------------------------------------------------------- weights
 
-  async def install(self, weights: Weights) -> None:
+  async def install(self, weights: servers_lib.Weights) -> None:
     """Give all servers new weights, in parallel; one at least has to take.
 
     The others get them when they come back.
@@ -394,7 +383,7 @@ class Fleet:
         raise error
     await self._pick(self._has_weights)
 
-  async def _exchange(self, server: Server) -> None:
+  async def _exchange(self, server: _Server) -> None:
     """Give weights to a server that is up; one that fails is revived."""
     try:
       # One that hangs is known in less time than weights may take to load.
@@ -405,7 +394,7 @@ class Fleet:
     except _UNUSABLE as error:
       self._lost(server, _described(error))
 
-  async def _give_weights(self, server: Server) -> None:
+  async def _give_weights(self, server: _Server) -> None:
     """Make one server serve the current weights."""
     weights = self.weights
     if not server.abilities.update:
@@ -445,19 +434,48 @@ class Fleet:
 
   # -------------------------------------------------------------- revival
 
-  def _lost(self, server: Server, error: str) -> None:
-    """Take a server out of use until its revival succeeds."""
+  def _lost(self, server: _Server, error: str) -> None:
+    """Take a server out of use until its revival succeeds; say so once."""
     server.error = error
     if server.up:
       server.up = False
+      logging.warning(
+          '%s is lost: %s; its requests that are sent again: %d',
+          server.url,
+          error,
+          server.in_flight,
+      )
       self._revive(server)
 
-  def _revive(self, server: Server) -> None:
+  async def _watch(self, server: _Server) -> None:
+    """Lose a server that hangs, over and over.
+
+    A process that is stopped, or a machine that is gone, leaves connections
+    open: without this, what it owes would be waited for as long as the longest
+    answer may take.
+    """
+    while True:
+      await asyncio.sleep(_WATCH_SECONDS)
+      if not server.waits or server.abilities is None:
+        continue
+      path = server.abilities.model_info
+      try:
+        await self._fetch(server, path)
+      except httpx2.TimeoutException:
+        self._lost(server, f'no answer to {path} in {_PROBE_SECONDS:g} s')
+        for waits in server.waits:
+          waits.reschedule(self._loop.time())
+      except httpx2.HTTPError:
+        pass  # What it owes breaks off, too.
+
+  def _revive(self, server: _Server) -> None:
     server.revival = asyncio.create_task(self._bring_up(server))
 
-  async def _bring_up(self, server: Server) -> None:
+  async def _bring_up(self, server: _Server) -> None:
     """Probe a server and give it the weights, until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
+    # One that was up is known to be lost.
+    told = time.monotonic() if known else -_REMIND_SECONDS
     while not server.up:
       try:
         await self._probe(server)
@@ -466,9 +484,9 @@ class Fleet:
         server.up, server.error = True, ''
       except _UNUSABLE as error:
         server.error = _described(error)
-        logging.log_every_n_seconds(
-            logging.WARNING, '%s is not up: %s', 30, server.url, server.error
-        )
+        if time.monotonic() - told >= _REMIND_SECONDS:
+          logging.warning('%s is not up: %s', server.url, server.error)
+          told = time.monotonic()
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
       except answers.DisagreementError as error:
@@ -478,7 +496,7 @@ class Fleet:
       logging.warning('%s is back', server.url)
     self._notify()
 
-  async def _get(self, server: Server, path: str) -> Any:
+  async def _get(self, server: _Server, path: str) -> Any:
     """Return the JSON object of a path; {} if the server does not have it."""
     response = await self._fetch(server, path)
     if response.status_code in (401, 403):
@@ -492,14 +510,14 @@ class Fleet:
         return value
     return {}
 
-  async def _fetch(self, server: Server, path: str) -> httpx2.Response:
+  async def _fetch(self, server: _Server, path: str) -> httpx2.Response:
     return await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
 
-  async def _has(self, server: Server, path: str) -> bool:
+  async def _has(self, server: _Server, path: str) -> bool:
     """Return True if a path takes a POST; a GET of it does nothing."""
     return (await self._fetch(server, path)).status_code != 404
 
-  async def _probe(self, server: Server) -> None:
+  async def _probe(self, server: _Server) -> None:
     """Find out what a server is, and whether it is up at all."""
     health = await self._fetch(server, '/health')
     if health.status_code != 200:
@@ -515,7 +533,7 @@ class Fleet:
     info = await self._get(server, '/server_info')
     info = info or await self._get(server, '/get_server_info')
     version = model.get('weight_version')
-    server.abilities = Abilities(
+    server.abilities = servers_lib.Abilities(
         model_info=path,
         update=await self._has(server, '/update_weights_from_disk'),
         abort=await self._has(server, '/abort_request'),
@@ -537,11 +555,3 @@ def _described(error: Exception) -> str:
   if isinstance(error, httpx2.HTTPError):
     return f'{type(error).__name__} {error}'.strip()
   return str(error)
-
-
-def _retry_after(response: httpx2.Response) -> float:
-  """Return the seconds that a busy server asks for, within reason."""
-  try:
-    return min(max(float(response.headers['Retry-After']), 0.05), 30.0)
-  except (KeyError, ValueError):
-    return _FIRST_BACKOFF

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
+import dataclasses
 import hashlib
 import pathlib
 
@@ -10,6 +11,7 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax import records
+from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
 from evojax.rollout import engine as engine_lib
@@ -76,6 +78,11 @@ def open_sampler(
     folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
   # Any short text will do: servers must score it as this process does.
   probe = tuple(tokenizer.encode('12 + 34 ='))
+
+  def scorer(cfg: decoder.DecoderConfig) -> parity.Scorer:
+    rows, length = client_lib.PROBES * len(r.urls), client_lib.PROBE_TOKENS
+    return parity.make_scorer(cfg, mesh, rows=rows, length=len(probe) + length)
+
   client = client_lib.SGLangEngine(
       r.urls,
       client_lib.Model(
@@ -89,12 +96,11 @@ def open_sampler(
           export=lambda params, path: policy_lib.export(
               policy, params, path, model.param_dtype
           ),
-          score=parity.make_scorer(
-              policy.cfg,
-              mesh,
-              rows=client_lib.PROBES * len(r.urls),
-              length=len(probe) + client_lib.PROBE_TOKENS,
+          score=scorer(policy.cfg),
+          score_bfloat16=scorer(
+              dataclasses.replace(policy.cfg, compute_dtype='bfloat16')
           ),
+          corrected=config.grpo.tis_cap > 0,
           probe=probe,
       ),
       weights_folder=folder,

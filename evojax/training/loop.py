@@ -235,12 +235,25 @@ def loop(
     with (
         _profiler(config, trainer.workdir, trainer.step),
         jax.transfer_guard('disallow'),
+        _saved_without_servers(trainer),
     ):
       log = trainer.train_step()
-    after_step(log)
+    with _saved_without_servers(trainer):  # It may evaluate.
+      after_step(log)
     if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
       with trainer.phases('checkpoint'):
         trainer.save()
+
+
+@contextlib.contextmanager
+def _saved_without_servers(trainer: trainer_lib.Trainer) -> Iterator[None]:
+  """Save the finished steps where servers end the run."""
+  try:
+    yield
+  except fleet.ERRORS:
+    with jax.transfer_guard('allow'):
+      trainer.save()
+    raise
 
 
 @contextlib.contextmanager

@@ -212,7 +212,7 @@ class Trainer:
       try:
         with self.phases('rollout'):
           self.prefetched = asked, self.engine.finish(pending)
-      except fleet.FleetError:
+      except fleet.ERRORS:
         self.cursor -= len(asked.problems)
         raise
 
@@ -264,15 +264,16 @@ class Trainer:
     """Make one step; evidence is on disk before the update that uses it.
 
     Raises:
-      fleet.FleetError: If no server could be used for too long. The state is
-        that of the last finished step, and may be saved.
+      fleet.FleetError: If no server could be used for too long.
+      answers.DisagreementError: If a server does not fit the run. After both
+        the state is that of the last finished step, and may be saved.
     """
     started = time.perf_counter()
     self._discard_later()
     before = self.cursor, self.prefetched, self.rewards.keep_state
     try:
       batch = self.roll_out()
-    except fleet.FleetError:
+    except fleet.ERRORS:
       self.cursor, self.prefetched, self.rewards.keep_state = before
       raise
     self.start_prefetch()

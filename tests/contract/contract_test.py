@@ -31,6 +31,50 @@ from tests.contract import servers
 
 _PARITY = 1e-4  # Nats.
 _LENGTH = 480  # Prompt and completion.
+# What other trainers send to /generate, but for input_ids, as they write it.
+TRAINERS = {
+    'slime': {
+        'sampling_params': {
+            'temperature': 1.0,
+            'top_p': 1.0,
+            'top_k': -1,
+            'max_new_tokens': 8,
+            'stop': None,
+            'stop_token_ids': None,
+            'skip_special_tokens': False,
+            'no_stop_trim': True,
+            'spaces_between_special_tokens': False,
+            'sampling_seed': 42,
+        },
+        'return_logprob': True,
+    },
+    'verl': {
+        'sampling_params': {
+            'n': 1,
+            'max_new_tokens': 8,
+            'presence_penalty': 0.0,
+            'frequency_penalty': 0.0,
+            'repetition_penalty': 1.0,
+            'temperature': 1.0,
+            'top_k': -1,
+            'top_p': 1.0,
+        },
+        'return_logprob': True,
+    },
+    'AReaL': {
+        'image_data': None,
+        'sampling_params': {
+            'top_p': 1.0,
+            'top_k': 100_000_000,
+            'max_new_tokens': 8,
+            'temperature': 1.0,
+            'stop_token_ids': [],
+            'frequency_penalty': 0.0,
+        },
+        'return_logprob': True,
+        'stream': False,
+    },
+}
 
 
 class Contract(parameterized.TestCase):
@@ -45,7 +89,7 @@ class Contract(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.url = cls.enterClassContext(cls.start())
+    cls.url = cls.enterClassContext(cls.start()).url
     cls.enterClassContext(
         mock.patch.dict(os.environ, {servers.KEY_VARIABLE: servers.KEY})
     )
@@ -390,6 +434,22 @@ class Contract(parameterized.TestCase):
     else:
       self.assertFalse(any(ended))
       self.assertEqual(reasons, {'length'})
+
+  @parameterized.parameters(*TRAINERS)
+  def test_body_of_another_trainer(self, name):
+    async def ask():
+      async with self.http() as http:
+        body = {'input_ids': list(self.prompt), **TRAINERS[name]}
+        return await http.post('/generate', json=body)
+
+    response = asyncio.run(ask())
+    self.assertEqual(response.status_code, 200, response.text)
+    meta = response.json()['meta_info']
+    # As they read it.
+    tokens = [entry[1] for entry in meta['output_token_logprobs']]
+    self.assertLen(tokens, meta['completion_tokens'])
+    self.assertBetween(len(tokens), 1, 8)
+    self.assertIn(meta['finish_reason']['type'], ('length', 'stop'))
 
   def test_wrong_key(self):
     async def ask(method, path, key):

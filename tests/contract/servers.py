@@ -1,6 +1,6 @@
 """Servers in processes of their own: evojax's, sglang-jax, sglang."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import contextlib
 import os
 import pathlib
@@ -30,38 +30,67 @@ def _free_port() -> int:
     return s.getsockname()[1]
 
 
-@contextlib.contextmanager
-def _run(
-    command: Sequence[str], port: int, **environment: str
-) -> Iterator[str]:
-  """The URL of a server, once it is up; it dies at the end."""
-  url = f'http://127.0.0.1:{port}'
-  with tempfile.TemporaryFile('w+') as log:
-    process = subprocess.Popen(
-        command,
+class Server:
+  """A server in processes of its own, on a port that it keeps."""
+
+  def __init__(self, command: Sequence[str], port: int, **environment: str):
+    """Start nothing yet.
+
+    Args:
+      command: Starts the server.
+      port: That the command names.
+      **environment: In addition to this process's.
+    """
+    self.url = f'http://127.0.0.1:{port}'
+    self._command = command
+    # Compiled as in earnest, unless told otherwise: they decode thousands of
+    # tokens.
+    self._environment = os.environ | {'JAX_PLATFORMS': 'cpu'} | environment
+    self._process: subprocess.Popen | None = None
+
+  def __enter__(self) -> 'Server':
+    self._log = tempfile.TemporaryFile('w+')
+    self.start()
+    return self
+
+  def __exit__(self, *_) -> None:
+    if self._process.poll() not in (None, -signal.SIGKILL):
+      print(f'{self.url} died; its last words:\n{self._last_words()}')
+    self.kill()
+    self._log.close()
+
+  def start(self) -> None:
+    """Start it, again after `kill`; return once it is up."""
+    self._process = subprocess.Popen(
+        self._command,
         cwd=tiny.ROOT,
-        # Compiled as in earnest: they decode thousands of tokens.
-        env=os.environ | {'JAX_PLATFORMS': 'cpu'} | environment,
+        env=self._environment,
         stdin=subprocess.DEVNULL,
-        stdout=log,
+        stdout=self._log,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # All of its processes end with it.
     )
-    try:
-      deadline = time.monotonic() + _START_SECONDS
-      while not _healthy(url):
-        if process.poll() is not None or time.monotonic() > deadline:
-          log.seek(0)
-          raise RuntimeError(f'{command} is not up:\n{log.read()[-4000:]}')
-        time.sleep(0.5)
-      yield url
-    finally:
-      if process.poll() is not None:
-        log.seek(0)
-        print(f'{url} died; its last words:\n{log.read()[-4000:]}')
-      with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-      process.wait()
+    deadline = time.monotonic() + _START_SECONDS
+    while not _healthy(self.url):
+      if self._process.poll() is not None or time.monotonic() > deadline:
+        self.kill()
+        words = self._last_words()
+        raise RuntimeError(f'{self._command} is not up:\n{words}')
+      time.sleep(0.2)
+
+  def signal(self, number: int) -> None:
+    """Send a signal to all of its processes."""
+    os.killpg(self._process.pid, number)
+
+  def kill(self) -> None:
+    """End it as the kernel does where memory is short."""
+    with contextlib.suppress(ProcessLookupError):
+      self.signal(signal.SIGKILL)
+    self._process.wait()
+
+  def _last_words(self) -> str:
+    self._log.seek(0)
+    return self._log.read()[-4000:]
 
 
 def _healthy(url: str) -> bool:
@@ -71,10 +100,15 @@ def _healthy(url: str) -> bool:
     return False
 
 
-def evojax() -> contextlib.AbstractContextManager[str]:
+def evojax(
+    model: str | os.PathLike[str] = MODEL,
+    *flags: str,
+    port: int = 0,
+    **environment: str,
+) -> Server:
   """evojax's own service."""
-  port = _free_port()
-  return _run(
+  port = port or _free_port()
+  return Server(
       [
           sys.executable,
           '-m',
@@ -82,13 +116,16 @@ def evojax() -> contextlib.AbstractContextManager[str]:
           '--config=configs/math.py',
           '--mode=serve',
           f'--port={port}',
+          f'--config.model.path={os.fspath(model)}',
           f'--config.serve.context_tokens={CONTEXT}',
           f'--config.serve.api_key_env={KEY_VARIABLE}',
           '--config.rollout.decode_slots=8',
+          *flags,
       ],
       port,
       PYTHONPATH=tiny.environment()['PYTHONPATH'],
       **{KEY_VARIABLE: KEY},
+      **environment,
   )
 
 
@@ -100,15 +137,17 @@ def _python(variable: str, what: str) -> str:
   return python
 
 
-def sglang_jax() -> contextlib.AbstractContextManager[str]:
+def sglang_jax(
+    model: str | os.PathLike[str] = MODEL, *flags: str, port: int = 0
+) -> Server:
   """A real sglang-jax on the CPU, started as launch/sglang_jax.sh does."""
   python = _python(
       'EVOJAX_SGLANG_JAX_PYTHON',
       'sglang-jax; test.sh makes one where Python 3.12 is found',
   )
-  port = _free_port()
-  flags = {
-      'model-path': domains.policy_path(MODEL),
+  port = port or _free_port()
+  values = {
+      'model-path': domains.policy_path(os.fspath(model)),
       'port': port,
       'api-key': KEY,
       'device': 'cpu',
@@ -132,8 +171,8 @@ def sglang_jax() -> contextlib.AbstractContextManager[str]:
       'disable-overlap-schedule',
       'skip-server-warmup',
   )
-  return _run(
-      [python, 'launch/sglang_jax.py', *_flags(flags, switches)],
+  return Server(
+      [python, 'launch/sglang_jax.py', *_flags(values, switches), *flags],
       port,
       # Not this process's packages.
       PYTHONPATH='',
@@ -143,15 +182,17 @@ def sglang_jax() -> contextlib.AbstractContextManager[str]:
   )
 
 
-def sglang() -> contextlib.AbstractContextManager[str]:
+def sglang(
+    model: str | os.PathLike[str] = MODEL, *flags: str, port: int = 0
+) -> Server:
   """A real sglang on the CPU, started as launch/sglang_cpu.sh does."""
   python = _python(
       'EVOJAX_SGLANG_PYTHON',
       'sglang; `bash launch/sglang_cpu.sh --python` makes one and prints it',
   )
-  port = _free_port()
-  flags = {
-      'model-path': domains.policy_path(MODEL),
+  port = port or _free_port()
+  values = {
+      'model-path': domains.policy_path(os.fspath(model)),
       'port': port,
       'api-key': KEY,
       'dtype': 'float32',
@@ -159,11 +200,12 @@ def sglang() -> contextlib.AbstractContextManager[str]:
       'max-total-tokens': 4096,
       'max-running-requests': 8,
   }
-  return _run(
+  return Server(
       [
           python,
           'launch/sglang_cpu.py',
-          *_flags(flags, ('skip-server-warmup',)),
+          *_flags(values, ('skip-server-warmup',)),
+          *flags,
       ],
       port,
       # Not this process's packages.
@@ -172,6 +214,26 @@ def sglang() -> contextlib.AbstractContextManager[str]:
       # token takes fifty times as long.
       OMP_NUM_THREADS='1',
   )
+
+
+def router(worker: str) -> Server:
+  """SGLang's own router in front of a server at a URL.
+
+  Its package is no dependency of ours: `pip install sglang-router==0.3.2` into
+  an environment, and name its Python.
+  """
+  python = _python('EVOJAX_SGLANG_ROUTER_PYTHON', 'sglang-router')
+  port = _free_port()
+  values = {
+      'host': '127.0.0.1',
+      'port': port,
+      'worker-urls': worker,
+      'api-key': KEY,
+      'policy': 'round_robin',
+      'prometheus-port': _free_port(),
+  }
+  command = [python, '-m', 'sglang_router.launch_router', *_flags(values, ())]
+  return Server(command, port, PYTHONPATH='')
 
 
 def _flags(values: dict[str, object], switches: Sequence[str]) -> list[str]:

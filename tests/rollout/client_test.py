@@ -12,6 +12,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_dtypes
 import numpy as np
 
 from evojax import config as config_lib
@@ -19,6 +20,7 @@ from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import client as client_lib
 from evojax.rollout import fleet as fleet_lib
+from evojax.rollout import servers as servers_lib
 from evojax.rollout import weights as weights_lib
 from tests.rollout import fake_sglang as fake
 
@@ -47,6 +49,14 @@ def expected(request: records.Request, weight: float = WEIGHT) -> list[int]:
       temperature=request.params.temperature,
       ignore_eos=request.params.ignore_eos,
   )[0]
+
+
+def _keep_weight(server, body, update=fake.Server._update):
+  """Pretends to take weights."""
+  weight = server.weight
+  answer = update(server, body)
+  server.weight = weight
+  return answer
 
 
 class ClientTestCase(parameterized.TestCase):
@@ -188,8 +198,12 @@ class TroubleTest(ClientTestCase):
     engine = self.connect()
     self.servers[0].dies_at = 5
     asked = requests(40)
-    self.check(engine.generate(asked), asked)
+    with self.assertLogs(level='WARNING') as logs:
+      self.check(engine.generate(asked), asked)
     self.assertFalse(self.servers[0].up)
+    # One line for the server, none for each request.
+    (line,) = [x for x in logs.output if 'server0' in x]
+    self.assertRegex(line, r'is lost: ReadError .*are sent again: \d')
     # The fifth request broke; what else was under way was refused.
     self.assertBetween(engine.metrics()['fleet/resent'], 1, 4)
     self.assertEqual(engine.metrics()['fleet/servers_up'], 1)
@@ -544,20 +558,42 @@ class DisagreementTest(ClientTestCase):
 
   def test_weights_that_did_not_arrive(self):
     engine = self.connect()
-    update = fake.Server._update
-
-    def pretend(server, body):
-      weight = server.weight
-      answer = update(server, body)
-      server.weight = weight
-      return answer
-
-    with mock.patch.object(fake.Server, '_update', pretend):
+    with mock.patch.object(fake.Server, '_update', _keep_weight):
       with self.assertRaisesRegex(
           answers.DisagreementError,
           r'server\d:30000 and this run differ by .* of version 8: .*weights',
       ):
         engine.update_weights(0.25, 8)
+
+  def test_bfloat16_is_no_other_weights(self):
+    self.servers[1].dtype = ml_dtypes.bfloat16
+    with self.assertRaisesRegex(
+        answers.DisagreementError,
+        r'server1:30000 and this run differ by 0\.00\d+ nats .* as bfloat16'
+        r' does from float32, .*tis_cap=0 .*--config.grpo.tis_cap=2, .*float32',
+    ):
+      self.connect()
+    with self.assertLogs(level='WARNING') as logs:
+      engine = self.connect(model=fake.model(corrected=True))
+    self.assertRegex('\n'.join(logs.output), r'server1:30000 .*tis_cap corr')
+    self.assertBetween(engine.metrics()['sync/logprob_gap'], 1e-4, 0.02)
+    # More than rounding is refused: other weights do not hide behind it.
+    with mock.patch.object(fake.Server, '_update', _keep_weight):
+      with self.assertRaisesRegex(
+          answers.DisagreementError, 'bfloat16 would explain 0.*other weights'
+      ):
+        engine.update_weights(0.45, 8)
+
+  def test_weights_that_somebody_exchanged_without_a_name(self):
+    engine = self.connect()
+    asked = requests(8)
+    engine.generate(asked)
+    self.servers[1].weight += 0.01
+    with self.assertRaisesRegex(
+        answers.DisagreementError,
+        r"server1:30000 reads .*version='000007-.* by 0.0\d+ nats .*somebody",
+    ):
+      engine.generate(asked)
 
   def test_weights_that_are_refused(self):
     engine = self.connect()
@@ -729,7 +765,7 @@ class WeightsTest(ClientTestCase):
         # Newer ones were installed meanwhile, and these removed.
         fleet = engine._fleet
         path = engine._folder.path_of(fleet.weights.version)
-        fleet.weights = fleet_lib.Weights(fleet.weights.version, str(path))
+        fleet.weights = servers_lib.Weights(fleet.weights.version, str(path))
         return 400, {}, {'success': False, 'message': 'no such directory'}
       return handle(path, body, key)
 
@@ -810,7 +846,7 @@ class NetworkTest(parameterized.TestCase):
     broken = []
 
     def hook(handler, body):
-      if handler.path != '/generate' or body['input_ids'][:1] != [5]:
+      if handler.path != '/generate' or body.get('input_ids', [0])[0] != 5:
         return False
       if len(broken) < 2:
         broken.append(body['rid'])
@@ -847,6 +883,36 @@ class NetworkTest(parameterized.TestCase):
     )
     self.check(engine, 12)
     self.assertNotEmpty(aborted)
+
+  @parameterized.parameters(1, 2)
+  def test_server_that_hangs_keeps_its_connections(self, count):
+    # As a process that gets SIGSTOP does, until it gets SIGCONT.
+    goes_on, hung = threading.Event(), []
+    goes_on.set()
+    self.addCleanup(goes_on.set)
+
+    def hook(handler, body):
+      if handler.path == '/generate' and body.get('input_ids', [0])[0] == 5:
+        if not hung:
+          hung.append(body['rid'])
+          goes_on.clear()
+      goes_on.wait(20)
+      return False
+
+    for name in ('_WATCH_SECONDS', '_PROBE_SECONDS', '_CONNECT_SECONDS'):
+      self.enter_context(mock.patch.object(fleet_lib, name, 0.3))
+    urls = [self.serve(fake.Server('hangs'), hook)]
+    urls += [self.serve(fake.Server('other'))] * (count - 1)
+    engine = self.connect(*urls, timeout_seconds=60.0)
+    timer = threading.Timer(3.0, goes_on.set)
+    if count == 1:  # Nothing else helps.
+      timer.start()
+    self.addCleanup(timer.cancel)
+    start = time.monotonic()
+    with self.assertLogs(level='WARNING') as logs:
+      self.check(engine, 8)
+    self.assertLess(time.monotonic() - start, 15)
+    self.assertLen([x for x in logs.output if 'no answer to /model_' in x], 1)
 
   def test_throughput(self):
     engine = self.connect(self.serve(fake.Server('one')))

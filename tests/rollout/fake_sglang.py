@@ -6,11 +6,13 @@ be checked without a model.
 
 import asyncio
 from collections.abc import Callable, Sequence
+import functools
 import json
 import pathlib
 from typing import Any
 
 import httpx2
+import ml_dtypes
 import numpy as np
 
 from evojax.rollout import client as client_lib
@@ -18,10 +20,13 @@ from evojax.rollout import client as client_lib
 VOCAB, EOS = 40, 0
 
 
-def logprobs(weight: float, last: int, temperature: float) -> np.ndarray:
+def logprobs(
+    weight: float, last: int, temperature: float, dtype: type = np.float64
+) -> np.ndarray:
   """Return the log-probs of every next token, [VOCAB]."""
   logits = 2 * np.sin(np.arange(VOCAB) * (0.37 * last + 1) + weight)
   logits[EOS] = -2.0
+  logits = logits.astype(dtype).astype(np.float64)
   scaled = logits / (temperature or 1.0)
   return scaled - np.log(np.exp(scaled).sum())
 
@@ -52,6 +57,7 @@ def score(
     weight: float,
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     temperatures: Sequence[float],
+    dtype: type = np.float64,
 ) -> list[np.ndarray]:
   """The forward pass of the process that trains."""
   rows = []
@@ -60,7 +66,7 @@ def score(
     rows.append(
         np.array(
             [
-                logprobs(weight, last, temperature)[token]
+                logprobs(weight, last, temperature, dtype)[token]
                 for last, token in zip(context, tokens)
             ]
         )
@@ -86,6 +92,10 @@ def model(**changes: Any) -> client_lib.Model:
           'dtype': 'float32',
           'export': export,
           'score': score,
+          'score_bfloat16': functools.partial(
+              score, dtype=ml_dtypes.bfloat16
+          ),
+          'corrected': False,
           'probe': (3, 4),
           **changes,
       }
@@ -110,6 +120,7 @@ class Server:
     self.dies_at = 0  # Dies with the request of this number.
     self.missing: tuple[str, ...] = ()  # Paths it lacks.
     self.unscaled = False  # Reports log-probs of softmax(logits).
+    self.dtype = np.float64  # In which it computes.
     self.info = {
         'max_total_num_tokens': 4096,
         'enable_deterministic_sampling': True,
@@ -161,8 +172,10 @@ class Server:
     p = body['sampling_params']
     if 'text' in body:
       ids = [i + self.tokens_off for i in model().encode(body['text'])]
-      pairs = [[None if not t else -1.0, i, None] for t, i in enumerate(ids)]
-      return 200, {}, {'meta_info': {'input_token_logprobs': pairs}}
+      sure = -1.0 - self.weight**2
+      pairs = [[None if not t else sure, i, None] for t, i in enumerate(ids)]
+      told = {} if self.version is None else {'weight_version': self.version}
+      return 200, {}, {'meta_info': {'input_token_logprobs': pairs, **told}}
     probe = tuple(body['input_ids'][:2]) == model().probe
     if not probe:
       self.asked.append(body)
@@ -186,9 +199,10 @@ class Server:
         temperature=p['temperature'],
         ignore_eos=p['ignore_eos'],
     )
-    if self.unscaled:
-      scores = score(self.weight, [(body['input_ids'], tokens)], [1.0])[0]
-      scores = scores.tolist()
+    if self.unscaled or self.dtype != np.float64:
+      scale = 1.0 if self.unscaled else p['temperature']
+      pairs = [(body['input_ids'], tokens)]
+      scores = score(self.weight, pairs, [scale], self.dtype)[0].tolist()
     reason = 'stop' if tokens[-1] == EOS else 'length'
     if self.aborts and not probe:
       keep = self.aborts.pop(0)

@@ -1,0 +1,307 @@
+"""A trainer and real servers that die, hang, or serve something else.
+
+Each run ends as one without trouble, or with one error; after that the same
+call continues, and ends as one without trouble.
+"""
+
+from collections.abc import Callable
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from unittest import mock
+
+from absl.testing import absltest
+import httpx2
+import pytest
+
+from evojax import domains
+from evojax.rollout import answers
+from evojax.rollout import fleet
+from evojax.training import loop
+from tests import tiny
+from tests.contract import servers
+
+_STEPS = 3
+
+
+class Troubles(absltest.TestCase):
+  """The suite; `make` says which server it is about."""
+
+  __test__ = False
+  make = None  # (model, *flags, port=) -> servers.Server.
+  bfloat16 = '--dtype=bfloat16'
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
+    key = {servers.KEY_VARIABLE: servers.KEY}
+    cls.enterClassContext(mock.patch.dict(os.environ, key))
+    # A run waits for seconds where it would wait for half a minute.
+    for name in ('_WATCH_SECONDS', '_PROBE_SECONDS'):
+      cls.enterClassContext(mock.patch.object(fleet, name, 2.0))
+    cls.folder = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.server = cls.enterClassContext(cls.make(servers.MODEL))
+    cls.undisturbed = cls.train('undisturbed')
+
+  def setUp(self):
+    super().setUp()
+    with contextlib.suppress(httpx2.HTTPError):
+      if httpx2.get(f'{self.server.url}/health').status_code == 200:
+        return
+    self.server.kill()  # What the test before has left.
+    self.server.start()
+
+  @classmethod
+  def train(
+      cls,
+      name: str,
+      *,
+      urls: tuple[str, ...] = (),
+      at: dict[int, Callable[[], None]] | None = None,
+      **overrides,
+  ) -> bytes:
+    """Trains in a workdir of this name; returns the weights at the end.
+
+    Args:
+      name: The same one continues.
+      urls: Of the servers; the class's by default.
+      at: What happens before a step.
+      **overrides: See `tiny.make_config`.
+    """
+    options = dict(
+        steps=_STEPS,
+        rollout__kind='sglang',
+        rollout__urls=urls or (cls.server.url,),
+        rollout__api_key_env=servers.KEY_VARIABLE,
+        rollout__timeout_seconds=120.0,
+        rollout__max_tokens=24,
+        optim__learning_rate=1e-4,  # The policy is a trained one.
+        checkpoint__every=100,  # What is saved, an error saves.
+        eval__sealed=False,
+        eval__problems=2,
+        eval__samples=1,
+    )
+    config = tiny.make_config(servers.MODEL, **options | overrides)
+    events = iter([*(at or {}).items(), (-1, None)])
+    due, happens = next(events)
+    step = -1
+
+    def watch():
+      nonlocal due, happens, step
+      step += 1
+      if step == due:
+        happens()
+        due, happens = next(events)
+
+    workdir = cls.folder / name
+    loop.run(config, str(workdir), watch=watch)
+    return (workdir / 'policy/model.safetensors').read_bytes()
+
+  def post(self, path: str, body: dict | None = None):
+    headers = {'Authorization': f'Bearer {servers.KEY}'}
+    url = self.server.url + path
+    return httpx2.post(url, json=body or {}, headers=headers, timeout=60)
+
+  def later(self, wait: Callable[[], object], *then: Callable[[], object]):
+    """Calls these, one after the other, once `wait` has returned."""
+
+    def run():
+      wait()
+      for call in then:
+        call()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    self.addCleanup(thread.join, 60)
+
+  @contextlib.contextmanager
+  def lines(self, lost: int):
+    """Warnings as they come; so many say that a server is lost."""
+    with self.assertLogs('absl', logging.WARNING) as logs:
+      yield logs.output
+    found = [x for x in logs.output if 'is lost' in x]
+    self.assertLen(found, lost, logs.output)
+
+  def until_lost(self, lines: list[str]) -> Callable[[], None]:
+    def wait():
+      deadline = time.monotonic() + 60
+      while not any('is lost' in x for x in lines):
+        if time.monotonic() > deadline:
+          return
+        time.sleep(0.1)
+
+    return wait
+
+  # ----------------------------------------------------------------- tests
+
+  def test_only_server_is_killed_and_started_again(self):
+    busy = threading.Event()
+
+    def pause():
+      # What arrives now is in flight until the server dies.
+      self.post('/pause_generation', {'mode': 'in_place'})
+      self.later(
+          lambda: time.sleep(1.0), busy.set, self.server.kill, self.server.start
+      )
+
+    with self.lines(lost=1) as lines:
+      weights = self.train('killed', at={1: pause})
+    self.assertTrue(busy.is_set())
+    self.assertEqual(weights, self.undisturbed)
+    # The probes are not in flight any more, the samples of the step are: 8.
+    self.assertRegex('\n'.join(lines), r'is lost: .*are sent again: 8')
+
+  def test_only_server_hangs(self):
+    with self.lines(lost=1) as lines:
+
+      def hang():
+        self.server.signal(signal.SIGSTOP)
+        self.later(
+            self.until_lost(lines),
+            lambda: time.sleep(1.0),
+            lambda: self.server.signal(signal.SIGCONT),
+        )
+
+      weights = self.train('hung', at={1: hang})
+    self.assertEqual(weights, self.undisturbed)
+    self.assertRegex('\n'.join(lines), r'is lost: no answer to /\w+ in 2 s')
+
+  def test_one_of_two_hangs(self):
+    with self.make(servers.MODEL) as other, self.lines(lost=1):
+      weights = self.train(
+          'one-of-two',
+          urls=(self.server.url, other.url),
+          at={
+              1: lambda: other.signal(signal.SIGSTOP),
+              2: lambda: other.signal(signal.SIGCONT),
+          },
+      )
+    self.assertEqual(weights, self.undisturbed)
+
+  def test_somebody_exchanges_the_weights(self):
+    changed = self.folder / 'changed'
+    if not changed.exists():
+      shutil.copytree(self.folder / 'undisturbed' / 'policy', changed)
+
+    def exchange():
+      # By hand, without a name for them.
+      answer = self.post(
+          '/update_weights_from_disk', {'model_path': str(changed)}
+      )
+      self.assertTrue(answer.json()['success'])
+
+    with self.lines(lost=1) as lines:
+      weights = self.train('exchanged', at={1: exchange})
+    self.assertEqual(weights, self.undisturbed)
+    self.assertRegex('\n'.join(lines), 'is lost: serves weight_version=')
+
+  def test_one_error_and_the_same_call_continues(self):
+    port = int(self.server.url.rpartition(':')[2])
+    with self.assertRaisesRegex(
+        fleet.FleetError, r'(?s)could be used for 3 s .*timeout_seconds = 3\).*'
+        'run the same command again'
+    ):
+      self.train(
+          'ended', at={2: self.server.kill}, rollout__timeout_seconds=3.0
+      )
+    saved = [p.name for p in (self.folder / 'ended/checkpoints').iterdir()]
+    self.assertLen(saved, 1)
+    self.assertRegex(saved[0], r'^step_0*2$')
+    other = self.folder / 'tokenizer'
+    shutil.copytree(domains.policy_path(servers.MODEL), other)
+    _swap_digits(other / 'tokenizer.json')
+    with self.make(other, port=port):
+      with self.assertRaisesRegex(
+          answers.DisagreementError, 'it has another tokenizer; start it with'
+      ):
+        self.train('ended', rollout__timeout_seconds=3.0)
+    self.server.start()
+    weights = self.train('ended', rollout__timeout_seconds=3.0)
+    self.assertEqual(weights, self.undisturbed)
+
+  def test_server_in_bfloat16(self):
+    with self.make(servers.MODEL, self.bfloat16) as server:
+      with self.assertRaisesRegex(
+          answers.DisagreementError,
+          'as bfloat16 does from float32, which grpo.tis_cap=0 .*tis_cap=2, or',
+      ):
+        self.train('uncorrected', urls=(server.url,))
+      with self.assertLogs('absl', logging.WARNING) as logs:
+        self.train(
+            'corrected', urls=(server.url,), grpo__tis_cap=2.0, steps=2
+        )
+    said = [x for x in logs.output if 'tis_cap corrects for it' in x]
+    self.assertLen(said, 1)
+    lines = (self.folder / 'corrected/metrics.jsonl').read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if 'gap' in row]
+    self.assertLen(rows, 2)
+    for row in rows:
+      print('gap', row['gap'], row['sync/logprob_gap'])
+      self.assertBetween(row['gap'], 1e-4, 0.05)
+      self.assertBetween(row['sync/logprob_gap'], 1e-4, 0.05)
+
+
+def _swap_digits(path: pathlib.Path) -> None:
+  """Gives the digits 1 and 2 of a tokenizer each other's number."""
+  tokenizer = json.loads(path.read_text())
+  vocabulary = tokenizer['model']['vocab']  # [token, score] by number.
+  one, two = (
+      next(i for i, (token, _) in enumerate(vocabulary) if token == digit)
+      for digit in '12'
+  )
+  vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+  path.write_text(json.dumps(tokenizer))
+
+
+def _evojax(model, *flags, port=0):
+  return servers.evojax(
+      model,
+      '--config.serve.context_tokens=128',
+      *flags,
+      port=port,
+      # Programs that are compiled quickly: few tokens are sampled.
+      **{k: v for k, v in tiny.environment().items() if k.startswith('JAX_')},
+  )
+
+
+@pytest.mark.slow
+class EvojaxTest(Troubles):
+  """evojax's own service."""
+
+  __test__ = True
+  bfloat16 = '--config.model.compute_dtype=bfloat16'
+  make = staticmethod(_evojax)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.real_sglang_jax
+class SglangJaxTest(Troubles):
+  """sglang-jax, started by launch/sglang_jax.py."""
+
+  __test__ = True
+  make = staticmethod(servers.sglang_jax)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.real_sglang
+class SglangTest(Troubles):
+  """Mainline SGLang, started by launch/sglang_cpu.py."""
+
+  __test__ = True
+  make = staticmethod(servers.sglang)
+
+
+if __name__ == '__main__':
+  absltest.main()
