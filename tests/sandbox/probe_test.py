@@ -91,7 +91,14 @@ class FaultsTest(absltest.TestCase):
         (('namespaces', 'landlock', 'seccomp'), 'opens_tcp'),
         (('namespaces', 'landlock', 'seccomp', 'uid'), 'kills_the_parent'),
         (('seccomp',), 'daemonises'),
+        (('namespaces', 'landlock', 'uid'), 'signals_from_a_command'),
         (('quota',), 'fills_the_disk'),
+        (('quota',), 'fills_a_hidden_folder'),
+        (('quota',), 'fills_files_without_names'),
+        (('landlock', 'root'), 'changes_a_file'),
+        (('namespaces', 'landlock', 'seccomp'), 'opens_an_abstract_socket'),
+        (('landlock', 'seccomp'), 'asks_a_device'),
+        (('seccomp',), 'asks_about_the_parent'),
         (('environment',), 'reads_the_environment'),
     ):
       with self.subTest(attack):

@@ -3,8 +3,11 @@
 import dataclasses
 import signal
 
+from tests.sandbox import resource_attacks
 from tests.sandbox.attacks import Attack
 from tests.sandbox.attacks import LIMITS
+from tests.sandbox.attacks import SYSCALL
+from tests.sandbox.attacks import attempt
 
 _SWARM = (
     'import threading, time\n'
@@ -15,20 +18,7 @@ _SWARM = (
     '    threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\n'
     'except RuntimeError: pass\n'
 )
-_SYSCALL = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def call(x86, arm, *a):
-  number = x86 if os.uname().machine == 'x86_64' else arm
-  if libc.syscall(number, *a) < 0:
-    raise OSError(ctypes.get_errno(), 'refused')
-"""
 FILES = ('root', 'landlock')
-
-
-def _try(source, before=''):
-  """Says GOT if the source raises nothing."""
-  return f'{before}\n{source}\nprint("GOT")'
 
 
 def _read(expression, before=''):
@@ -36,8 +26,6 @@ def _read(expression, before=''):
   return f'{before}\nassert "@NEKOT@"[::-1] in {expression}\nprint("GOT")'
 
 
-_LATE = dataclasses.replace(LIMITS, wall_seconds=0.3)
-_LONG = dataclasses.replace(LIMITS, cpu_seconds=0.15)
 _STOPPED = dataclasses.replace(LIMITS, wall_seconds=0.3)
 
 
@@ -77,15 +65,15 @@ READING = (
         _read('open("l").read()', 'import os\nos.symlink("@DIR@/key", "l")'),
     ),
     Attack(
-        'another process', FILES, _try('open("/proc/@PID@/cmdline").read()')
+        'another process', FILES, attempt('open("/proc/@PID@/cmdline").read()')
     ),
     Attack(
         'names in a directory',
         FILES,
-        _try('assert "key" in os.listdir("@DIR@")', 'import os'),
+        attempt('assert "key" in os.listdir("@DIR@")', 'import os'),
     ),
     Attack(
-        'size of a file', ('root',), _try('import os; os.stat("@DIR@/key")')
+        'size of a file', ('root',), attempt('import os; os.stat("@DIR@/key")')
     ),
     Attack(
         'import of a key',
@@ -95,7 +83,7 @@ READING = (
     Attack(
         'import of reference solutions',
         FILES,
-        _try(
+        attempt(
             'import evojax\nassert evojax.__version__',
             'import sys\nsys.path.append("@REPO@")',
         ),
@@ -103,7 +91,7 @@ READING = (
     Attack(
         'the C library',
         FILES,
-        _try(
+        attempt(
             'import ctypes\n'
             'assert ctypes.CDLL(None).open(b"@DIR@/key", 0) >= 0'
         ),
@@ -121,7 +109,7 @@ READING = (
             'import mmap\nf = open("@DIR@/key")',
         ),
     ),
-    Attack('password file', FILES, _try('open("/etc/passwd").read()')),
+    Attack('password file', FILES, attempt('open("/etc/passwd").read()')),
     Attack(
         'host key from a weaker tier',
         ('landlock',),
@@ -130,29 +118,49 @@ READING = (
     ),
 )
 WRITING = (
-    Attack('write', FILES, _try('open("@DIR@/new", "w").write("x")')),
-    Attack('overwrite', FILES, _try('open("@DIR@/table", "r+").write("7")')),
+    Attack('write', FILES, attempt('open("@DIR@/new", "w").write("x")')),
+    Attack('overwrite', FILES, attempt('open("@DIR@/table", "r+").write("7")')),
     Attack(
         'delete',
         FILES,
-        _try('import os; os.unlink("@DIR@/gone")'),
+        attempt('import os; os.unlink("@DIR@/gone")'),
         before='try: open("@DIR@/gone", "w")\nexcept OSError: pass',
     ),
     Attack(
         'rename',
         FILES,
-        _try('import os; os.rename("@DIR@/table", "@DIR@/table")'),
+        attempt('import os; os.rename("@DIR@/table", "@DIR@/table")'),
     ),
     Attack(
         'make a directory',
         FILES,
-        _try('import os\nos.mkdir(f"@DIR@/d{os.urandom(4).hex()}")'),
+        attempt('import os\nos.mkdir(f"@DIR@/d{os.urandom(4).hex()}")'),
     ),
-    Attack('truncate', FILES, _try('import os; os.truncate("@DIR@/table", 8)')),
+    Attack('truncate', FILES, attempt('import os; os.truncate("@DIR@/table", 8)')),
+    Attack(
+        'truncate from a weaker tier',
+        ('landlock',),
+        attempt('import os; os.truncate("@DIR@/table", 8)'),
+        tier='T1',
+        landlock=3,
+    ),
+    *(
+        Attack(
+            f'emptied, opened {how}',
+            ('landlock', 'seccomp'),
+            attempt(
+                'import os\n'
+                f'os.close(os.open("@DIR@/{how}", {flags} | os.O_TRUNC))'
+            ),
+            tier='T1',
+            landlock=version,
+        )
+        for how, flags, version in (('for reading', 0, 1), ('for nothing', 3, 3))
+    ),
     Attack(
         'a database',
         FILES,
-        _try(
+        attempt(
             'import sqlite3\nc = sqlite3.connect("@DIR@/db")\n'
             'c.execute("create table if not exists t (x)")'
         ),
@@ -160,12 +168,12 @@ WRITING = (
     Attack(
         'a pipe for others',
         (*FILES, 'seccomp'),
-        _try('import os\nos.mkfifo(f"@DIR@/pipe{os.urandom(4).hex()}")'),
+        attempt('import os\nos.mkfifo(f"@DIR@/pipe{os.urandom(4).hex()}")'),
     ),
     Attack(
         'host file from a weaker tier',
         ('landlock',),
-        _try('open("@DIR@/new", "w").write("x")'),
+        attempt('open("@DIR@/new", "w").write("x")'),
         tier='T1',
     ),
 )
@@ -173,20 +181,20 @@ NETWORK = (
     Attack(
         'tcp',
         ('namespaces', 'landlock', 'seccomp'),
-        _try('socket.create_connection(("127.0.0.1", @TCP@))', 'import socket'),
+        attempt('socket.create_connection(("127.0.0.1", @TCP@))', 'import socket'),
         landlock=4,
     ),
     Attack(
         'tcp from a weaker tier',
         ('landlock', 'seccomp'),
-        _try('socket.create_connection(("127.0.0.1", @TCP@))', 'import socket'),
+        attempt('socket.create_connection(("127.0.0.1", @TCP@))', 'import socket'),
         tier='T1',
         landlock=4,
     ),
     Attack(
         'udp',
         ('namespaces', 'seccomp'),
-        _try(
+        attempt(
             'socket.socket(socket.AF_INET, socket.SOCK_DGRAM)'
             '.sendto(b"x", ("127.0.0.1", @UDP@))',
             'import socket',
@@ -195,13 +203,13 @@ NETWORK = (
     Attack(
         'listening',
         ('landlock', 'seccomp'),
-        _try('socket.socket().bind(("0.0.0.0", 0))', 'import socket'),
+        attempt('socket.socket().bind(("0.0.0.0", 0))', 'import socket'),
         landlock=4,
     ),
     Attack(
         'unix socket',
         ('root', 'seccomp'),
-        _try(
+        attempt(
             'socket.socket(socket.AF_UNIX).connect("@DIR@/unix")',
             'import socket',
         ),
@@ -209,7 +217,7 @@ NETWORK = (
     Attack(
         'abstract socket',
         ('namespaces', 'landlock', 'seccomp'),
-        _try(
+        attempt(
             'socket.socket(socket.AF_UNIX).connect("\\0@ABSTRACT@")',
             'import socket',
         ),
@@ -218,14 +226,14 @@ NETWORK = (
     Attack(
         'netlink',
         ('seccomp',),
-        _try(
+        attempt(
             'socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)', 'import socket'
         ),
     ),
     Attack(
         'unix socket from one that is connected',
         ('root', 'seccomp'),
-        _try(
+        attempt(
             'socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0]'
             '.sendto(b"x", "@DIR@/datagrams")',
             'import socket',
@@ -236,12 +244,12 @@ PROCESSES = (
     Attack(
         'fork',
         ('seccomp',),
-        _try('import os\nif not os.fork(): os._exit(0)'),
+        attempt('import os\nif not os.fork(): os._exit(0)'),
     ),
     Attack(
         'a command',
         (*FILES, 'seccomp'),
-        _try('subprocess.run(["/bin/true"], check=True)', 'import subprocess'),
+        attempt('subprocess.run(["/bin/true"], check=True)', 'import subprocess'),
     ),
     Attack(
         'another program in its place',
@@ -263,13 +271,13 @@ PROCESSES = (
     Attack(
         'signal to another process',
         ('namespaces', 'uid', 'landlock', 'seccomp'),
-        _try('import os; os.kill(@PID@, 0)'),
+        attempt('import os; os.kill(@PID@, 0)'),
         landlock=6,
     ),
     Attack(
         'signal from a weaker tier',
         ('landlock', 'seccomp'),
-        _try('import os; os.kill(os.getppid(), 0)'),
+        attempt('import os; os.kill(os.getppid(), 0)'),
         tier='T1',
         landlock=6,
     ),
@@ -293,13 +301,13 @@ PROCESSES = (
     Attack(
         'tracing the zygote',
         ('landlock', 'seccomp'),
-        _SYSCALL + 'call(101, 117, 0x4206, os.getppid(), 0, 0)\nprint("GOT")',
+        SYSCALL + 'call(101, 117, 0x4206, os.getppid(), 0, 0)\nprint("GOT")',
         tier='T1',
     ),
     Attack(
         "reading the zygote's memory",
         ('landlock', 'seccomp'),
-        _SYSCALL + 'class V(ctypes.Structure):\n'
+        SYSCALL + 'class V(ctypes.Structure):\n'
         '  _fields_ = [("a", ctypes.c_void_p), ("n", ctypes.c_size_t)]\n'
         'b = ctypes.create_string_buffer(8)\n'
         'here = V(ctypes.addressof(b), 8)\n'
@@ -322,59 +330,106 @@ PROCESSES = (
     Attack(
         'outliving the zygote',
         ('seccomp',),
-        _SYSCALL + 'call(157, 167, 1, 0, 0, 0, 0)\nprint("GOT")',
+        SYSCALL + 'call(157, 167, 1, 0, 0, 0, 0)\nprint("GOT")',
     ),
-    Attack('nicer', ('seccomp',), _try('import os; os.nice(1)')),
+    *(
+        Attack(
+            f'{what} of the zygote',
+            ('seccomp',),
+            attempt(f'{ask}(os.getppid())', 'import os, resource, time'),
+            tier='T1',
+        )
+        for what, ask in (
+            ('clock', '(lambda p: time.clock_gettime(~p << 3 | 2))'),
+            ('clock of a thread', '(lambda p: time.clock_gettime(~p << 3 | 6))'),
+            ('resolution', '(lambda p: time.clock_getres(~p << 3 | 2))'),
+            ('limits', '(lambda p: resource.prlimit(p, 7))'),
+            ('cores', 'os.sched_getaffinity'),
+        )
+    ),
+    Attack(
+        'waiting for the time of another process',
+        ('namespaces', 'seccomp'),
+        SYSCALL + 'span = (ctypes.c_long * 2)(0, 1)\n'
+        'call(230, 115, ~@PID@ << 3 | 2, 1, span, None)\nprint("GOT")',
+    ),
+    Attack(
+        'limits of another process',
+        ('namespaces', 'uid', 'seccomp'),
+        attempt('import resource; resource.prlimit(@PID@, 7)'),
+    ),
+    Attack(
+        'handle of the zygote',
+        ('seccomp',),
+        attempt('import os; os.pidfd_open(os.getppid())'),
+        tier='T1',
+    ),
+    Attack(
+        'comparing files with the zygote',
+        ('landlock', 'seccomp'),
+        SYSCALL + 'call(312, 272, os.getpid(), os.getppid(), 0, 0, 0)\n'
+        'print("GOT")',
+        tier='T1',
+    ),
+    Attack(
+        "watching a folder of the host's",
+        ('seccomp',),
+        SYSCALL + 'libc.inotify_init1.restype = ctypes.c_int\n'
+        'queue = libc.inotify_init1(0)\n'
+        'if libc.inotify_add_watch(queue, b"@DIR@", 0xFFF) > 0: print("GOT")',
+        tier='T1',
+    ),
+    Attack('nicer', ('seccomp',), attempt('import os; os.nice(1)')),
     Attack(
         'another core',
         ('seccomp',),
-        _try('os.sched_setaffinity(0, os.sched_getaffinity(0))', 'import os'),
+        attempt('os.sched_setaffinity(0, os.sched_getaffinity(0))', 'import os'),
     ),
 )
 KERNEL = (
     Attack(
         'shared memory segment',
         ('seccomp',),
-        _SYSCALL + 'call(29, 194, 0, 4096, 0o1600)\nprint("GOT")',
+        SYSCALL + 'call(29, 194, 0, 4096, 0o1600)\nprint("GOT")',
     ),
     Attack(
         'file in memory',
         ('seccomp',),
-        _try('import os; os.memfd_create("x")'),
+        attempt('import os; os.memfd_create("x")'),
     ),
     Attack(
         'key in the keyring',
         ('seccomp',),
-        _SYSCALL
+        SYSCALL
         + 'call(248, 217, b"user", b"evojax", b"x", 1, -2)\nprint("GOT")',
     ),
     Attack(
         'ring for input and output',
         ('seccomp', 'rlimits'),
-        _SYSCALL
+        SYSCALL
         + 'call(425, 425, 1, ctypes.create_string_buffer(256))\nprint("GOT")',
     ),
     Attack(
         'user namespace',
         ('seccomp',),
-        _SYSCALL + 'call(272, 97, 0x10000000)\nprint("GOT")',
+        SYSCALL + 'call(272, 97, 0x10000000)\nprint("GOT")',
     ),
     Attack(
         'mount of its own',
         ('landlock', 'seccomp'),
-        _SYSCALL + 'call(272, 97, 0x10020000)\n'
+        SYSCALL + 'call(272, 97, 0x10020000)\n'
         'call(165, 40, b"none", b"/", None, 0x44000, None)\nprint("GOT")',
     ),
-    Attack('new root', ('uid', 'seccomp'), _try('import os; os.chroot(".")')),
+    Attack('new root', ('uid', 'seccomp'), attempt('import os; os.chroot(".")')),
     Attack(
         'new name of the host',
         ('uid', 'seccomp'),
-        _try('import socket; socket.sethostname("GOT")'),
+        attempt('import socket; socket.sethostname("GOT")'),
     ),
     Attack(
         'limits that make the kernel kill it',
         ('seccomp',),
-        _try(
+        attempt(
             'import resource\n'
             'resource.setrlimit(resource.RLIMIT_CPU, (1, 1))'
         ),
@@ -382,14 +437,14 @@ KERNEL = (
     Attack(
         'timer that kills it',
         ('seccomp',),
-        _SYSCALL + 'event = (ctypes.c_int * 16)(0, 0, 9, 0)\n'
+        SYSCALL + 'event = (ctypes.c_int * 16)(0, 0, 9, 0)\n'
         'timer = ctypes.c_int()\n'
         'call(222, 107, 1, event, ctypes.byref(timer))\nprint("GOT")',
     ),
     Attack(
         'signal of a pipe that kills it',
         ('seccomp',),
-        _try('import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, 10, 9)'),
+        attempt('import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, 10, 9)'),
     ),
     Attack(
         'signal to itself that looks like ours',
@@ -400,109 +455,14 @@ KERNEL = (
     Attack(
         'personality',
         ('seccomp',),
-        _SYSCALL + 'call(135, 92, 0x0040000)\nprint("GOT")',
-    ),
-)
-RESOURCES = (
-    Attack('memory', ('rlimits',), _try('x = bytearray(1 << 30)')),
-    Attack(
-        'many maps',
-        ('rlimits',),
-        _try('import mmap; x = [mmap.mmap(-1, 1 << 26) for _ in range(40)]'),
-    ),
-    Attack(
-        'a huge file',
-        ('rlimits', 'quota'),
-        _try(
-            'open("x", "wb").write(bytes(8 << 20))\nimport os\n'
-            'assert os.path.getsize("x") == 8 << 20'
-        ),
-    ),
-    Attack(
-        'a file with a hole',
-        ('rlimits',),
-        _try('f = open("x", "wb"); f.truncate(1 << 32)'),
-    ),
-    Attack(
-        'files that fill the disk',
-        ('quota',),
-        _try('for i in range(20):\n  open(str(i), "wb").write(bytes(1 << 19))'),
-    ),
-    Attack(
-        'files that fill the disk of a weaker tier',
-        ('quota',),
-        _try(
-            'import time\n'
-            'for i in range(20):\n'
-            '  open(str(i), "wb").write(bytes(1 << 19))\n'
-            'time.sleep(0.3)'
-        ),
-        tier='T1',
-    ),
-    Attack(
-        'more files than inodes',
-        ('quota',),
-        _try('for i in range(200): open(str(i), "w")'),
-    ),
-    Attack(
-        'more files than inodes of a weaker tier',
-        ('quota',),
-        _try(
-            'import time\nfor i in range(200): open(str(i), "w")\n'
-            'time.sleep(0.3)'
-        ),
-        tier='T1',
-    ),
-    Attack(
-        'a flood of output',
-        ('rlimits',),
-        'import sys\nsys.stdout.write("x" * (8 << 20))\n'
-        'sys.stdout.flush()\nsys.stderr.write("GOT")',
-    ),
-    Attack(
-        'open descriptors',
-        ('rlimits',),
-        _try('import os\nfor _ in range(200): os.dup(0)'),
-    ),
-    Attack(
-        'a loop',
-        ('clock',),
-        'import time\n' 'while time.process_time() < 0.5: pass\nprint("GOT")',
-        limits=_LONG,
-    ),
-    Attack(
-        'a loop that hears no signal',
-        ('clock',),
-        'import signal, time\n'
-        'for s in range(1, 65):\n'
-        '  try: signal.signal(s, signal.SIG_IGN)\n'
-        '  except (OSError, ValueError): pass\n'
-        'while time.process_time() < 0.5: pass\nprint("GOT")',
-        limits=_LONG,
-    ),
-    Attack(
-        'a long sleep',
-        ('clock',),
-        'import time\ntime.sleep(0.6)\nprint("GOT")',
-        limits=_LATE,
-    ),
-    Attack(
-        'threads that share the time',
-        ('clock',),
-        'import threading, time\n'
-        'def f():\n'
-        '  while time.process_time() < 0.5: pass\n'
-        't = [threading.Thread(target=f) for _ in range(4)]\n'
-        'for x in t: x.start()\n'
-        'for x in t: x.join()\nprint("GOT")',
-        limits=_LONG,
+        SYSCALL + 'call(135, 92, 0x0040000)\nprint("GOT")',
     ),
 )
 INHERITED = (
     Attack(
         'token in the environment',
         ('environment',),
-        _try('import os\nassert "@NEKOT@"[::-1] in str(dict(os.environ))'),
+        attempt('import os\nassert "@NEKOT@"[::-1] in str(dict(os.environ))'),
     ),
     Attack(
         'a verdict of its own',
@@ -535,7 +495,7 @@ ATTACKS = (
     *NETWORK,
     *PROCESSES,
     *KERNEL,
-    *RESOURCES,
+    *resource_attacks.ATTACKS,
     *INHERITED,
 )
 
@@ -562,3 +522,18 @@ for page in range(1, 8 << 10):
   if word.encode() in os.pread(file, 4096, 0): print('GOT')
 """,
 }
+
+_CONTROL = """
+import collections, json, os, re, tempfile
+print(json.dumps(collections.Counter(re.findall('a', 'banana'))))
+with tempfile.TemporaryFile() as f:
+  f.write(b'x')
+print(sum(range(10 ** 5)), len(input()))
+"""
+
+
+def control(range_, one):
+  """Benign: imports, a file of its own, input and output."""
+  result = range_.call(one, _CONTROL)
+  expected = b'{"a": 3}\n4999950000 64\n'
+  assert (result.status, result.stdout) == ('ok', expected), result
