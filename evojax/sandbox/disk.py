@@ -8,15 +8,18 @@ that is mapped and has neither a name nor a descriptor.
 
 import os
 import stat
+import time
 
 from evojax.sandbox import processes
 
 _GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
+# What cannot be measured while a process starts or ends can be soon after.
+_AGAIN_SECONDS = (0.002, 0.005, 0.0)
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h.
 
 
 class _UnmeasuredError(Exception):
-  """There is more than allowed, or something that cannot be measured."""
+  """A file takes space, and nothing tells how much."""
 
 
 class Disk:
@@ -40,16 +43,19 @@ class Disk:
     Args:
       running: Whether processes of the run may hold files without a name.
     """
-    # (device, inode) -> bytes: a file of several names takes its space once.
-    found: dict[tuple[int, int], int] = {}
-    try:
-      names = self._add_named(found)
-      if running:
-        names += self._add_nameless(found)
-    except (OSError, _UnmeasuredError):
-      return -1
-    left = self._size - sum(found.values())
-    return -1 if names > self._files else max(-1, left)
+    for seconds in _AGAIN_SECONDS:
+      # (device, inode) -> bytes: a file of several names takes its space once.
+      found: dict[tuple[int, int], int] = {}
+      try:
+        names = self._add_named(found)
+        if running:
+          names += self._add_nameless(found)
+      except (OSError, _UnmeasuredError):
+        time.sleep(seconds)
+        continue
+      left = self._size - sum(found.values())
+      return -1 if names > self._files else max(-1, left)
+    return -1
 
   def _add_named(self, found: dict[tuple[int, int], int]) -> int:
     """Add all files in the directory; return the number of their names."""
@@ -64,7 +70,7 @@ class Disk:
               folders.append(entry.path)
             names += 1
             if names > self._files:
-              raise _UnmeasuredError
+              return names
       except _GONE:  # Removed meanwhile.
         continue
     return names

@@ -115,7 +115,7 @@ def _tasks(proc: int, process: str) -> list[str]:
   """Return the threads of a process; none if it has ended."""
   try:
     folder = os.open(f'{process}/task', os.O_DIRECTORY, dir_fd=proc)
-  except FileNotFoundError:
+  except (FileNotFoundError, ProcessLookupError):
     return []
   try:
     return os.listdir(folder)

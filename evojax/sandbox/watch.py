@@ -132,5 +132,6 @@ class Watch:
   def _spent(self, process: str) -> float:
     """Return the CPU seconds of a process and of the children it has reaped."""
     # The fields come after the name in parentheses, which may hold anything.
-    fields = processes.read(self._proc, f'{process}/stat').rpartition(')')[2].split()
+    text = processes.read(self._proc, f'{process}/stat')
+    fields = text.rpartition(')')[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf('SC_CLK_TCK')

@@ -3,24 +3,24 @@
 import dataclasses
 
 from tests.sandbox.attacks import Attack
+from tests.sandbox.attacks import attempt as _try
 from tests.sandbox.attacks import LIMITS
 from tests.sandbox.attacks import SYSCALL
-from tests.sandbox.attacks import attempt
 
 _LATE = dataclasses.replace(LIMITS, wall_seconds=0.3)
 _LONG = dataclasses.replace(LIMITS, cpu_seconds=0.15)
 
 ATTACKS = (
-    Attack('memory', ('rlimits',), attempt('x = bytearray(1 << 30)')),
+    Attack('memory', ('rlimits',), _try('x = bytearray(1 << 30)')),
     Attack(
         'many maps',
         ('rlimits',),
-        attempt('import mmap; x = [mmap.mmap(-1, 1 << 26) for _ in range(40)]'),
+        _try('import mmap; x = [mmap.mmap(-1, 1 << 26) for _ in range(40)]'),
     ),
     Attack(
         'a huge file',
         ('rlimits', 'quota'),
-        attempt(
+        _try(
             'open("x", "wb").write(bytes(8 << 20))\nimport os\n'
             'assert os.path.getsize("x") == 8 << 20'
         ),
@@ -28,17 +28,17 @@ ATTACKS = (
     Attack(
         'a file with a hole',
         ('rlimits',),
-        attempt('f = open("x", "wb"); f.truncate(1 << 32)'),
+        _try('f = open("x", "wb"); f.truncate(1 << 32)'),
     ),
     Attack(
         'files that fill the disk',
         ('quota',),
-        attempt('for i in range(20):\n  open(str(i), "wb").write(bytes(1 << 19))'),
+        _try('for i in range(20):\n  open(str(i), "wb").write(bytes(1 << 19))'),
     ),
     Attack(
         'files that fill the disk of a weaker tier',
         ('quota',),
-        attempt(
+        _try(
             'import time\n'
             'for i in range(20):\n'
             '  open(str(i), "wb").write(bytes(1 << 19))\n'
@@ -50,7 +50,7 @@ ATTACKS = (
         Attack(
             f'disk of a weaker tier: {how}',
             ('quota',),
-            attempt(
+            _try(
                 f'{before}\nfiles = []\n'
                 'for i in range(20):\n'
                 '  files.append(open(str(i), "wb", buffering=0))\n'
@@ -77,12 +77,12 @@ ATTACKS = (
     Attack(
         'more files than inodes',
         ('quota',),
-        attempt('for i in range(200): open(str(i), "w")'),
+        _try('for i in range(200): open(str(i), "w")'),
     ),
     Attack(
         'more files than inodes of a weaker tier',
         ('quota',),
-        attempt(
+        _try(
             'import time\nfor i in range(200): open(str(i), "w")\n'
             'time.sleep(0.3)'
         ),
@@ -91,7 +91,7 @@ ATTACKS = (
     Attack(
         'more nameless files than inodes of a weaker tier',
         ('quota',),
-        attempt(
+        _try(
             'import os, time\nopen_files = []\n'
             'for i in range(50):\n'
             '  open_files.append(open(str(i), "w")); os.unlink(str(i))\n'
@@ -109,7 +109,7 @@ ATTACKS = (
     Attack(
         'open descriptors',
         ('rlimits',),
-        attempt('import os\nfor _ in range(200): os.dup(0)'),
+        _try('import os\nfor _ in range(200): os.dup(0)'),
     ),
     Attack(
         'a loop',
