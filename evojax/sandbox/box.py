@@ -28,6 +28,7 @@ import time
 from typing import Any
 
 from evojax.sandbox import image
+from evojax.sandbox import landlock
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import tree
 from evojax.sandbox import wire
@@ -130,6 +131,7 @@ class Box:
         entry=entry,
         readable=readable,
         environment=dict(environment or {}),
+        landlock=landlock.version(),
     )
     if profile != 'pure':
       self._config = self._config._replace(image=image.paths())
@@ -297,7 +299,9 @@ class Box:
     ):
       status, message = 'cpu_limit', f'{cpu:.2f} s of CPU time'
     elif killed == 'disk_limit':
-      status, message = 'disk_limit', 'its directory is full'
+      size, files, _ = limits.of_the_box
+      status = 'disk_limit'
+      message = f'more than {size} bytes or {files} files, or a closed folder'
     elif killed == 'crowded':
       status = 'error'
       message = f'more than {limits.processes} threads at a time'

@@ -53,13 +53,18 @@ class Child:
       die_with_parent = linux.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
       self._steps.append(linux.prepare('prctl', *die_with_parent))
     if 'landlock' in config.layers:
-      rules = landlock.rule_set(jail.landlock_rules(config))
+      rules = landlock.rule_set(jail.landlock_rules(config), config.landlock)
       self._steps.append(landlock.prepare(rules))
     self._seccomp = None
     if 'seccomp' in config.layers:
       # Landlock leaves files of the same user open; without it all are.
       own_user = config.counted or 'landlock' not in config.layers
-      calls = seccomp.rules(config.profile, own_user=own_user)
+      calls = seccomp.rules(
+          config.profile,
+          own_user=own_user,
+          namespaces='namespaces' in config.layers,
+          version=config.landlock,
+      )
       self._seccomp = seccomp.prepare(seccomp.assemble(calls))
     if 'rlimits' in config.layers:
       # One byte means no dump as well. At 0, Linux would still start a program

@@ -1,8 +1,9 @@
 """Landlock rule sets: the paths that code in the box may touch.
 
 Everything is closed that no rule opens, TCP included; signals and abstract
-sockets stay within the box. Where a kernel does not know one of the newer
-rights, the other layers have to do.
+sockets stay within the box. What an older kernel does not know is closed by
+`seccomp`: truncation before version 3, sockets before 4 and 6, signals before
+6. Before version 2, Linux refuses to move a file between directories.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,6 +25,9 @@ _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _TCP = 3  # Bind and connect; known from version 4 on.
 _SCOPES = 3  # Abstract sockets and signals; known from version 6 on.
 _VERSION, _PATH_BENEATH = 1, 1
+# From these versions on, the kernel guards a file from being emptied, and
+# processes outside of the box from signals.
+TRUNCATES, SIGNALS = 3, 6
 
 
 def version() -> int:
@@ -34,17 +38,17 @@ def version() -> int:
     return 0
 
 
-def rule_set(rules: Iterable[tuple[str, int]]) -> int:
+def rule_set(rules: Iterable[tuple[str, int]], found: int) -> int:
   """Return a descriptor for `prepare`.
 
   Args:
     rules: (path, rights below it); paths that are missing, or out of this
       user's reach, are left out.
+    found: The version of the kernel's interface, see `version`.
 
   Raises:
     OSError: If the kernel has no Landlock.
   """
-  found = version()
   known = _FILE_RIGHTS.get(found, 0xFFFF if found else 0)
   attributes = struct.pack(
       '=QQQ', known, _TCP if found >= 4 else 0, _SCOPES if found >= 6 else 0

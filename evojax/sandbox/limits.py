@@ -8,7 +8,7 @@ LAYERS = (
     'namespaces',  # No network, no host processes, no System V objects.
     'root',  # A file system tree of its own.
     'uid',  # A user of its own, without capabilities.
-    'quota',  # A limit on the bytes and files of its directory.
+    'quota',  # A limit on the bytes and files that it writes.
     'environment',  # No environment variable of the parent.
     'descriptors',  # No open file of the parent or the zygote.
     'landlock',  # The kernel allows some paths, no TCP, no signals outside.
@@ -17,6 +17,12 @@ LAYERS = (
     'clock',  # Wall and CPU time are watched from outside.
     'sweep',  # All processes and files that a run leaves behind are removed.
 )
+# T1 does not hide what a tree and namespaces of its own hide. Landlock does not
+# guard stat, access and readlink: a program can find out whether a path of the
+# host exists (a file, a package, a process as /proc/PID), its size, owner and
+# times, and where a link leads. Commands can list the names of the packages
+# beside the interpreter, and tell by an error whether a process id is taken.
+# In both tiers sysinfo and uname tell the load and the name of the machine.
 TIERS = {
     'T0': frozenset(LAYERS),
     'T1': frozenset(LAYERS) - {'namespaces', 'root'},
@@ -34,8 +40,8 @@ class Limits:
   # Stdout and stderr each. A program's stderr is cut, which is no fault.
   output_bytes: int = 1 << 20
   # The rest holds for all runs of a box.
-  disk_bytes: int = 16 << 20  # Size of its own directory.
-  files: int = 256  # Files and directories in it.
+  disk_bytes: int = 16 << 20  # Its files, also those without a name.
+  files: int = 256  # Files, directories and links.
   processes: int = 16  # Threads count as processes.
 
   def __post_init__(self):

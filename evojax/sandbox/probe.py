@@ -8,7 +8,7 @@ configuration; where imports are broken, for example, every attack would seem to
 be stopped. `python -m evojax.sandbox.probe` prints the result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import functools
@@ -51,6 +51,8 @@ for pid in (int(input()), os.getppid()):
   except OSError:
     pass
 """
+_SHELL = '#!/bin/sh\n'  # These run as commands of a repository.
+_KILL_BY_SHELL = f'{_SHELL}kill -0 "$(cat)" && echo GOT'
 _DAEMONISE = """
 import os
 pid = os.fork()
@@ -59,12 +61,68 @@ if pid == 0:
 print('GOT')
 """
 _FILL = """
-import time
-for i in range(64):
-  with open(f'{i}.bin', 'wb') as file:
-    file.write(bytes(1 << 20))
+import os, time
+hidden, nameless = eval(input())
+if hidden:
+  os.mkdir('hidden', 0o300)
+  os.chdir('hidden')
+files = []
+for i in range(40):
+  files.append(open(f'{i}.bin', 'wb', buffering=0))
+  if nameless:
+    os.unlink(f'{i}.bin')
+  files[-1].write(bytes(1 << 20))
 time.sleep(0.3)
 print('GOT')
+"""
+# Landlock knows truncation from version 3 on, and moves from version 2 on.
+_CHANGE = """
+import os
+path = input()
+for way in (
+    lambda: os.truncate(path, 0),
+    lambda: os.open(path, os.O_RDONLY | os.O_TRUNC),
+    lambda: os.open(path, os.O_ACCMODE | os.O_TRUNC),
+    lambda: os.rename(path, f'{path}.moved'),
+    lambda: os.rename(path, 'moved'),
+):
+  try:
+    way()
+  except OSError:
+    pass
+"""
+_CONNECT_UNIX = """
+import socket
+name = '\\0' + input()
+for way in (
+    lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+    lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0],
+):
+  try:
+    way().sendto(b'GOT', name)
+  except OSError:
+    pass
+"""
+_DEVICE = """
+import errno, fcntl
+try:
+  fcntl.ioctl(open('/dev/null', 'r+b', buffering=0), 0x5412, b'x')  # TIOCSTI
+except OSError as error:
+  if error.errno == errno.ENOTTY:
+    print('GOT')
+"""
+_ASK = """
+import os, resource, time
+for ask in (
+    lambda process: time.clock_gettime(~process << 3 | 2),
+    lambda process: resource.prlimit(process, resource.RLIMIT_NOFILE),
+    os.sched_getaffinity,
+):
+  try:
+    ask(os.getppid())
+    print('GOT')
+  except OSError:
+    pass
 """
 _ENVIRONMENT = """
 import os
@@ -82,6 +140,7 @@ _CONTROLS = (
     ('long input', 'print(len(input()))', b'x' * (1 << 20), b'1048576\n'),
     ('deep recursion', 'import sys\nsys.setrecursionlimit(20000)\n'
      'f = lambda n: n and 1 + f(n - 1)\nprint(f(10000))', b'', b'10000\n'),
+    ('commands', f'{_SHELL}tr a b | cat', b'a\n', b'b\n'),
 )  # fmt: skip
 
 
@@ -176,9 +235,11 @@ def faults(tier: str) -> list[str]:
 
 def _failed_controls(tier: str) -> list[str]:
   failed = []
-  with box.Box(tier=tier, limits=_LIMITS, attempts=1) as one:
-    for name, program, stdin, stdout in _CONTROLS:
-      result = one.run(program, stdin)
+  with _boxes(tier) as run:
+    for name, source, stdin, stdout in _CONTROLS:
+      if tier == 'T2' and source.startswith(_SHELL):
+        continue  # macOS does not count the processes of a run alone.
+      result = run(source, stdin)
       if result.status == 'infra_error':
         return [f'no box: {" ".join(result.message.split())[-300:]}']
       if (result.status, result.stdout) != ('ok', stdout):
@@ -191,12 +252,11 @@ def _successful_attacks(tier: str) -> list[str]:
   through = []
   os.environ[_TOKEN] = token
   try:
-    with box.Box(tier=tier, limits=_LIMITS, attempts=1) as one:
-      one.start()
-      for name, (program, prepare) in _ATTACKS.items():
+    with _boxes(tier) as run:
+      for name, (source, prepare) in _ATTACKS.items():
         with contextlib.ExitStack() as stack:
           stdin, happened = prepare(stack, token)
-          result = one.run(program, stdin.encode())
+          result = run(source, stdin.encode())
           if b'GOT' in result.stdout or happened():
             through.append(f'an attack got through: {name}')
   finally:
@@ -204,11 +264,48 @@ def _successful_attacks(tier: str) -> list[str]:
   return through
 
 
+@contextlib.contextmanager
+def _boxes(tier: str) -> Iterator[Callable[[str, bytes], limits_lib.Result]]:
+  """Yield a function that runs a program, or a command of a repository."""
+  options = dict(tier=tier, limits=_LIMITS, attempts=1)
+  with box.Box(**options) as one, box.Box('repository', **options) as tree:
+
+    def run(source: str, stdin: bytes) -> limits_lib.Result:
+      if not source.startswith(_SHELL):
+        return one.run(source, stdin)
+      command = dict(command=['/bin/sh', '-c', source], folder='.')
+      return tree.request({**command, 'environment': {}}, stdin)
+
+    yield run
+
+
 def _key_file(stack: contextlib.ExitStack, token: str) -> _Prepared:
   folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
   folder.chmod(0o755)
   (folder / 'key').write_text(token)
   return f'{folder}/key {token[::-1]}', _never
+
+
+def _table(stack: contextlib.ExitStack, _: str) -> _Prepared:
+  folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+  folder.chmod(0o777)
+  path = folder / 'table'
+  path.write_text('7.0')
+  path.chmod(0o666)
+  changed = lambda: not path.exists() or path.read_text() != '7.0'
+  return str(path), changed
+
+
+def _datagrams(stack: contextlib.ExitStack, token: str) -> _Prepared:
+  server = stack.enter_context(
+      socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+  )
+  server.bind(f'\0evojax-{token}')
+  return f'evojax-{token}', lambda: bool(select.select([server], [], [], 0)[0])
+
+
+def _fill(hidden: bool, nameless: bool):
+  return _FILL, lambda *_: (str((hidden, nameless)), _never)
 
 
 def _server(stack: contextlib.ExitStack, _: str) -> _Prepared:
@@ -237,7 +334,14 @@ _ATTACKS = {
     'opens_tcp': (_CONNECT, _server),
     'kills_the_parent': (_KILL, _decoy),
     'daemonises': (_DAEMONISE, lambda _, t: ('', _never)),
-    'fills_the_disk': (_FILL, lambda _, t: ('', _never)),
+    'signals_from_a_command': (_KILL_BY_SHELL, _decoy),
+    'fills_the_disk': _fill(False, False),
+    'fills_a_hidden_folder': _fill(True, False),
+    'fills_files_without_names': _fill(False, True),
+    'changes_a_file': (_CHANGE, _table),
+    'opens_an_abstract_socket': (_CONNECT_UNIX, _datagrams),
+    'asks_a_device': (_DEVICE, lambda _, t: ('', _never)),
+    'asks_about_the_parent': (_ASK, lambda _, t: ('', _never)),
 }
 
 

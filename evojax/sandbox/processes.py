@@ -1,6 +1,8 @@
 """Processes as the trusted side of a box sees them: ended, counted, timed."""
 
+from collections.abc import Iterator
 import contextlib
+import functools
 import os
 import resource
 import select
@@ -88,6 +90,46 @@ def children_seconds() -> float:
   """Return the CPU time of all descendants that were reaped."""
   usage = resource.getrusage(resource.RUSAGE_CHILDREN)
   return usage.ru_utime + usage.ru_stime
+
+
+def tasks_below(proc: int) -> Iterator[tuple[str, str]]:
+  """Yield (process, thread) of all descendants, as /proc names them.
+
+  Args:
+    proc: A descriptor of /proc of the host.
+  """
+  parents = [os.readlink('self', dir_fd=proc)]
+  while parents:
+    parent = parents.pop()
+    for task in _tasks(proc, parent):
+      try:
+        children = read(proc, f'{parent}/task/{task}/children').split()
+      except (FileNotFoundError, ProcessLookupError):  # It has ended.
+        continue
+      parents += children
+      for child in children:
+        yield from ((child, thread) for thread in _tasks(proc, child))
+
+
+def _tasks(proc: int, process: str) -> list[str]:
+  """Return the threads of a process; none if it has ended."""
+  try:
+    folder = os.open(f'{process}/task', os.O_DIRECTORY, dir_fd=proc)
+  except (FileNotFoundError, ProcessLookupError):
+    return []
+  try:
+    return os.listdir(folder)
+  except (FileNotFoundError, ProcessLookupError):
+    return []
+  finally:
+    os.close(folder)
+
+
+def read(proc: int, path: str) -> str:
+  """Return the text of a file of /proc."""
+  opener = functools.partial(os.open, dir_fd=proc)
+  with open(path, opener=opener, errors='replace') as file:
+    return file.read()
 
 
 def address_space() -> int:

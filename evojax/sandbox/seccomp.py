@@ -12,6 +12,7 @@ import errno
 import itertools
 import struct
 
+from evojax.sandbox import landlock
 from evojax.sandbox import linux
 
 # -------------------------------------------------------------- allowed calls
@@ -62,9 +63,17 @@ _ABSENT |= dict.fromkeys(
     """
     getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
     setxattr lsetxattr fsetxattr
+    fallocate
     """.split(),
     errno.EOPNOTSUPP,
 )
+
+# Without namespaces: sendmsg passes descriptors of files that nobody could
+# measure meanwhile, fallocate fills a disk at once, and capget asks about any
+# process.
+_OF_NAMESPACES = ('sendmsg', 'capget', 'fallocate')
+# Without namespaces, these ask about any process of the host; 0 is the caller.
+_OF_PROCESSES = 'getpgid getsid sched_getparam sched_getscheduler'.split()
 
 _THREAD = 0x00010000  # CLONE_THREAD
 # CLONE_NEWTIME is missing: it is a part of the exit signal here.
@@ -75,27 +84,44 @@ _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)
 _IOCTL_TERMINAL = (0x5413, 0x540F, 0x5410)  # Window size, process group.
 _PRCTL = (15, 16, 38, 39)  # Names, and reading or setting no_new_privs.
+_INT = 0xFFFFFFFF  # The kernel reads this much of an int.
 _AF_UNIX = 1
+# O_TRUNC | O_ACCMODE, and the values that go through Landlock's eyes: before
+# version 3 it lets a file be emptied that is opened for reading, or for nothing
+# at all (3).
+_OPENING = 0o1003, (0, 1, 2, 0o1001, 0o1002)
+_ITSELF = ((0, _INT, (0,)),)  # No other process.
 
-# Name -> (argument, mask, values): allowed if argument & mask is one of them.
-_FD_RULES = {
-    'fcntl': (1, 0xFFFFFFFF, _FCNTL),
-    'ioctl': (1, 0xFFFFFFFF, _IOCTL),
-    # Limits may be read. A program that could set them could have the kernel
-    # send it SIGKILL, which is taken for a failure of the machine.
-    'prlimit64': (2, None, (0,)),
+# Name -> ((argument, mask, values), ...): allowed if argument & mask is one of
+# the values, for all of them.
+_PURE_RULES = {
+    'ioctl': ((1, _INT, _IOCTL),),
+    # Its own limits may be read. A program that could set them could have the
+    # kernel send it SIGKILL, which is taken for a failure of the machine.
+    'prlimit64': (*_ITSELF, (2, None, (0,))),
+    'sched_getaffinity': _ITSELF,
+    # A negative clock is the CPU time of any process or thread.
+    **dict.fromkeys(
+        ('clock_gettime', 'clock_getres', 'clock_nanosleep'),
+        ((0, 1 << 31, (0,)),),
+    ),
+}
+_FD_RULES = _PURE_RULES | {
+    'open': ((1, *_OPENING),),
+    'openat': ((2, *_OPENING),),
+    'fcntl': ((1, _INT, _FCNTL),),
+    # Of datagrams, each could name another socket.
+    'socketpair': ((0, _INT, (_AF_UNIX,)), (1, 0xF, (1, 5))),
 }
 _PROGRAM_RULES = {
-    'clone': (0, _THREAD | _NAMESPACES, (_THREAD,)),
-    'socketpair': (0, 0xFFFFFFFF, (_AF_UNIX,)),
+    'clone': ((0, _THREAD | _NAMESPACES, (_THREAD,)),),
     # To the other end of the pair only: an address could name any socket.
-    'sendto': (4, None, (0,)),
+    'sendto': ((4, None, (0,)),),
 }
 _PROCESS_RULES = {
-    'clone': (0, _NAMESPACES, (0,)),
-    'ioctl': (1, 0xFFFFFFFF, (*_IOCTL, *_IOCTL_TERMINAL)),
-    'socketpair': (0, 0xFFFFFFFF, (_AF_UNIX,)),
-    'prctl': (0, 0xFFFFFFFF, _PRCTL),
+    'clone': ((0, _NAMESPACES, (0,)),),
+    'ioctl': ((1, _INT, (*_IOCTL, *_IOCTL_TERMINAL)),),
+    'prctl': ((0, _INT, _PRCTL),),
 }
 
 # ------------------------------------------------------------------ the filter
@@ -103,39 +129,62 @@ _PROCESS_RULES = {
 _LOAD, _JUMP_EQUAL, _JUMP_GE, _JUMP, _AND, _RETURN = 32, 21, 53, 5, 84, 6
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_MODE_FILTER = 1
+# glibc asks for the cores of a thread by its number, and does without them.
+_REFUSED = {'sched_getaffinity': _ERRNO | errno.ENOSYS}
 _X32 = 0x40000000  # Numbers of the x32 interface start there.
 
 
-def rules(profile: str, *, own_user: bool = True) -> dict[str, tuple | None]:
+def rules(
+    profile: str,
+    *,
+    own_user: bool = True,
+    namespaces: bool = True,
+    version: int = landlock.SIGNALS,
+) -> dict[str, tuple | None]:
   """Return the allowed system calls of a profile.
 
   Args:
     profile: One of `box.PROFILES`.
     own_user: Whether the box's user owns no file of the host. Otherwise calls
       that an owner may make report success and do nothing: rule ().
+    namespaces: Whether no process and no disk of the host is in reach.
+    version: Landlock's, see `landlock.version`.
 
   Returns:
-    System call -> None, or (argument, mask, values) that it is allowed with.
+    System call -> None, or the tests of arguments that it is allowed with.
   """
   if profile == 'pure':
-    return dict.fromkeys(_PURE) | {
-        name: _FD_RULES[name] for name in ('ioctl', 'prlimit64')
-    }
-  allowed = dict.fromkeys((*_PURE, *_FILES)) | _FD_RULES
-  if profile == 'repository':
-    allowed |= dict.fromkeys(_PROCESSES) | _PROCESS_RULES
-    return allowed if own_user else allowed | dict.fromkeys(_OF_OWNERS, ())
-  return allowed | dict.fromkeys(_EVENTS) | _PROGRAM_RULES
+    return dict.fromkeys(_PURE) | _PURE_RULES
+  allowed = dict.fromkeys((*_PURE, *_FILES))
+  if profile == 'program':
+    allowed |= dict.fromkeys(_EVENTS) | _FD_RULES | _PROGRAM_RULES
+  else:
+    allowed |= dict.fromkeys(_PROCESSES) | _FD_RULES | _PROCESS_RULES
+    if not own_user:
+      allowed |= dict.fromkeys(_OF_OWNERS, ())
+  if namespaces:
+    return allowed
+  without = {*_OF_NAMESPACES}
+  if version < landlock.TRUNCATES:
+    without.add('truncate')
+  if version < landlock.SIGNALS:
+    without |= {'kill', 'tkill', 'tgkill'}
+  narrow = dict.fromkeys(_OF_PROCESSES, _ITSELF)
+  narrow['getpriority'] = (*_ITSELF, (1, _INT, (0,)))
+  return {
+      name: narrow.get(name, rule)
+      for name, rule in allowed.items()
+      if name not in without
+  }
 
 
 def assemble(allowed: dict[str, tuple | None]) -> bytes:
   """Return the filter as an array of `struct sock_filter`."""
   denied = _ERRNO | errno.EPERM
-  blocks = {}
+  blocks = {name: _return(_ERRNO | e) for name, e in _ABSENT.items()}
   for name, rule in allowed.items():
     plain = _return(_ALLOW if rule is None else _ERRNO)
-    blocks[name] = _check(*rule, denied) if rule else plain
-  blocks |= {name: _return(_ERRNO | e) for name, e in _ABSENT.items()}
+    blocks[name] = _check(rule, _REFUSED.get(name, denied)) if rule else plain
   numbers = {linux.number(name): block for name, block in blocks.items()}
   numbers.pop(None, None)  # That of calls which this machine does not have.
   starts = {0: _return(denied)}
@@ -171,27 +220,28 @@ def _search(ranges: Sequence[tuple[int, list]]) -> list:
   ]
 
 
-def _check(
-    argument: int, mask: int | None, values: Sequence[int], denied: int
-) -> list:
-  """Return steps that allow a call if one argument is one of some values.
+def _check(tests: Sequence[tuple], denied: int) -> list:
+  """Return steps that allow a call if its arguments pass all tests.
 
   Args:
-    argument: Index of the argument.
-    mask: Applied to its low 32 bits; None: all 64 bits are compared.
-    values: The values that are allowed.
+    tests: (index of an argument, mask of its low 32 bits, allowed values);
+      mask None: all 64 bits are compared.
     denied: What the filter returns for others.
   """
-  low = 16 + 8 * argument  # Little-endian: the low half comes first.
   steps = []
-  if mask is None:
-    steps += [(_LOAD, 0, 0, low + 4), (_JUMP_EQUAL, 1, 0, 0), *_return(denied)]
-  steps.append((_LOAD, 0, 0, low))
-  if mask is not None and mask != 0xFFFFFFFF:
-    steps.append((_AND, 0, 0, mask))
-  for value in values:
-    steps += [(_JUMP_EQUAL, 0, 1, value), *_return(_ALLOW)]
-  return steps + _return(denied)
+  for argument, mask, values in tests:
+    low = 16 + 8 * argument  # Little-endian: the low half comes first.
+    if mask is None:
+      high = (_LOAD, 0, 0, low + 4), (_JUMP_EQUAL, 1, 0, 0)
+      steps += [*high, *_return(denied)]
+    steps.append((_LOAD, 0, 0, low))
+    if mask not in (None, _INT):
+      steps.append((_AND, 0, 0, mask))
+    # Each value jumps past the refusal.
+    for index, value in enumerate(values):
+      steps.append((_JUMP_EQUAL, len(values) - index, 0, value))
+    steps += _return(denied)
+  return steps + _return(_ALLOW)
 
 
 def _return(action: int) -> list:

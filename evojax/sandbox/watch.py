@@ -1,18 +1,19 @@
 """A zygote's watch over one run: its time, its threads, its directory."""
 
-from collections.abc import Iterator
-import errno
-import functools
 import math
 import os
 import select
 import time
 from typing import NamedTuple
 
+from evojax.sandbox import disk
 from evojax.sandbox import processes
 from evojax.sandbox import wire
 
 _WATCH_SECONDS = 0.01  # Between two looks at what the kernel does not limit.
+# More bytes than a run writes in a second: no look comes later than it takes to
+# fill what is left, down to a millisecond.
+_BYTES_PER_SECOND = 4 << 30
 _HANG_SECONDS = 5.0  # A run ends so long after its limit without a clock too.
 
 
@@ -37,8 +38,10 @@ class Watch:
     self._config, self._proc, layers = config, proc, config.layers
     self._clock = 'clock' in layers
     # A directory on a disk of the host has no quota but this.
-    on_disk = 'quota' in layers and 'namespaces' not in layers
-    self._scratch = config.scratch if on_disk else None
+    self._disk = None
+    if config.scratch and 'quota' in layers and 'namespaces' not in layers:
+      quota = config.disk_bytes, config.files
+      self._disk = disk.Disk(config.scratch, *quota, proc)
     # The kernel counts the threads of a user who is also somebody else.
     self._threads = (
         config.profile == 'program'
@@ -59,7 +62,7 @@ class Watch:
     if not self._clock:  # Nothing hangs for ever all the same.
       wall, cpu = wall + _HANG_SECONDS, math.inf
     poll = select.poll()
-    exited = None
+    exited, room = None, self._config.disk_bytes
     if hasattr(os, 'pidfd_open'):
       exited = os.pidfd_open(process)
       poll.register(exited, select.POLLIN)
@@ -69,13 +72,18 @@ class Watch:
         left = min(wall - (time.monotonic() - before.start), cpu - used)
         if left <= 0:
           break
-        if self._scratch or self._threads or exited is None:
+        if self._disk or self._threads or exited is None:
           left = min(left, _WATCH_SECONDS)
+        if self._disk:
+          left = min(left, room / _BYTES_PER_SECOND)
         # One millisecond more, because the kernel's clocks tick.
-        if poll.poll(left * 1000 + 1) or processes.has_exited(process):
+        ended = poll.poll(left * 1000 + 1) or processes.has_exited(process)
+        if self._disk:
+          room = self._disk.room(running=not ended)
+          if room < 0:
+            return 'disk_limit', 0.0
+        if ended:
           return '', 0.0
-        if self._scratch and self._is_over_quota():
-          return 'disk_limit', 0.0
         if self._threads and self._is_crowded(process):
           return 'crowded', 0.0
     finally:
@@ -86,27 +94,6 @@ class Watch:
       return '', 0.0
     waited = self._waited_seconds(processes.cpu_seconds(process), before)
     return 'cpu_limit' if used >= cpu else 'timeout', waited
-
-  def _is_over_quota(self) -> bool:
-    """Tell if the directory is too full, or too deep to be looked through."""
-    size = count = 0
-    folders = [self._scratch]
-    while folders:
-      folder = folders.pop()
-      try:
-        with os.scandir(folder) as entries:
-          for entry in entries:
-            size += entry.stat(follow_symlinks=False).st_blocks * 512
-            count += 1
-            if entry.is_dir(follow_symlinks=False):
-              folders.append(entry.path)
-      except OSError as error:
-        # Other errors mean that it was removed meanwhile, or closed to us.
-        if error.errno == errno.ENAMETOOLONG:
-          return True
-      if size > self._config.disk_bytes or count > self._config.files:
-        return True
-    return False
 
   def _is_crowded(self, process: int) -> bool:
     """Tell if a process has more threads than it may have."""
@@ -130,43 +117,21 @@ class Watch:
     """
     most = 0.0
     try:
-      tasks = list(self._tasks_below())
+      tasks = list(processes.tasks_below(self._proc))
       if self._config.profile == 'repository':
         used = processes.children_seconds() - before.children
         used += sum(map(self._spent, {process for process, _ in tasks}))
       for process, task in tasks:
-        text = self._read(f'{process}/task/{task}/schedstat')
+        text = processes.read(self._proc, f'{process}/task/{task}/schedstat')
         ran, waited = (int(n) / 1e9 for n in text.split()[:2])
         most = max(most, waited - max(0.0, used - ran))
     except (OSError, IndexError, TypeError, ValueError):
       pass  # This kernel keeps no such statistics.
     return most
 
-  def _tasks_below(self) -> Iterator[tuple[str, str]]:
-    """Yield (process, thread) of all descendants, as /proc names them."""
-    parents = [os.readlink('self', dir_fd=self._proc)]
-    while parents:
-      parent = parents.pop()
-      for task in self._tasks(parent):
-        children = self._read(f'{parent}/task/{task}/children').split()
-        parents += children
-        for child in children:
-          yield from ((child, thread) for thread in self._tasks(child))
-
-  def _tasks(self, process: str) -> list[str]:
-    folder = os.open(f'{process}/task', os.O_DIRECTORY, dir_fd=self._proc)
-    try:
-      return os.listdir(folder)
-    finally:
-      os.close(folder)
-
   def _spent(self, process: str) -> float:
     """Return the CPU seconds of a process and of the children it has reaped."""
     # The fields come after the name in parentheses, which may hold anything.
-    fields = self._read(f'{process}/stat').rpartition(')')[2].split()
+    text = processes.read(self._proc, f'{process}/stat')
+    fields = text.rpartition(')')[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf('SC_CLK_TCK')
-
-  def _read(self, path: str) -> str:
-    opener = functools.partial(os.open, dir_fd=self._proc)
-    with open(path, opener=opener) as file:
-      return file.read()

@@ -39,6 +39,7 @@ class Config(NamedTuple):
   environment: Mapping[str, str]  # Variables that code in the box gets.
   image: Sequence[str] = ()  # Host paths of its packages, see `image.paths`.
   preload: Sequence[str] = ()  # Modules of the image that programs find loaded.
+  landlock: int = 0  # The kernel's version of it, see `landlock.version`.
   user: int | None = None  # One that no other slot has; None: the parent's.
   scratch: str | None = None  # The slot's directory, if it has one.
   # True if the user runs nothing but this slot, so that the kernel's count of

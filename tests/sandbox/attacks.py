@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import unittest
 
 from evojax.sandbox import box
+from evojax.sandbox import image
 from evojax.sandbox import landlock
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
@@ -29,6 +32,14 @@ LIMITS = limits_lib.Limits(
     files=64,
     processes=16,
 )
+SYSCALL = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def call(x86, arm, *a):
+  number = x86 if os.uname().machine == 'x86_64' else arm
+  if libc.syscall(number, *a) < 0:
+    raise OSError(ctypes.get_errno(), 'refused')
+"""
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -52,6 +63,11 @@ def got(result: limits_lib.Result) -> bool:
   return MARK in result.stdout or MARK in result.stderr
 
 
+def attempt(source, before=''):
+  """Says GOT if the source raises nothing."""
+  return f'{before}\n{source}\nprint("GOT")'
+
+
 class World:
   """The targets of attacks: files, sockets, a process, a variable."""
 
@@ -63,7 +79,8 @@ class World:
     self.folder.chmod(0o777)
     (self.folder / 'key').write_text(self.TOKEN)
     (self.folder / 'key.py').write_text(f'KEY = {self.TOKEN!r}')
-    (self.folder / 'table').write_text('7.0 7.0\n')
+    for name in ('table', 'for reading', 'for nothing'):
+      (self.folder / name).write_text('7.0 7.0\n')
     for path in self.folder.iterdir():
       path.chmod(0o666)
     self.tcp = socket.create_server(('127.0.0.1', 0))
@@ -144,25 +161,25 @@ class Range:
         # Only root has another user to become.
         if layer != 'uid' or os.geteuid() == 0
     }
-    got_through, result = self._run(attack, layers)
+    got_through, result = self.run(attack, layers)
     assert got_through, f'{attack.name} fails without its layers: {result}'
     for alone in sorted(layers) if len(layers) > 1 else ():
       if alone == 'landlock' and landlock.version() < attack.landlock:
         continue
       if alone == 'uid' and not self._has_own_user(attack, layers - {alone}):
         continue
-      got_through, result = self._run(attack, layers - {alone})
+      got_through, result = self.run(attack, layers - {alone})
       assert not got_through, f'{attack.name} gets past {alone}: {result}'
-    got_through, result = self._run(attack, set())
+    got_through, result = self.run(attack, set())
     assert not got_through, f'{attack.name} gets through: {result}'
 
   def _has_own_user(self, attack, without):
     return box.Box(tier=attack.tier, without=without).own_user
 
-  def _run(
+  def run(
       self, attack: Attack, without: set[str]
   ) -> tuple[bool, limits_lib.Result]:
-    """Return if it gets through, and its result."""
+    """Run it without some layers; return if it gets through, and its result."""
     key = attack.tier, frozenset(without)
     if key not in self._boxes:
       self._boxes[key] = self._open(*key)
@@ -170,6 +187,8 @@ class Range:
     one = self._boxes[key]
     for source in filter(None, (attack.before, attack.source)):
       result = self.call(one, self.world.fill_in(source), attack.limits)
+    if result.status == 'disk_limit':  # No command can empty the tree again.
+      self._boxes.pop(key).close()
     return (attack.succeeded or got)(result), result
 
   def _open(self, tier, without):
@@ -185,6 +204,47 @@ class Range:
     if self._profile == 'repository':
       return one.run(['/bin/sh', '-c', source], limits=limits)
     return one.run(source, bytes(64), limits=limits)
+
+
+def run_elsewhere(test: unittest.TestCase, source: str, user: int) -> str:
+  """Return what a source prints, as a user, with an interpreter for all users.
+
+  The test is skipped where this machine has no such interpreter.
+  """
+  python = _public_python()
+  folders = [_ROOT, *_ROOT.parents]
+  if not python or not all(os.stat(f).st_mode & 1 for f in folders):
+    test.skipTest('no interpreter, or no checkout, that all may read')
+  packages = pathlib.Path(tempfile.mkdtemp())
+  test.addCleanup(shutil.rmtree, packages)
+  packages.chmod(0o755)
+  for path in map(pathlib.Path, image.paths()):
+    copy = shutil.copytree if path.is_dir() else shutil.copy
+    copy(path, packages / path.name)
+  run = subprocess.run(
+      [python, '-B', '-c', f'import sys\nsys.path[:0] = [{str(_ROOT)!r}]\n'
+       + source],
+      user=user,
+      group=user,
+      extra_groups=[],
+      cwd='/',
+      env={'PYTHONPATH': str(packages)},
+      capture_output=True,
+      text=True,
+      check=False,
+  )  # fmt: skip
+  return run.stdout + run.stderr
+
+
+def _public_python() -> str:
+  """Return an interpreter of this version that every user may run, or ''."""
+  version = f'python3.{sys.version_info.minor}'
+  for path in (sys.executable, f'/usr/bin/{version}'):
+    real = os.path.realpath(path)
+    folders = [str(p) for p in pathlib.Path(real).parents]
+    if os.path.exists(real) and all(os.stat(f).st_mode & 1 for f in folders):
+      return real
+  return ''
 
 
 def missing(tier: str) -> str:

@@ -6,7 +6,6 @@ import glob
 import os
 import pathlib
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from evojax.sandbox import box
-from evojax.sandbox import image
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import wire
 from tests.sandbox import attacks
@@ -537,34 +535,36 @@ class ArgumentsTest(parameterized.TestCase):
     self.assertLess(tiers['T1'], tiers['T0'])
 
 
-def _public_python():
-  """An interpreter of this version that every user may run, or nothing."""
-  version = f'python3.{sys.version_info.minor}'
-  for path in (sys.executable, f'/usr/bin/{version}'):
-    real = os.path.realpath(path)
-    folders = [str(p) for p in pathlib.Path(real).parents]
-    if os.path.exists(real) and all(os.stat(f).st_mode & 1 for f in folders):
-      return real
-  return ''
+class LibraryTest(absltest.TestCase):
+
+  def test_the_standard_library_is_enough(self):
+    """Its processes start without `site`, and so does this one."""
+    folder = _ROOT / 'evojax' / 'sandbox'
+    names = [f'evojax.sandbox.{p.stem}' for p in folder.glob('[!_]*.py')]
+    self.assertIn('evojax.sandbox.disk', names)
+    source = (
+        'import importlib, sys\n'
+        f'sys.path.insert(0, {str(_ROOT)!r})\n'
+        f'for name in {names}: importlib.import_module(name)\n'
+        'known = {*sys.stdlib_module_names, "__main__"}\n'
+        'found = {n for n in sys.modules if n.split(".")[0] not in known}\n'
+        f'print(found - {{"evojax", "evojax.sandbox", *{names}}})\n'
+    )
+    run = subprocess.run(
+        [sys.executable, '-I', '-S', '-B', '-c', source],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(run.stdout + run.stderr, 'set()\n')
 
 
 class UnprivilegedTest(absltest.TestCase):
 
   @absltest.skipIf(os.geteuid() != 0, 'all other tests are')
   def test_it_holds_for_who_is_not_root(self):
-    python = _public_python()
-    folders = [_ROOT, *_ROOT.parents]
-    if not python or not all(os.stat(f).st_mode & 1 for f in folders):
-      self.skipTest('no interpreter, or no checkout, that all may read')
-    packages = pathlib.Path(tempfile.mkdtemp())
-    self.addCleanup(shutil.rmtree, packages)
-    packages.chmod(0o755)
-    for path in map(pathlib.Path, image.paths()):
-      copy = shutil.copytree if path.is_dir() else shutil.copy
-      copy(path, packages / path.name)
     program = 'import numpy, pytest; print(numpy.ones(2).sum())'
     source = (
-        f'import sys\nsys.path.insert(0, {str(_ROOT)!r})\n'
         'from evojax.sandbox import box, probe, repository\n'
         'print(probe.faults("T0"), probe.faults("T1"))\n'
         'for tier in ("T0", "T1"):\n'
@@ -574,18 +574,7 @@ class UnprivilegedTest(absltest.TestCase):
         '  with box.Box(tier=tier) as b:\n'
         f'    print(b.run({program!r}).stdout)\n'
     )
-    run = subprocess.run(
-        [python, '-B', '-c', source],
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        cwd='/',
-        env={'PYTHONPATH': str(packages)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = run.stdout + run.stderr
+    said = attacks.run_elsewhere(self, source, 65534)
     expected = [str([attacks.missing(t)] if attacks.missing(t) else [])
                 for t in ('T0', 'T1')]  # fmt: skip
     of_a_tier = "b'a\\n'\n" + 2 * "b'2.0\\n'\n"

@@ -3,8 +3,11 @@
 import dataclasses
 import signal
 
+from tests.sandbox import resource_attacks
 from tests.sandbox.attacks import Attack
+from tests.sandbox.attacks import attempt as _try
 from tests.sandbox.attacks import LIMITS
+from tests.sandbox.attacks import SYSCALL
 
 _SWARM = (
     'import threading, time\n'
@@ -15,20 +18,7 @@ _SWARM = (
     '    threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\n'
     'except RuntimeError: pass\n'
 )
-_SYSCALL = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def call(x86, arm, *a):
-  number = x86 if os.uname().machine == 'x86_64' else arm
-  if libc.syscall(number, *a) < 0:
-    raise OSError(ctypes.get_errno(), 'refused')
-"""
 FILES = ('root', 'landlock')
-
-
-def _try(source, before=''):
-  """Says GOT if the source raises nothing."""
-  return f'{before}\n{source}\nprint("GOT")'
 
 
 def _read(expression, before=''):
@@ -36,8 +26,6 @@ def _read(expression, before=''):
   return f'{before}\nassert "@NEKOT@"[::-1] in {expression}\nprint("GOT")'
 
 
-_LATE = dataclasses.replace(LIMITS, wall_seconds=0.3)
-_LONG = dataclasses.replace(LIMITS, cpu_seconds=0.15)
 _STOPPED = dataclasses.replace(LIMITS, wall_seconds=0.3)
 
 
@@ -149,6 +137,29 @@ WRITING = (
         _try('import os\nos.mkdir(f"@DIR@/d{os.urandom(4).hex()}")'),
     ),
     Attack('truncate', FILES, _try('import os; os.truncate("@DIR@/table", 8)')),
+    Attack(
+        'truncate from a weaker tier',
+        ('landlock',),
+        _try('import os; os.truncate("@DIR@/table", 8)'),
+        tier='T1',
+        landlock=3,
+    ),
+    *(
+        Attack(
+            f'emptied, opened {how}',
+            ('landlock', 'seccomp'),
+            _try(
+                'import os\n'
+                f'os.close(os.open("@DIR@/{how}", {flags} | os.O_TRUNC))'
+            ),
+            tier='T1',
+            landlock=version,
+        )
+        for how, flags, version in (
+            ('for reading', 0, 1),
+            ('for nothing', 3, 3),
+        )
+    ),
     Attack(
         'a database',
         FILES,
@@ -293,13 +304,13 @@ PROCESSES = (
     Attack(
         'tracing the zygote',
         ('landlock', 'seccomp'),
-        _SYSCALL + 'call(101, 117, 0x4206, os.getppid(), 0, 0)\nprint("GOT")',
+        SYSCALL + 'call(101, 117, 0x4206, os.getppid(), 0, 0)\nprint("GOT")',
         tier='T1',
     ),
     Attack(
         "reading the zygote's memory",
         ('landlock', 'seccomp'),
-        _SYSCALL + 'class V(ctypes.Structure):\n'
+        SYSCALL + 'class V(ctypes.Structure):\n'
         '  _fields_ = [("a", ctypes.c_void_p), ("n", ctypes.c_size_t)]\n'
         'b = ctypes.create_string_buffer(8)\n'
         'here = V(ctypes.addressof(b), 8)\n'
@@ -322,7 +333,53 @@ PROCESSES = (
     Attack(
         'outliving the zygote',
         ('seccomp',),
-        _SYSCALL + 'call(157, 167, 1, 0, 0, 0, 0)\nprint("GOT")',
+        SYSCALL + 'call(157, 167, 1, 0, 0, 0, 0)\nprint("GOT")',
+    ),
+    *(
+        Attack(
+            f'{what} of the zygote',
+            ('seccomp',),
+            _try(f'{ask}(os.getppid())', 'import os, resource, time'),
+            tier='T1',
+        )
+        for what, ask in (
+            ('clock', '(lambda p: time.clock_gettime(~p << 3 | 2))'),
+            ('resolution', '(lambda p: time.clock_getres(~p << 3 | 2))'),
+            ('limits', '(lambda p: resource.prlimit(p, 7))'),
+            ('cores', 'os.sched_getaffinity'),
+        )
+    ),
+    Attack(
+        'waiting for the time of another process',
+        ('namespaces', 'seccomp'),
+        SYSCALL + 'span = (ctypes.c_long * 2)(0, 1)\n'
+        'call(230, 115, ~@PID@ << 3 | 2, 1, span, None)\nprint("GOT")',
+    ),
+    Attack(
+        'limits of another process',
+        ('namespaces', 'uid', 'seccomp'),
+        _try('import resource; resource.prlimit(@PID@, 7)'),
+    ),
+    Attack(
+        'handle of the zygote',
+        ('seccomp',),
+        _try('import os; os.pidfd_open(os.getppid())'),
+        tier='T1',
+    ),
+    Attack(
+        'comparing files with the zygote',
+        ('landlock', 'seccomp'),
+        SYSCALL + 'call(312, 272, os.getpid(), os.getppid(), 0, 0, 0)\n'
+        'print("GOT")',
+        tier='T1',
+    ),
+    Attack(
+        "watching a folder of the host's",
+        ('seccomp',),
+        SYSCALL + 'libc.inotify_init1.restype = ctypes.c_int\n'
+        'queue = libc.inotify_init1(0)\n'
+        'if libc.inotify_add_watch(queue, b"@DIR@", 0xFFF) > 0: print("GOT")',
+        tier='T1',
     ),
     Attack('nicer', ('seccomp',), _try('import os; os.nice(1)')),
     Attack(
@@ -335,7 +392,7 @@ KERNEL = (
     Attack(
         'shared memory segment',
         ('seccomp',),
-        _SYSCALL + 'call(29, 194, 0, 4096, 0o1600)\nprint("GOT")',
+        SYSCALL + 'call(29, 194, 0, 4096, 0o1600)\nprint("GOT")',
     ),
     Attack(
         'file in memory',
@@ -345,24 +402,24 @@ KERNEL = (
     Attack(
         'key in the keyring',
         ('seccomp',),
-        _SYSCALL
+        SYSCALL
         + 'call(248, 217, b"user", b"evojax", b"x", 1, -2)\nprint("GOT")',
     ),
     Attack(
         'ring for input and output',
         ('seccomp', 'rlimits'),
-        _SYSCALL
+        SYSCALL
         + 'call(425, 425, 1, ctypes.create_string_buffer(256))\nprint("GOT")',
     ),
     Attack(
         'user namespace',
         ('seccomp',),
-        _SYSCALL + 'call(272, 97, 0x10000000)\nprint("GOT")',
+        SYSCALL + 'call(272, 97, 0x10000000)\nprint("GOT")',
     ),
     Attack(
         'mount of its own',
         ('landlock', 'seccomp'),
-        _SYSCALL + 'call(272, 97, 0x10020000)\n'
+        SYSCALL + 'call(272, 97, 0x10020000)\n'
         'call(165, 40, b"none", b"/", None, 0x44000, None)\nprint("GOT")',
     ),
     Attack('new root', ('uid', 'seccomp'), _try('import os; os.chroot(".")')),
@@ -382,7 +439,7 @@ KERNEL = (
     Attack(
         'timer that kills it',
         ('seccomp',),
-        _SYSCALL + 'event = (ctypes.c_int * 16)(0, 0, 9, 0)\n'
+        SYSCALL + 'event = (ctypes.c_int * 16)(0, 0, 9, 0)\n'
         'timer = ctypes.c_int()\n'
         'call(222, 107, 1, event, ctypes.byref(timer))\nprint("GOT")',
     ),
@@ -400,102 +457,7 @@ KERNEL = (
     Attack(
         'personality',
         ('seccomp',),
-        _SYSCALL + 'call(135, 92, 0x0040000)\nprint("GOT")',
-    ),
-)
-RESOURCES = (
-    Attack('memory', ('rlimits',), _try('x = bytearray(1 << 30)')),
-    Attack(
-        'many maps',
-        ('rlimits',),
-        _try('import mmap; x = [mmap.mmap(-1, 1 << 26) for _ in range(40)]'),
-    ),
-    Attack(
-        'a huge file',
-        ('rlimits', 'quota'),
-        _try(
-            'open("x", "wb").write(bytes(8 << 20))\nimport os\n'
-            'assert os.path.getsize("x") == 8 << 20'
-        ),
-    ),
-    Attack(
-        'a file with a hole',
-        ('rlimits',),
-        _try('f = open("x", "wb"); f.truncate(1 << 32)'),
-    ),
-    Attack(
-        'files that fill the disk',
-        ('quota',),
-        _try('for i in range(20):\n  open(str(i), "wb").write(bytes(1 << 19))'),
-    ),
-    Attack(
-        'files that fill the disk of a weaker tier',
-        ('quota',),
-        _try(
-            'import time\n'
-            'for i in range(20):\n'
-            '  open(str(i), "wb").write(bytes(1 << 19))\n'
-            'time.sleep(0.3)'
-        ),
-        tier='T1',
-    ),
-    Attack(
-        'more files than inodes',
-        ('quota',),
-        _try('for i in range(200): open(str(i), "w")'),
-    ),
-    Attack(
-        'more files than inodes of a weaker tier',
-        ('quota',),
-        _try(
-            'import time\nfor i in range(200): open(str(i), "w")\n'
-            'time.sleep(0.3)'
-        ),
-        tier='T1',
-    ),
-    Attack(
-        'a flood of output',
-        ('rlimits',),
-        'import sys\nsys.stdout.write("x" * (8 << 20))\n'
-        'sys.stdout.flush()\nsys.stderr.write("GOT")',
-    ),
-    Attack(
-        'open descriptors',
-        ('rlimits',),
-        _try('import os\nfor _ in range(200): os.dup(0)'),
-    ),
-    Attack(
-        'a loop',
-        ('clock',),
-        'import time\n' 'while time.process_time() < 0.5: pass\nprint("GOT")',
-        limits=_LONG,
-    ),
-    Attack(
-        'a loop that hears no signal',
-        ('clock',),
-        'import signal, time\n'
-        'for s in range(1, 65):\n'
-        '  try: signal.signal(s, signal.SIG_IGN)\n'
-        '  except (OSError, ValueError): pass\n'
-        'while time.process_time() < 0.5: pass\nprint("GOT")',
-        limits=_LONG,
-    ),
-    Attack(
-        'a long sleep',
-        ('clock',),
-        'import time\ntime.sleep(0.6)\nprint("GOT")',
-        limits=_LATE,
-    ),
-    Attack(
-        'threads that share the time',
-        ('clock',),
-        'import threading, time\n'
-        'def f():\n'
-        '  while time.process_time() < 0.5: pass\n'
-        't = [threading.Thread(target=f) for _ in range(4)]\n'
-        'for x in t: x.start()\n'
-        'for x in t: x.join()\nprint("GOT")',
-        limits=_LONG,
+        SYSCALL + 'call(135, 92, 0x0040000)\nprint("GOT")',
     ),
 )
 INHERITED = (
@@ -535,7 +497,7 @@ ATTACKS = (
     *NETWORK,
     *PROCESSES,
     *KERNEL,
-    *RESOURCES,
+    *resource_attacks.ATTACKS,
     *INHERITED,
 )
 
@@ -562,3 +524,18 @@ for page in range(1, 8 << 10):
   if word.encode() in os.pread(file, 4096, 0): print('GOT')
 """,
 }
+
+_CONTROL = """
+import collections, json, os, re, tempfile
+print(json.dumps(collections.Counter(re.findall('a', 'banana'))))
+with tempfile.TemporaryFile() as f:
+  f.write(b'x')
+print(sum(range(10 ** 5)), len(input()))
+"""
+
+
+def control(range_, one):
+  """Benign: imports, a file of its own, input and output."""
+  result = range_.call(one, _CONTROL)
+  expected = b'{"a": 3}\n4999950000 64\n'
+  assert (result.status, result.stdout) == ('ok', expected), result

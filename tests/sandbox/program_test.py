@@ -7,21 +7,6 @@ from evojax.sandbox import box
 from tests.sandbox import attacks
 from tests.sandbox import program_attacks
 
-_CONTROL = """
-import collections, json, os, re, tempfile
-print(json.dumps(collections.Counter(re.findall('a', 'banana'))))
-with tempfile.TemporaryFile() as f:
-  f.write(b'x')
-print(sum(range(10 ** 5)), len(input()))
-"""
-
-
-def control(range_, one):
-  """Benign: imports, a file of its own, input and output."""
-  result = range_.call(one, _CONTROL)
-  expected = b'{"a": 3}\n4999950000 64\n'
-  assert (result.status, result.stdout) == ('ok', expected), result
-
 
 class ProgramAttacksTest(parameterized.TestCase):
 
@@ -30,7 +15,7 @@ class ProgramAttacksTest(parameterized.TestCase):
     super().setUpClass()
     if missing := attacks.missing('T0'):
       raise cls.skipTest(cls, missing)
-    cls._range = attacks.Range('program', control)
+    cls._range = attacks.Range('program', program_attacks.control)
     cls.addClassCleanup(cls._range.close)
 
   @parameterized.named_parameters(attacks.named(program_attacks.ATTACKS))

@@ -152,6 +152,52 @@ ATTACKS = (
         succeeded=lambda r: r.status == 'infra_error',
         landlock=6,
     ),
+    *(
+        Attack(
+            f'{what} of the zygote',
+            ('seccomp',),
+            _python(
+                f'import resource, time\n({ask})(int(os.environ["Z"]))'
+            ).replace('@PYTHON@', 'Z=$PPID @PYTHON@'),
+            tier='T1',
+        )
+        for what, ask in (
+            ('clock', 'lambda p: time.clock_gettime(~p << 3 | 2)'),
+            ('limits', 'lambda p: resource.prlimit(p, 7)'),
+            ('cores', 'os.sched_getaffinity'),
+            ('session', 'os.getsid'),
+            ('group', 'os.getpgid'),
+            ('priority', 'lambda p: os.getpriority(0, p)'),
+            ('scheduler', 'os.sched_getscheduler'),
+        )
+    ),
+    Attack(
+        'capabilities of another process',
+        ('seccomp',),
+        _python(
+            _SYSCALL + 'call(125, 90, (ctypes.c_int * 2)(0x20080522, @PID@),'
+            ' bytes(24))'
+        ),
+        tier='T1',
+    ),
+    Attack(
+        'socket of the host, by a pair of datagrams',
+        ('seccomp',),
+        _python(
+            'import socket\nsocket.socketpair(1, 2)[0]'
+            '.sendto(b"x", "@DIR@/datagrams")'
+        ),
+        tier='T1',
+    ),
+    Attack(
+        'socket of the host, by a message',
+        ('seccomp',),
+        _python(
+            'import socket\nsocket.socketpair(1, 2)[0]'
+            '.sendmsg([b"x"], [], 0, "@DIR@/datagrams")'
+        ),
+        tier='T1',
+    ),
     Attack(
         'tracing the zygote',
         ('landlock', 'seccomp'),
@@ -228,6 +274,53 @@ ATTACKS = (
         'sleep 0.3\necho GOT',
         tier='T1',
     ),
+    *(
+        Attack(
+            f'disk of a weaker tier: {how}',
+            ('quota',),
+            f'{before}\n'
+            + _python(
+                'import time\nfiles = []\n'
+                'for i in range(12):\n'
+                '  files.append(open(f"fill{i}", "wb", buffering=0))\n'
+                f'  {each}\n'
+                '  files[-1].write(bytes(1 << 19))\n'
+                'time.sleep(0.3)'
+            )
+            + '\ncd ..; rm -rf hidden fill*',
+            tier='T1',
+        )
+        for how, before, each in (
+            ('hidden', 'mkdir -m 300 hidden; cd hidden', ''),
+            ('without a name', 'true', 'os.unlink(f"fill{i}")'),
+            (
+                'held by a child',
+                'true',
+                'os.unlink(f"fill{i}")\n'
+                '  if i == 9 and os.fork(): break',
+            ),
+        )
+    ),
+    Attack(
+        'a file that is allocated at once',
+        ('seccomp',),
+        _python(
+            _SYSCALL + 'file = os.open("fill", os.O_CREAT | os.O_RDWR)\n'
+            'os.unlink("fill")\ncall(285, 47, file, 0, 0, 4096)'
+        ),
+        tier='T1',
+    ),
+    Attack(
+        'what is not allowed to be looked at',
+        ('quota',),
+        _python(
+            'import subprocess\n'
+            'file = os.open("sleep", os.O_CREAT | os.O_WRONLY, 0o111)\n'
+            'os.write(file, open("/bin/sleep", "rb").read())\nos.close(file)\n'
+            'subprocess.run(["./sleep", "0.3"], check=True)'
+        ),
+        tier='T1',
+    ),
     Attack(
         'a huge file',
         ('rlimits', 'quota'),
@@ -265,3 +358,19 @@ ATTACKS = (
         ),
     ),
 )
+
+_CONTROL = """
+set -e
+@PYTHON@ -c 'import json, subprocess; subprocess.run(["echo", "a"], check=True)'
+mkdir -p folder
+echo x > folder/file
+(cat folder/file; ls folder) | sort
+! git --version > /dev/null || git init -q folder/repo
+rm -r folder
+"""
+
+
+def control(range_, one):
+  """Benign: Python, pipes, files, processes, git."""
+  result = range_.call(one, range_.world.fill_in(_CONTROL))
+  assert (result.status, result.stdout) == ('ok', b'a\nfile\nx\n'), result

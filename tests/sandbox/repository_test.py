@@ -17,22 +17,6 @@ from evojax.sandbox import repository
 from tests.sandbox import attacks
 from tests.sandbox import repository_attacks
 
-_CONTROL = """
-set -e
-@PYTHON@ -c 'import json, subprocess; subprocess.run(["echo", "a"], check=True)'
-mkdir -p folder
-echo x > folder/file
-(cat folder/file; ls folder) | sort
-! git --version > /dev/null || git init -q folder/repo
-rm -r folder
-"""
-
-
-def control(range_, one):
-  """Benign: Python, pipes, files, processes, git."""
-  result = range_.call(one, range_.world.fill_in(_CONTROL))
-  assert (result.status, result.stdout) == ('ok', b'a\nfile\nx\n'), result
-
 
 class RepositoryAttacksTest(parameterized.TestCase):
 
@@ -42,7 +26,9 @@ class RepositoryAttacksTest(parameterized.TestCase):
     if missing := attacks.missing('T0'):
       raise cls.skipTest(cls, missing)
     cls._range = attacks.Range(
-        'repository', control, limits=repository_attacks.LIMITS
+        'repository',
+        repository_attacks.control,
+        limits=repository_attacks.LIMITS,
     )
     cls.addClassCleanup(cls._range.close)
 

@@ -14,6 +14,7 @@ from evojax.sandbox import seccomp
 
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _EPERM = 0x50000 | errno.EPERM
+_LONG = (1 << 64) - 1
 
 
 def run(program, number, arguments=(), architecture=None):
@@ -65,10 +66,11 @@ class FilterTest(parameterized.TestCase):
       for number in range(600):
         name = names.get(number, number)
         found[name], expected[name] = run(program, number), _EPERM
-        if name in seccomp._ABSENT:
+        if name in rules:
+          if all(0 in values for _, _, values in rules[name] or ()):
+            expected[name] = _ALLOW
+        elif name in seccomp._ABSENT:
           expected[name] = 0x50000 | seccomp._ABSENT[name]
-        elif name in rules and (rules[name] is None or 0 in rules[name][2]):
-          expected[name] = _ALLOW
       self.assertEqual(found, expected)
       self.assertEqual(run(program, 0, architecture=0x40000003), _KILL)
       self.assertEqual(run(program, 0x40000000), _KILL)
@@ -87,6 +89,8 @@ class FilterTest(parameterized.TestCase):
       ('program', 'prlimit64', (0, 7, 0, 1), True),
       ('program', 'prlimit64', (0, 7, 1 << 32, 0), False),
       ('program', 'prlimit64', (0, 7, 4096, 0), False),
+      ('program', 'prlimit64', (0, 7, 0, 0), True),
+      ('pure', 'prlimit64', (1, 7, 0, 1), False),  # Of another process.
       ('program', 'fcntl', (3, 10, 9), False),  # F_SETSIG
       ('program', 'fcntl', (3, 8, 1), False),  # F_SETOWN
       ('program', 'fcntl', (3, 1030, 0), True),
@@ -98,8 +102,22 @@ class FilterTest(parameterized.TestCase):
       ('repository', 'ioctl', (0, 0x5412), False),
       ('repository', 'prctl', (1, 0), False),  # PR_SET_PDEATHSIG
       ('repository', 'prctl', (38, 1), True),
-      ('repository', 'socketpair', (1,), True),
-      ('repository', 'socketpair', (2,), False),
+      ('repository', 'socketpair', (1, 1), True),
+      ('repository', 'socketpair', (2, 1), False),
+      ('repository', 'socketpair', (1, 0x80801), True),  # SOCK_CLOEXEC, too.
+      ('program', 'socketpair', (1, 5), True),
+      ('program', 'socketpair', (1, 2), False),  # SOCK_DGRAM
+      # Opened for nothing, or for reading, a file must not be emptied.
+      ('program', 'openat', (-100 & _LONG, 0, 0o2), True),
+      ('program', 'openat', (-100 & _LONG, 0, 0o1102), True),
+      ('program', 'openat', (-100 & _LONG, 0, 0o1000), False),
+      ('repository', 'openat', (-100 & _LONG, 0, 0o1003), False),
+      ('repository', 'openat', (-100 & _LONG, 0, 0o3), False),
+      # Clocks of processes are negative.
+      ('pure', 'clock_gettime', (2,), True),
+      ('pure', 'clock_gettime', (~1234 << 3 & _LONG | 2,), False),
+      ('program', 'clock_nanosleep', (0xFFFFFFFA,), False),
+      ('repository', 'clock_getres', (0xFFFFFFFA,), False),
   )
   def test_arguments(self, profile, name, arguments, allowed):
     program = seccomp.assemble(seccomp.rules(profile))
@@ -114,6 +132,34 @@ class FilterTest(parameterized.TestCase):
         number = linux.number(name)
         if number is not None:
           self.assertEqual(run(program, number), expected, name)
+
+  @parameterized.parameters('getpgid', 'getsid', 'sched_getscheduler')
+  def test_processes_of_the_host(self, name):
+    for namespaces, expected in ((True, _ALLOW), (False, _EPERM)):
+      rules = seccomp.rules('repository', namespaces=namespaces)
+      program = seccomp.assemble(rules)
+      number = linux.number(name)
+      self.assertEqual(run(program, number, (1,)), expected)
+      self.assertEqual(run(program, number, (0,)), _ALLOW)
+
+  def test_cores_of_another_are_not_known(self):
+    """glibc asks for those of a thread, and goes on."""
+    program = seccomp.assemble(seccomp.rules('program'))
+    found = run(program, linux.number('sched_getaffinity'), (1,))
+    self.assertEqual(found, 0x50000 | errno.ENOSYS)
+
+  @parameterized.parameters(
+      ('truncate', 'program', 3),
+      ('truncate', 'repository', 3),
+      ('kill', 'repository', 6),
+      ('tkill', 'repository', 6),
+      ('tgkill', 'repository', 6),
+  )
+  def test_what_landlock_holds_from_a_version_on(self, name, profile, version):
+    for found in range(1, 8):
+      rules = seccomp.rules(profile, namespaces=False, version=found)
+      self.assertEqual(name in rules, found >= version, found)
+    self.assertIn(name, seccomp.rules(profile, version=1))
 
   def test_pure_opens_nothing(self):
     rules = seccomp.rules('pure')
