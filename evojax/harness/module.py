@@ -1,0 +1,209 @@
+"""What a source imports and defines, read off its tree."""
+
+import ast
+import collections
+
+from evojax.harness import numpy_names
+from evojax.harness import python_names as names
+
+_FUNCTIONS = (ast.FunctionDef, ast.Lambda)
+Key = tuple[ast.AST | None, str]  # (outermost function or None, name).
+
+
+class Module:
+  """What a module imports and defines, and where its nodes stand.
+
+  Attributes:
+    nodes: All nodes but those of annotations.
+    parents: Node -> the node around it, for all nodes but the module.
+    annotations: Types that are written down, aliases of types too.
+    aliases: Names of these.
+    imports: Name -> what it stands for: 'numpy', 'collections.Counter'.
+    functions: (outermost function, name) -> its definitions, where a name
+      stands for nothing else; lambdas too.
+    classes: Name -> its definition.
+    methods: Name -> the methods of this name.
+    attributes: Names of all fields and methods.
+    bound: How often each name is bound, with its outermost function.
+    assigned: The values that such a name is assigned on lines NAME = value.
+  """
+
+  def __init__(self, tree: ast.Module):
+    """Note everything."""
+    self.tree = tree
+    self.nodes: list[ast.AST] = []
+    # Load(), Add() and the like are one shared object each, so their parent is
+    # the last that was seen: no check may ask for it.
+    self.parents: dict[ast.AST, ast.AST] = {}
+    self.annotations: list[ast.expr] = []
+    self.aliases: set[str] = set()
+    self.imports: dict[str, str] = {}
+    self.functions: dict[Key, list[ast.FunctionDef | ast.Lambda]] = {}
+    self.classes = {
+        s.name: s for s in tree.body if isinstance(s, ast.ClassDef)
+    }
+    self.methods: dict[str, list[ast.FunctionDef]] = {}
+    self.attributes: set[str] = set()
+    self.bound: collections.Counter[Key] = collections.Counter()
+    self.assigned: dict[Key, list[ast.expr]] = {}
+    self._scopes: dict[ast.AST, ast.AST | None] = {tree: None}
+    for node in ast.walk(tree):
+      self._note_import(node)
+    open_ = collections.deque([tree])
+    while open_:
+      node = open_.popleft()
+      self.nodes.append(node)
+      scope = self._scopes[node]
+      inner = node if scope is None and isinstance(node, _FUNCTIONS) else scope
+      for child in ast.iter_child_nodes(node):
+        self.parents[child], self._scopes[child] = node, inner
+        if child in self._types(node):
+          self.annotations.append(child)
+        else:
+          open_.append(child)
+      self._note(node, scope, inner)
+    self.functions = {
+        key: found
+        for key, found in self.functions.items()
+        if self.bound[key] == len(found)
+    }
+
+  def _types(self, node: ast.AST) -> list[ast.expr | None]:
+    """Return the types that a node writes down."""
+    match node:
+      case ast.Assign(targets=[ast.Name(id=name)], value=value):
+        base = value.value if isinstance(value, ast.Subscript) else value
+        module, attribute = split(self.full(base))
+        top = self.parents[node] is self.tree
+        if top and attribute in names.TYPES.get(module, ()):
+          self.aliases.add(name)
+          return [value]
+    return [getattr(node, field, None) for field in ('annotation', 'returns')]
+
+  def _note_import(self, node: ast.AST) -> None:
+    match node:
+      case ast.Import(names=found):
+        for alias in found:
+          whole = alias.name if alias.asname else alias.name.split('.')[0]
+          self.imports[alias.asname or whole] = whole
+      case ast.ImportFrom(module=str(module), names=found):
+        for alias in found:
+          self.imports[alias.asname or alias.name] = f'{module}.{alias.name}'
+
+  def _note(self, node: ast.AST, scope: ast.AST | None, inner) -> None:
+    match node:
+      case ast.FunctionDef(name=name):
+        if isinstance(self.parents[node], ast.ClassDef):
+          self.methods.setdefault(name, []).append(node)
+          self.attributes.add(name)
+        else:
+          self.functions.setdefault((scope, name), []).append(node)
+          self.bound[scope, name] += 1
+      case ast.ClassDef(name=name):
+        self.bound[scope, name] += 1
+      case ast.Assign(targets=[ast.Name(id=name)], value=value):
+        self.assigned.setdefault((scope, name), []).append(value)
+        if isinstance(value, ast.Lambda):
+          self.functions.setdefault((scope, name), []).append(value)
+      case ast.Name(id=name, ctx=ast.Store()):
+        if self.is_field(node):
+          self.attributes.add(name)
+        else:
+          self.bound[scope, name] += 1
+      case ast.Attribute(ast.Name('self'), attr=name, ctx=ast.Store()):
+        self.attributes.add(name)
+      case ast.arg(arg=name):
+        self.bound[inner, name] += 1
+      case ast.ExceptHandler(name=str(name)):
+        self.bound[scope, name] += 1
+      case ast.Call(args=[_, fields]) if (
+          self.full(node.func) == 'collections.namedtuple'
+      ):
+        self.attributes |= set(fields_of(fields))
+
+  def is_field(self, node: ast.Name) -> bool:
+    """Return whether a name is bound in the body of a class."""
+    return isinstance(self.parents[self.parents[node]], ast.ClassDef)
+
+  def key(self, node: ast.Name) -> Key:
+    """Return what a name stands for, as in `functions`."""
+    key = (self._scopes[node], node.id)
+    return key if key in self.bound else (None, node.id)
+
+  def scope(self, node: ast.AST) -> ast.AST | None:
+    """Return the outermost function around a node; None at the top."""
+    return self._scopes[node]
+
+  def full(self, node: ast.AST) -> str:
+    """Return the full name of an expression: 'numpy.exp', 'len'; or ''."""
+    match node:
+      case ast.Name(id=name):
+        if name in self.imports:
+          return self.imports[name]
+        own = self.key(node) in self.bound
+        return name if name in names.BUILTINS and not own else ''
+      case ast.Attribute(value=ast.Name(id='str' | 'dict' as name), attr=attr):
+        return f'{name}.{attr}' if self.full(node.value) else ''
+      case ast.Attribute(value=value, attr=attr):
+        outer = self.full(value)
+        if not outer or outer in names.BUILTINS or is_constant(outer):
+          return ''
+        return f'{outer}.{attr}'
+    return ''
+
+  def own(self, call: ast.Call) -> list[ast.FunctionDef | ast.Lambda]:
+    """Return the definitions that a call may mean; [] if they are unknown."""
+    if not isinstance(call.func, ast.Name):
+      return []
+    return self.functions.get(self.key(call.func), [])
+
+  def is_called(self, node: ast.AST) -> bool:
+    """Return whether a node is called."""
+    parent = self.parents[node]
+    return isinstance(parent, ast.Call) and parent.func is node
+
+  def is_record(self, name: str) -> bool:
+    """Return whether a class is a dataclass or a NamedTuple."""
+    node = self.classes[name]
+    return bool(node.bases or node.decorator_list)
+
+
+def split(full: str) -> tuple[str, str]:
+  """Return ('itertools', 'chain.from_iterable') of a full name."""
+  parts = full.split('.')
+  for i in range(len(parts), 0, -1):
+    if '.'.join(parts[:i]) in names.MODULES:
+      return '.'.join(parts[:i]), '.'.join(parts[i:])
+  return '', full
+
+
+def is_function(full: str) -> bool:
+  """Return whether a full name stands for a function that may be used."""
+  module, name = split(full)
+  if not module:
+    kind, _, method = full.partition('.')
+    listed = kind == 'str' and method in numpy_names.METHODS
+    return full in names.BUILTINS or full == 'dict.fromkeys' or listed
+  if module == 'numpy' and name.count('.') == 1:
+    function, _, method = name.partition('.')
+    binary = function in numpy_names.BINARY
+    return binary and method in numpy_names.UFUNC_METHODS
+  return name in names.FUNCTIONS.get(module, ())
+
+
+def is_constant(full: str) -> bool:
+  """Return whether a full name stands for a number or a text."""
+  module, name = split(full)
+  return name in names.CONSTANTS.get(module, ())
+
+
+def fields_of(node: ast.expr) -> list[str]:
+  """Return the names of the fields of a namedtuple; [] if they are not fixed."""
+  try:
+    found = ast.literal_eval(node)
+  except (ValueError, TypeError, SyntaxError):
+    return []
+  if isinstance(found, str):
+    found = found.replace(',', ' ').split()
+  fine = isinstance(found, list | tuple)
+  return list(found) if fine and all(isinstance(n, str) for n in found) else []
