@@ -52,7 +52,12 @@ class Reader:
     line, full = node.lineno, self._m.full(node.func)
     module, name = module_lib.split(full)
     named = {k.arg for k in node.keywords}
-    starred = any(isinstance(a, ast.Starred) for a in node.args)
+    # np.subtract(*np.percentile(x, [75, 25])) has no third argument to hide.
+    starred = any(
+        isinstance(a, ast.Starred)
+        and not self._m.full(getattr(a.value, 'func', a)).startswith('numpy.')
+        for a in node.args
+    )
     match node.func:
       case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call():
         pass

@@ -427,7 +427,7 @@ class _Reader:
     if not isinstance(node.ctx, ast.Load):
       if not isinstance(node.value, ast.Name) or node.value.id != 'self':
         yield line, f'.{name} is set; evidence and arrays keep their attributes'
-      elif name.startswith('__') or name in self._columns:
+      elif name.startswith('__'):
         yield line, f'.{name} means something already; take another name'
     elif name.startswith('_') and (
         name.startswith('__') or not own and name not in grammar.OF_NAMEDTUPLES

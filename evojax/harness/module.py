@@ -55,9 +55,10 @@ class Module:
       self.nodes.append(node)
       scope = self._scopes[node]
       inner = node if scope is None and isinstance(node, _FUNCTIONS) else scope
+      types = self._types(node)
       for child in ast.iter_child_nodes(node):
         self.parents[child], self._scopes[child] = node, inner
-        if child in self._types(node):
+        if child in types:
           self.annotations.append(child)
         else:
           open_.append(child)
@@ -78,7 +79,11 @@ class Module:
         if top and attribute in names.TYPES.get(module, ()):
           self.aliases.add(name)
           return [value]
-    return [getattr(node, field, None) for field in ('annotation', 'returns')]
+      case ast.arg(annotation=type_) | ast.AnnAssign(annotation=type_):
+        return [type_]
+      case ast.FunctionDef(returns=type_):
+        return [type_]
+    return []
 
   def _note_import(self, node: ast.AST) -> None:
     match node:
@@ -127,7 +132,7 @@ class Module:
 
   def key(self, node: ast.Name) -> Key:
     """Return what a name stands for, as in `functions`."""
-    key = (self._scopes[node], node.id)
+    key = (self._scopes.get(node), node.id)
     return key if key in self.bound else (None, node.id)
 
   def scope(self, node: ast.AST) -> ast.AST | None:
@@ -159,7 +164,7 @@ class Module:
 
   def is_called(self, node: ast.AST) -> bool:
     """Return whether a node is called."""
-    parent = self.parents[node]
+    parent = self.parents.get(node)
     return isinstance(parent, ast.Call) and parent.func is node
 
   def is_record(self, name: str) -> bool:
@@ -188,7 +193,8 @@ def is_function(full: str) -> bool:
     function, _, method = name.partition('.')
     binary = function in numpy_names.BINARY
     return binary and method in numpy_names.UFUNC_METHODS
-  return name in names.FUNCTIONS.get(module, ())
+  listed = name in names.FUNCTIONS.get(module, ())
+  return listed and not is_constant(full)
 
 
 def is_constant(full: str) -> bool:

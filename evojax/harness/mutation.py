@@ -56,6 +56,11 @@ def found(
         yield node, 'copy='
       case ast.keyword(arg='out', value=ast.Name()):
         yield node, 'out='
+      case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
+          name in _UFUNCS
+          and any(isinstance(a, ast.Starred) for a in node.args)
+      ):
+        yield node, 'a third argument'
       case ast.Name(id='defaultdict') | ast.Attribute(attr='defaultdict'):
         yield node, 'reading a defaultdict'
       # Whoever is given a function could give it `out`.

@@ -22,7 +22,7 @@ OPAQUE = 1
 # A function, or anything that may hold what is not plain.
 NESTED = 2
 
-_DISPLAYS = (ast.List, ast.Tuple, ast.Dict)
+_FIXED = (ast.Lambda, ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.Dict)
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 # They return functions and types, which cannot change.
 _MAKERS = frozenset(
@@ -114,7 +114,7 @@ class Kinds:
   def _raise(self, target: ast.Name, kind: int) -> None:
     self._raise_key(self._m.key(target), kind)
 
-  def _raise_key(self, key: _Key, kind: int) -> None:
+  def _raise_key(self, key: module_lib.Key, kind: int) -> None:
     self._names[key] = max(kind, self._names.get(key, PLAIN))
 
   def _bind(self, target: ast.expr, value: ast.expr) -> None:
@@ -257,8 +257,15 @@ class Kinds:
     return PLAIN
 
   def _held(self, node: ast.expr) -> int:
-    kind = self.kind(node)
-    return _element(kind) if isinstance(node, ast.Starred) else kind
+    """Return the kind of what an entry of a display, or an argument, gives."""
+    match node:
+      case ast.Starred(
+          value=ast.GeneratorExp(elt=held) | ast.ListComp(elt=held)
+      ):
+        return self.kind(held)
+      case ast.Starred(value=value):
+        return _element(self.kind(value))
+    return self.kind(node)
 
   def _of_attribute(self, node: ast.Attribute) -> int:
     full, called = self._m.full(node), self._m.is_called(node)
@@ -319,12 +326,10 @@ class Kinds:
 
   def _of_known(self, node: ast.Call, full: str) -> int:
     """Return the kind of what a function returns that is not the source's."""
-    taken, most = PLAIN, self._most(node.args)
-    place = names.TAKERS.get(full)
-    others = [a for i, a in enumerate(node.args) if i != place]
-    if place is not None and len(node.args) > place:
-      taken = self._result(node.args[place])
-      most = self._most(others)
+    place, taken, passed = names.TAKERS.get(full), PLAIN, list(node.args)
+    if place is not None and len(passed) > place:
+      taken = self._result(passed.pop(place))
+    most = max(map(self._held, passed), default=PLAIN)
     module, _, name = full.rpartition('.')
     if module == 're' and name in names.MATCHES:
       return OPAQUE
@@ -392,8 +397,8 @@ class Kinds:
   def _may_stand(self, node: ast.expr, parent: ast.AST, kind: int) -> bool:
     """Return whether a value that is not plain may stand where it does."""
     if isinstance(parent, ast.Starred):
-      kind = _element(kind)
       node, parent = parent, self._m.parents[parent]
+      kind = self._held(node)
       if not kind and not isinstance(parent, ast.Set | ast.Subscript):
         return True
     if self._m.scope(node) is None and not self._is_fixed(node):
@@ -446,7 +451,7 @@ class Kinds:
     if isinstance(node, ast.Call):
       full = self._m.full(node.func)
       return full in _MAKERS
-    return isinstance(node, ast.Lambda | ast.Name | ast.Attribute | _DISPLAYS)
+    return isinstance(node, _FIXED)
 
   def _may_pass(self, call: ast.Call, node: ast.expr, kind: int) -> bool:
     """Return whether a call may have an argument that is not plain."""

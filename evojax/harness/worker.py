@@ -159,8 +159,10 @@ def warm():
   )
   request = dict(files={'f.py': source}, views=[view], calls=[one])
   before = sys.stdout
-  unpack(call('', pack(request, [np.ones((1, 1), bool)])))
+  answer = unpack(call('', pack(request, [np.ones((1, 1), bool)])))[0]
   sys.stdout = before
+  if message := answer['answers'][0]['message']:
+    raise RuntimeError(message)  # Else nothing would be loaded.
 
 
 _WARM = """

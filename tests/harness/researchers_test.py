@@ -14,6 +14,8 @@ _TEXT = pathlib.Path(__file__).with_name('researchers.txt').read_text()
 REFUSALS = {
     'argsort ranks': r'change places .*count how many are smaller: \(x',
     'unmasked z-score': r'not valid change .*with e.valid only: .*where=e.valid',
+    # A habit that is honest, and refused all the same.
+    'old ways of formatting': r'e\[name\] reads a column whose name is comput',
     'noise from a fixed seed': 'fixed seed pays by position; compute it from',
 }
 
@@ -44,7 +46,8 @@ class ResearchersTest(parameterized.TestCase):
   def test_there_are_enough(self):
     found = list(functions())
     self.assertGreaterEqual(len(found), 45)
-    self.assertLessEqual(sum(f.refusal is not None for f in found), 3)
+    passing = sum(f.refusal is None for f in found)
+    self.assertGreaterEqual(passing, 42 / 45 * len(found))
 
 
 if __name__ == '__main__':
