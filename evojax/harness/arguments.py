@@ -83,6 +83,7 @@ class Reader:
       yield line, 'arguments with ** hide what is passed; name them'
     if method in ('format', 'format_map'):
       yield from _check_format(node)
+      return
     count, most = len(node.args), self._most(node, full, method)
     if count > most and method not in self._m.methods:
       text = f'takes {most} arguments without a name, not {count}'
@@ -123,7 +124,7 @@ class Reader:
     line, (module, name) = node.lineno, module_lib.split(full)
     ufunc = module == 'numpy' and name in allowed.UNARY | allowed.BINARY
     reduces = (method or name) in allowed.REDUCTIONS
-    shown = f'np.{name}' if module == 'numpy' else f'.{method}'
+    shown = f'np.{name}' if module == 'numpy' else full or f'.{method}'
     if ufunc and 'out' in named:
       out = next(k.value for k in node.keywords if k.arg == 'out')
       if self._is_new(out):

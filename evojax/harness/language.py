@@ -356,6 +356,8 @@ class _Reader:
       raised |= isinstance(self._parents[parent], ast.Raise)
       if not isinstance(around, ast.ExceptHandler) and not raised:
         yield line, f'{name} may stand after except and raise'
+    elif isinstance(self._beyond_tuple(node), ast.ExceptHandler | ast.Raise):
+      return  # The statement is refused.
     elif name in names.NOT_BUILTIN:
       yield line, f'no {name}: {names.NOT_BUILTIN[name]}'
     else:
@@ -381,9 +383,13 @@ class _Reader:
     )
     compared = isinstance(around, ast.Compare)
     base = isinstance(around, ast.ClassDef) and node in around.bases
-    if full in names.MODULES or not module:
-      if full != '__future__.annotations':
-        yield line, f'{arguments.shown(node)} is no value; name what you need of it'
+    if not module:  # Any other import is refused itself.
+      if full.startswith(('str.', 'dict.')) and not module_lib.is_function(full):
+        yield line, f'{full} may not be used; write x{full.lstrip("dicstr")}()'
+      return
+    if full in names.MODULES:
+      text = f'{arguments.shown(node)} is no value; name what you need of it'
+      yield line, text
     elif module_lib.is_constant(full):
       return
     elif full in names.ERRORS:
@@ -434,6 +440,9 @@ class _Reader:
     ):
       yield line, f'.{name} begins with an underscore; it is not yours'
     elif full:
+      outer = self._m.full(node.value)
+      if outer not in names.MODULES and not module_lib.is_function(outer):
+        return  # That is refused.
       inner = isinstance(parent, ast.Attribute) and self._m.full(parent)
       if not (inner and (full in names.MODULES or module_lib.is_function(inner))):
         yield from self._uses(node, full)

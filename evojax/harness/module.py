@@ -186,8 +186,9 @@ def is_function(full: str) -> bool:
   """Return whether a full name stands for a function that may be used."""
   module, name = split(full)
   if not module:
-    kind, _, method = full.partition('.')
-    listed = kind == 'str' and method in numpy_names.METHODS
+    method = full.removeprefix('str.')
+    fine = method in numpy_names.METHODS and hasattr(str, method)
+    listed = full == f'str.{method}' and fine and method != 'format'
     return full in names.BUILTINS or full == 'dict.fromkeys' or listed
   if module == 'numpy' and name.count('.') == 1:
     function, _, method = name.partition('.')

@@ -61,8 +61,6 @@ def found(
           and any(isinstance(a, ast.Starred) for a in node.args)
       ):
         yield node, 'a third argument'
-      case ast.Name(id='defaultdict') | ast.Attribute(attr='defaultdict'):
-        yield node, 'reading a defaultdict'
       # Whoever is given a function could give it `out`.
       case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
           name in modules and attribute in _UFUNCS and id(node) not in called
@@ -70,3 +68,15 @@ def found(
         yield node, 'a function of NumPy that is handed on'
       case ast.Name(id=name) if name in ufuncs and id(node) not in called:
         yield node, 'a function of NumPy that is handed on'
+
+
+def defaults(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+  """Yield every mention of defaultdict, with words for reading one."""
+  for node in ast.walk(tree):
+    match node:
+      case (
+          ast.Name(id='defaultdict')
+          | ast.Attribute(attr='defaultdict')
+          | ast.alias(name='defaultdict')
+      ):
+        yield node, 'reading a defaultdict'

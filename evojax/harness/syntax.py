@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import re
 import textwrap
 from typing import Any
@@ -267,7 +268,8 @@ def _local(
   Raises:
     SourceError: If one part could change a value of another.
   """
-  shared = next(mutation.found(tree, [tree]), None)
+  changes = itertools.chain(mutation.found(tree, [tree]), mutation.defaults(tree))
+  shared = next(changes, None)
   found = [_bound(s) if targets(s) else None for s in lines]
   names = [name for line in found for name in line or ()]
   walrus = any(isinstance(n, ast.NamedExpr) for s in lines for n in ast.walk(s))
@@ -413,13 +415,27 @@ def _refuse_in_place(
     roots += [n for n in ast.walk(block) if isinstance(n, _CALLABLE)]
     reached_ |= _names(block)
   roots += [bound[name] for name in reached(reached_ - set(local), uses(bound))]
-  for node, what in mutation.found(tree, roots):
+  found = mutation.found(tree, roots)
+  if any(_hands_on(n, local) for v in values.values() for n in ast.walk(v)):
+    # To read a default dict changes it, wherever it was made.
+    found = itertools.chain(found, mutation.defaults(tree))
+  for node, what in found:
     raise _error(
         node,
         f'{what} changes a value in place while `parts` returns its dict, so'
         ' that one part could change another; make a new value with np.where,'
         ' or compute it in a line above the return',
     )
+
+
+def _hands_on(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:
+  """Return whether it reads an item of what `parts` binds, or passes it on."""
+  match node:
+    case ast.Subscript(value=ast.Name(id=name)):
+      return name in local
+    case ast.Call(func=ast.Name(), args=args):
+      return any(getattr(a, 'id', '') in local for a in args)
+  return False
 
 
 def _calls_local(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:

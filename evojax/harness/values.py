@@ -389,6 +389,11 @@ class Kinds:
           'is a function, whose text differs from run to run; it may be called,'
           ' be named, and be handed to map, key= or a function of yours'
       )
+    if kind == NESTED:
+      return (
+          'may hold a function or an iterator, whose text differs from run to'
+          ' run; call it, loop over it, or name what you need of it'
+      )
     return (
         'is an iterator or an object, whose text differs from run to run; loop'
         ' over it, make a list of it, or name what you need of it'

@@ -14,6 +14,8 @@ _TEXT = pathlib.Path(__file__).with_name('researchers.txt').read_text()
 REFUSALS = {
     'argsort ranks': r'change places .*count how many are smaller: \(x',
     'unmasked z-score': r'not valid change .*with e.valid only: .*where=e.valid',
+    # It counts groups without a valid completion.
+    'a deque as a window': r'not valid change .*where=e.valid\), and groups',
     # A habit that is honest, and refused all the same.
     'old ways of formatting': r'e\[name\] reads a column whose name is comput',
     'noise from a fixed seed': 'fixed seed pays by position; compute it from',
@@ -46,8 +48,8 @@ class ResearchersTest(parameterized.TestCase):
   def test_there_are_enough(self):
     found = list(functions())
     self.assertGreaterEqual(len(found), 45)
-    passing = sum(f.refusal is None for f in found)
-    self.assertGreaterEqual(passing, 42 / 45 * len(found))
+    self.assertGreaterEqual(sum(f.refusal is None for f in found), 46)
+    self.assertContainsSubset(REFUSALS, [f.name for f in found])
 
 
 if __name__ == '__main__':
