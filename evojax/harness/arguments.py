@@ -14,7 +14,9 @@ _DTYPE_OF = {'astype': 0, 'sum': 1, 'mean': 1, 'std': 1, 'var': 1}
 # They return an array that nothing else holds.
 _MAKERS = frozenset(
     f'numpy.{name}'
-    for name in 'array copy full full_like ones ones_like zeros zeros_like'.split()
+    for name in (
+        'array copy full full_like ones ones_like zeros zeros_like'.split()
+    )
 )
 
 _Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
@@ -177,7 +179,10 @@ class Reader:
       case [_, ast.Constant(value=str(name)), *_] if (
           not name.startswith('_')
           and name.isascii()
-          and (name in self._columns or name in self._m.attributes)
+          and (
+              name in self._columns
+              or name in self._m.attributes - self._m.methods.keys()
+          )
       ):
         return
       case [_, ast.Constant(value=str(name)), *_]:
@@ -201,15 +206,10 @@ class Reader:
     elif not module and isinstance(call.func, ast.Attribute):
       index = _DTYPE_OF.get(call.func.attr)
     found += [] if index is None else call.args[index : index + 1]
-    return [
-        part
-        for node in found
-        for part in (
-            (node, node.body, node.orelse)
-            if isinstance(node, ast.IfExp)
-            else (node,)
-        )
-    ]
+    for node in found:  # It grows: one of two is a dtype, too.
+      if isinstance(node, ast.IfExp):
+        found += [node.body, node.orelse]
+    return found
 
   def _check_dtype(self, node: ast.expr) -> _Found:
     """Allow np.float32, float, 'float32', an array's dtype, or one of two."""

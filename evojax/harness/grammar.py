@@ -38,6 +38,8 @@ COMPREHENSIONS = _nodes('ListComp SetComp DictComp GeneratorExp')
 TABLES = _nodes('List Tuple Set Dict')
 ANNOTATIONS = _nodes('Subscript Tuple List Constant expr_context BinOp BitOr')
 NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields that hold a name.
+# Where a value goes on under another name.
+HANDED_ON = _nodes('Assign AnnAssign NamedExpr Return List Tuple Dict keyword')
 # Fields of a namedtuple's instances that are no fields of its author's.
 OF_NAMEDTUPLES = frozenset(('_asdict', '_replace'))
 DTYPES = frozenset(('bool', 'float', 'int'))  # Builtins that are dtypes, too.
@@ -51,9 +53,9 @@ RISKY = frozenset(('casting', 'copy', 'dtype', 'out', 'subok', 'where'))
 PADS = frozenset(
     'constant edge maximum mean median minimum reflect symmetric wrap'.split()
 )
-# Arguments of np.errstate; 'call' and 'print' would do something else.
+# Arguments of np.errstate; 'raise' depends on the processor.
 FLOAT_ERRORS = frozenset('all divide invalid over under'.split())
-FLOAT_REACTIONS = frozenset(('ignore', 'raise', 'warn'))
+FLOAT_REACTIONS = frozenset(('ignore', 'warn'))
 # Node type that is refused -> its name and what to write instead.
 INSTEAD = {
     ast.AsyncFunctionDef: 'async; a function runs alone',

@@ -68,8 +68,10 @@ class _Reader:
     """Yield everything that is refused."""
     for annotation in self._m.annotations:
       if not all(map(self._is_harmless, ast.walk(annotation))):
-        text = f'the annotation {arguments.shown(annotation)} is run; leave it out'
-        yield annotation.lineno, text
+        shown = arguments.shown(annotation)
+        yield annotation.lineno, (
+            f'the annotation {shown} is run; leave it out'
+        )
     defined = set()
     for statement in self._tree.body:
       if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -91,6 +93,13 @@ class _Reader:
       kinds = values.Kinds(self._m, self._columns)
       for node, why in kinds.refused(self._arguments.dtypes):
         yield node.lineno, f'{arguments.shown(node)} {why}'
+      for statement in self._tree.body:
+        if getattr(statement, 'name', '') == 'parts':
+          for node in kinds.shared(statement):
+            yield node.lineno, (
+                f'{node.id} may be read once, and parts share it; make a list'
+                ' of it, or name it in a function above'
+            )
 
   def _recursion(self) -> _Found:
     """Refuse functions that reach themselves: they may never return."""
@@ -181,7 +190,11 @@ class _Reader:
 
   def _imports(self, name: str, full: str, line: int) -> _Found:
     usual = {'np': 'numpy', 'math': 'math'}
-    if name in self._bound or usual.get(name, full) != full:
+    if (
+        name in self._bound
+        or name in self._m.clashes
+        or usual.get(name, full) != full
+    ):
       yield line, f'{name} means something else, too; import it as another name'
 
   def _is_listed(self, full: str) -> bool:
@@ -277,7 +290,8 @@ class _Reader:
       full = self._m.full(kind)
       alone = name == 'Exception' and kind is node.type
       if not (alone or name in names.EXCEPTIONS or full in names.ERRORS):
-        yield kind.lineno, f'{arguments.shown(kind)} may not be caught; write {listed}'
+        text = f'{arguments.shown(kind)} may not be caught; write {listed}'
+        yield kind.lineno, text
 
   def _check_Raise(self, node: ast.Raise) -> _Found:
     match node.exc:
@@ -285,7 +299,8 @@ class _Reader:
         name = getattr(getattr(node.exc, 'func', node.exc), 'id', '')
         if name in self._bound or name in (*names.EXCEPTIONS, ''):
           return
-    yield node.lineno, f'{arguments.shown(node.exc)} may not be raised; use ValueError'
+    text = f'{arguments.shown(node.exc)} may not be raised; use ValueError'
+    yield node.lineno, text
 
   def _check_With(self, node: ast.With) -> _Found:
     for item in node.items:
@@ -309,9 +324,9 @@ class _Reader:
   def _check_arg(self, node: ast.arg) -> _Found:
     function = self._parents[self._parents[node]]
     if node.arg == 'self' and isinstance(function, ast.FunctionDef):
-      first = next(iter((*function.args.posonlyargs, *function.args.args)), None)
+      first = (*function.args.posonlyargs, *function.args.args)[:1]
       method = isinstance(self._parents[function], ast.ClassDef)
-      if node is first and method:
+      if node in first and method:
         return
     yield from self._binds(node.arg, node.lineno)
 
@@ -321,7 +336,7 @@ class _Reader:
       yield line, f'{name}: names do not begin with two underscores'
     elif name in (*allowed.BUILTINS, 'np', 'math', *names.EXCEPTIONS):
       yield line, f'{name} means something already; give yours another name'
-    elif name in ('Exception', 'self', *self._m.imports):
+    elif name in ('Exception', 'self', *names.ONLY_CALLED, *self._m.imports):
       yield line, f'{name} means something already; give yours another name'
     elif top and top[0].lineno != line:
       yield line, f'{name} is a function of this file; give yours another name'
@@ -339,6 +354,14 @@ class _Reader:
       if not isinstance(parent, ast.Attribute):
         yield from self._uses(node, full)
       return
+    if name in names.ONLY_CALLED and not self._m.is_called(node):
+      yield line, f'{name} may only be called'
+    elif name in _SHADOWED and name in self._bound and not self._m.full(node):
+      value = isinstance(parent, grammar.HANDED_ON)
+      if isinstance(parent, ast.Call):
+        value = not self._m.full(parent.func).startswith('numpy.')
+      if value and (None, name) not in self._m.bound:
+        yield line, f'{name} means something already; give yours another name'
     if name in self._bound or name in names.BUILTINS:
       if name in self._m.classes and isinstance(parent, ast.Attribute):
         if parent.attr in self._m.methods:
@@ -384,8 +407,10 @@ class _Reader:
     compared = isinstance(around, ast.Compare)
     base = isinstance(around, ast.ClassDef) and node in around.bases
     if not module:  # Any other import is refused itself.
-      if full.startswith(('str.', 'dict.')) and not module_lib.is_function(full):
-        yield line, f'{full} may not be used; write x{full.lstrip("dicstr")}()'
+      method = full.partition('.')[2]
+      if method and not module_lib.is_function(full):
+        if full.partition('.')[0] in names.BUILTINS:
+          yield line, f'{full} may not be used; write x.{method}(...)'
       return
     if full in names.MODULES:
       text = f'{arguments.shown(node)} is no value; name what you need of it'
@@ -444,8 +469,9 @@ class _Reader:
       if outer not in names.MODULES and not module_lib.is_function(outer):
         return  # That is refused.
       inner = isinstance(parent, ast.Attribute) and self._m.full(parent)
-      if not (inner and (full in names.MODULES or module_lib.is_function(inner))):
-        yield from self._uses(node, full)
+      if inner and (full in names.MODULES or module_lib.is_function(inner)):
+        return  # That is checked itself.
+      yield from self._uses(node, full)
     elif name in self._columns or own or self._is_limit(node):
       return
     elif name not in allowed.METHODS and name not in grammar.OF_NAMEDTUPLES:
@@ -463,7 +489,7 @@ class _Reader:
     return fine and self._m.full(getattr(node.value, 'func', node)) in limits
 
   def _is_passed(self, node: ast.Attribute) -> bool:
-    """Return whether a method is the key= of a call, as in max(x, key=x.get)."""
+    """Return whether it is a key=, as in max(x, key=x.get)."""
     match self._parents[node]:
       case ast.keyword(arg='key'):
         return node.attr == 'get'
@@ -535,6 +561,10 @@ class _Reader:
     return isinstance(node, grammar.ANNOTATIONS)
 
 
+# Builtins that an older source may have bound, though not called.
+_SHADOWED = frozenset(('filter', 'iter', 'map'))
+
+
 def _no_module(name: str) -> str:
   why = names.NOT_IMPORTED.get(name.partition('.')[0], names.OTHERWISE)
   return f'import {name} is refused; {why}'
@@ -553,7 +583,7 @@ def _no_name(full: str) -> str:
 
 
 def _own_name(node: ast.AST) -> str:
-  """Return the name that a node reads, of a variable or an attribute of self."""
+  """Return the name that a node reads, of self too."""
   match node:
     case ast.Name(id=name) | ast.Attribute(ast.Name('self'), attr=name):
       return name

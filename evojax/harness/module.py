@@ -19,6 +19,7 @@ class Module:
     annotations: Types that are written down, aliases of types too.
     aliases: Names of these.
     imports: Name -> what it stands for: 'numpy', 'collections.Counter'.
+    clashes: Names that are imported as different things.
     functions: (outermost function, name) -> its definitions, where a name
       stands for nothing else; lambdas too.
     classes: Name -> its definition.
@@ -38,6 +39,7 @@ class Module:
     self.annotations: list[ast.expr] = []
     self.aliases: set[str] = set()
     self.imports: dict[str, str] = {}
+    self.clashes: set[str] = set()
     self.functions: dict[Key, list[ast.FunctionDef | ast.Lambda]] = {}
     self.classes = {
         s.name: s for s in tree.body if isinstance(s, ast.ClassDef)
@@ -86,14 +88,18 @@ class Module:
     return []
 
   def _note_import(self, node: ast.AST) -> None:
+    found = {}
     match node:
-      case ast.Import(names=found):
-        for alias in found:
+      case ast.Import(names=aliases):
+        for alias in aliases:
           whole = alias.name if alias.asname else alias.name.split('.')[0]
-          self.imports[alias.asname or whole] = whole
-      case ast.ImportFrom(module=str(module), names=found):
-        for alias in found:
-          self.imports[alias.asname or alias.name] = f'{module}.{alias.name}'
+          found[alias.asname or whole] = whole
+      case ast.ImportFrom(module=str(module), names=aliases):
+        for alias in aliases:
+          found[alias.asname or alias.name] = f'{module}.{alias.name}'
+    for name, whole in found.items():
+      if self.imports.setdefault(name, whole) != whole:
+        self.clashes.add(name)
 
   def _note(self, node: ast.AST, scope: ast.AST | None, inner) -> None:
     match node:
@@ -158,9 +164,23 @@ class Module:
 
   def own(self, call: ast.Call) -> list[ast.FunctionDef | ast.Lambda]:
     """Return the definitions that a call may mean; [] if they are unknown."""
-    if not isinstance(call.func, ast.Name):
+    return self.meant(call.func)
+
+  def meant(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
+    """Return the definitions that a name may mean; [] if they are unknown."""
+    if not isinstance(node, ast.Name):
       return []
-    return self.functions.get(self.key(call.func), [])
+    keys = self.keys(node)
+    return self.functions.get(keys[0], []) if len(keys) == 1 else []
+
+  def keys(self, node: ast.Name) -> list[Key]:
+    """Return all that a name may stand for.
+
+    A name that is bound inside of an inner function or a comprehension stands
+    for that there, and for the name of the file elsewhere.
+    """
+    keys = dict.fromkeys([self.key(node), (None, node.id)])
+    return [key for key in keys if key in self.bound]
 
   def is_called(self, node: ast.AST) -> bool:
     """Return whether a node is called."""
@@ -205,7 +225,7 @@ def is_constant(full: str) -> bool:
 
 
 def fields_of(node: ast.expr) -> list[str]:
-  """Return the names of the fields of a namedtuple; [] if they are not fixed."""
+  """Return the fields of a namedtuple; [] if they are not written down."""
   try:
     found = ast.literal_eval(node)
   except (ValueError, TypeError, SyntaxError):

@@ -105,19 +105,17 @@ OF_ARRAYS = frozenset(name for name in METHODS if hasattr(np.ndarray, name))
 # Functions of NumPy that may be handed on, where nobody sees their arguments.
 PASSED = UNARY | BINARY | REDUCTIONS | {'median', 'nanmedian', 'ptp'}
 KEYWORDS = frozenset(
-    'a a_max a_min abs_tol append assume_unique atol axes axis axis1 axis2 base bins'
-    ' choicelist condlist constant_values copy cumulative ddof decimals default'
-    ' default_factory defaults density'
-    ' dtype edge_order endpoint equal_nan field_names fill_value fillvalue flags'
-    ' frozen func indexing indices initial invert iterable k'
-    ' keepdims key kind kth kw_only left max maxlen maxsize maxsplit method min'
-    ' minlength mode n nan'
-    ' ndigits ndmin neginf num obj offset ord order pad_width period posinf'
-    ' prepend'
-    ' q range rcond rel_tol repeat repeats retstep return_counts return_index'
-    ' return_inverse returned reverse right rowvar rtol sep shape shift side'
-    ' slots sorter source start step stop strict times typename values weights'
-    ' where x y'.split()
+    'a a_max a_min abs_tol append assume_unique atol axes axis axis1 axis2'
+    ' base bins choicelist condlist constant_values copy cumulative ddof'
+    ' decimals default default_factory defaults density dtype edge_order'
+    ' endpoint equal_nan field_names fill_value fillvalue flags frozen func'
+    ' indexing indices initial invert iterable k keepdims key kind kth'
+    ' kw_only left max maxlen maxsize maxsplit method min minlength mode n'
+    ' nan ndigits ndmin neginf num obj offset ord order pad_width period'
+    ' posinf prepend q range rcond rel_tol repeat repeats retstep'
+    ' return_counts return_index return_inverse returned reverse right'
+    ' rowvar rtol sep shape shift side slots sorter source start step stop'
+    ' strict times typename values weights where x y'.split()
 )
 # Remedies for names that are not on the lists.
 INSTEAD = {

@@ -24,8 +24,9 @@ FUNCTIONS = _table("""
   functools: cache lru_cache partial reduce;
   heapq: merge nlargest nsmallest;
   itertools: accumulate chain chain.from_iterable combinations
-    combinations_with_replacement compress count cycle dropwhile filterfalse groupby islice pairwise
-    permutations product repeat starmap takewhile zip_longest;
+    combinations_with_replacement compress count cycle dropwhile filterfalse
+    groupby islice pairwise permutations product repeat starmap takewhile
+    zip_longest;
   operator: abs add and_ eq floordiv ge gt itemgetter le lt mod mul ne neg
     not_ or_ pow sub truediv xor;
   re: compile escape findall finditer fullmatch match search split sub subn;
@@ -108,6 +109,8 @@ BUILTINS = numpy_names.BUILTINS | frozenset(
     'bin callable chr divmod filter format frozenset getattr hasattr hex iter'
     ' map next oct ord repr slice'.split()
 )
+# Of these, what may not be handed on, since a text decides what they read.
+ONLY_CALLED = frozenset(('getattr', 'hasattr'))
 # Builtins that stand above a method.
 DECORATORS = frozenset(('classmethod', 'property', 'staticmethod'))
 NOT_BUILTIN = {
@@ -210,4 +213,6 @@ READING_METHODS = frozenset(
     ' join subtract union update'.split()
 )
 # Methods that return what a container holds.
-GETTERS = frozenset('copy get items pop popitem popleft values'.split())
+GETTERS = frozenset(
+    'copy get items pop popitem popleft setdefault values'.split()
+)

@@ -39,7 +39,6 @@ _WITH_DOCSTRING = (
     ast.AsyncFunctionDef,
     ast.ClassDef,
 )
-_CALLABLE = (ast.FunctionDef, ast.Lambda)
 MAX_DEPTH = 60  # Levels of a tree: a recursive reader needs a stack for each.
 MAX_NODES = 4000
 MAX_PARTS = 64
@@ -268,17 +267,16 @@ def _local(
   Raises:
     SourceError: If one part could change a value of another.
   """
-  changes = itertools.chain(mutation.found(tree, [tree]), mutation.defaults(tree))
-  shared = next(changes, None)
+  changes = (*mutation.found(tree, [tree]), *mutation.defaults(tree))
   found = [_bound(s) if targets(s) else None for s in lines]
   names = [name for line in found for name in line or ()]
   walrus = any(isinstance(n, ast.NamedExpr) for s in lines for n in ast.walk(s))
   if None not in found and len(set(names)) == len(names):
-    if not (names and shared or walrus):
-      for statement, name in zip(lines, names, strict=False):
-        if name in bound:
-          raise _error(statement, f'{name} is bound twice')
-      return {name: s for s, line in zip(lines, found) for name in line or ()}
+    if not (names and changes or walrus):
+      local = {name: s for line in found for name, s in line.items()}
+      for name in local.keys() & bound.keys():
+        raise _error(local[name], f'{name} is bound twice')
+      return local
   # The statements cannot be told apart: they are one block.
   block = ast.Module(lines, [])
   local = dict.fromkeys(sorted(_stored(block)), block)
@@ -310,7 +308,7 @@ def _stored(tree: ast.AST) -> set[str]:
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
   yield node
-  if not isinstance(node, _CALLABLE):
+  if not isinstance(node, ast.FunctionDef | ast.Lambda):
     for child in ast.iter_child_nodes(node):
       yield from _outside_functions(child)
 
@@ -386,8 +384,8 @@ def targets(statement: ast.stmt) -> list[ast.expr]:
 
 
 _WHOLE = (
-    '`parts` ends in one `return {name: value, ...}`, which is its only one; put'
-    ' other ways out into functions above it'
+    '`parts` ends in one `return {name: value, ...}`, which is its only one;'
+    ' put other ways out into functions above it'
 )
 
 
@@ -412,7 +410,8 @@ def _refuse_in_place(
   reached_ = set().union(*(_names(v) for v in roots))
   if any(_calls_local(n, local) for v in roots for n in ast.walk(v)):
     # A function or an object that the block has made may do what it does.
-    roots += [n for n in ast.walk(block) if isinstance(n, _CALLABLE)]
+    functions = ast.FunctionDef | ast.Lambda
+    roots += [n for n in ast.walk(block) if isinstance(n, functions)]
     reached_ |= _names(block)
   roots += [bound[name] for name in reached(reached_ - set(local), uses(bound))]
   found = mutation.found(tree, roots)

@@ -23,11 +23,18 @@ OPAQUE = 1
 NESTED = 2
 
 _FIXED = (ast.Lambda, ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.Dict)
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 # They return functions and types, which cannot change.
 _MAKERS = frozenset(
     ('collections.namedtuple', 'functools.partial', 'operator.itemgetter')
 )
+# Functions that return what is not plain.
+_MAKING = (
+    _MAKERS
+    | names.ITERATORS
+    | {f're.{name}' for name in (*names.MATCHES, 'finditer')}
+    | {'collections.defaultdict'}
+)
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 
 
 class Kinds:
@@ -44,11 +51,13 @@ class Kinds:
     self._names: dict[module_lib.Key, int] = {}
     self._returns: dict[ast.AST, int] = {}
     self._passed = list(self._find_passed())
-    self._makes = any(
-        isinstance(n, ast.Name) and n.id in module.classes
-        for n in module.nodes
-        if not module.is_called(n)
-    )
+    handed = [n for n in module.nodes if not module.is_called(n)]
+    handed = [n for n in handed if isinstance(n, ast.Name | ast.Attribute)]
+    self._makes = PLAIN
+    if any(getattr(n, 'id', '') in module.classes for n in handed):
+      self._makes = OPAQUE
+    if any(module.full(n) in _MAKING for n in handed):
+      self._makes = NESTED
     while True:
       before = dict(self._names), dict(self._returns)
       self._seen: dict[ast.AST, int] = {}
@@ -63,7 +72,8 @@ class Kinds:
     for node in m.nodes:
       match node:
         case ast.Name(ctx=ast.Load()) if not m.is_called(node):
-          yield from m.functions.get(m.key(node), ())
+          for key in m.keys(node):
+            yield from m.functions.get(key, ())
         case ast.Lambda():
           known = sum(m.functions.values(), [])
           if not any(node is function for function in known):
@@ -107,6 +117,7 @@ class Kinds:
       case ast.Call():
         for function in self._m.own(node):
           self._pass(node, function)
+        self._pass_match(node)
 
   def _return(self, function: ast.AST, kind: int) -> None:
     self._returns[function] = max(kind, self._returns.get(function, PLAIN))
@@ -150,7 +161,8 @@ class Kinds:
     match target, read:
       case ast.Tuple(elts=[first, second]), ast.Call():
         full, method = self._m.full(read.func), getattr(read.func, 'attr', '')
-        if full == 'enumerate' or not full and method == 'items':
+        items = method == 'items' and method not in self._m.methods
+        if full == 'enumerate' or not full and items:
           self._spread(first, PLAIN)
           self._spread(second, kind)
           return
@@ -164,7 +176,10 @@ class Kinds:
   def _defaults(self, node: ast.FunctionDef | ast.Lambda) -> None:
     a, scope = node.args, self._inner(node)
     plain = [*a.posonlyargs, *a.args]
-    pairs = [*zip(plain[::-1], a.defaults[::-1]), *zip(a.kwonlyargs, a.kw_defaults)]  # noqa: B905
+    named = plain[len(plain) - len(a.defaults) :]
+    pairs = zip(
+        (*named, *a.kwonlyargs), (*a.defaults, *a.kw_defaults), strict=True
+    )
     for argument, value in pairs:
       if value is not None:
         self._raise_key((scope, argument.arg), self.kind(value))
@@ -179,6 +194,19 @@ class Kinds:
 
   def _inner(self, node: ast.AST) -> ast.AST:
     return self._m.scope(node) or node
+
+  def _pass_match(self, call: ast.Call) -> None:
+    """A function that re.sub calls is given a match."""
+    place = {'sub': 0, 'subn': 0}.get(getattr(call.func, 'attr', ''))
+    place = {'re.sub': 1, 're.subn': 1}.get(self._m.full(call.func), place)
+    if place is None:
+      return
+    for value in call.args[place : place + 1]:
+      found = [value] if isinstance(value, ast.Lambda) else self._m.meant(value)
+      for function in found:
+        for parameter in function.args.args[:1]:
+          key = self._inner(function), parameter.arg
+          self._raise_key(key, OPAQUE)
 
   def _pass(self, call: ast.Call, function: ast.FunctionDef | ast.Lambda):
     """Give the parameters of a function the kinds of what is passed."""
@@ -220,12 +248,12 @@ class Kinds:
   def _kind(self, node: ast.expr) -> int:
     match node:
       case ast.Name(id=name):
-        key = self._m.key(node)
-        if key in self._m.functions or name in self._m.classes:
+        if name in self._m.classes:
           return NESTED
         if module_lib.is_function(self._m.full(node)):
           return NESTED
-        return self._names.get(key, PLAIN)
+        found = (self._names.get(k, PLAIN) for k in self._m.keys(node))
+        return max(found, default=PLAIN)
       case ast.Lambda():
         return NESTED
       case ast.Attribute():
@@ -290,21 +318,18 @@ class Kinds:
     """Return the kind of what a function that is passed on returns."""
     if isinstance(function, ast.Lambda):
       return self._returns.get(function, PLAIN)
-    if isinstance(function, ast.Constant) or module_lib.is_function(
-        full := self._m.full(function)
-    ) and full not in names.ITERATORS:
+    if isinstance(function, ast.Constant):
       return PLAIN
-    known = isinstance(function, ast.Name) and self._m.functions.get(
-        self._m.key(function)
-    )
-    if known:
+    if module_lib.is_function(full := self._m.full(function)):
+      return NESTED if full in _MAKING else PLAIN
+    if known := self._m.meant(function):
       return max(self._returns.get(f, PLAIN) for f in known)
     return self._unknown()
 
   def _unknown(self) -> int:
     """Return the kind of what a function returns that could be any."""
     found = [self._returns.get(f, PLAIN) for f in self._passed]
-    return max([*found, OPAQUE if self._makes else PLAIN])
+    return max([*found, self._makes])
 
   def _of_call(self, node: ast.Call) -> int:
     function, m = node.func, self._m
@@ -343,6 +368,9 @@ class Kinds:
     if full in names.ITERATORS:
       nested = taken or most == NESTED or full == 'itertools.groupby'
       return NESTED if nested else OPAQUE
+    if full == 'getattr' and len(node.args) > 1:
+      name = getattr(node.args[1], 'value', '')
+      return NESTED if name in numpy_names.METHODS else PLAIN
     if full in ('max', 'min') and len(node.args) > 1:
       return most
     if full == 'next' and len(node.args) > 1:
@@ -371,6 +399,41 @@ class Kinds:
       kind = self.kind(node)
       if kind and not self._may_stand(node, self._m.parents[node], kind):
         yield node, self._remedy(node, kind)
+
+  def shared(self, function: ast.FunctionDef) -> Iterator[ast.Name]:
+    """Yield names in `parts` of what one part could read before another."""
+    m = self._m
+    for node in m.nodes:
+      if not isinstance(node, ast.Name) or m.scope(node) is not function:
+        continue
+      key = m.key(node)
+      if key[0] is not function or not self._names.get(key):
+        continue
+      made = m.assigned.get(key, [])
+      fixed = len(made) == m.bound[key] and all(map(self._stays, made))
+      if key not in m.functions and not fixed:
+        yield node
+
+  def _stays(self, value: ast.expr) -> bool:
+    """Return whether a value is a function, or an instance of a class."""
+    m = self._m
+    if not isinstance(value, ast.Call):
+      return isinstance(value, ast.Lambda | ast.Name)
+    name = getattr(value.func, 'id', '')
+    if name in m.classes or m.full(value.func) in _MAKERS:
+      return True
+    returned = [
+        n.value
+        for function in m.own(value)
+        for n in ast.walk(function)
+        if isinstance(n, ast.Return) and m.parents[n] is function
+    ]
+    return bool(returned) and all(
+        isinstance(v, ast.Lambda)
+        or isinstance(v, ast.Name)
+        and m.key(v) in m.functions
+        for v in returned
+    )
 
   def _remedy(self, node: ast.expr, kind: int) -> str:
     if self._m.scope(node) is None and not isinstance(node, ast.Lambda):
@@ -404,7 +467,7 @@ class Kinds:
     if isinstance(parent, ast.Starred):
       node, parent = parent, self._m.parents[parent]
       kind = self._held(node)
-      if not kind and not isinstance(parent, ast.Set | ast.Subscript):
+      if not kind:
         return True
     if self._m.scope(node) is None and not self._is_fixed(node):
       decorates = isinstance(parent, ast.FunctionDef | ast.ClassDef)
@@ -417,15 +480,17 @@ class Kinds:
         call = self._m.parents[parent]
         if not isinstance(call, ast.Call):
           return False
+        if name == 'func' and self._result(node):
+          return False
         return name is not None and bool(
             self._m.own(call)
             or self._m.full(call.func) in names.TAKEN.get(name, ())
             or name == 'key' and getattr(call.func, 'attr', '') == 'sort'
         )
       case ast.Assign(targets=targets):
-        return all(map(_is_named, targets))
+        return all(_is_named(t, kind) for t in targets)
       case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
-        return _is_named(target)
+        return _is_named(target, kind)
       case ast.Dict(values=values):
         return any(v is node for v in values)
       case ast.DictComp(value=value):
@@ -443,6 +508,8 @@ class Kinds:
         return value is node
       case ast.Lambda() | ast.arguments():
         return True
+      case ast.Attribute(attr='sort'):
+        return kind == OPAQUE  # Its key= would be given functions.
     return isinstance(
         parent,
         ast.Attribute | ast.For | ast.comprehension | ast.NamedExpr | ast.Return
@@ -463,16 +530,22 @@ class Kinds:
     if self._m.own(call):
       return True
     full = self._m.full(call.func)
+    place = next(i for i, a in enumerate(call.args) if a is node)
     if not full:
       method = getattr(call.func, 'attr', '')
-      if isinstance(call.func, ast.Attribute) and kind == NESTED:
-        return method in ('sub', 'subn') and call.args[0] is node
+      if method in self._m.methods:
+        return False
+      if kind == NESTED:
+        return method in ('sub', 'subn') and place == 0
       return method in names.READING_METHODS
-    place = next(i for i, a in enumerate(call.args) if a is node)
     if names.TAKERS.get(full) == place:
+      # It gets back what it returned.
+      again = full in ('functools.reduce', 'itertools.accumulate')
+      return not (again and self._result(node))
+    if kind == OPAQUE and full in names.SAFE and place == 0:
       return True
-    if kind == OPAQUE and full in names.SAFE:
-      return True
+    if kind == NESTED and any(k.arg in names.TAKEN for k in call.keywords):
+      return False  # The function of key= would be given functions.
     fine = kind == OPAQUE or full in names.PASSING
     if full not in names.READERS or not fine:
       return False
@@ -489,9 +562,11 @@ def _is_property(method: ast.FunctionDef) -> bool:
   return any(getattr(d, 'id', '') == 'property' for d in method.decorator_list)
 
 
-def _is_named(target: ast.expr) -> bool:
-  if isinstance(target, ast.Tuple | ast.List):
-    return all(map(_is_named, target.elts))
-  if isinstance(target, ast.Starred):
-    return _is_named(target.value)
+def _is_named(target: ast.expr, kind: int) -> bool:
+  """Return whether a target is names, or takes plain values out of others."""
+  match target:
+    case ast.Tuple(elts=targets) | ast.List(elts=targets):
+      return kind == OPAQUE or all(_is_named(t, kind) for t in targets)
+    case ast.Starred(value=value):
+      return _is_named(value, kind)
   return isinstance(target, ast.Name)

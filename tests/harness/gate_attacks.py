@@ -153,7 +153,7 @@ _WRITTEN = {
     'np.frompyfunc': ('got = np.frompyfunc(abs, 1, 1)(1)', ''),
     'an older meaning': ('abs = len\ngot = abs((1,))', ''),
     # Functions, iterators and objects, whose text shows an address.
-    'a function in an f-string': (f'got = f"{{f}}"', 'def f(): return 1'),
+    'a function in an f-string': ('got = f"{f}"', 'def f(): return 1'),
     'a function by percent': ('got = "%s" % (f,)', 'def f(): return 1'),
     'a function by format': ('got = "{}".format(f)', 'def f(): return 1'),
     'a function in a table as text': (
@@ -222,7 +222,8 @@ _WRITTEN = {
     'a method as text': ('got = "0x" in str(e.valid.sum)', ''),
     'a method in place of a field': (
         'got = "0x" in str(e.valid.mean)',
-        'import dataclasses\n@dataclasses.dataclass\nclass C:\n  mean: float = 0.0',
+        'import dataclasses\n'
+        '@dataclasses.dataclass\nclass C:\n  mean: float = 0.0',
     ),
     'an instance as text': (
         'got = "0x" in str(C())',
@@ -268,6 +269,83 @@ _WRITTEN = {
         'import copy',
     ),
     'an iterator at the top': ('got = list(A)', 'A = iter([1])'),
+    'a function by setdefault': (
+        'x = {"a": f}\ngot = str(x.setdefault("a"))',
+        'def f(): return 1',
+    ),
+    'a function by items of a class': (
+        'got = [str(g) for g, _ in C().items()]',
+        'def f(): return 1\n'
+        'class C:\n  def items(self): return [(f, 1)]',
+    ),
+    'a function by a method that is named sub': (
+        'got = C().sub(f)',
+        'def f(): return 1\n'
+        'class C:\n  def sub(self, g): return str(g)',
+    ),
+    'an iterator by a method that is named update': (
+        'got = C().update(zip([1]))',
+        'class C:\n  def update(self, g): return str(g)',
+    ),
+    'a function behind a comprehension': (
+        'x = [f for f in (1, 2)]\ngot = str(f)',
+        'f = lambda: 1',
+    ),
+    'a function behind an inner name': (
+        'def g():\n  f = 1\n  return f\ngot = g() and str(f)',
+        'f = lambda: 1',
+    ),
+    'a builtin behind a comprehension': (
+        'x = [iter for iter in (1, 2)]\ngot = str(iter([1]))',
+        '',
+    ),
+    'a builtin behind an inner name': (
+        'def g(iter): return 1\nh = iter\ngot = g(1) and str(h([1]))',
+        '',
+    ),
+    'getattr behind a comprehension': (
+        'x = [getattr for getattr in (1, 2)]\n'
+        'got = getattr(e, "__cla" "ss__")',
+        '',
+    ),
+    'getattr under another name': (
+        'f = getattr\ngot = f(e, "__cla" "ss__")',
+        '',
+    ),
+    'getattr by reduce': (
+        'got = functools.reduce(getattr, ["__cla" "ss__"], e)',
+        'import functools',
+    ),
+    'getattr of a method': ('got = str(getattr("a", "lower"))', ''),
+    'an import that is another': (
+        'from itertools import cycle as f\ngot = str(f([1]))',
+        'from math import sqrt as f',
+    ),
+    'an iterator under another name': ('f = zip\ngot = str(f([1]))', ''),
+    'iterators by map': ('got = str(list(map(iter, [[1]])))', ''),
+    'a function that reduce gives back': (
+        'got = functools.reduce(f, [1, 2, 3], 0)()',
+        'import functools\n'
+        'def f(a, b):\n  x = str(a)\n  return lambda: x',
+    ),
+    'a function that key= is given': (
+        'got = max([f], key=lambda g: len(str(g)))()',
+        'def f(): return 1',
+    ),
+    'a function that sort is given': (
+        'x = [f]\nx.sort(key=lambda g: len(str(g)))\ngot = x[0]()',
+        'def f(): return 1',
+    ),
+    'a match that sub gives': (
+        'x = set()\n'
+        'def f(m):\n  x.add(m)\n  return "b"\n'
+        'got = re.sub("a", f, "aa") and list(x)',
+        'import re',
+    ),
+    'errors of the processor': (
+        'with np.errstate(under="raise"):\n  got = 1',
+        '',
+    ),
     # Ways out of modules and texts.
     'sys of re': ('got = re.enum.sys.path', 'import re'),
     'sys of collections': (

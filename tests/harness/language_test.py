@@ -1,6 +1,8 @@
 """The language takes what it should, and says what to write instead."""
 
+import importlib
 import math
+import operator
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -9,6 +11,8 @@ import numpy as np
 from evojax.harness import calls
 from evojax.harness import language
 from evojax.harness import numpy_names
+from evojax.harness import python_names
+from evojax.harness import worker
 from tests.harness import recorded
 
 COLUMNS = ('outcome', 'n_tokens')
@@ -222,6 +226,27 @@ class LanguageTest(parameterized.TestCase):
       source = plain.replace('y=-1', f'y={default}')
       self.assertRegex(refusals(source)[0], 'line 3: a default of f is made')
 
+  @parameterized.parameters(
+      ('x = zip([1], [2])\n  x = x', 'list(x)', 'x may be read once'),
+      ('x = make(e)', 'list(x[0])', 'x may be read once'),
+      ('for x in [zip([1])]:\n    y = 1', 'list(x)', 'x may be read once'),
+      ('x = list(zip([1], [2]))', 'x', ''),
+      ('x = lambda y: y', 'x(e.outcome)', ''),
+      ('x = C(1)', 'x(e.outcome)', ''),
+      ('x = factory(2)', 'x(e.outcome)', ''),
+  )
+  def test_parts_share_nothing_that_is_read_once(self, line, value, pattern):
+    source = (
+        'def make(e): return (zip([1]),)\n'
+        'def factory(n):\n  def f(x): return n * x\n  return f\n'
+        'class C:\n  def __init__(self, n): self.n = n\n'
+        '  def __call__(self, x): return self.n * x\n'
+        f"def parts(e):\n  {line}\n  return {{'a': {value}, 'b': {value}}}\n"
+    )
+    found = refusals(source, 'reward.py')
+    self.assertEqual(bool(found), bool(pattern), found)
+    self.assertIn(pattern, '\n'.join(found))
+
   def test_names_of_modules_mean_what_they_say(self):
     for line, name in (
         ('import math as np', 'np'),
@@ -250,6 +275,111 @@ class LanguageTest(parameterized.TestCase):
         ('bound(jnp.ones(2), 0, 1)', 'bound(jnp.ones(2), 0, 1, e)'),
     ):
       self.assertNotEmpty(refusals(source.replace(old, new)), new)
+
+
+def answer(source, seconds=5.0):
+  """The answer of the box to a diagnostic, or how it failed."""
+  call = calls.Call('f.py', 'measure', [recorded.view()])
+  (found,) = calls.exchange({'f.py': source}, [call], calls.limits(seconds))
+  return found
+
+
+class BoxTest(parameterized.TestCase):
+
+  def test_limits_are_not_caught(self):
+    """Else the answer would depend on the machine."""
+    for body, pattern in (
+        ('x = np.zeros(1 << 34) + 1', 'MemoryError'),
+        ('f = lambda g: g(g)\n    x = f(f)', 'RecursionError'),
+    ):
+      source = (
+          f'import numpy as np\ndef measure(e):\n  try:\n    {body}\n'
+          '  except Exception:\n    return {"x": 1.0}\n  return {"x": 2.0}\n'
+      )
+      self.assertEqual(refusals(source), [])
+      self.assertRegex(str(answer(source)), f'crash: line 4: .*{pattern}')
+    for body in ('x = 1 / 0', 'x = {}[1]', 'x = y', 'x = np.ones(2) @ [1]'):
+      source = (
+          f'import numpy as np\ndef measure(e):\n  try:\n    {body}\n'
+          '  except Exception as error:\n    return {"x": 1.0}\n'
+      )
+      self.assertEqual(answer(source)['x'], 1)
+
+  @parameterized.parameters(
+      'x = re.match("(a+)+$", "a" * 99 + "b")',
+      'while True: x = [i for i in range(99)]',
+      'try:\n    while e: pass\n  except Exception: pass',
+      'x = sum(itertools.count())',
+  )
+  def test_work_without_an_end_is_a_hang(self, body):
+    source = (
+        f'import itertools\nimport re\ndef measure(e):\n  {body}\n'
+        '  return {"x": 1.0}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    self.assertEqual(answer(source, 0.2).status, 'hang')
+
+  def test_constants_keep_their_form(self):
+    source = (
+        'from __future__ import annotations\n'
+        'import collections\nfrom dataclasses import dataclass, field\n'
+        'from typing import List, NamedTuple\n'
+        'class Bound(NamedTuple):\n  low: float = 0.5\n'
+        '@dataclass(frozen=True)\nclass Config:\n'
+        '  bound: Bound = Bound()\n'
+        '  rates: List[int] = field(default_factory=list)\n'
+        'Pair = collections.namedtuple("Pair", "a b")\n'
+        'CONFIG, PAIR = Config(), Pair(1, b=2)\n'
+        'SCORES = {"a": lambda x: x + 1, "b": (abs, len)}\n'
+        'def measure(e):\n'
+        '  x = CONFIG.bound.low + PAIR.b + SCORES["a"](1)\n'
+        '  x += SCORES["b"][0](-1)\n'
+        '  return {f"x_{x:.1f}".replace(".", "_"): x + len(CONFIG.rates)}\n'
+    )
+    self.assertEqual(answer(source), {'x_5_5': 5.5})
+
+  def test_every_module_works_in_the_box(self):
+    """Whatever it loads at its first use is there: nothing can be read."""
+    values = (
+        'bisect.bisect([1], 1)', 'collections.OrderedDict(a=1)',
+        'collections.Counter("aab").most_common(1)',
+        'collections.deque([1], maxlen=1)', 'copy.deepcopy({"a": [1]})',
+        'functools.reduce(operator.add, [1, 2])', 'heapq.nlargest(1, [1, 2])',
+        'list(heapq.merge([1], [2]))', 'list(itertools.pairwise([1, 2]))',
+        're.sub(r"(a)|(?i:B)", lambda m: m.group(), "ab")',
+        're.compile(r"\\d+", re.M | re.X).findall("1 2")',
+        're.split(",", "a,b")', 're.escape("a.b")',
+        *(f'statistics.{n}([1.0, 2.0, 4.0], [2.0, 4.0, 9.0])' for n in (
+            'correlation', 'covariance', 'linear_regression')),
+        *(f'statistics.{n}([1.0, 2.0, 4.0])' for n in (
+            'fmean', 'geometric_mean', 'harmonic_mean', 'mean', 'median',
+            'median_high', 'median_low', 'mode', 'multimode', 'pstdev',
+            'pvariance', 'quantiles', 'stdev', 'variance')),
+        'string.punctuation.upper()', '"{:>4} {x:.1f}".format(1, x=2.0)',
+        'f"{1e6:,.1f} {0.5:.0%} {7:03d} {1.5!r}"', 'repr(1.5), format(1, "x")',
+    )  # fmt: skip
+    imports = '\n'.join(
+        f'import {name}'
+        for name in sorted(python_names.MODULES - {'__future__', 'numpy'})
+    )
+    source = (
+        f'{imports}\nimport numpy as np\ndef measure(e):\n  x = ['
+        + ', '.join(values)
+        + ']\n  return {"x": len(x)}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    self.assertEqual(answer(source), {'x': len(values)})
+
+  def test_all_that_may_be_imported_is_loaded(self):
+    loaded = {*worker.MODULES, 'numpy', 'numpy.linalg', '__future__'}
+    self.assertEqual(python_names.MODULES - loaded, set())
+    for table in (
+        python_names.FUNCTIONS, python_names.CONSTANTS, python_names.TYPES,
+    ):  # fmt: skip
+      for module, listed in table.items():
+        for name in listed:
+          whole = operator.attrgetter(name)
+          self.assertIsNotNone(whole(importlib.import_module(module)), name)
 
 
 class NamesTest(parameterized.TestCase):

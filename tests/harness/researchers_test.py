@@ -13,7 +13,7 @@ _TEXT = pathlib.Path(__file__).with_name('researchers.txt').read_text()
 # Name -> what its refusal says.
 REFUSALS = {
     'argsort ranks': r'change places .*count how many are smaller: \(x',
-    'unmasked z-score': r'not valid change .*with e.valid only: .*where=e.valid',
+    'unmasked z-score': r'not valid change .*: x.mean\(.*where=e.valid',
     # It counts groups without a valid completion.
     'a deque as a window': r'not valid change .*where=e.valid\), and groups',
     # A habit that is honest, and refused all the same.

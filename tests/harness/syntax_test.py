@@ -263,12 +263,14 @@ class PartsTest(parameterized.TestCase):
       ('a default', 'x = collections.defaultdict(int)', 'x[1]', 'defaultdict'),
   )
   def test_parts_cannot_change_a_block_either(self, block, value, what):
+    classes = 'class C:\n  def add_one(self):\n    self.n = 1\n'
+    helper = 'def _write(x):\n  x[0] = 1\n'
     source = (
         'import collections\nimport numpy as np\n'
-        'class C:\n  def add_one(self):\n    self.n = 1\n'
-        'def _write(x):\n  x[0] = 1\n'
+        f'{classes if "C()" in block else ""}'
+        f'{helper if "_write" in value else ""}'
         f'def parts(e):\n  {block}\n'
-        f"  return {{'a': {value}, 'b': x, 'c': C, 'd': _write}}\n"
+        f"  return {{'a': {value}, 'b': x}}\n"
     )
     with self.assertRaisesRegex(syntax.SourceError, what):
       syntax.parts(source)
@@ -285,7 +287,8 @@ class PartsTest(parameterized.TestCase):
     for first, second in ((typed, part), (part, typed)):
       both = syntax.add_part(first, second)
       compile(both, 'reward.py', 'exec')
-      self.assertEqual(list(syntax.parts(both)), [*syntax.parts(first), *syntax.parts(second)])
+      wanted = [*syntax.parts(first), *syntax.parts(second)]
+      self.assertEqual(list(syntax.parts(both)), wanted)
 
   def test_what_parts_share_is_written_down_once(self):
     source = 'a0 = 0\n' + ''.join(f'a{i} = a{i - 1}\n' for i in range(1, 200))
