@@ -21,11 +21,12 @@ def _nodes(names: str) -> tuple[type[ast.AST], ...]:
 ALLOWED = _nodes(
     # Statements.
     'FunctionDef ClassDef Return Delete Assign AnnAssign AugAssign For While If'
-    ' With Raise Try Assert Import ImportFrom Expr Pass Break Continue'
+    ' With Raise Try Assert Import ImportFrom Nonlocal Expr Pass Break'
+    ' Continue'
     # Expressions.
     ' BoolOp NamedExpr BinOp UnaryOp Lambda IfExp Dict Set ListComp SetComp'
     ' DictComp GeneratorExp Compare Call JoinedStr FormattedValue Constant'
-    ' Attribute Subscript Starred Name List Tuple Slice'
+    ' Attribute Subscript Starred Name List Tuple Slice Yield YieldFrom'
     # Their parts.
     ' Module ExceptHandler arguments arg alias keyword comprehension withitem'
     ' expr_context boolop operator unaryop cmpop'
@@ -65,7 +66,4 @@ INSTEAD = {
     ast.TryStar: 'except*; write except',
     ast.Match: 'match; use if and ==',
     ast.Global: 'global; a function remembers nothing, `keep` returns a state',
-    ast.Nonlocal: 'nonlocal; return the value, or change a list or a dict',
-    ast.Yield: 'yield; build a list',
-    ast.YieldFrom: 'yield from; build a list',
 }

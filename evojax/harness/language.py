@@ -16,6 +16,7 @@ A function that compares groups with each other says so by name:
 
 import ast
 from collections.abc import Collection, Iterator
+import difflib
 
 from evojax.harness import arguments
 from evojax.harness import grammar
@@ -297,7 +298,7 @@ class _Reader:
     match node.exc:
       case None | ast.Name() | ast.Call(func=ast.Name()):
         name = getattr(getattr(node.exc, 'func', node.exc), 'id', '')
-        if name in self._bound or name in (*names.EXCEPTIONS, ''):
+        if name in self._bound or name in (*names.RAISED, ''):
           return
     text = f'{arguments.shown(node.exc)} may not be raised; use ValueError'
     yield node.lineno, text
@@ -312,7 +313,7 @@ class _Reader:
 
   def _check_Expr(self, node: ast.Expr) -> _Found:
     match node.value:
-      case ast.Call():
+      case ast.Call() | ast.Yield() | ast.YieldFrom():
         return  # It may change a list or an array.
       case ast.Constant(value=value) if value is Ellipsis:
         return
@@ -373,7 +374,7 @@ class _Reader:
         parent, 'decorator_list', ()
     ):
       return
-    elif name in (*names.EXCEPTIONS, 'Exception'):
+    elif name in (*names.RAISED, 'Exception'):
       around = self._beyond_tuple(node)
       raised = isinstance(around, ast.Raise)
       raised |= isinstance(self._parents[parent], ast.Raise)
@@ -475,9 +476,10 @@ class _Reader:
     elif name in self._columns or own or self._is_limit(node):
       return
     elif name not in allowed.METHODS and name not in grammar.OF_NAMEDTUPLES:
+      near = _near(name, self._columns | set(allowed.METHODS))
       yield line, (
           f'.{name} is neither a column of the evidence nor an attribute that'
-          ' a function may use'
+          f' a function may use{near}'
       )
     elif not called and not self._is_passed(node):
       yield line, f'.{name} may only be called'
@@ -575,11 +577,20 @@ def _no_name(full: str) -> str:
   module, name = module_lib.split(full)
   short = 'np' if module == 'numpy' else module
   first = name.partition('.')[0]
+  if module == 'numpy' and first in allowed.INSTEAD:
+    return allowed.INSTEAD[first]
   text = f'{short}.{name} is not on the list of what may be used'
-  if module == 'numpy':
-    return allowed.INSTEAD.get(first, text)
-  instead = names.INSTEAD.get(f'{module}.{first}')
-  return f'{text}; {instead}' if instead else text
+  if instead := names.INSTEAD.get(f'{module}.{first}'):
+    return f'{text}; {instead}'
+  listed = (names.FUNCTIONS, names.CONSTANTS, names.TYPES)
+  known = set().union(*(table.get(module, ()) for table in listed))
+  return text + (_near(first, known) or '; write it with what is')
+
+
+def _near(name: str, known: Collection[str]) -> str:
+  """Return names like one that is not known, for the end of a sentence."""
+  found = difflib.get_close_matches(name, sorted(known), 3)
+  return f'; there is {" and ".join(found)}' if found else ''
 
 
 def _own_name(node: ast.AST) -> str:

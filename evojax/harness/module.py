@@ -162,6 +162,12 @@ class Module:
         return f'{outer}.{attr}'
     return ''
 
+  def function(self, node: ast.AST) -> ast.FunctionDef | ast.Lambda:
+    """Return the innermost function around a node, which must have one."""
+    while not isinstance(node := self.parents[node], _FUNCTIONS):
+      pass
+    return node
+
   def own(self, call: ast.Call) -> list[ast.FunctionDef | ast.Lambda]:
     """Return the definitions that a call may mean; [] if they are unknown."""
     return self.meant(call.func)

@@ -48,6 +48,8 @@ def found(
         yield node, 'an assignment'
       case ast.Subscript(ctx=ast.Del()):
         yield node, 'del'
+      case ast.Nonlocal():
+        yield node, 'nonlocal'
       case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
           name in METHODS and ast.unparse(value) not in modules
       ):

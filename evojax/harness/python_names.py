@@ -149,6 +149,7 @@ EXCEPTIONS = frozenset(
     ' IndexError KeyError LookupError NameError OverflowError StopIteration'
     ' TypeError UnicodeError ValueError ZeroDivisionError'.split()
 )
+RAISED = EXCEPTIONS | {'NotImplementedError', 'RuntimeError'}
 # Those of modules, which may be caught alone.
 ERRORS = frozenset(('numpy.linalg.LinAlgError', 'statistics.StatisticsError'))
 SPECIAL_METHODS = frozenset('__call__ __init__ __len__ __post_init__'.split())

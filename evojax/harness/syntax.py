@@ -224,8 +224,8 @@ def take_apart(source: str) -> Reward:
     )
   for node in ast.walk(tree):
     match node:
-      case ast.Global() | ast.Nonlocal():
-        raise _error(node, 'a part remembers nothing: no global, no nonlocal')
+      case ast.Global():
+        raise _error(node, 'a part remembers nothing: no global')
       case ast.Name(id=name) if name in _DYNAMIC:
         raise _error(node, f'{name} hides which names a part reaches')
       case ast.Name(id='parts'):

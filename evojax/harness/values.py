@@ -103,10 +103,11 @@ class Kinds:
       case ast.ExceptHandler(name=str(name)):
         self._raise_key((self._m.scope(node), name), OPAQUE)
       case ast.Return(value=ast.expr() as value):
-        function = self._m.parents[node]
-        while not isinstance(function, ast.FunctionDef):
-          function = self._m.parents[function]
-        self._return(function, self.kind(value))
+        self._return(self._m.function(node), self.kind(value))
+      case ast.Yield(value=value) | ast.YieldFrom(value=value):
+        nested = value is not None and self.kind(value) == NESTED
+        nested |= isinstance(node, ast.Yield) and value and self.kind(value)
+        self._return(self._m.function(node), NESTED if nested else OPAQUE)
       case ast.Lambda(body=body):
         self._return(node, self.kind(body))
         self._defaults(node)
@@ -515,7 +516,8 @@ class Kinds:
         ast.Attribute | ast.For | ast.comprehension | ast.NamedExpr | ast.Return
         | ast.IfExp | ast.BoolOp | ast.If | ast.While | ast.Assert | ast.Compare
         | ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp | ast.Expr
-        | ast.ExceptHandler | ast.Raise | ast.FunctionDef | ast.ClassDef,
+        | ast.ExceptHandler | ast.Raise | ast.FunctionDef | ast.ClassDef
+        | ast.Yield | ast.YieldFrom,
     )  # fmt: skip
 
   def _is_fixed(self, node: ast.expr) -> bool:

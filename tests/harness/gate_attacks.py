@@ -490,16 +490,6 @@ _WRITTEN = {
     ),
     'attribute of a function': ('measure.seen = 1\ngot = measure.seen', ''),
     'global': ('global A\nA = 1\ngot = A', ''),
-    'nonlocal': (
-        """
-        got = 0
-        def f():
-          nonlocal got
-          got = 1
-        f()
-        """,
-        '',
-    ),
     'np.seterr': ('got = np.seterr(all="ignore")', ''),
     # Work without an end, and answers by heart.
     'recursion': ('got = f(3)', 'def f(n): return f(n - 1) if n else 1'),
@@ -508,7 +498,22 @@ _WRITTEN = {
         'def f(n): return g(n - 1) if n else 1\n'
         'def g(n): return f(n - 1) if n else 1',
     ),
-    'generator': ('got = list(f())', 'def f():\n  yield 1'),
+    'a generator function as text': (
+        'got = "0x" in str(f())',
+        'def f():\n  yield 1',
+    ),
+    'a function of a generator': (
+        'got = [str(g) for g in f()]',
+        'def f():\n  yield f',
+    ),
+    'an iterator of a generator': (
+        'got = [str(g) for g in f()]',
+        'def f():\n  yield iter([1])',
+    ),
+    'an iterator of another generator': (
+        'got = [str(g) for g in f()]',
+        'def f():\n  yield from [iter([1])]',
+    ),
     'four loops': (
         'got = [1 for a in (1,) for b in (1,) for c in (1,) for d in (1,)]',
         '',

@@ -64,6 +64,8 @@ class LanguageTest(parameterized.TestCase):
       ('x = np.empty(3)', 'np.empty returns uninitialised memory; use np.zer'),
       ('x = np.random.rand()', 'np.random makes the answer differ from run'),
       ('x = np.load("x")', 'np.load reads a file'),
+      ('x = np.cummsum(e)', r'is not on the list .*; there is cumsum'),
+      ('x = e.outcomes', r'.outcomes is neither .* there is outcome'),
       ('x = np.sum(1, out=2)', 'out= writes into memory that is not its own'),
       (
           'x = np.add(1, 2, e)',
@@ -100,7 +102,7 @@ class LanguageTest(parameterized.TestCase):
           'try:\n    x = 1\n  finally: pass',
           'no finally; it may hide a lack of memory. What follows a try is run',
       ),
-      ('raise RuntimeError', 'RuntimeError may not be raised; use ValueError'),
+      ('raise OSError', 'OSError may not be raised; use ValueError'),
       ('raise Exception("x")', 'may not be raised; use ValueError'),
       ('with open(e): pass', r"no with but np.errstate\(divide='ignore'\)"),
       ('class C: pass', 'class C stands at the top of the file'),

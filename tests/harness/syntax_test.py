@@ -255,6 +255,12 @@ class PartsTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('a closure', 'def f(): x.append(1)\n  x = []', 'f()', r'\.append\(\)'),
+      (
+          'a counter',
+          'x = 0\n  def f():\n    nonlocal x\n    x += 1',
+          'f()',
+          'nonlocal|an assignment',
+      ),
       ('an object', 'x = C()\n  x = x', 'x.add_one()', 'an assignment'),
       ('a table', 'x = [lambda y: y.sort()]\n  x = x', 'x[0](e)', r'\.sort'),
       ('a helper', 'x = 1\n  x = 2', '_write(x)', 'an assignment'),
