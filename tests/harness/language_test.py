@@ -291,7 +291,7 @@ class BoxTest(parameterized.TestCase):
   def test_limits_are_not_caught(self):
     """Else the answer would depend on the machine."""
     for body, pattern in (
-        ('x = np.zeros(1 << 34) + 1', 'MemoryError'),
+        ('x = np.zeros(16 * 10**9) + 1', 'MemoryError'),
         ('f = lambda g: g(g)\n    x = f(f)', 'RecursionError'),
     ):
       source = (
@@ -358,7 +358,7 @@ class BoxTest(parameterized.TestCase):
             'median_high', 'median_low', 'mode', 'multimode', 'pstdev',
             'pvariance', 'quantiles', 'stdev', 'variance')),
         'string.punctuation.upper()', '"{:>4} {x:.1f}".format(1, x=2.0)',
-        'f"{1e6:,.1f} {0.5:.0%} {7:03d} {1.5!r}"', 'repr(1.5), format(1, "x")',
+        'f"{1e6:,.1f} {0.5:.0%} {7:03d} {1.5!r}"', 'repr(1.5)', 'format(1, "x")',
     )  # fmt: skip
     imports = '\n'.join(
         f'import {name}'
@@ -380,8 +380,7 @@ class BoxTest(parameterized.TestCase):
     ):  # fmt: skip
       for module, listed in table.items():
         for name in listed:
-          whole = operator.attrgetter(name)
-          self.assertIsNotNone(whole(importlib.import_module(module)), name)
+          operator.attrgetter(name)(importlib.import_module(module))
 
 
 class NamesTest(parameterized.TestCase):
