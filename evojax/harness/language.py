@@ -67,12 +67,29 @@ class _Reader:
 
   def read(self) -> _Found:
     """Yield everything that is refused."""
+    found = [*self._statements(), *self._recursion()]
+    for node in self._m.nodes:
+      found += self._node(node)
+    yield from found
+    if found:  # What is refused may be no value at all.
+      return
+    kinds = values.Kinds(self._m, self._columns)
+    for node, why in kinds.refused(self._arguments.dtypes):
+      yield node.lineno, f'{arguments.shown(node)} {why}'
+    for statement in self._tree.body:
+      if getattr(statement, 'name', '') == 'parts':
+        for node in kinds.shared(statement):
+          yield node.lineno, (
+              f'{node.id} may be read once, and parts share it; make a list of'
+              ' it, or name it in a function above'
+          )
+
+  def _statements(self) -> _Found:
+    """Yield what is refused at the top of the file, and of annotations."""
     for annotation in self._m.annotations:
       if not all(map(self._is_harmless, ast.walk(annotation))):
-        shown = arguments.shown(annotation)
-        yield annotation.lineno, (
-            f'the annotation {shown} is run; leave it out'
-        )
+        text = f'the annotation {arguments.shown(annotation)} is run'
+        yield annotation.lineno, f'{text}; leave it out'
     defined = set()
     for statement in self._tree.body:
       if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -84,23 +101,6 @@ class _Reader:
             'a file holds imports, constants (NAME = value), functions and'
             ' classes; compute inside a function'
         )
-    refused = False
-    for node in self._m.nodes:
-      for found in self._node(node):
-        refused = True
-        yield found
-    yield from self._recursion()
-    if not refused:  # What is refused already may be no value at all.
-      kinds = values.Kinds(self._m, self._columns)
-      for node, why in kinds.refused(self._arguments.dtypes):
-        yield node.lineno, f'{arguments.shown(node)} {why}'
-      for statement in self._tree.body:
-        if getattr(statement, 'name', '') == 'parts':
-          for node in kinds.shared(statement):
-            yield node.lineno, (
-                f'{node.id} may be read once, and parts share it; make a list'
-                ' of it, or name it in a function above'
-            )
 
   def _recursion(self) -> _Found:
     """Refuse functions that reach themselves: they may never return."""
@@ -321,6 +321,12 @@ class _Reader:
       yield node.lineno, 'this line has no effect; take it out'
 
   # -------------------------------------------------------------- expressions
+
+  def _check_Yield(self, node: ast.Yield | ast.YieldFrom) -> _Found:
+    if not isinstance(self._m.function(node), ast.FunctionDef):
+      yield node.lineno, 'yield stands in a function with a name'
+
+  _check_YieldFrom = _check_Yield
 
   def _check_arg(self, node: ast.arg) -> _Found:
     function = self._parents[self._parents[node]]

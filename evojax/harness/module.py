@@ -162,10 +162,11 @@ class Module:
         return f'{outer}.{attr}'
     return ''
 
-  def function(self, node: ast.AST) -> ast.FunctionDef | ast.Lambda:
-    """Return the innermost function around a node, which must have one."""
-    while not isinstance(node := self.parents[node], _FUNCTIONS):
-      pass
+  def function(self, node: ast.AST) -> ast.AST:
+    """Return the innermost function around a node; the module if none is."""
+    node = self.parents[node]
+    while not isinstance(node, (*_FUNCTIONS, ast.Module)):
+      node = self.parents[node]
     return node
 
   def own(self, call: ast.Call) -> list[ast.FunctionDef | ast.Lambda]:

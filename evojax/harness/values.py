@@ -104,10 +104,11 @@ class Kinds:
         self._raise_key((self._m.scope(node), name), OPAQUE)
       case ast.Return(value=ast.expr() as value):
         self._return(self._m.function(node), self.kind(value))
-      case ast.Yield(value=value) | ast.YieldFrom(value=value):
-        nested = value is not None and self.kind(value) == NESTED
-        nested |= isinstance(node, ast.Yield) and value and self.kind(value)
+      case ast.Yield(value=value):
+        nested = value is not None and self.kind(value)
         self._return(self._m.function(node), NESTED if nested else OPAQUE)
+      case ast.YieldFrom(value=value):
+        self._return(self._m.function(node), max(OPAQUE, self.kind(value)))
       case ast.Lambda(body=body):
         self._return(node, self.kind(body))
         self._defaults(node)

@@ -188,6 +188,12 @@ class LanguageTest(parameterized.TestCase):
       '[' * 70 + ']' * 70,
       '1' + ' + 1' * 3000,
       'f(' * 5000 + ')' * 5000,
+      '(yield)',
+      'lambda: (yield)',
+      '[(yield) for a in b]',
+      'f(*a, **b)(c)[d](e)',
+      'a.b.c()',
+      'collections.namedtuple("a", b)',
       '"a" ' * 20000,
       f'0x{"f" * 5000}',
       f'[].append(dtype=0x{"f" * 5000})',
@@ -198,6 +204,16 @@ class LanguageTest(parameterized.TestCase):
     # Brackets that mean nothing are no levels.
     if expression.strip('()') != '1':
       self.assertNotEmpty(found)
+
+  @parameterized.parameters(
+      'return 1', 'yield', 'nonlocal x', 'break', '*a, = b', 'x[0]: int = 1',
+      'class C:\n  yield 1', 'class C:\n  return 1', 'from .. import a as b',
+      'class C:\n  def f(): pass', 'class C:\n  @staticmethod\n  def f(): pass',
+      'def f(x=(yield)): pass', 'def parts(e):\n  return', 'raise',
+      'def f(*, a, b=1, **k): return f(**k)', 'def parts(): pass', 'self = 1',
+  )  # fmt: skip
+  def test_what_means_nothing_is_read_all_the_same(self, source):
+    self.assertIsInstance(refusals(source), list)
 
   def test_what_cannot_be_shown_stands_nowhere(self):
     number = f'0x{"f" * 5000}'
@@ -358,7 +374,8 @@ class BoxTest(parameterized.TestCase):
             'median_high', 'median_low', 'mode', 'multimode', 'pstdev',
             'pvariance', 'quantiles', 'stdev', 'variance')),
         'string.punctuation.upper()', '"{:>4} {x:.1f}".format(1, x=2.0)',
-        'f"{1e6:,.1f} {0.5:.0%} {7:03d} {1.5!r}"', 'repr(1.5)', 'format(1, "x")',
+        'f"{1e6:,.1f} {0.5:.0%} {7:03d} {1.5!r}"', 'repr(1.5)',
+        'format(1, "x")',
     )  # fmt: skip
     imports = '\n'.join(
         f'import {name}'
