@@ -16,7 +16,6 @@ A function that compares groups with each other says so by name:
 
 import ast
 from collections.abc import Collection, Iterator
-import difflib
 
 from evojax.harness import arguments
 from evojax.harness import grammar
@@ -172,12 +171,13 @@ class _Reader:
       if alias.name in names.MODULES - {'__future__'}:
         yield from self._imports(name, alias.name, node.lineno)
       else:
-        yield node.lineno, _no_module(alias.name)
+        yield node.lineno, module_lib.no_module(alias.name)
 
   def _check_ImportFrom(self, node: ast.ImportFrom) -> _Found:
     module = node.module or '.'
     if module not in names.MODULES:
-      yield node.lineno, _no_module('.' * node.level + (node.module or ''))
+      shown = '.' * node.level + (node.module or '')
+      yield node.lineno, module_lib.no_module(shown)
       return
     for alias in node.names:
       full = f'{module}.{alias.name}'
@@ -187,7 +187,7 @@ class _Reader:
       elif self._is_listed(full) or full in names.MODULES:
         yield from self._imports(alias.asname or alias.name, full, node.lineno)
       else:
-        yield node.lineno, _no_name(full)
+        yield node.lineno, module_lib.no_name(full)
 
   def _imports(self, name: str, full: str, line: int) -> _Found:
     usual = {'np': 'numpy', 'math': 'math'}
@@ -445,7 +445,7 @@ class _Reader:
         text = allowed.INSTEAD.get(name) if module == 'numpy' else None
         yield line, text or f'{name} may stand in annotations alone'
     else:
-      yield line, _no_name(full)
+      yield line, module_lib.no_name(full)
 
   def _is_taken(self, node: ast.expr, call: ast.Call) -> bool:
     place = names.TAKERS.get(self._m.full(call.func))
@@ -482,7 +482,7 @@ class _Reader:
     elif name in self._columns or own or self._is_limit(node):
       return
     elif name not in allowed.METHODS and name not in grammar.OF_NAMEDTUPLES:
-      near = _near(name, self._columns | set(allowed.METHODS))
+      near = module_lib.near(name, self._columns | set(allowed.METHODS))
       yield line, (
           f'.{name} is neither a column of the evidence nor an attribute that'
           f' a function may use{near}'
@@ -571,32 +571,6 @@ class _Reader:
 
 # Builtins that an older source may have bound, though not called.
 _SHADOWED = frozenset(('filter', 'iter', 'map'))
-
-
-def _no_module(name: str) -> str:
-  why = names.NOT_IMPORTED.get(name.partition('.')[0], names.OTHERWISE)
-  return f'import {name} is refused; {why}'
-
-
-def _no_name(full: str) -> str:
-  """Return why a name of a module is refused."""
-  module, name = module_lib.split(full)
-  short = 'np' if module == 'numpy' else module
-  first = name.partition('.')[0]
-  if module == 'numpy' and first in allowed.INSTEAD:
-    return allowed.INSTEAD[first]
-  text = f'{short}.{name} is not on the list of what may be used'
-  if instead := names.INSTEAD.get(f'{module}.{first}'):
-    return f'{text}; {instead}'
-  listed = (names.FUNCTIONS, names.CONSTANTS, names.TYPES)
-  known = set().union(*(table.get(module, ()) for table in listed))
-  return text + (_near(first, known) or '; write it with what is')
-
-
-def _near(name: str, known: Collection[str]) -> str:
-  """Return names like one that is not known, for the end of a sentence."""
-  found = difflib.get_close_matches(name, sorted(known), 3)
-  return f'; there is {" and ".join(found)}' if found else ''
 
 
 def _own_name(node: ast.AST) -> str:

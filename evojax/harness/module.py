@@ -2,6 +2,8 @@
 
 import ast
 import collections
+from collections.abc import Collection
+import difflib
 
 from evojax.harness import numpy_names
 from evojax.harness import python_names as names
@@ -241,3 +243,30 @@ def fields_of(node: ast.expr) -> list[str]:
     found = found.replace(',', ' ').split()
   fine = isinstance(found, list | tuple)
   return list(found) if fine and all(isinstance(n, str) for n in found) else []
+
+
+def no_module(name: str) -> str:
+  """Return why a module is refused."""
+  why = names.NOT_IMPORTED.get(name.partition('.')[0], names.OTHERWISE)
+  return f'import {name} is refused; {why}'
+
+
+def no_name(full: str) -> str:
+  """Return why a name of a module is refused."""
+  module, name = split(full)
+  short = 'np' if module == 'numpy' else module
+  first = name.partition('.')[0]
+  if module == 'numpy' and first in numpy_names.INSTEAD:
+    return numpy_names.INSTEAD[first]
+  text = f'{short}.{name} is not on the list of what may be used'
+  if instead := names.INSTEAD.get(f'{module}.{first}'):
+    return f'{text}; {instead}'
+  listed = (names.FUNCTIONS, names.CONSTANTS, names.TYPES)
+  known = set().union(*(table.get(module, ()) for table in listed))
+  return text + (near(first, known) or '; write it with what is')
+
+
+def near(name: str, known: Collection[str]) -> str:
+  """Return names like one that is not known, for the end of a sentence."""
+  found = difflib.get_close_matches(name, sorted(known), 3)
+  return f'; there is {" and ".join(found)}' if found else ''
