@@ -4,7 +4,6 @@
 `delta` names the one factor in which two differ (read by `syntax`), `run` calls
 its functions in the box (`calls`, `worker`), and `admit` is what every change
 passes. A source that does not come with the package (seed harnesses and
-`library`) goes through the `gate`, which reads it (`language`,
-`numpy_names`) and tries it on evidence (`cases`, `derive`). Nothing here
-imports jax.
+`library`) goes through the `gate`, which reads it (`language`) and tries it on
+evidence (`cases`, `derive`). Nothing here imports jax.
 """

@@ -478,7 +478,8 @@ _CHANGES = {
     'padded': (
         'padding',
         'entries%s that are not valid change',
-        'count with e.valid only',
+        'count with e.valid only: x.mean(1, keepdims=True, where=e.valid), and'
+        ' groups where e.valid.any(1)',
     ),
 }
 _EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}

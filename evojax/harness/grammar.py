@@ -10,10 +10,6 @@ MAX_LOOPS = 3  # Nested loops, comprehensions included.
 MAX_ITEMS = 64  # Entries of a literal list, tuple, set or dict.
 MAX_NUMBER = 10**9
 MAX_TEXT = 200  # Characters of a string, docstrings apart.
-IMPORTS = {
-    'numpy': 'np',
-    'math': 'math',
-}  # Module -> the only name it may have.
 # Attributes of every evidence, beside its columns.
 EVIDENCE = frozenset(('codes', 'columns', 'max_tokens', 'valid'))
 
@@ -24,54 +20,50 @@ def _nodes(names: str) -> tuple[type[ast.AST], ...]:
 
 ALLOWED = _nodes(
     # Statements.
-    'FunctionDef Return Assign AnnAssign AugAssign For If Import Expr Pass'
-    ' Break Continue'
+    'FunctionDef ClassDef Return Delete Assign AnnAssign AugAssign For While If'
+    ' With Raise Try Assert Import ImportFrom Nonlocal Expr Pass Break'
+    ' Continue'
     # Expressions.
-    ' BoolOp BinOp UnaryOp IfExp Dict Set ListComp SetComp DictComp'
-    ' GeneratorExp Compare Call JoinedStr FormattedValue Constant Attribute'
-    ' Subscript Starred Name List Tuple Slice Lambda'
+    ' BoolOp NamedExpr BinOp UnaryOp Lambda IfExp Dict Set ListComp SetComp'
+    ' DictComp GeneratorExp Compare Call JoinedStr FormattedValue Constant'
+    ' Attribute Subscript Starred Name List Tuple Slice Yield YieldFrom'
     # Their parts.
-    ' Module arguments arg alias keyword comprehension expr_context boolop'
-    ' operator unaryop cmpop'
+    ' Module ExceptHandler arguments arg alias keyword comprehension withitem'
+    ' expr_context boolop operator unaryop cmpop'
 )
-TOP = _nodes('Import Assign AnnAssign Pass')  # Beside functions in a file.
-LOOPS = _nodes('For comprehension')
+# Beside functions in a file.
+TOP = _nodes('Import ImportFrom Assign AnnAssign ClassDef Pass')
+IN_CLASS = _nodes('Assign AnnAssign FunctionDef Pass')
+LOOPS = _nodes('For While comprehension')
 COMPREHENSIONS = _nodes('ListComp SetComp DictComp GeneratorExp')
 TABLES = _nodes('List Tuple Set Dict')
-ANNOTATIONS = _nodes('Subscript Tuple Constant expr_context BinOp BitOr')
+ANNOTATIONS = _nodes('Subscript Tuple List Constant expr_context BinOp BitOr')
 NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields that hold a name.
-
-# Builtins that return an iterator. An iterator can be read only once, and its
-# text shows a memory address, so it must be consumed where it is made.
-ITERATORS = frozenset(('enumerate', 'reversed', 'zip'))
-# Functions and methods that consume an iterator whole.
-READERS = frozenset(
-    'all any dict enumerate extend fsum join list max min prod set sorted sum'
-    ' tuple union update zip'.split()
-)
-SORTERS = frozenset(('max', 'min', 'sort', 'sorted'))  # Those that take a key=.
+# Where a value goes on under another name.
+HANDED_ON = _nodes('Assign AnnAssign NamedExpr Return List Tuple Dict keyword')
+# Fields of a namedtuple's instances that are no fields of its author's.
+OF_NAMEDTUPLES = frozenset(('_asdict', '_replace'))
 DTYPES = frozenset(('bool', 'float', 'int'))  # Builtins that are dtypes, too.
+# Keywords that a function takes whose name does not say which it is.
+OF_ANY = frozenset(('axis', 'ddof', 'keepdims'))
+# Keywords that leave memory unwritten, write into that of others, or make
+# arrays of anything.
+RISKY = frozenset(('casting', 'copy', 'dtype', 'out', 'subok', 'where'))
 # Modes of np.pad: 'empty' leaves memory unwritten, and a function as the mode
 # would be called with arrays that it may write into.
 PADS = frozenset(
     'constant edge maximum mean median minimum reflect symmetric wrap'.split()
 )
+# Arguments of np.errstate; 'raise' depends on the processor.
+FLOAT_ERRORS = frozenset('all divide invalid over under'.split())
+FLOAT_REACTIONS = frozenset(('ignore', 'warn'))
 # Node type that is refused -> its name and what to write instead.
 INSTEAD = {
-    ast.While: 'while may never end; use `for ... in range(n)`',
-    ast.ClassDef: 'classes; use functions and dicts',
     ast.AsyncFunctionDef: 'async; a function runs alone',
+    ast.AsyncFor: 'async; a function runs alone',
+    ast.AsyncWith: 'async; a function runs alone',
     ast.Await: 'await; a function runs alone',
-    ast.With: 'with; there is nothing to open, and evojax silences warnings',
-    ast.Try: 'try; test what may fail before it does',
-    ast.Raise: 'raise; return {} or zeros where nothing can be said',
-    ast.Assert: 'assert; return {} or zeros where nothing can be said',
+    ast.TryStar: 'except*; write except',
     ast.Match: 'match; use if and ==',
-    ast.NamedExpr: ':=; assign on a line of its own',
     ast.Global: 'global; a function remembers nothing, `keep` returns a state',
-    ast.Nonlocal: 'nonlocal; a function remembers nothing',
-    ast.Delete: 'del; nothing needs it',
-    ast.ImportFrom: 'from ... import; write `import numpy as np`',
-    ast.Yield: 'yield; build a list',
-    ast.YieldFrom: 'yield from; build a list',
 }

@@ -1,8 +1,13 @@
 """The part of Python that a harness function is written in.
 
 This is an allow-list of node types (`grammar`), names, attributes, arguments
-and functions (`numpy_names`). Anything else is refused with what to write
+and functions (`python_names`, `numpy_names`), and of where functions, iterators
+and objects may stand (`values`). Anything else is refused with what to write
 instead. The source is only parsed; nothing is run.
+
+What the box holds anyway (work without an end, wrong answers, crashes) passes.
+What would make an answer differ from run to run does not, nor does what leads
+from a value to the interpreter around it.
 
 A function that compares groups with each other says so by name:
 
@@ -12,9 +17,13 @@ A function that compares groups with each other says so by name:
 import ast
 from collections.abc import Collection, Iterator
 
+from evojax.harness import arguments
 from evojax.harness import grammar
+from evojax.harness import module as module_lib
 from evojax.harness import numpy_names as allowed
+from evojax.harness import python_names as names
 from evojax.harness import syntax
+from evojax.harness import values
 
 ACROSS = syntax.ACROSS
 MAX_REASONS = 8  # Lines about one source; a proposer reads no more.
@@ -48,58 +57,66 @@ class _Reader:
   def __init__(self, tree: ast.Module, columns: Collection[str]):
     """Note what the module defines, imports and binds."""
     self._tree = tree
+    self._m = module_lib.Module(tree)
+    self._parents = self._m.parents
     self._columns = frozenset(columns) | grammar.EVIDENCE | allowed.PROPERTIES
-    # Load(), Add() and the like are one shared object each, so their parent is
-    # the last that was seen: no check may ask for it.
-    self._parents = {
-        child: node
-        for node in ast.walk(tree)
-        for child in ast.iter_child_nodes(node)
-    }
-    self._annotations = [
-        annotation
-        for node in ast.walk(tree)
-        for field in ('annotation', 'returns')
-        if (annotation := getattr(node, field, None)) is not None
-    ]
-    skip = {part for note in self._annotations for part in ast.walk(note)}
-    self._nodes = [node for node in ast.walk(tree) if node not in skip]
-    self._functions = {
-        s.name: s for s in tree.body if isinstance(s, ast.FunctionDef)
-    }
-    self._modules: set[str] = set()
-    self._bound = set(self._functions)  # Every name, in any scope.
-    for node in self._nodes:
-      match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-          self._bound.add(name)
-        case ast.Import(names=names):
-          self._modules.update(filter(None, map(_imported, names)))
+    self._bound = {name for _, name in self._m.bound} | {'self'}
+    self._arguments = arguments.Reader(self._m, self._columns)
+    self._check_Call = self._arguments.check
 
   def read(self) -> _Found:
     """Yield everything that is refused."""
-    for annotation in self._annotations:
-      if not all(map(_is_harmless, ast.walk(annotation))):
-        text = f'the annotation {_shown(annotation)} is run; leave it out'
-        yield annotation.lineno, text
+    found = [*self._statements(), *self._recursion()]
+    for node in self._m.nodes:
+      found += self._node(node)
+    yield from found
+    if found:  # What is refused may be no value at all.
+      return
+    kinds = values.Kinds(self._m, self._columns)
+    for node, why in kinds.refused(self._arguments.dtypes):
+      yield node.lineno, f'{arguments.shown(node)} {why}'
+    for statement in self._tree.body:
+      if getattr(statement, 'name', '') == 'parts':
+        for node in kinds.shared(statement):
+          yield node.lineno, (
+              f'{node.id} may be read once, and parts share it; make a list of'
+              ' it, or name it in a function above'
+          )
+
+  def _statements(self) -> _Found:
+    """Yield what is refused at the top of the file, and of annotations."""
+    for annotation in self._m.annotations:
+      if not all(map(self._is_harmless, ast.walk(annotation))):
+        text = f'the annotation {arguments.shown(annotation)} is run'
+        yield annotation.lineno, f'{text}; leave it out'
     defined = set()
     for statement in self._tree.body:
-      if isinstance(statement, ast.FunctionDef):
+      if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         if statement.name in defined:
           yield statement.lineno, f'{statement.name} is defined twice'
         defined.add(statement.name)
       elif not isinstance(statement, (*grammar.TOP, *grammar.INSTEAD)):
         yield statement.lineno, (
-            'a file holds imports, constants (NAME = value) and functions;'
-            ' compute inside a function'
+            'a file holds imports, constants (NAME = value), functions and'
+            ' classes; compute inside a function'
         )
-    for node in self._nodes:
-      yield from self._node(node)
-    # Functions that reach themselves may never return.
-    uses = syntax.uses(self._functions)
-    for name, function in self._functions.items():
+
+  def _recursion(self) -> _Found:
+    """Refuse functions that reach themselves: they may never return."""
+    found = [n for n in self._m.nodes if isinstance(n, ast.FunctionDef)]
+    functions, uses = {}, {}
+    for node in found:
+      in_class = isinstance(self._parents[node], ast.ClassDef)
+      functions[f'self.{node.name}' if in_class else node.name] = node
+    for name, function in functions.items():
+      uses[name] = functions.keys() & {
+          f'{"self." if isinstance(n, ast.Attribute) else ""}{called}'
+          for n in ast.walk(function)
+          if (called := _own_name(n))
+      }
+    for name, function in functions.items():
       if name in syntax.reached(uses[name], uses):
-        text = f'{name} calls itself; use `for ... in range(n)`'
+        text = f'{name} calls itself; use a loop'
         yield function.lineno, text
 
   def _node(self, node: ast.AST) -> _Found:
@@ -140,7 +157,7 @@ class _Reader:
       depth, node = 1 + parent.generators.index(node), parent
     while node in self._parents and not isinstance(node, ast.FunctionDef):
       node = self._parents[node]
-      if isinstance(node, ast.For):
+      if isinstance(node, ast.For | ast.While):
         depth += 1
       elif isinstance(node, grammar.COMPREHENSIONS):
         depth += len(node.generators)
@@ -150,91 +167,154 @@ class _Reader:
 
   def _check_Import(self, node: ast.Import) -> _Found:
     for alias in node.names:
-      if not _imported(alias):
-        yield node.lineno, (
-            f'import {alias.name} is refused; a function may `import numpy as'
-            ' np` and `import math`'
-        )
-    if not isinstance(self._parents[node], ast.Module):
-      yield node.lineno, 'imports stand at the top of the file'
+      name = alias.asname or alias.name.split('.')[0]
+      if alias.name in names.MODULES - {'__future__'}:
+        yield from self._imports(name, alias.name, node.lineno)
+      else:
+        yield node.lineno, module_lib.no_module(alias.name)
+
+  def _check_ImportFrom(self, node: ast.ImportFrom) -> _Found:
+    module = node.module or '.'
+    if module not in names.MODULES:
+      shown = '.' * node.level + (node.module or '')
+      yield node.lineno, module_lib.no_module(shown)
+      return
+    for alias in node.names:
+      full = f'{module}.{alias.name}'
+      if alias.name == '*':
+        text = f'from {module} import * hides what is used; name it'
+        yield node.lineno, text
+      elif self._is_listed(full) or full in names.MODULES:
+        yield from self._imports(alias.asname or alias.name, full, node.lineno)
+      else:
+        yield node.lineno, module_lib.no_name(full)
+
+  def _imports(self, name: str, full: str, line: int) -> _Found:
+    usual = {'np': 'numpy', 'math': 'math'}
+    if (
+        name in self._bound
+        or name in self._m.clashes
+        or usual.get(name, full) != full
+    ):
+      yield line, f'{name} means something else, too; import it as another name'
+
+  def _is_listed(self, full: str) -> bool:
+    module, name = module_lib.split(full)
+    listed = (names.FUNCTIONS, names.CONSTANTS, names.TYPES)
+    return (
+        any(name in table.get(module, ()) for table in listed)
+        or full in names.ERRORS
+        or module == 'numpy' and name in allowed.DTYPES
+    )
 
   def _check_FunctionDef(self, node: ast.FunctionDef) -> _Found:
-    if node.decorator_list:
-      yield node.lineno, f'{node.name} is decorated; call what you need in it'
-    if not isinstance(self._parents[node], ast.Module):
+    parent = self._parents[node]
+    in_class = isinstance(parent, ast.ClassDef)
+    for decorator in node.decorator_list:
+      whole = decorator.func if isinstance(decorator, ast.Call) else decorator
+      if in_class and getattr(decorator, 'id', '') in names.DECORATORS:
+        continue
+      if self._m.full(whole) not in ('functools.cache', 'functools.lru_cache'):
+        yield node.lineno, (
+            f'{node.name} is decorated; @property, @staticmethod and'
+            ' @functools.lru_cache may stand there, or call what you need in it'
+        )
+    if not in_class:
+      yield from self._binds(node.name, node.lineno)
+    elif node.name in allowed.OF_ARRAYS:
+      text = f'arrays have a method {node.name}; give yours another name'
+      yield node.lineno, text
+    elif node.name[:2] == '__' and node.name not in names.SPECIAL_METHODS:
+      listed = ', '.join(sorted(names.SPECIAL_METHODS))
       yield node.lineno, (
-          f'{node.name} stands inside another function; put it at the top of'
-          ' the file'
+          f'{node.name} would be called unseen; of such methods there are'
+          f' {listed}'
       )
-    yield from self._binds(node.name, node.lineno)
-    a = node.args
-    if a.vararg or a.kwarg:
-      yield node.lineno, f'{node.name} takes * or **; name its arguments'
-    for default in (*a.defaults, *filter(None, a.kw_defaults)):
-      if not _is_plain(default):
+    for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+      if not self._is_plain(default):
         yield default.lineno, (
             f'a default of {node.name} is made once and could remember; give a'
-            ' number, a text or None'
+            ' number, a text or None, and make the rest inside of it'
         )
 
+
   def _check_Lambda(self, node: ast.Lambda) -> _Found:
-    if not self._is_key(node):
-      yield node.lineno, (
-          'a lambda may only be the key= of sorted, min or max; define a'
-          ' function'
+    for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+      if not self._is_plain(default):
+        text = 'a default of a lambda is made once; name it above'
+        yield default.lineno, text
+
+  def _check_ClassDef(self, node: ast.ClassDef) -> _Found:
+    line = node.lineno
+    yield from self._binds(node.name, line)
+    if not isinstance(self._parents[node], ast.Module):
+      yield line, f'class {node.name} stands at the top of the file'
+    bases = [self._m.full(base) for base in node.bases]
+    if bases not in ([], ['typing.NamedTuple']) or node.keywords:
+      text = 'has no bases but NamedTuple; write functions, or a dataclass'
+      yield line, f'class {node.name} {text}'
+    for decorator in node.decorator_list:
+      whole = decorator.func if isinstance(decorator, ast.Call) else decorator
+      if self._m.full(whole) != 'dataclasses.dataclass':
+        yield line, f'class {node.name} is decorated; @dataclass may be'
+    for statement in node.body:
+      value = getattr(statement, 'value', None)
+      if not isinstance(statement, grammar.IN_CLASS):
+        yield statement.lineno, (
+            'a class holds fields (name: type = value) and methods'
+        )
+      elif value is not None and not self._is_plain(value):
+        if self._m.full(getattr(value, 'func', value)) != 'dataclasses.field':
+          yield statement.lineno, (
+              'the value of a field is shared by all; give a number, a text or'
+              ' a tuple of them, or field(default_factory=list)'
+          )
+
+  def _check_Try(self, node: ast.Try) -> _Found:
+    if node.finalbody:
+      yield node.finalbody[0].lineno, (
+          'no finally; it may hide a lack of memory. What follows a try is run'
+          ' anyway'
       )
 
-  def _is_called(self, node: ast.expr) -> bool:
-    parent = self._parents[node]
-    return isinstance(parent, ast.Call) and parent.func is node
+  def _check_ExceptHandler(self, node: ast.ExceptHandler) -> _Found:
+    listed = 'except ZeroDivisionError, ValueError, KeyError, ... or Exception'
+    if node.name:
+      yield from self._binds(node.name, node.lineno)
+    if node.type is None:
+      text = 'except: catches a lack of memory, too; write'
+      yield node.lineno, f'{text} {listed}'
+      return
+    kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    for kind in kinds:
+      name = getattr(kind, 'id', '')
+      full = self._m.full(kind)
+      alone = name == 'Exception' and kind is node.type
+      if not (alone or name in names.EXCEPTIONS or full in names.ERRORS):
+        text = f'{arguments.shown(kind)} may not be caught; write {listed}'
+        yield kind.lineno, text
 
-  def _is_key(self, node: ast.expr) -> bool:
-    """Return whether it is the key= of a call that does not keep it."""
-    match self._parents[node]:
-      case ast.keyword(arg='key') as parent:
-        return self._called(self._parents[parent]) in grammar.SORTERS
-    return False
+  def _check_Raise(self, node: ast.Raise) -> _Found:
+    match node.exc:
+      case None | ast.Name() | ast.Call(func=ast.Name()):
+        name = getattr(getattr(node.exc, 'func', node.exc), 'id', '')
+        if name in self._bound or name in (*names.RAISED, ''):
+          return
+    text = f'{arguments.shown(node.exc)} may not be raised; use ValueError'
+    yield node.lineno, text
 
-  def _called(self, node: ast.AST) -> str:
-    """Return the builtin, method or function of math that is called, or ''."""
-    match node:
-      case ast.Call(func=ast.Name(id=name)):
-        return name if name in allowed.BUILTINS else ''
-      case ast.Call(func=ast.Attribute(attr=name) as function):
-        # Not NumPy: it wraps an iterator in an array of one object, unread.
-        return name if self._module(function) in (None, 'math') else ''
-    return ''
-
-  def _check_GeneratorExp(self, node: ast.GeneratorExp) -> _Found:
-    yield from self._iterator(node, 'a generator')
-
-  def _iterator(self, node: ast.expr, name: str) -> _Found:
-    """Refuse an iterator that is not consumed where it is made."""
-    match self._parents[node]:
-      case ast.Starred() as parent:
-        outer = self._parents[parent]
-        read = isinstance(outer, grammar.TABLES) or self._called(outer) == 'zip'
-      case ast.Assign(targets=targets):
-        read = all(isinstance(t, grammar.TABLES) for t in targets)
-      case ast.Call(args=args) as parent:
-        reader = self._called(parent)
-        # zip consumes all of its arguments, the other readers the first.
-        places = args if reader == 'zip' else args[:1]
-        read = reader in grammar.READERS and node in places
-        # max(a, b) returns one of several arguments as it is.
-        read &= reader not in grammar.SORTERS or len(args) == 1
-      case parent:
-        read = isinstance(parent, grammar.LOOPS)
-    if not read:
-      yield node.lineno, (
-          f'{name} may stand in a loop, or alone in list(), sum(), any(), ...;'
-          ' make a list of it'
-      )
+  def _check_With(self, node: ast.With) -> _Found:
+    for item in node.items:
+      call = item.context_expr
+      fine = isinstance(call, ast.Call) and not call.args
+      if not fine or self._m.full(call.func) != 'numpy.errstate':
+        text = "no with but np.errstate(divide='ignore'); nothing is opened"
+        yield node.lineno, text
 
   def _check_Expr(self, node: ast.Expr) -> _Found:
     match node.value:
-      case ast.Call(func=ast.Attribute()):
-        return  # A method may change a list or an array.
+      case ast.Call() | ast.Yield() | ast.YieldFrom():
+        return  # It may change a list or an array.
       case ast.Constant(value=value) if value is Ellipsis:
         return
     if not isinstance(node.value, tuple(grammar.INSTEAD)):
@@ -242,172 +322,186 @@ class _Reader:
 
   # -------------------------------------------------------------- expressions
 
+  def _check_Yield(self, node: ast.Yield | ast.YieldFrom) -> _Found:
+    if not isinstance(self._m.function(node), ast.FunctionDef):
+      yield node.lineno, 'yield stands in a function with a name'
+
+  _check_YieldFrom = _check_Yield
+
   def _check_arg(self, node: ast.arg) -> _Found:
+    function = self._parents[self._parents[node]]
+    if node.arg == 'self' and isinstance(function, ast.FunctionDef):
+      first = (*function.args.posonlyargs, *function.args.args)[:1]
+      method = isinstance(self._parents[function], ast.ClassDef)
+      if node in first and method:
+        return
     yield from self._binds(node.arg, node.lineno)
 
   def _binds(self, name: str, line: int) -> _Found:
+    top = [s for s in self._tree.body if getattr(s, 'name', '') == name]
     if name.startswith('__'):
       yield line, f'{name}: names do not begin with two underscores'
-    elif name in allowed.BUILTINS or name in grammar.IMPORTS.values():
+    elif name in (*allowed.BUILTINS, 'np', 'math', *names.EXCEPTIONS):
       yield line, f'{name} means something already; give yours another name'
-    elif name in self._functions and self._functions[name].lineno != line:
+    elif name in ('Exception', 'self', *names.ONLY_CALLED, *self._m.imports):
+      yield line, f'{name} means something already; give yours another name'
+    elif top and top[0].lineno != line:
       yield line, f'{name} is a function of this file; give yours another name'
 
   def _check_Name(self, node: ast.Name) -> _Found:
-    name, parent = node.id, self._parents[node]
+    name, line, parent = node.id, node.lineno, self._parents[node]
     if not isinstance(node.ctx, ast.Load):
-      yield from self._binds(name, node.lineno)
+      if not self._m.is_field(node):
+        yield from self._binds(name, line)
+      elif name.startswith('__'):
+        yield line, f'{name}: names do not begin with two underscores'
       return
-    called = self._is_called(node)
-    key = self._is_key(node)
-    if name in allowed.BUILTINS:
-      if not (called or key or self._is_dtype(node) or self._is_type(node)):
-        yield node.lineno, f'{name} may only be called'
-    elif name in self._modules:
+    if name in self._m.imports:
+      full = self._m.full(node)
       if not isinstance(parent, ast.Attribute):
-        yield node.lineno, f'{name} is no value; name what you need of it'
-    elif name in self._functions:
-      if not (called or key):
-        yield node.lineno, f'{name} is a function; it may only be called'
-    elif name.startswith('__') or name not in self._bound:
-      yield node.lineno, (
-          f'there is no {name}; a function may use np, math, its arguments,'
-          f' what it defines, and {", ".join(sorted(allowed.BUILTINS))}'
+        yield from self._uses(node, full)
+      return
+    if name in names.ONLY_CALLED and not self._m.is_called(node):
+      yield line, f'{name} may only be called'
+    elif name in _SHADOWED and name in self._bound and not self._m.full(node):
+      value = isinstance(parent, grammar.HANDED_ON)
+      if isinstance(parent, ast.Call):
+        value = not self._m.full(parent.func).startswith('numpy.')
+      if value and (None, name) not in self._m.bound:
+        yield line, f'{name} means something already; give yours another name'
+    if name in self._bound or name in names.BUILTINS:
+      if name in self._m.classes and isinstance(parent, ast.Attribute):
+        if parent.attr in self._m.methods:
+          yield line, f'{name}.{parent.attr} needs an instance of {name}'
+      return
+    if name in self._m.aliases:
+      yield line, f'{name} is a type; it may stand in annotations'
+    elif name in names.DECORATORS and node in getattr(
+        parent, 'decorator_list', ()
+    ):
+      return
+    elif name in (*names.RAISED, 'Exception'):
+      around = self._beyond_tuple(node)
+      raised = isinstance(around, ast.Raise)
+      raised |= isinstance(self._parents[parent], ast.Raise)
+      if not isinstance(around, ast.ExceptHandler) and not raised:
+        yield line, f'{name} may stand after except and raise'
+    elif isinstance(self._beyond_tuple(node), ast.ExceptHandler | ast.Raise):
+      return  # The statement is refused.
+    elif name in names.NOT_BUILTIN:
+      yield line, f'no {name}: {names.NOT_BUILTIN[name]}'
+    else:
+      yield line, (
+          f'there is no {name}; a function may use what it imports, its'
+          ' arguments, what it defines, and'
+          f' {", ".join(sorted(names.BUILTINS))}'
       )
-    elif called:
-      yield node.lineno, (
-          f'{name} is called, but is no function of this file; call functions'
-          ' by their names'
-      )
-
-  def _is_dtype(self, node: ast.expr) -> bool:
-    """Return whether a node stands where a dtype is expected."""
-    match self._parents[node]:
-      case ast.keyword(arg=name):
-        return name == 'dtype'
-      case ast.IfExp() as parent:
-        return self._is_dtype(parent)
-      case ast.Call() as parent:
-        return node in _dtypes(parent)
-    match self._beyond_tuple(node), node:
-      case ast.Compare(left=ast.Attribute(attr='dtype')), ast.Attribute():
-        return True
-      case ast.Compare(left=ast.Attribute(attr='dtype')), ast.Name(id=name):
-        return name in grammar.DTYPES
-    return False
-
-  def _is_type(self, node: ast.expr) -> bool:
-    """Return whether a node is a type that isinstance compares with."""
-    match self._beyond_tuple(node):
-      case ast.Call(func=ast.Name(id='isinstance')):
-        return True
-    return False
 
   def _beyond_tuple(self, node: ast.expr) -> ast.AST:
     """Return the parent, or the parent of the tuple that the node is in."""
     parent = self._parents[node]
     return self._parents[parent] if isinstance(parent, ast.Tuple) else parent
 
-  def _check_Attribute(self, node: ast.Attribute) -> _Found:
-    name, line, module = node.attr, node.lineno, self._module(node)
-    parent, called = self._parents[node], self._is_called(node)
-    typed = self._is_type(node)
-    if not isinstance(node.ctx, ast.Load):
-      yield line, f'.{name} is set; evidence and arrays keep their attributes'
-    elif name.startswith('_'):
-      yield line, f'.{name} begins with an underscore; it is not yours'
-    elif module is None:
-      # An attribute of evidence, an array, a string, a list or a dict.
-      # max(counts, key=counts.get) is a common idiom.
-      used = called or name == 'get' and self._is_key(node)
-      if name in self._columns or self._is_reduction(node):
-        return
-      if name not in allowed.METHODS:
-        yield line, (
-            f'.{name} is neither a column of the evidence nor an attribute that'
-            ' a function may use'
-        )
-      elif not used:
-        yield line, f'.{name} may only be called'
-    elif module == 'np' and name == 'linalg':
-      if not isinstance(parent, ast.Attribute):
-        yield line, 'np.linalg is no value; name what you need of it'
-    elif name in _CONSTANTS.get(module, ()):
+  def _uses(self, node: ast.expr, full: str) -> _Found:
+    """Check the use of a name of a module."""
+    line, (module, name) = node.lineno, module_lib.split(full)
+    called = self._m.is_called(node)
+    around = self._beyond_tuple(node)
+    isinstance_ = (
+        isinstance(around, ast.Call)
+        and self._m.full(around.func) == 'isinstance'
+    )
+    compared = isinstance(around, ast.Compare)
+    base = isinstance(around, ast.ClassDef) and node in around.bases
+    if not module:  # Any other import is refused itself.
+      method = full.partition('.')[2]
+      if method and not module_lib.is_function(full):
+        if full.partition('.')[0] in names.BUILTINS:
+          yield line, f'{full} may not be used; write x.{method}(...)'
       return
-    elif module == 'np' and name in allowed.DTYPES:
-      if not (called or typed or self._is_dtype(node)):
+    if full in names.MODULES:
+      text = f'{arguments.shown(node)} is no value; name what you need of it'
+      yield line, text
+    elif module_lib.is_constant(full):
+      return
+    elif full in names.ERRORS:
+      if not isinstance(around, ast.ExceptHandler):
+        yield line, f'{full} may only be caught'
+    elif module == 'numpy' and name in allowed.DTYPES:
+      passed = isinstance(around, ast.Call) and self._is_taken(node, around)
+      if not (called or isinstance_ or compared or passed or self._typed(node)):
         yield line, f'np.{name} may be called, or be a dtype'
-    elif name not in _FUNCTIONS[module]:
-      if not (typed and module == 'np' and name == 'ndarray'):
-        text = f'{module}.{name} is not on the list of what may be used'
-        yield line, allowed.INSTEAD.get(name, text) if module == 'np' else text
-    elif not (called or self._is_reduction(parent)):
-      yield line, f'{module}.{name} may only be called'
+    elif full == 'numpy.errstate':
+      if not isinstance(self._parents[self._parents[node]], ast.withitem):
+        yield line, allowed.INSTEAD['errstate']
+    elif module_lib.is_function(full):
+      if module == 'numpy' and not called and name not in allowed.PASSED:
+        if '.' not in name:
+          yield line, (
+              f'np.{name} may only be called; write lambda x: np.{name}(x)'
+          )
+    elif name in names.TYPES.get(module, ()):
+      if not (base or isinstance_):
+        text = allowed.INSTEAD.get(name) if module == 'numpy' else None
+        yield line, text or f'{name} may stand in annotations alone'
+    else:
+      yield line, module_lib.no_name(full)
 
-  def _module(self, node: ast.Attribute) -> str | None:
-    """Return 'np', 'math' or 'np.linalg' if the attribute belongs to one."""
-    match node.value:
-      case ast.Name(id=name) if name in self._modules:
-        return name
-      case ast.Attribute(attr='linalg') as v if self._module(v) == 'np':
-        return 'np.linalg'
-    return None
+  def _is_taken(self, node: ast.expr, call: ast.Call) -> bool:
+    place = names.TAKERS.get(self._m.full(call.func))
+    return place is not None and node in call.args[place : place + 1]
 
-  def _is_reduction(self, node: ast.AST) -> bool:
-    """Return whether it is np.maximum.reduce or the like."""
-    match node:
-      case ast.Attribute(ast.Attribute(attr=name) as function, attr=method):
-        known = name in allowed.BINARY and method in allowed.UFUNC_METHODS
-        return known and self._module(function) == 'np'
-    return False
+  def _typed(self, node: ast.expr) -> bool:
+    """Return whether a node stands where a dtype is expected."""
+    parent = self._parents[node]
+    if isinstance(parent, ast.IfExp):
+      return self._typed(parent)
+    return node in self._arguments.dtypes
 
-  def _check_Call(self, node: ast.Call) -> _Found:
-    line, count = node.lineno, len(node.args)
-    named = {k.arg for k in node.keywords}
-    starred = any(isinstance(a, ast.Starred) for a in node.args)
-    # zip(*pairs) transposes pairs, and zip has no argument to smuggle in.
-    if (starred and self._called(node) != 'zip') or None in named:
-      yield line, 'arguments with * or ** hide what is passed; name them'
-    match node.func:
-      case ast.Name(id=name) if name in self._functions:
-        own = self._functions[name].args
-        taken = {a.arg for a in (*own.args, *own.kwonlyargs)}
-        for other in sorted(named - taken - {None}):
-          yield line, f'{name} takes no {other}='
-        return
-      case ast.Name(id='dict'):
-        return  # The keywords of dict() are its keys.
-      case ast.Name(id=name):
-        if name in grammar.ITERATORS:
-          yield from self._iterator(node, f'{name}()')
-      case ast.Attribute(attr=name) as function:
-        module = self._module(function)
-        shown = f'{module or ""}.{name}'
-        if name in ('format', 'format_map') and module is None:
-          yield line, _USE_F_STRING
-        most = count
-        if module is None:
-          most = _POSITIONAL.get(name, count)
-        elif module == 'np' and name in allowed.FUNCTIONS:
-          most, _ = allowed.positional(name)
-        if count > most:
-          text = f'takes {most} arguments without a name, not {count}'
-          yield line, f'{shown} {text}'
-        if 'where' in named and name not in allowed.REDUCTIONS:
-          text = 'with where= leaves the rest uninitialised; use np.where'
-          yield line, f'{shown} {text}'
-        if shown == 'np.pad':
-          yield from _check_pad(node)
-        for value in _dtypes(node):
-          yield from _check_dtype(value)
-      case _:
-        yield line, 'only functions that have a name may be called'
-    for name in sorted(named - allowed.KEYWORDS - {None}):
+  def _check_Attribute(self, node: ast.Attribute) -> _Found:
+    name, line, full = node.attr, node.lineno, self._m.full(node)
+    parent, called = self._parents[node], self._m.is_called(node)
+    own = name in self._m.attributes
+    if not isinstance(node.ctx, ast.Load):
+      if not isinstance(node.value, ast.Name) or node.value.id != 'self':
+        yield line, f'.{name} is set; evidence and arrays keep their attributes'
+      elif name.startswith('__'):
+        yield line, f'.{name} means something already; take another name'
+    elif name.startswith('_') and (
+        name.startswith('__') or not own and name not in grammar.OF_NAMEDTUPLES
+    ):
+      yield line, f'.{name} begins with an underscore; it is not yours'
+    elif full:
+      outer = self._m.full(node.value)
+      if outer not in names.MODULES and not module_lib.is_function(outer):
+        return  # That is refused.
+      inner = isinstance(parent, ast.Attribute) and self._m.full(parent)
+      if inner and (full in names.MODULES or module_lib.is_function(inner)):
+        return  # That is checked itself.
+      yield from self._uses(node, full)
+    elif name in self._columns or own or self._is_limit(node):
+      return
+    elif name not in allowed.METHODS and name not in grammar.OF_NAMEDTUPLES:
+      near = module_lib.near(name, self._columns | set(allowed.METHODS))
       yield line, (
-          'out= writes into memory that is not its own; assign the result'
-          if name == 'out'
-          else f'{name}= is not on the list of what may be passed'
+          f'.{name} is neither a column of the evidence nor an attribute that'
+          f' a function may use{near}'
       )
+    elif not called and not self._is_passed(node):
+      yield line, f'.{name} may only be called'
+
+  def _is_limit(self, node: ast.Attribute) -> bool:
+    """Return whether it is np.finfo(dtype).eps or the like."""
+    fine = node.attr in ('eps', 'max', 'min', 'tiny')
+    limits = ('numpy.finfo', 'numpy.iinfo')
+    return fine and self._m.full(getattr(node.value, 'func', node)) in limits
+
+  def _is_passed(self, node: ast.Attribute) -> bool:
+    """Return whether it is a key=, as in max(x, key=x.get)."""
+    match self._parents[node]:
+      case ast.keyword(arg='key'):
+        return node.attr == 'get'
+    return False
 
   def _check_Constant(self, node: ast.Constant) -> _Found:
     match node.value:
@@ -427,8 +521,6 @@ class _Reader:
 
   def _check_BinOp(self, node: ast.BinOp) -> _Found:
     match node.left, node.op, node.right:
-      case ast.JoinedStr() | ast.Constant(value=str()), ast.Mod(), _:
-        yield node.lineno, _USE_F_STRING
       case left, ast.Pow(), right:
         operators = (getattr(side, 'op', None) for side in (left, right))
         if any(isinstance(op, ast.Pow) for op in operators):
@@ -436,91 +528,54 @@ class _Reader:
       case _, ast.LShift(), _:
         yield node.lineno, '<< makes numbers of any size; multiply'
 
-  def _check_FormattedValue(self, node: ast.FormattedValue) -> _Found:
-    if node.format_spec is not None:
-      yield node.lineno, 'formats in f-strings are refused; round the number'
-    if node.conversion not in (-1, ord('s')):
-      yield node.lineno, '!r and !a are refused; write the value alone'
+  def _is_plain(self, node: ast.expr) -> bool:
+    """Return whether a value made once stays as it is: a number, a name."""
+    match node:
+      case ast.UnaryOp(operand=operand):
+        return self._is_plain(operand)
+      case ast.Tuple(elts=elements):
+        return all(map(self._is_plain, elements))
+      case ast.Constant():
+        return True
+      case ast.Name(id=name):
+        if self._m.full(node):
+          return True
+        made = [
+            s.value
+            for s in self._tree.body
+            if any(getattr(t, 'id', '') == name for t in syntax.targets(s))
+        ]
+        if not made:
+          return (None, name) in self._m.functions
+        # A name of itself is no constant.
+        return not isinstance(made[0], ast.Name) and self._is_plain(made[0])
+      case ast.Attribute():
+        return bool(self._m.full(node))
+      case ast.BinOp(left=left, right=right):
+        return self._is_plain(left) and self._is_plain(right)
+    return False
+
+  def _is_harmless(self, node: ast.AST) -> bool:
+    """Allow names and brackets in annotations: Python evaluates them."""
+    match node:
+      case ast.Name(id=name):
+        if name in self._m.imports:
+          return True
+        own = name in self._m.aliases or name in self._m.classes
+        return own or name in names.BUILTINS
+      case ast.Attribute():
+        full = self._m.full(node)
+        return full in names.MODULES or self._is_listed(full)
+    return isinstance(node, grammar.ANNOTATIONS)
 
 
-_USE_F_STRING = "use an f-string: f'share_{name}'"
-_CONSTANTS = {'np': allowed.CONSTANTS, 'math': allowed.MATH_CONSTANTS}
-_FUNCTIONS = {
-    'np': allowed.FUNCTIONS,
-    'math': allowed.MATH,
-    'np.linalg': allowed.LINALG,
-}
-# Methods -> arguments that may stand without a name.
-_POSITIONAL = allowed.METHODS | dict.fromkeys(allowed.UFUNC_METHODS, 2)
-# Methods that take a dtype -> its place.
-_DTYPE_OF = {'astype': 0, 'sum': 1, 'mean': 1, 'std': 1, 'var': 1}
+# Builtins that an older source may have bound, though not called.
+_SHADOWED = frozenset(('filter', 'iter', 'map'))
 
 
-def _imported(alias: ast.alias) -> str | None:
-  """Return the name that an allowed import binds, None for any other."""
-  name = alias.asname or alias.name
-  return name if grammar.IMPORTS.get(alias.name) == name else None
-
-
-def _is_plain(node: ast.expr) -> bool:
-  """Return whether it is a constant, a negative one, or a tuple of them."""
-  if isinstance(node, ast.UnaryOp):
-    node = node.operand
-  if isinstance(node, ast.Tuple):
-    return all(map(_is_plain, node.elts))
-  return isinstance(node, ast.Constant)
-
-
-def _check_pad(call: ast.Call) -> _Found:
-  modes = [k.value for k in call.keywords if k.arg == 'mode']
-  for mode in (*call.args[2:3], *modes):
-    if not isinstance(mode, ast.Constant) or mode.value not in grammar.PADS:
-      listed = ', '.join(sorted(grammar.PADS))
-      yield call.lineno, f'np.pad takes its mode as a text, one of {listed}'
-
-
-def _dtypes(call: ast.Call) -> list[ast.expr]:
-  """Return the arguments of a call that stand where a dtype is expected."""
-  found = [k.value for k in call.keywords if k.arg == 'dtype']
-  index = None
-  match call.func:
-    case ast.Attribute(value=ast.Name(id='np'), attr=name):
-      if name in allowed.FUNCTIONS:
-        index = allowed.positional(name)[1]
-    case ast.Attribute(attr=name):
-      index = _DTYPE_OF.get(name)
-  return found if index is None else found + call.args[index : index + 1]
-
-
-def _shown(node: ast.expr) -> str:
-  """Return a node as text; `syntax.parse` refuses what has none."""
-  return ' '.join(ast.unparse(node).split())[:40]
-
-
-def _check_dtype(node: ast.expr) -> _Found:
-  """Allow np.float32, float, 'float32', an array's dtype, or one of two."""
+def _own_name(node: ast.AST) -> str:
+  """Return the name that a node reads, of self too."""
   match node:
-    case ast.IfExp(body=body, orelse=other):
-      yield from _check_dtype(body)
-      yield from _check_dtype(other)
-      return
-    case ast.Constant(value=value):
-      fine = value is None or value in allowed.DTYPE_TEXTS
-    case ast.Attribute(attr=name):
-      fine = name == 'dtype' or name in allowed.DTYPES
-    case _:
-      fine = isinstance(node, ast.Name) and node.id in grammar.DTYPES
-  if not fine:
-    listed = ', '.join(sorted(allowed.DTYPE_TEXTS))
-    text = f'{_shown(node)} is no dtype of numbers; use one of {listed}'
-    yield node.lineno, text
-
-
-def _is_harmless(node: ast.AST) -> bool:
-  """Allow names and brackets in annotations: Python evaluates them."""
-  match node:
-    case ast.Name(id=name):
-      return name in ('np', *allowed.BUILTINS)
-    case ast.Attribute(value=ast.Name(), attr=name):
-      return name in allowed.DTYPES | {'ndarray'}
-  return isinstance(node, grammar.ANNOTATIONS)
+    case ast.Name(id=name) | ast.Attribute(ast.Name('self'), attr=name):
+      return name
+  return ''

@@ -51,7 +51,9 @@ FUNCTIONS = frozenset(
     ' rot90 round searchsorted select setdiff1d setxor1d shape size sort'
     ' split squeeze stack swapaxes take take_along_axis tensordot tile'
     ' trace transpose trapezoid tri tril triu union1d unique unwrap vstack'
-    ' where zeros zeros_like einsum'.split()
+    ' where zeros zeros_like einsum'
+    ' array_equiv diag_indices ix_ meshgrid tril_indices triu_indices'
+    ' unravel_index'.split()
 ).union(UNARY, BINARY, DTYPES, REDUCTIONS)
 # NumPy 2 renamed some of them.
 FUNCTIONS = frozenset(name for name in FUNCTIONS if hasattr(np, name))
@@ -85,18 +87,35 @@ METHODS = {
     'removesuffix': 1, 'replace': 3, 'reverse': 0, 'rfind': 3, 'rpartition': 1,
     'rsplit': 2, 'rstrip': 1, 'setdefault': 2, 'split': 2, 'splitlines': 1,
     'startswith': 3, 'strip': 1, 'title': 0, 'update': 1, 'upper': 0,
-    'values': 0, 'add': 1, 'difference': 1, 'discard': 1, 'intersection': 1,
-    'isdisjoint': 1, 'issubset': 1, 'issuperset': 1, 'union': 1,
+    'values': 0, 'add': 1, 'difference': 9, 'discard': 1, 'intersection': 9,
+    'isdisjoint': 1, 'issubset': 1, 'issuperset': 1, 'union': 9,
+    'appendleft': 1, 'capitalize': 0, 'casefold': 0, 'center': 2, 'clear': 0,
+    'elements': 0, 'end': 1, 'expandtabs': 1, 'extendleft': 1, 'findall': 3,
+    'finditer': 3, 'format': 9, 'fullmatch': 3, 'group': 9, 'groupdict': 1,
+    'groups': 1, 'is_integer': 0, 'isascii': 0, 'isdecimal': 0,
+    'isidentifier': 0, 'isnumeric': 0, 'istitle': 0, 'ljust': 2, 'match': 3,
+    'most_common': 1, 'move_to_end': 2, 'popitem': 1, 'popleft': 0,
+    'remove': 1, 'rjust': 2, 'rotate': 1, 'search': 3, 'span': 1, 'start': 1,
+    'sub': 3, 'subn': 3, 'subtract': 1, 'swapcase': 0,
+    'symmetric_difference': 1, 'total': 0, 'zfill': 1,
 }  # fmt: skip
+# The methods of arrays, which a method of a class may not be named like: they
+# have arguments that must not be given.
+OF_ARRAYS = frozenset(name for name in METHODS if hasattr(np.ndarray, name))
+# Functions of NumPy that may be handed on, where nobody sees their arguments.
+PASSED = UNARY | BINARY | REDUCTIONS | {'median', 'nanmedian', 'ptp'}
 KEYWORDS = frozenset(
-    'a a_max a_min append assume_unique atol axes axis axis1 axis2 base bins'
-    ' choicelist condlist constant_values copy ddof decimals default density'
-    ' dtype edge_order endpoint equal_nan fill_value indices initial invert k'
-    ' keepdims key kind kth left max maxsplit method min minlength mode n nan'
-    ' ndigits ndmin neginf num obj offset ord pad_width period posinf prepend'
-    ' q range rcond repeats retstep return_counts return_index return_inverse'
-    ' returned reverse right rowvar rtol sep shape shift side sorter source'
-    ' start stop strict values weights where x y'.split()
+    'a a_max a_min abs_tol append assume_unique atol axes axis axis1 axis2'
+    ' base bins choicelist condlist constant_values copy cumulative ddof'
+    ' decimals default default_factory defaults density dtype edge_order'
+    ' endpoint equal_nan field_names fill_value fillvalue flags frozen func'
+    ' indexing indices initial invert iterable k keepdims key kind kth'
+    ' kw_only left max maxlen maxsize maxsplit method min minlength mode n'
+    ' nan ndigits ndmin neginf num obj offset ord order pad_width period'
+    ' posinf prepend q range rcond rel_tol repeat repeats retstep'
+    ' return_counts return_index return_inverse returned reverse right'
+    ' rowvar rtol sep shape shift side slots sorter source start step stop'
+    ' strict times typename values weights where x y'.split()
 )
 # Remedies for names that are not on the lists.
 INSTEAD = {
@@ -104,13 +123,19 @@ INSTEAD = {
     'empty_like': 'np.empty_like returns uninitialised memory; use'
     ' np.zeros_like',
     'ndarray': 'np.ndarray returns uninitialised memory; use np.zeros',
-    'random': 'np.random makes the answer differ from run to run; compute it'
-    ' from the evidence',
+    'random': 'np.random makes the answer differ from run to run, and a fixed'
+    ' seed pays by position; compute it from the evidence',
     'load': 'np.load reads a file; a function has its arguments alone',
     'vectorize': 'np.vectorize calls what it is given; write it with arrays',
     'apply_along_axis': 'np.apply_along_axis calls what it is given; write it'
     ' with arrays',
-    'errstate': 'evojax silences warnings already; take np.errstate out',
+    'errstate': "write `with np.errstate(divide='ignore', invalid='ignore'):`,"
+    ' or nothing: evojax silences warnings already',
+    'fromiter': 'np.fromiter is not there; write np.array([...])',
+    'piecewise': 'np.piecewise calls what it is given; use np.select',
+    'rollaxis': 'np.rollaxis is old; use np.moveaxis',
+    'trapz': 'np.trapz is not in every NumPy; use np.trapezoid',
+    'in1d': 'np.in1d is not in every NumPy; use np.isin',
     'seterr': 'evojax silences warnings already; take np.seterr out',
     'object_': 'object arrays hold anything; use numbers or texts',
 }

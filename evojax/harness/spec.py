@@ -1,8 +1,8 @@
 """A harness is a small directory: an overlay of config values and functions.
 
     overlay.json       {'optim.learning_rate': 1e-4, ...}
-    reward.py          def parts(e) -> {name: float32 [P, G]}: lines
-                       NAME = value, then one `return {...}`
+    reward.py          def parts(e) -> {name: float32 [P, G]}, which ends in
+                       its only `return {...}`
     keep.py            def init() -> state;  def keep(e, state) -> (bool [P, G],
                        state)
     weight.py          def weight(e) -> float32 [P, G, A]

@@ -3,19 +3,24 @@
 Comments, docstrings and formatting are no change. A reward.py is taken apart by
 its parts: `parts` holds lines `NAME = value`, each name bound once, and returns
 a dict. A part is its value there with every name, of these lines or of the top
-level, that the value reaches.
+level, that the value reaches. Where `parts` holds other statements, these are
+one block, which each part has that uses a name of it.
 """
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import re
 import textwrap
 from typing import Any
 import warnings
+
+from evojax.harness import mutation
+from evojax.harness import numpy_names
 
 # Python 3.12 warns of '\d' in a source that it parses. The warning is for the
 # author of the source, not for the user of a run.
@@ -33,11 +38,6 @@ _WITH_DOCSTRING = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
     ast.ClassDef,
-)
-# Methods that change what they are called on.
-_IN_PLACE = frozenset(
-    'add append discard extend fill insert partition pop reverse setdefault'
-    ' sort update'.split()
 )
 MAX_DEPTH = 60  # Levels of a tree: a recursive reader needs a stack for each.
 MAX_NODES = 4000
@@ -57,7 +57,7 @@ class Reward:
   """A reward.py taken apart."""
 
   values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
-  names: Mapping[str, ast.stmt]  # Name -> what binds it.
+  names: Mapping[str, ast.AST]  # Name -> what binds it.
   local: frozenset[str]  # Those bound in `parts`; the rest are top-level.
   across: tuple[str, ...]  # Parts that compare groups with each other.
 
@@ -202,14 +202,14 @@ def take_apart(source: str) -> Reward:
       `NAME = value` and one `return` of a dict with a name for each value.
   """
   tree = parse('reward.py', source)
-  bound: dict[str, ast.stmt] = {}
+  bound: dict[str, ast.AST] = {}
   for statement in tree.body:
     found = _bound(statement)
     if found is None:
       raise _error(
           statement,
-          'only imports, constants (NAME = value) and functions can be told'
-          ' apart by part',
+          'only imports, constants (NAME = value), functions and classes can be'
+          ' told apart by part',
       )
     for name, binding in found.items():
       if name in bound and name != ACROSS:
@@ -224,28 +224,93 @@ def take_apart(source: str) -> Reward:
     )
   for node in ast.walk(tree):
     match node:
-      case ast.Global() | ast.Nonlocal():
-        raise _error(node, 'a part remembers nothing: no global, no nonlocal')
+      case ast.Global():
+        raise _error(node, 'a part remembers nothing: no global')
       case ast.Name(id=name) if name in _DYNAMIC:
         raise _error(node, f'{name} hides which names a part reaches')
       case ast.Name(id='parts'):
         raise _error(node, 'parts is what evojax calls, nothing else')
-  *lines, returned = function.body
+  *lines, returned = _with_dict(function.body)
   values = _returned(function, returned)
-  local = {name: s for s in lines for name in _locals(s)}
-  for statement in lines:
-    for name in _locals(statement):
-      if name in bound or local[name] is not statement:
-        raise _error(statement, f'{name} is bound twice')
-  if local:
-    _refuse_in_place(tree)
+  local = _local(tree, lines, values, bound)
   listed = _across('reward.py', across, tuple(values))
   reward = Reward(values, bound | local, frozenset(local), listed)
-  used = set().union(*map(reward.reached, values))
+  # Types of the signature, and imports, are used by no part or by all.
+  used = _names(function.args).union(*map(reward.reached, values))
+  used |= _names(function.returns) if function.returns else set()
   for name, binding in reward.names.items():
-    if name not in used:
+    if name not in used and not isinstance(binding, _IMPORTS):
       raise _error(binding, f'{name} is used by no part; take it out')
   return reward
+
+
+def _with_dict(body: list[ast.stmt]) -> list[ast.stmt]:
+  """Return the body of `parts` so that it ends in the dict that it returns."""
+  match body:
+    case [
+        *lines,
+        ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as value),
+        ast.Return(value=ast.Name(id=returned)) as end,
+    ] if name == returned:
+      return [*lines, ast.copy_location(ast.Return(value), end)]
+  return body
+
+
+def _local(
+    tree: ast.Module,
+    lines: list[ast.stmt],
+    values: Mapping[str, ast.expr],
+    bound: Mapping[str, ast.AST],
+) -> dict[str, ast.AST]:
+  """Return the names that the lines of `parts` bind, and what binds each.
+
+  Raises:
+    SourceError: If one part could change a value of another.
+  """
+  changes = (*mutation.found(tree, [tree]), *mutation.defaults(tree))
+  found = [_bound(s) if targets(s) else None for s in lines]
+  names = [name for line in found for name in line or ()]
+  walrus = any(isinstance(n, ast.NamedExpr) for s in lines for n in ast.walk(s))
+  if None not in found and len(set(names)) == len(names):
+    if not (names and changes or walrus):
+      local = {name: s for line in found for name, s in line.items()}
+      for name in local.keys() & bound.keys():
+        raise _error(local[name], f'{name} is bound twice')
+      return local
+  # The statements cannot be told apart: they are one block.
+  block = ast.Module(lines, [])
+  local = dict.fromkeys(sorted(_stored(block)), block)
+  for statement in lines:
+    for node in _outside_functions(statement):
+      if isinstance(node, ast.Return):
+        raise _error(node, _WHOLE)
+  for statement in lines:
+    for name in sorted(_stored(ast.Module([statement], []))):
+      if name in bound:
+        raise _error(statement, f'{name} is bound twice')
+  _refuse_in_place(tree, block, values, bound, local)
+  return local
+
+
+def _stored(tree: ast.AST) -> set[str]:
+  """Return the names that statements bind, those of inner functions too."""
+  found = set()
+  for node in ast.walk(tree):
+    match node:
+      case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
+        found.add(name)
+      case ast.ExceptHandler(name=str(name)):
+        found.add(name)
+      case ast.Import() | ast.ImportFrom():
+        found |= set(_bound(node))
+  return found
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+  yield node
+  if not isinstance(node, ast.FunctionDef | ast.Lambda):
+    for child in ast.iter_child_nodes(node):
+      yield from _outside_functions(child)
 
 
 def across(name: str, source: str) -> tuple[str, ...]:
@@ -290,8 +355,10 @@ def _error(node: Any, message: str, name: str = 'reward.py') -> SourceError:
 
 def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
   """Return the names that a top-level statement binds, None for any other."""
-  if isinstance(statement, ast.FunctionDef):
+  if isinstance(statement, ast.FunctionDef | ast.ClassDef):
     return {statement.name: statement}
+  if getattr(statement, 'module', None) == '__future__':
+    return {}  # It says how annotations are read, which compute nothing.
   if isinstance(statement, _IMPORTS):
     # One name at a time: another import on the line is another factor.
     return {
@@ -316,22 +383,9 @@ def targets(statement: ast.stmt) -> list[ast.expr]:
   return []
 
 
-def _locals(statement: ast.stmt) -> dict[str, ast.stmt]:
-  """Return the names that a line of `parts` binds.
-
-  Raises:
-    SourceError: If it is more than NAME = value.
-  """
-  found = _bound(statement) if targets(statement) else None
-  if found is None:
-    raise _error(statement, _WHOLE)
-  _refuse_walrus(statement)
-  return found
-
-
 _WHOLE = (
-    '`parts` is lines `NAME = value` and then one `return {name: value, ...}`;'
-    ' put loops, conditions and whatever else into functions above it'
+    '`parts` ends in one `return {name: value, ...}`, which is its only one;'
+    ' put other ways out into functions above it'
 )
 
 
@@ -340,30 +394,59 @@ def _refuse_walrus(node: ast.AST) -> None:
     raise _error(node, ':= would carry a value from part to part')
 
 
-def _refuse_in_place(tree: ast.Module) -> None:
-  """Refuse what changes an array: parts share those that `parts` names.
+def _refuse_in_place(
+    tree: ast.Module,
+    block: ast.Module,
+    values: Mapping[str, ast.expr],
+    bound: Mapping[str, ast.AST],
+    local: Mapping[str, ast.AST],
+) -> None:
+  """Refuse what changes a value in place while the parts are returned.
 
   Raises:
     SourceError: If one part could change a value of another.
   """
-  for node in ast.walk(tree):
-    match node:
-      case ast.Subscript(ctx=ast.Store()) | ast.AugAssign():
-        what = 'an assignment'
-      case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
-          name in _IN_PLACE and ast.unparse(value) != 'np'
-      ):
-        what = f'.{name}()'
-      case ast.keyword(arg='copy'):
-        what = 'copy='
-      case _:
-        continue
+  roots = list(values.values())
+  reached_ = set().union(*(_names(v) for v in roots))
+  if any(_calls_local(n, local) for v in roots for n in ast.walk(v)):
+    # A function or an object that the block has made may do what it does.
+    functions = ast.FunctionDef | ast.Lambda
+    roots += [n for n in ast.walk(block) if isinstance(n, functions)]
+    reached_ |= _names(block)
+  roots += [bound[name] for name in reached(reached_ - set(local), uses(bound))]
+  found = mutation.found(tree, roots)
+  if any(_hands_on(n, local) for v in values.values() for n in ast.walk(v)):
+    # To read a default dict changes it, wherever it was made.
+    found = itertools.chain(found, mutation.defaults(tree))
+  for node, what in found:
     raise _error(
         node,
-        f'{what} changes a value in place, which parts share where `parts` has'
-        ' lines NAME = value; make a new one with np.where, or put what these'
-        ' lines say into functions',
+        f'{what} changes a value in place while `parts` returns its dict, so'
+        ' that one part could change another; make a new value with np.where,'
+        ' or compute it in a line above the return',
     )
+
+
+def _hands_on(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:
+  """Return whether it reads an item of what `parts` binds, or passes it on."""
+  match node:
+    case ast.Subscript(value=ast.Name(id=name)):
+      return name in local
+    case ast.Call(func=ast.Name(), args=args):
+      return any(getattr(a, 'id', '') in local for a in args)
+  return False
+
+
+def _calls_local(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:
+  """Return whether it calls what `parts` binds, methods of arrays apart."""
+  if not isinstance(node, ast.Call):
+    return False
+  root = node.func
+  if isinstance(root, ast.Attribute) and root.attr in numpy_names.METHODS:
+    return root.attr in mutation.METHODS
+  while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
+    root = root.func if isinstance(root, ast.Call) else root.value
+  return isinstance(root, ast.Name) and root.id in local
 
 
 def _returned(
@@ -448,7 +531,9 @@ def add_part(source: str, part_source: str) -> str:
         (imports if is_import or not bound else others).append(block)
     for statement, block in _header(text)[-1]:
       bound = set(_bound(statement) or {})
-      if isinstance(statement, ast.Return) or bound <= unwanted:
+      if isinstance(statement, ast.Return) or tree.local <= unwanted:
+        continue
+      if bound and (bound <= unwanted or not bound & tree.local):
         continue
       if bound & unwanted:
         raise _error(statement, 'bind one name a line, so that one can go')

@@ -7,6 +7,7 @@ Columns are read-only memory, and every call runs in a fresh namespace. See
 `run` and `sandbox`.
 """
 
+import importlib
 import json
 import math
 import re
@@ -25,6 +26,18 @@ MAX_NAME = 64  # Characters of a name.
 ALIGNMENT = 16  # Bytes, counted from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
 _MAX_AXES = 8
+# What a function may import, see `python_names`: it must be there before files
+# can no longer be opened.
+MODULES = tuple(
+    'bisect collections collections.abc copy dataclasses functools heapq'
+    ' itertools math numpy.typing operator re statistics string typing'.split()
+)
+# `except Exception` catches these. A lack of memory or of stack is missing: it
+# comes sooner on one machine than on another.
+ORDINARY = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NameError,
+    StopIteration, TypeError, ValueError,
+)  # fmt: skip
 _NAME = re.compile(f'[A-Za-z_][A-Za-z0-9_]{{0,{MAX_NAME - 1}}}')
 
 
@@ -123,6 +136,10 @@ def call(source, data):
 
 def warm():
   """Use what is loaded lazily, while files can still be opened."""
+  for name in MODULES:
+    importlib.import_module(name)
+  # Dataclasses look for the module that they were made in.
+  sys.modules['harness'] = types.ModuleType('harness')
   x = np.array([[0.5, 2.0, 1.0], [1.0, 0.0, 3.0]])
   with np.errstate(all='ignore'):
     for name in ('mean', 'std', 'var', 'sum', 'min', 'max', 'any', 'all'):
@@ -132,7 +149,7 @@ def warm():
     np.clip(x, 0, 1), np.round(x), np.histogram(x), np.nanmedian(x)
     np.array(['a', 'b']) == 'a', np.interp(x, x[0], x[1])
   view = {'max_tokens': 1, 'codes': {}, 'arrays': {'valid': 0}}
-  source = 'import math\nimport numpy as np\ndef measure(e):\n  return {"x": 1}'
+  source = _WARM
   one = dict(
       file='f.py',
       function='measure',
@@ -142,8 +159,36 @@ def warm():
   )
   request = dict(files={'f.py': source}, views=[view], calls=[one])
   before = sys.stdout
-  unpack(call('', pack(request, [np.ones((1, 1), bool)])))
+  answer = unpack(call('', pack(request, [np.ones((1, 1), bool)])))[0]
   sys.stdout = before
+  if message := answer['answers'][0]['message']:
+    raise RuntimeError(message)  # Else nothing would be loaded.
+
+
+_WARM = """
+from __future__ import annotations
+import collections, dataclasses, re, statistics, typing
+import numpy as np
+
+@dataclasses.dataclass(frozen=True)
+class A:
+  x: int = 1
+  y: list = dataclasses.field(default_factory=list)
+
+class B(typing.NamedTuple):
+  x: typing.List[int]
+
+C = collections.namedtuple('C', 'x y')
+
+def measure(e):
+  some = collections.Counter('abc').most_common(2)
+  text = re.sub(r'(a+)|b', lambda m: m.group(), str(some), re.I)
+  x = [1, 2.5, 4]
+  for name in ('mean', 'median', 'mode', 'stdev', 'quantiles'):
+    text += f'{getattr(statistics, name)(x)!s:>9}'
+  slope = statistics.linear_regression(x, x).slope
+  return {'x': f'{A()}{B(x)}{C(1, 2)}'.count('1') + slope}
+"""
 
 
 def pack(header, arrays):
@@ -207,11 +252,14 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
 def _call(code, one, views, state):
   """Run a function and return its arrays by name."""
   function = one['function']
-  namespace = {'__name__': 'harness', '__builtins__': __builtins__}
+  namespace = {
+      '__name__': 'harness',
+      '__builtins__': __builtins__,
+      'Exception': ORDINARY,
+  }
   exec(code, namespace)
-  for name, value in namespace.items():
-    if name not in ('__name__', '__builtins__'):
-      namespace[name] = _constant(value)
+  for name in namespace.keys() - {'__name__', '__builtins__', 'Exception'}:
+    namespace[name] = _constant(namespace[name])
   if not callable(namespace.get(function)):
     raise CallError('wrong_type', f'there is no function {function}')
   arguments = [
@@ -238,6 +286,8 @@ def _constant(value):
   Functions could pass values to each other through it, so that a change of one
   factor would alter another.
   """
+  if hasattr(value, '_fields'):
+    return value  # A namedtuple keeps its names.
   if isinstance(value, list | tuple):
     return tuple(map(_constant, value))
   if isinstance(value, set):

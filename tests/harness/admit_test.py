@@ -72,7 +72,7 @@ class AdmitTest(parameterized.TestCase):
     self.refused(
         after.with_file('keep.py', 'def keep(e, s):\n  return open(e), s\n'),
         'delta: three factors: clip .*, keep .* and optim.learning_rate',
-        'keep.py line 2: there is no open',
+        'keep.py line 2: no open: a function sees',
         r'overlay: optim.learning_rate=1.0: must lie in \[1e-06, 0.003\]',
     )
 

@@ -201,7 +201,7 @@ class DiffTest(parameterized.TestCase):
   def test_what_cannot_be_compared(self):
     self.refuse(
         PARENT.with_file('reward.py', 'def parts(e):\n  return e\n'),
-        message='reward.py line 2: `parts` is lines `NAME = value`',
+        message='reward.py line 2: `parts` ends in one `return',
     )
     self.refuse(
         PARENT.with_file('diagnostics/score.py', f'X = 0x{"f" * 5000}\n'),

@@ -1,6 +1,8 @@
 """The language takes what it should, and says what to write instead."""
 
+import importlib
 import math
+import operator
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -9,6 +11,8 @@ import numpy as np
 from evojax.harness import calls
 from evojax.harness import language
 from evojax.harness import numpy_names
+from evojax.harness import python_names
+from evojax.harness import worker
 from tests.harness import recorded
 
 COLUMNS = ('outcome', 'n_tokens')
@@ -60,6 +64,8 @@ class LanguageTest(parameterized.TestCase):
       ('x = np.empty(3)', 'np.empty returns uninitialised memory; use np.zer'),
       ('x = np.random.rand()', 'np.random makes the answer differ from run'),
       ('x = np.load("x")', 'np.load reads a file'),
+      ('x = np.cummsum(e)', r'is not on the list .*; there is cumsum'),
+      ('x = e.outcomes', r'.outcomes is neither .* there is outcome'),
       ('x = np.sum(1, out=2)', 'out= writes into memory that is not its own'),
       (
           'x = np.add(1, 2, e)',
@@ -69,32 +75,57 @@ class LanguageTest(parameterized.TestCase):
       ('x = e.valid.sum(0, int, 1)', '.sum takes 2 arguments without a name'),
       ('x = e.seconds', '.seconds is neither a column of the evidence nor'),
       ('x = e.valid.astype("O")', "'O' is no dtype of numbers; use one of"),
-      ('while e: pass', 'no while may never end; use `for'),
-      ('x = open("y")', 'there is no open; a function may use np, math'),
+      ('x = open("y")', 'no open: a function sees its arguments alone'),
+      ('x = print(1)', 'no print: nothing that a function prints is kept; re'),
+      ('x = type(e)', r'no type: use isinstance\(x, ...\)'),
+      ('x = opens(1)', 'there is no opens; a function may use what it imports'),
       ('x = e.__class__', '.__class__ begins with an underscore'),
-      ('x = "{}".format(e)', "use an f-string: f'share_{name}'"),
-      ('import os', 'import os is refused; a function may `import numpy'),
-      ('try:\n    x = 1\n  except: pass', 'no try; test what may fail'),
-      ('f = np.exp', 'np.exp may only be called'),
-      ('x = zip([1], [2])', r'zip\(\) may stand in a loop, or alone in list'),
-      ('x = str(i for i in [1])', 'a generator may stand in a loop, or alone'),
-      ('f = 1\n  x = f(2)', 'f is called, but is no function of this file'),
+      ('x = "{0.x}".format(e)', "use an f-string: f'share_{name}'"),
+      ('import os', 'import os is refused; a function sees its arguments al'),
+      ('import torch', 'import torch is refused; a function runs on NumPy'),
+      ('import scipy.stats', 'the box has NumPy alone; write the formula'),
+      ('import random', 'fixed seed pays by position; compute it from'),
+      ('import warnings', 'evojax silences warnings already; take it out'),
+      ('from time import time', 'time is refused; an answer must not depend'),
+      ('from numpy import *', r'from numpy import \* hides what is used; name'),
+      ('from numpy import empty', 'np.empty returns uninit.*; use np.zeros'),
+      ('from numpy import random', 'seed pays by position; compute it from'),
+      ('from operator import attrgetter', 'write `lambda x: x.name`'),
+      ('from functools import wraps', 'call one function inside the other'),
+      ('from typing import TypeVar', 'annotate with Any'),
+      ('from . import x', 'import . is refused; a function sees its argume'),
+      (
+          'try:\n    x = 1\n  except: pass',
+          'except: catches a lack of memory, too; write except ZeroDivisionErr',
+      ),
+      (
+          'try:\n    x = 1\n  finally: pass',
+          'no finally; it may hide a lack of memory. What follows a try is run',
+      ),
+      ('raise OSError', 'OSError may not be raised; use ValueError'),
+      ('raise Exception("x")', 'may not be raised; use ValueError'),
+      ('with open(e): pass', r"no with but np.errstate\(divide='ignore'\)"),
+      ('class C: pass', 'class C stands at the top of the file'),
+      ('f = np.array', r'np.array may only be called; write lambda x: np.ar'),
+      ('x = str(zip([1], [2]))', 'is an iterator or .*, make a list of it'),
+      ('x = str(i for i in [1])', 'is an iterator or .*, make a list of it'),
+      ('x = f"{np.exp}"', 'np.exp is a function, whose text .*; it may be cal'),
+      ('x = getattr(e, f"{e}")', r'getattr takes .*; e\[name\] reads a column'),
+      ('x = getattr(e, "seed")', 'seed is neither a column of the evidence'),
+      ('x = np.log(e, out=e, where=e)', 'or give out=np.zeros_like.* as well'),
       ('sum = 1', 'sum means something already; give yours another name'),
       ('x = 10000000000', 'a number is larger than 1e'),
-      ('x = lambda: 1', 'a lambda may only be the key= of sorted, min or'),
-      ('x = measure(e)', 'measure calls itself; use `for'),
+      ('x = measure(e)', 'measure calls itself; use a loop'),
       ('f = {}.get', r'.get may only be called'),
       ('x = sorted([1], reverse={}.get)', r'.get may only be called'),
       ('x = sorted([1], key=[].append)', r'.append may only be called'),
-      ('x = dict(a=zip([1], [2]))', r'zip\(\) may stand in a loop, or alone'),
-      ('x = dict(**e)', 'arguments with . or .. hide what is passed'),
-      ('x = max(1, *e)', 'arguments with . or .. hide what is passed'),
+      ('x = dict(a=zip([1], [2]))', 'is an iterator .*, make a list of it'),
+      ('x = np.sum(**e)', 'arguments with .. hide what is passed'),
+      ('x = np.add(*e)', 'arguments with . hide what is passed'),
       ('σ = 1', 'σ is not ASCII; write names in a-z, 0-9 and _'),
       ('x = dict(größe=1)', 'größe is not ASCII'),
-      ('x = isinstance', 'isinstance may only be called'),
-      ('x = (float, 1)', 'float may only be called'),
+      ('x = np.sum((float, 1))', 'may hold a function or an iterator, whose'),
       ('x = np.ndarray(3)', 'np.ndarray returns uninitialised memory'),
-      ('x = e.valid.dtype == sorted', 'sorted may only be called'),
       ('x = np.pad(e, 1, np.exp)', 'np.pad takes its mode as a text, one of c'),
       ("x = np.pad(e, 1, mode='empty')", 'np.pad takes its mode as a text'),
   )
@@ -117,6 +148,20 @@ class LanguageTest(parameterized.TestCase):
       "'a b'.split(sep=' ', maxsplit=1)",
       'np.array(e, ndmin=1)',
       "{'größe': 1}",
+      'dict(**{"a": 1})',
+      'max(0, *[1, 2])',
+      'f"{1.5:.2f} {2:>4} {e!r}"',
+      "'{:.1f} {name}'.format(1.0, name=2)",
+      "'%d of %.2f' % (1, 2.0)",
+      'sorted([2, 1], key=lambda x: -x)',
+      'list(map(abs, [1])) + [f(1) for f in (abs, lambda x: x)]',
+      'np.subtract(*np.percentile(e.n_tokens, [75, 25]))',
+      'np.finfo(np.float32).eps + np.finfo(float).max',
+      'getattr(e, "outcome", None)',
+      'np.divide(e, 2, out=np.zeros_like(e), where=e > 1)',
+      '(n := len([1])) + n',
+      'sorted(["b", "A"], key=str.lower)',
+      'e.outcome.reshape(*e.outcome.shape, -1)',
   )
   def test_passes(self, expression):
     source = f'import numpy as np\n\ndef measure(e):\n  return {expression}\n'
@@ -124,9 +169,8 @@ class LanguageTest(parameterized.TestCase):
 
   def test_what_belongs_to_a_refused_statement_goes_with_it(self):
     for statement, first in (
-        ('with e as x:\n    y = x', 'line 2: no with'),
         ('match e:\n    case [0, {1: 2}]:\n      y = 1', 'line 2: no match'),
-        ('try:\n    y = 1\n  except e:\n    y = 2', 'line 2: no try'),
+        ('async with e as x:\n    y = x', 'line 2: no async'),
     ):
       (found,) = refusals(f'def measure(e):\n  {statement}\n  return {{}}\n')
       self.assertStartsWith(found, f'diagnostics/x.py {first}')
@@ -144,6 +188,12 @@ class LanguageTest(parameterized.TestCase):
       '[' * 70 + ']' * 70,
       '1' + ' + 1' * 3000,
       'f(' * 5000 + ')' * 5000,
+      '(yield)',
+      'lambda: (yield)',
+      '[(yield) for a in b]',
+      'f(*a, **b)(c)[d](e)',
+      'a.b.c()',
+      'collections.namedtuple("a", b)',
       '"a" ' * 20000,
       f'0x{"f" * 5000}',
       f'[].append(dtype=0x{"f" * 5000})',
@@ -154,6 +204,16 @@ class LanguageTest(parameterized.TestCase):
     # Brackets that mean nothing are no levels.
     if expression.strip('()') != '1':
       self.assertNotEmpty(found)
+
+  @parameterized.parameters(
+      'return 1', 'yield', 'nonlocal x', 'break', '*a, = b', 'x[0]: int = 1',
+      'class C:\n  yield 1', 'class C:\n  return 1', 'from .. import a as b',
+      'class C:\n  def f(): pass', 'class C:\n  @staticmethod\n  def f(): pass',
+      'def f(x=(yield)): pass', 'def parts(e):\n  return', 'raise',
+      'def f(*, a, b=1, **k): return f(**k)', 'def parts(): pass', 'self = 1',
+  )  # fmt: skip
+  def test_what_means_nothing_is_read_all_the_same(self, source):
+    self.assertIsInstance(refusals(source), list)
 
   def test_what_cannot_be_shown_stands_nowhere(self):
     number = f'0x{"f" * 5000}'
@@ -178,8 +238,166 @@ class LanguageTest(parameterized.TestCase):
       self.assertEqual(bool(refusals(source)), refused, source)
 
   def test_state_of_calls(self):
-    self.assertEqual(refusals('def f(x, y=-1, z=(1, 2)):\n  return x\n'), [])
-    self.assertNotEmpty(refusals('def f(x, y=[]):\n  return x\n'))
+    plain = 'A = 1\nB = [A]\ndef f(x, y=-1, z=(1, A), f=abs):\n  return x\n'
+    self.assertEqual(refusals(plain), [])
+    for default in ('[]', 'B', '{}', 'dict()'):
+      source = plain.replace('y=-1', f'y={default}')
+      self.assertRegex(refusals(source)[0], 'line 3: a default of f is made')
+
+  @parameterized.parameters(
+      ('x = zip([1], [2])\n  x = x', 'list(x)', 'x may be read once'),
+      ('x = make(e)', 'list(x[0])', 'x may be read once'),
+      ('for x in [zip([1])]:\n    y = 1', 'list(x)', 'x may be read once'),
+      ('x = list(zip([1], [2]))', 'x', ''),
+      ('x = lambda y: y', 'x(e.outcome)', ''),
+      ('x = C(1)', 'x(e.outcome)', ''),
+      ('x = factory(2)', 'x(e.outcome)', ''),
+  )
+  def test_parts_share_nothing_that_is_read_once(self, line, value, pattern):
+    source = (
+        'def make(e): return (zip([1]),)\n'
+        'def factory(n):\n  def f(x): return n * x\n  return f\n'
+        'class C:\n  def __init__(self, n): self.n = n\n'
+        '  def __call__(self, x): return self.n * x\n'
+        f"def parts(e):\n  {line}\n  return {{'a': {value}, 'b': {value}}}\n"
+    )
+    found = refusals(source, 'reward.py')
+    self.assertEqual(bool(found), bool(pattern), found)
+    self.assertIn(pattern, '\n'.join(found))
+
+  def test_names_of_modules_mean_what_they_say(self):
+    for line, name in (
+        ('import math as np', 'np'),
+        ('from numpy import exp as math', 'math'),
+        ('from math import exp\nexp = 1', 'exp'),
+    ):
+      source = f'{line}\ndef measure(e):\n  return {{}}\n'
+      self.assertRegex('\n'.join(refusals(source)), f'{name} means something')
+
+  def test_what_is_imported_under_any_name(self):
+    source = (
+        'import numpy\nimport numpy.linalg as la\nimport numpy as jnp\n'
+        'from numpy import linalg, clip as bound\n'
+        'from collections import Counter as C\n'
+        'def measure(e):\n'
+        '  x = numpy.exp(bound(jnp.ones(2), 0, 1))\n'
+        '  return {"x": la.norm(x) + linalg.norm(x) + len(C([1]))}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    for old, new in (
+        ('numpy.exp', 'numpy.empty'),
+        ('jnp.ones(2)', 'jnp.random.rand(2)'),
+        ('la.norm(x)', 'la.os'),
+        ('len(C([1]))', 'C.__init__'),
+        ('bound(jnp.ones(2), 0, 1)', 'bound(jnp.ones(2), 0, 1, out=e)'),
+        ('bound(jnp.ones(2), 0, 1)', 'bound(jnp.ones(2), 0, 1, e)'),
+    ):
+      self.assertNotEmpty(refusals(source.replace(old, new)), new)
+
+
+def answer(source, seconds=5.0):
+  """The answer of the box to a diagnostic, or how it failed."""
+  call = calls.Call('f.py', 'measure', [recorded.view()])
+  (found,) = calls.exchange({'f.py': source}, [call], calls.limits(seconds))
+  return found
+
+
+class BoxTest(parameterized.TestCase):
+
+  def test_limits_are_not_caught(self):
+    """Else the answer would depend on the machine."""
+    for body, pattern in (
+        ('x = np.zeros(16 * 10**9) + 1', 'MemoryError'),
+        ('f = lambda g: g(g)\n    x = f(f)', 'RecursionError'),
+    ):
+      source = (
+          f'import numpy as np\ndef measure(e):\n  try:\n    {body}\n'
+          '  except Exception:\n    return {"x": 1.0}\n  return {"x": 2.0}\n'
+      )
+      self.assertEqual(refusals(source), [])
+      self.assertRegex(str(answer(source)), f'crash: line 4: .*{pattern}')
+    for body in ('x = 1 / 0', 'x = {}[1]', 'x = y', 'x = np.ones(2) @ [1]'):
+      source = (
+          f'import numpy as np\ndef measure(e):\n  try:\n    {body}\n'
+          '  except Exception as error:\n    return {"x": 1.0}\n'
+      )
+      self.assertEqual(answer(source)['x'], 1)
+
+  @parameterized.parameters(
+      'x = re.match("(a+)+$", "a" * 99 + "b")',
+      'while True: x = [i for i in range(99)]',
+      'try:\n    while e: pass\n  except Exception: pass',
+      'x = sum(itertools.count())',
+  )
+  def test_work_without_an_end_is_a_hang(self, body):
+    source = (
+        f'import itertools\nimport re\ndef measure(e):\n  {body}\n'
+        '  return {"x": 1.0}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    self.assertEqual(answer(source, 0.2).status, 'hang')
+
+  def test_constants_keep_their_form(self):
+    source = (
+        'from __future__ import annotations\n'
+        'import collections\nfrom dataclasses import dataclass, field\n'
+        'from typing import List, NamedTuple\n'
+        'class Bound(NamedTuple):\n  low: float = 0.5\n'
+        '@dataclass(frozen=True)\nclass Config:\n'
+        '  bound: Bound = Bound()\n'
+        '  rates: List[int] = field(default_factory=list)\n'
+        'Pair = collections.namedtuple("Pair", "a b")\n'
+        'CONFIG, PAIR = Config(), Pair(1, b=2)\n'
+        'SCORES = {"a": lambda x: x + 1, "b": (abs, len)}\n'
+        'def measure(e):\n'
+        '  x = CONFIG.bound.low + PAIR.b + SCORES["a"](1)\n'
+        '  x += SCORES["b"][0](-1)\n'
+        '  return {f"x_{x:.1f}".replace(".", "_"): x + len(CONFIG.rates)}\n'
+    )
+    self.assertEqual(answer(source), {'x_5_5': 5.5})
+
+  def test_every_module_works_in_the_box(self):
+    """Whatever it loads at its first use is there: nothing can be read."""
+    values = (
+        'bisect.bisect([1], 1)', 'collections.OrderedDict(a=1)',
+        'collections.Counter("aab").most_common(1)',
+        'collections.deque([1], maxlen=1)', 'copy.deepcopy({"a": [1]})',
+        'functools.reduce(operator.add, [1, 2])', 'heapq.nlargest(1, [1, 2])',
+        'list(heapq.merge([1], [2]))', 'list(itertools.pairwise([1, 2]))',
+        're.sub(r"(a)|(?i:B)", lambda m: m.group(), "ab")',
+        're.compile(r"\\d+", re.M | re.X).findall("1 2")',
+        're.split(",", "a,b")', 're.escape("a.b")',
+        *(f'statistics.{n}([1.0, 2.0, 4.0], [2.0, 4.0, 9.0])' for n in (
+            'correlation', 'covariance', 'linear_regression')),
+        *(f'statistics.{n}([1.0, 2.0, 4.0])' for n in (
+            'fmean', 'geometric_mean', 'harmonic_mean', 'mean', 'median',
+            'median_high', 'median_low', 'mode', 'multimode', 'pstdev',
+            'pvariance', 'quantiles', 'stdev', 'variance')),
+        'string.punctuation.upper()', '"{:>4} {x:.1f}".format(1, x=2.0)',
+        'f"{1e6:,.1f} {0.5:.0%} {7:03d} {1.5!r}"', 'repr(1.5)',
+        'format(1, "x")',
+    )  # fmt: skip
+    imports = '\n'.join(
+        f'import {name}'
+        for name in sorted(python_names.MODULES - {'__future__', 'numpy'})
+    )
+    source = (
+        f'{imports}\nimport numpy as np\ndef measure(e):\n  x = ['
+        + ', '.join(values)
+        + ']\n  return {"x": len(x)}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    self.assertEqual(answer(source), {'x': len(values)})
+
+  def test_all_that_may_be_imported_is_loaded(self):
+    loaded = {*worker.MODULES, 'numpy', 'numpy.linalg', '__future__'}
+    self.assertEqual(python_names.MODULES - loaded, set())
+    for table in (
+        python_names.FUNCTIONS, python_names.CONSTANTS, python_names.TYPES,
+    ):  # fmt: skip
+      for module, listed in table.items():
+        for name in listed:
+          operator.attrgetter(name)(importlib.import_module(module))
 
 
 class NamesTest(parameterized.TestCase):

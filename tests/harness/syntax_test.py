@@ -109,22 +109,6 @@ class PartsTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('no parts', 'X = 1\n', 'there is no function parts'),
       (
-          'loop in parts',
-          'def parts(e):\n  x = 1\n  for i in e.a:\n    x = i\n'
-          "  return {'a': x}\n",
-          'line 3: `parts` is lines `NAME = value` and then one `return',
-      ),
-      (
-          'two names',
-          "def parts(e):\n  x, y = e.a\n  return {'a': x + y}\n",
-          'line 2: `parts` is lines',
-      ),
-      (
-          'local twice',
-          "def parts(e):\n  x = 1\n  x = 2\n  return {'a': x}\n",
-          'line 2: x is bound twice',
-      ),
-      (
           'local and global',
           "x = 1\ndef parts(e):\n  x = 2\n  return {'a': x}\n",
           'line 3: x is bound twice',
@@ -135,14 +119,9 @@ class PartsTest(parameterized.TestCase):
           'line 3: y is used by no part',
       ),
       (
-          'walrus in a line',
-          "def parts(e):\n  x = (y := 1)\n  return {'a': x}\n",
-          ':= would carry',
-      ),
-      (
           'filled dict',
           "def parts(e):\n  r = {}\n  r['a'] = 1\n  return r\n",
-          'line 4: `parts` is lines',
+          'line 4: `parts` ends in one `return',
       ),
       ('no dict', 'def parts(e):\n  return f(a=e)\n', 'one `return'),
       ('computed name', 'def parts(e):\n  return {str(e): 1}\n', 'as text'),
@@ -153,8 +132,20 @@ class PartsTest(parameterized.TestCase):
       ('decorated', "@x\ndef parts(e):\n  return {'a': 1}\n", 'decorators'),
       (
           'unused',
-          "import os\ndef parts(e):\n  return {'a': 1}\n",
-          'line 1: os is used by no part',
+          "A = 1\ndef parts(e):\n  return {'a': 1}\n",
+          'line 1: A is used by no part',
+      ),
+      (
+          'early return',
+          'def parts(e):\n  if e:\n    return {}\n  x = 1\n'
+          "  return {'a': x}\n",
+          'line 3: `parts` ends in one `return',
+      ),
+      (
+          'local of a block and global',
+          'x = 1\ndef parts(e):\n  for x in e.a:\n    pass\n'
+          "  return {'a': x}\n",
+          'line 3: x is bound twice',
       ),
       (
           'rebound',
@@ -227,13 +218,83 @@ class PartsTest(parameterized.TestCase):
   )  # fmt: skip
   def test_parts_that_share_a_value_cannot_change_it(self, line):
     """Else a change of one part would be one of another, too."""
-    source = LINES.replace('  return x', f'{line}  return x')
+    shared = LINES.replace('  return x', f'{line}  return x')
+    returned = shared.replace('e.outcome & fewest', '_least(fewest)')
     with self.assertRaisesRegex(
-        syntax.SourceError, 'line 7: .* changes a value in place, .*np.where'
+        syntax.SourceError, 'line 7: .* changes a value in place .*np.where'
     ):
-      syntax.parts(source)
+      syntax.parts(returned)
+    # On a line above, it is a part of all that the lines compute.
+    self.assertEqual(
+        changed('LIMIT = 0.5', 'LIMIT = 1.5', shared), ['brief', 'fits']
+    )
     alone = REWARD.replace('  return np', f'  x = 1 * e.a\n{line}  return np')
     self.assertLen(syntax.parts(alone), 3)
+
+  @parameterized.parameters(
+      ('x = 0\n  for i in (1, 2):\n    x += i', 'i in (1', 'i in (3'),
+      ('x = 1\n  x = x + 1', 'x + 1', 'x + 2'),
+      ('x, y = 1, 2', '1, 2', '3, 4'),
+      ('x = (y := 1) + y', ':= 1', ':= 2'),
+      ('x = {}\n  x["b"] = 1', '= 1', '= 2'),
+      ('if e.a:\n    x = 1\n  else:\n    x = 2', '= 2', '= 3'),
+      ('def f(y):\n    return y\n  x = f(1)', 'f(1)', 'f(2)'),
+      ('x = _HALF\n  del e', '= 0.5', '= 0.25'),
+  )
+  def test_statements_are_one_block(self, block, old, new):
+    """A part that uses a name of it changes with it; the others do not."""
+    source = (
+        f'_HALF = 0.5\n\n\ndef parts(e):\n  {block}\n  found = '
+        "{'a': x, 'b': 2 * _HALF, 'c': [x]}\n  return found\n"
+    )
+    parts = ['a', 'b', 'c'] if '0.5' in old else ['a', 'c']
+    self.assertEqual(changed(old, new, source), parts)
+    part = "def parts(e):\n  return {'new': e.partial}\n"
+    both = syntax.parts(syntax.add_part(source, part))
+    self.assertEqual(both, {**syntax.parts(source), **syntax.parts(part)})
+
+  @parameterized.named_parameters(
+      ('a closure', 'def f(): x.append(1)\n  x = []', 'f()', r'\.append\(\)'),
+      (
+          'a counter',
+          'x = 0\n  def f():\n    nonlocal x\n    x += 1',
+          'f()',
+          'nonlocal|an assignment',
+      ),
+      ('an object', 'x = C()\n  x = x', 'x.add_one()', 'an assignment'),
+      ('a table', 'x = [lambda y: y.sort()]\n  x = x', 'x[0](e)', r'\.sort'),
+      ('a helper', 'x = 1\n  x = 2', '_write(x)', 'an assignment'),
+      ('out', 'x = 1\n  x = 2', 'np.add(1, 2, out=x)', 'out='),
+      ('a list', 'x = []\n  x += []', 'x.append(1)', r'\.append\(\)'),
+      ('a default', 'x = collections.defaultdict(int)', 'x[1]', 'defaultdict'),
+  )
+  def test_parts_cannot_change_a_block_either(self, block, value, what):
+    classes = 'class C:\n  def add_one(self):\n    self.n = 1\n'
+    helper = 'def _write(x):\n  x[0] = 1\n'
+    source = (
+        'import collections\nimport numpy as np\n'
+        f'{classes if "C()" in block else ""}'
+        f'{helper if "_write" in value else ""}'
+        f'def parts(e):\n  {block}\n'
+        f"  return {{'a': {value}, 'b': x}}\n"
+    )
+    with self.assertRaisesRegex(syntax.SourceError, what):
+      syntax.parts(source)
+
+  def test_what_computes_nothing_may_be_there(self):
+    plain = "def parts(e):\n  return {'a': e.outcome}\n"
+    typed = (
+        'from __future__ import annotations\nimport re\n'
+        'from typing import Dict\nimport numpy as np\n'
+        "def parts(e) -> Dict[str, np.ndarray]:\n  return {'a': e.outcome}\n"
+    )
+    self.assertEqual(syntax.parts(plain), syntax.parts(typed))
+    part = "import math\ndef parts(e):\n  return {'b': math.pi * e.partial}\n"
+    for first, second in ((typed, part), (part, typed)):
+      both = syntax.add_part(first, second)
+      compile(both, 'reward.py', 'exec')
+      wanted = [*syntax.parts(first), *syntax.parts(second)]
+      self.assertEqual(list(syntax.parts(both)), wanted)
 
   def test_what_parts_share_is_written_down_once(self):
     source = 'a0 = 0\n' + ''.join(f'a{i} = a{i - 1}\n' for i in range(1, 200))

@@ -242,7 +242,7 @@ class CheckTest(parameterized.TestCase):
     )
     self.assertEqual(code, 1, printed)
     self.assertEqual(printed.count('harness') - printed.count('harness/'), 2)
-    self.assertIn('  keep.py line 16: there is no open', printed)
+    self.assertIn('  keep.py line 16: no open: a function sees', printed)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,575 @@
+"""Which values of a source are functions, iterators or objects.
+
+Their text, and their place in a set, show an address, which differs from run to
+run. So each may be called, looped over, named, returned and handed on, but not
+written out, and not be given to what could write it out. This is read off the
+tree without regard to the order of lines: a name is a function everywhere if it
+is one anywhere in its outermost function.
+"""
+
+import ast
+from collections.abc import Collection, Iterator
+
+from evojax.harness import module as module_lib
+from evojax.harness import numpy_names
+from evojax.harness import python_names as names
+
+# Numbers, texts, arrays and containers of these.
+PLAIN = 0
+# Shows an address itself, but what it holds or yields is plain: an iterator, a
+# match, an instance of a class, a method.
+OPAQUE = 1
+# A function, or anything that may hold what is not plain.
+NESTED = 2
+
+_FIXED = (ast.Lambda, ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.Dict)
+# They return functions and types, which cannot change.
+_MAKERS = frozenset(
+    ('collections.namedtuple', 'functools.partial', 'operator.itemgetter')
+)
+# Functions that return what is not plain.
+_MAKING = (
+    _MAKERS
+    | names.ITERATORS
+    | {f're.{name}' for name in (*names.MATCHES, 'finditer')}
+    | {'collections.defaultdict'}
+)
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+
+
+class Kinds:
+  """The kind of each expression: PLAIN, OPAQUE or NESTED."""
+
+  def __init__(self, module: module_lib.Module, columns: Collection[str]):
+    """Find the kinds of all names, and of what functions return.
+
+    Args:
+      module: The module.
+      columns: Names of attributes of plain values that are plain themselves.
+    """
+    self._m, self._columns = module, columns
+    self._names: dict[module_lib.Key, int] = {}
+    self._returns: dict[ast.AST, int] = {}
+    self._passed = list(self._find_passed())
+    handed = [n for n in module.nodes if not module.is_called(n)]
+    handed = [n for n in handed if isinstance(n, ast.Name | ast.Attribute)]
+    self._makes = PLAIN
+    if any(getattr(n, 'id', '') in module.classes for n in handed):
+      self._makes = OPAQUE
+    if any(module.full(n) in _MAKING for n in handed):
+      self._makes = NESTED
+    while True:
+      before = dict(self._names), dict(self._returns)
+      self._seen: dict[ast.AST, int] = {}
+      for node in module.nodes:
+        self._learn(node)
+      if before == (self._names, self._returns):
+        return
+
+  def _find_passed(self) -> Iterator[ast.AST]:
+    """Yield the functions that something may call under another name."""
+    m = self._m
+    for node in m.nodes:
+      match node:
+        case ast.Name(ctx=ast.Load()) if not m.is_called(node):
+          for key in m.keys(node):
+            yield from m.functions.get(key, ())
+        case ast.Lambda():
+          known = sum(m.functions.values(), [])
+          if not any(node is function for function in known):
+            yield node
+        case ast.FunctionDef():
+          if not any(node in f for f in m.functions.values()):
+            yield node
+
+  # ------------------------------------------------------------------ learning
+
+  def _learn(self, node: ast.AST) -> None:
+    match node:
+      case ast.Assign(targets=targets, value=value):
+        for target in targets:
+          self._bind(target, value)
+      case (
+          ast.AnnAssign(target=target, value=ast.expr() as value)
+          | ast.NamedExpr(target=target, value=value)
+      ):
+        self._bind(target, value)
+      case ast.AugAssign(target=ast.Name() as target, value=value):
+        self._raise(target, NESTED if self.kind(value) == NESTED else PLAIN)
+      case ast.For(target=target, iter=read):
+        self._bind_read(target, read)
+      case ast.comprehension(target=target, iter=read):
+        self._bind_read(target, read)
+      case ast.ExceptHandler(name=str(name)):
+        self._raise_key((self._m.scope(node), name), OPAQUE)
+      case ast.Return(value=ast.expr() as value):
+        self._return(self._m.function(node), self.kind(value))
+      case ast.Yield(value=value):
+        nested = value is not None and self.kind(value)
+        self._return(self._m.function(node), NESTED if nested else OPAQUE)
+      case ast.YieldFrom(value=value):
+        self._return(self._m.function(node), max(OPAQUE, self.kind(value)))
+      case ast.Lambda(body=body):
+        self._return(node, self.kind(body))
+        self._defaults(node)
+      case ast.FunctionDef(name=name):
+        if not isinstance(self._m.parents[node], ast.ClassDef):
+          self._raise_key((self._m.scope(node), name), NESTED)
+        self._defaults(node)
+      case ast.Call():
+        for function in self._m.own(node):
+          self._pass(node, function)
+        self._pass_match(node)
+
+  def _return(self, function: ast.AST, kind: int) -> None:
+    self._returns[function] = max(kind, self._returns.get(function, PLAIN))
+
+  def _raise(self, target: ast.Name, kind: int) -> None:
+    self._raise_key(self._m.key(target), kind)
+
+  def _raise_key(self, key: module_lib.Key, kind: int) -> None:
+    self._names[key] = max(kind, self._names.get(key, PLAIN))
+
+  def _bind(self, target: ast.expr, value: ast.expr) -> None:
+    if isinstance(target, ast.Tuple | ast.List):
+      if (
+          isinstance(value, ast.Tuple | ast.List)
+          and len(value.elts) == len(target.elts)
+          and not any(
+              isinstance(n, ast.Starred) for n in (*value.elts, *target.elts)
+          )
+      ):
+        for one, other in zip(target.elts, value.elts, strict=True):
+          self._bind(one, other)
+        return
+      self._spread(target, _element(self.kind(value)))
+    elif isinstance(target, ast.Name):
+      self._raise(target, self.kind(value))
+
+  def _spread(self, target: ast.expr, kind: int) -> None:
+    """Bind a target to what an element of this kind holds."""
+    match target:
+      case ast.Name():
+        self._raise(target, kind)
+      case ast.Starred(value=value):
+        self._spread(value, kind)
+      case ast.Tuple(elts=targets) | ast.List(elts=targets):
+        for one in targets:
+          self._spread(one, kind)
+
+  def _bind_read(self, target: ast.expr, read: ast.expr) -> None:
+    """Bind the target of a loop. The first of a pair may be plain."""
+    kind = _element(self.kind(read))
+    match target, read:
+      case ast.Tuple(elts=[first, second]), ast.Call():
+        full, method = self._m.full(read.func), getattr(read.func, 'attr', '')
+        items = method == 'items' and method not in self._m.methods
+        if full == 'enumerate' or not full and items:
+          self._spread(first, PLAIN)
+          self._spread(second, kind)
+          return
+        if full == 'itertools.groupby':
+          plain = all(self.kind(a) <= OPAQUE for a in read.args[:1])
+          self._spread(first, PLAIN if plain else NESTED)
+          self._spread(second, OPAQUE if plain else NESTED)
+          return
+    self._spread(target, kind)
+
+  def _defaults(self, node: ast.FunctionDef | ast.Lambda) -> None:
+    a, scope = node.args, self._inner(node)
+    plain = [*a.posonlyargs, *a.args]
+    named = plain[len(plain) - len(a.defaults) :]
+    pairs = zip(
+        (*named, *a.kwonlyargs), (*a.defaults, *a.kw_defaults), strict=True
+    )
+    for argument, value in pairs:
+      if value is not None:
+        self._raise_key((scope, argument.arg), self.kind(value))
+    parent = self._m.parents[node]
+    if isinstance(parent, ast.ClassDef) and plain:
+      kind = PLAIN if self._m.is_record(parent.name) else OPAQUE
+      decorated = {getattr(d, 'id', '') for d in node.decorator_list}
+      if 'classmethod' in decorated:
+        kind = NESTED
+      if 'staticmethod' not in decorated:
+        self._raise_key((scope, plain[0].arg), kind)
+
+  def _inner(self, node: ast.AST) -> ast.AST:
+    return self._m.scope(node) or node
+
+  def _pass_match(self, call: ast.Call) -> None:
+    """A function that re.sub calls is given a match."""
+    place = {'sub': 0, 'subn': 0}.get(getattr(call.func, 'attr', ''))
+    place = {'re.sub': 1, 're.subn': 1}.get(self._m.full(call.func), place)
+    if place is None:
+      return
+    for value in call.args[place : place + 1]:
+      found = [value] if isinstance(value, ast.Lambda) else self._m.meant(value)
+      for function in found:
+        for parameter in function.args.args[:1]:
+          key = self._inner(function), parameter.arg
+          self._raise_key(key, OPAQUE)
+
+  def _pass(self, call: ast.Call, function: ast.FunctionDef | ast.Lambda):
+    """Give the parameters of a function the kinds of what is passed."""
+    a, scope = function.args, self._inner(function)
+    plain = [*a.posonlyargs, *a.args]
+    rest = (scope, a.vararg.arg) if a.vararg else None
+    places = [(scope, p.arg) for p in plain]
+    every = [*places, *((scope, p.arg) for p in a.kwonlyargs)]
+    for i, value in enumerate(call.args):
+      kind = self.kind(value)
+      if not kind:
+        continue
+      if isinstance(value, ast.Starred):
+        for key in (*every, *filter(None, [rest])):
+          self._raise_key(key, _element(kind))
+      elif i < len(places):
+        self._raise_key(places[i], kind)
+      elif rest:
+        self._raise_key(rest, NESTED)
+    for keyword in call.keywords:
+      kind = self.kind(keyword.value)
+      if kind and (scope, keyword.arg) in every:
+        self._raise_key((scope, keyword.arg), kind)
+      elif kind and a.kwarg:
+        self._raise_key((scope, a.kwarg.arg), NESTED)
+
+  # --------------------------------------------------------------------- kinds
+
+  def kind(self, node: ast.expr) -> int:
+    """Return the kind of an expression."""
+    if node not in self._seen:
+      self._seen[node] = PLAIN  # An expression does not hold itself.
+      self._seen[node] = self._kind(node)
+    return self._seen[node]
+
+  def _most(self, nodes) -> int:
+    return max((self.kind(n) for n in nodes if n is not None), default=PLAIN)
+
+  def _kind(self, node: ast.expr) -> int:
+    match node:
+      case ast.Name(id=name):
+        if name in self._m.classes:
+          return NESTED
+        if module_lib.is_function(self._m.full(node)):
+          return NESTED
+        found = (self._names.get(k, PLAIN) for k in self._m.keys(node))
+        return max(found, default=PLAIN)
+      case ast.Lambda():
+        return NESTED
+      case ast.Attribute():
+        return self._of_attribute(node)
+      case ast.Call():
+        return self._of_call(node)
+      case ast.IfExp(body=body, orelse=other):
+        return self._most((body, other))
+      case ast.BoolOp(values=values):
+        return self._most(values)
+      case ast.NamedExpr(value=value) | ast.Starred(value=value):
+        return self.kind(value)
+      case ast.List(elts=held) | ast.Tuple(elts=held) | ast.Set(elts=held):
+        return NESTED if any(map(self._held, held)) else PLAIN
+      case ast.Dict(keys=keys, values=held):
+        spread = [v for k, v in zip(keys, held, strict=True) if k is None]
+        held = [v for k, v in zip(keys, held, strict=True) if k is not None]
+        return NESTED if self._most(held) else _element(self._most(spread))
+      case ast.ListComp(elt=held) | ast.SetComp(elt=held):
+        return NESTED if self.kind(held) else PLAIN
+      case ast.DictComp(value=held):
+        return NESTED if self.kind(held) else PLAIN
+      case ast.GeneratorExp(elt=held):
+        return NESTED if self.kind(held) else OPAQUE
+      case ast.Subscript(value=value):
+        return _element(self.kind(value))
+      case ast.BinOp(left=left, right=right):
+        return _element(self._most((left, right)))
+    return PLAIN
+
+  def _held(self, node: ast.expr) -> int:
+    """Return the kind of what an entry of a display, or an argument, gives."""
+    match node:
+      case ast.Starred(
+          value=ast.GeneratorExp(elt=held) | ast.ListComp(elt=held)
+      ):
+        return self.kind(held)
+      case ast.Starred(value=value):
+        return _element(self.kind(value))
+    return self.kind(node)
+
+  def _of_attribute(self, node: ast.Attribute) -> int:
+    full, called = self._m.full(node), self._m.is_called(node)
+    if full:
+      return NESTED if module_lib.is_function(full) else PLAIN
+    if called:
+      return PLAIN  # `_of_call` says what it returns.
+    if node.attr in self._columns and not self.kind(node.value):
+      return PLAIN
+    # A method may stand in place of a field or a property of its name.
+    least = OPAQUE if node.attr in numpy_names.METHODS else PLAIN
+    if node.attr in self._m.methods:
+      if not all(map(_is_property, self._m.methods[node.attr])):
+        return NESTED
+      return max(least, self._own_method(node.attr))
+    return least if node.attr in self._m.attributes else least and NESTED
+
+  def _own_method(self, name: str) -> int:
+    return max(self._returns.get(m, PLAIN) for m in self._m.methods[name])
+
+  def _result(self, function: ast.expr) -> int:
+    """Return the kind of what a function that is passed on returns."""
+    if isinstance(function, ast.Lambda):
+      return self._returns.get(function, PLAIN)
+    if isinstance(function, ast.Constant):
+      return PLAIN
+    if module_lib.is_function(full := self._m.full(function)):
+      return NESTED if full in _MAKING else PLAIN
+    if known := self._m.meant(function):
+      return max(self._returns.get(f, PLAIN) for f in known)
+    return self._unknown()
+
+  def _unknown(self) -> int:
+    """Return the kind of what a function returns that could be any."""
+    found = [self._returns.get(f, PLAIN) for f in self._passed]
+    return max([*found, self._makes])
+
+  def _of_call(self, node: ast.Call) -> int:
+    function, m = node.func, self._m
+    if own := m.own(node):
+      return max(self._returns.get(f, PLAIN) for f in own)
+    if isinstance(function, ast.Name) and function.id in m.classes:
+      return PLAIN if m.is_record(function.id) else OPAQUE
+    if full := m.full(function):
+      return self._of_known(node, full)
+    if isinstance(function, ast.Attribute):
+      method, kind = function.attr, self.kind(function.value)
+      found = self._own_method(method) if method in m.methods else PLAIN
+      if method in names.MATCHES or method == 'elements':
+        found = max(found, OPAQUE)
+      if method == 'finditer' or kind == NESTED and method in names.GETTERS:
+        found = NESTED
+      return max(found, kind) if method == 'copy' else found
+    return self._unknown()
+
+  def _of_known(self, node: ast.Call, full: str) -> int:
+    """Return the kind of what a function returns that is not the source's."""
+    place, taken, passed = names.TAKERS.get(full), PLAIN, list(node.args)
+    if place is not None and len(passed) > place:
+      taken = self._result(passed.pop(place))
+    most = max(map(self._held, passed), default=PLAIN)
+    module, _, name = full.rpartition('.')
+    if module == 're' and name in names.MATCHES:
+      return OPAQUE
+    if full in _MAKERS or full == 're.finditer':
+      return NESTED
+    if full == 'collections.defaultdict':
+      types = self._m.full(node.args[0]) if node.args else 'list'
+      if taken:
+        return NESTED
+      return PLAIN if types in ('', *names.BUILTINS) and types else OPAQUE
+    if full in names.ITERATORS:
+      nested = taken or most == NESTED or full == 'itertools.groupby'
+      return NESTED if nested else OPAQUE
+    if full == 'getattr' and len(node.args) > 1:
+      name = getattr(node.args[1], 'value', '')
+      return NESTED if name in numpy_names.METHODS else PLAIN
+    if full in ('max', 'min') and len(node.args) > 1:
+      return most
+    if full == 'next' and len(node.args) > 1:
+      return max(_element(self.kind(node.args[0])), self.kind(node.args[1]))
+    if full == 'functools.reduce':
+      return max(taken, _element(most))
+    return NESTED if full in names.PASSING and most == NESTED else PLAIN
+
+  # ------------------------------------------------------------------- refusals
+
+  def refused(
+      self, dtypes: Collection[ast.expr]
+  ) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (node, why) of what stands where it could be written out.
+
+    Args:
+      dtypes: Expressions that stand where a dtype is expected.
+    """
+    for node in self._m.nodes:
+      if not isinstance(node, ast.expr) or isinstance(node, ast.Starred):
+        continue
+      if node in dtypes:
+        continue
+      if isinstance(getattr(node, 'ctx', None), ast.Store | ast.Del):
+        continue
+      kind = self.kind(node)
+      if kind and not self._may_stand(node, self._m.parents[node], kind):
+        yield node, self._remedy(node, kind)
+
+  def shared(self, function: ast.FunctionDef) -> Iterator[ast.Name]:
+    """Yield names in `parts` of what one part could read before another."""
+    m = self._m
+    for node in m.nodes:
+      if not isinstance(node, ast.Name) or m.scope(node) is not function:
+        continue
+      key = m.key(node)
+      if key[0] is not function or not self._names.get(key):
+        continue
+      made = m.assigned.get(key, [])
+      fixed = len(made) == m.bound[key] and all(map(self._stays, made))
+      if key not in m.functions and not fixed:
+        yield node
+
+  def _stays(self, value: ast.expr) -> bool:
+    """Return whether a value is a function, or an instance of a class."""
+    m = self._m
+    if not isinstance(value, ast.Call):
+      return isinstance(value, ast.Lambda | ast.Name)
+    name = getattr(value.func, 'id', '')
+    if name in m.classes or m.full(value.func) in _MAKERS:
+      return True
+    returned = [
+        n.value
+        for function in m.own(value)
+        for n in ast.walk(function)
+        if isinstance(n, ast.Return) and m.parents[n] is function
+    ]
+    return bool(returned) and all(
+        isinstance(v, ast.Lambda)
+        or isinstance(v, ast.Name)
+        and m.key(v) in m.functions
+        for v in returned
+    )
+
+  def _remedy(self, node: ast.expr, kind: int) -> str:
+    if self._m.scope(node) is None and not isinstance(node, ast.Lambda):
+      return 'is made once and shared by all calls; make it in the function'
+    if isinstance(node, ast.Attribute) and kind == OPAQUE:
+      return (
+          'may be a method of an array, whose text differs from run to run;'
+          ' give the field another name'
+      )
+    function = isinstance(node, ast.Lambda) or (
+        isinstance(node, ast.Name | ast.Attribute)
+        and (module_lib.is_function(self._m.full(node)) or kind == NESTED)
+    )
+    if function:
+      return (
+          'is a function, whose text differs from run to run; it may be called,'
+          ' be named, and be handed to map, key= or a function of yours'
+      )
+    if kind == NESTED:
+      return (
+          'may hold a function or an iterator, whose text differs from run to'
+          ' run; call it, loop over it, or name what you need of it'
+      )
+    return (
+        'is an iterator or an object, whose text differs from run to run; loop'
+        ' over it, make a list of it, or name what you need of it'
+    )
+
+  def _may_stand(self, node: ast.expr, parent: ast.AST, kind: int) -> bool:
+    """Return whether a value that is not plain may stand where it does."""
+    if isinstance(parent, ast.Starred):
+      node, parent = parent, self._m.parents[parent]
+      kind = self._held(node)
+      if not kind:
+        return True
+    if self._m.scope(node) is None and not self._is_fixed(node):
+      decorates = isinstance(parent, ast.FunctionDef | ast.ClassDef)
+      if not decorates and not self._m.is_called(node):
+        return isinstance(parent, ast.Attribute | ast.Call | ast.keyword)
+    match parent:
+      case ast.Call():
+        return parent.func is node or self._may_pass(parent, node, kind)
+      case ast.keyword(arg=name):
+        call = self._m.parents[parent]
+        if not isinstance(call, ast.Call):
+          return False
+        if name == 'func' and self._result(node):
+          return False
+        return name is not None and bool(
+            self._m.own(call)
+            or self._m.full(call.func) in names.TAKEN.get(name, ())
+            or name == 'key' and getattr(call.func, 'attr', '') == 'sort'
+        )
+      case ast.Assign(targets=targets):
+        return all(_is_named(t, kind) for t in targets)
+      case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+        return _is_named(target, kind)
+      case ast.Dict(values=values):
+        return any(v is node for v in values)
+      case ast.DictComp(value=value):
+        return value is node
+      case ast.BinOp(op=op):
+        fine = isinstance(op, _ARITHMETIC)
+        joined = isinstance(op, ast.Add | ast.Mult)
+        return fine and (kind == OPAQUE or joined)
+      case ast.UnaryOp(op=op):
+        return kind == OPAQUE or isinstance(op, ast.Not)
+      case ast.FormattedValue(format_spec=spec):
+        # Such a value has no formats, so that this fails.
+        return kind == OPAQUE and spec is not None and bool(spec.values)
+      case ast.Subscript(value=value):
+        return value is node
+      case ast.Lambda() | ast.arguments():
+        return True
+      case ast.Attribute(attr='sort'):
+        return kind == OPAQUE  # Its key= would be given functions.
+    return isinstance(
+        parent,
+        ast.Attribute | ast.For | ast.comprehension | ast.NamedExpr | ast.Return
+        | ast.IfExp | ast.BoolOp | ast.If | ast.While | ast.Assert | ast.Compare
+        | ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp | ast.Expr
+        | ast.ExceptHandler | ast.Raise | ast.FunctionDef | ast.ClassDef
+        | ast.Yield | ast.YieldFrom,
+    )  # fmt: skip
+
+  def _is_fixed(self, node: ast.expr) -> bool:
+    """Return whether a value at the top of a file cannot change."""
+    if isinstance(node, ast.Call):
+      full = self._m.full(node.func)
+      return full in _MAKERS
+    return isinstance(node, _FIXED)
+
+  def _may_pass(self, call: ast.Call, node: ast.expr, kind: int) -> bool:
+    """Return whether a call may have an argument that is not plain."""
+    if self._m.own(call):
+      return True
+    full = self._m.full(call.func)
+    place = next(i for i, a in enumerate(call.args) if a is node)
+    if not full:
+      method = getattr(call.func, 'attr', '')
+      if method in self._m.methods:
+        return False
+      if kind == NESTED:
+        return method in ('sub', 'subn') and place == 0
+      return method in names.READING_METHODS
+    if names.TAKERS.get(full) == place:
+      # It gets back what it returned.
+      again = full in ('functools.reduce', 'itertools.accumulate')
+      return not (again and self._result(node))
+    if kind == OPAQUE and full in names.SAFE and place == 0:
+      return True
+    if kind == NESTED and any(k.arg in names.TAKEN for k in call.keywords):
+      return False  # The function of key= would be given functions.
+    fine = kind == OPAQUE or full in names.PASSING
+    if full not in names.READERS or not fine:
+      return False
+    places = names.READERS[full]
+    return places is None or place in places
+
+
+def _element(kind: int) -> int:
+  """Return the kind of what a value of some kind holds or yields."""
+  return NESTED if kind == NESTED else PLAIN
+
+
+def _is_property(method: ast.FunctionDef) -> bool:
+  return any(getattr(d, 'id', '') == 'property' for d in method.decorator_list)
+
+
+def _is_named(target: ast.expr, kind: int) -> bool:
+  """Return whether a target is names, or takes plain values out of others."""
+  match target:
+    case ast.Tuple(elts=targets) | ast.List(elts=targets):
+      return kind == OPAQUE or all(_is_named(t, kind) for t in targets)
+    case ast.Starred(value=value):
+      return _is_named(value, kind)
+  return isinstance(target, ast.Name)
