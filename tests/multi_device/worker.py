@@ -145,13 +145,24 @@ def run_update(mesh, cfg, params, layout):
       max_tokens=LC,
       aggregation='token',
       logprob_chunk=16,
+      tis_mode='sequence_truncate',
+      reject='token',
+      veto=True,
       # Adam's first step is nearly the sign of the gradient, which turns the
       # rounding of a gradient near 0 into a whole step. Not with eps = 1.
       eps=1.0,
   )
   whole = sharding.replicated(mesh)
   values = dict.fromkeys(update_lib.HYPERPARAMETERS, 0.0) | dict(
-      learning_rate=1.0, temperature=0.8, clip_low=0.2, clip_high=0.2
+      learning_rate=1.0,
+      temperature=0.8,
+      clip_low=0.2,
+      clip_high=0.2,
+      # The sampler says -1 of every token, and others are far less likely.
+      tis_cap=1e-3,
+      reject_low=1e-3,
+      reject_high=1.0,
+      veto=1e-4,
   )
   with sharding.use(mesh):
     state = jax.jit(

@@ -36,8 +36,14 @@ HYPER = dict(
     clip_high=0.28,
     dual_clip=0.0,
     kl_coef=0.0,
-    tis_cap=0.0,
+    # Of ratios that lie near 0.2: see `corrected`.
+    tis_cap=0.1,
+    tis_floor=0.0,
+    reject_low=0.15,
+    reject_high=0.3,
+    veto=0.0,
 )
+CORRECTION = dict(tis_mode='sequence_mask', reject='geometric')
 
 
 def episode(rng, turns):
@@ -91,29 +97,26 @@ def make_batch(prompts, episodes, advantages, layout, included=None):
 
 
 @functools.cache
-def algorithm(layout, aggregation):
+def algorithm(layout, aggregation, **changes):
   return update_lib.Algorithm(
-      layout=layout, aggregation=aggregation, max_tokens=LC, eps=1.0
+      layout=layout, aggregation=aggregation, max_tokens=LC, eps=1.0, **changes
   )
 
 
-def update(batch, live, layout, aggregation):
+def update(batch, live, layout, aggregation, **changes):
   """Metrics, and the accumulated gradient before Adam."""
-  chosen = algorithm(layout, aggregation)
+  chosen = algorithm(layout, aggregation, **changes)
   state = update_lib.init_state(CFG, chosen, params())
   hyper = {k: jnp.float32(v) for k, v in HYPER.items()}
-  run = accumulate(layout, aggregation)
+  run = accumulate(layout, aggregation, **changes)
   (grads, loss, sums), _, _ = run(state, batch, jnp.int32(live), hyper)
   return grads, loss, sums
 
 
 @functools.cache  # Compiling is what these tests would spend their time on.
-def accumulate(layout, aggregation):
-  return jax.jit(
-      functools.partial(
-          update_lib._accumulate, CFG, algorithm(layout, aggregation)
-      )
-  )
+def accumulate(layout, aggregation, **changes):
+  chosen = algorithm(layout, aggregation, **changes)
+  return jax.jit(functools.partial(update_lib._accumulate, CFG, chosen))
 
 
 def scored(params, prompt, tokens):
@@ -124,7 +127,16 @@ def scored(params, prompt, tokens):
   return table[np.arange(len(prompt) - 1, len(row) - 1), tokens]
 
 
-def plain_loss(params, prompts, episodes, advantages, aggregation):
+def corrected(logprobs, e):
+  """The weight of an episode, from all of its turns, and whether it enters."""
+  gap = (jax.lax.stop_gradient(logprobs) - e.logprobs)[e.loss_mask]
+  ratio, mean = jnp.exp(gap.sum()), jnp.exp(gap.mean())
+  low, high = HYPER['reject_low'], HYPER['reject_high']
+  weight = jnp.where(ratio > HYPER['tis_cap'], 0.0, ratio)
+  return weight, jnp.float32((low <= mean) & (mean <= high))
+
+
+def plain_loss(params, prompts, episodes, advantages, aggregation, correct):
   """-sum of A log p over sampled tokens, turn by turn, in plain loops.
 
   On policy the ratio is 1 and its gradient that of log p.
@@ -137,15 +149,17 @@ def plain_loss(params, prompts, episodes, advantages, aggregation):
       weights[start : start + turn.sampled] = a
       start += turn.sampled + turn.observed
     share, count = -(weights @ logprobs), sum(t.sampled for t in e.turns)
-    total += share / count if aggregation == 'sequence' else share
-    tokens, sequences = tokens + count, sequences + 1
+    weight, enters = corrected(logprobs, e) if correct else (1.0, 1.0)
+    share = share / count if aggregation == 'sequence' else share
+    total += share * weight * enters
+    tokens, sequences = tokens + count * enters, sequences + enters
   return total / (tokens if aggregation == 'token' else sequences)
 
 
 @functools.cache
-def plain_gradient(aggregation):
+def plain_gradient(aggregation, correct=False):
   """The gradient of `plain_loss` on all of `data`."""
-  return jax.grad(plain_loss)(params(), *data(), aggregation)
+  return jax.grad(plain_loss)(params(), *data(), aggregation, correct)
 
 
 class TurnsTest(parameterized.TestCase):
@@ -164,6 +178,29 @@ class TurnsTest(parameterized.TestCase):
     sampled = sum(e.loss_mask.sum() for e in episodes)
     self.assertEqual(int(sums['tokens']), sampled)
     self.assertLess(sampled, sum(len(e.tokens) for e in episodes))
+
+  @parameterized.parameters(('shared', 'token'), ('packed', 'sequence'))
+  def test_an_episode_is_what_is_corrected(self, layout, aggregation):
+    prompts, episodes, advantages = data()
+    batch, live, _ = make_batch(prompts, episodes, advantages, layout)
+    found, _, sums = update(batch, live, layout, aggregation, **CORRECTION)
+    wanted = plain_gradient(aggregation, True)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted)):
+      np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(b).max()))
+    pairs = [
+        corrected(scored(params(), prompt, e.tokens), e)
+        for prompt, e in zip(prompts, episodes)
+    ]
+    # Some of each kind, so that a mistake in one of them shows.
+    masked = [w == 0 for w, _ in pairs]
+    rejected = [not enters for _, enters in pairs]
+    kept = [not x for x in np.logical_or(masked, rejected)]
+    self.assertGreater(min(map(sum, (masked, rejected, kept))), 1)
+    sampler = sums['sampler']
+    self.assertEqual(sampler['bounded_sequences'], sum(masked))
+    sizes = [e.loss_mask.sum() for e in episodes]
+    self.assertEqual(sampler['rejected'], np.dot(sizes, rejected))
+    self.assertEqual(sums['tokens'], sum(sizes) - np.dot(sizes, rejected))
 
   @parameterized.parameters('shared', 'packed')
   def test_log_probs_are_those_of_a_full_forward(self, layout):
@@ -216,7 +253,7 @@ class TurnsTest(parameterized.TestCase):
     found, _, sums = update(batch, live, layout, 'token')
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(want)):
       np.testing.assert_array_equal(a, b)
-    self.assertTrue(np.isfinite(sums['gap']))
+    self.assertTrue(np.isfinite(sums['sampler']['gap']))
 
   @parameterized.parameters('shared', 'packed')
   def test_permuted_groups_change_nothing(self, layout):
