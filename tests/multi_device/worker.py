@@ -127,11 +127,17 @@ def run_update(mesh, cfg, params, layout):
   included = np.ones((P, G), bool)
   included[2] = False  # A dropped group,
   included[4, 1] = False  # and a dropped completion.
+  # Of a sampler that was nearly uniform: ratios lie on both sides of 1.
+  uniform = -np.log(np.float32(cfg.vocab_size))
+  sampler = [
+      uniform + rng.normal(0, 0.3, len(c)).astype(np.float32)
+      for c in completions
+  ]
   batch, live, _ = update_lib.make_batch(
       prompts,
       [
-          records.Episode(c, -np.ones(len(c), np.float32), 'stop', 0, '')
-          for c in completions
+          records.Episode(c, logprobs, 'stop', 0, '')
+          for c, logprobs in zip(completions, sampler)
       ],
       advantages[..., None],
       included,
@@ -158,11 +164,10 @@ def run_update(mesh, cfg, params, layout):
       temperature=0.8,
       clip_low=0.2,
       clip_high=0.2,
-      # The sampler says -1 of every token, and others are far less likely.
-      tis_cap=1e-3,
-      reject_low=1e-3,
-      reject_high=1.0,
-      veto=1e-4,
+      tis_cap=1.2,
+      reject_low=0.5,
+      reject_high=2.0,
+      veto=0.3,
   )
   with sharding.use(mesh):
     state = jax.jit(
