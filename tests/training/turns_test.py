@@ -13,6 +13,7 @@ from evojax.models import decoder
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 from tests import forward
+from tests import tiny
 
 P, G, LP, LC, A = 4, 3, 6, 14, 4
 CFG = decoder.DecoderConfig(
@@ -36,14 +37,9 @@ HYPER = dict(
     clip_high=0.28,
     dual_clip=0.0,
     kl_coef=0.0,
-    # Of ratios that lie near 0.2: see `corrected`.
-    tis_cap=0.1,
     tis_floor=0.0,
-    reject_low=0.15,
-    reject_high=0.3,
     veto=0.0,
 )
-CORRECTION = dict(tis_mode='sequence_mask', reject='geometric')
 
 
 def episode(rng, turns):
@@ -103,11 +99,11 @@ def algorithm(layout, aggregation, **changes):
   )
 
 
-def update(batch, live, layout, aggregation, **changes):
+def update(batch, live, layout, aggregation, bounds=None, **changes):
   """Metrics, and the accumulated gradient before Adam."""
   chosen = algorithm(layout, aggregation, **changes)
   state = update_lib.init_state(CFG, chosen, params())
-  hyper = {k: jnp.float32(v) for k, v in HYPER.items()}
+  hyper = {k: jnp.float32(v) for k, v in (HYPER | (bounds or {})).items()}
   run = accumulate(layout, aggregation, **changes)
   (grads, loss, sums), _, _ = run(state, batch, jnp.int32(live), hyper)
   return grads, loss, sums
@@ -127,16 +123,26 @@ def scored(params, prompt, tokens):
   return table[np.arange(len(prompt) - 1, len(row) - 1), tokens]
 
 
-def corrected(logprobs, e):
-  """The weight of an episode, from all of its turns, and whether it enters."""
+def ratios(logprobs, e):
+  """The product of an episode's trainer/sampler ratios, and their mean."""
   gap = (jax.lax.stop_gradient(logprobs) - e.logprobs)[e.loss_mask]
-  ratio, mean = jnp.exp(gap.sum()), jnp.exp(gap.mean())
-  low, high = HYPER['reject_low'], HYPER['reject_high']
-  weight = jnp.where(ratio > HYPER['tis_cap'], 0.0, ratio)
-  return weight, jnp.float32((low <= mean) & (mean <= high))
+  return jnp.exp(gap.sum()), jnp.exp(gap.mean())
 
 
-def plain_loss(params, prompts, episodes, advantages, aggregation, correct):
+@functools.cache
+def bounds():
+  """Bounds of ratios that leave some episodes out, and weights of some at 0."""
+  prompts, episodes, _ = data()
+  pairs = zip(prompts, episodes)
+  found = [ratios(scored(params(), p, e.tokens), e) for p, e in pairs]
+  product, mean = np.array(found).T
+  between = functools.partial(np.quantile, method='midpoint')
+  low, high = between(mean, (0.21, 0.79))
+  cap = between(product, 0.71)
+  return dict(tis_cap=cap, reject_low=low, reject_high=high), product, mean
+
+
+def plain_loss(params, prompts, episodes, advantages, aggregation, limits=None):
   """-sum of A log p over sampled tokens, turn by turn, in plain loops.
 
   On policy the ratio is 1 and its gradient that of log p.
@@ -149,7 +155,11 @@ def plain_loss(params, prompts, episodes, advantages, aggregation, correct):
       weights[start : start + turn.sampled] = a
       start += turn.sampled + turn.observed
     share, count = -(weights @ logprobs), sum(t.sampled for t in e.turns)
-    weight, enters = corrected(logprobs, e) if correct else (1.0, 1.0)
+    weight = enters = 1.0
+    if limits:
+      weight, mean = ratios(logprobs, e)
+      weight *= weight <= limits['tis_cap']
+      enters = (limits['reject_low'] <= mean) & (mean <= limits['reject_high'])
     share = share / count if aggregation == 'sequence' else share
     total += share * weight * enters
     tokens, sequences = tokens + count * enters, sequences + enters
@@ -157,12 +167,18 @@ def plain_loss(params, prompts, episodes, advantages, aggregation, correct):
 
 
 @functools.cache
-def plain_gradient(aggregation, correct=False):
+def plain_gradient(aggregation, corrected=False):
   """The gradient of `plain_loss` on all of `data`."""
-  return jax.grad(plain_loss)(params(), *data(), aggregation, correct)
+  limits = bounds()[0] if corrected else None
+  return jax.grad(plain_loss)(params(), *data(), aggregation, limits)
 
 
 class TurnsTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
 
   @parameterized.product(
       layout=('shared', 'packed'), aggregation=('token', 'sequence')
@@ -179,28 +195,27 @@ class TurnsTest(parameterized.TestCase):
     self.assertEqual(int(sums['tokens']), sampled)
     self.assertLess(sampled, sum(len(e.tokens) for e in episodes))
 
-  @parameterized.parameters(('shared', 'token'), ('packed', 'sequence'))
-  def test_an_episode_is_what_is_corrected(self, layout, aggregation):
+  @parameterized.parameters('shared', 'packed')
+  def test_an_episode_is_what_is_corrected(self, layout):
+    """Its sampled tokens of all turns, not a turn, make its ratio."""
     prompts, episodes, advantages = data()
+    limits, product, mean = bounds()
+    masked = product > limits['tis_cap']
+    rejected = (mean < limits['reject_low']) | (mean > limits['reject_high'])
+    for kind in (masked, rejected, ~(masked | rejected)):
+      self.assertGreater(kind.sum(), 1)
     batch, live, _ = make_batch(prompts, episodes, advantages, layout)
-    found, _, sums = update(batch, live, layout, aggregation, **CORRECTION)
-    wanted = plain_gradient(aggregation, True)
+    correction = dict(tis_mode='sequence_mask', reject='geometric')
+    found, _, sums = update(
+        batch, live, layout, 'token', limits, **correction
+    )
+    wanted = plain_gradient('token', True)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted)):
       np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(b).max()))
-    pairs = [
-        corrected(scored(params(), prompt, e.tokens), e)
-        for prompt, e in zip(prompts, episodes)
-    ]
-    # Some of each kind, so that a mistake in one of them shows.
-    masked = [w == 0 for w, _ in pairs]
-    rejected = [not enters for _, enters in pairs]
-    kept = [not x for x in np.logical_or(masked, rejected)]
-    self.assertGreater(min(map(sum, (masked, rejected, kept))), 1)
-    sampler = sums['sampler']
-    self.assertEqual(sampler['bounded_sequences'], sum(masked))
-    sizes = [e.loss_mask.sum() for e in episodes]
-    self.assertEqual(sampler['rejected'], np.dot(sizes, rejected))
-    self.assertEqual(sums['tokens'], sum(sizes) - np.dot(sizes, rejected))
+    self.assertEqual(sums['sampler']['bounded_sequences'], masked.sum())
+    sizes = np.array([e.loss_mask.sum() for e in episodes])
+    self.assertEqual(sums['sampler']['rejected'], sizes[rejected].sum())
+    self.assertEqual(sums['tokens'], sizes[~rejected].sum())
 
   @parameterized.parameters('shared', 'packed')
   def test_log_probs_are_those_of_a_full_forward(self, layout):
