@@ -150,8 +150,29 @@ FIELDS = (
           ' nats; 0 loads none.', 0.0,
           tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0, scale='log',
                           compiles=True)),
+    # A sampler's probabilities differ from the trainer's: other kernels,
+    # another precision, older weights. No harness may change what is done about
+    # it: a trial would show nothing where the two agree.
     Field('grpo.tis_cap', 0.0,
           'Cap of the trainer/sampler importance weights; 0 is off.', 0.0),
+    Field('grpo.tis_floor', 0.0, 'Their lower bound; 0 is none.', 0.0, 1.0),
+    Field('grpo.tis_mode', 'token_truncate', 'The weight of a token is its own'
+          ' ratio, or that of its whole sequence; beyond the cap or the floor,'
+          " it is that bound, or 0. TRL's default is sequence_mask with a cap"
+          ' of 3.',
+          choices=('token_truncate', 'token_mask', 'sequence_truncate',
+                   'sequence_mask')),
+    Field('grpo.reject', 'none', 'Leave out of the update, and of its'
+          ' denominator, tokens, or sequences, whose trainer/sampler ratio lies'
+          ' outside [reject_low, reject_high]; geometric is the mean ratio of a'
+          " sequence's tokens, for which 0.999 to 1.001 is usual.",
+          choices=('none', 'token', 'sequence', 'geometric')),
+    Field('grpo.reject_low', 0.5, 'Lowest ratio that enters the update.', 0.0,
+          1.0),
+    Field('grpo.reject_high', 2.0, 'Highest ratio that enters the update.',
+          1.0),
+    Field('grpo.veto', 0.0, 'A sequence is rejected if one of its tokens has a'
+          ' lower ratio, such as 1e-4; 0 is off.', 0.0, 1.0),
     Field('grpo.epochs', 1, "Passes over one step's rollouts.", 1),
     Field('grpo.minibatches', 1,
           'Optimizer updates per pass; groups stay whole.', 1),
@@ -205,7 +226,8 @@ FIELDS = (
           ' it, which grpo.tis_cap corrects.', 0, 1,
           reason='0 samples each step with its own weights, 1 ahead'),
     Field('rollout.max_staleness', 0, 'Versions that a rollout may be older'
-          ' than the weights it trains; an older one is sampled again.', 0),
+          ' than the weights it trains; an older one is sampled again, before'
+          ' grpo.reject looks at it.', 0),
 
     Field('data.max_prompt_tokens', 64, 'Tokens of the longest prompt; a longer'
           ' one is an error, not cut.', 1),

@@ -70,9 +70,13 @@ class ValidateTest(parameterized.TestCase):
   @parameterized.parameters(*[f for f in config_lib.FIELDS if f.choices])
   def test_choices(self, declared):
     field = declared.path.replace('.', '__')
-    more = {'sglang': {'rollout__urls': ('http://host:1',)}}
+    more = {
+        'rollout__kind': {'rollout__urls': ('http://host:1',)},
+        'grpo__tis_mode': {'grpo__tis_cap': 3.0},
+    }
     for choice in declared.choices:
-      config_checks.validate(make(**{field: choice}, **more.get(choice, {})))
+      others = {} if choice == declared.default else more.get(field, {})
+      config_checks.validate(make(**{field: choice}, **others))
     self.assert_refused(
         make(**{field: 'nonsense'}),
         rf"{re.escape(declared.path)}='nonsense': choose one of \(.*'{choice}'",
@@ -132,6 +136,23 @@ class ValidateTest(parameterized.TestCase):
           'dual clip inside the clip',
           dict(grpo__dual_clip=1.2, grpo__clip_high=0.2),
           r'grpo\.dual_clip=1\.2 must exceed 1 \+ clip_high = 1\.2, or be 0',
+      ),
+      (
+          'bounds of weights that cross',
+          dict(grpo__tis_cap=0.5, grpo__tis_floor=0.5),
+          r'grpo\.tis_floor=0\.5 must be less than grpo\.tis_cap=0\.5: lower',
+      ),
+      (
+          'a mode without weights',
+          dict(grpo__tis_mode='sequence_mask'),
+          r"grpo\.tis_mode='sequence_mask' changes nothing while"
+          r' grpo\.tis_cap=0\.0: set --config\.grpo\.tis_cap=3$',
+      ),
+      (
+          'bounds without rejection',
+          dict(grpo__reject_high=1.1),
+          r"grpo\.reject_high=1\.1 changes nothing while grpo\.reject='none':"
+          r' set --config\.grpo\.reject=sequence$',
       ),
       (
           'refill without a filter',

@@ -101,6 +101,29 @@ _NUMBERS = (
         ' trainer do not agree',
         ('gap',),
     ),
+    _Number(
+        'KL from the sampler',
+        'nats per token, of the trainer at the start of a step',
+        ('sampler_kl',),
+    ),
+    _Number(
+        'bounded weights',
+        'share of tokens whose importance weight was truncated or masked',
+        ('tis_truncated', 'tis_masked'),
+        True,
+    ),
+    _Number(
+        'effective sample size',
+        'of the tokens under their importance weights, as a share',
+        ('tis_sample_size',),
+        True,
+    ),
+    _Number(
+        'rejected',
+        'share of tokens that lie too far from the sampler for the update',
+        ('rejected_tokens',),
+        True,
+    ),
     _Number('staleness', 'updates behind', ('staleness',), varies=True),
     _Number('tokens per second', 'sampled', ('tokens_per_second',)),
 )

@@ -9,7 +9,8 @@ a sum over its tokens divided by a number that belongs to the *update*:
 
 and so for gradients. Averages of averages would weight a token by the size of
 the micro-batch that it lies in. The mask holds sampled tokens of valid
-completions of kept groups: dropped ones leave numerator and denominator.
+completions of kept groups: dropped ones leave numerator and denominator. So do
+tokens that `importance.accepted` rejects.
 """
 
 import dataclasses
@@ -27,22 +28,22 @@ RATIOS = ('token', 'sequence')
 AGGREGATIONS = ('token', 'sequence', 'constant')
 
 
-def denominator(
+def count(
     mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
 ) -> Float32[masked.AnyArray, '']:
-  """Count what the loss of one optimizer update is divided by.
+  """Count what a loss is averaged over; counts of micro-batches add up.
 
   'token': masked-in tokens (DAPO, arXiv:2503.14476, Eq. 12). 'sequence':
   sequences with at least one such token (GRPO, arXiv:2402.03300, Eq. 3).
   'constant': that number times max_tokens (Dr. GRPO, arXiv:2503.20783).
 
   Args:
-    mask: bool [*B, L] of the whole update, all its micro-batches.
+    mask: bool [*B, L].
     aggregation: One of AGGREGATIONS.
     max_tokens: Limit of sampled tokens per completion, >= 1; 'constant' only.
 
   Returns:
-    float32 scalar >= 1, so that an update without tokens has loss 0.
+    float32 scalar >= 0.
 
   Raises:
     ValueError: If aggregation is unknown.
@@ -51,8 +52,25 @@ def denominator(
     raise ValueError(f'{aggregation=} is not one of {AGGREGATIONS}.')
   xp = masked.array_namespace(mask)
   counted = mask if aggregation == 'token' else mask.any(axis=-1)
-  count = counted.sum() * (max_tokens if aggregation == 'constant' else 1)
-  return xp.asarray(xp.maximum(count, 1), dtype=xp.float32)
+  total = counted.sum() * (max_tokens if aggregation == 'constant' else 1)
+  return xp.asarray(total, dtype=xp.float32)
+
+
+def denominator(
+    mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
+) -> Float32[masked.AnyArray, '']:
+  """Return what the loss of one optimizer update is divided by.
+
+  Args:
+    mask: bool [*B, L] of the whole update, all its micro-batches.
+    aggregation: See `count`.
+    max_tokens: See `count`.
+
+  Returns:
+    float32 scalar >= 1, so that an update without tokens has loss 0.
+  """
+  xp = masked.array_namespace(mask)
+  return xp.asarray(xp.maximum(count(mask, aggregation, max_tokens), 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +81,6 @@ class Objective:
   clip_high: Scalar  # and above by 1 + clip_high, >= 0.
   dual_clip: Scalar = 0.0  # > 1 + clip_high; <= 0 turns it off.
   kl_coef: Scalar = 0.0  # >= 0; weight of k3(logprobs, ref_logprobs).
-  tis_cap: Scalar = 0.0  # Cap of tis_weights; counts truncated ones in metrics.
   ratio: str = 'token'  # One of RATIOS.
   # One of AGGREGATIONS. 'token' and 'constant' sum over tokens; 'sequence'
   # averages each sequence over its tokens before the sum over sequences.
@@ -83,7 +100,7 @@ def policy_loss(
     objective: Objective,
     *,
     denominator: Scalar,
-    tis_weights: Float[Array, '*B L'] | None = None,
+    weights: Float[Array, '*B L'] | None = None,
     ref_logprobs: Float[Array, '*B L'] | None = None,
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
   """Return the clipped surrogate loss of one micro-batch.
@@ -110,7 +127,7 @@ def policy_loss(
       gradient 0.
     objective: Bounds, coefficients and the kind of ratio and aggregation.
     denominator: Scalar from `denominator()` on the whole update's mask.
-    tis_weights: float32 [*B, L] w, from `truncated_importance_weights`.
+    weights: float32 [*B, L] w, from `importance.importance_weights`.
     ref_logprobs: float32 [*B, L], reference policy, or None without KL term.
 
   Returns:
@@ -119,7 +136,7 @@ def policy_loss(
     micro-batches and divided by 'tokens' they are means: 'tokens',
     'clip_low', 'clip_high', 'clip_dual' (tokens whose gradient the bound
     removed), 'ratio', 'approx_kl' (k3 of old against current policy); with
-    tis_weights 'tis_weight', 'tis_truncated'; with ref_logprobs 'ref_kl'.
+    ref_logprobs 'ref_kl'.
 
   Raises:
     ValueError: If ranks do not fit.
@@ -152,11 +169,8 @@ def policy_loss(
       'ratio': r,
       'approx_kl': token_ratio - 1 - fixed_log_ratio,
   }
-  if tis_weights is not None:
-    loss = loss * tis_weights
-    cap = objective.tis_cap
-    sums['tis_weight'] = tis_weights
-    sums['tis_truncated'] = (cap > 0) & (tis_weights >= cap)
+  if weights is not None:
+    loss = loss * weights
   if ref_logprobs is not None:
     ref_kl = importance.k3(jnp.where(mask, logprobs, 0.0), ref_logprobs)
     loss = loss + objective.kl_coef * ref_kl

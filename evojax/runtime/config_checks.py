@@ -12,6 +12,13 @@ import ml_collections
 
 from evojax import config as config_lib
 
+# A field of config.grpo, the field without which it does nothing, and a remedy.
+_PARTS = (
+    ('tis_mode', 'tis_cap', '3'),
+    ('tis_floor', 'tis_cap', '3'),
+    ('reject_low', 'reject', 'sequence'),
+    ('reject_high', 'reject', 'sequence'),
+)
 _URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
@@ -66,6 +73,16 @@ def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
       f' {1 + g.clip_high:g}, or be 0 (off)': (
           g.dual_clip and g.dual_clip <= 1 + g.clip_high
       ),
+      f'grpo.tis_floor={g.tis_floor} must be less than'
+      f' grpo.tis_cap={g.tis_cap}: lower it': 0 < g.tis_cap <= g.tis_floor,
+      **{
+          f'grpo.{name}={g[name]!r} changes nothing while'
+          f' grpo.{switch}={g[switch]!r}: set --config.grpo.{switch}={on}': (
+              g[switch] == config_lib.declaration(f'grpo.{switch}').default
+              and g[name] != config_lib.declaration(f'grpo.{name}').default
+          )
+          for name, switch, on in _PARTS
+      },
       f'grpo.refill_rounds={g.refill_rounds} replaces dropped groups, but'
       " keep='all' drops none: set grpo.keep=reward_variance": (
           g.refill_rounds and g.keep == 'all'
@@ -94,7 +111,8 @@ def _is_date(text: str) -> bool:
 
 def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
   """Check servers, and log-probs of rollouts that are not the update's."""
-  r, corrected = c.rollout, c.grpo.tis_cap > 0
+  r = c.rollout
+  corrected = c.grpo.tis_cap > 0 or c.grpo.reject != 'none'
   dtypes = (c.model.compute_dtype, c.model.param_dtype)
   return {
       **{

@@ -77,9 +77,10 @@ class Learner:
     """Update the policy on the groups of a batch; kept ones come first.
 
     Returns:
-      Metrics, means over the updates made; and float32 [P, G], the mean
-      |old_logprobs - sampler_logprobs| of each episode, NaN where it did not
-      enter the update.
+      Metrics, means over the updates made, and where some are rejected the
+      numbers of episodes, and of groups of which none is left; and float32
+      [P, G], the mean |old_logprobs - sampler_logprobs| of each episode, NaN
+      where the update did not see it.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state
@@ -89,6 +90,7 @@ class Learner:
     # Refill rounds may bring more groups than the update has room for.
     groups = np.argsort(~batch.kept, kind='stable')[: c.prompts]
     gap = np.full(batch.graded.shape, np.nan, np.float32)
+    rejected = np.zeros(batch.graded.shape, bool)
     hyper = sharding.to_device(
         settings.hyperparameters(self.config, self.step), self._replicated
     )
@@ -120,9 +122,16 @@ class Learner:
           # Later epochs compare with the same old log-probs again.
           if epoch == 0:
             gap[order] = rows['gap'].reshape(-1, c.group_size)
+            rejected[order] = rows['rejected'].reshape(-1, c.group_size)
     gap[~batch.included] = np.nan
     self.step += 1
-    return jax.tree.map(lambda *values: float(np.mean(values)), *logs), gap
+    metrics = jax.tree.map(lambda *values: float(np.mean(values)), *logs)
+    if self.algorithm.rejects:
+      empty = rejected.any(1) & ~(batch.included & ~rejected).any(1)
+      metrics.update(
+          rejected=int(rejected.sum()), rejected_groups=int(empty.sum())
+      )
+    return metrics, gap
 
   def _minibatch(
       self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray

@@ -22,7 +22,9 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
       on_policy=grpo.epochs == 1 and grpo.minibatches == 1,
       # Compiled only if it is on: it costs a forward pass.
       reference=grpo.kl_coef > 0,
-      importance=grpo.tis_cap > 0,
+      tis_mode=grpo.tis_mode if grpo.tis_cap > 0 else '',
+      reject=grpo.reject,
+      veto=grpo.veto > 0,
       max_tokens=config.rollout.max_tokens,
       logprob_chunk=config.model.logprob_chunk,
       **{name: grpo[name] for name in ('ratio', 'aggregation', 'layout')},

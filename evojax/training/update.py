@@ -34,7 +34,7 @@ from evojax.runtime import sharding
 State = dict[str, Any]  # params, frozen, moments, step.
 Batch = dict[str, Any]
 
-_OBJECTIVE = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef', 'tis_cap')
+_OBJECTIVE = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef')
 # Traced scalars of `update_step`, all float32.
 HYPERPARAMETERS = (
     'learning_rate',
@@ -42,6 +42,11 @@ HYPERPARAMETERS = (
     'max_grad_norm',
     'temperature',
     *_OBJECTIVE,
+    'tis_cap',
+    'tis_floor',
+    'reject_low',
+    'reject_high',
+    'veto',
 )
 
 
@@ -64,12 +69,19 @@ class Algorithm:
   # One epoch, one minibatch: old log-probs are the current ones.
   on_policy: bool = True
   reference: bool = False  # With a KL term.
-  importance: bool = False  # With truncated importance weights.
+  tis_mode: str = ''  # One of importance.MODES; empty: no importance weights.
+  reject: str = 'none'  # One of importance.REJECTIONS.
+  veto: bool = False  # Sequences with one very unlikely token are rejected.
   max_tokens: int = 64  # Lc.
   logprob_chunk: int = 0
   b1: float = 0.9
   b2: float = 0.95
   eps: float = 1e-8
+
+  @property
+  def rejects(self) -> bool:
+    """Whether what is too far from the sampler leaves the update."""
+    return self.veto or self.reject != 'none'
 
   @property
   def optimizer(self) -> optax.GradientTransformation:
@@ -262,7 +274,7 @@ def update_step(
   Returns:
     The new state (the old one where something is not finite), scalar metrics,
     and per-episode arrays [M, p, G]: 'gap', the mean of
-    |old_logprobs - sampler_logprobs| over its sampled tokens.
+    |old_logprobs - sampler_logprobs| over its sampled tokens, and 'rejected'.
   """
   (grads, loss, sums), largest, rows = _accumulate(
       cfg, algorithm, state, batch, live, hyper
@@ -291,24 +303,49 @@ def update_step(
       lambda new, old: jnp.where(finite, new, old), new_state, state
   )
   tokens = jnp.maximum(sums.pop('tokens'), 1.0)
+  sampler = sums.pop('sampler')
   metrics = {name: value / tokens for name, value in sums.items()}
-  metrics.update(
-      loss=loss, grad_norm=norm, gap_max=largest, finite=finite, tokens=tokens
-  )
-  return new_state, metrics, {'gap': rows}
+  metrics |= _sampler_metrics(algorithm, sampler) | largest
+  metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
+  return new_state, metrics, rows
+
+
+def _sampler_metrics(algorithm, sums):
+  """Return how trainer and sampler differ, and what the correction changed."""
+  tokens = jnp.maximum(sums['tokens'], 1.0)
+  sequences = jnp.maximum(sums['sequences'], 1.0)
+  metrics = {name: sums[name] / tokens for name in ('gap', 'sampler_kl')}
+  if algorithm.tis_mode:
+    done = {'truncate': 'truncated', 'mask': 'masked'}
+    name = f'tis_{done[algorithm.tis_mode.split("_")[1]]}'
+    squares = jnp.maximum(tokens * sums['weight_square'], 1e-30)
+    metrics |= {
+        'tis_weight': sums['weight'] / tokens,
+        name: sums['bounded'] / tokens,
+        f'{name}_sequences': sums['bounded_sequences'] / sequences,
+        # Kish's effective sample size, as a share of the tokens.
+        'tis_sample_size': jnp.square(sums['weight']) / squares,
+    }
+  if algorithm.rejects:
+    metrics['rejected_tokens'] = sums['rejected'] / tokens
+  return metrics
 
 
 def _accumulate(cfg, algorithm, state, batch, live, hyper):
   """Sum gradients, loss and metrics over the micro-batches that are live.
 
   Returns:
-    Gradients, the loss, and sums of the metrics over tokens; the largest gap of
-    a token; and the mean gap of each episode [M, p, G].
+    Gradients, the loss, and sums of the metrics over tokens; the largest values
+    of a token; and arrays of one value per episode [M, p, G].
   """
   mask = batch['mask']
-  denominator = losses.denominator(
-      mask, algorithm.aggregation, algorithm.max_tokens
-  )
+  # Which tokens are rejected, hence their number, a forward pass shows: then
+  # sums are divided at the end.
+  denominator = 1.0
+  if not algorithm.rejects:
+    denominator = losses.denominator(
+        mask, algorithm.aggregation, algorithm.max_tokens
+    )
   loss_fn = functools.partial(
       _loss, cfg, algorithm, state['frozen'], hyper, denominator
   )
@@ -316,37 +353,42 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
   def micro_step(i, carry):
     totals, largest, rows = carry
     micro = jax.tree.map(lambda x: x[i], batch)
-    (loss, (sums, gap, gaps)), grads = jax.value_and_grad(
+    (loss, (sums, found, found_rows)), grads = jax.value_and_grad(
         loss_fn, has_aux=True
     )(state['params'], micro)
     totals = jax.tree.map(
         lambda a, b: a + b.astype(a.dtype), totals, (grads, loss, sums)
     )
-    return totals, jnp.maximum(largest, gap), rows.at[i].set(gaps)
+    rows = jax.tree.map(lambda a, b: a.at[i].set(b), rows, found_rows)
+    return totals, jax.tree.map(jnp.maximum, largest, found), rows
 
   first = jax.tree.map(lambda x: x[0], batch)
-  loss, (sums, _, _) = jax.eval_shape(loss_fn, state['params'], first)
-  totals = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, jnp.float32), (state['params'], loss, sums)
+  loss, (sums, largest, rows) = jax.eval_shape(loss_fn, state['params'], first)
+  totals, largest = jax.tree.map(
+      lambda x: jnp.zeros(x.shape, jnp.float32),
+      ((state['params'], loss, sums), largest),
   )
-  start = totals, jnp.zeros(()), jnp.zeros(mask.shape[:-1])
-  return jax.lax.fori_loop(0, live, micro_step, start)
+  rows = jax.tree.map(
+      lambda x: jnp.zeros((len(mask), *x.shape), x.dtype), rows
+  )
+  (grads, loss, sums), largest, rows = jax.lax.fori_loop(
+      0, live, micro_step, (totals, largest, rows)
+  )
+  if algorithm.rejects:
+    count = jnp.maximum(sums.pop('count'), 1.0)
+    grads, loss = jax.tree.map(lambda x: x / count, (grads, loss))
+  return (grads, loss, sums), largest, rows
 
 
 def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
   """Return the loss of one micro-batch, and what `_accumulate` adds up."""
   params = lora.join(trainable, frozen) if cfg.lora_rank else trainable
-  mask, sampler = micro['mask'], micro['sampler_logprobs']
   logprobs, entropy = _logprobs(
       cfg, algorithm, params, micro, hyper['temperature'], True
   )
   fixed = jax.lax.stop_gradient(logprobs)
   old = fixed if algorithm.on_policy else micro['old_logprobs']
-  weights = None
-  if algorithm.importance:
-    weights = importance.truncated_importance_weights(
-        old, sampler, mask, hyper['tis_cap']
-    )
+  mask, weights, sampler, largest, rows = _correct(algorithm, hyper, old, micro)
   loss, sums = losses.policy_loss(
       logprobs,
       old,
@@ -358,14 +400,59 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
           **{name: hyper[name] for name in _OBJECTIVE},
       ),
       denominator=denominator,
-      tis_weights=weights,
+      weights=weights,
       ref_logprobs=micro.get('ref_logprobs'),
   )
-  gap = jnp.abs(old - sampler)
   sums['entropy'] = masked.masked_sum(entropy, mask)
-  sums['gap'] = masked.masked_sum(gap, mask)
-  largest = jnp.max(jnp.where(mask, gap, 0.0))
-  return loss, (sums, largest, masked.masked_mean(gap, mask, -1))
+  sums['sampler'] = sampler
+  if algorithm.rejects:
+    sums['count'] = losses.count(
+        mask, algorithm.aggregation, algorithm.max_tokens
+    )
+  return loss, (sums, largest, rows)
+
+
+def _correct(algorithm, hyper, old, micro):
+  """Compare the trainer with the sampler, and correct for what differs.
+
+  Returns:
+    The tokens of the update [p, G, Lc] and their weights, or None; sums over
+    the sampled tokens; the largest values of one; and values per episode.
+  """
+  mask, sampler = micro['mask'], micro['sampler_logprobs']
+  three = old, sampler, mask
+  gap = jnp.abs(old - sampler)
+  sums = {
+      'tokens': mask.sum(),
+      'sequences': mask.any(-1).sum(),
+      'gap': masked.masked_sum(gap, mask),
+      'sampler_kl': importance.sampler_kl(*three),
+  }
+  largest = {'gap_max': jnp.max(jnp.where(mask, gap, 0.0))}
+  kept, weights = mask, None
+  if algorithm.tis_mode:
+    weights, weighed, ratio = importance.importance_weights(
+        *three,
+        mode=algorithm.tis_mode,
+        cap=hyper['tis_cap'],
+        floor=hyper['tis_floor'],
+    )
+    sums |= weighed
+    largest['tis_ratio_max'] = ratio
+  if algorithm.rejects:
+    kept = importance.accepted(
+        *three,
+        level=algorithm.reject,
+        low=hyper['reject_low'],
+        high=hyper['reject_high'],
+        veto=hyper['veto'],
+    )
+    sums['rejected'] = (mask & ~kept).sum()
+  rows = {
+      'gap': masked.masked_mean(gap, mask, -1),
+      'rejected': mask.any(-1) & ~kept.any(-1),
+  }
+  return kept, weights, sums, largest, rows
 
 
 @functools.cache  # Runs of one shape share the program.

@@ -130,6 +130,9 @@ class ShardedTest(absltest.TestCase):
     self.assert_equal_to_one_device("['shared']")
     norm = self.results['one']["['shared']['metrics']['grad_norm']"]
     self.assertGreater(norm, 0.1)  # Or equality says nothing.
+    for name in ('rejected_tokens', 'tis_truncated'):
+      share = self.results['one'][f"['shared']['metrics']['{name}']"]
+      self.assertBetween(share, 0.05, 0.95, name)
 
   def test_update_with_packed_rows_scanned_rematerialised(self):
     self.assert_equal_to_one_device("['packed']", ALONE)

@@ -127,11 +127,17 @@ def run_update(mesh, cfg, params, layout):
   included = np.ones((P, G), bool)
   included[2] = False  # A dropped group,
   included[4, 1] = False  # and a dropped completion.
+  # Of a sampler that was nearly uniform: ratios lie on both sides of 1.
+  uniform = -np.log(np.float32(cfg.vocab_size))
+  sampler = [
+      uniform + rng.normal(0, 0.3, len(c)).astype(np.float32)
+      for c in completions
+  ]
   batch, live, _ = update_lib.make_batch(
       prompts,
       [
-          records.Episode(c, -np.ones(len(c), np.float32), 'stop', 0, '')
-          for c in completions
+          records.Episode(c, logprobs, 'stop', 0, '')
+          for c, logprobs in zip(completions, sampler)
       ],
       advantages[..., None],
       included,
@@ -145,13 +151,23 @@ def run_update(mesh, cfg, params, layout):
       max_tokens=LC,
       aggregation='token',
       logprob_chunk=16,
+      tis_mode='sequence_truncate',
+      reject='token',
+      veto=True,
       # Adam's first step is nearly the sign of the gradient, which turns the
       # rounding of a gradient near 0 into a whole step. Not with eps = 1.
       eps=1.0,
   )
   whole = sharding.replicated(mesh)
   values = dict.fromkeys(update_lib.HYPERPARAMETERS, 0.0) | dict(
-      learning_rate=1.0, temperature=0.8, clip_low=0.2, clip_high=0.2
+      learning_rate=1.0,
+      temperature=0.8,
+      clip_low=0.2,
+      clip_high=0.2,
+      tis_cap=1.2,
+      reject_low=0.5,
+      reject_high=2.0,
+      veto=0.3,
   )
   with sharding.use(mesh):
     state = jax.jit(

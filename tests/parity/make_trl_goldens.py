@@ -1,7 +1,8 @@
 """Writes tests/parity/data/trl_loss.json: the loss of TRL's GRPOTrainer.
 
-Calls `GRPOTrainer._compute_loss` and `trl.trainer.utils.nanstd` themselves, on
-log-probs that this script draws, in float64. Needs an environment with
+Calls `GRPOTrainer._compute_loss` and `trl.trainer.utils.nanstd` themselves, and
+runs the lines of `_generate_and_score_completions` that weight by the sampler,
+on log-probs that this script draws, in float64. Needs an environment with
 trl==1.16.0 and torch==2.13.0, without evojax:
 
   python tests/parity/make_trl_goldens.py
@@ -26,19 +27,24 @@ of processes averaged):
            delta > 1 + epsilon_high; below that TRL's also binds where A > 0.
   sequence s = exp(mean log-ratio), differentiated through the mean (GSPO); ours
            is GSPO-token, equal for one advantage per sequence and weights 1.
-  vllm     l is multiplied by the truncated weight before the KL term is added:
-           the same as ours.
+  vllm     l is multiplied by the weight before the KL term is added: the same
+           as ours. What a *_mask mode masks stays in the denominators, in TRL
+           and here. The weights are TRL's own: see `importance_ratio`.
   std      sample standard deviation + 1e-4; ours is sample standard deviation
            + eps.
 """
 
+import ast
 import collections
 import datetime
 import importlib.metadata
+import inspect
 import json
+import math
 import pathlib
 import platform
 import random
+import textwrap
 import types
 
 PATH = pathlib.Path(__file__).parent / 'data' / 'trl_loss.json'
@@ -52,7 +58,15 @@ _DEFAULTS = dict(
     delta=None,
     beta=0.0,
     vllm_cap=None,
+    vllm_floor=None,
+    vllm_mode='token_truncate',
     micro_batches=1,
+)
+VLLM_MODES = (
+    'token_truncate',
+    'token_mask',
+    'sequence_truncate',
+    'sequence_mask',
 )
 
 
@@ -76,6 +90,15 @@ def cases() -> dict[str, dict[str, object]]:
   out['kl'] = dict(beta=0.1)
   out['kl_sequence'] = dict(level='sequence', beta=0.1)
   out['vllm'] = dict(vllm_cap=1.2)
+  for mode in VLLM_MODES:
+    vllm = dict(vllm_mode=mode, vllm_cap=1.2)
+    out[f'vllm_{mode}'] = vllm
+    out[f'vllm_{mode}_floor'] = dict(
+        vllm, vllm_floor=0.85, loss_type='dapo', micro_batches=2
+    )
+    out[f'vllm_{mode}_kl'] = dict(vllm, loss_type='dr_grpo', beta=0.1)
+    if 'sequence' in mode:
+      out[f'vllm_{mode}_sequence'] = dict(vllm, level='sequence')
   out['dapo_accumulated'] = dict(loss_type='dapo', micro_batches=3)
   out['dr_grpo_accumulated'] = dict(loss_type='dr_grpo', micro_batches=3)
   out['grpo_accumulated'] = dict(micro_batches=3)
@@ -110,6 +133,48 @@ def draw_inputs() -> dict[str, list]:
       rewards=[[0.0, 1.0, 1.0, 0.25], [2.0, -1.0, 0.5, 3.0]],
       valid=[[True, True, True, True], [True, False, True, True]],
   )
+
+
+def importance_ratio(case: dict[str, object], x: dict[str, object]) -> object:
+  """Runs TRL's own lines that weight tokens by the sampler's log-probs.
+
+  They are in the middle of a method that also generates; its source is parsed
+  for the one `if` that makes the weights.
+
+  Args:
+    case: Settings, see `_DEFAULTS`.
+    x: Torch tensors of `draw_inputs`.
+
+  Returns:
+    float64 tensor [B, L], or [B, 1] for the modes of sequences.
+  """
+  import torch  # pylint: disable=g-import-not-at-top
+  from trl.trainer import grpo_trainer  # pylint: disable=g-import-not-at-top
+
+  method = grpo_trainer.GRPOTrainer._generate_and_score_completions
+  tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+  (block,) = (
+      node
+      for node in ast.walk(tree)
+      if isinstance(node, ast.If)
+      and ast.unparse(node.body[-1]).startswith('if self.vllm_importance_sampl')
+  )
+  names = dict(
+      self=types.SimpleNamespace(
+          vllm_importance_sampling_mode=case['vllm_mode'],
+          vllm_importance_sampling_clip_max=case['vllm_cap'],
+          vllm_importance_sampling_clip_min=case['vllm_floor'],
+      ),
+      torch=torch,
+      math=math,
+      completion_mask=torch.ones_like(x['mask']),
+      tool_mask=x['mask'],
+      old_per_token_logps=x['old_logprobs'],
+      sampling_per_token_logps=x['sampler_logprobs'],
+  )
+  code = ast.Module(block.body, type_ignores=[])
+  exec(compile(code, 'trl', 'exec'), names)  # pylint: disable=exec-used
+  return names['vllm_importance_sampling_ratio']
 
 
 def run_case(case: dict[str, object], inputs: dict[str, list]) -> dict:
@@ -147,9 +212,7 @@ def run_case(case: dict[str, object], inputs: dict[str, list]) -> dict:
         num_items_in_batch=x['mask'].sum(),
     )
     if case['vllm_cap'] is not None:
-      batch['importance_sampling_ratio'] = torch.exp(
-          x['old_logprobs'] - x['sampler_logprobs']
-      ).clamp(max=case['vllm_cap'])[part]
+      batch['importance_sampling_ratio'] = importance_ratio(case, x)[part]
     scored = (logprobs[part], torch.zeros_like(mask), None)
     # Everything that _compute_loss reads of its trainer in 1.16.0.
     trainer = types.SimpleNamespace(

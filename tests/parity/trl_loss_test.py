@@ -35,10 +35,15 @@ def _ours(case, inputs):
   denominator = losses.denominator(
       mask, aggregation, make_trl_goldens.MAX_TOKENS
   )
-  tis_weights = None
+  weights = None
   if case['vllm_cap'] is not None:
-    tis_weights = importance.truncated_importance_weights(
-        x['old_logprobs'], x['sampler_logprobs'], mask, case['vllm_cap']
+    weights, _, _ = importance.importance_weights(
+        x['old_logprobs'],
+        x['sampler_logprobs'],
+        mask,
+        mode=case['vllm_mode'],
+        cap=case['vllm_cap'],
+        floor=case['vllm_floor'] or 0.0,
     )
   size = len(mask) // case['micro_batches']
 
@@ -54,7 +59,7 @@ def _ours(case, inputs):
           clip_low=case['epsilon_low'],
           clip_high=case['epsilon_high'],
           dual_clip=case['delta'] or 0.0,
-          tis_weights=None if tis_weights is None else tis_weights[part],
+          weights=None if weights is None else weights[part],
           ref_logprobs=x['ref_logprobs'][part] if case['beta'] else None,
           kl_coef=case['beta'],
           ratio=case['level'],
@@ -103,6 +108,19 @@ class TrlLossTest(parameterized.TestCase):
     self.assertGreater(metrics['clip_ratio/high_mean'], 0)
     cases = _GOLDEN['cases']
     self.assertNotEqual(cases['delta']['loss'], cases['grpo_token']['loss'])
+
+  def test_goldens_exercise_the_bounds_of_weights(self):
+    self.assertEqual(make_trl_goldens.VLLM_MODES, importance.MODES)
+    cases = _GOLDEN['cases']
+    for mode in importance.MODES:
+      self.assertNotEqual(
+          cases[f'vllm_{mode}']['loss'], cases['grpo_token']['loss']
+      )
+    found = [cases[f'vllm_{mode}']['loss'] for mode in importance.MODES]
+    self.assertLen(set(found), 4)
+    unbounded = cases['dapo_token']['loss']
+    found = [cases[f'vllm_{mode}_floor']['loss'] for mode in importance.MODES]
+    self.assertLen({*found, unbounded}, 5)
 
   def test_bnpo_depends_on_micro_batches_and_ours_does_not(self):
     # Why there is no bnpo here: one update, cut in 1 or 3, two TRL losses.

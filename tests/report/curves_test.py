@@ -56,6 +56,8 @@ class CurvesTest(absltest.TestCase):
             grad_norm=None,  # Not finite.
             clip_low=0.01,
             clip_high=0.02 * step,
+            tis_masked=0.25,
+            rejected_tokens=step / 8,
             learning_rate=1e-4,
             staleness=0,
             part_outcome=0.5,
@@ -75,8 +77,11 @@ class CurvesTest(absltest.TestCase):
             'part outcome',
             'KL of the update',
             'clip fraction',
+            'bounded weights',
+            'rejected',
         ],
     )
+    self.assertEqual(found['bounded weights'].last, '25.0 %')
     self.assertEqual(found['reward'].last, '0.75')
     self.assertEqual(found['clip fraction'].last, '7.0 %')  # Of both bounds.
     rows[1]['learning_rate'] = 5e-5

@@ -28,7 +28,7 @@ def _random_batch(batch=6, length=7, seed=0):
       logprobs=logprobs,
       old_logprobs=logprobs + 0.3 * rng.normal(size=logprobs.shape),
       ref_logprobs=logprobs + 0.5 * rng.normal(size=logprobs.shape),
-      tis_weights=rng.uniform(0.5, 1.2, logprobs.shape),
+      weights=rng.uniform(0.5, 1.2, logprobs.shape),
       advantages=rng.normal(size=batch),
   )
   arrays = {k: jnp.asarray(v, jnp.float32) for k, v in arrays.items()}
@@ -37,7 +37,7 @@ def _random_batch(batch=6, length=7, seed=0):
 
 
 _SETTINGS = dict(
-    clip_low=0.2, clip_high=0.28, dual_clip=1.5, kl_coef=0.05, tis_cap=1.1
+    clip_low=0.2, clip_high=0.28, dual_clip=1.5, kl_coef=0.05
 )
 
 
@@ -240,30 +240,13 @@ class PolicyLossTest(RlTest):
         clip_high=0.2,
         aggregation='token',
         denominator=1.0,
-        tis_weights=jnp.asarray([[0.5, 1.25]]),
-        tis_cap=1.25,
+        weights=jnp.asarray([[0.5, 1.25]]),
         ref_logprobs=jnp.asarray([[-1.0 - math.log(2), -1.0]]),
         kl_coef=0.1,
     )
     k3 = math.log(2) - 0.5
     np.testing.assert_allclose(loss, -3.5 + 0.1 * k3, **TOL)
     np.testing.assert_allclose(metrics['ref_kl'], k3, **TOL)
-    np.testing.assert_allclose(metrics['tis_weight'], 1.75, **TOL)
-    self.assertEqual(metrics['tis_truncated'], 1)
-
-  def test_weights_when_off_count_as_not_truncated(self):
-    _, metrics = objectives.policy_loss(
-        jnp.zeros((1, 2)),
-        jnp.zeros((1, 2)),
-        jnp.ones(1),
-        jnp.ones((1, 2), bool),
-        clip_low=0.2,
-        clip_high=0.2,
-        denominator=1.0,
-        tis_weights=jnp.ones((1, 2)),
-        tis_cap=0.0,
-    )
-    self.assertEqual(metrics['tis_truncated'], 0)
 
   @parameterized.parameters(*losses.RATIOS)
   def test_on_policy_ratio_is_exactly_one(self, ratio):
@@ -414,7 +397,7 @@ class PolicyLossTest(RlTest):
       traces.append(scalars)
       return objectives.policy_loss(**batch, **scalars)[0]
 
-    names = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef', 'tis_cap')
+    names = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef')
     scalars = {k: jnp.float32(0.1) for k in names}
     scalars['denominator'] = jnp.float32(6)
     scalars['dual_clip'] = jnp.float32(1.2)  # Binds: ratios reach 1.3.

@@ -399,11 +399,16 @@ class AlgorithmTest(TrainTestCase):
     self.assertLessEqual(trainer.engine.compilations() - compiled, 3)
 
   def test_importance_weights(self):
-    trainer = self.make_trainer(grpo__tis_cap=2.0)
+    trainer = self.make_trainer(
+        grpo__tis_cap=2.0, grpo__tis_mode='sequence_mask', grpo__veto=1e-4
+    )
     metrics = trainer.train_step()
     # Sampler and trainer agree, so every weight is 1.
-    self.assertAlmostEqual(metrics['tis_weight'], 1, places=5)
-    self.assertEqual(metrics['tis_truncated'], 0)
+    for name in ('tis_weight', 'tis_sample_size', 'tis_ratio_max'):
+      self.assertAlmostEqual(metrics[name], 1, places=4)
+    for name in ('tis_masked', 'tis_masked_sequences', 'rejected'):
+      self.assertEqual(metrics[name], 0)
+    self.assertAlmostEqual(metrics['sampler_kl'], 0, places=6)
 
   def test_lora_trains_adapters_and_exports_whole_weights(self):
     config = self.make_config(

@@ -245,6 +245,43 @@ class OverlapTest(absltest.TestCase):
     self.assertEqual(row['refused_stale'], 3)
     self.assertEqual(row['staleness'], 0)
 
+  def test_too_far_from_the_sampler_is_rejected(self):
+    # Rollouts of the version before are young enough to be trained on, but a
+    # large update has moved the policy away from all of them.
+    config = self.config(
+        optim__learning_rate=0.3,
+        grpo__reject='geometric',
+        grpo__reject_low=0.99,
+        grpo__reject_high=1.01,
+        grpo__refill_rounds=0,
+        grpo__keep='all',
+    )
+    trainer = self.trainer('rejected', config)
+    first, second = self.train(trainer, 2)
+    for name in ('rejected', 'rejected_groups', 'refused_stale'):
+      self.assertEqual(first[name], 0, name)
+    self.assertEqual(first['tokens'], first['sampled_tokens'])
+    self.assertEqual(second['staleness'], 1)
+    self.assertEqual(second['refused_stale'], 0)
+    self.assertEqual(second['rejected'], 8)
+    self.assertEqual(second['rejected_groups'], 2)
+    self.assertEqual(second['rejected_tokens'], 1)
+    self.assertEqual((second['loss'], second['grad_norm']), (0, 0))
+    self.assertGreater(second['sampler_kl'], 0.01)
+    # What they were worth was said before they were rejected.
+    rows = store.read(self.folder / 'rejected', 'train', [1])
+    self.assertTrue(rows['kept'].all())
+    self.assertGreater(rows['advantage'].abs().max(), 0.1)
+    gaps = rows['sampler_trainer_logprob_gap']
+    self.assertGreater(gaps.min(), 0.005)
+    # Bounds are traced: others compile nothing.
+    compiled = trainer.compilations()
+    trainer.config.grpo.reject_low = trainer.config.grpo.tis_floor = 0.0
+    trainer.config.grpo.reject_high = trainer.config.grpo.tis_cap = 1e6
+    third = self.train(trainer, 3)[0]
+    self.assertEqual((third['rejected'], third['staleness']), (0, 1))
+    self.assertEqual(trainer.compilations(), compiled)
+
 
 class ConfigTest(absltest.TestCase):
 
@@ -274,6 +311,14 @@ class ConfigTest(absltest.TestCase):
         rollout__max_staleness=1,
     )
     self.refuse('max_staleness=2 .*tis_cap=2', rollout__max_staleness=2)
+    config_checks.validate(
+        tiny.make_config(
+            'package:math',
+            rollout__queue_depth=1,
+            rollout__max_staleness=1,
+            grpo__reject='sequence',
+        )
+    )
     self.refuse('queue_depth=2', rollout__queue_depth=2)
     self.refuse(
         'in bfloat16 .*tis_cap=2',

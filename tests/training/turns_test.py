@@ -13,6 +13,7 @@ from evojax.models import decoder
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 from tests import forward
+from tests import tiny
 
 P, G, LP, LC, A = 4, 3, 6, 14, 4
 CFG = decoder.DecoderConfig(
@@ -36,7 +37,8 @@ HYPER = dict(
     clip_high=0.28,
     dual_clip=0.0,
     kl_coef=0.0,
-    tis_cap=0.0,
+    tis_floor=0.0,
+    veto=0.0,
 )
 
 
@@ -91,29 +93,26 @@ def make_batch(prompts, episodes, advantages, layout, included=None):
 
 
 @functools.cache
-def algorithm(layout, aggregation):
+def algorithm(layout, aggregation, **changes):
   return update_lib.Algorithm(
-      layout=layout, aggregation=aggregation, max_tokens=LC, eps=1.0
+      layout=layout, aggregation=aggregation, max_tokens=LC, eps=1.0, **changes
   )
 
 
-def update(batch, live, layout, aggregation):
+def update(batch, live, layout, aggregation, bounds=None, **changes):
   """Metrics, and the accumulated gradient before Adam."""
-  chosen = algorithm(layout, aggregation)
+  chosen = algorithm(layout, aggregation, **changes)
   state = update_lib.init_state(CFG, chosen, params())
-  hyper = {k: jnp.float32(v) for k, v in HYPER.items()}
-  run = accumulate(layout, aggregation)
+  hyper = {k: jnp.float32(v) for k, v in (HYPER | (bounds or {})).items()}
+  run = accumulate(layout, aggregation, **changes)
   (grads, loss, sums), _, _ = run(state, batch, jnp.int32(live), hyper)
   return grads, loss, sums
 
 
 @functools.cache  # Compiling is what these tests would spend their time on.
-def accumulate(layout, aggregation):
-  return jax.jit(
-      functools.partial(
-          update_lib._accumulate, CFG, algorithm(layout, aggregation)
-      )
-  )
+def accumulate(layout, aggregation, **changes):
+  chosen = algorithm(layout, aggregation, **changes)
+  return jax.jit(functools.partial(update_lib._accumulate, CFG, chosen))
 
 
 def scored(params, prompt, tokens):
@@ -124,7 +123,26 @@ def scored(params, prompt, tokens):
   return table[np.arange(len(prompt) - 1, len(row) - 1), tokens]
 
 
-def plain_loss(params, prompts, episodes, advantages, aggregation):
+def ratios(logprobs, e):
+  """The product of an episode's trainer/sampler ratios, and their mean."""
+  gap = (jax.lax.stop_gradient(logprobs) - e.logprobs)[e.loss_mask]
+  return jnp.exp(gap.sum()), jnp.exp(gap.mean())
+
+
+@functools.cache
+def bounds():
+  """Bounds of ratios that leave some episodes out, and weights of some at 0."""
+  prompts, episodes, _ = data()
+  pairs = zip(prompts, episodes)
+  found = [ratios(scored(params(), p, e.tokens), e) for p, e in pairs]
+  product, mean = np.array(found).T
+  between = functools.partial(np.quantile, method='midpoint')
+  low, high = between(mean, (0.21, 0.79))
+  cap = between(product, 0.71)
+  return dict(tis_cap=cap, reject_low=low, reject_high=high), product, mean
+
+
+def plain_loss(params, prompts, episodes, advantages, aggregation, limits=None):
   """-sum of A log p over sampled tokens, turn by turn, in plain loops.
 
   On policy the ratio is 1 and its gradient that of log p.
@@ -137,18 +155,30 @@ def plain_loss(params, prompts, episodes, advantages, aggregation):
       weights[start : start + turn.sampled] = a
       start += turn.sampled + turn.observed
     share, count = -(weights @ logprobs), sum(t.sampled for t in e.turns)
-    total += share / count if aggregation == 'sequence' else share
-    tokens, sequences = tokens + count, sequences + 1
+    weight = enters = 1.0
+    if limits:
+      weight, mean = ratios(logprobs, e)
+      weight *= weight <= limits['tis_cap']
+      enters = (limits['reject_low'] <= mean) & (mean <= limits['reject_high'])
+    share = share / count if aggregation == 'sequence' else share
+    total += share * weight * enters
+    tokens, sequences = tokens + count * enters, sequences + enters
   return total / (tokens if aggregation == 'token' else sequences)
 
 
 @functools.cache
-def plain_gradient(aggregation):
+def plain_gradient(aggregation, corrected=False):
   """The gradient of `plain_loss` on all of `data`."""
-  return jax.grad(plain_loss)(params(), *data(), aggregation)
+  limits = bounds()[0] if corrected else None
+  return jax.grad(plain_loss)(params(), *data(), aggregation, limits)
 
 
 class TurnsTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
 
   @parameterized.product(
       layout=('shared', 'packed'), aggregation=('token', 'sequence')
@@ -164,6 +194,28 @@ class TurnsTest(parameterized.TestCase):
     sampled = sum(e.loss_mask.sum() for e in episodes)
     self.assertEqual(int(sums['tokens']), sampled)
     self.assertLess(sampled, sum(len(e.tokens) for e in episodes))
+
+  @parameterized.parameters('shared', 'packed')
+  def test_an_episode_is_what_is_corrected(self, layout):
+    """Its sampled tokens of all turns, not a turn, make its ratio."""
+    prompts, episodes, advantages = data()
+    limits, product, mean = bounds()
+    masked = product > limits['tis_cap']
+    rejected = (mean < limits['reject_low']) | (mean > limits['reject_high'])
+    for kind in (masked, rejected, ~(masked | rejected)):
+      self.assertGreater(kind.sum(), 1)
+    batch, live, _ = make_batch(prompts, episodes, advantages, layout)
+    correction = dict(tis_mode='sequence_mask', reject='geometric')
+    found, _, sums = update(
+        batch, live, layout, 'token', limits, **correction
+    )
+    wanted = plain_gradient('token', True)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted)):
+      np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(b).max()))
+    self.assertEqual(sums['sampler']['bounded_sequences'], masked.sum())
+    sizes = np.array([e.loss_mask.sum() for e in episodes])
+    self.assertEqual(sums['sampler']['rejected'], sizes[rejected].sum())
+    self.assertEqual(sums['tokens'], sizes[~rejected].sum())
 
   @parameterized.parameters('shared', 'packed')
   def test_log_probs_are_those_of_a_full_forward(self, layout):
@@ -216,7 +268,7 @@ class TurnsTest(parameterized.TestCase):
     found, _, sums = update(batch, live, layout, 'token')
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(want)):
       np.testing.assert_array_equal(a, b)
-    self.assertTrue(np.isfinite(sums['gap']))
+    self.assertTrue(np.isfinite(sums['sampler']['gap']))
 
   @parameterized.parameters('shared', 'packed')
   def test_permuted_groups_change_nothing(self, layout):

@@ -15,6 +15,7 @@ from evojax.models import decoder
 from evojax.models import lora
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
+from tests import tiny
 
 CFG = decoder.DecoderConfig(
     family='qwen3',
@@ -43,6 +44,10 @@ HYPER = dict(
     dual_clip=0.0,
     kl_coef=0.0,
     tis_cap=0.0,
+    tis_floor=0.0,
+    reject_low=0.0,
+    reject_high=1e9,
+    veto=0.0,
 )
 
 
@@ -66,6 +71,20 @@ def episodes(completions, sampler):
       records.Episode(tokens, logprobs, 'stop', 0, '')
       for tokens, logprobs in zip(completions, sampler, strict=True)
   ]
+
+
+def make_batch(data, included, micro_groups, layout):
+  prompts, completions, sampler, advantages = data
+  return update_lib.make_batch(
+      prompts,
+      episodes(completions, sampler),
+      advantages[..., None],
+      included,
+      max_prompt_tokens=LP,
+      max_tokens=LC,
+      micro_groups=micro_groups,
+      layout=layout,
+  )
 
 
 @functools.cache  # Compiling is what these tests would spend their time on.
@@ -95,18 +114,10 @@ class Update:
       params=None,
       **hyper
   ):
-    prompts, completions, sampler, advantages = data
     if included is None:
       included = np.ones((P, G), bool)
-    batch, live, order = update_lib.make_batch(
-        prompts,
-        episodes(completions, sampler),
-        advantages[..., None],
-        included,
-        max_prompt_tokens=LP,
-        max_tokens=LC,
-        micro_groups=micro_groups,
-        layout=self.algorithm.layout,
+    batch, live, order = make_batch(
+        data, included, micro_groups, self.algorithm.layout
     )
     if params is None:
       params = decoder.init(self.cfg, jax.random.key(0))
@@ -115,7 +126,10 @@ class Update:
       batch[name] = make(batch)
     hyper = {k: jnp.float32(v) for k, v in (HYPER | hyper).items()}
     state, metrics, rows = self.step(state, batch, jnp.int32(live), hyper)
-    rows = np.asarray(rows['gap']).reshape(-1, G)[np.argsort(order)]
+    self.rejected, rows = (
+        np.asarray(rows[name]).reshape(-1, G)[np.argsort(order)]
+        for name in ('rejected', 'gap')
+    )
     return state['params'], jax.device_get(metrics), rows
 
 
@@ -142,6 +156,11 @@ def naive_logprobs(params, prompts, completions, temperature=1.0):
 
 
 class LearnerTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tiny.share_compiled(cls)
 
   def assert_params(self, a, b, atol=ATOL):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
@@ -241,10 +260,109 @@ class LearnerTest(parameterized.TestCase):
     np.testing.assert_allclose(metrics['gap'], every.mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics['gap_max'], every.max(), rtol=1e-5)
 
+  @parameterized.parameters(
+      ('shared', 'token', True),
+      ('packed', 'sequence', True),
+      ('shared', 'constant', False),
+  )
+  def test_rejected_is_as_if_never_there(self, layout, aggregation, on_policy):
+    # A sampler that agrees with the trainer but for four episodes: two of
+    # group 0, and all of group 2 that are in the update at all.
+    data = rollouts()
+    params = decoder.init(CFG, jax.random.key(0))
+    data[2][:] = [np.asarray(x) for x in naive_logprobs(params, *data[:2])]
+    included = np.ones((P, G), bool)
+    included[2, 2] = included[3] = False
+    wrong = np.zeros((P, G), bool)
+    wrong[0, :2] = wrong[2, :2] = True
+    options = dict(layout=layout, aggregation=aggregation, on_policy=on_policy)
+    bounds = dict(reject_low=0.9, reject_high=1.1)
+
+    def trainer(included):
+      """Log-probs at the start of the step, laid out as the batch."""
+      if on_policy:
+        return {}
+      batch = make_batch(data, included, 2, layout)[0]
+      return dict(old_logprobs=lambda _: batch['sampler_logprobs'])
+
+    update = make_update(**options, reject='geometric')
+    whole, metrics, _ = update(
+        data, included, extra=trainer(included), **bounds
+    )
+    self.assertEqual(metrics['rejected_tokens'], 0)
+    without = make_update(**options)(data, included, extra=trainer(included))
+    self.assert_params(whole, without[0])
+    far = [list(x) for x in data[:3]] + [data[3]]
+    for i in np.flatnonzero(wrong):
+      far[2][i] = data[2][i] + 0.2 * (-1) ** i
+    got, metrics, _ = update(far, included, extra=trainer(included), **bounds)
+    np.testing.assert_array_equal(update.rejected, wrong)
+    left = included & ~wrong
+    want, expected, _ = update(data, left, extra=trainer(left), **bounds)
+    self.assert_params(got, want)
+    for name in ('loss', 'tokens', 'entropy', 'grad_norm'):
+      np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4)
+    sizes = np.array([len(c) for c in data[1]]).reshape(P, G)
+    share = sizes[wrong].sum() / sizes[included].sum()
+    np.testing.assert_allclose(metrics['rejected_tokens'], share, rtol=1e-6)
+    # The gap is over all: what was rejected is why it is large.
+    np.testing.assert_allclose(metrics['gap'], 0.2 * share, rtol=1e-3)
+
+  def test_all_rejected_is_a_step_of_zero(self):
+    update = make_update(aggregation='token', reject='sequence')
+    params, metrics, _ = update(rollouts(), reject_low=1.0, reject_high=1.0)
+    self.assert_params(params, decoder.init(CFG, jax.random.key(0)), atol=0)
+    self.assertTrue(update.rejected.all())
+    self.assertEqual(metrics['rejected_tokens'], 1)
+
+  def test_metrics_of_weights_by_hand(self):
+    data, params = rollouts(), decoder.init(CFG, jax.random.key(0))
+    ratios = [
+        np.exp(np.asarray(logprobs) - sampler)
+        for logprobs, sampler in zip(naive_logprobs(params, *data[:2]), data[2])
+    ]
+    every = np.concatenate(ratios)
+    cap = float(np.sort(every)[-4:-2].mean())  # Three are above it.
+    update = make_update(tis_mode='token_truncate')
+    _, metrics, _ = update(data, tis_cap=cap)
+    weights = np.minimum(every, cap)
+    sequences = np.mean([(r > cap).any() for r in ratios])
+    for name, want in dict(
+        tis_weight=weights.mean(),
+        tis_truncated=3 / len(every),
+        tis_truncated_sequences=sequences,
+        tis_sample_size=weights.sum() ** 2 / (weights**2).sum() / len(every),
+        tis_ratio_max=every.max(),
+        sampler_kl=(every - 1 - np.log(every)).mean(),
+    ).items():
+      np.testing.assert_allclose(metrics[name], want, rtol=1e-4, err_msg=name)
+
+  @parameterized.parameters('token_truncate', 'sequence_mask')
+  def test_correction_in_bfloat16(self, mode):
+    # Activations are rounded, log-probs and ratios are not: a sampler in
+    # float32 has gaps of the size of bfloat16, and weights near 1.
+    cfg = dataclasses.replace(CFG, compute_dtype='bfloat16')
+    data, params = rollouts(), decoder.init(CFG, jax.random.key(0))
+    data[2][:] = [np.asarray(x) for x in naive_logprobs(params, *data[:2])]
+    update = make_update(cfg, tis_mode=mode, reject='geometric', veto=True)
+    bounds = dict(tis_cap=3.0, reject_low=0.9, reject_high=1.1, veto=1e-4)
+    _, metrics, _ = update(data, params=params, **bounds)
+    self.assertBetween(metrics['gap_max'], 1e-5, 0.05)
+    self.assertBetween(metrics['tis_ratio_max'], 1, 1.2)
+    self.assertBetween(metrics['tis_weight'], 0.95, 1.05)
+    self.assertGreater(metrics['tis_sample_size'], 0.99)
+    self.assertEqual(metrics['rejected_tokens'], 0)
+    self.assertTrue(metrics['finite'])
+
   def test_scalars_are_traced_and_each_has_an_effect(self):
     data = rollouts()
     update = make_update(
-        on_policy=False, reference=True, importance=True, eps=1e-8
+        on_policy=False,
+        reference=True,
+        tis_mode='token_truncate',
+        reject='token',
+        veto=True,
+        eps=1e-8,
     )
     near = lambda shift: lambda batch: (
         batch['sampler_logprobs'] + shift
@@ -269,6 +387,10 @@ class LearnerTest(parameterized.TestCase):
         dual_clip=1.3,
         kl_coef=0.5,
         tis_cap=0.1,
+        tis_floor=1.0,
+        reject_low=0.5,
+        reject_high=0.5,
+        veto=0.2,
     )
     self.assertEqual(set(changes), set(update_lib.HYPERPARAMETERS))
     for name, value in changes.items():
@@ -320,42 +442,25 @@ class LearnerTest(parameterized.TestCase):
     self.assertGreater(max(jax.tree.leaves(moved)), 1e-4)
 
   def test_prompts_that_differ_in_a_group_fall_back_to_packing(self):
-    prompts, completions, sampler, advantages = rollouts()
-    prompts[1] = np.array([5, 6], np.int32)
-    batch, _, _ = update_lib.make_batch(
-        prompts,
-        episodes(completions, sampler),
-        advantages[..., None],
-        np.ones((P, G), bool),
-        max_prompt_tokens=LP,
-        max_tokens=LC,
-        micro_groups=2,
-    )
+    data = rollouts()
+    data[0][1] = np.array([5, 6], np.int32)
+    batch, _, _ = make_batch(data, np.ones((P, G), bool), 2, 'shared')
     self.assertIn('index', batch)
-    make_update()((prompts, completions, sampler, advantages))
+    make_update()(data)
 
   def test_micro_groups_must_divide(self):
     with self.assertRaisesRegex(ValueError, 'grpo.micro_groups=3'):
       make_update()(rollouts(), micro_groups=3)
 
   def test_score_step_equals_the_forward_pass(self):
-    prompts, completions, sampler, advantages = rollouts()
+    data = rollouts()
     for layout in ('shared', 'packed'):
-      batch, _, _ = update_lib.make_batch(
-          prompts,
-          episodes(completions, sampler),
-          advantages[..., None],
-          np.ones((P, G), bool),
-          max_prompt_tokens=LP,
-          max_tokens=LC,
-          micro_groups=2,
-          layout=layout,
-      )
+      batch, _, _ = make_batch(data, np.ones((P, G), bool), 2, layout)
       params = decoder.init(CFG, jax.random.key(0))
       scored = update_lib.score_step(
           CFG, ALGORITHM, params, batch, jnp.float32(0.8)
       ).reshape(P * G, LC)
-      wanted = naive_logprobs(params, prompts, completions, 0.8)
+      wanted = naive_logprobs(params, *data[:2], 0.8)
       for i, want in enumerate(wanted):
         np.testing.assert_allclose(scored[i, : len(want)], want, atol=1e-5)
 
