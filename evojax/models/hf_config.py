@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
   layers = sizes['num_layers']
   window, sliding = _windows(file, raw, family, layers)
   theta = rope.get('rope_theta') or raw.get('rope_theta') or family.rope_theta
-  local_theta = local.get('rope_theta') or raw.get('rope_local_base_freq', 1e4)
+  local_theta = local.get('rope_theta') or raw.get('rope_local_base_freq') or 1e4
   unrotated = families.unrotated(raw, layers) if family.skips_rope else ()
   if family.skips_rope and len(unrotated) != layers:
     raise ModelDirectoryError(
@@ -303,6 +303,7 @@ def dump(
       'torch_dtype': dtype,
       'bos_token_id': None,
       'eos_token_id': None,
+      'pad_token_id': None,
       **token_ids,
       **_of_family(cfg, family),
   }

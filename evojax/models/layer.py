@@ -67,7 +67,7 @@ class DecoderConfig:
   norm_plus_one: bool = False  # Norms multiply by 1 + weight.
   scale_embeddings: bool = False  # By sqrt(D), where tokens are embedded.
   activation: str = 'silu'  # Key of ACTIVATIONS.
-  query_scalar: float | None = None  # Scores / sqrt of this; None: H.
+  query_scalar: int | float | None = None  # Scores / sqrt of this; None: H.
   max_positions: int = 32_768
   compute_dtype: str = 'float32'
   remat: str = 'none'  # none | dots | full.

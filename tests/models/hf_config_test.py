@@ -141,7 +141,7 @@ class LoadTest(parameterized.TestCase):
       ),
       (
           'yarn_without_factor',
-          {'rope_parameters': {'rope_type': 'yarn'}},
+          {'rope_parameters': {'rope_type': 'yarn'}, 'rope_scaling': None},
           "rope type yarn needs 'factor'",
       ),
       (

@@ -179,7 +179,7 @@ def random_model(config, seed=0):
   generator = torch.Generator().manual_seed(seed)
   with torch.no_grad():
     for name, p in model.named_parameters():
-      p.normal_(0, 0.5 if p.ndim == 1 else 0.2, generator=generator)
+      p.normal_(0, 0.5 if p.ndim == 1 else 0.15, generator=generator)
       if 'norm' in name and config.model_type != 'gemma3_text':
         p.add_(1)
   return model.eval()
@@ -281,6 +281,7 @@ class TransformersTest(parameterized.TestCase):
         ),
         eos_ids=(0,),
         decode_text=str,
+        refill_every=4,
     )
     sampler.update_weights(params, 0)
 
@@ -298,7 +299,8 @@ class TransformersTest(parameterized.TestCase):
           for number, prompt in enumerate(prompts)
       ]
       answers = sampler.generate(requests)
-      rows = [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)]
+      pairs = zip(prompts, answers, strict=True)
+      rows = [[*prompt, *answer.tokens.tolist()] for prompt, answer in pairs]
       for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True)):
         theirs = their_logits(model, [row])[0, len(prompt) - 1 : -1]
         tokens = answers[number].tokens
