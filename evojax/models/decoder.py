@@ -1,37 +1,32 @@
-"""Decoders of the Qwen2, Qwen3 and Llama families.
+"""Decoders of the families of `families.FAMILIES`.
 
 One Flax layer serves four uses, which differ only in where keys and values
 come from. The layer takes that as a function (`attend`): the whole sequence
 (`forward`), a prompt that a group of completions shares (`forward_shared`), a
 chunk of tokens and a cache (`extend`), or one token and a cache (`decode`).
-Everything exported is a pure function over plain dicts.
+Everything exported is a pure function over plain dicts:
 
-Projections are stored fused, per key/value head, so that tensor parallelism
-splits them along K and F without moving data:
+  embed [V, D], layers (a list, or stacked; see `layer`), final_norm [D],
+  lm_head [V, D].
 
-  embed [V, D], layers: attn_norm [D], qkv [D, K, R + 2, H], qkv_bias
-  [K, R + 2, H], q_norm [H], k_norm [H], out [K, R, H, D], mlp_norm [D],
-  gate_up [D, 2, F], down [F, D]; final_norm [D], lm_head [V, D].
-
-Query head n is (k, r) with n = k * R + r; axis 2 of qkv holds R queries, the
-key and the value.
+Layers of one decoder differ in their `layer.Kind` alone: whether a token sees
+only the last tokens, its window, and how positions rotate queries and keys. A
+window is a mask: the cache of such a layer holds all positions, too.
 """
 
-from collections.abc import Callable
-import dataclasses
 import functools
 from typing import Any
 
-from flax import linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
-import numpy as np
 
+from evojax.models import layer as layer_lib
 from evojax.models import rope as rope_lib
 from evojax.runtime import sharding
 
 Params = dict[str, Any]
+DecoderConfig = layer_lib.DecoderConfig
 
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
@@ -39,179 +34,11 @@ REMAT_POLICIES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class DecoderConfig:
-  """Shape of a decoder (from config.json) and how it is computed."""
-
-  family: str  # qwen2 | qwen3 | llama.
-  vocab_size: int  # V
-  hidden_size: int  # D
-  intermediate_size: int  # F
-  num_layers: int
-  num_heads: int  # N
-  num_kv_heads: int  # K, divides N.
-  head_dim: int  # H
-  rope_theta: float = 10_000.0
-  rope_scaling: rope_lib.Scaling | None = None
-  rms_norm_eps: float = 1e-6
-  tie_embeddings: bool = True
-  qkv_bias: bool = False  # Qwen2.
-  qk_norm: bool = False  # Qwen3.
-  max_positions: int = 32_768
-  compute_dtype: str = 'float32'
-  remat: str = 'none'  # none | dots | full.
-  scan_layers: bool = False
-  lora_rank: int = 0
-  lora_alpha: float = 16.0
-
-  @property
-  def heads_per_kv(self) -> int:
-    """R, query heads per key/value head."""
-    return self.num_heads // self.num_kv_heads
-
-
-# Number of input axes of each projection.
-_INPUTS = {'qkv': 1, 'out': 3, 'gate_up': 1, 'down': 1}
-_NORMS = ('final_norm', 'attn_norm', 'mlp_norm', 'q_norm', 'k_norm')
-# Trailing axes of every parameter. LoRA pairs: a [in, r], b [r, out...].
-_AXES = {
-    'embed': ('vocab', None),
-    'lm_head': ('vocab', None),
-    **dict.fromkeys(_NORMS, (None,)),
-    'qkv': ('embed', 'kv_heads', None, None),
-    'qkv_bias': ('kv_heads', None, None),
-    'out': ('kv_heads', None, None, 'embed'),
-    'gate_up': ('embed', None, 'mlp'),
-    'down': ('mlp', 'embed'),
-}
-for _name, _n in _INPUTS.items():
-  _AXES[f'{_name}_lora_a'] = (*_AXES[_name][:_n], None)
-  _AXES[f'{_name}_lora_b'] = (None, *_AXES[_name][_n:])
-
-
-def _gathered(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
-  """Return the axes of a weight in use, when fsdp no longer splits it."""
-  return tuple(None if axis == 'embed' else axis for axis in axes)
-
-
-def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
-  """RMSNorm (arXiv:1910.07467) with float32 statistics, in the dtype of x."""
-  x32 = x.astype(jnp.float32)
-  x32 *= jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + eps)
-  return (x32 * scale.astype(jnp.float32)).astype(x.dtype)
-
-
-def _rope_table(cfg, positions):
+def _rope_table(cfg, kind, positions):
   """Return (cos, sin), each [..., T, H / 2] for positions [..., T]."""
   return rope_lib.table(
-      positions, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling
+      positions, cfg.head_dim, kind.rope_theta, kind.rope_scaling
   )
-
-
-class Layer(nn.Module):
-  """One pre-norm transformer layer over x [..., T, D]."""
-
-  cfg: DecoderConfig
-
-  @nn.compact
-  def __call__(
-      self,
-      x: jax.Array,
-      rope: tuple[jax.Array, jax.Array],
-      attend: Callable[..., tuple[jax.Array, Any]],
-  ) -> tuple[jax.Array, Any]:
-    """Return x and what `attend` keeps.
-
-    Args:
-      x: [B, T, D], compute dtype.
-      rope: cos and sin, [B or 1, T, H / 2].
-      attend: (q [B, T, K, R, H], k [B, T, K, H], v [B, T, K, H]) ->
-        (values [B, T, K, R, H], anything).
-    """
-    cfg = self.cfg
-    d, f, h = cfg.hidden_size, cfg.intermediate_size, cfg.head_dim
-    k, r = cfg.num_kv_heads, cfg.heads_per_kv
-    hidden = self._norm('attn_norm', x, d)
-    qkv = self._project('qkv', hidden, (d,), (k, r + 2, h))
-    if cfg.qkv_bias:
-      bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
-      qkv += bias.astype(x.dtype)
-    # [B, T, K, R + 2, H]. Split, not sliced: the gradient of a split is one
-    # concatenation, that of slices pads each and adds them up.
-    query, key, value = jnp.split(qkv, [r, r + 1], -2)
-    key, value = key[..., 0, :], value[..., 0, :]
-    if cfg.qk_norm:
-      query = self._norm('q_norm', query, h)
-      key = self._norm('k_norm', key, h)
-    cos, sin = (t[..., None, :] for t in rope)  # [B, T, 1, H / 2]
-    key = rope_lib.rotate(key, cos, sin)
-    query = rope_lib.rotate(query, cos[..., None, :], sin[..., None, :])
-    attended, kept = attend(query, key, value)
-    x = x + self._project('out', attended, (k, r, h), (d,))
-    x = sharding.constrain(x, 'batch', None, None)
-    hidden = self._norm('mlp_norm', x, d)
-    gate_up = self._project('gate_up', hidden, (d,), (2, f))  # [B, T, 2, F]
-    x = x + self._project('down', _gated(gate_up), (f,), (d,))
-    return sharding.constrain(x, 'batch', None, None), kept
-
-  def _norm(self, name: str, x: jax.Array, width: int) -> jax.Array:
-    scale = self.param(name, nn.initializers.ones, (width,))
-    return _rms_norm(x, scale, self.cfg.rms_norm_eps)
-
-  def _project(
-      self, name: str, x: jax.Array, ins: tuple[int, ...], outs: tuple[int, ...]
-  ) -> jax.Array:
-    """x [..., *ins] @ weight [*ins, *outs], plus the LoRA pair if any."""
-    n, rank = len(ins), self.cfg.lora_rank
-    init = _fan_in(ins)
-    weight = self.param(name, init, (*ins, *outs)).astype(x.dtype)
-    # The weight is gathered over fsdp here, in the compute dtype and one layer
-    # at a time, so that no device holds all of them whole.
-    weight = sharding.constrain(weight, *_gathered(_AXES[name]))
-    widens = n == 1 and np.prod(outs) > ins[0]
-    y = _widen(x, weight) if widens else jnp.tensordot(x, weight, n)
-    if rank:
-      zeros = nn.initializers.zeros
-      a = self.param(f'{name}_lora_a', init, (*ins, rank)).astype(x.dtype)
-      b = self.param(f'{name}_lora_b', zeros, (rank, *outs)).astype(x.dtype)
-      update = jnp.tensordot(jnp.tensordot(x, a, n), b, 1)
-      y += update * (self.cfg.lora_alpha / rank)
-    return y
-
-
-@jax.checkpoint  # Recomputing is cheaper than storing the intermediates.
-def _gated(gate_up: jax.Array) -> jax.Array:
-  """SwiGLU: silu(gate) * up, [..., F] from [..., 2, F]."""
-  gate, up = jnp.split(gate_up, 2, -2)
-  return (jax.nn.silu(gate) * up)[..., 0, :]
-
-
-@jax.custom_vjp
-def _widen(x: jax.Array, weight: jax.Array) -> jax.Array:
-  """x [..., D] @ weight [D, *outs], where outs have more features than D.
-
-  JAX computes the gradient of a weight as (dy^T x)^T, for which XLA on CPU
-  copies the wide dy to its transpose. x^T dy copies the narrower x instead,
-  which saves 5 % of an update.
-  """
-  return jnp.tensordot(x, weight, 1)
-
-
-def _widen_backward(saved, dy):
-  x, weight = saved
-  outs = tuple(range(1 - weight.ndim, 0))  # Trailing axes of dy and weight.
-  tokens = tuple(range(x.ndim - 1))  # Leading axes of dy and x.
-  return (
-      jnp.tensordot(dy, weight, (outs, outs)),
-      jnp.tensordot(x, dy, (tokens, tokens)),
-  )
-
-
-_widen.defvjp(lambda *args: (_widen(*args), args), _widen_backward)
-
-
-def _fan_in(ins: tuple[int, ...]) -> Callable[..., jax.Array]:
-  return nn.initializers.normal(stddev=float(np.prod(ins)) ** -0.5)
 
 
 def init(cfg: DecoderConfig, key: jax.Array) -> Params:
@@ -219,14 +46,15 @@ def init(cfg: DecoderConfig, key: jax.Array) -> Params:
   embed_key, head_key, *layer_keys = jax.random.split(key, cfg.num_layers + 2)
   shape = (1, 1, cfg.num_kv_heads, cfg.heads_per_kv, cfg.head_dim)
   x = jnp.zeros((1, 1, cfg.hidden_size))
-  rope = _rope_table(cfg, jnp.zeros((1, 1), jnp.int32))
+  rope = _rope_table(cfg, cfg.kinds[0], jnp.zeros((1, 1), jnp.int32))
   attend = lambda q, k, v: (jnp.zeros(shape), None)
-  layers = [Layer(cfg).init(k, x, rope, attend)['params'] for k in layer_keys]
+  layer = layer_lib.Layer(cfg)
+  layers = [layer.init(k, x, rope, attend)['params'] for k in layer_keys]
   table = (cfg.vocab_size, cfg.hidden_size)
   params = {
       'embed': 0.02 * jax.random.normal(embed_key, table),
       'layers': stack_layers(layers) if cfg.scan_layers else layers,
-      'final_norm': jnp.ones(cfg.hidden_size),
+      'final_norm': layer_lib.norm_init(cfg)(key, (cfg.hidden_size,)),
   }
   if not cfg.tie_embeddings:
     params['lm_head'] = 0.02 * jax.random.normal(head_key, table)
@@ -255,8 +83,8 @@ def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
   """
 
   def axes(path, leaf):
-    names = _AXES[path[-1].key]
-    names = _gathered(names) if gathered else names
+    names = layer_lib.AXES[path[-1].key]
+    names = layer_lib.gathered(names) if gathered else names
     return ('layers',) * (leaf.ndim - len(names)) + names
 
   return jax.tree_util.tree_map_with_path(axes, shapes(cfg))
@@ -283,45 +111,92 @@ def logits(
   return out.astype(jnp.float32)
 
 
-def _run_layers(cfg, params, tokens, rope, attend, cache=None):
+def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
   """Embed tokens [B, T] and apply every layer and the final norm; see `Layer`.
 
-  `attend` gets each layer's slice of `cache` first. Returned are the hidden
-  states [B, T, D], and what `attend` kept of every layer.
+  Args:
+    cfg: Shape of the decoder.
+    params: Its parameters.
+    tokens: int32 [B, T].
+    rope: Kind -> cos and sin of its layers.
+    mask: Window -> whatever `attend` takes as the mask of such layers.
+    attend: As `Layer` wants it, with a layer's mask and its slice of `cache`
+      before its arguments.
+    cache: Per layer, if any.
+
+  Returns:
+    The hidden states [B, T, D], and what `attend` kept of every layer.
   """
-  layer = Layer(cfg)
+  layer, kinds = layer_lib.Layer(cfg), list(dict.fromkeys(cfg.kinds))
+  views = [(rope(kind), mask(kind.window)) for kind in kinds]
+  numbers = [kinds.index(kind) for kind in cfg.kinds]
   x = params['embed'].astype(cfg.compute_dtype)[tokens]
+  if cfg.scale_embeddings:
+    x *= jnp.asarray(cfg.hidden_size**0.5, x.dtype)
   x = sharding.constrain(x, 'batch', None, None)
 
-  def body(x, layer_params, layer_cache):
-    step = functools.partial(attend, layer_cache)
-    return layer.apply({'params': layer_params}, x, rope, step)
+  def layer_of(number):
+    """Return a layer of a kind, whose number a scan over several traces."""
 
-  if cfg.remat != 'none':
-    body = jax.checkpoint(body, policy=REMAT_POLICIES[cfg.remat])
+    def body(x, layer_params, layer_cache):
+      rope, mask = _select(views, number)
+      step = functools.partial(attend, mask, layer_cache)
+      return layer.apply({'params': layer_params}, x, rope, step)
+
+    if cfg.remat == 'none':
+      return body
+    return jax.checkpoint(body, policy=REMAT_POLICIES[cfg.remat])
+
   if cfg.scan_layers:
-    step = lambda x, inputs: body(x, *inputs)
-    x, kept = jax.lax.scan(step, x, (params['layers'], cache))
+    same = len(kinds) == 1
+    step = lambda x, inputs: layer_of(0 if same else inputs[2])(x, *inputs[:2])
+    inputs = params['layers'], cache, None if same else jnp.asarray(numbers)
+    x, kept = jax.lax.scan(step, x, inputs)
   else:
+    bodies = [layer_of(number) for number in range(len(kinds))]
     kept = []
     for i, layer_params in enumerate(params['layers']):
-      x, out = body(x, layer_params, None if cache is None else cache[i])
+      layer_cache = None if cache is None else cache[i]
+      x, out = bodies[numbers[i]](x, layer_params, layer_cache)
       kept.append(out)
-  return _rms_norm(x, params['final_norm'], cfg.rms_norm_eps), kept
+  return layer_lib.rms_norm(cfg, x, params['final_norm']), kept
 
 
-def _masked_softmax(scores: jax.Array, mask: jax.Array, h: int) -> jax.Array:
-  """Softmax over the last axis in float32, of scores / sqrt(H)."""
-  scores = scores.astype(jnp.float32) * h**-0.5
+def _select(views: list[Any], number: int | jax.Array) -> Any:
+  """Return one of several trees of arrays that broadcast with each other."""
+  if isinstance(number, int):
+    return views[number]
+  select = lambda *xs: jax.lax.select_n(number, *jnp.broadcast_arrays(*xs))
+  return jax.tree.map(select, *views)
+
+
+def _masked_softmax(
+    cfg: DecoderConfig, scores: jax.Array, mask: jax.Array
+) -> jax.Array:
+  """Softmax over the last axis in float32, of scaled scores."""
+  scores = scores.astype(jnp.float32) * cfg.score_scale
   # The floor is finite because a row without a single key would become NaN.
   return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
 
 
-def _attend_causal(q, k, v, mask):
+def _attend_causal(cfg, q, k, v, mask):
   """Attend: q [B,T,K,R,H], k and v [B,S,K,H], mask as [B,K,R,T,S]."""
   scores = jnp.einsum('btkrh,bskh->bkrts', q, k)
-  probs = _masked_softmax(scores, mask, q.shape[-1]).astype(q.dtype)
+  probs = _masked_softmax(cfg, scores, mask).astype(q.dtype)
   return jnp.einsum('bkrts,bskh->btkrh', probs, v)
+
+
+def _causal(length: int, window: int) -> jax.Array:
+  """Return which tokens [T, T] a token of a sequence sees; see `Kind`."""
+  mask = jnp.tril(jnp.ones((length, length), bool))
+  return jnp.triu(mask, 1 - window) if window else mask
+
+
+def _visible(slots: int, positions: jax.Array, window: int) -> jax.Array:
+  """Return which cache slots a token at each position sees, [..., S]."""
+  positions, slot = positions[..., None], jnp.arange(slots)
+  mask = slot <= positions
+  return mask & (slot > positions - window) if window else mask
 
 
 def forward(
@@ -335,13 +210,14 @@ def forward(
 
   A token attends to earlier tokens of its own segment (segment 0 is padding).
   """
-  length = tokens.shape[1]
-  causal = jnp.tril(jnp.ones((length, length), bool))
   same = segment_ids[:, :, None] == segment_ids[:, None, :]
-  mask = (causal & same)[:, None, None]  # [B, 1, 1, T, S]
-  attend = lambda _, q, k, v: (_attend_causal(q, k, v, mask), None)
-  rope = _rope_table(cfg, positions)
-  return _run_layers(cfg, params, tokens, rope, attend)[0]
+
+  def mask(window):  # [B, 1, 1, T, S]
+    return (_causal(tokens.shape[1], window) & same)[:, None, None]
+
+  attend = lambda mask, _, q, k, v: (_attend_causal(cfg, q, k, v, mask), None)
+  rope = lambda kind: _rope_table(cfg, kind, positions)
+  return _run_layers(cfg, params, tokens, rope, mask, attend)[0]
 
 
 def forward_shared(
@@ -375,17 +251,24 @@ def forward_shared(
   tokens = jnp.concatenate([prompts, completions.reshape(p, g * lc)], 1)
   # A lookup is cheaper, as every position occurs in many rows. [P, T, H / 2]
   positions = jnp.concatenate([prompt_positions, positions], 1)
-  table = _rope_table(cfg, jnp.arange(lp + lc))
-  rope = tuple(values[positions] for values in table)
-  prompt_mask = jnp.tril(jnp.ones((lp, lp), bool))
-  causal = jnp.tril(jnp.ones((lc, lc), bool))
-  # A completion sees the real tokens of its prompt. [P, 1, 1, 1, 1, Lp]
-  visible = jnp.arange(lp) < prompt_lengths[:, None]
-  visible = visible[:, None, None, None, None]
 
-  def attend(_, q, k, v):
+  def rope(kind):
+    table = _rope_table(cfg, kind, jnp.arange(lp + lc))
+    return tuple(values[positions] for values in table)
+
+  def mask(window):
+    # A completion sees the real tokens of its prompt. [P, 1, 1, 1, 1, Lp]
+    prompt = jnp.arange(lp) < prompt_lengths[:, None]
+    prompt = prompt[:, None, None, None, None]
+    if window:  # [P, 1, 1, 1, Lc, Lp]
+      at = prompt_lengths[:, None] + jnp.arange(lc)
+      prompt &= _visible(lp, at, window)[:, None, None, None]
+    return _causal(lp, window), prompt, _causal(lc, window)
+
+  def attend(mask, _, q, k, v):
+    prompt_mask, visible, causal = mask
     (qp, qc), (kp, kc), (vp, vc) = (jnp.split(a, [lp], 1) for a in (q, k, v))
-    prompt = _attend_causal(qp, kp, vp, prompt_mask)
+    prompt = _attend_causal(cfg, qp, kp, vp, prompt_mask)
     qc, kc, vc = (a.reshape(p, g, lc, *a.shape[2:]) for a in (qc, kc, vc))
     to_prompt = jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp)
     to_own = jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc)
@@ -394,7 +277,7 @@ def forward_shared(
         jnp.where(causal, to_own, -1e30),
     )
     scores = jnp.concatenate(masked, -1).astype(jnp.float32)
-    scores *= cfg.head_dim**-0.5
+    scores *= cfg.score_scale
     probs = jax.nn.softmax(scores, -1).astype(q.dtype)
     to_prompt, to_own = jnp.split(probs, [lp], -1)
     values = jnp.einsum('pgkrts,pskh->pgtkrh', to_prompt, vp)
@@ -402,7 +285,7 @@ def forward_shared(
     values = values.reshape(p, g * lc, *q.shape[2:])
     return jnp.concatenate([prompt, values], 1), None
 
-  x, _ = _run_layers(cfg, params, tokens, rope, attend)
+  x, _ = _run_layers(cfg, params, tokens, rope, mask, attend)
   last = jnp.take_along_axis(x, (prompt_lengths - 1)[:, None, None], 1)
   last = jnp.broadcast_to(last[:, :, None], (p, 1, g, x.shape[-1]))
   last = last.swapaxes(1, 2)  # [P, G, 1, D]
@@ -420,7 +303,7 @@ def extend(
   """Run a chunk of tokens per row against its cache, written in place.
 
   Row b writes slots start[b] .. start[b] + C - 1; its token t attends to slots
-  <= start[b] + t.
+  <= start[b] + t, as far as the window of a layer reaches.
 
   Args:
     cfg: Shape of the decoder.
@@ -435,7 +318,6 @@ def extend(
   """
   positions = start[:, None] + jnp.arange(tokens.shape[1])  # [B, C]
   slots = jax.tree.leaves(cache)[0].shape[-2]
-  mask = jnp.arange(slots) <= positions[..., None]  # [B, C, S]
 
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [C, K, H], []
@@ -447,18 +329,21 @@ def extend(
     new = jnp.where(position < slots, new, old)
     return jax.lax.dynamic_update_slice(row, new, at)
 
-  def attend(layer_cache, q, k, v):
+  def mask(window):  # [B, 1, 1, C, S]
+    return _visible(slots, positions, window)[:, None, None]
+
+  def attend(mask, layer_cache, q, k, v):
     keys = write(layer_cache[0], k, start)
     values = write(layer_cache[1], v, start)
     scores = jnp.einsum('btkrh,bksh->bkrts', q, keys.astype(q.dtype))
-    probs = _masked_softmax(scores, mask[:, None, None], cfg.head_dim)
+    probs = _masked_softmax(cfg, scores, mask)
     out = jnp.einsum(
         'bkrts,bksh->btkrh', probs.astype(q.dtype), values.astype(q.dtype)
     )
     return out, (keys, values)
 
-  rope = _rope_table(cfg, positions)
-  return _run_layers(cfg, params, tokens, rope, attend, cache)
+  rope = lambda kind: _rope_table(cfg, kind, positions)
+  return _run_layers(cfg, params, tokens, rope, mask, attend, cache)
 
 
 def decode(
@@ -485,7 +370,6 @@ def decode(
     The hidden state that predicts the next token, and the cache.
   """
   slots = jax.tree.leaves(cache)[0].shape[-2]
-  mask = (jnp.arange(slots) <= positions[:, None])[:, None, None]  # [B,1,1,S]
 
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [K, H], []
@@ -494,16 +378,21 @@ def decode(
         row, new[:, None].astype(row.dtype), (0, position, 0)
     )
 
-  def attend(layer_cache, q, k, v):
+  def mask(window):  # [B, 1, 1, S]
+    return _visible(slots, positions, window)[:, None, None]
+
+  def attend(mask, layer_cache, q, k, v):
     keys = write(layer_cache[0], k[:, 0], positions)
     values = write(layer_cache[1], v[:, 0], positions)
     scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys.astype(q.dtype))
-    probs = _masked_softmax(scores, mask, cfg.head_dim).astype(q.dtype)
+    probs = _masked_softmax(cfg, scores, mask).astype(q.dtype)
     out = jnp.einsum('bkrs,bksh->bkrh', probs, values.astype(q.dtype))
     return out[:, None], (keys, values)
 
-  rope = _rope_table(cfg, positions[:, None])
-  x, cache = _run_layers(cfg, params, tokens[:, None], rope, attend, cache)
+  rope = lambda kind: _rope_table(cfg, kind, positions[:, None])
+  x, cache = _run_layers(
+      cfg, params, tokens[:, None], rope, mask, attend, cache
+  )
   return x[:, 0], cache
 
 

@@ -1,7 +1,6 @@
 """config.json of Hugging Face model directories, in and out.
 
-A further model family is a row of FAMILIES, as long as the decoder computes
-what it asks for.
+`families.FAMILIES` says how model families differ.
 """
 
 from collections.abc import Mapping
@@ -12,6 +11,8 @@ import pathlib
 from typing import Any
 
 from evojax.models import decoder
+from evojax.models import families
+from evojax.models import layer
 from evojax.models import rope as rope_lib
 
 
@@ -19,39 +20,9 @@ class ModelDirectoryError(ValueError):
   """A model directory is incomplete, broken, or not of a supported kind."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """The ways in which a model family differs from a plain decoder."""
-
-  architecture: str  # Name of its class in transformers.
-  qkv_bias: bool = False
-  qk_norm: bool = False
-  # Default for config.json; None: hidden_size / num_attention_heads.
-  head_dim: int | None = None
-  # Fields of config.json that only say what the decoder does not do.
-  fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-FAMILIES = {
-    'qwen2': Family(
-        'Qwen2ForCausalLM', qkv_bias=True, fixed={'use_sliding_window': False}
-    ),
-    'qwen3': Family(
-        'Qwen3ForCausalLM',
-        qk_norm=True,
-        head_dim=128,  # The default of transformers.
-        fixed={'attention_bias': False, 'use_sliding_window': False},
-    ),
-    'llama': Family('LlamaForCausalLM', fixed={'attention_bias': False}),
-}
-# Field of config.json -> the only value that the decoder computes, which is
-# also that of a file without the field.
-_ONLY = {
-    'hidden_act': 'silu',
-    'mlp_bias': False,
-    'use_sliding_window': False,
-    'quantization_config': None,
-}
+# Field of config.json -> the values that the decoder computes, the first of
+# which is also that of a file without the field.
+_ONLY = {'mlp_bias': (False,), 'quantization_config': (None,)}
 # Field of config.json -> field of DecoderConfig; all are positive integers.
 _SIZES = {
     'vocab_size': 'vocab_size',
@@ -63,13 +34,12 @@ _SIZES = {
     'head_dim': 'head_dim',
     'max_position_embeddings': 'max_positions',
 }
-# Field of rope type llama3 in config.json -> field of rope.Scaling.
-_LLAMA3 = {
-    'factor': 'factor',
-    'low_freq_factor': 'low_freq_factor',
-    'high_freq_factor': 'high_freq_factor',
-    'original_max_position_embeddings': 'original_max_positions',
-}
+# Further fields that are positive integers, where they are there.
+_COUNTS = (
+    'query_pre_attn_scalar',
+    'sliding_window_pattern',
+    'no_rope_layer_interval',
+)
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:
@@ -95,7 +65,7 @@ def write_json(file: pathlib.Path, value: Mapping[str, Any]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
-  """Return the shape of a Qwen2, Qwen3 or Llama checkpoint.
+  """Return the shape of a checkpoint of one of the families.
 
   Both the keys `rope_theta` and `rope_scaling` and the `rope_parameters` of
   transformers 5 are read. How the decoder is computed (dtype, remat, ...) is
@@ -116,19 +86,52 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
         ' first, e.g. `hf download Qwen/Qwen3-0.6B --local-dir DIRECTORY`.'
     )
   raw = read_json(file)
-  rope = (raw.get('rope_scaling') or {}) | (raw.get('rope_parameters') or {})
-  _check_supported(file, raw, rope)
-  family = FAMILIES[raw['model_type']]
+  rope, local = _rope_parameters(raw)
+  _check_supported(file, raw, rope, local)
+  family = families.FAMILIES[raw['model_type']]
+  sizes = _sizes(file, raw, family)
+  layers = sizes['num_layers']
+  window, sliding = _windows(file, raw, family, layers)
+  theta = rope.get('rope_theta') or raw.get('rope_theta') or family.rope_theta
+  local_theta = local.get('rope_theta') or raw.get('rope_local_base_freq') or 1e4
+  unrotated = families.unrotated(raw, layers) if family.skips_rope else ()
+  if family.skips_rope and len(unrotated) != layers:
+    raise ModelDirectoryError(
+        f'{file} has no_rope_layers={raw["no_rope_layers"]}, which does not fit'
+        f' num_hidden_layers={layers}. Restore the file.'
+    )
+  biased = family.attention_bias and bool(raw.get('attention_bias'))
+  flags = {'qkv_bias': biased} | dict(family.flags)
   return decoder.DecoderConfig(
       family=raw['model_type'],
-      **_sizes(file, raw, family),
-      rope_theta=float(rope.get('rope_theta', raw.get('rope_theta', 10_000.0))),
-      rope_scaling=_rope_scaling(file, rope),
+      **sizes,
+      **flags,
+      rope_theta=float(theta),
+      rope_scaling=_rope_scaling(file, raw, rope),
+      sliding_window=window,
+      sliding=sliding,
+      sliding_rope_theta=(
+          float(local_theta) if sliding and family.own_theta else None
+      ),
+      unrotated=unrotated,
       rms_norm_eps=float(raw.get('rms_norm_eps', 1e-6)),
-      tie_embeddings=bool(raw.get('tie_word_embeddings', False)),
-      qkv_bias=family.qkv_bias,
-      qk_norm=family.qk_norm,
+      tie_embeddings=bool(
+          raw.get('tie_word_embeddings', family.tie_embeddings)
+      ),
+      out_bias=biased,
+      activation=raw.get(family.activation, family.default_activation),
+      query_scalar=family.query_scalar
+      and raw.get('query_pre_attn_scalar', family.query_scalar),
   )
+
+
+def _rope_parameters(
+    raw: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Return the parameters of RoPE, and those of layers with windows alone."""
+  found = (raw.get('rope_scaling') or {}) | (raw.get('rope_parameters') or {})
+  local = found.pop(families.SLIDING, None) or {}
+  return found | (found.pop(families.FULL, None) or {}), local
 
 
 def _rope_type(rope: Mapping[str, Any]) -> str:
@@ -136,22 +139,32 @@ def _rope_type(rope: Mapping[str, Any]) -> str:
 
 
 def _check_supported(
-    file: pathlib.Path, raw: Mapping[str, Any], rope: Mapping[str, Any]
+    file: pathlib.Path,
+    raw: Mapping[str, Any],
+    rope: Mapping[str, Any],
+    local: Mapping[str, Any],
 ) -> None:
   """Refuse what the decoder does not compute."""
-  name, full = raw.get('model_type'), ['full_attention']
-  layers, turned = raw.get('layer_types'), rope.get('partial_rotary_factor')
-  # Qwen2 always has biases in its attention, and its files may name them or
-  # not: its row does not say `attention_bias`.
-  only = _ONLY | (FAMILIES[name].fixed if name in FAMILIES else {})
+  name = raw.get('model_type')
+  family = families.FAMILIES.get(name, families.FAMILIES['llama'])
+  types = (families.FULL, families.SLIDING)[: 1 + (family.windows is not None)]
+  turned = rope.get('partial_rotary_factor', raw.get('partial_rotary_factor'))
+  only = _ONLY | dict(family.only)
   # Field -> its value and the values that the decoder computes.
   required = {
-      'model_type': (name, tuple(FAMILIES)),
-      'layer_types': (sorted(set(layers or full)), (full,)),
-      'rope type': (_rope_type(rope), ('default', 'llama3')),
+      'model_type': (name, tuple(families.FAMILIES)),
+      family.activation: (
+          raw.get(family.activation, family.default_activation),
+          tuple(layer.ACTIVATIONS),
+      ),
+      'rope type': (_rope_type(rope), ('default', *rope_lib.SCALINGS)),
+      f'rope type of {families.SLIDING}': (_rope_type(local), ('default',)),
       'partial_rotary_factor': (turned, (1.0, None)),
-      **{field: (raw.get(field, v), (v,)) for field, v in only.items()},
+      **{field: (raw.get(field, v[0]), v) for field, v in only.items()},
   }
+  for kind in raw.get('layer_types') or ():
+    if kind not in types:
+      required['layer_types'] = (kind, types)
   unsupported = [
       f'{field}={value!r} (supported: {", ".join(map(repr, choices))})'
       for field, (value, choices) in required.items()
@@ -161,12 +174,13 @@ def _check_supported(
     raise ModelDirectoryError(
         f'{file} asks for what evojax does not compute: '
         + '; '.join(unsupported)
-        + '. Use a dense Qwen2, Qwen3 or Llama checkpoint.'
+        + '. Use a dense text model of one of these families:'
+        f' {", ".join(families.FAMILIES)}.'
     )
 
 
 def _sizes(
-    file: pathlib.Path, raw: Mapping[str, Any], family: Family
+    file: pathlib.Path, raw: Mapping[str, Any], family: families.Family
 ) -> dict[str, int]:
   """Return the sizes of the decoder, by the names of DecoderConfig."""
   found = {name: raw.get(name) for name in _SIZES}
@@ -176,12 +190,7 @@ def _sizes(
     found['head_dim'] = family.head_dim
   elif found['head_dim'] is None and not family.head_dim:
     del found['head_dim']
-  wrong = {n: v for n, v in found.items() if not isinstance(v, int) or v < 1}
-  if wrong:
-    raise ModelDirectoryError(
-        f'{file} has {wrong}, where positive integers are needed. Restore the'
-        ' file.'
-    )
+  _check_counts(file, found | {n: raw[n] for n in _COUNTS if n in raw})
   found.setdefault('head_dim', found['hidden_size'] // heads)
   if heads % found['num_key_value_heads'] or found['head_dim'] % 2:
     raise ModelDirectoryError(
@@ -192,20 +201,71 @@ def _sizes(
   return {_SIZES[name]: value for name, value in found.items()}
 
 
-def _rope_scaling(
-    file: pathlib.Path, rope: Mapping[str, Any]
-) -> rope_lib.Scaling | None:
-  if _rope_type(rope) != 'llama3':
-    return None
-  try:
-    scaling = {ours: float(rope[name]) for name, ours in _LLAMA3.items()}
-  except KeyError as e:
+def _check_counts(file: pathlib.Path, found: Mapping[str, Any]) -> None:
+  wrong = {n: v for n, v in found.items() if not isinstance(v, int) or v < 1}
+  if wrong:
     raise ModelDirectoryError(
-        f'{file}: rope type llama3 needs {e}, but has {sorted(rope)}. Restore'
-        ' the file.'
-    ) from e
-  positions = int(scaling.pop('original_max_positions'))
-  return rope_lib.Scaling(**scaling, original_max_positions=positions)
+        f'{file} has {wrong}, where positive integers are needed. Restore the'
+        ' file.'
+    )
+
+
+def _windows(
+    file: pathlib.Path,
+    raw: Mapping[str, Any],
+    family: families.Family,
+    layers: int,
+) -> tuple[int, tuple[bool, ...]]:
+  """Return the size of the window and which layers have it, or 0 and ()."""
+  size = raw.get('sliding_window', family.window)
+  on = raw.get('use_sliding_window', False) if family.window_switch else True
+  usual = (False,) * layers
+  if family.windows and on and size is not None:
+    usual = family.windows(raw, layers)
+  sliding, types = usual, raw.get('layer_types')
+  if types is not None:
+    sliding = tuple(kind == families.SLIDING for kind in types)
+  fits = len(sliding) == layers and (family.by_layer or sliding == usual)
+  if not fits or any(sliding) and not (on and size is not None):
+    raise ModelDirectoryError(
+        f'{file} has layer_types={types}, which does not fit'
+        f' num_hidden_layers={layers}, sliding_window={size} and'
+        f' use_sliding_window={bool(on)}. Restore the file.'
+    )
+  if not any(sliding):
+    return 0, ()
+  _check_counts(file, {'sliding_window': size})
+  return size, sliding
+
+
+def _rope_scaling(
+    file: pathlib.Path, raw: Mapping[str, Any], rope: Mapping[str, Any]
+) -> rope_lib.Scaling | None:
+  name = _rope_type(rope)
+  if name not in rope_lib.SCALINGS:
+    return None
+  # As transformers looks for it.
+  original = 'original_max_position_embeddings'
+  length = rope.get(original, raw['max_position_embeddings'])
+  rope = {**rope, original: raw.get(original, length)}
+  values = {}
+  for field in dataclasses.fields(rope_lib.SCALINGS[name]):
+    value = rope.get(field.name)
+    if value is None and field.default is dataclasses.MISSING:
+      raise ModelDirectoryError(
+          f'{file}: rope type {name} needs {field.name!r}, but has'
+          f' {sorted(rope)}. Restore the file.'
+      )
+    if value is None:
+      continue
+    if not isinstance(value, int | float):
+      raise ModelDirectoryError(
+          f'{file}: rope type {name} has {field.name}={value!r}, where a number'
+          ' is needed. Restore the file.'
+      )
+    whole = field.name in (original, 'truncate')
+    values[field.name] = value if whole else float(value)
+  return rope_lib.SCALINGS[name](**values)
 
 
 def dump(
@@ -218,16 +278,24 @@ def dump(
     dtype: Of the tensors in the file, 'float32' or 'bfloat16'.
     token_ids: bos_token_id, eos_token_id and pad_token_id as far as known.
   """
+  family = families.FAMILIES[cfg.family]
   scaling = cfg.rope_scaling and {
-      'rope_type': 'llama3',
-      **{name: getattr(cfg.rope_scaling, x) for name, x in _LLAMA3.items()},
+      'rope_type': next(
+          name
+          for name, kind in rope_lib.SCALINGS.items()
+          if isinstance(cfg.rope_scaling, kind)
+      ),
+      **{
+          name: value
+          for name, value in dataclasses.asdict(cfg.rope_scaling).items()
+          if value is not None
+      },
   }
-  family = FAMILIES[cfg.family]
   return {
       'architectures': [family.architecture],
       'model_type': cfg.family,
       **{name: getattr(cfg, ours) for name, ours in _SIZES.items()},
-      'hidden_act': 'silu',
+      family.activation: cfg.activation,
       'rms_norm_eps': cfg.rms_norm_eps,
       'tie_word_embeddings': cfg.tie_embeddings,
       'rope_theta': cfg.rope_theta,
@@ -235,6 +303,32 @@ def dump(
       'torch_dtype': dtype,
       'bos_token_id': None,
       'eos_token_id': None,
+      'pad_token_id': None,
       **token_ids,
-      **family.fixed,
+      **_of_family(cfg, family),
   }
+
+
+def _of_family(
+    cfg: decoder.DecoderConfig, family: families.Family
+) -> dict[str, Any]:
+  """Return the fields of config.json that only some families have."""
+  fields = {}
+  if family.attention_bias:
+    fields['attention_bias'] = cfg.out_bias
+  if family.window_switch:
+    fields['use_sliding_window'] = bool(cfg.sliding)
+  if cfg.sliding or family.windows and not family.by_layer:
+    fields['sliding_window'] = cfg.sliding_window or None
+  if family.by_layer and (cfg.sliding or not family.window_switch):
+    sliding = cfg.sliding or (False,) * cfg.num_layers
+    types = (families.FULL, families.SLIDING)
+    fields['layer_types'] = [types[s] for s in sliding]
+  if cfg.sliding_rope_theta:
+    fields['rope_local_base_freq'] = cfg.sliding_rope_theta
+  if family.skips_rope:
+    unrotated = cfg.unrotated or (False,) * cfg.num_layers
+    fields['no_rope_layers'] = [int(not u) for u in unrotated]
+  if family.query_scalar:
+    fields['query_pre_attn_scalar'] = cfg.query_scalar
+  return fields

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from evojax.models import decoder
+from evojax.models import families
 
 _Groups = Mapping[str, tuple[tuple[int, ...], ...]]
 
@@ -146,8 +147,10 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
   prefix = f'model.layers.{layer}.'
   attn, mlp = prefix + 'self_attn.', prefix + 'mlp.'
   heads = (('q', r), ('k', 1), ('v', 1))
+  norms = families.FAMILIES[cfg.family].norms
+  norm = lambda ours: _whole(f'{prefix}{norms[ours]}.weight', d)
   leaves = {
-      'attn_norm': _whole(prefix + 'input_layernorm.weight', d),
+      'attn_norm': norm('attn_norm'),
       # [K, n, H, D] -> [D, K, n, H]
       'qkv': _joined(
           2,
@@ -158,7 +161,7 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
       'out': _joined(
           0, (1, 2, 3, 0), {attn + 'o_proj.weight': ((d,), (k, r, h))}
       ),
-      'mlp_norm': _whole(prefix + 'post_attention_layernorm.weight', d),
+      'mlp_norm': norm('mlp_norm'),
       # [F, 1, D] -> [D, 1, F]
       'gate_up': _joined(
           1,
@@ -170,6 +173,11 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
   if cfg.qkv_bias:
     bias = {f'{attn}{x}_proj.bias': ((k, n, h),) for x, n in heads}
     leaves['qkv_bias'] = _joined(1, (0, 1, 2), bias)
+  if cfg.out_bias:
+    leaves['out_bias'] = _whole(attn + 'o_proj.bias', d)
+  if cfg.post_norms:
+    leaves['attn_post_norm'] = norm('attn_post_norm')
+    leaves['mlp_post_norm'] = norm('mlp_post_norm')
   if cfg.qk_norm:
     leaves['q_norm'] = _whole(attn + 'q_norm.weight', h)
     leaves['k_norm'] = _whole(attn + 'k_norm.weight', h)

@@ -1,6 +1,11 @@
-"""Rotary position embeddings (Su et al. 2021, arXiv:2104.09864)."""
+"""Rotary position embeddings (Su et al. 2021, arXiv:2104.09864).
+
+SCALINGS has the ways to stretch them to longer texts. Their fields have the
+names of config.json; fields without a default must be there.
+"""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +13,115 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling:
-  """Llama-3 frequency scaling (transformers `rope_type: llama3`)."""
+class Linear:
+  """All positions are divided by a factor (transformers `linear`)."""
+
+  factor: float
+
+  def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
+    """Return freq [H / 2], radians per position, scaled."""
+    del theta
+    return freq / self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Dynamic:
+  """NTK scaling that grows with the length of the text (`dynamic`).
+
+  Up to max_position_embeddings it changes nothing. Beyond that transformers
+  turns all keys and queries by frequencies of the longest text so far, but
+  leaves the keys in its cache as they were: what a token's log-prob is depends
+  on how it was computed, so that a sampler and a trainer cannot agree.
+  `policy.open_policy` refuses longer texts, as it does for every model.
+  """
+
+  factor: float
+
+  def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
+    """Return freq [H / 2], radians per position."""
+    del theta
+    return freq
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3:
+  """Long waves are slowed, short ones are not (transformers `llama3`)."""
 
   factor: float
   low_freq_factor: float
   high_freq_factor: float
-  original_max_positions: int | float
+  original_max_position_embeddings: int | float
+
+  def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
+    """Return freq [H / 2], radians per position, scaled."""
+    del theta
+    wavelength = 2 * np.pi / freq
+    ratio = self.original_max_position_embeddings / wavelength
+    smooth = (ratio - self.low_freq_factor) / (
+        self.high_freq_factor - self.low_freq_factor
+    )
+    # 0: a long wave, slowed by the factor; 1: a short one, unchanged.
+    smooth = np.clip(smooth, 0, 1)
+    slowed = (1 - smooth) * freq / self.factor
+    return slowed + smooth * freq
+
+
+@dataclasses.dataclass(frozen=True)
+class Yarn:
+  """YaRN (Peng et al. 2023, arXiv:2309.00071; transformers `yarn`).
+
+  A field `attn_factor`, as in DeepSeek-R1-0528-Qwen3-8B, is not read: neither
+  does transformers, though some servers multiply `attention` by it.
+  """
+
+  factor: float
+  original_max_position_embeddings: int | float
+  attention_factor: float | None = None
+  beta_fast: float | None = None  # Turns of the shortest wave that is slowed.
+  beta_slow: float | None = None  # Turns of the longest that is not all slowed.
+  mscale: float | None = None
+  mscale_all_dim: float | None = None
+  truncate: bool = True  # Round the bounds to whole frequencies.
+
+  def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
+    """Return freq [H / 2], radians per position, scaled."""
+    dim = 2 * len(freq)
+
+    def bound(turns):
+      """Return the index of the wave with so many turns in the original."""
+      wavelength = self.original_max_position_embeddings / turns
+      return dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = bound(self.beta_fast or 32), bound(self.beta_slow or 1)
+    if self.truncate:
+      low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    # The difference of equal bounds is that of transformers.
+    ramp = np.arange(len(freq), dtype=np.float32) - low
+    slow = np.clip(ramp / (high - low or 0.001), 0, 1)
+    return freq / self.factor * slow + freq * (1 - slow)
+
+  @property
+  def attention(self) -> float:
+    """Factor of queries and of keys, each."""
+    if self.attention_factor is not None:
+      return self.attention_factor
+
+    def magnitude(scale=1.0):
+      return max(1.0, 0.1 * scale * math.log(self.factor) + 1.0)
+
+    if self.mscale and self.mscale_all_dim:
+      return magnitude(self.mscale) / magnitude(self.mscale_all_dim)
+    return magnitude()
+
+
+Scaling = Linear | Dynamic | Llama3 | Yarn
+SCALINGS = {
+    'linear': Linear,
+    'dynamic': Dynamic,
+    'llama3': Llama3,
+    'yarn': Yarn,
+}
 
 
 def frequencies(
@@ -22,26 +129,30 @@ def frequencies(
 ) -> np.ndarray:
   """Return float32 [H / 2], radians per position."""
   freq = 1.0 / theta ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim)
-  if scaling is None:
-    return freq.astype(np.float32)
-  wavelength = 2 * np.pi / freq
-  ratio = scaling.original_max_positions / wavelength
-  smooth = (ratio - scaling.low_freq_factor) / (
-      scaling.high_freq_factor - scaling.low_freq_factor
-  )
-  # 0: a long wave, slowed by the factor; 1: a short one, unchanged.
-  smooth = np.clip(smooth, 0, 1)
-  slowed = (1 - smooth) * freq / scaling.factor
-  return (slowed + smooth * freq).astype(np.float32)
+  if scaling is not None:
+    freq = scaling.frequencies(freq, theta)
+  return freq.astype(np.float32)
 
 
 def table(
-    positions: jax.Array, head_dim: int, theta: float, scaling: Scaling | None
+    positions: jax.Array,
+    head_dim: int,
+    theta: float | None,
+    scaling: Scaling | None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Return (cos, sin), each [..., T, H / 2] for positions [..., T]."""
+  """Return (cos, sin), each [..., T, H / 2] for positions [..., T].
+
+  Without theta nothing is rotated: 1 and 0.
+  """
+  if theta is None:
+    shape = (*positions.shape, head_dim // 2)
+    return jnp.ones(shape), jnp.zeros(shape)
   angles = positions[..., None].astype(jnp.float32)
   angles = angles * frequencies(head_dim, theta, scaling)
-  return jnp.cos(angles), jnp.sin(angles)
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  if isinstance(scaling, Yarn):
+    cos, sin = cos * scaling.attention, sin * scaling.attention
+  return cos, sin
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:

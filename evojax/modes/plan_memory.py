@@ -239,7 +239,8 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   def layer(slots: int) -> float:
     """Return the bytes per token of a layer, with its scores of the keys."""
     split = (2 * (n + 2 * k) * h + n * h + 3 * cfg.intermediate_size) * item
-    return d * (4 * item + 8) + (split + n * slots * (4 + item)) / tensor
+    whole = d * (2 if cfg.post_norms else 1) * (4 * item + 8)
+    return whole + (split + n * slots * (4 + item)) / tensor
 
   saved = {  # Bytes per token that each layer keeps for the backward pass.
       'none': layer(prompt + new),

@@ -26,6 +26,25 @@ CFG = decoder.DecoderConfig(
     head_dim=16,
     qk_norm=True,
 )
+# Everything that a family may have: windows of 3 tokens in the first layer,
+# which has a theta of its own, and no positions in the last.
+GEMMA3 = dataclasses.replace(
+    CFG,
+    family='gemma3_text',
+    num_layers=3,
+    qkv_bias=True,
+    out_bias=True,
+    post_norms=True,
+    norm_plus_one=True,
+    scale_embeddings=True,
+    activation='gelu_pytorch_tanh',
+    query_scalar=20,
+    sliding_window=3,
+    sliding=(True, False, False),
+    sliding_rope_theta=100.0,
+    unrotated=(False, False, True),
+    rope_scaling=rope.Yarn(4.0, 64),
+)
 
 
 def example(cfg, seed=0):
@@ -62,6 +81,8 @@ class DecoderTest(parameterized.TestCase):
       ('qwen2', dict(family='qwen2', qkv_bias=True, qk_norm=False)),
       ('untied', dict(tie_embeddings=False)),
       ('one_kv_head', dict(num_kv_heads=1)),
+      ('windows', vars(GEMMA3)),
+      ('windows_scanned', vars(GEMMA3) | dict(scan_layers=True, remat='full')),
   )
   def test_shared_prefix_equals_separate_sequences(self, changes):
     cfg = dataclasses.replace(CFG, **changes)
@@ -86,9 +107,11 @@ class DecoderTest(parameterized.TestCase):
     self.assertEqual(np.argwhere(different).tolist(), [[1, 0, 4]])
 
   # The prompt fills the cache, or a part of it.
-  @parameterized.product(scan_layers=(False, True), slots=(7, 12))
-  def test_cached_decode_equals_full_forward(self, scan_layers, slots):
-    cfg = dataclasses.replace(CFG, scan_layers=scan_layers)
+  @parameterized.parameters(
+      (CFG, False, 12), (CFG, True, 7), (GEMMA3, False, 7), (GEMMA3, True, 12)
+  )
+  def test_cached_decode_equals_full_forward(self, base, scan_layers, slots):
+    cfg = dataclasses.replace(base, scan_layers=scan_layers)
     params, prompts, lengths, completions = example(cfg)
     want = one_by_one(cfg, params, prompts, lengths, completions)[:, 0]
     cache = decoder.empty_cache(cfg, 3, slots)
@@ -108,11 +131,12 @@ class DecoderTest(parameterized.TestCase):
       )
       np.testing.assert_allclose(hidden, want[:, t + 1], atol=ATOL)
 
-  def test_packed_segments_equal_separate_rows(self):
-    params, prompts, _, _ = example(CFG)
+  @parameterized.parameters(CFG, GEMMA3)
+  def test_packed_segments_equal_separate_rows(self, cfg):
+    params, prompts, _, _ = example(cfg)
     a, b = prompts[0, :3], prompts[1, :4]
     packed = decoder.forward(
-        CFG,
+        cfg,
         params,
         jnp.concatenate([a, b, jnp.zeros(2, a.dtype)])[None],
         jnp.asarray([[0, 1, 2, 0, 1, 2, 3, 0, 1]]),
@@ -121,16 +145,17 @@ class DecoderTest(parameterized.TestCase):
     for row, part in ((a, packed[0, :3]), (b, packed[0, 3:7])):
       n = row.shape[0]
       alone = decoder.forward(
-          CFG, params, row[None], jnp.arange(n)[None], jnp.ones((1, n), int)
+          cfg, params, row[None], jnp.arange(n)[None], jnp.ones((1, n), int)
       )
       np.testing.assert_allclose(part, alone[0], atol=ATOL)
 
   def test_scanned_and_unrolled_layers_agree(self):
-    params, *args = example(CFG)
-    scanned = dataclasses.replace(CFG, scan_layers=True)
+    cfg = GEMMA3
+    params, *args = example(cfg)
+    scanned = dataclasses.replace(cfg, scan_layers=True)
     stacked = dict(params, layers=decoder.stack_layers(params['layers']))
     np.testing.assert_allclose(
-        decoder.forward_shared(CFG, params, *args),
+        decoder.forward_shared(cfg, params, *args),
         decoder.forward_shared(scanned, stacked, *args),
         atol=ATOL,
     )
@@ -159,10 +184,52 @@ class DecoderTest(parameterized.TestCase):
     # H = 4, theta = 100: frequencies 1 and 0.1, wavelengths 6.28 and 62.8.
     # original 62.8 positions, low 1, high 4: ratio 10 -> unchanged; ratio 1 ->
     # smooth (1 - 1) / 3 = 0 -> divided by factor 8.
-    scaling = rope.Scaling(8.0, 1.0, 4.0, 20 * np.pi)
+    scaling = rope.Llama3(8.0, 1.0, 4.0, 20 * np.pi)
     np.testing.assert_allclose(
         rope.frequencies(4, 100.0, scaling), [1.0, 0.1 / 8], rtol=1e-6
     )
+
+  def test_yarn_by_hand(self):
+    # H = 8, theta = 16: frequencies 1, 1/2, 1/4, 1/8. A wave of frequency f
+    # makes 64 pi f / (2 pi) = 32 f turns within the original: 32, 16, 8, 4. All
+    # of 16 turns or more are kept, those of 4 or fewer slowed by 4; half way in
+    # between is half of both.
+    scaling = rope.Yarn(
+        4.0, 64 * np.pi, beta_fast=16.0, beta_slow=4.0, truncate=False
+    )
+    np.testing.assert_allclose(
+        rope.frequencies(8, 16.0, scaling),
+        [1.0, 1 / 2, 1 / 4 * (1 / 2 + 1 / 8), 1 / 32],
+        rtol=1e-6,
+    )
+    self.assertAlmostEqual(scaling.attention, 1 + 0.1 * np.log(4))
+    cos, sin = rope.table(jnp.arange(2), 8, 16.0, scaling)
+    np.testing.assert_allclose(cos[0], 1 + 0.1 * np.log(4), rtol=1e-6)
+    np.testing.assert_allclose(cos**2 + sin**2, cos[0, 0] ** 2, rtol=1e-6)
+    scaled = dataclasses.replace(scaling, mscale=2.0, mscale_all_dim=1.0)
+    self.assertAlmostEqual(
+        scaled.attention, (1 + 0.2 * np.log(4)) / (1 + 0.1 * np.log(4))
+    )
+
+  def test_a_window_ends_where_it_ends(self):
+    """One layer of windows: token t + 3 is the first not to see token t."""
+    cfg = dataclasses.replace(
+        CFG,
+        num_layers=1,
+        sliding_window=3,
+        sliding=(True,),
+    )
+    params, tokens, _, _ = example(cfg)
+    other = tokens.at[:, 2].set((tokens[:, 2] + 1) % 61)
+    run = lambda tokens: decoder.forward(
+        cfg,
+        params,
+        tokens,
+        jnp.broadcast_to(jnp.arange(7), (3, 7)),
+        jnp.ones_like(tokens),
+    )
+    different = np.abs(np.asarray(run(tokens) - run(other))).max((0, 2)) > 1e-6
+    self.assertEqual(np.flatnonzero(different).tolist(), [2, 3, 4])
 
   def test_parameter_count_by_hand(self):
     # Layer: norms 2 * 32, qkv 32 * 2 * 4 * 16 = 4096, q/k norm 2 * 16,
@@ -174,6 +241,7 @@ class DecoderTest(parameterized.TestCase):
     for changes in (
         dict(lora_rank=2, qkv_bias=True, tie_embeddings=False),
         dict(lora_rank=2, scan_layers=True),
+        vars(GEMMA3),
     ):
       cfg = dataclasses.replace(CFG, **changes)
       key = jax.eval_shape(lambda: jax.random.key(0))

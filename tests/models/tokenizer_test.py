@@ -23,6 +23,14 @@ OPTIONS = (
     '{% if enable_thinking is defined and not enable_thinking %}'
     '<think></think>{% endif %}'
 )
+# As Gemma 3's, which calls the assistant something else.
+GEMMA3 = (
+    '{{ bos_token }}'
+    '{% for m in messages %}<|im_start|>'
+    "{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    '{{ m.content | trim }}<|im_end|>\n{% endfor %}'
+    "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
+)
 SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>']
 
 
@@ -32,6 +40,7 @@ def make_directory(
     template=CHATML,
     eos='<|im_end|>',
     pad='<|endoftext|>',
+    bos=None,
     lowercase=False,
 ):
   """A byte-level BPE tokenizer like Qwen's, but small."""
@@ -55,8 +64,13 @@ def make_directory(
     backend.add_special_tokens(
         [tokenizers.AddedToken('<|stop|>', special=True, normalized=True)]
     )
+  if bos:  # That encoding adds to every text of its own accord.
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f'{bos} $A', special_tokens=[(bos, backend.token_to_id(bos))]
+    )
   fast = transformers.PreTrainedTokenizerFast(
       tokenizer_object=backend,
+      bos_token=bos,
       eos_token=eos,
       pad_token=pad,
       additional_special_tokens=['<|im_start|>', '<|im_end|>'],
@@ -108,6 +122,23 @@ class TokenizerTest(parameterized.TestCase):
         messages, add_generation_prompt=True, return_dict=False
     )
     self.assertEqual(tokenizer.Tokenizer(self.path).render(messages), expected)
+
+  def test_one_token_of_the_beginning(self):
+    bos = '<|endoftext|>'
+    reference = make_directory(self.path, template=GEMMA3, pad=None, bos=bos)
+    messages = [
+        {'role': role, 'content': f' {i} '}
+        for i, role in enumerate(('user', 'assistant', 'user'))
+    ]
+    ids = tokenizer.Tokenizer(self.path).render(messages)
+    expected = reference.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
+    )
+    self.assertEqual(ids, expected)
+    self.assertEqual(ids[0], 0)
+    self.assertEqual(ids.count(0), 1)
+    # Where text alone is encoded, nothing is added.
+    self.assertNotIn(0, tokenizer.Tokenizer(self.path).encode('1'))
 
   @parameterized.named_parameters(
       ('end_turn', 'hi<|im_end|>\n<|im_start|>assistant\n42'),

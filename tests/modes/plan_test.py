@@ -220,15 +220,24 @@ class NumbersTest(parameterized.TestCase):
 
 class BoundsTest(parameterized.TestCase):
 
-  @parameterized.parameters(False, True)
-  def test_no_program_takes_more(self, scan_layers):
+  @parameterized.parameters(
+      {},
+      dict(
+          scan_layers=True,
+          family='gemma3_text',
+          post_norms=True,
+          sliding_window=16,
+          sliding=(True, True, False, True),
+      ),
+  )
+  def test_no_program_takes_more(self, **changes):
     cfg = dataclasses.replace(
         CFG,
         vocab_size=512,
         hidden_size=64,
         num_layers=4,
         head_dim=32,
-        scan_layers=scan_layers,
+        **changes,
     )
     options = dict(data__max_prompt_tokens=64, rollout__max_tokens=64)
     mesh = sharding.make_mesh(

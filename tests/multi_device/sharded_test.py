@@ -16,8 +16,9 @@ import numpy as np
 from evojax.models import decoder
 from evojax.models import hf
 
+# All that a family may have but tied embeddings.
 CONFIG = decoder.DecoderConfig(
-    family='qwen3',
+    family='gemma3_text',
     vocab_size=64,
     hidden_size=32,
     intermediate_size=48,
@@ -25,7 +26,17 @@ CONFIG = decoder.DecoderConfig(
     num_heads=4,
     num_kv_heads=2,
     head_dim=8,
+    qkv_bias=True,
+    out_bias=True,
     qk_norm=True,
+    post_norms=True,
+    norm_plus_one=True,
+    scale_embeddings=True,
+    activation='gelu_pytorch_tanh',
+    query_scalar=16,
+    sliding_window=3,
+    sliding=(True, False),
+    sliding_rope_theta=100.0,
     tie_embeddings=False,
 )
 WORKER = pathlib.Path(__file__).with_name('worker.py')
@@ -170,12 +181,16 @@ class ShardedTest(absltest.TestCase):
     self.assertEqual(one.shape[1], 1)
     self.assertEqual(mesh.shape[1], 8)
     self.assertEqual(two.shape[1], 4)
-    # Norms (up to 32 floats) are everywhere; every matrix is split 8 ways.
-    matrices = one[:, 0] > 4 * 32
-    self.assertEqual(matrices.sum(), 2 + 4 * CONFIG.num_layers)
+    # Norms and the other bias (up to 32 floats) are everywhere; the bias of qkv
+    # (64) is split by heads, every matrix 8 ways.
+    sizes, layers = one[:, 0], CONFIG.num_layers
+    matrices, biases = sizes > 4 * 64, sizes == 4 * 64
+    self.assertEqual(matrices.sum(), 2 + 4 * layers)
+    self.assertEqual(biases.sum(), layers)
+    shares = np.where(matrices, 8, np.where(biases, 2, 1))
     for held in (mesh, two):
-      self.assertTrue(np.all(held[matrices] * 8 == one[matrices]))
-      self.assertTrue(np.all(held[~matrices] == one[~matrices]))
+      for device in held.T:
+        np.testing.assert_array_equal(device * shares, sizes)
 
   def test_the_sampler_holds_weights_whole_along_fsdp(self):
     one, mesh = (self.results[n]["['sampler_held']"] for n in ('one', 'mesh'))
