@@ -196,7 +196,6 @@ class Fleet:
         if failures >= _MAX_FAILURES * len(self.servers):
           message = f'a request failed {failures} times, at last: {error}'
           raise FleetError(message) from error
-        logging.warning('%s; its request goes elsewhere', error)
       except _LaterError as error:
         busy_since = busy_since or time.monotonic()
         if time.monotonic() - busy_since > self.timeout_seconds:
@@ -449,6 +448,13 @@ class Fleet:
     """Take a server out of use until its revival succeeds."""
     server.error = error
     if server.up:
+      # Once for all of its requests: the next is logged after it came back.
+      logging.warning(
+          '%s is lost: %s; its %d requests go elsewhere',
+          server.url,
+          error,
+          server.in_flight,
+      )
       server.up = False
       self._revive(server)
 

@@ -109,7 +109,9 @@ class LocalService:
       jobs: Sequence[service.Job],
       listeners: Sequence[service.Listener],
   ) -> None:
-    for job in jobs:
+    # The samples of a prompt differ in nothing that is checked, and share it.
+    same = lambda j: (id(j.prompt_tokens), id(j.params), j.logprob_start)
+    for job in {same(job): job for job in jobs}.values():
       self._check(job)
     entries = [
         scheduler.Entry(job, functools.partial(self._listen, listener))

@@ -84,6 +84,7 @@ def evojax() -> contextlib.AbstractContextManager[str]:
           f'--port={port}',
           f'--config.serve.context_tokens={CONTEXT}',
           f'--config.serve.api_key_env={KEY_VARIABLE}',
+          f'--weights_root={tempfile.gettempdir()}',
           '--config.rollout.decode_slots=8',
       ],
       port,

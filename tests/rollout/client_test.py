@@ -185,13 +185,18 @@ class TroubleTest(ClientTestCase):
   """Failures of servers that a run survives."""
 
   def test_server_that_dies_costs_what_it_was_sampling(self):
-    engine = self.connect()
+    engine = self.connect(concurrency=16)
     self.servers[0].dies_at = 5
     asked = requests(40)
-    self.check(engine.generate(asked), asked)
+    with self.assertLogs(level='WARNING') as logged:
+      self.check(engine.generate(asked), asked)
     self.assertFalse(self.servers[0].up)
+    # One line for all the requests that it had.
+    lost = [line for line in logged.output if 'elsewhere' in line]
+    self.assertLen(lost, 1)
+    self.assertRegex(lost[0], r'server0:30000 is lost: .*; its \d+ requests go')
     # The fifth request broke; what else was under way was refused.
-    self.assertBetween(engine.metrics()['fleet/resent'], 1, 4)
+    self.assertBetween(engine.metrics()['fleet/resent'], 2, 16)
     self.assertEqual(engine.metrics()['fleet/servers_up'], 1)
 
   def test_server_that_comes_back_gets_the_weights_and_work(self):

@@ -68,10 +68,14 @@ async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
       raise errors.bad_request(name, problem)
     return value
 
-  sampling = [
-      protocol.check(protocol.Sampling, fields, 'sampling_params.')
-      for fields in spread('sampling_params')
-  ]
+  host.check_size(len(prompts))  # Before anything is done for each of them.
+  check = lambda fields: protocol.check(
+      protocol.Sampling, fields, 'sampling_params.'
+  )
+  if isinstance(asked.sampling_params, dict):
+    sampling = [check(asked.sampling_params)] * len(prompts)
+  else:
+    sampling = [check(fields) for fields in spread('sampling_params')]
   n = sampling[0].n
   if any(fields.n != n for fields in sampling):
     raise errors.bad_request('sampling_params.n', 'must be equal in a batch')
@@ -140,11 +144,12 @@ async def make_asks(
     problem = f'{top}: must lie in [0, {settings.max_top_logprobs}]'
     raise errors.bad_request(fields.top_field, problem)
   params = protocol.sampling_params(fields, settings, prompt_tokens=len(ids))
+  ids = tuple(ids)  # One for all samples: each is compared by its tokens.
   return [
       samples.Ask(
           service_lib.Job(
               rid=next(rids),
-              prompt_tokens=tuple(ids),
+              prompt_tokens=ids,
               params=params,
               seed=seed,
               logprob_start=start if logprobs and start >= 0 else None,

@@ -17,7 +17,12 @@ from evojax import records
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
 
+# Values of a body, and objects among them: those take longer to validate.
+MOST_VALUES = 1 << 19
+_MOST_OBJECTS = 1 << 15
 _SHOWN_PROBLEMS = 3
+# A model finds all problems before one can be shown.
+_MOST_PROBLEMS = 1000
 _SHOWN_VALUE = 60  # Characters of a wrong value.
 _MAX_BIAS = 1e9
 # pydantic puts members of unions into the path of a problem, like fields.
@@ -298,18 +303,34 @@ class Chat(OpenAI):
     return 'max_completion_tokens' if is_newer else 'max_tokens'
 
 
-def parse(model: type[M], body: bytes) -> M:
+def parse(model: type[M], body: bytes, most: int = MOST_VALUES) -> M:
   """Parse and validate a request; an empty body is an empty object.
 
+  Values and objects are counted first: to parse them holds up all threads.
+
+  Args:
+    model: What the body should be.
+    body: JSON.
+    most: Values that it may hold.
+
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 that names what is wrong, 413 if it holds too much.
   """
+
+  def check_count(what: str, marks: bytes, limit: int) -> None:
+    # Those in strings count too; only long texts of program code have as many.
+    if len(body) - len(body.translate(None, marks)) > limit:
+      message = f'the body holds over {limit} {what}; send several requests'
+      raise errors.ApiError(413, message)
+
+  check_count('values', b',[{', most)
   try:
     fields = pydantic_core.from_json(body, allow_inf_nan=False) if body else {}
   except ValueError as e:  # Also for bytes that are not UTF-8.
     raise errors.ApiError(400, f'the body is not JSON: {e}') from e
   if not isinstance(fields, dict):
     raise errors.ApiError(400, 'the body is not a JSON object')
+  check_count('objects', b'{', _MOST_OBJECTS)
   return check(model, fields)
 
 
@@ -332,6 +353,9 @@ def check(model: type[M], fields: Mapping[str, Any], prefix: str = '') -> M:
     kept = {k: v for k, v in fields.items() if k not in left_out}
     return model.model_validate(kept)
   except pydantic.ValidationError as e:
+    if e.error_count() > _MOST_PROBLEMS:
+      message = f'{prefix or "the body"}: {e.error_count()} values are wrong'
+      raise errors.ApiError(400, message) from None
     problems = e.errors(include_url=False, include_context=False)
     raise errors.ApiError(
         400,
