@@ -6,12 +6,12 @@ Throughput: 64 clients ask for 64 tokens each, over and over; by turns with the
 engine alone in this process, on the shipped math policy. The service has fewer
 slots than clients, so that a slot need not wait for its client's next request;
 the engine is as quick with 32 slots as with 64. The client's CPU time is
-counted apart. Then the throughput of more and of fewer clients than slots: those
-that wait must cost nothing. Then latency, and the time from a weight update's call to the
-first token of the new version. With --soak, so many short requests with
-cancellations, malformed JSON, huge prompts, wrong types, slow readers and
-dropped connections; afterwards no slot, task, memory or descriptor may be left
-behind, and nobody may have had a wrong answer.
+counted apart. Then latency, and the time from a weight update's call to the
+first token of the new version. Last, with 64 slots, the throughput of fewer
+and of more clients: those that wait must cost nothing. With --soak, so many
+short requests with cancellations, malformed JSON, huge prompts, wrong types,
+slow readers and dropped connections; afterwards no slot, task, memory or
+descriptor may be left behind, and nobody may have had a wrong answer.
 """
 
 import asyncio

@@ -40,6 +40,9 @@ class Host:
   ):
     """Start without a service; nobody else may use the tokenizer."""
     self.tokenizer = tokenizer
+    # Characters of a text that become one token, at most: a tokenizer may
+    # compose some of them first.
+    self._token_chars = 4 * tokenizer.longest_token
     self.settings = settings
     self._phase: _Phase = 'starting'
     self.metrics = metrics_lib.Metrics(
@@ -177,6 +180,20 @@ class Host:
     limit = self.settings.max_samples
     if count > limit:
       message = f'the request asks for {count} samples, more than {limit}'
+      raise errors.ApiError(400, message)
+
+  def check_text(self, characters: int) -> None:
+    """Check that a prompt may fit before it is tokenised, which takes long.
+
+    Raises:
+      ApiError: 400 if it could not, even as the longest tokens.
+    """
+    limit = self.settings.context_tokens
+    if characters > limit * self._token_chars:
+      message = (
+          f'a prompt of {characters} characters does not fit into a context of'
+          f' {limit} tokens'
+      )
       raise errors.ApiError(400, message)
 
   def abort(self, rid: str, message: str) -> None:

@@ -1,5 +1,6 @@
 """/generate, SGLang's own endpoint: its requests, answers and streams."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 import dataclasses
 import math
@@ -130,7 +131,9 @@ async def make_asks(
     ApiError: 400 that names what is wrong.
   """
   settings, (field, ids) = host.settings, prompt
+  await asyncio.sleep(0)  # A request of many prompts holds up no other.
   if isinstance(ids, str):
+    host.check_text(len(ids))
     ids = await host.encode(host.tokenizer.encode_prompt, ids)
   if not ids:
     raise errors.bad_request(field, 'the prompt is empty')

@@ -58,9 +58,11 @@ async def prepare_chat(
   for tool in request.offered:
     if not isinstance(tool.function.get('name'), str):
       raise errors.bad_request('tools', 'a function has no name')
+  turns = [_turn(i, m) for i, m in enumerate(request.messages)]
+  host.check_text(sum(len(turn['content']) for turn in turns))
   prompt = await host.encode(
       host.tokenizer.render,
-      [_turn(i, m) for i, m in enumerate(request.messages)],
+      turns,
       tools=[tool.model_dump() for tool in request.offered] or None,
       options=request.chat_template_kwargs,
   )

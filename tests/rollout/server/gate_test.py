@@ -15,6 +15,13 @@ from tests.rollout.server import fakes
 
 _SAMPLE = {'text': 'a', 'sampling_params': {'max_new_tokens': 3}}
 
+_FIELDS = b','.join([b'"%06d":[]' % i for i in range(300_000)])
+
+
+def _many(field: str, value: bytes, count: int) -> bytes:
+  values = b','.join([value] * count)
+  return b'{"%s": [%s]}' % (field.encode(), values)
+
 
 class GateTest(parameterized.TestCase):
 
@@ -231,7 +238,9 @@ class WeightsTest(parameterized.TestCase):
     # What was checked is read, even if a link is changed meanwhile.
     self.assertEqual(self.service.updates[0][0], str(self.folder / real))
 
-  @parameterized.parameters('/', '/etc', 'package:math', 'a\0b', '~', 'x' * 4000)
+  @parameterized.parameters(
+      '/', '/etc', 'package:math', 'a\0b', '~', 'x' * 4000
+  )
   def test_elsewhere(self, path):
     self.assertEqual(self.update(path).status_code, 400)
     self.assertEmpty(self.service.updates)
@@ -280,13 +289,13 @@ class SizeTest(parameterized.TestCase):
     self.assertLess(check.call_count, 4)
 
   @parameterized.named_parameters(
-      ('prompts', b'{"text": [' + b'"",' * 3_000_000 + b'""]}'),
-      ('tokens', b'{"input_ids": [' + b'1,' * 3_000_000 + b'1]}'),
-      ('messages', b'{"messages": [' + b'{},' * 100_000 + b'{}]}'),
-      ('lists', b'{"text": [' + b'[],' * 600_000 + b'[]]}'),
-      ('towers', b'{"a": [' + b','.join([b'[' * 90 + b']' * 90] * 9_000) + b']}'),
-      ('parameters', b'{"sampling_params": [' + b'{},' * 99_999 + b'{}]}'),
-      ('fields', b'{' + b','.join([b'"%d":0' % i for i in range(600_000)]) + b'}'),
+      ('prompts', _many('text', b'""', 3_000_000)),
+      ('tokens', _many('input_ids', b'1', 3_000_000)),
+      ('messages', _many('messages', b'{}', 100_000)),
+      ('lists', _many('text', b'[]', 600_000)),
+      ('towers', _many('text', b'[' * 90 + b']' * 90, 9_000)),
+      ('parameters', _many('sampling_params', b'{}', 100_000)),
+      ('fields', b'{%s}' % _FIELDS),
   )
   def test_values(self, body):
     self.assertLess(len(body), 16 << 20)
@@ -295,14 +304,13 @@ class SizeTest(parameterized.TestCase):
     check.assert_not_called()
 
   @parameterized.named_parameters(
-      ('wrong_fields', b'{' + b','.join([b'"%d":9' % i for i in range(99_999)])),
-      ('wrong_biases', b'{"prompt": "a", "logit_bias": {'
-       + b','.join([b'"%d":"x"' % i for i in range(99_999)]) + b'}'),
-      ('wrong_stops', b'{"prompt": "a", "stop": [' + b'7,' * 99_999 + b'7]'),
+      ('wrong_fields', b'{"prompt": "", %s}' % _FIELDS[: 12 * 80_000 - 1]),
+      ('wrong_biases', b'{"logit_bias": {%s}}' % _FIELDS[: 12 * 80_000 - 1]),
+      ('wrong_stops', _many('stop', b'7', 100_000)),
   )
   def test_many_problems_are_few_words(self, body):
-    response = self.client.post('/v1/completions', content=body + b'}')
-    self.assertIn(response.status_code, (200, 400))
+    response = self.client.post('/v1/completions', content=body)
+    self.assertEqual(response.status_code, 400)
     self.assertLess(len(response.content), 2000)
 
   @parameterized.named_parameters(
@@ -322,6 +330,21 @@ class SizeTest(parameterized.TestCase):
     response = self.client.post('/generate', content=body)
     self.assertEqual(response.status_code, 400)
     self.assertLess(len(response.content), 2000)
+
+  def test_text_that_cannot_fit_is_not_tokenised(self):
+    text = 'x' * 1_000_000  # Of 1024 tokens of at most 12 characters.
+    parts = [{'type': 'text', 'text': text}]
+    with mock.patch.object(self.server.host, 'encode', side_effect=OSError):
+      for path, body in (
+          ('/generate', {'text': text}),
+          ('/generate', {'text': ['a' * 100_000]}),
+          ('/v1/completions', {'prompt': text}),
+          ('/v1/chat/completions', {
+              'messages': [{'role': 'user', 'content': parts}]
+          }),
+      ):
+        body = json.dumps(body).encode()
+        self.refused(body, 400, 'characters does not fit into a context', path)
 
   def test_large_bodies_share_a_bound(self):
     server = fakes.Server(self.service, body_bytes=200_000)

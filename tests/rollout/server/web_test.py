@@ -1,4 +1,4 @@
-"""Connections that only wait, heads without end, and what else is no request."""
+"""Connections that only wait, heads without end, and other non-requests."""
 
 import contextlib
 import json
@@ -213,7 +213,11 @@ class WebTest(parameterized.TestCase):
       ('huge_length', _HEAD + b'Content-Length: 99999999999999\r\n\r\n', 413),
       ('no_number', _HEAD + b'Content-Length: 0x10\r\n\r\n', 400),
       ('not_http', b'\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03' * 9, 400),
-      ('upgrade', _GET[:-2] + b'Connection: upgrade\r\nUpgrade: h2c\r\n\r\n', 200),
+      (
+          'upgrade',
+          _GET[:-2] + b'Connection: upgrade\r\nUpgrade: h2c\r\n\r\n',
+          200,
+      ),
   )
   def test_forms_of_requests(self, data, status):
     answer = self.answer(self.connect(data))
