@@ -360,7 +360,7 @@ class LocalService:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
       for entries in self._new:
-        self._schedule.waiting.add(entries)
+        self._schedule.add(entries)
       self._new = []
       count = len(self._commands)
     if count:
