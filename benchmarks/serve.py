@@ -8,11 +8,12 @@ engine alone in this process, on the shipped math policy. The service has fewer
 slots than clients, so that a slot need not wait for its client's next request;
 the engine is as quick with 32 slots as with 64. The client's CPU time is
 counted apart. Then latency, and the time from a weight update's call to the
-first token of the new version. With --soak, so many short requests with
-cancellations, malformed JSON, huge prompts, wrong types, slow readers and
-dropped connections; afterwards no slot, task, memory or descriptor may be left
-behind, and nobody may have had a wrong answer. With --against, these servers
-side by side and nothing else; see `benchmarks.against`.
+first token of the new version. Last, with 64 slots, the throughput of fewer
+and of more clients: those that wait must cost nothing. With --soak, so many
+short requests with cancellations, malformed JSON, huge prompts, wrong types,
+slow readers and dropped connections; afterwards no slot, task, memory or
+descriptor may be left behind, and nobody may have had a wrong answer. With
+--against, these servers side by side and nothing else; see `benchmarks.against`.
 """
 
 import asyncio
@@ -46,6 +47,9 @@ from evojax.training import engines
 TARGET_RATIO = 0.85
 CLIENTS, TOKENS, PROMPT = 64, 64, 16
 SLOTS = 40
+QUEUE_SLOTS, QUEUE_CLIENTS = 64, (8, 64, 256)
+TARGET_QUEUED = 0.9  # Throughput of the most clients, to that of one per slot.
+_HOST = 'Host: localhost\r\n'
 CONTEXT = 96  # Prompt and completion at their longest.
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
@@ -98,6 +102,9 @@ class Bare:
 class Server:
   """A server in a process of its own."""
 
+  def __init__(self, slots: int = SLOTS):
+    self._slots = slots
+
   def __enter__(self) -> 'Server':
     self.process = subprocess.Popen(
         [
@@ -107,7 +114,8 @@ class Server:
             '--mode=serve',
             '--config=configs/math.py',
             '--port=0',
-            f'--config.rollout.decode_slots={SLOTS}',
+            f'--weights_root={tempfile.gettempdir()}',
+            f'--config.rollout.decode_slots={self._slots}',
             # The shapes of the engine here: attention is over all of it.
             f'--config.serve.context_tokens={CONTEXT}',
         ],
@@ -162,7 +170,7 @@ class Connection:
   async def post(self, path: str, body: dict) -> dict:
     """JSON of the answer."""
     data = json.dumps(body).encode()
-    head = f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}'
+    head = f'POST {path} HTTP/1.1\r\n{_HOST}Content-Length: {len(data)}'
     self._writer.write(f'{head}\r\n\r\n'.encode() + data)
     head = await self._reader.readuntil(b'\r\n\r\n')
     length = int(re.search(rb'content-length: (\d+)', head.lower())[1])
@@ -170,7 +178,7 @@ class Connection:
 
 
 async def _round(
-    url: str, prompts: list[list[int]]
+    url: str, prompts: list[list[int]], clients: int = CLIENTS
 ) -> tuple[float, list[float]]:
   """(tokens per second, seconds of each request)."""
   queue = collections.deque(enumerate(prompts))
@@ -186,7 +194,7 @@ async def _round(
         assert answer['meta_info']['completion_tokens'] == TOKENS, answer
 
   start = time.perf_counter()
-  await asyncio.gather(*(work() for _ in range(CLIENTS)))
+  await asyncio.gather(*(work() for _ in range(clients)))
   seconds = time.perf_counter() - start
   return len(prompts) * TOKENS / seconds, latencies
 
@@ -216,6 +224,26 @@ async def _throughput(server: Server, bare: Bare) -> bool:
   )
   await _updates(server, bare.path)
   return ratio >= TARGET_RATIO
+
+
+async def _queued(server: Server) -> bool:
+  """Compare numbers of clients, by turns, on one server."""
+  speeds = collections.defaultdict(list)
+  prompts = _prompts(_REQUESTS.value)
+  for turn in range(_ROUNDS.value + 1):
+    for clients in QUEUE_CLIENTS:
+      asked = prompts[: max(CLIENTS, 4 * clients)]
+      speed, _ = await _round(server.url, asked, clients)
+      if turn:  # The first one warms up.
+        speeds[clients].append(speed)
+  medians = {n: statistics.median(found) for n, found in speeds.items()}
+  ratio = medians[QUEUE_CLIENTS[-1]] / medians[QUEUE_SLOTS]
+  shown = ', '.join(f'{n}: {speed:,.0f}' for n, speed in medians.items())
+  print(
+      f'{QUEUE_SLOTS} slots, tok/s by clients: {shown}; ratio {ratio:.2f} (at'
+      f' least {TARGET_QUEUED})'
+  )
+  return ratio >= TARGET_QUEUED
 
 
 async def _updates(server: Server, path: pathlib.Path) -> None:
@@ -334,7 +362,7 @@ class _Soak:
     host, _, port = self._server.url.removeprefix('http://').partition(':')
     reader, writer = await asyncio.open_connection(host, int(port))
     body = json.dumps(self._body(i, 60, stream=True)).encode()
-    head = f'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}'
+    head = f'POST /generate HTTP/1.1\r\n{_HOST}Content-Length: {len(body)}'
     cut = self._rng.randrange(len(body))
     writer.write(head.encode() + b'\r\n\r\n' + body[:cut])
     if self._rng.random() < 0.5:
@@ -410,6 +438,8 @@ def main(_):
     fine = asyncio.run(_throughput(server, bare))
     if _SOAK.value:
       fine &= asyncio.run(_soak(server, _SOAK.value))
+  with Server(QUEUE_SLOTS) as server:
+    fine &= asyncio.run(_queued(server))
   return int(not fine)
 
 

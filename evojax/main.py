@@ -65,6 +65,7 @@ def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
   return evolve.run(config, workdir, **_values(*options))
 
 
+_SERVE = ('port', 'host', 'workdir', 'hosts', 'weights_root', 'insecure')
 # Mode -> its module and how that is called: (module, config, workdir) -> exit
 # code or anything else. Modules are imported on use: reading evidence needs no
 # decoder, and planning no trainer.
@@ -94,7 +95,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     ),
     'serve': (
         'modes.serve',
-        lambda m, c, w: m.run(c, **_values('port', 'host', 'workdir')),
+        lambda m, c, w: m.run(c, **_values(*_SERVE)),
     ),
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job, FLAGS.parent)),
 }
@@ -159,6 +160,11 @@ _FLAGS = (
      'arm: process whose end is to end this one, as SIGTERM does; 0: none.'),
     ('harnesses', [], 'check: directories of harnesses.'),
     ('host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'),
+    ('hosts', [], "serve: names of this server in clients' URLs, beside its"
+     " addresses and the machine's own name; '*': any."),
+    ('weights_root', [], 'serve: directories below which clients may name new'
+     ' weights; default: ./runs and config.rollout.weights_dir.'),
+    ('insecure', False, 'serve: listen on a public --host without a key.'),
     ('distributed', False, 'Join the other hosts; TPU pods need no address.'),
     ('coordinator', None, 'host:port of process 0, with --distributed.'),
     ('compilation_cache', '~/.cache/evojax/xla',

@@ -155,7 +155,9 @@ class ModeTest(MainTestCase):
     with absltest.mock.patch.object(serve, 'run') as run:
       self.command(SMOKE, '--mode=serve', '--port=7', '--host=::1')
     self.assertEqual(
-        run.call_args.kwargs, {'port': 7, 'host': '::1', 'workdir': None}
+        run.call_args.kwargs,
+        {'port': 7, 'host': '::1', 'workdir': None}
+        | {'hosts': [], 'weights_root': [], 'insecure': False},
     )
 
   def test_plan_is_shown(self):

@@ -1,10 +1,12 @@
 """--mode=serve: the policy behind SGLang's HTTP contract."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import gc
+import ipaddress
+import logging
 import pathlib
 import signal
 import socket
@@ -28,24 +30,31 @@ from evojax.rollout import slots as slots_lib
 from evojax.rollout.server import app as app_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
+from evojax.rollout.server import web
 from evojax.runtime import config_checks
 from evojax.runtime import devices
+from evojax.runtime import log_limit
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 
 # Time to write the last answers after the last sample has ended.
 _GOODBYE_SECONDS = 5
-_KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
 # Arguments of gc.set_threshold, above Python's own; `_Server._open` says why.
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
 _LIMITS = sampling.Limits()  # How much a request may ask for.
 _Config, _Policy = ml_collections.ConfigDict, policy_lib.Policy
-_IDLE = 8  # Open connections allowed for each request that may run.
 
 
 def run(
-    config: _Config, port: int, host: str = '127.0.0.1', workdir: str = ''
+    config: _Config,
+    port: int,
+    host: str = '127.0.0.1',
+    workdir: str = '',
+    *,
+    hosts: Sequence[str] = (),
+    weights_root: Sequence[str] = (),
+    insecure: bool = False,
 ) -> None:
   """Serve a policy until SIGTERM or SIGINT.
 
@@ -59,12 +68,18 @@ def run(
     host: The address to listen on; 0.0.0.0 is all of them.
     workdir: Of a finished run, whose policy is served under the name of the
       directory; '' serves config.model.path under its own name.
+    hosts: Further names of the server in clients' URLs; '*': any.
+    weights_root: Directories below which clients may name new weights; see
+      `_roots`.
+    insecure: Whether other machines may be served without a key.
 
   Raises:
-    ValueError: If the config, the model or the workdir is wrong, or there are
-      several processes.
+    ValueError: If the config, the model or the workdir is wrong, there are
+      several processes, or other machines would be served without a key.
     OSError: If the port is taken.
   """
+  if not insecure:
+    _check_public(config, host)
   devices.trim_memory_after_compiling()
   config_checks.validate(config)
   name = pathlib.Path(config.model.path.removeprefix('package:')).name
@@ -83,7 +98,11 @@ def run(
         " trainer's config.rollout.urls"
     )
   policy = _open_policy(config, config.model.path)
-  settings = _settings(config, policy, name)
+  settings = dataclasses.replace(
+      _settings(config, policy, name),
+      hosts=(host, *hosts),
+      weight_roots=_roots(config, policy, weights_root),
+  )
   output.say(f'policy: {policy.path}, served as {settings.model_name}')
   template = tokenizer_lib.template_options(config.model.to_dict())
   tokenizer = tokens.ServerTokenizer(policy.path, **template)
@@ -93,6 +112,36 @@ def run(
       listen(host, port, config.serve.client_seconds),
       shutdown_seconds=config.serve.shutdown_seconds,
   )
+
+
+def _check_public(config: _Config, host: str) -> None:
+  """Check that no other machine is served without a key."""
+  if config.serve.api_key_env:
+    return
+  try:
+    found = socket.getaddrinfo(host or '0.0.0.0', None)
+    addresses = [ipaddress.ip_address(a[4][0].split('%')[0]) for a in found]
+  except OSError:
+    return  # `listen` says what is wrong with it.
+  if not all(address.is_loopback for address in addresses):
+    raise ValueError(
+        f'--host={host}: everybody who reaches this address could sample'
+        ' and exchange the weights: name the environment variable with a key'
+        ' in --config.serve.api_key_env, or add --insecure'
+    )
+
+
+def _roots(
+    config: _Config, policy: _Policy, weights_root: Sequence[str]
+) -> tuple[str, ...]:
+  """Return the real directories that new weights may lie in or below.
+
+  Without --weights_root these are where a trainer on this machine writes: the
+  runs of this directory, and config.rollout.weights_dir; and the policy's own.
+  """
+  given = weights_root or ('runs', config.rollout.weights_dir)
+  paths = [pathlib.Path(path).expanduser() for path in given if path]
+  return tuple(str(path.resolve()) for path in (*paths, policy.path))
 
 
 def _settings(
@@ -230,6 +279,9 @@ def serve(
     Exception: The error of `make`, if it failed.
   """
   preemption.note()  # The server answers to signals itself.
+  limit = log_limit.Limit()
+  for handler in logging.getLogger().handlers:
+    handler.addFilter(limit)
   server = _Server(app, make, shutdown_seconds)
   host, port = sock.getsockname()[:2]
   output.say(f'listening on http://{host}:{port}')
@@ -258,15 +310,10 @@ class _Server(uvicorn.Server):
       seconds: float,
   ):
     super().__init__(
-        uvicorn.Config(
+        web.config(
             app.asgi,
-            access_log=False,
+            app.host.settings,
             log_level='warning',
-            lifespan='off',
-            proxy_headers=False,
-            # This counts connections, idle ones too; the app limits requests.
-            limit_concurrency=_IDLE * app.host.settings.connections,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(seconds + _GOODBYE_SECONDS),
         )
     )

@@ -10,6 +10,7 @@ import collections
 from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
 import operator
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,8 +23,9 @@ from evojax.rollout import stops as stops_lib
 
 # Decode steps between looks at the text when stop strings are in use.
 _STOP_CHECK_STEPS = 16
-# Chunks that are prefilled between two segments of decoding.
-_CHUNKS_PER_STEP = 4
+# Chunks that are prefilled between two segments of decoding; and where many
+# slots are empty and wait for many prompts, which decoding would compute too.
+_CHUNKS_PER_STEP, _CHUNKS_PER_BURST = 4, 16
 
 # A row holds a prompt, which may be scored. A scored prompt is prefilled by a
 # program of its own, whose bits differ.
@@ -59,6 +61,7 @@ class Entry:
   cached_tokens: int = 0
   scores: slots_lib.Scores | None = None  # Log-probs of its prompt.
   group: 'str | int' = 0  # Its caller, or a number where none is known.
+  held: Sequence[Any] = ()  # Its chunks in the prefix cache, while it waits.
 
   @property
   def scored(self) -> bool:
@@ -191,6 +194,18 @@ class Scheduler:
     """Return all entries that have not ended."""
     return [*filter(None, self.running), *self._pending, *self.waiting]
 
+  def add(self, entries: Sequence[Entry]) -> None:
+    """Queue entries; what the cache holds of their prompts stays there."""
+    for entry in entries:
+      if not entry.scored:
+        entry.held = self.tree.hold(entry.job.prompt_tokens)
+    self.waiting.add(entries)
+
+  def _take(self, entry: Entry) -> None:
+    """Let go of what `add` held for an entry that waits no more."""
+    self.tree.let_go(entry.held)
+    entry.held = ()
+
   def abort(self, entry: Entry, message: str = '') -> None:
     """End an entry that has not ended yet; it keeps its tokens."""
     if entry in self.running:
@@ -200,7 +215,9 @@ class Scheduler:
       if row not in self._pending.values():  # Nobody wants it any more.
         self._rows = {k: r for k, r in self._rows.items() if r != row}
         self.slots.assign({row: ()}, {}, ())
-    elif not self.waiting.remove(entry):
+    elif self.waiting.remove(entry):
+      self._take(entry)
+    else:
       return
     finish = service.Finish('abort', message=message)
     self._send(entry, None, len(entry.tokens), finish)
@@ -271,12 +288,21 @@ class Scheduler:
   def _refill(self) -> None:
     """Fill free slots, as far as prefilled chunks may be waited for."""
     chunks = 0
-    while chunks < _CHUNKS_PER_STEP and self._begin():
+    while chunks < self._most_chunks() and self._begin():
       live, ended = self.live, self.slots.advance()
       if ended:
         self._end(ended)
       if self.live == live:  # Jobs that sample nothing take no slot.
         chunks += 1
+
+  def _most_chunks(self) -> int:
+    """Return how many chunks may be prefilled before the next segment."""
+    rows, slots = self.slots.shapes.prefill_rows, len(self.running)
+    filling = len(set(self._pending.values()))
+    is_burst = 2 * filling >= rows and 8 * self.live < 7 * slots
+    if self._jobs_may_come and is_burst:
+      return _CHUNKS_PER_BURST
+    return _CHUNKS_PER_STEP
 
   def _begin(self) -> bool:
     """Take entries from the queue; False where no prompt is to be prefilled."""
@@ -299,7 +325,7 @@ class Scheduler:
         row = fresh[key]
       else:
         row = fresh[key] = rows.pop(0)
-      self.waiting.pop(entry)
+      self._take(self.waiting.pop(entry))
       if key in self._rows and row not in filling:
         entry.cached_tokens = len(entry.job.prompt_tokens)
         ready.append((entry, row))

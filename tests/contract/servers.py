@@ -119,6 +119,7 @@ def evojax(
           f'--config.model.path={os.fspath(model)}',
           f'--config.serve.context_tokens={CONTEXT}',
           f'--config.serve.api_key_env={KEY_VARIABLE}',
+          f'--weights_root={tempfile.gettempdir()}',
           '--config.rollout.decode_slots=8',
           *flags,
       ],

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 import functools
-import hmac
 import logging
 import time
 from typing import Any
@@ -17,6 +16,7 @@ from starlette import types as asgi
 import evojax
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import errors
+from evojax.rollout.server import gate
 from evojax.rollout.server import host as host_lib
 from evojax.rollout.server import native
 from evojax.rollout.server import openai
@@ -28,8 +28,6 @@ from evojax.rollout.server import tokens
 _LOG = logging.getLogger(__name__)
 _HOST = host_lib.Host
 _Response, _json = responses.Response, responses.JSONResponse
-# Paths that need no key and are never refused: monitoring reads them.
-_PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
 # Path -> methods, body, and what prepares the samples that it asks for.
 _SAMPLING = {
     '/generate': ('POST PUT', protocol.Generate, native.prepare),
@@ -43,8 +41,8 @@ _MANAGING = {
     '/update_weights_from_disk': ('POST', protocol.Update, _HOST.update),
     '/begin_weight_update': ('POST', protocol.Empty, _HOST.begin_update),
     '/end_weight_update': ('POST', protocol.Empty, _HOST.end_update),
-    '/release_memory_occupation': ('GET POST', protocol.Tags, _HOST.release),
-    '/resume_memory_occupation': ('GET POST', protocol.Tags, _HOST.restore),
+    '/release_memory_occupation': ('POST', protocol.Tags, _HOST.release),
+    '/resume_memory_occupation': ('POST', protocol.Tags, _HOST.restore),
 }
 _FROM_DISK = (
     'needs torch in the server; write a Hugging Face directory and call'
@@ -81,6 +79,9 @@ _ELSEWHERE = {
 }
 # Paths that need the admin key: they touch the weights or everybody's samples.
 _ADMIN = frozenset(('/flush_cache', *_MANAGING, *_ELSEWHERE))
+# Bodies of the largest size whose bytes are held at once.
+_LARGE_BODIES = 16
+_SHOWN_PATH = 200  # Characters of a path that is not there.
 # nginx's status where the client left before there was an answer; it is logged.
 _CLIENT_GONE = 499
 
@@ -99,6 +100,7 @@ class App:
     """Add routes and middleware; nobody else may use the tokenizer."""
     self.host = host_lib.Host(tokenizer, settings)
     self._created = int(time.time())
+    self._held = 0  # Bytes of large bodies that are being read.
     known = (errors.ApiError, exceptions.HTTPException, Exception)
     known += host_lib.SERVICE_ERRORS
     self.asgi = fastapi.FastAPI(
@@ -106,7 +108,9 @@ class App:
         redirect_slashes=False,
         exception_handlers=dict.fromkeys(known, _on_error),
     )
-    self.asgi.add_middleware(_Gate, settings=settings)
+    self.asgi.add_middleware(
+        gate.Gate, settings=settings, admin_paths=_ADMIN
+    )
     routes = [
         ('GET', '/health', self._health),
         ('GET', '/health_generate', self._health_generate),
@@ -120,6 +124,7 @@ class App:
         ('GET', '/v1/models', self._models),
         ('GET', '/v1/models/{model:path}', self._model),
         ('POST', '/abort_request', self._abort),
+        # slime and verl ask by GET. It changes no answer, only its time.
         ('GET POST', '/flush_cache', self._flush),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
     ]
@@ -270,23 +275,35 @@ class App:
 
     Raises:
       ApiError: 400 if it is not what the endpoint takes, 413 if it is too
-        large, 408 if it does not come in time.
+        large, 408 if it does not come in time, 503 if there are too many.
     """
     settings = self.host.settings
-    body = bytearray()
+    body, most = bytearray(), settings.body_bytes
+
+    def check(size: int) -> None:
+      if size > most:
+        raise errors.ApiError(413, f'the body exceeds {most} bytes')
+
+    check(int(request.headers.get('content-length', 0)))
+    held = 0  # Bytes of this body that count for all large bodies.
     try:
       async with asyncio.timeout(settings.client_seconds):
         async for part in request.stream():
+          check(len(body) + len(part))
           body += part
-          if len(body) > settings.body_bytes:
-            message = f'the body exceeds {settings.body_bytes} bytes'
-            raise errors.ApiError(413, message)
+          if len(body) > host_lib.SMALL_BODY:
+            self._held += len(body) - held
+            held = len(body)
+            if self._held > _LARGE_BODIES * most:
+              raise errors.ApiError(503, 'too many large requests come in')
+      return await self.host.parse(model, bytes(body))
     except TimeoutError:
       message = f'no body within {settings.client_seconds:g} seconds'
       raise errors.ApiError(408, message) from None
     except requests.ClientDisconnect:
       raise errors.ApiError(_CLIENT_GONE, 'the client is gone') from None
-    return protocol.parse(model, bytes(body))
+    finally:
+      self._held -= held
 
 
 async def _unless_gone(receive: asgi.Receive, work: Awaitable[Any]) -> Any:
@@ -340,64 +357,17 @@ class EventStream(responses.StreamingResponse):
       _LOG.warning('a stream was not read for %g seconds', self._seconds)
 
 
-class _Gate:
-  """Middleware that bounds the requests at once and asks for their keys."""
-
-  def __init__(self, app: asgi.ASGIApp, settings: settings_lib.Settings):
-    self._app = app
-    self._settings = settings
-    self._count = 0
-
-  async def __call__(
-      self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
-  ) -> None:
-    most = self._settings.connections
-    if scope['type'] != 'http' or scope['path'] in _PUBLIC:
-      await self._app(scope, receive, send)
-    elif self._count >= most:
-      error = errors.ApiError(503, f'{most} requests are being answered')
-      response = error.response()
-      response.headers['Connection'] = 'close'  # Its body stays unread.
-      await response(scope, receive, send)
-    else:
-      self._count += 1
-      try:
-        await (self._refusal(scope) or self._app)(scope, receive, send)
-      finally:
-        self._count -= 1
-
-  def _refusal(self, scope: asgi.Scope) -> _Response | None:
-    """Note whose request it is; answer it if it lacks the key of its path."""
-    path, settings = scope['path'], self._settings
-    given = dict(scope['headers']).get(b'authorization', b'')
-    has_api, has_admin = (
-        # Compared in a time that does not depend on the key.
-        bool(key) and hmac.compare_digest(given, f'Bearer {key}'.encode())
-        for key in (settings.api_key, settings.admin_key)
-    )
-    may_sample = has_api or has_admin or not settings.api_key
-    is_admin = has_admin if settings.admin_key else may_sample
-    scope['is_admin'] = is_admin
-    # A wrong key counts as no key: one client could invent many.
-    key = 'admin' if has_admin else 'api' if has_api else 'no'
-    address, _ = scope.get('client') or ('', 0)
-    scope['caller'] = f'{address}, {key} key'
-    if is_admin if path in _ADMIN else may_sample:
-      return None
-    is_admins = path in _ADMIN and settings.admin_key
-    which = 'admin key' if is_admins else 'API key'
-    error = errors.ApiError(401, f'{path} needs the {which}: Bearer KEY')
-    return error.response()
-
-
 async def _on_error(request: requests.Request, error: Exception) -> _Response:
   """Answer an error; the web server logs those that are bugs itself."""
   match error:
     case errors.ApiError():
       return error.response()
-    case exceptions.HTTPException():  # Of the router: a wrong path or method.
+    case exceptions.HTTPException(status_code=405 as status):
+      allowed = (error.headers or {}).get('Allow', '')
+      message = f'{_place(request)}: use {allowed}'
+    case exceptions.HTTPException():  # Of the router: a wrong path.
       status = error.status_code
-      message = f'{request.method} {request.url.path}: {error.detail}'
+      message = f'{_place(request)}: {error.detail}'
       if status == 404:
         message += '; run SGLang for what a trainer does not need'
     case service_lib.QueueFullError():
@@ -407,3 +377,7 @@ async def _on_error(request: requests.Request, error: Exception) -> _Response:
     case _:
       status, message = 500, 'internal error; see the log'
   return errors.ApiError(status, message).response()
+
+
+def _place(request: requests.Request) -> str:
+  return f'{request.method} {request.url.path[:_SHOWN_PATH]}'

@@ -6,8 +6,9 @@ from typing import Any
 from fastapi import responses
 
 _TYPES = {
-    **dict.fromkeys((400, 405, 413), 'invalid_request_error'),
+    **dict.fromkeys((400, 405, 413, 415, 421, 431), 'invalid_request_error'),
     401: 'authentication_error',
+    403: 'permission_error',
     404: 'not_found_error',
     408: 'timeout_error',
     503: 'overloaded_error',

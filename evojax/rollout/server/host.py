@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
 import dataclasses
 import functools
+import pathlib
 import time
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 
+SMALL_BODY = 64 << 10  # Bytes; a larger body has a thread to be read in.
 _DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
@@ -38,6 +40,9 @@ class Host:
   ):
     """Start without a service; nobody else may use the tokenizer."""
     self.tokenizer = tokenizer
+    # Characters of a text that become one token, at most: a tokenizer may
+    # compose some of them first.
+    self._token_chars = 4 * tokenizer.longest_token
     self.settings = settings
     self._phase: _Phase = 'starting'
     self.metrics = metrics_lib.Metrics(
@@ -50,6 +55,7 @@ class Host:
     # A tokenizer allows one thread; it is not the loop's thread, because a
     # long text takes a while.
     self._encoder = concurrent.futures.ThreadPoolExecutor(1, 'encode')
+    self._parser = concurrent.futures.ThreadPoolExecutor(1, 'parse')
     # Held by one pause, update or the like at a time.
     self._control = asyncio.Lock()
     self._released: set[str] = set()
@@ -95,6 +101,23 @@ class Host:
     with errors.refusing():
       loop = asyncio.get_running_loop()
       return await loop.run_in_executor(self._encoder, run)
+
+  async def parse(self, model: type[protocol.M], body: bytes) -> protocol.M:
+    """Parse a body; see `protocol.parse`.
+
+    A large one is parsed in a thread, one at a time, so that small ones do not
+    wait for it.
+
+    Raises:
+      ApiError: 400 or 413 if it is not what the endpoint takes.
+    """
+    most = max(protocol.MOST_VALUES, 2 * self.settings.context_tokens)
+    if len(body) <= SMALL_BODY:
+      return protocol.parse(model, body, most)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(
+        self._parser, protocol.parse, model, body, most
+    )
 
   def run(
       self,
@@ -157,6 +180,20 @@ class Host:
     limit = self.settings.max_samples
     if count > limit:
       message = f'the request asks for {count} samples, more than {limit}'
+      raise errors.ApiError(400, message)
+
+  def check_text(self, characters: int) -> None:
+    """Check that a prompt may fit before it is tokenised, which takes long.
+
+    Raises:
+      ApiError: 400 if it could not, even as the longest tokens.
+    """
+    limit = self.settings.context_tokens
+    if characters > limit * self._token_chars:
+      message = (
+          f'a prompt of {characters} characters does not fit into a context of'
+          f' {limit} tokens'
+      )
       raise errors.ApiError(400, message)
 
   def abort(self, rid: str, message: str) -> None:
@@ -257,9 +294,10 @@ class Host:
       if version is None:
         version = service.stats().weight_updates + 1
       try:
+        path = await asyncio.to_thread(self._weights, asked.model_path)
         running = await asyncio.to_thread(
             service.update_weights,
-            asked.model_path,
+            path,
             str(version),
             abort_all=asked.abort_all_requests,
             flush=asked.flush_cache,
@@ -274,6 +312,22 @@ class Host:
         'num_paused_requests': running,
         'weight_version': str(version),
     }
+
+  def _weights(self, path: str) -> str:
+    """Return the real path of a directory that weights may be read from.
+
+    Raises:
+      ValueError: If it lies outside of the settings' roots.
+      OSError: If it cannot be looked up.
+    """
+    real = pathlib.Path(path).resolve()  # Without links and '..'.
+    roots = self.settings.weight_roots
+    if not any(real.is_relative_to(root) for root in roots):
+      raise ValueError(
+          f'{path} lies outside of {", ".join(roots) or "every root"}; put it'
+          ' there, or start the server with --weights_root=DIR,...'
+      )
+    return str(real)
 
   async def flush(self) -> bool:
     """Empty the prefix cache; return False while samples run."""
@@ -351,7 +405,8 @@ class Host:
 
   def close(self) -> None:
     """Free the host's threads."""
-    self._encoder.shutdown(wait=False, cancel_futures=True)
+    for threads in (self._encoder, self._parser):
+      threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _tags(tags: Sequence[str] | None) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """/generate, SGLang's own endpoint: its requests, answers and streams."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 import dataclasses
 import math
@@ -78,10 +79,10 @@ async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
 
   host.check_size(len(prompts))  # Before anything is done for each of them.
   check = lambda fields: protocol.check(protocol.Sampling, fields)
-  if isinstance(asked.sampling_params, list):
-    sampling = [check(fields) for fields in spread('sampling_params')]
-  else:
+  if isinstance(asked.sampling_params, dict):
     sampling = [check(asked.sampling_params)] * len(prompts)
+  else:
+    sampling = [check(fields) for fields in spread('sampling_params')]
   n = sampling[0].n
   if any(fields.n != n for fields in sampling):
     raise errors.bad_request('sampling_params.n', 'must be equal in a batch')
@@ -137,7 +138,9 @@ async def make_asks(
     ApiError: 400 that names what is wrong.
   """
   settings, (field, ids) = host.settings, prompt
+  await asyncio.sleep(0)  # A request of many prompts holds up no other.
   if isinstance(ids, str):
+    host.check_text(len(ids))
     ids = await host.encode(host.tokenizer.encode_prompt, ids)
   if not ids:
     raise errors.bad_request(field, 'the prompt is empty')
@@ -154,12 +157,13 @@ async def make_asks(
     )
     raise errors.bad_request(fields.top_field, problem)
   params = protocol.sampling_params(fields, settings, prompt_tokens=len(ids))
+  ids = tuple(ids)  # One for all samples: each is compared by its tokens.
   scored = logprobs and 0 <= start < len(ids)
   return [
       samples.Ask(
           service_lib.Job(
               rid=next(rids),
-              prompt_tokens=tuple(ids),
+              prompt_tokens=ids,
               params=params,
               seed=seed,
               logprob_start=start if scored else None,

@@ -66,9 +66,11 @@ async def prepare_chat(
   if prompt is None:
     if not request.messages:
       raise errors.bad_request('messages', 'are missing, and so are input_ids')
+    turns = [_turn(i, m) for i, m in enumerate(request.messages)]
+    host.check_text(sum(len(turn['content']) for turn in turns))
     field, prompt = 'messages', await host.encode(
         host.tokenizer.render,
-        [_turn(i, m) for i, m in enumerate(request.messages)],
+        turns,
         tools=[tool.model_dump() for tool in request.offered] or None,
         options=request.template_options,
     )

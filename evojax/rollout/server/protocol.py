@@ -16,6 +16,12 @@ from evojax.rollout.server import errors
 from evojax.rollout.server import fields as fields_lib
 from evojax.rollout.server import settings as settings_lib
 
+# Values of a body; lists and objects among them, which take longer; and entries
+# of one, but for prompts: a model finds all that are wrong before it tells one.
+MOST_VALUES = 1 << 18
+_MOST_PARTS = 1 << 14
+_MOST_ENTRIES = 4096
+_PROMPTS = frozenset(('text', 'input_ids', 'prompt'))
 _SHOWN_PROBLEMS = 3
 _SHOWN_VALUE = 60  # Characters of a wrong value.
 _MAX_BIAS = 1e9
@@ -346,19 +352,49 @@ class Chat(OpenAI):
     return options | self.chat_template_kwargs
 
 
-def parse(model: type[M], body: bytes) -> M:
+def parse(model: type[M], body: bytes, most: int = MOST_VALUES) -> M:
   """Parse and validate a request; an empty body is an empty object.
 
+  Values are counted first, because parsing them holds up all threads.
+
+  Args:
+    model: What the body should be.
+    body: JSON.
+    most: Values that it may hold.
+
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 that names what is wrong, 413 if it holds too much.
   """
+
+  def check_count(what: str, marks: bytes, limit: int) -> None:
+    # Those in strings count too; only long texts of program code have as many.
+    if len(body) - len(body.translate(None, marks)) > limit:
+      message = f'the body holds over {limit} {what}; send several requests'
+      raise errors.ApiError(413, message)
+
+  check_count('values', b',[{', most)
+  check_count('lists and objects', b']}', _MOST_PARTS)
   try:
     fields = pydantic_core.from_json(body, allow_inf_nan=False) if body else {}
   except ValueError as e:  # Also for bytes that are not UTF-8.
     raise errors.ApiError(400, f'the body is not JSON: {e}') from e
   if not isinstance(fields, dict):
     raise errors.ApiError(400, 'the body is not a JSON object')
+  if len(fields) > _MOST_ENTRIES:
+    raise errors.ApiError(400, f'the body has {len(fields)} fields')
+  for name in fields.keys() - _PROMPTS:
+    _check_entries(name[:_SHOWN_VALUE], fields[name])
   return check(model, fields)
+
+
+def _check_entries(name: str, value: Any) -> None:
+  """Refuse a list or an object with more entries than any field takes."""
+  if isinstance(value, list | dict):
+    if len(value) > _MOST_ENTRIES:
+      problem = f'has {len(value)} entries, more than {_MOST_ENTRIES}'
+      raise errors.bad_request(name, problem)
+    for part in value.values() if isinstance(value, dict) else value:
+      _check_entries(name, part)
 
 
 def check(model: type[M], fields: Mapping[str, Any]) -> M:

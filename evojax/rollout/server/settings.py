@@ -22,6 +22,9 @@ class Settings:
   max_logit_biases: int = 64
   api_key: str = ''  # Empty: everybody may sample.
   admin_key: str = ''  # Empty: everybody who may sample may also manage.
+  hosts: tuple[str, ...] = ()  # Further names in clients' URLs; '*': any.
+  # Real paths of the directories that new weights may lie in or below.
+  weight_roots: tuple[str, ...] = ()
   connections: int = 4096  # Requests at once.
   body_bytes: int = 16 << 20  # Size of one request.
   # A client that sends its request, or takes the next part of its stream, more

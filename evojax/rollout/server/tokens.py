@@ -19,6 +19,11 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
         text, add_special_tokens=True, split_special_tokens=False
     )
 
+  @functools.cached_property
+  def longest_token(self) -> int:
+    """Return the number of characters of the longest token."""
+    return max(map(len, self._backend.get_vocab()))
+
   def token_text(self, token: int) -> str:
     """Return the text of a single token, special or not."""
     return self.decode((token,), skip_special_tokens=False)

@@ -20,7 +20,8 @@ _LONG = {'max_new_tokens': 400}
 def _request(path: str, body: bytes, length: int | None = None) -> bytes:
   """A request as bytes; `length` may promise more than there is."""
   head = (
-      f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n'
+      f'POST {path} HTTP/1.1\r\nHost: localhost\r\n'
+      'Content-Type: application/json\r\n'
       f'Content-Length: {len(body) if length is None else length}\r\n\r\n'
   )
   return head.encode() + body
@@ -101,7 +102,7 @@ class ClientsTest(parameterized.TestCase):
   def test_leaves_while_its_health_is_checked(self):
     self.service.pause('in_place')
     sock = self._connect()
-    sock.sendall(b'GET /health_generate HTTP/1.1\r\nHost: x\r\n\r\n')
+    sock.sendall(b'GET /health_generate HTTP/1.1\r\nHost: localhost\r\n\r\n')
     self.assertTrue(fakes.wait_for(lambda: self._jobs() == 1))
     sock.close()
     self.assertTrue(fakes.wait_for(lambda: self._jobs() == 0))
@@ -166,7 +167,7 @@ class ClientsTest(parameterized.TestCase):
         b'GET\r\n\r\n',
         b'POST /generate HTTP/1.1\r\nContent-Length: -5\r\n\r\n',
         b'POST /generate HTTP/1.1\r\nContent-Length: x\r\n\r\n{}',
-        b'GET /%ff%00 HTTP/1.1\r\nHost: x\r\n\r\n',
+        b'GET /%ff%00 HTTP/1.1\r\nHost: localhost\r\n\r\n',
         b'A' * 100_000,
     ):
       sock = self._connect()

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import socket
 import tempfile
@@ -22,6 +23,7 @@ from evojax.rollout import service as service_lib
 from evojax.rollout.server import app as app_lib
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
+from evojax.rollout.server import web
 
 # As Qwen's, without what only it needs.
 _TEMPLATE = """
@@ -372,6 +374,7 @@ def make_settings(**overrides) -> settings_lib.Settings:
       max_samples=64,
       client_seconds=5.0,
       health_seconds=0.6,
+      weight_roots=(os.path.realpath(tempfile.gettempdir()),),
   )
   return settings_lib.Settings(**(defaults | overrides))
 
@@ -397,9 +400,8 @@ class Server:
     sock.bind(('127.0.0.1', 0))
     self.port = sock.getsockname()[1]
     self.url = f'http://127.0.0.1:{self.port}'
-    config = uvicorn.Config(
-        self.app.asgi, log_level='critical', access_log=False, lifespan='off'
-    )
+    settings = self.app.host.settings
+    config = web.config(self.app.asgi, settings, log_level='critical')
     self._server = uvicorn.Server(config)
     self._thread = threading.Thread(
         target=self._server.run, kwargs={'sockets': [sock]}, daemon=True
