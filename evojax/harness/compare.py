@@ -33,6 +33,24 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
     )
 
 
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+  """Return the correlation of two arrays over their finite places.
+
+  It is 1 where `a` is constant, since there is no order to keep, and 0 where
+  `b` alone is.
+  """
+  a, b = (x.astype(np.float64).ravel() for x in (a, b))
+  known = np.isfinite(a) & np.isfinite(b)
+  a, b = a[known], b[known]
+  if a.size < 2 or np.ptp(a) <= _ABSOLUTE:
+    return 1.0
+  if np.ptp(b) <= _ABSOLUTE:
+    return 0.0
+  a, b = (x / np.abs(x).max() for x in (a, b))  # Squares stay finite.
+  a, b = a - a.mean(), b - b.mean()
+  return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
+
+
 def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
   """Return the first two values that differ, as text."""
   found = (values(one, b.get(name)) for name, one in a.items())

@@ -99,11 +99,16 @@ def call(source, data):
       if one['file'] not in code:
         text = request['files'][one['file']]
         code[one['file']] = compile(text, one['file'], 'exec')
-      if isinstance(state := one['state'], int):
-        state = _state(found[state])
-      else:
-        state = {name: arrays[i] for name, i in state.items()}
-      answer = _call(code[one['file']], one, request['views'], state)
+      match one['state']:
+        case int(before):
+          state = _state(found[before])
+        case [before, n]:
+          several = found[before].items()
+          state = _state({name: np.array(a[:n][-1]) for name, a in several})
+        case places:
+          state = {name: arrays[i] for name, i in places.items()}
+      run = _call if one['times'] is None else _in_a_row
+      answer = run(code[one['file']], one, request['views'], state)
       size = sum(array.nbytes for array in answer.values())
       if size > MAX_ANSWER_BYTES:
         raise CallError('too_large', f'returned {size} bytes')
@@ -139,6 +144,7 @@ def warm():
       reader='diagnostic',
       evidence=[(0, [], [])],
       state={},
+      times=None,
   )
   request = dict(files={'f.py': source}, views=[view], calls=[one])
   before = sys.stdout
@@ -230,6 +236,38 @@ def _call(code, one, views, state):
     mask, state = answer
     return {'': _array('keep', mask), **_named(state, 'state')}
   return _named(answer, function)
+
+
+def _in_a_row(code, one, views, state):
+  """Call `keep` again and again, each time with the state before.
+
+  It ends where a state repeats the one before: from there nothing changes.
+  """
+  answers = []
+  for _ in range(one['times']):
+    answers.append(_call(code, one, views, state))
+    before, state = state, _state(answers[-1])
+    if before.keys() != state.keys() and len(answers) > 1:
+      raise _grows(before, state)
+    if _bits(before) == _bits(state):
+      break
+  try:
+    return {name: np.stack([a[name] for a in answers]) for name in answers[0]}
+  except ValueError:
+    first, *_, last = answers
+    raise _grows(_state(first), _state(last)) from None
+
+
+def _grows(before, state):
+  """Return the error of a state that has other names or shapes."""
+  old, new = ({n: list(a.shape) for n, a in s.items()} for s in (before, state))
+  what = f'the state is {new} after {old}'
+  return CallError('wrong_shape', f'{what}; a state keeps its names and shapes')
+
+
+def _bits(state):
+  """Return a value that is equal for equal states alone."""
+  return [(n, state[n].shape, state[n].tobytes()) for n in sorted(state)]
 
 
 def _constant(value):
