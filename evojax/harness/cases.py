@@ -78,6 +78,7 @@ class Cases:
     kinds: The kinds of evidence that were changed: 'synthetic', 'scrambled',
       'recorded' if there is any, 'tied', 'rare', and STEP with the size of each step.
     sizes: The kinds that are as large as a step.
+    copies: Names of parts of those, each beside '<name>, copied'.
     in_a_row: Calls of `keep` in a row that a run makes, with the evidence that
       it is called on.
   """
@@ -109,6 +110,7 @@ class Cases:
     self._steps, self._across = steps, across
     self.kinds: list[str] = []
     self.sizes: list[str] = []
+    self.copies: list[str] = []
     real = self._table(base)
     real = derive.in_order(real, np.arange(min(_GROUPS, len(real.valid))))
     self.all = list(self._cases(real, recorded, shapes))
@@ -183,20 +185,26 @@ class Cases:
     yield from self._changed(kind, t)
     for i in range(1, min(_DRAWS, -(-_ENOUGH // (p * g)))):
       yield Case(f'{kind}: again {i}', self._pair(sample()), False)
-    if self._function not in EACH:
+    each = self._function in EACH
+    if self._across or not each:
+      for few in {min(4, p // 2), p // 2} - {0, 1}:
+        yield from self._copies(f'{kind}: {few} groups', t, 0, few)
+    if not each:
       return
-    valid = np.broadcast_to(np.arange(g) < g - 1, (p, g))
-    less = self._pair(dataclasses.replace(t, valid=valid))
-    yield Case(f'{kind}: one less', less, False, np.s_[:, : g - 1])
     few = min(_FEWER, p)
     alone = self._pair(derive.fewer(t, few))
     yield Case(f'{kind}: fewer', alone, False, np.arange(few))
-    for axis, name in ((1, 'completions'), (0, 'groups')):
-      if t.valid.shape[axis] >= 4 and (axis or self._across):
-        half, twice, count = derive.doubled(t, axis)
-        places = np.s_[:, :count] if axis else np.arange(count)
-        yield Case(f'{kind}: half the {name}', self._pair(half), False, places)
-        yield Case(f'{kind}: twice the {name}', self._pair(twice), False)
+    # Two numbers, of which one is odd: a function may count in pairs.
+    for few in {g // 2, g - 1} - {0, 1}:
+      yield from self._copies(f'{kind}: {few} completions', t, 1, few)
+
+  def _copies(self, name: str, t: derive.Table, axis: int, few: int):
+    """Yield some of the evidence, and copies of it of the size of all."""
+    some, many = derive.copies(t, axis, few)
+    places = np.s_[:, :few] if axis else np.arange(few)
+    yield Case(name, self._pair(some), False, places)
+    yield Case(f'{name}, copied', self._pair(many), False)
+    self.copies.append(name)
 
   def _changed(self, kind: str, t: derive.Table) -> Iterator[Case]:
     """Yield one kind of evidence and all changes of it."""

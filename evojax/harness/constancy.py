@@ -102,7 +102,11 @@ def _silent(made: cases_lib.Cases, found: Found) -> Iterator[str]:
     yield 'returned no number on any evidence'
     return
   for kind in made.sizes:
-    sized = [answer for case, (answer,) in found.values() if case.kind == kind]
+    sized = [
+        answer
+        for case, (answer,) in found.values()
+        if case.kind == kind and case.name not in made.copies
+    ]
     if not any(sized):
       yield f'returned no number on {kind}, {_LIKE_A_STEP}'
       continue

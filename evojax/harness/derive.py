@@ -186,11 +186,11 @@ def _drawn(
     share = share.reshape(-1, *(1,) * (array.ndim - 1))
     return rng.random(array.shape) < share
   if kind == 'f':
-    low, high = _range(array)
+    low, high = span = _range(t.arrays[name])
     if low == high:
       low, high = low - 0.5, high + 0.5
     drawn = rng.uniform(low, high, array.shape)
-    far = _signed(10 ** rng.uniform(-12, 2, array.shape), array, rng)
+    far = _signed(10 ** rng.uniform(-12, 2, array.shape), span, rng)
     far[rng.random(array.shape) < 0.2] = 0.0
     # Some groups have none of these: their largest is no other one.
     share = rng.permutation(np.linspace(0, 0.6, len(array)).clip(0.3) - 0.3)
@@ -214,10 +214,10 @@ def _range(array: np.ndarray) -> tuple[float, float]:
 
 
 def _signed(
-    size: np.ndarray, array: np.ndarray, rng: np.random.Generator
+    size: np.ndarray, span: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
   """Return magnitudes with the signs that a column has; both if it has both."""
-  low, high = _range(array)
+  low, high = span
   if low >= 0 and high > 0:
     return size
   if high <= 0 and low < 0:
@@ -234,7 +234,7 @@ def rare(t: Table, rng: np.random.Generator) -> Table:
   sized = resized(t, 12, 3, rng)
   arrays = dict(sized.arrays)
   for name, array in arrays.items():
-    if (edges := _edges(name, array, t)) is None:
+    if (edges := _edges(name, t)) is None:
       continue
     each = rng.integers(0, len(edges), array.shape)
     alike = rng.random(len(array)) < 0.5
@@ -253,7 +253,7 @@ def uniform(t: Table, rng: np.random.Generator) -> list[Table]:
   each code once.
   """
   sized = resized(t, 2, 3, rng)
-  edges = {n: _edges(n, array, t) for n, array in sized.arrays.items()}
+  edges = {n: _edges(n, t) for n in sized.arrays}
   edges = {n: values for n, values in edges.items() if values is not None}
   longest = max(map(len, edges.values()), default=0)
   count = min(_UNIFORM, longest)
@@ -284,15 +284,17 @@ def far(t: Table, rng: np.random.Generator) -> Table:
     if array.dtype.kind == 'f':
       size = rng.choice(_FAR, array.shape)
       with np.errstate(over='ignore'):
-        arrays[name] = _signed(size, array, rng).astype(array.dtype)
+        size = _signed(size, _range(t.arrays[name]), rng)
+        arrays[name] = size.astype(array.dtype)
     elif array.dtype.kind in 'iu':
       high = _FAR_STEP if name in _TIMES else 10 * max(8, int(array.max()))
       arrays[name] = rng.choice([0, high], array.shape).astype(array.dtype)
   return dataclasses.replace(sized, arrays=arrays)
 
 
-def _edges(name: str, array: np.ndarray, t: Table) -> np.ndarray | None:
+def _edges(name: str, t: Table) -> np.ndarray | None:
   """Return the extreme values of a column, None if it is left as it is."""
+  array = t.arrays[name]
   if array.ndim > 2 or name == 'n_turns':
     return None
   kind, dtype = array.dtype.kind, array.dtype
@@ -342,24 +344,22 @@ def fewer(t: Table, groups: int) -> Table:
   return in_order(t, np.arange(groups))
 
 
-def doubled(t: Table, axis: int) -> tuple[Table, Table, int]:
-  """Return about half of the evidence, the same twice, and its size there.
+def copies(t: Table, axis: int, few: int) -> tuple[Table, Table]:
+  """Return some of the evidence, and copies of that of the size of all.
 
   Args:
     t: Evidence.
-    axis: 0 halves the groups; 1 the completions of each group, where the other
-      half is not valid, so that the shape stays.
+    axis: 0 takes groups; 1 completions of each group, where the others are not
+      valid, so that the shape stays.
+    few: How many are taken.
   """
   count = t.valid.shape[axis]
-  half = count // 2
-  if half > 2:
-    half -= half % 2 == 0  # A number that is odd where the other one is even.
-  order = np.arange(count) % half
+  order = np.arange(count) % few
   if axis == 0:
-    return fewer(t, half), in_order(t, order), half
-  valid = t.valid & (np.arange(count) < half)
-  twice = within(t, np.broadcast_to(order, t.valid.shape))
-  return dataclasses.replace(t, valid=valid), twice, half
+    return fewer(t, few), in_order(t, order)
+  valid = t.valid & (np.arange(count) < few)
+  many = within(t, np.broadcast_to(order, t.valid.shape))
+  return dataclasses.replace(t, valid=valid), many
 
 
 def alone(t: Table, count: int) -> Table:

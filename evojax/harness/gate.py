@@ -218,6 +218,7 @@ class _Gate:
           yield reason
     if not said and 'copies' in self._layers:
       yield from self._copies(largest, found, most)
+      yield from self._more(made.copies, found)
     if recorded is not None and 'constant' in self._layers:
       said_of = constancy.reasons(self._function, made, found, self._called)
       yield from (f'{self._path}: {reason}' for reason in said_of)
@@ -373,35 +374,23 @@ class _Gate:
         own = [[self._own(a[0])] for a in (base, fewer[1])]
         said = f'its group is one of few{where}'
         yield from self._same(*own, fewer[0].places, said, _NO_SIZES)
-    if 'copies' in self._layers and self._each and sized:
-      yield from self._doubled(kind, found)
 
-  def _doubled(self, kind: str, found: _Found) -> Iterator[str]:
-    """Refuse numbers of another order where there are more completions."""
-    for few, many, least, said in (
-        ('one less', '', _LEAST_WITHIN, 'each group lacks a completion'),
-        (
-            'half the completions',
-            'twice the completions',
-            _LEAST_WITHIN,
-            'each completion of a group is there twice',
-        ),
-        (
-            'half the groups',
-            'twice the groups',
-            _LEAST_ACROSS,
-            'each group is there twice',
-        ),
-    ):
-      if f'{kind}: {few}' not in found:
+  def _more(self, names: Sequence[str], found: _Found) -> Iterator[str]:
+    """Refuse numbers that are others where evidence of a step is copied."""
+    for name in names:
+      case, (few, *_) = found[name]
+      _, (many, *_) = found[f'{name}, copied']
+      kind, _, some = name.partition(': ')
+      where = f'{some}, copied to {kind}'
+      if not self._each:
+        yield from self._copied_numbers(where, few, many)
         continue
-      case, (half, *_) = found[f'{kind}: {few}']
-      _, (full, *_) = found[f'{kind}: {many}' if many else kind]
-      for name in half.keys() & full.keys():
-        across = self._declared(name) in self._across
-        if self._has_places(name) and (across or 'groups' not in few):
-          a, b = (x[name][case.places] for x in (half, full))
-          yield from self._agree(name, a, b, least, f'when {said}, of {kind}')
+      least = _LEAST_ACROSS if some.endswith('groups') else _LEAST_WITHIN
+      for key in few.keys() & many.keys():
+        across = self._declared(key) in self._across
+        if self._has_places(key) and (across or least == _LEAST_WITHIN):
+          a, b = (x[key][case.places] for x in (few, many))
+          yield from self._agree(key, a, b, least, f'on {where}')
 
   def _agree(
       self, name: str, a: np.ndarray, b: np.ndarray, least: float, where: str
@@ -488,7 +477,8 @@ class _Gate:
     """Refuse numbers that change where there is much evidence."""
     few, many = found['synthetic'][1][0], self._contract(case, most[0])
     if not self._each:
-      yield from self._copied_numbers(case, few, many)
+      where = f'{case}, copies of the former'
+      yield from self._copied_numbers(where, few, many)
       return
     own = self._own(few)
     for name, array in few.items():
@@ -506,7 +496,7 @@ class _Gate:
         )
 
   def _copied_numbers(
-      self, case: cases_lib.Case, few: _Numbers, many: _Numbers
+      self, where: str, few: _Numbers, many: _Numbers
   ) -> Iterator[str]:
     """Refuse a diagnostic or backtest that is another one on much evidence.
 
@@ -514,15 +504,15 @@ class _Gate:
     """
     if missing := few.keys() - many.keys():
       yield (
-          f'{self._path}: returns no {min(missing)} on {case}, which are copies'
-          f' of a few that it has one for; {_NO_SIZES}'
+          f'{self._path}: returns {min(missing)} on some completions, but not'
+          f' on {where}; {_NO_SIZES}'
       )
     for name in few.keys() & many.keys():
       one, other = float(few[name]), float(many[name])
       if one * other < 0 and min(abs(one), abs(other)) > 1e-6:
         yield (
             f'{self._path}: {name} is {one:.6g} on some completions, and'
-            f' {other:.6g} on {case}, which are copies of them; {_NO_SIZES}'
+            f' {other:.6g} on {where}; {_NO_SIZES}'
         )
 
   def _called(self, name: str) -> str:
