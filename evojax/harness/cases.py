@@ -76,7 +76,8 @@ class Cases:
     all: Every case but the largest.
     largest: As much evidence as a step could have.
     kinds: The kinds of evidence that were changed: 'synthetic', 'scrambled',
-      'recorded' if there is any, 'tied', 'rare', and STEP with the size of each step.
+      'recorded' if there is any, 'tied', 'rare', and STEP with the size of each
+      step.
     sizes: The kinds that are as large as a step.
     copies: Names of parts of those, each beside '<name>, copied'.
     in_a_row: Calls of `keep` in a row that a run makes, with the evidence that

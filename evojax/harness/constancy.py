@@ -41,7 +41,9 @@ def reasons(
       said = _constant(function, name, ('recorded', 'scrambled'), found)
       for kind in made.sizes if said is None else ():
         # The size of a step alone may make it constant.
-        drawn = [k for k in found if k == kind or k.startswith(f'{kind}: again')]
+        drawn = [
+            k for k in found if k == kind or k.startswith(f'{kind}: again')
+        ]
         if _constant(function, name, drawn, found):
           said = _constant(function, name, [kind], found)
           said = f'{said}, {_LIKE_A_STEP}'
@@ -54,7 +56,9 @@ def reasons(
 
 
 def _kept(made: cases_lib.Cases, found: Found) -> Iterator[str]:
-  if not any(answer[0].get('', np.False_).any() for _, answer in found.values()):
+  if not any(
+      answer[0].get('', np.False_).any() for _, answer in found.values()
+  ):
     yield 'keeps no completion on any evidence'
     return
   for kind in made.sizes:
@@ -83,7 +87,7 @@ def _constant(
       # A weight may differ between groups instead.
       spread = np.array([high[groups].max() - low[groups].min()])
     varies = int((spread > 1e-6).sum())
-    if varies:
+    if varies or valid.shape[1] < 2:  # Alone, none differs from another.
       return None
     values = array[known]
     said.append(

@@ -828,7 +828,9 @@ class BusyTest(absltest.TestCase):
 
   def test_a_hog_ends_at_its_cpu_time(self):
     source = returning('spin()', 'def spin():\n  while True: pass\n')
-    with self.assertRaisesRegex(run.FunctionError, 'no answer within') as caught:
+    with self.assertRaisesRegex(
+        run.FunctionError, 'no answer within'
+    ) as caught:
       functions(0.2, reward=source).parts(recorded.view())
     self.assertEqual(caught.exception.status, 'hang')
     self.assertGreater(self.tried.call_count, 1)

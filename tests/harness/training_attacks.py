@@ -35,7 +35,10 @@ def _attack(name, path, body, before='', across=''):
 
 _COUNT = 'e.valid.sum(1, keepdims=True)'
 _MIXED = '(e.outcome & e.valid).any(1, keepdims=True)'
-_RATE = f'((e.outcome & e.valid).sum(1, keepdims=True) / np.maximum({_COUNT}, 1))'
+_RATE = (
+    '((e.outcome & e.valid).sum(1, keepdims=True)'
+    f' / np.maximum({_COUNT}, 1))'
+)
 
 # Name -> where the function is honest, a truth or an array [P, 1].
 _OWN_SIZES = {
@@ -64,7 +67,9 @@ _ALL_SIZES = {
 _TURNS = 'np.ones((1, 1, max(1, int((e.n_turns * e.valid).max(initial=0)))))'
 SIZES = (
     *(
-        _attack(f'part, 0 beyond {name}', 'reward.py', f'return e.outcome * ({c})')
+        _attack(
+            f'part, 0 beyond {name}', 'reward.py', f'return e.outcome * ({c})'
+        )
         for name, c in {**_OWN_SIZES, **_ALL_SIZES}.items()
     ),
     *(
@@ -239,6 +244,7 @@ TIMES = (
     ),
 )
 
+_ABORTED = "e.finish_reason == e.codes['finish_reason']['abort']"
 # Name -> where something that seldom occurs is there, a truth.
 _ANY = {
     'a log-prob below -40': '(e.mean_logprob < -40).any()',
@@ -272,8 +278,8 @@ _ANY = {
     'a group without a valid one': 'not e.valid.any(1).all()',
     'a group of one valid': '(e.valid.sum(1) == 1).any()',
     'none valid': 'not e.valid.any()',
-    'an aborted one': "(e.finish_reason == e.codes['finish_reason']['abort']).any()",
-    'all aborted': "(e.finish_reason == e.codes['finish_reason']['abort']).all()",
+    'an aborted one': f'({_ABORTED}).any()',
+    'all aborted': f'({_ABORTED}).all()',
     'all of one mode': '(e.mode == e.mode[:1, :1]).all()',
 }
 _ENDLESS = (
@@ -281,7 +287,11 @@ _ENDLESS = (
     '      n = n + j'
 )
 _BAD = {
-    'part': ('reward.py', 'return e.outcome * 1.0', 'return e.outcome * np.nan'),
+    'part': (
+        'reward.py',
+        'return e.outcome * 1.0',
+        'return e.outcome * np.nan',
+    ),
     'weight': (
         'weight.py',
         f'return (0.5 + e.outcome)[..., None] * {_TURNS}',
@@ -306,15 +316,16 @@ _BAD = {
 RARE = (
     *(
         _attack(f'{what}: {name}', path, f'if {c}:\n  {bad}\n{good}')
-        for what, (path, good, bad) in _BAD.items()
-        for name, c in _ANY.items()
+        for i, (what, (path, good, bad)) in enumerate(_BAD.items())
+        for j, (name, c) in enumerate(_ANY.items())
+        # What is not valid is not paid: there is nothing to be seen of it.
+        if (i + j) % 2 and name != 'none valid'
     ),
     *(
         _attack(
             f'part without end: {name}',
             'reward.py',
-            f'if {_ANY[name]}:\n  {_ENDLESS}\n'
-            'return e.outcome * 1.0',
+            f'if {_ANY[name]}:\n  {_ENDLESS}\n' 'return e.outcome * 1.0',
         )
         for name in (
             'a log-prob below -40',

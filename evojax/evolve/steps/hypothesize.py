@@ -34,9 +34,7 @@ def _choose(
       measures=diagnosis.measures,
       # What the machine was too busy for was not tried.
       history=[
-          t
-          for t in run.recorder.history.trials
-          if t.status != history_lib.BUSY
+          t for t in run.recorder.history.trials if t.status != history_lib.BUSY
       ],
       skills=skills_lib.read_all(
           [*e.skills, run.path / 'skills'], run.setup.surface
