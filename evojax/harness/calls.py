@@ -194,8 +194,15 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   """Return calls as bytes; a column that several calls need is sent once."""
   # The identity of a view -> the view and the place of each of its columns.
   views: dict[int, tuple[Any, dict[str, int]]] = {}
+  order: dict[int, int] = {}  # The identity of a view -> its number.
   arrays: list[np.ndarray] = []
   headers = []
+  # What many calls have alike is sent once: which columns a file needs and may
+  # read, and the code tables.
+  readers: dict[tuple[str, tuple[str, ...]], int] = {}
+  columns: list[tuple[list[str], list[str]]] = []
+  tables: dict[int, int] = {}
+  codes: list[dict[str, dict[str, int]]] = []
 
   def add(array: np.ndarray) -> int:
     arrays.append(array)
@@ -205,12 +212,16 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
     evidence = []
     for view in call.views:
       _, places = views.setdefault(id(view), (view, {}))
-      open_ = open_columns(view, call.reader)
-      needed = read(files[call.path], open_)
-      for name in ('valid', *needed):
+      order.setdefault(id(view), len(order))
+      key = call.path, tuple(view.columns)
+      if key not in readers:
+        open_ = open_columns(view, call.reader)
+        readers[key] = len(columns)
+        columns.append((read(files[call.path], open_), open_))
+      for name in ('valid', *columns[readers[key]][0]):
         if name not in places:
           places[name] = add(getattr(view, name))
-      evidence.append((list(views).index(id(view)), needed, open_))
+      evidence.append((order[id(view)], readers[key]))
     state = call.state
     if not isinstance(state, int | tuple):
       state = {name: add(array) for name, array in (state or {}).items()}
@@ -224,13 +235,19 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
             times=call.times,
         )
     )
+  for view, _ in views.values():
+    if id(view.codes) not in tables:
+      tables[id(view.codes)] = len(codes)
+      codes.append({name: dict(table) for name, table in view.codes.items()})
   header = dict(
       files={call.path: files[call.path] for call in calls},
       calls=headers,
+      columns=columns,
+      codes=codes,
       views=[
           dict(
               max_tokens=int(view.max_tokens),
-              codes={name: dict(table) for name, table in view.codes.items()},
+              codes=tables[id(view.codes)],
               arrays=places,
           )
           for view, places in views.values()

@@ -226,6 +226,8 @@ class Cases:
     yield Case(kind, pair, finite)
     yield case('groups', order, derive.in_order, order)
     yield case('within', (np.arange(p)[:, None], inner), derive.within, inner)
+    if kind == 'tied':  # Equal values say nothing but in which order they are.
+      return
     # A number about all groups, such as a mean, may change with a group more.
     if self._function in EACH:
       yield case('more', ..., derive.in_order, np.arange(p + 1) % p)

@@ -367,13 +367,14 @@ class _Gate:
         yield from self._same(base, changed, case.places, said % where, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, base[0], found)
-      own = [[self._own(a[0])] for a in (base, found[f'{kind}: more'][1])]
-      said = f'there is a group more{where}'
-      yield from self._same(*own, ..., said, _NO_SIZES)
-      if fewer := found.get(f'{kind}: fewer'):
-        own = [[self._own(a[0])] for a in (base, fewer[1])]
-        said = f'its group is one of few{where}'
-        yield from self._same(*own, fewer[0].places, said, _NO_SIZES)
+      for name, said in (
+          ('more', f'there is a group more{where}'),
+          ('fewer', f'its group is one of few{where}'),
+      ):
+        if f'{kind}: {name}' in found:
+          case, changed = found[f'{kind}: {name}']
+          own = [[self._own(a[0])] for a in (base, changed)]
+          yield from self._same(*own, case.places, said, _NO_SIZES)
 
   def _more(self, names: Sequence[str], found: _Found) -> Iterator[str]:
     """Refuse numbers that are others where evidence of a step is copied."""

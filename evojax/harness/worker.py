@@ -35,21 +35,19 @@ class CallError(Exception):
 class Evidence:
   """Read-only columns of P groups of G completions; functions call it e."""
 
-  def __init__(self, view, needed, columns, reader):
+  def __init__(self, view, columns, reader):
     """Take the columns of a view.
 
     Args:
       view: A view of the request.
-      needed: Names of the columns that the source names.
-      columns: Names of all columns that the reader may read.
+      columns: The `_Columns` of the source.
       reader: reward | filter | diagnostic.
     """
-    codes = {n: table for n, table in view['codes'].items() if n in columns}
     self.__dict__.update(  # Nothing else may set an attribute.
-        {name: view['arrays'][name] for name in (*needed, 'valid')},
+        {name: view['arrays'][name] for name in columns.needed},
         max_tokens=view['max_tokens'],
-        columns=tuple(columns),
-        codes=_constant(codes),
+        columns=columns.open,
+        codes=columns.codes(view['codes']),
         _reader=reader,
     )
 
@@ -80,6 +78,21 @@ class Evidence:
     )
 
 
+class _Columns:
+  """The columns that a source names, and those that it may read."""
+
+  def __init__(self, needed, open_):
+    self.needed, self.open = (*needed, 'valid'), tuple(open_)
+    self._codes = {}  # Identity of code tables -> those that are open.
+
+  def codes(self, tables):
+    """Return the open ones of the code tables of a view, read-only."""
+    if id(tables) not in self._codes:
+      found = {name: tables[name] for name in tables if name in self.open}
+      self._codes[id(tables)] = _constant(found)
+    return self._codes[id(tables)]
+
+
 def call(source, data):
   """Answer a request.
 
@@ -93,6 +106,10 @@ def call(source, data):
   request, arrays = unpack(data)
   for view in request['views']:
     view['arrays'] = {name: arrays[i] for name, i in view['arrays'].items()}
+    view['codes'] = request['codes'][view['codes']]
+  open_ = [_Columns(*both) for both in request['columns']]
+  for one in request['calls']:
+    one['evidence'] = [(i, open_[n]) for i, n in one['evidence']]
   code, headers, found, sent = {}, [], [], []
   for one in request['calls']:
     try:
@@ -136,17 +153,23 @@ def warm():
     np.linalg.lstsq(x.T, x[0, :], rcond=None), np.einsum('ij,kj->ik', x, x)
     np.clip(x, 0, 1), np.round(x), np.histogram(x), np.nanmedian(x)
     np.array(['a', 'b']) == 'a', np.interp(x, x[0], x[1])
-  view = {'max_tokens': 1, 'codes': {}, 'arrays': {'valid': 0}}
+  view = {'max_tokens': 1, 'codes': 0, 'arrays': {'valid': 0}}
   source = 'import math\nimport numpy as np\ndef measure(e):\n  return {"x": 1}'
   one = dict(
       file='f.py',
       function='measure',
       reader='diagnostic',
-      evidence=[(0, [], [])],
+      evidence=[(0, 0)],
       state={},
       times=None,
   )
-  request = dict(files={'f.py': source}, views=[view], calls=[one])
+  request = dict(
+      files={'f.py': source},
+      views=[view],
+      calls=[one],
+      columns=[([], [])],
+      codes=[{}],
+  )
   before = sys.stdout
   unpack(call('', pack(request, [np.ones((1, 1), bool)])))
   sys.stdout = before
@@ -221,8 +244,8 @@ def _call(code, one, views, state):
   if not callable(namespace.get(function)):
     raise CallError('wrong_type', f'there is no function {function}')
   arguments = [
-      Evidence(views[i], needed, columns, one['reader'])
-      for i, needed, columns in one['evidence']
+      Evidence(views[i], columns, one['reader'])
+      for i, columns in one['evidence']
   ]
   if function == 'keep':
     arguments.append(state)
