@@ -106,14 +106,14 @@ def _silent(made: cases_lib.Cases, found: Found) -> Iterator[str]:
     yield 'returned no number on any evidence'
     return
   for kind in made.sizes:
+    if not found[kind][1][0]:
+      yield f'returned no number on {kind}, {_LIKE_A_STEP}'
+      continue
     sized = [
         answer
         for case, (answer,) in found.values()
         if case.kind == kind and case.name not in made.copies
     ]
-    if not any(sized):
-      yield f'returned no number on {kind}, {_LIKE_A_STEP}'
-      continue
     for name in few[0].keys() & few[1].keys():
       if all(answer[name] != 0 for answer in few) and not any(
           answer.get(name, 1) for answer in sized

@@ -509,6 +509,8 @@ class _Gate:
           f' on {where}; {_NO_SIZES}'
       )
     for name in few.keys() & many.keys():
+      if few[name].ndim or many[name].ndim:
+        continue  # No number: `_problems` says so.
       one, other = float(few[name]), float(many[name])
       if one * other < 0 and min(abs(one), abs(other)) > 1e-6:
         yield (
