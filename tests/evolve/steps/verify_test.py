@@ -182,5 +182,24 @@ class JudgeTest(parameterized.TestCase):
     self.assertAlmostEqual(row.perturbed_effect, 5.5 / 12, places=12)
 
 
+class BusyTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('keep.py: busy: it needs more CPU time', 'machine_busy'),
+      ('it fails on v1: busy', 'machine_busy'),
+      ('keep.py: hang: no answer within 0.5 s', 'disqualified'),
+  )
+  def test_load_is_no_verdict_on_a_change(self, reason, status):
+    run = mock.Mock(spec=opening.Run)
+    run.recorder.find.side_effect = lambda step, trial: (
+        records.Admit(trial=trial, reasons=(reason,))
+        if step is records.Admit
+        else None
+    )
+    design = mock.Mock(spec=records.Design, trial=3)
+    verdict = verify.verify(run, None, design, None, 'v1')
+    self.assertEqual((verdict.status, verdict.reasons), (status, (reason,)))
+
+
 if __name__ == '__main__':
   absltest.main()
