@@ -210,7 +210,9 @@ def _drawn(
 
 def _range(array: np.ndarray) -> tuple[float, float]:
   finite = array[np.isfinite(array)]
-  return (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+  if not finite.size:
+    return 0.0, 0.0
+  return float(finite.min()), float(finite.max())
 
 
 def _signed(

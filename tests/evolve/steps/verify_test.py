@@ -190,14 +190,17 @@ class BusyTest(parameterized.TestCase):
       ('keep.py: hang: no answer within 0.5 s', 'disqualified'),
   )
   def test_load_is_no_verdict_on_a_change(self, reason, status):
-    run = mock.Mock(spec=opening.Run)
+    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
     run.recorder.find.side_effect = lambda step, trial: (
         records.Admit(trial=trial, reasons=(reason,))
         if step is records.Admit
         else None
     )
+    version, delta = (
+        mock.Mock(spec=kind) for kind in (records.Version, records.Delta)
+    )
     design = mock.Mock(spec=records.Design, trial=3)
-    verdict = verify.verify(run, None, design, None, 'v1')
+    verdict = verify.verify(run, version, design, delta, 'v1')
     self.assertEqual((verdict.status, verdict.reasons), (status, (reason,)))
 
 
