@@ -17,6 +17,7 @@ from evojax.evolve import opening
 from evojax.evolve import scoring
 from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import verify
+from evojax.harness import delta as delta_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import metrics
@@ -197,7 +198,7 @@ class BusyTest(parameterized.TestCase):
         else None
     )
     version, delta = (
-        mock.Mock(spec=kind) for kind in (records.Version, records.Delta)
+        mock.Mock(spec=kind) for kind in (records.Version, delta_lib.Delta)
     )
     design = mock.Mock(spec=records.Design, trial=3)
     verdict = verify.verify(run, version, design, delta, 'v1')
