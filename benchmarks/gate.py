@@ -96,6 +96,7 @@ def main(_):
             recorded,
             columns=base.columns,
             shapes=shapes,
+            steps=config.steps,
         )
     )
     seconds.append(time.perf_counter() - start)

@@ -13,7 +13,7 @@ and of more clients: those that wait must cost nothing. With --soak, so many
 short requests with cancellations, malformed JSON, huge prompts, wrong types,
 slow readers and dropped connections; afterwards no slot, task, memory or
 descriptor may be left behind, and nobody may have had a wrong answer. With
---against, these servers side by side and nothing else; see `benchmarks.against`.
+--against, these servers side by side and nothing else: `benchmarks.against`.
 """
 
 import asyncio

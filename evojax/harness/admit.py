@@ -116,7 +116,7 @@ def check(
   return list(dict.fromkeys(reasons))
 
 
-# (path, source, columns, shapes) of all that passed before.
+# (path, source, columns, shapes, steps) of all that passed before.
 _passed: set[tuple[Any, ...]] = set()
 
 
@@ -150,9 +150,9 @@ def check_functions(
     pass  # `_check_declared` reports it.
   reasons = []
   columns = synthetic.columns(config) | {c.name for c in schema.CORE}
-  shapes = _shapes(config)
+  shapes, steps = _shapes(config), _steps(config)
   for path, source in files.items():
-    key = (path, source, columns, shapes)
+    key = (path, source, columns, shapes, steps)
     ours = library.is_shipped(path, source)
     if key in _passed and (ours or recorded is None):
       continue
@@ -161,8 +161,18 @@ def check_functions(
     else:
       made = synthetic.evidence(config)
       found = gate.reasons(
-          path, source, made, recorded, columns=columns, shapes=shapes
+          path,
+          source,
+          made,
+          recorded,
+          columns=columns,
+          shapes=shapes,
+          steps=steps,
       )
+      if recorded is None and any(map(run.is_busy, found)):
+        # It was admitted before, or training's own limits will end it: a busy
+        # machine is no reason against it.
+        continue
     reasons += found
     if not found:
       _passed.add(key)
@@ -173,6 +183,13 @@ def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
   """Return the (P, G) of a training step, and of an arm's training step."""
   steps = (config.grpo, config.evolve)
   return tuple(dict.fromkeys((c.prompts, c.group_size) for c in steps))
+
+
+def _steps(config: ml_collections.ConfigDict) -> int:
+  """Return how often a run calls `keep`, at most."""
+  e = config.evolve
+  steps = max(1, config.steps, e.updates, e.first_updates)
+  return steps * (1 + config.grpo.refill_rounds)
 
 
 def _check_declared(

@@ -1,8 +1,10 @@
 """Requests of harness functions to the box; each runs in a fresh process.
 
 The box of this process is started at the first call and ends with the process.
-A failure of a function is a status; a failure of the box or of a busy machine
-is an `InfraError`, which says nothing about a function.
+A failure of a function is a status. Where a machine is so busy that a call gets
+less CPU time than it may use, it is tried again with more wall time, so that
+load does not decide; a call that was late each time has the status BUSY, which
+says nothing about the function. A failure of the box is an `InfraError`.
 """
 
 import ast
@@ -21,16 +23,17 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 
+BUSY = 'busy'  # The machine gave too little CPU time, each time it was tried.
 STATUSES = tuple(
-    'crash hang wrong_shape non_finite wrong_type too_large'.split()
+    'crash hang wrong_shape non_finite wrong_type too_large'.split() + [BUSY]
 )
 MEMORY_BYTES = 1 << 30
 InfraError = box_lib.InfraError
 
-_ATTEMPTS = 3  # Attempts of a call that is late because the machine is busy.
 # Seconds of wall time allowed per second of CPU time, since other processes use
-# the machine as well.
-_PATIENCE = 3.0
+# the machine as well: first, and in each further attempt of a call that had to
+# wait for a core and did not get the CPU time that it may use.
+_PATIENCE = (3.0, 12.0, 48.0, 192.0)
 _MAX_HEADER_BYTES = 1 << 20
 # Errors of reading forged bytes, beside those of large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
@@ -72,7 +75,12 @@ class Call:
   views: Sequence[Any] = ()
   # Argument of `keep`, or the index of the earlier call in the same request
   # whose answer it is.
-  state: Mapping[str, np.ndarray] | int | None = None
+  # (index, n): that call was made several times, and n of them came before.
+  state: Mapping[str, np.ndarray] | int | tuple[int, int] | None = None
+  # None: once. n: `keep` is called up to n times, each time with the state of
+  # the call before; every array of the answer has a first axis of calls. It
+  # ends early where a state repeats the one before.
+  times: int | None = None
 
   @property
   def reader(self) -> str:
@@ -88,7 +96,7 @@ def limits(
 ) -> limits_lib.Limits:
   """Return the limits of a request of `seconds` of CPU time."""
   return limits_lib.Limits(
-      wall_seconds=_PATIENCE * seconds,
+      wall_seconds=_PATIENCE[0] * seconds,
       cpu_seconds=seconds,
       memory_bytes=memory_bytes,
       output_bytes=worker.MAX_ANSWER_BYTES + _MAX_HEADER_BYTES,
@@ -139,6 +147,12 @@ def exchange(
       except (*_UNREADABLE, OverflowError, RecursionError):
         # The function wrote to stdout, so nothing on it can be trusted.
         status, message = 'crash', 'the answer cannot be read'
+    case 'timeout' if result.contended:
+      status, message = BUSY, (
+          f'it needs more CPU time than a busy machine gave it in'
+          f' {len(_PATIENCE)} tries; nothing is wrong with it as far as is'
+          ' known: propose it again, or make it cheaper with array operations'
+      )
     case 'cpu_limit' | 'timeout':
       status, message = 'hang', f'no answer within {limits_.cpu_seconds:g} s'
     case 'output_limit':
@@ -155,27 +169,40 @@ def run(
 ) -> limits_lib.Result:
   """Send one request to the box.
 
+  A call that uses up its CPU time is ended by that limit, and one that sleeps
+  by the first limit of wall time, whatever else runs on the machine. One that
+  is late because it had to wait for a core is tried again with more wall time.
+
   Raises:
     InfraError: If the failure says nothing about the functions.
   """
-  for _ in range(_ATTEMPTS):
+  for patience in _PATIENCE:
+    wall = patience * limits_.cpu_seconds
+    limits_ = dataclasses.replace(limits_, wall_seconds=wall)
     result = box(number).run('', data, limits=limits_)
     if result.status == 'infra_error':  # The box has tried again already.
-      break
+      raise InfraError(
+          f'a function of the harness got no answer: {result.message}; the same'
+          ' command continues the run'
+      )
     if not (result.status == 'timeout' and result.contended):
-      return result
-  raise InfraError(
-      f'a function of the harness got no answer: {result.message}; the same'
-      ' command continues the run'
-  )
+      break
+  return result
 
 
 def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   """Return calls as bytes; a column that several calls need is sent once."""
   # The identity of a view -> the view and the place of each of its columns.
   views: dict[int, tuple[Any, dict[str, int]]] = {}
+  order: dict[int, int] = {}  # The identity of a view -> its number.
   arrays: list[np.ndarray] = []
   headers = []
+  # What many calls have alike is sent once: which columns a file needs and may
+  # read, and the code tables.
+  readers: dict[tuple[str, tuple[str, ...]], int] = {}
+  columns: list[tuple[list[str], list[str]]] = []
+  tables: dict[int, int] = {}
+  codes: list[dict[str, dict[str, int]]] = []
 
   def add(array: np.ndarray) -> int:
     arrays.append(array)
@@ -185,14 +212,18 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
     evidence = []
     for view in call.views:
       _, places = views.setdefault(id(view), (view, {}))
-      open_ = open_columns(view, call.reader)
-      needed = read(files[call.path], open_)
-      for name in ('valid', *needed):
+      order.setdefault(id(view), len(order))
+      key = call.path, tuple(view.columns)
+      if key not in readers:
+        open_ = open_columns(view, call.reader)
+        readers[key] = len(columns)
+        columns.append((read(files[call.path], open_), open_))
+      for name in ('valid', *columns[readers[key]][0]):
         if name not in places:
           places[name] = add(getattr(view, name))
-      evidence.append((list(views).index(id(view)), needed, open_))
+      evidence.append((order[id(view)], readers[key]))
     state = call.state
-    if not isinstance(state, int):
+    if not isinstance(state, int | tuple):
       state = {name: add(array) for name, array in (state or {}).items()}
     headers.append(
         dict(
@@ -201,15 +232,22 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
             reader=call.reader,
             evidence=evidence,
             state=state,
+            times=call.times,
         )
     )
+  for view, _ in views.values():
+    if id(view.codes) not in tables:
+      tables[id(view.codes)] = len(codes)
+      codes.append({name: dict(table) for name, table in view.codes.items()})
   header = dict(
       files={call.path: files[call.path] for call in calls},
       calls=headers,
+      columns=columns,
+      codes=codes,
       views=[
           dict(
               max_tokens=int(view.max_tokens),
-              codes={name: dict(table) for name, table in view.codes.items()},
+              codes=tables[id(view.codes)],
               arrays=places,
           )
           for view, places in views.values()

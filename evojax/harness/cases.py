@@ -20,6 +20,11 @@ _LARGEST = 4096  # Completions of the largest case, at least.
 _LARGEST_BYTES = 4 << 20  # Bytes of its columns, at most.
 _GROUPS = 8  # Groups of the evidence that changes are made of, at most.
 _SCRAMBLED = (6, 5)  # (P, G) of the evidence with random columns.
+_FEWER = 2  # Groups of a step's evidence that are also alone.
+# Completions of a step's evidence that a verdict on a constant needs; smaller
+# steps are drawn several times.
+_ENOUGH, _DRAWS = 48, 8
+_MOST_IN_A_ROW = 1024  # Calls of `keep` in a row.
 # The end of a case's name -> words for a message.
 _IN_WORDS = {
     'synthetic': 'synthetic evidence',
@@ -29,6 +34,9 @@ _IN_WORDS = {
     'padded': 'evidence with more entries that are not valid',
     'scrambled': 'evidence of random columns',
     'more': 'evidence with a group more',
+    'rare': 'evidence of rare values: all or none solved, log-probs of 0 and'
+    ' -40, one token, one valid completion',
+    'uniform': 'evidence where all completions have one and the same value',
 }
 
 
@@ -40,6 +48,8 @@ class Case:
   tables: tuple[derive.Table, ...]
   # True if numbers must be finite: random columns may contradict each other.
   finite: bool
+  # False where nothing is asked but that the function ends.
+  judged: bool = dataclasses.field(default=True, kw_only=True)
   # Index of what is compared in the evidence as it was: the completions that
   # stand here, or the groups that stay where others change.
   places: Any = ...
@@ -55,7 +65,7 @@ class Case:
     return self.name.partition(': ')[2].rstrip(' 012')
 
   def __str__(self) -> str:
-    what = self.change or self.name
+    what = self.change or self.name.rstrip(' 01234567')
     return _IN_WORDS.get(what, what)
 
 
@@ -66,7 +76,12 @@ class Cases:
     all: Every case but the largest.
     largest: As much evidence as a step could have.
     kinds: The kinds of evidence that were changed: 'synthetic', 'scrambled',
-      'recorded' if there is any, 'tied', and STEP with the size of each step.
+      'recorded' if there is any, 'tied', 'rare', and STEP with the size of each
+      step.
+    sizes: The kinds that are as large as a step.
+    copies: Names of parts of those, each beside '<name>, copied'.
+    in_a_row: Calls of `keep` in a row that a run makes, with the evidence that
+      it is called on.
   """
 
   def __init__(
@@ -76,6 +91,8 @@ class Cases:
       base: Any,
       recorded: Any | None,
       shapes: Sequence[tuple[int, int]],
+      steps: int,
+      across: bool,
       rng: np.random.Generator,
   ):
     """Make all cases.
@@ -86,14 +103,22 @@ class Cases:
       base: Synthetic evidence.
       recorded: Evidence of a run, or None.
       shapes: (P, G) of the training steps that the function is for.
+      steps: Number of steps of a run.
+      across: Whether a number of it may compare groups.
       rng: Generator of everything random.
     """
     self._source, self._function, self._rng = source, function, rng
+    self._steps, self._across = steps, across
     self.kinds: list[str] = []
+    self.sizes: list[str] = []
+    self.copies: list[str] = []
     real = self._table(base)
     real = derive.in_order(real, np.arange(min(_GROUPS, len(real.valid))))
     self.all = list(self._cases(real, recorded, shapes))
     self.largest = self._make_largest(real)
+    named = {case.name: case for case in self.all}
+    first = named[self.sizes[0] if self.sizes else 'synthetic']
+    self.in_a_row = first, min(steps, _MOST_IN_A_ROW)
 
   def _table(self, view: Any) -> derive.Table:
     wanted = calls_lib.read(self._source, view.columns)
@@ -128,24 +153,59 @@ class Cases:
     A proposer may know the size and the values of a training step, so evidence
     that looks like one is among the cases.
     """
-    scrambled = derive.scrambled(real, *_SCRAMBLED, self._rng)
+    rng = self._rng
+    scrambled = derive.scrambled(real, *_SCRAMBLED, rng, self._steps)
     yield from self._changed('synthetic', real)
     yield from self._changed('scrambled', scrambled)
     if recorded is not None:
       yield from self._changed('recorded', self._table(recorded))
-    yield from self._changed('tied', derive.tied(scrambled, self._rng))
+    yield from self._changed('tied', derive.tied(scrambled, rng))
+    yield from self._changed('rare', derive.rare(real, rng))
     for p, g in shapes:
-      t = derive.resized(real, p, g, self._rng)
+      t = derive.resized(real, p, g, rng)
       yield Case(f'{p} x {g} completions', self._pair(t), True)
-      t = derive.scrambled(real, p, g, self._rng)
-      t = dataclasses.replace(t, valid=np.ones_like(t.valid))
-      yield from self._changed(f'{STEP} {p} x {g} completions', t)
+      yield from self._step(f'{STEP} {p} x {g} completions', real, p, g)
     for name, t in (
         ('groups of one answer', derive.collapsed(real)),
         ('groups of one', derive.alone(real, 1)),
         ('nothing valid', derive.alone(real, 0)),
+        *((f'uniform {i}', t) for i, t in enumerate(derive.uniform(real, rng))),
     ):
       yield Case(name, self._pair(t), True)
+    yield Case('far', self._pair(derive.far(real, rng)), False, judged=False)
+
+  def _step(self, kind: str, real: derive.Table, p: int, g: int):
+    """Yield random evidence of the size of a step, and changes of its size."""
+
+    def sample() -> derive.Table:
+      t = derive.scrambled(real, p, g, self._rng, self._steps)
+      return dataclasses.replace(t, valid=np.ones_like(t.valid))
+
+    t = sample()
+    self.sizes.append(kind)
+    yield from self._changed(kind, t)
+    for i in range(1, min(_DRAWS, -(-_ENOUGH // (p * g)))):
+      yield Case(f'{kind}: again {i}', self._pair(sample()), False)
+    each = self._function in EACH
+    if self._across or not each:
+      for few in {min(4, p // 2), p // 2} - {0, 1}:
+        yield from self._copies(f'{kind}: {few} groups', t, 0, few)
+    if not each:
+      return
+    few = min(_FEWER, p)
+    alone = self._pair(derive.fewer(t, few))
+    yield Case(f'{kind}: fewer', alone, False, np.arange(few))
+    # Two numbers, of which one is odd: a function may count in pairs.
+    for few in {g // 2, g - 1} - {0, 1}:
+      yield from self._copies(f'{kind}: {few} completions', t, 1, few)
+
+  def _copies(self, name: str, t: derive.Table, axis: int, few: int):
+    """Yield some of the evidence, and copies of it of the size of all."""
+    some, many = derive.copies(t, axis, few)
+    places = np.s_[:, :few] if axis else np.arange(few)
+    yield Case(name, self._pair(some), False, places)
+    yield Case(f'{name}, copied', self._pair(many), False)
+    self.copies.append(name)
 
   def _changed(self, kind: str, t: derive.Table) -> Iterator[Case]:
     """Yield one kind of evidence and all changes of it."""
@@ -156,7 +216,7 @@ class Cases:
     inner = rng.permuted(np.broadcast_to(np.arange(g), (p, g)), axis=1)
     stays = np.arange(p) % 2 == 0
     self.kinds.append(kind)
-    finite = kind in ('synthetic', 'recorded')
+    finite = kind in ('synthetic', 'recorded', 'rare')
 
     def case(what: str, places: Any, change: Callable, *args) -> Case:
       tables = tuple(change(one, *args) for one in pair)
@@ -166,6 +226,8 @@ class Cases:
     yield Case(kind, pair, finite)
     yield case('groups', order, derive.in_order, order)
     yield case('within', (np.arange(p)[:, None], inner), derive.within, inner)
+    if kind == 'tied':  # Equal values say nothing but in which order they are.
+      return
     # A number about all groups, such as a mean, may change with a group more.
     if self._function in EACH:
       yield case('more', ..., derive.in_order, np.arange(p + 1) % p)

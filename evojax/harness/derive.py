@@ -1,7 +1,7 @@
 """Evidence that is derived from other evidence, for the gate's comparisons.
 
-Completions and groups come in another order, other groups change, and invalid
-entries are filled with anything.
+Completions and groups come in another order, other groups change, invalid
+entries are filled with anything, and values lie where evidence rarely does.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,6 +9,16 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+
+_UNIFORM = 8  # Tables of `uniform`, at most.
+# Magnitudes of floats that training may meet: none, denormal, tiny.
+_RARE = (0.0, -0.0, 1e-42, 1e-12, 1e-6)
+# Log-probs from usual ones to one that no sampler draws.
+_LOGPROBS = (-0.1, -3.0, -8.0, -15.0, -30.0, -50.0)
+# No training meets these, but a function must come to an end on them.
+_FAR = (0.0, 100.0, 1e4, 1e30, np.inf, np.nan)
+_FAR_STEP = 10**5  # Steps of a long run.
+_TIMES = ('step', 'policy_version')  # Columns that count steps.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,21 +138,39 @@ def resized(
 
 
 def scrambled(
-    t: Table, prompts: int, group_size: int, rng: np.random.Generator
+    t: Table,
+    prompts: int,
+    group_size: int,
+    rng: np.random.Generator,
+    steps: int = 8,
 ) -> Table:
   """Sample every column independently; a fifth of the entries is invalid.
 
-  Columns that are constant in the evidence vary here, too.
+  Columns that are constant in the evidence vary here, too. Floats are as small
+  as 1e-12 and as large as 100, but for those of fixed range.
+
+  Args:
+    t: Evidence.
+    prompts: Groups of the result.
+    group_size: Completions of each.
+    rng: Generator of everything random.
+    steps: The columns that count steps go up to it.
   """
   sized = resized(t, prompts, group_size, rng)
-  arrays = {n: _drawn(n, array, t, rng) for n, array in sized.arrays.items()}
+  arrays = {
+      n: _drawn(n, array, t, rng, steps) for n, array in sized.arrays.items()
+  }
   valid = rng.random(sized.valid.shape) < 0.8
   valid[:, :2] = True
   return dataclasses.replace(sized, valid=valid, arrays=arrays)
 
 
 def _drawn(
-    name: str, array: np.ndarray, t: Table, rng: np.random.Generator
+    name: str,
+    array: np.ndarray,
+    t: Table,
+    rng: np.random.Generator,
+    steps: int,
 ) -> np.ndarray:
   """Sample values of a column's kind and range, and some beyond it."""
   if name in t.codes:
@@ -151,25 +179,142 @@ def _drawn(
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   kind = array.dtype.kind
   if kind == 'b':
-    # The share of True goes from all of a group to none of it.
-    share = rng.permutation(np.linspace(0, 1, len(array)))
+    # The share of True goes from all of a group to none of it, where there are
+    # groups enough for groups of both.
+    p = len(array)
+    share = rng.permutation(np.linspace(0, 1, p) if p > 4 else np.full(p, 0.5))
     share = share.reshape(-1, *(1,) * (array.ndim - 1))
     return rng.random(array.shape) < share
   if kind == 'f':
-    finite = array[np.isfinite(array)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    low, high = span = _range(t.arrays[name])
     if low == high:
       low, high = low - 0.5, high + 0.5
-    return rng.uniform(low, high, array.shape).astype(array.dtype)
+    drawn = rng.uniform(low, high, array.shape)
+    far = _signed(10 ** rng.uniform(-12, 2, array.shape), span, rng)
+    far[rng.random(array.shape) < 0.2] = 0.0
+    # Some groups have none of these: their largest is no other one.
+    share = rng.permutation(np.linspace(0, 0.6, len(array)).clip(0.3) - 0.3)
+    share = share.reshape(-1, *(1,) * (array.ndim - 1))
+    drawn = np.where(rng.random(array.shape) < share, far, drawn)
+    return drawn.astype(array.dtype)
   if kind in 'iu':
     if name == 'n_turns':  # It decides the shape of what `weight` returns.
       return array
-    most = t.max_tokens if name == 'n_tokens' else 8
-    high = max(int(array.max(initial=0)), 8, most)
+    most = {'n_tokens': t.max_tokens, **dict.fromkeys(_TIMES, steps)}
+    high = max(int(array.max(initial=0)), 8, most.get(name, 8))
     drawn = rng.integers(1, high + 1, array.shape).astype(array.dtype)
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   texts = array.ravel()
   return texts[rng.permutation(texts.size)].reshape(array.shape)
+
+
+def _range(array: np.ndarray) -> tuple[float, float]:
+  finite = array[np.isfinite(array)]
+  if not finite.size:
+    return 0.0, 0.0
+  return float(finite.min()), float(finite.max())
+
+
+def _signed(
+    size: np.ndarray, span: tuple[float, float], rng: np.random.Generator
+) -> np.ndarray:
+  """Return magnitudes with the signs that a column has; both if it has both."""
+  low, high = span
+  if low >= 0 and high > 0:
+    return size
+  if high <= 0 and low < 0:
+    return -size
+  return np.where(rng.random(size.shape) < 0.5, size, -size)
+
+
+def rare(t: Table, rng: np.random.Generator) -> Table:
+  """Return groups with values at the edges of what training may meet.
+
+  Some groups are all alike in a column, and some have one valid completion or
+  none.
+  """
+  sized = resized(t, 12, 3, rng)
+  arrays = dict(sized.arrays)
+  for name, array in arrays.items():
+    if (edges := _edges(name, t)) is None:
+      continue
+    each = rng.integers(0, len(edges), array.shape)
+    alike = rng.random(len(array)) < 0.5
+    each[alike] = each[alike, :1]
+    arrays[name] = edges[each]
+  valid = np.ones_like(sized.valid)
+  count = np.array([3] * 9 + [1, 1, 0])
+  valid = np.arange(3) < rng.permutation(count)[:, None]
+  return dataclasses.replace(sized, valid=valid, arrays=arrays)
+
+
+def uniform(t: Table, rng: np.random.Generator) -> list[Table]:
+  """Return tables in which all completions have one value in each column.
+
+  Among them, each column has every one of its edges: all are solved, none is,
+  each code once.
+  """
+  sized = resized(t, 2, 3, rng)
+  edges = {n: _edges(n, t) for n in sized.arrays}
+  edges = {n: values for n, values in edges.items() if values is not None}
+  longest = max(map(len, edges.values()), default=0)
+  count = min(_UNIFORM, longest)
+  orders = {
+      n: rng.permutation(np.resize(rng.permutation(len(values)), count))
+      for n, values in edges.items()
+  }
+  return [
+      dataclasses.replace(
+          sized,
+          arrays=sized.arrays
+          | {
+              n: np.full(sized.valid.shape, values[orders[n][i]], values.dtype)
+              for n, values in edges.items()
+          },
+      )
+      for i in range(count)
+  ]
+
+
+def far(t: Table, rng: np.random.Generator) -> Table:
+  """Return values that no training meets; a function ends on them, too."""
+  sized = resized(t, 3, 4, rng)
+  arrays = dict(sized.arrays)
+  for name, array in arrays.items():
+    if array.ndim > 2 or name in t.codes or name == 'n_turns':
+      continue
+    if array.dtype.kind == 'f':
+      size = rng.choice(_FAR, array.shape)
+      with np.errstate(over='ignore'):
+        size = _signed(size, _range(t.arrays[name]), rng)
+        arrays[name] = size.astype(array.dtype)
+    elif array.dtype.kind in 'iu':
+      high = _FAR_STEP if name in _TIMES else 10 * max(8, int(array.max()))
+      arrays[name] = rng.choice([0, high], array.shape).astype(array.dtype)
+  return dataclasses.replace(sized, arrays=arrays)
+
+
+def _edges(name: str, t: Table) -> np.ndarray | None:
+  """Return the extreme values of a column, None if it is left as it is."""
+  array = t.arrays[name]
+  if array.ndim > 2 or name == 'n_turns':
+    return None
+  kind, dtype = array.dtype.kind, array.dtype
+  if name in t.codes:
+    return np.array(sorted(t.codes[name].values()) or [0], dtype)
+  if kind == 'b':
+    return np.array([False, True])
+  if name == 'n_tokens':
+    return np.array([1, t.max_tokens], dtype)
+  if kind == 'f':
+    low, high = _range(array)
+    signs = [s for s, there in ((1, high > 0), (-1, low < 0)) if there] or [1]
+    ends = _LOGPROBS if high <= 0 and low < 0 else (low, high)
+    tiny = [sign * size for sign in signs for size in _RARE]
+    return np.array([*tiny, *ends], dtype)
+  if name == 'completion':
+    return np.array(['', str(array.ravel()[0])])
+  return None
 
 
 def tied(t: Table, rng: np.random.Generator) -> Table:
@@ -194,6 +339,29 @@ def collapsed(t: Table) -> Table:
   """Replace every completion of a group by its first valid one."""
   first = np.argmax(t.valid, axis=1)[:, None]
   return within(t, np.broadcast_to(first, t.valid.shape))
+
+
+def fewer(t: Table, groups: int) -> Table:
+  """Return the first groups alone."""
+  return in_order(t, np.arange(groups))
+
+
+def copies(t: Table, axis: int, few: int) -> tuple[Table, Table]:
+  """Return some of the evidence, and copies of that of the size of all.
+
+  Args:
+    t: Evidence.
+    axis: 0 takes groups; 1 completions of each group, where the others are not
+      valid, so that the shape stays.
+    few: How many are taken.
+  """
+  count = t.valid.shape[axis]
+  order = np.arange(count) % few
+  if axis == 0:
+    return fewer(t, few), in_order(t, order)
+  valid = t.valid & (np.arange(count) < few)
+  many = within(t, np.broadcast_to(order, t.valid.shape))
+  return dataclasses.replace(t, valid=valid), many
 
 
 def alone(t: Table, count: int) -> Table:

@@ -6,11 +6,17 @@ Layers, each of which stops what the others do not:
     answer      shapes, dtypes, finite numbers, wherever evidence is thin
     repeat      another process gives the same bits, whatever ran before
     order       completions and groups in another order: the same of each
-    groups      other groups change: a group's numbers do not
+    groups      other groups change, or are not there: a group's numbers do not
     padding     entries that are not valid change: nothing does
-    copies      many groups: each has the numbers that it has among few
-    constant    some number differs from another (proposals alone)
+    copies      the same completions many times over, in a group or as groups:
+                numbers stay, or keep their order where groups are compared
+    constant    some number differs from another, on evidence as large as a
+                step of the run and at every step of it (proposals alone)
     cost        time and memory on the largest evidence
+
+A function is tried where training takes it: on as many prompts and completions
+as a step has, on values at the edge of what may occur, and, since `keep` has a
+state, after as many calls as a run makes.
 
 The box (see `calls`) contains whatever gets that far. No answer is trusted:
 numbers of a function are only ever compared here.
@@ -27,7 +33,9 @@ import numpy as np
 from evojax.harness import calls as calls_lib
 from evojax.harness import cases as cases_lib
 from evojax.harness import compare
+from evojax.harness import constancy
 from evojax.harness import language
+from evojax.harness import rows as rows_lib
 from evojax.harness import run
 from evojax.harness import syntax
 
@@ -39,12 +47,13 @@ MEMORY_BYTES = 512 << 20
 # Factor on CPU_SECONDS for a source that was admitted before, perhaps on a
 # faster machine.
 _SLACK = 2
-_KEPT_STEPS = 16  # Calls of `keep` in a row, since a state may grow.
+# Least correlation of numbers with those of the same completions twice over:
+# where groups are compared, and within a group, where counts may matter.
+_LEAST_ACROSS, _LEAST_WITHIN = 0.25, -0.25
 
 Answer = calls_lib.Answer
 _Numbers = dict[str, np.ndarray]
-# Name of a case -> the case and the answers to it.
-_Found = dict[str, tuple[cases_lib.Case, list[_Numbers]]]
+_Found = constancy.Found
 # Checks of the answers of functions, but for those that return numbers.
 _CHECKS = {'parts': run.parts_of, 'keep': run.mask_of, 'weight': run.weight_of}
 
@@ -57,6 +66,7 @@ def reasons(
     *,
     columns: Collection[str],
     shapes: Sequence[tuple[int, int]] = (),
+    steps: int = 64,
     without: Collection[str] = (),
 ) -> list[str]:
   """Return why a source is refused, one line each; [] if it may run.
@@ -69,6 +79,7 @@ def reasons(
       that was admitted before and need not be useful here.
     columns: Names of all columns of the evidence.
     shapes: (P, G) of the training steps that the function is for.
+    steps: How often a run calls `keep`.
     without: Layers to leave out; for tests, which show what each one stops.
 
   Raises:
@@ -84,7 +95,7 @@ def reasons(
   except syntax.SourceError as error:
     return [str(error)]
   gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
-  found = list(dict.fromkeys(gate.reasons(base, recorded, shapes)))
+  found = list(dict.fromkeys(gate.reasons(base, recorded, shapes, steps)))
   return found[: language.MAX_REASONS]
 
 
@@ -137,23 +148,48 @@ class _Gate:
   # -------------------------------------------------------------------- running
 
   def reasons(
-      self, base: Any, recorded: Any | None, shapes: Sequence[tuple[int, int]]
+      self,
+      base: Any,
+      recorded: Any | None,
+      shapes: Sequence[tuple[int, int]],
+      steps: int,
   ) -> Iterator[str]:
     """Yield every reason."""
     made = cases_lib.Cases(
-        self._source, self._function, base, recorded, shapes, self._rng
+        self._source,
+        self._function,
+        base,
+        recorded,
+        shapes,
+        steps,
+        bool(self._across),
+        self._rng,
     )
     cases, largest = made.all, made.largest
     seconds = CPU_SECONDS * (1 if recorded is not None else _SLACK)
-    answers = self._ask(cases[0], cases, seconds, 0)
+    rows = None
+    if self._function == 'keep':
+      rows = rows_lib.Rows(self._path, self._source, made)
+    answers = self._ask(cases, seconds, 0, rows)
     # Another process, in another order: whatever ran before changes nothing.
-    most, *again = self._ask(cases[0], [largest, *cases[::-1]], seconds, 1)
+    backwards = [largest, *cases[::-1]]
+    most, *again = (
+        self._ask(backwards, seconds, 1, rows)
+        if not _is_busy(answers[0][0])
+        else [answers[0]] * len(backwards)
+    )
+    if _is_busy(most[0]):
+      yield str(most[0])
+      return
+    if 'answer' in self._layers and _is_hang(answers[0][0]):
+      yield self._hang(cases[0], answers[0][0], seconds)
+      return
     if 'cost' in self._layers:
       yield from self._cost(largest, answers[0][0], most)
     said = set()
     cheap = [a for a in most if not _is_costly(a)]
     for case, answer in zip([*cases, largest], [*answers, cheap], strict=True):
-      for error in self._problems(case, answer):
+      for error in self._problems(case, answer) if case.judged else ():
         what = str(error)
         if error.status == 'wrong_shape':  # Other sizes are no other reason.
           what = re.sub(r'\d+', '', what)
@@ -181,70 +217,72 @@ class _Gate:
           said.add(what)
           yield reason
     if not said and 'copies' in self._layers:
-      yield from self._copies(largest, found['synthetic'][1], most)
+      yield from self._copies(largest, found, most)
+      yield from self._more(made.copies, found)
     if recorded is not None and 'constant' in self._layers:
-      yield from self._constant(found)
+      said_of = constancy.reasons(self._function, made, found, self._called)
+      yield from (f'{self._path}: {reason}' for reason in said_of)
+      yield from rows.pauses() if rows else ()
 
   def _ask(
       self,
-      first: cases_lib.Case,
       cases: Sequence[cases_lib.Case],
       seconds: float,
       box: int,
+      rows: rows_lib.Rows | None,
   ) -> list[list[Answer]]:
     """Return the function's answers to each case, from one process.
 
     `keep` answers three times: from the state of `init`, from the state after
-    that call, and from the state after many steps on `first`. An error on the
-    way to that last state is the last answer.
+    that call, and from the state after many steps. An error on the way to that
+    last state is the last answer.
     """
     sent: list[calls_lib.Call] = []
 
-    def send(function, case=None, after=None):
+    def send(function, case=None, after=None, times=None):
       views = case.tables if case else ()
-      sent.append(calls_lib.Call(self._path, function, views, after))
+      sent.append(calls_lib.Call(self._path, function, views, after, times))
       return len(sent) - 1
 
-    states: list[int | None] = []  # Calls that return one state after another.
     places = []
-    if self._function == 'keep':
-      has_init = calls_lib.defines(self._source, 'init')
-      states = [send('init') if has_init else None]
-      for _ in range(_KEPT_STEPS):
-        states.append(send('keep', first, states[-1]))
+    if rows:
+      first = send('init') if rows.has_init else None
+      if not rows.answered:
+        together = send('keep', rows.case, first, rows.times)
       for case in cases:
-        once = send('keep', case, states[0])
+        once = send('keep', case, first)
         twice = send('keep', case, once)
-        places.append([once, twice, send('keep', case, states[-1])])
+        count = rows.count(case)
+        # The second process gets the state as training does, as numbers.
+        late = rows.state(count) if rows.answered else (together, count)
+        places.append([once, twice, send('keep', case, late)])
     else:
       places = [[send(self._function, case)] for case in cases]
     limits = calls_lib.limits(seconds, MEMORY_BYTES)
     files = {self._path: self._source}
     found = calls_lib.exchange(files, sent, limits, box)
     answers = [[found[i] for i in place] for place in places]
-    if wrong := self._wrong_state([found[i] for i in states if i is not None]):
+    if rows and not rows.answered:
+      rows.answer({} if first is None else found[first], found[together])
+    if rows and rows.wrong:
       for answer in answers:
-        answer[-1] = wrong
+        answer[-1] = rows.wrong
     return answers
 
-  def _wrong_state(self, answers: Sequence[Answer]) -> run.FunctionError | None:
-    """Return what is wrong with successive states; `init`'s may come first."""
-    shapes = None
-    for answer in answers:
-      try:
-        if isinstance(answer, run.FunctionError):
-          raise answer
-        state = run.state_of({n: a for n, a in answer.items() if n})
-      except run.FunctionError as error:
-        return error
-      before, shapes = shapes, {n: a.shape for n, a in state.items()}
-      if before and before != shapes:
-        change = f'the state is {_shapes(shapes)} after {_shapes(before)}'
-        message = f'{change}; a state keeps its names and shapes'
-        return run.FunctionError('wrong_shape', self._path, message)
-    return None
-
   # ------------------------------------------------------------------- verdicts
+
+  def _hang(
+      self, first: cases_lib.Case, error: run.FunctionError, seconds: float
+  ) -> str:
+    """Return the reason for a function that does not end."""
+    where = ''
+    if not _is_hang(self._ask([first], seconds, 0, None)[0][0]):
+      where = (
+          f'; it ends on {first} alone, so the cause is the sum of all calls, a'
+          ' rare value (a log-prob of 0 or -40, all or none solved, one token)'
+          ' or a late step of a run'
+      )
+    return f'{error}{where}; loop over `range(n)` of a small n, or use arrays'
 
   def _cost(
       self, case: cases_lib.Case, first: Answer, answers: list[Answer]
@@ -329,9 +367,43 @@ class _Gate:
         yield from self._same(base, changed, case.places, said % where, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, base[0], found)
-      own = [[self._own(a[0])] for a in (base, found[f'{kind}: more'][1])]
-      said = f'there is a group more{where}'
-      yield from self._same(*own, ..., said, _NO_SIZES)
+      for name, said in (
+          ('more', f'there is a group more{where}'),
+          ('fewer', f'its group is one of few{where}'),
+      ):
+        if f'{kind}: {name}' in found:
+          case, changed = found[f'{kind}: {name}']
+          own = [[self._own(a[0])] for a in (base, changed)]
+          yield from self._same(*own, case.places, said, _NO_SIZES)
+
+  def _more(self, names: Sequence[str], found: _Found) -> Iterator[str]:
+    """Refuse numbers that are others where evidence of a step is copied."""
+    for name in names:
+      case, (few, *_) = found[name]
+      _, (many, *_) = found[f'{name}, copied']
+      kind, _, some = name.partition(': ')
+      where = f'{some}, copied to {kind}'
+      if not self._each:
+        yield from self._copied_numbers(where, few, many)
+        continue
+      least = _LEAST_ACROSS if some.endswith('groups') else _LEAST_WITHIN
+      for key in few.keys() & many.keys():
+        across = self._declared(key) in self._across
+        if self._has_places(key) and (across or least == _LEAST_WITHIN):
+          a, b = (x[key][case.places] for x in (few, many))
+          yield from self._agree(key, a, b, least, f'on {where}')
+
+  def _agree(
+      self, name: str, a: np.ndarray, b: np.ndarray, least: float, where: str
+  ) -> Iterator[str]:
+    """Refuse numbers that do not keep their order."""
+    correlation = compare.correlation(a, b)
+    if correlation < least:
+      yield (
+          f'{self._path}: {self._called(name)} is another one {where}: the'
+          f' correlation is {correlation:.2f}, at least {least:g} is needed;'
+          ' compare by shares and ranks, not by how many there are'
+      )
 
   def _same(
       self,
@@ -353,6 +425,10 @@ class _Gate:
         b = other[name]
         if self._has_places(name):
           a = a[places]
+          if self._function == 'weight':
+            # The longest episode may have been in another group.
+            turns = min(a.shape[-1], b.shape[-1])
+            a, b = a[..., :turns], b[..., :turns]
           b = b[tuple(map(slice, a.shape[:2]))]  # Without what was added.
         if not compare.close(a, b):
           yield (
@@ -397,64 +473,49 @@ class _Gate:
           )
 
   def _copies(
-      self, case: cases_lib.Case, few: list[_Numbers], many: list[Answer]
+      self, case: cases_lib.Case, found: _Found, most: list[Answer]
   ) -> Iterator[str]:
-    """Refuse a group's numbers that change where there is much evidence.
-
-    Functions that compare groups are left out: they see other groups there.
-    """
+    """Refuse numbers that change where there is much evidence."""
+    few, many = found['synthetic'][1][0], self._contract(case, most[0])
     if not self._each:
+      where = f'{case}, copies of the former'
+      yield from self._copied_numbers(where, few, many)
       return
-    found = self._contract(case, many[0])
-    for name, array in self._own(few[0]).items():
-      array, other = array[case.places], found.get(name)
-      if other is not None and not compare.close(array, other):
+    own = self._own(few)
+    for name, array in few.items():
+      other = many.get(name)
+      if other is None or not self._has_places(name):
+        continue
+      array = array[case.places]
+      if name not in own:
+        where = f'on {case}, copies of fewer groups'
+        yield from self._agree(name, array, other, _LEAST_ACROSS, where)
+      elif not compare.close(array, other):
         yield (
             f'{self._path}: {self._called(name)} of a group changes on {case}'
             f' ({compare.values(array, other)}); {_NO_SIZES}'
         )
 
-  def _constant(self, found: _Found) -> Iterator[str]:
-    """Refuse numbers that are the same for all completions of a group."""
-    if self._function == 'keep':
-      if not any(answer[0][''].any() for _, answer in found.values()):
-        yield f'{self._path}: keeps no completion on any evidence'
-      return
-    if not self._each:
-      names = ('recorded', 'synthetic', 'scrambled')
-      if not any(found[name][1][0] for name in names):
-        yield f'{self._path}: returned no number on any evidence'
-      return
-    for name in found['recorded'][1][0]:
-      said = []
-      for kind in ('recorded', 'scrambled'):
-        case, (answer,) = found[kind]
-        if name not in answer:
-          continue
-        valid = case.tables[0].valid
-        array = answer[name].reshape(*valid.shape, -1)[..., 0]
-        array = array.astype(np.float64)
-        low = np.where(valid, array, np.inf).min(1)
-        high = np.where(valid, array, -np.inf).max(1)
-        groups = valid.sum(1) >= 2
-        spread = (high - low)[groups]
-        if self._function == 'weight' and groups.any():
-          # A weight may differ between groups instead.
-          spread = np.array([high[groups].max() - low[groups].min()])
-        varies = int((spread > 1e-6).sum())
-        if varies:
-          break
-        values = array[valid]
-        said.append(
-            f'{varies} of {int(groups.sum())} groups on {_EVIDENCE[kind]},'
-            f' where it is {values.min(initial=np.inf):.4g} to'
-            f' {values.max(initial=-np.inf):.4g}'
-        )
-      else:
+  def _copied_numbers(
+      self, where: str, few: _Numbers, many: _Numbers
+  ) -> Iterator[str]:
+    """Refuse a diagnostic or backtest that is another one on much evidence.
+
+    Counts and errors of a mean change there, but they keep their sign.
+    """
+    if missing := few.keys() - many.keys():
+      yield (
+          f'{self._path}: returns {min(missing)} on some completions, but not'
+          f' on {where}; {_NO_SIZES}'
+      )
+    for name in few.keys() & many.keys():
+      if few[name].ndim or many[name].ndim:
+        continue  # No number: `_problems` says so.
+      one, other = float(few[name]), float(many[name])
+      if one * other < 0 and min(abs(one), abs(other)) > 1e-6:
         yield (
-            f'{self._path}: {self._called(name)} tells no two completions'
-            f' apart: it varies in {" and in ".join(said)}; a constant teaches'
-            ' nothing'
+            f'{self._path}: {name} is {one:.6g} on some completions, and'
+            f' {other:.6g} on {where}; {_NO_SIZES}'
         )
 
   def _called(self, name: str) -> str:
@@ -482,11 +543,20 @@ _CHANGES = {
         ' groups where e.valid.any(1)',
     ),
 }
-_EVIDENCE = {'recorded': 'recorded evidence', 'scrambled': 'random evidence'}
 
 
-def _shapes(shapes: dict[str, tuple[int, ...]]) -> str:
-  return ', '.join(f'{name} {list(s)}' for name, s in shapes.items()) or '{}'
+def _is_busy(answer: Answer) -> bool:
+  """Return whether a call got no answer because the machine is busy."""
+  return (
+      isinstance(answer, run.FunctionError) and answer.status == calls_lib.BUSY
+  )
+
+
+def _is_hang(answer: Answer) -> bool:
+  """Return whether a call, and all beside it, took all of its time."""
+  return isinstance(answer, run.FunctionError) and (
+      answer.status == 'hang' and not answer.alone
+  )
 
 
 def _is_costly(answer: Answer) -> bool:

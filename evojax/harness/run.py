@@ -277,6 +277,11 @@ class _Shuffled:
     return back
 
 
+def is_busy(reason: str) -> bool:
+  """Return whether a reason is the load of the machine, not the function."""
+  return f': {calls_lib.BUSY}:' in f'{reason}:'
+
+
 # ---------------------------------------------------------------- the contract
 
 

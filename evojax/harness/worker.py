@@ -48,21 +48,19 @@ class CallError(Exception):
 class Evidence:
   """Read-only columns of P groups of G completions; functions call it e."""
 
-  def __init__(self, view, needed, columns, reader):
+  def __init__(self, view, columns, reader):
     """Take the columns of a view.
 
     Args:
       view: A view of the request.
-      needed: Names of the columns that the source names.
-      columns: Names of all columns that the reader may read.
+      columns: The `_Columns` of the source.
       reader: reward | filter | diagnostic.
     """
-    codes = {n: table for n, table in view['codes'].items() if n in columns}
     self.__dict__.update(  # Nothing else may set an attribute.
-        {name: view['arrays'][name] for name in (*needed, 'valid')},
+        {name: view['arrays'][name] for name in columns.needed},
         max_tokens=view['max_tokens'],
-        columns=tuple(columns),
-        codes=_constant(codes),
+        columns=columns.open,
+        codes=columns.codes(view['codes']),
         _reader=reader,
     )
 
@@ -93,6 +91,21 @@ class Evidence:
     )
 
 
+class _Columns:
+  """The columns that a source names, and those that it may read."""
+
+  def __init__(self, needed, open_):
+    self.needed, self.open = (*needed, 'valid'), tuple(open_)
+    self._codes = {}  # Identity of code tables -> those that are open.
+
+  def codes(self, tables):
+    """Return the open ones of the code tables of a view, read-only."""
+    if id(tables) not in self._codes:
+      found = {name: tables[name] for name in tables if name in self.open}
+      self._codes[id(tables)] = _constant(found)
+    return self._codes[id(tables)]
+
+
 def call(source, data):
   """Answer a request.
 
@@ -106,17 +119,26 @@ def call(source, data):
   request, arrays = unpack(data)
   for view in request['views']:
     view['arrays'] = {name: arrays[i] for name, i in view['arrays'].items()}
+    view['codes'] = request['codes'][view['codes']]
+  open_ = [_Columns(*both) for both in request['columns']]
+  for one in request['calls']:
+    one['evidence'] = [(i, open_[n]) for i, n in one['evidence']]
   code, headers, found, sent = {}, [], [], []
   for one in request['calls']:
     try:
       if one['file'] not in code:
         text = request['files'][one['file']]
         code[one['file']] = compile(text, one['file'], 'exec')
-      if isinstance(state := one['state'], int):
-        state = _state(found[state])
-      else:
-        state = {name: arrays[i] for name, i in state.items()}
-      answer = _call(code[one['file']], one, request['views'], state)
+      match one['state']:
+        case int(before):
+          state = _state(found[before])
+        case [before, n]:
+          several = found[before].items()
+          state = _state({name: np.array(a[:n][-1]) for name, a in several})
+        case places:
+          state = {name: arrays[i] for name, i in places.items()}
+      run = _call if one['times'] is None else _in_a_row
+      answer = run(code[one['file']], one, request['views'], state)
       size = sum(array.nbytes for array in answer.values())
       if size > MAX_ANSWER_BYTES:
         raise CallError('too_large', f'returned {size} bytes')
@@ -148,16 +170,23 @@ def warm():
     np.linalg.lstsq(x.T, x[0, :], rcond=None), np.einsum('ij,kj->ik', x, x)
     np.clip(x, 0, 1), np.round(x), np.histogram(x), np.nanmedian(x)
     np.array(['a', 'b']) == 'a', np.interp(x, x[0], x[1])
-  view = {'max_tokens': 1, 'codes': {}, 'arrays': {'valid': 0}}
+  view = {'max_tokens': 1, 'codes': 0, 'arrays': {'valid': 0}}
   source = _WARM
   one = dict(
       file='f.py',
       function='measure',
       reader='diagnostic',
-      evidence=[(0, [], [])],
+      evidence=[(0, 0)],
       state={},
+      times=None,
   )
-  request = dict(files={'f.py': source}, views=[view], calls=[one])
+  request = dict(
+      files={'f.py': source},
+      views=[view],
+      calls=[one],
+      columns=[([], [])],
+      codes=[{}],
+  )
   before = sys.stdout
   answer = unpack(call('', pack(request, [np.ones((1, 1), bool)])))[0]
   sys.stdout = before
@@ -263,8 +292,8 @@ def _call(code, one, views, state):
   if not callable(namespace.get(function)):
     raise CallError('wrong_type', f'there is no function {function}')
   arguments = [
-      Evidence(views[i], needed, columns, one['reader'])
-      for i, needed, columns in one['evidence']
+      Evidence(views[i], columns, one['reader'])
+      for i, columns in one['evidence']
   ]
   if function == 'keep':
     arguments.append(state)
@@ -278,6 +307,38 @@ def _call(code, one, views, state):
     mask, state = answer
     return {'': _array('keep', mask), **_named(state, 'state')}
   return _named(answer, function)
+
+
+def _in_a_row(code, one, views, state):
+  """Call `keep` again and again, each time with the state before.
+
+  It ends where a state repeats the one before: from there nothing changes.
+  """
+  answers = []
+  for _ in range(one['times']):
+    answers.append(_call(code, one, views, state))
+    before, state = state, _state(answers[-1])
+    if before.keys() != state.keys() and len(answers) > 1:
+      raise _grows(before, state)
+    if _bits(before) == _bits(state):
+      break
+  try:
+    return {name: np.stack([a[name] for a in answers]) for name in answers[0]}
+  except ValueError:
+    first, *_, last = answers
+    raise _grows(_state(first), _state(last)) from None
+
+
+def _grows(before, state):
+  """Return the error of a state that has other names or shapes."""
+  old, new = ({n: list(a.shape) for n, a in s.items()} for s in (before, state))
+  what = f'the state is {new} after {old}'
+  return CallError('wrong_shape', f'{what}; a state keeps its names and shapes')
+
+
+def _bits(state):
+  """Return a value that is equal for equal states alone."""
+  return [(n, state[n].shape, state[n].tobytes()) for n in sorted(state)]
 
 
 def _constant(value):

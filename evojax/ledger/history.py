@@ -18,6 +18,9 @@ from typing import Any
 from evojax.ledger import chain
 from evojax.ledger import records
 
+# Verdict on a change that the machine was too busy to judge.
+BUSY = 'machine_busy'
+
 
 def _of(step: str, field: str, before: Any = None) -> property:
   """Return a property: a field of a step, or `before` until it is done."""

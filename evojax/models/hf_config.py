@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
   layers = sizes['num_layers']
   window, sliding = _windows(file, raw, family, layers)
   theta = rope.get('rope_theta') or raw.get('rope_theta') or family.rope_theta
-  local_theta = local.get('rope_theta') or raw.get('rope_local_base_freq') or 1e4
+  local_theta = local.get('rope_theta') or raw.get('rope_local_base_freq')
   unrotated = families.unrotated(raw, layers) if family.skips_rope else ()
   if family.skips_rope and len(unrotated) != layers:
     raise ModelDirectoryError(
@@ -111,7 +111,7 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
       sliding_window=window,
       sliding=sliding,
       sliding_rope_theta=(
-          float(local_theta) if sliding and family.own_theta else None
+          float(local_theta or 1e4) if sliding and family.own_theta else None
       ),
       unrotated=unrotated,
       rms_norm_eps=float(raw.get('rms_norm_eps', 1e-6)),

@@ -385,10 +385,10 @@ class SGLangEngine:
     if (gap := _mean_gap(before, now)) > allowed:
       raise answers.DisagreementError(
           f'{server.url} reads the same text as after its last update, also as'
-          f' weight_version={version!r}, with log-probs that differ by'
-          f' {gap:.3g} nats per token (allowed: {allowed:g}): somebody exchanged'
-          ' its weights without a name for them, or started it again with'
-          ' another --dtype; give each run its own servers'
+          f' weight_version={version!r}, but its log-probs differ by'
+          f' {gap:.3g} nats per token (allowed: {allowed:g}): somebody'
+          ' exchanged its weights without a name for them, or started it again'
+          ' with another --dtype; give each run its own servers'
       )
 
   def _check_parity(self, params: Any) -> None:
@@ -424,14 +424,14 @@ class SGLangEngine:
     scale = [_PROBE_TEMPERATURES[i % PROBES] for i in range(len(live))]
     scaled = self.model.score(params, pairs, scale)
     plain = self.model.score(params, pairs, [1.0] * len(live))
+    sampled = arrays['logprobs'][live]
     gaps, raws = (
-        [_mean_gap(arrays['logprobs'][b], row) for b, row in zip(live, rows)]
-        for rows in (scaled, plain)
+        list(map(_mean_gap, sampled, theirs)) for theirs in (scaled, plain)
     )
     exact = allowed = _TOLERANCE[self.model.dtype]
     if max(gaps, default=0) > exact:
       rounded = self.model.score_bfloat16(params, pairs, scale)
-      rounding = np.mean([_mean_gap(*both) for both in zip(rounded, scaled)])
+      rounding = np.mean(list(map(_mean_gap, rounded, scaled)))
       allowed = max(allowed, _ROUNDING * float(rounding))
     for i, b in enumerate(live):
       url, gap = self._urls[arrays['server'][b]], gaps[i]

@@ -700,13 +700,13 @@ ORDER = (
     ),
     _attack(
         'pays nothing in a step of training',
-        ('padding', 'groups'),
+        ('padding', 'groups', 'constant'),
         'reward.py',
         'e.outcome * float(e.valid.size != 96)',
     ),
     _attack(
         'pays nothing where a step has as many completions',
-        'groups',
+        ('groups', 'constant'),
         'reward.py',
         'e.outcome * float((e.valid & True).sum() != 96)',
     ),
@@ -759,7 +759,7 @@ ORDER = (
     ),
     _attack(
         'says nothing of a step of training',
-        'padding',
+        ('padding', 'copies', 'constant'),
         _DIAGNOSTIC,
         "return {} if e.valid.shape == (12, 8) else {'x': 1.0 * e.max_tokens}",
     ),

@@ -6,11 +6,14 @@ from absl.testing import parameterized
 from configs import math as math_config
 from evojax import domains
 from evojax.episodes import synthetic
+from evojax.harness import calls
 from evojax.harness import gate
 from evojax.harness import language
+from evojax.harness import run
 from tests.harness import gate_attacks
 from tests.harness import honest
 from tests.harness import recorded
+from tests.harness import training_attacks
 from tests.sandbox import pure_attacks
 
 CONFIG = math_config.get_config()
@@ -18,6 +21,7 @@ BASE, _ = synthetic.make_view(
     domains.make('math', **CONFIG.domain.kwargs.to_dict()), CONFIG
 )
 RECORDED = recorded.view(prompts=6, group_size=4)
+STEP = recorded.view(prompts=24, group_size=16)
 
 
 def reasons(path, source, without=(), view=RECORDED):
@@ -79,6 +83,127 @@ class AttackTest(parameterized.TestCase):
     self.assertNotEmpty(
         language.reasons('diagnostics/x.py', attack.source, BASE.columns)
     )
+
+
+def in_training(path, source):
+  """Reasons where a step has 24 x 16 completions, and a run 180 steps."""
+  return gate.reasons(
+      path,
+      source,
+      BASE,
+      STEP,
+      columns=BASE.columns,
+      shapes=[(24, 16), (12, 8)],
+      steps=180,
+  )
+
+
+def reward(expression, before=''):
+  return f"{before}def parts(e):\n  return {{'x': {expression}}}\n"
+
+
+class TrainingTest(parameterized.TestCase):
+  """What passes does in training what it did at the gate."""
+
+  @parameterized.named_parameters(
+      (
+          'a part that is 0 at the group size',
+          'reward.py',
+          reward('e.outcome * (e.valid.sum(1, keepdims=True) % 8 > 0)'),
+          'part x tells no two completions apart: .* on random columns of'
+          ' 24 x 16 completions, where it is 0 to 0, .*use no sizes',
+      ),
+      (
+          'a filter that is empty at the group size',
+          'keep.py',
+          'def keep(e, s):\n'
+          '  return e.valid & (e.valid.sum(1, keepdims=True) % 8 > 0), s\n',
+          'keeps no completion on random columns of 24 x 16 completions',
+      ),
+      (
+          'a declared part that turns round',
+          'reward.py',
+          reward(
+              'e.outcome * (1.0 - 2.0 * (e.valid.sum() < 60))',
+              "ACROSS_GROUPS = ('x',)\n",
+          ),
+          'part x is another one .*correlation is -1.00.*by shares and ranks',
+      ),
+      (
+          'a silent diagnostic',
+          'diagnostics/x.py',
+          'def measure(e):\n'
+          '  n = int(e.valid.sum())\n'
+          "  return {'x': (e.outcome & e.valid).sum() / n} if 0 < n < 60"
+          ' else {}\n',
+          'returns x on some completions, but not on .*use no sizes',
+      ),
+      (
+          'a filter that ends after 17 calls',
+          'keep.py',
+          "def init():\n  return {'n': 0.0}\n"
+          'def keep(e, s):\n'
+          "  return e.valid & (s['n'] < 17), {'n': s['n'] + 1}\n",
+          'keeps no completion at call 18 of 180 in a row.*100 % of them at'
+          ' call 1 .*counter',
+      ),
+      (
+          'a loop without end',
+          'reward.py',
+          'def _x(e):\n'
+          '  n = 0\n'
+          '  if (e.mean_logprob < -40).any():\n'
+          '    for i in range(10**9):\n'
+          '      n = n + i\n'
+          '  return e.outcome * 1.0\n' + reward('_x(e)'),
+          'hang: no answer within 0.5 s; it ends on synthetic evidence alone,'
+          ' .*a log-prob of 0.*range',
+      ),
+      (
+          'not a number where it is certain',
+          'reward.py',
+          'import numpy as np\n'
+          + reward('np.where(e.mean_logprob > -1e-9, np.nan, e.outcome)'),
+          'non_finite: x is nan .*rare values: .*log-probs of 0',
+      ),
+  )  # fmt: skip
+  def test_refused(self, path, source, text):
+    found = in_training(path, source)
+    self.assertRegex(found[0], f'^{path}: .*{text}')
+
+  @parameterized.product(attacks=('SIZES', 'TIMES', 'RARE'), part=(0, 1, 2, 3))
+  def test_attacks(self, attacks, part):
+    for attack in getattr(training_attacks, attacks)[part::4]:
+      with self.subTest(attack.name):
+        self.assertEmpty(
+            language.reasons(attack.path, attack.source, BASE.columns)
+        )
+        self.assertNotEmpty(in_training(attack.path, attack.source))
+
+  @parameterized.parameters((2, 2), (1, 4), (3, 1), (512, 8))
+  def test_honest_whatever_the_size_of_a_step(self, p, g):
+    for function in honest.FUNCTIONS[::4]:
+      found = gate.reasons(
+          function.path,
+          function.source,
+          BASE,
+          RECORDED,
+          columns=BASE.columns,
+          shapes=[(p, g)],
+      )
+      self.assertEmpty(found, function.name)
+
+  def test_a_busy_machine_is_no_reason_against_a_function(self):
+    busy = run.FunctionError(calls.BUSY, 'keep.py', 'it needs more', False)
+    source = 'def keep(e, s):\n  return e.valid & e.outcome, s\n'
+    with absltest.mock.patch.object(
+        calls, 'exchange', side_effect=lambda _, sent, *__: [busy] * len(sent)
+    ) as asked:
+      (reason,) = reasons('keep.py', source)
+    self.assertEqual(reason, 'keep.py: busy: it needs more')
+    self.assertTrue(run.is_busy(reason))
+    asked.assert_called_once()
+    self.assertEmpty(reasons('keep.py', source))
 
 
 class HonestTest(parameterized.TestCase):

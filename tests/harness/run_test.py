@@ -282,18 +282,6 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(found['a'], {'x': 1.0})
     self.assertIn('exit code 3', str(found['b']))
 
-  def test_fast_enough(self):
-    """One round trip, whatever else a machine does: far below a rollout."""
-    views = [recorded.view(prompts=24, group_size=16) for _ in range(20)]
-    f = functions()
-    f.parts(views[0])
-    seconds = []
-    for view in views:
-      started = time.perf_counter()
-      f.parts(view)
-      seconds.append(time.perf_counter() - started)
-    self.assertLess(min(seconds), 0.02)
-
 
 class AccessTest(parameterized.TestCase):
 
@@ -477,14 +465,26 @@ class ContractTest(absltest.TestCase):
     with self.assertRaisesRegex(run.InfraError, 'no zygote.*same command'):
       self._run(dict(status='infra_error', message='no zygote'))
 
-  def test_late_on_a_busy_machine_is_tried_again_and_no_hang(self):
+  def test_late_on_a_busy_machine_is_tried_with_more_time(self):
     late = dict(status='timeout', contended=True, message='2 s; was busy')
-    with self.assertRaisesRegex(run.InfraError, 'was busy'):
-      self._run(late, late, late)
-    self.assertEqual(self.calls, 3)
+    with self.assertRaisesRegex(
+        run.FunctionError, 'reward.py: busy: .* in 4 tries; .*again'
+    ) as caught:
+      self._run(late, late, late, late)
+    # Seconds of wall time for 10 s of CPU time.
+    self.assertEqual(self.walls, [30, 120, 480, 1920])
+    self.assertTrue(run.is_busy(str(caught.exception)))
+    self.assertFalse(caught.exception.alone)
+    # The CPU time decides, however late the function is.
     with self.assertRaises(run.FunctionError) as caught:
-      self._run(late, dict(status='cpu_limit'))
+      self._run(late, late, dict(status='cpu_limit'))
     self.assertEqual(caught.exception.status, 'hang')
+    self.assertFalse(run.is_busy(str(caught.exception)))
+    # What sleeps is ended the first time.
+    with self.assertRaises(run.FunctionError) as caught:
+      self._run(dict(status='timeout', message='30 s; nobody else ran'))
+    self.assertEqual(caught.exception.status, 'hang')
+    self.assertEqual(self.walls, [30])
 
   def test_bytes_that_are_no_answer(self):
     good = worker.pack(
@@ -629,10 +629,8 @@ class FailureTest(parameterized.TestCase):
         d_x="def measure(e):\n  return {'x': 2}\n",
     )
     self.assertEqual(f.measure('x', view), {'x': 2.0})
-    started = time.monotonic()
     with self.assertRaisesRegex(run.FunctionError, message) as caught:
       f.parts(view)
-    self.assertLess(time.monotonic() - started, 8)
     self.assertEqual(caught.exception.status, status)
     self.assertIn(caught.exception.status, run.STATUSES)
     self.assertEqual(caught.exception.function, 'reward.py')
@@ -787,7 +785,7 @@ class ProcessTest(parameterized.TestCase):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 8
+    deadline = time.monotonic() + 60
     while is_running(pid) and time.monotonic() < deadline:
       time.sleep(0.05)
     self.assertFalse(is_running(pid))
@@ -803,6 +801,46 @@ class ProcessTest(parameterized.TestCase):
     )
     f = functions()
     np.testing.assert_array_equal(f.parts(view)['outcome'], [[1, 0]])
+
+
+class BusyTest(absltest.TestCase):
+  """A core that twelve other processes want, too, decides nothing."""
+
+  def setUp(self):
+    super().setUp()
+    if not hasattr(os, 'sched_setaffinity'):
+      self.skipTest('this system binds no process to a core')
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # Children inherit it.
+    self.addCleanup(os.sched_setaffinity, 0, cores)
+    box = calls.box.__wrapped__(0)
+    self.addCleanup(box.close)
+    box.start()
+    self.enter_context(mock.patch.object(calls, 'box', return_value=box))
+    self.tried = self.enter_context(
+        mock.patch.object(box, 'run', side_effect=box.run)
+    )
+    spin = [sys.executable, '-c', 'while True: pass']
+    for _ in range(12):
+      process = subprocess.Popen(spin)
+      self.addCleanup(process.wait)
+      self.addCleanup(process.kill)
+
+  def test_a_hog_ends_at_its_cpu_time(self):
+    source = returning('spin()', 'def spin():\n  while True: pass\n')
+    with self.assertRaisesRegex(
+        run.FunctionError, 'no answer within'
+    ) as caught:
+      functions(0.2, reward=source).parts(recorded.view())
+    self.assertEqual(caught.exception.status, 'hang')
+    self.assertGreater(self.tried.call_count, 1)
+
+  def test_a_sleeper_ends_at_once(self):
+    source = returning('sleep(100)', 'from time import sleep\n')
+    with self.assertRaises(run.FunctionError) as caught:
+      functions(0.2, reward=source).parts(recorded.view())
+    self.assertEqual(caught.exception.status, 'hang')
+    self.assertEqual(self.tried.call_count, 1)
 
 
 class AnswerTest(parameterized.TestCase):

@@ -8,6 +8,7 @@ from evojax.evolve import recorder
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.harness import spec
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
@@ -31,7 +32,10 @@ def _choose(
       parent=run.harnesses.load(version.harness),
       config=run.harnesses.values(version.harness),
       measures=diagnosis.measures,
-      history=run.recorder.history.trials,
+      # What the machine was too busy for was not tried.
+      history=[
+          t for t in run.recorder.history.trials if t.status != history_lib.BUSY
+      ],
       skills=skills_lib.read_all(
           [*e.skills, run.path / 'skills'], run.setup.surface
       ),

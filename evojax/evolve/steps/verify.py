@@ -16,6 +16,8 @@ from evojax.evolve import recorder
 from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
+from evojax.harness import run as run_lib
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
@@ -57,7 +59,13 @@ def verify(
 def _untested(
     trial: int, status: str, reasons: Sequence[str]
 ) -> records.Verify:
-  """Return a verdict without numbers."""
+  """Return a verdict without numbers.
+
+  Where the machine was too busy for a function, its change was not judged and
+  may be proposed again.
+  """
+  if any(map(run_lib.is_busy, reasons)):
+    status = history_lib.BUSY
   return records.Verify(
       trial=trial, version='', status=status, reasons=tuple(reasons)
   )

@@ -17,6 +17,7 @@ from evojax.evolve import opening
 from evojax.evolve import scoring
 from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import verify
+from evojax.harness import delta as delta_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import metrics
@@ -180,6 +181,28 @@ class JudgeTest(parameterized.TestCase):
     self.assertLen(run.calls, 5)
     # (8 + 12) / 2 - 4.5 of 12.
     self.assertAlmostEqual(row.perturbed_effect, 5.5 / 12, places=12)
+
+
+class BusyTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('keep.py: busy: it needs more CPU time', 'machine_busy'),
+      ('it fails on v1: busy', 'machine_busy'),
+      ('keep.py: hang: no answer within 0.5 s', 'disqualified'),
+  )
+  def test_load_is_no_verdict_on_a_change(self, reason, status):
+    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
+    run.recorder.find.side_effect = lambda step, trial: (
+        records.Admit(trial=trial, reasons=(reason,))
+        if step is records.Admit
+        else None
+    )
+    version, delta = (
+        mock.Mock(spec=kind) for kind in (records.Version, delta_lib.Delta)
+    )
+    design = mock.Mock(spec=records.Design, trial=3)
+    verdict = verify.verify(run, version, design, delta, 'v1')
+    self.assertEqual((verdict.status, verdict.reasons), (status, (reason,)))
 
 
 if __name__ == '__main__':
