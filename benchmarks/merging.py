@@ -1,0 +1,438 @@
+"""Does averaging arms pay? Training in one line against arms that are merged.
+
+    python -m benchmarks.merging [--domains=math,coding] [--lines=seed,...]
+        [--seeds=5] [--tokens=2e6] [--out=merging.jsonl]
+    python -m benchmarks.merging --table [--out=merging.jsonl]
+
+A line of training spends a number of sampled tokens from the shipped policy
+on. `LINES` says how: in one arm, or in rounds of several arms that start from
+one state and are merged, or of which the best goes on. Each line is scored
+after 0.25, 0.5, 1 and 2 million tokens, on dev problems that all lines of a
+seed share; what the scoring samples is not counted, as it is the same for all.
+Lines that are done are found in --out, so that the same command continues.
+
+Arms that train apart and are averaged are local SGD: DiLoCo, arXiv:2311.08105,
+with the outer momentum of `outer_*`; WARP, arXiv:2406.16768, for rewards. The
+best arm that goes on is a round of PBT, arXiv:1711.09846.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+from absl import app
+from absl import flags
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from configs import coding as coding_config
+from configs import math as math_config
+from evojax.episodes import collect
+from evojax.eval import scores
+from evojax.rollout import parity
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
+from evojax.training import engines
+from evojax.training import settings
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+
+MARKS = (250_000, 500_000, 1_000_000, 2_000_000)  # Sampled tokens.
+GROUP = 8
+ROUND = 15  # Updates of each arm between two merges.
+WARMING = 3  # Updates at learning rate 0 of moments that start again.
+EMA_DECAYS = (0.95, 0.99)  # Per update.
+PROBLEMS, SAMPLES = 384, 4  # Of a score.
+MEASURED = 256  # Episodes of a score whose log-probs are computed again.
+ON_THE_LINE = (0.25, 0.5, 0.75)  # Between two arms.
+_CONFIGS = {'math': math_config, 'coding': coding_config}
+_DEV_SEED = 1_000_003  # A seed's dev problems are those of seed + this.
+_OUTER_RATE, _OUTER_MOMENTUM = 0.7, 0.9  # DiLoCo, Sec. 3.1.
+
+Params = Any
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """How tokens are spent."""
+
+  rates: tuple[float, ...] = (1e-4,)  # Learning rate of each arm.
+  prompts: int = 12  # P of each arm's updates.
+  # What a round of several arms leaves: their mean, an outer step towards it
+  # with momentum, or the arm with the best outcomes in the round.
+  combine: str = 'mean'
+  # Adam's moments after a merge: the arms' mean, zero, or zero and estimated
+  # again from the gradients of some updates that change no parameter.
+  moments: str = 'keep'
+
+
+LINES = {
+    'seed': Line(),
+    'seed_3e-4': Line(rates=(3e-4,)),
+    'large_1e-4': Line(prompts=48),
+    'large_2e-4': Line(rates=(2e-4,), prompts=48),
+    'large_3e-4': Line(rates=(3e-4,), prompts=48),
+    'best_1e-4': Line(rates=(1e-4,) * 4, combine='best'),
+    'merged_1e-4': Line(rates=(1e-4,) * 4),
+    'merged_2e-4': Line(rates=(2e-4,) * 4),
+    'merged_3e-4': Line(rates=(3e-4,) * 4),
+    'reset_3e-4': Line(rates=(3e-4,) * 4, moments='reset'),
+    'recompute_3e-4': Line(rates=(3e-4,) * 4, moments='recompute'),
+    'outer2_1e-4': Line(rates=(1e-4,) * 2, combine='outer'),
+    'outer4_1e-4': Line(rates=(1e-4,) * 4, combine='outer'),
+    'outer8_1e-4': Line(rates=(1e-4,) * 8, combine='outer'),
+    'unlike': Line(rates=(1e-4, 1e-4, 3e-4, 3e-4)),
+    'unlike_best': Line(rates=(1e-4, 1e-4, 3e-4, 3e-4), combine='best'),
+}
+
+_DOMAINS = flags.DEFINE_list('domains', list(_CONFIGS), 'Of these configs.')
+_LINES = flags.DEFINE_list('lines', list(LINES), 'Keys of LINES.')
+_SEEDS = flags.DEFINE_integer('seeds', 5, 'Number of seeds.', lower_bound=1)
+_FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.')
+_TOKENS = flags.DEFINE_float('tokens', MARKS[-1], 'Sampled tokens of a line.')
+_OUT = flags.DEFINE_string('out', 'merging.jsonl', 'Where rows are added.')
+_TABLE = flags.DEFINE_bool('table', False, 'Only print what --out holds.')
+
+
+def copy(tree: Any) -> Any:
+  """Return a tree in buffers of its own: an update takes over its state's."""
+  return jax.tree.map(jnp.copy, tree)
+
+
+def mean(trees: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
+  """Return the weighted mean of trees, leaf by leaf, in the leaves' dtypes."""
+  weights = weights or [1 / len(trees)] * len(trees)
+
+  def of_leaves(*leaves):
+    pairs = zip(weights, leaves, strict=True)
+    return sum(w * x for w, x in pairs).astype(leaves[0].dtype)
+
+  return jax.tree.map(of_leaves, *trees)
+
+
+def merge(
+    line: Line,
+    start: Params,
+    states: Sequence[Mapping[str, Any]],
+    velocity: Params | None,
+) -> tuple[Mapping[str, Any], Params | None]:
+  """Return the state that arms leave together, and the outer momentum.
+
+  Args:
+    line: How to merge.
+    start: The parameters that the arms started from.
+    states: Of the arms, after equally many updates.
+    velocity: What the last merge returned; None at the first.
+  """
+  params = mean([s['params'] for s in states])
+  if line.combine == 'outer':
+    step = jax.tree.map(jnp.subtract, start, params)
+    if velocity is not None:
+      velocity = jax.tree.map(
+          lambda v, d: _OUTER_MOMENTUM * v + d, velocity, step
+      )
+    else:
+      velocity = step
+    params = jax.tree.map(  # Nesterov's.
+        lambda x, d, v: x - _OUTER_RATE * (d + _OUTER_MOMENTUM * v),
+        start,
+        step,
+        velocity,
+    )
+  kept = [s['moments'] for s in states]
+  moments = kept[0]._replace(
+      mu=mean([m.mu for m in kept]), nu=mean([m.nu for m in kept])
+  )
+  if line.moments != 'keep':  # Its count too, for the bias correction.
+    moments = jax.tree.map(jnp.zeros_like, moments)
+  return dict(states[0], params=params, moments=moments), velocity
+
+
+class Bench:
+  """What the lines of a domain share: setup, engine and programs."""
+
+  def __init__(self, domain: str):
+    self.domain = domain
+    config = _CONFIGS[domain].get_config('seed').copy_and_resolve_references()
+    with config.unlocked():
+      config.grpo.group_size = GROUP
+      config.steps = 10**6
+      config.eval.sealed = False
+    self.config = config.lock()
+    self.setup = setup_lib.prepare(self.config)
+    self.policy = self.setup.policy
+    if self.policy.cfg.lora_rank:
+      raise ValueError(
+          'config.model.lora_rank: the mean of adapters is not the mean of'
+          ' their products; train all parameters'
+      )
+    self.mesh = sharding.make_mesh(**config.mesh.to_dict())
+    self.engine = engines.make_engine(self.config, self.policy, self.mesh)
+    self.base = self.setup.base_params(self.mesh)
+    length = config.data.max_prompt_tokens + config.rollout.max_tokens
+    self._logprobs = parity.make_scorer(
+        self.policy.cfg, self.mesh, rows=MEASURED, length=length
+    )
+
+  def arm(
+      self, line: Line, seed: int, folder: pathlib.Path
+  ) -> trainer_lib.Trainer:
+    """Return an arm at the base policy, with problems of its own."""
+    config = self.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.seed, config.grpo.prompts = seed, line.prompts
+    setup = self.setup.under(config.lock())
+    phases = metrics_lib.Phases()
+    return trainer_lib.Trainer(setup, folder, phases, engine=self.engine)
+
+  def score(
+      self,
+      params: Params,
+      seed: int,
+      others: Sequence[Params] = (),
+      problems: int = PROBLEMS,
+  ) -> Row:
+    """Score parameters on a seed's dev problems, at temperature 1.
+
+    Args:
+      params: The policy's.
+      seed: Of the line.
+      others: Parameters whose divergence from the policy is measured.
+      problems: How many are asked.
+    """
+    self.engine.update_weights(copy(params), 0)
+    asked = collect.request_batch(
+        self.policy.tokenizer,
+        self.setup.domain.source('dev', seed + _DEV_SEED).take(0, problems),
+        settings.eval_params(self.config),
+        group_size=SAMPLES,
+        seed=seed,
+        max_prompt_tokens=self.config.data.max_prompt_tokens,
+    )
+    episodes = self.engine.generate(asked.requests)
+    rollouts = collect.rollout_batch(
+        self.setup.domain, self.setup.columns, asked, episodes, step=0
+    )
+    rows, graded = rollouts.rows, rollouts.graded
+    solved = np.asarray(rows['outcome'], bool).reshape(graded.shape)
+    each = scores.of_problems(solved, graded)
+    pairs = [
+        (request.prompt_tokens, episode.tokens.tolist())
+        for request, episode in zip(asked.requests, episodes, strict=True)
+    ][:MEASURED]
+    found = lambda p: np.concatenate(self._logprobs(p, pairs, [1.0] * MEASURED))
+    own = found(params)
+    sampled = np.concatenate([e.logprobs for e in episodes[:MEASURED]])
+    # Estimates from the policy's own samples, in nats per token.
+    divergence = lambda p: float(np.mean(own - found(p)))
+    return dict(
+        score=100 * float(each.mean()),
+        standard_error=100 * float(each.std(ddof=1) / math.sqrt(len(each))),
+        pass_at_k=100 * scores.pass_at_k(solved, SAMPLES, graded),
+        length=float(np.mean(rows['n_tokens'])),
+        truncated=float(np.mean(rows['truncated'])),
+        entropy=float(-own.mean()),
+        kl_base=divergence(self.base),
+        kl_arms=[divergence(p) for p in others],
+        logprob_gap=float(np.abs(own - sampled).mean()),
+    )
+
+
+class Training:
+  """One line under one seed, from the base policy to its last token."""
+
+  def __init__(self, bench: Bench, name: str, seed: int, folder: pathlib.Path):
+    self.bench, self.line, self.seed = bench, LINES[name], seed
+    self.names = dict(domain=bench.domain, line=name, seed=seed)
+    self.arms = [
+        bench.arm(self.line, 1000 * (seed + 1) + i, folder / str(i))
+        for i in range(len(self.line.rates))
+    ]
+    self.state = copy(self.arms[0].learner.state)
+    self.velocity: Params | None = None
+    self.emas: dict[float, Params] = {}
+    if len(self.arms) == 1:
+      self.emas = {d: copy(self.state['params']) for d in EMA_DECAYS}
+    self.tokens = self.steps = self.rounds = 0
+    self.spent = 0.0
+
+  def round(self) -> list[Params]:
+    """Train a round of every arm and merge; return the arms' parameters."""
+    began, start, outcomes = time.monotonic(), self.state['params'], []
+    for arm, rate in zip(self.arms, self.line.rates, strict=True):
+      arm.learner.state.update(copy(dict(self.state)))
+      arm.install()
+      solved = []
+      for update in range(ROUND):
+        warms = self.line.moments == 'recompute' and self.rounds > 0
+        self._set_rate(arm, 0.0 if warms and update < WARMING else rate)
+        log = arm.train_step()
+        solved.append(log['outcome'])
+        self.tokens += int(log['sampled_tokens'])
+        for decay, ema in self.emas.items():
+          params = arm.learner.params
+          self.emas[decay] = mean([ema, params], [decay, 1 - decay])
+      outcomes.append(np.mean(solved))
+    self.steps += ROUND
+    self.rounds += 1
+    states = [arm.learner.state for arm in self.arms]
+    if self.line.combine == 'best':
+      self.state = states[int(np.argmax(outcomes))]
+    else:
+      self.state, self.velocity = merge(self.line, start, states, self.velocity)
+    # The arms take their buffers over in the next round.
+    self.state = copy(dict(self.state))
+    self.spent += time.monotonic() - began
+    return [copy(s['params']) for s in states]
+
+  def _set_rate(self, arm: trainer_lib.Trainer, rate: float) -> None:
+    config = arm.learner.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.optim.learning_rate = rate
+    arm.learner.config = config.lock()
+
+  def rows(self, mark: int, arms: Sequence[Params], last: bool) -> list[Row]:
+    """Return the scores at a mark: of the line, its averages and its arms."""
+    done = dict(
+        mark=mark,
+        tokens=self.tokens,
+        updates_in_a_row=self.steps,
+        seconds=round(self.spent, 1),
+    )
+    bench, seed, merged = self.bench, self.seed, self.state['params']
+    several = arms if len(arms) > 1 else ()
+    found = [dict(what='policy', **bench.score(merged, seed, several))]
+    for decay, ema in self.emas.items():
+      found.append(dict(what=f'ema_{decay}', **bench.score(ema, seed)))
+    for i, arm in enumerate(several if last else ()):
+      found.append(dict(what='arm', arm=i, **bench.score(arm, seed)))
+    for t in ON_THE_LINE if last and several else ():
+      between = mean(arms[:2], [1 - t, t])
+      found.append(dict(what=f'between_{t}', **bench.score(between, seed)))
+    return [{**self.names, **done, **row} for row in found]
+
+  def run(self, most: float, write: Callable[[Sequence[Row]], None]) -> None:
+    """Train up to the last mark within `most` tokens; write all rows."""
+    marks = [m for m in MARKS if m <= most]
+    with contextlib.ExitStack() as stack:
+      for arm in self.arms:
+        stack.callback(arm.close)
+      for mark in marks:
+        arms: list[Params] = []
+        while self.tokens < mark:
+          arms = self.round()
+        write(self.rows(mark, arms, last=mark == marks[-1]))
+
+
+def read(path: pathlib.Path) -> dict[tuple[Any, ...], Row]:
+  """Return the rows of a file by what they are of.
+
+  A line that was stopped half-way is trained again; its later rows count.
+  """
+  names = ('domain', 'line', 'what', 'mark', 'seed', 'arm')
+  texts = path.read_text().splitlines() if path.exists() else []
+  rows = [json.loads(text) for text in texts]
+  return {tuple(row.get(name, 0) for name in names): row for row in rows}
+
+
+def interval(values: Sequence[float]) -> str:
+  """Return the mean of values over seeds and half of its 95 % t interval."""
+  if len(values) < 2:
+    return f'{np.mean(values):5.1f}      '
+  t = special.stdtrit(len(values) - 1, 0.975)
+  half = t * np.std(values, ddof=1) / math.sqrt(len(values))
+  return f'{np.mean(values):5.1f} ±{half:4.1f}'
+
+
+def print_table(rows: Mapping[tuple[Any, ...], Row]) -> None:
+  """Print scores by line, and their difference to the seed recipe's."""
+  names = ('score', 'pass_at_k', 'length', 'truncated', 'entropy', 'kl_base')
+  groups = itertools.groupby(sorted(rows), key=lambda key: key[:4])
+  for (domain, line, what, mark), keys in groups:
+    if what == 'arm' or what.startswith('between'):
+      continue
+    of_line = [rows[key] for key in keys]
+    control = {
+        row['seed']: row['score']
+        for row in rows.values()
+        if (row['domain'], row['line'], row['what'], row['mark'])
+        == (domain, 'seed', 'policy', mark)
+    }
+    gains = [
+        row['score'] - control[row['seed']]
+        for row in of_line
+        if row['seed'] in control
+    ]
+    means = [np.mean([row[name] for row in of_line]) for name in names[1:]]
+    kl = [x for row in of_line for x in row['kl_arms']]
+    print(
+        f'{domain:6} {line:14} {what:8} {mark / 1e6:4.2f} M'
+        f'  n={len(of_line)}'
+        f'  {interval([row["score"] for row in of_line])}'
+        f'  {interval(gains) if gains else "":11}'
+        + ''.join(f' {x:7.3f}' for x in means)
+        + f' {np.mean(kl) if kl else 0:7.4f}'
+        f' {np.mean([row["logprob_gap"] for row in of_line]):.1e}'
+        f' {np.mean([row["updates_in_a_row"] for row in of_line]):5.0f}'
+        f' {np.mean([row["seconds"] for row in of_line]):6.0f} s'
+    )
+  ends = [row for row in rows.values() if row['what'] != 'policy']
+  for (domain, line), chosen in itertools.groupby(
+      sorted(ends, key=lambda r: (r['domain'], r['line'], r['what'])),
+      key=lambda r: (r['domain'], r['line']),
+  ):
+    shown = {}
+    for row in chosen:
+      shown.setdefault(row['what'], []).append(row['score'])
+    if 'arm' in shown:
+      text = ', '.join(f'{k} {np.mean(v):.1f}' for k, v in shown.items())
+      print(f'{domain:6} {line:14} at its end: {text}')
+
+
+def main(_):
+  path = pathlib.Path(_OUT.value)
+  if _TABLE.value:
+    print_table(read(path))
+    return
+  last = max((m for m in MARKS if m <= _TOKENS.value), default=0)
+  if not last:
+    raise app.UsageError(f'--tokens={_TOKENS.value:g}: at least {MARKS[0]}')
+  for name, known in (('domains', _CONFIGS), ('lines', LINES)):
+    if wrong := set(flags.FLAGS[name].value) - set(known):
+      raise app.UsageError(f'--{name}={sorted(wrong)}: choose of {[*known]}')
+
+  def write(new: Sequence[Row]) -> None:
+    with path.open('a') as file:
+      file.writelines(json.dumps(row) + '\n' for row in new)
+    for row in new:
+      print(
+          f'{row["domain"]} {row["line"]} seed {row["seed"]}, {row["what"]}:'
+          f' {row["score"]:.1f} after {row["tokens"]} tokens',
+          flush=True,
+      )
+
+  seeds = range(_FIRST.value, _FIRST.value + _SEEDS.value)
+  wanted = itertools.product(_DOMAINS.value, seeds, _LINES.value)
+  for domain, all_of_domain in itertools.groupby(wanted, key=lambda w: w[0]):
+    bench = None
+    for _, seed, name in all_of_domain:
+      if (domain, name, 'policy', last, seed, 0) in read(path):
+        continue
+      bench = bench or Bench(domain)
+      with tempfile.TemporaryDirectory() as folder:
+        training = Training(bench, name, seed, pathlib.Path(folder))
+        training.run(_TOKENS.value, write)
+
+
+if __name__ == '__main__':
+  app.run(main)
