@@ -12,6 +12,7 @@ import shutil
 import tempfile
 
 from beartype import BeartypeConf
+from beartype import BeartypeDecorPlace
 from beartype import claw
 import jaxtyping
 import pytest
@@ -29,7 +30,14 @@ def check_types():
   jaxtyping checks the shapes of arrays and takes 10 times as long per call, so
   it checks only the modules that annotate them; beartype checks the others.
   """
-  claw.beartype_package('evojax', conf=BeartypeConf(claw_is_pep526=False))
+  claw.beartype_package(
+      'evojax',
+      conf=BeartypeConf(
+          claw_is_pep526=False,
+          # As jaxtyping: below decorators like jax.custom_vjp.
+          claw_decor_place_func=BeartypeDecorPlace.FIRST,
+      ),
+  )
   shaped = [
       '.'.join(file.relative_to(ROOT).with_suffix('').parts)
       for file in (ROOT / 'evojax').rglob('*.py')
