@@ -62,6 +62,15 @@ class _Reader:
     self._columns = frozenset(columns) | grammar.EVIDENCE | allowed.PROPERTIES
     self._bound = {name for _, name in self._m.bound} | {'self'}
     self._arguments = arguments.Reader(self._m, self._columns)
+    # Name at the top of the file -> whether it stays as it is. A line may use
+    # those above it, so each is read once.
+    self._constants: dict[str, bool] = {}
+    for statement in tree.body:
+      for target in syntax.targets(statement):
+        if isinstance(target, ast.Name):
+          plain = self._is_plain(statement.value)
+          plain = plain and self._constants.get(target.id, True)
+          self._constants[target.id] = plain
     self._check_Call = self._arguments.check
 
   def read(self) -> _Found:
@@ -540,15 +549,8 @@ class _Reader:
       case ast.Name(id=name):
         if self._m.full(node):
           return True
-        made = [
-            s.value
-            for s in self._tree.body
-            if any(getattr(t, 'id', '') == name for t in syntax.targets(s))
-        ]
-        if not made:
-          return (None, name) in self._m.functions
-        # A name of itself is no constant.
-        return not isinstance(made[0], ast.Name) and self._is_plain(made[0])
+        function = (None, name) in self._m.functions
+        return self._constants.get(name, function)
       case ast.Attribute():
         return bool(self._m.full(node))
       case ast.BinOp(left=left, right=right):

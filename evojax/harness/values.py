@@ -58,13 +58,16 @@ class Kinds:
       self._makes = OPAQUE
     if any(module.full(n) in _MAKING for n in handed):
       self._makes = NESTED
+    forth = module.nodes
     while True:
       before = dict(self._names), dict(self._returns)
       self._seen: dict[ast.AST, int] = {}
-      for node in module.nodes:
+      for node in forth:
         self._learn(node)
       if before == (self._names, self._returns):
         return
+      # What is used above its definition is known after one way back.
+      forth = forth[::-1]
 
   def _find_passed(self) -> Iterator[ast.AST]:
     """Yield the functions that something may call under another name."""
@@ -187,7 +190,7 @@ class Kinds:
         self._raise_key((scope, argument.arg), self.kind(value))
     parent = self._m.parents[node]
     if isinstance(parent, ast.ClassDef) and plain:
-      kind = PLAIN if self._m.is_record(parent.name) else OPAQUE
+      kind = self._instance(parent.name)
       decorated = {getattr(d, 'id', '') for d in node.decorator_list}
       if 'classmethod' in decorated:
         kind = NESTED
@@ -326,7 +329,13 @@ class Kinds:
       return NESTED if full in _MAKING else PLAIN
     if known := self._m.meant(function):
       return max(self._returns.get(f, PLAIN) for f in known)
+    if (name := getattr(function, 'id', '')) in self._m.classes:
+      return self._instance(name)
     return self._unknown()
+
+  def _instance(self, name: str) -> int:
+    """Return the kind of the instances of a class: records show their fields."""
+    return PLAIN if self._m.is_record(name) else OPAQUE
 
   def _unknown(self) -> int:
     """Return the kind of what a function returns that could be any."""
@@ -338,7 +347,7 @@ class Kinds:
     if own := m.own(node):
       return max(self._returns.get(f, PLAIN) for f in own)
     if isinstance(function, ast.Name) and function.id in m.classes:
-      return PLAIN if m.is_record(function.id) else OPAQUE
+      return self._instance(function.id)
     if full := m.full(function):
       return self._of_known(node, full)
     if isinstance(function, ast.Attribute):
@@ -438,6 +447,12 @@ class Kinds:
     )
 
   def _remedy(self, node: ast.expr, kind: int) -> str:
+    made = getattr(self._m.parents[node], 'arg', '') == 'default_factory'
+    if made or self._is_field(node):
+      return (
+          'would be shown by the text of an instance; a field holds numbers and'
+          ' texts, and a method calls a function by its name'
+      )
     if self._m.scope(node) is None and not isinstance(node, ast.Lambda):
       return 'is made once and shared by all calls; make it in the function'
     if isinstance(node, ast.Attribute) and kind == OPAQUE:
@@ -464,8 +479,17 @@ class Kinds:
         ' over it, make a list of it, or name what you need of it'
     )
 
+  def _is_field(self, node: ast.expr) -> bool:
+    """Return whether it is the value of a field in the body of a class."""
+    parent = self._m.parents[node]
+    return isinstance(parent, ast.Assign | ast.AnnAssign) and isinstance(
+        self._m.parents[parent], ast.ClassDef
+    )
+
   def _may_stand(self, node: ast.expr, parent: ast.AST, kind: int) -> bool:
     """Return whether a value that is not plain may stand where it does."""
+    if self._is_field(node):
+      return False
     if isinstance(parent, ast.Starred):
       node, parent = parent, self._m.parents[parent]
       kind = self._held(node)
@@ -482,8 +506,8 @@ class Kinds:
         call = self._m.parents[parent]
         if not isinstance(call, ast.Call):
           return False
-        if name == 'func' and self._result(node):
-          return False
+        if name in ('func', 'default_factory') and self._result(node):
+          return False  # What it returns goes on unseen.
         return name is not None and bool(
             self._m.own(call)
             or self._m.full(call.func) in names.TAKEN.get(name, ())
