@@ -266,7 +266,7 @@ class LanguageTest(parameterized.TestCase):
       ('@dataclass\n', 'f: Callable = shout', 'shout would be shown by the'),
       ('@dataclass\n', 'f = np.mean', 'np.mean would be shown by the'),
       ('', 'f = shout', 'a method calls a function by its name'),
-      ('@dataclass\n', 'f: str = field(default_factory=lambda: iter([]))', 'shown'),
+      ('@dataclass\n', 'f = field(default_factory=lambda: iter([]))', 'shown'),
       ('@dataclass\n', 'f: str = field(default_factory=Plain)', 'shown by the'),
       ('@dataclass\n', 'f: str = field(default_factory=Record)', ''),
       ('@dataclass\n', 'f: list = field(default_factory=lambda: [1])', ''),
