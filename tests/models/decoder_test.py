@@ -169,9 +169,13 @@ class DecoderTest(parameterized.TestCase):
     for row, part in ((a, packed[0, :3]), (b, packed[0, 3:7])):
       n = row.shape[0]
       alone = forward(
-          cfg, params, row[None], jnp.arange(n)[None], jnp.ones((1, n), int)
+          cfg,
+          params,
+          jnp.pad(row, (0, 9 - n))[None],
+          jnp.arange(9)[None],
+          (jnp.arange(9) < n)[None].astype(int),
       )
-      np.testing.assert_allclose(part, alone[0], atol=ATOL)
+      np.testing.assert_allclose(part, alone[0, :n], atol=ATOL)
 
   def test_scanned_and_unrolled_layers_agree(self):
     cfg = GEMMA3
