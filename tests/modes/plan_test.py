@@ -191,7 +191,10 @@ class NumbersTest(parameterized.TestCase):
     trial = 8 * arm + 4 * 12 * 7 + 8 * 10 * 7
     self.assertEqual(most['v0'][:2], (1, 8 * 6 * 7))
     self.assertEqual(most['all trials'][:2], (16, 2 * trial))
-    self.assertEqual(most['one of them'][:2], (8, trial))
+    self.assertEqual(most['  one of them'][:2], (8, trial))
+    names = list(most)
+    one = names.index('  one of them')
+    self.assertEqual(names[one - 1], 'all trials')
     self.assertEqual(most['retraining'][:2], (1, 10 * 12 * 7))
     self.assertEqual(most['sealed scores'][:2], (0, 3 * 12 * 7))
     self.assertEqual(
