@@ -364,7 +364,7 @@ class _Gate:
     for case, changed in found.values():
       layer, said, remedy = _CHANGES.get(case.change, ('', '', ''))
       if case.kind == kind and layer in self._layers:
-        remedy = _NO_SIZES if sized else remedy
+        remedy = f'{remedy}; {_NO_SIZES}' if sized else remedy
         yield from self._same(base, changed, case.places, said % where, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, base[0], found)
