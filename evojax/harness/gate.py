@@ -218,7 +218,8 @@ class _Gate:
           said.add(what)
           yield reason
     if not said and 'copies' in self._layers:
-      yield from self._copies(largest, found, most)
+      if not _is_costly(most[0]):
+        yield from self._copies(largest, found, most)
       yield from self._more(made.copies, found)
     if recorded is not None and 'constant' in self._layers:
       said_of = constancy.reasons(self._function, made, found, self._called)
