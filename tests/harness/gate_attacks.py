@@ -373,7 +373,10 @@ _WRITTEN = {
         '',
     ),
     'format of str': ('got = str.format("{0.real}", 1)', ''),
-    'a class in an annotation': ('got = 1', 'def g(): pass\ndef f(x: g.__globals__): pass'),
+    'a class in an annotation': (
+        'got = 1',
+        'def g(): pass\ndef f(x: g.__globals__): pass',
+    ),
     'frame of a generator': ('got = (i for i in [1]).gi_frame', ''),
     'frame of an error': (
         """
