@@ -83,7 +83,6 @@ class NumbersTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.plan = estimate(mesh__data=-1)  # Which takes the one device.
 
   def test_parameters(self):
@@ -475,7 +474,6 @@ class MeshTest(parameterized.TestCase):
 class RunTest(parameterized.TestCase):
 
   def test_a_run_compiles_what_the_plan_says(self):
-    tiny.share_compiled(type(self))
     folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     c = tiny.make_config(tiny.make_policy(folder / 'policy'), grpo__kl_coef=0.1)
     programs = dict(plan.plan(c).programs)
