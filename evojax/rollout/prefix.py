@@ -12,13 +12,15 @@ Chunk = tuple[int, ...]
 
 
 @dataclasses.dataclass(eq=False)
-class _Node:
+class Node:
+  """A chunk in the tree."""
+
   place: int  # Where its keys and values lie in the pool.
-  parent: '_Node | None'
+  parent: 'Node | None'  # None: the root.
   chunk: Chunk
   used: int  # When it was last asked for.
   held: int = 0  # Jobs that wait to use it.
-  children: 'dict[Chunk, _Node]' = dataclasses.field(default_factory=dict)
+  children: 'dict[Chunk, Node]' = dataclasses.field(default_factory=dict)
 
 
 class PrefixTree:
@@ -37,9 +39,9 @@ class PrefixTree:
 
   def clear(self) -> None:
     """Forget everything."""
-    self._root = _Node(-1, None, (), 0)
+    self._root = Node(-1, None, (), 0)
     self._free = list(range(self.places))[::-1]
-    self._leaves: dict[int, _Node] = {}  # Nodes without children, by place.
+    self._leaves: dict[int, Node] = {}  # Nodes without children, by place.
     self._clock = 0
 
   def __len__(self) -> int:
@@ -57,26 +59,29 @@ class PrefixTree:
       node.used = self._clock
     return [node.place for node in found]
 
-  def hold(self, tokens: Sequence[int]) -> list[_Node]:
+  def hold(self, tokens: Sequence[int]) -> list[Node]:
     """Keep the chunks that `match` would find until they are let go.
 
-    Prompts that come again in turn, and are more than there are places, would
-    otherwise evict each other while they wait, each just before its turn.
+    Without this, prompts that come again in turn and need more places than
+    there are would evict each other while they wait, each before its turn.
 
     Returns:
-      What `let_go` takes.
+      The nodes, for `let_go`.
     """
     found = list(self._find(tokens))
     for node in found:
       node.held += 1
     return found
 
-  def let_go(self, held: Iterable[_Node]) -> None:
-    """Allow chunks to be evicted that `hold` returned."""
+  def let_go(self, held: Iterable[Node]) -> None:
+    """Allow chunks to be evicted that `hold` returned.
+
+    The tree may have been emptied meanwhile: then its nodes are other ones.
+    """
     for node in held:
       node.held -= 1
 
-  def _find(self, tokens: Sequence[int]) -> Iterator[_Node]:
+  def _find(self, tokens: Sequence[int]) -> Iterator[Node]:
     """Yield the nodes of the whole chunks at the beginning."""
     node = self._root
     for chunk in self._chunks(tokens):
@@ -112,7 +117,7 @@ class PrefixTree:
         node.used = self._clock
         if not self._free and not self._evict(keep=self._clock):
           break
-        child = _Node(self._free.pop(), node, chunk, self._clock)
+        child = Node(self._free.pop(), node, chunk, self._clock)
         node.children[chunk] = child
         self._leaves.pop(node.place, None)
         self._leaves[child.place] = child
@@ -120,10 +125,10 @@ class PrefixTree:
       child.used = self._clock
       node = child
 
-  def _chunks(self, tokens: Sequence[int]) -> list[Chunk]:
-    whole = (len(tokens) - 1) // self.chunk
-    size = self.chunk
-    return [tuple(tokens[i * size : (i + 1) * size]) for i in range(whole)]
+  def _chunks(self, tokens: Sequence[int]) -> Iterator[Chunk]:
+    """Yield the whole chunks before the last token."""
+    for begin in range(0, len(tokens) - self.chunk, self.chunk):
+      yield tuple(tokens[begin : begin + self.chunk])
 
   def _evict(self, keep: int) -> bool:
     """Free the least recently used leaf that is older than `keep`."""

@@ -570,12 +570,12 @@ class DisagreementTest(ClientTestCase):
     with self.assertRaisesRegex(
         answers.DisagreementError,
         r'server1:30000 and this run differ by 0\.00\d+ nats .* as bfloat16'
-        r' does from float32, .*tis_cap=0 .*--config.grpo.tis_cap=2, .*float32',
+        r' does from float32, .*nothing .*--config.grpo.tis_cap=2, .*float32',
     ):
       self.connect()
     with self.assertLogs(level='WARNING') as logs:
       engine = self.connect(model=fake.model(corrected=True))
-    self.assertRegex('\n'.join(logs.output), r'server1:30000 .*tis_cap corr')
+    self.assertRegex('\n'.join(logs.output), r'server1:30000 .*update corr')
     self.assertBetween(engine.metrics()['sync/logprob_gap'], 1e-4, 0.02)
     # More than rounding is refused: other weights do not hide behind it.
     with mock.patch.object(fake.Server, '_update', _keep_weight):

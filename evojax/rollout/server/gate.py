@@ -12,7 +12,7 @@ from starlette import types as asgi
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
 
-# Paths that need no key and are never refused: monitoring reads them.
+# Paths that need no key and do not count: monitoring reads them at any load.
 PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
 # Headers that say who asks for what; two of a kind could say two things.
 _ONCE = (b'host', b'origin', b'authorization', b'content-type')
@@ -95,9 +95,7 @@ class Gate:
       raise errors.ApiError(403, message)
     _check_body(scope['method'], headers)
 
-  def _check_key(
-      self, scope: asgi.Scope, headers: dict[bytes, str]
-  ) -> bool:
+  def _check_key(self, scope: asgi.Scope, headers: dict[bytes, str]) -> bool:
     """Note what the client may do; return True if it has a key.
 
     Raises:
