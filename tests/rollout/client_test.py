@@ -391,6 +391,14 @@ class TroubleTest(ClientTestCase):
     with self.assertRaisesRegex(fleet_lib.FleetError, 'connection refused'):
       self.connect(timeout_seconds=1.0)
 
+  def test_remedy_of_a_server_that_never_comes_up(self):
+    answer = 421, {}, {'error': 'start it with --hosts=NAME,...'}
+    with mock.patch.object(fake.Server, 'handle', return_value=answer):
+      with self.assertRaisesRegex(
+          fleet_lib.FleetError, r'server0:30000/health answered 421 .*--hosts='
+      ):
+        self.connect(timeout_seconds=1.0)
+
   def test_late_server_waits_until_it_was_compared(self):
     late = self.servers[0]
     late.up, late.unscaled = False, True
