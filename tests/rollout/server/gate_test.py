@@ -163,12 +163,20 @@ class GateTest(parameterized.TestCase):
     response = self.post(headers, content=b'\x1f\x8b' * 100)
     self.refused(response, 415, 'uncompressed')
 
-  @parameterized.parameters('authorization', 'content-type', 'origin')
+  @parameterized.parameters('content-type', 'origin')
   def test_header_that_comes_twice(self, name):
     value = 'application/json' if name == 'content-type' else 'x'
     headers = [(name, value), (name.title(), value)]
     response = self.post(headers, content=b'{}')
     self.refused(response, 400, name, 'twice')
+
+  @parameterized.parameters(('k', 'x', 200), ('x', 'k', 200), ('x', 'y', 401))
+  def test_one_key_of_several_is_enough(self, first, second, status):
+    # A router adds its own to that of its client.
+    keys = [('Authorization', f'Bearer {key}') for key in (first, second)]
+    with self.keyed.client() as client:
+      response = client.get('/v1/models', headers=keys)
+    self.assertEqual(response.status_code, status, response.text)
 
   @parameterized.parameters(
       '/release_memory_occupation',
