@@ -602,7 +602,7 @@ class LocalServiceTest(parameterized.TestCase):
 
   def test_what_is_cached_of_a_prompt_that_waits_stays(self):
     """Prompts that come in turn do not evict each other before their turns."""
-    made = self.make(prefix_chunks=12, prefill_rows=1, decode_slots=1)
+    made = self.make(prefix_chunks=12)  # Three prompts of those below.
     names = (f'job {i}' for i in range(100))
 
     def jobs(*firsts):  # Their prompts have four chunks each.
@@ -610,7 +610,8 @@ class LocalServiceTest(parameterized.TestCase):
       return [dataclasses.replace(j, caller='me') for j in found]
 
     def cached(*firsts):
-      self.ask(jobs(2), made)  # The row holds another prompt.
+      # Each of the three rows holds another prompt.
+      self.ask([job(next(names), [k]) for k in (2, 3, 4)], made)
       return [a.chunks[0].cached_tokens for a in self.ask(jobs(*firsts), made)]
 
     def wait_with(*firsts):
