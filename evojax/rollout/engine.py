@@ -145,7 +145,7 @@ class Engine:
         service.Job(str(i), r.prompt_tokens, r.params, *key)
         for i, (r, key) in enumerate(zip(requests, keys, strict=True))
     ]
-    schedule.add([scheduler.Entry(job, listen) for job in jobs])
+    schedule.waiting.add([scheduler.Entry(job, listen) for job in jobs])
     try:
       with sharding.use(self.slots.mesh):
         while schedule.busy:

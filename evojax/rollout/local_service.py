@@ -368,10 +368,10 @@ class LocalService:
     with self._lock:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
-      new, self._new = self._new, []
+      for entries in self._new:
+        self._schedule.waiting.add(entries)
+      self._new = []
       count = len(self._commands)
-    for entries in new:
-      self._schedule.add(entries)
     if count:
       # Listeners get what was sampled before a command before it acts.
       self._schedule.notify()

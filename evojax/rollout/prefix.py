@@ -5,22 +5,19 @@ C tokens after all the chunks above it; what a chunk holds depends on them and
 on the weights, so the tree is emptied when the weights change.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 
 Chunk = tuple[int, ...]
 
 
-@dataclasses.dataclass(eq=False)
-class Node:
-  """A chunk in the tree."""
-
+@dataclasses.dataclass
+class _Node:
   place: int  # Where its keys and values lie in the pool.
-  parent: 'Node | None'  # None: the root.
+  parent: '_Node | None'
   chunk: Chunk
   used: int  # When it was last asked for.
-  held: int = 0  # Jobs that wait to use it.
-  children: 'dict[Chunk, Node]' = dataclasses.field(default_factory=dict)
+  children: 'dict[Chunk, _Node]' = dataclasses.field(default_factory=dict)
 
 
 class PrefixTree:
@@ -39,9 +36,9 @@ class PrefixTree:
 
   def clear(self) -> None:
     """Forget everything."""
-    self._root = Node(-1, None, (), 0)
+    self._root = _Node(-1, None, (), 0)
     self._free = list(range(self.places))[::-1]
-    self._leaves: dict[int, Node] = {}  # Nodes without children, by place.
+    self._leaves: dict[int, _Node] = {}  # Nodes without children, by place.
     self._clock = 0
 
   def __len__(self) -> int:
@@ -54,41 +51,14 @@ class PrefixTree:
     At least the last token stays out, since its logits are not held.
     """
     self._clock += 1
-    found = list(self._find(tokens))
-    for node in found:
-      node.used = self._clock
-    return [node.place for node in found]
-
-  def hold(self, tokens: Sequence[int]) -> list[Node]:
-    """Keep the chunks that `match` would find until they are let go.
-
-    Without this, prompts that come again in turn and need more places than
-    there are would evict each other while they wait, each before its turn.
-
-    Returns:
-      The nodes, for `let_go`.
-    """
-    found = list(self._find(tokens))
-    for node in found:
-      node.held += 1
-    return found
-
-  def let_go(self, held: Iterable[Node]) -> None:
-    """Allow chunks to be evicted that `hold` returned.
-
-    The tree may have been emptied meanwhile: then its nodes are other ones.
-    """
-    for node in held:
-      node.held -= 1
-
-  def _find(self, tokens: Sequence[int]) -> Iterator[Node]:
-    """Yield the nodes of the whole chunks at the beginning."""
-    node = self._root
+    node, places = self._root, []
     for chunk in self._chunks(tokens):
       node = node.children.get(chunk)
       if node is None:
         break
-      yield node
+      node.used = self._clock
+      places.append(node.place)
+    return places
 
   def insert(
       self, prompts: Sequence[Sequence[int]]
@@ -117,7 +87,7 @@ class PrefixTree:
         node.used = self._clock
         if not self._free and not self._evict(keep=self._clock):
           break
-        child = Node(self._free.pop(), node, chunk, self._clock)
+        child = _Node(self._free.pop(), node, chunk, self._clock)
         node.children[chunk] = child
         self._leaves.pop(node.place, None)
         self._leaves[child.place] = child
@@ -125,15 +95,14 @@ class PrefixTree:
       child.used = self._clock
       node = child
 
-  def _chunks(self, tokens: Sequence[int]) -> Iterator[Chunk]:
-    """Yield the whole chunks before the last token."""
-    for begin in range(0, len(tokens) - self.chunk, self.chunk):
-      yield tuple(tokens[begin : begin + self.chunk])
+  def _chunks(self, tokens: Sequence[int]) -> list[Chunk]:
+    whole = (len(tokens) - 1) // self.chunk
+    size = self.chunk
+    return [tuple(tokens[i * size : (i + 1) * size]) for i in range(whole)]
 
   def _evict(self, keep: int) -> bool:
     """Free the least recently used leaf that is older than `keep`."""
-    free = (node for node in self._leaves.values() if not node.held)
-    oldest = min(free, key=lambda n: n.used, default=None)
+    oldest = min(self._leaves.values(), key=lambda n: n.used, default=None)
     if oldest is None or oldest.used >= keep:
       return False
     del self._leaves[oldest.place]

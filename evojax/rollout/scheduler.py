@@ -60,7 +60,6 @@ class Entry:
   cached_tokens: int = 0
   scores: slots_lib.Scores | None = None  # Log-probs of its prompt.
   group: 'str | int' = 0  # Its caller, or a number where none is known.
-  held: Sequence[prefix.Node] = ()  # Cached chunks of its prompt; see `add`.
 
   @property
   def scored(self) -> bool:
@@ -193,18 +192,6 @@ class Scheduler:
     """Return all entries that have not ended."""
     return [*filter(None, self.running), *self._pending, *self.waiting]
 
-  def add(self, entries: Sequence[Entry]) -> None:
-    """Queue entries; chunks of their prompts stay in the cache meanwhile."""
-    for entry in entries:
-      if not entry.scored:
-        entry.held = self.tree.hold(entry.job.prompt_tokens)
-    self.waiting.add(entries)
-
-  def _take(self, entry: Entry) -> None:
-    """Let go of the chunks of an entry that waits no more."""
-    self.tree.let_go(entry.held)
-    entry.held = ()
-
   def abort(self, entry: Entry, message: str = '') -> None:
     """End an entry that has not ended yet; it keeps its tokens."""
     if entry in self.running:
@@ -214,9 +201,7 @@ class Scheduler:
       if row not in self._pending.values():  # Nobody wants it any more.
         self._rows = {k: r for k, r in self._rows.items() if r != row}
         self.slots.assign({row: ()}, {}, ())
-    elif self.waiting.remove(entry):
-      self._take(entry)
-    else:
+    elif not self.waiting.remove(entry):
       return
     finish = service.Finish('abort', message=message)
     self._send(entry, None, len(entry.tokens), finish)
@@ -324,7 +309,7 @@ class Scheduler:
         row = fresh[key]
       else:
         row = fresh[key] = rows.pop(0)
-      self._take(self.waiting.pop(entry))
+      self.waiting.pop(entry)
       if key in self._rows and row not in filling:
         entry.cached_tokens = len(entry.job.prompt_tokens)
         ready.append((entry, row))

@@ -569,7 +569,7 @@ class LocalServiceTest(parameterized.TestCase):
 
     entries = [scheduler.Entry(j, listen) for j in jobs]
     with sharding.use(held.mesh):
-      schedule.add(entries)
+      schedule.waiting.add(entries)
       with mock.patch.object(scheduler, '_CHUNKS_PER_BURST', 4):
         schedule.step()  # Three rows; of five chunks each, four are done.
       self.assertEqual((schedule.live, schedule.queued), (0, 3))
@@ -577,7 +577,7 @@ class LocalServiceTest(parameterized.TestCase):
       self.assertEqual(ended, {'1': ('abort', [])})
       self.assertEqual(schedule.queued, 2)
       # Its row is no prompt's: who asks for the same one begins anew.
-      schedule.add([scheduler.Entry(jobs[1], listen)])
+      schedule.waiting.add([scheduler.Entry(jobs[1], listen)])
       while schedule.busy:
         schedule.step()
     self.assertEqual(
@@ -599,53 +599,6 @@ class LocalServiceTest(parameterized.TestCase):
           tree.match(tokens), [place for n, _, place in new if n == number]
       )
     self.assertLen(tree, 4 * CHUNK)
-
-  def test_what_is_cached_of_a_prompt_that_waits_stays(self):
-    """Prompts that come in turn do not evict each other before their turns."""
-    made = self.make(prefix_chunks=12)  # Three prompts of those below.
-    names = (f'job {i}' for i in range(100))
-
-    def jobs(*firsts):  # Their prompts have four chunks each.
-      found = [job(next(names), [k] * (4 * CHUNK + 1)) for k in firsts]
-      return [dataclasses.replace(j, caller='me') for j in found]
-
-    def cached(*firsts):
-      # Each of the three rows holds another prompt.
-      self.ask([job(next(names), [k]) for k in (2, 3, 4)], made)
-      return [a.chunks[0].cached_tokens for a in self.ask(jobs(*firsts), made)]
-
-    def wait_with(*firsts):
-      made.pause('in_place')
-      asked = jobs(*firsts)
-      answers = [Answer() for _ in asked]
-      made.submit(asked, answers)
-      return answers
-
-    self.ask(jobs(3, 4, 5), made)
-    answers = wait_with(6, 3, 4, 5)
-    made.resume()
-    found = [a.wait().chunks[0].cached_tokens for a in answers]
-    self.assertEqual(found, [0, 4 * CHUNK, 4 * CHUNK, 4 * CHUNK])
-    # Nobody waits any more, so that everything may be evicted.
-    self.ask(jobs(7, 8), made)
-    self.assertEqual(cached(7, 8), [4 * CHUNK, 4 * CHUNK])
-    # Neither an aborted job keeps anything,
-    answers = wait_with(2, 7, 8)
-    made.abort_all()
-    made.resume()
-    for a in answers:
-      a.wait()
-    self.ask(jobs(9, 10), made)
-    self.assertEqual(cached(9, 10), [4 * CHUNK, 4 * CHUNK])
-    # nor one that waits while the weights, and with them all chunks, change.
-    answers = wait_with(2, 9, 10)
-    made.update_weights('second', 'new', abort_all=False, flush=True)
-    made.resume()
-    for a in answers:
-      self.assertEqual(a.wait().chunks[0].cached_tokens, 0)
-    self.ask(jobs(11, 12), made)
-    self.assertEqual(cached(11, 12), [4 * CHUNK, 4 * CHUNK])
-    made.close(1.0)
 
   def test_empty_slots_wait_for_many_prompts_but_not_for_one(self):
     made = self.make(prefill_rows=4, refill_every=1, prefix_chunks=0)
