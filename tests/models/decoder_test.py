@@ -11,7 +11,6 @@ import numpy as np
 
 from evojax.models import decoder
 from evojax.models import rope
-from tests import tiny
 
 # Float32 sums in another order; hidden states are of order 1.
 ATOL = 1e-5
@@ -91,11 +90,6 @@ def one_by_one(cfg, params, prompts, lengths, completions):
 
 
 class DecoderTest(parameterized.TestCase):
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    tiny.share_compiled(cls)
 
   @parameterized.named_parameters(
       ('unrolled', {}),
