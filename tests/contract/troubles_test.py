@@ -25,6 +25,7 @@ from evojax import domains
 from evojax.rollout import answers
 from evojax.rollout import fleet
 from evojax.training import loop
+from tests import compiled
 from tests import tiny
 from tests.contract import servers
 
@@ -41,7 +42,6 @@ class Troubles(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     key = {servers.KEY_VARIABLE: servers.KEY}
     cls.enterClassContext(mock.patch.dict(os.environ, key))
     # A run waits for seconds where it would wait for half a minute.
@@ -268,7 +268,7 @@ def _evojax(model, *flags, port=0):
       *flags,
       port=port,
       # Programs that are compiled quickly: few tokens are sampled.
-      **{k: v for k, v in tiny.environment().items() if k.startswith('JAX_')},
+      **compiled.QUICKLY,
   )
 
 

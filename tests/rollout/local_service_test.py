@@ -21,7 +21,6 @@ from evojax.rollout import service
 from evojax.rollout import slots
 from evojax.runtime import sharding
 from tests import forward
-from tests import tiny
 from tests.rollout import engine_test
 
 CFG, EOS = engine_test.CFG, engine_test.EOS
@@ -93,7 +92,6 @@ class LocalServiceTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)  # Every service compiles the same programs.
     params = decoder.init(CFG, jax.random.key(0))
     cls.params = dict(params, embed=params['embed'] * 20)
     other = decoder.init(CFG, jax.random.key(1))

@@ -28,7 +28,6 @@ class OverlapTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.folder = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
