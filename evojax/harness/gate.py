@@ -218,7 +218,8 @@ class _Gate:
           said.add(what)
           yield reason
     if not said and 'copies' in self._layers:
-      yield from self._copies(largest, found, most)
+      if not _is_costly(most[0]):
+        yield from self._copies(largest, found, most)
       yield from self._more(made.copies, found)
     if recorded is not None and 'constant' in self._layers:
       said_of = constancy.reasons(self._function, made, found, self._called)
@@ -364,7 +365,7 @@ class _Gate:
     for case, changed in found.values():
       layer, said, remedy = _CHANGES.get(case.change, ('', '', ''))
       if case.kind == kind and layer in self._layers:
-        remedy = _NO_SIZES if sized else remedy
+        remedy = f'{remedy}; {_NO_SIZES}' if sized else remedy
         yield from self._same(base, changed, case.places, said % where, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, base[0], found)

@@ -286,8 +286,11 @@ class _Reader:
         yield line, f'{name} means something already; give yours another name'
     if name in self._bound or name in names.BUILTINS:
       if name in self._m.classes and isinstance(parent, ast.Attribute):
-        if parent.attr in self._m.methods:
-          yield line, f'{name}.{parent.attr} needs an instance of {name}'
+        if not all(map(_is_of_class, self._m.methods.get(parent.attr, ()))):
+          yield line, (
+              f'{name}.{parent.attr} needs an instance of {name}, or'
+              ' @classmethod or @staticmethod above the method'
+          )
       return
     if name in self._m.aliases:
       yield line, f'{name} is a type; it may stand in annotations'
@@ -459,3 +462,9 @@ class _Reader:
 
 # Builtins that an older source may have bound, though not called.
 _SHADOWED = frozenset(('filter', 'iter', 'map'))
+
+
+def _is_of_class(method: ast.FunctionDef) -> bool:
+  """Return whether a method needs no instance."""
+  decorators = {getattr(d, 'id', '') for d in method.decorator_list}
+  return bool(decorators & {'classmethod', 'staticmethod'})

@@ -335,6 +335,19 @@ class Kinds:
     """Return the kind of a class's instances; records show their fields."""
     return PLAIN if self._m.is_record(name) else OPAQUE
 
+  def _class_of(self, node: ast.expr) -> str:
+    """Return the class that `cls` stands for in its methods; '' otherwise."""
+    method = self._m.scope(node)
+    match method, self._m.parents.get(method), node:
+      case (
+          ast.FunctionDef(args=ast.arguments(args=[first, *_])),
+          ast.ClassDef(name=name),
+          ast.Name(id=called),
+      ) if called == first.arg and self._m.bound[method, called] == 1:
+        decorators = {getattr(d, 'id', '') for d in method.decorator_list}
+        return name if 'classmethod' in decorators else ''
+    return ''
+
   def _unknown(self) -> int:
     """Return the kind of what a function returns that could be any."""
     found = [self._returns.get(f, PLAIN) for f in self._passed]
@@ -346,6 +359,8 @@ class Kinds:
       return max(self._returns.get(f, PLAIN) for f in own)
     if isinstance(function, ast.Name) and function.id in m.classes:
       return self._instance(function.id)
+    if name := self._class_of(function):
+      return self._instance(name)
     if full := m.full(function):
       return self._of_known(node, full)
     if isinstance(function, ast.Attribute):

@@ -284,6 +284,23 @@ class LanguageTest(parameterized.TestCase):
     self.assertEqual(bool(found), bool(pattern), found)
     self.assertIn(pattern, found)
 
+  def test_methods_of_classes(self):
+    source = (
+        'class A:\n  @classmethod\n  def make(cls, x): return cls()\n'
+        '  @staticmethod\n  def f(x): return x + 1\n'
+        '  def g(self): return 1\n'
+        'def measure(e):\n  return {"x": A.f(1) + A.make(1).g()}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    for old, new, pattern in (
+        ('A.f(1)', 'A.g(1)', 'A.g needs an instance of A, or @classmethod'),
+        ('A.f(1)', 'len(str(A.make(1)))', 'is an iterator or an object'),
+        ('A.f(1)', 'len(str(A.f))', 'A.f is a function'),
+        ('A.f(1)', 'len(A.f(abs))', 'abs is a function'),
+        ('return cls()', 'return str(cls)', 'cls'),
+    ):
+      self.assertRegex('\n'.join(refusals(source.replace(old, new))), pattern)
+
   def test_state_of_calls(self):
     plain = 'A = 1\nB = [A]\ndef f(x, y=-1, z=(1, A), f=abs):\n  return x\n'
     self.assertEqual(refusals(plain), [])
