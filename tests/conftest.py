@@ -34,6 +34,8 @@ def check_types():
       'evojax',
       conf=BeartypeConf(
           claw_is_pep526=False,
+          # jaxtyping's errors are TypeErrors too.
+          violation_type=TypeError,
           # As jaxtyping: below decorators like jax.custom_vjp.
           claw_decor_place_func=BeartypeDecorPlace.FIRST,
       ),
