@@ -112,9 +112,9 @@ class ReadmeTest(parameterized.TestCase):
   def test_client(self):
     self.run_blocks('client')
     file = self.folder / 'ask.py'
-    with servers.evojax() as url:
+    with servers.evojax() as server:
       text = file.read_text().replace("'none'", repr(servers.KEY))
-      file.write_text(text.replace('http://localhost:30000', url))
+      file.write_text(text.replace('http://localhost:30000', server.url))
       answer = subprocess.run(
           ['python', 'ask.py'],
           cwd=self.folder,

@@ -164,7 +164,7 @@ REFUSED = {
     ),
     'model of another kind': (
         ['{tiny}', '--config.model.path={root}/gpt2'],
-        r"model_type='gpt2' .*Use a dense Qwen2, Qwen3 or Llama",
+        r"model_type='gpt2' .*Use a dense text model of .* qwen2",
     ),
     'weights of another shape': (
         ['{tiny}', '--config.model.path={root}/other_shape'],
