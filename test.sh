@@ -35,5 +35,4 @@ export JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=
 # to set up.
 exec "$python" -m pytest --durations=15 \
   --numprocesses="${EVOJAX_TEST_WORKERS:-2}" --dist=loadfile \
-  --no-loadscope-reorder \
-  --jaxtyping-packages=evojax,beartype.beartype "$@"
+  --no-loadscope-reorder "$@"

@@ -122,12 +122,13 @@ class Server:
         stdout=subprocess.PIPE,
         text=True,
     )
-    line = self.process.stdout.readline()
-    self.url = re.search(r'http://\S+', line)[0]
-    while 'ready' not in (line := self.process.stdout.readline()):
-      if not line:
-        raise RuntimeError('the server did not start')
-    return self
+    self.url = ''
+    for line in self.process.stdout:
+      if found := re.search(r'http://\S+', line):
+        self.url = found[0]
+      if line == 'ready\n':
+        return self
+    raise RuntimeError('the server did not start; see its errors above')
 
   def __exit__(self, *_) -> None:
     self.process.terminate()

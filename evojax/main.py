@@ -130,8 +130,9 @@ flags.DEFINE_integer(
 flags.DEFINE_enum(
     'format',
     'table',
-    ['table', 'csv', 'json'],
-    'runs: csv and json hold all fields, for spreadsheets and scripts.',
+    ['table', 'csv', 'json', 'html'],
+    'runs: csv and json hold all fields, for spreadsheets and scripts; html is'
+    ' a page, whose links work from the directory of the runs.',
 )
 flags.DEFINE_integer(
     'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1

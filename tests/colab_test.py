@@ -11,6 +11,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import pytest
 
+from tests import compiled
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOTEBOOKS = tuple(sorted(p.name for p in (ROOT / 'colab').glob('*.ipynb')))
 MAX_CODE_LINES = 80  # A notebook calls the package; it does not extend it.
@@ -62,7 +64,9 @@ class ColabTest(parameterized.TestCase):
         [sys.executable, '-c', program],
         cwd=folder,
         capture_output=True,
-        env=os.environ | {'JAX_PLATFORMS': 'cpu', 'HOME': folder},
+        env=os.environ
+        | compiled.OPTIMISED
+        | {'JAX_PLATFORMS': 'cpu', 'HOME': folder},
         text=True,
         check=False,
     )

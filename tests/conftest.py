@@ -7,8 +7,49 @@ keep one core busy, or wait for a process that does.
 import collections
 import os
 import pathlib
+import re
 import shutil
 import tempfile
+
+from beartype import BeartypeConf
+from beartype import BeartypeDecorPlace
+from beartype import claw
+import jaxtyping
+import pytest
+
+from tests import compiled
+
+# What takes minutes, or an environment of 3 GB, runs when it is asked for.
+ASKED_FOR = ('real_sglang', 'long')
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def check_types():
+  """Checks the annotations of the package at every call.
+
+  jaxtyping checks the shapes of arrays and takes 10 times as long per call, so
+  it checks only the modules that annotate them; beartype checks the others.
+  """
+  claw.beartype_package(
+      'evojax',
+      conf=BeartypeConf(
+          claw_is_pep526=False,
+          # jaxtyping's errors are TypeErrors too.
+          violation_type=TypeError,
+          # As jaxtyping: below decorators like jax.custom_vjp.
+          claw_decor_place_func=BeartypeDecorPlace.FIRST,
+      ),
+  )
+  shaped = [
+      '.'.join(file.relative_to(ROOT).with_suffix('').parts)
+      for file in (ROOT / 'evojax').rglob('*.py')
+      if 'from jaxtyping import' in file.read_text()
+  ]
+  jaxtyping.install_import_hook(shaped, 'beartype.beartype')
+
+
+check_types()
+os.environ.update(compiled.QUICKLY)  # Read when jax is imported.
 
 
 def pytest_configure(config):
@@ -26,8 +67,16 @@ def pytest_configure(config):
     os.environ['TMPDIR'] = tempfile.tempdir = folder
 
 
-def pytest_collection_modifyitems(items):
-  """Puts files with slow tests first, so that no worker ends with one."""
+def pytest_collection_modifyitems(config, items):
+  """Skips what is to be asked for; puts files with slow tests first."""
+  for mark in ASKED_FOR:
+    if re.search(rf'\b{mark}\b', config.option.markexpr or ''):
+      continue
+    skip = pytest.mark.skip(reason=f'asked for by -m {mark}')
+    for item in items:
+      if item.get_closest_marker(mark):
+        item.add_marker(skip)
+  # No worker ends with a slow file.
   if 'PYTEST_XDIST_WORKER' in os.environ:
     slow = {item.path for item in items if item.get_closest_marker('slow')}
     items.sort(key=lambda item: item.path not in slow)

@@ -291,7 +291,7 @@ class WalkTest(parameterized.TestCase):
         'from evojax.rollout.server import app\n'
         'from tests.rollout.server import fakes\n'
         'made = app.App(fakes.make_tokenizer(), fakes.make_settings())\n'
-        'client = testclient.TestClient(made.asgi)\n'
+        "client = testclient.TestClient(made.asgi, 'http://localhost')\n"
         "print(client.get('/ping').json())",
     )
     self.assertEqual(printed, "{'pong': True}\n")

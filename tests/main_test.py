@@ -247,7 +247,6 @@ class ModeTest(MainTestCase):
 class PlanTest(MainTestCase):
 
   def test_is_printed_and_nothing_written(self):
-    tiny.share_compiled(type(self))
     folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     policy_path = tiny.make_policy(folder / 'policy')
     out = io.StringIO()

@@ -20,6 +20,7 @@ import pytest
 from configs import math as math_config
 from evojax import domains
 import evojax.main
+from tests import compiled
 from tests.contract import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -37,8 +38,12 @@ class ReadmeTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    # The examples share compiled programs, and nothing with other runs.
+    # The examples share compiled programs with other tests, and nothing else.
     cls.home = cls.enterClassContext(tempfile.TemporaryDirectory())
+    cache = pathlib.Path(cls.home, '.cache/evojax/xla')
+    cache.parent.mkdir(parents=True)
+    os.makedirs(compiled.CACHE, exist_ok=True)
+    cache.symlink_to(compiled.CACHE)
 
   def setUp(self):
     super().setUp()
@@ -47,7 +52,7 @@ class ReadmeTest(parameterized.TestCase):
     )
     for name in ('evojax', 'configs'):
       (self.folder / name).symlink_to(ROOT / name)
-    self.environment = os.environ | {
+    self.environment = os.environ | compiled.OPTIMISED | {
         'HOME': self.home,
         'JAX_PLATFORMS': 'cpu',
         'MODEL': str(domains.policy_path('package:math')),
@@ -107,9 +112,9 @@ class ReadmeTest(parameterized.TestCase):
   def test_client(self):
     self.run_blocks('client')
     file = self.folder / 'ask.py'
-    with servers.evojax() as url:
+    with servers.evojax() as server:
       text = file.read_text().replace("'none'", repr(servers.KEY))
-      file.write_text(text.replace('http://localhost:30000', url))
+      file.write_text(text.replace('http://localhost:30000', server.url))
       answer = subprocess.run(
           ['python', 'ask.py'],
           cwd=self.folder,

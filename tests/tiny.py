@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 import ml_collections
 import numpy as np
 
@@ -19,36 +18,17 @@ from evojax import domains
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import hf_config
+from tests import compiled
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The processes of these tests compile the same programs: once, and without
-# optimising them, which would take longer than running them.
-CACHE = os.path.expanduser('~/.cache/evojax/tests')
-_OPTIONS = {
-    'jax_compilation_cache_dir': CACHE,
-    'jax_persistent_cache_min_compile_time_secs': 0,
-    'jax_persistent_cache_min_entry_size_bytes': -1,
-    'jax_disable_most_optimizations': True,
-}
 
 
 def environment(**extra: str) -> dict[str, str]:
   """Return the environment of a child process that shares compiled programs."""
-  options = {name.upper(): str(v) for name, v in _OPTIONS.items()}
   # Paths that pytest added are not inherited by a child process.
   path = os.pathsep.join(map(str, (ROOT, *filter(None, sys.path))))
   paths = {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
-  return os.environ | paths | options | extra
-
-
-def share_compiled(test: Any) -> None:
-  """Makes this process share compiled programs until a test class is done."""
-  for name, value in _OPTIONS.items():
-    test.addClassCleanup(jax.config.update, name, jax.config.values[name])
-    jax.config.update(name, value)
-  # jax looks at its options once.
-  compilation_cache.reset_cache()
-  test.addClassCleanup(compilation_cache.reset_cache)
+  return os.environ | paths | compiled.QUICKLY | extra
 
 
 def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:

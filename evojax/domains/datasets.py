@@ -9,6 +9,8 @@ import pathlib
 from typing import Any
 
 from absl import logging
+import pyarrow as pa
+from pyarrow import parquet
 
 from evojax import records
 from evojax.domains import splits
@@ -51,20 +53,13 @@ def jsonl_rows(
   Raises:
     ValueError: If the file is missing.
   """
-  file = pathlib.Path(path).expanduser()
-  if not file.is_file():
-    raise ValueError(
-        f'domain.kwargs.jsonl: {path!r} does not exist or is no file, seen from'
-        f' {pathlib.Path.cwd()}'
-    )
-  for number, line in enumerate(file.read_bytes().splitlines(), 1):
+  lines = _file('jsonl', path).read_bytes().splitlines()
+  for number, line in enumerate(lines, 1):
     if not line.strip():
       continue
     where = f'{path}:{number}'
     try:
-      row = json.loads(
-          line, parse_int=Numeral, parse_float=Numeral, parse_constant=Numeral
-      )
+      row = _loads(line)
     # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
     # nests deeper than the parser can follow.
     except (ValueError, RecursionError) as error:
@@ -73,6 +68,46 @@ def jsonl_rows(
     if not isinstance(row, dict):
       row = ValueError(f'a {type(row).__name__}, not an object')
     yield where, row
+
+
+def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+  """Yield ('path[index]', row) for each row of a Parquet file.
+
+  Numbers come as numerals, as for `jsonl_rows`.
+
+  Args:
+    path: From domain.kwargs.parquet.
+
+  Raises:
+    ValueError: If the file is missing or not Parquet.
+  """
+  file = _file('parquet', path)
+  try:
+    table = parquet.ParquetFile(file)
+  except pa.ArrowInvalid as error:
+    raise ValueError(
+        f'domain.kwargs.parquet: {path!r} is no Parquet file: {error}'
+    ) from error
+  rows = (r for batch in table.iter_batches() for r in batch.to_pylist())
+  for index, row in enumerate(rows):  # Dates and the like become text.
+    yield f'{path}[{index}]', _loads(json.dumps(row, default=str))
+
+
+def _file(name: str, path: str) -> pathlib.Path:
+  file = pathlib.Path(path).expanduser()
+  if not file.is_file():
+    raise ValueError(
+        f'domain.kwargs.{name}: {path!r} does not exist or is no file, seen'
+        f' from {pathlib.Path.cwd()}'
+    )
+  return file
+
+
+def _loads(text: str | bytes) -> Any:
+  """Read JSON with numbers as numerals."""
+  return json.loads(
+      text, parse_int=Numeral, parse_float=Numeral, parse_constant=Numeral
+  )
 
 
 def values(tree: Any) -> Any:
@@ -243,7 +278,7 @@ def read(
   """Read a data set and divide it into train, dev and sealed.
 
   Args:
-    name: The argument that names it, 'jsonl' or 'tfds'.
+    name: The argument that names it, such as 'jsonl'.
     reader: How it is read.
     fields: Its fields that are not empty.
     system_prompt: First message of problems that have none.

@@ -19,6 +19,7 @@ from evojax.eval import estimates
 from evojax.eval import report as report_lib
 from evojax.eval import sealed
 from evojax.evidence import store
+from evojax.runtime import output
 
 
 def main(module: Any, arguments: Sequence[str]) -> int:
@@ -31,10 +32,10 @@ def main(module: Any, arguments: Sequence[str]) -> int:
   try:
     summary = module.summarise(arguments)
   except (OSError, ValueError) as error:
-    print(f'error: {error}', file=sys.stderr)
+    output.say(f'error: {error}', error=True)
     if len(arguments) < 2:
       name = module.__spec__.name
-      print(f'usage: python -m {name} WORKDIR WORKDIR ...', file=sys.stderr)
+      output.say(f'usage: python -m {name} WORKDIR WORKDIR ...', error=True)
     return 2
   module.print_summary(summary, console_lib.Console(highlight=False))
   return 0

@@ -21,6 +21,7 @@ from absl import logging
 from evojax.evolve import diagnose
 from evojax.harness import delta as delta_lib
 from evojax.harness import library
+from evojax.harness import parts as parts_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
@@ -169,11 +170,11 @@ def with_part(harness: spec.Harness, part: str) -> spec.Harness | None:
   if reward is None:
     return None
   try:
-    if part in syntax.parts(reward):
+    if part in parts_lib.hashes(reward):
       return harness
     if file not in library.names():
       return None
-    reward = syntax.add_part(reward, library.source(file))
+    reward = parts_lib.add(reward, library.source(file))
     return harness.with_file('reward.py', reward)
   except (syntax.SourceError, spec.HarnessError):
     return None
@@ -216,9 +217,9 @@ def learned(
   for path, part_hash in delta.sources:
     part = path.partition(':')[2]
     file = f'reward/{part}.py'
-    shipped = (
-        syntax.parts(library.source(file)) if file in library.names() else {}
-    )
+    shipped = {}
+    if file in library.names():
+      shipped = parts_lib.hashes(library.source(file))
     if part_hash != shipped.get(part, ''):
       raise SkillError(f'the reward part {part!r} is not the shipped one')
   overlay = {}

@@ -17,6 +17,7 @@ from evojax.harness import delta
 from evojax.harness import gate
 from evojax.harness import language
 from evojax.harness import library
+from evojax.harness import parts as parts_lib
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
@@ -219,7 +220,7 @@ def _check_weights(
   if 'reward.py' not in harness.files:
     return []
   try:
-    parts = syntax.parts(harness.files['reward.py'])
+    parts = parts_lib.hashes(harness.files['reward.py'])
   except syntax.SourceError:
     return []  # `_check_sources` reports it.
   unknown = sorted(set(applied.reward.weights) - set(parts))
@@ -242,7 +243,7 @@ def _check_sources(
   for name, source in harness.files.items():
     try:
       if name == 'reward.py':
-        syntax.parts(source)
+        parts_lib.hashes(source)
       else:
         syntax.parse(name, source)
       if name.startswith('diagnostics/'):

@@ -34,7 +34,8 @@ InfraError = box_lib.InfraError
 # the machine as well: first, and in each further attempt of a call that had to
 # wait for a core and did not get the CPU time that it may use.
 _PATIENCE = (3.0, 12.0, 48.0, 192.0)
-_MAX_HEADER_BYTES = 1 << 20
+# Of the header of an answer: names and shapes of arrays, one entry a call.
+_MAX_HEADER_BYTES, _MAX_ENTRY_BYTES = 1 << 20, 32 << 10
 # Errors of reading forged bytes, beside those of large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 # A source that uses one of these may read any column.
@@ -258,7 +259,8 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
 
 def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
   """Return the answers in the bytes of an untrusted process."""
-  header, arrays = worker.unpack(data, 'biuf', _MAX_HEADER_BYTES)
+  most = _MAX_HEADER_BYTES + _MAX_ENTRY_BYTES * len(calls)
+  header, arrays = worker.unpack(data, 'biuf', most)
   answers: list[Answer] = []
   for call, answer in zip(calls, header['answers'], strict=True):
     if status := answer['status']:

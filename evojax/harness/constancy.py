@@ -71,6 +71,7 @@ def _constant(
 ) -> str | None:
   """Return where a number does not vary within groups, None if it does."""
   said = []
+  least, most = np.inf, -np.inf
   for case_name in cases:
     case, (answer,) = found[case_name]
     if name not in answer:
@@ -84,8 +85,11 @@ def _constant(
     groups = known.sum(1) >= 2
     spread = (high - low)[groups]
     if function == 'weight' and groups.any():
-      # A weight may differ between groups instead.
-      spread = np.array([high[groups].max() - low[groups].min()])
+      # A weight may differ between groups instead: of all steps, if each has
+      # one group.
+      least = min(least, low[groups].min())
+      most = max(most, high[groups].max())
+      spread = np.array([most - least])
     varies = int((spread > 1e-6).sum())
     if varies or valid.shape[1] < 2:  # Alone, none differs from another.
       return None

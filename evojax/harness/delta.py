@@ -13,6 +13,7 @@ import hashlib
 import json
 from typing import Any
 
+from evojax.harness import parts as parts_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
@@ -203,7 +204,7 @@ def _source_changes(
 def _hashes(name: str, source: str) -> dict[str, str]:
   """Return the factors that a file holds, with the hash of what each does."""
   if name == 'reward.py':
-    return {f'reward:{part}': h for part, h in syntax.parts(source).items()}
+    return {f'reward:{part}': h for part, h in parts_lib.hashes(source).items()}
   folder, _, stem = name.removesuffix('.py').rpartition('/')
   factor = f'{folder.removesuffix("s")}:{stem}' if folder else stem
   return {factor: syntax.fingerprint(name, source)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_UNIFORM = 8  # Tables of `uniform`, at most.
+_UNIFORM = 12  # Tables of `uniform`, at most; a column has fewer edges.
 # Magnitudes of floats that training may meet: none, denormal, tiny.
 _RARE = (0.0, -0.0, 1e-42, 1e-12, 1e-6)
 # Log-probs from usual ones to one that no sampler draws.
@@ -189,7 +189,7 @@ def _drawn(
     low, high = span = _range(t.arrays[name])
     if low == high:
       low, high = low - 0.5, high + 0.5
-    drawn = rng.uniform(low, high, array.shape)
+    drawn = low + (high - low) * _shares(array.shape, rng)
     far = _signed(10 ** rng.uniform(-12, 2, array.shape), span, rng)
     far[rng.random(array.shape) < 0.2] = 0.0
     # Some groups have none of these: their largest is no other one.
@@ -202,10 +202,28 @@ def _drawn(
       return array
     most = {'n_tokens': t.max_tokens, **dict.fromkeys(_TIMES, steps)}
     high = max(int(array.max(initial=0)), 8, most.get(name, 8))
-    drawn = rng.integers(1, high + 1, array.shape).astype(array.dtype)
+    drawn = 1 + np.floor(high * _shares(array.shape, rng))
+    drawn = drawn.clip(1, high).astype(array.dtype)
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   texts = array.ravel()
   return texts[rng.permutation(texts.size)].reshape(array.shape)
+
+
+def _shares(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+  """Sample shares of a range, in [0, 1).
+
+  Where there are groups enough, each has a part of the range, of any width and
+  at either end: a filter by the largest or the least of a group keeps some.
+  """
+  p, drawn = shape[0], rng.random(shape)
+  if p <= 4:
+    return drawn
+  width, order = np.linspace(0.2, 1, p), rng.permutation(p)
+  start = np.choose(order % 3, [0, 1, rng.random(p)])
+  width, start = (
+      x.reshape(-1, *(1,) * (drawn.ndim - 1)) for x in (width[order], start)
+  )
+  return (1 - width) * start + width * drawn
 
 
 def _range(array: np.ndarray) -> tuple[float, float]:

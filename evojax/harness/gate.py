@@ -35,6 +35,7 @@ from evojax.harness import cases as cases_lib
 from evojax.harness import compare
 from evojax.harness import constancy
 from evojax.harness import language
+from evojax.harness import parts as parts_lib
 from evojax.harness import rows as rows_lib
 from evojax.harness import run
 from evojax.harness import syntax
@@ -91,7 +92,7 @@ def reasons(
     if found:
       return found
   try:
-    across = syntax.across(path, source)
+    across = parts_lib.across(path, source)
   except syntax.SourceError as error:
     return [str(error)]
   gate = _Gate(path, source, across, frozenset(LAYERS) - frozenset(without))
@@ -112,7 +113,7 @@ def _misshapen(path: str, source: str) -> list[str]:
   """Return why a source lacks the function that its file is for."""
   name = calls_lib.function_of(path)
   if name not in _FORMS:
-    return []  # `syntax.take_apart` says what a reward.py lacks.
+    return []  # `parts.take_apart` says what a reward.py lacks.
   arguments, answer = _FORMS[name]
   count = arguments.count(',') + 1
   for node in syntax.parse(path, source).body:
@@ -217,7 +218,8 @@ class _Gate:
           said.add(what)
           yield reason
     if not said and 'copies' in self._layers:
-      yield from self._copies(largest, found, most)
+      if not _is_costly(most[0]):
+        yield from self._copies(largest, found, most)
       yield from self._more(made.copies, found)
     if recorded is not None and 'constant' in self._layers:
       said_of = constancy.reasons(self._function, made, found, self._called)
@@ -363,7 +365,7 @@ class _Gate:
     for case, changed in found.values():
       layer, said, remedy = _CHANGES.get(case.change, ('', '', ''))
       if case.kind == kind and layer in self._layers:
-        remedy = _NO_SIZES if sized else remedy
+        remedy = f'{remedy}; {_NO_SIZES}' if sized else remedy
         yield from self._same(base, changed, case.places, said % where, remedy)
     if 'groups' in self._layers and self._each:
       yield from self._independent(kind, base[0], found)

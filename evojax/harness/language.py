@@ -2,7 +2,7 @@
 
 This is an allow-list of node types (`grammar`), names, attributes, arguments
 and functions (`python_names`, `numpy_names`), and of where functions, iterators
-and objects may stand (`values`). Anything else is refused with what to write
+and objects may stand (`standing`). Anything else is refused with what to write
 instead. The source is only parsed; nothing is run.
 
 What the box holds anyway (work without an end, wrong answers, crashes) passes.
@@ -18,14 +18,16 @@ import ast
 from collections.abc import Collection, Iterator
 
 from evojax.harness import arguments
+from evojax.harness import definitions
 from evojax.harness import grammar
 from evojax.harness import module as module_lib
 from evojax.harness import numpy_names as allowed
+from evojax.harness import parts as parts_lib
 from evojax.harness import python_names as names
+from evojax.harness import standing
 from evojax.harness import syntax
-from evojax.harness import values
 
-ACROSS = syntax.ACROSS
+ACROSS = parts_lib.ACROSS
 MAX_REASONS = 8  # Lines about one source; a proposer reads no more.
 
 
@@ -62,22 +64,27 @@ class _Reader:
     self._columns = frozenset(columns) | grammar.EVIDENCE | allowed.PROPERTIES
     self._bound = {name for _, name in self._m.bound} | {'self'}
     self._arguments = arguments.Reader(self._m, self._columns)
+    self._definitions = definitions.Reader(tree, self._m)
+    self._binds = self._definitions.binds
+    self._check_FunctionDef = self._definitions.check_function
+    self._check_Lambda = self._definitions.check_lambda
+    self._check_ClassDef = self._definitions.check_class
     self._check_Call = self._arguments.check
 
   def read(self) -> _Found:
     """Yield everything that is refused."""
-    found = [*self._statements(), *self._recursion()]
+    found = [*self._statements(), *self._definitions.recursion()]
     for node in self._m.nodes:
       found += self._node(node)
     yield from found
     if found:  # What is refused may be no value at all.
       return
-    kinds = values.Kinds(self._m, self._columns)
-    for node, why in kinds.refused(self._arguments.dtypes):
+    reader = standing.Reader(self._m, self._columns)
+    for node, why in reader.refused(self._arguments.dtypes):
       yield node.lineno, f'{arguments.shown(node)} {why}'
     for statement in self._tree.body:
       if getattr(statement, 'name', '') == 'parts':
-        for node in kinds.shared(statement):
+        for node in reader.shared(statement):
           yield node.lineno, (
               f'{node.id} may be read once, and parts share it; make a list of'
               ' it, or name it in a function above'
@@ -100,24 +107,6 @@ class _Reader:
             'a file holds imports, constants (NAME = value), functions and'
             ' classes; compute inside a function'
         )
-
-  def _recursion(self) -> _Found:
-    """Refuse functions that reach themselves: they may never return."""
-    found = [n for n in self._m.nodes if isinstance(n, ast.FunctionDef)]
-    functions, uses = {}, {}
-    for node in found:
-      in_class = isinstance(self._parents[node], ast.ClassDef)
-      functions[f'self.{node.name}' if in_class else node.name] = node
-    for name, function in functions.items():
-      uses[name] = functions.keys() & {
-          f'{"self." if isinstance(n, ast.Attribute) else ""}{called}'
-          for n in ast.walk(function)
-          if (called := _own_name(n))
-      }
-    for name, function in functions.items():
-      if name in syntax.reached(uses[name], uses):
-        text = f'{name} calls itself; use a loop'
-        yield function.lineno, text
 
   def _node(self, node: ast.AST) -> _Found:
     line = getattr(node, 'lineno', 0)
@@ -207,69 +196,6 @@ class _Reader:
         or module == 'numpy' and name in allowed.DTYPES
     )
 
-  def _check_FunctionDef(self, node: ast.FunctionDef) -> _Found:
-    parent = self._parents[node]
-    in_class = isinstance(parent, ast.ClassDef)
-    for decorator in node.decorator_list:
-      whole = decorator.func if isinstance(decorator, ast.Call) else decorator
-      if in_class and getattr(decorator, 'id', '') in names.DECORATORS:
-        continue
-      if self._m.full(whole) not in ('functools.cache', 'functools.lru_cache'):
-        yield node.lineno, (
-            f'{node.name} is decorated; @property, @staticmethod and'
-            ' @functools.lru_cache may stand there, or call what you need in it'
-        )
-    if not in_class:
-      yield from self._binds(node.name, node.lineno)
-    elif node.name in allowed.OF_ARRAYS:
-      text = f'arrays have a method {node.name}; give yours another name'
-      yield node.lineno, text
-    elif node.name[:2] == '__' and node.name not in names.SPECIAL_METHODS:
-      listed = ', '.join(sorted(names.SPECIAL_METHODS))
-      yield node.lineno, (
-          f'{node.name} would be called unseen; of such methods there are'
-          f' {listed}'
-      )
-    for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
-      if not self._is_plain(default):
-        yield default.lineno, (
-            f'a default of {node.name} is made once and could remember; give a'
-            ' number, a text or None, and make the rest inside of it'
-        )
-
-
-  def _check_Lambda(self, node: ast.Lambda) -> _Found:
-    for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
-      if not self._is_plain(default):
-        text = 'a default of a lambda is made once; name it above'
-        yield default.lineno, text
-
-  def _check_ClassDef(self, node: ast.ClassDef) -> _Found:
-    line = node.lineno
-    yield from self._binds(node.name, line)
-    if not isinstance(self._parents[node], ast.Module):
-      yield line, f'class {node.name} stands at the top of the file'
-    bases = [self._m.full(base) for base in node.bases]
-    if bases not in ([], ['typing.NamedTuple']) or node.keywords:
-      text = 'has no bases but NamedTuple; write functions, or a dataclass'
-      yield line, f'class {node.name} {text}'
-    for decorator in node.decorator_list:
-      whole = decorator.func if isinstance(decorator, ast.Call) else decorator
-      if self._m.full(whole) != 'dataclasses.dataclass':
-        yield line, f'class {node.name} is decorated; @dataclass may be'
-    for statement in node.body:
-      value = getattr(statement, 'value', None)
-      if not isinstance(statement, grammar.IN_CLASS):
-        yield statement.lineno, (
-            'a class holds fields (name: type = value) and methods'
-        )
-      elif value is not None and not self._is_plain(value):
-        if self._m.full(getattr(value, 'func', value)) != 'dataclasses.field':
-          yield statement.lineno, (
-              'the value of a field is shared by all; give a number, a text or'
-              ' a tuple of them, or field(default_factory=list)'
-          )
-
   def _check_Try(self, node: ast.Try) -> _Found:
     if node.finalbody:
       yield node.finalbody[0].lineno, (
@@ -337,17 +263,6 @@ class _Reader:
         return
     yield from self._binds(node.arg, node.lineno)
 
-  def _binds(self, name: str, line: int) -> _Found:
-    top = [s for s in self._tree.body if getattr(s, 'name', '') == name]
-    if name.startswith('__'):
-      yield line, f'{name}: names do not begin with two underscores'
-    elif name in (*allowed.BUILTINS, 'np', 'math', *names.EXCEPTIONS):
-      yield line, f'{name} means something already; give yours another name'
-    elif name in ('Exception', 'self', *names.ONLY_CALLED, *self._m.imports):
-      yield line, f'{name} means something already; give yours another name'
-    elif top and top[0].lineno != line:
-      yield line, f'{name} is a function of this file; give yours another name'
-
   def _check_Name(self, node: ast.Name) -> _Found:
     name, line, parent = node.id, node.lineno, self._parents[node]
     if not isinstance(node.ctx, ast.Load):
@@ -371,8 +286,11 @@ class _Reader:
         yield line, f'{name} means something already; give yours another name'
     if name in self._bound or name in names.BUILTINS:
       if name in self._m.classes and isinstance(parent, ast.Attribute):
-        if parent.attr in self._m.methods:
-          yield line, f'{name}.{parent.attr} needs an instance of {name}'
+        if not all(map(_is_of_class, self._m.methods.get(parent.attr, ()))):
+          yield line, (
+              f'{name}.{parent.attr} needs an instance of {name}, or'
+              ' @classmethod or @staticmethod above the method'
+          )
       return
     if name in self._m.aliases:
       yield line, f'{name} is a type; it may stand in annotations'
@@ -528,33 +446,6 @@ class _Reader:
       case _, ast.LShift(), _:
         yield node.lineno, '<< makes numbers of any size; multiply'
 
-  def _is_plain(self, node: ast.expr) -> bool:
-    """Return whether a value made once stays as it is: a number, a name."""
-    match node:
-      case ast.UnaryOp(operand=operand):
-        return self._is_plain(operand)
-      case ast.Tuple(elts=elements):
-        return all(map(self._is_plain, elements))
-      case ast.Constant():
-        return True
-      case ast.Name(id=name):
-        if self._m.full(node):
-          return True
-        made = [
-            s.value
-            for s in self._tree.body
-            if any(getattr(t, 'id', '') == name for t in syntax.targets(s))
-        ]
-        if not made:
-          return (None, name) in self._m.functions
-        # A name of itself is no constant.
-        return not isinstance(made[0], ast.Name) and self._is_plain(made[0])
-      case ast.Attribute():
-        return bool(self._m.full(node))
-      case ast.BinOp(left=left, right=right):
-        return self._is_plain(left) and self._is_plain(right)
-    return False
-
   def _is_harmless(self, node: ast.AST) -> bool:
     """Allow names and brackets in annotations: Python evaluates them."""
     match node:
@@ -573,9 +464,7 @@ class _Reader:
 _SHADOWED = frozenset(('filter', 'iter', 'map'))
 
 
-def _own_name(node: ast.AST) -> str:
-  """Return the name that a node reads, of self too."""
-  match node:
-    case ast.Name(id=name) | ast.Attribute(ast.Name('self'), attr=name):
-      return name
-  return ''
+def _is_of_class(method: ast.FunctionDef) -> bool:
+  """Return whether a method needs no instance."""
+  decorators = {getattr(d, 'id', '') for d in method.decorator_list}
+  return bool(decorators & {'classmethod', 'staticmethod'})

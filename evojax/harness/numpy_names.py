@@ -37,7 +37,7 @@ REDUCTIONS = frozenset(
 )
 FUNCTIONS = frozenset(
     'allclose amax amin append arange argmax argmin argpartition argsort'
-    ' argwhere around array array_equal array_split asarray'
+    ' argwhere around array array_split asarray'
     ' ascontiguousarray atleast_1d atleast_2d atleast_3d average bincount'
     ' broadcast_to clip column_stack concatenate convolve copy corrcoef'
     ' correlate count_nonzero cov cross cumprod cumsum delete diag diagonal'
@@ -52,7 +52,7 @@ FUNCTIONS = frozenset(
     ' split squeeze stack swapaxes take take_along_axis tensordot tile'
     ' trace transpose trapezoid tri tril triu union1d unique unwrap vstack'
     ' where zeros zeros_like einsum'
-    ' array_equiv diag_indices ix_ meshgrid tril_indices triu_indices'
+    ' diag_indices ix_ meshgrid tril_indices triu_indices'
     ' unravel_index'.split()
 ).union(UNARY, BINARY, DTYPES, REDUCTIONS)
 # NumPy 2 renamed some of them.
@@ -119,6 +119,9 @@ KEYWORDS = frozenset(
 )
 # Remedies for names that are not on the lists.
 INSTEAD = {
+    # Where memory is short they answer False, so that it could be told apart.
+    'array_equal': 'np.array_equal is refused; write (x == y).all()',
+    'array_equiv': 'np.array_equiv is refused; write (x == y).all()',
     'empty': 'np.empty returns uninitialised memory; use np.zeros',
     'empty_like': 'np.empty_like returns uninitialised memory; use'
     ' np.zeros_like',

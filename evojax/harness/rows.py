@@ -60,7 +60,7 @@ class Rows:
       fine &= np.isfinite(flat).all(1)
     before = {n: a.shape for n, a in run.state_of(first).items()}
     for i in (0, int(np.argmin(fine))):
-      one = {name: array[i] for name, array in several.items()}
+      one = {name: np.asarray(array[i]) for name, array in several.items()}
       _, state = run.mask_of(self.case.tables[0], one)
     shapes = {n: a.shape for n, a in state.items()}
     if before and before != shapes:

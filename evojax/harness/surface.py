@@ -13,7 +13,7 @@ from typing import Any
 import ml_collections
 
 from evojax import config as config_lib
-from evojax.harness import syntax
+from evojax.harness import parts as parts_lib
 
 WEIGHTS = 'reward.weights.'
 KWARGS = 'domain.kwargs.'
@@ -86,7 +86,7 @@ class Surface:
       return self._by_path[path]
     family, _, name = path.rpartition('.')
     found = self._by_path.get(f'{family}.*')
-    if found and syntax.PART.fullmatch(name):
+    if found and parts_lib.PART.fullmatch(name):
       group = found.group.replace('*', name)
       return dataclasses.replace(found, path=path, group=group)
     listed = ', '.join(self._by_path)

@@ -22,19 +22,17 @@ OPAQUE = 1
 # A function, or anything that may hold what is not plain.
 NESTED = 2
 
-_FIXED = (ast.Lambda, ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.Dict)
 # They return functions and types, which cannot change.
-_MAKERS = frozenset(
+MAKERS = frozenset(
     ('collections.namedtuple', 'functools.partial', 'operator.itemgetter')
 )
 # Functions that return what is not plain.
 _MAKING = (
-    _MAKERS
+    MAKERS
     | names.ITERATORS
     | {f're.{name}' for name in (*names.MATCHES, 'finditer')}
     | {'collections.defaultdict'}
 )
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 
 
 class Kinds:
@@ -48,7 +46,7 @@ class Kinds:
       columns: Names of attributes of plain values that are plain themselves.
     """
     self._m, self._columns = module, columns
-    self._names: dict[module_lib.Key, int] = {}
+    self.names: dict[module_lib.Key, int] = {}
     self._returns: dict[ast.AST, int] = {}
     self._passed = list(self._find_passed())
     handed = [n for n in module.nodes if not module.is_called(n)]
@@ -58,13 +56,16 @@ class Kinds:
       self._makes = OPAQUE
     if any(module.full(n) in _MAKING for n in handed):
       self._makes = NESTED
+    forth = module.nodes
     while True:
-      before = dict(self._names), dict(self._returns)
+      before = dict(self.names), dict(self._returns)
       self._seen: dict[ast.AST, int] = {}
-      for node in module.nodes:
+      for node in forth:
         self._learn(node)
-      if before == (self._names, self._returns):
+      if before == (self.names, self._returns):
         return
+      # What is used above its definition is known after one way back.
+      forth = forth[::-1]
 
   def _find_passed(self) -> Iterator[ast.AST]:
     """Yield the functions that something may call under another name."""
@@ -128,7 +129,7 @@ class Kinds:
     self._raise_key(self._m.key(target), kind)
 
   def _raise_key(self, key: module_lib.Key, kind: int) -> None:
-    self._names[key] = max(kind, self._names.get(key, PLAIN))
+    self.names[key] = max(kind, self.names.get(key, PLAIN))
 
   def _bind(self, target: ast.expr, value: ast.expr) -> None:
     if isinstance(target, ast.Tuple | ast.List):
@@ -187,7 +188,7 @@ class Kinds:
         self._raise_key((scope, argument.arg), self.kind(value))
     parent = self._m.parents[node]
     if isinstance(parent, ast.ClassDef) and plain:
-      kind = PLAIN if self._m.is_record(parent.name) else OPAQUE
+      kind = self._instance(parent.name)
       decorated = {getattr(d, 'id', '') for d in node.decorator_list}
       if 'classmethod' in decorated:
         kind = NESTED
@@ -254,7 +255,7 @@ class Kinds:
           return NESTED
         if module_lib.is_function(self._m.full(node)):
           return NESTED
-        found = (self._names.get(k, PLAIN) for k in self._m.keys(node))
+        found = (self.names.get(k, PLAIN) for k in self._m.keys(node))
         return max(found, default=PLAIN)
       case ast.Lambda():
         return NESTED
@@ -269,7 +270,7 @@ class Kinds:
       case ast.NamedExpr(value=value) | ast.Starred(value=value):
         return self.kind(value)
       case ast.List(elts=held) | ast.Tuple(elts=held) | ast.Set(elts=held):
-        return NESTED if any(map(self._held, held)) else PLAIN
+        return NESTED if any(map(self.held, held)) else PLAIN
       case ast.Dict(keys=keys, values=held):
         spread = [v for k, v in zip(keys, held, strict=True) if k is None]
         held = [v for k, v in zip(keys, held, strict=True) if k is not None]
@@ -286,7 +287,7 @@ class Kinds:
         return _element(self._most((left, right)))
     return PLAIN
 
-  def _held(self, node: ast.expr) -> int:
+  def held(self, node: ast.expr) -> int:
     """Return the kind of what an entry of a display, or an argument, gives."""
     match node:
       case ast.Starred(
@@ -316,7 +317,7 @@ class Kinds:
   def _own_method(self, name: str) -> int:
     return max(self._returns.get(m, PLAIN) for m in self._m.methods[name])
 
-  def _result(self, function: ast.expr) -> int:
+  def result(self, function: ast.expr) -> int:
     """Return the kind of what a function that is passed on returns."""
     if isinstance(function, ast.Lambda):
       return self._returns.get(function, PLAIN)
@@ -326,7 +327,26 @@ class Kinds:
       return NESTED if full in _MAKING else PLAIN
     if known := self._m.meant(function):
       return max(self._returns.get(f, PLAIN) for f in known)
+    if (name := getattr(function, 'id', '')) in self._m.classes:
+      return self._instance(name)
     return self._unknown()
+
+  def _instance(self, name: str) -> int:
+    """Return the kind of a class's instances; records show their fields."""
+    return PLAIN if self._m.is_record(name) else OPAQUE
+
+  def _class_of(self, node: ast.expr) -> str:
+    """Return the class that `cls` stands for in its methods; '' otherwise."""
+    method = self._m.scope(node)
+    match method, self._m.parents.get(method), node:
+      case (
+          ast.FunctionDef(args=ast.arguments(args=[first, *_])),
+          ast.ClassDef(name=name),
+          ast.Name(id=called),
+      ) if called == first.arg and self._m.bound[method, called] == 1:
+        decorators = {getattr(d, 'id', '') for d in method.decorator_list}
+        return name if 'classmethod' in decorators else ''
+    return ''
 
   def _unknown(self) -> int:
     """Return the kind of what a function returns that could be any."""
@@ -338,7 +358,9 @@ class Kinds:
     if own := m.own(node):
       return max(self._returns.get(f, PLAIN) for f in own)
     if isinstance(function, ast.Name) and function.id in m.classes:
-      return PLAIN if m.is_record(function.id) else OPAQUE
+      return self._instance(function.id)
+    if name := self._class_of(function):
+      return self._instance(name)
     if full := m.full(function):
       return self._of_known(node, full)
     if isinstance(function, ast.Attribute):
@@ -355,12 +377,12 @@ class Kinds:
     """Return the kind of what a function returns that is not the source's."""
     place, taken, passed = names.TAKERS.get(full), PLAIN, list(node.args)
     if place is not None and len(passed) > place:
-      taken = self._result(passed.pop(place))
-    most = max(map(self._held, passed), default=PLAIN)
+      taken = self.result(passed.pop(place))
+    most = max(map(self.held, passed), default=PLAIN)
     module, _, name = full.rpartition('.')
     if module == 're' and name in names.MATCHES:
       return OPAQUE
-    if full in _MAKERS or full == 're.finditer':
+    if full in MAKERS or full == 're.finditer':
       return NESTED
     if full == 'collections.defaultdict':
       types = self._m.full(node.args[0]) if node.args else 'list'
@@ -381,180 +403,6 @@ class Kinds:
       return max(taken, _element(most))
     return NESTED if full in names.PASSING and most == NESTED else PLAIN
 
-  # ------------------------------------------------------------------- refusals
-
-  def refused(
-      self, dtypes: Collection[ast.expr]
-  ) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, why) of what stands where it could be written out.
-
-    Args:
-      dtypes: Expressions that stand where a dtype is expected.
-    """
-    for node in self._m.nodes:
-      if not isinstance(node, ast.expr) or isinstance(node, ast.Starred):
-        continue
-      if node in dtypes:
-        continue
-      if isinstance(getattr(node, 'ctx', None), ast.Store | ast.Del):
-        continue
-      kind = self.kind(node)
-      if kind and not self._may_stand(node, self._m.parents[node], kind):
-        yield node, self._remedy(node, kind)
-
-  def shared(self, function: ast.FunctionDef) -> Iterator[ast.Name]:
-    """Yield names in `parts` of what one part could read before another."""
-    m = self._m
-    for node in m.nodes:
-      if not isinstance(node, ast.Name) or m.scope(node) is not function:
-        continue
-      key = m.key(node)
-      if key[0] is not function or not self._names.get(key):
-        continue
-      made = m.assigned.get(key, [])
-      fixed = len(made) == m.bound[key] and all(map(self._stays, made))
-      if key not in m.functions and not fixed:
-        yield node
-
-  def _stays(self, value: ast.expr) -> bool:
-    """Return whether a value is a function, or an instance of a class."""
-    m = self._m
-    if not isinstance(value, ast.Call):
-      return isinstance(value, ast.Lambda | ast.Name)
-    name = getattr(value.func, 'id', '')
-    if name in m.classes or m.full(value.func) in _MAKERS:
-      return True
-    returned = [
-        n.value
-        for function in m.own(value)
-        for n in ast.walk(function)
-        if isinstance(n, ast.Return) and m.parents[n] is function
-    ]
-    return bool(returned) and all(
-        isinstance(v, ast.Lambda)
-        or isinstance(v, ast.Name)
-        and m.key(v) in m.functions
-        for v in returned
-    )
-
-  def _remedy(self, node: ast.expr, kind: int) -> str:
-    if self._m.scope(node) is None and not isinstance(node, ast.Lambda):
-      return 'is made once and shared by all calls; make it in the function'
-    if isinstance(node, ast.Attribute) and kind == OPAQUE:
-      return (
-          'may be a method of an array, whose text differs from run to run;'
-          ' give the field another name'
-      )
-    function = isinstance(node, ast.Lambda) or (
-        isinstance(node, ast.Name | ast.Attribute)
-        and (module_lib.is_function(self._m.full(node)) or kind == NESTED)
-    )
-    if function:
-      return (
-          'is a function, whose text differs from run to run; it may be called,'
-          ' be named, and be handed to map, key= or a function of yours'
-      )
-    if kind == NESTED:
-      return (
-          'may hold a function or an iterator, whose text differs from run to'
-          ' run; call it, loop over it, or name what you need of it'
-      )
-    return (
-        'is an iterator or an object, whose text differs from run to run; loop'
-        ' over it, make a list of it, or name what you need of it'
-    )
-
-  def _may_stand(self, node: ast.expr, parent: ast.AST, kind: int) -> bool:
-    """Return whether a value that is not plain may stand where it does."""
-    if isinstance(parent, ast.Starred):
-      node, parent = parent, self._m.parents[parent]
-      kind = self._held(node)
-      if not kind:
-        return True
-    if self._m.scope(node) is None and not self._is_fixed(node):
-      decorates = isinstance(parent, ast.FunctionDef | ast.ClassDef)
-      if not decorates and not self._m.is_called(node):
-        return isinstance(parent, ast.Attribute | ast.Call | ast.keyword)
-    match parent:
-      case ast.Call():
-        return parent.func is node or self._may_pass(parent, node, kind)
-      case ast.keyword(arg=name):
-        call = self._m.parents[parent]
-        if not isinstance(call, ast.Call):
-          return False
-        if name == 'func' and self._result(node):
-          return False
-        return name is not None and bool(
-            self._m.own(call)
-            or self._m.full(call.func) in names.TAKEN.get(name, ())
-            or name == 'key' and getattr(call.func, 'attr', '') == 'sort'
-        )
-      case ast.Assign(targets=targets):
-        return all(_is_named(t, kind) for t in targets)
-      case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
-        return _is_named(target, kind)
-      case ast.Dict(values=values):
-        return any(v is node for v in values)
-      case ast.DictComp(value=value):
-        return value is node
-      case ast.BinOp(op=op):
-        fine = isinstance(op, _ARITHMETIC)
-        joined = isinstance(op, ast.Add | ast.Mult)
-        return fine and (kind == OPAQUE or joined)
-      case ast.UnaryOp(op=op):
-        return kind == OPAQUE or isinstance(op, ast.Not)
-      case ast.FormattedValue(format_spec=spec):
-        # Such a value has no formats, so that this fails.
-        return kind == OPAQUE and spec is not None and bool(spec.values)
-      case ast.Subscript(value=value):
-        return value is node
-      case ast.Lambda() | ast.arguments():
-        return True
-      case ast.Attribute(attr='sort'):
-        return kind == OPAQUE  # Its key= would be given functions.
-    return isinstance(
-        parent,
-        ast.Attribute | ast.For | ast.comprehension | ast.NamedExpr | ast.Return
-        | ast.IfExp | ast.BoolOp | ast.If | ast.While | ast.Assert | ast.Compare
-        | ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp | ast.Expr
-        | ast.ExceptHandler | ast.Raise | ast.FunctionDef | ast.ClassDef
-        | ast.Yield | ast.YieldFrom,
-    )  # fmt: skip
-
-  def _is_fixed(self, node: ast.expr) -> bool:
-    """Return whether a value at the top of a file cannot change."""
-    if isinstance(node, ast.Call):
-      full = self._m.full(node.func)
-      return full in _MAKERS
-    return isinstance(node, _FIXED)
-
-  def _may_pass(self, call: ast.Call, node: ast.expr, kind: int) -> bool:
-    """Return whether a call may have an argument that is not plain."""
-    if self._m.own(call):
-      return True
-    full = self._m.full(call.func)
-    place = next(i for i, a in enumerate(call.args) if a is node)
-    if not full:
-      method = getattr(call.func, 'attr', '')
-      if method in self._m.methods:
-        return False
-      if kind == NESTED:
-        return method in ('sub', 'subn') and place == 0
-      return method in names.READING_METHODS
-    if names.TAKERS.get(full) == place:
-      # It gets back what it returned.
-      again = full in ('functools.reduce', 'itertools.accumulate')
-      return not (again and self._result(node))
-    if kind == OPAQUE and full in names.SAFE and place == 0:
-      return True
-    if kind == NESTED and any(k.arg in names.TAKEN for k in call.keywords):
-      return False  # The function of key= would be given functions.
-    fine = kind == OPAQUE or full in names.PASSING
-    if full not in names.READERS or not fine:
-      return False
-    places = names.READERS[full]
-    return places is None or place in places
-
 
 def _element(kind: int) -> int:
   """Return the kind of what a value of some kind holds or yields."""
@@ -563,13 +411,3 @@ def _element(kind: int) -> int:
 
 def _is_property(method: ast.FunctionDef) -> bool:
   return any(getattr(d, 'id', '') == 'property' for d in method.decorator_list)
-
-
-def _is_named(target: ast.expr, kind: int) -> bool:
-  """Return whether a target is names, or takes plain values out of others."""
-  match target:
-    case ast.Tuple(elts=targets) | ast.List(elts=targets):
-      return kind == OPAQUE or all(_is_named(t, kind) for t in targets)
-    case ast.Starred(value=value):
-      return _is_named(value, kind)
-  return isinstance(target, ast.Name)

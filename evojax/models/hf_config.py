@@ -6,9 +6,12 @@
 from collections.abc import Mapping
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from typing import Any
+
+from absl import logging
 
 from evojax.models import decoder
 from evojax.models import families
@@ -171,10 +174,12 @@ def _check_supported(
       if value not in choices
   ]
   if unsupported:
+    alone = 'Save its text model alone, with text_config as config.json, or use'
+    remedy = alone if raw.get('text_config') else 'Use'
     raise ModelDirectoryError(
         f'{file} asks for what evojax does not compute: '
         + '; '.join(unsupported)
-        + '. Use a dense text model of one of these families:'
+        + f'. {remedy} a dense text model of one of these families:'
         f' {", ".join(families.FAMILIES)}.'
     )
 
@@ -265,7 +270,29 @@ def _rope_scaling(
       )
     whole = field.name in (original, 'truncate')
     values[field.name] = value if whole else float(value)
-  return rope_lib.SCALINGS[name](**values)
+  scaling = rope_lib.SCALINGS[name](**values)
+  if isinstance(scaling, rope_lib.Yarn):
+    _warn_of_servers(file, rope, scaling)
+  return scaling
+
+
+def _warn_of_servers(
+    file: pathlib.Path, rope: Mapping[str, Any], yarn: rope_lib.Yarn
+) -> None:
+  """Warn of a factor that servers read, but transformers does not."""
+  theirs, ours = rope.get('attn_factor', 1.0), yarn.attn_factor
+  if isinstance(theirs, int | float) and not math.isclose(
+      theirs, ours, rel_tol=1e-6
+  ):
+    # The value for which both mean what the servers compute.
+    both = yarn.attention / ours * theirs
+    logging.warning(
+        '%s: of rope type yarn, SGLang and vLLM read attn_factor, here %g, but'
+        ' transformers and evojax attention_factor, which means %g. Set'
+        ' attention_factor=%g for what the servers compute, or attn_factor=%g'
+        ' for what transformers computes.',
+        *(file, theirs, ours, both, ours),
+    )
 
 
 def dump(
@@ -291,6 +318,9 @@ def dump(
           if value is not None
       },
   }
+  factor = getattr(cfg.rope_scaling, 'attn_factor', 1.0)
+  if factor != 1:
+    scaling['attn_factor'] = factor  # For servers.
   return {
       'architectures': [family.architecture],
       'model_type': cfg.family,

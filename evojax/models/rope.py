@@ -32,7 +32,8 @@ class Dynamic:
   turns all keys and queries by frequencies of the longest text so far, but
   leaves the keys in its cache as they were: what a token's log-prob is depends
   on how it was computed, so that a sampler and a trainer cannot agree.
-  `policy.open_policy` refuses longer texts, as it does for every model.
+  `policy.open_policy` refuses longer texts, as it does for every model. SGLang
+  and vLLM stretch short texts, too, so that their log-probs are others.
   """
 
   factor: float
@@ -68,11 +69,7 @@ class Llama3:
 
 @dataclasses.dataclass(frozen=True)
 class Yarn:
-  """YaRN (Peng et al. 2023, arXiv:2309.00071; transformers `yarn`).
-
-  A field `attn_factor`, as in DeepSeek-R1-0528-Qwen3-8B, is not read: neither
-  does transformers, though some servers multiply `attention` by it.
-  """
+  """YaRN (Peng et al. 2023, arXiv:2309.00071; transformers `yarn`)."""
 
   factor: float
   original_max_position_embeddings: int | float
@@ -106,13 +103,21 @@ class Yarn:
     """Factor of queries and of keys, each."""
     if self.attention_factor is not None:
       return self.attention_factor
-
-    def magnitude(scale=1.0):
-      return max(1.0, 0.1 * scale * math.log(self.factor) + 1.0)
-
     if self.mscale and self.mscale_all_dim:
-      return magnitude(self.mscale) / magnitude(self.mscale_all_dim)
-    return magnitude()
+      return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
+    return self._magnitude()
+
+  @property
+  def attn_factor(self) -> float:
+    """The field of SGLang and vLLM, whose default of `attention` it multiplies.
+
+    They read neither `attention_factor` nor, here, `mscale`; transformers does
+    not read `attn_factor`. A file with both means the same everywhere.
+    """
+    return self.attention / self._magnitude()
+
+  def _magnitude(self, scale: float = 1.0) -> float:
+    return max(1.0, 0.1 * scale * math.log(self.factor) + 1.0)
 
 
 Scaling = Linear | Dynamic | Llama3 | Yarn

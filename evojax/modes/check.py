@@ -23,6 +23,7 @@ from evojax.evolve import propose
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.rl import filters
 from evojax.runtime import config_checks
 from evojax.runtime import output
 from evojax.runtime import sharding
@@ -170,7 +171,16 @@ def _check_reward(
     def compute():
       parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
       view, _ = synthetic.make_view(domain, config, reward_parts.reader(parts))
-      reward_parts.compute(parts, view, config.reward.weights.to_dict())
+      weights = config.reward.weights.to_dict()
+      rewards, _ = reward_parts.compute(parts, view, weights)
+      spread = np.where(view.valid, rewards, np.nan)
+      spread = np.nanmax(spread, 1) - np.nanmin(spread, 1)
+      if spread.max() < filters.MIN_STD:
+        notes.append(
+            'warning: no signal: right, wrong and empty completions of a'
+            f' problem all get the reward {rewards.flat[0]:g}, so that nothing'
+            ' is learned; change config.reward.weights or the reward'
+        )
       if config.reward.parts:
         found = reward_parts.offers(parts, view)
         notes.append(f'it may read {found}; see evojax/evidence/COLUMNS.md')

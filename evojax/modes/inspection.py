@@ -25,6 +25,7 @@ from rich import table as rich_table
 
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.runtime import output
 from evojax.runtime import progress
 
 _SUMMARY_COLUMNS = 'problem_id family prompt step sample outcome graded'.split()
@@ -38,6 +39,8 @@ _PLACES = ('sealed/*', 'trials/*/*', 'arms/*')
 _KEYS = 'problem_id family prompt point'.split()
 _FINISH = {code: name for name, code in schema.FINISH_REASON.items()}
 _MAX_POINTS = 8  # Evaluations side by side in a table.
+_WIDE = 100  # Columns of a terminal from which on ids are whole.
+_QUESTION = 20  # The fewest characters of a question that say something.
 # Colours of a token's probability, by lower bounds.
 _BOUNDS, _COLOURS = (0.1, 0.5, 0.9), ('red', 'dark_orange', 'yellow', 'default')
 # The look of a table's columns by heading; numbers stand on the right.
@@ -278,23 +281,53 @@ class _Screen:
   def show_overview(self, data: pd.DataFrame) -> None:
     """Print one row per problem with its solved share at each point."""
     shares, names = _shares(data), _point_names(data)
-    # At most _MAX_POINTS, spread evenly from the first to the last.
-    shown = np.linspace(0, len(names) - 1, min(len(names), _MAX_POINTS))
-    points = [sorted(names)[int(index)] for index in shown.round()]
-    heads = [names[point] for point in points]
     if data['run'].nunique() == 1:
-      heads = [head.removeprefix('step ') for head in heads]
-    title = f'{len(shares)} problems, share solved by step'
-    table = self.table(title, ['#', 'problem', 'family', *heads, 'question'])
-    rows = shares.head(self.limit).iterrows()
-    for index, ((problem_id, family, prompt), row) in enumerate(rows):
-      cells = (_number(share, '.0%') for share in row[points])
-      table.add_row(str(index), problem_id, family, *cells, _one_line(prompt))
-    mean = shares.mean()[points]
-    table.add_section()
-    table.add_row('', 'mean', '', *(_number(each, '.1%') for each in mean), '')
+      names = {p: name.removeprefix('step ') for p, name in names.items()}
+    # Where there is no room, questions are left out, then points.
+    for count in range(min(len(names), _MAX_POINTS), 0, -1):
+      # Spread evenly from the first to the last.
+      shown = np.linspace(0, len(names) - 1, count).round()
+      chosen = {p: names[p] for p in (sorted(names)[int(i)] for i in shown)}
+      table = self._overview(shares, chosen, questions=True)
+      if self._fits(table, _QUESTION):
+        break
+      table = self._overview(shares, chosen, questions=False)
+      if self._fits(table) or count <= 2:
+        break
     self.console.print(table)
     self.show_rest(self.limit, len(shares), 'problems')
+    if count < len(names):
+      self.console.print(
+          f'{count} of {len(names)} evaluations; at most {_MAX_POINTS} are'
+          ' shown, fewer in a narrow terminal'
+      )
+
+  def _fits(self, table: rich_table.Table, spare: int = 0) -> bool:
+    # A measure is never wider than the console that it is of.
+    wide = self.console.options.update_width(1000)
+    needed = self.console.measure(table, options=wide).minimum + spare
+    return needed <= self.console.width
+
+  def _overview(
+      self, shares: pd.DataFrame, points: dict[int, str], questions: bool
+  ) -> rich_table.Table:
+    """Return the table of `show_overview`, of some of the points."""
+    heads = ['#', 'problem', 'family', *points.values()]
+    table = self.table(
+        f'{len(shares)} problems, share solved by step',
+        heads + ['question'] * questions,
+    )
+    # The beginning of an id names a problem, too.
+    digits = 8 if self.console.width < _WIDE else None
+    rows = shares.head(self.limit).iterrows()
+    for index, ((problem_id, family, prompt), row) in enumerate(rows):
+      cells = [_number(share, '.0%') for share in row[[*points]]]
+      cells += [_one_line(prompt)] * questions
+      table.add_row(str(index), problem_id[:digits], family, *cells)
+    mean = shares.mean()[[*points]]
+    table.add_section()
+    table.add_row('', 'mean', '', *(_number(each, '.1%') for each in mean))
+    return table
 
   def show_flips(self, data: pd.DataFrame) -> None:
     """Print the problems whose solved share changed most between two points."""
@@ -464,4 +497,6 @@ def run(
   else:
     screen.show_overview(data)
   for note in notes:
-    console.print(note, markup=False, soft_wrap=True)
+    lines = output.wrap(note, console.width) if terminal else [note]
+    for line in lines:
+      console.print(line, markup=False, soft_wrap=True)

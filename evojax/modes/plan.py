@@ -383,7 +383,9 @@ def _local_device(devices: Sequence[Any]) -> Device:
   if platform == 'cpu':
     memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     # Virtual devices share the cores and the memory of the machine.
-    name = f'{os.cpu_count()} CPU cores, shared by {len(devices)} devices'
+    name = f'{os.cpu_count()} CPU cores'
+    if len(devices) > 1:
+      name += f', shared by {len(devices)} devices'
     each = flops.measure(devices[0]) / len(devices)
     return Device(name, each, math.inf, memory // len(devices), platform)
   known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
@@ -462,7 +464,9 @@ def _evolution(
   total = lambda rows: tuple(map(sum, zip(*rows, strict=True)))
   found = {name: total(rows) for name, rows in parts.items()}
   one = tuple(each / trials for each in found['all trials'])
-  return found | {'one of them': one, 'the run': total(found.values())}
+  rows = [*found.items(), ('the run', total(found.values()))]
+  rows.insert(list(found).index('all trials') + 1, ('  one of them', one))
+  return dict(rows)
 
 
 # ---------------------------------------------------------------------- show

@@ -2,6 +2,7 @@
 
     python -m evojax.main --mode=runs --workdir=runs --sort=-score
     python -m evojax.main --mode=runs --workdir=runs --format=csv > runs.csv
+    python -m evojax.main --mode=runs --format=html > runs/runs.html
 
 Files are read and nothing else: no lock is taken and nothing is written, so
 that runs which go on are not disturbed. A directory that evojax did not make is
@@ -26,6 +27,7 @@ from evojax.eval import sealed as sealed_lib
 from evojax.ledger import budget
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.report import page as page_lib
 from evojax.runtime import output
 from evojax.runtime import progress
 
@@ -51,7 +53,7 @@ def run(
     root: The directory.
     sort: Field to sort by; '-score' puts the largest first.
     only: Conditions on fields, 'score>0.5'; a run is shown if all hold.
-    format: 'table', 'csv' or 'json'.
+    format: 'table', 'csv', 'json' or 'html'.
 
   Raises:
     ValueError: If the directory is not there, or a field is unknown.
@@ -76,7 +78,8 @@ def run(
   if format == 'table':
     _show(path, rows)
   else:
-    sys.stdout.write((_csv if format == 'csv' else _json)(rows))
+    formats = {'csv': _csv, 'json': _json, 'html': lambda r: _html(path, r)}
+    sys.stdout.write(formats[format](rows))
   return 0
 
 
@@ -387,23 +390,67 @@ def _show(root: pathlib.Path, rows: Sequence[Row]) -> None:
     notes = [
         f'{h} {t}' for h, t in texts.items() if h not in columns and t != '-'
     ]
-    notes += [
-        f'{name.removeprefix("config.")}={_text(row.get(name))}'
-        for name, value in usual.items()
-        if _text(row.get(name)) != value and name in row
-        # Fields of the meta-loop say nothing about a policy trained alone.
-        and not (row['mode'] != 'evolve' and name.startswith('config.evolve.'))
-    ]
-    if row['state'].startswith('broken'):
-      notes.append(row['state'])
+    notes += _notes(row, usual)
     if notes:
       output.say(f'  {", ".join(notes)}')
+  for text in _below(rows, usual):
+    output.say(text)
+
+
+def _notes(row: Row, usual: Mapping[str, str]) -> list[str]:
+  """Return in which fields a run differs, and why it cannot be read."""
+  notes = [
+      f'{name.removeprefix("config.")}={_text(row.get(name))}'
+      for name, value in usual.items()
+      if _text(row.get(name)) != value and name in row
+      # Fields of the meta-loop say nothing about a policy trained alone.
+      and not (row['mode'] != 'evolve' and name.startswith('config.evolve.'))
+  ]
+  return notes + [row['state']] * row['state'].startswith('broken')
+
+
+def _below(rows: Sequence[Row], usual: Mapping[str, str]) -> list[str]:
+  """Return what is said below a table of runs."""
+  found = []
   if usual:
     listed = (f'{n.removeprefix("config.")}={v}' for n, v in usual.items())
-    output.say(f'the others have {", ".join(listed)}')
+    found.append(f'the others have {", ".join(listed)}')
   if len({row.get('split') for row in rows if row.get('split')}) > 1:
     dev = [row['name'] for row in rows if row.get('split') == 'dev']
-    output.say(f'scored on dev problems, not on sealed ones: {", ".join(dev)}')
+    names = ', '.join(dev)
+    found.append(f'scored on dev problems, not on sealed ones: {names}')
+  return found
+
+
+def _html(root: pathlib.Path, rows: Sequence[Row]) -> str:
+  """Return a page whose links work where it is stored below the directory."""
+  usual, runs = differences(rows), []
+  for row in rows:
+    # The directory may be the run itself.
+    folder = row['name'] if (root / row['name']).is_dir() else '.'
+    page = f'{folder}/report.html'
+    runs.append({
+        **_cells(row),
+        'name': row['name'],
+        'page': page if (root / page).exists() else '',
+        'notes': _notes(row, usual),
+    })
+  headings = [
+      heading
+      for heading in ('mode', 'gain', 'time', 'tokens', 'dollars')
+      if any(run[heading] != '-' for run in runs)
+  ]
+  states = [row['state'].partition(':')[0].partition(' ')[0] for row in rows]
+  counted = (f'{states.count(s)} {s}' for s in dict.fromkeys(states))
+  context = {
+      'name': f'Runs below {root}',
+      'verdict': f'{len(rows)} runs: {", ".join(counted)}.',
+      'state': {},
+      'runs': runs,
+      'headings': headings,
+      'below': _below(rows, usual),
+  }
+  return page_lib.render('runs.html', context)
 
 
 def _plain(rows: Sequence[Row]) -> tuple[list[str], list[Row]]:

@@ -52,7 +52,8 @@ def short(number: Real | None) -> str:
   if number == int(number) and abs(number) < 1e5:
     return str(int(number)).replace('-', '−')
   form = '.0f' if 1e3 <= abs(number) < 1e6 else '.3g'
-  return format(number, form).replace('-', '−')
+  text = re.sub('e([+-])0', r'e\1', format(number, form))  # Not '9.5e-08'.
+  return text.replace('-', '−')
 
 
 def duration(seconds: Real) -> str:

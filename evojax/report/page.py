@@ -5,7 +5,7 @@ It is written again while the run goes on (`Live`), and at its end.
 
 import base64
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import contextlib
 import datetime
 import functools
@@ -228,6 +228,33 @@ def _context(
   }
 
 
+def render(
+    template: str, context: Mapping[str, Any], next_seconds: float = 0.0
+) -> str:
+  """Return a page in one file; see `build`.
+
+  Args:
+    template: Name of its template, which extends base.html.
+    context: What the template shows.
+    next_seconds: When the next page is written, of a run that goes on.
+  """
+  script, style = (
+      (_TEMPLATES / name).read_text() for name in ('page.js', 'page.css')
+  )
+  return (
+      environment()
+      .get_template(template)
+      .render(
+          **context,
+          written=datetime.datetime.now(datetime.UTC),
+          next_seconds=next_seconds,
+          script=script,
+          style=style,
+          script_source=_hash_source(script),
+      )
+  )
+
+
 def build(
     workdir: str | os.PathLike[str],
     *,
@@ -267,21 +294,7 @@ def build(
         ' no metrics.jsonl, which a training writes; pass the --workdir of such'
         ' a run'
     )
-  script, style = (
-      (_TEMPLATES / name).read_text() for name in ('page.js', 'page.css')
-  )
-  text = (
-      environment()
-      .get_template(template)
-      .render(
-          **context,
-          written=datetime.datetime.now(datetime.UTC),
-          next_seconds=next_seconds,
-          script=script,
-          style=style,
-          script_source=_hash_source(script),
-      )
-  )
+  text = render(template, context, next_seconds)
   target = path / 'report.html'
   # The run and --mode=report may both write it.
   own = path / f'.report-{os.getpid()}.html'

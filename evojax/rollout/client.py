@@ -65,7 +65,7 @@ class Model:
   export: Callable[[Any, pathlib.Path], None]
   score: parity.Scorer
   score_bfloat16: parity.Scorer  # The same, computed in bfloat16.
-  corrected: bool  # The training corrects for log-probs that differ a little.
+  corrected: bool  # The update corrects for log-probs that differ a little.
   probe: tuple[int, ...]  # A short prompt.
 
 
@@ -468,12 +468,12 @@ class SGLangEngine:
     )
     if not self.model.corrected:
       raise answers.DisagreementError(
-          f'{message}, which grpo.tis_cap=0 leaves uncorrected: set'
-          ' --config.grpo.tis_cap=2, or start the server with'
+          f'{message}, which nothing corrects: set --config.grpo.tis_cap=2, or'
+          ' start the server with'
           f' --dtype={self.model.dtype}'
       )
     self._rounding.add(url)
-    logging.warning('%s: config.grpo.tis_cap corrects for it', message)
+    logging.warning('%s: the update corrects for it', message)
 
   def _probe(self, sample: int, count: int) -> records.Request:
     """Return a request for `count` tokens at a temperature of the probes."""

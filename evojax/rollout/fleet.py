@@ -504,7 +504,7 @@ class Fleet:
     if response.status_code in (404, 405):
       return {}
     if response.status_code != 200:
-      raise _GoneError(f'{server.url}{path} answered {response.status_code}')
+      raise _GoneError(_refused(server.url + path, response))
     with contextlib.suppress(ValueError):
       if isinstance(value := response.json(), dict):
         return value
@@ -521,7 +521,7 @@ class Fleet:
     """Find out what a server is, and whether it is up at all."""
     health = await self._fetch(server, '/health')
     if health.status_code != 200:
-      raise _GoneError(f'{server.url}/health answered {health.status_code}')
+      raise _GoneError(_refused(server.url + '/health', health))
     for path in ('/model_info', '/get_model_info'):
       if model := await self._get(server, path):
         break
@@ -548,6 +548,11 @@ class Fleet:
     keeps = self.weights and version == self.weights.version
     server.weights = version if keeps else ''
     await self._check(server, {**model, **info})
+
+
+def _refused(url: str, response: httpx2.Response) -> str:
+  """Return what a server answered that is not up, or not for this client."""
+  return f'{url} answered {response.status_code} {response.text[:300]}'.strip()
 
 
 def _described(error: Exception) -> str:

@@ -109,8 +109,13 @@ class LocalService:
       jobs: Sequence[service.Job],
       listeners: Sequence[service.Listener],
   ) -> None:
-    # The samples of a prompt differ in nothing that is checked, and share it.
-    same = lambda j: (id(j.prompt_tokens), id(j.params), j.logprob_start)
+    # Samples of one prompt share what is checked: once is enough.
+    same = lambda j: (
+        id(j.prompt_tokens),
+        id(j.params),
+        j.logprob_start,
+        j.top_logprobs,
+    )
     for job in {same(job): job for job in jobs}.values():
       self._check(job)
     entries = [
@@ -364,7 +369,7 @@ class LocalService:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
       for entries in self._new:
-        self._schedule.add(entries)
+        self._schedule.waiting.add(entries)
       self._new = []
       count = len(self._commands)
     if count:

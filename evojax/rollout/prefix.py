@@ -5,19 +5,18 @@ C tokens after all the chunks above it; what a chunk holds depends on them and
 on the weights, so the tree is emptied when the weights change.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 
 Chunk = tuple[int, ...]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass
 class _Node:
   place: int  # Where its keys and values lie in the pool.
   parent: '_Node | None'
   chunk: Chunk
   used: int  # When it was last asked for.
-  held: int = 0  # Jobs that wait to use it.
   children: 'dict[Chunk, _Node]' = dataclasses.field(default_factory=dict)
 
 
@@ -52,38 +51,14 @@ class PrefixTree:
     At least the last token stays out, since its logits are not held.
     """
     self._clock += 1
-    found = list(self._find(tokens))
-    for node in found:
-      node.used = self._clock
-    return [node.place for node in found]
-
-  def hold(self, tokens: Sequence[int]) -> list[_Node]:
-    """Keep the chunks that `match` would find until they are let go.
-
-    Prompts that come again in turn, and are more than there are places, would
-    otherwise evict each other while they wait, each just before its turn.
-
-    Returns:
-      What `let_go` takes.
-    """
-    found = list(self._find(tokens))
-    for node in found:
-      node.held += 1
-    return found
-
-  def let_go(self, held: Iterable[_Node]) -> None:
-    """Allow chunks to be evicted that `hold` returned."""
-    for node in held:
-      node.held -= 1
-
-  def _find(self, tokens: Sequence[int]) -> Iterator[_Node]:
-    """Yield the nodes of the whole chunks at the beginning."""
-    node = self._root
+    node, places = self._root, []
     for chunk in self._chunks(tokens):
       node = node.children.get(chunk)
       if node is None:
         break
-      yield node
+      node.used = self._clock
+      places.append(node.place)
+    return places
 
   def insert(
       self, prompts: Sequence[Sequence[int]]
@@ -127,8 +102,7 @@ class PrefixTree:
 
   def _evict(self, keep: int) -> bool:
     """Free the least recently used leaf that is older than `keep`."""
-    free = (node for node in self._leaves.values() if not node.held)
-    oldest = min(free, key=lambda n: n.used, default=None)
+    oldest = min(self._leaves.values(), key=lambda n: n.used, default=None)
     if oldest is None or oldest.used >= keep:
       return False
     del self._leaves[oldest.place]

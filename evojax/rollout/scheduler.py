@@ -10,7 +10,6 @@ import collections
 from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
 import operator
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,8 +22,8 @@ from evojax.rollout import stops as stops_lib
 
 # Decode steps between looks at the text when stop strings are in use.
 _STOP_CHECK_STEPS = 16
-# Chunks that are prefilled between two segments of decoding; and where many
-# slots are empty and wait for many prompts, which decoding would compute too.
+# Chunks that are prefilled between two segments of decoding; more of them where
+# many prompts fill many empty slots, which decoding computes like full ones.
 _CHUNKS_PER_STEP, _CHUNKS_PER_BURST = 4, 16
 
 # A row holds a prompt, which may be scored. A scored prompt is prefilled by a
@@ -61,7 +60,6 @@ class Entry:
   cached_tokens: int = 0
   scores: slots_lib.Scores | None = None  # Log-probs of its prompt.
   group: 'str | int' = 0  # Its caller, or a number where none is known.
-  held: Sequence[Any] = ()  # Its chunks in the prefix cache, while it waits.
 
   @property
   def scored(self) -> bool:
@@ -194,18 +192,6 @@ class Scheduler:
     """Return all entries that have not ended."""
     return [*filter(None, self.running), *self._pending, *self.waiting]
 
-  def add(self, entries: Sequence[Entry]) -> None:
-    """Queue entries; what the cache holds of their prompts stays there."""
-    for entry in entries:
-      if not entry.scored:
-        entry.held = self.tree.hold(entry.job.prompt_tokens)
-    self.waiting.add(entries)
-
-  def _take(self, entry: Entry) -> None:
-    """Let go of what `add` held for an entry that waits no more."""
-    self.tree.let_go(entry.held)
-    entry.held = ()
-
   def abort(self, entry: Entry, message: str = '') -> None:
     """End an entry that has not ended yet; it keeps its tokens."""
     if entry in self.running:
@@ -215,9 +201,7 @@ class Scheduler:
       if row not in self._pending.values():  # Nobody wants it any more.
         self._rows = {k: r for k, r in self._rows.items() if r != row}
         self.slots.assign({row: ()}, {}, ())
-    elif self.waiting.remove(entry):
-      self._take(entry)
-    else:
+    elif not self.waiting.remove(entry):
       return
     finish = service.Finish('abort', message=message)
     self._send(entry, None, len(entry.tokens), finish)
@@ -325,7 +309,7 @@ class Scheduler:
         row = fresh[key]
       else:
         row = fresh[key] = rows.pop(0)
-      self._take(self.waiting.pop(entry))
+      self.waiting.pop(entry)
       if key in self._rows and row not in filling:
         entry.cached_tokens = len(entry.job.prompt_tokens)
         ready.append((entry, row))

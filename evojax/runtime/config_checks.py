@@ -101,6 +101,15 @@ def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
   }
 
 
+def corrects_sampler(c: ml_collections.ConfigDict) -> bool:
+  """Return whether the update allows for a sampler with other log-probs.
+
+  It weights by their ratio, or rejects where they differ too much. A veto, of
+  single tokens that are far too unlikely, is not enough.
+  """
+  return c.grpo.tis_cap > 0 or c.grpo.reject != 'none'
+
+
 def _is_date(text: str) -> bool:
   try:
     datetime.date.fromisoformat(text)
@@ -112,7 +121,7 @@ def _is_date(text: str) -> bool:
 def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
   """Check servers, and log-probs of rollouts that are not the update's."""
   r = c.rollout
-  corrected = c.grpo.tis_cap > 0 or c.grpo.reject != 'none'
+  corrected = corrects_sampler(c)
   dtypes = (c.model.compute_dtype, c.model.param_dtype)
   return {
       **{
@@ -133,7 +142,7 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
           if r.kind == 'engine'
       },
       "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
-      " from the update's, which grpo.tis_cap=0 leaves uncorrected: set"
+      " from the update's, which nothing corrects: set"
       ' --config.grpo.tis_cap=2': (
           r.kind == 'sglang' and 'bfloat16' in dtypes and not corrected
       ),
@@ -144,7 +153,7 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ),
       **{
           f'rollout.{name}={r[name]} trains on rollouts of older weights, which'
-          ' grpo.tis_cap=0 leaves uncorrected: set --config.grpo.tis_cap=2': (
+          ' nothing corrects: set --config.grpo.tis_cap=2': (
               r[name] and not corrected
           )
           for name in ('queue_depth', 'max_staleness')

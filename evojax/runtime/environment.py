@@ -11,9 +11,11 @@ def require(*names: str) -> None:
     if importlib.util.find_spec(name.partition('.')[0]) is None:
       command = shlex.join(['bash', 'launch/local.sh', *sys.argv[1:]])
       print(
-          f'error: {sys.executable} has no package {name}. The pinned packages'
-          f' lie in an environment that `{command}` makes and uses; one of your'
-          ' own goes there with .venv/bin/python -m pip install',
+          f'error: {sys.executable} has no package {name}.\n'
+          'The pinned packages lie in an environment that this makes and'
+          f' uses:\n  {command}\n'
+          'A package of your own goes there with'
+          ' .venv/bin/python -m pip install',
           file=sys.stderr,
       )
       sys.exit(2)

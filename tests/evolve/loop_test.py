@@ -114,7 +114,6 @@ class EndToEndTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.root = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
@@ -534,7 +533,6 @@ class SkillTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_a_library_is_cited_and_leads_there_at_once(self):
-    tiny.share_compiled(type(self))
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     config = tiny.evolving(evolve__trials=1)
     parent = opening.seed_harness(config)
@@ -576,7 +574,6 @@ class BudgetTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_stops_cleanly_and_goes_on_with_more(self):
-    tiny.share_compiled(type(self))
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, 'run')
     queue(path, a=UNPROVEN)
@@ -598,7 +595,6 @@ class BudgetTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_what_an_arm_paid_for_is_saved(self):
-    tiny.share_compiled(type(self))
     path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
     config = tiny.evolving(evolve__trials=1, evolve__first_updates=6)
     with absltest.mock.patch.object(

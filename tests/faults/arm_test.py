@@ -71,7 +71,6 @@ class CommandTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.root = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
@@ -171,7 +170,6 @@ class ExecutorTest(absltest.TestCase):
   @pytest.mark.slow
   def test_workers_give_the_rows_of_this_process(self):
     """With an arm that crashes, and a worker that is killed."""
-    tiny.share_compiled(type(self))
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     self.enterContext(
         absltest.mock.patch.dict(os.environ, tiny.environment(), clear=True)

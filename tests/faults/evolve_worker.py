@@ -6,8 +6,8 @@ ROOT/reference is one undisturbed run. ROOT/killed is one run that dies before
 the row of every step in turn, and inside an arm, each time in a process of its
 own, which continues what the one before it left.
 
-The processes are forked before jax starts a thread: importing takes longer than
-training.
+The processes are forked before jax starts a thread, and after all imports, also
+those that a run makes late: importing takes longer than training.
 """
 
 import json
@@ -18,6 +18,9 @@ import sys
 import time
 
 from absl import logging
+import pandas  # noqa: F401
+import reasoning_gym  # noqa: F401
+from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from evojax.evolve import loop
 from evojax.evolve.steps import trial

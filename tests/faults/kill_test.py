@@ -14,6 +14,7 @@ from absl.testing import parameterized
 from pyarrow import parquet
 import pytest
 
+from tests import compiled
 from tests import tiny
 
 # In the order of kill_worker.POINTS.
@@ -211,7 +212,7 @@ class KillTest(_Killed):
             'evojax.main',
             f'--config=tests/tiny.py:{self.policy}',
             '--config.reward.parts=tests.faults.fatal_reward.parts',
-            f'--compilation_cache={tiny.CACHE}',
+            f'--compilation_cache={compiled.CACHE}',
             f'--workdir={workdir}',
         ],
         cwd=tiny.ROOT,

@@ -8,8 +8,8 @@ each time in a process of its own, which continues what the one before it left.
 ROOT/<point>/ shows what was left, and ROOT/<point>.steps the steps whose update
 that process finished.
 
-The processes are forked before jax starts a thread: importing takes longer than
-training.
+The processes are forked before jax starts a thread, and after all imports, also
+those that a run makes late: importing takes longer than training.
 """
 
 import importlib
@@ -21,6 +21,9 @@ import sys
 import time
 
 from absl import logging
+import pandas  # noqa: F401
+import reasoning_gym  # noqa: F401
+from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 import evojax
 from evojax.eval import sealed

@@ -24,6 +24,7 @@ from evojax.runtime import metrics
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import trainer as trainer_lib
+from tests import compiled
 from tests import tiny
 from tests.faults import wrong_input_test
 
@@ -35,7 +36,6 @@ class StartsTestCase(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.shared = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
@@ -174,7 +174,7 @@ class SignalledTest(StartsTestCase):
             '-m',
             'evojax.main',
             f'--config=tests/tiny.py:{self.policy}',
-            f'--compilation_cache={tiny.CACHE}',
+            f'--compilation_cache={compiled.CACHE}',
             f'--workdir={workdir}',
             *flags,
         ],

@@ -21,6 +21,7 @@ from evojax.runtime import checkpoint
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
+from tests import compiled
 from tests import tiny
 
 
@@ -163,7 +164,7 @@ REFUSED = {
     ),
     'model of another kind': (
         ['{tiny}', '--config.model.path={root}/gpt2'],
-        r"model_type='gpt2' .*Use a dense Qwen2, Qwen3 or Llama",
+        r"model_type='gpt2' .*Use a dense text model of .* qwen2",
     ),
     'weights of another shape': (
         ['{tiny}', '--config.model.path={root}/other_shape'],
@@ -468,7 +469,6 @@ class NothingLostTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.shared = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
@@ -597,7 +597,7 @@ class NothingLostTest(parameterized.TestCase):
             'evojax.main',
             f'--config=tests/tiny.py:{self.policy}',
             '--config.reward.parts=tests.faults.fatal_reward.parts',
-            f'--compilation_cache={tiny.CACHE}',
+            f'--compilation_cache={compiled.CACHE}',
             f'--workdir={self.path}',
         ],
         cwd=tiny.ROOT,
@@ -632,7 +632,7 @@ class NothingLostTest(parameterized.TestCase):
         ' --config.grpo.refill_rounds=0 --config.optim.warmup_steps=0'
         " --config.reward.weights=\"{'sure': 2.0, 'brief': 0.5}\""
         ' --config.grpo.clip_high=0.4'  # ... and what is not allowed to.
-        f' --compilation_cache={tiny.CACHE} --workdir={workdir}'
+        f' --compilation_cache={compiled.CACHE} --workdir={workdir}'
     )
     path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
     bash = lambda text: subprocess.run(

@@ -9,9 +9,9 @@ from evojax.episodes import synthetic
 from evojax.harness import admit
 from evojax.harness import gate
 from evojax.harness import library
+from evojax.harness import parts as parts_lib
 from evojax.harness import spec
 from evojax.harness import surface
-from evojax.harness import syntax
 from tests.harness import recorded
 
 SEED = spec.read(domains.load('math').__path__[0] + '/seed_harness')
@@ -56,7 +56,7 @@ class AdmitTest(parameterized.TestCase):
     text = library.source(name)
     if folder == 'reward':
       part = file.removesuffix('.py')
-      text = syntax.add_part(SEED.files['reward.py'], text)
+      text = parts_lib.add(SEED.files['reward.py'], text)
       after = SEED.with_overlay({f'reward.weights.{part}': 0.5})
       after = after.with_file('reward.py', text)
     elif folder == 'backtests':
@@ -100,7 +100,7 @@ class AdmitTest(parameterized.TestCase):
     self.refused(SEED.with_overlay(overlay), *[pattern] * count)
 
   def test_part_without_weight(self):
-    text = syntax.add_part(
+    text = parts_lib.add(
         SEED.files['reward.py'], library.source('reward/partial.py')
     )
     self.refused(

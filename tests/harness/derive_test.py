@@ -82,6 +82,16 @@ class DeriveTest(absltest.TestCase):
     self.assertEqual((shares.min(), shares.max()), (0, 1))
     self.assertLessEqual(t.n_tokens.max(), 64)
 
+  def test_some_groups_have_a_part_of_a_range(self):
+    """Else no filter by the largest of a group would keep any."""
+    for seed in range(20):
+      rng = np.random.default_rng(seed)
+      t = derive.scrambled(table(), 12, 16, rng)
+      self.assertLess(t.n_tokens.max(1).min(), 32)
+      self.assertGreater(t.n_tokens.min(1).max(), 32)
+      self.assertGreater(np.ptp(t.n_tokens, 1).max(), 48)
+      self.assertGreater(np.ptp(t.n_tokens, 1).min(), 3)
+
   def test_thin_evidence(self):
     t = table()
     same = derive.collapsed(t)

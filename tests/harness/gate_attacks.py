@@ -26,7 +26,7 @@ def _measure(name, body, before='', layers=LANGUAGE, signature='e'):
   """A diagnostic that has a number where `got` is true."""
   body = textwrap.indent(textwrap.dedent(body).strip(), '  ')
   source = (
-      f'{textwrap.dedent(before).strip()}\n\n\nimport numpy as np\n\n\n'
+      f'import numpy as np\n\n\n{textwrap.dedent(before).strip()}\n\n\n'
       f'def measure({signature}):\n{body}\n'
       "  return {'x': float((e.outcome & e.valid).sum())} if got else {}\n"
   )
@@ -348,10 +348,7 @@ _WRITTEN = {
     ),
     # Ways out of modules and texts.
     'sys of re': ('got = re.enum.sys.path', 'import re'),
-    'sys of collections': (
-        'got = collections.abc.sys',
-        'import collections.abc',
-    ),
+    'a lock of functools': ('got = functools.RLock', 'import functools'),
     'sys of statistics': ('got = statistics.sys', 'import statistics'),
     'sys of dataclasses': ('got = dataclasses.sys', 'import dataclasses'),
     'sys by from': ('got = sys', 'from dataclasses import sys'),
@@ -361,11 +358,11 @@ _WRITTEN = {
         'import operator',
     ),
     'methodcaller': (
-        'got = operator.methodcaller("keys")({})',
+        'got = operator.methodcaller("keys")({1: 2})',
         'import operator',
     ),
     'get_type_hints': (
-        'got = typing.get_type_hints(measure)',
+        'got = typing.get_type_hints(measure) == {}',
         'import typing',
     ),
     'getattr of a constant': ('got = getattr(e, "__class__")', ''),
@@ -376,7 +373,10 @@ _WRITTEN = {
         '',
     ),
     'format of str': ('got = str.format("{0.real}", 1)', ''),
-    'a class in an annotation': ('got = 1', 'def f(x: f.__globals__): pass'),
+    'a class in an annotation': (
+        'got = 1',
+        'def g(): pass\ndef f(x: g.__globals__): pass',
+    ),
     'frame of a generator': ('got = (i for i in [1]).gi_frame', ''),
     'frame of an error': (
         """
@@ -397,7 +397,7 @@ _WRITTEN = {
         """,
         '',
     ),
-    'a class with a base': ('got = C({})', 'class C(dict): pass'),
+    'a class with a base': ('got = C({1: 2})', 'class C(dict): pass'),
     'a metaclass': ('got = C', 'class C(metaclass=type): pass'),
     'a decorated class': ('got = C', '@str\nclass C: pass'),
     'a method that is called unseen': (
@@ -482,7 +482,7 @@ _WRITTEN = {
         'with np.errstate(all="call"):\n  got = 1',
         '',
     ),
-    'another with': ('with open("/dev/null") as f:\n  got = 1', ''),
+    'another with': ('with np.printoptions(precision=3):\n  got = 1', ''),
     # State.
     'default that remembers': (
         'got = f(1)',

@@ -180,7 +180,8 @@ class TrainingTest(parameterized.TestCase):
         )
         self.assertNotEmpty(in_training(attack.path, attack.source))
 
-  @parameterized.parameters((2, 2), (1, 4), (3, 1), (512, 8))
+  # Of two completions, both are equally far from their median.
+  @parameterized.parameters((2, 3), (1, 4), (3, 1), (512, 8))
   def test_honest_whatever_the_size_of_a_step(self, p, g):
     for function in honest.FUNCTIONS[::4]:
       found = gate.reasons(

@@ -3,6 +3,7 @@
 import importlib
 import math
 import operator
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,6 +13,7 @@ from evojax.harness import calls
 from evojax.harness import language
 from evojax.harness import numpy_names
 from evojax.harness import python_names
+from evojax.harness import values
 from evojax.harness import worker
 from tests.harness import recorded
 
@@ -128,6 +130,7 @@ class LanguageTest(parameterized.TestCase):
       ('x = np.ndarray(3)', 'np.ndarray returns uninitialised memory'),
       ('x = np.pad(e, 1, np.exp)', 'np.pad takes its mode as a text, one of c'),
       ("x = np.pad(e, 1, mode='empty')", 'np.pad takes its mode as a text'),
+      ('x = np.array_equal(e, 1)', r'is refused; write \(x == y\).all\(\)'),
   )
   def test_a_refusal_can_be_acted_on(self, body, pattern):
     source = f'import numpy as np\n\ndef measure(e):\n  {body}\n  return {{}}\n'
@@ -237,6 +240,67 @@ class LanguageTest(parameterized.TestCase):
       source = f'def measure(e):\n{nest(loops)}  return {{}}\n'
       self.assertEqual(bool(refusals(source)), refused, source)
 
+  @parameterized.parameters(
+      ''.join(f'A{i} = (A{i + 1}, A{i + 1})\n' for i in range(60)),
+      ''.join(f'A{i + 1} = (A{i}, A{i})\n' for i in range(60)),
+      'A0 = (A1,)\nA1 = (A0,)\n',
+      'A0 = -A0\n',
+  )
+  def test_constants_made_of_constants(self, constants):
+    """Each is read once; read as a tree, they have 2**60 leaves."""
+    self.assertIsInstance(
+        refusals(f'{constants}def f(x=A0):\n  return x\n'), list
+    )
+
+  def test_what_is_known_late(self):
+    """Each line is about the next one; read downwards only, that is slow."""
+    lines = ''.join(f'  x{i} = x{i + 1}\n' for i in range(700))
+    source = f'def measure(e):\n{lines}  x700 = iter([1])\n  return str(x0)\n'
+    with mock.patch.object(
+        values.Kinds, '_learn', autospec=True, side_effect=values.Kinds._learn
+    ) as learn:
+      self.assertRegex(refusals(source)[0], 'x0 is an iterator')
+    self.assertLess(learn.call_count, 10 * source.count('\n') * 8)
+
+  @parameterized.parameters(
+      ('@dataclass\n', 'f: Callable = shout', 'shout would be shown by the'),
+      ('@dataclass\n', 'f = np.mean', 'np.mean would be shown by the'),
+      ('', 'f = shout', 'a method calls a function by its name'),
+      ('@dataclass\n', 'f = field(default_factory=lambda: iter([]))', 'shown'),
+      ('@dataclass\n', 'f: str = field(default_factory=Plain)', 'shown by the'),
+      ('@dataclass\n', 'f: str = field(default_factory=Record)', ''),
+      ('@dataclass\n', 'f: list = field(default_factory=lambda: [1])', ''),
+  )
+  def test_records_hold_what_can_be_shown(self, decorator, line, pattern):
+    source = (
+        'from dataclasses import dataclass, field\n'
+        'from typing import Callable\nimport numpy as np\n'
+        'def shout(x): return x\n'
+        'class Plain: pass\n@dataclass\nclass Record:\n  x: int = 1\n'
+        f'{decorator}class C:\n  {line}\n'
+        'def measure(e):\n  return {"x": len(str(C().f))}\n'
+    )
+    found = '\n'.join(refusals(source))
+    self.assertEqual(bool(found), bool(pattern), found)
+    self.assertIn(pattern, found)
+
+  def test_methods_of_classes(self):
+    source = (
+        'class A:\n  @classmethod\n  def make(cls, x): return cls()\n'
+        '  @staticmethod\n  def f(x): return x + 1\n'
+        '  def g(self): return 1\n'
+        'def measure(e):\n  return {"x": A.f(1) + A.make(1).g()}\n'
+    )
+    self.assertEqual(refusals(source), [])
+    for old, new, pattern in (
+        ('A.f(1)', 'A.g(1)', 'A.g needs an instance of A, or @classmethod'),
+        ('A.f(1)', 'len(str(A.make(1)))', 'is an iterator or an object'),
+        ('A.f(1)', 'len(str(A.f))', 'A.f is a function'),
+        ('A.f(1)', 'len(A.f(abs))', 'abs is a function'),
+        ('return cls()', 'return str(cls)', 'cls'),
+    ):
+      self.assertRegex('\n'.join(refusals(source.replace(old, new))), pattern)
+
   def test_state_of_calls(self):
     plain = 'A = 1\nB = [A]\ndef f(x, y=-1, z=(1, A), f=abs):\n  return x\n'
     self.assertEqual(refusals(plain), [])
@@ -308,14 +372,17 @@ class BoxTest(parameterized.TestCase):
     """Else the answer would depend on the machine."""
     for body, pattern in (
         ('x = np.zeros(16 * 10**9) + 1', 'MemoryError'),
-        ('f = lambda g: g(g)\n    x = f(f)', 'RecursionError'),
+        (
+            'y = []\n    for _ in range(10**5): y = [y]\n    x = str(y)',
+            'RecursionError',
+        ),
     ):
       source = (
           f'import numpy as np\ndef measure(e):\n  try:\n    {body}\n'
           '  except Exception:\n    return {"x": 1.0}\n  return {"x": 2.0}\n'
       )
       self.assertEqual(refusals(source), [])
-      self.assertRegex(str(answer(source)), f'crash: line 4: .*{pattern}')
+      self.assertRegex(str(answer(source)), f'crash: line [46]: .*{pattern}')
     for body in ('x = 1 / 0', 'x = {}[1]', 'x = y', 'x = np.ones(2) @ [1]'):
       source = (
           f'import numpy as np\ndef measure(e):\n  try:\n    {body}\n'

@@ -459,7 +459,8 @@ class ContractTest(absltest.TestCase):
       try:
         return functions().parts(recorded.view())
       finally:
-        self.calls = box.run.call_count
+        calls_ = box.run.call_args_list
+        self.walls = [c.kwargs['limits'].wall_seconds for c in calls_]
 
   def test_a_box_that_fails_is_no_function_error(self):
     with self.assertRaisesRegex(run.InfraError, 'no zygote.*same command'):

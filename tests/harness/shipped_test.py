@@ -11,8 +11,8 @@ from evojax import domains
 from evojax.episodes import synthetic
 from evojax.harness import gate
 from evojax.harness import library
+from evojax.harness import parts as parts_lib
 from evojax.harness import spec
-from evojax.harness import syntax
 from tests.harness import recorded
 
 _DOMAINS = pathlib.Path(evojax.__file__).parent / 'domains'
@@ -65,7 +65,7 @@ class ShippedTest(parameterized.TestCase):
   )
   def test_parts_added_to_a_reward(self, name):
     """Proposers make it of the library; it is another text."""
-    text = syntax.add_part(
+    text = parts_lib.add(
         library.source('seed/reward.py'), library.source(name)
     )
     self.assertFalse(library.is_shipped('reward.py', text))

@@ -47,11 +47,26 @@ GEMMA3 = dataclasses.replace(
 )
 
 
-def example(cfg, seed=0):
+forward = jax.jit(decoder.forward, static_argnums=0)
+forward_shared = jax.jit(decoder.forward_shared, static_argnums=0)
+extend = jax.jit(decoder.extend, static_argnums=0)
+decode = jax.jit(decoder.decode, static_argnums=0)
+
+
+def example(cfg):
   """(params, prompts [3, 7], lengths, completions [3, 2, 5])."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
+
+  def random(leaf):  # By NumPy, because compiling `init` takes longer.
+    scale = leaf.ndim == 1 and not cfg.norm_plus_one  # Of a norm.
+    return np.float32(0.15 * rng.standard_normal(leaf.shape) + scale)
+
+  unrolled = dataclasses.replace(cfg, scan_layers=False)
+  params = jax.tree.map(random, decoder.shapes(unrolled))
+  if cfg.scan_layers:
+    params['layers'] = decoder.stack_layers(params['layers'])
   return (
-      decoder.init(cfg, jax.random.key(seed)),
+      params,
       jnp.asarray(rng.integers(0, cfg.vocab_size, (3, 7))),
       jnp.asarray([4, 7, 1]),
       jnp.asarray(rng.integers(0, cfg.vocab_size, (3, 2, 5))),
@@ -59,16 +74,19 @@ def example(cfg, seed=0):
 
 
 def one_by_one(cfg, params, prompts, lengths, completions):
-  """Hidden states that predict each token, with neither sharing nor padding."""
-  out = np.zeros((*completions.shape, cfg.hidden_size), np.float32)
-  for p, g in np.ndindex(completions.shape[:2]):
-    n = int(lengths[p])
-    row = jnp.concatenate([prompts[p, :n], completions[p, g]])[None]
-    hidden = decoder.forward(
-        cfg, params, row, jnp.arange(row.shape[1])[None], jnp.ones_like(row)
-    )
-    out[p, g] = hidden[0, n - 1 : -1]
-  return out
+  """Hidden states that predict each token, without sharing."""
+  p, g, t = completions.shape
+  tokens = np.zeros((p, g, prompts.shape[1] + t), int)
+  segments = np.zeros_like(tokens)
+  for row, n in enumerate(lengths):
+    tokens[row, :, :n] = prompts[row, :n]
+    tokens[row, :, n : n + t] = completions[row]
+    segments[row, :, : n + t] = 1
+  flat = lambda x: x.reshape(p * g, -1)
+  positions = np.broadcast_to(np.arange(tokens.shape[-1]), tokens.shape)
+  hidden = forward(cfg, params, *map(flat, (tokens, positions, segments)))
+  hidden = np.asarray(hidden).reshape(*tokens.shape, -1)
+  return np.stack([h[:, n - 1 : n - 1 + t] for h, n in zip(hidden, lengths)])
 
 
 class DecoderTest(parameterized.TestCase):
@@ -87,21 +105,21 @@ class DecoderTest(parameterized.TestCase):
   def test_shared_prefix_equals_separate_sequences(self, changes):
     cfg = dataclasses.replace(CFG, **changes)
     args = example(cfg)
-    shared = jax.jit(decoder.forward_shared, static_argnums=0)(cfg, *args)
+    shared = forward_shared(cfg, *args)
     np.testing.assert_allclose(shared, one_by_one(cfg, *args), atol=ATOL)
 
   def test_prompt_padding_is_never_read(self):
     params, prompts, lengths, completions = example(CFG)
     dirty = prompts.at[0, 4:].set(13).at[2, 1:].set(7)
-    same = decoder.forward_shared(CFG, params, prompts, lengths, completions)
-    also = decoder.forward_shared(CFG, params, dirty, lengths, completions)
+    same = forward_shared(CFG, params, prompts, lengths, completions)
+    also = forward_shared(CFG, params, dirty, lengths, completions)
     np.testing.assert_array_equal(same, also)
 
   def test_a_completion_sees_neither_its_siblings_nor_its_future(self):
     params, prompts, lengths, completions = example(CFG)
-    base = decoder.forward_shared(CFG, params, prompts, lengths, completions)
+    base = forward_shared(CFG, params, prompts, lengths, completions)
     changed = completions.at[1, 0, 3].set((completions[1, 0, 3] + 1) % 61)
-    other = decoder.forward_shared(CFG, params, prompts, lengths, changed)
+    other = forward_shared(CFG, params, prompts, lengths, changed)
     # Position 4 of that completion reads token 3; nothing else does.
     different = np.abs(np.asarray(base - other)).max(-1) > 1e-6
     self.assertEqual(np.argwhere(different).tolist(), [[1, 0, 4]])
@@ -116,7 +134,7 @@ class DecoderTest(parameterized.TestCase):
     want = one_by_one(cfg, params, prompts, lengths, completions)[:, 0]
     cache = decoder.empty_cache(cfg, 3, slots)
     start = jnp.zeros(3, jnp.int32)
-    hidden, cache = decoder.extend(cfg, params, prompts, start, cache)
+    hidden, cache = extend(cfg, params, prompts, start, cache)
     cache = jax.tree.map(
         lambda c: jnp.pad(
             c, [(0, 0)] * (c.ndim - 2) + [(0, 12 - slots), (0, 0)]
@@ -126,7 +144,7 @@ class DecoderTest(parameterized.TestCase):
     last = hidden[jnp.arange(3), lengths - 1]
     np.testing.assert_allclose(last, want[:, 0], atol=ATOL)
     for t in range(4):
-      hidden, cache = decoder.decode(
+      hidden, cache = decode(
           cfg, params, completions[:, 0, t], lengths + t, cache
       )
       np.testing.assert_allclose(hidden, want[:, t + 1], atol=ATOL)
@@ -135,7 +153,7 @@ class DecoderTest(parameterized.TestCase):
   def test_packed_segments_equal_separate_rows(self, cfg):
     params, prompts, _, _ = example(cfg)
     a, b = prompts[0, :3], prompts[1, :4]
-    packed = decoder.forward(
+    packed = forward(
         cfg,
         params,
         jnp.concatenate([a, b, jnp.zeros(2, a.dtype)])[None],
@@ -144,10 +162,14 @@ class DecoderTest(parameterized.TestCase):
     )
     for row, part in ((a, packed[0, :3]), (b, packed[0, 3:7])):
       n = row.shape[0]
-      alone = decoder.forward(
-          cfg, params, row[None], jnp.arange(n)[None], jnp.ones((1, n), int)
+      alone = forward(
+          cfg,
+          params,
+          jnp.pad(row, (0, 9 - n))[None],
+          jnp.arange(9)[None],
+          (jnp.arange(9) < n)[None].astype(int),
       )
-      np.testing.assert_allclose(part, alone[0], atol=ATOL)
+      np.testing.assert_allclose(part, alone[0, :n], atol=ATOL)
 
   def test_scanned_and_unrolled_layers_agree(self):
     cfg = GEMMA3
@@ -155,15 +177,15 @@ class DecoderTest(parameterized.TestCase):
     scanned = dataclasses.replace(cfg, scan_layers=True)
     stacked = dict(params, layers=decoder.stack_layers(params['layers']))
     np.testing.assert_allclose(
-        decoder.forward_shared(cfg, params, *args),
-        decoder.forward_shared(scanned, stacked, *args),
+        forward_shared(cfg, params, *args),
+        forward_shared(scanned, stacked, *args),
         atol=ATOL,
     )
 
   def test_rope_depends_on_distance_alone(self):
     # Shifting all positions leaves every score, hence the output, unchanged.
     params, prompts, _, _ = example(CFG)
-    run = lambda shift: decoder.forward(
+    run = lambda shift: forward(
         CFG,
         params,
         prompts,
@@ -171,7 +193,7 @@ class DecoderTest(parameterized.TestCase):
         jnp.ones_like(prompts),
     )
     np.testing.assert_allclose(run(0), run(100), atol=5e-5)
-    swapped = decoder.forward(
+    swapped = forward(
         CFG,
         params,
         prompts,
@@ -221,7 +243,7 @@ class DecoderTest(parameterized.TestCase):
     )
     params, tokens, _, _ = example(cfg)
     other = tokens.at[:, 2].set((tokens[:, 2] + 1) % 61)
-    run = lambda tokens: decoder.forward(
+    run = lambda tokens: forward(
         cfg,
         params,
         tokens,
@@ -254,9 +276,9 @@ class DecoderTest(parameterized.TestCase):
   def test_bfloat16_computes_in_bfloat16(self):
     cfg = dataclasses.replace(CFG, compute_dtype='bfloat16')
     params, *args = example(cfg)
-    hidden = decoder.forward_shared(cfg, params, *args)
+    hidden = forward_shared(cfg, params, *args)
     self.assertEqual(hidden.dtype, jnp.bfloat16)
-    exact = decoder.forward_shared(CFG, params, *args)
+    exact = forward_shared(CFG, params, *args)
     # Eight bits of mantissa through two layers.
     self.assertLess(float(jnp.abs(hidden - exact).max()), 0.1)
 

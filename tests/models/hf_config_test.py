@@ -1,5 +1,6 @@
 """What config.json says, and what is refused of it."""
 
+import contextlib
 import json
 import pathlib
 import tempfile
@@ -82,6 +83,16 @@ class LoadTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('family', {'model_type': 'gemma'}, "model_type='gemma'.*'qwen2'"),
       ('no_family', {'model_type': None}, 'model_type=None'),
+      (
+          'images',
+          {'model_type': 'gemma3', 'text_config': {'hidden_size': 8}},
+          "model_type='gemma3'.*Save its text model alone, with text_config",
+      ),
+      (
+          'experts',
+          {'model_type': 'qwen3_moe', 'num_experts': 8},
+          "model_type='qwen3_moe'.*Use a dense text model",
+      ),
       (
           'layer_types',
           {'layer_types': ['full_attention', 'sliding_attention']},
@@ -190,6 +201,34 @@ class LoadTest(parameterized.TestCase):
     cfg = hf_config.load(self.path)
     self.assertEqual(cfg.rope_scaling, rope.Yarn(4.0, 16))
     self.assertAlmostEqual(cfg.rope_scaling.attention, 1.1386294)
+
+  @parameterized.parameters(
+      ({}, None),
+      ({'attn_factor': 0.878248856}, 'attn_factor, here 0.878.*factor=1 .*=1 '),
+      ({'attention_factor': 1.0}, 'here 1, .*means 0.878249'),
+      ({'attention_factor': 1.0, 'attn_factor': 0.878248856}, None),
+  )
+  def test_servers_read_another_factor_of_yarn(self, changes, warning):
+    # 1.1386294 * 0.878248856 = 1; 1.1386294 = 1 + 0.1 log(4).
+    yarn = {
+        'rope_type': 'yarn',
+        'factor': 4.0,
+        'original_max_position_embeddings': 16,
+    }
+    self.write_config(rope_scaling=yarn | changes)
+    with contextlib.ExitStack() as stack:
+      if warning is None:
+        stack.enter_context(self.assertNoLogs('absl'))
+      else:
+        logs = stack.enter_context(self.assertLogs('absl'))
+      cfg = hf_config.load(self.path)
+    if warning is not None:
+      self.assertRegex(logs.output[0], warning)
+    # What is trained means the same to both.
+    written = hf_config.dump(cfg, 'float32', {})
+    self.write_config(**written)
+    with self.assertNoLogs('absl'):
+      self.assertEqual(hf_config.load(self.path), cfg)
 
   def test_gemma3_of_the_hub(self):
     """Old keys, and defaults that differ from those of other families."""

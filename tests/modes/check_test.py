@@ -210,6 +210,17 @@ class CheckTest(parameterized.TestCase):
     self.assertEqual(code, 1)
     self.assertRegex(printed, r"reward .*: refused\n  .*names \['nice'\]")
 
+  def test_reward_without_signal(self):
+    def change(c):
+      c.reward.weights.outcome = 0.0
+
+    code, printed = self.check(change=change)
+    self.assertEqual(code, 0, printed)
+    self.assertRegex(
+        printed, 'reward .*: ok\n  warning: no signal: .* get the reward 0, so'
+    )
+    self.assertNotIn('no signal', self.check()[1])
+
   def test_reward_of_the_users_own_is_warned_about(self):
     def change(c):
       c.reward.parts = f'{__name__}.letters'

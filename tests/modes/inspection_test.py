@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tempfile
 
 from absl.testing import absltest
@@ -215,6 +216,25 @@ class InspectTest(parameterized.TestCase):
         inspection.run([self.a], problem='0', limit=3, out=terminal.out)
     self.assertIn('\x1b[32m✓', terminal.text)
     self.assertIn('\x1b[31m✗', terminal.text)
+
+  @parameterized.parameters(
+      (120, '0 5 9 20 21 22 question', 6),
+      (80, '0 5 9 20 21 22', 6),
+      (50, '0 22', 2),
+  )
+  def test_no_cell_is_cut_in_a_narrow_terminal(self, columns, heads, count):
+    for step in range(20, 23):
+      write(self.a, step, [[1]] * 3)
+    with absltest.mock.patch.dict(os.environ, COLUMNS=str(columns)):
+      with terminals.Terminal() as terminal:
+        inspection.run([self.a], out=terminal.out)
+    plain = re.sub(r'\x1b\[[\d;]*m', '', terminal.text)
+    lines = [line.split() for line in plain.splitlines() if line.strip()]
+    self.assertEqual(lines[1], ['#', 'problem', 'family', *heads.split()])
+    self.assertEqual([line[3] for line in lines[3:6]], ['50%', '100%', '25%'])
+    self.assertEqual([line[2 + count] for line in lines[3:6]], ['100%'] * 3)
+    self.assertEqual('of 6 evaluations' in plain, count < 6)
+    self.assertLessEqual(max(map(len, plain.splitlines())), columns)
 
   @parameterized.named_parameters(
       ('no_such_problem', {'problem': 'beef'}, "problem='beef' names no"),

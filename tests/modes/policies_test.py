@@ -18,7 +18,6 @@ class PoliciesTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    tiny.share_compiled(self)
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     base = tiny.make_policy(self.root / 'base')
     self.config = tiny.make_config(base, serve__context_tokens=64)

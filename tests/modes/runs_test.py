@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import tempfile
@@ -243,11 +244,21 @@ class CompareTest(RunsTestCase):
     self.assertEqual([row['score'] for row in rows], ['0.25', '0.75', ''])
     self.assertEqual(rows[0]['config.optim.learning_rate'], '0.0001')
 
+  def test_html(self):
+    (self.root / 'b' / 'report.html').write_text('')
+    page = self.show(format='html', sort='-score')
+    self.assertEqual(re.findall('href="(.*?)"', page), ['b/report.html'])
+    self.assertIn('3 runs: 2 finished, 1 stopped.', page)
+    self.assertIn('<code>optim.learning_rate=0.0003</code>', page)
+    self.assertLess(page.index('75.0 %'), page.index('25.0 %'))
+    self.assertNotIn('>dollars<', page.lower())  # No run has a price.
+
   def test_nothing_there(self):
     (self.root / 'empty').mkdir()
     self.root /= 'empty'
     self.assertStartsWith(self.show(), 'no runs below ')
     self.assertEqual(self.show(format='json'), '[]\n')
+    self.assertIn('0 runs', self.show(format='html'))
 
 
 if __name__ == '__main__':

@@ -1,7 +1,6 @@
 """Sharded = unsharded: one device, meshes of eight, two processes of four."""
 
 import dataclasses
-import os
 import pathlib
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import numpy as np
 
 from evojax.models import decoder
 from evojax.models import hf
+from tests import tiny
 
 # All that a family may have but tied embeddings.
 CONFIG = decoder.DecoderConfig(
@@ -40,7 +40,6 @@ CONFIG = decoder.DecoderConfig(
     tie_embeddings=False,
 )
 WORKER = pathlib.Path(__file__).with_name('worker.py')
-ROOT = WORKER.parents[2]
 # Float32 sums in another order; the arrays are of order 1.
 TOLERANCE = 1e-5
 ALONE = ('mesh', 'replicas')  # Runs of one process with several devices.
@@ -48,16 +47,11 @@ ALONE = ('mesh', 'replicas')  # Runs of one process with several devices.
 
 def start(devices, *args):
   """Starts a worker that has so many virtual devices."""
-  flags = (
-      f'--xla_force_host_platform_device_count={devices}'
-      # Optimising the code would take longer than running it.
-      ' --xla_backend_optimization_level=0'
-      ' --xla_llvm_disable_expensive_passes=true'
-  )
   return subprocess.Popen(
       [sys.executable, WORKER, *map(str, args)],
-      env=os.environ
-      | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags},
+      env=tiny.environment(
+          XLA_FLAGS=f'--xla_force_host_platform_device_count={devices}'
+      ),
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,

@@ -164,10 +164,10 @@ def run_update(mesh, cfg, params, layout):
       temperature=0.8,
       clip_low=0.2,
       clip_high=0.2,
-      tis_cap=1.2,
-      reject_low=0.5,
-      reject_high=2.0,
-      veto=0.3,
+      tis_cap=0.2,  # Most sequences are likelier under the sampler.
+      reject_low=0.2,
+      reject_high=5.0,
+      veto=0.01,
   )
   with sharding.use(mesh):
     state = jax.jit(

@@ -23,7 +23,6 @@ from evojax.models import hf
 from evojax.models import hf_config
 from evojax.rollout import engine
 from evojax.rollout import slots
-from tests import tiny
 
 torch = pytest.importorskip('torch', reason='parity tests need torch')
 pytestmark = pytest.mark.torch
@@ -202,11 +201,6 @@ def our_logits(cfg, params, tokens, positions, segment_ids):
 
 
 class TransformersTest(parameterized.TestCase):
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    tiny.share_compiled(cls)
 
   def setUp(self):
     super().setUp()

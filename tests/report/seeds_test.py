@@ -174,6 +174,11 @@ class SeedsTest(absltest.TestCase):
     )
     self.assertEqual(seeds_lib.main(seeds, ['/absent', '/there']), 2)
     self.assertNotIn('Traceback', err.getvalue())
+    copies = [str(self._run('one', dict(base=1, evolved=2)))] * 2
+    self.assertEqual(seeds_lib.main(seeds, copies), 2)
+    last = err.getvalue().splitlines()[-1]  # Wrapped at words.
+    self.assertEqual(last[-len('config.seed differs') :], 'config.seed differs')
+    self.assertLessEqual(len(last), 80)
     runs = [str(self._run(n, dict(base=1, evolved=s))) for n, s in _SOLVED]
     self.assertEqual(seeds_lib.main(seeds, runs), 0)
     self.assertIn('base policy', out.getvalue())

@@ -21,7 +21,6 @@ from evojax.rollout import service
 from evojax.rollout import slots
 from evojax.runtime import sharding
 from tests import forward
-from tests import tiny
 from tests.rollout import engine_test
 
 CFG, EOS = engine_test.CFG, engine_test.EOS
@@ -93,7 +92,6 @@ class LocalServiceTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)  # Every service compiles the same programs.
     params = decoder.init(CFG, jax.random.key(0))
     cls.params = dict(params, embed=params['embed'] * 20)
     other = decoder.init(CFG, jax.random.key(1))
@@ -570,7 +568,8 @@ class LocalServiceTest(parameterized.TestCase):
     entries = [scheduler.Entry(j, listen) for j in jobs]
     with sharding.use(held.mesh):
       schedule.waiting.add(entries)
-      schedule.step()  # Three rows; of five chunks each, four are done.
+      with mock.patch.object(scheduler, '_CHUNKS_PER_BURST', 4):
+        schedule.step()  # Three rows; of five chunks each, four are done.
       self.assertEqual((schedule.live, schedule.queued), (0, 3))
       schedule.abort(entries[1])
       self.assertEqual(ended, {'1': ('abort', [])})
@@ -598,41 +597,6 @@ class LocalServiceTest(parameterized.TestCase):
           tree.match(tokens), [place for n, _, place in new if n == number]
       )
     self.assertLen(tree, 4 * CHUNK)
-
-  def test_what_is_cached_of_a_prompt_that_waits_stays(self):
-    """Prompts that come in turn do not evict each other before their turns."""
-    made = self.make(prefix_chunks=12, prefill_rows=1, decode_slots=1)
-    asked = [[3 + i] * (4 * CHUNK + 1) for i in range(4)]  # 16 chunks.
-    # All but the first three, which find no place before the rest comes back.
-    rounds = [[job(f'{k}-{i}', p) for i, p in enumerate(asked)] for k in (0, 1)]
-    self.ask(rounds[0][:3], made)
-    made.pause('in_place')
-    answers = [Answer() for _ in range(5)]
-    jobs = [rounds[0][3], *rounds[1]]
-    for j, answer in zip(jobs, answers):
-      made.submit([dataclasses.replace(j, caller='me')], [answer])
-    made.resume()
-    cached = [a.wait().chunks[0].cached_tokens for a in answers]
-    self.assertEqual(cached[:4], [0, 4 * CHUNK, 4 * CHUNK, 4 * CHUNK])
-    # Nobody waits any more, so that everything may be evicted.
-    new = [job(f'new{i}', [30 + i] * (4 * CHUNK + 1)) for i in range(3)]
-    self.ask(new, made)
-    again = [job(f'again{i}', n.prompt_tokens) for i, n in enumerate(new)]
-    for answer in self.ask(again, made):
-      self.assertEqual(answer.chunks[0].cached_tokens, 4 * CHUNK)
-    # An aborted job holds nothing.
-    made.pause('in_place')
-    held = [job(f'held{i}', n.prompt_tokens) for i, n in enumerate(new)]
-    answers = [Answer() for _ in held]
-    made.submit(held, answers)
-    made.abort_all()
-    made.resume()
-    for a in answers:
-      a.wait()
-    self.ask(rounds[0][:1], made)
-    (again,) = self.ask([job('last', asked[0])], made)
-    self.assertEqual(again.chunks[0].cached_tokens, 4 * CHUNK)
-    made.close(1.0)
 
   def test_empty_slots_wait_for_many_prompts_but_not_for_one(self):
     made = self.make(prefill_rows=4, refill_every=1, prefix_chunks=0)

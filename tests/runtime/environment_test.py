@@ -32,8 +32,8 @@ class EnvironmentTest(parameterized.TestCase):
     self.assertEqual(done.returncode, 2, done.stderr)
     self.assertRegex(
         done.stderr,
-        rf'^error: \S+ has no package {name}\. .*`bash launch/local\.sh'
-        r' --mode=plan` makes and uses; .*\n$',
+        rf'^error: \S+ has no package {name}\.\n.* makes and uses:\n'
+        r'  bash launch/local\.sh --mode=plan\n.*\n$',
     )
 
   def test_an_older_python(self):

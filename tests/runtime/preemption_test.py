@@ -112,6 +112,12 @@ class ProgramTest(parameterized.TestCase):
 class CalledTest(absltest.TestCase):
   """Within a program that evojax does not own."""
 
+  def setUp(self):
+    super().setUp()
+    # A shell that starts the tests in the background has it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    self.addCleanup(signal.signal, signal.SIGINT, before)
+
   def test_notes_both_signals_and_gives_the_handlers_back(self):
     before = [signal.getsignal(number) for number in preemption.SIGNALS]
     with preemption.stop_flag() as asked:

@@ -54,7 +54,6 @@ class TrainTestCase(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.root = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )

@@ -28,7 +28,6 @@ class OverlapTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.folder = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
@@ -311,6 +310,9 @@ class ConfigTest(absltest.TestCase):
         rollout__max_staleness=1,
     )
     self.refuse('max_staleness=2 .*tis_cap=2', rollout__max_staleness=2)
+    self.refuse(
+        'max_staleness=2 .*tis_cap=2', rollout__max_staleness=2, grpo__veto=1e-4
+    )
     config_checks.validate(
         tiny.make_config(
             'package:math',

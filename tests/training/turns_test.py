@@ -13,7 +13,6 @@ from evojax.models import decoder
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
 from tests import forward
-from tests import tiny
 
 P, G, LP, LC, A = 4, 3, 6, 14, 4
 CFG = decoder.DecoderConfig(
@@ -174,11 +173,6 @@ def plain_gradient(aggregation, corrected=False):
 
 
 class TurnsTest(parameterized.TestCase):
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    tiny.share_compiled(cls)
 
   @parameterized.product(
       layout=('shared', 'packed'), aggregation=('token', 'sequence')

@@ -15,7 +15,6 @@ from evojax.models import decoder
 from evojax.models import lora
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
-from tests import tiny
 
 CFG = decoder.DecoderConfig(
     family='qwen3',
@@ -156,11 +155,6 @@ def naive_logprobs(params, prompts, completions, temperature=1.0):
 
 
 class LearnerTest(parameterized.TestCase):
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    tiny.share_compiled(cls)
 
   def assert_params(self, a, b, atol=ATOL):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)

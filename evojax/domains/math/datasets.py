@@ -1,4 +1,4 @@
-"""Math problems from data sets: JSONL files, and TensorFlow Datasets."""
+"""Math problems from data sets: JSONL, Parquet, and TensorFlow Datasets."""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -23,7 +23,8 @@ def read_jsonl(
   or {"question": ..., "answer": ...}. Both may have a "tag" that names the
   family (default: the file's name). An answer may be a number. If it is a
   worked solution that ends in '#### 42' (GSM8K), the answer is what follows
-  the mark.
+  the mark. A row of verl's has them as "prompt", "data_source" and
+  "reward_model": {"ground_truth": ...}.
 
   Args:
     path: A file in UTF-8.
@@ -38,6 +39,19 @@ def read_jsonl(
   """
   parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
   rows = datasets.jsonl_rows(path)
+  return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
+
+
+def read_parquet(
+    path: str, *, skip_broken: bool = False, **options: str
+) -> list[records.Problem]:
+  """Read one problem per row of a Parquet file, else as `read_jsonl` does.
+
+  Raises:
+    ValueError: As for `read_jsonl`, and if the file is not Parquet.
+  """
+  parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
+  rows = datasets.parquet_rows(path)
   return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
 
 
@@ -69,6 +83,7 @@ def read_tfds(
 
 READERS = {
     'jsonl': datasets.Reader(read_jsonl, ('skip_broken', *_OPTIONS)),
+    'parquet': datasets.Reader(read_parquet, ('skip_broken', *_OPTIONS)),
     'tfds': datasets.Reader(
         read_tfds, ('name', 'data_dir', 'module', *_OPTIONS), ('name', 'train')
     ),
@@ -82,6 +97,7 @@ def _problem(
     answer_field: str = 'answer',
     system_prompt: str = '',
 ) -> records.Problem:
+  row = _from_verl(row)
   messages, tag = _messages(row, question_field), datasets.tag(row, family)
   if messages[0]['role'] == 'system':
     system_prompt = ''
@@ -92,6 +108,16 @@ def _problem(
   return sources.make_problem(
       messages, answer, tag, system_prompt, metadata={graders.ROW: whole}
   )
+
+
+def _from_verl(row: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Return a row of verl's with the fields of ours; any other as it is."""
+  truth = row.get('reward_model')
+  if not isinstance(truth, Mapping) or 'ground_truth' not in truth:
+    return row
+  named = {'tag': row['data_source']} if 'data_source' in row else {}
+  found = {'messages': row.get('prompt'), 'answer': truth['ground_truth']}
+  return named | row | found
 
 
 def _messages(

@@ -95,14 +95,15 @@ def make(
     answer_format: str = 'tag',
     system_prompt: str = '',
     jsonl: Mapping[str, Any] | None = None,
+    parquet: Mapping[str, Any] | None = None,
     tfds: Mapping[str, Any] | None = None,
     grader: str = '',
     grader_options: Mapping[str, Any] | None = None,
 ) -> MathDomain:
   """Build the domain, read its files and measure its families.
 
-  Problems come from one place: families, jsonl or tfds, or from the family set
-  'small' if none is named.
+  Problems come from one place: families, jsonl, parquet or tfds, or from the
+  family set 'small' if none is named.
 
   Args:
     families: Generated problems: 'small' (the levels that a tiny policy can
@@ -118,10 +119,11 @@ def make(
       `datasets.read_jsonl`; 'question_field', 'answer_field'. A split without
       a path takes its share of train, by hash. 'skip_broken': True leaves
       broken lines out.
+    parquet: The same, of Parquet files, such as verl's.
     tfds: 'name'; 'train', 'dev', 'sealed' as for jsonl: splits of the data
       set; 'data_dir', 'module', 'question_field', 'answer_field', see
       `datasets.read_tfds`.
-    grader: A grader of the user's own for the problems of jsonl or tfds: the
+    grader: A grader of the user's own for the problems of a data set: the
       dotted path of a function, or 'openai', see `graders`; empty compares the
       value of the answer.
     grader_options: Its options, see `graders.make`.
@@ -143,6 +145,7 @@ def make(
       grader,
       grader_options,
       jsonl=jsonl,
+      parquet=parquet,
       tfds=tfds,
   )
   return MathDomain(selected, answer_format)

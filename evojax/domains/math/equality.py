@@ -47,18 +47,69 @@ Tree = expressions.Tree
 Value = Any  # A fraction, or a real or complex number of mpmath.
 
 
-def compare(a: Tree, b: Tree) -> str:
+def compare(reference: Tree, answer: Tree) -> str:
   """Return 'right', 'wrong', 'unparsable' (no value), or 'timeout'.
 
-  The last means that a value is beyond the bounds.
+  The last means that a value is beyond the bounds. An answer may show its
+  working, see `leads_to`.
   """
   try:
     with _lock:
-      return 'right' if _same(a, b) else 'wrong'
+      return 'right' if _same(reference, _settle(answer)) else 'wrong'
   except OverflowError:
     return 'timeout'
   except ArithmeticError:
     return 'unparsable'
+
+
+def leads_to(working: Tree, value: Tree) -> bool:
+  """Return whether a value may follow its working: 12 follows x = 3 * 4.
+
+  The working is a name, constants that are equal to the value, or a name and
+  any formulas; constants among these are equal to the value as well.
+  """
+  try:
+    with _lock:
+      return _leads_to(working, value)
+  except ArithmeticError:  # An OverflowError is one.
+    return False
+
+
+def _leads_to(working: Tree, value: Tree) -> bool:
+  sides = _sides(working) or (working,)
+  named = is_name(sides[0])
+  return all(
+      named if _is_open(side) else _same(side, value) for side in sides[named:]
+  )
+
+
+def _settle(answer: Tree) -> Tree:
+  """Return an answer without its working: x = 12 for x = 3 * 4 = 12.
+
+  Raises:
+    ArithmeticError: If the working has other values than the answer.
+  """
+  *working, last = _sides(answer) or (answer,)
+  if not working:
+    return answer
+  first, link = working[0], ('=',)
+  if _leads_to(('relation', link, *working), last):
+    return ('relation', link, first, last) if is_name(first) else last
+  if is_name(first):
+    raise ArithmeticError('the sides differ')
+  return answer
+
+
+def _sides(tree: Tree) -> Tree:
+  """Return the sides of a chain of equations, () of anything else."""
+  return tree[2:] if tree[0] == 'relation' and set(tree[1]) == {'='} else ()
+
+
+def _is_open(tree: Tree) -> bool:
+  """Return whether a tree has symbols besides constants such as pi."""
+  if tree[0] == 'symbol':
+    return tree[1] not in _CONSTANTS and tree != _INFINITY
+  return any(_is_open(part) for part in tree[1:] if isinstance(part, tuple))
 
 
 def is_name(tree: Tree) -> bool:
@@ -81,9 +132,11 @@ def _same(a: Tree, b: Tree) -> bool:
   if 'list' in kinds or kinds == {r'\cup'}:
     some, others = _members(left), _members(right)
     names = [{_named(part)[0] for part in parts} for parts in (some, others)]
-    if {None} in names and any(len(each - {None}) > 1 for each in names):
+    several = any(len(each - {None}) > 1 for each in names)
+    if several and {None} in names:
       # Values without names are in the order of the names: x = 1, y = 2.
-      return len(some) == len(others) and all(map(_same, some, others))
+      listed = 'list' in kinds and len(some) == len(others)
+      return listed and all(map(_same, some, others))
     return (
         (len(kinds) == 1 or len(some) == len(others) == 1)
         and all(any(_same(x, y) for y in others) for x in some)
@@ -110,8 +163,12 @@ def _members(tree: Tree) -> list[Tree]:
 def _named(tree: Tree) -> tuple[Tree | None, Tree]:
   r"""Return the name of a value, if it has one, and the value.
 
-  x = 5 and x \in [0, 1] name what is on their right; x > 5 is an interval.
+  x = 5 and x \in [0, 1] name what is on their right; x > 5 is an interval, and
+  'x < 2 or x > 5' a union of two.
   """
+  if tree[0] == r'\cup':
+    names = {_named(part)[0] for part in tree[1:]}
+    return names.pop() if len(names) == 1 else None, tree
   if tree[0] != 'relation':
     return None, tree
   _, operators, *sides = tree

@@ -59,6 +59,13 @@ _CLOSING = dict(
     )
 )
 _AROUND = {'|': 'abs', r'\lfloor': 'floor', r'\lceil': 'ceil'}
+# Bases of numerals that are written as words: 101_{two}.
+_BASES = {
+    word: str(base)
+    for base, word in enumerate(
+        'two three four five six seven eight nine ten eleven twelve'.split(), 2
+    )
+} | {'sixteen': '16'}
 _APPLIED = tuple('fghpqFGHPQTW')
 _ACCENTS = frozenset(
     'mathbb mathcal mathfrak vec hat bar tilde dot overline widehat widetilde'
@@ -78,7 +85,10 @@ _TOKEN = re.compile(
     r'\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\.|[A-Za-z]+|[<>!]=|\*\*|.)?'
 )
 _NESTED = r'\{(?:[^{}]|\{[^{}]*\})*\}'
-_SCRIPT = re.compile(rf"('*)\s*(?:_\s*({_NESTED}|\\[A-Za-z]+|[0-9]+|\w))?('*)")
+_SCRIPT = re.compile(
+    rf"('*)\s*(?:_\s*({_NESTED}|\\[A-Za-z]+|[0-9]+"
+    r"|(?<=\s)[A-Za-z]+|\w))?('*)"
+)
 _ENVIRONMENT = re.compile(
     r'\s*\{(?:([pb]?matrix|array)|([vV]matrix|cases))\}(?:\s*\{[lcr| ]*\})?'
     r'(.*?)(?:\\\\\s*)?\\end\s*\{(?:\1|\2)\}',
@@ -159,12 +169,16 @@ class _Parser:
     return items[0] if len(items) == 1 else ('list', *items)
 
   def _items(self) -> list[Tree]:
-    items = [self._relation()]
-    while self._skip(*_SEPARATORS):
-      while self._skip(*_SEPARATORS):  # '19, 46, and 82'.
-        pass
+    items, separators = [self._relation()], set()
+    while self._peek() in _SEPARATORS:
+      while self._peek() in _SEPARATORS:  # '19, 46, and 82'.
+        separators.add(self._take())
       items.append(self._relation())
-    return items
+    # 'x < 2 or x > 3' is a union, 'x = 2 or x = 3' lists two values.
+    bounds = all(i[0] == 'relation' for i in items) and any(
+        set(i[1]) != {'='} for i in items
+    )
+    return [(r'\cup', *items)] if bounds and separators == {'or'} else items
 
   def _relation(self) -> Tree:
     operators, sides = [], [self._set()]
@@ -268,8 +282,10 @@ class _Parser:
     if token in _CLOSING:
       return self._bracket(token)
     if token.strip('.')[:1].isdecimal():
-      script = self._script()  # A numeral of another base: 4210_5.
-      return ('symbol', token + script) if script else number(token)
+      # A numeral of another base: 4210_5, 101_{two}.
+      base = re.sub(r'base(?=.)|[_()]', '', self._script())
+      base = _BASES.get(base, base)
+      return ('symbol', f'{token}_{base}') if base else number(token)
     if name in FUNCTIONS:
       return self._function(name, token != name)
     if token == r'\frac':

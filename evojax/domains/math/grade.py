@@ -6,7 +6,8 @@
     reference that was rounded says so by a leading ≈ and accepts every answer
     that rounds to it.
   - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
-    answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number.
+    answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number. A
+    calculation may lead to the value, if it is right: 8/2 = 4.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
     symbols, whose case matters; tuples, sets, intervals, matrices and relations
     are compared part by part, see `equality`.
@@ -83,6 +84,7 @@ _NUMBER = re.compile(
     r'(?:[eE][-+]?[0-9]+)?(?:/[0-9]+)?%?'
 )
 _NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
+_LAST_SIDE = re.compile('(.*)[=≈](.*)', re.DOTALL)
 _THINK_TAG = re.compile(r'</?think>')
 _MATH = re.compile(r"[\\_^{}=<>']")  # What no prose has.
 
@@ -195,10 +197,7 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
 def _compare_number(
     expected: literals.Number, given: str, rounded: bool, form: str
 ) -> str:
-  number = literals.parse(given)
-  name, equals, value = map(str.strip, re.split('([=≈]|$)', given, maxsplit=1))
-  if number is None and equals and _is_name(name):
-    number = literals.parse(value)
+  number = literals.parse(given) or _last_side(given)
   if number is None:
     return 'unparsable'
   if not _same_value(expected, number, rounded):
@@ -212,11 +211,18 @@ def _compare_number(
   return 'right'
 
 
-def _is_name(text: str) -> bool:
+def _last_side(text: str) -> literals.Number | None:
+  """Return the number that ends a chain of equations, x = 3 * 4 = 12."""
+  match = _LAST_SIDE.fullmatch(text)
+  number = match and literals.parse(match[2].strip())
+  if number is None:
+    return None
+  value = ('number', number.value / (100 if number.percent else 1))
   try:
-    return equality.is_name(expressions.parse(text))
+    found = equality.leads_to(expressions.parse(match[1]), value)
   except expressions.ExpressionError:
-    return False
+    return None
+  return number if found else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -72,9 +72,10 @@ _DECIMAL = re.compile(
     r'(?(brace)\}))?\s*(?P<percent>%?)'
 )
 _OVER = (
-    rf'(?:(?P<n>{_INTEGER})\s*/\s*(?P<d>{_INTEGER})|\\frac\s*(?:'
+    rf'(?:(?P<n>{_INTEGER})\s*/\s*(?P<under>[+-]?)(?P<d>{_INTEGER})|\\frac\s*(?:'
     rf'\{{\s*(?P<inner>[+-]?)\s*(?P<ln>{_INTEGER})\s*\}}\s*'
-    rf'\{{\s*(?P<ld>{_INTEGER})\s*\}}|(?P<sn>[0-9])\s*(?P<sd>[0-9])))'
+    rf'\{{\s*(?P<below>[+-]?)\s*(?P<ld>{_INTEGER})\s*\}}'
+    r'|(?P<sn>[0-9])\s*(?P<sd>[0-9])))'
 )
 _FRACTION = re.compile(rf'{_SIGN}{_OVER}\s*(?P<percent>%?)')
 _MIXED = re.compile(
@@ -140,15 +141,15 @@ def parse(text: str) -> Number | None:
   """Read one number; None if the text is anything else.
 
   Accepted: integers with thousands separators, decimals, scientific notation,
-  a/b and \\frac{a}{b}, mixed numbers, a sign, a leading currency sign, a
-  trailing percent sign. Not accepted: two numbers, units, sums, powers,
-  a zero denominator, exponents beyond MAX_EXPONENT.
+  a/b and \\frac{a}{b}, mixed numbers, one sign, a leading currency sign, a
+  trailing percent sign, brackets around all of it. Not accepted: two numbers,
+  units, sums, powers, a zero denominator, exponents beyond MAX_EXPONENT.
 
   Args:
     text: From `canonical`, of a length the caller has bounded: the digits are
       turned into an exact integer.
   """
-  while text[:1] + text[-1:] in ('()', '{}') and ',' not in text:
+  while text[:1] + text[-1:] in ('()', '[]', '{}') and ',' not in text:
     text = text[1:-1].strip()
   if match := _DECIMAL.fullmatch(text):
     return _decimal(match)
@@ -183,7 +184,9 @@ def _fraction(match: re.Match[str]) -> Number | None:
       for a, b, c in (('n', 'ln', 'sn'), ('d', 'ld', 'sd'))
   )
   mixed = groups.get('whole')
-  if bottom == 0 or match['inner'] and (match['sign'] or mixed):
+  below = match['under'] or match['below']
+  signs = [s for s in (match['sign'], match['inner'], below) if s]
+  if bottom == 0 or len(signs) > 1 or (mixed and (match['inner'] or below)):
     return None
   # 1 5/3 is not a mixed number; most likely it is a product or two answers.
   if mixed and not top < bottom:
@@ -191,11 +194,10 @@ def _fraction(match: re.Match[str]) -> Number | None:
   value = fractions.Fraction(top, bottom)
   if mixed:
     value += int(mixed.replace(',', ''))
-  negative = '-' in (match['sign'], match['inner'])
   return Number(
-      -value if negative else value,
+      -value if '-' in signs else value,
       bool(match['percent']),
       True,
-      not mixed and math.gcd(top, bottom) == 1,
+      not mixed and not below and math.gcd(top, bottom) == 1,
       0,
   )

@@ -10,8 +10,8 @@ import numpy as np
 
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills
+from evojax.harness import parts as parts_lib
 from evojax.harness import surface as surface_lib
-from evojax.harness import syntax
 
 _ATTEMPTS = 200
 _OFF = 0.25  # Share of the samples that turn off what can be turned off.
@@ -48,7 +48,7 @@ def _factors(
 ) -> list[tuple[surface_lib.Field, ...]]:
   """Return the fields of every factor, with the harness's reward parts."""
   source = context.parent.files.get('reward.py')
-  parts = sorted(syntax.parts(source)) if source else []
+  parts = sorted(parts_lib.hashes(source)) if source else []
   return [
       fields
       for fields in context.surface.factors(parts).values()

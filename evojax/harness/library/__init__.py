@@ -1,7 +1,7 @@
 """Shipped functions that proposals and seed harnesses use, by file.
 
 keep/NAME.py, weight/NAME.py and backtests/NAME.py are whole files of a harness;
-reward/NAME.py holds parts that `syntax.add_part` adds to a reward. What the
+reward/NAME.py holds parts that `parts.add` adds to a reward. What the
 domains' seed harnesses share is in seed/ (their reward), diagnostics/ and
 blind/ (diagnostics of a seed_harness and of a seed_blind); their library.json
 names it, see `spec.read`. They are text here: they run in the box only.

@@ -12,10 +12,11 @@ from starlette import types as asgi
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
 
-# Paths that need no key and are never refused: monitoring reads them.
+# Paths that need no key and do not count: monitoring reads them at any load.
 PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
-# Headers that say who asks for what; two of a kind could say two things.
-_ONCE = (b'host', b'origin', b'authorization', b'content-type')
+# Headers that say who asks for what; two of a kind could say two things. Keys
+# are not among them: a router adds its own to that of its client.
+_ONCE = (b'host', b'origin', b'content-type')
 _JSON = re.compile(r'application/(json|[\w.+-]+\+json)\s*(;.*)?$', re.ASCII)
 _SHOWN = 100  # Characters of a header.
 
@@ -75,7 +76,7 @@ class Gate:
       if name in headers and name in _ONCE:
         raise errors.ApiError(400, f'the header {name.decode()} comes twice')
       headers[name] = value.decode('latin-1')
-    has_key = self._check_key(scope, headers)
+    has_key = self._check_key(scope)
     host = headers.get(b'host', '')
     if not has_key and not self._is_ours(host):
       raise errors.ApiError(
@@ -95,19 +96,18 @@ class Gate:
       raise errors.ApiError(403, message)
     _check_body(scope['method'], headers)
 
-  def _check_key(
-      self, scope: asgi.Scope, headers: dict[bytes, str]
-  ) -> bool:
+  def _check_key(self, scope: asgi.Scope) -> bool:
     """Note what the client may do; return True if it has a key.
 
     Raises:
       ApiError: 401 if it lacks the key of its path.
     """
     settings, path = self._settings, scope['path']
-    given = headers.get(b'authorization', '').encode('latin-1')
+    given = [v for name, v in scope['headers'] if name == b'authorization']
     has_api, has_admin = (
         # Compared in a time that does not depend on the key.
-        bool(key) and hmac.compare_digest(given, f'Bearer {key}'.encode())
+        bool(key)
+        and any(hmac.compare_digest(v, f'Bearer {key}'.encode()) for v in given)
         for key in (settings.api_key, settings.admin_key)
     )
     may_sample = has_api or has_admin or not settings.api_key

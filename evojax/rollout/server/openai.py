@@ -67,12 +67,11 @@ async def prepare_chat(
     if not request.messages:
       raise errors.bad_request('messages', 'are missing, and so are input_ids')
     turns = [_turn(i, m) for i, m in enumerate(request.messages)]
-    host.check_text(sum(len(turn['content']) for turn in turns))
+    tools = [tool.model_dump() for tool in request.offered] or None
+    options = request.template_options
+    host.check_text(_characters([turns, tools, options]))
     field, prompt = 'messages', await host.encode(
-        host.tokenizer.render,
-        turns,
-        tools=[tool.model_dump() for tool in request.offered] or None,
-        options=request.template_options,
+        host.tokenizer.render, turns, tools=tools, options=options
     )
   return await _generation(
       host,
@@ -101,6 +100,15 @@ async def _generation(
   for prompt in prompts:
     asks += await native.make_asks(host, prompt, request, rids, **logprobs)
   return Generation(host, request, asks, {name: [a.job.rid for a in asks]})
+
+
+def _characters(value: Any) -> int:
+  """Count the characters of all texts in parsed JSON."""
+  if isinstance(value, str):
+    return len(value)
+  if isinstance(value, dict):
+    value = [*value, *value.values()]
+  return sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
 def _turn(index: int, message: protocol.Message) -> native.Json:

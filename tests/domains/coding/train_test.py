@@ -25,7 +25,6 @@ class TrainTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    tiny.share_compiled(cls)
     cls.root = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )

@@ -1,5 +1,6 @@
 """Problems from JSONL and TFDS files."""
 
+import datetime
 import json
 import os
 import pathlib
@@ -10,7 +11,10 @@ import textwrap
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import pyarrow as pa
+from pyarrow import parquet
 
+from evojax.domains import graders
 from evojax.domains import splits
 from evojax.domains.math import datasets
 
@@ -140,6 +144,69 @@ class JsonlTest(parameterized.TestCase):
   def test_missing_file(self):
     with self.assertRaisesRegex(ValueError, "'/no/such.jsonl' does not exist"):
       datasets.read_jsonl('/no/such.jsonl')
+
+
+class ParquetTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.path = str(self.folder / 'train.parquet')
+
+  def _read(self, *rows, **options):
+    parquet.write_table(pa.Table.from_pylist(list(rows)), self.path)
+    return datasets.read_parquet(self.path, **options)
+
+  def test_rows_of_verl(self):
+    row = {
+        'data_source': 'openai/gsm8k',
+        'prompt': [{'role': 'user', 'content': 'What is 2 + 3?'}],
+        'ability': 'math',
+        'reward_model': {'ground_truth': '5', 'style': 'rule'},
+        'extra_info': {'answer': 'Five.\n#### 5', 'index': 0, 'split': 'train'},
+    }
+    (problem,) = self._read(row, system_prompt='Think.')
+    self.assertEqual(
+        problem.messages,
+        ({'role': 'system', 'content': 'Think.'}, row['prompt'][0]),
+    )
+    self.assertEqual((problem.answer, problem.family), ('5', 'openai/gsm8k'))
+    # A grader of the user's own gets what verl gives to compute_score.
+    whole = problem.metadata[graders.ROW]
+    self.assertEqual(whole, whole | row)
+    # JSONL may have the same rows; a tag of the row's own counts.
+    jsonl = self.folder / 'train.jsonl'
+    jsonl.write_text(json.dumps(row | {'tag': 'sums'}))
+    (same,) = datasets.read_jsonl(str(jsonl))
+    self.assertEqual((same.answer, same.family), ('5', 'sums'))
+    self.assertEqual(same.problem_id, problem.problem_id)
+
+  def test_plain_columns(self):
+    read = self._read(
+        {'problem': 'a', 'solution': 7.5, 'on': datetime.date(2024, 7, 26)},
+        {'problem': 'b', 'solution': 8.0, 'on': None},
+        question_field='problem',
+        answer_field='solution',
+    )
+    self.assertEqual([p.answer for p in read], ['7.5', '8.0'])
+    self.assertEqual(read[0].family, 'train')
+
+  def test_broken_rows_are_named_by_index(self):
+    good = {'question': 'a', 'answer': '1'}
+    with self.assertRaisesRegex(ValueError, r'train.parquet\[1\]: answer=None'):
+      self._read(good, {'question': 'b', 'answer': None})
+    rows = good, {'question': 'b', 'answer': None}
+    self.assertLen(self._read(*rows, skip_broken=True), 1)
+    verl = {'reward_model': {'ground_truth': '1'}, 'prompt': 'a'}
+    with self.assertRaisesRegex(ValueError, 'messages must be a list'):
+      self._read(verl)
+
+  def test_a_file_that_is_none(self):
+    pathlib.Path(self.path).write_text('{}')
+    with self.assertRaisesRegex(ValueError, 'train.parquet. is no Parquet'):
+      datasets.read_parquet(self.path)
+    with self.assertRaisesRegex(ValueError, "parquet: '/no' does not exist"):
+      datasets.read_parquet('/no')
 
 
 _BUILDER = """

@@ -84,6 +84,53 @@ class CompareTest(parameterized.TestCase):
   def test_parts(self, a, b, verdict):
     self.assertEqual(_compare(a, b), verdict)
 
+  @parameterized.parameters(
+      (r'2\sqrt{3}', r'\sqrt{12} = 2\sqrt{3}', 'right'),
+      (r'2\sqrt{3}', r'x = \sqrt{4} * \sqrt{3} = 2\sqrt{3}', 'right'),
+      (r'36\pi', r'V = \frac43 \pi r^3 = 36\pi', 'right'),
+      (r'2\sqrt{3}', r'x = 5 = 2\sqrt{3}', 'unparsable'),
+      (r'2\sqrt{3}', r'\sqrt{11} = 2\sqrt{3}', 'wrong'),
+      ('x=2', 'x = 6/3 = 2', 'right'),
+      ('x=2', 'y = 6/3 = 2', 'wrong'),
+      ('x+1', 'x+2 = x+1', 'wrong'),
+      ('x+y=1', '1 = 1', 'wrong'),
+  )
+  def test_an_answer_may_show_its_working(self, reference, answer, verdict):
+    self.assertEqual(_compare(reference, answer), verdict)
+
+  @parameterized.parameters(
+      ('x<2 or x>3', 'x>3 or x<2', 'right'),
+      ('x<2 or x>3', r'(-\infty,2)\cup(3,\infty)', 'right'),
+      (r'(-\infty,2)\cup(3,\infty)', '2>x or 3<x', 'right'),
+      (r'x\in(-\infty,2]\cup(3,\infty)', r'x\le2 or x>3', 'right'),
+      (r'(-\infty,2)\cup(3,\infty)', r'x\le2 or x>3', 'wrong'),
+      (r'(-\infty,2)\cup\{3\}', 'x<2 or x=3', 'right'),
+      ('x<2 or x>3', 'x<2 and x>3', 'wrong'),
+      ('x<2 or x>3', 'x<2, x>3', 'wrong'),  # Both at once.
+      ('x<2 or x>3', 'y<2 or y>3', 'wrong'),
+      ('x<2 or x>3', 'x<2 or y>3', 'wrong'),
+      (r'(-\infty,2)\cup(3,\infty)', 'x<2 or y>3', 'wrong'),
+      (r'y\in(-\infty,2)\cup(3,\infty)', 'x<2 or x>3', 'wrong'),
+      ('x<2 or x>3', 'x<2', 'wrong'),
+      ('x=2 or x=3', '3, 2', 'right'),
+  )
+  def test_or_between_inequalities_is_a_union(self, a, b, verdict):
+    self.assertEqual(_compare(a, b), verdict)
+
+  @parameterized.parameters(
+      (r'101_2', r'101_{two}', 'right'),
+      (r'101_{two}', '101_{2}', 'right'),
+      (r'4210_ five ', '4210_5', 'right'),
+      ('4210_5', '4210_{base 5}', 'right'),
+      ('4210_5', '4210_{(base five)}', 'right'),
+      ('4210_5', '4210_{seven}', 'wrong'),
+      ('4210_{five}', '4210_6', 'wrong'),
+      ('4210_{five}', '4210', 'wrong'),
+      ('1011_{two}', '11', 'wrong'),  # Its value, in another writing.
+  )
+  def test_bases(self, a, b, verdict):
+    self.assertEqual(_compare(a, b), verdict)
+
   def test_what_is_beyond_the_bounds_is_not_worked_out(self):
     for text in (_HEAVY, 'exp(exp(exp(x^9)))', '99999999!', '9^9^9'):
       self.assertEqual(_compare(text, 'x'), 'timeout', text)

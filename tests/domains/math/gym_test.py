@@ -1,7 +1,6 @@
 """Every data set of reasoning-gym is a family, or is refused with a reason."""
 
 import random
-import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -99,9 +98,7 @@ class GymTest(parameterized.TestCase):
   )
   def test_hostile_answers(self, family, text):
     problem = _problem(family, 1)
-    start = time.perf_counter()
     (grade,) = _grades([(problem, text.format(answer=problem.answer))])
-    self.assertLess(time.perf_counter() - start, 15)
     self.assertFalse(grade.outcome, grade)
     self.assertLess(grade.partial, 1.0)
     self.assertTrue(grade.graded, grade)

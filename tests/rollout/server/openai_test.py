@@ -161,7 +161,7 @@ class OpenAITest(parameterized.TestCase):
     self.assertEqual(self.jobs[-1].params.max_tokens, 3)
 
   def test_stream(self):
-    self.service.step_seconds = 0.002
+    self.service.step_seconds = 0.02
     self._say('Grüße, 한!')
     chunks = list(
         self._chat(

@@ -1,0 +1,152 @@
+"""What functions and classes a source may define, and the names it may give."""
+
+import ast
+from collections.abc import Iterator
+
+from evojax.harness import grammar
+from evojax.harness import module as module_lib
+from evojax.harness import numpy_names as allowed
+from evojax.harness import python_names as names
+from evojax.harness import syntax
+
+_Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
+
+
+class Reader:
+  """Finds the definitions of one module that are refused."""
+
+  def __init__(self, tree: ast.Module, module: module_lib.Module):
+    """Note which constants of the module stay as they are."""
+    self._tree, self._m = tree, module
+    # Name at the top of the file -> whether it stays as it is. A line may use
+    # those above it, so each is read once.
+    self._constants: dict[str, bool] = {}
+    for statement in tree.body:
+      for target in syntax.targets(statement):
+        if isinstance(target, ast.Name):
+          plain = self._is_plain(statement.value)
+          plain = plain and self._constants.get(target.id, True)
+          self._constants[target.id] = plain
+
+  def recursion(self) -> _Found:
+    """Refuse functions that reach themselves: they may never return."""
+    found = [n for n in self._m.nodes if isinstance(n, ast.FunctionDef)]
+    functions, uses = {}, {}
+    for node in found:
+      in_class = isinstance(self._m.parents[node], ast.ClassDef)
+      functions[f'self.{node.name}' if in_class else node.name] = node
+    for name, function in functions.items():
+      uses[name] = functions.keys() & {
+          f'{"self." if isinstance(n, ast.Attribute) else ""}{called}'
+          for n in ast.walk(function)
+          if (called := _own_name(n))
+      }
+    for name, function in functions.items():
+      if name in syntax.reached(uses[name], uses):
+        text = f'{name} calls itself; use a loop'
+        yield function.lineno, text
+
+  def check_function(self, node: ast.FunctionDef) -> _Found:
+    """Yield what is refused of a function's name, decorators and defaults."""
+    parent = self._m.parents[node]
+    in_class = isinstance(parent, ast.ClassDef)
+    for decorator in node.decorator_list:
+      whole = decorator.func if isinstance(decorator, ast.Call) else decorator
+      if in_class and getattr(decorator, 'id', '') in names.DECORATORS:
+        continue
+      if self._m.full(whole) not in ('functools.cache', 'functools.lru_cache'):
+        yield node.lineno, (
+            f'{node.name} is decorated; @property, @staticmethod and'
+            ' @functools.lru_cache may stand there, or call what you need in it'
+        )
+    if not in_class:
+      yield from self.binds(node.name, node.lineno)
+    elif node.name in allowed.OF_ARRAYS:
+      text = f'arrays have a method {node.name}; give yours another name'
+      yield node.lineno, text
+    elif node.name[:2] == '__' and node.name not in names.SPECIAL_METHODS:
+      listed = ', '.join(sorted(names.SPECIAL_METHODS))
+      yield node.lineno, (
+          f'{node.name} would be called unseen; of such methods there are'
+          f' {listed}'
+      )
+    for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+      if not self._is_plain(default):
+        yield default.lineno, (
+            f'a default of {node.name} is made once and could remember; give a'
+            ' number, a text or None, and make the rest inside of it'
+        )
+
+  def check_lambda(self, node: ast.Lambda) -> _Found:
+    """Yield defaults that could remember."""
+    for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+      if not self._is_plain(default):
+        text = 'a default of a lambda is made once; name it above'
+        yield default.lineno, text
+
+  def check_class(self, node: ast.ClassDef) -> _Found:
+    """Yield what is refused of a class and its fields."""
+    line = node.lineno
+    yield from self.binds(node.name, line)
+    if not isinstance(self._m.parents[node], ast.Module):
+      yield line, f'class {node.name} stands at the top of the file'
+    bases = [self._m.full(base) for base in node.bases]
+    if bases not in ([], ['typing.NamedTuple']) or node.keywords:
+      text = 'has no bases but NamedTuple; write functions, or a dataclass'
+      yield line, f'class {node.name} {text}'
+    for decorator in node.decorator_list:
+      whole = decorator.func if isinstance(decorator, ast.Call) else decorator
+      if self._m.full(whole) != 'dataclasses.dataclass':
+        yield line, f'class {node.name} is decorated; @dataclass may be'
+    for statement in node.body:
+      value = getattr(statement, 'value', None)
+      if not isinstance(statement, grammar.IN_CLASS):
+        yield statement.lineno, (
+            'a class holds fields (name: type = value) and methods'
+        )
+      elif value is not None and not self._is_plain(value):
+        if self._m.full(getattr(value, 'func', value)) != 'dataclasses.field':
+          yield statement.lineno, (
+              'the value of a field is shared by all; give a number, a text or'
+              ' a tuple of them, or field(default_factory=list)'
+          )
+
+  def binds(self, name: str, line: int) -> _Found:
+    """Yield a reason if a name must not be given to anything."""
+    top = [s for s in self._tree.body if getattr(s, 'name', '') == name]
+    if name.startswith('__'):
+      yield line, f'{name}: names do not begin with two underscores'
+    elif name in (*allowed.BUILTINS, 'np', 'math', *names.EXCEPTIONS):
+      yield line, f'{name} means something already; give yours another name'
+    elif name in ('Exception', 'self', *names.ONLY_CALLED, *self._m.imports):
+      yield line, f'{name} means something already; give yours another name'
+    elif top and top[0].lineno != line:
+      yield line, f'{name} is a function of this file; give yours another name'
+
+  def _is_plain(self, node: ast.expr) -> bool:
+    """Return whether a value made once stays as it is: a number, a name."""
+    match node:
+      case ast.UnaryOp(operand=operand):
+        return self._is_plain(operand)
+      case ast.Tuple(elts=elements):
+        return all(map(self._is_plain, elements))
+      case ast.Constant():
+        return True
+      case ast.Name(id=name):
+        if self._m.full(node):
+          return True
+        function = (None, name) in self._m.functions
+        return self._constants.get(name, function)
+      case ast.Attribute():
+        return bool(self._m.full(node))
+      case ast.BinOp(left=left, right=right):
+        return self._is_plain(left) and self._is_plain(right)
+    return False
+
+
+def _own_name(node: ast.AST) -> str:
+  """Return the name that a node reads, of self too."""
+  match node:
+    case ast.Name(id=name) | ast.Attribute(ast.Name('self'), attr=name):
+      return name
+  return ''
