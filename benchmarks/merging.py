@@ -9,6 +9,8 @@ on. `LINES` says how: in one arm, or in rounds of several arms that start from
 one state and are merged, or of which the best goes on. Each line is scored
 after 0.25, 0.5, 1 and 2 million tokens, on dev problems that all lines of a
 seed share; what the scoring samples is not counted, as it is the same for all.
+A line is scored at the first merge after a mark, which may be a round later:
+the table prints what was spent.
 Lines that are done are found in --out, so that the same command continues.
 
 Arms that train apart and are averaged are local SGD: DiLoCo, arXiv:2311.08105,
@@ -377,6 +379,7 @@ def print_table(rows: Mapping[tuple[Any, ...], Row]) -> None:
     kl = [x for row in of_line for x in row['kl_arms']]
     print(
         f'{domain:6} {line:14} {what:8} {mark / 1e6:4.2f} M'
+        f' ({np.mean([row["tokens"] for row in of_line]) / 1e6:4.2f} spent)'
         f'  n={len(of_line)}'
         f'  {interval([row["score"] for row in of_line])}'
         f'  {interval(gains) if gains else "":11}'
