@@ -53,7 +53,7 @@ GROUP = 8
 ROUND = 15  # Updates of each arm between two merges.
 WARMING = 3  # Updates at learning rate 0 of moments that start again.
 EMA_DECAYS = (0.95, 0.99)  # Per update.
-PROBLEMS, SAMPLES = 384, 4  # Of a score.
+PROBLEMS, SAMPLES = 384, 4  # A score is over these.
 MEASURED = 256  # Episodes of a score whose log-probs are computed again.
 ON_THE_LINE = (0.25, 0.5, 0.75)  # Between two arms.
 _CONFIGS = {'math': math_config, 'coding': coding_config}
@@ -70,8 +70,8 @@ class Line:
 
   rates: tuple[float, ...] = (1e-4,)  # Learning rate of each arm.
   prompts: int = 12  # P of each arm's updates.
-  # What a round of several arms leaves: their mean, an outer step towards it
-  # with momentum, or the arm with the best outcomes in the round.
+  # A round of several arms ends in their mean, in an outer step towards it with
+  # momentum, or in the arm with the best outcomes of the round.
   combine: str = 'mean'
   # Adam's moments after a merge: the arms' mean, zero, or zero and estimated
   # again from the gradients of some updates that change no parameter.
@@ -161,7 +161,7 @@ def merge(
 
 
 class Bench:
-  """What the lines of a domain share: setup, engine and programs."""
+  """The setup, engine and programs that all lines of a domain share."""
 
   def __init__(self, domain: str):
     self.domain = domain

@@ -19,7 +19,7 @@ import pytest
 
 from tests import compiled
 
-# What takes minutes, or an environment of 3 GB, runs when it is asked for.
+# Tests that take minutes, or an environment of 3 GB, run when asked for.
 ASKED_FOR = ('real_sglang', 'long')
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

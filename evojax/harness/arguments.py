@@ -146,7 +146,7 @@ class Reader:
     elif full == 'dataclasses.replace':
       known = self._m.attributes
     elif full == 'functools.partial' or not (full or method):
-      # What is called is not known.
+      # The callee is not known, so any accepted argument may be meant.
       known = grammar.OF_ANY | self._taken | self._m.attributes
       known -= grammar.RISKY
     for other in sorted(named - known):

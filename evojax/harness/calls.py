@@ -34,7 +34,7 @@ InfraError = box_lib.InfraError
 # the machine as well: first, and in each further attempt of a call that had to
 # wait for a core and did not get the CPU time that it may use.
 _PATIENCE = (3.0, 12.0, 48.0, 192.0)
-# Of the header of an answer: names and shapes of arrays, one entry a call.
+# The header of an answer names arrays and shapes, in one entry per call.
 _MAX_HEADER_BYTES, _MAX_ENTRY_BYTES = 1 << 20, 32 << 10
 # Errors of reading forged bytes, beside those of large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
@@ -198,8 +198,8 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   order: dict[int, int] = {}  # The identity of a view -> its number.
   arrays: list[np.ndarray] = []
   headers = []
-  # What many calls have alike is sent once: which columns a file needs and may
-  # read, and the code tables.
+  # Many calls share the columns that a file needs and may read, and the code
+  # tables: these are sent once.
   readers: dict[tuple[str, tuple[str, ...]], int] = {}
   columns: list[tuple[list[str], list[str]]] = []
   tables: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What functions and classes a source may define, and the names it may give."""
+"""The functions and classes that a source may define, and allowed names."""
 
 import ast
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ COMPREHENSIONS = _nodes('ListComp SetComp DictComp GeneratorExp')
 TABLES = _nodes('List Tuple Set Dict')
 ANNOTATIONS = _nodes('Subscript Tuple List Constant expr_context BinOp BitOr')
 NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields that hold a name.
-# Where a value goes on under another name.
+# Nodes that give a value another name.
 HANDED_ON = _nodes('Assign AnnAssign NamedExpr Return List Tuple Dict keyword')
 # Fields of a namedtuple's instances that are no fields of its author's.
 OF_NAMEDTUPLES = frozenset(('_asdict', '_replace'))

@@ -77,7 +77,7 @@ class _Reader:
     for node in self._m.nodes:
       found += self._node(node)
     yield from found
-    if found:  # What is refused may be no value at all.
+    if found:  # A refused node may have no value to reason about.
       return
     reader = standing.Reader(self._m, self._columns)
     for node, why in reader.refused(self._arguments.dtypes):
@@ -392,10 +392,10 @@ class _Reader:
     elif full:
       outer = self._m.full(node.value)
       if outer not in names.MODULES and not module_lib.is_function(outer):
-        return  # That is refused.
+        return  # The inner node is refused by its own check.
       inner = isinstance(parent, ast.Attribute) and self._m.full(parent)
       if inner and (full in names.MODULES or module_lib.is_function(inner)):
-        return  # That is checked itself.
+        return  # The outer node is checked by its own visit.
       yield from self._uses(node, full)
     elif name in self._columns or own or self._is_limit(node):
       return

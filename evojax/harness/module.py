@@ -1,4 +1,4 @@
-"""What a source imports and defines, read off its tree."""
+"""The imports and definitions of a source, read off its tree."""
 
 import ast
 import collections
@@ -13,7 +13,7 @@ Key = tuple[ast.AST | None, str]  # (outermost function or None, name).
 
 
 class Module:
-  """What a module imports and defines, and where its nodes stand.
+  """The imports and definitions of a module, and the places of its nodes.
 
   Attributes:
     nodes: All nodes but those of annotations.

@@ -1,4 +1,4 @@
-"""What in a source changes a value in place.
+"""Places of a source that change a value in place.
 
 Parts of a reward share the values that `parts` names: if one of them could
 change such a value, a change of one part would be one of another, too.
@@ -63,7 +63,7 @@ def found(
           and any(isinstance(a, ast.Starred) for a in node.args)
       ):
         yield node, 'a third argument'
-      # Whoever is given a function could give it `out`.
+      # A function that takes it as an argument could pass it `out`.
       case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
           name in modules and attribute in _UFUNCS and id(node) not in called
       ):

@@ -119,7 +119,8 @@ KEYWORDS = frozenset(
 )
 # Remedies for names that are not on the lists.
 INSTEAD = {
-    # Where memory is short they answer False, so that it could be told apart.
+    # They answer False when memory runs out, which would show a function how
+    # much memory it has.
     'array_equal': 'np.array_equal is refused; write (x == y).all()',
     'array_equiv': 'np.array_equiv is refused; write (x == y).all()',
     'empty': 'np.empty returns uninitialised memory; use np.zeros',

@@ -109,7 +109,8 @@ BUILTINS = numpy_names.BUILTINS | frozenset(
     'bin callable chr divmod filter format frozenset getattr hasattr hex iter'
     ' map next oct ord repr slice'.split()
 )
-# Of these, what may not be handed on, since a text decides what they read.
+# Those of the builtins above that may be called but not handed on, since a
+# text decides what they read.
 ONLY_CALLED = frozenset(('getattr', 'hasattr'))
 # Builtins that stand above a method.
 DECORATORS = frozenset(('classmethod', 'property', 'staticmethod'))
@@ -141,9 +142,9 @@ NOT_BUILTIN = {
     'breakpoint': 'take it out',
     'pow': 'use **',
 }
-# What may be raised, and be caught by name. `Exception` stands for all of these
-# when it is caught: see `worker`. A lack of memory or of stack is missing, for
-# what comes of it depends on the machine.
+# Exceptions that may be raised, and caught by name. `Exception` stands for all
+# of these when it is caught: see `worker`. A lack of memory or of stack is
+# missing, because its consequences depend on the machine.
 EXCEPTIONS = frozenset(
     'ArithmeticError AssertionError AttributeError FloatingPointError'
     ' IndexError KeyError LookupError NameError OverflowError StopIteration'
@@ -200,7 +201,7 @@ for _name in ('repeat', 'count'):  # They yield what they are given.
   del READERS[f'itertools.{_name}']
 for _name in ('functools.partial', 'collections.defaultdict'):
   del READERS[_name]
-# Of these, what may hand on functions and iterators that others hold.
+# Those of the readers that may hand on functions and iterators of others.
 PASSING = frozenset(
     'all any bool dict enumerate iter isinstance len list max min next reversed'
     ' tuple zip itertools.chain itertools.chain.from_iterable'

@@ -1,4 +1,4 @@
-"""Where functions, iterators and objects may stand in a source.
+"""The places of a source where functions, iterators and objects may stand.
 
 Each may be called, looped over, named, returned and handed on, but not written
 out, and not be given to what could write it out; see `values`.
@@ -138,7 +138,7 @@ class Reader:
         if not isinstance(call, ast.Call):
           return False
         if name in ('func', 'default_factory') and self._kinds.result(node):
-          return False  # What it returns goes on unseen.
+          return False  # Its result would be used without being checked.
         return name is not None and bool(
             self._m.own(call)
             or self._m.full(call.func) in names.TAKEN.get(name, ())

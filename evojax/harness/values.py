@@ -64,7 +64,7 @@ class Kinds:
         self._learn(node)
       if before == (self.names, self._returns):
         return
-      # What is used above its definition is known after one way back.
+      # A name used above its definition is known after one pass backwards.
       forth = forth[::-1]
 
   def _find_passed(self) -> Iterator[ast.AST]:

@@ -26,8 +26,8 @@ MAX_NAME = 64  # Characters of a name.
 ALIGNMENT = 16  # Bytes, counted from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
 _MAX_AXES = 8
-# What a function may import, see `python_names`: it must be there before files
-# can no longer be opened.
+# Modules that a function may import, see `python_names`. They are loaded
+# before the box forbids to open files.
 MODULES = tuple(
     'bisect collections collections.abc copy dataclasses functools heapq'
     ' itertools math numpy.typing operator re statistics string typing'.split()

@@ -70,7 +70,8 @@ class Family:
   head_dim: int | None = None
   rope_theta: float = 10_000.0
   tie_embeddings: bool = False
-  query_scalar: int | None = None  # Of `query_pre_attn_scalar`; None: not read.
+  # Default of `query_pre_attn_scalar`; None: the family does not have it.
+  query_scalar: int | None = None
   # Further fields of config.json -> the values that the decoder computes, the
   # first of which is the default.
   only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)

@@ -283,7 +283,7 @@ class _Screen:
     shares, names = _shares(data), _point_names(data)
     if data['run'].nunique() == 1:
       names = {p: name.removeprefix('step ') for p, name in names.items()}
-    # Where there is no room, questions are left out, then points.
+    # A narrow terminal loses the questions first, then points.
     for count in range(min(len(names), _MAX_POINTS), 0, -1):
       # Spread evenly from the first to the last.
       shown = np.linspace(0, len(names) - 1, count).round()

@@ -17,7 +17,7 @@ from evojax.rl import masked
 Scalar = Float[Array, ''] | float
 Sums = dict[str, Float[Array, '']]
 
-# What is weighted, and what happens to weights beyond the bounds; TRL's names.
+# Level of the weights, and treatment of those beyond the bounds; TRL's names.
 MODES = ('token_truncate', 'token_mask', 'sequence_truncate', 'sequence_mask')
 REJECTIONS = ('none', 'token', 'sequence', 'geometric')
 # Log-ratios are clipped to it, as in verl, so that no ratio is infinite.

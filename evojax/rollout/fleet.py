@@ -466,7 +466,7 @@ class Fleet:
         for waits in server.waits:
           waits.reschedule(self._loop.time())
       except httpx2.HTTPError:
-        pass  # What it owes breaks off, too.
+        pass  # Its pending requests fail by themselves.
 
   def _revive(self, server: _Server) -> None:
     server.revival = asyncio.create_task(self._bring_up(server))

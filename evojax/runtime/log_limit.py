@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 
-_CHARS = 2000  # Of a line; tracebacks are cut in their middle.
+_CHARS = 2000  # Longest line; tracebacks are cut in their middle.
 _LINES = 10  # Different lines of one statement within its window.
 _FIRST_SECONDS, _LAST_SECONDS = 30.0, 3600.0
 
@@ -13,7 +13,7 @@ _FIRST_SECONDS, _LAST_SECONDS = 30.0, 3600.0
 class _Site:
   """A statement that logs."""
 
-  end: float  # Of its window; time.monotonic().
+  end: float  # When its window ends, by time.monotonic().
   seconds: float = _FIRST_SECONDS
   texts: set[str] = dataclasses.field(default_factory=set)
   left_out: int = 0

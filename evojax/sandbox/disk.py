@@ -13,7 +13,7 @@ import time
 from evojax.sandbox import processes
 
 _GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
-# What cannot be measured while a process starts or ends can be soon after.
+# A process that starts or ends cannot be measured at once, but soon after.
 _AGAIN_SECONDS = (0.002, 0.005, 0.0)
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h.
 

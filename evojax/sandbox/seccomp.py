@@ -110,7 +110,7 @@ _FD_RULES = _PURE_RULES | {
     'open': ((1, *_OPENING),),
     'openat': ((2, *_OPENING),),
     'fcntl': ((1, _INT, _FCNTL),),
-    # Of datagrams, each could name another socket.
+    # No datagram sockets: each datagram could name another receiver.
     'socketpair': ((0, _INT, (_AF_UNIX,)), (1, 0xF, (1, 5))),
 }
 _PROGRAM_RULES = {

@@ -31,7 +31,7 @@ from tests.contract import servers
 
 _PARITY = 1e-4  # Nats.
 _LENGTH = 480  # Prompt and completion.
-# What other trainers send to /generate, but for input_ids, as they write it.
+# Bodies that other trainers send to /generate, without their input_ids.
 TRAINERS = {
     'slime': {
         'sampling_params': {

@@ -58,7 +58,7 @@ class Troubles(absltest.TestCase):
     with contextlib.suppress(httpx2.HTTPError):
       if httpx2.get(f'{self.server.url}/health').status_code == 200:
         return
-    self.server.kill()  # What the test before has left.
+    self.server.kill()  # The test before may have left it.
     self.server.start()
 
   @classmethod
@@ -86,7 +86,7 @@ class Troubles(absltest.TestCase):
         rollout__timeout_seconds=120.0,
         rollout__max_tokens=24,
         optim__learning_rate=1e-4,  # The policy is a trained one.
-        checkpoint__every=100,  # What is saved, an error saves.
+        checkpoint__every=100,  # Only errors save in between.
         eval__sealed=False,
         eval__problems=2,
         eval__samples=1,
@@ -148,7 +148,7 @@ class Troubles(absltest.TestCase):
     busy = threading.Event()
 
     def pause():
-      # What arrives now is in flight until the server dies.
+      # Requests that arrive now are in flight until the server dies.
       self.post('/pause_generation', {'mode': 'in_place'})
       self.later(
           lambda: time.sleep(1.0), busy.set, self.server.kill, self.server.start

@@ -103,7 +103,7 @@ def reward(expression, before=''):
 
 
 class TrainingTest(parameterized.TestCase):
-  """What passes does in training what it did at the gate."""
+  """A function that passes does in training what it did at the gate."""
 
   @parameterized.named_parameters(
       (
@@ -180,7 +180,7 @@ class TrainingTest(parameterized.TestCase):
         )
         self.assertNotEmpty(in_training(attack.path, attack.source))
 
-  # Of two completions, both are equally far from their median.
+  # Two completions are equally far from their median.
   @parameterized.parameters((2, 3), (1, 4), (3, 1), (512, 8))
   def test_honest_whatever_the_size_of_a_step(self, p, g):
     for function in honest.FUNCTIONS[::4]:

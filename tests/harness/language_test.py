@@ -424,7 +424,7 @@ class BoxTest(parameterized.TestCase):
     self.assertEqual(answer(source), {'x_5_5': 5.5})
 
   def test_every_module_works_in_the_box(self):
-    """Whatever it loads at its first use is there: nothing can be read."""
+    """Modules are complete before files can no longer be read."""
     values = (
         'bisect.bisect([1], 1)', 'collections.OrderedDict(a=1)',
         'collections.Counter("aab").most_common(1)',
@@ -496,7 +496,7 @@ class NamesTest(parameterized.TestCase):
       *(f'np.linalg.{n}' for n in sorted(numpy_names.LINALG)),
   )
   def test_it_works_in_the_box(self, name):
-    """Whatever it loads at its first use is there: nothing can be read."""
+    """Modules are complete before files can no longer be read."""
     if name == 'np.einsum':
       tries = ['"ij->i", x']
     else:

@@ -481,7 +481,7 @@ class ContractTest(absltest.TestCase):
       self._run(late, late, dict(status='cpu_limit'))
     self.assertEqual(caught.exception.status, 'hang')
     self.assertFalse(run.is_busy(str(caught.exception)))
-    # What sleeps is ended the first time.
+    # A function that sleeps is ended the first time.
     with self.assertRaises(run.FunctionError) as caught:
       self._run(dict(status='timeout', message='30 s; nobody else ran'))
     self.assertEqual(caught.exception.status, 'hang')

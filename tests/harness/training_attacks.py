@@ -82,20 +82,12 @@ SIZES = (
     ),
     *(
         _attack(
-            f'declared part, reversed beyond {name}',
+            f'declared part, {what} beyond {name}',
             'reward.py',
-            f'return np.where({c}, 1.0, -1.0) * e.outcome',
+            f'return np.where({c}, 1.0, {factor}) * e.outcome',
             across='x',
         )
-        for name, c in _ALL_SIZES.items()
-    ),
-    *(
-        _attack(
-            f'declared part, 0 beyond {name}',
-            'reward.py',
-            f'return np.where({c}, 1.0, 0.0) * e.outcome',
-            across='x',
-        )
+        for what, factor in (('reversed', -1.0), ('0', 0.0))
         for name, c in _ALL_SIZES.items()
     ),
     *(
@@ -318,7 +310,7 @@ RARE = (
         _attack(f'{what}: {name}', path, f'if {c}:\n  {bad}\n{good}')
         for i, (what, (path, good, bad)) in enumerate(_BAD.items())
         for j, (name, c) in enumerate(_ANY.items())
-        # What is not valid is not paid: there is nothing to be seen of it.
+        # Invalid completions get no reward, so that no effect could be seen.
         if (i + j) % 2 and name != 'none valid'
     ),
     *(

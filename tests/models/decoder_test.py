@@ -58,7 +58,7 @@ def example(cfg):
   rng = np.random.default_rng(0)
 
   def random(leaf):  # By NumPy, because compiling `init` takes longer.
-    scale = leaf.ndim == 1 and not cfg.norm_plus_one  # Of a norm.
+    scale = leaf.ndim == 1 and not cfg.norm_plus_one  # Norms.
     return np.float32(0.15 * rng.standard_normal(leaf.shape) + scale)
 
   unrolled = dataclasses.replace(cfg, scan_layers=False)

@@ -1,4 +1,4 @@
-"""What config.json says, and what is refused of it."""
+"""Tests of reading config.json, and of refusing what is not computed."""
 
 import contextlib
 import json
@@ -224,7 +224,7 @@ class LoadTest(parameterized.TestCase):
       cfg = hf_config.load(self.path)
     if warning is not None:
       self.assertRegex(logs.output[0], warning)
-    # What is trained means the same to both.
+    # The written config means the same to both.
     written = hf_config.dump(cfg, 'float32', {})
     self.write_config(**written)
     with self.assertNoLogs('absl'):

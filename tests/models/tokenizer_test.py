@@ -64,7 +64,7 @@ def make_directory(
     backend.add_special_tokens(
         [tokenizers.AddedToken('<|stop|>', special=True, normalized=True)]
     )
-  if bos:  # That encoding adds to every text of its own accord.
+  if bos:  # `encode` adds it to every text by itself.
     backend.post_processor = tokenizers.processors.TemplateProcessing(
         single=f'{bos} $A', special_tokens=[(bos, backend.token_to_id(bos))]
     )
@@ -137,7 +137,7 @@ class TokenizerTest(parameterized.TestCase):
     self.assertEqual(ids, expected)
     self.assertEqual(ids[0], 0)
     self.assertEqual(ids.count(0), 1)
-    # Where text alone is encoded, nothing is added.
+    # A text without a chat template gets no such token.
     self.assertNotIn(0, tokenizer.Tokenizer(self.path).encode('1'))
 
   @parameterized.named_parameters(

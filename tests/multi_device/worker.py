@@ -127,7 +127,7 @@ def run_update(mesh, cfg, params, layout):
   included = np.ones((P, G), bool)
   included[2] = False  # A dropped group,
   included[4, 1] = False  # and a dropped completion.
-  # Of a sampler that was nearly uniform: ratios lie on both sides of 1.
+  # The sampler was nearly uniform: ratios lie on both sides of 1.
   uniform = -np.log(np.float32(cfg.vocab_size))
   sampler = [
       uniform + rng.normal(0, 0.3, len(c)).astype(np.float32)

@@ -298,7 +298,7 @@ class TransformersTest(parameterized.TestCase):
       for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True)):
         theirs = their_logits(model, [row])[0, len(prompt) - 1 : -1]
         tokens = answers[number].tokens
-        if not number:  # That is greedy.
+        if not number:  # The first sample is greedy.
           np.testing.assert_array_equal(tokens, theirs.argmax(-1))
         logprobs = torch.tensor(theirs).log_softmax(-1).numpy()
         found = logprobs[np.arange(10), tokens]

@@ -10,7 +10,7 @@ from tests.sandbox import attacks
 from tests.sandbox import older_kernels
 
 _VERSIONS = range(1, min(6, landlock.version()) + 1)
-# What Landlock stops from a version on, and seccomp before.
+# Attacks that Landlock stops from a version on, and seccomp before it.
 _OF_VERSIONS = {
     'truncate from a weaker tier': landlock.TRUNCATES,
     'signal to another process': landlock.SIGNALS,

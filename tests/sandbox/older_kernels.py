@@ -15,7 +15,7 @@ from tests.sandbox import attacks
 from tests.sandbox import program_attacks
 from tests.sandbox import repository_attacks
 
-# What has to do with limits alone does not depend on the kernel.
+# Limits do not depend on the kernel; these layers do.
 _LAYERS = {'landlock', 'seccomp'}
 
 

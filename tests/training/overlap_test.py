@@ -267,7 +267,7 @@ class OverlapTest(absltest.TestCase):
     self.assertEqual(second['rejected_tokens'], 1)
     self.assertEqual((second['loss'], second['grad_norm']), (0, 0))
     self.assertGreater(second['sampler_kl'], 0.01)
-    # What they were worth was said before they were rejected.
+    # Their advantages were computed before they were rejected.
     rows = store.read(self.folder / 'rejected', 'train', [1])
     self.assertTrue(rows['kept'].all())
     self.assertGreater(rows['advantage'].abs().max(), 0.1)

@@ -55,7 +55,7 @@ class MathDomain(sourced.SourcedDomain):
     """Grade completion b of problem b, for all b."""
     if self.grader:
       grades = self.grader.grade_many(problems, completions)
-      # What the text alone shows is the same whoever grades.
+      # These columns depend on the text alone, not on the grader.
       shown = (self._grade('', c, 'text').columns for c in completions)
       return [
           dataclasses.replace(found, columns={**columns, **found.columns})

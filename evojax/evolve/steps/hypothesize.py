@@ -32,7 +32,7 @@ def _choose(
       parent=run.harnesses.load(version.harness),
       config=run.harnesses.values(version.harness),
       measures=diagnosis.measures,
-      # What the machine was too busy for was not tried.
+      # A change that the machine was too busy to try may be proposed again.
       history=[
           t for t in run.recorder.history.trials if t.status != history_lib.BUSY
       ],

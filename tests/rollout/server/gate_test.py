@@ -70,7 +70,7 @@ class GateTest(parameterized.TestCase):
       for path in ('/metrics', '/v1/models', '/health', '/flush_cache'):
         response = client.get(path, headers=headers)
         self.assertEqual(response.status_code, 421, path)
-    # Who has a key is no web page, whatever name a proxy gave the server.
+    # A client with a key is no web page, whatever name a proxy used.
     bearer = {b'Authorization': b'Bearer k'}
     response = self.post(headers, server=self.keyed)
     self.assertEqual(response.status_code, 401)
@@ -155,7 +155,7 @@ class GateTest(parameterized.TestCase):
 
   @parameterized.parameters('gzip', 'deflate', 'br', 'identity, gzip')
   def test_compressed(self, encoding):
-    """What unpacks to more than its size is never unpacked."""
+    """A compressed body is refused before it is unpacked."""
     headers = {
         'Content-Type': 'application/json',
         'Content-Encoding': encoding,
@@ -243,7 +243,7 @@ class WeightsTest(parameterized.TestCase):
   def test_inside(self, path, real):
     response = self.update(os.path.join(self.folder, path))
     self.assertEqual(response.status_code, 200, response.text)
-    # What was checked is read, even if a link is changed meanwhile.
+    # The checked path is read, even if a link is changed meanwhile.
     self.assertEqual(self.service.updates[0][0], str(self.folder / real))
 
   @parameterized.parameters(
@@ -343,7 +343,7 @@ class SizeTest(parameterized.TestCase):
     self.assertLess(len(response.content), 2000)
 
   def test_text_that_cannot_fit_is_not_tokenised(self):
-    text = 'x' * 1_000_000  # Of 1024 tokens of at most 12 characters.
+    text = 'x' * 1_000_000  # The limit: 1024 tokens of at most 12 characters.
     part = {'type': 'text', 'text': text}
     call = {'function': {'name': 'add', 'arguments': {'a': text}}}
     tool = {'function': {'name': 'add', 'description': text}}

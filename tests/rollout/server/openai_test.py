@@ -297,7 +297,7 @@ class OpenAITest(parameterized.TestCase):
     more = {'return_token_ids': True}
     answer = self._chat(n=2, extra_body=more)
     prompt = list(self.jobs[-1].prompt_tokens)
-    # Where vLLM's clients look, and SGLang's.
+    # Clients of vLLM look here, and those of SGLang there.
     self.assertEqual(answer.prompt_token_ids, prompt)
     for choice in answer.choices:
       self.assertEqual(choice.token_ids, ids)

@@ -158,7 +158,7 @@ class WebTest(parameterized.TestCase):
     self.assertEqual(self.status(_GET.replace(b'/v1', b'/x' * 4_000)), 404)
 
   def test_trailers_and_chunk_extensions(self):
-    """What a body brings along is bounded, too."""
+    """Trailers and chunk extensions of a body are bounded, too."""
     body = _chunked(_BODY)
     self.assertEqual(self.status(body + b'X: 1\r\n\r\n'), 200)
     for endless in (
