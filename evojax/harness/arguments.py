@@ -220,8 +220,12 @@ class Reader:
         fine = value is None or value in allowed.DTYPE_TEXTS
       case _:
         module, name = module_lib.split(self._m.full(node))
-        fine = name in allowed.DTYPES if module == 'numpy' else (
-            name in grammar.DTYPES or getattr(node, 'attr', '') == 'dtype'
+        fine = (
+            name in allowed.DTYPES
+            if module == 'numpy'
+            else (
+                name in grammar.DTYPES or getattr(node, 'attr', '') == 'dtype'
+            )
         )
     if not fine:
       listed = ', '.join(sorted(allowed.DTYPE_TEXTS))

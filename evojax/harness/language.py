@@ -193,7 +193,8 @@ class _Reader:
     return (
         any(name in table.get(module, ()) for table in listed)
         or full in names.ERRORS
-        or module == 'numpy' and name in allowed.DTYPES
+        or module == 'numpy'
+        and name in allowed.DTYPES
     )
 
   def _check_Try(self, node: ast.Try) -> _Found:

@@ -43,9 +43,7 @@ class Module:
     self.imports: dict[str, str] = {}
     self.clashes: set[str] = set()
     self.functions: dict[Key, list[ast.FunctionDef | ast.Lambda]] = {}
-    self.classes = {
-        s.name: s for s in tree.body if isinstance(s, ast.ClassDef)
-    }
+    self.classes = {s.name: s for s in tree.body if isinstance(s, ast.ClassDef)}
     self.methods: dict[str, list[ast.FunctionDef]] = {}
     self.attributes: set[str] = set()
     self.bound: collections.Counter[Key] = collections.Counter()

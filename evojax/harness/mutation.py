@@ -58,9 +58,10 @@ def found(
         yield node, 'copy='
       case ast.keyword(arg='out', value=ast.Name()):
         yield node, 'out='
-      case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
-          name in _UFUNCS
-          and any(isinstance(a, ast.Starred) for a in node.args)
+      case ast.Call(
+          func=ast.Attribute(value=value, attr=name)
+      ) if name in _UFUNCS and any(
+          isinstance(a, ast.Starred) for a in node.args
       ):
         yield node, 'a third argument'
       # A function that takes it as an argument could pass it `out`.

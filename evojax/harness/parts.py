@@ -127,7 +127,9 @@ def _with_dict(body: list[ast.stmt]) -> list[ast.stmt]:
         *lines,
         ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as value),
         ast.Return(value=ast.Name(id=returned)) as end,
-    ] if name == returned:
+    ] if (
+        name == returned
+    ):
       return [*lines, ast.copy_location(ast.Return(value), end)]
   return body
 

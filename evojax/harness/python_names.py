@@ -16,7 +16,8 @@ def _table(text: str) -> dict[str, frozenset[str]]:
 
 
 # Module -> functions and types that may be called.
-FUNCTIONS = _table("""
+FUNCTIONS = (
+    _table("""
   bisect: bisect bisect_left bisect_right;
   collections: Counter OrderedDict defaultdict deque namedtuple;
   copy: copy deepcopy;
@@ -33,19 +34,24 @@ FUNCTIONS = _table("""
   statistics: correlation covariance fmean geometric_mean harmonic_mean
     linear_regression mean median median_high median_low mode multimode pstdev
     pvariance quantiles stdev variance
-""") | {
-    'math': numpy_names.MATH,
-    'numpy': numpy_names.FUNCTIONS | {'finfo', 'iinfo'},
-    'numpy.linalg': numpy_names.LINALG,
-}
-CONSTANTS = _table("""
+""")
+    | {
+        'math': numpy_names.MATH,
+        'numpy': numpy_names.FUNCTIONS | {'finfo', 'iinfo'},
+        'numpy.linalg': numpy_names.LINALG,
+    }
+)
+CONSTANTS = (
+    _table("""
   re: A ASCII DOTALL I IGNORECASE M MULTILINE S VERBOSE X;
   string: ascii_letters ascii_lowercase ascii_uppercase digits hexdigits
     punctuation whitespace
-""") | {
-    'math': numpy_names.MATH_CONSTANTS,
-    'numpy': numpy_names.CONSTANTS,
-}
+""")
+    | {
+        'math': numpy_names.MATH_CONSTANTS,
+        'numpy': numpy_names.CONSTANTS,
+    }
+)
 # Module -> names for annotations alone.
 TYPES = _table("""
   __future__: annotations;

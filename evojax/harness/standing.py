@@ -142,7 +142,8 @@ class Reader:
         return name is not None and bool(
             self._m.own(call)
             or self._m.full(call.func) in names.TAKEN.get(name, ())
-            or name == 'key' and getattr(call.func, 'attr', '') == 'sort'
+            or name == 'key'
+            and getattr(call.func, 'attr', '') == 'sort'
         )
       case ast.Assign(targets=targets):
         return all(_is_named(t, kind) for t in targets)

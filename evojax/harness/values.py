@@ -90,10 +90,9 @@ class Kinds:
       case ast.Assign(targets=targets, value=value):
         for target in targets:
           self._bind(target, value)
-      case (
-          ast.AnnAssign(target=target, value=ast.expr() as value)
-          | ast.NamedExpr(target=target, value=value)
-      ):
+      case ast.AnnAssign(
+          target=target, value=ast.expr() as value
+      ) | ast.NamedExpr(target=target, value=value):
         self._bind(target, value)
       case ast.AugAssign(target=ast.Name() as target, value=value):
         self._raise(target, NESTED if self.kind(value) == NESTED else PLAIN)
@@ -343,7 +342,9 @@ class Kinds:
           ast.FunctionDef(args=ast.arguments(args=[first, *_])),
           ast.ClassDef(name=name),
           ast.Name(id=called),
-      ) if called == first.arg and self._m.bound[method, called] == 1:
+      ) if (
+          called == first.arg and self._m.bound[method, called] == 1
+      ):
         decorators = {getattr(d, 'id', '') for d in method.decorator_list}
         return name if 'classmethod' in decorators else ''
     return ''

@@ -429,12 +429,14 @@ def _html(root: pathlib.Path, rows: Sequence[Row]) -> str:
     # The directory may be the run itself.
     folder = row['name'] if (root / row['name']).is_dir() else '.'
     page = f'{folder}/report.html'
-    runs.append({
-        **_cells(row),
-        'name': row['name'],
-        'page': page if (root / page).exists() else '',
-        'notes': _notes(row, usual),
-    })
+    runs.append(
+        {
+            **_cells(row),
+            'name': row['name'],
+            'page': page if (root / page).exists() else '',
+            'notes': _notes(row, usual),
+        }
+    )
   headings = [
       heading
       for heading in ('mode', 'gain', 'time', 'tokens', 'dollars')

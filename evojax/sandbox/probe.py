@@ -297,9 +297,7 @@ def _table(stack: contextlib.ExitStack, _: str) -> _Prepared:
 
 
 def _datagrams(stack: contextlib.ExitStack, token: str) -> _Prepared:
-  server = stack.enter_context(
-      socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-  )
+  server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
   server.bind(f'\0evojax-{token}')
   return f'evojax-{token}', lambda: bool(select.select([server], [], [], 0)[0])
 

@@ -368,9 +368,7 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
       lambda x: jnp.zeros(x.shape, jnp.float32),
       ((state['params'], loss, sums), largest),
   )
-  rows = jax.tree.map(
-      lambda x: jnp.zeros((len(mask), *x.shape), x.dtype), rows
-  )
+  rows = jax.tree.map(lambda x: jnp.zeros((len(mask), *x.shape), x.dtype), rows)
   (grads, loss, sums), largest, rows = jax.lax.fori_loop(
       0, live, micro_step, (totals, largest, rows)
   )

@@ -46,10 +46,7 @@ class Server:
     self._command = command
     # Optimised, unless told otherwise: they decode thousands of tokens.
     self._environment = (
-        os.environ
-        | compiled.OPTIMISED
-        | {'JAX_PLATFORMS': 'cpu'}
-        | environment
+        os.environ | compiled.OPTIMISED | {'JAX_PLATFORMS': 'cpu'} | environment
     )
     self._process: subprocess.Popen | None = None
 

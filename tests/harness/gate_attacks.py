@@ -275,13 +275,11 @@ _WRITTEN = {
     ),
     'a function by items of a class': (
         'got = [str(g) for g, _ in C().items()]',
-        'def f(): return 1\n'
-        'class C:\n  def items(self): return [(f, 1)]',
+        'def f(): return 1\n' 'class C:\n  def items(self): return [(f, 1)]',
     ),
     'a function by a method that is named sub': (
         'got = C().sub(f)',
-        'def f(): return 1\n'
-        'class C:\n  def sub(self, g): return str(g)',
+        'def f(): return 1\n' 'class C:\n  def sub(self, g): return str(g)',
     ),
     'an iterator by a method that is named update': (
         'got = C().update(zip([1]))',
@@ -325,8 +323,7 @@ _WRITTEN = {
     'iterators by map': ('got = str(list(map(iter, [[1]])))', ''),
     'a function that reduce gives back': (
         'got = functools.reduce(f, [1, 2, 3], 0)()',
-        'import functools\n'
-        'def f(a, b):\n  x = str(a)\n  return lambda: x',
+        'import functools\n' 'def f(a, b):\n  x = str(a)\n  return lambda: x',
     ),
     'a function that key= is given': (
         'got = max([f], key=lambda g: len(str(g)))()',

@@ -381,12 +381,8 @@ class AddTest(parameterized.TestCase):
     )
     for first, second in ((LINES, other), (other, LINES), (LINES, REWARD)):
       both = parts_lib.add(first, second)
-      self.assertEqual(
-          _hashes(both), {**_hashes(first), **_hashes(second)}
-      )
-    both = parts_lib.add(
-        LINES, "def parts(e):\n  return {'fits': e.partial}\n"
-    )
+      self.assertEqual(_hashes(both), {**_hashes(first), **_hashes(second)})
+    both = parts_lib.add(LINES, "def parts(e):\n  return {'fits': e.partial}\n")
     self.assertNotIn('limit', both)
     self.assertNotIn('LIMIT', both)
     self.assertIn('  # Unsolved ones count as long.\n  tokens', both)

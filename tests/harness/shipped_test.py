@@ -65,9 +65,7 @@ class ShippedTest(parameterized.TestCase):
   )
   def test_parts_added_to_a_reward(self, name):
     """Proposers make it of the library; it is another text."""
-    text = parts_lib.add(
-        library.source('seed/reward.py'), library.source(name)
-    )
+    text = parts_lib.add(library.source('seed/reward.py'), library.source(name))
     self.assertFalse(library.is_shipped('reward.py', text))
     self.passes('math', 'reward.py', text)
 

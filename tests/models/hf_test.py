@@ -78,6 +78,8 @@ SMOLLM3 = dataclasses.replace(
     rope_scaling=rope.Dynamic(2.0),
 )
 CASES = (QWEN2, QWEN3, LLAMA, MISTRAL, GEMMA3, SMOLLM3)
+
+
 def random_params(cfg):
   """Every leaf random, norms and biases included."""
   shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))

@@ -16,7 +16,7 @@ CHATML = (
 )
 # As Qwen3's and Llama 3.2's: an option, and a date from the clock.
 OPTIONS = (
-    "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+    '{%- if not date_string is defined %}{%- if strftime_now is defined %}'
     "{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}"
     '{%- endif %}\n{{ bos_token }}Today: {{ date_string }}\n'
     '{% for m in messages %}{{ m.content }}{% endfor %}'
@@ -241,9 +241,7 @@ class TemplateTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.path = pathlib.Path(
-        self.enter_context(tempfile.TemporaryDirectory())
-    )
+    self.path = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
   def _open(self, template=OPTIONS, **options):
     self.reference = make_directory(self.path, template=template)

@@ -36,9 +36,7 @@ def _random_batch(batch=6, length=7, seed=0):
   return dict(arrays, mask=jnp.asarray(mask))
 
 
-_SETTINGS = dict(
-    clip_low=0.2, clip_high=0.28, dual_clip=1.5, kl_coef=0.05
-)
+_SETTINGS = dict(clip_low=0.2, clip_high=0.28, dual_clip=1.5, kl_coef=0.05)
 
 
 def _loss(batch, ratio, aggregation, denominator):

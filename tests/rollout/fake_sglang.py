@@ -92,9 +92,7 @@ def model(**changes: Any) -> client_lib.Model:
           'dtype': 'float32',
           'export': export,
           'score': score,
-          'score_bfloat16': functools.partial(
-              score, dtype=ml_dtypes.bfloat16
-          ),
+          'score_bfloat16': functools.partial(score, dtype=ml_dtypes.bfloat16),
           'corrected': False,
           'probe': (3, 4),
           **changes,

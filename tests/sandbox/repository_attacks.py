@@ -296,8 +296,7 @@ ATTACKS = (
             (
                 'held by a child',
                 'true',
-                'os.unlink(f"fill{i}")\n'
-                '  if i == 9 and os.fork(): break',
+                'os.unlink(f"fill{i}")\n' '  if i == 9 and os.fork(): break',
             ),
         )
     ),

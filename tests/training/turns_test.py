@@ -200,9 +200,7 @@ class TurnsTest(parameterized.TestCase):
       self.assertGreater(kind.sum(), 1)
     batch, live, _ = make_batch(prompts, episodes, advantages, layout)
     correction = dict(tis_mode='sequence_mask', reject='geometric')
-    found, _, sums = update(
-        batch, live, layout, 'token', limits, **correction
-    )
+    found, _, sums = update(batch, live, layout, 'token', limits, **correction)
     wanted = plain_gradient('token', True)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted)):
       np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(b).max()))

@@ -108,9 +108,7 @@ class App:
         redirect_slashes=False,
         exception_handlers=dict.fromkeys(known, _on_error),
     )
-    self.asgi.add_middleware(
-        gate.Gate, settings=settings, admin_paths=_ADMIN
-    )
+    self.asgi.add_middleware(gate.Gate, settings=settings, admin_paths=_ADMIN)
     routes = [
         ('GET', '/health', self._health),
         ('GET', '/health_generate', self._health_generate),

@@ -310,7 +310,7 @@ class Chat(OpenAI):
       **dict.fromkeys(
           ('tokens', 'prompt_token_ids'), 'not served; send `input_ids`'
       ),
-      'chat_template': 'the template is the model\'s own; send `input_ids`',
+      'chat_template': "the template is the model's own; send `input_ids`",
       'documents': 'not served; use `chat_template_kwargs`',
   }
   messages: list[Message] = []

@@ -300,9 +300,7 @@ class NativeTest(parameterized.TestCase):
     )
     meta = answer['meta_info']
     self.assertEqual((answer['text'], answer['output_ids']), ('', []))
-    self.assertEqual(
-        meta['finish_reason'], {'type': 'length', 'length': 0}
-    )
+    self.assertEqual(meta['finish_reason'], {'type': 'length', 'length': 0})
     self.assertEqual((meta['prompt_tokens'], meta['completion_tokens']), (3, 0))
     self.assertEqual(
         meta['input_token_logprobs'], [[-0.875, 6, None], [-0.125, 7, None]]

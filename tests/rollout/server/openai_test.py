@@ -348,9 +348,11 @@ class OpenAITest(parameterized.TestCase):
 
   def test_meta_info(self):
     self._say('a')
-    meta = self._chat(
-        logprobs=True, extra_body={'return_meta_info': True}
-    ).choices[0].meta_info
+    meta = (
+        self._chat(logprobs=True, extra_body={'return_meta_info': True})
+        .choices[0]
+        .meta_info
+    )
     self.assertEqual(
         meta['output_token_logprobs'], [[-0.875, 97, None], [-0.625, 256, None]]
     )

@@ -90,9 +90,7 @@ class WebTest(parameterized.TestCase):
   def test_connections_at_work_do_not_give_way(self):
     self.service.pause('in_place')
     busy = [self.connect(_POST) for _ in range(6)]
-    self.assertTrue(
-        fakes.wait_for(lambda: len(self.server.host._batches) == 6)
-    )
+    self.assertTrue(fakes.wait_for(lambda: len(self.server.host._batches) == 6))
     self.assertEqual(self.status(b''), 503)  # Even before it asks.
     sock = self.connect(_GET, address='127.0.0.2')
     self.assertIn(b' 200 ', self.answer(sock))
