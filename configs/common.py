@@ -41,7 +41,9 @@ def apply(
     c.eval.problems = 16
     c.eval.samples = 4
     c.checkpoint.every = 2
-    c.evolve.trials = 3
+    c.evolve.rounds = 2
+    c.evolve.candidates = 1
+    c.evolve.pairs = 3
     c.evolve.updates = 4
     c.evolve.first_updates = 4
     c.evolve.prompts = 4
@@ -50,14 +52,13 @@ def apply(
     c.evolve.samples = 2
     c.evolve.replay_updates = 1
     c.evolve.replay_problems = 8
-    c.evolve.underpowered = 'run'  # Trials this small can detect nothing.
   elif variant == 'seed':
-    c.evolve.trials = 0
+    c.evolve.rounds = 0
     c.steps = seed_steps
   elif variant == 'random':
     c.evolve.proposer = 'random'
   elif variant == 'reference':
-    c.evolve.trials = 0
+    c.evolve.rounds = 0
     c.grpo.clip_high = 0.28  # Clip-Higher: arXiv:2503.14476, Sec. 3.1.
     c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
     c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
@@ -90,7 +91,7 @@ def apply(
     c.grpo.tis_cap = 2.0
     c.optim.learning_rate = 1e-6
     c.optim.warmup_steps = 10
-    c.evolve.updates = 50
+    c.evolve.updates = 20
     c.evolve.prompts = 32
     c.evolve.problems = 256
     c.steps = 500

@@ -16,7 +16,7 @@ __version__ = '0.1.0'
 def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
   """Evolve policy and harness: `--mode=evolve` from Python.
 
-  With `config.evolve.trials = 0` it trains a policy alone.
+  With `config.evolve.rounds = 0` it trains a policy alone.
 
   Args:
     config: From `configs.math.get_config()`, say, changed as needed.

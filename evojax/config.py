@@ -266,34 +266,32 @@ FIELDS = (
     Field('eval.sealed', True,
           'Score base and trained policy on the sealed split at the end.'),
 
-    # The meta-loop: each trial changes the harness in one factor.
-    Field('evolve.trials', 4, 'Trials, at most; 0 trains without evolution.',
+    # The meta-loop: each candidate changes the harness in one factor.
+    Field('evolve.rounds', 6, 'Rounds, at most; 0 trains without evolution.',
           0),
+    Field('evolve.candidates', 2, 'Changes that race the incumbent harness at'
+          ' a time.', 1),
+    Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
+          ' all harnesses share problems and sampler seeds.', 3,
+          reason='the spread between pairs needs at least three'),
     Field('evolve.seed_harness', 'seed_harness',
           "Directory of the domain's harness to start from."),
     Field('evolve.proposer', 'rules', 'rules, random, or the dotted path of a'
           ' module with propose(context).'),
-    Field('evolve.updates', 30, 'GRPO steps of every arm of a trial.', 1),
+    Field('evolve.updates', 12, 'GRPO steps of every arm of a round.', 2),
+    Field('evolve.policy', 'mean', "What a round leaves: the mean of the arms"
+          ' of the harness that won it, or the best of them.',
+          choices=('mean', 'best')),
     # Few: where most is learned already, no change of the harness can show what
     # it is worth.
     Field('evolve.first_updates', 8,
           'GRPO steps of version 0, whose evidence is diagnosed first.', 1),
     Field('evolve.prompts', 12, "P of an arm's step.", 1),
     Field('evolve.group_size', 8, "G of an arm's step.", 2),
-    Field('evolve.controls', 4, 'Arms of the parent harness, one seed each.', 4,
-          reason='the spread between seeds needs at least four arms'),
-    Field('evolve.children', 2, 'Arms of the changed harness, at least.', 2,
-          reason='a child that one seed liked proves nothing: at least 2'),
-    Field('evolve.max_children', 4, 'Arms of the changed harness, at most: run'
-          ' where fewer would detect too little.', 2),
-    Field('evolve.underpowered', 'refuse', 'What becomes of a trial that could'
-          ' not detect its own prediction.', choices=('refuse', 'run')),
-    # Many: with 1,024 samples an arm, most of the spread between arms was that
-    # of the samples, and to tell a change that helps only some problems takes
-    # many problems.
-    Field('evolve.problems', 512, 'Fresh dev problems of a trial.', 2),
-    Field('evolve.samples', 4, 'Completions of each; a change that passes the'
-          ' test is also scored on perturbed problems, with half as many.', 1),
+    Field('evolve.problems', 128, 'Fresh dev problems of a round whose arms'
+          ' sample differently, and perturbed ones for a change that is about'
+          ' to be kept.', 2),
+    Field('evolve.samples', 2, 'Completions of each.', 1),
     Field('evolve.false_discovery_rate', 0.2, 'False discovery rate over all'
           ' trials of a run, controlled online.', 1e-6, 1.0 - 1e-6),
     Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.', 1),
@@ -308,6 +306,9 @@ FIELDS = (
     Field('evolve.dollars_per_device_hour', 0.0,
           'Price of a device, in dollars per hour.', 0.0),
     Field('evolve.skills', (), 'Directories of skills that other runs wrote.'),
+    Field('evolve.retrain', False, 'Train the final harness once more from the'
+          ' base policy, with the steps and prompts of the config: it tells a'
+          ' good recipe from a lucky policy.'),
     Field('evolve.salt', '',
           'Salt of the sealed problems; empty: drawn at random, once.'),
 

@@ -83,7 +83,7 @@ def make_config(
   c = math_config.get_config('smoke').unlock()
   c.name = 'tiny'
   c.steps = 2
-  c.evolve.trials = 0
+  c.evolve.rounds = 0
   c.model.path = os.fspath(policy)
   c.domain.kwargs.families = ('chain_sum:0', 'products:0')
   c.rollout.max_tokens = 12
@@ -145,7 +145,8 @@ def evolving(**overrides: Any) -> ml_collections.ConfigDict:
       steps=2,
       eval__problems=4,
       eval__samples=2,
-      evolve__trials=2,
+      evolve__rounds=2,
+      evolve__candidates=1,
       evolve__updates=2,
       evolve__first_updates=2,
       evolve__prompts=4,

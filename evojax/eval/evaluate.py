@@ -92,13 +92,14 @@ def evaluate(
     seed: int,
     problems: int,
     samples: int,
+    first: int = 0,
     step: int = 0,
     workdir: str | os.PathLike[str] | None = None,
     allow_sealed: bool = False,
 ) -> EvalResult:
   """Score the weights that the scorer's engine holds.
 
-  Problems are the first ones of the split's stream under `seed`, which also
+  Problems are consecutive ones of the split's stream under `seed`, which also
   seeds the sampler: two policies that are evaluated with equal arguments get
   the same problems and the same random numbers, so their difference is paired.
 
@@ -108,6 +109,7 @@ def evaluate(
     seed: Seed of problems and sampler.
     problems: P, at least 2.
     samples: k of Avg@k.
+    first: Place of the first problem in the stream.
     step: Training step of the weights; names the evidence file.
     workdir: Where evidence is written; None writes none.
     allow_sealed: Whether the split may be 'sealed': only where no training can
@@ -135,7 +137,7 @@ def evaluate(
   phase: Any = scorer.phases or (lambda name: contextlib.nullcontext())
   asked = collect.request_batch(
       scorer.tokenizer,
-      scorer.domain.source(split, seed).take(0, problems),
+      _take(scorer.domain.source(split, seed), first, problems),
       scorer.params,
       group_size=samples,
       seed=seed,
@@ -162,6 +164,18 @@ def evaluate(
   _check_graded(rollouts, asked, split)
   seconds = time.perf_counter() - start
   return _result(rollouts, asked, columns, split, step, seconds)
+
+
+def _take(
+    source: records.ProblemSource, first: int, count: int
+) -> list[records.Problem]:
+  """Return consecutive problems of a stream, none of them an earlier one.
+
+  A stream repeats itself only where it has too few problems for that.
+  """
+  if first + count <= len(source):
+    return source.take(0, first + count)[first:]
+  return source.take(first, count)
 
 
 def _check_graded(

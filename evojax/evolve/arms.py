@@ -1,6 +1,7 @@
 """The arms of a run: what is computed, as jobs for an executor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+import hashlib
 import math
 from typing import Any
 
@@ -11,8 +12,18 @@ from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
 
+def seed_of(run: opening.Run, purpose: str, *key: int) -> int:
+  """Return a seed that depends on the run's seed, a purpose and its numbers.
+
+  Not on what was found before: two machines that part in a measurement still
+  draw the same numbers.
+  """
+  text = ' '.join(map(str, (purpose, run.config.seed, *key)))
+  return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], 'big')
+
+
 def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
-  """Return what an arm of a trial changes in the run's config.
+  """Return what an arm of a round changes in the run's config.
 
   Args:
     run: The run.
@@ -54,30 +65,40 @@ def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
 
 
 def train_all(
-    run: opening.Run, jobs: Sequence[arm_lib.ArmJob], stage: str
-) -> Iterator[records.Arm]:
-  """Train arms up to the first that fails: one that does decides a trial.
+    run: opening.Run,
+    jobs: Sequence[arm_lib.ArmJob],
+    stage: str,
+    groups: Sequence[int] | None = None,
+) -> list[records.Arm | None]:
+  """Train arms, side by side as far as the executor can.
 
   Args:
     run: The run.
     jobs: In the order of the records.
     stage: Name of the stage that they are, for the progress.
+    groups: Group of each arm: one that is not 'done' decides about its group,
+      whose later arms are not trained. None: all are trained.
 
-  Yields:
-    One record per arm, before the next is waited for; only the last may have
-    another status than 'done'.
+  Returns:
+    One record per job, None where it was not trained.
   """
   # All are queued before the first is waited for: workers train side by side.
   run.progress.enter(stage, arms=len(jobs))
   for job_ in jobs:
     run.executor.submit(job_)
+  found: list[records.Arm | None] = []
+  decided: set[int] = set()
   for i, job_ in enumerate(jobs):
+    group = groups[i] if groups else -1
+    if group in decided:
+      run.executor.cancel(job_)
+      found.append(None)
+      continue
     run.progress.enter(stage, arm=i)
-    yield (arm := run.executor.wait(job_))
-    if arm.status != 'done':
-      for unwanted in jobs[i + 1 :]:
-        run.executor.cancel(unwanted)
-      return
+    found.append(arm := run.executor.wait(job_))
+    if groups and arm.status != 'done':
+      decided.add(group)
+  return found
 
 
 def train_one(

@@ -13,7 +13,7 @@ from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
-_OWN = ('base', 'continued', 'evolved')  # Policies of the run itself.
+_OWN = ('base', 'evolved', 'retrained')  # Policies of the run itself.
 
 
 @dataclasses.dataclass(frozen=True)

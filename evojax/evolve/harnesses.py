@@ -1,5 +1,6 @@
 """The harnesses of a run, by their hashes, and what follows from one."""
 
+from collections.abc import Mapping
 import dataclasses
 import pathlib
 from typing import Any
@@ -58,3 +59,27 @@ class Harnesses:
         self.setup.surface,
         config_lib.flatten(self.setup.config),
     )
+
+  def rebased(self, before: str, after: str, onto: str) -> str:
+    """Return the hash of `onto` with the change that led from `before` to `after`.
+
+    A change that trains nothing may have been kept since a candidate was made.
+    """
+    if before == onto:
+      return after
+    old, new, base = map(self.load, (before, after, onto))
+    moved = spec.Harness(
+        _moved(old.overlay, new.overlay, base.overlay),
+        _moved(old.files, new.files, base.files),
+    )
+    spec.write(moved, self.root)
+    return moved.sha256
+
+
+def _moved(
+    old: Mapping[str, Any], new: Mapping[str, Any], base: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Return `base` with the entries in which `new` differs from `old`."""
+  gone = old.keys() - new.keys()
+  changed = {k: v for k, v in new.items() if k not in old or old[k] != v}
+  return {k: v for k, v in base.items() if k not in gone} | changed

@@ -17,6 +17,7 @@ from evojax.evolve import propose as propose_lib
 from evojax.evolve import recorder as recorder_lib
 from evojax.evolve import scoring
 from evojax.evolve import skills as skills_lib
+from evojax.evolve import states as states_lib
 from evojax.harness import admit
 from evojax.harness import spec
 from evojax.harness import surface
@@ -60,6 +61,7 @@ class Run:
   progress: progress_lib.Progress
   recorder: recorder_lib.Recorder
   harnesses: harnesses_lib.Harnesses
+  states: states_lib.States
   scorer: scoring.Scorer
   executor: executor_lib.Executor
 
@@ -118,7 +120,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   """Check all that needs neither the workdir nor a device.
 
   Args:
-    config: With evolve.trials > 0.
+    config: With evolve.rounds > 0.
     options: See there.
 
   Returns:
@@ -158,7 +160,7 @@ def open_run(
   """Yield the parts of a run, new or continued.
 
   Args:
-    config: With evolve.trials > 0.
+    config: With evolve.rounds > 0.
     workdir: The run's directory.
     options: See there.
 
@@ -217,6 +219,7 @@ def open_run(
             shown=primary,
         )
     )
+    states = states_lib.States(setup, mesh)
     in_process = executor_lib.InProcess(
         setup, engine, phases, recorder.stop_if_asked, progress
     )
@@ -230,9 +233,9 @@ def open_run(
         progress=progress,
         recorder=recorder,
         harnesses=harnesses_lib.Harnesses(path / 'harness', setup),
+        states=states,
         scorer=scoring.Scorer(
-            setup=setup,
-            mesh=mesh,
+            states=states,
             engine=engine,
             phases=phases,
             progress=progress,

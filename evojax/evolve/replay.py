@@ -48,7 +48,7 @@ def effect(
     """Return the scores after the replayed updates."""
     setup = arms.setup_under(run, harness)
     engine = run.scorer.engine
-    learner = learner_lib.Learner(setup, run.scorer.mesh, run.phases)
+    learner = learner_lib.Learner(setup, run.states.mesh, run.phases)
     learner.start_from(checkpoint)
     rewards = reward_pipeline.RewardPipeline(setup)
     for step in chosen:

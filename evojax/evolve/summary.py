@@ -16,6 +16,7 @@ from evojax.evolve.steps import final as final_lib
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.report import numerals
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
@@ -28,7 +29,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
 
   Args:
     run: The run, in all processes.
-    reason: Why it ended: 'trials', 'budget', 'nothing to propose'.
+    reason: Why it ended: 'rounds' or 'budget'.
 
   Returns:
     The summary, in all processes.
@@ -37,10 +38,10 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   versions = run.recorder.history.versions
   if versions:
     checkpoint = run.path / versions[-1].checkpoint
-    run.scorer.export(checkpoint, run.path / 'policy_continued')
+    run.states.export(checkpoint, run.path / 'policy')
   if retrained := run.recorder.find(records.Retrain):
-    checkpoint = final_lib.evolved_checkpoint(run, retrained)
-    run.scorer.export(checkpoint, run.path / 'policy')
+    checkpoint = final_lib.retrained_checkpoint(run, retrained)
+    run.states.export(checkpoint, run.path / 'policy_retrained')
   summary: dict[str, Any] = {}
   if run.primary:
     summary = _make(run, reason)
@@ -78,10 +79,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       device_seconds_by_version=budget_lib.by_version(rows),
       device_seconds_per_point=budget_lib.per_point(rows),
       dollars=run.recorder.budget.cost(spent),
-      policy=str(run.path / 'policy') if final else None,
-      policy_continued=(
-          str(run.path / 'policy_continued') if history.versions else None
-      ),
+      policy=str(run.path / 'policy') if history.versions else None,
       report=str(run.path / 'report.html'),
       time_shares=run.phases.shares(),
   )
@@ -102,27 +100,14 @@ def _trial(trial: history_lib.Trial) -> dict[str, Any]:
       low=verdict.low,
       high=verdict.high,
       minimum_detectable_effect=trial.mde,
-      alpha=verdict.alpha,
-      p=verdict.p,
+      rounds=verdict.rounds,
+      pairs=verdict.pairs,
+      e_value=verdict.e_value,
+      threshold=verdict.threshold,
       verdict=trial.status,
       reasons=verdict.reasons,
       device_seconds=trial.device_seconds,
   )
-
-
-def in_a_line(verdict: records.Verify) -> str:
-  """Return the outcome of a trial in one line."""
-  text = f'trial {verdict.trial}: {verdict.status}'
-  if verdict.effect is not None:
-    text += f', {100 * verdict.effect:+.1f} points'
-    text += f' {_span(verdict.low, verdict.high)}'
-  return f'{text} ({"; ".join(verdict.reasons)})'
-
-
-def _span(low: float | None, high: float | None) -> str:
-  if low is None or high is None:
-    return ''
-  return f'[{100 * low:+.1f}, {100 * high:+.1f}]'
 
 
 def _show(summary: Mapping[str, Any]) -> None:
@@ -139,11 +124,11 @@ def _show(summary: Mapping[str, Any]) -> None:
   for t in summary['trials']:
     effect = '-'
     if t['effect'] is not None:
-      effect = f'{100 * t["effect"]:+.1f} {_span(t["low"], t["high"])}'
+      effect = numerals.effect(t['effect'], (t['low'], t['high']))
     table.add_row(
         t['version'] or f'({t["parent"]})',
         markup.escape(textwrap.shorten(t['change'], 100, placeholder=' ...')),
-        _span(*t['expected']),
+        numerals.between(t['expected']),
         markup.escape(effect),
         t['verdict'],
     )

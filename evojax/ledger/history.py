@@ -20,6 +20,8 @@ from evojax.ledger import records
 
 # Verdict on a change that the machine was too busy to judge.
 BUSY = 'machine_busy'
+# Verdicts on changes that may be proposed again: they were not judged.
+UNTRIED = (BUSY, 'superseded')
 
 
 def _of(step: str, field: str, before: Any = None) -> property:
@@ -29,17 +31,20 @@ def _of(step: str, field: str, before: Any = None) -> property:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-  """The records of one trial; of two rows of one step the later counts."""
+  """A change under test: its records; of two rows of one step the later counts.
+
+  Rounds race several changes. Each gets an equal share of their cost.
+  """
 
   index: int  # 0, 1, ... in the order in which trials began.
   number: int  # The ledger's `trial`.
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
+  races: Sequence[records.Race] = ()  # Rounds that it took part in.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
   design: records.Design | None = None
   admit: records.Admit | None = None
   backtest: records.Backtest | None = None
-  trial: records.Trial | None = None
   verify: records.Verify | None = None
   accumulate: records.Accumulate | None = None
 
@@ -49,10 +54,9 @@ class Trial:
   delta = _of('design', 'delta')
   intervention_class = _of('delta', 'intervention_class', '')
   backtested = _of('backtest', 'predicted')
-  arms = _of('trial', 'arms', ())
-  mde = _of('trial', 'mde')  # The minimum detectable effect.
   made = _of('verify', 'version', '')  # The version, where the change is kept.
   effect = _of('verify', 'effect')
+  mde = _of('standing', 'detectable')  # The minimum detectable effect.
 
   @property
   def name(self) -> str:
@@ -69,6 +73,8 @@ class Trial:
   @property
   def kind(self) -> str:
     """'keep', 'discard', 'failed' or 'running': how a verdict is drawn."""
+    if self.status in ('vetoed', 'superseded'):
+      return 'discard'
     # Every failure has a status of its own.
     known = ('keep', 'discard', 'running')
     return self.status if self.status in known else 'failed'
@@ -80,8 +86,20 @@ class Trial:
       return None
     return self.verify.low, self.verify.high
 
-  def role(self, role: str) -> list[records.TrialArm]:
-    """Return the arms of a role, 'control' or 'child'."""
+  @property
+  def standing(self) -> records.Standing | None:
+    """How it stood after its last round."""
+    found = [s for race in self.races for s in race.standings]
+    return next((s for s in found[::-1] if s.trial == self.number), None)
+
+  @property
+  def arms(self) -> list[records.RacedArm]:
+    """Its arms and those of the incumbent beside them, of its last round."""
+    arms = self.races[-1].arms if self.races else ()
+    return [arm for arm in arms if arm.trial in (None, self.number)]
+
+  def role(self, role: str) -> list[records.RacedArm]:
+    """Return the arms of a role, 'incumbent' or 'candidate'."""
     return [arm for arm in self.arms if arm.role == role]
 
   @property
@@ -114,15 +132,20 @@ class History:
 
     A diagnosis without a proposal is no trial.
     """
-    steps: dict[int, dict[str, records.Record]] = defaultdict(dict)
+    steps: dict[int, dict[str, Any]] = defaultdict(dict)
     seconds: dict[int, dict[str, float]] = defaultdict(
         lambda: defaultdict(float)
     )
     for row in self.rows:
-      record = row.record
+      record, spent = row.record, row.measured.device_seconds
       if isinstance(record, records.OfTrial):
         steps[record.trial][record.STEP] = record
-        seconds[record.trial][record.STEP] += row.measured.device_seconds
+        seconds[record.trial][record.STEP] += spent
+      elif isinstance(record, records.Race):
+        for standing in record.standings:
+          steps[standing.trial].setdefault('races', []).append(record)
+          share = spent / len(record.standings)
+          seconds[standing.trial][record.STEP] += share
     idle = {'diagnose', 'hypothesize'}
     proposed = lambda found: getattr(found.get('hypothesize'), 'proposer', '')
     began = [n for n, f in steps.items() if f.keys() - idle or proposed(f)]
@@ -136,11 +159,15 @@ class History:
     """The trials whose change was kept."""
     return [trial for trial in self.trials if trial.kind == 'keep']
 
+  @functools.cached_property
+  def races(self) -> list[records.Race]:
+    """All rounds; of two rows of one round the later counts."""
+    return list({race.round: race for race in self.all(records.Race)}.values())
+
   @property
   def dev_draws(self) -> int:
-    """Number of draws of fresh dev problems: one per trial that scored."""
-    done = lambda row: any(arm.status == 'done' for arm in row.arms)
-    return sum(map(done, self.all(records.Trial)))
+    """Number of draws of fresh dev problems: one per round that scored any."""
+    return sum(race.scored_by == 'dev' for race in self.races)
 
   # ----------------------------------------------------------------- versions
 
@@ -148,6 +175,10 @@ class History:
   def versions(self) -> list[records.Version]:
     """All versions of the run, oldest first."""
     return self.all(records.Version)
+
+  def version(self, name: str) -> records.Version:
+    """Return the version of a name."""
+    return next(v for v in self.versions if v.version == name)
 
   @functools.cached_property
   def base(self) -> records.Train | None:
@@ -161,21 +192,20 @@ class History:
   @functools.cached_property
   def head(self) -> str:
     """The version that training goes on from."""
-    if learned := self.find(records.Accumulate):
-      return learned.head
-    # A kill right after a verdict leaves a kept change that no row names head.
-    return self.kept[-1].name if self.kept else self.base_version
+    return self.versions[-1].version if self.versions else self.base_version
 
   @functools.cached_property
   def parents(self) -> dict[str, str]:
     """Version or trial -> the version that it changed; the base has none."""
+    made = {v.version: v.parent for v in self.versions if v.parent}
+    tried = {t.name: t.parent for t in self.trials if t.name not in made}
     known = {self.base_version}
     parents = {}
-    for trial in self.trials:
-      # A parent that is not known yet would make a cycle.
-      known_parent = trial.parent in known
-      parents[trial.name] = trial.parent if known_parent else self.base_version
-      known.add(trial.name)
+    for name, parent in {**made, **tried}.items():
+      # A parent that is not known would make a cycle.
+      parents[name] = parent if parent in known else self.base_version
+      if name in made:
+        known.add(name)
     return parents
 
   @functools.cached_property
@@ -189,10 +219,10 @@ class History:
   @functools.cached_property
   def levels(self) -> dict[str, float]:
     """Version or trial -> summed effects from the base to it, a fraction."""
+    effects = {trial.name: trial.effect or 0.0 for trial in self.trials}
     found = {self.base_version: 0.0}
-    for trial in self.trials:
-      start = found.get(self.parents[trial.name], 0.0)
-      found[trial.name] = start + (trial.effect or 0.0)
+    for name, parent in self.parents.items():
+      found[name] = found.get(parent, 0.0) + effects.get(name, 0.0)
     return found
 
   # --------------------------------------------------------------------- cost
@@ -217,21 +247,25 @@ class History:
   @property
   def trained_tokens(self) -> int:
     """Tokens sampled to train all arms; controls serve several trials."""
-    trained = [*self.all(records.Retrain), *([self.base] if self.base else [])]
-    in_trials = sum(self.tokens_by_trial.values())
-    return in_trials + sum(arm.sampled_tokens for arm in trained)
+    own = [*self.all(records.Retrain), *([self.base] if self.base else [])]
+    raced = [arm for race in self.races for arm in race.arms]
+    # By folder: an arm that is listed twice was trained once.
+    once = {arm.folder: arm.sampled_tokens for arm in [*own, *raced]}
+    return sum(once.values())
 
   @functools.cached_property
   def tokens_by_trial(self) -> dict[int, int]:
-    """Number of a trial -> tokens sampled to train the arms that it began."""
-    # By folder: an arm that is listed twice was trained once.
-    known: set[str] = set()
-    found = {}
-    for trial in self.trials:
-      new = {arm.folder: arm for arm in trial.arms if arm.folder not in known}
-      known |= new.keys()
-      found[trial.number] = sum(arm.sampled_tokens for arm in new.values())
-    return found
+    """Number of a trial -> tokens sampled to train its own arms."""
+    found = {
+        (arm.trial, arm.folder): arm.sampled_tokens
+        for race in self.races
+        for arm in race.arms
+    }
+    tokens = dict.fromkeys((trial.number for trial in self.trials), 0)
+    for (trial, _), count in found.items():
+      if trial in tokens:
+        tokens[trial] += count
+    return tokens
 
 
 def _ended(path: pathlib.Path, head: str) -> str:

@@ -10,6 +10,7 @@ To change a record: change its fields, add 1 to its VERSION, and add the
 function that turns a row of the former version into one of the new.
 """
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -103,11 +104,48 @@ class Arm(Trained):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialArm(Arm):
-  """An arm of a trial with the place of its dev scores."""
+class RacedArm(Arm):
+  """An arm of a round. Arms of one pair share problems and sampler seeds."""
 
-  role: str  # 'control' or 'child'.
-  scores: str  # Folder of its dev evidence, below the workdir.
+  trial: int | None  # The change that it tests; None: the incumbent harness.
+  pair: int  # 0, 1, ...
+  # Share solved by which the pairs of a round are compared, of the arm's own
+  # rollouts or of dev problems; None unless it is 'done'.
+  score: float | None
+  dev: str  # Folder of its dev evidence, if any was needed.
+
+  @property
+  def role(self) -> str:
+    """'incumbent' or 'candidate'."""
+    return 'incumbent' if self.trial is None else 'candidate'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standing:
+  """What all rounds so far say of a candidate; scores are fractions."""
+
+  trial: int
+  rounds: int  # In which it was raced.
+  pairs: int  # Over all of them.
+  effect: float | None  # Mean difference over its pairs; None: too few pairs.
+  standard_error: float | None
+  low: float | None  # 95 % interval of the effect.
+  high: float | None
+  e_value: float | None  # Evidence for an effect above 0.
+  threshold: float | None  # The e-value that keeps it.
+  detectable: float | None  # Effect found with probability 0.8 in this round.
+  decision: str  # 'keep', 'drop' or 'go on'.
+  reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+  """A state that went into a policy."""
+
+  folder: str  # Of the arm.
+  harness: str  # Hash.
+  end: str  # Fingerprint of the state.
+  weight: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +193,7 @@ class Measured:
 
 
 STEPS: dict[str, type['Record']] = {}  # All records below, by their step.
+_FORMER = {'trial': 'race'}  # Former names of steps.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,6 +250,9 @@ class Train(Version):
 class Diagnose(OfTrial):
   """Measures of the version that a trial starts from."""
 
+  VERSION: ClassVar[int] = 2
+
+  round: int  # In which the trial began.
   version: str
   measures: tuple[Measure, ...]
   alerts: tuple[str, ...]  # Names of the alarming measures, worst first.
@@ -259,52 +301,57 @@ class Backtest(OfTrial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trial(OfTrial):
-  """Control arms and children, trained from one state and scored."""
+class Race(Record):
+  """The arms of a round, trained from one state, and how candidates stand."""
 
-  start: str  # Fingerprint of the state that all arms started from.
-  dev_seed: int  # Seed of the fresh dev problems.
-  alpha: float  # Level of the test.
-  mde: float | None  # Minimum detectable effect; None: no control was done.
-  children: int  # Planned.
-  refused: str  # Why no child was trained, or ''.
-  arms: tuple[TrialArm, ...]
+  VERSION: ClassVar[int] = 2  # 0 and 1: a trial of one change, step 'trial'.
+
+  round: int
+  version: str  # Whose state all arms started from.
+  start: str  # Fingerprint of that state.
+  scored_by: str  # 'rollouts' of the arms, or 'dev' problems.
+  arms: tuple[RacedArm, ...]
+  standings: tuple[Standing, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verify(OfTrial):
-  """The verdict; numbers are None where no test was made."""
+  """The verdict on a candidate; numbers are None where it was not raced."""
+
+  VERSION: ClassVar[int] = 2
 
   version: str  # The version that was made, '' unless kept.
   status: str  # 'keep', 'discard', 'disqualified', 'crash', ...
   reasons: tuple[str, ...]  # One sentence per condition that decided.
-  alerts: tuple[str, ...] = ()  # Critical alerts that the child alone raises.
-  effect: float | None = None  # Children minus controls, a fraction.
+  alerts: tuple[str, ...] = ()  # Critical alerts that the candidate alone has.
+  effect: float | None = None  # Candidate minus incumbent, a fraction.
   standard_error: float | None = None
-  df: float | None = None  # Degrees of freedom of standard_error.
   low: float | None = None  # 95 % interval of the effect.
   high: float | None = None
-  p: float | None = None  # One-sided.
-  alpha: float | None = None  # Level that p was compared with.
-  sigma_seed: float | None = None  # Standard deviation between seeds.
-  se_problems: float | None = None  # Standard error of pairing over problems.
-  wilcoxon_p: float | None = None
-  no_loss: bool | None = None  # True if a loss of the margin is excluded.
-  control: float | None = None  # Mean score of the controls.
-  child: float | None = None  # Mean score of the children.
+  rounds: int | None = None
+  pairs: int | None = None
+  e_value: float | None = None
+  threshold: float | None = None  # The e-value that keeps a change.
   perturbed_effect: float | None = None
+  perturbed_error: float | None = None  # Its standard error.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Promote(Version):
-  """A kept candidate as the version that training goes on from."""
+  """The policy that a round leaves, under the harness that won it."""
+
+  VERSION: ClassVar[int] = 2
+
+  round: int | None  # None: a kept change that trains nothing made it.
+  sources: tuple[Source, ...]  # The mean of these states is the policy.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Accumulate(OfTrial):
-  """The lessons of a trial: the new head, a skill, how predictions did."""
+  """The lessons of a trial: a skill, and how predictions did."""
 
-  head: str  # The version that training goes on from.
+  VERSION: ClassVar[int] = 2
+
   skill: str  # Hash of the skill that was written, or ''.
   validity: Validity
 
@@ -326,15 +373,21 @@ class Seal(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Final(Record):
-  """Sealed scores of all policies on the same problems."""
+  """Sealed scores of all policies on the same problems.
+
+  'evolved' is the policy of the head, and 'retrained' one that its harness
+  trained from the base policy.
+  """
+
+  VERSION: ClassVar[int] = 2
 
   harness: str
-  version: str  # The head whose harness was retrained.
+  version: str  # The head.
   problems: int
   samples: int  # Completions of each problem.
   scores: dict[str, Estimate | None]  # None where a policy was not brought in.
   gains: dict[str, Estimate]  # Over the base policy.
-  evolved_over: dict[str, Estimate]  # Retrained policy minus another.
+  evolved_over: dict[str, Estimate]  # The evolved policy minus another.
   compute: dict[str, Tokens]
 
 
@@ -359,9 +412,57 @@ _folder = _renamed('arm', 'folder')
 _class = _renamed('klass', 'intervention_class')
 
 
-def _trial_arm_1(arm: dict) -> dict:
+def _arm_1(arm: dict) -> dict:
   """Upgrade an arm of a trial: its `arm` was the folder of the dev scores."""
   return _renamed('trained', 'folder')(_renamed('arm', 'scores')(arm))
+
+
+def _race_2(row: dict) -> dict:
+  """Return the round that a trial of one change amounts to."""
+  number, count = row['trial'], collections.Counter()
+  arms = []
+  for arm in row['arms']:
+    role = arm['role']
+    fields = {k: v for k, v in arm.items() if k not in ('role', 'scores')}
+    arms.append(
+        fields
+        | {
+            'trial': None if role == 'control' else number,
+            'pair': count[role],
+            'score': None,
+            'dev': arm['scores'],
+        }
+    )
+    count[role] += 1
+  standing = dict.fromkeys(f.name for f in dataclasses.fields(Standing))
+  standing |= dict(trial=number, rounds=1, pairs=row['children'])
+  standing |= dict(detectable=row['mde'], decision='', reason=row['refused'])
+  return {
+      'round': number,
+      'version': '',
+      'start': row['start'],
+      'scored_by': 'dev',
+      'arms': arms,
+      'standings': [standing],
+  }
+
+
+def _without(*names: str) -> Callable[[dict], dict]:
+  """Return an upgrade that forgets fields."""
+  return lambda row: {k: v for k, v in row.items() if k not in names}
+
+
+def _final_2(row: dict) -> dict:
+  """Rename the policies: the one that went on training is the claim now."""
+  names = {'continued': 'evolved', 'evolved': 'retrained'}
+  renamed = lambda values: {names.get(k, k): v for k, v in values.items()}
+  tables = {name: renamed(row[name]) for name in ('scores', 'gains', 'compute')}
+  # It was of the policy that is 'retrained' now.
+  return row | tables | {'evolved_over': {}}
+
+
+# Fields of the test at a fixed level that a trial made.
+_FIXED = ('df', 'p', 'alpha', 'sigma_seed', 'se_problems', 'wilcoxon_p')
 
 
 # (class, version of the row) -> the row of the next version. Version 0 is what
@@ -373,6 +474,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     (Retrain, 0): _folder,
     (Diagnose, 0): lambda row: row
     | {'measures': [m | {'calls_for': []} for m in row['measures']]},
+    (Diagnose, 1): lambda row: row | {'round': row['trial']},
     # A row without a proposal held its version and an empty proposer alone.
     (Hypothesize, 0): lambda row: dataclasses.asdict(
         Hypothesize(trial=0, version='')
@@ -380,9 +482,16 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     | row,
     (Design, 0): lambda row: row | {'delta': _class(row['delta'])},
     (Backtest, 0): lambda row: {'crash': ''} | row,
-    (Trial, 0): lambda row: row
-    | {'arms': list(map(_trial_arm_1, row['arms']))},
+    (Race, 0): lambda row: row | {'arms': list(map(_arm_1, row['arms']))},
+    (Race, 1): _race_2,
+    (Verify, 1): lambda row: dataclasses.asdict(
+        Verify(trial=0, version='', status='', reasons=())
+    )
+    | _without(*_FIXED, 'no_loss', 'control', 'child')(row),
+    (Promote, 1): lambda row: row | {'round': None, 'sources': []},
     (Accumulate, 0): lambda row: row | {'validity': _class(row['validity'])},
+    (Accumulate, 1): _without('head'),
+    (Final, 1): _final_2,
 }
 
 
@@ -524,6 +633,7 @@ def parse(row: chain.Row) -> Row:
   n, step = fields.pop('n'), fields.pop('step')
   sandbox = fields.pop('sandbox', '')
   try:
+    step = _FORMER.get(step, step)
     if step not in STEPS:
       raise RecordError(f'step={step!r} is not one of {", ".join(STEPS)}')
     record = from_json(STEPS[step], fields)

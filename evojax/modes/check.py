@@ -61,7 +61,7 @@ def run(
   report(f'config {config.name}', _reasons(config_checks.validate, config))
   for line in _changed_fields(config):
     output.say(f'  {line}')
-  if config.evolve.trials:
+  if config.evolve.rounds:
     name = config.evolve.proposer
     report(f'proposer {name}', _reasons(propose.load, name))
   made, surface = None, surface_lib.recipe()
@@ -94,7 +94,7 @@ def run(
       continue
     reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
-  mode = 'evolve' if config.evolve.trials else 'train'
+  mode = 'evolve' if config.evolve.rounds else 'train'
   if not refused and not paths:
     report(f'run of --mode={mode}', _reasons(_start, config))
   if workdir is not None:
@@ -105,7 +105,7 @@ def run(
 
 def _start(config: ml_collections.ConfigDict) -> None:
   """Do what a run does before its first step, but for its workdir."""
-  if config.evolve.trials:
+  if config.evolve.rounds:
     setup, *_ = opening.check(config, opening.Options())
   else:
     setup = setup_lib.prepare(config)

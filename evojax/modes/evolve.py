@@ -14,7 +14,7 @@ def run(
     fork_from: str = '',
     **options: Any,
 ) -> dict[str, Any]:
-  """Evolve policy and harness; with evolve.trials = 0, train a policy alone.
+  """Evolve policy and harness; with evolve.rounds = 0, train a policy alone.
 
   Args:
     config: Of the run.
@@ -25,12 +25,12 @@ def run(
   Raises:
     ValueError: If an option needs a run that evolves, or as the loops do.
   """
-  if config.evolve.trials:
+  if config.evolve.rounds:
     return loop.run(config, workdir, fork_from=fork_from, **options)
   for name, value in options.items():
     if value and value != 'inprocess':
       raise ValueError(
           f'--{name}={value} needs a run that evolves; this config has'
-          ' evolve.trials=0'
+          ' evolve.rounds=0'
       )
   return train.run(config, workdir, fork_from=fork_from)

@@ -35,7 +35,7 @@ _SAMPLE_COLUMNS = (
 )
 _TOKEN_COLUMNS = 'prompt_tokens tokens sampler_logprobs'.split()
 # Where a run that evolves has its evidence, in the order in which it is shown.
-_PLACES = ('sealed/*', 'trials/*/*', 'arms/*')
+_PLACES = ('sealed/*', 'rounds/*/*', 'trials/*/*', 'arms/*')
 _KEYS = 'problem_id family prompt point'.split()
 _FINISH = {code: name for name, code in schema.FINISH_REASON.items()}
 _MAX_POINTS = 8  # Evaluations side by side in a table.
@@ -77,7 +77,7 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
   """Return where the evidence of a run lies that is shown, unless told.
 
   A run that trains has it in its own directory. One that evolves has the final
-  scores in sealed/NAME, the dev scores of an arm in trials/NUMBER/NAME, and its
+  scores in sealed/NAME, the dev scores of an arm in rounds/NUMBER/NAME, and its
   training in arms/NAME: of these, the newest trial, and the newest arm unless
   there is a final one.
 
@@ -119,10 +119,11 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
     folders = [root / 'arms/final']
     if folders[0] not in places[wanted]:
       folders = [max(places[wanted], key=at)]
-  else:  # The newest trial, or all final scores.
+  else:  # The newest round, or all final scores.
     folders = [p for p in folders if p.parent == folders[-1].parent]
-  # The first and the last are compared: base and evolved, control and child.
-  folders.sort(key=lambda p: (p.name == 'evolved', 'child' in p.name, p.name))
+  # The first and the last are compared: base and evolved, incumbent and candidate.
+  other = lambda p: 'child' in p.name or p.name.partition('-')[2].startswith('t')
+  folders.sort(key=lambda p: (p.name == 'evolved', other(p), p.name))
   shown = ', '.join(str(folder.relative_to(root)) for folder in folders)
   note = (
       f'shown: {wanted} of {shown}\nthere is {there}: choose with --split, or'

@@ -58,8 +58,8 @@ class Device:
 
 # Seconds that are no matrix products, as estimated for two CPU cores: to start,
 # to compile a program, for what surrounds a step (evidence, the box, small
-# batches), an arm (checkpoints) and a trial (gate, backtest, page).
-_START, _PROGRAM, _STEP, _ARM, _TRIAL = 12.0, 3.0, 0.15, 0.5, 2.0
+# batches), an arm (checkpoints) and a round (gate, backtest, page).
+_START, _PROGRAM, _STEP, _ARM, _ROUND = 12.0, 3.0, 0.15, 0.5, 2.0
 
 _GIB = 2**30
 # Keys are beginnings of jax's device_kind; the longest that fits counts. The
@@ -232,7 +232,7 @@ def estimate(
       arms=[
           _arm(run, stage, grading)
           for stage in stages.of_evolution(config)
-          if config.evolve.trials
+          if config.evolve.rounds
       ],
       known=known,
   )
@@ -449,7 +449,7 @@ def _evolution(
     device: Where it runs.
     most: True for what the run can cost at most, False for what it should.
   """
-  trials = plan_.config.evolve.trials
+  rounds = plan_.config.evolve.rounds
   start = _START + _PROGRAM * sum(plan_.programs.values())
   parts = {'start, compiling': [(0, 0, start)]}
   for arm in plan_.arms:
@@ -458,14 +458,14 @@ def _evolution(
     count = stage.arms if most or certain else stage.expected
     trains = bool(stage.steps and not stage.replays)
     cost = trains, arm.tokens, arm.seconds(device, plan_.devices)
-    name = stage.name if certain else 'all trials'
+    name = stage.name if certain else 'all rounds'
     parts.setdefault(name, []).append(tuple(count * each for each in cost))
-  parts['all trials'].append((0, 0, trials * _TRIAL))
+  parts['all rounds'].append((0, 0, rounds * _ROUND))
   total = lambda rows: tuple(map(sum, zip(*rows, strict=True)))
   found = {name: total(rows) for name, rows in parts.items()}
-  one = tuple(each / trials for each in found['all trials'])
+  one = tuple(each / rounds for each in found['all rounds'])
   rows = [*found.items(), ('the run', total(found.values()))]
-  rows.insert(list(found).index('all trials') + 1, ('  one of them', one))
+  rows.insert(list(found).index('all rounds') + 1, ('  one of them', one))
   return dict(rows)
 
 
@@ -536,7 +536,7 @@ def show(plan: Plan) -> None:
     write(
         f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}{remedy}'
     )
-  if config.evolve.trials:
+  if config.evolve.rounds:
     _show_evolution(plan)
 
 
@@ -544,10 +544,9 @@ def _show_evolution(plan: Plan) -> None:
   """Print what all of --mode=evolve costs, of which the above is the end."""
   evolve = plan.config.evolve
   output.say(
-      f'\n--mode=evolve, {evolve.trials} trials: as expected, and (at most).'
+      f'\n--mode=evolve, {evolve.rounds} rounds: as expected, and (at most).'
       ' Tokens with every completion at its longest, time with compiling,'
-      ' grading and disk. A trial costs most after one whose change was kept:'
-      ' the new version needs control arms of its own.'
+      ' grading and disk.'
   )
   price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
   for device in plan.known:

@@ -242,14 +242,16 @@ def _evolving(path: pathlib.Path, row: Row) -> Row:
   """Return what a run that evolves has found, as its ledger says."""
   run_ = history_lib.read(path)
   opened = run_.find(records.Open)
-  trials = opened.config['evolve']['trials'] if opened else 0
-  done = len(run_.all(records.Accumulate))
+  # Runs of former trees had as many rounds as trials.
+  evolve = opened.config['evolve'] if opened else {}
+  rounds = evolve.get('rounds', evolve.get('trials', 0))
+  done = len(run_.races)
   found: Row = dict(
       step=done,
-      steps=trials,
+      steps=rounds,
       state='finished'
       if run_.ended
-      else f'stopped at trial {done} of {trials}',
+      else f'stopped at round {done} of {rounds}',
       tokens=run_.trained_tokens,
       seconds=run_.wall_seconds,
   )

@@ -15,12 +15,12 @@ from evojax.report import numerals
 from evojax.report import svg
 
 _LEVELS = ('ok', 'warn', 'critical')
-_ROLES = ('control', 'child')
+_ROLES = ('incumbent', 'candidate')
 # Step -> (name, class) of its device-seconds. The others are summed too, so
 # that the bar is the whole cost when a step is added.
 _COSTS = {
     'train': ('training', 'hue-1'),
-    'trial': ('trials', 'hue-2'),
+    'race': ('rounds', 'hue-2'),
     'backtest': ('backtests', 'hue-3'),
     'retrain': ('retraining from the base', 'hue-4'),
 }
@@ -54,17 +54,17 @@ def training(run: history.History) -> svg.Chart | None:
   for trial in run.trials:
     # A parent whose row is missing has no end: its children begin on the left.
     start = ends.get(run.parents[trial.name], 0)
-    control, child = (_mean_curve(trial, role) for role in _ROLES)
-    ends[trial.name] = start + len(child)
+    incumbent, candidate = (_mean_curve(trial, role) for role in _ROLES)
+    ends[trial.name] = start + len(candidate)
     class_ = 'lineage' if trial.name in run.lineage else 'aside'
     what = f'{trial.name}, {diffs.change_text(trial.delta)}: {trial.status}'
-    lines.append((start, control, 'control', f'controls of {trial.name}'))
-    lines.append((start, child, class_, what))
+    lines.append((start, incumbent, 'incumbent', f'incumbent beside {trial.name}'))
+    lines.append((start, candidate, class_, what))
   lines = [line for line in lines if len(line[1]) > 1]
   if not lines:
     return None
   # The lineage lies on top.
-  lines.sort(key=lambda line: ('control', 'aside', 'lineage').index(line[2]))
+  lines.sort(key=lambda line: ('incumbent', 'aside', 'lineage').index(line[2]))
   chart = _solved_share(
       svg.Scale(0, max(start + len(curve) for start, curve, _, _ in lines)),
       [value for _, curve, _, _ in lines for value in curve],
@@ -91,7 +91,7 @@ def arms(trial: history.Trial) -> svg.Chart | None:
   )
   for role in _ROLES:
     for arm in trial.role(role):
-      title = f'{arm.scores}, seed {arm.seed}: {arm.status}'
+      title = f'{arm.folder}, seed {arm.seed}: {arm.status}'
       chart.add('line', f'{role} thin', *enumerate(arm.outcome, 1), title=title)
   # After all arms, so that the means lie on top.
   for role in _ROLES:

@@ -134,8 +134,7 @@ def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
   if diagnosis is None or diagnosis.version not in folders:
     return rollouts.Gamed()
   folder = folders[diagnosis.version]
-  # The scores of the arm that became the version are those of its trial.
-  arms = {arm.folder: arm.scores for t in run.trials for arm in t.arms}
+  arms = {arm.folder: arm.dev for race in run.races for arm in race.arms}
   return rollouts.gamed(path, folder, arms.get(folder, ''))
 
 

@@ -81,12 +81,12 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Flips:
-  """Samples that a control and a child did not both solve or both fail."""
+  """Samples that two arms of a pair did not both solve or both fail."""
 
   counts: Counts | None = None
-  # Two controls against each other: flips without any change.
+  # Two incumbent arms against each other: flips without any change.
   noise: Counts | None = None
-  gained: Sequence[tuple[Rollout, Rollout]] = ()  # (control, child).
+  gained: Sequence[tuple[Rollout, Rollout]] = ()  # (incumbent, candidate).
   lost: Sequence[tuple[Rollout, Rollout]] = ()
   source: str = ''
   note: str = ''
@@ -343,38 +343,38 @@ def _count(pairs: 'pandas.DataFrame') -> Counts:
 
 def flips(
     workdir: str | os.PathLike[str],
-    control: str,
-    child: str,
-    other_control: str = '',
+    incumbent: str,
+    candidate: str,
+    other: str = '',
 ) -> Flips:
-  """Return samples of the same dev problems that one side alone solved.
+  """Return samples of the same problems that one side alone solved.
 
   The problems whose solved share moved most come first.
 
   Args:
     workdir: The run's directory.
-    control: Folder of a control arm.
-    child: Folder of a child arm.
-    other_control: Folder of a second control arm: what flips between the two
+    incumbent: Folder of an incumbent arm.
+    candidate: Folder of a candidate arm.
+    other: Folder of a second incumbent arm: what flips between the two
       flips without any change.
   """
   try:
-    _, old_table = _read(workdir, control, 'dev')
-    path, new_table = _read(workdir, child, 'dev')
+    _, old_table = _read(workdir, incumbent, 'dev', 'train')
+    path, new_table = _read(workdir, candidate, 'dev', 'train')
     old, new = _outcomes(old_table), _outcomes(new_table)
   except _Missing as missing:
     return Flips(note=str(missing))
   except KeyError as missing:
-    return Flips(note=f'dev evidence lacks the column {missing}')
+    return Flips(note=f'their evidence lacks the column {missing}')
   noise = None
   try:
-    other = _outcomes(_read(workdir, other_control, 'dev')[1])
-    noise = _count(_paired(old, other))
-  except (_Missing, KeyError):  # One control arm: nothing to compare with.
+    second = _outcomes(_read(workdir, other, 'dev')[1])
+    noise = _count(_paired(old, second))
+  except (_Missing, KeyError):  # One incumbent arm: nothing to compare with.
     pass
   pairs = _paired(old, new)
   if pairs.empty:
-    return Flips(note=f'{control} and {child} share no dev sample')
+    return Flips(note=f'{incumbent} and {candidate} share no sample')
   flip = pairs['outcome_new'].astype(int) - pairs['outcome_old'].astype(int)
   moved = flip.groupby(level=_PROBLEM).transform('sum')
 
@@ -385,8 +385,8 @@ def flips(
     sides = (
         _rollouts(table, [(row, arm) for row in found[column][:_FLIPS]])
         for table, arm, column in (
-            (old_table, control, 'row_old'),
-            (new_table, child, 'row_new'),
+            (old_table, incumbent, 'row_old'),
+            (new_table, candidate, 'row_new'),
         )
     )
     return list(zip(*sides, strict=True))
@@ -396,5 +396,5 @@ def flips(
       noise=noise,
       gained=shown(1),
       lost=shown(-1),
-      source=f'{control} and {child}, {path.stem}',
+      source=f'{incumbent} and {candidate}, {path.stem}',
   )

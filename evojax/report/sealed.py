@@ -9,12 +9,11 @@ from evojax.report import svg
 
 # What a reader of 'keep, +1.9 [-0.1, +3.8]' asks.
 KEEP = (
-    'A change is kept if a one-sided test at its level alpha finds a gain'
-    ' (p <= alpha), it raises no new critical alert, and its effect on problems'
-    ' in other words has the same sign. The interval is two-sided, so it can'
-    ' reach below 0 beside "keep".'
+    'A change is kept if its e-value, the evidence of all its pairs for a gain,'
+    ' reaches its threshold, it raises no new critical alert, and its effect on'
+    ' problems in other words does not contradict it.'
 )
-_ORDER = ('base', 'continued', 'evolved', 'seed', 'random', 'reference')
+_ORDER = ('base', 'evolved', 'retrained', 'seed', 'random', 'reference')
 
 
 def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
@@ -29,12 +28,12 @@ def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
   found = {'base': 'base policy'}
   if kept:
     return found | {
-        'continued': 'evolved (continued)',
-        'evolved': 'evolved (from base)',
+        'evolved': 'evolved',
+        'retrained': 'its harness, from base',
     }
   return found | {
-      'continued': 'v0 (nothing kept)',
-      'evolved': f'{start} (nothing kept)',
+      'evolved': f'{start}, raced (nothing kept)',
+      'retrained': f'{start}, from base',
   }
 
 
@@ -58,7 +57,7 @@ def scores(run: history.History) -> list[dict[str, Any]]:
   scale = svg.Scale.over(ends, pad=0.15, least=0.05)
 
   def strip(name: str, score: records.Estimate) -> svg.Strip:
-    kind = 'keep' if name in ('continued', 'evolved') else 'other'
+    kind = 'keep' if name in ('evolved', 'retrained') else 'other'
     return svg.strip(
         scale,
         f'{name}: {numerals.share(score.value)}',
@@ -100,7 +99,7 @@ def verdict(run: history.History, running: bool) -> str:
   so_far = f'{len(run.kept)} of {numerals.counted(len(trials), "change")} kept'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
-    what = 'the last harness' if run.kept else f'the {names_of(run)["evolved"]}'
+    what = 'the race' if run.kept else f'the {names_of(run)["evolved"]}'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'

@@ -12,7 +12,7 @@ from evojax.report import curves
 # Folder of an arm -> the field of its steps; all others have evolve.updates.
 _STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
 # Ends of a run that evolves after which nothing is left to do.
-_DONE = ('trials', 'nothing to propose', 'no wealth left')
+_DONE = ('rounds', 'trials', 'nothing to propose', 'no wealth left')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,13 @@ def of_history(
     config: Flat.
     running: Whether a process works on it.
   """
-  tried = sum(trial.verify is not None for trial in run.trials)
-  trials = config.get('evolve.trials')
-  where = f'{tried} of {trials} trials' if trials else f'{tried} trials'
+  done, rounds = len(run.races), config.get('evolve.rounds')
+  where = f'{done} of {rounds} rounds' if rounds else f'{done} rounds'
   if run.ended:
     kind = 'finished' if run.ended in _DONE else 'stopped'
-    why = '' if run.ended == 'trials' else f'; ended: {run.ended}'
+    # Runs of former trees end with their last trial.
+    whole = run.ended in ('rounds', 'trials')
+    why = '' if whole else f'; ended: {run.ended}'
     return State(kind, where + why)
   arm = _current(path)
   if arm:

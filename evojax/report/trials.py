@@ -16,29 +16,25 @@ from evojax.report import svg
 _DECISION = (
     ('verify', 'effect', 'effect', 'points'),
     ('verify', 'standard_error', 'standard error', 'size'),
-    ('verify', 'df', 'degrees of freedom', 'number'),
     ('verify', 'low', '95 % low', 'points'),
     ('verify', 'high', '95 % high', 'points'),
-    ('verify', 'p', 'p, one-sided', 'p'),
-    ('verify', 'alpha', 'level α of the test', 'p'),
-    ('verify', 'sigma_seed', 'σ between seeds', 'size'),
-    ('verify', 'se_problems', 'standard error, problems', 'size'),
-    ('trial', 'mde', 'minimum detectable effect', 'size'),
-    ('verify', 'wilcoxon_p', 'Wilcoxon p', 'p'),
-    ('verify', 'control', 'controls, mean score', 'share'),
-    ('verify', 'child', 'children, mean score', 'share'),
+    ('verify', 'rounds', 'rounds', 'number'),
+    ('verify', 'pairs', 'pairs of arms', 'number'),
+    ('verify', 'e_value', 'e-value', 'number'),
+    ('verify', 'threshold', 'e-value that keeps a change', 'number'),
+    ('standing', 'detectable', 'minimum detectable effect', 'size'),
     (
         'verify',
         'perturbed_effect',
         'effect on problems in other words',
         'points',
     ),
+    ('verify', 'perturbed_error', 'its standard error', 'size'),
 )
 _FORMS: dict[str, Callable[[float], str]] = {
     'points': lambda v: f'{numerals.points(v, "+.2f")} pt',
     'size': lambda v: f'{numerals.points(v, ".2f")} pt',
     'share': numerals.share,
-    'p': lambda v: '< 0.0001' if v < 1e-4 else f'{v:.4f}',
     'number': numerals.short,
 }
 
@@ -129,17 +125,19 @@ def section(
     readable: Whether its rollouts and flips are read from the evidence.
     tokens: Sampled to train its arms.
   """
-  controls, children = trial.role('control'), trial.role('child')
+  incumbents, candidates = map(trial.role, ('incumbent', 'candidate'))
   sampled = flips = None
   gamed = rollouts.Gamed()
-  if readable and children:
-    gamed = rollouts.gamed(path, children[0].folder, children[0].scores)
-    sampled = rollouts.sample(path, children[0].folder)
-    if controls:
-      noise = controls[1].scores if len(controls) > 1 else ''
-      flips = rollouts.flips(
-          path, controls[0].scores, children[0].scores, noise
-      )
+  if readable and candidates:
+    gamed = rollouts.gamed(path, candidates[0].folder, candidates[0].dev)
+    sampled = rollouts.sample(path, candidates[0].folder)
+    # The arms of a pair share the problems of their own rollouts, too.
+    by_dev = trial.races[-1].scored_by == 'dev'
+    scored = lambda arm: arm.dev if by_dev else arm.folder
+    if incumbents:
+      noise = scored(incumbents[1]) if by_dev and len(incumbents) > 1 else ''
+      sides = scored(incumbents[0]), scored(candidates[0])
+      flips = rollouts.flips(path, *sides, noise)
   before = trial.delta.before if trial.delta else ''
   after = trial.design.harness if trial.design else ''
   return {

@@ -171,9 +171,11 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ' such as rules nor a dotted path such as my_package.my_proposer': (
           not all(part.isidentifier() for part in e.proposer.split('.'))
       ),
-      f'evolve.max_children={e.max_children} is less than evolve.children='
-      f'{e.children}: raise it': e.trials
-      and e.max_children < e.children,
+      f'evolve.policy={e.policy!r} with model.lora_rank={c.model.lora_rank}:'
+      ' the mean of adapters is not the mean of what they add; set'
+      ' --config.evolve.policy=best': (
+          e.rounds and e.policy == 'mean' and c.model.lora_rank
+      ),
       f'evolve.dollars={e.dollars:g} limits nothing without'
       ' evolve.dollars_per_device_hour, the price of a device': (
           e.dollars and not e.dollars_per_device_hour

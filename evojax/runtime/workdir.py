@@ -43,7 +43,7 @@ FREE_FIELDS = (
     'checkpoint',
     'eval',
     'log',
-    'evolve.trials',
+    'evolve.rounds',
     'evolve.device_seconds',
     'evolve.dollars',
     'evolve.dollars_per_device_hour',
@@ -529,7 +529,7 @@ def _check_owner(path: pathlib.Path, mode: str) -> None:
   """Raise WorkdirError if the run in a directory is of another mode."""
   made_by = owner(path)
   if made_by and made_by != mode:
-    trials = ' and config.evolve.trials > 0' * (made_by == 'evolve')
+    trials = ' and config.evolve.rounds > 0' * (made_by == 'evolve')
     raise WorkdirError(
         f'workdir {path} holds a run of --mode={made_by}: continue it with'
         f' --mode={made_by}{trials}, or give --mode={mode} a directory of its'

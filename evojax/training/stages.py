@@ -7,9 +7,9 @@ import ml_collections
 from evojax.runtime import progress
 
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
-# Share of the trials after which new control arms and perturbed scores are
-# needed, because a change was kept: see the runs in BUILD_NOTES.md.
-_KEPT = 0.3
+# What happens in a round, on average: a place is free again, arms are scored on
+# dev problems, a change passes its test and is asked in other words.
+_DECIDED, _OTHERWISE, _KEPT = 0.6, 0.2, 0.3
 
 
 def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
@@ -32,49 +32,47 @@ def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
   return found
 
 
-def of_trial(
-    config: ml_collections.ConfigDict, trial: int
+def of_round(
+    config: ml_collections.ConfigDict, number: int
 ) -> list[progress.Stage]:
-  """Return the stages of a trial; every one may end early."""
+  """Return the stages of a round; every one may end early."""
   e = config.evolve
   step = dict(prompts=e.prompts, group_size=e.group_size)
-  arm = step | dict(steps=e.updates, problems=e.problems, samples=e.samples)
 
-  def stage(role: str, arms: int, expected: float | int, **fields: Any):
-    name = trial_name(config, trial, role)
+  def stage(what: str, arms: int, expected: float | int, **fields: Any):
+    name = round_name(config, number, what)
     return progress.Stage(name=name, arms=arms, expected=expected, **fields)
 
-  # A version that was not changed has its control arms already.
-  again = _KEPT if trial else 1
-  children = (e.children + e.max_children) / 2
-  scored = e.controls + e.max_children
+  # In the first round all places are free.
+  new = e.candidates * (_DECIDED if number else 1)
+  raced = e.candidates * e.pairs
+  # A candidate that samples differently has all arms scored on dev problems.
+  scored = dict(problems=e.problems, samples=e.samples)
+  arms = e.pairs + raced
   return [
       # Parent and candidate, from an early and a late checkpoint.
       stage(
           'backtest',
-          4,
-          4,
+          4 * e.candidates,
+          4 * new,
           steps=e.replay_updates,
           replays=True,
           problems=e.replay_problems,
           samples=e.samples,
           **step,
       ),
-      stage('control', e.controls, again * e.controls, **arm),
-      stage('child', e.max_children, children, **arm),
-      stage(
-          'perturbed score',
-          scored,
-          _KEPT * scored,
-          problems=e.problems,
-          samples=max(1, e.samples // 2),
-      ),
+      stage('incumbent', e.pairs, e.pairs, steps=e.updates, **step),
+      stage('candidates', raced, raced, steps=e.updates, **step),
+      stage('dev score', arms, _OTHERWISE * arms, **scored),
+      stage('perturbed score', 2 * e.pairs, _KEPT * 2 * e.pairs, **scored),
   ]
 
 
-def trial_name(config: ml_collections.ConfigDict, trial: int, role: str) -> str:
-  """Return the name of a stage of a trial; trials are numbered from 0."""
-  return f'trial {trial} ({trial + 1}/{config.evolve.trials}) {role}'
+def round_name(
+    config: ml_collections.ConfigDict, number: int, what: str
+) -> str:
+  """Return the name of a stage of a round; rounds are numbered from 0."""
+  return f'round {number} ({number + 1}/{config.evolve.rounds}) {what}'
 
 
 def of_evolution(
@@ -99,12 +97,12 @@ def of_evolution(
       prompts=c.grpo.prompts,
       group_size=c.grpo.group_size,
   )
-  # The base policy, and both that evolved.
+  # The base policy, the evolved one, and one that its harness trained anew.
   sealed = progress.Stage(
       name=SEALED,
-      arms=3 + compared,
+      arms=2 + e.retrain + compared,
       problems=c.eval.problems,
       samples=c.eval.samples,
   )
-  trials = [stage for t in range(e.trials) for stage in of_trial(c, t)]
-  return [first, *trials, last, sealed]
+  rounds = [stage for n in range(e.rounds) for stage in of_round(c, n)]
+  return [first, *rounds, *([last] if e.retrain else []), sealed]

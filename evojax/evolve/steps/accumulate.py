@@ -4,7 +4,23 @@ from evojax.evolve import opening
 from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
+from evojax.report import numerals
 from evojax.runtime import decisions
+
+
+def conclude(run: opening.Run, verdict: records.Verify) -> None:
+  """Record what a verdict teaches, once, and say it."""
+  find, trial = run.recorder.find, verdict.trial
+  proposal = find(records.Hypothesize, trial=trial)
+  designed = find(records.Design, trial=trial)
+  parent = run.recorder.history.version(proposal.version)
+  delta = run.harnesses.delta(parent.harness, designed.harness)
+  run.recorder.record(
+      records.Accumulate,
+      lambda: accumulate(run, parent, delta, proposal, verdict),
+      trial=trial,
+  )
+  run.say(in_a_line(verdict))
 
 
 def accumulate(
@@ -14,7 +30,7 @@ def accumulate(
     proposal: records.Hypothesize,
     verdict: records.Verify,
 ) -> records.Accumulate:
-  """Record the new head, the skill that was learned and how predictions did."""
+  """Record the skill that was learned and how predictions did."""
   predicted = sum(proposal.expected) / 2
   realised = verdict.effect
   backtest = run.recorder.find(records.Backtest, trial=verdict.trial)
@@ -30,7 +46,6 @@ def accumulate(
 
   return records.Accumulate(
       trial=verdict.trial,
-      head=verdict.version or version.version,
       skill=decisions.decide(
           lambda: _learn(run, version, delta, proposal, verdict)
       ),
@@ -80,3 +95,12 @@ def _learn(
     return ''
   skills_lib.write(run.path / 'skills', skill)
   return skill.sha256
+
+
+def in_a_line(verdict: records.Verify) -> str:
+  """Return the outcome of a trial in one line."""
+  text = f'trial {verdict.trial}: {verdict.status}'
+  if verdict.effect is not None:
+    text += f', {numerals.points(verdict.effect)} points'
+    text += f' {numerals.between((verdict.low, verdict.high))}'
+  return f'{text} ({"; ".join(verdict.reasons)})'

@@ -8,14 +8,22 @@ from evojax.training import arm as arm_lib
 
 
 def diagnose(
-    run: opening.Run, trial: int, version: records.Version
+    run: opening.Run, number: int, trial: int, version: records.Version
 ) -> records.Diagnose:
-  """Measure a version by the diagnostics of its harness and by the ledger."""
+  """Measure a version by the diagnostics of its harness and by the ledger.
+
+  Args:
+    run: The run.
+    number: Of the round in which the trial begins.
+    trial: Its number.
+    version: Which it changes.
+  """
   outcome = arm_lib.outcomes(run.path / version.folder)
   measures = recorded.measure(run, version.folder, version.harness, outcome)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
   return records.Diagnose(
+      round=number,
       trial=trial,
       version=version.version,
       measures=tuple(measures),

@@ -22,14 +22,16 @@ COMPARED = ('reference', 'seed', 'random')
 
 
 def score(
-    run: opening.Run, head: records.Version, retrained: records.Retrain
+    run: opening.Run,
+    head: records.Version,
+    retrained: records.Retrain | None,
 ) -> records.Final:
   """Score base, evolved and compared policies on the same sealed problems.
 
   Args:
     run: The run.
-    head: The newest version, whose policy went on training through the search.
-    retrained: Its harness, trained from the base policy.
+    head: The newest version, whose policy went on training through the race.
+    retrained: Its harness, trained from the base policy, if it was.
   """
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed
@@ -37,9 +39,11 @@ def score(
   # All meet the same problems, so that their differences are paired.
   policies = {
       'base': {},
-      'continued': dict(checkpoint=run.path / head.checkpoint),
-      'evolved': dict(checkpoint=evolved_checkpoint(run, retrained)),
+      'evolved': dict(checkpoint=run.path / head.checkpoint),
   }
+  if retrained:
+    checkpoint = retrained_checkpoint(run, retrained)
+    policies['retrained'] = dict(checkpoint=checkpoint)
   policies |= {name: dict(policy=o.policy) for name, o in others.items()}
   outcomes = {}
   for i, (name, policy) in enumerate(policies.items()):
@@ -98,7 +102,7 @@ def scored(final: records.Final | None) -> set[str]:
   return {n for n, score in final.scores.items() if score} if final else set()
 
 
-def evolved_checkpoint(
+def retrained_checkpoint(
     run: opening.Run, retrained: records.Retrain
 ) -> pathlib.Path:
   """Return the checkpoint of the retrained policy."""
@@ -115,8 +119,10 @@ def _compute(
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)
     total = compared_lib.total_tokens(run.path)
     versions = run.recorder.history.versions
-    continued = sum(version.sampled_tokens for version in versions)
-    found = {'evolved': (final, total), 'continued': (continued, total - final)}
+    evolved = sum(version.sampled_tokens for version in versions)
+    found = {'evolved': (evolved, total - final)}
+    if final:
+      found['retrained'] = (final, total)
     return found | {
         name: dataclasses.astuple(compared_lib.tokens_of(other.path))
         for name, other in others.items()

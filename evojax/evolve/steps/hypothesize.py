@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import recorder
@@ -32,15 +33,16 @@ def _choose(
       parent=run.harnesses.load(version.harness),
       config=run.harnesses.values(version.harness),
       measures=diagnosis.measures,
-      # A change that the machine was too busy to try may be proposed again.
       history=[
-          t for t in run.recorder.history.trials if t.status != history_lib.BUSY
+          t
+          for t in run.recorder.history.trials
+          if t.status not in history_lib.UNTRIED
       ],
       skills=skills_lib.read_all(
           [*e.skills, run.path / 'skills'], run.setup.surface
       ),
-      # The decisions so far seed the next random draws.
-      rng=np.random.default_rng(int(run.recorder.head[:16], 16)),
+      # Two machines that part in a measurement still draw the same numbers.
+      rng=np.random.default_rng(arms.seed_of(run, 'propose', diagnosis.trial)),
       domain=run.config.domain.name,
       surface=run.setup.surface,
       vetoes=human.vetoes(run.inbox),

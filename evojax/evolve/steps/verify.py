@@ -2,18 +2,13 @@
 
 from collections.abc import Sequence
 import dataclasses
-import pathlib
-
-from jaxtyping import Float
-import numpy as np
 
 from evojax.eval import perturb
-from evojax.evidence import store
 from evojax.evolve import opening
-from evojax.evolve import promote
 from evojax.evolve import recorded
 from evojax.evolve import recorder
-from evojax.evolve.steps import trial as trial_lib
+from evojax.evolve import standings
+from evojax.evolve.steps import race as race_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
@@ -22,14 +17,14 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 
 
-def verify(
+def before_race(
     run: opening.Run,
     version: records.Version,
     design: records.Design,
     delta: delta_lib.Delta,
     name: str,
-) -> records.Verify:
-  """Decide on the candidate of a trial, by how far it came.
+) -> records.Verify | None:
+  """Return the verdict on a candidate that is not raced; None: it is.
 
   Args:
     run: The run.
@@ -42,23 +37,26 @@ def verify(
   admitted = run.recorder.find(records.Admit, trial=trial)
   backtest = run.recorder.find(records.Backtest, trial=trial)
   if admitted.reasons:
-    verdict = _untested(trial, 'disqualified', admitted.reasons)
-  elif backtest.crash:
-    verdict = _untested(trial, 'preflight_crash', [backtest.crash])
-  elif not delta.trains:
+    return _unraced(trial, 'disqualified', admitted.reasons)
+  if backtest.crash:
+    return _unraced(trial, 'preflight_crash', [backtest.crash])
+  if not delta.trains:
     found = validation.validated(run, version, design, delta)
     status = 'keep' if found.kept else 'discard'
-    verdict = _untested(trial, status, found.reasons)
-  else:
-    verdict = _decide(run, run.recorder.find(records.Trial, trial=trial))
-  if verdict.status == 'keep':
-    verdict = dataclasses.replace(verdict, version=name)
-  return verdict
+    verdict = _unraced(trial, status, found.reasons)
+    made = name if verdict.status == 'keep' else ''
+    return dataclasses.replace(verdict, version=made)
+  if backtest.predicted and backtest.predicted[1] < 0:
+    low, high = (100 * end for end in backtest.predicted)
+    why = (
+        f'its replayed updates lose: {low:+.1f} to {high:+.1f} points, so no'
+        ' arm is trained'
+    )
+    return _unraced(trial, 'vetoed', [why])
+  return None
 
 
-def _untested(
-    trial: int, status: str, reasons: Sequence[str]
-) -> records.Verify:
+def _unraced(trial: int, status: str, reasons: Sequence[str]) -> records.Verify:
   """Return a verdict without numbers.
 
   Where the machine was too busy for a function, its change was not judged and
@@ -71,29 +69,106 @@ def _untested(
   )
 
 
-def _decide(run: opening.Run, trial: records.Trial) -> records.Verify:
-  """Return the verdict on a trial that was run."""
-  if trial.refused:
-    return _untested(trial.trial, 'disqualified', [trial.refused])
-  for arm in trial.arms:
-    if arm.status == 'done':
-      continue
-    why = [f'{arm.scores}: {arm.status} {arm.why}']
-    # Without its controls, a trial says nothing about the child.
-    if arm.role == 'control':
-      return _untested(trial.trial, 'harness_abort', why)
-    early = arm.status in ('futility', 'collapse')
-    return _untested(trial.trial, 'discard' if early else arm.status, why)
-  # The parent was trained on for as long as the child.
-  before, after = (
-      _criticals(run, trial_lib.first(trial, role))
-      for role in ('control', 'child')
-  )
+def after_race(
+    run: opening.Run, race: records.Race, field: Sequence[history_lib.Trial]
+) -> dict[int, records.Verify | None]:
+  """Return the verdict on each candidate of a round; None: it races on.
+
+  At most one is kept, the first of those with the largest e-value. What the
+  others change is no single factor of the harness that it makes, so they end
+  with it; they may be proposed again.
+  """
+  e = run.config.evolve
+  last = race.round == e.rounds - 1
+  found: dict[int, records.Verify | None] = {}
+  kept = ''
+  order = lambda s: (-(s.e_value or 0.0), s.trial)
+  for standing in sorted(race.standings, key=order):
+    trial = next(t for t in field if t.number == standing.trial)
+    found[trial.number] = _raced(run, race, trial, standing, kept, last)
+    if (verdict := found[trial.number]) and verdict.status == 'keep':
+      kept = verdict.version
+  if kept:
+    for number, verdict in found.items():
+      if verdict is None:
+        standing = next(s for s in race.standings if s.trial == number)
+        found[number] = _verdict(
+            standing, 'superseded', [f'{kept} has another harness']
+        )
+  return found
+
+
+def _raced(
+    run: opening.Run,
+    race: records.Race,
+    trial: history_lib.Trial,
+    standing: records.Standing,
+    kept: str,
+    last: bool,
+) -> records.Verify | None:
+  """Return the verdict on a candidate after a round; None: it races on."""
+  mine = [arm for arm in race.arms if arm.trial == trial.number]
+  for arm in mine:
+    if arm.status != 'done':
+      early = arm.status in ('futility', 'collapse')
+      status = 'discard' if early else arm.status
+      why = f'{arm.folder}: {arm.status} {arm.why}'
+      return _verdict(standing, status, [why])
+  if standing.decision == 'keep' and not kept:
+    return _keep(run, race, trial, standing)
+  if standing.decision == 'keep':
+    return _verdict(standing, 'superseded', [f'{kept} has another harness'])
+  if standing.decision == 'drop':
+    return _verdict(standing, 'discard', [standing.reason])
+  if last:
+    why = f'{standing.reason}; this was the last round'
+    return _verdict(standing, 'discard', [why])
+  return None
+
+
+def _keep(
+    run: opening.Run,
+    race: records.Race,
+    trial: history_lib.Trial,
+    standing: records.Standing,
+) -> records.Verify:
+  """Return the verdict on a candidate whose evidence is enough."""
+  first = {
+      arm.trial: arm for arm in reversed(race.arms) if arm.status == 'done'
+  }
+  # Both were trained for as long, from one state.
+  before, after = (_criticals(run, first[n]) for n in (None, trial.number))
   alerts = decisions.decide(lambda: sorted(after - before))
-  return judge(run, trial, alerts)
+  reasons = [f'critical alert that is new: {name}' for name in alerts]
+  perturbed = _perturbed_effect(run, race, trial)
+  if perturbed is not None:
+    effect, error = perturbed
+    if why := standings.contradicts(standing, effect, error):
+      reasons.append(why)
+  status = 'discard' if reasons else 'keep'
+  made = '' if reasons else f'v{len(run.recorder.history.versions)}'
+  return dataclasses.replace(
+      _verdict(standing, status, reasons or [standing.reason]),
+      version=made,
+      alerts=tuple(alerts),
+      perturbed_effect=perturbed and perturbed[0],
+      perturbed_error=perturbed and perturbed[1],
+  )
 
 
-def _criticals(run: opening.Run, arm: records.TrialArm) -> set[str]:
+def _verdict(
+    standing: records.Standing, status: str, reasons: Sequence[str]
+) -> records.Verify:
+  return recorder.made_from(
+      records.Verify,
+      standing,
+      version='',
+      status=status,
+      reasons=tuple(reasons),
+  )
+
+
+def _criticals(run: opening.Run, arm: records.RacedArm) -> set[str]:
   """Critical alerts of an arm that speak against it.
 
   Those about the signal do not: they say what to change next, and a policy
@@ -105,74 +180,27 @@ def _criticals(run: opening.Run, arm: records.TrialArm) -> set[str]:
   }
 
 
-def judge(
-    run: opening.Run, trial: records.Trial, alerts: Sequence[str]
-) -> records.Verify:
-  """Return the verdict of the statistics on a trial whose arms are all done.
-
-  Devices are used: all processes call it together.
-
-  Args:
-    run: The run.
-    trial: With scores on disk.
-    alerts: Critical alerts that the child raises and its parent does not.
-  """
-
-  read = lambda: [
-      store.problem_scores(run.path / arm.scores, 'dev').tolist()
-      for arm in trial.arms
-  ]
-  scores = np.array(decisions.decide(read), np.float64)  # [arms, P]
-  # The arms of both roles were scored on the same problems in one order.
-  is_child = np.array([arm.role == 'child' for arm in trial.arms])
-  control, child = scores[~is_child], scores[is_child]
-  effect = _estimate(control, child)
-  perturbed = None
-  if effect.p_one_sided <= trial.alpha:
-    perturbed = _perturbed_effect(run, trial)
-  verdict = promote.decide(
-      effect, trial.alpha, critical_alerts=alerts, perturbed=perturbed
-  )
-  return recorder.made_from(
-      records.Verify,
-      effect,
-      effect=effect.value,
-      p=effect.p_one_sided,
-      trial=trial.trial,
-      version='',
-      status=verdict.status,
-      reasons=verdict.reasons,
-      alerts=tuple(alerts),
-      alpha=trial.alpha,
-      no_loss=promote.no_loss(effect),
-      control=float(control.mean()),
-      child=float(child.mean()),
-      perturbed_effect=perturbed and perturbed.value,
-  )
-
-
-def _estimate(
-    control: Float[np.ndarray, 'C P'], child: Float[np.ndarray, 'K P']
-) -> promote.Effect:
-  """Return the effect, to the last bit the same in every process."""
-  estimate = lambda: dataclasses.asdict(promote.estimate(control, child))
-  return promote.Effect(**decisions.decide(estimate))
-
-
 def _perturbed_effect(
-    run: opening.Run, trial: records.Trial
-) -> promote.Effect | None:
-  """Effect on the trial's problems in other words.
+    run: opening.Run, race: records.Race, trial: history_lib.Trial
+) -> tuple[float, float] | None:
+  """Return the effect on problems in other words, and its standard error.
 
   None where the domain cannot write so many in other words.
   """
   e, domain = run.config.evolve, run.setup.domain
-  if not perturb.has_perturbations(domain, e.problems, seed=trial.dev_seed):
+  seed, first = run.config.seed, race.round * e.problems
+  enough = first + e.problems
+  if not perturb.has_perturbations(domain, enough, seed=seed):
     return None
   other = perturb.Perturbed(domain)
-  found: dict[str, list[np.ndarray]] = {'control': [], 'child': []}
-  for arm in trial.arms:
-    name = f'{pathlib.PurePath(arm.scores).name}-perturbed'
-    scores = trial_lib.score(run, trial.trial, name, arm.folder, other)
-    found[arm.role].append(scores)
-  return _estimate(np.stack(found['control']), np.stack(found['child']))
+  scores: dict[int | None, dict[int, float]] = {None: {}, trial.number: {}}
+  for arm in race.arms:
+    if arm.trial in scores and arm.status == 'done':
+      folder = f'{race_lib.dev_folder(race.round, arm.folder)}-perturbed'
+      wanted = race_lib.on_dev(
+          run, race.round, arm, folder=run.path / folder, domain=other
+      )
+      scores[arm.trial][arm.pair] = float(run.scorer.scores(wanted).mean())
+  return decisions.decide(
+      lambda: standings.paired(scores[trial.number], scores[None])
+  )

@@ -1,0 +1,125 @@
+"""States of a policy on disk: parameters of a checkpoint, the mean of arms."""
+
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax.models import decoder
+from evojax.models import policy as policy_lib
+from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import decisions
+from evojax.training import learner as learner_lib
+from evojax.training import settings
+from evojax.training import setup as setup_lib
+from evojax.training import update as update_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class States:
+  """Reads and writes the states of a run's policies.
+
+  All processes of a run call its methods together.
+  """
+
+  setup: setup_lib.Setup  # Of the run, without a harness.
+  mesh: jax.sharding.Mesh
+
+  def params(
+      self, checkpoint: pathlib.Path | None, policy: policy_lib.Policy | None
+  ) -> decoder.Params:
+    """Return the parameters of a checkpoint, or else of a policy's directory.
+
+    Args:
+      checkpoint: Of an arm.
+      policy: Of the shape of the run's, which it is for None.
+    """
+    policy = policy or self.setup.policy
+    if checkpoint is None:
+      return self._base(policy)
+    state = self._empty(policy)
+    saved = checkpoint_lib.restore(
+        checkpoint, learner_lib.abstract_state(state)
+    )
+    state.update(saved['learner'])
+    return update_lib.policy_params(policy.cfg, state)
+
+  def merge(
+      self,
+      checkpoints: Sequence[pathlib.Path],
+      weights: Sequence[float],
+      target: pathlib.Path,
+  ) -> str:
+    """Write the weighted mean of arms that were trained from one state.
+
+    Parameters and both of Adam's moments are averaged in float32, as in local
+    SGD (DiLoCo, arXiv:2311.08105, with an outer step of 1). Steps are those of
+    the first arm.
+
+    Args:
+      checkpoints: Of the arms, after equally many updates.
+      weights: One for each, with sum 1.
+      target: Directory of the checkpoint that is written, 'step_000012'.
+
+    Returns:
+      Fingerprint of the mean.
+    """
+    state = self._empty(self.setup.policy)
+    shape = learner_lib.abstract_state(state)
+    total = first = None
+    for checkpoint, weight in zip(checkpoints, weights, strict=True):
+      saved = checkpoint_lib.restore(checkpoint, shape)
+      first = first or saved
+      total = _add(total, saved['learner'], np.float32(weight))
+    merged = jax.tree.map(
+        lambda x, like: x.astype(like.dtype), total, first['learner']
+    )
+    checkpointer = checkpoint_lib.Checkpointer(target.parent, every=1, keep=1)
+    step = int(target.name.removeprefix('step_'))
+    checkpointer.save(step, first | {'learner': merged}, {})
+    checkpointer.wait()
+    return update_lib.fingerprint(merged)
+
+  def export(self, checkpoint: pathlib.Path, target: pathlib.Path) -> None:
+    """Write a checkpoint's policy as a Hugging Face directory, once."""
+    if not decisions.decide(target.is_dir):
+      policy, dtype = self.setup.policy, self.setup.config.model.param_dtype
+      params = self.params(checkpoint, policy)
+      policy_lib.export(policy, params, target, dtype)
+
+  def _base(self, policy: policy_lib.Policy) -> decoder.Params:
+    config = self.setup.config
+    return policy_lib.load_params(
+        policy,
+        self.mesh,
+        param_dtype=config.model.param_dtype,
+        seed=config.seed,
+    )
+
+  def _empty(self, policy: policy_lib.Policy) -> update_lib.State:
+    """Return the state of a new run, whose form no harness changes."""
+    algorithm = settings.algorithm(self.setup.config)
+    return update_lib.compiled(
+        update_lib.init_state, policy.cfg, algorithm, self.mesh
+    )(self._base(policy))
+
+
+@jax.jit
+def _add(total: Any, state: Any, weight: jax.Array) -> Any:
+  """Return total + weight * state in float32; whole numbers stay as they are.
+
+  Counts of steps are equal in all arms: a mean could only round them.
+  """
+  if total is None:
+    total = jax.tree.map(jnp.zeros_like, state)
+
+  def add(before, x):
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+      return x
+    return before.astype(jnp.float32) + weight * x.astype(jnp.float32)
+
+  return jax.tree.map(add, total, state)
