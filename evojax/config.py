@@ -271,6 +271,7 @@ FIELDS = (
           0),
     Field('evolve.candidates', 2, 'Changes that race the incumbent harness at'
           ' a time.', 1),
+    Field('evolve.patience', 3, 'Rounds of a candidate, at most.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,
           reason='the spread between pairs needs at least three'),
@@ -292,8 +293,8 @@ FIELDS = (
           ' sample differently, and perturbed ones for a change that is about'
           ' to be kept.', 2),
     Field('evolve.samples', 2, 'Completions of each.', 1),
-    Field('evolve.false_discovery_rate', 0.2, 'False discovery rate over all'
-          ' trials of a run, controlled online.', 1e-6, 1.0 - 1e-6),
+    Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
+          ' false ones among the changes that a run keeps.', 1e-6, 1.0 - 1e-6),
     Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.', 1),
     Field('evolve.replay_problems', 48,
           'Held-out train problems that score a backtest.', 2),

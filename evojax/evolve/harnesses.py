@@ -61,7 +61,7 @@ class Harnesses:
     )
 
   def rebased(self, before: str, after: str, onto: str) -> str:
-    """Return the hash of `onto` with the change that led from `before` to `after`.
+    """Return the hash of `onto` with the change from `before` to `after`.
 
     A change that trains nothing may have been kept since a candidate was made.
     """

@@ -128,7 +128,7 @@ def _round(run_: opening.Run, number: int) -> None:
   verdicts = [(t.number, t.verify) for t in field]
   if any(verdict is None for _, verdict in verdicts):
     found = verify.after_race(run_, race, field)
-    verdicts = [(n, known or found[n]) for n, known in verdicts]
+    verdicts = [(n, known or found.get(n)) for n, known in verdicts]
   for trial, verdict in verdicts:
     if verdict is None:
       continue

@@ -122,20 +122,21 @@ class RacedArm(Arm):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
-  """What all rounds so far say of a candidate; scores are fractions."""
+  """A candidate after a round; differences are to the incumbent, fractions."""
 
   trial: int
-  rounds: int  # In which it was raced.
-  pairs: int  # Over all of them.
-  effect: float | None  # Mean difference over its pairs; None: too few pairs.
+  index: int  # 1, 2, ...: the order in which candidates entered the race.
+  rounds: int  # In which it was raced so far.
+  differences: tuple[float, ...]  # Of the pairs of this round.
+  errors: tuple[float, ...]  # Their standard errors by problems.
+  pairs: int  # Over all its rounds; what follows is over them, too.
+  effect: float | None  # Mean difference; None: too few pairs.
   standard_error: float | None
   low: float | None  # 95 % interval of the effect.
   high: float | None
-  e_value: float | None  # Evidence for an effect above 0.
-  threshold: float | None  # The e-value that keeps it.
-  detectable: float | None  # Effect found with probability 0.8 in this round.
-  decision: str  # 'keep', 'drop' or 'go on'.
-  reason: str
+  e_value: float  # Evidence for an effect above 0.
+  threshold: float | None  # The e-value that keeps it; None: not tested.
+  detectable: float | None  # Effect that is found with probability 0.8.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -435,8 +436,9 @@ def _race_2(row: dict) -> dict:
     )
     count[role] += 1
   standing = dict.fromkeys(f.name for f in dataclasses.fields(Standing))
-  standing |= dict(trial=number, rounds=1, pairs=row['children'])
-  standing |= dict(detectable=row['mde'], decision='', reason=row['refused'])
+  standing |= dict(trial=number, index=number + 1, rounds=1)
+  standing |= dict(differences=[], errors=[], pairs=row['children'])
+  standing |= dict(e_value=1.0, detectable=row['mde'])
   return {
       'round': number,
       'version': '',

@@ -121,8 +121,9 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
       folders = [max(places[wanted], key=at)]
   else:  # The newest round, or all final scores.
     folders = [p for p in folders if p.parent == folders[-1].parent]
-  # The first and the last are compared: base and evolved, incumbent and candidate.
-  other = lambda p: 'child' in p.name or p.name.partition('-')[2].startswith('t')
+  # The first and the last are compared: base and evolved, or incumbent and
+  # candidate, whose folders are r003-incumbent-0 and r003-t001-0.
+  other = lambda p: 'child' in p.name or '-t' in p.name
   folders.sort(key=lambda p: (p.name == 'evolved', other(p), p.name))
   shown = ', '.join(str(folder.relative_to(root)) for folder in folders)
   note = (

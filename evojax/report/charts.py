@@ -58,7 +58,9 @@ def training(run: history.History) -> svg.Chart | None:
     ends[trial.name] = start + len(candidate)
     class_ = 'lineage' if trial.name in run.lineage else 'aside'
     what = f'{trial.name}, {diffs.change_text(trial.delta)}: {trial.status}'
-    lines.append((start, incumbent, 'incumbent', f'incumbent beside {trial.name}'))
+    lines.append(
+        (start, incumbent, 'incumbent', f'incumbent beside {trial.name}')
+    )
     lines.append((start, candidate, class_, what))
   lines = [line for line in lines if len(line[1]) > 1]
   if not lines:

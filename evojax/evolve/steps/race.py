@@ -9,9 +9,8 @@ the same fresh dev problems.
 
 from collections.abc import Iterator, Sequence
 import functools
+import itertools
 from typing import Any
-
-import numpy as np
 
 from evojax.evolve import arms
 from evojax.evolve import opening
@@ -84,17 +83,62 @@ def race(
         f' {version.version}, {version.end}'
     )
   by_dev = any(t.intervention_class in SAMPLED_OTHERWISE for t in field)
-  raced = tuple(_scored(run, number, found, by_dev))
+  raced, scores, groups = [], {None: {}, **{t.number: {} for t in field}}, {}
+  for trial, arm in found:
+    pair = sum(a.trial == trial for a in raced)
+    score = None
+    if arm.status == 'done':
+      if by_dev:
+        each, sizes = run.scorer.scores(on_dev(run, number, arm)), ()
+      else:
+        each, sizes = standings.own_scores(run, arm)
+      scores[trial][pair], groups[trial, pair] = each, sizes
+      score = float(each.mean())
+    dev = dev_folder(number, arm.folder)
+    fields = dict(trial=trial, pair=pair, score=score, dev=dev)
+    raced.append(recorder.made_from(records.RacedArm, arm, **fields))
+  placed = []
+  for trial, index in zip(field, _indices(run, field), strict=True):
+    shared = {
+        i: groups.get((trial.number, i)) == groups.get((None, i))
+        for i in range(e.pairs)
+    }
+    placed.append(
+        standings.standing(
+            run,
+            trial,
+            index,
+            *standings.differences(scores, trial.number, shared),
+            last=is_last(run, number, trial),
+        )
+    )
   return records.Race(
       round=number,
       version=version.version,
       start=version.end,
       scored_by='dev' if by_dev else 'rollouts',
-      arms=raced,
-      standings=tuple(
-          standings.standing(run, number, trial, raced) for trial in field
-      ),
+      arms=tuple(raced),
+      standings=tuple(placed),
   )
+
+
+def _indices(
+    run: opening.Run, field: Sequence[history_lib.Trial]
+) -> Iterator[int]:
+  """Yield the places of candidates in the order in which they entered."""
+  races = run.recorder.history.races
+  known = {s.trial: s.index for race in races for s in race.standings}
+  following = itertools.count(1 + max(known.values(), default=0))
+  for trial in field:
+    yield known.get(trial.number) or next(following)
+
+
+def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
+  """Return whether a candidate may race no more after a round."""
+  e = run.config.evolve
+  # Without this round, whether its row is there or not.
+  before = sum(race.round < number for race in trial.races)
+  return before + 1 >= e.patience or number + 1 >= e.rounds
 
 
 def _job(
@@ -117,32 +161,6 @@ def _job(
       label=f'round {number}: {name}, pair {pair}',
       **fields,
   )
-
-
-def _scored(
-    run: opening.Run,
-    number: int,
-    found: Sequence[tuple[int | None, records.Arm]],
-    by_dev: bool,
-) -> Iterator[records.RacedArm]:
-  """Yield the arms of a round with their scores."""
-  pairs: dict[int | None, int] = {}
-  for trial, arm in found:
-    pair = pairs[trial] = pairs.get(trial, -1) + 1
-    score = None
-    if arm.status == 'done' and by_dev:
-      score = float(run.scorer.scores(on_dev(run, number, arm)).mean())
-    elif arm.status == 'done':
-      # The first half is about the state that all share, not the harness.
-      score = float(np.mean(arm.outcome[len(arm.outcome) // 2 :]))
-    yield recorder.made_from(
-        records.RacedArm,
-        arm,
-        trial=trial,
-        pair=pair,
-        score=score,
-        dev=dev_folder(number, arm.folder),
-    )
 
 
 def dev_folder(number: int, folder: str) -> str:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 import dataclasses
 
 from evojax.eval import perturb
+from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import standings
-from evojax.evolve.steps import race as race_lib
+from evojax.evolve.steps import race as race_step
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
@@ -71,88 +72,102 @@ def _unraced(trial: int, status: str, reasons: Sequence[str]) -> records.Verify:
 
 def after_race(
     run: opening.Run, race: records.Race, field: Sequence[history_lib.Trial]
-) -> dict[int, records.Verify | None]:
-  """Return the verdict on each candidate of a round; None: it races on.
+) -> dict[int, records.Verify]:
+  """Return the verdicts on candidates of a round; those without one race on.
 
-  At most one is kept, the first of those with the largest e-value. What the
-  others change is no single factor of the harness that it makes, so they end
-  with it; they may be proposed again.
+  At most one is kept. The others end with the incumbent that they were compared
+  with; they may be proposed again.
   """
   e = run.config.evolve
-  last = race.round == e.rounds - 1
-  found: dict[int, records.Verify | None] = {}
-  kept = ''
-  order = lambda s: (-(s.e_value or 0.0), s.trial)
-  for standing in sorted(race.standings, key=order):
-    trial = next(t for t in field if t.number == standing.trial)
-    found[trial.number] = _raced(run, race, trial, standing, kept, last)
-    if (verdict := found[trial.number]) and verdict.status == 'keep':
-      kept = verdict.version
-  if kept:
-    for number, verdict in found.items():
-      if verdict is None:
-        standing = next(s for s in race.standings if s.trial == number)
-        found[number] = _verdict(
-            standing, 'superseded', [f'{kept} has another harness']
-        )
+  placed = {s.trial: s for s in race.standings}
+  trials = {t.number: t for t in field}
+  found: dict[int, records.Verify] = {}
+  for number, standing in placed.items():
+    if failed := _failed(race, standing):
+      found[number] = failed
+  racing = {
+      str(n): standings.of_record(t)
+      for n, t in trials.items()
+      if n not in found and placed[n].threshold
+  }
+  alphas = {name: 1 / placed[int(name)].threshold for name in racing}
+  kept, waiting = '', []
+  for name in race_lib.passed(racing, alphas):
+    verdict = _passed(run, race, trials[int(name)], placed[int(name)])
+    if verdict is None:
+      waiting.append(name)
+      continue
+    found[int(name)] = verdict
+    if verdict.status == 'keep':
+      kept = name
+      break
+    del racing[name]
+  # Of a run that ends with this round, every candidate had its last.
+  rounds = e.patience if race.round + 1 < e.rounds else 0
+  sorted_out = race_lib.sort_out(
+      racing, rounds=rounds, kept=kept, waiting=waiting
+  )
+  for name, decided in sorted_out.items():
+    number = int(name)
+    if number not in found and decided.status == 'drop':
+      status = 'superseded' if kept else 'discard'
+      found[number] = _verdict(placed[number], status, [decided.reason])
   return found
 
 
-def _raced(
-    run: opening.Run,
-    race: records.Race,
-    trial: history_lib.Trial,
-    standing: records.Standing,
-    kept: str,
-    last: bool,
+def _failed(
+    race: records.Race, standing: records.Standing
 ) -> records.Verify | None:
-  """Return the verdict on a candidate after a round; None: it races on."""
-  mine = [arm for arm in race.arms if arm.trial == trial.number]
-  for arm in mine:
-    if arm.status != 'done':
+  """Return the verdict on a candidate of which an arm did not end."""
+  for arm in race.arms:
+    if arm.trial == standing.trial and arm.status != 'done':
       early = arm.status in ('futility', 'collapse')
       status = 'discard' if early else arm.status
       why = f'{arm.folder}: {arm.status} {arm.why}'
       return _verdict(standing, status, [why])
-  if standing.decision == 'keep' and not kept:
-    return _keep(run, race, trial, standing)
-  if standing.decision == 'keep':
-    return _verdict(standing, 'superseded', [f'{kept} has another harness'])
-  if standing.decision == 'drop':
-    return _verdict(standing, 'discard', [standing.reason])
-  if last:
-    why = f'{standing.reason}; this was the last round'
-    return _verdict(standing, 'discard', [why])
+  if standing.threshold is None:
+    why = f'{len(standing.differences)} pairs ended: too few to compare'
+    return _verdict(standing, 'harness_abort', [why])
   return None
 
 
-def _keep(
+def _passed(
     run: opening.Run,
     race: records.Race,
     trial: history_lib.Trial,
     standing: records.Standing,
-) -> records.Verify:
-  """Return the verdict on a candidate whose evidence is enough."""
+) -> records.Verify | None:
+  """Return the verdict on a candidate whose e-value reached its threshold.
+
+  None: perturbed problems cannot tell yet, and it races on.
+  """
   first = {
       arm.trial: arm for arm in reversed(race.arms) if arm.status == 'done'
   }
   # Both were trained for as long, from one state.
   before, after = (_criticals(run, first[n]) for n in (None, trial.number))
   alerts = decisions.decide(lambda: sorted(after - before))
-  reasons = [f'critical alert that is new: {name}' for name in alerts]
-  perturbed = _perturbed_effect(run, race, trial)
-  if perturbed is not None:
-    effect, error = perturbed
-    if why := standings.contradicts(standing, effect, error):
-      reasons.append(why)
-  status = 'discard' if reasons else 'keep'
-  made = '' if reasons else f'v{len(run.recorder.history.versions)}'
+  evidence = f'e-value {standing.e_value:.3g} >= {standing.threshold:.3g}'
+  status, reasons = 'keep', [evidence]
+  gate = _perturbed(run, race, trial, standing)
+  if alerts:
+    status = 'discard'
+    reasons += [f'critical alert that is new: {name}' for name in alerts]
+  if gate is not None:
+    reasons.append(gate.reason)
+    if gate.status == 'open' and not alerts:
+      if not race_step.is_last(run, race.round, trial):
+        return None
+    if gate.status != 'holds':
+      status = 'discard'
+  verdict = _verdict(standing, status, reasons)
+  made = f'v{len(run.recorder.history.versions)}' if status == 'keep' else ''
   return dataclasses.replace(
-      _verdict(standing, status, reasons or [standing.reason]),
+      verdict,
       version=made,
       alerts=tuple(alerts),
-      perturbed_effect=perturbed and perturbed[0],
-      perturbed_error=perturbed and perturbed[1],
+      perturbed_effect=gate and gate.perturbed.value,
+      perturbed_error=gate and gate.perturbed.standard_error,
   )
 
 
@@ -180,27 +195,32 @@ def _criticals(run: opening.Run, arm: records.RacedArm) -> set[str]:
   }
 
 
-def _perturbed_effect(
-    run: opening.Run, race: records.Race, trial: history_lib.Trial
-) -> tuple[float, float] | None:
-  """Return the effect on problems in other words, and its standard error.
+def _perturbed(
+    run: opening.Run,
+    race: records.Race,
+    trial: history_lib.Trial,
+    standing: records.Standing,
+) -> race_lib.Gate | None:
+  """Return what problems in other words say of a candidate.
 
   None where the domain cannot write so many in other words.
   """
   e, domain = run.config.evolve, run.setup.domain
-  seed, first = run.config.seed, race.round * e.problems
-  enough = first + e.problems
+  enough, seed = (race.round + 1) * e.problems, run.config.seed
   if not perturb.has_perturbations(domain, enough, seed=seed):
     return None
   other = perturb.Perturbed(domain)
-  scores: dict[int | None, dict[int, float]] = {None: {}, trial.number: {}}
+  scores = {None: {}, trial.number: {}}
   for arm in race.arms:
     if arm.trial in scores and arm.status == 'done':
-      folder = f'{race_lib.dev_folder(race.round, arm.folder)}-perturbed'
-      wanted = race_lib.on_dev(
-          run, race.round, arm, folder=run.path / folder, domain=other
+      wanted = race_step.on_dev(
+          run,
+          race.round,
+          arm,
+          folder=run.path / f'{arm.dev}-perturbed',
+          domain=other,
       )
-      scores[arm.trial][arm.pair] = float(run.scorer.scores(wanted).mean())
-  return decisions.decide(
-      lambda: standings.paired(scores[trial.number], scores[None])
-  )
+      scores[arm.trial][arm.pair] = run.scorer.scores(wanted)
+  shared = dict.fromkeys(scores[None], True)
+  found, errors = standings.differences(scores, trial.number, shared)
+  return race_lib.gate(standing.differences, found, errors)
