@@ -271,6 +271,8 @@ FIELDS = (
           0),
     Field('evolve.candidates', 2, 'Changes that race the incumbent harness at'
           ' a time.', 1),
+    Field('evolve.entries', 6, 'Changes that may enter the race in a whole run:'
+          ' the more, the stronger the evidence that each one needs.', 1),
     Field('evolve.patience', 3, 'Rounds of a candidate, at most.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,
@@ -289,9 +291,9 @@ FIELDS = (
           'GRPO steps of version 0, whose evidence is diagnosed first.', 1),
     Field('evolve.prompts', 12, "P of an arm's step.", 1),
     Field('evolve.group_size', 8, "G of an arm's step.", 2),
-    Field('evolve.problems', 128, 'Fresh dev problems of a round whose arms'
-          ' sample differently, and perturbed ones for a change that is about'
-          ' to be kept.', 2),
+    Field('evolve.problems', 64, 'Fresh dev problems of each pair where its'
+          ' arms sample differently, and perturbed ones for a change that is'
+          ' about to be kept.', 2),
     Field('evolve.samples', 2, 'Completions of each.', 1),
     Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
           ' false ones among the changes that a run keeps.', 1e-6, 1.0 - 1e-6),

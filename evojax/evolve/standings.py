@@ -162,8 +162,30 @@ def alpha_of(run: opening.Run, index: int) -> float:
   """Return the level of a candidate, by what the run promised at its start."""
   # As it was when the run began: what was not promised then cannot be paid for.
   promised = run.recorder.find(records.Open).config['evolve']
-  most = promised['rounds'] * promised['candidates']
   history = run.recorder.history
   kept = sum(t.kind == 'keep' and t.effect is not None for t in history.trials)
   level = float(promised['false_discovery_rate'])
-  return race_lib.alpha_of(index, most, kept, level)
+  return race_lib.alpha_of(index, promised['entries'], kept, level)
+
+
+def entered(run: opening.Run) -> dict[int, int]:
+  """Return the candidates that were raced, with their places from 1."""
+  races = run.recorder.history.races
+  return {s.trial: s.index for race in races for s in race.standings}
+
+
+def announce(run: opening.Run, number: int, field: Sequence[Any]) -> None:
+  """Say what a round can detect, before it is paid for."""
+  groups = [
+      s.differences for r in run.recorder.history.races for s in r.standings
+  ]
+  spread = paired.pooled_spread(groups)
+  if not field or not spread:
+    return
+  alpha = alpha_of(run, 1 + max(entered(run).values(), default=0))
+  points = 100 * detectable(run, spread, alpha)
+  run.say(
+      f'round {number}: {len(field)} candidates; {points:.1f} points are found'
+      f' with power 80 % within {run.config.evolve.patience} rounds, at the'
+      f' spread of {100 * spread:.1f} points between pairs so far'
+  )

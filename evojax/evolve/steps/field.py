@@ -7,6 +7,7 @@ its verdict here and races nobody.
 """
 
 from evojax.evolve import opening
+from evojax.evolve import standings
 from evojax.evolve.propose import human
 from evojax.evolve.steps import accumulate
 from evojax.evolve.steps import admit
@@ -37,7 +38,9 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
       for t in run.recorder.history.trials
       if t.number < first and t.verify is None
   ]
-  places = run.config.evolve.candidates - len(racing)
+  promised = run.recorder.find(records.Open).config['evolve']['entries']
+  free = promised - len(standings.entered(run))
+  places = min(run.config.evolve.candidates - len(racing), free)
   for trial in range(first, first + places):
     if not _begin(run, number, trial):
       break

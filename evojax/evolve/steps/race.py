@@ -47,6 +47,7 @@ def race(
     RuntimeError: If the arms did not start alike.
   """
   e = run.config.evolve
+  standings.announce(run, number, field)
   make = functools.partial(_job, run, version, number)
   trained = arms.train_all(
       run,
@@ -89,7 +90,7 @@ def race(
     score = None
     if arm.status == 'done':
       if by_dev:
-        each, sizes = run.scorer.scores(on_dev(run, number, arm)), ()
+        each, sizes = run.scorer.scores(on_dev(run, number, pair, arm)), ()
       else:
         each, sizes = standings.own_scores(run, arm)
       scores[trial][pair], groups[trial, pair] = each, sizes
@@ -126,9 +127,8 @@ def _indices(
     run: opening.Run, field: Sequence[history_lib.Trial]
 ) -> Iterator[int]:
   """Yield the places of candidates in the order in which they entered."""
-  races = run.recorder.history.races
-  known = {s.trial: s.index for race in races for s in race.standings}
-  following = itertools.count(1 + max(known.values(), default=0))
+  known = standings.entered(run)
+  following = itertools.count(1 + len(known))
   for trial in field:
     yield known.get(trial.number) or next(following)
 
@@ -169,15 +169,17 @@ def dev_folder(number: int, folder: str) -> str:
 
 
 def on_dev(
-    run: opening.Run, number: int, arm: records.Arm, **fields: Any
+    run: opening.Run, number: int, pair: int, arm: records.Arm, **fields: Any
 ) -> scoring.Scored:
-  """Return the last state of an arm on the dev problems of a round.
+  """Return the last state of an arm on the dev problems of its pair.
 
-  No other round asks them, as far as the split goes.
+  No other pair is asked them, as far as the split goes: what some problems make
+  of a change is then part of the spread between pairs.
 
   Args:
     run: The run.
     number: Of the round.
+    pair: Of the arm.
     arm: A finished arm.
     **fields: Of `scoring.Scored`, if they differ.
   """
@@ -187,7 +189,7 @@ def on_dev(
       checkpoint=arm_lib.checkpoint_of(run.path / arm.folder, arm.updates),
       split='dev',
       seed=run.config.seed,
-      first=number * e.problems,
+      first=(number * e.pairs + pair) * e.problems,
       problems=e.problems,
       samples=e.samples,
       step=arm.updates,

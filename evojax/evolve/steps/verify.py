@@ -206,7 +206,8 @@ def _perturbed(
   None where the domain cannot write so many in other words.
   """
   e, domain = run.config.evolve, run.setup.domain
-  enough, seed = (race.round + 1) * e.problems, run.config.seed
+  enough = (race.round + 1) * e.pairs * e.problems
+  seed = run.config.seed
   if not perturb.has_perturbations(domain, enough, seed=seed):
     return None
   other = perturb.Perturbed(domain)
@@ -216,6 +217,7 @@ def _perturbed(
       wanted = race_step.on_dev(
           run,
           race.round,
+          arm.pair,
           arm,
           folder=run.path / f'{arm.dev}-perturbed',
           domain=other,
