@@ -17,11 +17,11 @@ ROWS = (
     _row(records.Train, 30.0, version='v0'),
     # The parent's name in a trial's row is not the version that the trial made.
     _row(records.Hypothesize, 0.0, trial=0, version='v0'),
-    _row(records.Trial, 60.0, trial=0),
+    _row(records.Backtest, 60.0, trial=0),
     _row(
         records.Verify, 10.0, trial=0, version='v1', status='keep', effect=0.04
     ),
-    _row(records.Trial, 50.0, trial=1),
+    _row(records.Backtest, 50.0, trial=1),
     _row(
         records.Verify,
         10.0,

@@ -11,37 +11,38 @@ from tests.report import synthetic
 
 class HistoryTest(absltest.TestCase):
 
-  def _run(self, *trials, head):
-    """A run of v0 and these trials."""
-    return samples.run(
-        samples.record(records.Train, version='v0'),
-        *(record for trial in trials for record in trial),
-        samples.record(records.Accumulate, trial=len(trials) - 1, head=head),
-    )
+  def _run(self, *found):
+    """A run of v0 and what follows: trials, and (version, its parent)."""
+    rows = [samples.record(records.Train, version='v0')]
+    for each in found:
+      if isinstance(each, list):
+        rows += each
+        continue
+      version, parent = each
+      made = dict(version=version, parent=parent)
+      rows.append(samples.record(records.Promote, **made))
+    return samples.run(*rows)
 
-  def test_lineage_of_a_tree(self):
-    # v0 - v1 - v2 and v0 - v3: training goes on from v2.
+  def test_lineage_of_rounds(self):
+    # v1 is what a round left of v0's harness; v2 changes it, and v3 goes on.
     run = self._run(
-        samples.trial(0, 'v0', 'v1', 0.02),
-        samples.trial(1, 'v1', '', -0.01),
-        samples.trial(2, 'v1', 'v2', 0.03),
-        samples.trial(3, 'v0', 'v3', 0.01),
-        head='v2',
+        samples.trial(0, 'v0', '', -0.01),
+        ('v1', 'v0'),
+        samples.trial(1, 'v0', 'v2', 0.03),
+        ('v2', 'v1'),
+        ('v3', 'v2'),
     )
-    self.assertEqual(run.lineage, ['v0', 'v1', 'v2'])
-    self.assertAlmostEqual(run.levels['v2'], 0.05)  # 0.02 + 0.03.
-    self.assertAlmostEqual(run.levels['trial 1'], 0.01)  # 0.02 - 0.01.
-    self.assertAlmostEqual(run.levels['v3'], 0.01)
-    self.assertEqual(run.parents['v3'], 'v0')
-    self.assertEqual([t.name for t in run.kept], ['v1', 'v2', 'v3'])
+    self.assertEqual(run.head, 'v3')
+    self.assertEqual(run.lineage, ['v0', 'v1', 'v2', 'v3'])
+    self.assertAlmostEqual(run.levels['v1'], 0.0)
+    self.assertAlmostEqual(run.levels['v3'], 0.03)
+    self.assertAlmostEqual(run.levels['trial 0'], -0.01)
+    self.assertEqual(run.parents['trial 0'], 'v0')
+    self.assertEqual([t.name for t in run.kept], ['v2'])
 
   def test_a_parent_that_nobody_knows_is_the_base(self):
     # Also one that only comes later: there must be no cycle.
-    run = self._run(
-        samples.trial(0, 'v2', 'v1', 0.02),
-        samples.trial(1, 'v1', 'v2', 0.01),
-        head='v2',
-    )
+    run = self._run(('v1', 'v2'), ('v2', 'v1'))
     self.assertEqual(run.lineage, ['v0', 'v1', 'v2'])
 
   def test_how_far_a_trial_got(self):
@@ -73,26 +74,45 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual(trial.status, 'discard')
     self.assertEqual(dict(trial.seconds), {'verify': 5.0})
 
-  def test_dev_problems_are_drawn_for_trials_that_score(self):
-    arm = lambda status: samples.record(records.TrialArm, status=status)
+  def test_rounds_that_ask_dev_problems_are_counted(self):
     run = samples.run(
-        samples.record(records.Trial, arms=(arm('done'), arm('crash'))),
-        samples.record(records.Trial, trial=1, arms=(arm('crash'),)),
-        samples.record(records.Trial, trial=2),
+        samples.record(records.Race, round=0, scored_by='dev'),
+        samples.record(records.Race, round=1, scored_by='rollouts'),
     )
     self.assertEqual(run.dev_draws, 1)
 
-  def test_tokens_of_controls_count_once(self):
-    arm = lambda folder: samples.record(
-        records.TrialArm, folder=folder, sampled_tokens=10
+  def test_a_candidate_has_its_own_arms_and_those_beside_it(self):
+    arm = lambda trial, folder, tokens: samples.record(
+        records.RacedArm, trial=trial, folder=folder, sampled_tokens=tokens
     )
-    run = samples.run(
-        samples.record(records.Train, sampled_tokens=1000),
-        samples.record(records.Trial, arms=(arm('control'), arm('a'))),
-        samples.record(records.Trial, trial=1, arms=(arm('control'), arm('b'))),
-        samples.record(records.Retrain, sampled_tokens=500),
+    standing = lambda trial: samples.record(records.Standing, trial=trial)
+    first = samples.record(
+        records.Race,
+        round=0,
+        arms=(arm(None, 'i', 10), arm(0, 'a', 20), arm(1, 'b', 30)),
+        standings=(standing(0), standing(1)),
     )
-    self.assertEqual(run.trained_tokens, 1530)
+    second = samples.record(
+        records.Race,
+        round=1,
+        arms=(arm(None, 'j', 1), arm(1, 'c', 2)),
+        standings=(standing(1),),
+    )
+    proposals = [
+        samples.record(records.Hypothesize, trial=n, proposer='rules')
+        for n in range(2)
+    ]
+    rows = [samples.row(r, 0.0) for r in proposals]
+    rows += [samples.row(first, 8.0), samples.row(second, 3.0)]
+    zero, one = history.History(rows).trials
+    self.assertEqual([a.folder for a in zero.role('candidate')], ['a'])
+    self.assertEqual([a.folder for a in one.arms], ['j', 'c'])
+    # Half of the first round, and all of the second.
+    self.assertEqual(dict(zero.seconds)['race'], 4.0)
+    self.assertEqual(dict(one.seconds)['race'], 7.0)
+    run = history.History(rows)
+    self.assertEqual(run.tokens_by_trial, {0: 20, 1: 32})
+    self.assertEqual(run.trained_tokens, 63)
 
   def test_read(self):
     with tempfile.TemporaryDirectory() as folder:

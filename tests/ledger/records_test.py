@@ -54,6 +54,7 @@ EXAMPLES = (
     ),
     records.Train(**VERSION, prompts=4, group_size=2),
     records.Diagnose(
+        round=0,
         trial=0,
         version='v0',
         measures=(
@@ -84,28 +85,51 @@ EXAMPLES = (
         statistics={'kept_groups': 1.0, 'replayed_effect': 'not identifiable'},
         predicted=None,
     ),
-    records.Trial(
-        trial=0,
+    records.Race(
+        round=0,
+        version='v0',
         start='s',
-        dev_seed=7,
-        alpha=0.1,
-        mde=None,
-        children=2,
-        refused='',
+        scored_by='rollouts',
         arms=(
-            records.TrialArm(
-                **ARM, role='control', scores='trials/000/control-0'
+            records.RacedArm(
+                **ARM,
+                trial=None,
+                pair=0,
+                score=0.5,
+                dev='rounds/000/r000-incumbent-0',
+            ),
+        ),
+        standings=(
+            records.Standing(
+                trial=0,
+                index=1,
+                rounds=1,
+                differences=(0.01, 0.03),
+                errors=(0.01, 0.01),
+                pairs=2,
+                effect=0.02,
+                standard_error=0.01,
+                low=-0.1,
+                high=0.14,
+                e_value=2.0,
+                threshold=20.0,
+                detectable=None,
             ),
         ),
     ),
     records.Verify(trial=0, version='', status='crash', reasons=('child-0',)),
     records.Verify(
-        trial=0, version='v1', status='keep', reasons=(), effect=0.02, df=3.0
+        trial=0, version='v1', status='keep', reasons=(), effect=0.02, pairs=4
     ),
-    records.Promote(**VERSION | {'version': 'v1', 'parent': 'v0'}),
+    records.Promote(
+        **VERSION | {'version': 'v1', 'parent': 'v0'},
+        round=0,
+        sources=(
+            records.Source(folder='arms/a', harness='aa', end='e', weight=1.0),
+        ),
+    ),
     records.Accumulate(
         trial=0,
-        head='v1',
         skill='',
         validity=records.Validity(
             intervention_class='data',
@@ -183,11 +207,16 @@ class RecordsTest(parameterized.TestCase):
     self.assertEqual(read[0], ('data.families', (), ('gcd:0', 'lcm:1')))
 
   @parameterized.named_parameters(
-      ('unknown', ('new',), 1, r'Trial\.new is unknown'),
+      ('unknown', ('new',), 1, r'Race\.new is unknown'),
       ('unknown_nested', ('arms', 0, 'new'), 1, r'arms\[0\]\.new is unknown'),
-      ('text', ('alpha',), '0.1', r"Trial\.alpha = '0\.1' is no float"),
-      ('bool', ('children',), True, 'children = True is no int'),
-      ('null', ('refused',), None, 'refused = None is no str'),
+      (
+          'text',
+          ('standings', 0, 'low'),
+          '0.1',
+          r"standings\[0\]\.low = '0\.1' is no float",
+      ),
+      ('bool', ('round',), True, 'round = True is no int'),
+      ('null', ('start',), None, 'start = None is no str'),
       ('nested', ('arms', 0, 'seed'), 1.5, r'arms\[0\]\.seed = 1\.5 is no int'),
       (
           'element',
@@ -196,7 +225,7 @@ class RecordsTest(parameterized.TestCase):
           r'outcome\[1\] = None is no float',
       ),
       ('list', ('arms',), {}, r'arms = {} is no tuple'),
-      ('record', ('arms', 0), [], r'arms\[0\] = \[\] is no TrialArm'),
+      ('record', ('arms', 0), [], r'arms\[0\] = \[\] is no RacedArm'),
   )
   def test_wrong_values_are_named(self, path, value, message):
     row = _row(EXAMPLES[8])
@@ -207,7 +236,7 @@ class RecordsTest(parameterized.TestCase):
       records.parse(row)
 
   @parameterized.named_parameters(
-      ('required', 8, ('alpha',)),
+      ('required', 8, ('start',)),
       ('default', 9, ('effect',)),
       ('nested', 8, ('arms', 0, 'why')),
       ('nested_default', 2, ('measures', 0, 'calls_for')),
@@ -227,20 +256,17 @@ class RecordsTest(parameterized.TestCase):
           records.RecordError, 'schema=.* is not one of 0 to 1'
       ):
         records.parse(_row(EXAMPLES[-1], schema=schema))
-    with self.assertRaisesRegex(records.RecordError, "step='race' is not one"):
-      records.parse(_row(EXAMPLES[-1], step='race'))
+    with self.assertRaisesRegex(records.RecordError, "step='ride' is not one"):
+      records.parse(_row(EXAMPLES[-1], step='ride'))
 
   def test_rows_without_a_version_are_upgraded(self):
     """Field by field, what the tree of 2026-11-21 wrote."""
     design = _row(EXAMPLES[5])
     delta = design['payload']['delta']
     delta['klass'] = delta.pop('intervention_class')
-    trial = _row(EXAMPLES[8])
-    (arm,) = trial['payload']['arms']
-    arm['trained'], arm['arm'] = arm.pop('folder'), arm.pop('scores')
     train = _row(EXAMPLES[1])
     train['payload']['arm'] = train['payload'].pop('folder')
-    for index, row in ((5, design), (8, trial), (1, train)):
+    for index, row in ((5, design), (1, train)):
       del row['payload']['schema']
       self.assertEqual(records.parse(row).record, EXAMPLES[index])
     nothing = {
@@ -258,6 +284,34 @@ class RecordsTest(parameterized.TestCase):
         records.parse(nothing).record,
         records.Hypothesize(trial=2, version='v1'),
     )
+
+  def test_a_trial_of_one_change_is_a_round(self):
+    """Rows of both versions that there were of it."""
+    scored = dict(role='control', scores='trials/003/control-0')
+    control = records.to_json(records.Arm(**ARM)) | scored
+    child = control | dict(role='child', scores='trials/003/child-0')
+    for arm in (control, child):
+      del arm['schema']
+    payload = dict(n=7, step='trial', schema=1, trial=3, start='s', dev_seed=5)
+    payload |= dict(alpha=0.1, mde=0.02, children=1, refused='')
+    new = payload | {'arms': [control, control, child]}
+    old = payload | {'arms': [{**a} for a in new['arms']]}
+    del old['schema']
+    for arm in old['arms']:
+      arm['trained'], arm['arm'] = arm.pop('folder'), arm.pop('scores')
+    for fields in (new, old):
+      race = records.parse(
+          {'hash': '', 'measured': {}, 'payload': fields}
+      ).record
+      self.assertIsInstance(race, records.Race)
+      self.assertEqual((race.round, race.scored_by), (3, 'dev'))
+      self.assertEqual(
+          [(a.trial, a.pair, a.role) for a in race.arms],
+          [(None, 0, 'incumbent'), (None, 1, 'incumbent'), (3, 0, 'candidate')],
+      )
+      self.assertEqual(race.arms[2].dev, 'trials/003/child-0')
+      (standing,) = race.standings
+      self.assertEqual((standing.trial, standing.detectable), (3, 0.02))
 
   def test_an_old_row_that_is_none_is_an_error_too(self):
     row = _row(EXAMPLES[5])
