@@ -458,7 +458,11 @@ def _final_2(row: dict) -> dict:
   """Rename the policies: the one that went on training is the claim now."""
   names = {'continued': 'evolved', 'evolved': 'retrained'}
   renamed = lambda values: {names.get(k, k): v for k, v in values.items()}
-  tables = {name: renamed(row[name]) for name in ('scores', 'gains', 'compute')}
+  tables = {
+      name: renamed(row[name])
+      for name in ('scores', 'gains', 'compute')
+      if name in row
+  }
   # It was of the policy that is 'retrained' now.
   return row | tables | {'evolved_over': {}}
 

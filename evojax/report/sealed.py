@@ -32,7 +32,7 @@ def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
         'retrained': 'its harness, from base',
     }
   return found | {
-      'evolved': f'{start}, raced (nothing kept)',
+      'evolved': 'raced (nothing kept)',
       'retrained': f'{start}, from base',
   }
 
@@ -99,7 +99,7 @@ def verdict(run: history.History, running: bool) -> str:
   so_far = f'{len(run.kept)} of {numerals.counted(len(trials), "change")} kept'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
-    what = 'the race' if run.kept else f'the {names_of(run)["evolved"]}'
+    what = 'the race' if run.kept else 'the race of the first harness'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'

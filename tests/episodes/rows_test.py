@@ -150,9 +150,7 @@ class FromRolloutsTest(parameterized.TestCase):
     )
 
   def test_a_view_sees_groups(self):
-    view = views.View(
-        _rows(), COLUMNS, prompts=2, group_size=3, max_tokens=8
-    )
+    view = views.View(_rows(), COLUMNS, prompts=2, group_size=3, max_tokens=8)
     # Nothing of the row that could not be graded.
     np.testing.assert_array_equal(view.valid, [[1, 1, 1], [1, 0, 1]])
     np.testing.assert_array_equal(view.n_tokens, [[3, 4, 1], [0, 0, 5]])

@@ -117,7 +117,8 @@ class PageTest(parameterized.TestCase):
   def test_decision_numbers_are_the_ledgers(self):
     rows = _payloads(self.workdir)
     verdicts = [r for r in rows if r['step'] == 'verify']
-    limits = {r['trial']: r['mde'] for r in rows if r['step'] == 'trial'}
+    standings = [r['standings'] for r in rows if r['step'] == 'race']
+    limits = {s['trial']: s['detectable'] for found in standings for s in found}
     self.assertLen(verdicts, 6)
     for verdict in verdicts:
       number = verdict['trial']
@@ -130,7 +131,7 @@ class PageTest(parameterized.TestCase):
       )
       if verdict['effect'] is not None:
         self.assertEqual(shown['effect'], repr(verdict['effect']))
-        self.assertEqual(shown['p, one-sided'], repr(verdict['p']))
+        self.assertEqual(shown['e-value'], repr(verdict['e_value']))
         self.assertEqual(
             shown['standard error'], repr(verdict['standard_error'])
         )
@@ -161,20 +162,16 @@ class PageTest(parameterized.TestCase):
     written = {
         'effect': '+1.23 pt',  # 100 * 0.01234.
         'low': '−0.50 pt',
-        'sigma_seed': '0.30 pt',
-        'p': '0.0312',
-        'wilcoxon_p': '< 0.0001',
-        'df': '3',
-        'control': '41.2 %',
+        'pairs': '4',
+        'e_value': '12.3',
+        'perturbed_error': '0.30 pt',
     }
     numbers = {
         'effect': 0.01234,
         'low': -0.005,
-        'sigma_seed': 0.003,
-        'p': 0.03124,
-        'wilcoxon_p': 0.00002,
-        'df': 3.0,
-        'control': 0.4123,
+        'pairs': 4,
+        'e_value': 12.34,
+        'perturbed_error': 0.003,
     }
     rows = synthetic.make_rows(self._path('points'), trials=1, evidence=False)
     verify = next(data for step, data, _ in rows if step == 'verify')
@@ -213,7 +210,10 @@ class PageTest(parameterized.TestCase):
     seconds = {}
     for line in lines:
       row = json.loads(line)
+      # Each round raced one change.
       key = row['payload'].get('trial')
+      if row['payload']['step'] == 'race':
+        key = row['payload']['standings'][0]['trial']
       spent = row['measured']['device_seconds']
       seconds[key] = seconds.get(key, 0) + spent
     shown = [
@@ -228,7 +228,7 @@ class PageTest(parameterized.TestCase):
     (verdict,) = self.page.find('p', 'verdict')
     self.assertEqual(
         verdict['text'],
-        '3 of 6 changes kept; on sealed problems the last harness takes the'
+        '3 of 6 changes kept; on sealed problems the race takes the'
         ' base policy from 33.1 % to 59.2 % [56.6, 61.8], against 48.7 % for'
         ' the seed harness, not evolved and 60.2 % for the reference.',
     )
@@ -241,7 +241,7 @@ class PageTest(parameterized.TestCase):
         '+def keep(e, state):',  # Difference of a source.
         'largest |advantage|',  # A rollout.
         'A shelf holds 17 jars.',
-        'Solved only by the child',  # Flips.
+        'Solved only by the candidate',  # Flips.
         'failed',  # A diagnostic without a value.
         'not identifiable',  # A backtest that says so.
         'device-seconds per point of the kept changes',
@@ -332,7 +332,7 @@ class PageTest(parameterized.TestCase):
   def test_failed_and_running_arms(self):
     workdir = self._path('arms')
     rows = synthetic.make_rows(workdir, trials=1, evidence=False)
-    at = next(i for i, row in enumerate(rows) if row[0] == 'trial')
+    at = next(i for i, row in enumerate(rows) if row[0] == 'race')
     arms = rows[at][1]['arms']
     arms[-1] |= {'status': 'crash', 'why': 'reward.py: line 3', 'outcome': []}
     arms[0] |= {'outcome': [0.5]}  # It was cut short.
@@ -345,7 +345,7 @@ class PageTest(parameterized.TestCase):
     (verdict,) = found.find('p', 'verdict')
     self.assertStartsWith(verdict['text'], 'Stopped; the same command')
     (shown,) = found.find('p', 'state')
-    self.assertIn('0 of 1 trials, last row: trial', shown['text'])
+    self.assertIn('1 of 1 rounds, last row: race', shown['text'])
 
   def test_ended_without_seal(self):
     workdir = self._path('ended')
@@ -373,7 +373,7 @@ class PageTest(parameterized.TestCase):
         ledger.write_bytes(whole + data[len(whole) : len(whole) + end])
         _, found = _build(workdir)
         (notice,) = found.find('p', 'notice')
-        self.assertIn(f'last {end} bytes', notice['text'])
+        self.assertIn(f'last {end:,} bytes', notice['text'])
     # A byte altered in the middle ends the true prefix there.
     lines = data.splitlines(keepends=True)
     lines[rows // 2] = lines[rows // 2].replace(b'"step"', b'"stop"')
@@ -456,7 +456,7 @@ class PageTest(parameterized.TestCase):
     if alert:
       diagnosis['measures'][0] |= {'name': 'reward_hacking', 'level': 'warn'}
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
-    perturbed = workdir / 'trials' / '000' / 'child-0-perturbed'
+    perturbed = workdir / 'rounds/000/r000-t000-0-perturbed'
     rng = np.random.default_rng(0)
     synthetic.write_evidence(perturbed, 'dev', rng=rng, share=0.2)
     _, found = _build(workdir)
@@ -470,20 +470,20 @@ class PageTest(parameterized.TestCase):
     workdir = self._path('curves')
     rows = synthetic.make_rows(workdir, trials=1, evidence=False)
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
-    for folder in ('v0', 't000.child-0', 't001.child-0', 'final'):
+    for folder in ('v0', 'r000-t000-0', 'r001-t001-0', 'final'):
       steps = [dict(step=n, reward=n / 10, entropy=0.5) for n in (1, 2)]
       for row in steps:
         row |= {'seconds/rollout': 1.0, 'seconds/update': 3.0}
       curves_test.write(workdir / 'arms' / folder, steps)
-      if folder != 't001.child-0':
+      if folder != 'r001-t001-0':
         (workdir / 'arms' / folder / 'arm.json').touch()
     _, found = _build(workdir)
     section = found.find('section', id='training')[0]['text']
     shown = 'reward', 'entropy', 'search', 'from the base policy', '75.0 %'
     for name in shown:
       self.assertIn(name, section)
-    self.assertIn('arms/t001.child-0, going on', section)
-    # v0 and the child that was kept: two updates of each.
+    self.assertIn('arms/r001-t001-0, going on', section)
+    # v0 and the candidate that was kept: two updates of each.
     titles = [e['text'] for e in found.find('title')]
     self.assertIn('trained on through the search: 0.1 to 0.2', titles)
     self.assertIn('at step 2', found.find('p', 'state')[0]['text'])
@@ -494,17 +494,17 @@ class PageTest(parameterized.TestCase):
     for step, data, _ in rows:
       if step == 'verify':
         data['status'], data['version'] = 'discard', ''
-    rows = [row for row in rows if row[0] != 'promote']
     rows += synthetic.end_rows(rows)
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     text, found = _build(workdir)
-    self.assertIn('seed harness (nothing kept)</td>', text)
-    self.assertNotIn('evolved (from base)', text)
-    self.assertIn('nothing kept', found.find('p', 'verdict')[0]['text'])
-    self.assertIn('evolved (from base)</td>', self.text)
+    self.assertIn('raced (nothing kept)</td>', text)
+    self.assertNotIn('its harness, from base', text)
+    verdict = found.find('p', 'verdict')[0]['text']
+    self.assertStartsWith(verdict, '0 of 2 changes kept')
+    self.assertIn('its harness, from base</td>', self.text)
 
-  def test_why_keep_may_stand_beside_an_interval_with_0(self):
-    self.assertIn('one-sided test at its level alpha', self.text)
+  def test_what_keeps_a_change_is_said(self):
+    self.assertIn('the evidence of all its pairs for a gain', self.text)
 
   def test_a_diagnosis_and_nothing_to_propose_is_no_trial(self):
     workdir = self._path('idle')

@@ -125,7 +125,7 @@ class RolloutsTest(absltest.TestCase):
   def test_nothing_to_read(self):
     self.assertIn('no dev evidence', rollouts.sample(self.workdir, 'arm').note)
     found = rollouts.flips(self.workdir, 'control', 'child')
-    self.assertIn('no dev evidence in control', found.note)
+    self.assertIn('no train evidence in control', found.note)
 
   def test_damaged_file(self):
     path = _write(self.workdir / 'arm', [[1], [0]])

@@ -58,6 +58,8 @@ class SeedsTest(absltest.TestCase):
               version='v1' if status == 'keep' else '',
           ),
       ]
+      if status == 'keep':
+        found.append(samples.record(records.Promote, version='v1', parent='v0'))
     for policy, count in solved.items():
       folder = path / 'sealed' / policy / 'evidence' / 'sealed'
       folder.mkdir(parents=True)
@@ -154,7 +156,7 @@ class SeedsTest(absltest.TestCase):
     out = io.StringIO()
     summary = seeds.summarise(runs)
     seeds.print_summary(summary, console_lib.Console(file=out, width=80))
-    self.assertIn('seed harness (nothing kept)', out.getvalue())
+    self.assertIn('raced (nothing kept)', out.getvalue())
     self.assertNotIn('evolved (from base)', out.getvalue())
 
   def test_a_run_is_no_second_seed_of_itself(self):

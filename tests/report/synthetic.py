@@ -10,6 +10,7 @@ import numpy as np
 
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.ledger import records
 
 HOSTILE = (
     '</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>'
@@ -142,7 +143,8 @@ def write_ledger(path: pathlib.Path, rows: Sequence[Row]) -> str:
   )
   digest = lambda text: hashlib.sha256(text.encode()).hexdigest()
   for n, (step, data, measurements) in enumerate(rows):
-    payload = {'n': n, 'step': step, 'schema': 1, **data}
+    schema = records.STEPS[step].VERSION
+    payload = {'n': n, 'step': step, 'schema': schema, **data}
     head = digest(head + canonical(payload))
     line = {
         'hash': head,
@@ -320,7 +322,7 @@ def write(
     rows += end_rows(rows)
   head = write_ledger(workdir / 'ledger.jsonl', rows)
   if final:
-    summary = {'ended': 'trials', 'ledger_head': head}
+    summary = {'ended': 'rounds', 'ledger_head': head}
     (workdir / 'summary.json').write_text(json.dumps(summary))
   return workdir
 
@@ -352,7 +354,7 @@ def make_rows(
       'grpo': {'clip_high': 0.2, 'aggregation': 'sequence'},
       'optim': {'learning_rate': 1e-4},
       'rollout': {'temperature': 1.0},
-      'evolve': {'trials': trials, 'dollars_per_device_hour': 1.2},
+      'evolve': {'rounds': trials, 'dollars_per_device_hour': 1.2},
   }
   opened = {
       'config': config,
@@ -382,7 +384,7 @@ def make_rows(
   if evidence:
     arm = workdir / 'arms' / 'v0'
     write_evidence(arm, 'train', rng=rng, share=skill, text=text)
-  head, made, controls = 'v0', 1, []
+  head, made = 'v0', 1
   for n in range(trials):
     class_, factor, path, before, after, hypothesis, source = _CHANGES[n % 6]
     status = _STATUS[n % 6] if n < 6 else _late_status(n)
@@ -395,6 +397,7 @@ def make_rows(
     record(
         'diagnose',
         1.2,
+        round=n,
         version=head,
         measures=measures,
         alerts=[m['name'] for m in measures if m['level'] != 'ok'],
@@ -435,99 +438,90 @@ def make_rows(
     refused = status == 'disqualified'
     record('admit', 0.9, reasons=reasons if refused else [])
     verdict: dict[str, Any] = dict.fromkeys(NUMBERS)
-    verdict |= {'status': status, 'alerts': [], 'version': '', 'no_loss': None}
+    verdict |= {'status': status, 'alerts': [], 'version': ''}
     verdict['reasons'] = reasons if refused else []
     if not refused:
       record('backtest', 6.3, **_backtest(rng, class_, middle, n))
-      if not controls:
-        controls = [
-            _arm(rng, f'arms/{head}.control-{k}', k, state, skill + 0.02)
-            for k in range(4)
-        ]
+      incumbents = [
+          _arm(rng, f'arms/r{n:03d}-incumbent-{k}', k, state, skill + 0.02)
+          for k in range(4)
+      ]
       effect = {
           'keep': rng.uniform(0.018, 0.045),
           'discard': rng.normal(-0.002, 0.006),
       }.get(status, -0.2)
       effect, error = float(effect), float(rng.uniform(0.005, 0.009))
       ended = 'done' if status in ('keep', 'discard') else status
-      children = [
+      candidates = [
           _arm(
               rng,
-              f'arms/t{n:03d}.child-{k}',
+              f'arms/r{n:03d}-t{n:03d}-{k}',
               k,
               state,
               skill + 0.02 + effect,
               status=ended,
           )
-          for k in range(2 if ended == 'done' else 1)
+          for k in range(4 if ended == 'done' else 1)
       ]
       arms = [
-          arm | {'scores': f'trials/{n:03d}/{role}-{k}', 'role': role}
-          for role, own in (('control', controls), ('child', children))
+          arm
+          | {
+              'trial': trial,
+              'pair': k,
+              'score': arm['outcome'][-1] if arm['status'] == 'done' else None,
+              'dev': arm['folder'].replace('arms/', f'rounds/{n:03d}/'),
+          }
+          for trial, own in ((None, incumbents), (n, candidates))
           for k, arm in enumerate(own)
       ]
       if evidence:
         for arm in arms:
-          share = skill + (effect if arm['role'] == 'child' else 0)
+          share = skill + (effect if arm['trial'] == n else 0)
           options = {'rng': rng, 'share': share, 'text': text}
-          if arm['scores'].endswith(('-0', '-1')):
-            write_evidence(workdir / arm['scores'], 'dev', **options)
+          if arm['pair'] < 2:
+            write_evidence(workdir / arm['dev'], 'dev', **options)
             write_evidence(workdir / arm['folder'], 'train', **options)
-      alpha = 0.05 / (n + 1)
-      record(
-          'trial',
-          float(rng.uniform(90, 110)),
-          start=state,
-          dev_seed=1000 + n,
-          mde=3.4 * error,
-          alpha=alpha,
-          children=2,
-          refused='',
-          arms=arms,
-      )
+      standing = {
+          'trial': n,
+          'index': n + 1,
+          'rounds': 1,
+          'differences': [effect - error, effect, effect, effect + error],
+          'errors': [error] * 4,
+          'pairs': 4,
+          'effect': effect,
+          'standard_error': error,
+          'low': effect - 3.18 * error,
+          'high': effect + 3.18 * error,
+          'e_value': 30.0 * (n + 1) if status == 'keep' else 0.4,
+          'threshold': 20.0 * (n + 1),
+          'detectable': 3.4 * error,
+      }
       if ended != 'done':
-        verdict['reasons'] = [f'{arms[-1]["scores"]}: {ended}{text}']
+        standing |= dict.fromkeys(('effect', 'low', 'high', 'threshold'))
+      race = {
+          'round': n,
+          'version': head,
+          'start': state,
+          'scored_by': 'dev',
+          'arms': arms,
+          'standings': [standing],
+      }
+      rows.append(('race', race, measured(float(rng.uniform(90, 110)))))
+      if ended != 'done':
+        verdict['reasons'] = [f'{arms[-1]["folder"]}: {ended}{text}']
       else:
         kept = status == 'keep'
-        p = float(rng.uniform(0, 0.01)) if kept else 0.41
+        verdict |= {name: standing[name] for name in RACED}
         verdict |= {
-            'effect': effect,
-            'standard_error': error,
-            'df': 3.0,
-            'low': effect - 3.18 * error,
-            'high': effect + 3.18 * error,
-            'p': p,
-            'alpha': alpha,
-            'sigma_seed': error * 0.8,
-            'se_problems': error * 0.5,
-            'wilcoxon_p': float(rng.uniform(0, 0.2)),
-            'control': skill,
-            'child': skill + effect,
             'perturbed_effect': effect * 0.8 if n % 2 else None,
-            'reasons': [] if kept else [f'p {p} > alpha {alpha:.4f}'],
+            'perturbed_error': error if n % 2 else None,
+            'reasons': [] if kept else ['0.0 points: not above the incumbent'],
             'version': f'v{made}' if kept else '',
         }
     record('verify', 8.0, **verdict)
-    if status == 'keep':
-      first = next(arm for arm in arms if arm['role'] == 'child')
-      version = {
-          'version': verdict['version'],
-          'parent': head,
-          'harness': new_harness,
-          'folder': first['folder'],
-          'checkpoint': f'{first["folder"]}/checkpoints/step_000030',
-          **{k: first[k] for k in ('start', 'end', 'outcome', 'updates')},
-          'sampled_tokens': first['sampled_tokens'],
-      }
-      rows.append(('promote', version, measured(0.2)))
-      head, skill, state = verdict['version'], skill + effect, first['end']
-      overlay, files, harness = new_overlay, new_files, new_harness
-      made, controls = made + 1, []
-      skill = min(skill, 0.9)
     record(
         'accumulate',
         0.1,
-        head=head,
         skill=sha('skill', n) if status == 'keep' else '',
         validity={
             'intervention_class': class_,
@@ -539,24 +533,47 @@ def make_rows(
             'replay_sign_agrees': None,
         },
     )
+    if not refused:
+      kept = status == 'keep'
+      own = candidates if kept else incumbents
+      if kept:
+        overlay, files, harness = new_overlay, new_files, new_harness
+        skill = min(skill + effect, 0.9)
+      first = own[0]
+      version = {
+          'version': f'v{made}',
+          'parent': head,
+          'harness': harness,
+          'folder': first['folder'],
+          'checkpoint': f'versions/v{made}/checkpoints/step_000030',
+          'start': state,
+          'end': sha('merged', n),
+          **{k: first[k] for k in ('outcome', 'updates')},
+          'sampled_tokens': sum(arm['sampled_tokens'] for arm in own),
+          'round': n,
+          'sources': [
+              {k: arm[k] for k in ('folder', 'harness', 'end')}
+              | {'weight': 1 / len(own)}
+              for arm in own
+          ],
+      }
+      rows.append(('promote', version, measured(0.2)))
+      head, state, made = version['version'], version['end'], made + 1
   return rows
 
 
-NUMBERS = (
+# Numbers of a standing that the verdict repeats.
+RACED = (
     'effect',
     'standard_error',
-    'df',
     'low',
     'high',
-    'p',
-    'alpha',
-    'sigma_seed',
-    'se_problems',
-    'wilcoxon_p',
-    'control',
-    'child',
-    'perturbed_effect',
+    'rounds',
+    'pairs',
+    'e_value',
+    'threshold',
 )
+NUMBERS = (*RACED, 'perturbed_effect', 'perturbed_error')
 
 
 def _arm(
@@ -623,8 +640,8 @@ def end_rows(rows: Sequence[Row]) -> list[Row]:
   }
   scores = {
       'base': _estimate(0.331, 0.025),
-      'continued': _estimate(0.571, 0.026),
       'evolved': _estimate(0.592, 0.026),
+      'retrained': _estimate(0.571, 0.026),
       'reference': _estimate(0.602, 0.027),
       'seed': _estimate(0.487, 0.026),
       'random': None,
