@@ -147,6 +147,7 @@ def evolving(**overrides: Any) -> ml_collections.ConfigDict:
       eval__samples=2,
       evolve__rounds=2,
       evolve__candidates=1,
+      evolve__pairs=3,
       evolve__updates=2,
       evolve__first_updates=2,
       evolve__prompts=4,
