@@ -295,6 +295,9 @@ FIELDS = (
           ' arms sample differently, and perturbed ones for a change that is'
           ' about to be kept.', 2),
     Field('evolve.samples', 2, 'Completions of each.', 1),
+    Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
+          ' former harness trains on beside the policy, in the place of a'
+          ' candidate; a loss against it takes the change back. 0: none.', 0),
     Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
           ' false ones among the changes that a run keeps.', 1e-6, 1.0 - 1e-6),
     Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.', 1),

@@ -1,7 +1,7 @@
 """The meta-loop: the order of its steps over an append-only ledger.
 
     open  train  ((diagnose  hypothesize  design  admit  backtest)*  race
-    (verify  accumulate)*  promote)*  retrain  seal  final
+    (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
 In every round, changes of the harness race the incumbent from one state, and
 the training of the winner goes on as the policy. Every step is one row, written
@@ -27,6 +27,7 @@ from evojax.evolve.steps import promote
 from evojax.evolve.steps import race as race_lib
 from evojax.evolve.steps import retrain
 from evojax.evolve.steps import seal
+from evojax.evolve.steps import shadow as shadow_lib
 from evojax.evolve.steps import start
 from evojax.evolve.steps import verify
 from evojax.ledger import records
@@ -115,19 +116,22 @@ def _round(run_: opening.Run, number: int) -> None:
   if race is None:
     field = field_lib.fill(run_, number)
     version = run_.recorder.history.versions[-1]
+    beside = shadow_lib.current(run_)
     race = record(
         records.Race,
-        lambda: race_lib.race(run_, version, number, field),
+        lambda: race_lib.race(run_, version, number, field, beside),
         round=number,
     )
   version = run_.recorder.history.version(race.version)
   raced = {standing.trial for standing in race.standings}
   field = [t for t in run_.recorder.history.trials if t.number in raced]
+  shadow = _look(run_, race)
+  back = shadow is not None and shadow.decision == 'drop'
   kept = None
   # Some verdicts may be there, and each is about all of the round.
   verdicts = [(t.number, t.verify) for t in field]
   if any(verdict is None for _, verdict in verdicts):
-    found = verify.after_race(run_, race, field)
+    found = verify.after_race(run_, race, field, back)
     verdicts = [(n, known or found.get(n)) for n, known in verdicts]
   for trial, verdict in verdicts:
     if verdict is None:
@@ -135,9 +139,37 @@ def _round(run_: opening.Run, number: int) -> None:
     verdict = record(records.Verify, lambda v=verdict: v, trial=trial)
     kept = verdict if verdict.status == 'keep' else kept
     accumulate.conclude(run_, verdict)
+  if kept and run_.config.evolve.horizon:
+    record(
+        records.Shadow,
+        lambda: shadow_lib.begin(run_, version, race, kept.trial),
+        trial=kept.trial,
+        round=number,
+    )
   record(
       records.Promote,
-      lambda: promote.advance(run_, version, race, kept),
+      lambda: promote.advance(run_, version, race, kept, shadow),
       round=number,
   )
   promote.tidy(run_, race)
+
+
+def _look(run_: opening.Run, race: records.Race) -> records.Shadow | None:
+  """Look at the shadow that trained in a round, if one did."""
+  found = [arm.trial for arm in race.arms if arm.role == 'shadow']
+  if not found:
+    return None
+  before = run_.recorder.find(
+      records.Shadow, trial=found[0], round=race.round - 1
+  )
+  shadow = run_.recorder.record(
+      records.Shadow,
+      lambda: shadow_lib.look(run_, before, race),
+      trial=found[0],
+      round=race.round,
+  )
+  run_.say(
+      f'trial {shadow.trial}, look {shadow.look} at its shadow:'
+      f' {shadow.decision}, {shadow.reason}'
+  )
+  return shadow

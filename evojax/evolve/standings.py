@@ -1,94 +1,39 @@
 """Standings: what the pairs of all rounds so far say of the candidates."""
 
-from collections.abc import Mapping, Sequence
-import math
+from collections.abc import Sequence
 from typing import Any
-
-from jaxtyping import Float
-import numpy as np
 
 from evojax.eval import paired
 from evojax.eval import race as race_lib
-from evojax.evidence import store
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
-# Role of an arm in the scores of a round: a trial, or None for the incumbent.
-Scores = Mapping[int | None, Mapping[int, Float[np.ndarray, '_']]]
-
-
-def own_scores(
-    run: opening.Run, arm: records.Arm
-) -> tuple[Float[np.ndarray, '_'], tuple[int, ...]]:
-  """Return the solved share of each group that an arm sampled last.
-
-  Only the second half of its updates counts: the first is about the state that
-  all arms share.
-
-  Returns:
-    Shares of the groups in order, and the number of groups of every update.
-    Arms of a pair with equal numbers met the same problems.
-  """
-  folder = run.path / arm.folder
-
-  def read() -> list[list[float]]:
-    steps = store.list_steps(folder, 'train')
-    return [
-        store.problem_scores(folder, 'train', step).tolist() for step in steps
-    ]
-
-  by_step = decisions.decide(read)
-  late = np.concatenate(by_step[len(by_step) // 2 :])
-  return late[np.isfinite(late)], tuple(map(len, by_step))
-
-
-def differences(
-    scores: Scores, trial: int, shared: Mapping[int, bool]
-) -> tuple[list[float], list[float]]:
-  """Return the differences of a candidate's pairs, and their errors.
-
-  Args:
-    scores: By role, pair and problem.
-    trial: The candidate.
-    shared: Pair -> whether both arms have the same problems in one order.
-
-  Returns:
-    Mean scores of the candidate minus those of the incumbent, for the pairs
-    that both have, and the standard errors that their problems give.
-  """
-  mine, incumbent = scores[trial], scores[None]
-  found, errors = [], []
-  for pair in sorted(mine.keys() & incumbent.keys()):
-    a, b = mine[pair], incumbent[pair]
-    found.append(float(a.mean() - b.mean()))
-    if shared.get(pair) and len(a) == len(b):
-      square = (a - b).var(ddof=1) / len(a)
-    else:
-      square = a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)
-    errors.append(math.sqrt(square))
-  return found, errors
-
 
 def standing(
     run: opening.Run,
+    number: int,
     trial: history_lib.Trial,
     index: int,
-    found: Sequence[float],
-    errors: Sequence[float],
-    last: bool,
+    arms: Sequence[records.RacedArm],
+    scored_by: str,
 ) -> records.Standing:
   """Return how a candidate stands after one more round.
 
   Args:
     run: The run.
+    number: Of the round.
     trial: The candidate, with its earlier rounds.
     index: Its place in the order of entry, from 1.
-    found: Differences of the pairs of this round.
-    errors: Their standard errors by problems.
-    last: Whether it may run no further round.
+    arms: Of the round.
+    scored_by: 'rollouts' or 'dev'.
   """
+  found, errors = pairs.differences(
+      run, number, arms, scored_by, 'candidate', trial.number
+  )
+  last = is_last(run, number, trial)
   before = of_record(trial)
   common = dict(trial=trial.number, index=index)
   if len(found) < 2:  # Its arms failed: the verdict says how.
@@ -131,6 +76,14 @@ def standing(
       errors=tuple(errors),
       **decisions.decide(judge),
   )
+
+
+def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
+  """Return whether a candidate may race no more after a round."""
+  e = run.config.evolve
+  # Without this round, whether its row is there or not.
+  before = sum(race.round < number for race in trial.races)
+  return before + 1 >= e.patience or number + 1 >= e.rounds
 
 
 def detectable(run: opening.Run, spread: float, alpha: float) -> float:

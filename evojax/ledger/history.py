@@ -46,6 +46,7 @@ class Trial:
   admit: records.Admit | None = None
   backtest: records.Backtest | None = None
   verify: records.Verify | None = None
+  shadow: records.Shadow | None = None
   accumulate: records.Accumulate | None = None
 
   parent = _of('hypothesize', 'version', '')  # The version that it changes.
@@ -66,6 +67,8 @@ class Trial:
   @property
   def status(self) -> str:
     """The verdict, or how far the trial got."""
+    if self.shadow and self.shadow.decision == 'drop':
+      return 'taken back'
     if self.verify:
       return self.verify.status
     return 'refused' if self.admit and self.admit.reasons else 'running'
@@ -73,7 +76,7 @@ class Trial:
   @property
   def kind(self) -> str:
     """'keep', 'discard', 'failed' or 'running': how a verdict is drawn."""
-    if self.status in ('vetoed', 'superseded'):
+    if self.status in ('vetoed', 'superseded', 'taken back'):
       return 'discard'
     # Every failure has a status of its own.
     known = ('keep', 'discard', 'running')
@@ -96,7 +99,8 @@ class Trial:
   def arms(self) -> list[records.RacedArm]:
     """Its arms and those of the incumbent beside them, of its last round."""
     arms = self.races[-1].arms if self.races else ()
-    return [arm for arm in arms if arm.trial in (None, self.number)]
+    raced = [arm for arm in arms if arm.role != 'shadow']
+    return [arm for arm in raced if arm.trial in (None, self.number)]
 
   def role(self, role: str) -> list[records.RacedArm]:
     """Return the arms of a role, 'incumbent' or 'candidate'."""

@@ -107,17 +107,13 @@ class Arm(Trained):
 class RacedArm(Arm):
   """An arm of a round. Arms of one pair share problems and sampler seeds."""
 
-  trial: int | None  # The change that it tests; None: the incumbent harness.
+  role: str  # 'incumbent', 'candidate' or 'shadow'.
+  trial: int | None  # The change that it is about; None for the incumbent.
   pair: int  # 0, 1, ...
   # Share solved by which the pairs of a round are compared, of the arm's own
   # rollouts or of dev problems; None unless it is 'done'.
   score: float | None
   dev: str  # Folder of its dev evidence, if any was needed.
-
-  @property
-  def role(self) -> str:
-    """'incumbent' or 'candidate'."""
-    return 'incumbent' if self.trial is None else 'candidate'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -338,6 +334,26 @@ class Verify(OfTrial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Shadow(OfTrial):
+  """The policy as it would be without a kept change, beside the one that is.
+
+  The former harness trains on for some rounds: what helped at first may hurt
+  later.
+  """
+
+  round: int
+  look: int  # 0 when the change is kept, then 1, 2, ...
+  harness: str  # Hash of the former harness.
+  checkpoint: str  # The shadow's state, in the workdir.
+  end: str  # Its fingerprint.
+  folder: str  # Of its first arm.
+  differences: tuple[float, ...]  # Policy minus shadow, of the round's pairs.
+  errors: tuple[float, ...]  # Their standard errors by problems.
+  decision: str  # 'go_on', 'keep', or 'drop': the change is taken back.
+  reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Promote(Version):
   """The policy that a round leaves, under the harness that won it."""
 
@@ -428,6 +444,7 @@ def _race_2(row: dict) -> dict:
     arms.append(
         fields
         | {
+            'role': 'incumbent' if role == 'control' else 'candidate',
             'trial': None if role == 'control' else number,
             'pair': count[role],
             'score': None,

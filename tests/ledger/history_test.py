@@ -83,7 +83,11 @@ class HistoryTest(absltest.TestCase):
 
   def test_a_candidate_has_its_own_arms_and_those_beside_it(self):
     arm = lambda trial, folder, tokens: samples.record(
-        records.RacedArm, trial=trial, folder=folder, sampled_tokens=tokens
+        records.RacedArm,
+        role='incumbent' if trial is None else 'candidate',
+        trial=trial,
+        folder=folder,
+        sampled_tokens=tokens,
     )
     standing = lambda trial: samples.record(records.Standing, trial=trial)
     first = samples.record(

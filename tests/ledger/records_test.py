@@ -93,6 +93,7 @@ EXAMPLES = (
         arms=(
             records.RacedArm(
                 **ARM,
+                role='incumbent',
                 trial=None,
                 pair=0,
                 score=0.5,
@@ -120,6 +121,19 @@ EXAMPLES = (
     records.Verify(trial=0, version='', status='crash', reasons=('child-0',)),
     records.Verify(
         trial=0, version='v1', status='keep', reasons=(), effect=0.02, pairs=4
+    ),
+    records.Shadow(
+        trial=0,
+        round=1,
+        look=1,
+        harness='aa',
+        checkpoint='shadows/t000/checkpoints/step_000002',
+        end='e',
+        folder='arms/r001-shadow-0',
+        differences=(0.1,),
+        errors=(0.1,),
+        decision='go_on',
+        reason='+10.0 points',
     ),
     records.Promote(
         **VERSION | {'version': 'v1', 'parent': 'v0'},

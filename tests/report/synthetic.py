@@ -466,6 +466,7 @@ def make_rows(
       arms = [
           arm
           | {
+              'role': 'incumbent' if trial is None else 'candidate',
               'trial': trial,
               'pair': k,
               'score': arm['outcome'][-1] if arm['status'] == 'done' else None,

@@ -16,6 +16,7 @@ from evojax.evolve.steps import design
 from evojax.evolve.steps import diagnose
 from evojax.evolve.steps import hypothesize
 from evojax.evolve.steps import promote
+from evojax.evolve.steps import shadow
 from evojax.evolve.steps import verify
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
@@ -40,7 +41,9 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   ]
   promised = run.recorder.find(records.Open).config['evolve']['entries']
   free = promised - len(standings.entered(run))
-  places = min(run.config.evolve.candidates - len(racing), free)
+  # A shadow that trains on has the place of a candidate.
+  busy = len(racing) + (shadow.current(run) is not None)
+  places = min(run.config.evolve.candidates - busy, free)
   for trial in range(first, first + places):
     if not _begin(run, number, trial):
       break

@@ -1,5 +1,6 @@
 """Promote: the policy that training goes on from, after every round."""
 
+from collections.abc import Sequence
 import shutil
 
 from evojax.evolve import opening
@@ -31,11 +32,50 @@ def untrained(
   )
 
 
+def arms_of(
+    race: records.Race, role: str, trial: int | None
+) -> list[records.RacedArm]:
+  """Return the arms of a harness of a round that ended."""
+  return [
+      arm
+      for arm in race.arms
+      if (arm.role, arm.trial) == (role, trial) and arm.status == 'done'
+  ]
+
+
+def state_of(
+    run: opening.Run, arms: Sequence[records.RacedArm], name: str
+) -> tuple[str, str, list[records.RacedArm]]:
+  """Return the state that the arms of one harness leave together.
+
+  Args:
+    run: The run.
+    arms: Of one round.
+    name: Folder of a mean, below the workdir.
+
+  Returns:
+    Its checkpoint below the workdir, its fingerprint, and the arms whose mean
+    it is: all, or the best alone, see config.evolve.policy.
+  """
+  e = run.config.evolve
+  if e.policy == 'best':
+    arms = [max(arms, key=lambda arm: arm.score)]
+  places = [arm_lib.checkpoint_of(arm.folder, e.updates) for arm in arms]
+  if len(arms) == 1:
+    return str(places[0]), arms[0].end, list(arms)
+  target = arm_lib.checkpoint_of(name, e.updates)
+  weights = [1 / len(arms)] * len(arms)
+  sources = [run.path / place for place in places]
+  end = run.states.merge(sources, weights, run.path / target)
+  return str(target), end, list(arms)
+
+
 def advance(
     run: opening.Run,
     version: records.Version,
     race: records.Race,
     kept: records.Verify | None,
+    shadow: records.Shadow | None,
 ) -> records.Promote:
   """Return the policy that a round leaves: of the arms of the harness that won.
 
@@ -47,39 +87,32 @@ def advance(
     version: The state that the round started from.
     race: The round.
     kept: Verdict on the candidate that is kept, if one is.
+    shadow: After the round; one that takes a change back is the policy again.
   """
-  e = run.config.evolve
-  trial = kept.trial if kept else None
-  arms = [a for a in race.arms if a.trial == trial and a.status == 'done']
   name = f'v{len(run.recorder.history.versions)}'
-  if e.policy == 'best':
-    arms = [max(arms, key=lambda arm: arm.score)]
-  weight = 1 / len(arms)
-  checkpoint, end = (
-      arm_lib.checkpoint_of(arms[0].folder, e.updates),
-      arms[0].end,
-  )
-  if len(arms) > 1:
-    checkpoint = arm_lib.checkpoint_of(f'versions/{name}', e.updates)
-    end = run.states.merge(
-        [run.path / arm_lib.checkpoint_of(a.folder, e.updates) for a in arms],
-        [weight] * len(arms),
-        run.path / checkpoint,
-    )
+  back = shadow is not None and shadow.decision == 'drop'
+  if back:
+    arms = arms_of(race, 'shadow', shadow.trial)
+  elif kept:
+    arms = arms_of(race, 'candidate', kept.trial)
+  else:
+    arms = arms_of(race, 'incumbent', None)
+  checkpoint, end, arms = state_of(run, arms, f'versions/{name}')
   return recorder.made_from(
       records.Promote,
       # Its first arm stands for it where a version is diagnosed and replayed.
       arms[0],
       version=name,
       parent=version.version,
-      start=version.end,
+      start=arms[0].start,
       end=end,
-      checkpoint=str(checkpoint),
+      checkpoint=checkpoint,
       # Of all that trained this policy.
       sampled_tokens=sum(arm.sampled_tokens for arm in arms),
       round=race.round,
       sources=tuple(
-          recorder.made_from(records.Source, arm, weight=weight) for arm in arms
+          recorder.made_from(records.Source, arm, weight=1 / len(arms))
+          for arm in arms
       ),
   )
 
@@ -91,7 +124,13 @@ def tidy(run: opening.Run, race: records.Race) -> None:
   """
   if not run.primary:
     return
-  used = {v.folder for v in run.recorder.history.versions}
+  history = run.recorder.history
+  used = {v.folder for v in history.versions}
+  used |= {s.folder for s in history.all(records.Shadow)}
+  if run.config.evolve.policy == 'best':
+    used |= {
+        v.checkpoint.partition('/checkpoints')[0] for v in history.versions
+    }
   for arm in race.arms:
     if arm.folder not in used:
       shutil.rmtree(run.path / arm.folder / 'checkpoints', ignore_errors=True)

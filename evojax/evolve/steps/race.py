@@ -1,30 +1,35 @@
-"""Race: the arms of a round, trained from one state and compared in pairs.
+"""Race: the arms of a round, trained side by side and compared in pairs.
 
-The incumbent harness and each candidate get one arm per seed. The i-th arms of
-all harnesses share problems and sampler seeds: a pair of them differs in the
-harness alone. The share that a pair solves in its own rollouts is its score
-where candidates sample as the incumbent does; else all arms of the round answer
-the same fresh dev problems.
+The incumbent harness and each candidate get one arm per seed, all of them from
+the state of the newest version. After a change was kept, its former harness
+trains on beside them for some rounds, from a state of its own: the shadow.
 """
 
-from collections.abc import Iterator, Sequence
-import functools
+from collections.abc import Sequence
+import dataclasses
 import itertools
-from typing import Any
 
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import recorder
-from evojax.evolve import scoring
 from evojax.evolve import standings
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
-from evojax.training import arm as arm_lib
 from evojax.training import stages
 
-# Intervention classes under which rollouts of two harnesses do not compare:
-# they change what is asked, how it is sampled, or how long an answer may be.
-SAMPLED_OTHERWISE = ('data', 'exploration', 'length')
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Entrant:
+  """A harness of a round, and where its arms start."""
+
+  role: str  # 'incumbent', 'candidate' or 'shadow'.
+  trial: int | None  # The change that it is about.
+  name: str  # Of its arms.
+  harness: str  # Hash.
+  checkpoint: str
+  start: str  # Fingerprint of that state.
+  alike: bool  # Whether its rollouts compare with the incumbent's.
 
 
 def race(
@@ -32,166 +37,183 @@ def race(
     version: records.Version,
     number: int,
     field: Sequence[history_lib.Trial],
+    shadow: records.Shadow | None,
 ) -> records.Race:
   """Train the arms of a round, score them, and say how candidates stand.
 
   Args:
     run: The run.
-    version: Whose state all arms start from, and whose harness is the
-      incumbent.
+    version: Whose state arms start from, and whose harness is the incumbent.
     number: Of the round.
     field: The candidates; none trains the incumbent alone.
+    shadow: The former harness of the last kept change, while it trains on.
 
   Raises:
     ValueError: If no arm of the incumbent trains.
-    RuntimeError: If the arms did not start alike.
+    RuntimeError: If arms did not start where they should.
   """
-  e = run.config.evolve
   standings.announce(run, number, field)
-  make = functools.partial(_job, run, version, number)
-  trained = arms.train_all(
-      run,
-      [make(i, version.harness, 'incumbent') for i in range(e.pairs)],
-      stages.round_name(run.config, number, 'incumbent'),
-  )
-  found = [(None, arm) for arm in trained]
-  controls = tuple(arm.outcome for arm in trained if arm.status == 'done')
+  entrants = _entrants(run, version, field, shadow)
+  first, *others = entrants
+  trained = _train(run, number, [first], 'incumbent', ())
+  controls = tuple(a.outcome for _, _, a in trained if a.status == 'done')
   if not controls:
+    arm = trained[0][2]
     raise ValueError(
         f'{version.version}: its harness does not train any more:'
-        f' {trained[0].status} {trained[0].why}'
+        f' {arm.status} {arm.why}'
     )
-  jobs, groups = [], []
-  for trial in field:
-    harness = run.harnesses.rebased(
-        trial.delta.before, trial.design.harness, version.harness
-    )
-    # Else they would compare what is sampled, not what is learned.
-    alike = trial.intervention_class not in SAMPLED_OTHERWISE
-    compared = controls if alike and len(controls) > 1 else ()
-    for i in range(e.pairs):
-      name = f't{trial.number:03d}'
-      jobs.append(make(i, harness, name, controls=compared))
-      groups.append(trial.number)
-  stage = stages.round_name(run.config, number, 'candidates')
-  trained = arms.train_all(run, jobs, stage, groups)
-  found += [pair for pair in zip(groups, trained, strict=True) if pair[1]]
-  starts = {arm.start for _, arm in found}
-  # From different states, arms would compare policies and not harnesses.
-  if starts != {version.end}:
-    raise RuntimeError(
-        f'arms of round {number} started from {sorted(starts)}, not from'
-        f' {version.version}, {version.end}'
-    )
-  by_dev = any(t.intervention_class in SAMPLED_OTHERWISE for t in field)
-  raced, scores, groups = [], {None: {}, **{t.number: {} for t in field}}, {}
-  for trial, arm in found:
-    pair = sum(a.trial == trial for a in raced)
-    score = None
-    if arm.status == 'done':
-      if by_dev:
-        each, sizes = run.scorer.scores(on_dev(run, number, pair, arm)), ()
-      else:
-        each, sizes = standings.own_scores(run, arm)
-      scores[trial][pair], groups[trial, pair] = each, sizes
-      score = float(each.mean())
-    dev = dev_folder(number, arm.folder)
-    fields = dict(trial=trial, pair=pair, score=score, dev=dev)
-    raced.append(recorder.made_from(records.RacedArm, arm, **fields))
-  placed = []
-  for trial, index in zip(field, _indices(run, field), strict=True):
-    shared = {
-        i: groups.get((trial.number, i)) == groups.get((None, i))
-        for i in range(e.pairs)
-    }
-    placed.append(
-        standings.standing(
-            run,
-            trial,
-            index,
-            *standings.differences(scores, trial.number, shared),
-            last=is_last(run, number, trial),
-        )
-    )
+  trained += _train(run, number, others, 'candidates', controls)
+  scored_by = 'rollouts' if all(e.alike for e in entrants) else 'dev'
+  raced = tuple(
+      recorder.made_from(
+          records.RacedArm,
+          arm,
+          role=entrant.role,
+          trial=entrant.trial,
+          pair=pair,
+          score=_score(run, number, pair, arm, scored_by),
+          dev=pairs.dev_folder(number, arm.folder),
+      )
+      for entrant, pair, arm in trained
+  )
   return records.Race(
       round=number,
       version=version.version,
       start=version.end,
-      scored_by='dev' if by_dev else 'rollouts',
-      arms=tuple(raced),
-      standings=tuple(placed),
+      scored_by=scored_by,
+      arms=raced,
+      standings=tuple(
+          standings.standing(run, number, trial, index, raced, scored_by)
+          for trial, index in zip(field, _indices(run, field), strict=True)
+      ),
   )
 
 
-def _indices(
-    run: opening.Run, field: Sequence[history_lib.Trial]
-) -> Iterator[int]:
-  """Yield the places of candidates in the order in which they entered."""
-  known = standings.entered(run)
-  following = itertools.count(1 + len(known))
-  for trial in field:
-    yield known.get(trial.number) or next(following)
-
-
-def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
-  """Return whether a candidate may race no more after a round."""
-  e = run.config.evolve
-  # Without this round, whether its row is there or not.
-  before = sum(race.round < number for race in trial.races)
-  return before + 1 >= e.patience or number + 1 >= e.rounds
-
-
-def _job(
+def _entrants(
     run: opening.Run,
     version: records.Version,
-    number: int,
-    pair: int,
-    harness: str,
-    name: str,
-    **fields: Any,
-) -> arm_lib.ArmJob:
-  """Return the job of an arm of a round."""
-  seed = arms.seed_of(run, 'arm', number, pair)
-  return arms.job(
-      run,
-      folder=f'arms/r{number:03d}-{name}-{pair}',
-      harness=harness,
-      changes=arms.changes(run, seed, run.config.evolve.updates),
-      start=version.checkpoint,
-      label=f'round {number}: {name}, pair {pair}',
-      **fields,
+    field: Sequence[history_lib.Trial],
+    shadow: records.Shadow | None,
+) -> list[_Entrant]:
+  """Return the harnesses of a round, the incumbent first."""
+  state = dict(checkpoint=version.checkpoint, start=version.end)
+  alike = lambda trial: (
+      trial.intervention_class not in pairs.SAMPLED_OTHERWISE
   )
+  found = [
+      _Entrant(
+          role='incumbent',
+          trial=None,
+          name='incumbent',
+          harness=version.harness,
+          alike=True,
+          **state,
+      )
+  ]
+  for trial in field:
+    # A change that trains nothing may have been kept since it was made.
+    harness = run.harnesses.rebased(
+        trial.delta.before, trial.design.harness, version.harness
+    )
+    found.append(
+        _Entrant(
+            role='candidate',
+            trial=trial.number,
+            name=f't{trial.number:03d}',
+            harness=harness,
+            alike=alike(trial),
+            **state,
+        )
+    )
+  if shadow:
+    trials = {t.number: t for t in run.recorder.history.trials}
+    found.append(
+        _Entrant(
+            role='shadow',
+            trial=shadow.trial,
+            name='shadow',
+            harness=shadow.harness,
+            checkpoint=shadow.checkpoint,
+            start=shadow.end,
+            alike=alike(trials[shadow.trial]),
+        )
+    )
+  return found
 
 
-def dev_folder(number: int, folder: str) -> str:
-  """Return where the dev evidence of an arm lies, below the workdir."""
-  return f'rounds/{number:03d}/{folder.removeprefix("arms/")}'
-
-
-def on_dev(
-    run: opening.Run, number: int, pair: int, arm: records.Arm, **fields: Any
-) -> scoring.Scored:
-  """Return the last state of an arm on the dev problems of its pair.
-
-  No other pair is asked them, as far as the split goes: what some problems make
-  of a change is then part of the spread between pairs.
+def _train(
+    run: opening.Run,
+    number: int,
+    entrants: Sequence[_Entrant],
+    stage: str,
+    controls: tuple[tuple[float, ...], ...],
+) -> list[tuple[_Entrant, int, records.Arm]]:
+  """Train the arms of some harnesses; return each with its pair.
 
   Args:
     run: The run.
     number: Of the round.
-    pair: Of the arm.
-    arm: A finished arm.
-    **fields: Of `scoring.Scored`, if they differ.
+    entrants: Whose arms.
+    stage: Name of the stage.
+    controls: Outcomes of the incumbent's arms, which a candidate's are compared
+      with at their half.
   """
   e = run.config.evolve
-  wanted = dict(
-      folder=run.path / dev_folder(number, arm.folder),
-      checkpoint=arm_lib.checkpoint_of(run.path / arm.folder, arm.updates),
-      split='dev',
-      seed=run.config.seed,
-      first=(number * e.pairs + pair) * e.problems,
-      problems=e.problems,
-      samples=e.samples,
-      step=arm.updates,
+  places = list(itertools.product(entrants, range(e.pairs)))
+  jobs = [
+      arms.job(
+          run,
+          folder=f'arms/r{number:03d}-{entrant.name}-{pair}',
+          harness=entrant.harness,
+          changes=arms.changes(
+              run, arms.seed_of(run, 'arm', number, pair), e.updates
+          ),
+          start=entrant.checkpoint,
+          label=f'round {number}: {entrant.name}, pair {pair}',
+          # Others would compare what is sampled, not what is learned, or would
+          # end a shadow that did nothing wrong.
+          controls=controls
+          if entrant.role == 'candidate' and entrant.alike and len(controls) > 1
+          else (),
+      )
+      for entrant, pair in places
+  ]
+  # The first arm that fails decides about a candidate.
+  groups = [entrants.index(entrant) for entrant, _ in places]
+  trained = arms.train_all(
+      run,
+      jobs,
+      stages.round_name(run.config, number, stage),
+      groups if stage == 'candidates' else None,
   )
-  return scoring.Scored(**wanted | fields)
+  found = []
+  for (entrant, pair), arm in zip(places, trained, strict=True):
+    if arm is None:
+      continue
+    # From different states, arms would compare policies and not harnesses.
+    if arm.start != entrant.start:
+      raise RuntimeError(
+          f'{arm.folder} started from {arm.start}, not from {entrant.start}'
+      )
+    found.append((entrant, pair, arm))
+  return found
+
+
+def _score(
+    run: opening.Run, number: int, pair: int, arm: records.Arm, scored_by: str
+) -> float | None:
+  """Return the share solved that an arm is compared by, if it ended."""
+  if arm.status != 'done':
+    return None
+  if scored_by == 'dev':
+    wanted = pairs.on_dev(run, number, pair, arm)
+    return float(run.scorer.scores(wanted).mean())
+  return float(pairs.own_scores(run, arm)[0].mean())
+
+
+def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
+  """Return the places of candidates in the order in which they entered."""
+  known = standings.entered(run)
+  following = itertools.count(1 + len(known))
+  return [known.get(t.number) or next(following) for t in field]

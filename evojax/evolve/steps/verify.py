@@ -6,10 +6,10 @@ import dataclasses
 from evojax.eval import perturb
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import standings
-from evojax.evolve.steps import race as race_step
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
@@ -71,15 +71,27 @@ def _unraced(trial: int, status: str, reasons: Sequence[str]) -> records.Verify:
 
 
 def after_race(
-    run: opening.Run, race: records.Race, field: Sequence[history_lib.Trial]
+    run: opening.Run,
+    race: records.Race,
+    field: Sequence[history_lib.Trial],
+    back: bool,
 ) -> dict[int, records.Verify]:
   """Return the verdicts on candidates of a round; those without one race on.
 
   At most one is kept. The others end with the incumbent that they were compared
   with; they may be proposed again.
+
+  Args:
+    run: The run.
+    race: The round.
+    field: Its candidates.
+    back: Whether the incumbent itself was taken back in this round.
   """
   e = run.config.evolve
   placed = {s.trial: s for s in race.standings}
+  if back:
+    why = ['the change that it was compared with was taken back']
+    return {n: _verdict(s, 'superseded', why) for n, s in placed.items()}
   trials = {t.number: t for t in field}
   found: dict[int, records.Verify] = {}
   for number, standing in placed.items():
@@ -120,7 +132,8 @@ def _failed(
 ) -> records.Verify | None:
   """Return the verdict on a candidate of which an arm did not end."""
   for arm in race.arms:
-    if arm.trial == standing.trial and arm.status != 'done':
+    mine = (arm.role, arm.trial) == ('candidate', standing.trial)
+    if mine and arm.status != 'done':
       early = arm.status in ('futility', 'collapse')
       status = 'discard' if early else arm.status
       why = f'{arm.folder}: {arm.status} {arm.why}'
@@ -142,10 +155,14 @@ def _passed(
   None: perturbed problems cannot tell yet, and it races on.
   """
   first = {
-      arm.trial: arm for arm in reversed(race.arms) if arm.status == 'done'
+      arm.role: arm
+      for arm in reversed(race.arms)
+      if arm.status == 'done' and arm.trial in (None, trial.number)
   }
   # Both were trained for as long, from one state.
-  before, after = (_criticals(run, first[n]) for n in (None, trial.number))
+  before, after = (
+      _criticals(run, first[role]) for role in ('incumbent', 'candidate')
+  )
   alerts = decisions.decide(lambda: sorted(after - before))
   evidence = f'e-value {standing.e_value:.3g} >= {standing.threshold:.3g}'
   status, reasons = 'keep', [evidence]
@@ -156,7 +173,7 @@ def _passed(
   if gate is not None:
     reasons.append(gate.reason)
     if gate.status == 'open' and not alerts:
-      if not race_step.is_last(run, race.round, trial):
+      if not standings.is_last(run, race.round, trial):
         return None
     if gate.status != 'holds':
       status = 'discard'
@@ -210,19 +227,13 @@ def _perturbed(
   seed = run.config.seed
   if not perturb.has_perturbations(domain, enough, seed=seed):
     return None
-  other = perturb.Perturbed(domain)
-  scores = {None: {}, trial.number: {}}
-  for arm in race.arms:
-    if arm.trial in scores and arm.status == 'done':
-      wanted = race_step.on_dev(
-          run,
-          race.round,
-          arm.pair,
-          arm,
-          folder=run.path / f'{arm.dev}-perturbed',
-          domain=other,
-      )
-      scores[arm.trial][arm.pair] = run.scorer.scores(wanted)
-  shared = dict.fromkeys(scores[None], True)
-  found, errors = standings.differences(scores, trial.number, shared)
+  found, errors = pairs.differences(
+      run,
+      race.round,
+      race.arms,
+      race.scored_by,
+      'candidate',
+      trial.number,
+      perturbed=perturb.Perturbed(domain),
+  )
   return race_lib.gate(standing.differences, found, errors)

@@ -1,0 +1,110 @@
+"""Shadow: the policy as it would be without the change that was kept last.
+
+What helps for a round may hurt later: three times the learning rate wins the
+first updates and loses the run. So the former harness trains on, from the state
+that its own arms left, in the place of a candidate. A loss against it takes the
+change back, and its policy is the run's again.
+"""
+
+from evojax.eval import race as race_lib
+from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve.steps import promote
+from evojax.ledger import records
+from evojax.runtime import decisions
+
+
+def current(run: opening.Run) -> records.Shadow | None:
+  """Return the shadow that trains on, if there is one."""
+  found = run.recorder.find(records.Shadow)
+  return found if found and found.decision == 'go_on' else None
+
+
+def begin(
+    run: opening.Run,
+    version: records.Version,
+    race: records.Race,
+    trial: int,
+) -> records.Shadow:
+  """Return the shadow of a change that is kept: where the incumbent's arms end.
+
+  Args:
+    run: The run.
+    version: The state that the round started from.
+    race: The round.
+    trial: The change.
+  """
+  arms = promote.arms_of(race, 'incumbent', None)
+  target = f'shadows/t{trial:03d}-0'
+  checkpoint, end, _ = promote.state_of(run, arms, target)
+  return records.Shadow(
+      trial=trial,
+      round=race.round,
+      look=0,
+      harness=version.harness,
+      checkpoint=checkpoint,
+      end=end,
+      folder=arms[0].folder,
+      differences=(),
+      errors=(),
+      decision='go_on',
+      reason='',
+  )
+
+
+def look(
+    run: opening.Run, shadow: records.Shadow, race: records.Race
+) -> records.Shadow:
+  """Return the shadow after a further round, and what it says of the change.
+
+  Args:
+    run: The run.
+    shadow: Before the round.
+    race: The round.
+  """
+  number = shadow.look + 1
+  looks = run.config.evolve.horizon
+  last = number >= looks or race.round + 1 >= run.config.evolve.rounds
+  arms = promote.arms_of(race, 'shadow', shadow.trial)
+  found, errors = pairs.differences(
+      run, race.round, race.arms, race.scored_by, 'shadow', shadow.trial
+  )
+  # Of the policy beside its shadow.
+  ahead = [-d for d in found]
+  common = dict(
+      trial=shadow.trial,
+      round=race.round,
+      look=number,
+      harness=shadow.harness,
+      differences=tuple(ahead),
+      errors=tuple(errors),
+  )
+  if len(ahead) < 2:
+    return records.Shadow(
+        **common,
+        checkpoint=shadow.checkpoint,
+        end=shadow.end,
+        folder=shadow.folder,
+        decision='keep',
+        reason='the former harness does not train any more',
+    )
+  verdict = decisions.decide(
+      lambda: _decided(ahead, errors, looks=looks, last=last)
+  )
+  checkpoint, end, _ = promote.state_of(
+      run, arms, f'shadows/t{shadow.trial:03d}-{number}'
+  )
+  return records.Shadow(
+      **common,
+      checkpoint=checkpoint,
+      end=end,
+      folder=arms[0].folder,
+      **verdict,
+  )
+
+
+def _decided(
+    ahead: list[float], errors: list[float], *, looks: int, last: bool
+) -> dict[str, str]:
+  verdict = race_lib.horizon(ahead, errors, looks=looks, last=last)
+  return dict(decision=verdict.status, reason=verdict.reason)
