@@ -48,6 +48,7 @@ def on_dev(
   wanted = dict(
       folder=run.path / dev_folder(number, arm.folder),
       checkpoint=arm_lib.checkpoint_of(run.path / arm.folder, arm.updates),
+      harness=arm.harness,
       split='dev',
       seed=run.config.seed,
       first=(number * e.pairs + pair) * e.problems,

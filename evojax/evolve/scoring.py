@@ -17,7 +17,6 @@ from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
-from evojax.training import arm as arm_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,9 @@ class Scored:
   samples: int  # Of each problem.
   first: int = 0  # Place of the first problem in the split's stream.
   step: int = 0  # Names the evidence file.
-  # An arm's checkpoint; without one, the policy is that of a directory.
+  # Of an arm or a version; without one, the policy is that of a directory.
   checkpoint: pathlib.Path | None = None
+  harness: str = 'seed'  # Hash of the one that trained the policy, if any.
   policy: policy_lib.Policy | None = None  # Default: the run's.
   domain: base.Domain | None = None  # Default: the run's.
 
@@ -71,9 +71,8 @@ class Scorer:
     checkpoint = wanted.checkpoint
     params = self.states.params(checkpoint, wanted.policy)
     self.engine.update_weights(params, 0)
-    arm = checkpoint and arm_lib.result(checkpoint.parents[1])
     scorer = self.states.setup.scorer(
-        self.engine, self.phases, version=arm.harness if arm else 'seed'
+        self.engine, self.phases, version=wanted.harness
     )
     completions = wanted.problems * wanted.samples
     with self.phases('eval'), self.progress.scoring(completions):

@@ -29,7 +29,7 @@ def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
   if kept:
     return found | {
         'evolved': 'evolved',
-        'retrained': 'its harness, from base',
+        'retrained': 'retrained from base',
     }
   return found | {
       'evolved': 'raced (nothing kept)',

@@ -169,7 +169,7 @@ class EndToEndTest(parameterized.TestCase):
     path = self.root / 'validated'
     shutil.copytree(self.path, path)
     options = opening.Options((), '', '', executor.Placement())
-    with opening.open_run(tiny.evolving(), str(path), options) as run:
+    with opening.open_run(retrained(), str(path), options) as run:
       version = run.recorder.history.versions[-1]
       parent = run.harnesses.load(version.harness)
       name = 'backtests/alive_groups.py'
@@ -340,10 +340,10 @@ class EndToEndTest(parameterized.TestCase):
       step = payload.pop('step')
       del payload['n'], payload['sandbox']
       copied.append(step, payload, {})
-    with absltest.mock.patch.object(loop.seal, 'seal') as seal:
-      seal.side_effect = ValueError('the end')
+    with absltest.mock.patch.object(loop.retrain, 'retrain') as retrain:
+      retrain.side_effect = ValueError('the end')
       with self.assertRaisesRegex(ValueError, 'the end'):
-        evojax.run(tiny.evolving(evolve__rounds=3), str(path))
+        evojax.run(retrained(evolve__rounds=3), str(path))
     self.assertEqual(steps(path).count('diagnose'), 2)
     # The incumbent went on alone.
     last = [r for r in payloads(path) if r['step'] == 'race'][-1]

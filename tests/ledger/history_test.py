@@ -123,7 +123,7 @@ class HistoryTest(absltest.TestCase):
       workdir = pathlib.Path(folder)
       synthetic.write(workdir, trials=1, evidence=False)
       run = history.read(workdir)
-      self.assertEqual((run.dropped, run.ended), (0, 'trials'))
+      self.assertEqual((run.dropped, run.ended), (0, 'rounds'))
       self.assertEqual((run.head, len(run.rows)), ('v1', 14))
       with open(workdir / 'ledger.jsonl', 'ab') as file:
         file.write(b'{"hash":')

@@ -498,10 +498,10 @@ class PageTest(parameterized.TestCase):
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     text, found = _build(workdir)
     self.assertIn('raced (nothing kept)</td>', text)
-    self.assertNotIn('its harness, from base', text)
+    self.assertNotIn('retrained from base', text)
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
-    self.assertIn('its harness, from base</td>', self.text)
+    self.assertIn('retrained from base</td>', self.text)
 
   def test_what_keeps_a_change_is_said(self):
     self.assertIn('the evidence of all its pairs for a gain', self.text)

@@ -103,7 +103,7 @@ class SeedsTest(absltest.TestCase):
     self.assertEqual(
         summary['runs'],
         [
-            dict(run='a', version='v1', trials=2, kept=1, device_seconds=90.0),
+            dict(run='a', version='v1', trials=2, kept=1, device_seconds=100.0),
             dict(run='b', version='v0', trials=1, kept=0, device_seconds=60.0),
         ],
     )

@@ -39,11 +39,15 @@ def score(
   # All meet the same problems, so that their differences are paired.
   policies = {
       'base': {},
-      'evolved': dict(checkpoint=run.path / head.checkpoint),
+      'evolved': dict(
+          checkpoint=run.path / head.checkpoint, harness=head.harness
+      ),
   }
   if retrained:
     checkpoint = retrained_checkpoint(run, retrained)
-    policies['retrained'] = dict(checkpoint=checkpoint)
+    policies['retrained'] = dict(
+        checkpoint=checkpoint, harness=retrained.harness
+    )
   policies |= {name: dict(policy=o.policy) for name, o in others.items()}
   outcomes = {}
   for i, (name, policy) in enumerate(policies.items()):
