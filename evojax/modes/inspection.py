@@ -25,7 +25,6 @@ from rich import table as rich_table
 
 from evojax.evidence import schema
 from evojax.evidence import store
-from evojax.runtime import output
 from evojax.runtime import progress
 from evojax.runtime import wrapping
 
