@@ -161,8 +161,8 @@ def is_product(word: str) -> bool:
 def parse(text: str) -> Tree:
   r"""Read a value: an expression, or several in brackets, lists and relations.
 
-  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after the 1. An
-  exponent or index takes all of its digits, as plain text means it: 2^10 is
+  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after its 1.
+  An exponent or index takes all of its digits, as plain text means it: 2^10 is
   1024, where TeX sets 2^1 0. A function takes the product beside it, so that
   \sin 2x is sin(2x). With a \pm the value is the list of both.
 
