@@ -13,6 +13,11 @@ KEEP = (
     ' reaches its threshold, it raises no new critical alert, and its effect on'
     ' problems in other words does not contradict it.'
 )
+NOT_RUN = (
+    '"not run": controls, which are variants of the shipped configs. A finished'
+    ' run of one, or any other run on the same base policy, is scored on the'
+    ' same problems by --compare=DIR.'
+)
 _ORDER = ('base', 'evolved', 'retrained', 'seed', 'random', 'reference')
 
 

@@ -75,12 +75,12 @@ def _begin(run: opening.Run, number: int, trial: int) -> bool:
     return False
   if run.primary:
     human.taken(run.inbox, proposal.trigger)
-  run.say(f'trial {trial}: {proposal.hypothesis}')
   designed = record(
       records.Design,
       lambda: design.design(run, version, proposal),
       trial=trial,
   )
+  run.say(f'trial {trial}: {designed.delta.text}. {proposal.hypothesis}')
   admitted = record(
       records.Admit, lambda: admit.admit(run, version, designed), trial=trial
   )
