@@ -175,7 +175,7 @@ class ExecutorTest(absltest.TestCase):
         absltest.mock.patch.dict(os.environ, tiny.environment(), clear=True)
     )
     config = tiny.evolving(
-        evolve__trials=1, reward__parts='tests.faults.arm_test.parts'
+        evolve__rounds=1, reward__parts='tests.faults.arm_test.parts'
     )
     killed = []
 
@@ -188,7 +188,7 @@ class ExecutorTest(absltest.TestCase):
 
     def start_and_kill(job):
       worker = start(job)
-      if job.folder.endswith('control-1') and not killed:
+      if job.folder.endswith('incumbent-1') and not killed:
         threading.Thread(target=kill, args=(job.path, worker)).start()
       return worker
 
@@ -208,9 +208,9 @@ class ExecutorTest(absltest.TestCase):
         for name in ('here', 'workers')
     )
     self.assertEqual(killed, [-signal.SIGKILL])
-    (trial,) = [row for row in here if row['step'] == 'trial']
-    self.assertEqual(trial['arms'][-1]['status'], 'crash')
-    self.assertLen(trial['arms'], 5)  # No child after the one that crashed.
+    (race,) = [row for row in here if row['step'] == 'race']
+    self.assertEqual(race['arms'][-1]['status'], 'crash')
+    self.assertLen(race['arms'], 4)  # No arm after the one that crashed.
     self.assertEqual(here, workers)
 
 

@@ -35,7 +35,7 @@ class KillTest(absltest.TestCase):
     )
     for expected, found in zip(undisturbed, killed, strict=True):
       self.assertEqual(found, expected)
-    for policy in ('policy', 'policy_continued'):
+    for policy in ('policy', 'policy_retrained'):
       weights = [
           (root / name / policy / 'model.safetensors').read_bytes()
           for name in ('reference', 'killed')

@@ -24,8 +24,10 @@ import reasoning_gym  # noqa: F401
 from scipy import stats  # noqa: F401
 from transformers import PreTrainedTokenizerFast  # noqa: F401
 
+from evojax.eval import race
 from evojax.evolve import loop
-from evojax.evolve.steps import trial
+from evojax.evolve import states
+from evojax.evolve.steps import verify
 from evojax.ledger import chain
 from evojax.runtime import workdir
 from evojax.training import trainer as trainer_lib
@@ -33,16 +35,25 @@ from tests import tiny
 
 STEPS = (
     'open', 'train', 'diagnose', 'hypothesize', 'design', 'admit', 'backtest',
-    'verify', 'promote', 'accumulate', 'trial', 'retrain', 'seal', 'final',
+    'verify', 'promote', 'accumulate', 'race', 'shadow', 'retrain', 'seal',
+    'final',
 )  # fmt: skip
-# In the order in which one run meets them; 'promote' and what is before it in
-# the trial of QUEUED, 'trial' in the one after it.
-POINTS = (*STEPS[:10], 'torn', 'arm', 'scored', *STEPS[10:], 'summary')
+# In the order in which one run meets them; 'promote' and what is before it for
+# the measurement, the race of the first round, the shadow of the second.
+POINTS = (
+    *STEPS[:10], 'torn', 'arm', 'race', 'merged', 'shadow', 'look',
+    *STEPS[12:], 'summary',
+)  # fmt: skip
 # A diagnostic that follows the score is kept for certain: there is a promotion.
 QUEUED = {
     'delta': {'file': 'diagnostics/solved.py', 'source_file': 'solved.py'},
     'hypothesis': 'How much is solved should be seen.',
     'expected': [0.0, 0.0],
+}
+RACED = {
+    'delta': {'overlay': {'optim.learning_rate': 0.002}},
+    'hypothesis': 'It learns too slowly.',
+    'expected': [0.0, 0.5],
 }
 SOLVED = """
 LAYER = 'score'
@@ -87,16 +98,24 @@ def prepare_death(point):
     train_on = trainer_lib.Trainer._train_on
 
     def dies_once_evidence_is_there(trainer, batch):
-      if trainer.step == 1 and 'control-2' in str(trainer.workdir):
+      if trainer.step == 1 and 'incumbent-2' in str(trainer.workdir):
         trainer.learner.learn = lambda batch: die()
       return train_on(trainer, batch)
 
     trainer_lib.Trainer._train_on = dies_once_evidence_is_there
-  elif point == 'scored':
+  elif point == 'merged':  # The mean is on disk, its row is not.
+    merge = states.States.merge
+
+    def dies_once_the_mean_is_there(*args):
+      merge(*args)
+      die()
+
+    states.States.merge = dies_once_the_mean_is_there
+  elif point == 'look':
     intercept(
-        trial,
-        'score',
-        lambda run, number, name, *rest: name == 'control-3',
+        chain.Ledger,
+        'append',
+        lambda self, step, row, *rest: step == 'shadow' and row['look'],
     )
   elif point == 'summary':
     intercept(
@@ -119,7 +138,12 @@ def run(root, name):
     inbox.mkdir(parents=True)
     (inbox / 'solved.py').write_text(SOLVED)
     (inbox / '10-solved.json').write_text(json.dumps(QUEUED))
-  loop.run(tiny.evolving(), str(folder))
+    (inbox / '20-raced.json').write_text(json.dumps(RACED))
+  # Whatever is raced is kept, so that there is a shadow.
+  race.passed = lambda standings, alphas: sorted(standings)
+  verify._perturbed = lambda *_: None
+  config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)
+  loop.run(config, str(folder))
   os._exit(0)
 
 

@@ -59,7 +59,7 @@ def damage(policy):
   (root / 'no_function.py').write_text('steps = 3\n')
 
 
-EVOLVING = ['--config.evolve.trials=1']
+EVOLVING = ['--config.evolve.rounds=1']
 WARMSTART = ['--config.warmstart.steps=2']
 # Name: arguments of a command, patterns of its error. {root} holds what
 # `damage` makes.
@@ -337,7 +337,7 @@ REFUSED = {
         )
     },
     'no trials where an evolving run is': (
-        ['{tiny}', '--workdir={root}/of_evolve', '--config.evolve.trials=0'],
+        ['{tiny}', '--workdir={root}/of_evolve', '--config.evolve.rounds=0'],
         r'with --mode=evolve and config\.evolve\.trials > 0, or',
     ),
     'run that has lost its config': (

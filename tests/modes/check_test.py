@@ -141,7 +141,7 @@ class CheckTest(parameterized.TestCase):
 
   def test_no_proposer_is_needed_without_trials(self):
     def change(c):
-      c.evolve.trials = 0
+      c.evolve.rounds = 0
       c.evolve.proposer = 'rulez'
 
     code, printed = self.check(change=change)
@@ -171,7 +171,7 @@ class CheckTest(parameterized.TestCase):
           'grader': f'tests.domains.own_graders.{name}',
           'grader_options': {'workers': 1} | options,
       }
-      c.evolve.trials, c.eval.problems = 0, 2  # There are few.
+      c.evolve.rounds, c.eval.problems = 0, 2  # There are few.
 
     return change
 

@@ -26,7 +26,7 @@ class RunTest(parameterized.TestCase):
     self.trains.assert_not_called()
 
   def test_a_run_without_trials_trains(self):
-    config = tiny.evolving(evolve__trials=0)
+    config = tiny.evolving(evolve__rounds=0)
     unset = dict(compare=[], fork_version='', executor='inprocess', workers=0)
     evolve.run(config, '/x', '/y', **unset)
     self.trains.assert_called_once_with(config, '/x', fork_from='/y')
@@ -40,8 +40,8 @@ class RunTest(parameterized.TestCase):
   )
   def test_what_training_cannot_use_is_refused(self, **option):
     (name,) = option
-    with self.assertRaisesRegex(ValueError, f'--{name}=.*evolve.trials=0'):
-      evolve.run(tiny.evolving(evolve__trials=0), '/x', **option)
+    with self.assertRaisesRegex(ValueError, f'--{name}=.*evolve.rounds=0'):
+      evolve.run(tiny.evolving(evolve__rounds=0), '/x', **option)
     self.trains.assert_not_called()
 
 

@@ -170,7 +170,7 @@ class NumbersTest(parameterized.TestCase):
 
   def test_what_the_meta_loop_costs(self):
     made = estimate(
-        evolve__trials=2,
+        evolve__rounds=2,
         evolve__controls=4,
         evolve__children=2,
         evolve__max_children=4,

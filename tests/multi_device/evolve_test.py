@@ -46,13 +46,13 @@ class TwoProcessesTest(absltest.TestCase):
     heads = [text.split('head ')[-1].split()[0] for text in printed]
     self.assertEqual(heads, [rows[-1]['hash']] * 2)
     # The second one shows and writes nothing of its own.
-    self.assertIn('control 1/4', printed[0])
-    self.assertNotIn('trial 0', printed[1])
+    self.assertIn('incumbent 1/3', printed[0])
+    self.assertNotIn('round 0', printed[1])
     payloads = [row['payload'] for row in rows]
-    (trial,) = [p for p in payloads if p['step'] == 'trial']
-    self.assertLen({arm['start'] for arm in trial['arms']}, 1)
+    (race,) = [p for p in payloads if p['step'] == 'race']
+    self.assertLen({arm['start'] for arm in race['arms']}, 1)
     self.assertEqual(payloads[-1]['step'], 'final')
-    for arm in trial['arms']:
+    for arm in race['arms']:
       lines = (path / arm['folder'] / 'metrics.jsonl').read_text()
       steps = [json.loads(line)['step'] for line in lines.splitlines()]
       self.assertEqual(steps, sorted(set(steps)))

@@ -15,7 +15,7 @@ def main(workdir, process, port):
   jax.distributed.initialize(
       f'localhost:{port}', num_processes=2, process_id=int(process)
   )
-  summary = loop.run(tiny.evolving(evolve__trials=1, mesh__data=2), workdir)
+  summary = loop.run(tiny.evolving(evolve__rounds=1, mesh__data=2), workdir)
   print(f'head {summary["ledger_head"]}', flush=True)
 
 
