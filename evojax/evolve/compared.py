@@ -7,13 +7,19 @@ import itertools
 import json
 import pathlib
 
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.models import policy as policy_lib
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
-_OWN = ('base', 'evolved', 'retrained')  # Policies of the run itself.
+_OWN = (
+    'base',
+    'continued',
+    'evolved',
+    'retrained',
+)  # Policies of the run itself.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +96,11 @@ def tokens_of(path: pathlib.Path) -> records.Tokens:
 
   Its total holds dev scores and the search, too.
   """
-  final = path / 'arms' / 'final'
-  training = arm_lib.sampled_tokens(final if final.exists() else path)
+  if (path / 'ledger.jsonl').exists():
+    versions = history_lib.read(path).versions
+    training = sum(version.sampled_tokens for version in versions)
+  else:
+    training = arm_lib.sampled_tokens(path)
   return records.Tokens(training=training, total=total_tokens(path))
 
 

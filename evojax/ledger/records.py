@@ -393,10 +393,9 @@ class Final(Record):
   """Sealed scores of all policies on the same problems.
 
   'evolved' is the policy of the head, and 'retrained' one that its harness
-  trained from the base policy.
+  trained from the base policy. Runs before the race called them 'continued' and
+  'evolved'.
   """
-
-  VERSION: ClassVar[int] = 2
 
   harness: str
   version: str  # The head.
@@ -471,19 +470,6 @@ def _without(*names: str) -> Callable[[dict], dict]:
   return lambda row: {k: v for k, v in row.items() if k not in names}
 
 
-def _final_2(row: dict) -> dict:
-  """Rename the policies: the one that went on training is the claim now."""
-  names = {'continued': 'evolved', 'evolved': 'retrained'}
-  renamed = lambda values: {names.get(k, k): v for k, v in values.items()}
-  tables = {
-      name: renamed(row[name])
-      for name in ('scores', 'gains', 'compute')
-      if name in row
-  }
-  # It was of the policy that is 'retrained' now.
-  return row | tables | {'evolved_over': {}}
-
-
 # Fields of the test at a fixed level that a trial made.
 _FIXED = ('df', 'p', 'alpha', 'sigma_seed', 'se_problems', 'wilcoxon_p')
 
@@ -514,7 +500,6 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     (Promote, 1): lambda row: row | {'round': None, 'sources': []},
     (Accumulate, 0): lambda row: row | {'validity': _class(row['validity'])},
     (Accumulate, 1): _without('head'),
-    (Final, 1): _final_2,
 }
 
 

@@ -18,7 +18,15 @@ NOT_RUN = (
     ' run of one, or any other run on the same base policy, is scored on the'
     ' same problems by --compare=DIR.'
 )
-_ORDER = ('base', 'evolved', 'retrained', 'seed', 'random', 'reference')
+_ORDER = (
+    'base',
+    'continued',
+    'evolved',
+    'retrained',
+    'seed',
+    'random',
+    'reference',
+)
 
 
 def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
@@ -62,7 +70,7 @@ def scores(run: history.History) -> list[dict[str, Any]]:
   scale = svg.Scale.over(ends, pad=0.15, least=0.05)
 
   def strip(name: str, score: records.Estimate) -> svg.Strip:
-    kind = 'keep' if name in ('evolved', 'retrained') else 'other'
+    kind = 'keep' if name in ('continued', 'evolved', 'retrained') else 'other'
     return svg.strip(
         scale,
         f'{name}: {numerals.share(score.value)}',

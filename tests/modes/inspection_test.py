@@ -251,22 +251,28 @@ class InspectTest(parameterized.TestCase):
     run = os.path.join(self.root, 'run')
     for place, split, step in (
         ('arms/v0', 'train', 3),
-        ('arms/t000.child-0', 'train', 4),
-        ('trials/000/control-0', 'dev', 0),
-        ('trials/001/control-0', 'dev', 0),
-        ('trials/001/child-0', 'dev', 0),
+        ('arms/r000-t000-0', 'train', 4),
+        ('rounds/000/r000-incumbent-0', 'dev', 0),
+        ('rounds/001/r001-incumbent-0', 'dev', 0),
+        ('rounds/001/r001-t000-0', 'dev', 0),
     ):
       write(os.path.join(run, place), step, [[1]], split=split)
     os.utime(os.path.join(run, 'arms/v0/evidence/train'), (9, 9))
     find = lambda *split: inspection.find(run, *split)
     self.assertEqual(
         find('dev')[:2],
-        ([f'{run}/trials/001/control-0', f'{run}/trials/001/child-0'], 'dev'),
+        (
+            [
+                f'{run}/rounds/001/r001-incumbent-0',
+                f'{run}/rounds/001/r001-t000-0',
+            ],
+            'dev',
+        ),
     )
     self.assertEqual(find(), find('dev'))
     # The arm that is being trained.
-    self.assertEqual(find('train')[0], [f'{run}/arms/t000.child-0'])
-    with self.assertRaisesRegex(ValueError, "'sealed' in .*there is dev in tr"):
+    self.assertEqual(find('train')[0], [f'{run}/arms/r000-t000-0'])
+    with self.assertRaisesRegex(ValueError, "'sealed' in .*there is dev in ro"):
       find('sealed')
     for name in ('base', 'evolved', 'reference'):
       write(os.path.join(run, 'sealed', name), 0, [[1]], split='sealed')

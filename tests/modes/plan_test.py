@@ -171,9 +171,9 @@ class NumbersTest(parameterized.TestCase):
   def test_what_the_meta_loop_costs(self):
     made = estimate(
         evolve__rounds=2,
-        evolve__controls=4,
-        evolve__children=2,
-        evolve__max_children=4,
+        evolve__candidates=2,
+        evolve__pairs=3,
+        evolve__retrain=True,
         evolve__updates=30,
         evolve__first_updates=8,
         evolve__prompts=2,
@@ -185,32 +185,31 @@ class NumbersTest(parameterized.TestCase):
     )
     (here,) = made.known
     most = plan._evolution(made, here, True)
-    # An arm: 30 steps of 6 completions of 7 tokens, and 20 of a score; a
-    # backtest scores 4 * 12; perturbed problems get half of the samples.
-    arm = (30 * 6 + 20) * 7
-    trial = 8 * arm + 4 * 12 * 7 + 8 * 10 * 7
+    # 3 arms of the incumbent and 6 of candidates, of 30 steps of 6 completions
+    # of 7 tokens; 4 scores of 12 for each backtest, one of 20 for each arm, and
+    # one for those of two harnesses in other words.
+    round_ = (9 * 30 * 6 + 8 * 12 + 9 * 20 + 6 * 20) * 7
     self.assertEqual(most['v0'][:2], (1, 8 * 6 * 7))
-    self.assertEqual(most['all trials'][:2], (16, 2 * trial))
-    self.assertEqual(most['  one of them'][:2], (8, trial))
+    self.assertEqual(most['all rounds'][:2], (18, 2 * round_))
+    self.assertEqual(most['  one of them'][:2], (9, round_))
     names = list(most)
     one = names.index('  one of them')
-    self.assertEqual(names[one - 1], 'all trials')
+    self.assertEqual(names[one - 1], 'all rounds')
     self.assertEqual(most['retraining'][:2], (1, 10 * 12 * 7))
     self.assertEqual(most['sealed scores'][:2], (0, 3 * 12 * 7))
     self.assertEqual(
         most['the run'][:2],
-        (18, 48 * 7 + 2 * trial + 120 * 7 + 36 * 7),
+        (20, 48 * 7 + 2 * round_ + 120 * 7 + 36 * 7),
     )
     expected = plan._evolution(made, here, False)
-    # Three children each time, and control arms again in 3 of 10 trials.
-    self.assertAlmostEqual(expected['all trials'][0], 4 * 1.3 + 2 * 3)
+    self.assertEqual(expected['all rounds'][0], 18)
     for name in expected:
       self.assertLessEqual(expected[name][2], most[name][2])
     # A slow grader grades every completion.
     graded = [arm.other for arm in made.arms[:3]]
     slow = plan.estimate(made.config, policy(), jax.devices()[:1], 1.0)
     for arm, other, count in zip(
-        slow.arms, graded, (8 * 6, 12, 30 * 6 + 20), strict=False
+        slow.arms, graded, (8 * 6, 12, 30 * 6), strict=False
     ):
       self.assertAlmostEqual(arm.other - other, count)
     text = shown(made)

@@ -133,7 +133,7 @@ class SeedsTest(absltest.TestCase):
     out = io.StringIO()
     seeds.print_summary(summary, console_lib.Console(file=out, width=80))
     for text in (
-        'evolved (from base)',
+        'evolved',
         '62.5 %',
         '+37.5',
         '1,050',
@@ -157,7 +157,7 @@ class SeedsTest(absltest.TestCase):
     summary = seeds.summarise(runs)
     seeds.print_summary(summary, console_lib.Console(file=out, width=80))
     self.assertIn('raced (nothing kept)', out.getvalue())
-    self.assertNotIn('evolved (from base)', out.getvalue())
+    self.assertNotIn('evolved  ', out.getvalue())
 
   def test_a_run_is_no_second_seed_of_itself(self):
     run = self._run('a', dict(base=1, evolved=2))
