@@ -352,7 +352,7 @@ class PageTest(parameterized.TestCase):
     rows = synthetic.make_rows(workdir, trials=1, evidence=False)
     verify = next(data for step, data, _ in rows if step == 'verify')
     verify |= dict(status='discard', version='', reasons=['collapse'])
-    verify |= dict.fromkeys(('effect', 'low', 'high', 'p'))
+    verify |= dict.fromkeys(('effect', 'low', 'high', 'e_value'))
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     text, found = _build(workdir)
     self.assertLen(found.find('text', 'cross'), 1)
