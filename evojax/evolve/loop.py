@@ -146,12 +146,12 @@ def _trial(run_: opening.Run, trial: int, wealth: promote_lib.Wealth) -> bool:
     return False
   if run_.primary:
     human.taken(run_.inbox, proposal.trigger)
-  run_.say(f'trial {trial}: {proposal.hypothesis}')
   designed = record(
       records.Design,
       lambda: design.design(run_, version, proposal),
       trial=trial,
   )
+  run_.say(f'trial {trial}: {designed.delta.text}. {proposal.hypothesis}')
   admitted = record(
       records.Admit, lambda: admit.admit(run_, version, designed), trial=trial
   )

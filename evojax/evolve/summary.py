@@ -188,3 +188,5 @@ def _show_sealed(
     )
   columns = itertools.zip_longest(headings, *rows, fillvalue='')
   report_lib.print_table(console, *columns)
+  if 'not run' in summary['sealed'].values():
+    output.say(sealed_lib.NOT_RUN)

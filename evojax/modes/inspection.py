@@ -25,8 +25,8 @@ from rich import table as rich_table
 
 from evojax.evidence import schema
 from evojax.evidence import store
-from evojax.runtime import output
 from evojax.runtime import progress
+from evojax.runtime import wrapping
 
 _SUMMARY_COLUMNS = 'problem_id family prompt step sample outcome graded'.split()
 _SAMPLE_COLUMNS = (
@@ -497,6 +497,6 @@ def run(
   else:
     screen.show_overview(data)
   for note in notes:
-    lines = output.wrap(note, console.width) if terminal else [note]
+    lines = wrapping.wrap(note, console.width) if terminal else [note]
     for line in lines:
       console.print(line, markup=False, soft_wrap=True)

@@ -213,9 +213,8 @@ def _curve(number: _Number, lines: Sequence[Line]) -> Curve | None:
   ends = [e for _, found in scores for _, *three in found for e in three]
   steps = [step for _, points in drawn for step, _ in points]
   steps += [point[0] for _, found in scores for point in found]
-  size = max(map(abs, values))
   y = svg.Scale.over(
-      values + ends, least=0.02 if number.share else size / 100 or 1
+      values + ends, least=0.02 if number.share else 0 if any(values) else 1
   )
   if min(values + ends) >= 0:  # Most numbers cannot be negative.
     y = svg.Scale(max(y.low, 0), y.high)

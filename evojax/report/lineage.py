@@ -93,8 +93,8 @@ def _stem(
     low, high = (max(start + e, floor) for e in trial.realised)
     tree.add('segment', f'whisker {trial.kind}', (x, low), (x, high))
   more = {'title': title, 'href': anchor(trial)}
-  if trial.effect is None and trial.kind == 'failed':
-    tree.add('text', 'cross', (x, shown), text='×', dy=5, **more)
+  if trial.effect is None and trial.kind in ('failed', 'discard'):
+    tree.add('text', f'cross {trial.kind}', (x, shown), text='×', dy=5, **more)
   else:
     radius = (2.2 if many else 5.0) + (1.2 if on_trunk else 0.0)
     tree.add('dot', f'dot {trial.kind}', (x, shown), radius=radius, **more)

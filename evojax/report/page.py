@@ -169,6 +169,7 @@ def _context(
       'verdict': sealed.verdict(run, where.kind == 'running'),
       'scores': sealed.scores(run),
       'keep_sentence': sealed.KEEP,
+      'not_run_sentence': sealed.NOT_RUN,
       'forked': opened.forked if opened else '',
       'lineage': lineage.chart(run) if run.trials else None,
       'training': charts.training(run),

@@ -14,6 +14,11 @@ KEEP = (
     ' in other words has the same sign. The interval is two-sided, so it can'
     ' reach below 0 beside "keep".'
 )
+NOT_RUN = (
+    '"not run": controls, which are variants of the shipped configs. A finished'
+    ' run of one, or any other run on the same base policy, is scored on the'
+    ' same problems by --compare=DIR.'
+)
 _ORDER = ('base', 'continued', 'evolved', 'seed', 'random', 'reference')
 
 

@@ -15,6 +15,8 @@ from evojax.ledger import records
 
 Real = float | int
 Point = tuple[Real, Real]
+# Width of a scale, as a share of its largest number.
+_LEAST_SHARE = 0.03
 _HARMLESS = str.maketrans('', '', '\n\t')
 # Bidirectional controls, escape sequences, lone surrogates: what reorders or
 # breaks the page around a text is shown by its code. Joiners belong to emoji.
@@ -50,6 +52,8 @@ class Scale:
     """Return a scale with room for all values, at least `least` wide."""
     values = list(values)
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    # The numbers beside its ticks have three digits, and are to differ.
+    least = max(least, _LEAST_SHARE * max(abs(low), abs(high)))
     # Equal values would otherwise make a scale of no width.
     lack = max(least - (high - low), 0.0) / 2
     margin = pad * max(high - low, least)

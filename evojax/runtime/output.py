@@ -18,23 +18,17 @@ import pathlib
 import re
 import shlex
 import sys
-import textwrap
 
 from rich import console as console_lib
 
 from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import wrapping
 
 LOG = 'log.txt'
-WIDTH = 80
 _STAMP = '%H:%M:%S '
 _MARGIN = len('22:14:05 ')
+LOGGED = wrapping.WIDTH - _MARGIN  # Columns of what stands in the log.
 _ESCAPES = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
-# A text of a proposer or a server must not move the cursor.
-_CONTROL = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
-
-# The two ways in which evojax is started, at the beginning of a line.
-_COMMAND = re.compile(r'\s*(?:\S*python[\d.]* -m|bash) \S')
-_ARGUMENT = re.compile(r"(?:'[^']*'|[^\s'])+")
 
 
 def width() -> int:
@@ -42,56 +36,28 @@ def width() -> int:
   try:
     columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
   except (OSError, ValueError, AttributeError):  # No terminal, or no stdout.
-    columns = WIDTH
-  return min(columns or WIDTH, WIDTH)
+    columns = 0
+  return min(columns or wrapping.WIDTH, wrapping.WIDTH)
 
 
-def wrap(text: str, columns: int) -> list[str]:
-  """Return the lines of a text, broken between words only.
+def say(
+    text: str = '', *, error: bool = False, logged: str | None = None
+) -> None:
+  """Print a text to stdout, or as an error to stderr; log it.
 
-  A line goes on under its own indentation, a command behind a backslash, so
-  that a shell takes it as it is. A word that is longer than a line, such as a
-  path, stays whole.
+  Args:
+    text: One or more lines of any length.
+    error: Whether it goes to stderr.
+    logged: What the log keeps of it; None: the same text.
   """
-  text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
-  lines = []
-  for line in text.expandtabs().splitlines() or ['']:
-    indent = line[: len(line) - len(line.lstrip())]
-    if _COMMAND.match(line):
-      lines += _wrap_command(line, columns, indent)
-      continue
-    lines += textwrap.wrap(
-        line,
-        columns,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or ['']
-  return lines
-
-
-def _wrap_command(line: str, columns: int, indent: str) -> list[str]:
-  first, *words = _ARGUMENT.findall(line)
-  lines = [indent + first]
-  for word in words:
-    if len(lines[-1]) + len(word) + len('  \\') > columns:
-      lines[-1] += ' \\'
-      lines.append(f'{indent}  {word}')
-    else:
-      lines[-1] += f' {word}'
-  return lines
-
-
-def say(text: str = '', *, error: bool = False) -> None:
-  """Print a text to stdout, or as an error to stderr; log it."""
   stream = sys.stderr if error else sys.stdout
-  print('\n'.join(wrap(text, width())), file=stream, flush=True)
-  log(text)
+  print('\n'.join(wrapping.wrap(text, width())), file=stream, flush=True)
+  log(text if logged is None else logged)
 
 
 def log(text: str) -> None:
   """Keep a text in the log without printing it."""
-  lines = wrap(text, WIDTH - _MARGIN)
+  lines = wrapping.wrap(text, LOGGED)
   _log.add(f'\n{" " * _MARGIN}'.join(lines))
 
 

@@ -20,11 +20,14 @@ import threading
 import time
 
 from evojax.runtime import invocation
+from evojax.runtime import wrapping
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STATUS = 128 + signal.SIGTERM  # Of a process that either of them has ended.
 # A launcher passes on the Ctrl-C that the terminal sent to all of its group.
 _SAME_SECONDS = 0.5
+# A display that is written again and again hides the cursor.
+_SHOW_CURSOR = b'\x1b[?25h'
 
 
 class Preempted(SystemExit):
@@ -90,7 +93,19 @@ def _hear(pipe: int) -> None:
       first = time.monotonic()
       _end_unless_noted(numbers[0])
     elif time.monotonic() - first > _SAME_SECONDS:
-      os._exit(STATUS)
+      _exit()
+
+
+def _exit() -> None:
+  """End the process, and leave the terminal as it was.
+
+  No exception, which a callback could swallow, and no handlers at exit, which
+  would wait for what the other threads compute.
+  """
+  with contextlib.suppress(OSError):
+    if os.isatty(1):
+      os.write(1, _SHOW_CURSOR)
+  os._exit(STATUS)
 
 
 def _end_unless_noted(number: int) -> None:
@@ -106,12 +121,10 @@ def _end_unless_noted(number: int) -> None:
   flush.start()
   flush.join(timeout=1)
   text = line([number], 'stopped before the first step, nothing has changed')
-  text = ' '.join(text.split('\n  '))  # One line, however long.
+  lines = ''.join(f'{each}\n' for each in wrapping.wrap(text, wrapping.WIDTH))
   with contextlib.suppress(OSError):
-    os.write(2, f'{text}\n'.encode(errors='replace'))
-  # No exception, which a callback could swallow, and no handlers at exit, which
-  # would wait for what the other threads compute.
-  os._exit(STATUS)
+    os.write(2, lines.encode(errors='replace'))
+  _exit()
 
 
 def put_back_with(put_back: Callable[[], None]) -> None:

@@ -96,6 +96,19 @@ def sparkline(values: list[float], width: int) -> str:
   return ''.join('▁▂▃▄▅▆▇█'[round(level)] for level in levels)
 
 
+def _fit(line: str, cells: Sequence[str], end: str, columns: int) -> str:
+  """Return a line with as many cells as fit before its end.
+
+  The first cell is worth more than the end.
+  """
+  if cells and len(line + cells[0] + end) > columns:
+    end = ''
+  for cell in cells:
+    if len(line + cell + end) <= columns:
+      line += cell
+  return line + end
+
+
 class Progress(contextlib.AbstractContextManager):
   """Shows how far a run is; a context manager.
 
@@ -258,26 +271,25 @@ class Progress(contextlib.AbstractContextManager):
     """Show a line where one is due, and the live block."""
     if not self._shown:
       return
-    line, left = where.strip(), self.left()
-    end = ''
+    left, end = self.left(), ''
     if left is not None:
       open_ = any(s.expected is not None for s in self._stages[self._index :])
       end = f'  {"at most " if open_ else ""}{duration(left)} left'
-    for name, heading, form in FIELDS:
-      value = metrics.get(name)
-      if value is not None and math.isfinite(value):
-        cell = f'  {heading} {form.format(value)}'
-        if len(line + cell + end) <= output.width():
-          line += cell
-    line += end
+    cells = [
+        f'  {heading} {form.format(metrics[name])}'
+        for name, heading, form in FIELDS
+        if metrics.get(name) is not None and math.isfinite(metrics[name])
+    ]
+    line = _fit(where.strip(), cells, end, output.width())
+    logged = _fit(where.strip(), cells, end, output.LOGGED)
     if metrics.get('outcome') is not None:
       self._solved.append(float(metrics['outcome']))
     if self._live is None and due:
-      output.say(line)
+      output.say(line, logged=logged)
     elif self._live is not None:
       self._live.update(self._block(line, left), refresh=True)
       if due:
-        output.log(line)
+        output.log(logged)
 
   def _block(self, line: str, left: float | None) -> Any:
     """Return the line above a bar of the whole run and the solved shares."""

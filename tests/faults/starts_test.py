@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -194,15 +195,21 @@ class SignalledTest(StartsTestCase):
   )
   def test_at_some_moment(self, mode, name, seconds):
     command = self.start(self.root / 'a/new', f'--mode={mode}')
+    # Until it hears SIGTERM, Python itself is starting.
+    status = pathlib.Path(f'/proc/{command.pid}/status')
+    caught = lambda: re.search(r'SigCgt:\s*(\w+)', status.read_text())[1]
+    while status.exists() and not int(caught(), 16) >> (signal.SIGTERM - 1) & 1:
+      time.sleep(0.01)
     time.sleep(seconds)
     # As a terminal does: to the command and all of its children.
     os.killpg(command.pid, getattr(signal, name))
     out, err = command.communicate()
     self.assertEqual(command.returncode, 143, err)
+    self.assertLessEqual(len(err.splitlines()[0]), 80)
     self.assertRegex(
-        err,
+        ' '.join(err.replace('\\\n', '').split()),
         rf'^{name}: stopped before the first step, nothing has changed; the'
-        rf' same command continues: \S+ -m evojax\.main --config=.*{mode}\n$',
+        rf' same command continues: \S+ -m evojax\.main --config=.*{mode}$',
     )
     self.assertEmpty(tree(self.root))
 

@@ -347,6 +347,17 @@ class PageTest(parameterized.TestCase):
     (shown,) = found.find('p', 'state')
     self.assertIn('0 of 1 trials, last row: trial', shown['text'])
 
+  def test_a_change_without_an_effect_is_no_effect_of_0(self):
+    workdir = self._path('collapsed')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    verify = next(data for step, data, _ in rows if step == 'verify')
+    verify |= dict(status='discard', version='', reasons=['collapse'])
+    verify |= dict.fromkeys(('effect', 'low', 'high', 'p'))
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    text, found = _build(workdir)
+    self.assertLen(found.find('text', 'cross'), 1)
+    self.assertNotIn('class="dot discard"', text)
+
   def test_ended_without_seal(self):
     workdir = self._path('ended')
     rows = synthetic.make_rows(workdir, trials=2, evidence=False)

@@ -1,5 +1,7 @@
 from absl.testing import absltest
+from absl.testing import parameterized
 
+from evojax.report import numerals
 from evojax.report import page
 from evojax.report import svg
 
@@ -8,7 +10,7 @@ def _macros():
   return page.environment().get_template('svg.html').module
 
 
-class SvgTest(absltest.TestCase):
+class SvgTest(parameterized.TestCase):
 
   def test_text_of_a_chart_is_escaped(self):
     scale = svg.Scale(0.0, 1.0)
@@ -34,6 +36,13 @@ class SvgTest(absltest.TestCase):
     for values in ([], [0.0], [1e9, -1e9], [1e-12, 2e-12]):
       self.assertLess(svg.Scale.over(values).low, svg.Scale.over(values).high)
       self.assertNotEmpty(svg.Scale.over(values).ticks(4))
+
+  @parameterized.parameters(24.37, 0.226, 101.0, 1234.5, -0.803)
+  def test_numbers_beside_ticks_differ(self, value):
+    ticks = svg.Scale.over([value, value], least=0.02).ticks(3)
+    texts = list(map(numerals.short, ticks))
+    self.assertLen(set(texts), len(ticks))
+    self.assertNotEmpty(texts)
 
   def test_strip_marks_what_lies_outside(self):
     scale = svg.Scale(-1.0, 1.0)

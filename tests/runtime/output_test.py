@@ -6,7 +6,6 @@ import io
 import os
 import pathlib
 import re
-import shlex
 import tempfile
 
 from absl.testing import absltest
@@ -18,38 +17,7 @@ from evojax.runtime import output
 SENTENCE = 'the quick brown fox jumps over the lazy dog ' * 4
 
 
-class WrapTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      ('', ['']),
-      ('a\n\nb', ['a', '', 'b']),
-      ('one two three four', ['one two', 'three', 'four']),
-      # Whatever is below an indented line stays below it.
-      ('  one two three', ['  one', '  two', '  three']),
-      # A path is never broken, nor a word at its hyphen.
-      ('see /a/long/path-of-words', ['see', '/a/long/path-of-words']),
-      ('x  y', ['x  y']),
-      # It would clear the screen, or turn what follows round.
-      ('\x1b[2J\r\u202e', ['\\x1b[2J\\r\\u202e']),
-  )
-  def test_lines(self, text, lines):
-    self.assertEqual(output.wrap(text, 8), lines)
-
-  def test_a_command_can_be_copied(self):
-    command = "  python -m evojax.main --config.evolve.skills='a b' --workdir=x"
-    lines = output.wrap(command, 40)
-    self.assertEqual(
-        lines,
-        [
-            '  python -m evojax.main \\',
-            "    --config.evolve.skills='a b' \\",
-            '    --workdir=x',
-        ],
-    )
-    self.assertEqual(
-        shlex.split(''.join(lines).replace('\\', ' ')),
-        shlex.split(command),
-    )
+class SayTest(parameterized.TestCase):
 
   @parameterized.parameters(False, True)
   def test_say(self, error):
@@ -86,6 +54,7 @@ class LogTest(absltest.TestCase):
       table.add_row('x' * 30, 'y' * 40)
       output.console().print(table)
       output.log('not printed')
+      output.say('long for a terminal', logged='short')
     output.say('afterwards')
     lines = self.text().splitlines()
     self.assertRegex(lines[0], r'^\d{4}-\d\d-\d\d$')
@@ -95,6 +64,8 @@ class LogTest(absltest.TestCase):
     self.assertIn(f'{"x" * 30}  {"y" * 40}', self.text())
     self.assertIn('not printed\n', self.text())
     self.assertNotIn('afterwards', self.text())
+    self.assertIn(' short\n', self.text())
+    self.assertNotIn('long for', self.text())
     self.assertNotIn('not printed', self.out.getvalue())
     self.assertIn('y' * 40, self.out.getvalue())
     ours = lines[lines.index(next(x for x in lines if 'before' in x)) :]

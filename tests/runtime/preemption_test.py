@@ -1,6 +1,7 @@
 """Signals, in programs of their own: what ends at once, what is polled."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ class ProgramTest(parameterized.TestCase):
     return done.returncode, done.stdout, done.stderr
 
   @parameterized.parameters('SIGINT', 'SIGTERM')
-  def test_ends_a_start_at_once_with_one_line(self, name):
+  def test_ends_a_start_at_once_with_one_sentence(self, name):
     status, out, err = self.run_program(f"""
         print('importing')
         ask(signal.{name})
@@ -48,7 +49,28 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(status, 143)
     self.assertEqual(out, 'importing\n')
     self.assertStartsWith(err, f'{name}: stopped before the first step, no')
-    self.assertEqual(err.count('\n'), 1)
+    self.assertEndsWith(' '.join(err.split()), '; the same call continues')
+    self.assertLessEqual(max(map(len, err.splitlines())), 80)
+
+  @parameterized.parameters((False, 0.0), (True, 0.7))
+  def test_gives_the_cursor_of_a_terminal_back(self, noted, seconds):
+    ours, theirs = pty.openpty()
+    program = textwrap.dedent(HEAD) + textwrap.dedent(f"""
+        with preemption.stop_flag():
+          if {noted}:
+            preemption.note()
+          ask()
+          time.sleep({seconds})
+          ask()
+          time.sleep(5)
+    """)
+    with subprocess.Popen(
+        [sys.executable, '-c', program], cwd=tiny.ROOT, stdout=theirs
+    ) as done:
+      self.assertEqual(done.wait(timeout=60), 143)
+    os.close(theirs)
+    self.assertEqual(os.read(ours, 100), b'\x1b[?25h')
+    os.close(ours)
 
   def test_is_not_swallowed_by_a_callback(self):
     status, _, err = self.run_program("""

@@ -142,6 +142,24 @@ class PlainTest(parameterized.TestCase):
       self.assertLessEqual(len(line), columns)
     self.assertIn('perturbed 1/99 step 999/999', self.out.getvalue())
 
+  def test_the_log_has_the_same_line_in_its_columns(self):
+    name, arm = 'trial 0 (1/4) control', dict(prompts=2, group_size=4)
+    shown = self.open(
+        [
+            progress.Stage(name=name, arms=4, expected=4, steps=30, **arm),
+            progress.Stage(name='last', steps=1000, **arm),
+        ]
+    )
+    logged = self.enterContext(absltest.mock.patch.object(output, 'log'))
+    self.train(shown, [29, 30], seconds=7.0)
+    where = f'{name} 1/4 step 30/30  solved 50.0%'
+    self.assertEqual(self.lines()[-1], f'{where}  at most 2 h 07 min left')
+    self.assertEqual(logged.call_args.args, (f'{where}  reward 0.250',))
+    shown.enter('last')
+    self.train(shown, [1])
+    self.assertIn(' min left', logged.call_args.args[0])
+    self.assertLessEqual(len(logged.call_args.args[0]), output.LOGGED)
+
   def test_another_process_shows(self):
     shown = self.open([progress.Stage(name='', steps=5)], shown=False)
     self.train(shown, [1, 2])
