@@ -241,7 +241,7 @@ def print_borrowed() -> None:
 
   The moderated t of limma (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3)
   mixes the pairs' variance with one known beforehand, worth `borrowed` degrees
-  of freedom: here the true one of pairs of two incumbents, in a round of 4 pairs.
+  of freedom: here the true one of pairs of two incumbents.
   """
   print('borrowed variance: real level of a round at nominal .02 (.005)')
   rng = np.random.default_rng(4)
