@@ -9,13 +9,16 @@ of d: a candidate may be steadier or wilder than the incumbent.
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 
 import numpy as np
 from scipy import special
 
 LEVEL = 0.95
-_SIMULATED = 4000  # Candidates in a computation of power.
+_SIMULATED = 8000  # Candidates in a computation of power.
+
+Values = float | np.ndarray  # Of any shapes that broadcast.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,20 +97,20 @@ def p_value(
   return float(special.stdtr(len(differences) - 1, -over / error))
 
 
-def threshold(target: float) -> float:
+def threshold(target: Values) -> Values:
   """Return p0 of `bet`, the p at which it reaches its target.
 
   p0 (1 + log(1 / p0)) = 1 / target, solved by Lambert's W on its lower branch.
 
   Args:
-    target: >= 1.
+    target: >= 1; below, it counts as 1, and p0 is 1.
   """
-  if target <= 1:
-    return 1.0
-  return math.exp(1 + special.lambertw(-1 / (math.e * target), -1).real)
+  whole = np.maximum(target, 1.0)
+  p0 = np.exp(1 + special.lambertw(-1 / (math.e * whole), -1).real)
+  return np.fmin(p0, 1.0)  # Rounding may leave the branch where target is 1.
 
 
-def bet(p: float, target: float, *, last: bool) -> float:
+def bet(p: Values, target: Values, *, last: bool) -> Values:
   """Return the e-value of a round, given the p of its pairs.
 
   An e-value is nonnegative and has a mean of at most 1 if the hypothesis is
@@ -131,13 +134,16 @@ def bet(p: float, target: float, *, last: bool) -> float:
     target: 1 / alpha over the e-value of the rounds before. At 1 or less the
       candidate has passed, and nothing is bet.
     last: Whether this is the last round, known before it is run.
+
+  Returns:
+    Of the shape of both together; at most the target.
   """
-  if target <= 1:
-    return 1.0
   if last:
-    return target if p * target <= 1 else 0.0
-  p0 = threshold(target)
-  return target if p <= p0 else target * p0 / p
+    found = np.where(p * target <= 1, target, 0.0)
+  else:
+    p0 = threshold(target)
+    found = target * np.minimum(1, p0 / np.maximum(p, p0))
+  return np.where(target <= 1, 1.0, found)[()]
 
 
 def power(
@@ -159,22 +165,28 @@ def power(
     alpha: Level of the candidate, in (0, 1).
     rounds: At most, >= 1.
   """
+  p = _p_values(pairs, rounds, effect / spread)
+  e_value, passed = np.ones(_SIMULATED), []
+  for i in range(rounds):
+    # Whose e-value is nearly 0 has no chance, and a target that is no number.
+    target = 1 / np.maximum(alpha * e_value, 1e-12)
+    e_value *= bet(p[i], target, last=i == rounds - 1)
+    passed.append(float(np.mean(e_value * alpha > 1 - 1e-9)))
+  return tuple(passed)
+
+
+@functools.cache
+def _drawn(pairs: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+  """Return the mean and its error of standard Normal pairs, [rounds, S]."""
   rng = np.random.default_rng(0)
-  shape = (_SIMULATED, rounds, pairs)
-  found = effect / spread + rng.standard_normal(shape)
-  errors = found.std(axis=2, ddof=1) / math.sqrt(pairs)
-  p = special.stdtr(pairs - 1, -found.mean(axis=2) / errors)
-  passed = np.zeros(rounds)
-  for of_rounds in p.tolist():
-    e_value = 1.0
-    for i, p_of_round in enumerate(of_rounds):
-      target = 1 / (alpha * e_value)
-      step = bet(p_of_round, target, last=i == rounds - 1)
-      if step >= target:
-        passed[i:] += 1
-        break
-      e_value *= step
-  return tuple((passed / _SIMULATED).tolist())
+  drawn = rng.standard_normal((rounds, _SIMULATED, pairs))
+  return drawn.mean(axis=2), drawn.std(axis=2, ddof=1) / math.sqrt(pairs)
+
+
+def _p_values(pairs: int, rounds: int, effect: float) -> np.ndarray:
+  """Return p-values [rounds, S] where the mean is `effect` deviations."""
+  mean, error = _drawn(pairs, rounds)
+  return special.stdtr(pairs - 1, -(mean + effect) / error)
 
 
 def detectable(

@@ -52,7 +52,8 @@ class Verdict:
 def alpha_of(index: int, most: int, kept: int, level: float) -> float:
   """Return the level of a candidate: false keeps stay below `level`.
 
-    alpha_j = level gamma_j (kept + 1),  gamma_j = (1 / j) / sum_{i <= most} 1 / i
+    alpha_j = level gamma_j (kept + 1),
+    gamma_j = (1 / j) / sum_{i <= most} 1 / i
 
   is e-LOND (Xu and Ramdas 2024, arXiv:2306.11254), with e-values that run on
   while later candidates enter. A candidate that is kept at e >= 1 / alpha_j is
@@ -102,10 +103,18 @@ def after_round(
     alpha: See `alpha_of`; fixed before the round.
     last: Whether the candidate may run no further round; fixed before it.
     margin: 0 to show a gain; MARGIN to show that there is no loss of it.
+
+  Raises:
+    ValueError: If the candidate had its last round.
   """
+  if not standing.e_value:
+    raise ValueError(
+        f'candidate {standing.index} has bet all in round {standing.rounds};'
+        ' enter it again as a new candidate'
+    )
   p = paired.p_value(differences, errors, null=-margin)
-  target = 1 / (alpha * standing.e_value) if standing.e_value else math.inf
-  step = paired.bet(p, target, last=last)
+  target = 1 / (alpha * standing.e_value)
+  step = float(paired.bet(p, target, last=last))
   return dataclasses.replace(
       standing,
       rounds=standing.rounds + 1,
