@@ -13,6 +13,7 @@ from evojax.evolve import standings
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
+from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
@@ -47,12 +48,17 @@ def before_race(
     verdict = _unraced(trial, status, found.reasons)
     made = name if verdict.status == 'keep' else ''
     return dataclasses.replace(verdict, version=made)
-  if backtest.predicted and backtest.predicted[1] < 0:
-    low, high = (100 * end for end in backtest.predicted)
-    why = (
-        f'its replayed updates lose: {low:+.1f} to {high:+.1f} points, so no'
-        ' arm is trained'
-    )
+  # Replays of a class that mispredicted before are believed less.
+  alike = [
+      t
+      for t in run.recorder.history.trials
+      if t.intervention_class == delta.intervention_class
+  ]
+  worth = calibration.trust(alike, lambda t: t.backtested)
+  predicted = backtest.predicted
+  if predicted and race_lib.vetoed(calibration.corrected(predicted, worth)):
+    low, high = (100 * end for end in predicted)
+    why = f'replayed updates lose, {low:+.1f} to {high:+.1f} points'
     return _unraced(trial, 'vetoed', [why])
   return None
 
