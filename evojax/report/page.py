@@ -164,7 +164,7 @@ def _context(
   return {
       'run': run,
       'config': config,
-      'name': str(config.get('name') or path.resolve().name),
+      'name': state.title(path, config),
       'state': where,
       'verdict': sealed.verdict(run, where.kind == 'running'),
       'scores': sealed.scores(run),

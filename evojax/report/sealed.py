@@ -101,8 +101,8 @@ def _against(final: records.Final) -> str:
 
 def verdict(run: history.History, running: bool) -> str:
   """Return the run in one sentence."""
-  trials = run.trials
-  so_far = f'{len(run.kept)} of {numerals.counted(len(trials), "change")} kept'
+  tried = [trial for trial in run.trials if trial.kind != 'running']
+  so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
     what = 'the last harness' if run.kept else f'the {names_of(run)["evolved"]}'
@@ -112,11 +112,12 @@ def verdict(run: history.History, running: bool) -> str:
         f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}]'
         f'{_against(final)}.'
     )
-  gained = numerals.points(run.levels.get(run.head, 0.0))
-  on_dev = f'{gained} points on dev problems by the sum of their effects'
+  if run.kept:
+    gained = numerals.points(run.levels.get(run.head, 0.0))
+    so_far += f', {gained} points on dev problems by the sum of their effects'
   if run.ended:
-    return f'Ended ({run.ended}) without sealed scores: {so_far}, {on_dev}.'
+    return f'Ended ({run.ended}) without sealed scores: {so_far}.'
   begun = 'Running' if running else 'Stopped; the same command continues'
-  if not trials:
-    return f'{begun}: no change has been tried yet.'
-  return f'{begun}: {so_far}, {on_dev}.'
+  if not tried:
+    return f'{begun}: no change has been decided yet.'
+  return f'{begun}: {so_far}.'
