@@ -70,7 +70,8 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       sealed={n: score or 'not run' for n, score in found['scores'].items()}
       if final
       else 'not run',
-      names=sealed_lib.names_of(history),
+      names=sealed_lib.names_of(history)
+      | sealed_lib.names_of_compared(run.path),
       gains=found.get('gains', {}),
       evolved_over=found.get('evolved_over', {}),
       compute=found.get('compute', {}),

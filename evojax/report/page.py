@@ -167,7 +167,7 @@ def _context(
       'name': state.title(path, config),
       'state': where,
       'verdict': sealed.verdict(run, where.kind == 'running'),
-      'scores': sealed.scores(run),
+      'scores': sealed.scores(run, path),
       'keep_sentence': sealed.KEEP,
       'not_run_sentence': sealed.NOT_RUN,
       'forked': opened.forked if opened else '',

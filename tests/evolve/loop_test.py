@@ -403,7 +403,9 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(after.count(b'\n'), before.count(b'\n') + 1)
     evolved = self.summary['sealed']['evolved']
     self.assertEqual(summary['sealed']['smoke'], evolved)
-    self.assertIn('smoke', (path / 'report.html').read_text())
+    called = f'smoke ({self.path.name})'
+    self.assertEqual(summary['names']['smoke'], called)
+    self.assertIn(called, (path / 'report.html').read_text())
     # Again: it has its row. A further one comes beside it, not in its place.
     loop.run(tiny.evolving(), str(path), compare=[str(self.path)])
     self.assertEqual((path / 'ledger.jsonl').read_bytes(), after)
