@@ -1,7 +1,9 @@
 """The meta-loop, end to end: on the shipped policy, as small as can be."""
 
+import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import pathlib
 import shutil
@@ -580,9 +582,12 @@ class BudgetTest(absltest.TestCase):
     path = pathlib.Path(folder, 'run')
     queue(path, a=UNPROVEN)
     limited = dict(evolve__trials=1, evolve__device_seconds=0.001)
-    summary = evojax.run(tiny.evolving(**limited), str(path))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+      summary = evojax.run(tiny.evolving(**limited), str(path))
     self.assertEqual(summary['ended'], 'budget')
     self.assertEqual(summary['sealed'], 'not run')
+    self.assertIn('no change was tried to its end', out.getvalue())
+    self.assertIn('with a higher limit', out.getvalue())
     self.assertEqual(steps(path), ['open', 'stop'])
     again = evojax.run(tiny.evolving(**limited), str(path))
     self.assertEqual(again['ended'], 'budget')
