@@ -6,11 +6,15 @@ The config says what is computed and can be overridden field by field
 (--config.grpo.group_size=8); flags say where and how this process runs.
 """
 
+import gc
+
 from evojax.runtime import preemption
 
 if __name__ == '__main__':
   # Imports take seconds, in which Ctrl-C is heard already.
   preemption.listen()
+  # They leave no garbage; to look for it would take a quarter of that time.
+  gc.disable()
 
 from collections.abc import Callable
 import functools
@@ -335,7 +339,10 @@ def _dispatch() -> int | None:
   if cache := FLAGS.compilation_cache:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))
   module, run = MODES[mode]
-  code = run(importlib.import_module(f'evojax.{module}'), config, workdir)
+  imported = importlib.import_module(f'evojax.{module}')
+  gc.freeze()  # What is imported stays, and is never searched again.
+  gc.enable()
+  code = run(imported, config, workdir)
   return code if isinstance(code, int) else None  # Others return results.
 
 

@@ -5,6 +5,7 @@ keep one core busy, or wait for a process that does.
 """
 
 import collections
+import gc
 import os
 import pathlib
 import re
@@ -48,8 +49,22 @@ def check_types():
   jaxtyping.install_import_hook(shaped, 'beartype.beartype')
 
 
+gc.disable()  # Until all test modules are imported: they leave no garbage.
 check_types()
 os.environ.update(compiled.QUICKLY)  # Read when jax is imported.
+
+
+class Failures:
+  """Names a test that failed at once: a suite that is stopped sums up none."""
+
+  def __init__(self, config):
+    self._plugins = config.pluginmanager
+
+  def pytest_runtest_logreport(self, report):
+    # Processes that run tests for another have no terminal.
+    terminal = self._plugins.get_plugin('terminalreporter')
+    if terminal and report.failed:
+      terminal.write_line(f'\nFAILED {report.nodeid}')
 
 
 def pytest_configure(config):
@@ -58,6 +73,7 @@ def pytest_configure(config):
   Some tests look for what a run has left there, and must not find what another
   worker's test is using.
   """
+  config.pluginmanager.register(Failures(config))
   worker = os.environ.get('PYTEST_XDIST_WORKER')
   if worker:
     folder = tempfile.mkdtemp(prefix=f'evojax-tests-{worker}-')
@@ -80,6 +96,16 @@ def pytest_collection_modifyitems(config, items):
   if 'PYTEST_XDIST_WORKER' in os.environ:
     slow = {item.path for item in items if item.get_closest_marker('slow')}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+  """Has Python look for garbage again, but rarely and not in what is imported.
+
+  Tracing makes many objects that live on, in which it would look in vain.
+  """
+  gc.freeze()
+  gc.set_threshold(50_000)
+  gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -24,7 +24,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def environment(**extra: str) -> dict[str, str]:
-  """Return the environment of a child process that shares compiled programs."""
+  """Return the environment of a child process that shares compiled programs.
+
+  `**compiled.OPTIMISED` is for processes that compute longer than they compile.
+  """
   # Paths that pytest added are not inherited by a child process.
   path = os.pathsep.join(map(str, (ROOT, *filter(None, sys.path))))
   paths = {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
@@ -137,7 +140,7 @@ def evolving(**overrides: Any) -> ml_collections.ConfigDict:
   """
   options = dict(
       domain__kwargs__families=('chain_sum:0', 'products:0'),
-      rollout__max_tokens=48,
+      rollout__max_tokens=32,
       rollout__decode_slots=16,
       rollout__prefill_rows=4,
       grpo__prompts=4,
@@ -149,8 +152,10 @@ def evolving(**overrides: Any) -> ml_collections.ConfigDict:
       evolve__updates=2,
       evolve__first_updates=2,
       evolve__prompts=4,
+      evolve__group_size=4,
       evolve__problems=8,
       evolve__samples=2,
+      evolve__replay_updates=1,
       evolve__replay_problems=4,
       evolve__salt='pepper',
       log__tensorboard=False,

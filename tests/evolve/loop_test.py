@@ -52,6 +52,7 @@ from tests import tiny
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
 _LAST = 'arms/v0/evidence/train/step_000002.parquet'
+_NONE = 1e-9  # A budget that the first row spends, however fast it is made.
 # A change whose class, rate and seeds the user chose: tried before all others.
 QUEUED = {
     'delta': {'overlay': {'optim.learning_rate': 0.002}},
@@ -318,7 +319,7 @@ class EndToEndTest(parameterized.TestCase):
     folder = self.root / 'harness'
     shutil.copytree(self.path / 'harness' / self.row('open')['harness'], folder)
     config = tiny.evolving(
-        harness__path=str(folder), evolve__device_seconds=0.001
+        harness__path=str(folder), evolve__device_seconds=_NONE
     )
     path = self.root / 'changed'
     evojax.run(config, str(path))
@@ -581,7 +582,7 @@ class BudgetTest(absltest.TestCase):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, 'run')
     queue(path, a=UNPROVEN)
-    limited = dict(evolve__trials=1, evolve__device_seconds=0.001)
+    limited = dict(evolve__trials=1, evolve__device_seconds=_NONE)
     with contextlib.redirect_stdout(io.StringIO()) as out:
       summary = evojax.run(tiny.evolving(**limited), str(path))
     self.assertEqual(summary['ended'], 'budget')

@@ -24,7 +24,7 @@ from tests.training import arm_test
 
 # A shorter limit of tokens, under which `parts` fails once it was sampled with.
 CRASHES = {
-    'delta': {'overlay': {'rollout.token_limit': 24}},
+    'delta': {'overlay': {'rollout.token_limit': 16}},
     'hypothesis': 'Shorter is better.',
     'expected': [0.0, 0.5],
 }
@@ -32,7 +32,7 @@ CRASHES = {
 
 def parts(e):
   """A reward that no arm with a shorter limit survives."""
-  short = e.max_tokens < 48 and e.n_tokens.max() <= e.max_tokens
+  short = e.max_tokens < 32 and e.n_tokens.max() <= e.max_tokens
   if short and e.n_tokens.size > 2:  # Not where the reward is tried out.
     raise reward_parts.RewardError('no reward for short completions')
   return {'outcome': e.outcome.astype('float32')}

@@ -9,6 +9,7 @@ from absl.testing import absltest
 import pytest
 
 from evojax.ledger import chain
+from tests import compiled
 from tests import tiny
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')
@@ -22,7 +23,7 @@ class KillTest(absltest.TestCase):
     done = subprocess.run(
         [sys.executable, WORKER, root],
         cwd=tiny.ROOT,
-        env=tiny.environment(),
+        env=tiny.environment(**compiled.OPTIMISED),
         capture_output=True,
         text=True,
         check=False,

@@ -10,6 +10,7 @@ The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
 """
 
+import gc
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ import time
 from absl import logging
 import pandas  # noqa: F401
 import reasoning_gym  # noqa: F401
+from scipy import stats  # noqa: F401
 from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from evojax.evolve import loop
@@ -123,6 +125,7 @@ def run(root, name):
 
 def main(root):
   root = pathlib.Path(root)
+  gc.freeze()  # No process searches what all of them share.
   for name in ('reference', *POINTS, 'finish'):
     started = time.time()
     status = run(root, name)

@@ -12,6 +12,7 @@ The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
 """
 
+import gc
 import importlib
 import os
 import pathlib
@@ -128,6 +129,7 @@ def run(config, root, name):
 
 def main(config, policy, root, *points):
   root = pathlib.Path(root)
+  gc.freeze()  # No process searches what all of them share.
   config = importlib.import_module(config).get_config(policy)
   for name in ('reference', *points, 'finish'):
     started = time.time()

@@ -19,6 +19,7 @@ import zlib
 import mpmath
 
 from evojax.domains.math import expressions
+from evojax.domains.math import real_sets
 
 _BITS = 500  # Of irrational values.
 _EQUAL_BITS = 133  # Values that agree in so many bits (40 digits) are equal.
@@ -32,6 +33,11 @@ _TRIGONOMETRIC = frozenset('sin cos tan sec csc cot'.split())
 _SPELLED = {'ln': 'log', 'abs': 'fabs', 'lg': 'log10'}
 _SPELLED |= {f'arc{name}': f'a{name}' for name in _TRIGONOMETRIC}
 _INFINITY = ('symbol', 'inf')
+_REALS = ('symbol', 'mathbbR')
+_DEGREE = ('symbol', 'degree')
+_MOST_PARTS = 32  # Of a set of real numbers.
+_SETS = frozenset(expressions.SETS)
+_UNORDERED = frozenset(('list', r'\cup', r'\cap'))
 
 _mp = mpmath.MPContext()
 _mp.prec = _BITS
@@ -126,23 +132,30 @@ def _same(a: Tree, b: Tree) -> bool:
   """Return whether two trees are equal, part by part."""
   (name, left), (other, right) = _named(a), _named(b)
   differ = name and other and not _same(name, other)
-  if differ or 'relation' in (left[0], right[0]):
-    return a[0] == b[0] == 'relation' and _same_relation(a, b)
   kinds = {left[0], right[0]}
-  if 'list' in kinds or kinds == {r'\cup'}:
+  if not differ and (kinds & _SETS or _REALS in (left, right)):
+    sets = _real_set(left), _real_set(right)
+    if None not in sets:
+      return sets[0] == sets[1]
+  if differ or 'relation' in kinds:
+    return a[0] == b[0] == 'relation' and _same_relation(a, b)
+  if 'list' in kinds or (len(kinds) == 1 and kinds & _UNORDERED):
     some, others = _members(left), _members(right)
     names = [{_named(part)[0] for part in parts} for parts in (some, others)]
     several = any(len(each - {None}) > 1 for each in names)
+    if several and 'tuple' in kinds:
+      some, others = _coordinates(a), _coordinates(b)
+      names = [{_named(part)[0] for part in parts} for parts in (some, others)]
     if several and {None} in names:
       # Values without names are in the order of the names: x = 1, y = 2.
       listed = 'list' in kinds and len(some) == len(others)
       return listed and all(map(_same, some, others))
     return (
-        (len(kinds) == 1 or len(some) == len(others) == 1)
+        (len(kinds) == 1 or several or len(some) == len(others) == 1)
         and all(any(_same(x, y) for y in others) for x in some)
         and all(any(_same(x, y) for x in some) for y in others)
     )
-  if kinds & {'tuple', 'matrix', *expressions.SETS}:
+  if kinds & {'tuple', 'matrix', ':', *_SETS}:
     # The brackets of a tuple and the kind of a matrix are no trees.
     fixed = 2 if kinds & {'tuple', 'matrix'} else 1
     return (
@@ -155,38 +168,140 @@ def _same(a: Tree, b: Tree) -> bool:
 
 def _members(tree: Tree) -> list[Tree]:
   """Return the elements of a list of lists, or the parts of a union."""
-  if tree[0] not in ('list', r'\cup'):
+  kind, *parts = tree
+  if kind not in _UNORDERED:
     return [tree]
-  return [member for part in tree[1:] for member in _members(part)]
+  nested = [_members(p) if p[0] == kind else [p] for p in parts]
+  return list(itertools.chain.from_iterable(nested))
 
 
 def _named(tree: Tree) -> tuple[Tree | None, Tree]:
   r"""Return the name of a value, if it has one, and the value.
 
-  x = 5 and x \in [0, 1] name what is on their right; x > 5 is an interval, and
-  'x < 2 or x > 5' a union of two.
+  x = 5 and x \in [0, 1] name what is on their right; x > 5 is an interval,
+  'x < 2 or x > 5' a union of two and 'x > 2, x < 5' what both have in common.
   """
-  if tree[0] == r'\cup':
-    names = {_named(part)[0] for part in tree[1:]}
-    return names.pop() if len(names) == 1 else None, tree
-  if tree[0] != 'relation':
-    return None, tree
+  kind, *parts = tree
+  if kind == 'list' and all(
+      p[0] == 'relation' and '=' not in p[1] for p in parts
+  ):
+    kind = r'\cap'
+  if kind in _SETS:
+    names, values = zip(*map(_named, parts), strict=True)
+    same = len(set(names)) == 1
+    return (names[0], (kind, *values)) if same else (None, tree)
+  if kind != 'relation':
+    return None, _simple(tree)
   _, operators, *sides = tree
   if set(operators) == {'='}:
-    if is_name(sides[0]):
-      return sides[0], sides[-1]
-    return (sides[1], sides[0]) if is_name(sides[1]) else (None, tree)
-  if is_name(sides[0]):
+    if not is_name(sides[0]):
+      return (sides[1], sides[0]) if is_name(sides[1]) else (None, tree)
+    value = sides[-1]  # A set, S = {x | x > 2}, has names of its own.
+    return sides[0], _named(value)[1]
+  if operators == ('!=',) and is_name(sides[0]):
+    return sides[0], (r'\setminus', _REALS, ('list', sides[1]))
+  # A bound such as pi is a symbol, and no name.
+  if is_name(sides[0]) and _is_open(sides[0]):
     operators, sides = ('<', *operators), [
         expressions.negative(_INFINITY),
         *sides,
     ]
-  if is_name(sides[-1]):
+  if is_name(sides[-1]) and _is_open(sides[-1]):
     operators, sides = (*operators, '<'), [*sides, _INFINITY]
   if len(sides) != 3 or '!=' in operators or not is_name(sides[1]):
     return None, tree
   brackets = '(['['=' in operators[0]] + ')]'['=' in operators[1]]
   return sides[1], ('tuple', brackets, sides[0], sides[2])
+
+
+def _simple(tree: Tree) -> Tree:
+  """Return a value without its degrees, and a matrix without its factors."""
+  kind, *factors = tree
+  if kind != '*':
+    return tree
+  if factors[-1] == _DEGREE:
+    return ('*', *factors[:-1])
+  if factors[-1][0] == '*':
+    return ('*', *factors[:-1], _simple(factors[-1]))
+  matrices = [f for f in factors if f[:2] == ('matrix', None)]
+  if len(matrices) != 1:
+    return tree
+  factors.remove(matrices[0])
+  return (
+      *matrices[0][:2],
+      *(
+          (*row[:2], *(('*', *factors, cell) for cell in row[2:]))
+          for row in matrices[0][2:]
+      ),
+  )
+
+
+def _coordinates(tree: Tree) -> list[Tree]:
+  """Return the members of (x, y) = (1, 2), which x = 1 and y = 2 are."""
+  name, value = _named(tree)
+  if value[:2] != ('tuple', '()'):
+    return _members(value)
+  if not name or name[:2] != ('tuple', '()') or len(name) != len(value):
+    return list(value[2:])
+  return [
+      ('relation', ('=',), *pair)
+      for pair in zip(name[2:], value[2:], strict=True)
+  ]
+
+
+def _real_set(tree: Tree) -> real_sets.Cuts | None:
+  """Return a set of real numbers, None if the tree is something else.
+
+  A part that adds nothing to a union, or takes nothing from the others, would
+  be a second answer: a tree with one is something else.
+  """
+  kind, *parts = tree
+  if tree == _REALS:
+    return real_sets.REALS
+  if tree == expressions.EMPTY:
+    return ()
+  if kind == 'tuple':
+    ends = [_end(part) for part in parts[1:]]
+    if len(ends) != 2 or None in ends or ends[0] >= ends[1]:
+      return None
+    return real_sets.interval(*ends, parts[0]) if parts[0][0] in '([' else None
+  if len(parts) > _MOST_PARTS:
+    return None
+  if kind in _SETS:
+    sets = [_real_set(part) for part in parts]
+    if None in sets:
+      return None
+    if kind == r'\setminus':
+      keeps = lambda held: held[0] and not any(held[1:])
+    else:
+      keeps = any if kind == r'\cup' else all
+    found = real_sets.combine(keeps, sets)
+    first = kind == r'\setminus'
+    for i in range(first, len(sets)):
+      if real_sets.combine(keeps, sets[:i] + sets[i + 1 :]) == found:
+        return None
+    return found
+  points = [_end(p) for p in (parts if kind == 'list' else [tree])]
+  if None in points:
+    return None
+  return real_sets.combine(any, [real_sets.interval(p, p) for p in points])
+
+
+def _end(tree: Tree) -> fractions.Fraction | float | None:
+  """Return a real number to _EQUAL_BITS, or an infinity, as a sort key."""
+  if tree in (_INFINITY, expressions.negative(_INFINITY)):
+    return real_sets.INFINITY * (1 if tree == _INFINITY else -1)
+  try:
+    value = None if _is_open(tree) else _inexact(_values(tree)[0])
+  except ArithmeticError:
+    return None
+  if not value:
+    return None if value is None else fractions.Fraction(0)
+  if _mp.im(value) or abs(_mp.mag(value)) > _MOST_BITS:
+    return None
+  digits = _EQUAL_BITS - _mp.mag(value)
+  nearest = int(_mp.nint(_mp.ldexp(value, digits)))
+  return nearest / fractions.Fraction(2) ** digits
 
 
 def _same_relation(a: Tree, b: Tree) -> bool:

@@ -25,10 +25,25 @@ MAX_DEPTH = 20  # Of brackets, exponents and arguments in each other.
 
 FUNCTIONS = frozenset(
     'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
-    ' log ln lg exp abs sqrt'.split()
+    ' coth sech csch arccot arcsec arccsc log ln lg exp abs sqrt'.split()
 )
+_GREEK = (
+    'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi'
+    ' pi rho sigma tau upsilon phi chi psi omega'
+).split()
 _NAMES = frozenset(
     'pi alpha beta gamma delta epsilon theta lambda mu phi omega inf'.split()
+)
+# Commands that stand for values. With another one between them, such as \to or
+# \subset, two values may not change places: such a text is no expression.
+_VALUES = frozenset(
+    rf'\{name}'
+    for name in (
+        'hbar ell partial infty emptyset dots ldots cdots imath jmath frac'
+        ' binom begin'
+    ).split()
+    + _GREEK
+    + [name.capitalize() for name in _GREEK]
 )
 # Token -> other spellings of it.
 _SPELLINGS = {
@@ -38,6 +53,10 @@ _SPELLINGS = {
     r'\}': r'\rbrace',
     'inf': r'\infty',
     r'\emptyset': r'\varnothing',
+    r'\epsilon': r'\varepsilon',
+    r'\theta': r'\vartheta',
+    r'\phi': r'\varphi',
+    r'\setminus': r'\backslash',
     '=': r'\in ≈ \equiv',
     '!=': r'\ne \neq',
     '<': r'\lt',
@@ -49,7 +68,7 @@ _SPELLINGS = {
 _TOKENS = {s: token for token, all_ in _SPELLINGS.items() for s in all_.split()}
 _SEPARATORS = (',', ';', 'and', 'or')
 _RELATIONS = ('=', '!=', '<', '>', '<=', '>=')
-SETS = (r'\cup', r'\cap', r'\setminus', ':')
+SETS = (r'\cup', r'\cap', r'\setminus')
 _SIGNS = ('+', '-', r'\pm', r'\mp')
 _CLOSING = dict(
     zip(
@@ -68,39 +87,64 @@ _BASES = {
 } | {'sixteen': '16'}
 _APPLIED = tuple('fghpqFGHPQTW')
 _ACCENTS = frozenset(
-    'mathbb mathcal mathfrak vec hat bar tilde dot overline widehat widetilde'
-    ' overrightarrow'.split()
+    'mathbb mathcal mathfrak vec hat bar tilde dot ddot overline widehat'
+    ' widetilde overrightarrow'.split()
 )
-# Commands that no value begins with: layout, and what closes a group.
-_REFUSED = {
-    r'\\',
-    r'\&',
-    r'\end',
-    r'\degree',
-    *_CLOSING.values(),
-    *_SIGNS,
-    *SETS,
-}
 _TOKEN = re.compile(
-    r'\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\.|[A-Za-z]+|[<>!]=|\*\*|.)?'
+    r'\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\.|[A-Za-z]+|[<>!]='
+    r'|\*\*|.)?'
 )
 _NESTED = r'\{(?:[^{}]|\{[^{}]*\})*\}'
+# What is applied to the product on its right, with its bounds.
+_OPERATOR = re.compile(
+    rf'\s*\\(?:sum|prod|i?i?int|oint|lim(?:sup|inf)?|det|deg|dim|[bp]?mod'
+    rf'|nabla)(?![A-Za-z])(?:\s*[_^]\s*(?:{_NESTED}|\\[A-Za-z]+|\w))*'
+)
+_DIFFERENTIAL = r'(?:[A-Za-z]|\\[a-z]+)\s*(?:\^\s*\{?\s*[0-9]\s*\}?)?'
+# d/dx, which is applied as well, or dy/dx, a name.
+_DERIVATIVE = re.compile(
+    r'\s*\\frac\s*\{\s*(d|\\partial)\s*(?:\^\s*\{?\s*[0-9]\s*\}?)?\s*'
+    rf'([A-Za-z]?)\s*\}}\s*\{{\s*\1\s*{_DIFFERENTIAL}\s*\}}'
+)
+_FIGURE = re.compile(r'\s*\\(?:angle|triangle)\s*[A-Za-z]+')
+# The x and its bar in {x | x > 2}.
+_BUILDER = re.compile(
+    r'\s*([A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?'
+    r'(?:\\mid(?![a-z])|\||:)(?=.*\1)'
+)
+_MIXED = re.compile(
+    r'(?:\s*\\frac\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}'
+    r'|([0-9]))|\s+([0-9]+)\s*/\s*([0-9]+))'
+)
+_EXPONENT = re.compile(r'\^[\s+-]*\Z')
+_INVERSE = re.compile(r'\s*\^\s*\{?\s*(-1|\(\w\))\s*\}?\s*(?=\()')
+_VALUE_ENDS = re.compile(r'[0-9})]\s*\Z')
+EMPTY = ('symbol', 'emptyset')
 _SCRIPT = re.compile(
     rf"('*)\s*(?:_\s*({_NESTED}|\\[A-Za-z]+|[0-9]+"
     r"|(?<=\s)[A-Za-z]+|\w))?('*)"
 )
 _ENVIRONMENT = re.compile(
-    r'\s*\{(?:([pb]?matrix|array)|([vV]matrix|cases))\}(?:\s*\{[lcr| ]*\})?'
-    r'(.*?)(?:\\\\\s*)?\\end\s*\{(?:\1|\2)\}',
+    r'\s*\{(?:((?:[pb]|small)?matrix|array)|([vV]matrix|cases|aligned))\}'
+    r'(?:\s*\{[lcr| ]*\})?(.*?)(?:\\\\\s*)?\\end\s*\{(?:\1|\2)\}',
     re.DOTALL,
 )
-_COMMANDS = r'\le \ge \ne \in \cup inf \pm \pi sqrt'.split()
+# A row of a matrix may say how far below it the next one is.
+_NEW_ROW = re.compile(r'\\\\(?:\s*\[-?[0-9.]+\s*[a-z]{2}\])?')
+_COMMANDS = r'\le \ge \ne \in \cup \cap \emptyset inf \pm sqrt sqrt[3]'.split()
+_GREEK_LETTERS = 'αβγδεζηθικλμνξπρστυφχψω'
 _UNICODE = str.maketrans(
-    {c: f' {name} ' for c, name in zip('≤≥≠∈∪∞±π√', _COMMANDS, strict=True)}
+    {c: f' {name} ' for c, name in zip('≤≥≠∈∪∩∅∞±√∛', _COMMANDS, strict=True)}
+    | {
+        letter: rf' \{name} '
+        for c, n in zip(_GREEK_LETTERS, _GREEK, strict=True)
+        for letter, name in ((c, n), (c.upper(), n.capitalize()))
+    }
 )
 _LAYOUT = (
-    (re.compile(r'\$|\\[()\[\]]'), ' '),
+    (re.compile(r'\$|(?<!\\)\\[()\[\]]'), ' '),
     (re.compile(r'\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°'), r'\\degree '),
+    (re.compile(r'\(\s*([0-9]+)\s*\)\s*(?=_)'), r'\1'),  # (101)_2.
     (re.compile(r'\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![a-z]))|′'), "'"),
 )
 
@@ -117,9 +161,10 @@ def is_product(word: str) -> bool:
 def parse(text: str) -> Tree:
   r"""Read a value: an expression, or several in brackets, lists and relations.
 
-  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after the 1. A
-  function takes the product beside it, so that \sin 2x is sin(2x). With a \pm
-  the value is the list of both.
+  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after its 1.
+  An exponent or index takes all of its digits, as plain text means it: 2^10 is
+  1024, where TeX sets 2^1 0. A function takes the product beside it, so that
+  \sin 2x is sin(2x). With a \pm the value is the list of both.
 
   Args:
     text: From `literals.canonical`.
@@ -141,7 +186,7 @@ def parse(text: str) -> Tree:
   return ('list', *trees)
 
 
-def number(value: int | str) -> Tree:
+def number(value: int | str | fractions.Fraction) -> Tree:
   """Return the tree of a number."""
   return ('number', fractions.Fraction(value))
 
@@ -149,6 +194,11 @@ def number(value: int | str) -> Tree:
 def negative(tree: Tree) -> Tree:
   """Return the tree of -1 times another."""
   return ('*', number(-1), tree)
+
+
+def _member(tree: Tree) -> Tree:
+  """Return an element of a set or list; a set keeps its braces in another."""
+  return ('tuple', '{}', tree) if tree[0] == 'list' or tree == EMPTY else tree
 
 
 class _Parser:
@@ -178,7 +228,9 @@ class _Parser:
     bounds = all(i[0] == 'relation' for i in items) and any(
         set(i[1]) != {'='} for i in items
     )
-    return [(r'\cup', *items)] if bounds and separators == {'or'} else items
+    if bounds and separators == {'or'}:
+      return [(r'\cup', *items)]
+    return [*map(_member, items)] if separators else items
 
   def _relation(self) -> Tree:
     operators, sides = [], [self._set()]
@@ -194,7 +246,7 @@ class _Parser:
 
   def _set(self) -> Tree:
     tree = self._sum()
-    while (token := self._peek()) in SETS:
+    while (token := self._peek()) in (*SETS, ':'):
       self._take()
       left = tree if tree[0] == token else (token, tree)
       tree = (*left, self._sum())
@@ -227,7 +279,9 @@ class _Parser:
       elif self._begins_factor(token):
         factors.append(self._power())
       elif self._is_unit(token, start):
-        factors.append(('symbol', self._take().casefold()))
+        unit = self._take()  # Hours are hours, but MeV are not meV.
+        long = len(unit) > 4
+        factors.append(('symbol', unit.casefold() if long else unit))
         # A unit ends a product: 'A beats B' is no product of three.
         if self._begins_factor(self._peek()):
           raise ExpressionError(f'{token!r} between factors')
@@ -244,7 +298,20 @@ class _Parser:
       return len(token) == 1 or token in FUNCTIONS or token in _NAMES
     if token == '|':
       return not self._in_bars
-    return token in _CLOSING or (token[:1] == '\\' and token not in _REFUSED)
+    name = token.removeprefix('\\')
+    return (
+        token in _CLOSING
+        or token in _VALUES
+        or (token != name and name in FUNCTIONS | literals.STYLES | _ACCENTS)
+        or self._prefix(self._at) is not None
+    )
+
+  def _prefix(self, at: int) -> re.Match[str] | None:
+    """Return what begins here and takes more than a token."""
+    for pattern in (_OPERATOR, _FIGURE, _DERIVATIVE):
+      if match := pattern.match(self._text, at):
+        return match
+    return None
 
   def _signed(self) -> Tree:
     minus = False
@@ -267,7 +334,8 @@ class _Parser:
       if self._skip('^'):
         tree = ('^', tree, self._signed())
       elif self._skip('!'):
-        tree = ('call', 'factorial', tree)
+        name = 'fac2' if self._skip('!') else 'factorial'
+        tree = ('call', name, tree)
       elif self._skip('%'):
         tree = ('*', tree, ('/', number(100)))
       elif self._skip(r'\degree'):
@@ -277,15 +345,20 @@ class _Parser:
     raise ExpressionError('too many signs behind a value')
 
   def _atom(self) -> Tree:
+    start = self._at
     token = self._take()
     name = token.removeprefix('\\')
+    if token != name and (prefix := self._prefix(start)):
+      return self._prefixed(prefix)
     if token in _CLOSING:
       return self._bracket(token)
     if token.strip('.')[:1].isdecimal():
       # A numeral of another base: 4210_5, 101_{two}.
       base = re.sub(r'base(?=.)|[_()]', '', self._script())
       base = _BASES.get(base, base)
-      return ('symbol', f'{token}_{base}') if base else number(token)
+      if base:
+        return ('symbol', f'{token}_{base}')
+      return number(token) if '.' in token else self._whole(token, start)
     if name in FUNCTIONS:
       return self._function(name, token != name)
     if token == r'\frac':
@@ -302,7 +375,11 @@ class _Parser:
       name += re.sub(r'[\s{}]', '', self._text[start : self._at])
     elif not self._begins_factor(token):
       raise ExpressionError(f'unexpected {token or "end"!r}')
-    tree = ('symbol', name + self._script())
+    name += self._script()
+    if token in _APPLIED and (inverse := _INVERSE.match(self._text, self._at)):
+      self._at = inverse.end()
+      name += f'^{inverse[1]}'
+    tree = ('symbol', name)
     if token in _APPLIED and self._peek() == '(':
       argument = self._atom()
       # T(n) and f(x+1) are values of functions, g(h-r) is a product.
@@ -310,6 +387,24 @@ class _Parser:
         return ('call', 'apply', tree, argument)
       return ('*', tree, argument)
     return tree
+
+  def _prefixed(self, match: re.Match[str]) -> Tree:
+    """Parse a sum, a limit or d/dx with its operand, or an angle or dy/dx."""
+    self._at = match.end()
+    name = re.sub(r'[\s{}\\]|[bp](?=mod)', '', match[0])
+    if match.re is _FIGURE or (match.re is _DERIVATIVE and match[2]):
+      return ('symbol', name)
+    return ('call', 'apply', ('symbol', name), self._nested(self._product))
+
+  def _whole(self, token: str, start: int) -> Tree:
+    """Return an integer, or the mixed number that begins with it."""
+    match = _MIXED.match(self._text, self._at)
+    if match and not _EXPONENT.search(self._text[:start]):
+      top, bottom = map(int, filter(None, match.groups()))
+      if top < bottom:
+        self._at = match.end()
+        return number(int(token) + fractions.Fraction(top, bottom))
+    return number(token)
 
   def _script(self) -> str:
     """Take primes and a subscript, which are part of a name."""
@@ -320,14 +415,22 @@ class _Parser:
 
   def _bracket(self, opened: str) -> Tree:
     outer, self._in_bars = self._in_bars, opened == '|'
+    builder = None
+    if opened == r'\{':
+      if self._skip(r'\}'):
+        return EMPTY
+      if builder := _BUILDER.match(self._text, self._at):
+        self._at = builder.end()
     items = self._nested(self._items)
     self._in_bars = outer
     closed = self._take()
     matching = closed == _CLOSING[opened]
     if not matching and not (opened in '([' and closed in (')', ']')):
       raise ExpressionError(f'{opened!r} is not closed')
+    if builder and not items[1:]:
+      return items[0]
     if opened == r'\{' or (opened == '{' and items[1:]):
-      return ('list', *items)
+      return ('list', *map(_member, items))
     if items[1:] or not matching or opened == r'\langle':
       return ('tuple', opened + closed, *items)
     around = _AROUND.get(opened)
@@ -339,12 +442,13 @@ class _Parser:
     if not match:
       raise ExpressionError('unknown environment')
     self._at = match.end()
+    text = match[3].replace('&', '') if match[2] == 'aligned' else match[3]
     rows = [
         [_Parser(cell, self._sign).statement() for cell in row.split('&')]
-        for row in match[3].split(r'\\')
+        for row in _NEW_ROW.split(text)
     ]
-    if match[2] == 'cases':
-      return ('list', *(cell for row in rows for cell in row))
+    if match[2] in ('cases', 'aligned'):
+      return ('list', *(('tuple', '', *r) if r[1:] else r[0] for r in rows))
     return ('matrix', match[2], *(('tuple', '', *row) for row in rows))
 
   def _function(self, name: str, tex: bool) -> Tree:
@@ -384,6 +488,10 @@ class _Parser:
     match = _TOKEN.match(self._text, self._at)
     token, self._end = match[1] or '', match.end()
     known = token in FUNCTIONS or token in _NAMES or token in _SEPARATORS
+    # The millimetres of 5 mm are no square metres.
+    known |= len(set(token)) < len(token) and bool(
+        _VALUE_ENDS.search(self._text[: self._at])
+    )
     if token.isalpha() and not known and is_product(token):
       self._end -= len(token) - 1
       return token[0]

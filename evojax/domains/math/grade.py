@@ -10,8 +10,10 @@
     calculation may lead to the value, if it is right: 8/2 = 4.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
     symbols, whose case matters; tuples, sets, intervals, matrices and relations
-    are compared part by part, see `equality`.
-  - Anything else is compared as a normalised string.
+    are compared part by part, see `equality`. Inequalities are not solved, sums
+    and products of matrices not worked out.
+  - Anything else is compared as a normalised string. A comma in a reference
+    separates values or thousands; an answer may have a decimal comma.
   - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor
     500.
 """
@@ -87,6 +89,7 @@ _NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
 _LAST_SIDE = re.compile('(.*)[=≈](.*)', re.DOTALL)
 _THINK_TAG = re.compile(r'</?think>')
 _MATH = re.compile(r"[\\_^{}=<>']")  # What no prose has.
+_CHOICES = tuple('ABCDEF')
 
 
 class Extraction(NamedTuple):
@@ -197,13 +200,14 @@ def compare(reference: str, answer: str, form: str = 'value') -> str:
 def _compare_number(
     expected: literals.Number, given: str, rounded: bool, form: str
 ) -> str:
-  number = literals.parse(given) or _last_side(given)
+  given = given.removeprefix('≈').lstrip()
+  number = literals.parse_answer(given) or _last_side(given)
   if number is None:
     return 'unparsable'
   if not _same_value(expected, number, rounded):
     return 'wrong'
   if number.is_fraction and not (
-      expected.is_fraction or expected.value.denominator > 1
+      expected.is_fraction or number.value.denominator > 1
   ):
     return 'wrong_form'  # 8/2 in place of 4 is an unfinished calculation.
   if form == 'lowest' and not _is_lowest(number):
@@ -214,7 +218,7 @@ def _compare_number(
 def _last_side(text: str) -> literals.Number | None:
   """Return the number that ends a chain of equations, x = 3 * 4 = 12."""
   match = _LAST_SIDE.fullmatch(text)
-  number = match and literals.parse(match[2].strip())
+  number = match and literals.parse_answer(match[2].strip())
   if number is None:
     return None
   value = ('number', number.value / (100 if number.percent else 1))
@@ -236,26 +240,34 @@ def _reference(
     number = literals.parse(text.removeprefix('≈').lstrip())
     if number is not None:
       return 'rounded' if rounded else 'number', number
-    # A word is no product of symbols: 'no' is not 'on'. A letter may stand for
-    # one of several choices.
-    if not text.isalpha() or (len(text) > 1 and expressions.is_product(text)):
+    # A word is no product of symbols: 'no' is not 'on', 'act' is not 'cat'. A
+    # capital may stand for one of several choices.
+    if text not in _CHOICES and not _is_word(text):
       try:
         tree = expressions.parse(text)
         if equality.compare(tree, tree) == 'right':
           return 'expression', tree
       except expressions.ExpressionError:
         pass  # It is text: prose, a time of day.
-  # A single letter is a symbol, unless it is one of several choices.
-  symbol = len(text) == 1 and text not in 'ABCDEF'
-  is_word = form == 'text' or not (symbol or _MATH.search(text))
+  is_word = form == 'text' or not _MATH.search(text)
   return 'word' if is_word else 'text', None
+
+
+def _is_word(text: str) -> bool:
+  """Return whether letters are a word and no product, as xy and abc are."""
+  folded = text.casefold()
+  if not text.isalpha() or len(text) == 1:
+    return False
+  if not (expressions.is_product(text) and expressions.is_product(folded)):
+    return True
+  return len(text) > 2 and 'a' in folded and not folded.startswith('ab')
 
 
 def _plain(canonical: str, fold: bool) -> str:
   """Normalise text: spaces at punctuation and a word's case do not matter."""
   text = canonical.casefold().strip('\'" ') if fold else canonical
   # A choice may stand in brackets: (C).
-  text = re.sub(r'\{(\w)\}|\A\(([a-f])\)\Z', r'\1\2', text)
+  text = re.sub(r'\{(\w)\}|\A[(\[]([a-f])[)\]]\Z', r'\1\2', text)
   return re.sub(r'\s*([^\w\s])\s*', r'\1', text)
 
 

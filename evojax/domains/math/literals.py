@@ -15,42 +15,63 @@ _INVISIBLE = dict.fromkeys(
 )
 _SYMBOLS = str.maketrans(
     {
-        **dict.fromkeys('\u2212\u2010\u2011\u2013', '-'),  # Minus, dashes.
+        **dict.fromkeys('\u2212\u2010\u2011\u2013\u2014', '-'),  # Dashes.
         **dict.fromkeys('×·⋅∗', '*'),
         **dict.fromkeys('÷\u2044\u2215', '/'),  # Fraction and division slash.
-        '~': ' ',
     }
 )
-_TRAPS = {'<super>': '^({})', '<sub>': '_({})', '<fraction>': ' {}'}
+# Letters of sets, which NFKC would make variables.
+_BLACKBOARD = str.maketrans(
+    {c: rf'\mathbb{{{n}}}' for c, n in zip('ℂℍℕℙℚℝℤ', 'CHNPQRZ', strict=True)}
+)
+_TRAPS = {'<super>': '^{{{}}}', '<sub>': '_{{{}}}', '<fraction>': ' {}'}
 STYLES = frozenset(
     'text textbf textit textrm textnormal textsf emph mbox fbox boxed underline'
     ' boldsymbol bm mathrm mathbf mathit mathsf operatorname'.split()
 )
+_GROUP = r'((?:[^{}]|\{[^{}]*\})*)'
+_STYLED = re.compile(rf'\\(?:{"|".join(STYLES)})\s*\{{{_GROUP}\}}')
 _LATEX = (
+    # Equations one above the other, with a brace on their left only.
     (
         re.compile(
-            r'\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits|large|Large|bf|rm'
-            r'|(?:text)?color\s*\{\w+\})(?![a-zA-Z])'
+            r'\\left\s*\\\{\s*\\begin\s*\{(?:array|matrix|aligned)\}'
+            r'(?:\s*\{[lcr| ]*\})?(.*?)\\end\s*\{\w+\}\s*\\right\s*\.',
+            re.DOTALL,
+        ),
+        r'\\begin{cases}\1\\end{cases}',
+    ),
+    (
+        re.compile(
+            r'\\(?:left\s*\.?|right\s*\.?|[bB]igg?[lr]?|displaystyle|limits'
+            r'|large|Large|bf|rm|hfill|(?:text)?color\s*\{\w+\})(?![a-zA-Z])'
         ),
         '',
     ),
-    (
-        re.compile(
-            rf'\\(?:{"|".join(STYLES)})\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}'
-        ),
-        r' \1 ',
-    ),
+    (re.compile(r'\\(?:[hv]space\*?|[hv]?phantom)\s*\{[^{}]*\}'), ' '),
+    (re.compile(rf'\{{{_GROUP}\\over(?![a-z]){_GROUP}\}}'), r'\\frac{\1}{\2}'),
+    (re.compile(r'(?<!\\)\$((?:[^$\\]|\\.)*)\$'), r' \1 '),
     (re.compile(r'\\[dtc]frac(?![a-zA-Z])'), r'\\frac'),
     (re.compile(r'\\(?:cdot|times)(?![a-zA-Z])'), '*'),
     (re.compile(r'\\div(?![a-zA-Z])'), '/'),
     (re.compile(r'\\approx(?![a-zA-Z])'), '≈'),
-    (re.compile(r'\s*\{\s*,\s*\}\s*|\\,(?=[0-9]{3})|,\\!\s*(?=[0-9]{3})'), ','),
-    (re.compile(r'(?<!\\)\\(?:[,;:!~ ]|q?quad(?![a-zA-Z]))'), ' '),
+    (re.compile(':='), '='),
+    # Thousands; with other digits behind it, the comma in braces is a point.
+    (
+        re.compile(
+            r'(?<![\w.,}])([1-9][0-9]{0,2})'
+            r'((?:\s*(?:\{\s*\\?,\s*\}|,\\!|\\,)\s*[0-9]{3})+)(?![0-9])'
+        ),
+        lambda match: match[1] + re.sub(r'[^0-9]', '', match[2]),
+    ),
+    (re.compile(r'(?<=[0-9])\{,\}(?=[0-9])'), '.'),
+    (re.compile(r'(?<!\\)(?:\\(?:[,;:!~ ]|q?quad(?![a-zA-Z]))|~)'), ' '),
     (re.compile(r'\\([%$])'), r'\1'),
-    (re.compile(r'\s*\b(?:percent(?:age)?|pct)$'), '%'),
+    (re.compile(r'\s*\b(?:per ?cent(?:age)?|pct)\s*$'), '%'),
 )
 _DEGREES = re.compile(
-    r'(.*[^a-zA-Z])\s*(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°)',
+    r'(.*[^a-zA-Z])\s*(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°'
+    r'|(?<!\\)degrees?$)',
     re.DOTALL,
 )
 _WRAPPERS = (
@@ -59,27 +80,27 @@ _WRAPPERS = (
     (r'\(', r'\)'),
     (r'\[', r'\]'),
     ('**', '**'),
-    ('`', '`'),
+    *((mark, mark) for mark in '*_`"\''),
 )
 
-_INTEGER = r'(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)'
+_INTEGER = r'(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)'
 _SIGN = r'(?P<sign>[+-]?)\s*'
-_TEN_TO = r'(?:[eE]|\s*\*\s*10\s*\^\s*)'
+_TEN_TO = r'(?:[eE]|\s*[*xX]\s*10\s*\^\s*)'
 _DECIMAL = re.compile(
-    rf'{_SIGN}[$£€]?\s*(?P<whole>{_INTEGER})?'
+    rf'{_SIGN}[$£€]?\s*(?P<whole>{_INTEGER}|[1-9][0-9]{{0,2}}(?: [0-9]{{3}})+)?'
     r'(?:\.(?P<places>[0-9]*)(?:\\overline\s*\{(?P<repeat>[0-9]+)\})?)?'
     rf'(?:{_TEN_TO}(?P<brace>\{{)?(?P<exponent>[+-]?[0-9]{{1,4}})'
-    r'(?(brace)\}))?\s*(?P<percent>%?)'
+    r'(?(brace)\}))?\s*(?:[$£€]|(?P<percent>%?))'
 )
+_DECIMAL_COMMA = re.compile(r'[^(\[{.,]*[0-9],[0-9][^.,]*')
 _OVER = (
-    rf'(?:(?P<n>{_INTEGER})\s*/\s*(?P<under>[+-]?)(?P<d>{_INTEGER})|\\frac\s*(?:'
-    rf'\{{\s*(?P<inner>[+-]?)\s*(?P<ln>{_INTEGER})\s*\}}\s*'
-    rf'\{{\s*(?P<below>[+-]?)\s*(?P<ld>{_INTEGER})\s*\}}'
-    r'|(?P<sn>[0-9])\s*(?P<sd>[0-9])))'
+    rf'(?:(?P<n>{_INTEGER})\s*/\s*(?P<under>[+-]?)(?P<d>{_INTEGER})|\\frac\s*'
+    rf'(?:\{{\s*(?P<inner>[+-]?)\s*(?P<ln>{_INTEGER})\s*\}}|(?P<sn>[0-9]))\s*'
+    rf'(?:\{{\s*(?P<below>[+-]?)\s*(?P<ld>{_INTEGER})\s*\}}|(?P<sd>[0-9])))'
 )
 _FRACTION = re.compile(rf'{_SIGN}{_OVER}\s*(?P<percent>%?)')
 _MIXED = re.compile(
-    rf'{_SIGN}(?P<whole>{_INTEGER})(?:\s+|\s*(?=\\)){_OVER}(?P<percent>)'
+    rf'{_SIGN}(?P<whole>{_INTEGER})(?:\s+|\s*(?=\\)){_OVER}\s*(?P<percent>%?)'
 )
 
 
@@ -97,7 +118,7 @@ class Number:
 def canonical(text: str) -> str:
   """Return one spelling for texts that look the same.
 
-  Superscripts become ^(...), subscripts _(...) and vulgar fractions get a
+  Superscripts become ^{...}, subscripts _{...} and vulgar fractions get a
   space in front, because NFKC alone would turn 5² into 52 and 2½ into 21/2.
   """
   if not text.isascii():
@@ -114,12 +135,17 @@ def canonical(text: str) -> str:
           and left not in inner
       ):
         text = inner.strip()
-    if text.endswith('.') and not text.endswith('..'):
+    if text.endswith('.') and not text.endswith(('..', r'\right.')):
       text = text[:-1].rstrip()
+  for _ in range(4):  # Styles in each other.
+    text, count = _STYLED.subn(r' \1 ', text)
+    if not count:
+      break
   for pattern, replacement in _LATEX:
     text = pattern.sub(replacement, text)
+  text = text.strip()
   degrees = _DEGREES.fullmatch(text)
-  if degrees and parse(degrees[1].strip()):
+  if degrees and parse(degrees[1].rpartition('=')[2].strip()):
     text = degrees[1]
   return ' '.join(text.split())
 
@@ -128,7 +154,7 @@ def _compatible(text: str) -> str:
   """Return NFKC with its three traps made visible; see `canonical`."""
   pieces = []
   runs = itertools.groupby(
-      text.translate(_INVISIBLE),
+      text.translate(_INVISIBLE).translate(_BLACKBOARD),
       lambda c: unicodedata.decomposition(c).partition(' ')[0],
   )
   for kind, run in runs:  # x²³ has one exponent, 23.
@@ -158,13 +184,28 @@ def parse(text: str) -> Number | None:
   return None
 
 
+def parse_answer(text: str) -> Number | None:
+  """Read one number, which may have a decimal comma, 3,5 = 3.5.
+
+  An integer may not: 12,0 can be a list of 12 and 0. No list has an element
+  that is equal to what is accepted.
+  """
+  number = parse(text)
+  if number is None and _DECIMAL_COMMA.fullmatch(text):
+    number = parse(text.replace(',', '.'))
+    if number and number.value.denominator == 1:
+      return None
+  return number
+
+
 def _decimal(match: re.Match[str]) -> Number | None:
   whole, places = match['whole'] or '', match['places'] or ''
   exponent = int(match['exponent'] or 0)
   if not whole + places and not match['repeat'] or abs(exponent) > MAX_EXPONENT:
     return None
   shift = exponent - len(places)
-  value = fractions.Fraction(int(whole.replace(',', '') + places or 0))
+  whole = re.sub('[, ]', '', whole)
+  value = fractions.Fraction(int(whole + places or 0))
   if repeat := match['repeat']:
     value += fractions.Fraction(int(repeat), 10 ** len(repeat) - 1)
   value *= fractions.Fraction(10) ** shift

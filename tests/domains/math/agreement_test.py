@@ -49,6 +49,21 @@ _HOSTILE = (
     '1' + ' ' * 990 + '2',
     r'\textbf{' * 100 + '1' + '}' * 100,
     r'\text{' * 160 + '}' * 160,
+    r'\cup'.join(f'({n},{n + 2})' for n in range(110)),
+    r'\setminus'.join([r'\mathbb{R}'] * 50),
+    ' or '.join(['x>1'] * 120),
+    ' and '.join(f'x>{n}' for n in range(90)),
+    r'\{' * 60 + '1' + r'\}' * 60,
+    r'\{x|' * 60 + 'x>1' + r'\}' * 60,
+    r'\sum_{n}' * 90 + 'n',
+    r'\frac{d}{dx}' * 60 + 'x',
+    r'{' * 60 + 'x' + r'\over 2}' * 60,
+    '$' * 999,
+    r'1\frac12' * 90,
+    '1,000' * 190,
+    '1 000' * 190,
+    r'[2^{16000},\infty)\cup\{1\}',
+    r'[\sqrt{2^{-16000}},\infty)\cup\{-1\}',
 )
 
 
@@ -72,6 +87,16 @@ class AgreementTest(parameterized.TestCase):
   @parameterized.parameters(*map(tuple, _DATA['wrong']))
   def test_wrong(self, reference, answer):
     self.assertNotEqual(grade.compare(reference, answer), 'right')
+
+  def test_pairs_in_either_order(self):
+    for name in ('equal', 'different'):
+      verdicts = {
+          (a, b): _is_right(a, b)
+          for pair in _DATA[name]
+          for a, b in (pair, pair[::-1])
+      }
+      expected = name == 'equal'
+      self.assertEqual([p for p, v in verdicts.items() if v != expected], [])
 
   def test_references_of_public_shapes(self):
     times = []

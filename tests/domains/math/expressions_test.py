@@ -105,7 +105,7 @@ class ParseTest(parameterized.TestCase):
       'sqrt ' * 100 + 'x',
       r'\frac' * 40,
       'x^' * 60 + 'x',
-      'x' + '!' * 21,
+      'x' + '!' * 41,
       '\u202ex',
   )
   def test_refuses(self, text):

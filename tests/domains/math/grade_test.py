@@ -156,7 +156,9 @@ _NOT_RIGHT = (
     ('3', '\u0663', 'unparsable'),
     ('16', '0x10', 'unparsable'),
     ('1000', '1_000', 'unparsable'),
-    ('123', '1,23', 'unparsable'),
+    ('123', '1,23', 'wrong'),
+    ('12', '12,0', 'unparsable'),  # 12 and 0.
+    ('3.5', '(3,5)', 'unparsable'),
     ('1/3', '0.333...', 'unparsable'),
     ('5', '5\x00', 'unparsable'),
     ('5', '5\ud800', 'unparsable'),
@@ -168,7 +170,7 @@ _NOT_RIGHT = (
     # Expressions.
     ('x^2', 'x^3', 'wrong'),
     ('x^2', '9^9^9', 'timeout'),
-    ('x', '(' * 900, 'wrong'),  # The reference is one letter: text.
+    ('x', '(' * 900, 'unparsable'),
     ('x+1', '(' * 900, 'unparsable'),
     ('x+1', '__import__("os")', 'unparsable'),
     ('x+1', '1/0', 'unparsable'),

@@ -43,6 +43,15 @@ def _grades(pairs):
   return _MATH.grade_many(asked, episodes)
 
 
+def _settled(pairs):
+  """Grades pairs again where a busy machine kept the box from an answer."""
+  for _ in range(5):
+    grades = _grades(pairs)
+    if all(grade.graded for grade in grades):
+      break
+  return grades
+
+
 class GymTest(parameterized.TestCase):
 
   def test_every_data_set_is_a_family_or_left_out(self):
@@ -67,7 +76,7 @@ class GymTest(parameterized.TestCase):
       # The answer to another problem, unless it is this one's too.
       same = other.answer.strip().casefold() == first.answer.strip().casefold()
       pairs.append((first, 'nothing' if same else other.answer))
-    for (problem, answer), grade in zip(pairs, _grades(pairs), strict=True):
+    for (problem, answer), grade in zip(pairs, _settled(pairs), strict=True):
       with self.subTest(problem.family, answer=answer):
         self.assertEqual(grade.outcome, answer == problem.answer, grade)
         self.assertBetween(grade.partial, 0.0, 1.0)
@@ -98,7 +107,7 @@ class GymTest(parameterized.TestCase):
   )
   def test_hostile_answers(self, family, text):
     problem = _problem(family, 1)
-    (grade,) = _grades([(problem, text.format(answer=problem.answer))])
+    (grade,) = _settled([(problem, text.format(answer=problem.answer))])
     self.assertFalse(grade.outcome, grade)
     self.assertLess(grade.partial, 1.0)
     self.assertTrue(grade.graded, grade)

@@ -21,19 +21,25 @@ class CanonicalTest(parameterized.TestCase):
       ('`42`', '42'),
       ('42.', '42'),
       ('0.333...', '0.333...'),  # Might be 1/3: not cut to 0.333.
-      ('$1$ or $2$', '$1$ or $2$'),
+      ('$1$ or $2$', '1 or 2'),
+      ('$28$ %', '28 %'),
       ('\u22125', '-5'),  # Minus sign.
       ('\u200f5\u200b', '5'),  # Right-to-left mark, zero-width space.
       ('\u202e12', '\u202e12'),  # Would be shown as 21: left in, and refused.
       ('\uff11\uff12', '12'),  # Fullwidth digits.
-      ('5\u00b2', '5^(2)'),  # NFKC alone says 52.
-      ('x\u00b2\u00b3', 'x^(23)'),
-      ('(x)^(2)+\u00b2', '(x)^(2)+^(2)'),
-      ('10\u2082', '10_(2)'),  # Base 2; NFKC alone says 102.
+      ('5\u00b2', '5^{2}'),  # NFKC alone says 52.
+      ('x\u00b2\u00b3', 'x^{23}'),
+      ('(x)^(2)+\u00b2', '(x)^(2)+^{2}'),
+      ('10\u2082', '10_{2}'),  # Base 2; NFKC alone says 102.
       ('2\u00bd', '2 1/2'),  # NFKC alone says 21/2.
       (r'\left(\dfrac{1}{2}\right)', r'(\frac{1}{2})'),
-      (r'1{,}234', '1,234'),
-      (r'12\,345', '12,345'),
+      (r'1{,}234', '1234'),
+      (r'(12\,345, 6)', '(12345, 6)'),
+      (r'3{,}5', '3.5'),
+      (r'x\,345', 'x 345'),
+      (r'\textbf{\textit{42}}', '42'),
+      (r'{\sqrt{3} \over 2}', r'\frac{\sqrt{3} }{ 2}'),
+      ('ℝ', r'\mathbb{R}'),
       (r'3\times 5', '3* 5'),
       (r'90^\circ', '90'),
       (r'90^{\circ}', '90'),
@@ -57,6 +63,8 @@ class ParseTest(parameterized.TestCase):
       ('1,234', 1234),
       ('12,345,678', 12345678),
       ('1,234.50', F(2469, 2)),
+      ('1 234 567.5', F(2469135, 2)),
+      ('1,000.99$', F(100099, 100)),
       ('0.75', F(3, 4)),
       ('.75', F(3, 4)),
       ('-.5', F(-1, 2)),
@@ -70,6 +78,8 @@ class ParseTest(parameterized.TestCase):
       ('1,000/3', F(1000, 3)),
       (r'\frac{3}{4}', F(3, 4)),
       (r'\frac34', F(3, 4)),
+      (r'\frac3{4}', F(3, 4)),
+      (r'\frac{3}4', F(3, 4)),
       (r'-\frac{3}{4}', F(-3, 4)),
       (r'\frac{-3}{4}', F(-3, 4)),
       (r'\frac{3}{-4}', F(-3, 4)),
@@ -83,6 +93,7 @@ class ParseTest(parameterized.TestCase):
       ('1.5E-3', F(3, 2000)),
       ('1.5 * 10^{3}', 1500),
       ('2*10^-2', F(1, 50)),
+      ('2 x 10^5', 200000),
       ('9' * 1000, int('9' * 1000)),
   )
   def test_one_exact_number(self, text, expected):
@@ -152,7 +163,10 @@ class ParseTest(parameterized.TestCase):
       '5\x00',
       'True',
       '1,',
-      '1 000',
+      '1 00',
+      '0 000',
+      '0,333',
+      '3,5',
   )
   def test_anything_else_is_no_number(self, text):
     self.assertIsNone(literals.parse(text))
