@@ -272,6 +272,8 @@ class PlanTest(MainTestCase):
     self.assertIsNone(code)
     self.assertStartsWith(out.getvalue(), 'plan of tiny: 9 steps of ')
     self.assertIn('temporaries as compiled', out.getvalue())
+    programs = r'(?m)^programs compiled, at most \d+: .*, decode 1$'
+    self.assertRegex(out.getvalue(), programs)
     self.assertFalse((folder / 'run').exists())
 
 
