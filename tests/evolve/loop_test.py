@@ -1,7 +1,9 @@
 """The meta-loop, end to end: on the shipped policy, as small as can be."""
 
+import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import pathlib
 import shutil
@@ -406,7 +408,9 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(after.count(b'\n'), before.count(b'\n') + 1)
     evolved = self.summary['sealed']['evolved']
     self.assertEqual(summary['sealed']['smoke'], evolved)
-    self.assertIn('smoke', (path / 'report.html').read_text())
+    called = f'smoke ({self.path.name})'
+    self.assertEqual(summary['names']['smoke'], called)
+    self.assertIn(called, (path / 'report.html').read_text())
     # Again: it has its row. A further one comes beside it, not in its place.
     loop.run(tiny.evolving(), str(path), compare=[str(self.path)])
     self.assertEqual((path / 'ledger.jsonl').read_bytes(), after)
@@ -581,10 +585,12 @@ class BudgetTest(absltest.TestCase):
     path = pathlib.Path(folder, 'run')
     queue(path, a=UNPROVEN)
     config = tiny.evolving(evolve__trials=1)
-    with ONE_ROW:
+    with ONE_ROW, contextlib.redirect_stdout(io.StringIO()) as out:
       summary = evojax.run(config, str(path))
     self.assertEqual(summary['ended'], 'budget')
     self.assertEqual(summary['sealed'], 'not run')
+    self.assertIn('no change was tried to its end', out.getvalue())
+    self.assertIn('with a higher limit', out.getvalue())
     self.assertEqual(steps(path), ['open', 'stop'])
     with ONE_ROW:
       again = evojax.run(config, str(path))
