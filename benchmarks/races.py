@@ -12,6 +12,7 @@ device is used; on one core it takes minutes.
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -50,6 +51,7 @@ def gaussian(
     rho: float = 0.0,
     lost: float = 0.0,
     depth: float = 0.2,
+    equal: str = 'mean',
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draw arms of equal mean; a candidate's have their own spread.
 
@@ -60,7 +62,9 @@ def gaussian(
     sigma: Standard deviation of an incumbent's arm.
     rho: Correlation of arms of a pair.
     lost: Probability that an arm collapses, whatever its harness.
-    depth: Mean score that a collapsed arm loses.
+    depth: Mean score that a collapsed arm loses, more where the spread is.
+    equal: 'mean': a candidate that falls deeper is better where it does not
+      fall. 'typical': it is not, and has a lower mean.
   """
   scale = np.array([1.0, *spreads])[:, None]
   own = rng.standard_normal((len(scale), pairs)) * scale
@@ -68,35 +72,49 @@ def gaussian(
   arms[0] = sigma * own[0]
   if lost:
     falls = depth * rng.uniform(0.5, 1.5, arms.shape)
-    # The wilder, the deeper: equal means, as the null has it.
-    arms -= scale * (falls * (rng.random(arms.shape) < lost) - depth * lost)
+    arms -= scale * falls * (rng.random(arms.shape) < lost)
+    if equal == 'mean':
+      arms += scale * depth * lost
   return arms[1:] - arms[0], np.zeros((len(spreads), pairs))
 
 
 class Recorded:
-  """Arms of one harness, drawn again with their problems.
+  """Recorded arms, drawn again with their problems.
 
   Every arm of a round is one of those recorded, incumbent and candidates alike,
-  so that no candidate is better. A pair has problems of its own. A spread other
-  than 1 moves the scores of a candidate's arm away from the mean of all.
+  so that no candidate is better. A pair has two arms, and problems of its own.
+  A spread other than 1 moves the scores of a candidate's arm away from the
+  center: the mean of all, if nothing else is given.
   """
 
-  def __init__(self, scores: np.ndarray, pairs: int = PAIRS):
-    """Take scores [arms, problems]."""
-    self.scores, self.pairs = scores, pairs
+  def __init__(
+      self,
+      scores: np.ndarray,
+      chances: Sequence[float] | None = None,
+      center: float | None = None,
+  ):
+    """Take scores [arms, problems], how often each arm is drawn, the center."""
+    self.scores = scores
     self.means = scores.mean(axis=1)
+    self.chances = chances or [1 / len(scores)] * len(scores)
+    mean = float(self.chances @ self.means)
+    self.center = mean if center is None else center
 
   def __call__(
       self, rng: np.random.Generator, spreads: Sequence[float]
   ) -> tuple[np.ndarray, np.ndarray]:
     arms, problems = self.scores.shape
-    chosen = rng.integers(arms, size=(1 + len(spreads), self.pairs))
-    weights = rng.multinomial(problems, [1 / problems] * problems, self.pairs)
+    shape = (1 + len(spreads), PAIRS)
+    chosen = rng.choice(arms, size=shape, p=self.chances)
+    # An arm that meets itself is no pair.
+    same = chosen[1:] == chosen[0]
+    chosen[1:] = (chosen[1:] + same) % arms
+    weights = rng.multinomial(problems, [1 / problems] * problems, PAIRS)
     own = self.scores[chosen]  # [1 + C, n, P]
     d = own[1:] - own[0]
-    mean = (weights * d).mean(axis=2)
-    square = (weights * d**2).mean(axis=2) - mean**2
-    away = self.means[chosen[1:]] - self.means.mean()
+    mean = (weights * d).sum(axis=2) / problems
+    square = (weights * d**2).sum(axis=2) / problems - mean**2
+    away = self.means[chosen[1:]] - self.center
     return (
         mean + (np.array(spreads)[:, None] - 1) * away,
         np.sqrt(np.maximum(square, 0) / problems),
@@ -132,11 +150,13 @@ def simulate(
       names = [int(name) for name in standings]
       d, errors = draw(rng, [spreads[i] for i in names])
       d = d + np.array([effects[i] for i in names])[:, None]
+      spread = paired.pooled_spread(d.tolist())
       standings = {
           name: race.after_round(
               standings[name],
               of_pairs,
               of_errors,
+              spread=spread,
               alpha=alphas[name],
               last=number == ROUNDS - 1,
           )
@@ -177,7 +197,7 @@ def print_null(name: str, draw: Draw) -> None:
     false = sum(bool(run.kept) for run in runs)
     first = sum(bool(run.kept) and run.kept[0] < CANDIDATES for run in runs)
     print(
-        f'  {name:34} x{spread:<4g}  run {rate(false, len(runs))}'
+        f'  {name:37} x{spread:<4g}  run {rate(false, len(runs))}'
         f'  first race {rate(first, len(runs))}'
         f'  rounds {np.mean([run.spent for run in runs]):.2f}',
         flush=True,
@@ -197,7 +217,7 @@ def print_mixed(name: str, draw: Draw, effects: Sequence[float]) -> None:
       kept += len(found) - false
     error = np.std(shares) / math.sqrt(len(shares))
     print(
-        f'  {name:34} x{spread:<4g}  false share {np.mean(shares):.4f}'
+        f'  {name:37} x{spread:<4g}  false share {np.mean(shares):.4f}'
         f' ± {1.96 * error:.4f}  true keeps a run {kept / len(shares):.2f}',
         flush=True,
     )
@@ -306,6 +326,29 @@ def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
   }
 
 
+def recorded_draws(curves: dict[str, list[dict[str, Any]]]) -> dict[str, Draw]:
+  """Return draws from the arms of each recipe, and of the best with the worst.
+
+  In the latter, one arm in ten is of the worst recipe: a collapse.
+  """
+  scores = {
+      name: np.array([row['dev'] for row in rows])
+      for name, rows in curves.items()
+  }
+  found: dict[str, Draw] = {
+      f'recorded {name}': Recorded(own) for name, own in scores.items()
+  }
+  best, worst = (
+      scores[pick(scores, key=lambda n: scores[n].mean())]
+      for pick in (max, min)
+  )
+  chances = [0.9 / len(best)] * len(best) + [0.1 / len(worst)] * len(worst)
+  for equal, center in (('typical', float(best.mean())), ('mean', None)):
+    both = Recorded(np.concatenate([best, worst]), chances, center)
+    found[f'recorded, 10% collapse, equal {equal}'] = both
+  return found
+
+
 def print_measured(curves: dict[str, list[dict[str, Any]]]) -> None:
   """Print the spreads of recorded arms and how much pairing takes off."""
   print('recorded arms: points; sd between arms, of pairs; correlation')
@@ -357,16 +400,14 @@ def main(_):
   draws: dict[str, Draw] = {
       'Gaussian': gaussian,
       'Gaussian, rho .5': functools.partial(gaussian, rho=0.5),
-      '1 arm in 20 collapses': functools.partial(gaussian, lost=0.05),
-      '1 arm in 4 collapses': functools.partial(gaussian, lost=0.25),
   }
+  for lost, equal in itertools.product((0.05, 0.25), ('typical', 'mean')):
+    draw = functools.partial(gaussian, lost=lost, equal=equal)
+    draws[f'{lost:.0%} collapse, equal {equal}'] = draw
   curves = {}
   if _CURVES.value:
     curves = read_curves(pathlib.Path(_CURVES.value))
-    for name, rows in curves.items():
-      draws[f'recorded {name}'] = Recorded(
-          np.array([row['dev'] for row in rows])
-      )
+    draws |= recorded_draws(curves)
   for name, draw in draws.items():
     print_null(name, draw)
   print('three of six are better by 5, 2 and 2 points, one is worse by 5')

@@ -156,7 +156,8 @@ def power(
 ) -> tuple[float, ...]:
   """Return the probabilities that a candidate has passed after each round.
 
-  Simulated with the same random numbers at every call, to 0.01.
+  Simulated with the same random numbers at every call, to 0.01. It is less
+  where another candidate of a round is wilder, see `race.after_round`.
 
   Args:
     effect: Mean difference of every round, a fraction.

@@ -50,11 +50,18 @@ class RoundTest(parameterized.TestCase):
   def test_e_values_multiply_over_rounds(self):
     alpha = 0.01
     one = race.after_round(
-        race.Standing(index=1), _UP, [0.0, 0.0], alpha=alpha, last=False
+        race.Standing(index=1),
+        _UP,
+        [0.0, 0.0],
+        spread=0.0,
+        alpha=alpha,
+        last=False,
     )
     first = 100 * paired.threshold(100.0) / _P
     self.assertAlmostEqual(one.e_value, first)
-    two = race.after_round(one, _UP, [0.0, 0.0], alpha=alpha, last=False)
+    two = race.after_round(
+        one, _UP, [0.0, 0.0], spread=0.0, alpha=alpha, last=False
+    )
     target = 100 / first
     second = target * paired.threshold(target) / _P
     self.assertAlmostEqual(two.e_value, first * second)
@@ -66,7 +73,9 @@ class RoundTest(parameterized.TestCase):
     # p <= e alpha, with e = 10.
     before = _standing(e_value=10.0)
     alpha = _P / 10 / part
-    after = race.after_round(before, _UP, [0.0, 0.0], alpha=alpha, last=True)
+    after = race.after_round(
+        before, _UP, [0.0, 0.0], spread=0.0, alpha=alpha, last=True
+    )
     self.assertAlmostEqual(after.e_value, 1 / alpha if passes else 0.0)
     self.assertEqual(
         race.passed({'a': after}, {'a': alpha}), ['a'] if passes else []
@@ -75,12 +84,37 @@ class RoundTest(parameterized.TestCase):
   def test_no_round_after_the_last(self):
     with self.assertRaisesRegex(ValueError, 'candidate 1 has bet all'):
       race.after_round(
-          _standing(e_value=0.0), _UP, [0.0, 0.0], alpha=0.1, last=True
+          _standing(e_value=0.0),
+          _UP,
+          [0.0, 0.0],
+          spread=0.0,
+          alpha=0.1,
+          last=True,
       )
+
+  def test_not_steadier_than_the_round(self):
+    of = lambda spread: race.after_round(
+        race.Standing(index=1),
+        _UP,
+        [0.0, 0.0],
+        spread=spread,
+        alpha=1e-6,
+        last=False,
+    ).e_value
+    # The pairs have 0.0141. With 0.0283, t is 1 and p is 1/4; below its target
+    # an e-value goes as 1 / p.
+    self.assertEqual(of(0.01), of(0.0))
+    self.assertAlmostEqual(of(0.08**0.5 / 10) / of(0.0), _P / 0.25)
 
   def test_margin(self):
     same = lambda d, margin: race.after_round(
-        race.Standing(index=1), d, _NONE, alpha=0.05, last=False, margin=margin
+        race.Standing(index=1),
+        d,
+        _NONE,
+        spread=0.0,
+        alpha=0.05,
+        last=False,
+        margin=margin,
     ).e_value
     level = [0.004, -0.006, 0.001, 0.002]
     self.assertLess(same(level, 0.0), 1)
