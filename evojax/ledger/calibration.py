@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import math
 import statistics
 
 from evojax.ledger import history
@@ -15,6 +16,22 @@ class Signs:
   decided: int
   right: int  # Effects whose sign was predicted.
   base: int  # Effects that always naming the commoner sign gets right.
+
+
+# What is believed of predictions before any was tested: they are right but for
+# the spread between seeds, which no replay has. It counts as one test of a
+# prediction of _TYPICAL.
+_TYPICAL, _SPREAD = 0.03, 0.02
+_Z95 = 1.96
+
+
+@dataclasses.dataclass(frozen=True)
+class Trust:
+  """What predictions were worth: realised = slope x predicted + an error."""
+
+  slope: float = 1.0  # 0: nothing, 1: they are taken at their word.
+  spread: float = _SPREAD  # Standard deviation of the error, a fraction.
+  compared: int = 0  # Predictions that were tested.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +75,54 @@ def signs(trials: Sequence[history.Trial], predict: Predict) -> Signs:
     # A prediction of exactly 0 predicts no sign.
     right += trial.effect * middle(predict(trial)) > 0
   return Signs(decided, right, max(up, decided - up))
+
+
+def trust(trials: Sequence[history.Trial], predict: Predict) -> Trust:
+  """Return what the predictions about some trials were worth.
+
+  The slope is that of a ridge regression of realised on predicted effects
+  through 0 that is drawn to 1, within [0, 1]; the spread is that of its
+  residuals, drawn to the one of the prior. A class that mispredicts so loses
+  weight, and wins it back by predicting right.
+
+  Args:
+    trials: Of one class, say.
+    predict: The prediction, a fraction.
+  """
+  pairs = [(middle(predict(t)), t.effect) for t in compared(trials, predict)]
+  over = _TYPICAL**2 + math.fsum(p * r for p, r in pairs)
+  under = _TYPICAL**2 + math.fsum(p * p for p, _ in pairs)
+  slope = min(1.0, max(0.0, over / under))
+  square = _SPREAD**2 + math.fsum((r - slope * p) ** 2 for p, r in pairs)
+  return Trust(slope, math.sqrt(square / (1 + len(pairs))), len(pairs))
+
+
+def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
+  """Return a 95 % interval as wide as such predictions deserve.
+
+  Its middle is shrunk by the slope; the spread widens it. A replay vetoes by
+  the upper end of this one, and the queue is sorted by its middle.
+  """
+  half = (interval[1] - interval[0]) / 2
+  half = math.hypot(worth.slope * half, _Z95 * worth.spread)
+  center = worth.slope * middle(interval)
+  return center - half, center + half
+
+
+def pooled(intervals: Sequence[records.Interval]) -> records.Interval:
+  """Return the 95 % interval that several, as if independent, give together.
+
+  Each counts by its inverse variance: what is vague moves little.
+
+  Args:
+    intervals: At least one, each with a width above 0.
+  """
+  weights = [(high - low) ** -2 for low, high in intervals]
+  total = math.fsum(weights)
+  parts = zip(weights, intervals, strict=True)
+  center = math.fsum(w * middle(interval) for w, interval in parts) / total
+  half = total**-0.5 / 2
+  return center - half, center + half
 
 
 def row(name: str, trials: Sequence[history.Trial], predict: Predict) -> Row:

@@ -57,6 +57,40 @@ class CalibrationTest(absltest.TestCase):
         [(r.name, r.trials) for r in rows], [('clip', 2), ('loss', 1)]
     )
 
+  def test_trust_hand_worked(self):
+    # Predicted 0.01 both times, realised 0.03 and -0.03: the sum of products is
+    # that of the prior alone, 0.03^2, over 0.03^2 + 2 * 0.01^2 = 0.0011.
+    trials = _trials((0.03, 0.01, 0.05), None, (-0.03, -0.05, -0.01))
+    found = calibration.trust(trials, _EXPECTED)
+    slope = 9 / 11
+    self.assertAlmostEqual(found.slope, slope)
+    squares = 0.02**2 + (0.03 - slope / 100) ** 2 + (0.03 + slope / 100) ** 2
+    self.assertAlmostEqual(found.spread, (squares / 3) ** 0.5)
+    self.assertEqual(found.compared, 2)
+
+  def test_mispredictions_lose_trust(self):
+    before = calibration.trust([], _EXPECTED)
+    self.assertEqual(before, calibration.Trust())
+    wrong = calibration.trust(_trials(*[(-0.1, -0.2, 0.0)] * 9), _EXPECTED)
+    self.assertEqual(wrong.slope, 0.0)
+    right = calibration.trust(_trials(*[(0.01, 0.0, 0.02)] * 9), _EXPECTED)
+    self.assertEqual(right.slope, 1.0)
+    self.assertLess(right.spread, before.spread)
+
+  def test_corrected(self):
+    # Half 0.04: sqrt((0.5 * 0.04)^2 + (1.96 * 0.01)^2) = 0.0280.
+    low, high = calibration.corrected(
+        (-0.14, -0.06), calibration.Trust(0.5, 0.01, 3)
+    )
+    self.assertAlmostEqual(low, -0.05 - 0.0280029, places=6)
+    self.assertAlmostEqual(high, -0.05 + 0.0280029, places=6)
+
+  def test_pooled(self):
+    # Widths 2 and 4: weights 1/4 and 1/16, so 4/5 and 1/5; width 1/sqrt(5/16).
+    low, high = calibration.pooled([(-1.0, 1.0), (3.0, 7.0)])
+    self.assertAlmostEqual((low + high) / 2, 1.0)
+    self.assertAlmostEqual(high - low, (16 / 5) ** 0.5)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -1,0 +1,135 @@
+"""Record arms that start from one state, for `benchmarks.races`.
+
+    python -m benchmarks.race_curves [--domain=math] [--rates=1e-4,3e-4,9e-4]
+        [--pairs=4] [--start=15] [--updates=15] [--curves=race_curves.jsonl]
+
+A state is trained with the seed recipe for --start updates. From it one arm of
+every learning rate goes on for each pair: arms of a pair meet the same prompts
+under the same sampler seeds. A row holds the score of an arm on dev problems
+that all arms share (so that the effect of sharing them can be left out or put
+in), and how often each prompt of each update was solved.
+Arms that are done are found in --curves, so that the same command continues.
+"""
+
+import itertools
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+from absl import app
+from absl import flags
+import numpy as np
+
+from benchmarks import merging
+from evojax.episodes import collect
+from evojax.eval import scores
+from evojax.evidence import store
+from evojax.training import settings
+
+_DOMAIN = flags.DEFINE_enum('domain', 'math', ['math', 'coding'], 'Its config.')
+_RATES = flags.DEFINE_list('rates', ['1e-4', '3e-4', '9e-4'], 'Of the arms.')
+_PAIRS = flags.DEFINE_integer('pairs', 4, 'Arms of each rate.', lower_bound=2)
+_START = flags.DEFINE_integer('start', 15, 'Updates before the arms.')
+_UPDATES = flags.DEFINE_integer('updates', 15, 'Updates of an arm.')
+_PROBLEMS = flags.DEFINE_integer('problems', 256, 'Dev problems of a score.')
+_CURVES = flags.DEFINE_string(
+    'curves', 'race_curves.jsonl', 'Where rows are added.'
+)
+
+_SAMPLES = 4  # Completions of a dev problem.
+_START_SEED = 999  # No pair has it.
+
+
+def train(
+    bench: merging.Bench,
+    folder: pathlib.Path,
+    rate: float,
+    seed: int,
+    start: dict | None,
+    updates: int,
+) -> tuple[dict, list[list[float]]]:
+  """Return the state after some updates, and the share solved by prompt."""
+  arm = bench.arm(merging.Line(rates=(rate,)), seed, folder)
+  config = arm.learner.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.optim.learning_rate = rate
+  arm.learner.config = config.lock()
+  if start is not None:
+    arm.learner.state.update(merging.copy(start))
+  arm.install()
+  for _ in range(updates):
+    arm.train_step()
+  state = merging.copy(dict(arm.learner.state))
+  arm.close()
+  steps = store.list_steps(folder, 'train')
+  read = lambda step: store.problem_scores(folder, 'train', step).tolist()
+  return state, [read(step) for step in steps]
+
+
+def score(bench: merging.Bench, params: Any, problems: int) -> list[float]:
+  """Return the share of solved completions of each dev problem."""
+  bench.engine.update_weights(merging.copy(params), 0)
+  asked = collect.request_batch(
+      bench.policy.tokenizer,
+      bench.setup.domain.source('dev', _START_SEED).take(0, problems),
+      settings.eval_params(bench.config),
+      group_size=_SAMPLES,
+      seed=_START_SEED,
+      max_prompt_tokens=bench.config.data.max_prompt_tokens,
+  )
+  rollouts = collect.rollout_batch(
+      bench.setup.domain,
+      bench.setup.columns,
+      asked,
+      bench.engine.generate(asked.requests),
+      step=0,
+  )
+  solved = np.asarray(rollouts.rows['outcome'], bool)
+  graded = rollouts.graded
+  return scores.of_problems(solved.reshape(graded.shape), graded).tolist()
+
+
+def main(_):
+  out = pathlib.Path(_CURVES.value)
+  names = ('domain', 'rate', 'pair', 'start', 'updates')
+  lines = out.read_text().splitlines() if out.exists() else []
+  done = {tuple(json.loads(line)[n] for n in names) for line in lines}
+  common = dict(
+      domain=_DOMAIN.value, start=_START.value, updates=_UPDATES.value
+  )
+  arms = [
+      dict(common, rate=float(rate), pair=pair)
+      for pair, rate in itertools.product(range(_PAIRS.value), _RATES.value)
+  ]
+  arms = [arm for arm in arms if tuple(arm[n] for n in names) not in done]
+  if not arms:
+    return
+  bench = merging.Bench(_DOMAIN.value)
+  with tempfile.TemporaryDirectory() as temporary:
+    folders = (pathlib.Path(temporary, str(i)) for i in itertools.count())
+    start, _ = train(
+        bench, next(folders), 1e-4, _START_SEED, None, _START.value
+    )
+    for row in arms:
+      state, solved = train(
+          bench,
+          next(folders),
+          row['rate'],
+          1 + row['pair'],
+          start,
+          row['updates'],
+      )
+      dev = score(bench, state['params'], _PROBLEMS.value)
+      row |= dict(solved=solved, dev=dev)
+      with out.open('a') as file:
+        file.write(json.dumps(row) + '\n')
+      print(
+          f'{row["domain"]} rate {row["rate"]:g} pair {row["pair"]}:'
+          f' {100 * np.mean(dev):.1f}',
+          flush=True,
+      )
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,424 @@
+"""Simulated races: false keeps under the null, power, and what was measured.
+
+    python -m benchmarks.races [--races=10000] [--curves=race_curves.jsonl]
+
+All tables run `evojax.eval.race` itself on differences that are drawn here:
+from Gaussian arms that share the incumbent's, or from arms recorded by
+`benchmarks.race_curves`, whose arms and problems are drawn again. A run enters
+MOST candidates, CANDIDATES at a time, and ends a race at the first keep. No
+device is used; on one core it takes minutes.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import pathlib
+import time
+from typing import Any
+
+from absl import app
+from absl import flags
+import numpy as np
+from scipy import special
+
+from evojax.eval import paired
+from evojax.eval import race
+
+LEVEL, MOST, CANDIDATES, PAIRS, ROUNDS = 0.2, 6, 3, 4, 3
+SPREADS = (1.0, 1.5, 2.0, 3.0)  # Of a candidate's arms, in the incumbent's.
+# Of one arm, a fraction: what samples and seeds give at 512 x 4.
+SIGMA = 0.0141
+EFFECTS = (0.10, 0.05, 0.02)
+
+_RACES = flags.DEFINE_integer('races', 10_000, 'Runs of each row of a table.')
+_CURVES = flags.DEFINE_string('curves', '', 'Rows of benchmarks.race_curves.')
+
+# (rng, spread of each candidate) -> differences and errors, each [C, n].
+Draw = Callable[
+    [np.random.Generator, Sequence[float]], tuple[np.ndarray, np.ndarray]
+]
+
+
+def gaussian(
+    rng: np.random.Generator,
+    spreads: Sequence[float],
+    *,
+    pairs: int = PAIRS,
+    sigma: float = SIGMA,
+    rho: float = 0.0,
+    lost: float = 0.0,
+    depth: float = 0.2,
+    equal: str = 'mean',
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draw arms of equal mean; a candidate's have their own spread.
+
+  Args:
+    rng: Draws.
+    spreads: Of the candidates, in sigma.
+    pairs: n of a round.
+    sigma: Standard deviation of an incumbent's arm.
+    rho: Correlation of arms of a pair.
+    lost: Probability that an arm collapses, whatever its harness.
+    depth: Mean score that a collapsed arm loses, more where the spread is.
+    equal: 'mean': a candidate that falls deeper is better where it does not
+      fall. 'typical': it is not, and has a lower mean.
+  """
+  scale = np.array([1.0, *spreads])[:, None]
+  own = rng.standard_normal((len(scale), pairs)) * scale
+  arms = sigma * (math.sqrt(1 - rho) * own + math.sqrt(rho) * own[0])
+  arms[0] = sigma * own[0]
+  if lost:
+    falls = depth * rng.uniform(0.5, 1.5, arms.shape)
+    arms -= scale * falls * (rng.random(arms.shape) < lost)
+    if equal == 'mean':
+      arms += scale * depth * lost
+  return arms[1:] - arms[0], np.zeros((len(spreads), pairs))
+
+
+class Recorded:
+  """Recorded arms, drawn again with their problems.
+
+  Every arm of a round is one of those recorded, incumbent and candidates alike,
+  so that no candidate is better. A pair has two arms, and problems of its own.
+  A spread other than 1 moves the scores of a candidate's arm away from the
+  center: the mean of all, if nothing else is given.
+  """
+
+  def __init__(
+      self,
+      scores: np.ndarray,
+      chances: Sequence[float] | None = None,
+      center: float | None = None,
+  ):
+    """Take scores [arms, problems], how often each arm is drawn, the center."""
+    self.scores = scores
+    self.means = scores.mean(axis=1)
+    self.chances = chances or [1 / len(scores)] * len(scores)
+    mean = float(self.chances @ self.means)
+    self.center = mean if center is None else center
+
+  def __call__(
+      self, rng: np.random.Generator, spreads: Sequence[float]
+  ) -> tuple[np.ndarray, np.ndarray]:
+    arms, problems = self.scores.shape
+    shape = (1 + len(spreads), PAIRS)
+    chosen = rng.choice(arms, size=shape, p=self.chances)
+    # An arm that meets itself is no pair.
+    same = chosen[1:] == chosen[0]
+    chosen[1:] = (chosen[1:] + same) % arms
+    weights = rng.multinomial(problems, [1 / problems] * problems, PAIRS)
+    own = self.scores[chosen]  # [1 + C, n, P]
+    d = own[1:] - own[0]
+    mean = (weights * d).sum(axis=2) / problems
+    square = (weights * d**2).sum(axis=2) / problems - mean**2
+    away = self.means[chosen[1:]] - self.center
+    return (
+        mean + (np.array(spreads)[:, None] - 1) * away,
+        np.sqrt(np.maximum(square, 0) / problems),
+    )
+
+
+@dataclasses.dataclass
+class Outcome:
+  """A simulated run."""
+
+  kept: list[int] = dataclasses.field(default_factory=list)  # 0, 1, ...
+  rounds: list[int] = dataclasses.field(default_factory=list)  # When, each.
+  spent: int = 0  # Rounds of all races.
+
+
+def simulate(
+    rng: np.random.Generator,
+    draw: Draw,
+    effects: Sequence[float],
+    spreads: Sequence[float],
+) -> Outcome:
+  """Return what a run keeps; candidate i has effect and spread i."""
+  found = Outcome()
+  for first in range(0, len(effects), CANDIDATES):
+    entered = range(first, min(first + CANDIDATES, len(effects)))
+    standings = {str(i): race.Standing(index=i + 1) for i in entered}
+    for number in range(ROUNDS):
+      found.spent += 1
+      alphas = {
+          name: race.alpha_of(s.index, len(effects), len(found.kept), LEVEL)
+          for name, s in standings.items()
+      }
+      names = [int(name) for name in standings]
+      d, errors = draw(rng, [spreads[i] for i in names])
+      d = d + np.array([effects[i] for i in names])[:, None]
+      spread = paired.pooled_spread(d.tolist())
+      standings = {
+          name: race.after_round(
+              standings[name],
+              of_pairs,
+              of_errors,
+              spread=spread,
+              alpha=alphas[name],
+              last=number == ROUNDS - 1,
+          )
+          for name, of_pairs, of_errors in zip(
+              standings, d.tolist(), errors.tolist(), strict=True
+          )
+      }
+      kept = next(iter(race.passed(standings, alphas)), '')
+      verdicts = race.sort_out(standings, rounds=ROUNDS, kept=kept)
+      if kept:
+        found.kept.append(int(kept))
+        found.rounds.append(number + 1)
+      standings = {
+          name: s
+          for name, s in standings.items()
+          if verdicts[name].status == 'go_on'
+      }
+      if not standings:
+        break
+  return found
+
+
+def rate(count: int, of: int) -> str:
+  """Return a share and its exact 95 % interval (Clopper and Pearson 1934)."""
+  low = special.betaincinv(count, of - count + 1, 0.025) if count else 0.0
+  high = special.betaincinv(count + 1, of - count, 0.975) if count < of else 1.0
+  return f'{count / of:.4f} [{low:.4f}, {high:.4f}]'
+
+
+def print_null(name: str, draw: Draw) -> None:
+  """Print how often a run keeps anything where nothing is better."""
+  for spread in SPREADS:
+    rng = np.random.default_rng(1)
+    runs = [
+        simulate(rng, draw, [0.0] * MOST, [spread] * MOST)
+        for _ in range(_RACES.value)
+    ]
+    false = sum(bool(run.kept) for run in runs)
+    first = sum(bool(run.kept) and run.kept[0] < CANDIDATES for run in runs)
+    print(
+        f'  {name:37} x{spread:<4g}  run {rate(false, len(runs))}'
+        f'  first race {rate(first, len(runs))}'
+        f'  rounds {np.mean([run.spent for run in runs]):.2f}',
+        flush=True,
+    )
+
+
+def print_mixed(name: str, draw: Draw, effects: Sequence[float]) -> None:
+  """Print the share of false keeps where some candidates are better."""
+  for spread in SPREADS:
+    rng = np.random.default_rng(2)
+    shares, kept = [], 0
+    for _ in range(_RACES.value):
+      order = rng.permutation(effects)
+      found = simulate(rng, draw, order, [spread] * MOST).kept
+      false = sum(order[i] <= 0 for i in found)
+      shares.append(false / max(1, len(found)))
+      kept += len(found) - false
+    error = np.std(shares) / math.sqrt(len(shares))
+    print(
+        f'  {name:37} x{spread:<4g}  false share {np.mean(shares):.4f}'
+        f' ± {1.96 * error:.4f}  true keeps a run {kept / len(shares):.2f}',
+        flush=True,
+    )
+
+
+def print_power() -> None:
+  """Print how often the better one of three candidates is kept, by round."""
+  print(f'power: candidate 1, 2 or 4 of {MOST}; two others do nothing')
+  runs = max(1, _RACES.value // 5)
+  for pairs in (3, 4, 6):
+    for spread in (0.015, 0.02, 0.03, 0.05):
+      draw = functools.partial(
+          gaussian, pairs=pairs, sigma=spread / math.sqrt(2)
+      )
+      for place in (0, 1, 3):
+        cells = []
+        for effect in EFFECTS:
+          rng = np.random.default_rng(3)
+          effects = [0.0] * MOST
+          effects[place] = effect
+          by_round = np.zeros(ROUNDS)
+          for _ in range(runs):
+            run = simulate(rng, draw, effects, [1.0] * MOST)
+            for i, when in zip(run.kept, run.rounds, strict=True):
+              by_round[when - 1 :] += i == place
+          cells.append('/'.join(f'{x:.2f}' for x in by_round / runs))
+        alpha = race.alpha_of(place + 1, MOST, 0, LEVEL)
+        print(
+            f'  {pairs} pairs, sd of a difference {100 * spread:g} points,'
+            f' level {alpha:.3f}: '
+            + ' | '.join(
+                f'{100 * e:g} points {c}'
+                for e, c in zip(EFFECTS, cells, strict=True)
+            ),
+            flush=True,
+        )
+
+
+def print_borrowed() -> None:
+  """Print the levels that a borrowed variance would really have.
+
+  The moderated t of limma (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3)
+  mixes the pairs' variance with one known beforehand, worth `borrowed` degrees
+  of freedom: here the true one of pairs of two incumbents.
+  """
+  print('borrowed variance: real level of a round at nominal .02 (.005)')
+  rng = np.random.default_rng(4)
+  own = rng.standard_normal((200_000, PAIRS))
+  for borrowed in (0, 3, 9):
+    cells = []
+    for spread in SPREADS:
+      ratio = math.sqrt((1 + spread**2) / 2)
+      d = ratio * own
+      df = PAIRS - 1 + borrowed
+      square = (borrowed + d.var(axis=1, ddof=1) * (PAIRS - 1)) / df
+      t = d.mean(axis=1) / np.sqrt(square / PAIRS)
+      real = [
+          np.mean(t > special.stdtrit(df, 1 - level)) for level in (0.02, 0.005)
+      ]
+      cells.append(f'x{spread:g} {real[0]:.4f} ({real[1]:.4f})')
+    print(f'  {borrowed} degrees of freedom: ' + '  '.join(cells), flush=True)
+
+
+def print_checks() -> None:
+  """Print the error rates of the perturbed gate and of the horizon check."""
+  print('perturbed gate: 4 pairs, sd 2 points; holds / open / fails')
+  rng = np.random.default_rng(5)
+  runs = max(1, _RACES.value // 2)
+  errors = [0.0] * PAIRS
+  for gained, left in ((0.1, 0.1), (0.05, 0.05), (0.02, 0.02), (0.1, 0.0)):
+    plain = gained + 0.02 * rng.standard_normal((runs, PAIRS))
+    other = left + 0.02 * rng.standard_normal((runs, PAIRS))
+    found = [
+        race.gate(d, p, errors).status
+        for d, p in zip(plain.tolist(), other.tolist(), strict=True)
+    ]
+    shares = [found.count(s) / runs for s in ('holds', 'open', 'fails')]
+    print(
+        f'  gain {100 * gained:g}, {100 * left:g} of it on perturbed problems: '
+        + ' / '.join(f'{share:.3f}' for share in shares)
+    )
+  print('horizon: 4 pairs a look, 3 looks, sd 2 points; taken back')
+  for effect in (-0.11, -0.05, -0.02, 0.0, 0.02, 0.05):
+    # What is lost or won grows with the horizon.
+    means = effect * np.arange(1, 4)[:, None] / 3
+    back = 0
+    for _ in range(runs):
+      looks = (means + 0.02 * rng.standard_normal((3, PAIRS))).tolist()
+      for i, d in enumerate(looks):
+        verdict = race.horizon(d, errors, looks=3, last=i == 2)
+        if verdict.status != 'go_on':
+          back += verdict.status == 'drop'
+          break
+    print(f'  {100 * effect:+g} points at the end: {rate(back, runs)}')
+
+
+def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
+  """Return the recorded arms by domain and learning rate, pairs in order."""
+  found: dict[str, list[dict[str, Any]]] = {}
+  for line in path.read_text().splitlines():
+    row = json.loads(line)
+    found.setdefault(f'{row["domain"]} {row["rate"]:g}', []).append(row)
+  return {
+      name: sorted(rows, key=lambda row: row['pair'])
+      for name, rows in sorted(found.items())
+  }
+
+
+def recorded_draws(curves: dict[str, list[dict[str, Any]]]) -> dict[str, Draw]:
+  """Return draws from the arms of each recipe, and of the best with the worst.
+
+  In the latter, one arm in ten is of the worst recipe: a collapse.
+  """
+  scores = {
+      name: np.array([row['dev'] for row in rows])
+      for name, rows in curves.items()
+  }
+  found: dict[str, Draw] = {
+      f'recorded {name}': Recorded(own) for name, own in scores.items()
+  }
+  best, worst = (
+      scores[pick(scores, key=lambda n: scores[n].mean())]
+      for pick in (max, min)
+  )
+  chances = [0.9 / len(best)] * len(best) + [0.1 / len(worst)] * len(worst)
+  for equal, center in (('typical', float(best.mean())), ('mean', None)):
+    both = Recorded(np.concatenate([best, worst]), chances, center)
+    found[f'recorded, 10% collapse, equal {equal}'] = both
+  return found
+
+
+def print_measured(curves: dict[str, list[dict[str, Any]]]) -> None:
+  """Print the spreads of recorded arms and how much pairing takes off."""
+  print('recorded arms: points; sd between arms, of pairs; correlation')
+  names = list(curves)
+  for name in names:
+    scores = 100 * np.array([np.mean(row['dev']) for row in curves[name]])
+    own = 100 * np.array([np.mean(row['solved']) for row in curves[name]])
+    print(
+        f'  {name:14} {len(scores)} arms: dev {scores.mean():.1f}, sd'
+        f' {scores.std(ddof=1):.2f}; own rollouts {own.mean():.1f}, sd'
+        f' {own.std(ddof=1):.2f}'
+    )
+  for i, one in enumerate(names):
+    for other in names[i + 1 :]:
+      for text, value in (
+          ('dev', lambda row: np.mean(row['dev'])),
+          ('own rollouts', lambda row: np.mean(row['solved'])),
+          ('their last half', lambda r: np.mean(_last_half(r['solved']))),
+      ):
+        pairs = [
+            (100 * value(a), 100 * value(b))
+            for a in curves[one]
+            for b in curves[other]
+            if a['pair'] == b['pair']
+        ]
+        if len(pairs) < 3:
+          continue
+        x, y = np.array(pairs).T
+        d = y - x
+        kept = d.var(ddof=1) / (x.var(ddof=1) + y.var(ddof=1))
+        print(
+            f'  {other} - {one}, {text}: {d.mean():+.1f}, sd'
+            f' {d.std(ddof=1):.2f}, rho {1 - kept:+.2f}, p'
+            f' {paired.p_value(d.tolist(), [0.0] * len(d)):.4f}'
+        )
+
+
+def _last_half(solved: Sequence[Sequence[float]]) -> np.ndarray:
+  return np.array(solved[len(solved) // 2 :])
+
+
+def main(_):
+  began = time.monotonic()
+  print(
+      f'{_RACES.value} runs a row: {MOST} candidates, {CANDIDATES} at a time,'
+      f' {PAIRS} pairs, {ROUNDS} rounds, level {LEVEL}'
+  )
+  print('null: a run keeps anything; 95 % intervals')
+  draws: dict[str, Draw] = {
+      'Gaussian': gaussian,
+      'Gaussian, rho .5': functools.partial(gaussian, rho=0.5),
+  }
+  for lost, equal in itertools.product((0.05, 0.25), ('typical', 'mean')):
+    draw = functools.partial(gaussian, lost=lost, equal=equal)
+    draws[f'{lost:.0%} collapse, equal {equal}'] = draw
+  curves = {}
+  if _CURVES.value:
+    curves = read_curves(pathlib.Path(_CURVES.value))
+    draws |= recorded_draws(curves)
+  for name, draw in draws.items():
+    print_null(name, draw)
+  print('three of six are better by 5, 2 and 2 points, one is worse by 5')
+  print_mixed('Gaussian', gaussian, [0.05, 0.02, 0.02, 0.0, 0.0, -0.05])
+  print_power()
+  print_borrowed()
+  print_checks()
+  if curves:
+    print_measured(curves)
+  print(f'{time.monotonic() - began:.0f} s')
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,212 @@
+import math
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.eval import paired
+from evojax.eval import race
+
+_NONE = [0.0] * 4
+_UP = [0.01, 0.03]  # p = 1/2 - atan(2) / pi.
+_P = 0.5 - math.atan(2) / math.pi
+
+
+def _standing(mean=0.0, rounds=1, e_value=1.0, index=1):
+  return race.Standing(
+      index=index,
+      rounds=rounds,
+      e_value=e_value,
+      differences=(mean, mean),
+      errors=(0.0, 0.0),
+  )
+
+
+class LevelTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      # 1 + 1/2 + 1/3 + 1/4 + 1/5 = 137 / 60.
+      (1, 0, 0.2 * 60 / 137),
+      (4, 0, 0.05 * 60 / 137),
+      (4, 2, 0.15 * 60 / 137),
+  )
+  def test_hand_worked(self, index, kept, expected):
+    self.assertAlmostEqual(race.alpha_of(index, 5, kept, 0.2), expected)
+
+  def test_all_candidates_together_have_the_level(self):
+    levels = [race.alpha_of(j, 7, 0, 0.2) for j in range(1, 8)]
+    self.assertAlmostEqual(sum(levels), 0.2)
+    # Even if all before were kept, no candidate is kept for nothing.
+    for j in range(1, 8):
+      self.assertLess(race.alpha_of(j, 7, j - 1, 0.2), 0.2)
+
+  @parameterized.parameters(0, 6)
+  def test_more_than_promised(self, index):
+    with self.assertRaisesRegex(ValueError, f'candidate {index} of 5'):
+      race.alpha_of(index, 5, 0, 0.2)
+
+
+class RoundTest(parameterized.TestCase):
+
+  def test_e_values_multiply_over_rounds(self):
+    alpha = 0.01
+    one = race.after_round(
+        race.Standing(index=1),
+        _UP,
+        [0.0, 0.0],
+        spread=0.0,
+        alpha=alpha,
+        last=False,
+    )
+    first = 100 * paired.threshold(100.0) / _P
+    self.assertAlmostEqual(one.e_value, first)
+    two = race.after_round(
+        one, _UP, [0.0, 0.0], spread=0.0, alpha=alpha, last=False
+    )
+    target = 100 / first
+    second = target * paired.threshold(target) / _P
+    self.assertAlmostEqual(two.e_value, first * second)
+    self.assertEqual((two.rounds, two.differences), (2, (*_UP, *_UP)))
+    self.assertAlmostEqual(two.mean, 0.02)
+
+  @parameterized.parameters((0.99, True), (1.01, False))
+  def test_last_round_bets_all(self, part, passes):
+    # p <= e alpha, with e = 10.
+    before = _standing(e_value=10.0)
+    alpha = _P / 10 / part
+    after = race.after_round(
+        before, _UP, [0.0, 0.0], spread=0.0, alpha=alpha, last=True
+    )
+    self.assertAlmostEqual(after.e_value, 1 / alpha if passes else 0.0)
+    self.assertEqual(
+        race.passed({'a': after}, {'a': alpha}), ['a'] if passes else []
+    )
+
+  def test_no_round_after_the_last(self):
+    with self.assertRaisesRegex(ValueError, 'candidate 1 has bet all'):
+      race.after_round(
+          _standing(e_value=0.0),
+          _UP,
+          [0.0, 0.0],
+          spread=0.0,
+          alpha=0.1,
+          last=True,
+      )
+
+  def test_not_steadier_than_the_round(self):
+    of = lambda spread: race.after_round(
+        race.Standing(index=1),
+        _UP,
+        [0.0, 0.0],
+        spread=spread,
+        alpha=1e-6,
+        last=False,
+    ).e_value
+    # The pairs have 0.0141. With 0.0283, t is 1 and p is 1/4; below its target
+    # an e-value goes as 1 / p.
+    self.assertEqual(of(0.01), of(0.0))
+    self.assertAlmostEqual(of(0.08**0.5 / 10) / of(0.0), _P / 0.25)
+
+  def test_margin(self):
+    same = lambda d, margin: race.after_round(
+        race.Standing(index=1),
+        d,
+        _NONE,
+        spread=0.0,
+        alpha=0.05,
+        last=False,
+        margin=margin,
+    ).e_value
+    level = [0.004, -0.006, 0.001, 0.002]
+    self.assertLess(same(level, 0.0), 1)
+    self.assertAlmostEqual(same(level, 0.02), 20.0)  # A loss is excluded.
+    moved = [d + 0.02 for d in level]
+    self.assertAlmostEqual(same(moved, 0.0), 20.0)
+
+  def test_passed_best_first(self):
+    standings = {
+        'low': _standing(0.01, e_value=20.0),
+        'high': _standing(0.03, e_value=12.0, index=2),
+        'not': _standing(0.09, e_value=9.9, index=3),
+    }
+    alphas = {'low': 0.05, 'high': 0.1, 'not': 0.1}
+    self.assertEqual(race.passed(standings, alphas), ['high', 'low'])
+
+
+class SortOutTest(parameterized.TestCase):
+
+  def _statuses(self, means, rounds=1, **kwargs):
+    standings = {name: _standing(mean, rounds) for name, mean in means.items()}
+    found = race.sort_out(standings, rounds=3, **kwargs)
+    return {name: verdict.status for name, verdict in found.items()}
+
+  def test_worse_half_is_dropped(self):
+    means = dict(a=0.01, b=0.03, c=0.02, d=0.04, e=0.005)
+    found = self._statuses(means)
+    go_on = {name for name, status in found.items() if status == 'go_on'}
+    self.assertEqual(go_on, {'d', 'b', 'c'})
+    self.assertEqual(self._statuses(dict(a=0.01)), {'a': 'go_on'})
+
+  def test_nobody_goes_on(self):
+    self.assertEqual(
+        self._statuses(dict(a=0.0, b=-0.01)), dict(a='drop', b='drop')
+    )
+    self.assertEqual(self._statuses(dict(a=0.05), rounds=3), dict(a='drop'))
+
+  def test_kept_ends_the_race_of_all(self):
+    found = self._statuses(dict(a=0.05, b=0.04), kept='b')
+    self.assertEqual(found, dict(a='drop', b='keep'))
+
+  def test_waiting_candidates_are_not_dropped_for_being_worse(self):
+    means = dict(a=0.05, b=0.04, c=0.03, d=-0.01)
+    found = self._statuses(means, waiting=['d'])
+    self.assertEqual(found['d'], 'go_on')
+    self.assertEqual(
+        self._statuses(means, rounds=3, waiting=['d'])['d'], 'drop'
+    )
+
+
+class ChecksTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('real', [0.05, 0.06, 0.04, 0.05], 'holds'),
+      ('smaller_but_real', [0.03, 0.04, 0.03, 0.035], 'holds'),
+      ('wording', [0.0, 0.002, -0.001, 0.001], 'fails'),
+      ('vague', [0.09, -0.03, 0.08, -0.02], 'open'),
+      # Above 0 beyond doubt, and most of the gain is missing.
+      ('mostly_wording', [0.01, 0.011, 0.012, 0.01], 'fails'),
+  )
+  def test_gate(self, perturbed, expected):
+    found = race.gate([0.05, 0.06, 0.04, 0.05], perturbed, _NONE)
+    self.assertEqual(found.status, expected, found.reason)
+
+  def test_gate_has_an_error_of_its_own(self):
+    # Pairs agree, but each is known to 0.05 only.
+    agree = [0.03, 0.031, 0.03, 0.029]
+    self.assertEqual(race.gate(agree, agree, _NONE).status, 'holds')
+    self.assertEqual(race.gate(agree, agree, [0.05] * 4).status, 'open')
+
+  @parameterized.parameters(
+      # Lower bound: mean - t_{.9, 3} 0.01 / 2 with t = 1.6377 for the spread of
+      # (-1, -1, 1, 1) * 0.00866, whose standard deviation is 0.01.
+      (0.0, True, 'keep'),
+      (-0.0118, True, 'keep'),  # -0.0118 - 0.0082 = -0.0200 + 0.0000.
+      (-0.0119, True, 'drop'),
+      # Level 0.1 / 3: t_{.9667, 3} = 2.7629 needs 0.0138.
+      (-0.0135, False, 'go_on'),
+      (-0.0142, False, 'drop'),
+      (0.05, False, 'go_on'),
+  )
+  def test_horizon(self, mean, last, expected):
+    d = [mean + sign * 0.0086602 for sign in (-1, -1, 1, 1)]
+    verdict = race.horizon(d, _NONE, looks=3, last=last)
+    self.assertEqual(verdict.status, expected, verdict.reason)
+
+  @parameterized.parameters(
+      ((-0.17, -0.05), True), ((-0.1, 0.001), False), (None, False)
+  )
+  def test_veto(self, predicted, expected):
+    self.assertEqual(race.vetoed(predicted), expected)
+
+
+if __name__ == '__main__':
+  absltest.main()
