@@ -49,15 +49,13 @@ class ReadmeTest(parameterized.TestCase):
     )
     for name in ('evojax', 'configs'):
       (self.folder / name).symlink_to(ROOT / name)
-    self.environment = (
-        os.environ
-        | self.at_home
-        | {
-            'JAX_PLATFORMS': 'cpu',
-            'MODEL': str(domains.policy_path('package:math')),
-            'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
-        }
-    )
+    self.environment = {
+        **os.environ,
+        **self.at_home,
+        'JAX_PLATFORMS': 'cpu',
+        'MODEL': str(domains.policy_path('package:math')),
+        'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
+    }
 
   def run_blocks(self, wanted: str) -> str:
     """Runs the blocks of a name; returns what they print."""
