@@ -230,6 +230,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
   config_flags alone would answer an unknown field or variant with a traceback.
   """
+  argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
     fields = _check_config(argv)
     try:
@@ -249,6 +250,15 @@ def parse_flags(argv: list[str]) -> list[str]:
     output.say(f'error: {error}', error=True)
     sys.exit(2)
   return argv[:1]
+
+
+def _config_first(argv: list[str]) -> list[str]:
+  """Return a command line with --config before its fields, in any order."""
+  for i, argument in enumerate(argv):
+    if match := re.fullmatch(r'--?config(=.*)?', argument):
+      end = i + (1 if match[1] else 2)
+      return [argv[0], *argv[i:end], *argv[1:i], *argv[end:]]
+  return argv
 
 
 def _check_config(argv: list[str]) -> dict[str, Any]:

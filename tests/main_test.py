@@ -77,6 +77,17 @@ class ModeTest(MainTestCase):
         },
     )
 
+  @parameterized.parameters(
+      ('--config.grpo.group_size=4', '--workdir=/x', SMOKE),
+      ('--workdir=/x', '--config', SMOKE.partition('=')[2]),
+  )
+  def test_fields_may_stand_before_the_config(self, *flags):
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
+      self.command(*flags, '--config.grpo.prompts=4')
+    (config, workdir), _ = run.call_args
+    self.assertEqual(config.grpo.prompts, 4)
+    self.assertEqual(workdir, '/x')
+
   def test_a_weak_sandbox_is_the_users_word(self):
     with (
         absltest.mock.patch.object(loop, 'run', return_value={}),
@@ -261,6 +272,8 @@ class PlanTest(MainTestCase):
     self.assertIsNone(code)
     self.assertStartsWith(out.getvalue(), 'plan of tiny: 9 steps of ')
     self.assertIn('temporaries as compiled', out.getvalue())
+    programs = r'(?m)^programs compiled, at most \d+: .*, decode 1$'
+    self.assertRegex(out.getvalue(), programs)
     self.assertFalse((folder / 'run').exists())
 
 

@@ -256,8 +256,8 @@ def _print_modes(
   )
   oracle, modes = report['oracle'], report['modes']
   console.print(
-      f'oracle = best single mode of the base policy: {oracle["mode"]}, right'
-      f' in {percent(oracle["accuracy"])} of {oracle["rollouts"]:,}'
+      f'oracle: the best mode of the base policy is {oracle["mode"]}, solved in'
+      f' {percent(oracle["accuracy"])} of {oracle["rollouts"]:,} completions'
       if oracle
       else 'oracle: no mode of the base policy has at least'
       f' {modes_lib.MIN_ROLLOUTS} completions',

@@ -83,7 +83,7 @@ def _steps(run_: opening.Run) -> str:
   """Run all steps that are left; return why there were no more trials."""
   record, find = run_.recorder.record, run_.recorder.find
   if run_.primary:
-    for line in human.review(run_.inbox):
+    for line in human.review(run_.inbox, run_.setup.surface):
       output.say(line)
   opened = record(records.Open, lambda: start.open_ledger(run_))
   start.check_opened(run_, opened)

@@ -70,7 +70,8 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       sealed={n: score or 'not run' for n, score in found['scores'].items()}
       if final
       else 'not run',
-      names=sealed_lib.names_of(history),
+      names=sealed_lib.names_of(history)
+      | sealed_lib.names_of_compared(run.path),
       gains=found.get('gains', {}),
       evolved_over=found.get('evolved_over', {}),
       compute=found.get('compute', {}),
@@ -128,6 +129,27 @@ def _span(low: float | None, high: float | None) -> str:
 def _show(summary: Mapping[str, Any]) -> None:
   """Print the tables."""
   console = output.console()
+  if summary['trials']:
+    _show_trials(summary, console)
+  else:
+    output.say('\nno change was tried to its end')
+  if isinstance(summary['sealed'], str):
+    output.say(f'sealed scores: {summary["sealed"]} ({summary["ended"]})')
+  else:
+    _show_sealed(summary, console)
+  ended = summary['ended']
+  if ended == 'budget':
+    ended += '; with a higher limit the same command continues'
+  output.say(
+      f'{summary["device_seconds"]:.0f} device-seconds,'
+      f' {summary["dev_draws"]} dev draws, ended: {ended}'
+  )
+  output.say(f'page: {summary["report"]}')
+
+
+def _show_trials(
+    summary: Mapping[str, Any], console: console_lib.Console
+) -> None:
   table = table_lib.Table(box=None, pad_edge=False)
   for name in ('version', 'change', 'predicted', 'realised', 'verdict'):
     number = name in ('predicted', 'realised')
@@ -152,17 +174,7 @@ def _show(summary: Mapping[str, Any]) -> None:
       ' problems'
   )
   console.print(table)
-  if summary['trials']:
-    output.say(sealed_lib.KEEP)
-  if isinstance(summary['sealed'], str):
-    output.say(f'sealed scores: {summary["sealed"]} ({summary["ended"]})')
-  else:
-    _show_sealed(summary, console)
-  output.say(
-      f'{summary["device_seconds"]:.0f} device-seconds,'
-      f' {summary["dev_draws"]} dev draws, ended: {summary["ended"]}'
-  )
-  output.say(f'page: {summary["report"]}')
+  output.say(sealed_lib.KEEP)
 
 
 def _show_sealed(

@@ -314,7 +314,7 @@ class _Screen:
     """Return the table of `show_overview`, of some of the points."""
     heads = ['#', 'problem', 'family', *points.values()]
     table = self.table(
-        f'{len(shares)} problems, share solved by step',
+        f'{len(shares)} problems, share solved',
         heads + ['question'] * questions,
     )
     # The beginning of an id names a problem, too.

@@ -499,9 +499,7 @@ def show(plan: Plan) -> None:
   write(f'  {"at once, at most":24}{_bytes(plan.peak):>16}')
 
   listed = ', '.join(f'{name} {n}' for name, n in plan.programs.items())
-  write(
-      f'\nprograms compiled, at most: {sum(plan.programs.values())} ({listed})'
-  )
+  write(f'\nprograms compiled, at most {sum(plan.programs.values())}: {listed}')
 
   write(f'\n{"tokens, at most":20}{"sampled":>20}{"prompt":>20}')
   for name, (sampled, prompt) in plan.tokens.items():
@@ -510,7 +508,7 @@ def show(plan: Plan) -> None:
   write('\nFLOPs of matrix products, at most, with')
   write(f'  {flops.FORMULA}')
   for name, work in plan.work.items():
-    write(f'  {name:20}{work.flops:10.3g} = {work.formula}')
+    write(f'  {name:19}{work.flops:9.3g} = {work.formula}')
 
   if 'decode' not in plan.work:
     write('sampling is left to the servers of --config.rollout.urls')
@@ -529,8 +527,9 @@ def show(plan: Plan) -> None:
     write(
         f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
         f' {seconds * plan.devices:,.0f} device-seconds,'
-        f' {progress.duration(seconds)} ({phases})'
+        f' {progress.duration(seconds)}'
     )
+    write(f'    {phases}')
     fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
     remedy = '' if estimate.fits else f'; {plan.remedy}'
     write(

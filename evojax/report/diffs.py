@@ -52,7 +52,9 @@ def change_text(delta: records.Delta | None) -> str:
       parts.append(f'{path} {value_text(after)}')
     else:
       parts.append(f'{path} {value_text(before)} → {value_text(after)}')
-  return '; '.join(parts) or delta.factor
+  text = '; '.join(parts) or delta.factor
+  # Lines are broken behind a hyphen, and not behind a minus sign.
+  return re.sub(r'(?<=\de)-(?=\d)', '−', text)
 
 
 def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:

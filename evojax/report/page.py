@@ -164,10 +164,10 @@ def _context(
   return {
       'run': run,
       'config': config,
-      'name': str(config.get('name') or path.resolve().name),
+      'name': state.title(path, config),
       'state': where,
       'verdict': sealed.verdict(run, where.kind == 'running'),
-      'scores': sealed.scores(run),
+      'scores': sealed.scores(run, path),
       'keep_sentence': sealed.KEEP,
       'not_run_sentence': sealed.NOT_RUN,
       'forked': opened.forked if opened else '',

@@ -1,10 +1,12 @@
 """Sealed scores, and the run in one sentence."""
 
+import pathlib
 from typing import Any
 
 from evojax.ledger import history
 from evojax.ledger import records
 from evojax.report import numerals
+from evojax.report import state
 from evojax.report import svg
 
 # What a reader of 'keep, +1.9 [-0.1, +3.8]' asks.
@@ -51,12 +53,31 @@ def names_of(run: history.History) -> dict[str, str]:
   return names(bool(run.kept))
 
 
-def scores(run: history.History) -> list[dict[str, Any]]:
+def names_of_compared(path: pathlib.Path) -> dict[str, str]:
+  """Return what compared runs are called whose directory says more.
+
+  They are named by the variant of their config, which two runs may share.
+  """
+  found = {}
+  for file in sorted(path.glob('sealed/*/compared.json')):
+    name = file.parent.name
+    folder = pathlib.Path(state.read_json(file, {}).get('workdir', '')).name
+    if folder and name not in folder:
+      found[name] = f'{name} ({folder})'
+  return found
+
+
+def scores(run: history.History, path: pathlib.Path) -> list[dict[str, Any]]:
   """Return the sealed scores of this run's policies and of compared runs.
 
   Everything but the name is None where a policy was not run.
+
+  Args:
+    run: The rows of the run.
+    path: Its directory.
   """
-  final, called = run.find(records.Final), names_of(run)
+  final = run.find(records.Final)
+  called = names_of(run) | names_of_compared(path)
   if final is None:
     return []
   ends = [end for s in final.scores.values() if s for end in (s.low, s.high)]
@@ -101,8 +122,8 @@ def _against(final: records.Final) -> str:
 
 def verdict(run: history.History, running: bool) -> str:
   """Return the run in one sentence."""
-  trials = run.trials
-  so_far = f'{len(run.kept)} of {numerals.counted(len(trials), "change")} kept'
+  tried = [trial for trial in run.trials if trial.kind != 'running']
+  so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
     what = 'the last harness' if run.kept else f'the {names_of(run)["evolved"]}'
@@ -112,11 +133,12 @@ def verdict(run: history.History, running: bool) -> str:
         f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}]'
         f'{_against(final)}.'
     )
-  gained = numerals.points(run.levels.get(run.head, 0.0))
-  on_dev = f'{gained} points on dev problems by the sum of their effects'
+  if run.kept:
+    gained = numerals.points(run.levels.get(run.head, 0.0))
+    so_far += f', {gained} points on dev problems by the sum of their effects'
   if run.ended:
-    return f'Ended ({run.ended}) without sealed scores: {so_far}, {on_dev}.'
+    return f'Ended ({run.ended}) without sealed scores: {so_far}.'
   begun = 'Running' if running else 'Stopped; the same command continues'
-  if not trials:
-    return f'{begun}: no change has been tried yet.'
-  return f'{begun}: {so_far}, {on_dev}.'
+  if not tried:
+    return f'{begun}: no change has been decided yet.'
+  return f'{begun}: {so_far}.'

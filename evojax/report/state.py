@@ -33,6 +33,13 @@ def read_json(path: pathlib.Path, default: Any) -> Any:
   return found if isinstance(found, type(default)) else default
 
 
+def title(path: pathlib.Path, config: Mapping[str, Any]) -> str:
+  """Return what a page is called: several runs may have one config's name."""
+  folder = path.resolve().name
+  name = str(config.get('name') or folder)
+  return name if name == folder else f'{folder} ({name})'
+
+
 def of_training(
     steps: int, done: int, summary: Mapping[str, Any], running: bool
 ) -> State:

@@ -87,7 +87,7 @@ def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
   tokens = [row['sampled_tokens'] for row in rows if row.get('sampled_tokens')]
   scores = _scores(summary)
   return {
-      'name': str(config.get('name') or path.resolve().name),
+      'name': state.title(path, config),
       'state': state.of_training(
           config.get('steps', done), done, summary, running
       ),

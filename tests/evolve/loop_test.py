@@ -1,7 +1,9 @@
 """The meta-loop, end to end: on the shipped policy, as small as can be."""
 
+import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import pathlib
 import shutil
@@ -50,7 +52,10 @@ from tests import tiny
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
 _LAST = 'arms/v0/evidence/train/step_000002.parquet'
-_NONE = 1e-9  # A budget that the first row spends, however fast it is made.
+# A budget that the first row spends, however fast or slow it is made.
+ONE_ROW = absltest.mock.patch.object(
+    budget.Budget, 'remaining', lambda _, rows: 0.0 if rows else 1e9
+)
 # A change whose class, rate and seeds the user chose: tried before all others.
 QUEUED = {
     'delta': {'overlay': {'optim.learning_rate': 0.002}},
@@ -316,11 +321,10 @@ class EndToEndTest(parameterized.TestCase):
   def test_a_seed_harness_that_changed_is_told(self):
     folder = self.root / 'harness'
     shutil.copytree(self.path / 'harness' / self.row('open')['harness'], folder)
-    config = tiny.evolving(
-        harness__path=str(folder), evolve__device_seconds=_NONE
-    )
+    config = tiny.evolving(harness__path=str(folder))
     path = self.root / 'changed'
-    evojax.run(config, str(path))
+    with ONE_ROW:
+      evojax.run(config, str(path))
     overlay = json.loads((folder / 'overlay.json').read_text())
     overlay['optim.learning_rate'] = 3e-4
     (folder / 'overlay.json').write_text(json.dumps(overlay))
@@ -404,7 +408,9 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(after.count(b'\n'), before.count(b'\n') + 1)
     evolved = self.summary['sealed']['evolved']
     self.assertEqual(summary['sealed']['smoke'], evolved)
-    self.assertIn('smoke', (path / 'report.html').read_text())
+    called = f'smoke ({self.path.name})'
+    self.assertEqual(summary['names']['smoke'], called)
+    self.assertIn(called, (path / 'report.html').read_text())
     # Again: it has its row. A further one comes beside it, not in its place.
     loop.run(tiny.evolving(), str(path), compare=[str(self.path)])
     self.assertEqual((path / 'ledger.jsonl').read_bytes(), after)
@@ -578,16 +584,20 @@ class BudgetTest(absltest.TestCase):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, 'run')
     queue(path, a=UNPROVEN)
-    limited = dict(evolve__trials=1, evolve__device_seconds=_NONE)
-    summary = evojax.run(tiny.evolving(**limited), str(path))
+    config = tiny.evolving(evolve__trials=1)
+    with ONE_ROW, contextlib.redirect_stdout(io.StringIO()) as out:
+      summary = evojax.run(config, str(path))
     self.assertEqual(summary['ended'], 'budget')
     self.assertEqual(summary['sealed'], 'not run')
+    self.assertIn('no change was tried to its end', out.getvalue())
+    self.assertIn('with a higher limit', out.getvalue())
     self.assertEqual(steps(path), ['open', 'stop'])
-    again = evojax.run(tiny.evolving(**limited), str(path))
+    with ONE_ROW:
+      again = evojax.run(config, str(path))
     self.assertEqual(again['ended'], 'budget')
     self.assertEqual(steps(path), ['open', 'stop'])
     # With more, it goes on; what was paid for is not paid for again.
-    summary = evojax.run(tiny.evolving(evolve__trials=1), str(path))
+    summary = evojax.run(config, str(path))
     self.assertEqual(summary['ended'], 'trials')
     self.assertEqual(steps(path)[:3], ['open', 'stop', 'train'])
     verdict = next(p for p in payloads(path) if p['step'] == 'verify')

@@ -895,6 +895,19 @@ class HumanTest(parameterized.TestCase):
     delta = {'file': 'keep.py', 'source_file': name}
     self._refused(self._rate(delta=delta), reason)
 
+  @parameterized.parameters(
+      ('grpo.kl_coeff', "write 'grpo.kl_coef'"),
+      ('grpo.clip_high', "write 'clip'"),
+      ('nonsense', " or 'optim.learning_rate'"),
+  )
+  def test_veto_of_nothing(self, veto, remedy):
+    self._put('a.json', {'veto': veto})
+    for good in ('clip', 'keep', 'reward:overlong', '0' * 64):
+      self._put(f'{good}.json', {'veto': good})
+    (line,) = human.review(self.inbox, context().surface)
+    self.assertStartsWith(line, f"inbox/a.json cannot be used: veto='{veto}'")
+    self.assertIn(remedy, line)
+
   def test_veto(self):
     sha = propose_change({'optim.learning_rate': 3e-4}).delta.sha256
     self._put('a.json', {'veto': 'grpo.kl_coef'})

@@ -52,7 +52,7 @@ class DiffsTest(absltest.TestCase):
 
   def test_change_in_words(self):
     for change, expected in (
-        (['a.x', 1e-4, 3e-4], 'a.x 1e-4 → 3e-4'),
+        (['a.x', 1e-4, 3e-4], 'a.x 1e−4 → 3e−4'),
         (['a.x', None, 0.25], 'a.x 0.25'),
         (['a.x', 0.25, None], 'a.x removed'),
         (['a.x', ('p', 'q'), ()], 'a.x ["p", "q"] → []'),

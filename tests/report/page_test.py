@@ -358,6 +358,20 @@ class PageTest(parameterized.TestCase):
     self.assertLen(found.find('text', 'cross'), 1)
     self.assertNotIn('class="dot discard"', text)
 
+  def test_a_change_that_goes_on_is_not_counted(self):
+    workdir = self._path('going on')
+    rows = synthetic.make_rows(workdir, trials=2, evidence=False)
+    last = max(i for i, row in enumerate(rows) if row[0] == 'trial')
+    for step, data, _ in rows:
+      if step == 'verify':
+        data |= dict(status='discard', version='')
+    rows = [row for row in rows[: last + 1] if row[0] != 'promote']
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    _, found = _build(workdir)
+    (verdict,) = found.find('p', 'verdict')
+    self.assertEndsWith(verdict['text'], ': 0 of 1 change kept.')
+    self.assertIn('changes tried1', found.find('dl', 'facts')[0]['text'])
+
   def test_ended_without_seal(self):
     workdir = self._path('ended')
     rows = synthetic.make_rows(workdir, trials=2, evidence=False)

@@ -201,12 +201,11 @@ def _named(tree: Tree) -> tuple[Tree | None, Tree]:
   if operators == ('!=',) and is_name(sides[0]):
     return sides[0], (r'\setminus', _REALS, ('list', sides[1]))
   # A bound such as pi is a symbol, and no name.
-  if is_name(sides[0]) and _is_open(sides[0]):
-    operators, sides = ('<', *operators), [
-        expressions.negative(_INFINITY),
-        *sides,
-    ]
-  if is_name(sides[-1]) and _is_open(sides[-1]):
+  named = [is_name(side) and _is_open(side) for side in sides]
+  if named == [True, False]:
+    operators = ('<', *operators)
+    sides = [expressions.negative(_INFINITY), *sides]
+  elif named == [False, True]:
     operators, sides = (*operators, '<'), [*sides, _INFINITY]
   if len(sides) != 3 or '!=' in operators or not is_name(sides[1]):
     return None, tree
@@ -262,9 +261,11 @@ def _real_set(tree: Tree) -> real_sets.Cuts | None:
     return ()
   if kind == 'tuple':
     ends = [_end(part) for part in parts[1:]]
-    if len(ends) != 2 or None in ends or ends[0] >= ends[1]:
+    # Not the row of a matrix, nor \langle 1, 2 \rangle.
+    is_interval = len(ends) == 2 and parts[0][:1] in ('(', '[')
+    if not is_interval or None in ends or ends[0] >= ends[1]:
       return None
-    return real_sets.interval(*ends, parts[0]) if parts[0][0] in '([' else None
+    return real_sets.interval(*ends, parts[0])
   if len(parts) > _MOST_PARTS:
     return None
   if kind in _SETS:
@@ -300,7 +301,7 @@ def _end(tree: Tree) -> fractions.Fraction | float | None:
   if _mp.im(value) or abs(_mp.mag(value)) > _MOST_BITS:
     return None
   digits = _EQUAL_BITS - _mp.mag(value)
-  nearest = int(_mp.nint(_mp.ldexp(value, digits)))
+  nearest = int(_mp.nint(_mp.ldexp(_mp.re(value), digits)))
   return nearest / fractions.Fraction(2) ** digits
 
 
@@ -370,7 +371,7 @@ def _values(tree: Tree) -> list[Value]:
 
 def _has_steps(tree: Tree) -> bool:
   parts = [part for part in tree if isinstance(part, tuple)]
-  return tree[1] in ('floor', 'ceil') or any(map(_has_steps, parts))
+  return tree[1:2] in (('floor',), ('ceil',)) or any(map(_has_steps, parts))
 
 
 def _value(tree: Tree, point: int) -> Value:

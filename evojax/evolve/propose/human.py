@@ -22,6 +22,7 @@ NAME.json.refused, beside NAME.json.reason.txt.
 
 from collections.abc import Mapping
 import dataclasses
+import difflib
 import json
 import os
 import pathlib
@@ -30,8 +31,10 @@ from typing import Any
 
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills
+from evojax.harness import delta as delta_lib
 from evojax.harness import library
 from evojax.harness import spec
+from evojax.harness import surface as surface_lib
 from evojax.runtime import output
 
 MAX_BYTES = 64 << 10
@@ -85,11 +88,17 @@ def propose(
   return None
 
 
-def review(inbox: str | os.PathLike[str]) -> list[str]:
+def review(
+    inbox: str | os.PathLike[str], surface: surface_lib.Surface
+) -> list[str]:
   """Return a line for each file that cannot be used, and change nothing.
 
   Only what a file says is looked at: if the change can be made depends on the
   version that it is tried on.
+
+  Args:
+    inbox: The directory; it need not exist.
+    surface: What a harness may set, which a veto has to name.
   """
   inbox = pathlib.Path(inbox)
   lines = []
@@ -97,7 +106,10 @@ def review(inbox: str | os.PathLike[str]) -> list[str]:
     try:
       if path.suffix == '.json':
         fields = _read(path)
-        _veto(fields) if 'veto' in fields else _described(fields)
+        if 'veto' in fields:
+          _check_veto(_veto(fields), surface)
+        else:
+          _described(fields)
       elif not path.name.endswith(_BESIDE):
         raise InboxError('is not read: changes and vetoes are files *.json')
     except InboxError as error:
@@ -155,6 +167,21 @@ def _veto(fields: Mapping[str, Any]) -> str:
       return veto
   raise InboxError(
       'a veto is {"veto": "<factor or hash of a delta>"} and nothing else'
+  )
+
+
+def _check_veto(veto: str, surface: surface_lib.Surface) -> None:
+  """Raise InboxError if a veto stops nothing."""
+  if delta_lib.class_of(veto, surface) or re.fullmatch('[0-9a-f]{64}', veto):
+    return
+  factors = surface.factors()
+  of_path = {f.path: name for name, fields in factors.items() for f in fields}
+  near = difflib.get_close_matches(veto, [*of_path, *factors], n=1)
+  # A path that belongs to a group of fields is vetoed by the group's name.
+  meant = [of_path.get(name, name) for name in near] or sorted(factors)
+  raise InboxError(
+      f'veto={veto!r} is no factor, so it stops nothing; write'
+      f' {" or ".join(map(repr, meant))}'
   )
 
 
