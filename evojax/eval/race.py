@@ -55,7 +55,7 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
     alpha_j = level gamma_j (kept + 1),
     gamma_j = (1 / j) / sum_{i <= most} 1 / i
 
-  is e-LOND (Xu and Ramdas 2024, arXiv:2306.11254), with e-values that run on
+  is e-LOND (Xu and Ramdas 2024, arXiv:2311.06412), with e-values that run on
   while later candidates enter. A candidate that is kept at e >= 1 / alpha_j is
   at most the share 1 / (kept + 1) of all that are ever kept, so the expected
   share of false ones is at most
@@ -98,16 +98,17 @@ def after_round(
   """Return the standing of a candidate after one more round.
 
   A few pairs may agree by chance, and arms that collapse now and then may not
-  have done so yet. So a candidate is not taken to be steadier than all of its
-  round are together. This borrows no certainty, as it can only raise p: where
-  candidates are alike it costs 0.01 to 0.1 of the power in a first round, and
-  where one arm in ten collapses it halves the false keeps.
+  have done so yet. So a candidate is not taken to be steadier than all pairs of
+  its race are together. This borrows no certainty, as it can only raise p. It
+  takes nothing from the power for large effects, 0.1 from that for a difference
+  of one standard deviation, and most of the false keeps where arms collapse.
 
   Args:
     standing: Before the round.
     differences: Of the round's pairs, candidate minus incumbent, fractions.
     errors: Their standard errors by problems, see `paired.gain`.
-    spread: `paired.pooled_spread` of all candidates of the round, this one too.
+    spread: `paired.pooled_spread` of all candidates in all rounds of the race
+      so far, this round and those that were dropped included.
     alpha: See `alpha_of`; fixed before the round.
     last: Whether the candidate may run no further round; fixed before it.
     margin: 0 to show a gain; MARGIN to show that there is no loss of it.
