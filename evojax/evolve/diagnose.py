@@ -65,37 +65,55 @@ def graded(meta: Mapping[str, Any], values: Values) -> list[records.Measure]:
 # ------------------------------------------------------------- learning curve
 
 
-def learning_curve(outcome: Sequence[float]) -> Values:
-  """Describe how an arm learned by a straight line through its outcomes.
-
-  Args:
-    outcome: Share of completions solved, one value per update.
+def _line(y: np.ndarray) -> tuple[float, float, float]:
+  """Fit a straight line through n >= 3 values.
 
   Returns:
-    outcome_start and outcome_rise, fractions of the fitted line;
-    outcome_rise_high, the upper end of the rise's one-sided 95 % interval
-    (Student's t on the residuals); and unsolved_closed, the rise as a share of
-    what was not solved at the start. Empty for fewer than three updates, where
-    a line has no residuals.
+    Its start, its rise, and how far the end of the rise's one-sided 95 %
+    interval is from it (Student's t on the residuals).
   """
-  y = np.asarray(outcome, np.float64)
   n = len(y)
-  if n < 3:
-    return {}
   x = np.arange(n) - (n - 1) / 2
   slope = float(x @ y / (x @ x))
   residual = y - y.mean() - slope * x
   error = math.sqrt(float(residual @ residual) / (n - 2) / float(x @ x))
-  start = float(np.clip(y.mean() + slope * x[0], 0, 1))
-  rise = slope * (n - 1)
   quantile = float(special.stdtrit(n - 2, 0.95))
+  rise = slope * (n - 1)
+  return float(y.mean() + slope * x[0]), rise, quantile * error * (n - 1)
+
+
+def learning_curve(
+    outcome: Sequence[float], reward: Sequence[float] = ()
+) -> Values:
+  """Describe how an arm learned by straight lines through its updates.
+
+  Args:
+    outcome: Share of completions solved, one value per update.
+    reward: Mean reward of each update, if it is known.
+
+  Returns:
+    outcome_start and outcome_rise, fractions of the fitted line;
+    outcome_rise_high, the upper end of the rise's one-sided 95 % interval; and
+    unsolved_closed, the rise as a share of what was not solved at the start.
+    With the reward, shaped_rise: how much more the reward rose than the
+    outcome, and shaped_rise_low, its lower end. Both are of one arm, under one
+    reward. Empty for fewer than three updates, where a line has no residuals.
+  """
+  y = np.asarray(outcome, np.float64)
+  if len(y) < 3:
+    return {}
+  start, rise, half = _line(y)
+  start = min(max(start, 0.0), 1.0)
   curve = {
       'outcome_start': start,
       'outcome_rise': rise,
-      'outcome_rise_high': rise + quantile * error * (n - 1),
+      'outcome_rise_high': rise + half,
   }
   if start < 1:
     curve['unsolved_closed'] = rise / (1 - start)
+  if len(reward) == len(y):
+    _, rise, half = _line(np.asarray(reward, np.float64) - y)
+    curve |= {'shaped_rise': rise, 'shaped_rise_low': rise - half}
   return curve
 
 
@@ -139,30 +157,6 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
       measured(f'tried_{name}', 'trials', count)
       for name, count in sorted(classes.items())
   ]
-
-
-_FOLLOWED = ('reward_mean', 'outcome')  # Compared between two diagnoses.
-
-
-def _since_last(
-    history: history_lib.History, values: Values
-) -> Mapping[str, float]:
-  """Return the change of reward and outcome since the previous diagnosis.
-
-  It is empty where a change of the reward was designed in between, since the
-  two rewards may then be different quantities, or where a number is missing.
-  """
-  for row in reversed(history.rows):
-    record = row.record
-    if isinstance(record, records.Design):
-      if record.delta.intervention_class == 'reward':
-        return {}
-    elif isinstance(record, records.Diagnose):
-      before = {m.name: m.value for m in record.measures}
-      if any(before.get(n) is None or n not in values for n in _FOLLOWED):
-        return {}
-      return {f'{n}_change': values[n] - before[n] for n in _FOLLOWED}
-  return {}
 
 
 # ----------------------------------------------------------------------- rules
@@ -265,22 +259,21 @@ RULES = {
     # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
     'reward_hacking': Rule(
         layer='score',
-        unit='reward since the last diagnosis',
-        value=lambda v: v['reward_mean_change'],
+        unit='reward per arm, beyond the outcome',
+        value=lambda v: v['shaped_rise'],
         warn=('>', 0.05),
         critical=('>', 0.2),
-        when=lambda v: v['outcome_change'] < 0.01,
+        when=lambda v: v['outcome_rise'] < 0.01 and v['shaped_rise_low'] > 0,
         otherwise='It alerts only where the solved share rose by less than a'
-        ' point, and it changed by {outcome_change:+.3f}.',
+        ' point, and it changed by {outcome_rise:+.3f}; the lower end of the'
+        " reward's own rise is {shaped_rise_low:+.3f}.",
     ),
 }
 
 
 # Names that no diagnostic may give its numbers: it could hide an alert.
 _OURS = (
-    set(RULES)
-    | {f'{name}_change' for name in _FOLLOWED}
-    | learning_curve((0.0, 0.0, 0.0)).keys()
+    set(RULES) | learning_curve((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)).keys()
 )
 
 
@@ -330,6 +323,7 @@ def measure(
     view: Any,
     history: history_lib.History,
     outcome: Sequence[float],
+    reward: Sequence[float] = (),
 ) -> list[records.Measure]:
   """Measure everything that is known about a version.
 
@@ -338,6 +332,7 @@ def measure(
     view: Recorded evidence, an `evidence.views.View` of reader 'diagnostic'.
     history: The ledger, without this diagnosis.
     outcome: Outcome per update of the arm that made the evidence.
+    reward: Mean reward per update.
 
   Returns:
     The measures of the harness's diagnostics by name, the learning curve, the
@@ -348,7 +343,7 @@ def measure(
   """
   ours = [
       _graded(name, 'score', 'fraction', value)
-      for name, value in learning_curve(outcome).items()
+      for name, value in learning_curve(outcome, reward).items()
   ]
   ours += version_measures(history)
   taken = _OURS | {m.name for m in ours}
@@ -360,8 +355,6 @@ def measure(
     taken |= {m.name for m in found[name]}
   every = [m for name in sorted(found) for m in found[name]] + ours
   values = {m.name: m.value for m in every if m.value is not None}
-  # A rule may read changes as well; they are no measures of their own.
-  values |= _since_last(history, values)
   return every + _findings(values)
 
 

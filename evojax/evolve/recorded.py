@@ -79,4 +79,17 @@ def measure(
       view(run, folder, harness),
       run.recorder.history,
       outcome,
+      rewards(run.path / folder),
   )
+
+
+def rewards(folder: pathlib.Path) -> list[float]:
+  """Return the mean reward of each update of an arm, in every process."""
+
+  def read() -> list[float]:
+    steps = store.list_steps(folder, 'train')
+    columns = ('reward', 'graded')
+    each = (store.read_numbers(folder, 'train', s, *columns) for s in steps)
+    return [float(reward[graded].mean()) for reward, graded in each]
+
+  return decisions.decide(read)

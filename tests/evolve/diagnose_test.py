@@ -64,11 +64,11 @@ def view(outcome):
 HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
 
 
-def measure(sources, outcome=HALF_DEAD, history=None, curve=()):
+def measure(sources, outcome=HALF_DEAD, history=None, curve=(), reward=()):
   files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
   functions = run.Functions(spec.Harness({}, files), limit_seconds=5.0)
   return diagnose.measure(
-      functions, view(outcome), history or samples.run(), curve
+      functions, view(outcome), history or samples.run(), curve, reward
   )
 
 
@@ -291,34 +291,21 @@ class HistoryTest(absltest.TestCase):
       self.assertEqual(rule.otherwise == '', plain, name)
 
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):
-    source = GROUPS.replace("'spread'", "'reward_mean'").replace('0.01', '0.9')
-    source = source.replace("WARN = {'dead", "WARN = {'x': ('>', 1), 'dead")
-
-    def before(outcome):
-      measures = [
-          samples.record(records.Measure, name='reward_mean', value=0.5),
-          samples.record(records.Measure, name='outcome', value=outcome),
-      ]
-      return samples.record(records.Diagnose, measures=tuple(measures))
-
-    curve = [0.6] * 5
-    hacked = measure(
-        {'g': source}, history=samples.run(before(0.625)), curve=curve
+    flat, up = [0.5] * 5, [0.5, 0.55, 0.6, 0.65, 0.7]
+    found = lambda outcome, reward: by_name(
+        measure({'g': GROUPS}, curve=outcome, reward=reward)
     )
-    self.assertIn('reward_hacking', diagnose.alerts(hacked))
-    self.assertAlmostEqual(by_name(hacked)['reward_hacking'].value, 0.4)
-    # Another reward is another unit: nothing is said.
-    other = samples.run(before(0.625), designed(0, 'reward'))
-    self.assertNotIn(
-        'reward_hacking',
-        by_name(measure({'g': source}, history=other, curve=curve)),
-    )
+    hacked = found(flat, up)['reward_hacking']
+    self.assertEqual((hacked.level, hacked.beyond), ('warn', 'warn'))
+    self.assertAlmostEqual(hacked.value, 0.2)  # 0.7 - 0.5, and no more.
     # The outcome rose with it.
-    honest = samples.run(before(0.4))
-    self.assertNotIn(
-        'reward_hacking',
-        diagnose.alerts(measure({'g': source}, history=honest, curve=curve)),
-    )
+    self.assertEqual(found(up, up)['reward_hacking'].level, 'ok')
+    # The mean rose, and it may be noise.
+    noisy = [0.5, 0.9, 0.3, 1.0, 0.6]
+    self.assertGreater(found(flat, noisy)['reward_hacking'].value, 0.05)
+    self.assertEqual(found(flat, noisy)['reward_hacking'].level, 'ok')
+    # Nobody recorded the reward.
+    self.assertNotIn('reward_hacking', found(flat, ()))
 
 
 class AlertsTest(absltest.TestCase):

@@ -36,8 +36,9 @@ PROPOSERS = {
 }
 INBOX = 'human'  # Proposer of what comes from the user's inbox, see `human`.
 CRITERION = (
-    'Avg@k on fresh dev problems rises: one-sided p <= alpha against the'
-    ' control arms, the perturbed score agrees in sign, no new critical alert'
+    'its arms solve more than those of the incumbent beside them: the e-value of'
+    ' all pairs reaches its threshold; it holds on perturbed problems, without a'
+    ' new critical alert'
 )
 
 

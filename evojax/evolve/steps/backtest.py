@@ -23,6 +23,7 @@ from evojax.evidence import views
 from evojax.evolve import arms
 from evojax.evolve import backtest as statistics_lib
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import recorded
 from evojax.evolve import replay
 from evojax.harness import delta as delta_lib
@@ -32,11 +33,6 @@ from evojax.runtime import decisions
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import reward_pipeline
-
-# Intervention classes that alter what is sampled: replaying old rollouts under
-# them shows nothing.
-_NOT_REPLAYED = ('exploration', 'data')
-
 
 def backtest(
     run: opening.Run,
@@ -135,7 +131,8 @@ def _backtest(
     part = delta.factor.removeprefix('reward:')
     found |= statistics_lib.scan(new, part, run.setup.surface)
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  if delta.intervention_class in _NOT_REPLAYED:
+  # Replaying old rollouts under a change of what is sampled shows nothing.
+  if delta.intervention_class in pairs.SAMPLED_OTHERWISE:
     found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
     return dict(statistics=found, predicted=None)
   harnesses = (version.harness, design.harness)
