@@ -96,12 +96,14 @@ def tokens_of(path: pathlib.Path) -> records.Tokens:
 
   Its total holds dev scores and the search, too.
   """
-  if (path / 'ledger.jsonl').exists():
-    versions = history_lib.read(path).versions
-    training = sum(version.sampled_tokens for version in versions)
-  else:
+  if not (path / 'ledger.jsonl').exists():
     training = arm_lib.sampled_tokens(path)
-  return records.Tokens(training=training, total=total_tokens(path))
+    return records.Tokens(training=training, total=total_tokens(path))
+  history = history_lib.read(path)
+  return records.Tokens(
+      training=sum(version.sampled_tokens for version in history.versions),
+      total=total_tokens(path) + history.replayed_tokens,
+  )
 
 
 def total_tokens(root: pathlib.Path) -> int:

@@ -272,9 +272,7 @@ RULES = {
 
 
 # Names that no diagnostic may give its numbers: it could hide an alert.
-_OURS = (
-    set(RULES) | learning_curve((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)).keys()
-)
+_OURS = set(RULES) | learning_curve((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)).keys()
 
 
 def _findings(values: Values) -> list[records.Measure]:

@@ -23,8 +23,8 @@ def effect(
     harnesses: tuple[str, str],
     folder: pathlib.Path,
     steps: list[int],
-) -> records.Estimate:
-  """Return the effect of K updates on recorded rollouts.
+) -> tuple[records.Estimate, int]:
+  """Return the effect of K updates on recorded rollouts, and sampled tokens.
 
   From every retained checkpoint, K updates under the parent and K under the
   candidate learn from the rollouts that were recorded nearest to it (after it,
@@ -63,8 +63,10 @@ def effect(
           problems=e.replay_problems,
           samples=e.samples,
       )
+    spent.append(round(result.n_tokens * result.outcomes.size))
     return result.problem_scores
 
+  spent: list[int] = []
   gains = []
   for checkpoint in arm_lib.retained(folder, len(steps)):
     at = int(checkpoint.name.removeprefix('step_'))
@@ -73,4 +75,4 @@ def effect(
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
   # Checkpoints are no sample of anything: problems are, and share them.
-  return estimates.over_problems(np.mean(gains, axis=0))
+  return estimates.over_problems(np.mean(gains, axis=0)), sum(spent)

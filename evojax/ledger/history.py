@@ -257,6 +257,30 @@ class History:
     once = {arm.folder: arm.sampled_tokens for arm in [*own, *raced]}
     return sum(once.values())
 
+  @property
+  def replayed_tokens(self) -> int:
+    """Tokens sampled to score the replays of all backtests."""
+    return sum(row.sampled_tokens for row in self.all(records.Backtest))
+
+  @functools.cached_property
+  def tokens_by_use(self) -> dict[str, int]:
+    """Tokens sampled to train, by what became of them; and those of replays."""
+    in_policy = {
+        source.folder
+        for version in self.all(records.Promote)
+        for source in version.sources
+    }
+    uses = dict.fromkeys(
+        ('policy', 'incumbents', 'candidates', 'shadows', 'replays'), 0
+    )
+    uses['policy'] = self.base.sampled_tokens if self.base else 0
+    once = {arm.folder: arm for race in self.races for arm in race.arms}
+    for folder, arm in once.items():
+      use = 'policy' if folder in in_policy else f'{arm.role}s'
+      uses[use] += arm.sampled_tokens
+    uses['replays'] = self.replayed_tokens
+    return uses
+
   @functools.cached_property
   def tokens_by_trial(self) -> dict[int, int]:
     """Number of a trial -> tokens sampled to train its own arms."""

@@ -291,9 +291,12 @@ class Admit(OfTrial):
 class Backtest(OfTrial):
   """The effect that the candidate would have had on recorded evidence."""
 
+  VERSION: ClassVar[int] = 2
+
   key: str  # Hash of all inputs, '' after a crash.
   statistics: dict[str, float | str]  # A text says why there is no number.
   predicted: Interval | None  # 95 % interval of the replayed effect.
+  sampled_tokens: int = 0  # To score the replays.
   crash: str = ''
 
 
@@ -491,6 +494,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     | row,
     (Design, 0): lambda row: row | {'delta': _class(row['delta'])},
     (Backtest, 0): lambda row: {'crash': ''} | row,
+    (Backtest, 1): lambda row: row | {'sampled_tokens': 0},
     (Race, 0): lambda row: row | {'arms': list(map(_arm_1, row['arms']))},
     (Race, 1): _race_2,
     (Verify, 1): lambda row: dataclasses.asdict(

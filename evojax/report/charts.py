@@ -47,37 +47,76 @@ def _solved_share(
 
 
 def training(run: history.History) -> svg.Chart | None:
-  """Draw the solved share over all updates, from the base along the lineage."""
+  """Draw the race: the solved share over all updates of the policy.
+
+  All arms of a round start where the round before ended. The harness whose arms
+  the policy goes on from is drawn as the lineage.
+  """
   root = curves.smooth(run.base.outcome if run.base else ())
-  ends = {run.base_version: len(root)}
-  lines = [(0, root, 'lineage', f'{run.base_version}: seed harness')]
-  for trial in run.trials:
-    # A parent whose row is missing has no end: its children begin on the left.
-    start = ends.get(run.parents[trial.name], 0)
-    incumbent, candidate = (_mean_curve(trial, role) for role in _ROLES)
-    ends[trial.name] = start + len(candidate)
-    class_ = 'lineage' if trial.name in run.lineage else 'aside'
-    what = f'{trial.name}, {diffs.change_text(trial.delta)}: {trial.status}'
-    lines.append(
-        (start, incumbent, 'incumbent', f'incumbent beside {trial.name}')
-    )
-    lines.append((start, candidate, class_, what))
+  lines = [(0, root, 'lineage bold', f'{run.base_version}: seed harness')]
+  ends: list[tuple[float, float, str]] = []  # Where a version was made.
+  start, names = len(root), {t.number: t for t in run.trials}
+  made = {v.round: v for v in run.all(records.Promote) if v.round is not None}
+  for race in run.races:
+    version = made.get(race.round)
+    won = {source.folder for source in version.sources} if version else set()
+    longest = 0
+    for (role, number), group in _entrants(race).items():
+      trial = names.get(number)
+      what = f'round {race.round}, {role}'
+      if trial:
+        what += f' of {trial.name}, {diffs.change_text(trial.delta)}:'
+        what += f' {trial.status}'
+      lineage_ = any(arm.folder in won for arm in group)
+      class_ = 'lineage' if lineage_ else _LINE_OF_ROLE[role]
+      filled = [arm.outcome for arm in group if arm.outcome]
+      for arm in group:
+        lines.append((start, arm.outcome, f'{class_} thin', arm.folder))
+      mean = curves.smooth(
+          list(map(statistics.fmean, zip(*filled, strict=False)))
+      )
+      lines.append((start, mean, f'{class_} bold', what))
+      longest = max(longest, len(mean))
+      if lineage_ and mean:
+        title = f'{version.version}: {len(won)} arms of the {role}'
+        ends.append((start + len(mean), mean[-1], title))
+    start += longest
   lines = [line for line in lines if len(line[1]) > 1]
   if not lines:
     return None
-  # The lineage lies on top.
-  lines.sort(key=lambda line: ('incumbent', 'aside', 'lineage').index(line[2]))
+  # Means lie on arms, and the lineage on top.
+  rank = lambda line: ('thin' not in line[2], 'lineage' in line[2])
   chart = _solved_share(
       svg.Scale(0, max(start + len(curve) for start, curve, _, _ in lines)),
       [value for _, curve, _, _ in lines for value in curve],
       ticks=5,
       height=240,
       label='Solved share of training rollouts by update',
-      class_='many' if len(run.trials) > lineage.MANY else '',
+      class_='many' if len(run.races) > lineage.MANY else '',
   )
-  for start, curve, class_, title in lines:
-    chart.add('line', class_, *enumerate(curve, start + 1), title=title)
+  for first, curve, class_, title in sorted(lines, key=rank):
+    chart.add('line', class_, *enumerate(curve, first + 1), title=title)
+  for x, y, title in ends:
+    chart.add('dot', 'dot keep', (x, y), title=title)
   return chart
+
+
+# How the mean of a harness is drawn that did not become the policy.
+_LINE_OF_ROLE = {
+    'incumbent': 'incumbent',
+    'candidate': 'aside',
+    'shadow': 'shadow',
+}
+
+
+def _entrants(
+    race: records.Race,
+) -> dict[tuple[str, int | None], list[records.RacedArm]]:
+  """Return the arms of a round by their harness, the incumbent first."""
+  found: dict[tuple[str, int | None], list[records.RacedArm]] = {}
+  for arm in race.arms:
+    found.setdefault((arm.role, arm.trial), []).append(arm)
+  return found
 
 
 def arms(trial: history.Trial) -> svg.Chart | None:

@@ -34,6 +34,7 @@ from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import reward_pipeline
 
+
 def backtest(
     run: opening.Run,
     version: records.Version,
@@ -58,7 +59,7 @@ def backtest(
     try:
       stored = _backtest(run, version, design, delta, steps)
     except run_lib.FunctionError as error:
-      stored = dict(statistics={}, predicted=None)
+      stored = dict(statistics={}, predicted=None, sampled_tokens=0)
       key, crash = '', str(error)
     # A crash has no numbers to keep: another run may repair what failed.
     if run.primary and not crash:
@@ -70,6 +71,7 @@ def backtest(
       key=key,
       statistics=stored['statistics'],
       predicted=predicted,
+      sampled_tokens=stored['sampled_tokens'],
       crash=crash,
   )
 
@@ -134,11 +136,12 @@ def _backtest(
   # Replaying old rollouts under a change of what is sampled shows nothing.
   if delta.intervention_class in pairs.SAMPLED_OTHERWISE:
     found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
-    return dict(statistics=found, predicted=None)
+    return dict(statistics=found, predicted=None, sampled_tokens=0)
   harnesses = (version.harness, design.harness)
-  effect = replay.effect(run, harnesses, folder, steps)
+  effect, tokens = replay.effect(run, harnesses, folder, steps)
   found |= zip(names, (effect.value, effect.low, effect.high), strict=True)
-  return dict(statistics=found, predicted=[effect.low, effect.high])
+  predicted = [effect.low, effect.high]
+  return dict(statistics=found, predicted=predicted, sampled_tokens=tokens)
 
 
 def rewarded(

@@ -121,9 +121,9 @@ def _compute(
 
   def count() -> dict[str, tuple[int, int]]:
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)
-    total = compared_lib.total_tokens(run.path)
-    versions = run.recorder.history.versions
-    evolved = sum(version.sampled_tokens for version in versions)
+    history = run.recorder.history
+    total = compared_lib.total_tokens(run.path) + history.replayed_tokens
+    evolved = sum(version.sampled_tokens for version in history.versions)
     found = {'evolved': (evolved, total - final)}
     if final:
       found['retrained'] = (final, total)
