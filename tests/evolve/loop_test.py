@@ -20,6 +20,7 @@ import pytest
 
 import evojax
 from evojax import config as config_lib
+from evojax.eval import race
 from evojax.evidence import store
 from evojax.evolve import compared
 from evojax.evolve import executor
@@ -32,6 +33,7 @@ from evojax.evolve import skills
 from evojax.evolve import states
 from evojax.evolve import validate
 from evojax.evolve.steps import validation
+from evojax.evolve.steps import verify
 from evojax.harness import admit
 from evojax.harness import delta
 from evojax.harness import library
@@ -40,6 +42,7 @@ from evojax.harness import spec
 from evojax.harness import surface
 from evojax.ledger import budget
 from evojax.ledger import chain
+from evojax.ledger import history
 from evojax.ledger import records
 from evojax.models import hf
 from evojax.runtime import metrics
@@ -470,6 +473,45 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(
         compared.tokens_of(path), records.Tokens(training=7, total=12)
     )
+
+
+class ShadowTest(absltest.TestCase):
+
+  @pytest.mark.slow
+  def test_a_kept_change_is_taken_back(self):
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    queue(path, b=QUEUED)
+    lost = race.Verdict('drop', 'it lost')
+    with (
+        # Whatever is raced is kept, and loses against its shadow.
+        absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
+        absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
+        absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
+    ):
+      evojax.run(tiny.evolving(), str(path))
+    rows = payloads(path)
+    of = lambda step: [row for row in rows if row['step'] == step]
+    begun, looked = of('shadow')
+    kept, back = of('promote')
+    first, second = of('race')
+    self.assertEqual((begun['look'], looked['look']), (0, 1))
+    # It starts where the incumbent's own arms ended, and runs beside the policy
+    # in the place of a candidate.
+    shadows = [a for a in second['arms'] if a['role'] == 'shadow']
+    self.assertEqual({a['start'] for a in shadows}, {begun['end']})
+    self.assertEqual(begun['harness'], of('open')[0]['harness'])
+    self.assertEqual(second['standings'], [])
+    self.assertLen(second['arms'], 6)
+    self.assertEqual({a['trial'] for a in shadows}, {0})
+    # The policy was the candidate's, and is the shadow's again.
+    taken = {s['folder'] for s in kept['sources']}
+    raced = {a['folder'] for a in first['arms'] if a['role'] == 'candidate'}
+    self.assertEqual(taken, raced)
+    self.assertNotEqual(kept['harness'], begun['harness'])
+    self.assertEqual(back['harness'], begun['harness'])
+    self.assertEqual(back['end'], looked['end'])
+    (trial,) = history.read(path).trials
+    self.assertEqual((trial.status, trial.kind), ('taken back', 'discard'))
 
 
 class SealedTest(absltest.TestCase):

@@ -9,6 +9,7 @@ No model is asked, and equal contexts give equal proposals.
 
 from collections.abc import Sequence
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -17,6 +18,7 @@ from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import changes
+from evojax.evolve.propose import directions
 from evojax.evolve.propose import library
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
@@ -173,7 +175,8 @@ def _called(
   ideas: list[tuple[library.Entry, int]] = []
   # Factor -> place among the alerts of the worst one that calls for it.
   places: dict[str, int] = {}
-  for entry in library.ENTRIES.values():
+  known = itertools.chain(library.ENTRIES.values(), directions.entries(context))
+  for entry in known:
     place = 0
     if alerts is not None:
       answers = [entry.answers(alert, surface) for alert in alerts]

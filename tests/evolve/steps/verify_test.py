@@ -1,189 +1,187 @@
-"""The verdict on a trial whose arms are trained; devices are scripted."""
+"""The verdicts on the candidates of a round, whose arms are made up."""
 
-import pathlib
-import tempfile
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import jax
 import ml_collections
-import numpy as np
-import pandas as pd
 
-from evojax import records as step_records
-from evojax.eval import perturb
+from evojax.eval import paired
+from evojax.eval import race as race_lib
 from evojax.evolve import opening
-from evojax.evolve import scoring
-from evojax.evolve.steps import trial as trial_lib
 from evojax.evolve.steps import verify
 from evojax.harness import delta as delta_lib
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
-from evojax.runtime import decisions
-from evojax.runtime import metrics
-from evojax.runtime import progress
-from evojax.training import setup as setup_lib
-from tests.eval import fakes
-
-PROBLEMS = 12
+from tests.ledger import samples
 
 
-class _Domain(fakes.Domain):
-
-  def perturb(self, problem):
-    return fakes.make_problem(f'new {problem.question}')
-
-
-def _write(folder, solved, samples):
-  """Evidence of an arm that solves the first `solved` problems."""
-  group, _ = np.indices((PROBLEMS, samples)).reshape(2, -1)
-  path = folder / 'evidence' / 'dev' / 'step_000030.parquet'
-  path.parent.mkdir(parents=True)
-  rows = {'group': group, 'outcome': group < solved, 'graded': True}
-  pd.DataFrame(rows).to_parquet(path)
-
-
-class _Scorer(scoring.Scorer):
-  """One whose `_evaluate` writes the scores of a script."""
-
-  def _evaluate(self, wanted):
-    # The other processes, whose devices are needed, do not decide.
-    assert not decisions._DECIDING.get()
-    self.engine.calls.append(wanted)
-    solved = self.engine.script[wanted.folder.name]
-    _write(wanted.folder, solved, wanted.samples)
-
-
-def _run(path, domain, samples, script):
-  """The parts of a run that a verdict needs."""
-  setup = mock.Mock(spec=setup_lib.Setup)
-  setup.domain = domain
-  engine = mock.Mock(spec=step_records.RolloutEngine, script=script, calls=[])
-  evolve = {'updates': 30, 'problems': PROBLEMS, 'samples': samples}
-  return mock.Mock(
-      spec=opening.Run,
-      path=path,
-      setup=setup,
-      config=ml_collections.ConfigDict({'seed': 1, 'evolve': evolve}),
-      scorer=_Scorer(
-          setup=setup,
-          mesh=mock.Mock(spec=jax.sharding.Mesh),
-          engine=engine,
-          phases=metrics.Phases(),
-          progress=progress.Progress([], shown=False),
-          stop_if_asked=lambda: None,
-          may_open_sealed=lambda: False,
-      ),
-      calls=engine.calls,
+def standing(trial, mean, e_value, threshold=20.0, rounds=1):
+  return samples.record(
+      records.Standing,
+      trial=trial,
+      index=trial + 1,
+      rounds=rounds,
+      differences=(mean - 0.01, mean, mean + 0.01),
+      errors=(0.01,) * 3,
+      pairs=3,
+      effect=mean,
+      standard_error=0.006,
+      low=mean - 0.02,
+      high=mean + 0.02,
+      e_value=e_value,
+      threshold=threshold,
   )
 
 
-class JudgeTest(parameterized.TestCase):
+def gate(status, value=0.02):
+  gain = paired.Gain(value, 0.01, 2, value - 0.02, value + 0.02)
+  return race_lib.Gate(status, gain, 'what perturbed problems say')
 
-  def setUp(self):
-    super().setUp()
-    self.path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
-  def _judge(self, *, child=10, perturbed=8, domain=None, samples=8, alerts=()):
-    """Controls solve 4 and 5 of 12, as do they on perturbed problems."""
-    solved = {f'control-{i}': 4 + i % 2 for i in range(4)}
-    script = {f'{name}-perturbed': n for name, n in solved.items()}
-    for i in range(2):
-      solved[f'child-{i}'] = child
-      script[f'child-{i}-perturbed'] = perturbed
-    for name, n in solved.items():
-      _write(self.path / 'trials/002' / name, n, samples)
-    run = _run(self.path, domain or _Domain(), samples, script)
-    arm = dict(
-        seed=0,
-        harness='',
-        start='',
-        end='',
-        status='done',
-        why='',
-        updates=30,
-        outcome=(),
-        sampled_tokens=0,
+class AfterRaceTest(parameterized.TestCase):
+
+  def _verdicts(self, *standings, gates=None, alerts=(), number=0, **options):
+    """Status by trial of a round of a run with three rounds."""
+    arms = [
+        samples.record(
+            records.RacedArm,
+            role='incumbent' if trial is None else 'candidate',
+            trial=trial,
+            folder=f'arms/{trial}',
+            status=options.get('failed', {}).get(trial, 'done'),
+        )
+        for trial in (None, *(s.trial for s in standings))
+    ]
+    race = records.Race(
+        round=number,
+        version='v1',
+        start='s',
+        scored_by='rollouts',
+        arms=tuple(arms),
+        standings=standings,
     )
-    trial = records.Trial(
-        trial=2,
-        start='',
-        dev_seed=trial_lib.dev_seed(1, 2),
-        alpha=0.05,
-        mde=None,
-        children=2,
-        refused='',
-        arms=tuple(
-            records.TrialArm(
-                **arm,
-                folder=f'arms/{name}',
-                role=name.partition('-')[0],
-                scores=f'trials/002/{name}',
-            )
-            for name in solved
+    field = [
+        history_lib.Trial(index=s.trial, number=s.trial, seconds={},
+                          races=(race,))
+        for s in standings
+    ]  # fmt: skip
+    evolve = {'rounds': 3, 'patience': 2}
+    run = mock.Mock(
+        spec=opening.Run,
+        config=ml_collections.ConfigDict({'evolve': evolve}),
+    )
+    run.recorder.history.versions = ['v0', 'v1']
+    own = lambda run, arm: set(alerts) if arm.role == 'candidate' else {'old'}
+    asked = []
+
+    def perturbed(run, race, trial, standing):
+      asked.append(trial.number)
+      return gates and gate(gates[trial.number])
+
+    with (
+        mock.patch.object(verify, '_criticals', own),
+        mock.patch.object(verify, '_perturbed', perturbed),
+    ):
+      found = verify.after_race(
+          run, race, field, options.get('back', False)
+      )
+    self.asked, self.found = asked, found
+    return {number: verdict.status for number, verdict in found.items()}
+
+  def test_the_best_that_passes_is_kept(self):
+    found = self._verdicts(
+        standing(0, 0.03, 25.0), standing(1, 0.05, 20.0), standing(2, 0.06, 3.0)
+    )
+    self.assertEqual(found, {0: 'superseded', 1: 'keep', 2: 'superseded'})
+    kept = self.found[1]
+    self.assertEqual((kept.version, kept.effect, kept.pairs), ('v2', 0.05, 3))
+    self.assertEqual(kept.reasons, ('e-value 20 >= 20',))
+    self.assertEqual(self.found[0].version, '')
+
+  def test_what_is_not_clear_races_on(self):
+    self.assertEqual(self._verdicts(standing(0, 0.03, 5.0)), {})
+    self.assertEqual(self.asked, [])  # Perturbed problems cost samples.
+
+  def test_what_is_behind_or_in_the_worse_half_is_dropped(self):
+    self.assertEqual(self._verdicts(standing(0, -0.01, 0.1)), {0: 'discard'})
+    found = self._verdicts(standing(0, 0.01, 2.0), standing(1, 0.03, 4.0))
+    self.assertEqual(found, {0: 'discard'})
+    self.assertIn('worse half', self.found[0].reasons[0])
+
+  def test_the_last_round_ends_all(self):
+    found = self._verdicts(standing(0, 0.03, 5.0), number=2)
+    self.assertEqual(found, {0: 'discard'})
+
+  @parameterized.parameters(
+      ('holds', {0: 'keep'}),
+      ('fails', {0: 'discard'}),
+      ('open', {}),  # More pairs may tell.
+  )
+  def test_perturbed_problems(self, status, wanted):
+    found = self._verdicts(standing(0, 0.05, 20.0), gates={0: status})
+    self.assertEqual(found, wanted)
+    if 0 in self.found:
+      self.assertEqual(self.found[0].perturbed_effect, 0.02)
+      self.assertEqual(self.found[0].perturbed_error, 0.01)
+
+  def test_what_stays_open_is_not_kept(self):
+    found = self._verdicts(
+        standing(0, 0.05, 20.0), gates={0: 'open'}, number=2
+    )
+    self.assertEqual(found, {0: 'discard'})
+
+  def test_the_next_best_where_the_best_fails(self):
+    found = self._verdicts(
+        standing(0, 0.03, 25.0),
+        standing(1, 0.05, 20.0),
+        gates={0: 'holds', 1: 'fails'},
+    )
+    self.assertEqual(found, {1: 'discard', 0: 'keep'})
+    self.assertEqual(self.asked, [1, 0])
+
+  def test_alerts_that_are_new(self):
+    found = self._verdicts(standing(0, 0.05, 20.0), alerts=['old', 'collapse'])
+    self.assertEqual(found, {0: 'discard'})
+    self.assertEqual(self.found[0].alerts, ('collapse',))
+    self.assertEqual(
+        self._verdicts(standing(0, 0.05, 20.0), alerts=['old']), {0: 'keep'}
+    )
+
+  @parameterized.parameters(
+      ('crash', 'crash'), ('futility', 'discard'), ('collapse', 'discard')
+  )
+  def test_an_arm_that_failed_decides(self, status, wanted):
+    found = self._verdicts(standing(0, 0.05, 30.0), failed={0: status})
+    self.assertEqual(found, {0: wanted})
+
+  def test_too_few_pairs(self):
+    found = self._verdicts(standing(0, 0.05, 1.0, threshold=None))
+    self.assertEqual(found, {0: 'harness_abort'})
+
+  def test_an_incumbent_that_is_taken_back(self):
+    found = self._verdicts(standing(0, 0.05, 30.0), back=True)
+    self.assertEqual(found, {0: 'superseded'})
+
+
+class BeforeRaceTest(parameterized.TestCase):
+
+  def _verdict(self, reasons=(), predicted=None, crash=''):
+    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
+    run.recorder.history.trials = []
+    rows = {
+        records.Admit: records.Admit(trial=3, reasons=tuple(reasons)),
+        records.Backtest: samples.record(
+            records.Backtest, trial=3, predicted=predicted, crash=crash
         ),
+    }
+    run.recorder.find.side_effect = lambda step, trial: rows[step]
+    version = mock.Mock(spec=records.Version)
+    delta = mock.Mock(
+        spec=delta_lib.Delta, trains=True, intervention_class='optimizer'
     )
-    return run, verify.judge(run, trial, list(alerts))
-
-  def test_keeps_what_helps_on_both(self):
-    run, row = self._judge()
-    self.assertEqual(row.status, 'keep')
-    # Controls 4.5 of 12, children 10, and 8 on the perturbed ones.
-    self.assertAlmostEqual(row.effect, 5.5 / 12, places=12)
-    self.assertAlmostEqual(row.perturbed_effect, 3.5 / 12, places=12)
-    self.assertLen(run.calls, 6)
-    names = {call.checkpoint for call in run.calls}
-    self.assertIn(self.path / 'arms/child-1/checkpoints/step_000030', names)
-    for call in run.calls:
-      self.assertIsInstance(call.domain, perturb.Perturbed)
-      self.assertEqual(call.samples, 4)
-      self.assertEqual(call.problems, PROBLEMS)
-      self.assertEqual((call.split, call.step), ('dev', 30))
-      self.assertEqual(call.seed, trial_lib.dev_seed(1, 2))
-
-  def test_discards_what_only_knew_the_surface(self):
-    _, row = self._judge(perturbed=4)
-    self.assertEqual(row.status, 'discard')
-    self.assertAlmostEqual(row.perturbed_effect, -0.5 / 12, places=12)
-    self.assertIn('disagrees', row.reasons[0])
-
-  def test_is_not_paid_for_where_the_test_fails(self):
-    run, row = self._judge(child=4)
-    self.assertEqual(row.status, 'discard')
-    self.assertIsNone(row.perturbed_effect)
-    self.assertEmpty(run.calls)
-
-  def test_an_alert_does_not_hide_it(self):
-    _, row = self._judge(alerts=['collapse'])
-    self.assertEqual(row.status, 'discard')
-    self.assertIsNotNone(row.perturbed_effect)
-
-  def test_domains_that_cannot(self):
-    class Never(_Domain):
-
-      def perturb(self, problem):
-        return None
-
-    for number, domain in enumerate((fakes.Domain(), Never())):
-      self.path = self.path / str(number)
-      run, row = self._judge(domain=domain)
-      self.assertEqual(row.status, 'keep')
-      self.assertIsNone(row.perturbed_effect)
-      self.assertEmpty(run.calls)
-
-  def test_one_sample_at_least(self):
-    run, _ = self._judge(samples=1)
-    self.assertEqual({call.samples for call in run.calls}, {1})
-
-  def test_what_was_scored_before_a_kill_is_not_scored_again(self):
-    _write(self.path / 'trials/002/child-1-perturbed', 12, 4)
-    run, row = self._judge()
-    self.assertLen(run.calls, 5)
-    # (8 + 12) / 2 - 4.5 of 12.
-    self.assertAlmostEqual(row.perturbed_effect, 5.5 / 12, places=12)
-
-
-class BusyTest(parameterized.TestCase):
+    design = mock.Mock(spec=records.Design, trial=3)
+    return verify.before_race(run, version, design, delta, 'v1')
 
   @parameterized.parameters(
       ('keep.py: busy: it needs more CPU time', 'machine_busy'),
@@ -191,18 +189,19 @@ class BusyTest(parameterized.TestCase):
       ('keep.py: hang: no answer within 0.5 s', 'disqualified'),
   )
   def test_load_is_no_verdict_on_a_change(self, reason, status):
-    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
-    run.recorder.find.side_effect = lambda step, trial: (
-        records.Admit(trial=trial, reasons=(reason,))
-        if step is records.Admit
-        else None
-    )
-    version, delta = (
-        mock.Mock(spec=kind) for kind in (records.Version, delta_lib.Delta)
-    )
-    design = mock.Mock(spec=records.Design, trial=3)
-    verdict = verify.verify(run, version, design, delta, 'v1')
+    verdict = self._verdict([reason])
     self.assertEqual((verdict.status, verdict.reasons), (status, (reason,)))
+
+  def test_a_replay_that_is_sure_of_a_loss_vetoes(self):
+    self.assertIsNone(self._verdict(predicted=(-0.05, 0.01)))
+    # Sure by itself; not as sure as such replays have to be.
+    self.assertIsNone(self._verdict(predicted=(-0.02, -0.001)))
+    verdict = self._verdict(predicted=(-0.40, -0.30))
+    self.assertEqual(verdict.status, 'vetoed')
+    self.assertIn('-40.0 to -30.0 points', verdict.reasons[0])
+
+  def test_a_crash(self):
+    self.assertEqual(self._verdict(crash='keep.py').status, 'preflight_crash')
 
 
 if __name__ == '__main__':

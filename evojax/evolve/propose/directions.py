@@ -1,0 +1,158 @@
+"""Changes of every field of the surface, in both directions.
+
+The library holds what the literature recommends. A run may be broken where no
+paper looked: a penalty too strong, a warm-up longer than the run, a filter that
+drops everything. So each value can also go up and down, be turned off, inverted
+and put back to its default, and each function can be taken out.
+"""
+
+from collections.abc import Iterator
+import functools
+from typing import Any
+
+from evojax import config as config_lib
+from evojax.evolve import propose
+from evojax.evolve.propose import changes
+from evojax.evolve.propose import library
+from evojax.harness import spec
+from evojax.harness import surface as surface_lib
+
+# Where nothing is known of a change, most do little; but a value that somebody
+# changed may be what is wrong.
+_EITHER, _BACK = (-0.05, 0.05), (-0.04, 0.10)
+_STEP = 3.0  # Of values on a log scale, and of the warm-up.
+_PART = 0.25  # Of the range of values on a linear scale.
+_OUTCOME = surface_lib.WEIGHTS + 'outcome'
+_FILES = {'keep.py': 'filter', 'weight.py': 'credit'}
+_SOURCE = 'evojax: the surface in both directions'
+
+# Intervention class -> alerts that call for one of its changes.
+_SIGNAL = ('weak_signal', 'dead_group_ratio', 'reward_spread')
+_CERTAIN = ('exploration_collapse', 'mean_logprob')
+_LENGTH = ('truncated', 'length_gaming', 'length_reward_corr')
+_WRONG = ('slow_learning', 'outcome_falling')
+_CALLED = {
+    'optimizer': _WRONG,
+    'regularisation': (*_WRONG, *_CERTAIN),
+    'clip': (*_WRONG, *_CERTAIN),
+    'loss': (*_WRONG, *_LENGTH),
+    'filter': (*_WRONG, *_SIGNAL, 'alive_by_shaping'),
+    'credit': (*_WRONG, *_LENGTH),
+    'exploration': (*_WRONG, *_CERTAIN, *_SIGNAL),
+    'length': (*_WRONG, *_LENGTH),
+    'data': (*_WRONG, *_SIGNAL, 'too_hard', 'too_easy'),
+    'reward': (
+        *(*_WRONG, *_SIGNAL, *_LENGTH),
+        *('reward_hacking', 'alive_by_shaping', 'format_failures'),
+    ),
+}
+
+
+def entries(context: propose.Context) -> Iterator[library.Entry]:
+  """Yield the changes that can be made of a harness, one value at a time."""
+  for field in _fields(context):
+    old = context.config.get(field.path)
+    for what, value in _values(context, field, old):
+      back = what == 'back to its default'
+      yield library.Entry(
+          triggers=_CALLED.get(field.intervention_class, _WRONG),
+          change=changes.set_value(field.path, value),
+          # With one update per rollout no clip could matter.
+          when=changes.off_policy
+          if field.intervention_class == 'clip'
+          else lambda context: True,
+          expected=_BACK if back else _EITHER,
+          hypothesis=f'{field.path}={old!r} is what is wrong: {what}.',
+          source=_SOURCE,
+      )
+  for name, class_ in _FILES.items():
+    if name in context.parent.files:
+      yield library.Entry(
+          triggers=_CALLED[class_],
+          change=changes.Change(name, functools.partial(_without, name)),
+          expected=_BACK,
+          hypothesis=f'{name} is what is wrong: the run goes on without it.',
+          source=_SOURCE,
+      )
+
+
+def _without(name: str, context: propose.Context) -> spec.Harness:
+  """Return the harness without a file."""
+  files = {k: v for k, v in context.parent.files.items() if k != name}
+  return spec.Harness(context.parent.overlay, files)
+
+
+def _fields(context: propose.Context) -> Iterator[surface_lib.Field]:
+  """Yield the fields that the config has, and the weights of its reward."""
+  for field in context.surface.fields:
+    if not field.path.endswith('*'):
+      if field.path in context.config:
+        yield field
+      continue
+    family = field.path.removesuffix('*')
+    for path in sorted(context.config):
+      if path.startswith(family):
+        yield context.surface.field(path)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+  return config_lib.flatten(config_lib.base())
+
+
+def _values(
+    context: propose.Context, field: surface_lib.Field, old: Any
+) -> Iterator[tuple[str, Any]]:
+  """Yield (what, value) of the changes of a field."""
+  default = _defaults().get(field.path)
+  if default is not None and old != default:
+    yield 'back to its default', default
+  if field.kind == 'choice':
+    for choice in field.choices:
+      if choice not in (old, default):
+        yield f'{choice} instead', choice
+  elif surface_lib.is_weight(field.path):
+    yield from _weights(field, old)
+  elif field.kind in ('float', 'int'):
+    yield from _numbers(context, field, old)
+
+
+def _weights(
+    field: surface_lib.Field, old: float
+) -> Iterator[tuple[str, float]]:
+  """Yield the changes of the weight of a reward part."""
+  # Without the outcome, nothing says what is wanted.
+  if field.path != _OUTCOME and old:
+    yield 'without this part of the reward', 0.0
+  if field.path != _OUTCOME or old < 0:
+    if old and not field.problem(-old):
+      yield 'the other way round', -old
+  for what, value in (('half of it', old / 2), ('twice of it', 2 * old)):
+    if old and not field.problem(value):
+      yield what, value
+
+
+def _numbers(
+    context: propose.Context, field: surface_lib.Field, old: float | int
+) -> Iterator[tuple[str, float | int]]:
+  """Yield a higher value, a lower one, and the one that turns it off."""
+  within = functools.partial(changes.within, context, field.path)
+  if old == field.off:
+    # From nothing, the middle of what is allowed.
+    high = field.highest(context.config)
+    if field.scale == 'log' and field.low > 0:
+      yield 'turned on', within((field.low * high) ** 0.5)
+    else:
+      yield 'turned on', within((field.low + high) / 2)
+    return
+  if field.off is not None:
+    yield 'turned off', field.off
+  if field.scale == 'log' and old > 0:
+    found = old * _STEP, old / _STEP
+  else:
+    step = _PART * (field.highest(context.config) - field.low)
+    found = old + step, old - step
+  for what, value in zip(('more of it', 'less of it'), found, strict=True):
+    # Bounds are wide; a step that they cut away is no change.
+    if (value := within(value)) != old:
+      yield what, value

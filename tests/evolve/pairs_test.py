@@ -1,0 +1,121 @@
+"""Scores and differences of pairs, worked by hand."""
+
+import pathlib
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+import ml_collections
+import numpy as np
+import pandas as pd
+
+from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.ledger import records
+from evojax.training import setup as setup_lib
+from tests.ledger import samples
+
+
+def write(folder, split, step, outcomes, graded=True):
+  """Evidence of one step: outcomes [P, G]."""
+  outcomes = np.asarray(outcomes, bool)
+  group, _ = np.indices(outcomes.shape).reshape(2, -1)
+  path = folder / 'evidence' / split / f'step_{step:06d}.parquet'
+  path.parent.mkdir(parents=True, exist_ok=True)
+  rows = {'group': group, 'outcome': outcomes.ravel()}
+  rows['graded'] = np.broadcast_to(graded, outcomes.shape).ravel()
+  pd.DataFrame(rows).to_parquet(path)
+
+
+class PairsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    evolve = {'pairs': 3, 'problems': 10, 'samples': 2}
+    self.run_ = mock.Mock(
+        spec=opening.Run,
+        path=self.root,
+        config=ml_collections.ConfigDict({'seed': 4, 'evolve': evolve}),
+        setup=mock.Mock(spec=setup_lib.Setup),
+    )
+
+  def _arm(self, role, pair, trial=None, steps=(), status='done'):
+    folder = f'arms/r000-{role}{trial}-{pair}'
+    for step, outcomes in enumerate(steps):
+      write(self.root / folder, 'train', step, outcomes)
+    return samples.record(
+        records.RacedArm,
+        folder=folder,
+        role=role,
+        pair=pair,
+        trial=trial,
+        status=status,
+        updates=4,
+        dev=pairs.dev_folder(0, folder),
+    )
+
+  def test_the_second_half_counts(self):
+    arm = self._arm(
+        'incumbent',
+        0,
+        steps=([[1, 1], [1, 1]], [[0, 0], [0, 0]], [[1, 0], [1, 1]]),
+    )
+    scores, sizes = pairs.own_scores(self.run_, arm)
+    # Of three updates the last two.
+    np.testing.assert_array_equal(scores, [0, 0, 0.5, 1])
+    self.assertEqual(sizes, (2, 2, 2))
+
+  def test_difference_of_a_pair(self):
+    ahead, behind = np.array([1.0, 0, 1, 1]), np.array([0.0, 0, 1, 1])
+    found, error = pairs.difference(ahead, behind, shared=True)
+    self.assertEqual(found, 0.25)
+    self.assertAlmostEqual(error, 0.25)  # sd of 1, 0, 0, 0 is 1/2.
+    _, error = pairs.difference(ahead, behind, shared=False)
+    self.assertAlmostEqual(error**2, (1 / 4 + 1 / 3) / 4)
+
+  def test_pairs_of_which_both_ended(self):
+    solved, failed = [[[1, 1]], [[1, 1], [1, 0]]], [[[0, 0]], [[0, 1], [0, 0]]]
+    arms = [
+        self._arm('incumbent', 0, steps=failed),
+        self._arm('incumbent', 1, steps=failed, status='crash'),
+        self._arm('incumbent', 2, steps=failed),
+        self._arm('candidate', 0, 5, steps=solved),
+        self._arm('candidate', 1, 5, steps=solved),
+        self._arm('candidate', 2, 6, steps=solved),
+        self._arm('shadow', 2, 4, steps=failed),
+    ]
+    ask = lambda role, trial: pairs.differences(
+        self.run_, 0, arms, 'rollouts', role, trial
+    )
+    # (1 + 1/2) / 2 - (1/2 + 0) / 2, at both problems alike.
+    self.assertEqual(ask('candidate', 5), ([0.5], [0.0]))
+    self.assertEqual(ask('candidate', 6), ([0.5], [0.0]))
+    self.assertEqual(ask('shadow', 4), ([0.0], [0.0]))
+
+  def test_dev_problems_are_those_of_the_pair(self):
+    asked = []
+
+    def scores(wanted):
+      asked.append(wanted)
+      return np.array([0.0, 1.0])
+
+    self.run_.scorer.scores.side_effect = scores
+    arms = [
+        self._arm('incumbent', 1),
+        self._arm('candidate', 1, 5),
+    ]
+    pairs.differences(self.run_, 2, arms, 'dev', 'candidate', 5)
+    self.assertEqual([wanted.first for wanted in asked], [70, 70])  # 2 * 3 + 1.
+    self.assertEqual({wanted.seed for wanted in asked}, {4})
+    asked.clear()
+    other = object()
+    pairs.differences(
+        self.run_, 2, arms, 'rollouts', 'candidate', 5, perturbed=other
+    )
+    self.assertEqual([wanted.domain for wanted in asked], [other] * 2)
+    self.assertEndsWith(str(asked[0].folder), '-perturbed')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,86 @@
+"""The mean of arms, beside NumPy's."""
+
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evojax.evolve import states
+from evojax.runtime import checkpoint
+from evojax.runtime import sharding
+from evojax.training import learner
+from evojax.training import setup as setup_lib
+from evojax.training import update
+from tests import tiny
+
+
+class StatesTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    policy = tiny.make_policy(self.root / 'policy')
+    self.setup = setup_lib.prepare(tiny.make_config(policy))
+    self.mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
+    self.states = states.States(self.setup, self.mesh)
+
+  def _arm(self, name, seed):
+    """The checkpoint of an arm with random numbers, and its state."""
+    rng = np.random.default_rng(seed)
+    drawn = lambda x: (
+        jnp.asarray(rng.normal(size=x.shape), x.dtype)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+        else jnp.full_like(x, 7)  # Updates behind every arm.
+    )
+    empty = self.states._empty(self.setup.policy)
+    state = jax.tree.map(drawn, empty)
+    tree = learner.checkpoint_tree(state, jax.random.key(seed), seed, 7)
+    folder = self.root / name / 'checkpoints'
+    checkpointer = checkpoint.Checkpointer(folder, every=1, keep=1)
+    checkpointer.save(7, tree, {})
+    checkpointer.wait()
+    return folder / 'step_000007', tree['learner']
+
+  def test_mean_of_parameters_and_moments(self):
+    arms = [self._arm(f'arm{i}', i) for i in range(3)]
+    target = self.root / 'merged/checkpoints/step_000007'
+    weights = [0.5, 0.25, 0.25]
+    end = self.states.merge([path for path, _ in arms], weights, target)
+    shape = learner.abstract_state(self.states._empty(self.setup.policy))
+    found = checkpoint.restore(target, shape)['learner']
+    leaves = zip(
+        jax.tree.leaves(found),
+        *(jax.tree.leaves(state) for _, state in arms),
+        strict=True,
+    )
+    for mean, *each in leaves:
+      if np.issubdtype(mean.dtype, np.floating):
+        wanted = sum(w * np.asarray(x) for w, x in zip(weights, each))
+        np.testing.assert_allclose(mean, wanted, rtol=1e-6, atol=1e-6)
+      else:
+        np.testing.assert_array_equal(mean, each[0])
+    self.assertEqual(end, update.fingerprint(found))
+    # The same again, as after a kill before its row.
+    again = self.states.merge([path for path, _ in arms], weights, target)
+    self.assertEqual(again, end)
+
+  def test_the_mean_of_one_arm_twice_is_that_arm(self):
+    path, state = self._arm('arm', 3)
+    target = self.root / 'merged/checkpoints/step_000007'
+    end = self.states.merge([path, path], [0.5, 0.5], target)
+    self.assertEqual(end, update.fingerprint(state))
+
+  def test_training_goes_on_from_a_mean(self):
+    paths = [self._arm(f'arm{i}', i)[0] for i in range(2)]
+    target = self.root / 'merged/checkpoints/step_000007'
+    end = self.states.merge(paths, [0.5, 0.5], target)
+    one = learner.Learner(self.setup, self.mesh, lambda name: None)
+    one.start_from(target)
+    self.assertEqual(one.fingerprint(), end)
+
+
+if __name__ == '__main__':
+  absltest.main()
