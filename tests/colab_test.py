@@ -56,7 +56,9 @@ class ColabTest(parameterized.TestCase):
   @pytest.mark.slow
   @parameterized.parameters(*((name,) for name in NOTEBOOKS))
   def test_runs(self, name):
-    folder = self.enter_context(tempfile.TemporaryDirectory())
+    folder, home = (
+        self.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)
+    )
     # As after a clone: the checkout lies beside the notebook's outputs.
     pathlib.Path(folder, 'evojax').symlink_to(ROOT)
     program = '\n'.join(cells(name))
@@ -64,9 +66,7 @@ class ColabTest(parameterized.TestCase):
         [sys.executable, '-c', program],
         cwd=folder,
         capture_output=True,
-        env=os.environ
-        | compiled.OPTIMISED
-        | {'JAX_PLATFORMS': 'cpu', 'HOME': folder},
+        env=os.environ | compiled.as_home(home) | {'JAX_PLATFORMS': 'cpu'},
         text=True,
         check=False,
     )

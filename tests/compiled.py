@@ -5,6 +5,7 @@ them would take longer than running them.
 """
 
 import os
+import pathlib
 
 CACHE = os.path.expanduser('~/.cache/evojax/tests')
 _SHARED = {
@@ -15,3 +16,19 @@ _SHARED = {
 # Variables of a process; tests/conftest.py sets those of the tests.
 QUICKLY = _SHARED | {'JAX_DISABLE_MOST_OPTIMIZATIONS': 'True'}
 OPTIMISED = _SHARED | {'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False'}
+# For a process that finds the directory under another path: unless told so, jax
+# takes programs in a directory of another path for other programs.
+_UNDER_ANY_PATH = {'JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES': 'none'}
+
+
+def as_home(home: str) -> dict[str, str]:
+  """Return the variables of a process with an empty home, but for CACHE.
+
+  Args:
+    home: An empty directory.
+  """
+  users = pathlib.Path(home, '.cache/evojax/xla')  # Of --compilation_cache.
+  users.parent.mkdir(parents=True)
+  os.makedirs(CACHE, exist_ok=True)
+  users.symlink_to(CACHE)
+  return OPTIMISED | _UNDER_ANY_PATH | {'HOME': home}

@@ -38,12 +38,9 @@ class ReadmeTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    # The examples share compiled programs with other tests, and nothing else.
-    cls.home = cls.enterClassContext(tempfile.TemporaryDirectory())
-    cache = pathlib.Path(cls.home, '.cache/evojax/xla')
-    cache.parent.mkdir(parents=True)
-    os.makedirs(compiled.CACHE, exist_ok=True)
-    cache.symlink_to(compiled.CACHE)
+    # The examples share compiled programs, and nothing else.
+    home = cls.enterClassContext(tempfile.TemporaryDirectory())
+    cls.at_home = compiled.as_home(home)
 
   def setUp(self):
     super().setUp()
@@ -52,8 +49,9 @@ class ReadmeTest(parameterized.TestCase):
     )
     for name in ('evojax', 'configs'):
       (self.folder / name).symlink_to(ROOT / name)
-    self.environment = os.environ | compiled.OPTIMISED | {
-        'HOME': self.home,
+    self.environment = {
+        **os.environ,
+        **self.at_home,
         'JAX_PLATFORMS': 'cpu',
         'MODEL': str(domains.policy_path('package:math')),
         'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',

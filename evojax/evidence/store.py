@@ -393,7 +393,19 @@ def read_numbers(
     EvidenceError: If the file is damaged.
   """
   table = _read_table(path_of(workdir, split, step), list(columns))
-  return [table[column].to_numpy() for column in columns]
+  return [_numbers(table[column].combine_chunks()) for column in columns]
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+  """Return numbers, floats that are missing as NaN.
+
+  `to_numpy` would import pandas; see `_primitive`.
+  """
+  if pa.types.is_boolean(column.type):  # Bits, which NumPy does not know.
+    return np.from_dlpack(column.cast(pa.uint8())).astype(bool)
+  if column.null_count:
+    column = column.fill_null(np.nan)
+  return np.from_dlpack(column)
 
 
 def problem_scores(

@@ -101,6 +101,16 @@ class RoundTripTest(absltest.TestCase):
     self.assertEqual(frame['seed'].dtype, np.int64)
     self.assertEqual(frame['outcome'].dtype, bool)
 
+  def test_numbers_are_those_that_pandas_reads(self):
+    rows = make_rows(5, 5)
+    rows['reward'] = np.where(np.arange(25) % 7 == 0, np.nan, rows['reward'])
+    path = store.write_step(self.workdir, 'train', 1, rows, COLUMNS)
+    frame = pd.read_parquet(path)
+    names = ('group', 'outcome', 'reward', 'partial')
+    found = store.read_numbers(self.workdir, 'train', 1, *names)
+    for name, numbers in zip(names, found, strict=True):
+      np.testing.assert_array_equal(numbers, frame[name], strict=True)
+
   def test_many_booleans_with_nulls(self):
     # More than 8 values: bits are packed over byte borders.
     rows = make_rows(5, 5)
@@ -298,6 +308,7 @@ class DiskTest(absltest.TestCase):
         sys.path[:0] = {sys.path!r}
         from evojax.runtime import workdir
         from evojax.evidence import store
+        store.read_numbers({self.workdir!r}, 'train', 1, 'n_tokens', 'outcome')
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
         try:
           store.fill({self.workdir!r}, 'train', 1, {{'reward': [1.0] * 4}})

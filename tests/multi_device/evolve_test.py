@@ -1,6 +1,7 @@
 """Two processes evolve as one: the first decides, the other hears of it."""
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
@@ -11,7 +12,6 @@ from absl.testing import absltest
 import pytest
 
 from evojax.ledger import chain
-from tests import compiled
 from tests import tiny
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')
@@ -29,9 +29,9 @@ class TwoProcessesTest(absltest.TestCase):
         subprocess.Popen(
             [sys.executable, WORKER, path, str(i), str(port)],
             cwd=tiny.ROOT,
-            env=tiny.environment(
-                **compiled.OPTIMISED,
-                XLA_FLAGS='--xla_force_host_platform_device_count=1',
+            env=os.environ
+            | tiny.environment(
+                XLA_FLAGS='--xla_force_host_platform_device_count=1'
             ),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
