@@ -33,8 +33,8 @@ _PAIRS = flags.DEFINE_integer('pairs', 4, 'Arms of each rate.', lower_bound=2)
 _START = flags.DEFINE_integer('start', 15, 'Updates before the arms.')
 _UPDATES = flags.DEFINE_integer('updates', 15, 'Updates of an arm.')
 _PROBLEMS = flags.DEFINE_integer('problems', 256, 'Dev problems of a score.')
-_CURVES = flags.DEFINE_string(
-    'curves', 'race_curves.jsonl', 'Where rows are added.'
+_RECORDED = flags.DEFINE_string(
+    'recorded', 'race_curves.jsonl', 'Where rows are added.'
 )
 
 _SAMPLES = 4  # Completions of a dev problem.
