@@ -1,7 +1,7 @@
 """Does averaging arms pay? Training in one line against arms that are merged.
 
     python -m benchmarks.merging [--domains=math,coding] [--lines=seed,...]
-        [--seeds=5] [--tokens=2e6] [--out=merging.jsonl]
+        [--seeds=5] [--most_tokens=2e6] [--out=merging.jsonl]
     python -m benchmarks.merging --table [--out=merging.jsonl]
 
 A line of training spends a number of sampled tokens from the shipped policy
@@ -101,7 +101,9 @@ _DOMAINS = flags.DEFINE_list('domains', list(_CONFIGS), 'Of these configs.')
 _LINES = flags.DEFINE_list('lines', list(LINES), 'Keys of LINES.')
 _SEEDS = flags.DEFINE_integer('seeds', 5, 'Number of seeds.', lower_bound=1)
 _FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.')
-_TOKENS = flags.DEFINE_float('tokens', MARKS[-1], 'Sampled tokens of a line.')
+_TOKENS = flags.DEFINE_float(
+    'most_tokens', MARKS[-1], 'Sampled tokens of a line.'
+)
 _OUT = flags.DEFINE_string('out', 'merging.jsonl', 'Where rows are added.')
 _TABLE = flags.DEFINE_bool('table', False, 'Only print what --out holds.')
 
@@ -409,7 +411,9 @@ def main(_):
     return
   last = max((m for m in MARKS if m <= _TOKENS.value), default=0)
   if not last:
-    raise app.UsageError(f'--tokens={_TOKENS.value:g}: at least {MARKS[0]}')
+    raise app.UsageError(
+        f'--most_tokens={_TOKENS.value:g}: at least {MARKS[0]}'
+    )
   for name, known in (('domains', _CONFIGS), ('lines', LINES)):
     if wrong := set(flags.FLAGS[name].value) - set(known):
       raise app.UsageError(f'--{name}={sorted(wrong)}: choose of {[*known]}')

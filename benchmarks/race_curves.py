@@ -1,14 +1,14 @@
 """Record arms that start from one state, for `benchmarks.races`.
 
     python -m benchmarks.race_curves [--domain=math] [--rates=1e-4,3e-4,9e-4]
-        [--pairs=4] [--start=15] [--updates=15] [--curves=race_curves.jsonl]
+        [--pairs=4] [--start=15] [--updates=15] [--recorded=race_curves.jsonl]
 
 A state is trained with the seed recipe for --start updates. From it one arm of
 every learning rate goes on for each pair: arms of a pair meet the same prompts
 under the same sampler seeds. A row holds the score of an arm on dev problems
 that all arms share (so that the effect of sharing them can be left out or put
 in), and how often each prompt of each update was solved.
-Arms that are done are found in --curves, so that the same command continues.
+Arms that are done are found in --recorded, so that the same command continues.
 """
 
 import itertools
@@ -33,8 +33,8 @@ _PAIRS = flags.DEFINE_integer('pairs', 4, 'Arms of each rate.', lower_bound=2)
 _START = flags.DEFINE_integer('start', 15, 'Updates before the arms.')
 _UPDATES = flags.DEFINE_integer('updates', 15, 'Updates of an arm.')
 _PROBLEMS = flags.DEFINE_integer('problems', 256, 'Dev problems of a score.')
-_CURVES = flags.DEFINE_string(
-    'curves', 'race_curves.jsonl', 'Where rows are added.'
+_RECORDED = flags.DEFINE_string(
+    'recorded', 'race_curves.jsonl', 'Where rows are added.'
 )
 
 _SAMPLES = 4  # Completions of a dev problem.
@@ -91,7 +91,7 @@ def score(bench: merging.Bench, params: Any, problems: int) -> list[float]:
 
 
 def main(_):
-  out = pathlib.Path(_CURVES.value)
+  out = pathlib.Path(_RECORDED.value)
   names = ('domain', 'rate', 'pair', 'start', 'updates')
   lines = out.read_text().splitlines() if out.exists() else []
   done = {tuple(json.loads(line)[n] for n in names) for line in lines}

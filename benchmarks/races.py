@@ -1,6 +1,6 @@
 """Simulated races: false keeps under the null, power, and what was measured.
 
-    python -m benchmarks.races [--races=10000] [--curves=race_curves.jsonl]
+    python -m benchmarks.races [--races=10000] [--curves=FILE]
 
 All tables run `evojax.eval.race` itself on differences that are drawn here:
 from Gaussian arms that share the incumbent's, or from arms recorded by
@@ -33,7 +33,11 @@ SIGMA = 0.0141
 EFFECTS = (0.10, 0.05, 0.02)
 
 _RACES = flags.DEFINE_integer('races', 10_000, 'Runs of each row of a table.')
-_CURVES = flags.DEFINE_string('curves', '', 'Rows of benchmarks.race_curves.')
+_CURVES = flags.DEFINE_string(
+    'curves',
+    str(pathlib.Path(__file__).with_name('race_curves.jsonl')),
+    'Rows of benchmarks.race_curves.',
+)
 
 # (rng, spread of each candidate) -> differences and errors, each [C, n].
 Draw = Callable[
@@ -406,10 +410,8 @@ def main(_):
     for equal in ('typical', 'mean'):
       draw = functools.partial(gaussian, lost=lost, depth=depth, equal=equal)
       draws[f'{lost:.0%} lose {100 * depth:g}, equal {equal}'] = draw
-  curves = {}
-  if _CURVES.value:
-    curves = read_curves(pathlib.Path(_CURVES.value))
-    draws |= recorded_draws(curves)
+  curves = read_curves(pathlib.Path(_CURVES.value))
+  draws |= recorded_draws(curves)
   for name, draw in draws.items():
     print_null(name, draw)
   print('three of six are better by 5, 2 and 2 points, one is worse by 5')
@@ -417,8 +419,7 @@ def main(_):
   print_power()
   print_borrowed()
   print_checks()
-  if curves:
-    print_measured(curves)
+  print_measured(curves)
   print(f'{time.process_time() - began:.0f} CPU-s')
 
 

@@ -98,10 +98,6 @@ REFUSED = {
         ['{tiny}', '--config.grpo=3'],
         r"--config\.grpo=3: .*'3' .* not a dict",
     ),
-    'field before its config': (
-        ['--config.steps=3', '{tiny}'],
-        r'Found --config\.steps=3 .* before',
-    ),
     'field without a config': (['--config.steps=3'], '--config is missing'),
     'field without a value': (
         ['{tiny}', '--config.steps'],
