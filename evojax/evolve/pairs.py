@@ -59,6 +59,17 @@ def on_dev(
   return scoring.Scored(**wanted | fields)
 
 
+def is_scored(arm: records.Arm, scored_by: str) -> bool:
+  """Return whether an arm has a score.
+
+  One that collapsed is scored by what it sampled: without it, the other pairs
+  would look steadier than they are.
+  """
+  if arm.status == 'collapse':
+    return scored_by == 'rollouts'
+  return arm.status == 'done'
+
+
 def own_scores(
     run: opening.Run, arm: records.Arm
 ) -> tuple[Float[np.ndarray, '_'], tuple[int, ...]]:
@@ -125,8 +136,8 @@ def differences(
     perturbed: A domain whose dev problems are asked instead.
 
   Returns:
-    The differences of the pairs of which both arms ended, in order, and the
-    standard errors that their problems give.
+    The differences of the pairs of which both arms have a score, in order, and
+    the standard errors that their problems give.
   """
 
   def scores(arm: records.RacedArm) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -139,7 +150,11 @@ def differences(
       return run.scorer.scores(on_dev(run, number, arm.pair, arm)), ()
     return own_scores(run, arm)
 
-  done = [arm for arm in arms if arm.status == 'done']
+  done = [
+      arm
+      for arm in arms
+      if is_scored(arm, 'dev' if perturbed is not None else scored_by)
+  ]
   incumbent = {a.pair: a for a in done if a.role == 'incumbent'}
   mine = {a.pair: a for a in done if (a.role, a.trial) == (role, trial)}
   found = []

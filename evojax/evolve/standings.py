@@ -1,6 +1,8 @@
 """Standings: what the pairs of all rounds so far say of the candidates."""
 
 from collections.abc import Sequence
+import dataclasses
+import itertools
 from typing import Any
 
 from evojax.eval import paired
@@ -12,13 +14,52 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 
 
-def standing(
+def after_race(
+    run: opening.Run,
+    number: int,
+    field: Sequence[history_lib.Trial],
+    arms: Sequence[records.RacedArm],
+    scored_by: str,
+) -> tuple[records.Standing, ...]:
+  """Return how the candidates of a round stand after it.
+
+  Args:
+    run: The run.
+    number: Of the round.
+    field: The candidates, with their earlier rounds.
+    arms: Of the round.
+    scored_by: 'rollouts' or 'dev'.
+  """
+  compared = [
+      pairs.differences(run, number, arms, scored_by, 'candidate', t.number)
+      for t in field
+  ]
+  # With those that were dropped: a candidate whose arms agree by chance is not
+  # taken to be steadier than all of the race.
+  groups = [*_groups(run, number), *(found for found, _ in compared)]
+  spread = paired.pooled_spread(groups) or 0.0
+  return tuple(
+      _standing(run, number, trial, index, found, errors, spread)
+      for trial, index, (found, errors) in zip(
+          field, _indices(run, field), compared, strict=True
+      )
+  )
+
+
+def _groups(run: opening.Run, number: int) -> list[tuple[float, ...]]:
+  """Return the differences of every candidate in every round before one."""
+  races = (r for r in run.recorder.history.races if r.round < number)
+  return [s.differences for race in races for s in race.standings]
+
+
+def _standing(
     run: opening.Run,
     number: int,
     trial: history_lib.Trial,
     index: int,
-    arms: Sequence[records.RacedArm],
-    scored_by: str,
+    found: Sequence[float],
+    errors: Sequence[float],
+    spread: float,
 ) -> records.Standing:
   """Return how a candidate stands after one more round.
 
@@ -27,21 +68,22 @@ def standing(
     number: Of the round.
     trial: The candidate, with its earlier rounds.
     index: Its place in the order of entry, from 1.
-    arms: Of the round.
-    scored_by: 'rollouts' or 'dev'.
+    found: Differences of the pairs of the round.
+    errors: Their standard errors by problems.
+    spread: Of all pairs of the race so far, see `race.after_round`.
   """
-  found, errors = pairs.differences(
-      run, number, arms, scored_by, 'candidate', trial.number
-  )
   last = is_last(run, number, trial)
-  before = of_record(trial)
-  common = dict(trial=trial.number, index=index)
+  before = dataclasses.replace(of_record(trial), index=index)
+  common = dict(
+      trial=trial.number,
+      index=index,
+      differences=tuple(found),
+      errors=tuple(errors),
+  )
   if len(found) < 2:  # Its arms failed: the verdict says how.
     return records.Standing(
         **common,
         rounds=before.rounds + 1,
-        differences=tuple(found),
-        errors=tuple(errors),
         pairs=len(before.differences) + len(found),
         e_value=before.e_value,
         **dict.fromkeys(
@@ -52,11 +94,10 @@ def standing(
   alpha = alpha_of(run, index)
 
   def judge() -> dict[str, Any]:
-    after = race_lib.after_round(before, found, errors, alpha=alpha, last=last)
-    gain = paired.gain(after.differences, after.errors)
-    spread = paired.pooled_spread(
-        [s.differences for s in rounds_of(trial)] + [found]
+    after = race_lib.after_round(
+        before, found, errors, spread=spread, alpha=alpha, last=last
     )
+    gain = paired.gain(after.differences, after.errors)
     return dict(
         rounds=after.rounds,
         pairs=len(after.differences),
@@ -66,16 +107,11 @@ def standing(
         high=gain.high,
         e_value=after.e_value,
         threshold=1 / alpha,
-        detectable=spread and detectable(run, spread, alpha),
+        detectable=detectable(run, spread, alpha) if spread else None,
     )
 
   # To the last bit the same in every process.
-  return records.Standing(
-      **common,
-      differences=tuple(found),
-      errors=tuple(errors),
-      **decisions.decide(judge),
-  )
+  return records.Standing(**common, **decisions.decide(judge))
 
 
 def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
@@ -115,8 +151,9 @@ def alpha_of(run: opening.Run, index: int) -> float:
   """Return the level of a candidate, by what the run promised at its start."""
   # As it was when the run began: what was not promised then cannot be paid for.
   promised = run.recorder.find(records.Open).config['evolve']
-  history = run.recorder.history
-  kept = sum(t.kind == 'keep' and t.effect is not None for t in history.trials)
+  raced = [t for t in run.recorder.history.kept if t.effect is not None]
+  # One that its shadow may still take back does not count yet.
+  kept = sum(not t.shadow or t.shadow.decision == 'keep' for t in raced)
   level = float(promised['false_discovery_rate'])
   return race_lib.alpha_of(index, promised['entries'], kept, level)
 
@@ -127,12 +164,16 @@ def entered(run: opening.Run) -> dict[int, int]:
   return {s.trial: s.index for race in races for s in race.standings}
 
 
+def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
+  """Return the places of candidates in the order in which they entered."""
+  known = entered(run)
+  following = itertools.count(1 + len(known))
+  return [known.get(t.number) or next(following) for t in field]
+
+
 def announce(run: opening.Run, number: int, field: Sequence[Any]) -> None:
   """Say what a round can detect, before it is paid for."""
-  groups = [
-      s.differences for r in run.recorder.history.races for s in r.standings
-  ]
-  spread = paired.pooled_spread(groups)
+  spread = paired.pooled_spread(_groups(run, number))
   if not field or not spread:
     return
   alpha = alpha_of(run, 1 + max(entered(run).values(), default=0))

@@ -111,7 +111,7 @@ class RacedArm(Arm):
   trial: int | None  # The change that it is about; None for the incumbent.
   pair: int  # 0, 1, ...
   # Share solved by which the pairs of a round are compared, of the arm's own
-  # rollouts or of dev problems; None unless it is 'done'.
+  # rollouts or of dev problems; None: it ended before it had one.
   score: float | None
   dev: str  # Folder of its dev evidence, if any was needed.
 

@@ -159,7 +159,9 @@ def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
   write_atomic(path, (json.dumps(value, **options) + '\n').encode())
 
 
-def _refused_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _refused_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], mode: str
+) -> str:
   """Return a line for each field that differs and may not; '' without any."""
   was, now = config_lib.flatten(old), config_lib.flatten(new)
   pairs = {
@@ -172,7 +174,7 @@ def _refused_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
   return ''.join(
       f'\n  {name}: {json.dumps(before)} -> {json.dumps(after)}'
       for name, (before, after) in pairs.items()
-      if before != after and not _may_change(name, new)
+      if before != after and not _may_change(name, new, mode)
   )
 
 
@@ -184,8 +186,11 @@ def _default(name: str) -> Any:
   return json.loads(json.dumps(declared.default))
 
 
-def _may_change(name: str, config: Mapping[str, Any]) -> bool:
+def _may_change(name: str, config: Mapping[str, Any], mode: str) -> bool:
   """Tell if a resumed run may change a field."""
+  # Other modes do not evolve, but start from the seed harness, too.
+  if mode != 'evolve' and name.startswith('evolve.'):
+    return name != 'evolve.seed_harness'
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
   # With dots, or 'log' would cover a field 'log_prob' as well.
@@ -499,7 +504,9 @@ def check(
   _check_owner(path, mode)
   if not saved.exists():
     return False
-  lines = _refused_changes(_read_config(saved), config_lib.to_mapping(config))
+  lines = _refused_changes(
+      _read_config(saved), config_lib.to_mapping(config), mode
+  )
   if lines:
     remedy = 'For another one, choose another --workdir'
     if mode in ('train', 'evolve'):
@@ -507,9 +514,12 @@ def check(
           'To fork it, starting from its newest checkpoint with the new'
           f' config:\n  {_fork_command(path)}'
       )
+    undo = 'To continue that run, undo the change.'
+    if '-> "(absent)"' in lines:
+      undo = 'An older evojax made that run, and only that one continues it.'
     raise WorkdirError(
-        f'workdir {path} holds a run with another config:{lines}\nTo continue'
-        f' that run, undo the change. {remedy}'
+        f'workdir {path} holds a run with another config:{lines}\n{undo}'
+        f' {remedy}'
     )
   return True
 

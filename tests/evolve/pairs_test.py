@@ -9,6 +9,7 @@ import ml_collections
 import numpy as np
 import pandas as pd
 
+from evojax.domains import base
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.ledger import records
@@ -35,6 +36,7 @@ class PairsTest(absltest.TestCase):
     evolve = {'pairs': 3, 'problems': 10, 'samples': 2}
     self.run_ = mock.Mock(
         spec=opening.Run,
+        scorer=mock.Mock(),
         path=self.root,
         config=ml_collections.ConfigDict({'seed': 4, 'evolve': evolve}),
         setup=mock.Mock(spec=setup_lib.Setup),
@@ -93,6 +95,19 @@ class PairsTest(absltest.TestCase):
     self.assertEqual(ask('candidate', 6), ([0.5], [0.0]))
     self.assertEqual(ask('shadow', 4), ([0.0], [0.0]))
 
+  def test_an_arm_that_collapsed_has_a_score(self):
+    good, bad = [[1, 1], [1, 0]], [[0, 0], [1, 0]]
+    arms = [
+        self._arm('incumbent', 0, steps=[good] * 4),
+        self._arm('candidate', 0, 5, steps=[good, bad], status='collapse'),
+    ]
+    find = lambda by: pairs.differences(
+        self.run_, 0, arms, by, 'candidate', 5
+    )
+    self.assertEqual(find('rollouts')[0], [0.25 - 0.75])
+    # It has no checkpoint of its last update that could be asked.
+    self.assertEqual(find('dev'), ([], []))
+
   def test_dev_problems_are_those_of_the_pair(self):
     asked = []
 
@@ -109,7 +124,7 @@ class PairsTest(absltest.TestCase):
     self.assertEqual([wanted.first for wanted in asked], [70, 70])  # 2 * 3 + 1.
     self.assertEqual({wanted.seed for wanted in asked}, {4})
     asked.clear()
-    other = object()
+    other = mock.Mock(spec=base.Domain)
     pairs.differences(
         self.run_, 2, arms, 'rollouts', 'candidate', 5, perturbed=other
     )

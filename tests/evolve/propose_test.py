@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import tempfile
@@ -19,6 +20,7 @@ from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import changes
+from evojax.evolve.propose import directions
 from evojax.evolve.propose import human
 from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
@@ -161,6 +163,7 @@ def measure(e):
   return {'repeated_ngrams': 0.4}
 """
 FACTORS = {e.change.factor(SURFACE) for e in library.ENTRIES.values()}
+PARTS = ('outcome', 'format', 'overlong', 'length')
 ALERTS = sorted({t for e in library.ENTRIES.values() for t in e.triggers})
 
 
@@ -313,9 +316,12 @@ class RulesTest(parameterized.TestCase):
         if made is None or not made.trigger:
           continue  # Nothing that it calls for applies to the seed.
         self.assertEqual(made.trigger, name)
+        known = itertools.chain(
+            library.ENTRIES.values(), directions.entries(context())
+        )
         entries = [
             e
-            for e in library.ENTRIES.values()
+            for e in known
             if e.change.factor(SURFACE) == made.delta.factor
             and name in e.triggers
         ]
@@ -515,7 +521,7 @@ class RulesTest(parameterized.TestCase):
 
   def test_nothing_left(self):
     every = set(SURFACE.factors()) | {'keep', 'weight'}
-    every |= FACTORS
+    every |= FACTORS | {f'reward:{part}' for part in PARTS}
     ctx = context(['slow_learning'], vetoes=frozenset(every))
     self.assertIsNone(rules.propose(ctx))
 
@@ -536,13 +542,21 @@ class RulesTest(parameterized.TestCase):
               ['slow_learning'],
               seed=seed,
               surface=Part(SURFACE.fields),
-              vetoes=frozenset({'keep'}),  # A file, which has no field.
+              # A file, which has no field, and what else may be changed.
+              vetoes=frozenset({'keep', 'reward:outcome'}),
           )
       )
       self.assertEqual(made.delta.factor, only.path)
 
 
 class MutationTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    # Which would propose values of the same fields.
+    self.enterContext(
+        mock.patch.object(directions, 'entries', lambda context: [])
+    )
 
   def _values(self, history, path, parent=SEED, seeds=30, alerts=()):
     """Values of a path that are proposed while all else is vetoed."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from evojax.evolve import states
 from evojax.runtime import checkpoint
+from evojax.runtime import metrics
 from evojax.runtime import sharding
 from evojax.training import learner
 from evojax.training import setup as setup_lib
@@ -77,7 +78,7 @@ class StatesTest(absltest.TestCase):
     paths = [self._arm(f'arm{i}', i)[0] for i in range(2)]
     target = self.root / 'merged/checkpoints/step_000007'
     end = self.states.merge(paths, [0.5, 0.5], target)
-    one = learner.Learner(self.setup, self.mesh, lambda name: None)
+    one = learner.Learner(self.setup, self.mesh, metrics.Phases())
     one.start_from(target)
     self.assertEqual(one.fingerprint(), end)
 

@@ -361,7 +361,7 @@ class PageTest(parameterized.TestCase):
   def test_a_change_that_goes_on_is_not_counted(self):
     workdir = self._path('going on')
     rows = synthetic.make_rows(workdir, trials=2, evidence=False)
-    last = max(i for i, row in enumerate(rows) if row[0] == 'trial')
+    last = max(i for i, row in enumerate(rows) if row[0] == 'race')
     for step, data, _ in rows:
       if step == 'verify':
         data |= dict(status='discard', version='')

@@ -611,7 +611,13 @@ def _backtest(
     found[f'{name}_before'] = float(rng.uniform(0.5, 0.8))
   if class_ == 'exploration':
     found['replayed_effect'] = 'not identifiable'
-    return {'key': sha(n), 'crash': '', 'statistics': found, 'predicted': None}
+    return {
+        'key': sha(n),
+        'crash': '',
+        'statistics': found,
+        'predicted': None,
+        'sampled_tokens': 0,
+    }
   found['replayed_effect'] = float(middle + rng.normal(0, 0.01))
   predicted = [middle - 0.01, middle + 0.01]
   return {
@@ -619,6 +625,7 @@ def _backtest(
       'crash': '',
       'statistics': found,
       'predicted': predicted,
+      'sampled_tokens': 9_000,
   }
 
 

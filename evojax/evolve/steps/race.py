@@ -83,10 +83,7 @@ def race(
       start=version.end,
       scored_by=scored_by,
       arms=raced,
-      standings=tuple(
-          standings.standing(run, number, trial, index, raced, scored_by)
-          for trial, index in zip(field, _indices(run, field), strict=True)
-      ),
+      standings=standings.after_race(run, number, field, raced, scored_by),
   )
 
 
@@ -203,17 +200,10 @@ def _train(
 def _score(
     run: opening.Run, number: int, pair: int, arm: records.Arm, scored_by: str
 ) -> float | None:
-  """Return the share solved that an arm is compared by, if it ended."""
-  if arm.status != 'done':
+  """Return the share solved that an arm is compared by, where it has one."""
+  if not pairs.is_scored(arm, scored_by):
     return None
   if scored_by == 'dev':
     wanted = pairs.on_dev(run, number, pair, arm)
     return float(run.scorer.scores(wanted).mean())
   return float(pairs.own_scores(run, arm)[0].mean())
-
-
-def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
-  """Return the places of candidates in the order in which they entered."""
-  known = standings.entered(run)
-  following = itertools.count(1 + len(known))
-  return [known.get(t.number) or next(following) for t in field]

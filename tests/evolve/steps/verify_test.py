@@ -69,6 +69,7 @@ class AfterRaceTest(parameterized.TestCase):
     evolve = {'rounds': 3, 'patience': 2}
     run = mock.Mock(
         spec=opening.Run,
+        recorder=mock.Mock(),
         config=ml_collections.ConfigDict({'evolve': evolve}),
     )
     run.recorder.history.versions = ['v0', 'v1']
