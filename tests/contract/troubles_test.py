@@ -19,7 +19,10 @@ from unittest import mock
 
 from absl.testing import absltest
 import httpx2
+import numpy as np
 import pytest
+import safetensors
+import safetensors.numpy
 
 from evojax import domains
 from evojax.rollout import answers
@@ -30,6 +33,7 @@ from tests import tiny
 from tests.contract import servers
 
 _STEPS = 3
+_ROUNDING = 1e-4  # Share of the way that weights went; 7e-6 was measured.
 
 
 class Troubles(absltest.TestCase):
@@ -37,6 +41,9 @@ class Troubles(absltest.TestCase):
 
   __test__ = False
   make = None  # (model, *flags, port=) -> servers.Server.
+  # Whether samples depend on no other request. Else the weights of two runs
+  # differ by what the server's rounding makes of its batches.
+  exact = False
   bfloat16 = '--dtype=bfloat16'
 
   @classmethod
@@ -142,6 +149,20 @@ class Troubles(absltest.TestCase):
 
     return wait
 
+  def assert_undisturbed(self, weights: bytes):
+    """Asserts that training went as it does without trouble."""
+    if self.exact:
+      self.assertEqual(weights, self.undisturbed)
+      return
+    base = _flat(_weights(domains.policy_path(servers.MODEL)))
+    wanted, found = (
+        _flat(safetensors.numpy.load(each))
+        for each in (self.undisturbed, weights)
+    )
+    moved = np.linalg.norm(wanted - base)
+    self.assertGreater(moved, 0)
+    self.assertLess(np.linalg.norm(found - wanted), _ROUNDING * moved)
+
   # ----------------------------------------------------------------- tests
 
   def test_only_server_is_killed_and_started_again(self):
@@ -157,7 +178,7 @@ class Troubles(absltest.TestCase):
     with self.lines(lost=1) as lines:
       weights = self.train('killed', at={1: pause})
     self.assertTrue(busy.is_set())
-    self.assertEqual(weights, self.undisturbed)
+    self.assert_undisturbed(weights)
     # The probes are not in flight any more, the samples of the step are: 8.
     self.assertRegex('\n'.join(lines), r'is lost: .*are sent again: 8')
 
@@ -173,7 +194,7 @@ class Troubles(absltest.TestCase):
         )
 
       weights = self.train('hung', at={1: hang})
-    self.assertEqual(weights, self.undisturbed)
+    self.assert_undisturbed(weights)
     self.assertRegex('\n'.join(lines), r'is lost: no answer to /\w+ in 2 s')
 
   def test_one_of_two_hangs(self):
@@ -186,7 +207,7 @@ class Troubles(absltest.TestCase):
               2: lambda: other.signal(signal.SIGCONT),
           },
       )
-    self.assertEqual(weights, self.undisturbed)
+    self.assert_undisturbed(weights)
 
   def test_somebody_exchanges_the_weights(self):
     changed = self.folder / 'changed'
@@ -202,7 +223,7 @@ class Troubles(absltest.TestCase):
 
     with self.lines(lost=1) as lines:
       weights = self.train('exchanged', at={1: exchange})
-    self.assertEqual(weights, self.undisturbed)
+    self.assert_undisturbed(weights)
     self.assertRegex('\n'.join(lines), 'is lost: serves weight_version=')
 
   def test_one_error_and_the_same_call_continues(self):
@@ -228,7 +249,7 @@ class Troubles(absltest.TestCase):
         self.train('ended', rollout__timeout_seconds=3.0)
     self.server.start()
     weights = self.train('ended', rollout__timeout_seconds=3.0)
-    self.assertEqual(weights, self.undisturbed)
+    self.assert_undisturbed(weights)
 
   def test_server_in_bfloat16(self):
     with self.make(servers.MODEL, self.bfloat16) as server:
@@ -245,8 +266,21 @@ class Troubles(absltest.TestCase):
     rows = [row for row in map(json.loads, lines) if 'gap' in row]
     self.assertLen(rows, 2)
     for row in rows:
-      self.assertBetween(row['gap'], 1e-4, 0.05)
-      self.assertBetween(row['sync/logprob_gap'], 1e-4, 0.05)
+      self.assertBetween(row['gap'], 1e-4, 0.1)
+      self.assertBetween(row['sync/logprob_gap'], 1e-4, 0.1)
+
+
+def _weights(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns the tensors of a policy by name."""
+  file = path / 'model.safetensors'
+  with safetensors.safe_open(file, 'numpy') as tensors:
+    return {name: tensors.get_tensor(name) for name in tensors.keys()}
+
+
+def _flat(tensors: dict[str, np.ndarray]) -> np.ndarray:
+  """Returns all weights in float32, [N], in the order of their names."""
+  each = [tensors[name].astype(np.float32).ravel() for name in sorted(tensors)]
+  return np.concatenate(each)
 
 
 def _swap_digits(path: pathlib.Path) -> None:
@@ -278,6 +312,7 @@ class EvojaxTest(Troubles):
 
   __test__ = True
   bfloat16 = '--config.model.compute_dtype=bfloat16'
+  exact = True
   make = staticmethod(_evojax)
 
 
