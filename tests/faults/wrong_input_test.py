@@ -332,9 +332,9 @@ REFUSED = {
             ('of_eval', 'eval', 'warmstart', WARMSTART),
         )
     },
-    'no trials where an evolving run is': (
+    'no rounds where an evolving run is': (
         ['{tiny}', '--workdir={root}/of_evolve', '--config.evolve.rounds=0'],
-        r'with --mode=evolve and config\.evolve\.trials > 0, or',
+        r'with --mode=evolve and config\.evolve\.rounds > 0, or',
     ),
     'run that has lost its config': (
         ['{tiny}', '--workdir={root}/lost', '--mode=train'],
