@@ -154,19 +154,27 @@ def simulate(
       names = [int(name) for name in standings]
       d, errors = draw(rng, [spreads[i] for i in names])
       d = d + np.array([effects[i] for i in names])[:, None]
-      groups += d.tolist()
+      # Who is behind after the first half of the pairs has no second one.
+      half = race.first_half(d.shape[1])
+      told = [
+          of_pairs
+          if race.leads([*standings[str(i)].differences, *of_pairs[:half]])
+          else of_pairs[:half]
+          for i, of_pairs in zip(names, d.tolist(), strict=True)
+      ]
+      groups += told
       spread = paired.pooled_spread(groups)
       standings = {
           name: race.after_round(
               standings[name],
               of_pairs,
-              of_errors,
+              of_errors[: len(of_pairs)],
               spread=spread,
               alpha=alphas[name],
               last=number == ROUNDS - 1,
           )
           for name, of_pairs, of_errors in zip(
-              standings, d.tolist(), errors.tolist(), strict=True
+              standings, told, errors.tolist(), strict=True
           )
       }
       kept = next(iter(race.passed(standings, alphas)), '')

@@ -135,6 +135,24 @@ def after_round(
   )
 
 
+def leads(differences: Sequence[float]) -> bool:
+  """Return whether the second half of a round's pairs is worth its price.
+
+  A candidate that is behind after the first half would be dropped after all of
+  them but for luck. This can only lose a good change: what is dropped is never
+  kept, so no e-value gains by it.
+
+  Args:
+    differences: Of all pairs of the candidate so far.
+  """
+  return math.fsum(differences) > 0
+
+
+def first_half(pairs: int) -> int:
+  """Return how many pairs of a round a candidate is trained for at first."""
+  return (pairs + 1) // 2
+
+
 def passed(
     standings: Mapping[str, Standing], alphas: Mapping[str, float]
 ) -> list[str]:

@@ -46,6 +46,34 @@ def after_race(
   )
 
 
+def ahead(
+    run: opening.Run,
+    number: int,
+    field: Sequence[history_lib.Trial],
+    arms: Sequence[records.RacedArm],
+    scored_by: str,
+) -> set[int]:
+  """Return the candidates that lead over all their pairs so far.
+
+  Args:
+    run: The run.
+    number: Of the round.
+    field: The candidates, with their earlier rounds.
+    arms: Of the round, until now.
+    scored_by: 'rollouts' or 'dev'.
+  """
+  found = set()
+  for trial in field:
+    if any(a.trial == trial.number and a.status != 'done' for a in arms):
+      continue
+    differences, _ = pairs.differences(
+        run, number, arms, scored_by, 'candidate', trial.number
+    )
+    if race_lib.leads([*of_record(trial).differences, *differences]):
+      found.add(trial.number)
+  return found
+
+
 def _groups(run: opening.Run, number: int) -> list[tuple[float, ...]]:
   """Return the differences of every candidate in every round before one."""
   races = (r for r in run.recorder.history.races if r.round < number)

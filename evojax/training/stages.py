@@ -4,12 +4,15 @@ from typing import Any
 
 import ml_collections
 
+from evojax.eval import race
 from evojax.runtime import progress
 
+TRIES = 3  # Changes that are looked for, at most, for a free place of a round.
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
-# What happens in a round, on average: a place is free again, arms are scored on
-# dev problems, a change passes its test and is asked in other words.
-_DECIDED, _OTHERWISE, _KEPT = 0.6, 0.2, 0.3
+# What happens in a round, on average: a candidate is decided about, it is ahead
+# after half of its pairs, arms are scored on dev problems, a change passes its
+# test and is asked in other words.
+_DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.6, 0.2, 0.3
 
 
 def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
@@ -43,17 +46,17 @@ def of_round(
     name = round_name(config, number, what)
     return progress.Stage(name=name, arms=arms, expected=expected, **fields)
 
-  # In the first round all places are free.
-  new = e.candidates * (_DECIDED if number else 1)
-  raced = e.candidates * e.pairs
+  racing, new = _field(e, number)
+  half = race.first_half(e.pairs)
+  rest = e.pairs - half
   # A candidate that samples differently has all arms scored on dev problems.
   scored = dict(problems=e.problems, samples=e.samples)
-  arms = e.pairs + raced
+  arms = (1 + e.candidates) * e.pairs
   return [
       # Parent and candidate, from an early and a late checkpoint.
       stage(
           'backtest',
-          4 * e.candidates,
+          4 * TRIES * e.candidates,
           4 * new,
           steps=e.replay_updates,
           replays=True,
@@ -62,10 +65,33 @@ def of_round(
           **step,
       ),
       stage('incumbent', e.pairs, e.pairs, steps=e.updates, **step),
-      stage('candidates', raced, raced, steps=e.updates, **step),
+      stage(
+          'candidates',
+          e.candidates * half,
+          racing * half,
+          steps=e.updates,
+          **step,
+      ),
+      stage(
+          'leaders',
+          e.candidates * rest,
+          racing * _LEAD * rest,
+          steps=e.updates,
+          **step,
+      ),
       stage('dev score', arms, _OTHERWISE * arms, **scored),
       stage('perturbed score', 2 * e.pairs, _KEPT * 2 * e.pairs, **scored),
   ]
+
+
+def _field(evolve: ml_collections.ConfigDict, number: int) -> tuple[float, ...]:
+  """Return how many candidates race in a round and enter it, as expected."""
+  racing = new = entered = 0.0
+  for _ in range(number + 1):
+    racing *= 1 - _DECIDED
+    new = min(evolve.candidates - racing, evolve.entries - entered)
+    racing, entered = racing + new, entered + new
+  return racing, new
 
 
 def round_name(

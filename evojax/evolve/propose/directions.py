@@ -17,9 +17,9 @@ from evojax.evolve.propose import library
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 
-# Where nothing is known of a change, most do little; but a value that somebody
-# changed may be what is wrong.
-_EITHER, _BACK = (-0.05, 0.05), (-0.04, 0.10)
+# Most changes of a value that somebody chose do harm; but one that is not the
+# default may be what is wrong.
+_EITHER, _BACK = (-0.06, 0.03), (-0.04, 0.10)
 _STEP = 3.0  # Of values on a log scale, and of the warm-up.
 _PART = 0.25  # Of the range of values on a linear scale.
 _OUTCOME = surface_lib.WEIGHTS + 'outcome'

@@ -323,7 +323,8 @@ def _sample_class(
   mine = [t for t in context.history if t.intervention_class == name]
   ran = sum(trial.effect is not None for trial in mine)
   runs = context.rng.random() < (ran + 1) / (len(mine) + 1)
-  low, high = np.mean([c.idea.expected for c in members], axis=0)
-  belief = believe((float(low), float(high)), name, '', mine)
+  # That of its best change: a class is not worse for having many.
+  expected = max((c.idea.expected for c in members), key=lambda e: (sum(e), e))
+  belief = believe(expected, name, '', mine)
   gain = belief.sample(context.rng)
   return gain if runs else -math.inf

@@ -26,8 +26,8 @@ from evojax.training import stages
 def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   """Return the candidates of a round: those that race on, and new ones.
 
-  A round looks for at most as many changes as it has places, so that refusals
-  cannot keep it from training.
+  Where a change is refused, another is looked for, but only stages.TRIES for a
+  place: refusals cannot keep a round from training.
   """
   begun = run.recorder.history.all(records.Diagnose)
   first = min(
@@ -44,9 +44,15 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   # A shadow that trains on has the place of a candidate.
   busy = len(racing) + (shadow.current(run) is not None)
   places = min(run.config.evolve.candidates - busy, free)
-  for trial in range(first, first + places):
-    if not _begin(run, number, trial):
+  full = len(racing) + places
+  for trial in range(first, first + stages.TRIES * max(places, 0)):
+    if len(_racing(run)) >= full or not _begin(run, number, trial):
       break
+  return _racing(run)
+
+
+def _racing(run: opening.Run) -> list[history_lib.Trial]:
+  """Return the candidates that were backtested and have no verdict yet."""
   trials = run.recorder.history.trials
   return [t for t in trials if t.backtest and t.verify is None]
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import dataclasses
 import itertools
 
+from evojax.eval import race as race_rules
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import pairs
@@ -55,7 +56,8 @@ def race(
   standings.announce(run, number, field)
   entrants = _entrants(run, version, field, shadow)
   first, *others = entrants
-  trained = _train(run, number, [first], 'incumbent', ())
+  every = range(run.config.evolve.pairs)
+  trained = _train(run, number, [first], every, 'incumbent')
   controls = tuple(a.outcome for _, _, a in trained if a.status == 'done')
   if not controls:
     arm = trained[0][2]
@@ -63,20 +65,14 @@ def race(
         f'{version.version}: its harness does not train any more:'
         f' {arm.status} {arm.why}'
     )
-  trained += _train(run, number, others, 'candidates', controls)
   scored_by = 'rollouts' if all(e.alike for e in entrants) else 'dev'
-  raced = tuple(
-      recorder.made_from(
-          records.RacedArm,
-          arm,
-          role=entrant.role,
-          trial=entrant.trial,
-          pair=pair,
-          score=_score(run, number, pair, arm, scored_by),
-          dev=pairs.dev_folder(number, arm.folder),
-      )
-      for entrant, pair, arm in trained
-  )
+  half = race_rules.first_half(len(every))
+  trained += _train(run, number, others, every[:half], 'candidates', controls)
+  raced = _scored(run, number, trained, scored_by)
+  ahead = standings.ahead(run, number, field, raced, scored_by)
+  left = [e for e in others if e.role == 'shadow' or e.trial in ahead]
+  trained = _train(run, number, left, every[half:], 'leaders', controls)
+  raced += _scored(run, number, trained, scored_by)
   return records.Race(
       round=number,
       version=version.version,
@@ -139,12 +135,34 @@ def _entrants(
   return found
 
 
+def _scored(
+    run: opening.Run,
+    number: int,
+    trained: Sequence[tuple[_Entrant, int, records.Arm]],
+    scored_by: str,
+) -> tuple[records.RacedArm, ...]:
+  """Return what the ledger says of arms, with their scores."""
+  return tuple(
+      recorder.made_from(
+          records.RacedArm,
+          arm,
+          role=entrant.role,
+          trial=entrant.trial,
+          pair=pair,
+          score=_score(run, number, pair, arm, scored_by),
+          dev=pairs.dev_folder(number, arm.folder),
+      )
+      for entrant, pair, arm in trained
+  )
+
+
 def _train(
     run: opening.Run,
     number: int,
     entrants: Sequence[_Entrant],
+    wanted: Sequence[int],
     stage: str,
-    controls: tuple[tuple[float, ...], ...],
+    controls: tuple[tuple[float, ...], ...] = (),
 ) -> list[tuple[_Entrant, int, records.Arm]]:
   """Train the arms of some harnesses; return each with its pair.
 
@@ -152,12 +170,13 @@ def _train(
     run: The run.
     number: Of the round.
     entrants: Whose arms.
+    wanted: The pairs.
     stage: Name of the stage.
     controls: Outcomes of the incumbent's arms, which a candidate's are compared
       with at their half.
   """
   e = run.config.evolve
-  places = list(itertools.product(entrants, range(e.pairs)))
+  places = list(itertools.product(entrants, wanted))
   jobs = [
       arms.job(
           run,
@@ -182,7 +201,7 @@ def _train(
       run,
       jobs,
       stages.round_name(run.config, number, stage),
-      groups if stage == 'candidates' else None,
+      groups if controls else None,
   )
   found = []
   for (entrant, pair), arm in zip(places, trained, strict=True):
