@@ -27,8 +27,8 @@ from evojax.eval import paired
 from evojax.eval import race
 
 LEVEL, MOST, CANDIDATES, PAIRS, ROUNDS = 0.2, 6, 3, 4, 3
-SPREADS = (1.0, 2.0, 3.0)  # Of a candidate's arms, in the incumbent's.
-# Of one arm, a fraction: what samples and seeds give at 512 x 4.
+SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread in units of the incumbent's.
+# Spread of one arm's score, a fraction, as samples and seeds give at 512 x 4.
 SIGMA = 0.0141
 EFFECTS = (0.10, 0.05, 0.02)
 
@@ -154,7 +154,7 @@ def simulate(
       names = [int(name) for name in standings]
       d, errors = draw(rng, [spreads[i] for i in names])
       d = d + np.array([effects[i] for i in names])[:, None]
-      # Who is behind after the first half of the pairs has no second one.
+      # A candidate that is behind after half of its pairs gets no other half.
       half = race.first_half(d.shape[1])
       told = [
           of_pairs
@@ -314,7 +314,7 @@ def print_checks() -> None:
     )
   print('horizon: 4 pairs a look, 3 looks, sd 2 points; taken back')
   for effect in (-0.11, -0.05, -0.02, 0.0, 0.02, 0.05):
-    # What is lost or won grows with the horizon.
+    # The difference grows with the horizon.
     means = effect * np.arange(1, 4)[:, None] / 3
     back = 0
     for _ in range(runs):

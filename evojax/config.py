@@ -25,7 +25,7 @@ from ml_collections import config_dict
 class Tunable:
   """The changes of a field that a harness may make; bounds of proposals."""
 
-  intervention_class: str  # What a trial of it is about, e.g. 'optimizer'.
+  intervention_class: str  # Topic of a trial that changes it, e.g. 'optimizer'.
   low: int | float = -math.inf  # Bounds of a number, both allowed.
   high: int | float = math.inf
   off: int | float | None = None  # Outside the bounds: turns it off.

@@ -340,7 +340,7 @@ def _dispatch() -> int | None:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))
   module, run = MODES[mode]
   imported = importlib.import_module(f'evojax.{module}')
-  gc.freeze()  # What is imported stays, and is never searched again.
+  gc.freeze()  # Imported modules stay, and are never searched again.
   gc.enable()
   code = run(imported, config, workdir)
   return code if isinstance(code, int) else None  # Others return results.

@@ -27,7 +27,7 @@ def as_home(home: str) -> dict[str, str]:
   Args:
     home: An empty directory.
   """
-  users = pathlib.Path(home, '.cache/evojax/xla')  # Of --compilation_cache.
+  users = pathlib.Path(home, '.cache/evojax/xla')  # --compilation_cache
   users.parent.mkdir(parents=True)
   os.makedirs(CACHE, exist_ok=True)
   users.symlink_to(CACHE)

@@ -189,7 +189,7 @@ class ReadmeTest(parameterized.TestCase):
     printed = self.run_blocks('harness')
     self.assertIn('harness mine: ok', printed)
     rows = self.evidence('harness')
-    # What keep.py says of the first steps.
+    # The output of keep.py for the first steps.
     rate = rows.groupby(['step', 'group'])['outcome'].transform('mean')
     self.assertTrue((rows['kept'] == (rate > 0) & (rate < 1)).all())
     expected = rows['part_outcome'] + 0.2 * rows['part_brief']

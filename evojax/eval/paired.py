@@ -18,7 +18,7 @@ from scipy import special
 LEVEL = 0.95
 _SIMULATED = 8000  # Candidates in a computation of power.
 
-Values = float | np.ndarray  # Of any shapes that broadcast.
+Values = float | np.ndarray  # Arrays may have any shapes that broadcast.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ def power(
   p = _p_values(pairs, rounds, effect / spread)
   e_value, passed = np.ones(_SIMULATED), []
   for i in range(rounds):
-    # Whose e-value is nearly 0 has no chance, and a target that is no number.
+    # An e-value near 0 has no chance, and would make the target infinite.
     target = 1 / np.maximum(alpha * e_value, 1e-12)
     e_value *= bet(p[i], target, last=i == rounds - 1)
     passed.append(float(np.mean(e_value * alpha > 1 - 1e-9)))

@@ -31,7 +31,7 @@ class Standing:
   index: int  # 1, 2, ...: the order in which candidates entered the run.
   rounds: int = 0
   e_value: float = 1.0
-  differences: tuple[float, ...] = ()  # Of all its pairs, oldest first.
+  differences: tuple[float, ...] = ()  # Of all pairs, oldest first.
   errors: tuple[float, ...] = ()  # Their standard errors by problems.
 
   @property

@@ -209,7 +209,7 @@ def to_table(
     EvidenceError: If a column is missing, undeclared, of another length, or
       does not follow its declaration.
   """
-  same = {'split': split, 'step': step}  # Of every row.
+  same = {'split': split, 'step': step}  # One for every row.
   unknown = sorted(rows.keys() - {column.name for column in columns})
   required = {column.name for column in columns if not column.nullable}
   missing = sorted(required - rows.keys() - same.keys())

@@ -20,7 +20,7 @@ class Harnesses:
   """The directory of all harnesses that a run has met."""
 
   root: pathlib.Path
-  setup: setup_lib.Setup  # Of the run, without any overlay.
+  setup: setup_lib.Setup  # The run's, without any overlay.
 
   def load(self, sha256: str) -> spec.Harness:
     """Return a harness, checked against its name."""

@@ -25,12 +25,12 @@ class Scored:
 
   folder: pathlib.Path  # Where the evidence of the score lies.
   split: str
-  seed: int  # Of problems and sampler.
+  seed: int  # For problems and sampler.
   problems: int
-  samples: int  # Of each problem.
+  samples: int  # Samples of each problem.
   first: int = 0  # Place of the first problem in the split's stream.
   step: int = 0  # Names the evidence file.
-  # Of an arm or a version; without one, the policy is that of a directory.
+  # Checkpoint of an arm or a version; None: the policy is in a directory.
   checkpoint: pathlib.Path | None = None
   harness: str = 'seed'  # Hash of the one that trained the policy, if any.
   policy: policy_lib.Policy | None = None  # Default: the run's.

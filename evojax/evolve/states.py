@@ -26,7 +26,7 @@ class States:
   All processes of a run call its methods together.
   """
 
-  setup: setup_lib.Setup  # Of the run, without a harness.
+  setup: setup_lib.Setup  # The run's, without a harness.
   mesh: jax.sharding.Mesh
 
   def params(

@@ -1,4 +1,4 @@
-"""Which values of a source are functions, iterators or objects.
+"""Finds values of a source that are functions, iterators or objects.
 
 Their text, and their place in a set, show an address, which differs from run to
 run. So each may be called, looped over, named, returned and handed on, but not

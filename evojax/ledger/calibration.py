@@ -18,8 +18,8 @@ class Signs:
   base: int  # Effects that always naming the commoner sign gets right.
 
 
-# What is believed of predictions before any was tested: they are right but for
-# the spread between seeds, which no replay has. It counts as one test of a
+# Before any prediction was tested, they are believed to be right but for the
+# spread between seeds, which no replay has. That counts as one test of a
 # prediction of _TYPICAL.
 _TYPICAL, _SPREAD = 0.03, 0.02
 _Z95 = 1.96
@@ -27,7 +27,7 @@ _Z95 = 1.96
 
 @dataclasses.dataclass(frozen=True)
 class Trust:
-  """What predictions were worth: realised = slope x predicted + an error."""
+  """The worth of predictions: realised = slope x predicted + an error."""
 
   slope: float = 1.0  # 0: nothing, 1: they are taken at their word.
   spread: float = _SPREAD  # Standard deviation of the error, a fraction.

@@ -123,7 +123,7 @@ class Standing:
   trial: int
   index: int  # 1, 2, ...: the order in which candidates entered the race.
   rounds: int  # In which it was raced so far.
-  differences: tuple[float, ...]  # Of the pairs of this round.
+  differences: tuple[float, ...]  # One for each pair of this round.
   errors: tuple[float, ...]  # Their standard errors by problems.
   pairs: int  # Over all its rounds; what follows is over them, too.
   effect: float | None  # Mean difference; None: too few pairs.
@@ -139,7 +139,7 @@ class Standing:
 class Source:
   """A state that went into a policy."""
 
-  folder: str  # Of the arm.
+  folder: str  # The arm's.
   harness: str  # Hash.
   end: str  # Fingerprint of the state.
   weight: float
@@ -307,7 +307,7 @@ class Race(Record):
   VERSION: ClassVar[int] = 2  # 0 and 1: a trial of one change, step 'trial'.
 
   round: int
-  version: str  # Whose state all arms started from.
+  version: str  # All arms started from its state.
   start: str  # Fingerprint of that state.
   scored_by: str  # 'rollouts' of the arms, or 'dev' problems.
   arms: tuple[RacedArm, ...]
@@ -349,7 +349,7 @@ class Shadow(OfTrial):
   harness: str  # Hash of the former harness.
   checkpoint: str  # The shadow's state, in the workdir.
   end: str  # Its fingerprint.
-  folder: str  # Of its first arm.
+  folder: str  # The folder of its first arm.
   differences: tuple[float, ...]  # Policy minus shadow, of the round's pairs.
   errors: tuple[float, ...]  # Their standard errors by problems.
   decision: str  # 'go_on', 'keep', or 'drop': the change is taken back.

@@ -49,9 +49,9 @@ class Family:
   architecture: str  # Name of its class in transformers.
   # Flags of DecoderConfig that all its models have.
   flags: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-  # Whether `attention_bias` adds biases to all projections of the attention.
+  # True if `attention_bias` adds biases to all projections of the attention.
   attention_bias: bool = True
-  # Which layers have windows where no `layer_types` says so; None: it has none.
+  # Layers with windows where no `layer_types` says so; None: there are none.
   windows: Callable[[_Raw, int], tuple[bool, ...]] | None = None
   window_switch: bool = False  # And only with `use_sliding_window`.
   window: int | None = 4096  # Default of `sliding_window`.

@@ -125,7 +125,7 @@ class Plan:
   programs: Mapping[str, int]  # How many are compiled, at most.
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
-  arms: Sequence[Arm]  # Of --mode=evolve, one per stage.
+  arms: Sequence[Arm]  # One for each stage of --mode=evolve.
   known: Sequence[Device]  # The one that is here, or those it may run on.
 
   @property

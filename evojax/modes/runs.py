@@ -31,7 +31,7 @@ from evojax.report import page as page_lib
 from evojax.runtime import output
 from evojax.runtime import progress
 
-# What a broken file raises when it is read as if it were whole.
+# Errors from reading a broken file as if it were whole.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 _CONDITION = re.compile(r'([\w./]+)(!=|=|<|>)(.*)', re.DOTALL)
 # Fields of a run, beside those of its config: 'config.grpo.group_size', ...

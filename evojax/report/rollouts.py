@@ -188,7 +188,7 @@ def _rollouts(
   return found
 
 
-# What a rollout is an example of, how many are shown, and which ones are.
+# Title of a kind of example, how many are shown, and which rollouts qualify.
 _Wanted = tuple[str, int, Callable[[Mapping[str, Any]], Any]]
 _RIGHT: _Wanted = ('right', 1, lambda row: row.get('outcome'))
 _WRONG: _Wanted = ('wrong', 1, lambda row: not row.get('outcome'))

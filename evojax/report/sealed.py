@@ -9,7 +9,7 @@ from evojax.report import numerals
 from evojax.report import state
 from evojax.report import svg
 
-# What a reader of 'keep, +1.9 [-0.1, +3.8]' asks.
+# Answers the question that 'keep, +1.9 [-0.1, +3.8]' raises.
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
     ' reaches its threshold, it raises no new critical alert, and its effect on'

@@ -17,7 +17,7 @@ _DONE = ('rounds', 'trials', 'nothing to propose', 'no wealth left')
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """What a reader wants to know first."""
+  """The head of a page, which a reader wants to know first."""
 
   kind: str  # 'running', 'stopped' or 'finished'.
   where: str  # 'step 12 of 30'.

@@ -1,4 +1,4 @@
-"""What evojax prints: wrapped at words, and kept in the log of a run.
+"""Printing: lines are wrapped at words, and kept in the log of a run.
 
     say('A sentence of any length.')  # error=True: to stderr.
     console().print(table)            # Tables of rich.
@@ -106,7 +106,7 @@ class _Log:
   def __init__(self):
     self._fd: int | None = None
     self._day = ''
-    # What is printed before a workdir is open belongs to its log as well.
+    # Lines from before a workdir is open belong to its log as well.
     self._early: collections.deque[tuple[datetime.datetime, str]]
     self._early = collections.deque(maxlen=1000)
 

@@ -23,7 +23,7 @@ from evojax.runtime import invocation
 from evojax.runtime import wrapping
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STATUS = 128 + signal.SIGTERM  # Of a process that either of them has ended.
+STATUS = 128 + signal.SIGTERM  # Exit code after either of them.
 # A launcher passes on the Ctrl-C that the terminal sent to all of its group.
 _SAME_SECONDS = 0.5
 # A display that is written again and again hides the cursor.

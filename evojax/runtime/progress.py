@@ -36,13 +36,13 @@ class Stage:
   name: str  # As a line shows it: 'trial 0 (1/4) control'.
   arms: int = 1  # At most.
   expected: float | int | None = None  # Arms; None: all of them.
-  steps: int = 0  # Of an arm.
-  prompts: int = 0  # Of a step.
+  steps: int = 0  # Updates of an arm.
+  prompts: int = 0  # Prompts of a step.
   group_size: int = 0
   replays: bool = False  # The steps learn from rollouts that are there.
   scores: int = 1  # How often an arm is scored; the last time at its end.
-  problems: int = 0  # Of a score.
-  samples: int = 0  # Of each problem.
+  problems: int = 0  # Problems of a score.
+  samples: int = 0  # Samples of each problem.
 
   @property
   def completions(self) -> int:
@@ -180,7 +180,7 @@ class Progress(contextlib.AbstractContextManager):
     if arms is not None:
       stage = dataclasses.replace(self._stages[index], arms=arms)
       self._stages[index] = stage
-    # Of arms that train side by side, several are begun before one has ended.
+    # Where arms train side by side, several are begun before one has ended.
     if (index, arm) > (self._index, self._arm):
       if self._stage.replays and self._since is not None:
         self._units['replay'] += 1

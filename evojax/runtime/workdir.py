@@ -52,7 +52,7 @@ FREE_FIELDS = (
 _PACKAGES = (
     'jax jaxlib flax optax orbax-checkpoint transformers pyarrow reasoning-gym'
     ' sympy'
-    # What code in the box sees, see `sandbox.image`.
+    # Packages that code in the box sees, see `sandbox.image`.
     ' iniconfig numpy packaging pluggy pygments pytest'
 ).split()
 # A resumed run is bit-equal only if these are the same.
@@ -68,7 +68,7 @@ _NUMERICS = (
 
 _LOCK_SECONDS = 60  # A process that was asked to stop ends its update first.
 _held_locks: set[int] = set()
-# Which mode made a workdir whose config.json does not say so.
+# File -> the mode that makes it, where config.json does not name the mode.
 _TRACES = {
     'ledger.jsonl': 'evolve',
     'metrics.jsonl': 'train',

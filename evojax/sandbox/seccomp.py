@@ -186,7 +186,7 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
     plain = _return(_ALLOW if rule is None else _ERRNO)
     blocks[name] = _check(rule, _REFUSED.get(name, denied)) if rule else plain
   numbers = {linux.number(name): block for name, block in blocks.items()}
-  numbers.pop(None, None)  # That of calls which this machine does not have.
+  numbers.pop(None, None)  # Number of calls that this machine lacks.
   starts = {0: _return(denied)}
   for number in sorted(numbers):
     # If two ranges start at one value, the later one counts.

@@ -80,7 +80,7 @@ class Algorithm:
 
   @property
   def rejects(self) -> bool:
-    """Whether what is too far from the sampler leaves the update."""
+    """Return whether tokens too far from the sampler leave the update."""
     return self.veto or self.reject != 'none'
 
   @property
@@ -339,8 +339,8 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
     of a token; and arrays of one value per episode [M, p, G].
   """
   mask = batch['mask']
-  # Which tokens are rejected, hence their number, a forward pass shows: then
-  # sums are divided at the end.
+  # Only a forward pass shows which tokens are rejected, and so their number:
+  # sums are then divided at the end.
   denominator = 1.0
   if not algorithm.rejects:
     denominator = losses.denominator(

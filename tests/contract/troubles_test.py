@@ -41,7 +41,7 @@ class Troubles(absltest.TestCase):
 
   __test__ = False
   make = None  # (model, *flags, port=) -> servers.Server.
-  # Whether samples depend on no other request. Else the weights of two runs
+  # True if samples depend on no other request. Else the weights of two runs
   # differ by what the server's rounding makes of its batches.
   exact = False
   bfloat16 = '--dtype=bfloat16'

@@ -124,7 +124,7 @@ class JudgeTest(parameterized.TestCase):
     self.grades(self.make(server.url, rubric='Be strict.'), '{}', 'no')
     self.assertLen(server.bodies, 2 * asked)
     for file in pathlib.Path(self.folder).glob('*/*.json'):
-      file.write_text('{')  # Of a machine that went down.
+      file.write_text('{')  # From a machine that went down.
     self.assertEqual(first, self.grades(self.make(server.url), '{}', 'no'))
     self.assertLen(server.bodies, 3 * asked)
 

@@ -26,7 +26,7 @@ class GainTest(parameterized.TestCase):
     # t = 2: 1/2 - atan(2) / pi.
     p = paired.p_value([0.01, 0.03], [0.0, 0.0])
     self.assertAlmostEqual(p, 0.5 - math.atan(2) / math.pi)
-    # Of a mean <= 0.01, t = 1: 1/4.
+    # The hypothesis is a mean <= 0.01; t = 1: 1/4.
     p = paired.p_value([0.01, 0.03], [0.0, 0.0], null=0.01)
     self.assertAlmostEqual(p, 0.25)
 
@@ -93,7 +93,7 @@ class BetTest(parameterized.TestCase):
     self.assertAlmostEqual(at(1.0), 0.25)
     self.assertEqual(at(0.99 / target, last=True), target)
     self.assertEqual(at(1.01 / target, last=True), 0.0)
-    # Who has passed bets nothing.
+    # A candidate that has passed bets nothing.
     self.assertEqual(paired.bet(1.0, 1.0, last=True), 1.0)
 
   @parameterized.product(pairs=(2, 3, 4, 8), target=(1.5, 12.2, 300.0))

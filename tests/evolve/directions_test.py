@@ -75,7 +75,7 @@ class DirectionsTest(parameterized.TestCase):
   def test_functions_can_be_taken_out(self):
     parent = propose_test.SEED.with_file(
         'keep.py',
-        'def init():\n  return None\n\n\ndef keep(e, s):\n  return e.valid, s\n',
+        'def init():\n  return 0\n\n\ndef keep(e, s):\n  return e.valid, s\n',
     )
     context = propose_test.context(parent=parent)
     after = [e.apply(context) for e in directions.entries(context)]

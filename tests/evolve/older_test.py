@@ -32,8 +32,8 @@ class OlderTest(absltest.TestCase):
     before = (workdir / 'ledger.jsonl').read_bytes()
     with self.assertRaisesRegex(
         ValueError,
-        r'(?s)evolve\.trials: 2 -> "\(absent\)".*An older evojax made that run.*'
-        '--fork_from=',
+        r'(?s)evolve\.trials: 2 -> "\(absent\)".*An older evojax made that run'
+        '.*--fork_from=',
     ):
       loop.run(config, str(workdir))
     self.assertEqual((workdir / 'ledger.jsonl').read_bytes(), before)

@@ -64,7 +64,7 @@ class PairsTest(absltest.TestCase):
         steps=([[1, 1], [1, 1]], [[0, 0], [0, 0]], [[1, 0], [1, 1]]),
     )
     scores, sizes = pairs.own_scores(self.run_, arm)
-    # Of three updates the last two.
+    # The last two of three updates.
     np.testing.assert_array_equal(scores, [0, 0, 0.5, 1])
     self.assertEqual(sizes, (2, 2, 2))
 

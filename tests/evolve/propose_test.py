@@ -553,7 +553,7 @@ class MutationTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # Which would propose values of the same fields.
+    # They would propose values of the same fields.
     self.enterContext(
         mock.patch.object(directions, 'entries', lambda context: [])
     )

@@ -403,7 +403,7 @@ class RefusedTest(parameterized.TestCase):
     for mode in ('train', 'evolve', 'warmstart', 'eval'):
       workdir_lib.open_workdir(root / f'of_{mode}', config, mode=mode).close()
     os.rename(root / 'of_train', root / 'other')
-    # What evojax wrote before it wrote down the mode, and what a bug left.
+    # Files from before evojax wrote down the mode, and one that a bug left.
     for name, file in (('older', 'ledger.jsonl'), ('lost', 'metrics.jsonl')):
       shutil.copytree(root / 'other', root / name)
       edit_json(root / name / 'config.json', mode=None)

@@ -189,7 +189,7 @@ class LoadParamsTest(HfTestCase):
 
   @parameterized.product(cfg=[QWEN2, QWEN3], name=['qkv', 'out', 'gate_up'])
   def test_any_slice_of_a_leaf(self, cfg, name):
-    """What a shard asks for: sub-ranges of every axis, across the parts."""
+    """Shards ask for sub-ranges of every axis, across the parts."""
     params = self.save(cfg)
     expected = np.asarray(params['layers'][0][name])
     file = safetensors.numpy.load_file(self.path / 'model.safetensors')

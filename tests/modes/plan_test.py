@@ -83,7 +83,7 @@ class NumbersTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.plan = estimate(mesh__data=-1)  # Which takes the one device.
+    cls.plan = estimate(mesh__data=-1)  # This takes the one device.
 
   def test_parameters(self):
     self.assertEqual(self.plan.parameters, PARAMETERS)
@@ -186,9 +186,9 @@ class NumbersTest(parameterized.TestCase):
     (here,) = made.known
     most = plan._evolution(made, here, True)
     # 3 arms of the incumbent and 6 of candidates, of 30 steps of 6 completions
-    # of 7 tokens; 4 scores of 12 for each backtest, one of 20 for each arm, and
-    # one for those of two harnesses in other words.
-    round_ = (9 * 30 * 6 + 8 * 12 + 9 * 20 + 6 * 20) * 7
+    # of 7 tokens; 4 scores of 12 for each of 6 backtests, one of 20 for each
+    # arm, and one for those of two harnesses in other words.
+    round_ = (9 * 30 * 6 + 24 * 12 + 9 * 20 + 6 * 20) * 7
     self.assertEqual(most['v0'][:2], (1, 8 * 6 * 7))
     self.assertEqual(most['all rounds'][:2], (18, 2 * round_))
     self.assertEqual(most['  one of them'][:2], (9, round_))
@@ -202,7 +202,8 @@ class NumbersTest(parameterized.TestCase):
         (20, 48 * 7 + 2 * round_ + 120 * 7 + 36 * 7),
     )
     expected = plan._evolution(made, here, False)
-    self.assertEqual(expected['all rounds'][0], 18)
+    # In both rounds 2 candidates, of whom 0.6 get their third arm.
+    self.assertAlmostEqual(expected['all rounds'][0], 2 * (3 + 2 * 2.6))
     for name in expected:
       self.assertLessEqual(expected[name][2], most[name][2])
     # A slow grader grades every completion.

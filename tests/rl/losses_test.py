@@ -283,7 +283,7 @@ class PolicyLossTest(RlTest):
 
     grad = jax.value_and_grad(part, has_aux=True)
     whole = grad(batch['logprobs'], slice(None))
-    # Of unequal token counts; the first holds the sequence without tokens.
+    # Unequal token counts; the first holds the sequence without tokens.
     parts = [grad(batch['logprobs'], slice(i, i + 2)) for i in (0, 2, 4)]
     summed = jax.tree.map(lambda *x: sum(x), *parts)
     jax.tree.map(

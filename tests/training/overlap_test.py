@@ -151,7 +151,7 @@ class OverlapTest(absltest.TestCase):
         self.assertRaises(fleet.FleetError),
     ):
       trainer.train_step()
-    # What was drawn for the step after is drawn again.
+    # Problems of the step after are drawn again.
     self.assertEqual((trainer.step, trainer.prefetched), (3, None))
     self.assertEqual(trainer.cursor, cursor)
     trainer.install()
@@ -338,7 +338,7 @@ class ConfigTest(absltest.TestCase):
 
 
 class ProcessesTest(absltest.TestCase):
-  """What process 0 learns of servers, others learn of it."""
+  """Other processes learn from process 0 what it learns of servers."""
 
   def test_completions_and_errors_travel(self):
     with tempfile.TemporaryDirectory() as folder:

@@ -21,10 +21,10 @@ import mpmath
 from evojax.domains.math import expressions
 from evojax.domains.math import real_sets
 
-_BITS = 500  # Of irrational values.
+_BITS = 500  # For irrational values.
 _EQUAL_BITS = 133  # Values that agree in so many bits (40 digits) are equal.
 _LOST_BITS = 300  # A sum that loses more is zero, or too inexact.
-_MOST_BITS = 1 << 14  # Of an exact number; a larger one becomes inexact.
+_MOST_BITS = 1 << 14  # Limit for exact numbers; a larger one becomes inexact.
 _MOST_MAGNITUDE = 1 << 20  # Binary logarithm of any value.
 _MOST_ARGUMENT = 64  # Binary logarithm of what a function is applied to.
 # Symbols are hashes below 5 over these: points near 0 and far from it.
@@ -35,7 +35,7 @@ _SPELLED |= {f'arc{name}': f'a{name}' for name in _TRIGONOMETRIC}
 _INFINITY = ('symbol', 'inf')
 _REALS = ('symbol', 'mathbbR')
 _DEGREE = ('symbol', 'degree')
-_MOST_PARTS = 32  # Of a set of real numbers.
+_MOST_PARTS = 32  # For sets of real numbers.
 _SETS = frozenset(expressions.SETS)
 _UNORDERED = frozenset(('list', r'\cup', r'\cap'))
 

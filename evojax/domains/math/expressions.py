@@ -21,7 +21,7 @@ from evojax.domains.math import literals
 Tree = tuple[Any, ...]
 
 MAX_CHARS = 1000
-MAX_DEPTH = 20  # Of brackets, exponents and arguments in each other.
+MAX_DEPTH = 20  # Depth of nested brackets, exponents and arguments.
 
 FUNCTIONS = frozenset(
     'sin cos tan sec csc cot sinh cosh tanh arcsin arccos arctan asin acos atan'
@@ -95,7 +95,7 @@ _TOKEN = re.compile(
     r'|\*\*|.)?'
 )
 _NESTED = r'\{(?:[^{}]|\{[^{}]*\})*\}'
-# What is applied to the product on its right, with its bounds.
+# Operators that apply to the product on their right, with their bounds.
 _OPERATOR = re.compile(
     rf'\s*\\(?:sum|prod|i?i?int|oint|lim(?:sup|inf)?|det|deg|dim|[bp]?mod'
     rf'|nabla)(?![A-Za-z])(?:\s*[_^]\s*(?:{_NESTED}|\\[A-Za-z]+|\w))*'
@@ -210,7 +210,7 @@ class _Parser:
     self._at = self._end = 0  # Where the next token begins and ends.
     self._depth = 0
     self._in_bars = False  # The next bar closes an absolute value.
-    self.twofold = False  # Whether there was a \pm.
+    self.twofold = False  # True after a \pm.
 
   def statement(self) -> Tree:
     items = self._items()

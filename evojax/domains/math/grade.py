@@ -88,7 +88,7 @@ _NUMBER = re.compile(
 _NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
 _LAST_SIDE = re.compile('(.*)[=≈](.*)', re.DOTALL)
 _THINK_TAG = re.compile(r'</?think>')
-_MATH = re.compile(r"[\\_^{}=<>']")  # What no prose has.
+_MATH = re.compile(r"[\\_^{}=<>']")  # Characters that prose does not have.
 _CHOICES = tuple('ABCDEF')
 
 

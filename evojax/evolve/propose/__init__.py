@@ -36,9 +36,9 @@ PROPOSERS = {
 }
 INBOX = 'human'  # Proposer of what comes from the user's inbox, see `human`.
 CRITERION = (
-    'its arms solve more than those of the incumbent beside them: the e-value of'
-    ' all pairs reaches its threshold; it holds on perturbed problems, without a'
-    ' new critical alert'
+    'its arms solve more than those of the incumbent beside them: the e-value'
+    ' of all pairs reaches its threshold; it holds on perturbed problems,'
+    ' without a new critical alert'
 )
 
 
@@ -68,7 +68,7 @@ class Proposal:
   hypothesis: str  # Why it should help, in a sentence.
   after: spec.Harness  # The parent with the change.
   delta: delta_lib.Delta
-  expected: tuple[float, float]  # Of Avg@k, fractions; 90 % interval.
+  expected: tuple[float, float]  # 90 % interval, fractions of Avg@k.
   criterion: str
   rollback: str
   source: str  # Paper, equation or earlier trial that the idea comes from.

@@ -323,7 +323,7 @@ def _sample_class(
   mine = [t for t in context.history if t.intervention_class == name]
   ran = sum(trial.effect is not None for trial in mine)
   runs = context.rng.random() < (ran + 1) / (len(mine) + 1)
-  # That of its best change: a class is not worse for having many.
+  # Its best change counts: a class is not worse for having many.
   expected = max((c.idea.expected for c in members), key=lambda e: (sum(e), e))
   belief = believe(expected, name, '', mine)
   gain = belief.sample(context.rng)

@@ -107,7 +107,7 @@ def advance(
       start=arms[0].start,
       end=end,
       checkpoint=checkpoint,
-      # Of all that trained this policy.
+      # The sum over all arms that trained this policy.
       sampled_tokens=sum(arm.sampled_tokens for arm in arms),
       round=race.round,
       sources=tuple(

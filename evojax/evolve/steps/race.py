@@ -26,11 +26,11 @@ class _Entrant:
 
   role: str  # 'incumbent', 'candidate' or 'shadow'.
   trial: int | None  # The change that it is about.
-  name: str  # Of its arms.
+  name: str  # Part of the names of its arms.
   harness: str  # Hash.
   checkpoint: str
   start: str  # Fingerprint of that state.
-  alike: bool  # Whether its rollouts compare with the incumbent's.
+  alike: bool  # True if its rollouts compare with the incumbent's.
 
 
 def race(

@@ -1,8 +1,9 @@
 """Shadow: the policy as it would be without the change that was kept last.
 
 What helps for a round may hurt later: three times the learning rate won the
-first 60 updates and had lost 11 points by the 160th, see BUILD_NOTES.md. So the former harness trains on, from the state
-that its own arms left, in the place of a candidate. A loss against it takes the
+first 60 updates and had lost 11 points by the 160th, see BUILD_NOTES.md. So the
+former harness trains on, from the state that its own arms left, in the place of
+a candidate. A loss against it takes the
 change back, and its policy is the run's again.
 """
 
@@ -69,7 +70,7 @@ def look(
   found, errors = pairs.differences(
       run, race.round, race.arms, race.scored_by, 'shadow', shadow.trial
   )
-  # Of the policy beside its shadow.
+  # The policy minus its shadow.
   ahead = [-d for d in found]
   common = dict(
       trial=shadow.trial,

@@ -120,7 +120,7 @@ def after_race(
       kept = name
       break
     del racing[name]
-  # Of a run that ends with this round, every candidate had its last.
+  # In the last round of a run, every candidate had its last.
   rounds = e.patience if race.round + 1 < e.rounds else 0
   sorted_out = race_lib.sort_out(
       racing, rounds=rounds, kept=kept, waiting=waiting

@@ -363,7 +363,7 @@ async def _on_error(request: requests.Request, error: Exception) -> _Response:
     case exceptions.HTTPException(status_code=405 as status):
       allowed = (error.headers or {}).get('Allow', '')
       message = f'{_place(request)}: use {allowed}'
-    case exceptions.HTTPException():  # Of the router: a wrong path.
+    case exceptions.HTTPException():  # From the router: a wrong path.
       status = error.status_code
       message = f'{_place(request)}: {error.detail}'
       if status == 404:

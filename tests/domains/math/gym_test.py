@@ -84,14 +84,14 @@ class GymTest(parameterized.TestCase):
         self.assertIn(grade.status, ('ok', 'unparsable'))
 
   @parameterized.parameters(
-      # What the library's scorer takes for right.
+      # Answers that the library's scorer takes for right.
       ('complex_arithmetic', 'nan'),
       ('complex_arithmetic', 'nan + nani'),
       ('game_of_life_halting', 'anything'),
       ('letter_jumble', '{answer} and more'),
       ('spell_backward', '{answer}{answer}'),
       ('puzzle24', '4*6'),
-      # What would run in it.
+      # Code that would run in it.
       ('binary_matrix', '[entry["answer"]]'),
       ('n_queens', '[entry["answer"]]'),
       ('spiral_matrix', '[entry["answer"]]'),
@@ -99,7 +99,7 @@ class GymTest(parameterized.TestCase):
       ('countdown', '__import__("os").write(1, b"1.0")'),
       ('countdown', 'S("1").func(1)'),
       ('simple_integration', 'Integral(x, x)'),
-      # What would take for ever, or all memory.
+      # Answers that would take for ever, or all memory.
       ('countdown', '9**9**9**9'),
       ('polynomial_multiplication', '(' * 9000),
       ('sudoku', '[' * 20_000),
