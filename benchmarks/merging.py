@@ -38,6 +38,7 @@ from scipy import special
 
 from configs import coding as coding_config
 from configs import math as math_config
+from evojax import records
 from evojax.episodes import collect
 from evojax.eval import scores
 from evojax.rollout import parity
@@ -199,6 +200,35 @@ class Bench:
     phases = metrics_lib.Phases()
     return trainer_lib.Trainer(setup, folder, phases, engine=self.engine)
 
+  def answers(
+      self, params: Params, draw: int, seed: int, problems: int, samples: int
+  ) -> tuple[
+      records.RequestBatch, Sequence[records.Episode], collect.RolloutBatch
+  ]:
+    """Sample dev problems with these parameters, at temperature 1.
+
+    Args:
+      params: The policy's.
+      draw: Seed of the problems.
+      seed: Of the sampler.
+      problems: How many are asked.
+      samples: Completions of each.
+    """
+    self.engine.update_weights(copy(params), 0)
+    asked = collect.request_batch(
+        self.policy.tokenizer,
+        self.setup.domain.source('dev', draw).take(0, problems),
+        settings.eval_params(self.config),
+        group_size=samples,
+        seed=seed,
+        max_prompt_tokens=self.config.data.max_prompt_tokens,
+    )
+    episodes = self.engine.generate(asked.requests)
+    rollouts = collect.rollout_batch(
+        self.setup.domain, self.setup.columns, asked, episodes, step=0
+    )
+    return asked, episodes, rollouts
+
   def score(
       self,
       params: Params,
@@ -214,18 +244,8 @@ class Bench:
       others: Parameters whose divergence from the policy is measured.
       problems: How many are asked.
     """
-    self.engine.update_weights(copy(params), 0)
-    asked = collect.request_batch(
-        self.policy.tokenizer,
-        self.setup.domain.source('dev', seed + _DEV_SEED).take(0, problems),
-        settings.eval_params(self.config),
-        group_size=SAMPLES,
-        seed=seed,
-        max_prompt_tokens=self.config.data.max_prompt_tokens,
-    )
-    episodes = self.engine.generate(asked.requests)
-    rollouts = collect.rollout_batch(
-        self.setup.domain, self.setup.columns, asked, episodes, step=0
+    asked, episodes, rollouts = self.answers(
+        params, seed + _DEV_SEED, seed, problems, SAMPLES
     )
     rows, graded = rollouts.rows, rollouts.graded
     solved = np.asarray(rows['outcome'], bool).reshape(graded.shape)
@@ -250,6 +270,14 @@ class Bench:
         kl_arms=[divergence(p) for p in others],
         logprob_gap=float(np.abs(own - sampled).mean()),
     )
+
+
+def set_rate(arm: trainer_lib.Trainer, rate: float) -> None:
+  """Set the learning rate of an arm's further updates."""
+  config = arm.learner.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.optim.learning_rate = rate
+  arm.learner.config = config.lock()
 
 
 class Training:
@@ -279,7 +307,7 @@ class Training:
       solved = []
       for update in range(ROUND):
         warms = self.line.moments == 'recompute' and self.rounds > 0
-        self._set_rate(arm, 0.0 if warms and update < WARMING else rate)
+        set_rate(arm, 0.0 if warms and update < WARMING else rate)
         log = arm.train_step()
         solved.append(log['outcome'])
         self.tokens += int(log['sampled_tokens'])
@@ -298,12 +326,6 @@ class Training:
     self.state = copy(dict(self.state))
     self.spent += time.monotonic() - began
     return [copy(s['params']) for s in states]
-
-  def _set_rate(self, arm: trainer_lib.Trainer, rate: float) -> None:
-    config = arm.learner.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.optim.learning_rate = rate
-    arm.learner.config = config.lock()
 
   def rows(self, mark: int, arms: Sequence[Params], last: bool) -> list[Row]:
     """Return the scores at a mark: of the line, its averages and its arms."""

@@ -22,10 +22,8 @@ from absl import flags
 import numpy as np
 
 from benchmarks import merging
-from evojax.episodes import collect
 from evojax.eval import scores
 from evojax.evidence import store
-from evojax.training import settings
 
 _DOMAIN = flags.DEFINE_enum('domain', 'math', ['math', 'coding'], 'Its config.')
 _RATES = flags.DEFINE_list('rates', ['1e-4', '3e-4', '9e-4'], 'Of the arms.')
@@ -51,10 +49,7 @@ def train(
 ) -> tuple[dict, list[list[float]]]:
   """Return the state after some updates, and the share solved by prompt."""
   arm = bench.arm(merging.Line(rates=(rate,)), seed, folder)
-  config = arm.learner.config.copy_and_resolve_references()
-  with config.unlocked():
-    config.optim.learning_rate = rate
-  arm.learner.config = config.lock()
+  merging.set_rate(arm, rate)
   if start is not None:
     arm.learner.state.update(merging.copy(start))
   arm.install()
@@ -69,21 +64,8 @@ def train(
 
 def score(bench: merging.Bench, params: Any, problems: int) -> list[float]:
   """Return the share of solved completions of each dev problem."""
-  bench.engine.update_weights(merging.copy(params), 0)
-  asked = collect.request_batch(
-      bench.policy.tokenizer,
-      bench.setup.domain.source('dev', _START_SEED).take(0, problems),
-      settings.eval_params(bench.config),
-      group_size=_SAMPLES,
-      seed=_START_SEED,
-      max_prompt_tokens=bench.config.data.max_prompt_tokens,
-  )
-  rollouts = collect.rollout_batch(
-      bench.setup.domain,
-      bench.setup.columns,
-      asked,
-      bench.engine.generate(asked.requests),
-      step=0,
+  _, _, rollouts = bench.answers(
+      params, _START_SEED, _START_SEED, problems, _SAMPLES
   )
   solved = np.asarray(rollouts.rows['outcome'], bool)
   graded = rollouts.graded

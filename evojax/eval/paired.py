@@ -15,7 +15,8 @@ import math
 import numpy as np
 from scipy import special
 
-LEVEL = 0.95
+from evojax.eval import estimates
+
 _SIMULATED = 8000  # Candidates in a computation of power.
 
 Values = float | np.ndarray  # Arrays may have any shapes that broadcast.
@@ -57,7 +58,7 @@ def _moments(
 def gain(
     differences: Sequence[float],
     errors: Sequence[float],
-    level: float = LEVEL,
+    level: float = estimates.LEVEL,
 ) -> Gain:
   """Return the mean difference with Student's interval.
 

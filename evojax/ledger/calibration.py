@@ -22,7 +22,7 @@ class Signs:
 # spread between seeds, which no replay has. That counts as one test of a
 # prediction of _TYPICAL.
 _TYPICAL, _SPREAD = 0.03, 0.02
-_Z95 = 1.96
+Z95 = 1.96
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
   the upper end of this one, and the queue is sorted by its middle.
   """
   half = (interval[1] - interval[0]) / 2
-  half = math.hypot(worth.slope * half, _Z95 * worth.spread)
+  half = math.hypot(worth.slope * half, Z95 * worth.spread)
   center = worth.slope * middle(interval)
   return center - half, center + half
 

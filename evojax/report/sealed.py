@@ -12,8 +12,8 @@ from evojax.report import svg
 # Answers the question that 'keep, +1.9 [-0.1, +3.8]' raises.
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
-    ' reaches its threshold, it raises no new critical alert, and its effect on'
-    ' problems in other words does not contradict it.'
+    ' reaches its threshold, it raises no new critical alert, and the gain also'
+    ' shows on problems in other words.'
 )
 NOT_RUN = (
     '"not run": controls, which are variants of the shipped configs. A finished'
@@ -84,9 +84,9 @@ def scores(run: history.History, path: pathlib.Path) -> list[dict[str, Any]]:
     path: Its directory.
   """
   final = run.find(records.Final)
-  called = names_of(run) | names_of_compared(path)
   if final is None:
     return []
+  called = names_of(run) | names_of_compared(path)
   ends = [end for s in final.scores.values() if s for end in (s.low, s.high)]
   scale = svg.Scale.over(ends, pad=0.15, least=0.05)
 

@@ -101,9 +101,7 @@ class PairsTest(absltest.TestCase):
         self._arm('incumbent', 0, steps=[good] * 4),
         self._arm('candidate', 0, 5, steps=[good, bad], status='collapse'),
     ]
-    find = lambda by: pairs.differences(
-        self.run_, 0, arms, by, 'candidate', 5
-    )
+    find = lambda by: pairs.differences(self.run_, 0, arms, by, 'candidate', 5)
     self.assertEqual(find('rollouts')[0], [0.25 - 0.75])
     # It has no checkpoint of its last update that could be asked.
     self.assertEqual(find('dev'), ([], []))

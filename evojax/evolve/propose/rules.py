@@ -23,12 +23,11 @@ from evojax.evolve.propose import library
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-# Half widths of central intervals, in standard deviations.
-_Z90 = 1.6449
-_Z95 = 1.9600
+_Z90 = 1.6449  # Half width of a central interval, in standard deviations.
 # Standard deviation of the true effect between changes of the same factor, and
 # of the same class: the smaller it is, the more one tells about another.
 _SPREAD_FACTOR = 0.03
@@ -93,7 +92,7 @@ def believe(
     same, effect = trial.delta.factor == factor, trial.effect
     near = same or not factor
     bottom, top = trial.realised
-    error = (top - bottom) / 2 / _Z95
+    error = (top - bottom) / 2 / calibration.Z95
     if same and trial.status == 'keep':
       effect /= 2
     noise = error**2 + (_SPREAD_FACTOR if near else _SPREAD_CLASS) ** 2

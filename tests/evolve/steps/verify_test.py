@@ -84,9 +84,7 @@ class AfterRaceTest(parameterized.TestCase):
         mock.patch.object(verify, '_criticals', own),
         mock.patch.object(verify, '_perturbed', perturbed),
     ):
-      found = verify.after_race(
-          run, race, field, options.get('back', False)
-      )
+      found = verify.after_race(run, race, field, options.get('back', False))
     self.asked, self.found = asked, found
     return {number: verdict.status for number, verdict in found.items()}
 
@@ -127,9 +125,7 @@ class AfterRaceTest(parameterized.TestCase):
       self.assertEqual(self.found[0].perturbed_error, 0.01)
 
   def test_what_stays_open_is_not_kept(self):
-    found = self._verdicts(
-        standing(0, 0.05, 20.0), gates={0: 'open'}, number=2
-    )
+    found = self._verdicts(standing(0, 0.05, 20.0), gates={0: 'open'}, number=2)
     self.assertEqual(found, {0: 'discard'})
 
   def test_the_next_best_where_the_best_fails(self):
