@@ -1,5 +1,6 @@
 """Replay: updates on recorded rollouts, under a candidate and its parent."""
 
+import dataclasses
 import hashlib
 import pathlib
 
@@ -18,13 +19,22 @@ from evojax.training import learner as learner_lib
 from evojax.training import reward_pipeline
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replayed:
+  """Updates on recorded rollouts under a candidate, beside its parent's."""
+
+  effect: records.Estimate  # Of the candidate, a fraction.
+  sampled_tokens: int  # To score both.
+  equal: bool  # Both left the same parameters and moments, to the bit.
+
+
 def effect(
     run: opening.Run,
     harnesses: tuple[str, str],
     folder: pathlib.Path,
     steps: list[int],
-) -> tuple[records.Estimate, int]:
-  """Return the effect of K updates on recorded rollouts, and sampled tokens.
+) -> Replayed:
+  """Return what K updates on recorded rollouts make of a change.
 
   From every retained checkpoint, K updates under the parent and K under the
   candidate learn from the rollouts that were recorded nearest to it (after it,
@@ -38,6 +48,7 @@ def effect(
     steps: Of the evidence.
   """
   e = run.config.evolve
+  ends: dict[str, list[str]] = {harness: [] for harness in harnesses}
   count = min(e.replay_updates, len(steps))
   # The seed is that of no arm: what is replayed did not train on the problems.
   digest = hashlib.sha256(f'replay {run.config.seed}'.encode()).digest()
@@ -54,6 +65,7 @@ def effect(
     for step in chosen:
       rows = recorded.load_rows(folder, [step])
       learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+    ends[harness].append(learner.fingerprint())
     engine.update_weights(learner.params, learner.step)
     with run.phases('eval'):
       result = evaluate_lib.evaluate(
@@ -75,4 +87,9 @@ def effect(
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
   # Checkpoints are no sample of anything: problems are, and share them.
-  return estimates.over_problems(np.mean(gains, axis=0)), sum(spent)
+  before, after = ends.values()
+  return Replayed(
+      effect=estimates.over_problems(np.mean(gains, axis=0)),
+      sampled_tokens=sum(spent),
+      equal=before == after,
+  )

@@ -34,6 +34,8 @@ from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import reward_pipeline
 
+EQUAL = 'equal_updates'  # 1 if the change makes no difference to a replay.
+
 
 def backtest(
     run: opening.Run,
@@ -138,10 +140,15 @@ def _backtest(
     found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
     return dict(statistics=found, predicted=None, sampled_tokens=0)
   harnesses = (version.harness, design.harness)
-  effect, tokens = replay.effect(run, harnesses, folder, steps)
+  replayed = replay.effect(run, harnesses, folder, steps)
+  effect = replayed.effect
   found |= zip(names, (effect.value, effect.low, effect.high), strict=True)
-  predicted = [effect.low, effect.high]
-  return dict(statistics=found, predicted=predicted, sampled_tokens=tokens)
+  found[EQUAL] = float(replayed.equal)
+  return dict(
+      statistics=found,
+      predicted=[effect.low, effect.high],
+      sampled_tokens=replayed.sampled_tokens,
+  )
 
 
 def rewarded(

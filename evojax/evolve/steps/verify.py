@@ -10,6 +10,7 @@ from evojax.evolve import pairs
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import standings
+from evojax.evolve.steps import backtest as backtest_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
@@ -48,6 +49,9 @@ def before_race(
     verdict = _unraced(trial, status, found.reasons)
     made = name if verdict.status == 'keep' else ''
     return dataclasses.replace(verdict, version=made)
+  if backtest.statistics.get(backtest_lib.EQUAL):
+    why = 'replayed updates are those of its parent, to the bit'
+    return _unraced(trial, 'vetoed', [why])
   # Replays of a class that mispredicted before are believed less.
   alike = [
       t

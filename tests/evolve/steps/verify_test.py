@@ -163,13 +163,17 @@ class AfterRaceTest(parameterized.TestCase):
 
 class BeforeRaceTest(parameterized.TestCase):
 
-  def _verdict(self, reasons=(), predicted=None, crash=''):
+  def _verdict(self, reasons=(), predicted=None, crash='', equal=0.0):
     run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
     run.recorder.history.trials = []
     rows = {
         records.Admit: records.Admit(trial=3, reasons=tuple(reasons)),
         records.Backtest: samples.record(
-            records.Backtest, trial=3, predicted=predicted, crash=crash
+            records.Backtest,
+            trial=3,
+            predicted=predicted,
+            crash=crash,
+            statistics={'equal_updates': equal},
         ),
     }
     run.recorder.find.side_effect = lambda step, trial: rows[step]
@@ -196,6 +200,12 @@ class BeforeRaceTest(parameterized.TestCase):
     verdict = self._verdict(predicted=(-0.40, -0.30))
     self.assertEqual(verdict.status, 'vetoed')
     self.assertIn('-40.0 to -30.0 points', verdict.reasons[0])
+
+  def test_a_change_that_changes_no_update_is_not_raced(self):
+    verdict = self._verdict(predicted=(0.0, 0.0), equal=1.0)
+    self.assertEqual(verdict.status, 'vetoed')
+    self.assertIn('to the bit', verdict.reasons[0])
+    self.assertIsNone(self._verdict(predicted=(0.0, 0.0)))
 
   def test_a_crash(self):
     self.assertEqual(self._verdict(crash='keep.py').status, 'preflight_crash')
