@@ -3,11 +3,11 @@
     python -m evojax.main --config=configs/math.py[:variant]
 
 variant      what                                          hardware    time
-default      evolves the seed recipe on the shipped policy 2 CPU cores 20 min
-smoke        a little of everything                        2 CPU cores 2 min
+default      evolves the seed recipe on the shipped policy 2 CPU cores 12 min
+smoke        a little of everything                        2 CPU cores 1 min
 reference    tuned by hand with what the field knows       2 CPU cores 3 min
-seed         the seed recipe for as long as default takes  2 CPU cores 20 min
-random       default with random changes                   2 CPU cores 20 min
+seed         the seed recipe for as long as default takes  2 CPU cores 12 min
+random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 
 Scores are in BUILD_NOTES.md. Numbers are changed on the command line
