@@ -282,9 +282,10 @@ class History:
     Dev scores are counted once the run has its sealed scores.
     """
     in_policy = {
-        source.folder
+        folder
         for version in self.all(records.Promote)
-        for source in version.sources
+        # Versions of former trees have no sources but their own arm.
+        for folder in (version.folder, *(s.folder for s in version.sources))
     }
     uses = dict.fromkeys(
         ('policy', 'incumbents', 'candidates', 'shadows', 'replays'), 0
@@ -296,8 +297,9 @@ class History:
       uses[use] += arm.sampled_tokens
     uses['replays'] = self.replayed_tokens
     if final := self.find(records.Final):
-      whole = final.compute['evolved'].total
-      uses['scores'] = max(0, whole - sum(uses.values()))
+      # Former trees called a policy 'evolved' that was retrained.
+      raced = final.compute.get('continued', final.compute['evolved'])
+      uses['scores'] = max(0, raced.total - sum(uses.values()))
     return uses
 
   @functools.cached_property
