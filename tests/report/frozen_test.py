@@ -114,6 +114,22 @@ class FrozenTest(parameterized.TestCase):
       self.assertIn(wanted, text)
     self.assertNotIn('is not in the workdir', text)
 
+  def test_page_of_a_race(self):
+    name = 'tree_2026_11_22_math'
+    with tempfile.TemporaryDirectory() as folder:
+      workdir = pathlib.Path(folder, name)
+      shutil.copytree(FROZEN / name, workdir)
+      text = page.build(workdir).read_text()
+    # 16,128 of 35,616 tokens: those of v0 and of the arms that made versions.
+    for wanted in (
+        '<dt>tokens sampled</dt><dd>35.6 k</dd>',
+        '<dt>in the policy</dt><dd>45.3 %</dd>',
+        'After 2 rounds beside the former harness: stays kept',
+        'class="line shadow bold"',
+        'v3: 3 arms of the incumbent',
+    ):
+      self.assertIn(wanted, text)
+
 
 if __name__ == '__main__':
   absltest.main()
