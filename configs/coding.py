@@ -66,10 +66,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.rollout.decode_slots = 64
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
-  c.steps = 40
+  c.steps = 60
   c.eval.problems = 256
-  c.grpo.prompts = 16
-  c.grpo.group_size = 8
   c.grpo.micro_groups = 2
   c.optim.learning_rate = 1e-4
   c.warmstart.steps = 2000
@@ -78,7 +76,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.warmstart.examples = 60
   c.warmstart.max_completion = 96
 
-  common.apply(c, variant, seed_steps=300)
+  common.apply(c, variant)
   if variant == 'qwen3_0p6b':
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': ('all',),

@@ -48,10 +48,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   })
   c.model.path = 'package:math'
   c.data.max_prompt_tokens = 32  # Its prompts have 10 to 18.
-  c.steps = 30
+  c.steps = 120
   c.eval.problems = 256
-  c.grpo.prompts = 24
-  c.grpo.group_size = 16
   c.grpo.micro_groups = 2
   c.rollout.decode_slots = 64  # An arm's 96 samples: 2/3 of 128 slots' time.
   c.rollout.prefill_rows = 8
@@ -59,7 +57,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.optim.learning_rate = 1e-4
   c.warmstart.steps = 1400
 
-  common.apply(c, variant, seed_steps=180)
+  common.apply(c, variant)
   if variant == 'qwen3_0p6b':
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': ('all',),

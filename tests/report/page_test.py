@@ -529,6 +529,9 @@ class PageTest(parameterized.TestCase):
     self.assertNotIn('retrained from base', text)
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
+    self.assertIn(
+        'Nothing was kept: of 2 changes 2 were not shown to be better', verdict
+    )
     self.assertIn('retrained from base</td>', self.text)
 
   def test_what_keeps_a_change_is_said(self):
