@@ -181,9 +181,8 @@ def check_functions(
 
 
 def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
-  """Return the (P, G) of a training step, and of an arm's training step."""
-  steps = (config.grpo, config.evolve)
-  return tuple(dict.fromkeys((c.prompts, c.group_size) for c in steps))
+  """Return the (P, G) of the training steps of a run; all are alike."""
+  return ((config.grpo.prompts, config.grpo.group_size),)
 
 
 def _steps(config: ml_collections.ConfigDict) -> int:
