@@ -245,6 +245,9 @@ class PageTest(parameterized.TestCase):
         'failed',  # A diagnostic without a value.
         'not identifiable',  # A backtest that says so.
         'device-seconds per point of the kept changes',
+        'What the kept changes did: v0 → v5',  # v5 trained on, with them all.
+        'grpo.aggregation',  # One of them.
+        '<dt>decided</dt><dd>3 of 5</dd>',
     ):
       self.assertIn(wanted, self.text.replace('&#39;', "'"), wanted)
 
