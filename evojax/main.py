@@ -317,7 +317,9 @@ def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
 def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
-  if config is None and mode not in ('arm', 'runs'):
+  # A job and a workdir hold the config of their run.
+  told = mode in ('arm', 'runs') or (mode == 'report' and workdir)
+  if config is None and not told:
     raise ValueError(_NO_CONFIG)
   if mode != 'evolve' and FLAGS.executor != 'inprocess':
     raise ValueError(

@@ -137,7 +137,14 @@ class ModeTest(MainTestCase):
   def test_report(self):
     with absltest.mock.patch.object(page, 'build') as build:
       self.command(SMOKE, '--mode=report', '--workdir=/x')
-    build.assert_called_once_with(pathlib.Path('/x'))
+      self.command('--mode=report', '--workdir=/y')
+    called = [call.args[0] for call in build.call_args_list]
+    self.assertEqual(called, [pathlib.Path('/x'), pathlib.Path('/y')])
+
+  def test_report_of_no_run(self):
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    self.assertEqual(self.command('--mode=report'), 2)
+    self.assertIn('--config', str(stderr.write.call_args_list))
 
   def test_check_hands_its_harnesses_and_its_exit_code(self):
     with absltest.mock.patch.object(check, 'run', return_value=1) as run:
