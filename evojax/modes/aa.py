@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import math
-import pathlib
 import shutil
 from typing import Any
 
@@ -34,7 +33,6 @@ from evojax.harness import spec
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
-from evojax.runtime import output
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
