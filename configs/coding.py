@@ -6,11 +6,11 @@ The policy writes Python 3 that reads stdin and writes stdout; every program
 runs in the box (`python -m evojax.sandbox.probe` says how strong it is here).
 
 variant      what                                          hardware    time
-default      evolves the seed recipe on the shipped policy 2 CPU cores 20 min
+default      evolves the seed recipe on the shipped policy 2 CPU cores 12 min
 smoke        a little of everything                        2 CPU cores 3 min
 reference    tuned by hand with what the field knows       2 CPU cores 4 min
 seed         the seed recipe for as long as default takes  2 CPU cores
-random       default with random changes                   2 CPU cores 20 min
+random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 
 Scores are in BUILD_NOTES.md. Numbers are changed on the command line
@@ -66,10 +66,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.rollout.decode_slots = 64
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
-  c.steps = 40
+  c.steps = 60
   c.eval.problems = 256
-  c.grpo.prompts = 16
-  c.grpo.group_size = 8
   c.grpo.micro_groups = 2
   c.optim.learning_rate = 1e-4
   c.warmstart.steps = 2000
@@ -78,7 +76,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.warmstart.examples = 60
   c.warmstart.max_completion = 96
 
-  common.apply(c, variant, seed_steps=300)
+  common.apply(c, variant)
   if variant == 'qwen3_0p6b':
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': ('all',),

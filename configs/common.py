@@ -12,6 +12,8 @@ from ml_collections import config_dict
 
 # Every domain's config has these; its module may add others.
 VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', 'qwen3_0p6b')
+# Steps that take the seed recipe about as long as `default` takes in all.
+_SEED_STEPS = 450
 
 
 def check(name: str, variant: str) -> None:
@@ -24,37 +26,32 @@ def check(name: str, variant: str) -> None:
     raise ValueError(f'configs/{name}.py:{variant}: choose one of {VARIANTS}')
 
 
-def apply(
-    c: ml_collections.ConfigDict, variant: str, *, seed_steps: int
-) -> None:
+def apply(c: ml_collections.ConfigDict, variant: str) -> None:
   """Make the changes of a variant, which are the same for every domain.
 
   Args:
     c: The domain's default.
     variant: One of VARIANTS.
-    seed_steps: Steps that take the seed recipe about as long as `default`.
   """
   if variant == 'smoke':
     c.steps = 3
-    c.grpo.prompts = 8
-    c.grpo.group_size = 8
+    c.grpo.prompts = 4
+    c.grpo.group_size = 4
     c.eval.problems = 16
     c.eval.samples = 4
     c.checkpoint.every = 2
     c.evolve.rounds = 2
     c.evolve.candidates = 1
     c.evolve.pairs = 3
-    c.evolve.updates = 4
+    c.evolve.updates = 3
     c.evolve.first_updates = 4
-    c.evolve.prompts = 4
-    c.evolve.group_size = 4
     c.evolve.problems = 16
     c.evolve.samples = 2
     c.evolve.replay_updates = 1
     c.evolve.replay_problems = 8
   elif variant == 'seed':
     c.evolve.rounds = 0
-    c.steps = seed_steps
+    c.steps = _SEED_STEPS
   elif variant == 'random':
     c.evolve.proposer = 'random'
   elif variant == 'reference':
@@ -92,6 +89,5 @@ def apply(
     c.optim.learning_rate = 1e-6
     c.optim.warmup_steps = 10
     c.evolve.updates = 20
-    c.evolve.prompts = 32
     c.evolve.problems = 256
     c.steps = 500

@@ -124,7 +124,7 @@ FIELDS = (
     Field('optim.eps', 1e-8, "Adam's epsilon, outside the square root.", 1e-30,
           1.0),
 
-    Field('grpo.prompts', 16, 'P: prompts per step.', 1),
+    Field('grpo.prompts', 12, 'P: prompts per step.', 1),
     Field('grpo.group_size', 8, 'G: completions per prompt.', 2,
           reason='a group of one has no advantage: set'
           ' --config.grpo.group_size=8'),
@@ -289,8 +289,6 @@ FIELDS = (
     # it is worth.
     Field('evolve.first_updates', 8,
           'GRPO steps of version 0, whose evidence is diagnosed first.', 1),
-    Field('evolve.prompts', 12, "P of an arm's step.", 1),
-    Field('evolve.group_size', 8, "G of an arm's step.", 2),
     Field('evolve.problems', 64, 'Fresh dev problems of each pair where its'
           ' arms sample differently, and perturbed ones for a change that is'
           ' about to be kept.', 2),

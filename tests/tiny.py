@@ -153,8 +153,6 @@ def evolving(**overrides: Any) -> ml_collections.ConfigDict:
       evolve__pairs=3,
       evolve__updates=2,
       evolve__first_updates=2,
-      evolve__prompts=4,
-      evolve__group_size=4,
       evolve__problems=8,
       evolve__samples=2,
       evolve__replay_updates=1,

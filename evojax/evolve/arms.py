@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import hashlib
-import math
 from typing import Any
 
 from evojax import config as config_lib
@@ -30,17 +29,12 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
     seed: Of the arm's problems and samples.
     updates: Steps of the arm.
   """
-  config, half = run.config, updates // 2
-  e, most = config.evolve, config.checkpoint.every
+  half, most = updates // 2, run.config.checkpoint.every
   # One falls on the half, where arms are compared.
   fitting = [n for n in range(1, most + 1) if half and half % n == 0]
   return {
       'seed': seed,
       'steps': updates,
-      'grpo.prompts': e.prompts,
-      'grpo.group_size': e.group_size,
-      # A micro-batch holds whole groups, so their number divides the prompts.
-      'grpo.micro_groups': math.gcd(config.grpo.micro_groups, e.prompts),
       # Sealed problems are for the final policies alone.
       'eval.sealed': False,
       'checkpoint.every': max(fitting, default=1),

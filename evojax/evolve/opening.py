@@ -150,7 +150,9 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
     base.harness.path = ''
   setup = setup_lib.prepare(base)
   e = config.evolve
-  setup_lib.check_problems(setup, {'train': e.prompts, 'dev': e.problems})
+  setup_lib.check_problems(
+      setup, {'train': config.grpo.prompts, 'dev': e.problems}
+  )
   compared = compared_lib.open_all(options.compare, setup)
   seed = seed_harness(config)
   reasons = admit.check(seed, base, setup.surface, setup.synthetic)

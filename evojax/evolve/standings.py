@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 from evojax.eval import paired
@@ -135,7 +136,7 @@ def _standing(
         high=gain.high,
         e_value=after.e_value,
         threshold=1 / alpha,
-        detectable=detectable(run, spread, alpha) if spread else None,
+        detectable=detectable(run, spread, errors, alpha),
     )
 
   # To the last bit the same in every process.
@@ -150,11 +151,31 @@ def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
   return before + 1 >= e.patience or number + 1 >= e.rounds
 
 
-def detectable(run: opening.Run, spread: float, alpha: float) -> float:
-  """Return the effect that a candidate passes with, at probability 0.8."""
+def detectable(
+    run: opening.Run, spread: float, errors: Sequence[float], alpha: float
+) -> float | None:
+  """Return the effect that a candidate passes with, at probability 0.8.
+
+  Args:
+    run: The run.
+    spread: Standard deviation of differences of pairs so far.
+    errors: What the problems alone leave in such differences: as in
+      `paired.p_value`, pairs are not taken to be steadier.
+    alpha: Level of the candidate.
+
+  Returns:
+    A fraction; None where nothing is known of the spread.
+  """
   e = run.config.evolve
-  rounds = min(e.patience, e.rounds)
-  return paired.detectable(spread, pairs=e.pairs, alpha=alpha, rounds=rounds)
+  noise = math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
+  if not max(spread, noise):
+    return None
+  return paired.detectable(
+      max(spread, noise),
+      pairs=e.pairs,
+      alpha=alpha,
+      rounds=min(e.patience, e.rounds),
+  )
 
 
 def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
@@ -199,15 +220,22 @@ def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
   return [known.get(t.number) or next(following) for t in field]
 
 
-def announce(run: opening.Run, number: int, field: Sequence[Any]) -> None:
+def announce(
+    run: opening.Run, number: int, field: Sequence[history_lib.Trial]
+) -> None:
   """Say what a round can detect, before it is paid for."""
-  spread = paired.pooled_spread(_groups(run, number))
-  if not field or not spread:
+  if not field:
     return
-  alpha = alpha_of(run, 1 + max(entered(run).values(), default=0))
-  points = 100 * detectable(run, spread, alpha)
-  run.say(
-      f'round {number}: {len(field)} candidates; {points:.1f} points are found'
-      f' with power 80 % within {run.config.evolve.patience} rounds, at the'
-      f' spread of {100 * spread:.1f} points between pairs so far'
-  )
+  races = run.recorder.history.races
+  errors = [x for r in races for s in r.standings for x in s.errors]
+  spread = paired.pooled_spread(_groups(run, number)) or 0.0
+  # The last to enter needs the strongest evidence.
+  alpha = alpha_of(run, max(_indices(run, field)))
+  least = detectable(run, spread, errors, alpha)
+  if least is not None:
+    run.say(
+        f'round {number}: {len(field)} candidates; {100 * least:.1f} points are'
+        ' found with power 80 % within'
+        f' {run.config.evolve.patience} rounds, at the spread between pairs so'
+        ' far'
+    )

@@ -71,6 +71,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       sealed={n: score or 'not run' for n, score in found['scores'].items()}
       if final
       else 'not run',
+      nothing_kept=sealed_lib.why_none(history),
       names=sealed_lib.names_of(history)
       | sealed_lib.names_of_compared(run.path),
       gains=found.get('gains', {}),
@@ -118,6 +119,8 @@ def _show(summary: Mapping[str, Any]) -> None:
     _show_trials(summary, console)
   else:
     output.say('\nno change was tried to its end')
+  if summary['nothing_kept']:
+    output.say(summary['nothing_kept'])
   if isinstance(summary['sealed'], str):
     output.say(f'sealed scores: {summary["sealed"]} ({summary["ended"]})')
   else:

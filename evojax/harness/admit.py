@@ -151,7 +151,8 @@ def check_functions(
     pass  # `_check_declared` reports it.
   reasons = []
   columns = synthetic.columns(config) | {c.name for c in schema.CORE}
-  shapes, steps = _shapes(config), _steps(config)
+  shapes = ((config.grpo.prompts, config.grpo.group_size),)
+  steps = _steps(config)
   for path, source in files.items():
     key = (path, source, columns, shapes, steps)
     ours = library.is_shipped(path, source)
@@ -178,12 +179,6 @@ def check_functions(
     if not found:
       _passed.add(key)
   return reasons
-
-
-def _shapes(config: ml_collections.ConfigDict) -> tuple[tuple[int, int], ...]:
-  """Return the (P, G) of a training step, and of an arm's training step."""
-  steps = (config.grpo, config.evolve)
-  return tuple(dict.fromkeys((c.prompts, c.group_size) for c in steps))
 
 
 def _steps(config: ml_collections.ConfigDict) -> int:

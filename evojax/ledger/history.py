@@ -90,6 +90,12 @@ class Trial:
     return self.verify.low, self.verify.high
 
   @property
+  def decided(self) -> bool:
+    """Whether the interval of the effect excludes 0."""
+    low, high = self.realised or (0.0, 0.0)
+    return low > 0 or high < 0
+
+  @property
   def standing(self) -> records.Standing | None:
     """How it stood after its last round."""
     found = [s for race in self.races for s in race.standings]
@@ -222,8 +228,15 @@ class History:
 
   @functools.cached_property
   def levels(self) -> dict[str, float]:
-    """Version or trial -> summed effects from the base to it, a fraction."""
+    """Version or trial -> summed effects from the base to it, a fraction.
+
+    The version that takes a change back loses its effect again.
+    """
     effects = {trial.name: trial.effect or 0.0 for trial in self.trials}
+    taken = {t.shadow.round: t for t in self.trials if t.status == 'taken back'}
+    for version in self.all(records.Promote):
+      if trial := taken.get(version.round):
+        effects[version.version] = -(trial.effect or 0.0)
     found = {self.base_version: 0.0}
     for name, parent in self.parents.items():
       found[name] = found.get(parent, 0.0) + effects.get(name, 0.0)
@@ -250,7 +263,7 @@ class History:
 
   @property
   def trained_tokens(self) -> int:
-    """Tokens sampled to train all arms; controls serve several trials."""
+    """Tokens sampled to train all arms, each of them counted once."""
     own = [*self.all(records.Retrain), *([self.base] if self.base else [])]
     raced = [arm for race in self.races for arm in race.arms]
     # By folder: an arm that is listed twice was trained once.
@@ -264,11 +277,15 @@ class History:
 
   @functools.cached_property
   def tokens_by_use(self) -> dict[str, int]:
-    """Tokens sampled to train, by what became of them; and those of replays."""
+    """Tokens sampled to train, by what became of them; and those of scores.
+
+    Dev scores are counted once the run has its sealed scores.
+    """
     in_policy = {
-        source.folder
+        folder
         for version in self.all(records.Promote)
-        for source in version.sources
+        # Versions of former trees have no sources but their own arm.
+        for folder in (version.folder, *(s.folder for s in version.sources))
     }
     uses = dict.fromkeys(
         ('policy', 'incumbents', 'candidates', 'shadows', 'replays'), 0
@@ -279,6 +296,10 @@ class History:
       use = 'policy' if folder in in_policy else f'{arm.role}s'
       uses[use] += arm.sampled_tokens
     uses['replays'] = self.replayed_tokens
+    if final := self.find(records.Final):
+      # Former trees called a policy 'evolved' that was retrained.
+      raced = final.compute.get('continued', final.compute['evolved'])
+      uses['scores'] = max(0, raced.total - sum(uses.values()))
     return uses
 
   @functools.cached_property

@@ -49,14 +49,21 @@ def _solved_share(
 def training(run: history.History) -> svg.Chart | None:
   """Draw the race: the solved share over all updates of the policy.
 
-  All arms of a round start where the round before ended. The harness whose arms
-  the policy goes on from is drawn as the lineage.
+  All arms of a round but a shadow's start where the round before ended. The
+  harness whose arms the policy goes on from is drawn as the lineage; a cross is
+  where a candidate left the race.
   """
   root = curves.smooth(run.base.outcome if run.base else ())
   lines = [(0, root, 'lineage bold', f'{run.base_version}: seed harness')]
-  ends: list[tuple[float, float, str]] = []  # Where a version was made.
+  # Where a version was made: (update, solved share, its name, title).
+  ends: list[tuple[float, float, str, str]] = []
+  dropped: list[tuple[float, float, str]] = []  # Where a candidate left.
+  if root:
+    name = run.base_version
+    ends.append((len(root), root[-1], name, f'{name}: seed harness'))
   start, names = len(root), {t.number: t for t in run.trials}
   made = {v.round: v for v in run.all(records.Promote) if v.round is not None}
+  last_race = {t.number: t.races[-1].round for t in run.trials if t.races}
   for race in run.races:
     version = made.get(race.round)
     won = {source.folder for source in version.sources} if version else set()
@@ -78,8 +85,12 @@ def training(run: history.History) -> svg.Chart | None:
       lines.append((start, mean, f'{class_} bold', what))
       longest = max(longest, len(mean))
       if lineage_ and mean:
-        title = f'{version.version}: {len(won)} arms of the {role}'
-        ends.append((start + len(mean), mean[-1], title))
+        arms_ = numerals.counted(len(won), 'arm')
+        title = f'{version.version}: {arms_} of the {role}'
+        ends.append((start + len(mean), mean[-1], version.version, title))
+      elif trial and role == 'candidate' and mean:
+        if race.round == last_race[number] and trial.status != 'running':
+          dropped.append((start + len(mean), mean[-1], what))
     start += longest
   lines = [line for line in lines if len(line[1]) > 1]
   if not lines:
@@ -96,8 +107,14 @@ def training(run: history.History) -> svg.Chart | None:
   )
   for first, curve, class_, title in sorted(lines, key=rank):
     chart.add('line', class_, *enumerate(curve, first + 1), title=title)
-  for x, y, title in ends:
+  for x, y, title in dropped:
+    chart.add('text', 'cross failed', (x, y), text='×', dy=5, title=title)
+  for x, y, name, title in ends:
+    low = chart.y.low
+    chart.add('segment', 'rule', (x, low), (x, chart.y.high))
     chart.add('dot', 'dot keep', (x, y), title=title)
+    if len(ends) <= 16:  # A label needs about 35 pixels.
+      chart.add('text', 'tick', (x, chart.y.high), text=name, dy=-3)
   return chart
 
 
@@ -235,7 +252,10 @@ def scatter(
   )
   label = 'Measured against predicted effect, in points'
   chart = svg.Chart(scale, scale, height=300, label=label, class_='square')
-  ticks = [(tick, numerals.points(tick, '+.0f')) for tick in scale.ticks(5)]
+  places = scale.ticks(5)
+  whole = all(abs(100 * t - round(100 * t)) < 1e-6 for t in places)
+  form = '+.0f' if whole else '+.1f'
+  ticks = [(tick, numerals.points(tick, form)) for tick in places]
   chart.y_axis(ticks)
   chart.x_axis(ticks)
   low, high = scale.low, scale.high

@@ -1,6 +1,7 @@
 """The version tree: every change that a run tried, and those that it kept."""
 
 from evojax.ledger import history
+from evojax.ledger import records
 from evojax.report import diffs
 from evojax.report import numerals
 from evojax.report import svg
@@ -19,11 +20,29 @@ def label(trial: history.Trial) -> str:
   return trial.made or f't{trial.number}'
 
 
+def _places(run: history.History) -> dict[str, float]:
+  """Return version or trial -> where it begins, in columns of trials.
+
+  A version that no change made comes after all changes raced until then.
+  """
+  found = {run.base_version: -1.0}
+  for version in run.all(records.Promote):
+    raced = [
+        trial.index
+        for trial in run.trials
+        for race in trial.races
+        if version.round is not None and race.round <= version.round
+    ]
+    found[version.version] = max(raced, default=-1) + 0.5
+  return found | {trial.name: float(trial.index) for trial in run.trials}
+
+
 def chart(run: history.History) -> svg.Chart:
   """Draw the version tree: stems are trials, steps are kept changes.
 
   Each version is a horizontal line at the sum of the effects that led to it,
-  from where it was made to its last child. A trial is a stem from its parent.
+  from where it was made to the last one made from it. A trial is a stem from
+  its parent.
   """
   trials, level = run.trials, run.levels
   many = len(trials) > MANY
@@ -45,19 +64,22 @@ def chart(run: history.History) -> svg.Chart:
   )
   ticks = tree.y.ticks(5)
   tree.y_axis((tick, numerals.points(tick, '+.0f')) for tick in ticks)
-  place = {run.base_version: -1.0} | {t.name: float(t.index) for t in trials}
-  last = dict(place)  # Version -> where its last child is.
-  for trial in trials:
-    parent = run.parents[trial.name]
-    last[parent] = max(last.get(parent, -1.0), place[trial.name])
+  place = _places(run)
+  last = dict(place)  # Version -> where the last one is made from it.
+  for name, parent in run.parents.items():
+    last[parent] = max(last[parent], place[name])
   # Training goes on from the head, so its line reaches the right edge.
   if run.head in last:
     last[run.head] = max(last[run.head], len(trials) - 0.7)
+  tried = {trial.name for trial in trials}
   for version, start in place.items():
     y, end = level[version], last[version]
+    class_ = 'trunk' if version in run.lineage else 'branch'
     if end > start:
-      class_ = 'trunk' if version in run.lineage else 'branch'
       tree.add('segment', class_, (start, y), (end, y))
+    above = level[run.parents.get(version, version)]
+    if version not in tried and above != y:  # It takes a change back.
+      tree.add('segment', class_, (start, above), (start, y))
   for trial in trials:
     _stem(tree, run, trial, floor)
   tree.add(

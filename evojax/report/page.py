@@ -151,10 +151,7 @@ def _context(
   scale = charts.effects_scale(run.trials)
   readable = _readable(run)
   seed = run.base.harness if run.base else opened.harness if opened else ''
-  last = next(
-      (t.design.harness for t in run.kept if t.name == run.head and t.design),
-      seed,
-  )
+  last = run.versions[-1].harness if run.versions else seed
   verdicts: dict[str, float] = defaultdict(float)
   for trial in run.trials:
     verdicts[trial.kind] += trial.device_seconds
@@ -167,6 +164,7 @@ def _context(
       'state': where,
       'verdict': sealed.verdict(run, where.kind == 'running'),
       'scores': sealed.scores(run, path),
+      'evolved_name': 'Evolved' if run.kept else 'Raced',
       'keep_sentence': sealed.KEEP,
       'not_run_sentence': sealed.NOT_RUN,
       'forked': opened.forked if opened else '',

@@ -1,5 +1,6 @@
 """Sealed scores, and the run in one sentence."""
 
+import collections
 import pathlib
 from typing import Any
 
@@ -20,6 +21,15 @@ NOT_RUN = (
     ' run of one, or any other run on the same base policy, is scored on the'
     ' same problems by --compare=DIR.'
 )
+# Status of a trial -> how a sentence ends that counts such trials.
+_ENDS = {
+    'discard': 'not shown to be better than the incumbent',
+    'vetoed': 'stopped by a replay of updates',
+    'disqualified': 'refused by the gate',
+    'superseded': 'compared with an incumbent that was replaced',
+    'taken back': 'taken back, as its former harness was better later on',
+    history.BUSY: 'not judged on a busy machine',
+}
 _ORDER = (
     'base',
     'continued',
@@ -127,6 +137,30 @@ def _against(final: records.Final) -> str:
   return f', against {" and ".join(others)}' if others else ''
 
 
+def why_none(run: history.History) -> str:
+  """Return why no change was kept, in one sentence; '' if one was."""
+  tried = [trial for trial in run.trials if trial.kind != 'running']
+  if run.kept or not tried:
+    return ''
+  counts = collections.Counter(
+      _ENDS.get(trial.status, 'failed') for trial in tried
+  )
+  parts = [
+      f'{count} {"was" if count == 1 else "were"} {end}'
+      for end, count in counts.items()
+  ]
+  found = f'Nothing was kept: of {numerals.counted(len(tried), "change")} '
+  found += ', '.join(parts)
+  if seen := [trial.mde for trial in tried if trial.mde]:
+    # Of the round that could see least.
+    found += (
+        '. A gain of'
+        f' {numerals.points(max(seen)).removeprefix("+")} points would have'
+        ' been seen with a probability of 80 % or more'
+    )
+  return f'{found}.'
+
+
 def verdict(run: history.History, running: bool) -> str:
   """Return the run in one sentence."""
   tried = [trial for trial in run.trials if trial.kind != 'running']
@@ -138,8 +172,8 @@ def verdict(run: history.History, running: bool) -> str:
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'
         f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}]'
-        f'{_against(final)}.'
-    )
+        f'{_against(final)}. {why_none(run)}'
+    ).rstrip()
   if run.kept:
     gained = numerals.points(run.levels.get(run.head, 0.0))
     so_far += f', {gained} points on dev problems by the sum of their effects'

@@ -33,7 +33,7 @@ FIELDS = (
 class Stage:
   """A part of a run: arms that are trained and scored one after the other."""
 
-  name: str  # As a line shows it: 'trial 0 (1/4) control'.
+  name: str  # As a line shows it: 'round 0 (1/6) incumbent'.
   arms: int = 1  # At most.
   expected: float | int | None = None  # Arms; None: all of them.
   steps: int = 0  # Updates of an arm.

@@ -52,9 +52,9 @@ class ArmJob:
   harness: str  # Hash of the harness, which lies in workdir/harness.
   start: str  # Checkpoint that it starts from; '' is the base policy.
   label: str  # One line for whoever watches the progress.
-  # Outcomes of the control arms, one list per arm and one value per update:
+  # Outcomes of the incumbent's arms, one list per arm and one value per update:
   # the arm is compared with them at its half. Empty: it always ends.
-  controls: tuple[tuple[float, ...], ...] = ()
+  incumbents: tuple[tuple[float, ...], ...] = ()
 
   @property
   def path(self) -> pathlib.Path:
@@ -94,7 +94,7 @@ def read_job(path: pathlib.Path) -> ArmJob:
         ' --executor=local wrote'
     ) from error
   kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
-  kinds |= {'config': dict, 'changes': dict, 'controls': list}
+  kinds |= {'config': dict, 'changes': dict, 'incumbents': list}
   problems = [
       f'{name}={value!r} is not a field of a job'
       if name not in kinds
@@ -102,12 +102,12 @@ def read_job(path: pathlib.Path) -> ArmJob:
       for name, value in fields.items()
       if not isinstance(value, kinds.get(name, ()))
   ]
-  if missing := sorted(kinds.keys() - fields.keys() - {'controls'}):
+  if missing := sorted(kinds.keys() - fields.keys() - {'incumbents'}):
     problems.append(f'the fields {missing} are missing')
   if problems:
     raise ValueError(f'--job={path}: {"; ".join(problems)}')
-  controls = tuple(map(tuple, fields.pop('controls', ())))
-  return ArmJob(**fields, controls=controls)
+  incumbents = tuple(map(tuple, fields.pop('incumbents', ())))
+  return ArmJob(**fields, incumbents=incumbents)
 
 
 class _Stopped(Exception):
@@ -222,7 +222,7 @@ def _train(
     if limit and time.monotonic() - began > limit:
       why = f'more than evolve.arm_seconds={limit:g} s'
       raise _Stopped('train_budget_overrun', why)
-    if job.controls and trainer.step == half > 0:
+    if job.incumbents and trainer.step == half > 0:
       if status := decisions.decide(lambda: _compare(job, half)):
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
@@ -268,5 +268,5 @@ def _train(
 
 def _compare(job: ArmJob, updates: int) -> str | None:
   """Return why the arm should stop after so many updates, or None."""
-  controls = np.array(job.controls, np.float64)[:, :updates]
-  return futility.early(np.array(outcomes(job.path)[:updates]), controls)
+  incumbents = np.array(job.incumbents, np.float64)[:, :updates]
+  return futility.early(np.array(outcomes(job.path)[:updates]), incumbents)

@@ -39,8 +39,8 @@ def of_round(
     config: ml_collections.ConfigDict, number: int
 ) -> list[progress.Stage]:
   """Return the stages of a round; every one may end early."""
-  e = config.evolve
-  step = dict(prompts=e.prompts, group_size=e.group_size)
+  e, grpo = config.evolve, config.grpo
+  step = dict(prompts=grpo.prompts, group_size=grpo.group_size)
 
   def stage(what: str, arms: int, expected: float | int, **fields: Any):
     name = round_name(config, number, what)
@@ -114,8 +114,8 @@ def of_evolution(
   first = progress.Stage(
       name=FIRST,
       steps=e.first_updates,
-      prompts=e.prompts,
-      group_size=e.group_size,
+      prompts=c.grpo.prompts,
+      group_size=c.grpo.group_size,
   )
   last = progress.Stage(
       name=RETRAINING,

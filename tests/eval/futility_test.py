@@ -11,60 +11,60 @@ FAMILIES = 2_000  # Simulated trials.
 
 
 class EarlyTest(parameterized.TestCase):
-  # Four controls that rise from 0.2 to 0.6, at 0, +-0.02, +0.04 around it.
+  # Four incumbents that rise from 0.2 to 0.6, at 0, +-0.02, +0.04 around it.
   rise = np.linspace(0.2, 0.6, 16)
-  control = rise + np.array([[0.0], [0.02], [-0.02], [0.04]])
+  incumbents = rise + np.array([[0.0], [0.02], [-0.02], [0.04]])
 
   @parameterized.named_parameters(
-      ('like_the_controls', rise, None),
+      ('like_the_incumbents', rise, None),
       ('better', rise + 0.3, None),
       # Controls: mean +0.01, sigma^2 = (.0001 + .0001 + .0009 + .0009) / 3;
       # t_.975 = 3.182 * sqrt(sigma^2 * 1.25) = 0.0919: futile from -0.0819.
       ('just_not_futile', rise - 0.081, None),
       ('just_futile', rise - 0.083, 'futility'),
-      # The last quarter of the controls is 0.56 + 0.01 on average.
+      # The last quarter of the incumbents is 0.56 + 0.01 on average.
       ('half', np.r_[rise[:12], [0.29] * 4], None),
       ('collapsed', np.r_[rise[:12], [0.28] * 4], 'collapse'),
       # Low for long, recovered in the last quarter: futile, not collapsed.
       ('recovered', np.r_[np.zeros(12), rise[12:]], 'futility'),
       ('dead', np.zeros(16), 'collapse'),
   )
-  def test_boundaries(self, child, expected):
-    self.assertEqual(futility.early(child, self.control), expected)
+  def test_boundaries(self, candidate, expected):
+    self.assertEqual(futility.early(candidate, self.incumbents), expected)
 
   def test_nothing_solved_by_anyone_is_no_collapse(self):
     self.assertIsNone(futility.early(np.zeros(8), np.zeros((4, 8))))
 
-  def test_below_half_of_noisy_controls_is_no_collapse(self):
-    # Mean of the controls 0.05, but one of them solves no more than the child.
-    control = np.tile([[0.0], [0.04], [0.06], [0.10]], 8)
-    self.assertIsNone(futility.early(np.full(8, 0.02), control))
+  def test_below_half_of_noisy_incumbents_is_no_collapse(self):
+    # Their mean is 0.05, but one of them solves no more than the candidate.
+    incumbents = np.tile([[0.0], [0.04], [0.06], [0.10]], 8)
+    self.assertIsNone(futility.early(np.full(8, 0.02), incumbents))
 
   def test_prompts_that_all_arms_share_cancel(self):
     prompts = 10 * np.random.default_rng(0).random(16)
     self.assertIsNone(
-        futility.early(self.rise - 0.081 + prompts, self.control + prompts)
+        futility.early(self.rise - 0.081 + prompts, self.incumbents + prompts)
     )
     self.assertEqual(
-        futility.early(self.rise - 0.083 + prompts, self.control + prompts),
+        futility.early(self.rise - 0.083 + prompts, self.incumbents + prompts),
         'futility',
     )
 
-  def test_controls_that_tie_leave_the_spread_over_updates(self):
+  def test_incumbents_that_tie_leave_the_spread_over_updates(self):
     # Differences -0.02 +- 0.1 alternating: error 0.1 / 4 or so, not 0.
-    child = 0.5 - 0.02 + 0.1 * np.resize([1, -1], 16)
-    self.assertIsNone(futility.early(child, np.full((4, 16), 0.5)))
+    candidate = 0.5 - 0.02 + 0.1 * np.resize([1, -1], 16)
+    self.assertIsNone(futility.early(candidate, np.full((4, 16), 0.5)))
 
   @parameterized.parameters(((4,), (1, 4)), ((3,), (2, 4)), ((0,), (2, 0)))
-  def test_refused(self, child, control):
+  def test_refused(self, candidate, incumbents):
     # A TypeError where annotations are checked.
     with self.assertRaisesRegex((ValueError, TypeError), 'must be|T=3'):
-      futility.early(np.zeros(child), np.zeros(control))
+      futility.early(np.zeros(candidate), np.zeros(incumbents))
 
 
 class SimulatedTest(absltest.TestCase):
 
-  def test_children_like_their_controls_are_rarely_stopped(self):
+  def test_candidates_like_the_incumbents_are_rarely_stopped(self):
     # Outcomes that wander, as those of a policy do: from update to update they
     # are far from independent.
     rng = np.random.default_rng(0)

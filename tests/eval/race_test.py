@@ -45,6 +45,22 @@ class LevelTest(parameterized.TestCase):
       race.alpha_of(index, 5, 0, 0.2)
 
 
+class HalfTest(parameterized.TestCase):
+
+  @parameterized.parameters((3, 2), (4, 2), (5, 3), (8, 4))
+  def test_first_half(self, pairs, expected):
+    self.assertEqual(race.first_half(pairs), expected)
+
+  @parameterized.parameters(
+      ((0.02, -0.01), True),
+      ((0.01, -0.02), False),
+      ((0.0, 0.0), False),  # No reason to pay for more.
+      ((), False),
+  )
+  def test_leads(self, differences, expected):
+    self.assertEqual(race.leads(differences), expected)
+
+
 class RoundTest(parameterized.TestCase):
 
   def test_e_values_multiply_over_rounds(self):

@@ -48,14 +48,27 @@ def error(candidate: pd.Series, incumbent: pd.Series) -> float:
   return math.sqrt(square)
 
 
+def pooled(groups_: list[list[float]]) -> float:
+  """Standard deviation of differences about the mean of their group."""
+  rest = [d - np.mean(found) for found in groups_ for d in found]
+  degrees = sum(len(found) - 1 for found in groups_ if found)
+  return math.sqrt(np.sum(np.square(rest)) / degrees) if degrees else 0.0
+
+
 def e_value(
-    found: list[float], errors: list[float], before: float, level: float, last
+    found: list[float],
+    errors: list[float],
+    least: float,
+    before: float,
+    level: float,
+    last: bool,
 ) -> float:
   """The e-value of a candidate after a round of pairs."""
   mean, count = np.mean(found), len(found)
   spread = np.std(found, ddof=1) / math.sqrt(count)
   if mean > 0:
-    spread = max(spread, math.sqrt(np.mean(np.square(errors)) / count))
+    floors = np.maximum(errors, least)
+    spread = max(spread, math.sqrt(np.mean(np.square(floors)) / count))
   if spread:
     p = stats.t(count - 1).sf(mean / spread)
   else:
@@ -80,17 +93,30 @@ def compare(workdir: pathlib.Path) -> list[str]:
   promised = next(row['config'] for row in rows if row['step'] == 'open')
   promised = promised['evolve']
   known: dict[int, dict] = {}  # Trial -> what its rounds left.
-  kept, compared, differences = 0, 0, []
+  kept: set[int] = set()  # Trials whose change nobody takes back any more.
+  every: list[list[float]] = []  # Differences of each candidate in each round.
+  compared, differences = 0, []
   for row in rows:
     if row['step'] == 'verify':
-      kept += row['status'] == 'keep' and row['effect'] is not None
+      if row['status'] == 'keep' and row['effect'] is not None:
+        kept.add(row['trial'])
+    if row['step'] == 'shadow':
+      move = kept.add if row['decision'] == 'keep' else kept.discard
+      move(row['trial'])
     if row['step'] != 'race':
       continue
     arms = {
         (arm['trial'], arm['pair']): scores(workdir, arm, row['scored_by'])
         for arm in row['arms']
         if arm['status'] == 'done'
+        or (arm['status'] == 'collapse' and row['scored_by'] == 'rollouts')
     }
+    for standing in row['standings']:
+      mine = [
+          i for t, i in arms if t == standing['trial'] and (None, i) in arms
+      ]
+      trial = standing['trial']
+      every.append([arms[trial, i].mean() - arms[None, i].mean() for i in mine])
     for standing in row['standings']:
       trial = standing['trial']
       state = known.setdefault(
@@ -111,12 +137,12 @@ def compare(workdir: pathlib.Path) -> list[str]:
           errors=s,
       )
       if len(d) > 1:
-        level = level_of(state['index'], promised, kept)
+        level = level_of(state['index'], promised, len(kept))
         last = (
             state['rounds'] >= promised['patience']
             or row['round'] + 1 >= promised['rounds']
         )
-        state['e'] = e_value(d, s, state['e'], level, last)
+        state['e'] = e_value(d, s, pooled(every), state['e'], level, last)
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)
         spread = np.std(state['d'], ddof=1) / math.sqrt(count)

@@ -4,8 +4,10 @@
 
 What `--mode=report` reads is kept: the ledger byte for byte, the harnesses, the
 JSON files, and of the evidence the newest training step of the first version
-and of the first child, and the dev scores of the first trial. Checkpoints and
-policies are left out; paths of the machine are written as '.'.
+and what is compared of the first change that was raced: the newest training
+step of an arm of the incumbent and of the candidate, and their dev scores where
+a round has any. Checkpoints and policies are left out; paths of the machine are
+written as '.'.
 
 A directory is made by each tree whose rows have another form, and stays: it is
 how a test knows that old runs can still be read.
@@ -44,12 +46,13 @@ def freeze(source: pathlib.Path, target: pathlib.Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(path, place)
   run = history.read(source)
-  first = run.trials[0]
-  controls, children = first.role('control'), first.role('child')
-  _copy(source, target, run.base.folder, 'train')
-  _copy(source, target, children[0].folder, 'train')
-  for arm in (*controls[:2], children[0]):
-    _copy(source, target, arm.scores, 'dev')
+  first = next(trial for trial in run.trials if trial.races)
+  incumbents, candidates = map(first.role, ('incumbent', 'candidate'))
+  for folder in (run.base.folder, incumbents[0].folder, candidates[0].folder):
+    _copy(source, target, folder, 'train')
+  for arm in (*incumbents[:2], candidates[0]):
+    if first.races[-1].scored_by == 'dev':
+      _copy(source, target, arm.dev, 'dev')
 
 
 def _copy(

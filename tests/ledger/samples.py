@@ -82,8 +82,7 @@ def trial(
           records.Verify,
           trial=number,
           version=version,
-          status='keep' if version else 'discard',
           effect=effect,
-          **fields,
+          **{'status': 'keep' if version else 'discard'} | fields,
       ),
   ]

@@ -124,7 +124,7 @@ class CheckTest(parameterized.TestCase):
               'answer_format': 'last_number',
           }
       )
-      c.evolve.problems = c.evolve.prompts = c.grpo.prompts = 8
+      c.evolve.problems = c.grpo.prompts = 8
       c.eval.problems = 2
       c.grpo.micro_groups = 2
       c.data.max_prompt_tokens = 60

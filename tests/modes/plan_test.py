@@ -176,8 +176,6 @@ class NumbersTest(parameterized.TestCase):
         evolve__retrain=True,
         evolve__updates=30,
         evolve__first_updates=8,
-        evolve__prompts=2,
-        evolve__group_size=3,
         evolve__problems=5,
         evolve__samples=4,
         evolve__replay_problems=3,
@@ -185,11 +183,11 @@ class NumbersTest(parameterized.TestCase):
     )
     (here,) = made.known
     most = plan._evolution(made, here, True)
-    # 3 arms of the incumbent and 6 of candidates, of 30 steps of 6 completions
+    # 3 arms of the incumbent and 6 of candidates, of 30 steps of 12 completions
     # of 7 tokens; 4 scores of 12 for each of 6 backtests, one of 20 for each
     # arm, and one for those of two harnesses in other words.
-    round_ = (9 * 30 * 6 + 24 * 12 + 9 * 20 + 6 * 20) * 7
-    self.assertEqual(most['v0'][:2], (1, 8 * 6 * 7))
+    round_ = (9 * 30 * 12 + 24 * 12 + 9 * 20 + 6 * 20) * 7
+    self.assertEqual(most['v0'][:2], (1, 8 * 12 * 7))
     self.assertEqual(most['all rounds'][:2], (18, 2 * round_))
     self.assertEqual(most['  one of them'][:2], (9, round_))
     names = list(most)
@@ -199,7 +197,7 @@ class NumbersTest(parameterized.TestCase):
     self.assertEqual(most['sealed scores'][:2], (0, 3 * 12 * 7))
     self.assertEqual(
         most['the run'][:2],
-        (20, 48 * 7 + 2 * round_ + 120 * 7 + 36 * 7),
+        (20, 96 * 7 + 2 * round_ + 120 * 7 + 36 * 7),
     )
     expected = plan._evolution(made, here, False)
     # In both rounds 2 candidates, of whom 0.6 get their third arm.
@@ -210,7 +208,7 @@ class NumbersTest(parameterized.TestCase):
     graded = [arm.other for arm in made.arms[:3]]
     slow = plan.estimate(made.config, policy(), jax.devices()[:1], 1.0)
     for arm, other, count in zip(
-        slow.arms, graded, (8 * 6, 12, 30 * 6), strict=False
+        slow.arms, graded, (8 * 12, 12, 30 * 12), strict=False
     ):
       self.assertAlmostEqual(arm.other - other, count)
     text = shown(made)

@@ -102,7 +102,7 @@ class ReadTest(RunsTestCase):
     for tree in FROZEN.glob('tree_*'):
       (self.root / tree.name).symlink_to(tree)
     names = [path.name for path in runs.find(FROZEN)]
-    self.assertLen(names, 4)
+    self.assertLen(names, 5)
     rows = {path.name: runs.read(path, FROZEN) for path in runs.find(FROZEN)}
     for name, row in rows.items():
       self.assertNotIn('broken', row['state'], name)

@@ -245,6 +245,9 @@ class PageTest(parameterized.TestCase):
         'failed',  # A diagnostic without a value.
         'not identifiable',  # A backtest that says so.
         'device-seconds per point of the kept changes',
+        'What the kept changes did: v0 → v5',  # v5 trained on, with them all.
+        'grpo.aggregation',  # One of them.
+        '<dt>decided</dt><dd>3 of 5</dd>',
     ):
       self.assertIn(wanted, self.text.replace('&#39;', "'"), wanted)
 
@@ -526,6 +529,9 @@ class PageTest(parameterized.TestCase):
     self.assertNotIn('retrained from base', text)
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
+    self.assertIn(
+        'Nothing was kept: of 2 changes 2 were not shown to be better', verdict
+    )
     self.assertIn('retrained from base</td>', self.text)
 
   def test_what_keeps_a_change_is_said(self):

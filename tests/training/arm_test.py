@@ -54,7 +54,7 @@ class JobTest(parameterized.TestCase):
     super().setUp()
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     policy = tiny.make_policy(self.root / 'policy')
-    self.job = make_job(self.root, policy, controls=((0.5, 0.25), (0.0, 1.0)))
+    self.job = make_job(self.root, policy, incumbents=((0.5, 0.25), (0.0, 1.0)))
 
   def write(self, **fields):
     path = self.root / 'job.json'
@@ -127,12 +127,12 @@ class TrainTest(absltest.TestCase):
     again = train(job, stop_if_asked=lambda: self.fail('it trains again'))
     self.assertEqual(again, arm)
 
-  def test_an_arm_that_falls_behind_its_controls_ends_at_its_half(self):
+  def test_an_arm_that_falls_behind_the_incumbents_ends_at_its_half(self):
     job = make_job(
         self.root / 'futile',
         self.policy,
         steps=4,
-        controls=((1.0,) * 4, (0.9,) * 4),
+        incumbents=((1.0,) * 4, (0.9,) * 4),
     )
     arm = train(job)
     self.assertEqual((arm.status, arm.updates), ('collapse', 2))

@@ -19,7 +19,7 @@ from evojax.harness import surface as surface_lib
 
 # Most changes of a value that somebody chose do harm; but one that is not the
 # default may be what is wrong.
-_EITHER, _BACK = (-0.06, 0.03), (-0.04, 0.10)
+_EITHER, _BACK = (-0.05, 0.01), (-0.04, 0.10)
 _STEP = 3.0  # Factor for values on a log scale.
 _PART = 0.25  # Share of the range of values on a linear scale.
 _OUTCOME = surface_lib.WEIGHTS + 'outcome'

@@ -58,8 +58,8 @@ def race(
   first, *others = entrants
   every = range(run.config.evolve.pairs)
   trained = _train(run, number, [first], every, 'incumbent')
-  controls = tuple(a.outcome for _, _, a in trained if a.status == 'done')
-  if not controls:
+  incumbents = tuple(a.outcome for _, _, a in trained if a.status == 'done')
+  if not incumbents:
     arm = trained[0][2]
     raise ValueError(
         f'{version.version}: its harness does not train any more:'
@@ -67,11 +67,11 @@ def race(
     )
   scored_by = 'rollouts' if all(e.alike for e in entrants) else 'dev'
   half = race_rules.first_half(len(every))
-  trained += _train(run, number, others, every[:half], 'candidates', controls)
+  trained += _train(run, number, others, every[:half], 'candidates', incumbents)
   raced = _scored(run, number, trained, scored_by)
   ahead = standings.ahead(run, number, field, raced, scored_by)
   left = [e for e in others if e.role == 'shadow' or e.trial in ahead]
-  trained = _train(run, number, left, every[half:], 'leaders', controls)
+  trained = _train(run, number, left, every[half:], 'leaders', incumbents)
   raced += _scored(run, number, trained, scored_by)
   return records.Race(
       round=number,
@@ -162,7 +162,7 @@ def _train(
     entrants: Sequence[_Entrant],
     wanted: Sequence[int],
     stage: str,
-    controls: tuple[tuple[float, ...], ...] = (),
+    incumbents: tuple[tuple[float, ...], ...] = (),
 ) -> list[tuple[_Entrant, int, records.Arm]]:
   """Train the arms of some harnesses; return each with its pair.
 
@@ -172,8 +172,8 @@ def _train(
     entrants: Whose arms.
     wanted: The pairs.
     stage: Name of the stage.
-    controls: Outcomes of the incumbent's arms, which a candidate's are compared
-      with at their half.
+    incumbents: Outcomes of the incumbent's arms, which a candidate's are
+      compared with at their half.
   """
   e = run.config.evolve
   places = list(itertools.product(entrants, wanted))
@@ -189,8 +189,10 @@ def _train(
           label=f'round {number}: {entrant.name}, pair {pair}',
           # Others would compare what is sampled, not what is learned, or would
           # end a shadow that did nothing wrong.
-          controls=controls
-          if entrant.role == 'candidate' and entrant.alike and len(controls) > 1
+          incumbents=incumbents
+          if entrant.role == 'candidate'
+          and entrant.alike
+          and len(incumbents) > 1
           else (),
       )
       for entrant, pair in places
@@ -201,7 +203,7 @@ def _train(
       run,
       jobs,
       stages.round_name(run.config, number, stage),
-      groups if controls else None,
+      groups if incumbents else None,
   )
   found = []
   for (entrant, pair), arm in zip(places, trained, strict=True):

@@ -97,6 +97,6 @@ def train(run: opening.Run) -> records.Train:
       parent=None,
       folder=folder,
       checkpoint=f'{folder}/checkpoints/{last}',
-      prompts=e.prompts,
-      group_size=e.group_size,
+      prompts=run.config.grpo.prompts,
+      group_size=run.config.grpo.group_size,
   )

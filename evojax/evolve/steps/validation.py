@@ -56,7 +56,7 @@ def _readings(
     folder = run.path / version.folder
     steps = recorded.train_steps(folder)
     # The last third, as in a diagnosis, unless it has too few groups to slice.
-    needed = -(-validate.SLICES // run.config.evolve.prompts)
+    needed = -(-validate.SLICES // run.config.grpo.prompts)
     steps = steps[-max(needed, len(steps) // 3) :]
     rows = recorded.load_rows(folder, steps)
     config = run.harnesses.config_under(version.harness)
