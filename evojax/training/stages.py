@@ -144,7 +144,7 @@ def of_equal_arms(
 ) -> list[progress.Stage]:
   """Return the stages of --mode=aa: version 0, and the arms of some rounds."""
   e = config.evolve
-  step = dict(prompts=e.prompts, group_size=e.group_size)
+  step = dict(prompts=config.grpo.prompts, group_size=config.grpo.group_size)
   arms = (1 + e.candidates) * e.pairs
   return [
       progress.Stage(name=FIRST, steps=e.first_updates, **step),
