@@ -2,15 +2,14 @@
 
     python -m benchmarks.races [--races=10000] [--curves=FILE]
 
-All tables run `evojax.eval.race` itself on differences that are drawn here:
-from Gaussian arms that share the incumbent's, or from arms recorded by
-`benchmarks.race_curves`, whose arms and problems are drawn again. A run enters
-MOST candidates, CANDIDATES at a time, and ends a race at the first keep. No
-device is used; on one core it takes minutes.
+All tables run `evojax.eval.race` itself, by `evojax.eval.simulation`, on
+differences that are drawn here: from Gaussian arms that share the incumbent's,
+or from arms recorded by `benchmarks.race_curves`, whose arms and problems are
+drawn again. A run enters MOST candidates, CANDIDATES at a time, and ends a race
+at the first keep. No device is used; on one core it takes minutes.
 """
 
-from collections.abc import Callable, Sequence
-import dataclasses
+from collections.abc import Sequence
 import functools
 import json
 import math
@@ -25,6 +24,7 @@ from scipy import special
 
 from evojax.eval import paired
 from evojax.eval import race
+from evojax.eval import simulation
 
 LEVEL, MOST, CANDIDATES, PAIRS, ROUNDS = 0.2, 6, 3, 4, 3
 SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread in units of the incumbent's.
@@ -39,10 +39,9 @@ _CURVES = flags.DEFINE_string(
     'Rows of benchmarks.race_curves.',
 )
 
-# (rng, spread of each candidate) -> differences and errors, each [C, n].
-Draw = Callable[
-    [np.random.Generator, Sequence[float]], tuple[np.ndarray, np.ndarray]
-]
+simulate = functools.partial(
+    simulation.simulate, candidates=CANDIDATES, rounds=ROUNDS, level=LEVEL
+)
 
 
 def gaussian(
@@ -56,7 +55,7 @@ def gaussian(
     depth: float = 0.2,
     equal: str = 'mean',
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draw arms of equal mean; a candidate's have their own spread.
+  """simulation.Draw arms of equal mean; a candidate's have their own spread.
 
   Args:
     rng: Draws.
@@ -124,82 +123,13 @@ class Recorded:
     )
 
 
-@dataclasses.dataclass
-class Outcome:
-  """A simulated run."""
-
-  kept: list[int] = dataclasses.field(default_factory=list)  # 0, 1, ...
-  rounds: list[int] = dataclasses.field(default_factory=list)  # When, each.
-  spent: int = 0  # Rounds of all races.
-
-
-def simulate(
-    rng: np.random.Generator,
-    draw: Draw,
-    effects: Sequence[float],
-    spreads: Sequence[float],
-) -> Outcome:
-  """Return what a run keeps; candidate i has effect and spread i."""
-  found = Outcome()
-  for first in range(0, len(effects), CANDIDATES):
-    entered = range(first, min(first + CANDIDATES, len(effects)))
-    standings = {str(i): race.Standing(index=i + 1) for i in entered}
-    groups: list[list[float]] = []
-    for number in range(ROUNDS):
-      found.spent += 1
-      alphas = {
-          name: race.alpha_of(s.index, len(effects), len(found.kept), LEVEL)
-          for name, s in standings.items()
-      }
-      names = [int(name) for name in standings]
-      d, errors = draw(rng, [spreads[i] for i in names])
-      d = d + np.array([effects[i] for i in names])[:, None]
-      # A candidate that is behind after half of its pairs gets no other half.
-      half = race.first_half(d.shape[1])
-      told = [
-          of_pairs
-          if race.leads([*standings[str(i)].differences, *of_pairs[:half]])
-          else of_pairs[:half]
-          for i, of_pairs in zip(names, d.tolist(), strict=True)
-      ]
-      groups += told
-      spread = paired.pooled_spread(groups)
-      standings = {
-          name: race.after_round(
-              standings[name],
-              of_pairs,
-              of_errors[: len(of_pairs)],
-              spread=spread,
-              alpha=alphas[name],
-              last=number == ROUNDS - 1,
-          )
-          for name, of_pairs, of_errors in zip(
-              standings, told, errors.tolist(), strict=True
-          )
-      }
-      kept = next(iter(race.passed(standings, alphas)), '')
-      verdicts = race.sort_out(standings, rounds=ROUNDS, kept=kept)
-      if kept:
-        found.kept.append(int(kept))
-        found.rounds.append(number + 1)
-      standings = {
-          name: s
-          for name, s in standings.items()
-          if verdicts[name].status == 'go_on'
-      }
-      if not standings:
-        break
-  return found
-
-
 def rate(count: int, of: int) -> str:
-  """Return a share and its exact 95 % interval (Clopper and Pearson 1934)."""
-  low = special.betaincinv(count, of - count + 1, 0.025) if count else 0.0
-  high = special.betaincinv(count + 1, of - count, 0.975) if count < of else 1.0
+  """Return a share and its exact 95 % interval as text."""
+  low, high = simulation.exact_interval(count, of)
   return f'{count / of:.4f} [{low:.4f}, {high:.4f}]'
 
 
-def print_null(name: str, draw: Draw) -> None:
+def print_null(name: str, draw: simulation.Draw) -> None:
   """Print how often a run keeps anything where nothing is better."""
   for spread in SPREADS:
     rng = np.random.default_rng(1)
@@ -217,7 +147,9 @@ def print_null(name: str, draw: Draw) -> None:
     )
 
 
-def print_mixed(name: str, draw: Draw, effects: Sequence[float]) -> None:
+def print_mixed(
+    name: str, draw: simulation.Draw, effects: Sequence[float]
+) -> None:
   """Print the share of false keeps where some candidates are better."""
   for spread in SPREADS:
     rng = np.random.default_rng(2)
@@ -339,7 +271,9 @@ def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
   }
 
 
-def recorded_draws(curves: dict[str, list[dict[str, Any]]]) -> dict[str, Draw]:
+def recorded_draws(
+    curves: dict[str, list[dict[str, Any]]],
+) -> dict[str, simulation.Draw]:
   """Return draws from the arms of each recipe, and of the best with the worst.
 
   In the latter, one arm in ten is of the worst recipe: a collapse.
@@ -348,7 +282,7 @@ def recorded_draws(curves: dict[str, list[dict[str, Any]]]) -> dict[str, Draw]:
       name: np.array([row['dev'] for row in rows])
       for name, rows in curves.items()
   }
-  found: dict[str, Draw] = {
+  found: dict[str, simulation.Draw] = {
       f'recorded {name}': Recorded(own) for name, own in scores.items()
   }
   best, worst = (
@@ -410,7 +344,7 @@ def main(_):
       f' {PAIRS} pairs, {ROUNDS} rounds, level {LEVEL}'
   )
   print('null: a run keeps anything; 95 % intervals')
-  draws: dict[str, Draw] = {
+  draws: dict[str, simulation.Draw] = {
       'Gaussian': gaussian,
       'Gaussian, rho .5': functools.partial(gaussian, rho=0.5),
   }

@@ -75,6 +75,10 @@ _SERVE = ('port', 'host', 'workdir', 'hosts', 'weights_root', 'insecure')
 # decoder, and planning no trainer.
 MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'evolve': ('modes.evolve', _evolve),
+    'aa': (
+        'modes.aa',
+        lambda m, c, w: m.run(c, w, **_values('executor', 'workers')),
+    ),
     'train': (
         'modes.train',
         lambda m, c, w: m.run(c, w, **_values('fork_from')),
@@ -114,13 +118,14 @@ flags.DEFINE_enum(
     ' read rollouts. report: rebuild the page of a workdir. runs: list and'
     ' compare the runs below --workdir. check: what would'
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
-    ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.',
+    ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.'
+    ' aa: how often races between equal arms keep one.',
 )
 flags.DEFINE_enum(
     'executor',
     'inprocess',
     ['inprocess', 'local'],
-    'evolve: where arms are trained. inprocess: one after the other in this'
+    'evolve, aa: where arms are trained. inprocess: one after the other in this'
     ' process. local: in processes of --mode=arm on this machine, which share'
     ' its devices; the ledger is the same.',
 )
@@ -148,9 +153,9 @@ flags.DEFINE_integer('process', None, 'Index of this process.')
 # fmt: off
 _FLAGS = (
     ('workdir', None,
-     'Directory of the run; default: runs/<config.name>, with --mode=eval'
-     ' runs/<config.name>-eval, with --mode=runs runs. eval, serve: of a'
-     ' finished run, whose policy is scored or served.'),
+     'Directory of the run; default: runs/<config.name>, with --mode=eval or aa'
+     ' runs/<config.name>-eval or -aa, with --mode=runs runs. eval, serve: of'
+     ' a finished run, whose policy is scored or served.'),
     ('fork_from', '',
      'Workdir whose newest checkpoint a new workdir starts from.'),
     ('fork_version', '',
@@ -159,7 +164,7 @@ _FLAGS = (
      'evolve: workdirs of finished runs whose policies are scored on the same'
      ' sealed problems.'),
     ('workers', 0,
-     'evolve, with --executor=local: arms that are trained at a time.'),
+     'evolve, aa, with --executor=local: arms that are trained at a time.'),
     ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
     ('parent', 0,
      'arm: process whose end is to end this one, as SIGTERM does; 0: none.'),
@@ -321,15 +326,15 @@ def _dispatch() -> int | None:
   told = mode in ('arm', 'runs') or (mode == 'report' and workdir)
   if config is None and not told:
     raise ValueError(_NO_CONFIG)
-  if mode != 'evolve' and FLAGS.executor != 'inprocess':
+  if mode not in ('evolve', 'aa') and FLAGS.executor != 'inprocess':
     raise ValueError(
-        f'--executor={FLAGS.executor} places the arms of --mode=evolve, and'
-        f' this is --mode={mode}: leave the flag out'
+        f'--executor={FLAGS.executor} places the arms of --mode=evolve or aa,'
+        f' and this is --mode={mode}: leave the flag out'
     )
   if FLAGS.allow_weak_sandbox:
     probe.tier(True)
-  # An evaluation must not write into the evidence of the run that it scores.
-  suffix = '-eval' if mode == 'eval' else ''
+  # Neither may write into the evidence of the run that it is about.
+  suffix = f'-{mode}' if mode in ('eval', 'aa') else ''
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
   if FLAGS.distributed:

@@ -19,6 +19,7 @@ from evojax import domains
 from evojax import main
 from evojax.evolve import loop
 from evojax.models import policy
+from evojax.modes import aa
 from evojax.modes import arm
 from evojax.modes import check
 from evojax.modes import evaluate as evaluate_mode
@@ -119,6 +120,12 @@ class ModeTest(MainTestCase):
       self.command(SMOKE, '--executor=local', '--workers=2')
     self.assertEqual(run.call_args.kwargs['executor'], 'local')
     self.assertEqual(run.call_args.kwargs['workers'], 2)
+
+  def test_aa_gets_a_workdir_of_its_own_and_places_arms(self):
+    with absltest.mock.patch.object(aa, 'run', return_value={}) as run:
+      self.command(SMOKE, '--mode=aa', '--executor=local', '--workers=2')
+    self.assertEqual(run.call_args.args[1], 'runs/math-smoke-aa')
+    self.assertEqual(run.call_args.kwargs, {'executor': 'local', 'workers': 2})
 
   def test_arm_needs_a_job_and_no_config(self):
     with absltest.mock.patch.object(arm, 'run') as run:

@@ -11,7 +11,7 @@ from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
 
-def seed_of(run: opening.Run, purpose: str, *key: int) -> int:
+def seed_of(run: opening.Training, purpose: str, *key: int) -> int:
   """Return a seed that depends on the run's seed, a purpose and its numbers.
 
   Not on what was found before: two machines that part in a measurement still
@@ -21,7 +21,7 @@ def seed_of(run: opening.Run, purpose: str, *key: int) -> int:
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], 'big')
 
 
-def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
+def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
   """Return what an arm of a round changes in the run's config.
 
   Args:
@@ -43,7 +43,7 @@ def changes(run: opening.Run, seed: int, updates: int) -> dict[str, Any]:
   }
 
 
-def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
+def job(run: opening.Training, **fields: Any) -> arm_lib.ArmJob:
   """Return the job of an arm of a run.
 
   Args:
@@ -59,7 +59,7 @@ def job(run: opening.Run, **fields: Any) -> arm_lib.ArmJob:
 
 
 def train_all(
-    run: opening.Run,
+    run: opening.Training,
     jobs: Sequence[arm_lib.ArmJob],
     stage: str,
     groups: Sequence[int] | None = None,
@@ -96,7 +96,7 @@ def train_all(
 
 
 def train_one(
-    run: opening.Run, job_: arm_lib.ArmJob, stage: str, refusal: str
+    run: opening.Training, job_: arm_lib.ArmJob, stage: str, refusal: str
 ) -> records.Arm:
   """Train an arm that the run cannot do without, a stage of its own.
 
@@ -109,7 +109,7 @@ def train_one(
   return arm
 
 
-def setup_under(run: opening.Run, harness: str) -> setup_lib.Setup:
+def setup_under(run: opening.Training, harness: str) -> setup_lib.Setup:
   """Return the setup of an arm with the seed of the run, for replays."""
   changed = changes(run, run.config.seed, run.config.evolve.updates)
   arm = job(run, folder='', harness=harness, changes=changed, label='')

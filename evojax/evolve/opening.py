@@ -5,10 +5,12 @@ import contextlib
 import dataclasses
 import pathlib
 
+import jax
 import ml_collections
 import numpy as np
 
 from evojax import domains
+from evojax import records as step_records
 from evojax.evolve import compared as compared_lib
 from evojax.evolve import executor as executor_lib
 from evojax.evolve import fork as fork_lib
@@ -49,20 +51,14 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-  """The parts of an opened run; a step uses those that it needs."""
+class Training:
+  """The parts of an opened run that train its arms."""
 
   path: pathlib.Path
   setup: setup_lib.Setup  # Domain and policy, opened once; no harness.
   seed: spec.Harness  # The harness that the run starts from.
-  fork: fork_lib.Fork | None  # A version of another run to start from.
-  compared: Sequence[compared_lib.Compared]
   phases: metrics_lib.Phases
   progress: progress_lib.Progress
-  recorder: recorder_lib.Recorder
-  harnesses: harnesses_lib.Harnesses
-  states: states_lib.States
-  scorer: scoring.Scorer
   executor: executor_lib.Executor
 
   @property
@@ -73,17 +69,29 @@ class Run:
   @property
   def primary(self) -> bool:
     """True in the process that writes."""
-    return self.recorder.primary
-
-  @property
-  def inbox(self) -> pathlib.Path:
-    """The folder in which the user leaves changes and vetoes."""
-    return self.path / 'inbox'
+    return sharding.is_primary()
 
   def say(self, text: str) -> None:
     """Print a line, once for all processes."""
     if self.primary:
       output.say(text)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Training):
+  """The parts of an opened run that evolves; a step uses those it needs."""
+
+  fork: fork_lib.Fork | None  # A version of another run to start from.
+  compared: Sequence[compared_lib.Compared]
+  recorder: recorder_lib.Recorder
+  harnesses: harnesses_lib.Harnesses
+  states: states_lib.States
+  scorer: scoring.Scorer
+
+  @property
+  def inbox(self) -> pathlib.Path:
+    """The folder in which the user leaves changes and vetoes."""
+    return self.path / 'inbox'
 
 
 def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
@@ -155,6 +163,69 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   return setup, seed, fork, compared
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """A workdir that is locked, and the devices that it is worked on with."""
+
+  directory: workdir_lib.Workdir
+  mesh: jax.sharding.Mesh
+  engine: step_records.RolloutEngine
+  asked: list[int]  # Signals that asked to stop.
+
+  def preempt(self, saved: str) -> None:
+    """Raise after a signal, in all processes at the same step.
+
+    Args:
+      saved: What is saved, for whoever sent it.
+    """
+    if not np.any(sharding.to_host(np.array([bool(self.asked)]))):
+      return
+    if sharding.is_primary():
+      output.say(preemption.line(self.asked, saved))
+    raise preemption.Preempted()
+
+
+@contextlib.contextmanager
+def open_place(
+    setup: setup_lib.Setup,
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    mode: str,
+) -> Iterator[Place]:
+  """Yield a workdir with its sampler; what is printed is logged there.
+
+  Args:
+    setup: Of the run, checked.
+    config: Of the run, as the workdir holds it.
+    workdir: The run's directory.
+    mode: That works in it.
+  """
+  primary = sharding.is_primary()
+  with (
+      workdir_lib.open_workdir(
+          workdir, config, mode=mode, primary=primary
+      ) as directory,
+      preemption.stop_flag() as asked,
+      engines.stopped_without_servers(asked),
+      contextlib.ExitStack() as stack,
+  ):
+    output.say(devices.describe())
+    directory.record_start(chat_template=setup.policy.tokenizer.template)
+    if primary:
+      stack.enter_context(output.log_to(directory.path))
+    mesh = sharding.make_mesh(**setup.config.mesh.to_dict())
+    engine = stack.enter_context(
+        engines.open_sampler(
+            setup.config,
+            setup.policy,
+            mesh,
+            directory.path,
+            stopping=lambda: bool(asked),
+        )
+    )
+    yield Place(directory, mesh, engine, asked)
+
+
 @contextlib.contextmanager
 def open_run(
     config: ml_collections.ConfigDict, workdir: str, options: Options
@@ -176,30 +247,17 @@ def open_run(
   setup, seed, fork, compared = check(config, options)
   base, tier = setup.config, probe.tier()
   with (
-      workdir_lib.open_workdir(
-          workdir, config, mode='evolve', primary=primary
-      ) as directory,
-      preemption.stop_flag() as asked,
-      engines.stopped_without_servers(asked),
+      open_place(setup, config, workdir, 'evolve') as place,
       contextlib.ExitStack() as stack,
   ):
-    path = directory.path
+    path = place.directory.path
     ledger = path / 'ledger.jsonl'
-    output.say(devices.describe())
-    directory.record_start(chat_template=setup.policy.tokenizer.template)
-    if primary:
-      stack.enter_context(output.log_to(path))
-    mesh = sharding.make_mesh(**base.mesh.to_dict())
-    engine = stack.enter_context(
-        engines.open_sampler(
-            base, setup.policy, mesh, path, stopping=lambda: bool(asked)
-        )
-    )
+    saved = f'the rows of {ledger} and the steps of the arm are saved'
     e = base.evolve
     live = stack.enter_context(page.Live(path))
 
     def before_step() -> None:
-      _preempt(asked, ledger)
+      place.preempt(saved)
       if primary and recorder.rows:
         live.update()
 
@@ -209,7 +267,7 @@ def open_run(
             e.device_seconds, e.dollars, e.dollars_per_device_hour
         ),
         before_step,
-        directory.keep,
+        place.directory.keep,
     )
     if primary and not recorder.rows and config.log.tensorboard:
       output.say(f'curves: tensorboard --logdir={path}')
@@ -221,9 +279,9 @@ def open_run(
             shown=primary,
         )
     )
-    states = states_lib.States(setup, mesh)
+    states = states_lib.States(setup, place.mesh)
     in_process = executor_lib.InProcess(
-        setup, engine, phases, recorder.stop_if_asked, progress
+        setup, place.engine, phases, recorder.stop_if_asked, progress
     )
     yield Run(
         path=path,
@@ -238,7 +296,7 @@ def open_run(
         states=states,
         scorer=scoring.Scorer(
             states=states,
-            engine=engine,
+            engine=place.engine,
             phases=phases,
             progress=progress,
             stop_if_asked=recorder.stop_if_asked,
@@ -248,13 +306,3 @@ def open_run(
             executor_lib.open_executor(options.placement, in_process)
         ),
     )
-
-
-def _preempt(asked: list[int], ledger: pathlib.Path) -> None:
-  """Raise after a signal, in all processes at the same step."""
-  if not np.any(sharding.to_host(np.array([bool(asked)]))):
-    return
-  if sharding.is_primary():
-    state = f'the rows of {ledger} and the steps of the arm are saved'
-    output.say(preemption.line(asked, state))
-  raise preemption.Preempted()

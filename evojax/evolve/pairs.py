@@ -71,7 +71,7 @@ def is_scored(arm: records.Arm, scored_by: str) -> bool:
 
 
 def own_scores(
-    run: opening.Run, arm: records.Arm
+    run: opening.Training, arm: records.Arm
 ) -> tuple[Float[np.ndarray, '_'], tuple[int, ...]]:
   """Return the solved share of each group that an arm sampled last.
 

@@ -65,11 +65,6 @@ class Recorder:
     self.rows = [records.parse(row) for row in stored]
 
   @property
-  def primary(self) -> bool:
-    """True in the process that writes."""
-    return self._ledger is not None
-
-  @property
   def history(self) -> history_lib.History:
     """Everything that follows from the rows so far."""
     return history_lib.History(self.rows)

@@ -17,12 +17,17 @@ def of_run(
     workdir: Of a run that trained one, or of anything else.
 
   Raises:
-    ValueError: If the run has no policy yet.
+    ValueError: If the run has no policy, or none yet.
   """
   path = pathlib.Path(workdir).expanduser()
   mode = workdir_lib.owner(path)
   if mode in ('', 'eval'):
     return None
+  if mode == 'aa':
+    raise ValueError(
+        f'--workdir={workdir} holds the equal arms of --mode=aa, which leave no'
+        ' policy: choose another --workdir'
+    )
   policy = path / 'policy'
   if not policy.is_dir():
     raise ValueError(

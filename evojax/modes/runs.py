@@ -130,7 +130,10 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
     row |= {f'config.{k}': v for k, v in config_lib.flatten(config).items()}
     evolves = (path / 'ledger.jsonl').exists()
     row['mode'] = content.get('mode', 'evolve' if evolves else 'train')
-    row |= (_evolving if evolves else _training)(path, row)
+    if row['mode'] == 'aa':
+      row |= _equal_arms(path)
+    else:
+      row |= (_evolving if evolves else _training)(path, row)
     if (path / 'manifest.json').exists():
       starts = json.loads((path / 'manifest.json').read_bytes())
       row['started'] = starts[0]['start']
@@ -210,6 +213,14 @@ def _training(path: pathlib.Path, row: Row) -> Row:
     found |= _score('sealed', sealed['after']) | gain
     found |= dict(base=sealed['before']['value'], gain=sealed['gain']['value'])
   return found
+
+
+def _equal_arms(path: pathlib.Path) -> Row:
+  """Return how far a run of --mode=aa is, in arms."""
+  done = len(list(path.glob('arms/aa-*/arm.json')))
+  ended = (path / 'aa.json').exists()
+  state = 'finished' if ended else f'stopped after {done} equal arms'
+  return dict(step=done, state=state)
 
 
 def _dollars(path: pathlib.Path, row: Row, seconds: float) -> float | None:

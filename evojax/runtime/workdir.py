@@ -73,6 +73,7 @@ _TRACES = {
     'ledger.jsonl': 'evolve',
     'metrics.jsonl': 'train',
     'eval.json': 'eval',
+    'aa.json': 'aa',
     'tokenizer': 'warmstart',
 }
 
@@ -188,8 +189,8 @@ def _default(name: str) -> Any:
 
 def _may_change(name: str, config: Mapping[str, Any], mode: str) -> bool:
   """Tell if a resumed run may change a field."""
-  # Other modes do not evolve, but start from the seed harness, too.
-  if mode != 'evolve' and name.startswith('evolve.'):
+  # Other modes race no arms, but start from the seed harness, too.
+  if mode not in ('evolve', 'aa') and name.startswith('evolve.'):
     return name != 'evolve.seed_harness'
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
@@ -564,7 +565,7 @@ def open_workdir(
   Args:
     path: The directory.
     config: The resolved config.
-    mode: The mode that works in it: train, evolve, eval or warmstart.
+    mode: The mode that works in it: train, evolve, aa, eval or warmstart.
     primary: True in process 0 of the run; others touch nothing.
 
   Returns:

@@ -132,3 +132,24 @@ def of_evolution(
   )
   rounds = [stage for n in range(e.rounds) for stage in of_round(c, n)]
   return [first, *rounds, *([last] if e.retrain else []), sealed]
+
+
+def equal_arms(number: int) -> str:
+  """Return the name of a stage of --mode=aa; they are numbered from 0."""
+  return f'equal arms ({number + 1})'
+
+
+def of_equal_arms(
+    config: ml_collections.ConfigDict, rounds: int
+) -> list[progress.Stage]:
+  """Return the stages of --mode=aa: version 0, and the arms of some rounds."""
+  e = config.evolve
+  step = dict(prompts=config.grpo.prompts, group_size=config.grpo.group_size)
+  arms = (1 + e.candidates) * e.pairs
+  return [
+      progress.Stage(name=FIRST, steps=e.first_updates, **step),
+      *(
+          progress.Stage(name=equal_arms(n), arms=arms, steps=e.updates, **step)
+          for n in range(rounds)
+      ),
+  ]

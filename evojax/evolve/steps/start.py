@@ -14,6 +14,8 @@ from evojax.training import arm as arm_lib
 from evojax.training import first_steps
 from evojax.training import stages
 
+_FOLDER = 'arms/v0'
+
 
 def open_ledger(run: opening.Run) -> records.Open:
   """Store the seed harness, and record config and versions."""
@@ -52,32 +54,42 @@ def check_opened(run: opening.Run, opened: records.Open) -> None:
     )
 
 
+def train_seed(run: opening.Training) -> records.Arm:
+  """Train the seed harness from the base policy; say what is odd about it.
+
+  Raises:
+    ValueError: If it does not train.
+  """
+  job = arms.job(
+      run,
+      folder=_FOLDER,
+      harness=run.seed.sha256,
+      changes=arms.changes(
+          run, run.config.seed, run.config.evolve.first_updates
+      ),
+      label='v0: the seed harness from the base policy',
+  )
+  arm = arms.train_one(run, job, stages.FIRST, 'the seed harness did not train')
+  if line := first_steps.warning(run.path / _FOLDER) if run.primary else '':
+    run.say(line)
+  return arm
+
+
 def train(run: opening.Run) -> records.Train:
   """Train the seed harness from the base policy, or copy what is forked.
 
   Raises:
     ValueError: If the seed harness does not train.
   """
-  e, folder = run.config.evolve, 'arms/v0'
+  e, folder = run.config.evolve, _FOLDER
   if run.fork is not None:
     if run.primary:
       run.fork.copy(run.path)
     arm = run.fork.version
     last = pathlib.PurePath(arm.checkpoint).name
   else:
-    job = arms.job(
-        run,
-        folder=folder,
-        harness=run.seed.sha256,
-        changes=arms.changes(run, run.config.seed, e.first_updates),
-        label='v0: the seed harness from the base policy',
-    )
-    arm = arms.train_one(
-        run, job, stages.FIRST, 'the seed harness did not train'
-    )
+    arm = train_seed(run)
     last = arm_lib.checkpoint_of(folder, arm.updates).name
-    if line := first_steps.warning(run.path / folder) if run.primary else '':
-      run.say(line)
   return recorder.made_from(
       records.Train,
       arm,

@@ -21,7 +21,11 @@ class TrainTest(absltest.TestCase):
     run = mock.Mock(spec=opening.Run, **known)
     with (
         mock.patch.multiple(arms, job=mock.DEFAULT, changes=mock.DEFAULT),
-        mock.patch.object(arms, 'train_one', return_value=mock.Mock(updates=3)),
+        mock.patch.object(
+            arms,
+            'train_one',
+            return_value=mock.Mock(spec=records.Arm, updates=3),
+        ),
         mock.patch.object(
             recorder, 'made_from', return_value=mock.Mock(spec=records.Train)
         ),

@@ -1,0 +1,319 @@
+"""--mode=aa: how often a race keeps something where nothing is better.
+
+    python -m evojax.main --config=configs/math.py --mode=aa --workdir=DIR
+
+Version 0 is trained as a run that evolves trains it, and from its state equal
+arms: the seed harness under a seed each. Races between groups of these arms
+are decided by the rules of the config. What they keep is kept falsely.
+
+    <workdir>/arms/v0, arms/aa-000, ...   evidence and results, as of any arms
+    <workdir>/aa.json                     the rate and how it was made
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import math
+import shutil
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from evojax.eval import estimates
+from evojax.eval import paired
+from evojax.eval import race
+from evojax.eval import simulation
+from evojax.evolve import arms as arms_lib
+from evojax.evolve import executor as executor_lib
+from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve.steps import start
+from evojax.harness import spec
+from evojax.ledger import records
+from evojax.runtime import decisions
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import progress as progress_lib
+from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import arm as arm_lib
+from evojax.training import stages
+
+RESULT = 'aa.json'
+POWER = 0.8
+# Rounds that there are arms for: with those of one, every simulated round would
+# have the same arms.
+ROUNDS = 2
+# Simulated runs with the arms as they are, resamples of the arms, and runs with
+# each: two minutes at most on one core.
+RUNS, RESAMPLES, RESAMPLED_RUNS = 4000, 100, 300
+
+
+def run(
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    *,
+    executor: str = 'inprocess',
+    workers: int = 0,
+) -> dict[str, Any]:
+  """Train equal arms, and say how often races between them keep one.
+
+  Args:
+    config: Of a run that evolves.
+    workdir: A directory of its own; the same call continues, and trains no arm
+      again that has ended.
+    executor: Where arms are trained, one of `executor.KINDS`.
+    workers: Arms that are trained at a time; 0 for 'inprocess'.
+
+  Returns:
+    The content of workdir/aa.json.
+
+  Raises:
+    ValueError: If config, domain, model, harness, workdir or a flag is wrong,
+      or if too few arms have a score.
+    Preempted: After SIGINT or SIGTERM, with everything saved.
+  """
+  _check(config)
+  placement = executor_lib.Placement(executor, workers)
+  with _open(config, workdir, placement) as (opened, stop_if_asked):
+    found = measure(opened, _train(opened), stop_if_asked)
+    if opened.primary:
+      workdir_lib.write_json(opened.path / RESULT, found)
+    for line in found['text']:
+      opened.say(line)
+    opened.say(f'these numbers: {opened.path / RESULT}')
+  return found
+
+
+def _check(config: ml_collections.ConfigDict) -> None:
+  """Raise ValueError if the config has no race, or a limit that is not kept."""
+  e = config.evolve
+  if not e.rounds:
+    raise ValueError(
+        '--mode=aa measures the races of a run that evolves; this config has'
+        ' config.evolve.rounds=0: set it to 1 or more'
+    )
+  limits = {n: e[n] for n in ('device_seconds', 'dollars') if e[n]}
+  if limits:
+    names = ', '.join(f'config.evolve.{n}={v:g}' for n, v in limits.items())
+    raise ValueError(
+        f'--mode=aa keeps no account, so that {names} would limit nothing: set'
+        f' it to 0. What is trained are evolve.first_updates and the arms of'
+        f' {ROUNDS} whole rounds'
+    )
+
+
+# ------------------------------------------------------------------------ arms
+
+
+@contextlib.contextmanager
+def _open(
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    placement: executor_lib.Placement,
+) -> Iterator[tuple[opening.Training, Any]]:
+  """Yield what trains arms, and a function that raises after a signal."""
+  primary = sharding.is_primary()
+  if primary:
+    workdir_lib.check(workdir, config, 'aa')
+  setup, seed, *_ = opening.check(config, opening.Options(placement=placement))
+  with (
+      opening.open_place(setup, config, workdir, 'aa') as place,
+      contextlib.ExitStack() as stack,
+  ):
+    path = place.directory.path
+
+    def stop_if_asked() -> None:
+      place.preempt(f'the arms in {path} are saved')
+      place.directory.keep()
+
+    phases = metrics_lib.Phases()
+    progress = stack.enter_context(
+        progress_lib.Progress(
+            stages.of_equal_arms(config, ROUNDS),
+            every=max(1, config.evolve.updates // 3),
+            shown=primary,
+        )
+    )
+    in_process = executor_lib.InProcess(
+        setup, place.engine, phases, stop_if_asked, progress
+    )
+    opened = opening.Training(
+        path=path,
+        setup=setup,
+        seed=seed,
+        phases=phases,
+        progress=progress,
+        executor=stack.enter_context(
+            executor_lib.open_executor(placement, in_process)
+        ),
+    )
+    yield opened, stop_if_asked
+
+
+def _train(run_: opening.Training) -> list[records.Arm]:
+  """Train version 0 and equal arms from its state, or return those there are.
+
+  Raises:
+    ValueError: If arms that are there had another harness.
+  """
+  if run_.primary:
+    spec.write(run_.seed, run_.path / 'harness')
+  first = start.train_seed(run_)
+  e = run_.config.evolve
+  of_round = (1 + e.candidates) * e.pairs
+  found: list[records.Arm] = []
+  for number in range(ROUNDS):
+    jobs = [
+        arms_lib.job(
+            run_,
+            folder=f'arms/aa-{i:03d}',
+            harness=run_.seed.sha256,
+            changes=arms_lib.changes(
+                run_, arms_lib.seed_of(run_, 'aa', i), e.updates
+            ),
+            start=str(arm_lib.checkpoint_of(first.folder, first.updates)),
+            label=f'equal arm {i}',
+        )
+        for i in range(number * of_round, (number + 1) * of_round)
+    ]
+    trained = arms_lib.train_all(run_, jobs, stages.equal_arms(number))
+    found += [arm for arm in trained if arm]
+    if run_.primary:  # Evidence is what arms are scored by.
+      for job in jobs:
+        shutil.rmtree(job.path / 'checkpoints', ignore_errors=True)
+  for arm in (first, *found):
+    if arm.harness != run_.seed.sha256:
+      raise ValueError(
+          f'{run_.path / arm.folder} was trained under the harness'
+          f' {arm.harness[:12]}, and the seed harness is now'
+          f' {run_.seed.sha256[:12]}: undo the change, or choose another'
+          ' --workdir'
+      )
+  return found
+
+
+# --------------------------------------------------------------------- measure
+
+
+def measure(
+    run_: opening.Training,
+    arms: Sequence[records.Arm],
+    stop_if_asked: Any = lambda: None,
+) -> dict[str, Any]:
+  """Return the content of aa.json.
+
+  Args:
+    run_: The run.
+    arms: Equal ones.
+    stop_if_asked: Called now and then; what it raises ends the simulation.
+
+  Raises:
+    ValueError: If fewer arms have a score than a round takes.
+  """
+  e = run_.config.evolve
+  groups = {
+      arm: pairs.own_scores(run_, arm)[0]
+      for arm in arms
+      if pairs.is_scored(arm, 'rollouts')
+  }
+  # A standard error takes two groups that were graded.
+  scored = {arm: g for arm, g in groups.items() if len(g) > 1}
+  least = (1 + e.candidates) * e.pairs
+  if len(scored) < least:
+    lost = [arm for arm in arms if arm not in scored]
+    raise ValueError(
+        f'{len(scored)} of {len(arms)} equal arms have a score, and a round'
+        f' takes {least}: {lost[0].folder}: {lost[0].status} {lost[0].why}'
+    )
+  means = np.array([scores.mean() for scores in scored.values()])
+  errors = np.array([estimates.standard_error(g) for g in scored.values()])
+  rules = simulation.Rules(
+      candidates=e.candidates,
+      entries=e.entries,
+      rounds=min(e.patience, e.rounds),
+      level=e.false_discovery_rate,
+  )
+  rate = simulation.false_keeps(
+      simulation.Dealt(means, errors, e.pairs),
+      rules,
+      runs=RUNS,
+      resamples=RESAMPLES,
+      resampled_runs=RESAMPLED_RUNS,
+      beat=stop_if_asked,
+  )
+  spread = float(means.std(ddof=1))
+  effect = None
+  if spread:
+    # Arms of a pair share nothing here, so their variances add up.
+    effect = paired.detectable(
+        math.sqrt(2) * spread,
+        pairs=e.pairs,
+        alpha=race.alpha_of(1, e.entries, 0, rules.level),
+        rounds=rules.rounds,
+        wanted=POWER,
+    )
+  found = dict(
+      rate=dataclasses.asdict(rate) | dict(level=estimates.LEVEL),
+      bound=rules.level,
+      spread=spread,
+      detectable=dict(effect=effect, power=POWER, rounds=rules.rounds),
+      races=dataclasses.asdict(rules)
+      | dict(
+          pairs=e.pairs,
+          runs=RUNS,
+          resamples=RESAMPLES,
+          runs_of_a_resample=RESAMPLED_RUNS,
+      ),
+      harness=run_.seed.sha256,
+      updates=e.updates,
+      trained=len(arms),
+      arms=[
+          dict(folder=arm.folder, seed=arm.seed, score=score, error=error)
+          for arm, score, error in zip(
+              scored, means.tolist(), errors.tolist(), strict=True
+          )
+      ],
+  )
+  # To the last bit the same in every process.
+  return decisions.decide(lambda: found | dict(text=sentences(found)))
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+  """Return what aa.json says, in lines to print."""
+  races, rate, arms = found['races'], found['rate'], found['arms']
+  low, high, bound = rate['low'], rate['high'], found['bound']
+  if low > bound:
+    verdict = 'The rate is above the bound: these races keep too much.'
+  elif high > bound:
+    verdict = 'The bound lies inside of the interval: more arms would decide.'
+  else:
+    verdict = 'The rate is within the bound.'
+  count = f'{len(arms)} equal arms'
+  if found['trained'] > len(arms):
+    count += f' (of {found["trained"]}; the others have no score)'
+  lines = [
+      f'{count} of {found["updates"]} updates from one state, each under a seed'
+      ' of its own, are dealt out to incumbent and candidates at random.',
+      f'Runs that keep anything, all of it falsely: {rate["value"]:.1%}'
+      f' [{low:.1%}, {high:.1%}], with the bound at {bound:.1%}. {verdict}',
+      f'Runs are simulated: {races["runs"]:,} of {races["entries"]}'
+      f' candidates, {races["candidates"]} to a race and one race after the'
+      f' other, with {races["pairs"]} pairs a round and at most'
+      f' {races["rounds"]} rounds. The interval resamples the arms,'
+      f' {races["resamples"]} times with {races["runs_of_a_resample"]:,} runs'
+      ' each. What happens to one arm in hundreds cannot show in it.',
+      f'Standard deviation between arms: {100 * found["spread"]:.2f} points of'
+      ' the share that they solve.',
+  ]
+  effect = found['detectable']['effect']
+  if effect is None:
+    lines.append('All arms score the same: how little is found cannot be said.')
+  else:
+    lines.append(
+        f'A first candidate that is {100 * effect:.1f} points better is kept'
+        f' with probability {found["detectable"]["power"]:g} within'
+        f' {races["rounds"]} rounds. Pairs of a race also share their problems,'
+        ' which is left out here.'
+    )
+  return lines
