@@ -297,14 +297,8 @@ class FieldTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('grpo.grup_size', r'did you mean config\.grpo\.group_size\?$'),
-      (
-          'group_size',
-          r'did you mean config\.evolve\.group_size or config\.grpo',
-      ),
-      (
-          'gpro.group_size',
-          r'did you mean config\.grpo or config\.evolve\.group_s',
-      ),
+      ('group_size', r'did you mean config\.grpo\.group_size\?$'),
+      ('gpro.group_size', r'did you mean config\.grpo or config\.grpo\.g'),
       ('grpo.learning_rate', r'did you mean config\.optim\.learning_rate or'),
       ('optim.lr', r'config\.optim has b1, b2, eps, learning_rate, '),
       ('nothing.like.it', r'config has checkpoint, data, domain, '),

@@ -131,8 +131,8 @@ class ReadmeTest(parameterized.TestCase):
         ['python', 'run.py'], cwd=self.folder, env=self.environment, check=True
     )
     self.assertTrue((self.folder / 'runs/from_python/summary.json').is_file())
-    rows = self.evidence('from_python/arms/final')
-    self.assertEqual(rows['group'].nunique(), 8)
+    rows = self.evidence('from_python/arms/v0')
+    self.assertEqual(rows['group'].nunique(), 4)
 
   def assert_learns(self, rows: pd.DataFrame, least: float):
     """Twelve steps solve more at their end than at their beginning."""
@@ -161,9 +161,10 @@ class ReadmeTest(parameterized.TestCase):
     self.assertRegex(printed, r"grader my_score.compute_score: ok, '.*' scores")
     rows = self.evidence('grader')
     self.assertEqual(set(rows['family']), {'sums'})
-    self.assertEqual(
-        set(map('{:.1f}'.format, rows['partial'])), {'0.0', '0.1', '1.0'}
-    )
+    # At least one wrong and one right number.
+    found = set(map('{:.1f}'.format, rows['partial']))
+    self.assertContainsSubset({'0.1', '1.0'}, found)
+    self.assertLessEqual(found, {'0.0', '0.1', '1.0'})
     self.assertTrue((rows['outcome'] == (rows['partial'] == 1)).all())
 
   @pytest.mark.slow

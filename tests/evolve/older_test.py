@@ -25,6 +25,8 @@ class OlderTest(absltest.TestCase):
     config = math_config.get_config('smoke')
     saved = json.loads((workdir / 'config.json').read_text())['config']
     config.seed = saved['seed']
+    for field in ('prompts', 'group_size'):
+      config.grpo[field] = saved['grpo'][field]
     return workdir, config
 
   def test_an_evolving_run_is_refused_with_the_remedies(self):

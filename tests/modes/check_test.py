@@ -65,18 +65,18 @@ class CheckTest(parameterized.TestCase):
   def test_config(self):
     def change(c):
       c.grpo.refill_rounds = 1
-      c.optim.warmup_steps = 99
+      c.optim.warmup_steps = 999
 
     code, printed = self.check(change=change)
     self.assertEqual(code, 1)
     self.assertIn('config math-default: refused', printed)
     self.assertIn('grpo.refill_rounds=1 replaces dropped', printed)
-    self.assertIn('optim.warmup_steps=99 exceeds steps', printed)
+    self.assertIn('optim.warmup_steps=999 exceeds steps', printed)
     self.assertIn('domain math: ok', printed)
 
   def test_says_what_the_fields_mean_that_a_config_sets(self):
     _, printed = self.check(change=lambda c: setattr(c.grpo, 'kl_coef', 0.01))
-    self.assertIn('  steps=30 (default 100): GRPO steps, each a', printed)
+    self.assertIn('  steps=120 (default 100): GRPO steps, each a', printed)
     self.assertIn('  grpo.kl_coef=0.01 (default 0.0): Weight of the', printed)
     self.assertNotIn('grpo.epochs', printed)  # It has its default.
 

@@ -72,7 +72,8 @@ class PureAttacksTest(parameterized.TestCase):
   @parameterized.parameters(*pure_attacks.PARENT)
   def test_the_parent_is_not_there(self, name):
     answer_key = 42
-    holder = {'answer_key': answer_key}
+    # With a list in it, or a collection may stop to track the dict.
+    holder = {'answer_key': answer_key, 'others': []}
     source = pure_attacks.PARENT[name]
     # In this process it would be.
     self.assertEqual(pure_entry.call(source, bytes(64)), _GOT)

@@ -34,11 +34,7 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
       (d.trial for d in begun if d.round == number),
       default=1 + max((d.trial for d in begun), default=-1),
   )
-  racing = [
-      t
-      for t in run.recorder.history.trials
-      if t.number < first and t.verify is None
-  ]
+  racing = [t for t in _undecided(run) if t.number < first]
   promised = run.recorder.find(records.Open).config['evolve']['entries']
   free = promised - len(standings.entered(run))
   # A shadow that trains on has the place of a candidate.
@@ -46,12 +42,14 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   places = min(run.config.evolve.candidates - busy, free)
   full = len(racing) + places
   for trial in range(first, first + stages.TRIES * max(places, 0)):
-    if len(_racing(run)) >= full or not _begin(run, number, trial):
+    if len(racing) >= full or not _begin(run, number, trial):
       break
-  return _racing(run)
+    # Only now: a kill between backtest and verdict leaves one that looks so.
+    racing = [t for t in _undecided(run) if t.number <= trial]
+  return racing
 
 
-def _racing(run: opening.Run) -> list[history_lib.Trial]:
+def _undecided(run: opening.Run) -> list[history_lib.Trial]:
   """Return the candidates that were backtested and have no verdict yet."""
   trials = run.recorder.history.trials
   return [t for t in trials if t.backtest and t.verify is None]
