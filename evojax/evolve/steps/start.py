@@ -81,7 +81,7 @@ def train(run: opening.Run) -> records.Train:
   Raises:
     ValueError: If the seed harness does not train.
   """
-  e, folder = run.config.evolve, _FOLDER
+  folder = _FOLDER
   if run.fork is not None:
     if run.primary:
       run.fork.copy(run.path)
