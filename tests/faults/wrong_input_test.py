@@ -105,7 +105,7 @@ REFUSED = {
     ),
     'unknown mode': (
         ['{tiny}', '--mode=teach'],
-        r'--mode=teach: .*<evolve\|train\|eval\|',
+        r'--mode=teach: .*<evolve\|aa\|train\|eval\|',
     ),
     'unknown flag': (['{tiny}', '--stepz=3'], "Unknown .*flag 'stepz'"),
     'argument without a flag': (
