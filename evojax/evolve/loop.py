@@ -126,12 +126,11 @@ def _round(run_: opening.Run, number: int) -> None:
   raced = {standing.trial for standing in race.standings}
   field = [t for t in run_.recorder.history.trials if t.number in raced]
   shadow = _look(run_, race)
-  back = shadow is not None and shadow.decision == 'drop'
   kept = None
   # Some verdicts may be there, and each is about all of the round.
   verdicts = [(t.number, t.verify) for t in field]
   if any(verdict is None for _, verdict in verdicts):
-    found = verify.after_race(run_, race, field, back)
+    found = verify.after_race(run_, race, field, shadow)
     verdicts = [(n, known or found.get(n)) for n, known in verdicts]
   for trial, verdict in verdicts:
     if verdict is None:

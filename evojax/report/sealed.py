@@ -26,7 +26,7 @@ _ENDS = {
     'discard': 'not shown to be better than the incumbent',
     'vetoed': 'stopped by a replay of updates',
     'disqualified': 'refused by the gate',
-    'superseded': 'compared with an incumbent that was replaced',
+    'superseded': 'left undecided when another change was kept or taken back',
     'taken back': 'taken back, as its former harness was better later on',
     history.BUSY: 'not judged on a busy machine',
 }

@@ -3,7 +3,7 @@
 What helps for a round may hurt later: three times the learning rate won the
 first 60 updates and had lost 11 points by the 160th, see BUILD_NOTES.md. So the
 former harness trains on, from the state that its own arms left, in the place of
-a candidate. A loss against it takes the
+a candidate; no other change is kept meanwhile. A loss against it takes the
 change back, and its policy is the run's again.
 """
 

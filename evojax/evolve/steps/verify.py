@@ -84,22 +84,23 @@ def after_race(
     run: opening.Run,
     race: records.Race,
     field: Sequence[history_lib.Trial],
-    back: bool,
+    shadow: records.Shadow | None,
 ) -> dict[int, records.Verify]:
   """Return the verdicts on candidates of a round; those without one race on.
 
   At most one is kept. The others end with the incumbent that they were compared
-  with; they may be proposed again.
+  with; they may be proposed again. None is kept while the shadow of the change
+  before trains on: its comparison would be of two changes, and end too early.
 
   Args:
     run: The run.
     race: The round.
     field: Its candidates.
-    back: Whether the incumbent itself was taken back in this round.
+    shadow: After the round, if there was one. It may take the incumbent back.
   """
   e = run.config.evolve
   placed = {s.trial: s for s in race.standings}
-  if back:
+  if shadow and shadow.decision == 'drop':
     why = ['the change that it was compared with was taken back']
     return {n: _verdict(s, 'superseded', why) for n, s in placed.items()}
   trials = {t.number: t for t in field}
@@ -115,7 +116,11 @@ def after_race(
   alphas = {name: 1 / placed[int(name)].threshold for name in racing}
   kept, waiting = '', []
   for name in race_lib.passed(racing, alphas):
-    verdict = _passed(run, race, trials[int(name)], placed[int(name)])
+    trial, standing = trials[int(name)], placed[int(name)]
+    if shadow and shadow.decision == 'go_on':
+      verdict = _waits(run, race, trial, standing)
+    else:
+      verdict = _passed(run, race, trial, standing)
     if verdict is None:
       waiting.append(name)
       continue
@@ -152,6 +157,22 @@ def _failed(
     why = f'{len(standing.differences)} pairs ended: too few to compare'
     return _verdict(standing, 'harness_abort', [why])
   return None
+
+
+def _waits(
+    run: opening.Run,
+    race: records.Race,
+    trial: history_lib.Trial,
+    standing: records.Standing,
+) -> records.Verify | None:
+  """Return the verdict on a candidate that passed beside an open shadow.
+
+  None: it races on, and can be kept once the shadow has been decided about.
+  """
+  if not standings.is_last(run, race.round, trial):
+    return None
+  why = 'its evidence is enough, but the change before still has a shadow'
+  return _verdict(standing, 'superseded', [why])
 
 
 def _passed(

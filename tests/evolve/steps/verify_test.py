@@ -84,7 +84,7 @@ class AfterRaceTest(parameterized.TestCase):
         mock.patch.object(verify, '_criticals', own),
         mock.patch.object(verify, '_perturbed', perturbed),
     ):
-      found = verify.after_race(run, race, field, options.get('back', False))
+      found = verify.after_race(run, race, field, options.get('shadow'))
     self.asked, self.found = asked, found
     return {number: verdict.status for number, verdict in found.items()}
 
@@ -157,8 +157,23 @@ class AfterRaceTest(parameterized.TestCase):
     self.assertEqual(found, {0: 'harness_abort'})
 
   def test_an_incumbent_that_is_taken_back(self):
-    found = self._verdicts(standing(0, 0.05, 30.0), back=True)
+    shadow = samples.record(records.Shadow, trial=9, decision='drop')
+    found = self._verdicts(standing(0, 0.05, 30.0), shadow=shadow)
     self.assertEqual(found, {0: 'superseded'})
+
+  def test_nothing_is_kept_beside_an_open_shadow(self):
+    shadow = samples.record(records.Shadow, trial=9, decision='go_on')
+    passed = standing(0, 0.05, 30.0)
+    self.assertEqual(self._verdicts(passed, shadow=shadow), {})
+    self.assertEqual(self.asked, [])
+    # It is not dropped for being in the worse half either.
+    found = self._verdicts(passed, standing(1, 0.06, 3.0), shadow=shadow)
+    self.assertEqual(found, {1: 'discard'})
+    last = self._verdicts(passed, shadow=shadow, number=2)
+    self.assertEqual(last, {0: 'superseded'})
+    self.assertIn('still has a shadow', self.found[0].reasons[0])
+    decided = samples.record(records.Shadow, trial=9, decision='keep')
+    self.assertEqual(self._verdicts(passed, shadow=decided), {0: 'keep'})
 
 
 class BeforeRaceTest(parameterized.TestCase):
