@@ -281,7 +281,7 @@ FIELDS = (
           "Directory of the domain's harness to start from."),
     Field('evolve.proposer', 'rules', 'rules, random, or the dotted path of a'
           ' module with propose(context).'),
-    Field('evolve.updates', 10, 'GRPO steps of every arm of a round.', 2),
+    Field('evolve.updates', 8, 'GRPO steps of every arm of a round.', 2),
     Field('evolve.policy', 'mean', "What a round leaves: the mean of the arms"
           ' of the harness that won it, or the best of them.',
           choices=('mean', 'best')),
