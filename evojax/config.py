@@ -267,7 +267,7 @@ FIELDS = (
           'Score base and trained policy on the sealed split at the end.'),
 
     # The meta-loop: each candidate changes the harness in one factor.
-    Field('evolve.rounds', 6, 'Rounds, at most; 0 trains without evolution.',
+    Field('evolve.rounds', 5, 'Rounds, at most; 0 trains without evolution.',
           0),
     Field('evolve.candidates', 2, 'Changes that race the incumbent harness at'
           ' a time.', 1),

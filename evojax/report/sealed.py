@@ -27,7 +27,7 @@ _ENDS = {
     'vetoed': 'stopped by a replay of updates',
     'disqualified': 'refused by the gate',
     'superseded': 'left undecided when another change was kept or taken back',
-    'taken back': 'taken back, as its former harness was better later on',
+    'taken back': 'taken back, as it did not stay ahead of its former harness',
     history.BUSY: 'not judged on a busy machine',
 }
 _ORDER = (
