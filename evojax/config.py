@@ -285,6 +285,9 @@ FIELDS = (
     Field('evolve.policy', 'mean', "What a round leaves: the mean of the arms"
           ' of the harness that won it, or the best of them.',
           choices=('mean', 'best')),
+    Field('evolve.outer_learning_rate', 3.0, 'How far a policy goes towards the'
+          ' mean of its arms: 1 ends there, more goes on in its direction, up'
+          ' to the sum of what the arms learned. Of evolve.policy mean.', 1.0),
     # Few: where most is learned already, no change of the harness can show what
     # it is worth.
     Field('evolve.first_updates', 8,

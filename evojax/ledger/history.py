@@ -91,7 +91,7 @@ class Trial:
 
   @property
   def decided(self) -> bool:
-    """Whether the interval of the effect excludes 0."""
+    """True if the interval of the effect excludes 0."""
     low, high = self.realised or (0.0, 0.0)
     return low > 0 or high < 0
 

@@ -152,7 +152,7 @@ def why_none(run: history.History) -> str:
   found = f'Nothing was kept: of {numerals.counted(len(tried), "change")} '
   found += ', '.join(parts)
   if seen := [trial.mde for trial in tried if trial.mde]:
-    # Of the round that could see least.
+    # The largest: that of the round with the widest spread.
     found += (
         '. A gain of'
         f' {numerals.points(max(seen)).removeprefix("+")} points would have'

@@ -480,7 +480,7 @@ class ShadowTest(absltest.TestCase):
     queue(path, b=QUEUED)
     lost = race.Verdict('drop', 'it lost')
     with (
-        # Whatever is raced is kept, and loses against its shadow.
+        # Every candidate is kept, and then loses against its shadow.
         absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),

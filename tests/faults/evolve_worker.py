@@ -106,8 +106,8 @@ def prepare_death(point):
   elif point == 'merged':  # The mean is on disk, its row is not.
     merge = states.States.merge
 
-    def dies_once_the_mean_is_there(*args):
-      merge(*args)
+    def dies_once_the_mean_is_there(*args, **fields):
+      merge(*args, **fields)
       die()
 
     states.States.merge = dies_once_the_mean_is_there
@@ -139,7 +139,7 @@ def run(root, name):
     (inbox / 'solved.py').write_text(SOLVED)
     (inbox / '10-solved.json').write_text(json.dumps(QUEUED))
     (inbox / '20-raced.json').write_text(json.dumps(RACED))
-  # Whatever is raced is kept, so that there is a shadow.
+  # Every candidate is kept, so that there is a shadow.
   race.passed = lambda standings, alphas: sorted(standings)
   verify._perturbed = lambda *_: None
   config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)

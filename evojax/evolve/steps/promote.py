@@ -28,6 +28,7 @@ def untrained(
       updates=0,
       sampled_tokens=0,
       round=None,
+      outer_learning_rate=1.0,
       sources=(),
   )
 
@@ -43,30 +44,54 @@ def arms_of(
   ]
 
 
+def outer_learning_rate(
+    run: opening.Run, arms: Sequence[records.RacedArm]
+) -> float:
+  """Return how far a policy goes from where its arms started to their mean.
+
+  At most as far as the sum of what the arms learned: where few of a round end,
+  their mean is less sure.
+  """
+  e = run.config.evolve
+  if e.policy == 'best':
+    return 1.0
+  return min(e.outer_learning_rate, float(len(arms)))
+
+
 def state_of(
-    run: opening.Run, arms: Sequence[records.RacedArm], name: str
+    run: opening.Run,
+    arms: Sequence[records.RacedArm],
+    start: str,
+    name: str,
 ) -> tuple[str, str, list[records.RacedArm]]:
   """Return the state that the arms of one harness leave together.
 
   Args:
     run: The run.
     arms: Of one round.
-    name: Folder of a mean, below the workdir.
+    start: The checkpoint that they started from, below the workdir.
+    name: Folder of what they leave, below the workdir.
 
   Returns:
-    Its checkpoint below the workdir, its fingerprint, and the arms whose mean
-    it is: all, or the best alone, see config.evolve.policy.
+    Its checkpoint below the workdir, its fingerprint, and the arms that it is
+    made of: all, or the best alone, see config.evolve.policy.
   """
   e = run.config.evolve
   if e.policy == 'best':
     arms = [max(arms, key=lambda arm: arm.score)]
   places = [arm_lib.checkpoint_of(arm.folder, e.updates) for arm in arms]
-  if len(arms) == 1:
+  if e.policy == 'best':
     return str(places[0]), arms[0].end, list(arms)
   target = arm_lib.checkpoint_of(name, e.updates)
   weights = [1 / len(arms)] * len(arms)
   sources = [run.path / place for place in places]
-  end = run.states.merge(sources, weights, run.path / target)
+  end = run.states.merge(
+      sources,
+      weights,
+      run.path / target,
+      start=run.path / start,
+      outer_learning_rate=outer_learning_rate(run, arms),
+  )
   return str(target), end, list(arms)
 
 
@@ -91,13 +116,18 @@ def advance(
   """
   name = f'v{len(run.recorder.history.versions)}'
   back = shadow is not None and shadow.decision == 'drop'
+  start = version.checkpoint
   if back:
     arms = arms_of(race, 'shadow', shadow.trial)
+    before = run.recorder.find(
+        records.Shadow, trial=shadow.trial, look=shadow.look - 1
+    )
+    start = before.checkpoint
   elif kept:
     arms = arms_of(race, 'candidate', kept.trial)
   else:
     arms = arms_of(race, 'incumbent', None)
-  checkpoint, end, arms = state_of(run, arms, f'versions/{name}')
+  checkpoint, end, arms = state_of(run, arms, start, f'versions/{name}')
   return recorder.made_from(
       records.Promote,
       # Its first arm stands for it where a version is diagnosed and replayed.
@@ -110,6 +140,7 @@ def advance(
       # The sum over all arms that trained this policy.
       sampled_tokens=sum(arm.sampled_tokens for arm in arms),
       round=race.round,
+      outer_learning_rate=outer_learning_rate(run, arms),
       sources=tuple(
           recorder.made_from(records.Source, arm, weight=1 / len(arms))
           for arm in arms

@@ -37,7 +37,7 @@ def begin(
   """
   arms = promote.arms_of(race, 'incumbent', None)
   target = f'shadows/t{trial:03d}-0'
-  checkpoint, end, _ = promote.state_of(run, arms, target)
+  checkpoint, end, _ = promote.state_of(run, arms, version.checkpoint, target)
   return records.Shadow(
       trial=trial,
       round=race.round,
@@ -92,9 +92,8 @@ def look(
   verdict = decisions.decide(
       lambda: _decided(ahead, errors, looks=looks, last=last)
   )
-  checkpoint, end, _ = promote.state_of(
-      run, arms, f'shadows/t{shadow.trial:03d}-{number}'
-  )
+  target = f'shadows/t{shadow.trial:03d}-{number}'
+  checkpoint, end, _ = promote.state_of(run, arms, shadow.checkpoint, target)
   return records.Shadow(
       **common,
       checkpoint=checkpoint,
