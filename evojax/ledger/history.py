@@ -359,3 +359,14 @@ def read(workdir: str | os.PathLike[str]) -> History:
     raise ValueError(f'{path}: {error}') from error
   ended = _ended(path.with_name('summary.json'), parsed[-1].hash)
   return History(parsed, dropped, ended)
+
+
+def in_a_row(version: records.Version) -> list[str]:
+  """Return the folders of arms, each of which continues the one before.
+
+  Where a version is a mean, one arm stands for all.
+  """
+  sources = getattr(version, 'sources', ())
+  if sources and sources[-1].weight == 1:
+    return [source.folder for source in sources]
+  return [version.folder]

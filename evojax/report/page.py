@@ -116,7 +116,7 @@ def _lines(
     run: Its rows.
     arm: Folder of the arm that is trained now, or ''.
   """
-  kept = [path / version.folder for version in run.versions]
+  kept = [path / f for v in run.versions for f in history.in_a_row(v)]
   rows, last = curves.joined(kept)
   found = [curves.Line('trained on through the search', 'lineage', rows)]
   retrained = path / 'arms' / 'final'
