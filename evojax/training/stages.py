@@ -11,7 +11,7 @@ TRIES = 3  # Changes that are looked for, at most, for a free place of a round.
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
 # What happens in a round, on average: a candidate is decided about, it is ahead
 # after half of its pairs, arms are scored on dev problems, a change passes its
-# test and is asked in other words.
+# test and is asked about perturbed problems.
 _DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.6, 0.2, 0.3
 
 
