@@ -12,8 +12,8 @@ behaviour from `BEHAVIOURS`:
   endless     a block of comments that never comes to an end.
 
 Right and wrong programs begin alike and differ only later. Half of the problems
-are asked in other words than their own, see `perturb.reword`, so that wordings and
-examples say nothing about a program.
+are asked in other words than their own, see `perturb.reword`, so that wordings
+and examples say nothing about a program.
 """
 
 from collections.abc import Mapping

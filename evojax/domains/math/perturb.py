@@ -91,7 +91,7 @@ def _replaced(
   )
 
 
-# ---------------------------------------------------------------- numbers, aside
+# --------------------------------------------------------------- numbers, aside
 
 
 def _numbers(problem: records.Problem) -> Iterator[_Changed]:
@@ -130,7 +130,7 @@ def _aside(problem: records.Problem) -> Iterator[_Changed]:
     yield f'{aside} {question}', answer, metadata
 
 
-# ----------------------------------------------------------------------- swapped
+# ---------------------------------------------------------------------- swapped
 
 
 def _swapped(problem: records.Problem) -> Iterator[_Changed]:
