@@ -111,11 +111,12 @@ class Domain(abc.ABC):
     return grades
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem with another surface and the same answer.
+    """Return the problem changed, with the right answer of the new one.
 
     The meta-loop keeps only what helps on such problems too, see
-    `eval.perturb`. The result is a function of the problem alone and has a
-    problem_id of its own.
+    `eval.perturb`. Numbers or constants drawn again tell most: who found the
+    old answer anywhere but in the question is wrong then. The result is a
+    function of the problem alone and has a problem_id of its own.
 
     Returns:
       None where nothing can be changed, or where the new problem would be one

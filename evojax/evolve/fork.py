@@ -37,7 +37,9 @@ class Fork:
       # A mean is a state that none of its arms ended in.
       state = pathlib.PurePath(self.version.checkpoint)
       shutil.rmtree(temporary / 'checkpoints' / state.name)
-      shutil.copytree(self.source / state, temporary / 'checkpoints' / state.name)
+      shutil.copytree(
+          self.source / state, temporary / 'checkpoints' / state.name
+      )
       os.replace(temporary, arm)
 
 

@@ -14,7 +14,7 @@ from evojax.report import svg
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
     ' reaches its threshold, it raises no new critical alert, and the gain also'
-    ' shows on problems in other words.'
+    ' shows on perturbed problems.'
 )
 NOT_RUN = (
     '"not run": controls, which are variants of the shipped configs. A finished'

@@ -739,7 +739,7 @@ class RefusalTest(parameterized.TestCase):
   @parameterized.parameters(
       (dict(evolve__proposer='oracle'), 'evolve.proposer'),
       (dict(evolve__pairs=2), 'evolve.pairs=2: the spread'),
-      (dict(model__lora_rank=2), 'the mean of adapters'),
+      (dict(model__lora_rank=2, evolve__policy='mean'), 'the mean of adapters'),
       (dict(evolve__dollars=3.0), 'evolve.dollars=3 limits nothing'),
       (dict(evolve__seed_harness='none'), 'has no directory'),
       (dict(harness__path='/nowhere'), '/nowhere is not a directory'),

@@ -47,9 +47,7 @@ def _means(number, trials, left):
   arms = [
       _arm('incumbent', None, 10 * number + k, 0.5, start) for k in range(2)
   ]
-  own = [
-      _arm('candidate', t, 10 * number, 0.4 + t / 10, start) for t in trials
-  ]
+  own = [_arm('candidate', t, 10 * number, 0.4 + t / 10, start) for t in trials]
   return _round(number, arms + own, trials, arms, left)
 
 
@@ -126,9 +124,7 @@ class RaceTest(absltest.TestCase):
         if m.kind == 'line' and 'bold' in m.class_ and 'round 0' in m.title
     ]
     # The incumbent's are one line, the candidate's are two.
-    self.assertCountEqual(
-        bold, [[4, 5, 6, 7, 8, 9], [4, 5, 6], [7, 8, 9]]
-    )
+    self.assertCountEqual(bold, [[4, 5, 6, 7, 8, 9], [4, 5, 6], [7, 8, 9]])
 
 
 if __name__ == '__main__':

@@ -249,9 +249,9 @@ def _perturbed(
     trial: history_lib.Trial,
     standing: records.Standing,
 ) -> race_lib.Gate | None:
-  """Return what problems in other words say of a candidate.
+  """Return what perturbed problems say of a candidate.
 
-  None where the domain cannot write so many in other words.
+  None where the domain cannot change so many.
   """
   e, domain = run.config.evolve, run.setup.domain
   enough = (race.round + 1) * e.pairs * e.problems
