@@ -41,7 +41,7 @@ STEPS = (
 # In the order in which one run meets them; 'promote' and what is before it for
 # the measurement, the race of the first round, the shadow of the second.
 POINTS = (
-    *STEPS[:10], 'torn', 'arm', 'race', 'merged', 'shadow', 'look',
+    *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look',
     *STEPS[12:], 'summary',
 )  # fmt: skip
 # A diagnostic that follows the score is kept for certain: there is a promotion.
@@ -103,14 +103,6 @@ def prepare_death(point):
       return train_on(trainer, batch)
 
     trainer_lib.Trainer._train_on = dies_once_evidence_is_there
-  elif point == 'merged':  # The mean is on disk, its row is not.
-    merge = states.States.merge
-
-    def dies_once_the_mean_is_there(*args, **fields):
-      merge(*args, **fields)
-      die()
-
-    states.States.merge = dies_once_the_mean_is_there
   elif point == 'look':
     intercept(
         chain.Ledger,
