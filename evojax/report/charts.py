@@ -87,7 +87,9 @@ def training(run: history.History) -> svg.Chart | None:
       end = x + len(track), track[-1]
       if version and group[-1].folder in won:
         arms_ = numerals.counted(len(won), 'arm')
-        title = f'{version.version}: {arms_}, at its end of the {role}'
+        alone = won <= {arm.folder for arm in group}
+        of = 'of' if alone else 'in a row, the last of'
+        title = f'{version.version}: {arms_} {of} the {role}'
         ends.append((*end, version.version, title))
       elif trial and role == 'candidate':
         if race.round == last_race[number] and trial.status != 'running':

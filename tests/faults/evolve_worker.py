@@ -26,7 +26,6 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from evojax.eval import race
 from evojax.evolve import loop
-from evojax.evolve import states
 from evojax.evolve.steps import verify
 from evojax.ledger import chain
 from evojax.runtime import workdir

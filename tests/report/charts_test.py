@@ -91,8 +91,8 @@ class RaceTest(absltest.TestCase):
         dots,
         [
             (3, 'v0: seed harness'),
-            (6, 'v1: 2 arms, at its end of the incumbent'),
-            (9, 'v2: 2 arms, at its end of the incumbent'),
+            (6, 'v1: 2 arms of the incumbent'),
+            (9, 'v2: 2 arms of the incumbent'),
         ],
     )
     names = [m.text for m in chart.marks if m.text.startswith('v')]
