@@ -54,6 +54,7 @@ def gaussian(
     lost: float = 0.0,
     depth: float = 0.2,
     equal: str = 'mean',
+    falling: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
   """simulation.Draw arms of equal mean; a candidate's have their own spread.
 
@@ -67,11 +68,14 @@ def gaussian(
     depth: Mean score that a collapsed arm loses, more where the spread is.
     equal: 'mean': a candidate that falls deeper is better where it does not
       fall. 'typical': it is not, and has a lower mean.
+    falling: Spread of the first pair over that of the last: in a chain, pairs
+      start from ever better states.
   """
   scale = np.array([1.0, *spreads])[:, None]
   own = rng.standard_normal((len(scale), pairs)) * scale
   arms = sigma * (math.sqrt(1 - rho) * own + math.sqrt(rho) * own[0])
   arms[0] = sigma * own[0]
+  arms *= np.geomspace(math.sqrt(falling), 1 / math.sqrt(falling), pairs)
   if lost:
     falls = depth * rng.uniform(0.5, 1.5, arms.shape)
     arms -= scale * falls * (rng.random(arms.shape) < lost)
@@ -347,6 +351,7 @@ def main(_):
   draws: dict[str, simulation.Draw] = {
       'Gaussian': gaussian,
       'Gaussian, rho .5': functools.partial(gaussian, rho=0.5),
+      'Gaussian, spread falls by 3': functools.partial(gaussian, falling=3.0),
   }
   for lost, depth in ((0.05, 0.2), (0.15, 0.2), (0.15, 0.3)):
     for equal in ('typical', 'mean'):

@@ -5,6 +5,11 @@ state and share the problems and the sampler's seeds; d is the difference of
 their scores, a fraction. Pairs of a round have seeds and problems of their own,
 so their differences are independent and the only spread that counts is that
 of d: a candidate may be steadier or wilder than the incumbent.
+
+In a chain, a pair starts where the incumbent's arm of the pair before ended. A
+change that does nothing has differences around 0 from whatever state, so that
+they stay independent; their spread may fall from pair to pair, under which
+Student's t keeps its level (`benchmarks.races`, "spread falls").
 """
 
 from collections.abc import Sequence

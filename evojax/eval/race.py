@@ -1,7 +1,7 @@
 """The rules of a race: which candidates are kept, dropped, or run on.
 
-A round trains arms of the incumbent and of several candidates from one state,
-n pairs for each candidate (`paired`). A candidate's e-value is the product of
+A round trains arms of the incumbent and of several candidates, n pairs for each
+candidate (`paired`). A candidate's e-value is the product of
 its rounds'. Nothing here does I/O or draws random numbers.
 
 Candidates of a round share the incumbent's arms, so that their e-values depend

@@ -3,8 +3,8 @@
     open  train  ((diagnose  hypothesize  design  admit  backtest)*  race
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
-In every round, changes of the harness race the incumbent from one state, and
-the training of the winner goes on as the policy. Every step is one row, written
+In every round, changes of the harness race the incumbent, and the training of
+the winner goes on as the policy. Every step is one row, written
 after what it left on disk; a step whose row is there is not done again. So a
 run that was killed goes on where it was, and ends with the rows of a run that
 nobody disturbed.

@@ -302,12 +302,12 @@ class Backtest(OfTrial):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Race(Record):
-  """The arms of a round, trained from one state, and how candidates stand."""
+  """The arms of a round, and how candidates stand after it."""
 
   VERSION: ClassVar[int] = 2  # 0 and 1: a trial of one change, step 'trial'.
 
   round: int
-  version: str  # All arms started from its state.
+  version: str  # The round started from its state.
   start: str  # Fingerprint of that state.
   scored_by: str  # 'rollouts' of the arms, or 'dev' problems.
   arms: tuple[RacedArm, ...]
