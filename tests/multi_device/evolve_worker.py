@@ -15,7 +15,9 @@ def main(workdir, process, port):
   jax.distributed.initialize(
       f'localhost:{port}', num_processes=2, process_id=int(process)
   )
-  summary = loop.run(tiny.evolving(evolve__rounds=1, mesh__data=2), workdir)
+  # The mean of arms is computed by both processes together.
+  options = dict(evolve__rounds=1, evolve__policy='mean', mesh__data=2)
+  summary = loop.run(tiny.evolving(**options), workdir)
   print(f'head {summary["ledger_head"]}', flush=True)
 
 
