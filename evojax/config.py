@@ -267,11 +267,11 @@ FIELDS = (
           'Score base and trained policy on the sealed split at the end.'),
 
     # The meta-loop: each candidate changes the harness in one factor.
-    Field('evolve.rounds', 5, 'Rounds, at most; 0 trains without evolution.',
+    Field('evolve.rounds', 6, 'Rounds, at most; 0 trains without evolution.',
           0),
     Field('evolve.candidates', 2, 'Changes that race the incumbent harness at'
           ' a time.', 1),
-    Field('evolve.entries', 6, 'Changes that may enter the race in a whole run:'
+    Field('evolve.entries', 5, 'Changes that may enter the race in a whole run:'
           ' the more, the stronger the evidence that each one needs.', 1),
     Field('evolve.patience', 3, 'Rounds of a candidate, at most.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'

@@ -17,6 +17,8 @@ from typing import Literal
 from evojax.eval import paired
 from evojax.ledger import records
 
+WORTH = 0.02  # The least gain that a race looks for, a fraction.
+_HOPE = 0.84  # Quantile 0.8 of the standard Normal distribution.
 MARGIN = 0.02  # A loss that a simplification, or a kept change, must exclude.
 # One-sided levels of the perturbed gate and of the check at a longer horizon.
 GATE_LEVEL = 0.1
@@ -135,17 +137,24 @@ def after_round(
   )
 
 
-def leads(differences: Sequence[float]) -> bool:
-  """Return whether the second half of a round's pairs is worth its price.
+def is_hopeful(
+    differences: Sequence[float], errors: Sequence[float], spread: float
+) -> bool:
+  """Return whether more pairs of a candidate are worth their price.
 
-  A candidate that is behind after the first half would be dropped after all of
-  them but for luck. This can only lose a good change: what is dropped is never
-  kept, so no e-value gains by it.
+  They are not where a candidate that gains WORTH would be seen so low with a
+  probability of 0.2 at most. This can only lose a good change: what is dropped
+  is never kept, so no e-value gains by it.
 
   Args:
-    differences: Of all pairs of the candidate so far.
+    differences: Of all pairs of the candidate so far, fractions.
+    errors: Their standard errors by problems.
+    spread: `paired.pooled_spread` of the race so far.
   """
-  return math.fsum(differences) > 0
+  if len(differences) < 2:
+    return math.fsum(differences) > 0
+  found = paired.gain(differences, [max(error, spread) for error in errors])
+  return found.value + _HOPE * found.standard_error >= WORTH
 
 
 def first_half(pairs: int) -> int:
@@ -170,6 +179,7 @@ def sort_out(
     standings: Mapping[str, Standing],
     *,
     rounds: int,
+    spread: float,
     kept: str = '',
     waiting: Sequence[str] = (),
 ) -> dict[str, Verdict]:
@@ -180,6 +190,7 @@ def sort_out(
   Args:
     standings: After the round, by name.
     rounds: A candidate's at most.
+    spread: `paired.pooled_spread` of the race so far.
     kept: The one that is kept. All others end with the incumbent that they were
       compared with; each may enter again, as a new candidate.
     waiting: Those that passed and whose perturbed gate is open: they are not
@@ -208,8 +219,11 @@ def sort_out(
     points = f'{100 * s.mean:+.1f} points after {s.rounds} rounds'
     if s.rounds >= rounds:
       verdict = Verdict('drop', f'{points}, the last; e-value {s.e_value:.3g}')
-    elif name not in waiting and s.mean <= 0:
-      verdict = Verdict('drop', f'{points}: not above the incumbent')
+    elif name not in waiting and not is_hopeful(
+        s.differences, s.errors, spread
+    ):
+      least = f'a gain of {100 * WORTH:.0f} points is unlikely'
+      verdict = Verdict('drop', f'{points}: {least}')
     elif name not in waiting and place >= places:
       verdict = Verdict('drop', f'{points}: in the worse half')
     else:

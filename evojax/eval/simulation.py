@@ -66,16 +66,20 @@ def simulate(
       names = [int(name) for name in standings]
       d, errors = draw(rng, [spreads[i] for i in names])
       d = d + np.array([effects[i] for i in names])[:, None]
-      # A candidate that is behind after half of its pairs gets no other half.
+      # A candidate without hope after half of its pairs gets no other half.
       half = race.first_half(d.shape[1])
-      told = [
-          of_pairs
-          if race.leads([*standings[str(i)].differences, *of_pairs[:half]])
-          else of_pairs[:half]
-          for i, of_pairs in zip(names, d.tolist(), strict=True)
-      ]
+      early = paired.pooled_spread([*groups, *d[:, :half].tolist()]) or 0.0
+      told = []
+      for i, own, noise in zip(names, d.tolist(), errors.tolist(), strict=True):
+        before = standings[str(i)]
+        hopeful = race.is_hopeful(
+            [*before.differences, *own[:half]],
+            [*before.errors, *noise[:half]],
+            early,
+        )
+        told.append(own if hopeful else own[:half])
       groups += told
-      spread = paired.pooled_spread(groups)
+      spread = paired.pooled_spread(groups) or 0.0
       standings = {
           name: race.after_round(
               standings[name],
@@ -90,7 +94,9 @@ def simulate(
           )
       }
       kept = next(iter(race.passed(standings, alphas)), '')
-      verdicts = race.sort_out(standings, rounds=rounds, kept=kept)
+      verdicts = race.sort_out(
+          standings, rounds=rounds, spread=spread, kept=kept
+      )
       if kept:
         found.kept.append(int(kept))
         found.rounds.append(number + 1)

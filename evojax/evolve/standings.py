@@ -47,14 +47,14 @@ def after_race(
   )
 
 
-def ahead(
+def hopeful(
     run: opening.Run,
     number: int,
     field: Sequence[history_lib.Trial],
     arms: Sequence[records.RacedArm],
     scored_by: str,
 ) -> set[int]:
-  """Return the candidates that lead over all their pairs so far.
+  """Return the candidates whose other pairs are worth their price.
 
   Args:
     run: The run.
@@ -63,16 +63,32 @@ def ahead(
     arms: Of the round, until now.
     scored_by: 'rollouts' or 'dev'.
   """
-  found = set()
-  for trial in field:
-    if any(a.trial == trial.number and a.status != 'done' for a in arms):
-      continue
-    differences, _ = pairs.differences(
-        run, number, arms, scored_by, 'candidate', trial.number
+  trained = {
+      trial.number: pairs.differences(
+          run, number, arms, scored_by, 'candidate', trial.number
+      )
+      for trial in field
+      if all(a.status == 'done' for a in arms if a.trial == trial.number)
+  }
+  groups = [*_groups(run, number), *(found for found, _ in trained.values())]
+  spread = paired.pooled_spread(groups) or 0.0
+
+  def decide(trial: history_lib.Trial) -> bool:
+    before, (found, errors) = of_record(trial), trained[trial.number]
+    return race_lib.is_hopeful(
+        [*before.differences, *found], [*before.errors, *errors], spread
     )
-    if race_lib.leads([*of_record(trial).differences, *differences]):
-      found.add(trial.number)
-  return found
+
+  # To the last bit the same in every process.
+  found = decisions.decide(
+      lambda: [t.number for t in field if t.number in trained and decide(t)]
+  )
+  return set(found)
+
+
+def spread_after(run: opening.Run, number: int) -> float:
+  """Return the spread of all pairs of the race up to a round, with it."""
+  return paired.pooled_spread(_groups(run, number + 1)) or 0.0
 
 
 def _groups(run: opening.Run, number: int) -> list[tuple[float, ...]]:

@@ -12,7 +12,7 @@ FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
 # Estimated probabilities: a candidate's race ends in a round, it is ahead after
 # half of its pairs, a round is scored on dev problems, a change reaches its
 # level and is scored on perturbed problems.
-_DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.6, 0.2, 0.3
+_DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.4, 0.2, 0.3
 
 
 def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:

@@ -51,14 +51,26 @@ class HalfTest(parameterized.TestCase):
   def test_first_half(self, pairs, expected):
     self.assertEqual(race.first_half(pairs), expected)
 
-  @parameterized.parameters(
-      ((0.02, -0.01), True),
-      ((0.01, -0.02), False),
-      ((0.0, 0.0), False),  # No reason to pay for more.
-      ((), False),
+  @parameterized.named_parameters(
+      # Mean 0.01, standard error 0.02 / sqrt(2) = 0.0141: 0.01 + 0.84 x 0.0141
+      # = 0.0219 is above 0.02; 0.008 + 0.0119 = 0.0199 is not.
+      ('above', (0.01, 0.01), 0.0, 0.02, True),
+      ('below', (0.008, 0.008), 0.0, 0.02, False),
+      # The noise of the problems counts where it is larger.
+      ('noisy', (0.008, 0.008), 0.03, 0.02, True),
+      # And the candidate's own spread: standard error 0.02.
+      ('wild', (0.024, -0.016), 0.0, 0.0, True),
+      ('steady', (0.004, 0.004), 0.0, 0.0, False),
+      # 8 pairs are surer than 2.
+      ('many', (0.01,) * 8, 0.0, 0.02, False),
+      # One pair has no spread: its sign decides.
+      ('one', (0.001,), 0.0, 0.0, True),
+      ('none', (), 0.0, 0.02, False),
   )
-  def test_leads(self, differences, expected):
-    self.assertEqual(race.leads(differences), expected)
+  def test_is_hopeful(self, differences, error, spread, expected):
+    errors = [error] * len(differences)
+    found = race.is_hopeful(differences, errors, spread)
+    self.assertEqual(found, expected)
 
 
 class RoundTest(parameterized.TestCase):
@@ -152,7 +164,9 @@ class SortOutTest(parameterized.TestCase):
 
   def _statuses(self, means, rounds=1, **kwargs):
     standings = {name: _standing(mean, rounds) for name, mean in means.items()}
-    found = race.sort_out(standings, rounds=3, **kwargs)
+    found = race.sort_out(
+        standings, **{'rounds': 3, 'spread': 0.05} | kwargs
+    )
     return {name: verdict.status for name, verdict in found.items()}
 
   def test_worse_half_is_dropped(self):
@@ -164,7 +178,8 @@ class SortOutTest(parameterized.TestCase):
 
   def test_nobody_goes_on(self):
     self.assertEqual(
-        self._statuses(dict(a=0.0, b=-0.01)), dict(a='drop', b='drop')
+        self._statuses(dict(a=0.0, b=-0.01), spread=0.02),
+        dict(a='drop', b='drop'),
     )
     self.assertEqual(self._statuses(dict(a=0.05), rounds=3), dict(a='drop'))
 

@@ -123,9 +123,9 @@ class SimulateTest(parameterized.TestCase):
     self.assertEqual(found.kept, [1, 2])
 
   def test_a_race_has_no_more_rounds_than_promised(self):
-    effects = [1e-4] * 4  # Ahead now and then, never by enough.
-    one = self._run(effects, rounds=1, level=1e-9)
-    more = self._run(effects, rounds=3, level=1e-9)
+    effects = [0.02] * 4  # Worth to go on, never by enough.
+    one = self._run(effects, noise=0.03, rounds=1, level=1e-9)
+    more = self._run(effects, noise=0.03, rounds=3, level=1e-9)
     self.assertEqual((one.kept, one.spent), ([], 2))
     self.assertEqual(more.kept, [])
     self.assertBetween(more.spent, 3, 6)

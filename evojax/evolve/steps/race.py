@@ -95,8 +95,8 @@ def race(
   ):
     trained = _train(run, number, candidates, wanted, stage, measure)
     raced += _scored(run, number, trained, scored_by)
-    ahead = standings.ahead(run, number, field, raced, scored_by)
-    candidates = [e for e in candidates if e.trial in ahead]
+    hopeful = standings.hopeful(run, number, field, raced, scored_by)
+    candidates = [e for e in candidates if e.trial in hopeful]
   return records.Race(
       round=number,
       version=version.version,

@@ -132,7 +132,11 @@ def after_race(
   # In the last round of a run, every candidate had its last.
   rounds = e.patience if race.round + 1 < e.rounds else 0
   sorted_out = race_lib.sort_out(
-      racing, rounds=rounds, kept=kept, waiting=waiting
+      racing,
+      rounds=rounds,
+      spread=standings.spread_after(run, race.round),
+      kept=kept,
+      waiting=waiting,
   )
   for name, decided in sorted_out.items():
     number = int(name)

@@ -73,6 +73,7 @@ class AfterRaceTest(parameterized.TestCase):
         config=ml_collections.ConfigDict({'evolve': evolve}),
     )
     run.recorder.history.versions = ['v0', 'v1']
+    run.recorder.history.races = [race]
     own = lambda run, arm: set(alerts) if arm.role == 'candidate' else {'old'}
     asked = []
 
@@ -102,9 +103,11 @@ class AfterRaceTest(parameterized.TestCase):
     self.assertEqual(self._verdicts(standing(0, 0.03, 5.0)), {})
     self.assertEqual(self.asked, [])  # Perturbed problems cost samples.
 
-  def test_what_is_behind_or_in_the_worse_half_is_dropped(self):
-    self.assertEqual(self._verdicts(standing(0, -0.01, 0.1)), {0: 'discard'})
-    found = self._verdicts(standing(0, 0.01, 2.0), standing(1, 0.03, 4.0))
+  def test_what_has_no_hope_or_is_in_the_worse_half_is_dropped(self):
+    # 0.01 + 0.84 x 0.01 / sqrt(3) is below 2 points.
+    self.assertEqual(self._verdicts(standing(0, 0.01, 1.0)), {0: 'discard'})
+    self.assertIn('2 points is unlikely', self.found[0].reasons[0])
+    found = self._verdicts(standing(0, 0.02, 2.0), standing(1, 0.03, 4.0))
     self.assertEqual(found, {0: 'discard'})
     self.assertIn('worse half', self.found[0].reasons[0])
 
