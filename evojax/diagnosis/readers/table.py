@@ -1,0 +1,2 @@
+def fits(path):
+  return False
