@@ -20,7 +20,8 @@ def _late_solved(run: form.Run) -> float:
     _, solved = run.series('outcome')
   except form.NotLogged:
     return 0.0
-  return float(solved[-max(len(solved) // 3, 1) :].mean())
+  late = solved[-max(len(solved) // 3, 1) :]
+  return float(late.mean()) if len(late) else 0.0
 
 
 def entropy_collapse(run: form.Run) -> findings.Finding | None:
