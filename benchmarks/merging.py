@@ -51,7 +51,7 @@ from evojax.training import trainer as trainer_lib
 
 MARKS = (250_000, 500_000, 1_000_000, 2_000_000)  # Sampled tokens.
 GROUP = 8
-ROUND = 15  # Updates of each arm between two merges.
+ROUND = 8  # Updates of each arm between two merges, as in evolve.updates.
 WARMING = 3  # Updates at learning rate 0 of moments that start again.
 EMA_DECAYS = (0.95, 0.99)  # Per update.
 PROBLEMS, SAMPLES = 384, 4  # A score is over these.
@@ -59,7 +59,6 @@ MEASURED = 256  # Episodes of a score whose log-probs are computed again.
 ON_THE_LINE = (0.25, 0.5, 0.75)  # Between two arms.
 _CONFIGS = {'math': math_config, 'coding': coding_config}
 _DEV_SEED = 1_000_003  # A seed's dev problems are those of seed + this.
-_OUTER_RATE, _OUTER_MOMENTUM = 0.7, 0.9  # DiLoCo, Sec. 3.1.
 
 Params = Any
 Row = dict[str, Any]
@@ -77,7 +76,13 @@ class Line:
   # Adam's moments after a merge: the arms' mean, zero, or zero and estimated
   # again from the gradients of some updates that change no parameter.
   moments: str = 'keep'
+  # Of the outer step x + rate * (mean - x), with Nesterov's momentum; the
+  # defaults are DiLoCo's, Sec. 3.1.
+  outer_rate: float = 0.7
+  outer_momentum: float = 0.9
 
+
+_SGD = dict(combine='outer', outer_momentum=0.0)  # Plain SGD outside.
 
 LINES = {
     'seed': Line(),
@@ -91,6 +96,13 @@ LINES = {
     'merged_3e-4': Line(rates=(3e-4,) * 4),
     'reset_3e-4': Line(rates=(3e-4,) * 4, moments='reset'),
     'recompute_3e-4': Line(rates=(3e-4,) * 4, moments='recompute'),
+    # The outer step of the race, see config.evolve.outer_learning_rate.
+    'step2_1e-4': Line(rates=(1e-4,) * 4, outer_rate=2.0, **_SGD),
+    'step3_1e-4': Line(rates=(1e-4,) * 4, outer_rate=3.0, **_SGD),
+    'step4_1e-4': Line(rates=(1e-4,) * 4, outer_rate=4.0, **_SGD),
+    'step2_3e-4': Line(rates=(3e-4,) * 4, outer_rate=2.0, **_SGD),
+    'step3_3e-4': Line(rates=(3e-4,) * 4, outer_rate=3.0, **_SGD),
+    # DiLoCo's own outer optimizer, by number of arms.
     'outer2_1e-4': Line(rates=(1e-4,) * 2, combine='outer'),
     'outer4_1e-4': Line(rates=(1e-4,) * 4, combine='outer'),
     'outer8_1e-4': Line(rates=(1e-4,) * 8, combine='outer'),
@@ -144,12 +156,12 @@ def merge(
     step = jax.tree.map(jnp.subtract, start, params)
     if velocity is not None:
       velocity = jax.tree.map(
-          lambda v, d: _OUTER_MOMENTUM * v + d, velocity, step
+          lambda v, d: line.outer_momentum * v + d, velocity, step
       )
     else:
       velocity = step
     params = jax.tree.map(  # Nesterov's.
-        lambda x, d, v: x - _OUTER_RATE * (d + _OUTER_MOMENTUM * v),
+        lambda x, d, v: x - line.outer_rate * (d + line.outer_momentum * v),
         start,
         step,
         velocity,

@@ -282,9 +282,13 @@ FIELDS = (
     Field('evolve.proposer', 'rules', 'rules, random, or the dotted path of a'
           ' module with propose(context).'),
     Field('evolve.updates', 8, 'GRPO steps of every arm of a round.', 2),
-    Field('evolve.policy', 'mean', "What a round leaves: the mean of the arms"
-          ' of the harness that won it, or the best of them.',
-          choices=('mean', 'best')),
+    Field('evolve.policy', 'chain', "How a round's arms train the policy."
+          ' chain: one after the other, a pair starts where the arm of the pair'
+          ' before ended. mean: all from one state, side by side on many'
+          ' workers, and their mean goes on.', choices=('chain', 'mean')),
+    Field('evolve.outer_learning_rate', 2.0, 'Of evolve.policy mean: how far'
+          ' the policy goes from where arms started towards their mean. 1 ends'
+          ' there, 2 goes as far again.', 1.0),
     # Few: where most is learned already, no change of the harness can show what
     # it is worth.
     Field('evolve.first_updates', 8,

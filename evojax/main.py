@@ -338,7 +338,7 @@ def _dispatch() -> int | None:
     )
   if FLAGS.allow_weak_sandbox:
     probe.tier(True)
-  # Neither may write into the evidence of the run that it is about.
+  # These two write evidence of their own, apart from that of the run.
   suffix = f'-{mode}' if mode in ('eval', 'aa') else ''
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)

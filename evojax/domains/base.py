@@ -111,11 +111,12 @@ class Domain(abc.ABC):
     return grades
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem with another surface and the same answer.
+    """Return the problem changed, with the right answer of the new one.
 
     The meta-loop keeps only what helps on such problems too, see
-    `eval.perturb`. The result is a function of the problem alone and has a
-    problem_id of its own.
+    `eval.perturb`. Numbers or constants drawn again tell most: who found the
+    old answer anywhere but in the question is wrong then. The result is a
+    function of the problem alone and has a problem_id of its own.
 
     Returns:
       None where nothing can be changed, or where the new problem would be one
@@ -127,6 +128,18 @@ class Domain(abc.ABC):
   def perturbs(self) -> bool:
     """True if the domain overrides `perturb`."""
     return type(self).perturb is not Domain.perturb
+
+  @property
+  def audit(self) -> 'Domain':
+    """The domain as the evaluator judges what is about to be kept.
+
+    The score of a run may be gamed: its grader sees visible tests alone, fails
+    open, or likes long answers. A domain whose owner knows a stricter judge,
+    too dear or too precious to train on, returns a domain with that judge here.
+    The meta-loop asks it about little, `perturb` of its problems first, and
+    shows nothing of it to arms and proposers. It has the columns of this one.
+    """
+    return self
 
   def attempts(self, problem: records.Problem) -> Sequence[str]:
     """Return right and wrong completions, equally many for each problem.

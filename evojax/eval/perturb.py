@@ -1,4 +1,4 @@
-"""Problems with another surface: a gain in skill survives the change."""
+"""Changed problems: a gain in skill survives the change, a trick does not."""
 
 from collections.abc import Mapping
 

@@ -63,6 +63,7 @@ def train_all(
     jobs: Sequence[arm_lib.ArmJob],
     stage: str,
     groups: Sequence[int] | None = None,
+    place: tuple[int, int] = (0, 0),
 ) -> list[records.Arm | None]:
   """Train arms, side by side as far as the executor can.
 
@@ -72,12 +73,14 @@ def train_all(
     stage: Name of the stage that they are, for the progress.
     groups: Group of each arm: one that is not 'done' decides about its group,
       whose later arms are not trained. None: all are trained.
+    place: Other arms of the stage, before and after these.
 
   Returns:
     One record per job, None where it was not trained.
   """
   # All are queued before the first is waited for: workers train side by side.
-  run.progress.enter(stage, arms=len(jobs))
+  first, later = place
+  run.progress.enter(stage, arm=first, arms=first + len(jobs) + later)
   for job_ in jobs:
     run.executor.submit(job_)
   found: list[records.Arm | None] = []
@@ -88,7 +91,7 @@ def train_all(
       run.executor.cancel(job_)
       found.append(None)
       continue
-    run.progress.enter(stage, arm=i)
+    run.progress.enter(stage, arm=first + i)
     found.append(arm := run.executor.wait(job_))
     if groups and arm.status != 'done':
       decided.add(group)

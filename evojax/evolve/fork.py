@@ -34,6 +34,12 @@ class Fork:
       temporary = target / 'arms' / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
       shutil.copytree(self.source / self.version.folder, temporary)
+      # A mean is a state that none of its arms ended in.
+      state = pathlib.PurePath(self.version.checkpoint)
+      shutil.rmtree(temporary / 'checkpoints' / state.name)
+      shutil.copytree(
+          self.source / state, temporary / 'checkpoints' / state.name
+      )
       os.replace(temporary, arm)
 
 

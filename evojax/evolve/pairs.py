@@ -71,12 +71,17 @@ def is_scored(arm: records.Arm, scored_by: str) -> bool:
 
 
 def own_scores(
-    run: opening.Training, arm: records.Arm
+    run: opening.Training, arm: records.Arm, *, whole: bool = False
 ) -> tuple[Float[np.ndarray, '_'], tuple[int, ...]]:
-  """Return the solved share of each group that an arm sampled last.
+  """Return the solved share of each group that an arm sampled.
 
-  Only the second half of its updates counts: the first is about the state that
-  all arms share.
+  Of arms that start from one state, only the second half of the updates counts:
+  the first is about the state that they share.
+
+  Args:
+    run: The run.
+    arm: It need not have ended.
+    whole: Whether all updates count.
 
   Returns:
     Shares of the groups in order, and the number of groups of every update.
@@ -90,8 +95,8 @@ def own_scores(
     return [scores[np.isfinite(scores)].tolist() for scores in each]
 
   by_step = decisions.decide(read)
-  late = np.concatenate(by_step[len(by_step) // 2 :])
-  return late, tuple(map(len, by_step))
+  first = 0 if whole else len(by_step) // 2
+  return np.concatenate(by_step[first:]), tuple(map(len, by_step))
 
 
 def difference(
@@ -133,7 +138,7 @@ def differences(
     scored_by: 'rollouts' or 'dev'.
     role: Of the arms.
     trial: The change that they are about.
-    perturbed: A domain whose dev problems are asked instead.
+    perturbed: The evaluator's domain, whose dev problems are asked instead.
 
   Returns:
     The differences of the pairs of which both arms have a score, in order, and
@@ -148,7 +153,8 @@ def differences(
       return run.scorer.scores(wanted), ()
     if scored_by == 'dev':
       return run.scorer.scores(on_dev(run, number, arm.pair, arm)), ()
-    return own_scores(run, arm)
+    # A shadow has a state of its own from the first update on.
+    return own_scores(run, arm, whole=role == 'shadow')
 
   done = [
       arm

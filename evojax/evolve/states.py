@@ -53,20 +53,31 @@ class States:
       checkpoints: Sequence[pathlib.Path],
       weights: Sequence[float],
       target: pathlib.Path,
+      *,
+      start: pathlib.Path,
+      outer_learning_rate: float,
   ) -> str:
-    """Write the weighted mean of arms that were trained from one state.
+    """Write the state that arms leave together: local SGD.
 
-    Parameters and both of Adam's moments are averaged in float32, as in local
-    SGD (DiLoCo, arXiv:2311.08105, with an outer step of 1). Steps are those of
-    the first arm.
+    Parameters make an outer step from where the arms started towards their
+    weighted mean (DiLoCo, arXiv:2311.08105, Algorithm 1, with plain SGD as the
+    outer optimizer):
+
+      start + outer_learning_rate (mean - start).
+
+    Both of Adam's moments are averaged. All is computed in float32. Steps are
+    those of the first arm.
 
     Args:
       checkpoints: Of the arms, after equally many updates.
       weights: One for each, with sum 1.
       target: Directory of the checkpoint that is written, 'step_000012'.
+      start: The checkpoint that the arms started from.
+      outer_learning_rate: 1 writes the mean. The mean of n arms has a variance
+        n times smaller than one arm's, so that larger steps stay stable.
 
     Returns:
-      Fingerprint of the mean.
+      Fingerprint of the state.
     """
     state = self._empty(self.setup.policy)
     shape = learner_lib.abstract_state(state)
@@ -75,6 +86,11 @@ class States:
       saved = checkpoint_lib.restore(checkpoint, shape)
       first = first or saved
       total = _add(total, saved['learner'], np.float32(weight))
+    if outer_learning_rate != 1:
+      before = checkpoint_lib.restore(start, shape)['learner']['params']
+      total['params'] = _step(
+          before, total['params'], np.float32(outer_learning_rate)
+      )
     merged = jax.tree.map(
         lambda x, like: x.astype(like.dtype), total, first['learner']
     )
@@ -123,3 +139,14 @@ def _add(total: Any, state: Any, weight: jax.Array) -> Any:
     return before.astype(jnp.float32) + weight * x.astype(jnp.float32)
 
   return jax.tree.map(add, total, state)
+
+
+@jax.jit
+def _step(start: Any, mean: Any, rate: jax.Array) -> Any:
+  """Return start + rate * (mean - start) in float32."""
+
+  def of(x, towards):
+    x = x.astype(jnp.float32)
+    return x + rate * (towards - x)
+
+  return jax.tree.map(of, start, mean)

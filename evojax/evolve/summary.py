@@ -15,6 +15,7 @@ from evojax.evolve import opening
 from evojax.evolve.steps import final as final_lib
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import history as history_lib
+from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import numerals
 from evojax.report import page
@@ -78,6 +79,8 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       evolved_over=found.get('evolved_over', {}),
       compute=found.get('compute', {}),
       device_seconds=spent,
+      reached=[dataclasses.asdict(m) for m in milestones.reached(history)],
+      regret=sealed_lib.regret(final) if final else None,
       device_seconds_by_version=budget_lib.by_version(rows),
       device_seconds_per_point=budget_lib.per_point(rows),
       dollars=run.recorder.budget.cost(spent),

@@ -91,7 +91,7 @@ class Trial:
 
   @property
   def decided(self) -> bool:
-    """Whether the interval of the effect excludes 0."""
+    """True if the interval of the effect excludes 0."""
     low, high = self.realised or (0.0, 0.0)
     return low > 0 or high < 0
 
@@ -359,3 +359,14 @@ def read(workdir: str | os.PathLike[str]) -> History:
     raise ValueError(f'{path}: {error}') from error
   ended = _ended(path.with_name('summary.json'), parsed[-1].hash)
   return History(parsed, dropped, ended)
+
+
+def in_a_row(version: records.Version) -> list[str]:
+  """Return the folders of arms, each of which continues the one before.
+
+  Where a version is a mean, one arm stands for all.
+  """
+  sources = getattr(version, 'sources', ())
+  if sources and sources[-1].weight == 1:
+    return [source.folder for source in sources]
+  return [version.folder]

@@ -360,10 +360,13 @@ class Shadow(OfTrial):
 class Promote(Version):
   """The policy that a round leaves, under the harness that won it."""
 
-  VERSION: ClassVar[int] = 2
+  VERSION: ClassVar[int] = 3
 
   round: int | None  # None: a kept change that trains nothing made it.
-  sources: tuple[Source, ...]  # The mean of these states is the policy.
+  # The policy is x + outer_learning_rate (m - x), where x is the state that the
+  # sources started from and m is their weighted mean.
+  outer_learning_rate: float
+  sources: tuple[Source, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -502,6 +505,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     )
     | _without(*_FIXED, 'no_loss', 'control', 'child')(row),
     (Promote, 1): lambda row: row | {'round': None, 'sources': []},
+    (Promote, 2): lambda row: row | {'outer_learning_rate': 1.0},
     (Accumulate, 0): lambda row: row | {'validity': _class(row['validity'])},
     (Accumulate, 1): _without('head'),
 }

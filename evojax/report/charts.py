@@ -1,6 +1,6 @@
 """The page's charts: training curves, diagnostics, effects, cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 import statistics
 from typing import Any
@@ -49,9 +49,9 @@ def _solved_share(
 def training(run: history.History) -> svg.Chart | None:
   """Draw the race: the solved share over all updates of the policy.
 
-  All arms of a round but a shadow's start where the round before ended. The
-  harness whose arms the policy goes on from is drawn as the lineage; a cross is
-  where a candidate left the race.
+  An arm begins where the arm ended that it continues, and in a race of means
+  where the round before ended. The harness whose arms the policy goes on from
+  is drawn as the lineage; a cross is where a candidate left the race.
   """
   root = curves.smooth(run.base.outcome if run.base else ())
   lines = [(0, root, 'lineage bold', f'{run.base_version}: seed harness')]
@@ -67,7 +67,7 @@ def training(run: history.History) -> svg.Chart | None:
   for race in run.races:
     version = made.get(race.round)
     won = {source.folder for source in version.sources} if version else set()
-    longest = 0
+    at = _begins(race, start)
     for (role, number), group in _entrants(race).items():
       trial = names.get(number)
       what = f'round {race.round}, {role}'
@@ -76,22 +76,27 @@ def training(run: history.History) -> svg.Chart | None:
         what += f' {trial.status}'
       lineage_ = any(arm.folder in won for arm in group)
       class_ = 'lineage' if lineage_ else _LINE_OF_ROLE[role]
-      filled = [arm.outcome for arm in group if arm.outcome]
       for arm in group:
-        lines.append((start, arm.outcome, f'{class_} thin', arm.folder))
-      mean = curves.smooth(
-          list(map(statistics.fmean, zip(*filled, strict=False)))
-      )
-      lines.append((start, mean, f'{class_} bold', what))
-      longest = max(longest, len(mean))
-      if lineage_ and mean:
+        first = at[arm.folder]
+        lines.append((first, arm.outcome, f'{class_} thin', arm.folder))
+      tracks = _tracks(group, at)
+      lines += [(x, track, f'{class_} bold', what) for x, track in tracks]
+      if not tracks:
+        continue
+      x, track = tracks[-1]
+      end = x + len(track), track[-1]
+      if version and group[-1].folder in won:
         arms_ = numerals.counted(len(won), 'arm')
-        title = f'{version.version}: {arms_} of the {role}'
-        ends.append((start + len(mean), mean[-1], version.version, title))
-      elif trial and role == 'candidate' and mean:
+        alone = won <= {arm.folder for arm in group}
+        of = 'of' if alone else 'in a row, the last of'
+        title = f'{version.version}: {arms_} {of} the {role}'
+        ends.append((*end, version.version, title))
+      elif trial and role == 'candidate':
         if race.round == last_race[number] and trial.status != 'running':
-          dropped.append((start + len(mean), mean[-1], what))
-    start += longest
+          dropped.append((*end, what))
+    start = max(
+        [start, *(at[arm.folder] + len(arm.outcome) for arm in race.arms)]
+    )
   lines = [line for line in lines if len(line[1]) > 1]
   if not lines:
     return None
@@ -116,6 +121,39 @@ def training(run: history.History) -> svg.Chart | None:
     if len(ends) <= 16:  # A label needs about 35 pixels.
       chart.add('text', 'tick', (x, chart.y.high), text=name, dy=-3)
   return chart
+
+
+def _begins(race: records.Race, start: int) -> dict[str, int]:
+  """Return the update at which each arm of a round begins, by its folder."""
+  known = {race.start: start}  # State -> update.
+  found = {}
+  for arm in race.arms:  # The incumbent's are the first.
+    found[arm.folder] = known.get(arm.start, start)
+    known[arm.end] = found[arm.folder] + len(arm.outcome)
+  return found
+
+
+def _tracks(
+    group: Sequence[records.RacedArm], begins: Mapping[str, int]
+) -> list[tuple[int, list[float]]]:
+  """Return smooth lines of a harness in a round, each with its first update.
+
+  Arms from one state are drawn as their mean, and arms that continue each other
+  as one line.
+  """
+  by_start: dict[int, list[tuple[float, ...]]] = {}
+  for arm in group:
+    if arm.outcome:
+      by_start.setdefault(begins[arm.folder], []).append(arm.outcome)
+  found: list[tuple[int, list[float]]] = []
+  continued = all(a.end == b.start for a, b in itertools.pairwise(group))
+  for start, filled in by_start.items():
+    mean = list(map(statistics.fmean, zip(*filled, strict=False)))
+    if found and continued:
+      found[-1][1].extend(mean)
+    else:
+      found.append((start, mean))
+  return [(start, curves.smooth(line)) for start, line in found]
 
 
 # How the mean of a harness is drawn that did not become the policy.

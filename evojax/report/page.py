@@ -25,6 +25,7 @@ from evojax.harness import run as run_lib
 from evojax.ledger import budget
 from evojax.ledger import calibration
 from evojax.ledger import history
+from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import charts
 from evojax.report import curves
@@ -115,7 +116,7 @@ def _lines(
     run: Its rows.
     arm: Folder of the arm that is trained now, or ''.
   """
-  kept = [path / version.folder for version in run.versions]
+  kept = [path / f for v in run.versions for f in history.in_a_row(v)]
   rows, last = curves.joined(kept)
   found = [curves.Line('trained on through the search', 'lineage', rows)]
   retrained = path / 'arms' / 'final'
@@ -157,6 +158,7 @@ def _context(
     verdicts[trial.kind] += trial.device_seconds
   expected = lambda trial: trial.expected
   backtested = lambda trial: trial.backtested
+  final = run.find(records.Final)
   return {
       'run': run,
       'config': config,
@@ -164,6 +166,8 @@ def _context(
       'state': where,
       'verdict': sealed.verdict(run, where.kind == 'running'),
       'scores': sealed.scores(run, path),
+      'regret': final and sealed.regret(final),
+      'milestones': milestones.reached(run),
       'evolved_name': 'Evolved' if run.kept else 'Raced',
       'keep_sentence': sealed.KEEP,
       'not_run_sentence': sealed.NOT_RUN,

@@ -59,7 +59,7 @@ class Gamed:
   """Wrong completions that a reward paid for."""
 
   rewarded: tuple[Rollout, ...] = ()  # Those that earned most.
-  perturbed: tuple[Rollout, ...] = ()  # Wrong on problems in other words.
+  perturbed: tuple[Rollout, ...] = ()  # Wrong on perturbed problems.
   wrong: int = 0  # Wrong completions of the step.
   as_good: int = 0  # Those that earned as much as the median right one.
   source: str = ''
@@ -303,10 +303,10 @@ def gamed(workdir: str | os.PathLike[str], folder: str, scores: str) -> Gamed:
   perturbed = []
   try:
     _, other = _read(workdir, scores and f'{scores}-perturbed', 'dev')
-    why = 'wrong on a problem in other words'
+    why = 'wrong on a perturbed problem'
     wanted = [(why, _GAMED, _WRONG[2])]
     perturbed = _rollouts(other, _choose(_facts(other), wanted))
-  except _Missing:  # Only what passed the test is asked in other words.
+  except _Missing:  # Only what passed the test is asked perturbed ones.
     pass
   return Gamed(
       rewarded=tuple(_rollouts(table, chosen)),

@@ -14,7 +14,7 @@ from evojax.report import svg
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
     ' reaches its threshold, it raises no new critical alert, and the gain also'
-    ' shows on problems in other words.'
+    ' shows on perturbed problems.'
 )
 NOT_RUN = (
     '"not run": controls, which are variants of the shipped configs. A finished'
@@ -137,6 +137,35 @@ def _against(final: records.Final) -> str:
   return f', against {" and ".join(others)}' if others else ''
 
 
+def regret(final: records.Final) -> dict[str, Any] | None:
+  """Return how far the evolved policy is behind the best one compared.
+
+  Returns:
+    JSON values: the name of the best policy that another run trained, what it
+    solves more (a fraction, negative where the evolved one is ahead) with its
+    95 % interval over problems, and its tokens in all; None without any.
+  """
+  rivals = {
+      name: score.value
+      for name, score in final.scores.items()
+      if score
+      and name in final.evolved_over
+      and name not in ('base', 'continued', 'evolved', 'retrained')
+  }
+  if not rivals:
+    return None
+  best = max(rivals, key=lambda name: rivals[name])
+  behind = final.evolved_over[best]
+  compute = final.compute.get(best)
+  return {
+      'best': best,
+      'value': -behind.value,
+      'low': -behind.high,
+      'high': -behind.low,
+      'tokens': compute and compute.total,
+  }
+
+
 def why_none(run: history.History) -> str:
   """Return why no change was kept, in one sentence; '' if one was."""
   tried = [trial for trial in run.trials if trial.kind != 'running']
@@ -152,7 +181,7 @@ def why_none(run: history.History) -> str:
   found = f'Nothing was kept: of {numerals.counted(len(tried), "change")} '
   found += ', '.join(parts)
   if seen := [trial.mde for trial in tried if trial.mde]:
-    # Of the round that could see least.
+    # The largest: that of the round with the widest spread.
     found += (
         '. A gain of'
         f' {numerals.points(max(seen)).removeprefix("+")} points would have'

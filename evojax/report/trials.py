@@ -26,7 +26,7 @@ _DECISION = (
     (
         'verify',
         'perturbed_effect',
-        'effect on problems in other words',
+        'effect on perturbed problems',
         'points',
     ),
     ('verify', 'perturbed_error', 'its standard error', 'size'),
@@ -93,7 +93,7 @@ def _effects(
           ('dot', dot, effect),
       ),
       (
-          'in other words',
+          'perturbed',
           numerals.points(perturbed),
           ('dot', 'dot discard', perturbed),
       ),

@@ -173,7 +173,7 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ),
       f'evolve.policy={e.policy!r} with model.lora_rank={c.model.lora_rank}:'
       ' the mean of adapters is not the mean of what they add; set'
-      ' --config.evolve.policy=best': (
+      ' --config.evolve.policy=chain': (
           e.rounds and e.policy == 'mean' and c.model.lora_rank
       ),
       f'evolve.dollars={e.dollars:g} limits nothing without'

@@ -9,9 +9,9 @@ from evojax.runtime import progress
 
 TRIES = 3  # Changes that are looked for, at most, for a free place of a round.
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
-# What happens in a round, on average: a candidate is decided about, it is ahead
-# after half of its pairs, arms are scored on dev problems, a change passes its
-# test and is asked in other words.
+# Estimated probabilities: a candidate's race ends in a round, it is ahead after
+# half of its pairs, a round is scored on dev problems, a change reaches its
+# level and is scored on perturbed problems.
 _DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.6, 0.2, 0.3
 
 

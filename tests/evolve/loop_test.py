@@ -202,25 +202,29 @@ class EndToEndTest(parameterized.TestCase):
           found.reasons,
       )
 
-  def test_arms_start_equal_from_the_version_before(self):
-    for number, count in ((0, 5), (1, 3)):  # The candidate was behind.
+  def test_pairs_start_where_the_arm_of_the_incumbent_ended(self):
+    for number, count in ((0, 6), (1, 3)):  # The candidate led after half.
       row = self.row('race', round=number)
       self.assertLen(row['arms'], count)
-      self.assertEqual({a['start'] for a in row['arms']}, {row['start']})
       ends = {r['version']: r['end'] for r in self.rows if 'parent' in r}
       self.assertEqual(row['start'], ends[row['version']])
+      own = [a for a in row['arms'] if a['role'] == 'incumbent']
+      starts = [row['start'], *(a['end'] for a in own)]
+      for arm in row['arms']:
+        self.assertEqual(arm['start'], starts[arm['pair']])
       self.assertLen({a['end'] for a in row['arms']}, count)
 
-  def test_the_policy_of_a_round_is_the_mean_of_its_incumbents(self):
+  def test_the_policy_of_a_round_is_the_incumbents_last_arm(self):
     row = self.row('promote', round=0)
     race = self.row('race', round=0)
     arms = [arm for arm in race['arms'] if arm['trial'] is None]
     self.assertEqual(
-        [source['end'] for source in row['sources']],
-        [arm['end'] for arm in arms],
+        [(source['end'], source['weight']) for source in row['sources']],
+        [(arm['end'], float(arm is arms[-1])) for arm in arms],
     )
-    self.assertEqual({s['weight'] for s in row['sources']}, {1 / 3})
+    self.assertEqual(row['end'], arms[-1]['end'])
     self.assertEqual(self.row('race', round=1)['start'], row['end'])
+    # All of them trained it, one after the other.
     tokens = sum(arm['sampled_tokens'] for arm in arms)
     self.assertEqual(row['sampled_tokens'], tokens)
 
@@ -269,9 +273,8 @@ class EndToEndTest(parameterized.TestCase):
         )
         for a in arms
     }
-    for pair in range(2):
+    for pair in range(3):
       self.assertEqual(met[None, pair], met[1, pair])
-    self.assertNotIn((1, 2), met)  # It was behind after half of the pairs.
     self.assertNotEqual(met[None, 0], met[None, 1])
 
   def test_no_seed_is_used_twice(self):
@@ -472,6 +475,31 @@ class EndToEndTest(parameterized.TestCase):
     )
 
 
+class MeanTest(absltest.TestCase):
+
+  def test_arms_from_one_state_and_a_fork_of_their_mean(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    config = tiny.evolving(evolve__policy='mean', evolve__rounds=1)
+    evojax.run(config, str(root / 'run'))
+    rows = payloads(root / 'run')
+    (race_,) = [row for row in rows if row['step'] == 'race']
+    self.assertEqual({a['start'] for a in race_['arms']}, {race_['start']})
+    # The candidate was behind after half of its pairs.
+    pairs = [a['pair'] for a in race_['arms'] if a['role'] == 'candidate']
+    self.assertEqual(pairs, [0, 1])
+    (row,) = [r for r in rows if r['step'] == 'promote' and r['sources']]
+    self.assertLen(row['sources'], 3)
+    self.assertEqual({s['weight'] for s in row['sources']}, {1 / 3})
+    self.assertEqual(row['outer_learning_rate'], 2.0)
+    self.assertNotIn(row['end'], {a['end'] for a in race_['arms']})
+    # A fork goes on from the mean, which is none of its arms.
+    fork = dict(fork_from=str(root / 'run'), fork_version=row['version'])
+    evojax.run(config, str(root / 'fork'), **fork)
+    forked = payloads(root / 'fork')
+    (again,) = [r for r in forked if r['step'] == 'race']
+    self.assertEqual({a['start'] for a in again['arms']}, {row['end']})
+
+
 class ShadowTest(absltest.TestCase):
 
   @pytest.mark.slow
@@ -480,7 +508,7 @@ class ShadowTest(absltest.TestCase):
     queue(path, b=QUEUED)
     lost = race.Verdict('drop', 'it lost')
     with (
-        # Whatever is raced is kept, and loses against its shadow.
+        # Every candidate is kept, and then loses against its shadow.
         absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
@@ -494,16 +522,27 @@ class ShadowTest(absltest.TestCase):
     self.assertEqual((begun['look'], looked['look']), (0, 1))
     # It starts where the incumbent's own arms ended, and runs beside the policy
     # in the place of a candidate.
-    shadows = [a for a in second['arms'] if a['role'] == 'shadow']
-    self.assertEqual({a['start'] for a in shadows}, {begun['end']})
+    of_role = lambda race_, role: [
+        a for a in race_['arms'] if a['role'] == role
+    ]
+    shadows = of_role(second, 'shadow')
+    self.assertEqual(begun['end'], of_role(first, 'incumbent')[-1]['end'])
+    self.assertEqual(
+        [a['start'] for a in shadows],
+        [begun['end'], *(a['end'] for a in shadows[:-1])],
+    )
     self.assertEqual(begun['harness'], of('open')[0]['harness'])
     self.assertEqual(second['standings'], [])
     self.assertLen(second['arms'], 6)
     self.assertEqual({a['trial'] for a in shadows}, {0})
-    # The policy was the candidate's, and is the shadow's again.
-    taken = {s['folder'] for s in kept['sources']}
-    raced = {a['folder'] for a in first['arms'] if a['role'] == 'candidate'}
-    self.assertEqual(taken, raced)
+    # The policy was the candidate's last arm, which continues the incumbent's
+    # arms before it; and it is the shadow's again.
+    *before, last = [s['folder'] for s in kept['sources']]
+    self.assertEqual(last, of_role(first, 'candidate')[-1]['folder'])
+    self.assertEqual(
+        before, [a['folder'] for a in of_role(first, 'incumbent')[:-1]]
+    )
+    self.assertEqual(kept['end'], of_role(first, 'candidate')[-1]['end'])
     self.assertNotEqual(kept['harness'], begun['harness'])
     self.assertEqual(back['harness'], begun['harness'])
     self.assertEqual(back['end'], looked['end'])
@@ -700,7 +739,7 @@ class RefusalTest(parameterized.TestCase):
   @parameterized.parameters(
       (dict(evolve__proposer='oracle'), 'evolve.proposer'),
       (dict(evolve__pairs=2), 'evolve.pairs=2: the spread'),
-      (dict(model__lora_rank=2), 'the mean of adapters'),
+      (dict(model__lora_rank=2, evolve__policy='mean'), 'the mean of adapters'),
       (dict(evolve__dollars=3.0), 'evolve.dollars=3 limits nothing'),
       (dict(evolve__seed_harness='none'), 'has no directory'),
       (dict(harness__path='/nowhere'), '/nowhere is not a directory'),

@@ -85,7 +85,7 @@ class PairsTest(absltest.TestCase):
         self._arm('candidate', 0, 5, steps=solved),
         self._arm('candidate', 1, 5, steps=solved),
         self._arm('candidate', 2, 6, steps=solved),
-        self._arm('shadow', 2, 4, steps=failed),
+        self._arm('shadow', 2, 4, steps=solved),
     ]
     ask = lambda role, trial: pairs.differences(
         self.run_, 0, arms, 'rollouts', role, trial
@@ -93,7 +93,10 @@ class PairsTest(absltest.TestCase):
     # (1 + 1/2) / 2 - (1/2 + 0) / 2, at both problems alike.
     self.assertEqual(ask('candidate', 5), ([0.5], [0.0]))
     self.assertEqual(ask('candidate', 6), ([0.5], [0.0]))
-    self.assertEqual(ask('shadow', 4), ([0.0], [0.0]))
+    # Of all updates: 1, 1, 1/2 against 0, 1/2, 0.
+    (found,), (error,) = ask('shadow', 4)
+    self.assertAlmostEqual(found, 2 / 3)
+    self.assertAlmostEqual(error**2, (1 / 12) / 3)  # Variance of 1, 1/2, 1/2.
 
   def test_an_arm_that_collapsed_has_a_score(self):
     good, bad = [[1, 1], [1, 0]], [[0, 0], [1, 0]]

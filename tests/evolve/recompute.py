@@ -1,4 +1,4 @@
-"""Recomputes the standings of all races of a run from its evidence.
+"""Recomputes the standings and shadows of a run's races from its evidence.
 
     python tests/evolve/recompute.py WORKDIR
 
@@ -29,15 +29,23 @@ def groups(file: pathlib.Path) -> pd.Series:
   return outcome.groupby([frame['group'], frame['problem_id']]).mean()
 
 
-def scores(workdir: pathlib.Path, arm: dict, by: str) -> pd.Series:
+def scores(
+    workdir: pathlib.Path, arm: dict, by: str, whole: bool = False
+) -> pd.Series:
   """Mean outcomes that an arm is compared by, with their problems."""
   if by == 'dev':
     folder = workdir / arm['dev'] / 'evidence' / 'dev'
     return groups(max(folder.glob('step_*.parquet')))
   folder = workdir / arm['folder'] / 'evidence' / 'train'
   files = sorted(folder.glob('step_*.parquet'))
-  late = files[len(files) // 2 :]
-  return pd.concat({file.stem: groups(file) for file in late})
+  counted = files if whole else files[len(files) // 2 :]
+  return pd.concat({file.stem: groups(file) for file in counted})
+
+
+def is_scored(arm: dict, by: str) -> bool:
+  """True if an arm ended, or collapsed after it had sampled its score."""
+  done, collapsed = arm['status'] == 'done', arm['status'] == 'collapse'
+  return done or (collapsed and by == 'rollouts')
 
 
 def error(candidate: pd.Series, incumbent: pd.Series) -> float:
@@ -86,6 +94,34 @@ def level_of(index: int, promised: dict, kept: int) -> float:
   return promised['false_discovery_rate'] * share * (kept + 1)
 
 
+def of_shadow(workdir: pathlib.Path, race: dict, trial: int) -> dict:
+  """How far the policy is ahead of a shadow, by all updates of a round."""
+  found = {
+      (arm['role'], arm['pair']): scores(workdir, arm, race['scored_by'], True)
+      for arm in race['arms']
+      if arm['role'] == 'incumbent'
+      or (arm['role'], arm['trial']) == ('shadow', trial)
+      if is_scored(arm, race['scored_by'])
+  }
+  both = [
+      (found['incumbent', i], found['shadow', i])
+      for role, i in sorted(found)
+      if role == 'shadow' and ('incumbent', i) in found
+  ]
+  return dict(
+      differences=[policy.mean() - other.mean() for policy, other in both],
+      errors=[error(policy, other) for policy, other in both],
+  )
+
+
+def same(stored: object, value: object) -> bool:
+  stored = np.atleast_1d(np.array(stored, np.float64))
+  value = np.atleast_1d(np.array(value, np.float64))
+  return stored.shape == value.shape and np.allclose(
+      stored, value, rtol=TOLERANCE, atol=TOLERANCE
+  )
+
+
 def compare(workdir: pathlib.Path) -> list[str]:
   """Every number that differs, in words."""
   lines = (workdir / 'ledger.jsonl').read_text().splitlines()
@@ -96,6 +132,17 @@ def compare(workdir: pathlib.Path) -> list[str]:
   kept: set[int] = set()  # Trials whose change nobody takes back any more.
   every: list[list[float]] = []  # Differences of each candidate in each round.
   compared, differences = 0, []
+  race: dict = {}
+
+  def check(row: dict, numbers: dict, of: dict) -> None:
+    for name, value in numbers.items():
+      if not same(of[name], value):
+        differences.append(
+            f'round {row["round"]}, trial {of["trial"]}: {name} is'
+            f' {of[name]!r} in the ledger and {np.array(value).tolist()} from'
+            ' the evidence'
+        )
+
   for row in rows:
     if row['step'] == 'verify':
       if row['status'] == 'keep' and row['effect'] is not None:
@@ -103,13 +150,16 @@ def compare(workdir: pathlib.Path) -> list[str]:
     if row['step'] == 'shadow':
       move = kept.add if row['decision'] == 'keep' else kept.discard
       move(row['trial'])
+      if row['look']:
+        check(row, of_shadow(workdir, race, row['trial']), row)
+        compared += 1
     if row['step'] != 'race':
       continue
+    race = row
     arms = {
         (arm['trial'], arm['pair']): scores(workdir, arm, row['scored_by'])
         for arm in row['arms']
-        if arm['status'] == 'done'
-        or (arm['status'] == 'collapse' and row['scored_by'] == 'rollouts')
+        if arm['role'] != 'shadow' and is_scored(arm, row['scored_by'])
     }
     for standing in row['standings']:
       mine = [
@@ -157,19 +207,8 @@ def compare(workdir: pathlib.Path) -> list[str]:
             threshold=1 / level,
         )
       compared += 1
-      for name, value in numbers.items():
-        stored = np.atleast_1d(np.array(standing[name], np.float64))
-        value = np.atleast_1d(np.array(value, np.float64))
-        same = stored.shape == value.shape and np.allclose(
-            stored, value, rtol=TOLERANCE, atol=TOLERANCE
-        )
-        if not same:
-          differences.append(
-              f'round {row["round"]}, trial {trial}: {name} is'
-              f' {standing[name]!r} in the ledger and {value.tolist()} from the'
-              ' evidence'
-          )
-  print(f'{compared} standings recomputed, {len(differences)} differences')
+      check(row, numbers, standing)
+  print(f'{compared} comparisons recomputed, {len(differences)} differences')
   return differences
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import standings
 from evojax.ledger import chain
 from evojax.ledger import history as history_lib
@@ -66,6 +67,8 @@ class RecomputeTest(parameterized.TestCase):
           known.get(n) or history_lib.Trial(index=n, number=n, seconds={})
           for n in field
       ]
+      if number == 1:
+        arms += [cls._arm(number, 0, i, role='shadow') for i in range(PAIRS)]
       race = samples.record(
           records.Race,
           round=number,
@@ -78,15 +81,24 @@ class RecomputeTest(parameterized.TestCase):
         rows += samples.trial(0, 'v0', 'v1', 0.3)
         keep = dict(trial=0, round=1, look=1, decision='keep')
         rows.append(samples.record(records.Shadow, **keep))
+      if number == 1:
+        ahead, errors = pairs.differences(
+            run, number, arms, 'rollouts', 'shadow', 0
+        )
+        look = dict(trial=0, round=1, look=2, decision='keep')
+        look['differences'] = tuple(-d for d in ahead)
+        look['errors'] = tuple(errors)
+        rows.append(samples.record(records.Shadow, **look))
     cls.races = [row for row in rows if isinstance(row, records.Race)]
     ledger = chain.Ledger(cls.workdir / 'ledger.jsonl')
     for row in rows:
       records.append(ledger, row, records.Measured())
 
   @classmethod
-  def _arm(cls, number, trial, pair, status='done'):
+  def _arm(cls, number, trial, pair, status='done', role=None):
     """An arm with evidence; a pair has its own problems."""
-    folder = f'arms/r{number:03d}-{trial}-{pair}'
+    role = role or ('candidate' if trial is not None else 'incumbent')
+    folder = f'arms/r{number:03d}-{role}{trial}-{pair}'
     gain = 0 if trial is None else GAINS[trial]
     for step in range(UPDATES // 2 if status == 'collapse' else UPDATES):
       hard = np.random.default_rng([number, pair, step]).random(GROUPS)
@@ -106,7 +118,7 @@ class RecomputeTest(parameterized.TestCase):
     return samples.record(
         records.RacedArm,
         folder=folder,
-        role='candidate' if trial is not None else 'incumbent',
+        role=role,
         trial=trial,
         pair=pair,
         status=status,

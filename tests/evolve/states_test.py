@@ -45,11 +45,20 @@ class StatesTest(absltest.TestCase):
     checkpointer.wait()
     return folder / 'step_000007', tree['learner']
 
+  def _merge(self, arms, weights, target, start=None, rate=1.0):
+    return self.states.merge(
+        [path for path, _ in arms],
+        weights,
+        target,
+        start=start[0] if start else self.root / 'unused',
+        outer_learning_rate=rate,
+    )
+
   def test_mean_of_parameters_and_moments(self):
     arms = [self._arm(f'arm{i}', i) for i in range(3)]
     target = self.root / 'merged/checkpoints/step_000007'
     weights = [0.5, 0.25, 0.25]
-    end = self.states.merge([path for path, _ in arms], weights, target)
+    end = self._merge(arms, weights, target)
     shape = learner.abstract_state(self.states._empty(self.setup.policy))
     found = checkpoint.restore(target, shape)['learner']
     leaves = zip(
@@ -65,19 +74,42 @@ class StatesTest(absltest.TestCase):
         np.testing.assert_array_equal(mean, each[0])
     self.assertEqual(end, update.fingerprint(found))
     # The same again, as after a kill before its row.
-    again = self.states.merge([path for path, _ in arms], weights, target)
+    again = self._merge(arms, weights, target)
     self.assertEqual(again, end)
 
   def test_the_mean_of_one_arm_twice_is_that_arm(self):
-    path, state = self._arm('arm', 3)
+    arm = self._arm('arm', 3)
     target = self.root / 'merged/checkpoints/step_000007'
-    end = self.states.merge([path, path], [0.5, 0.5], target)
-    self.assertEqual(end, update.fingerprint(state))
+    end = self._merge([arm, arm], [0.5, 0.5], target)
+    self.assertEqual(end, update.fingerprint(arm[1]))
+
+  def test_an_outer_step(self):
+    start, *arms = [self._arm(f'arm{i}', i) for i in range(3)]
+    target = self.root / 'merged/checkpoints/step_000007'
+    self._merge(arms, [0.5, 0.5], target, start=start, rate=3.0)
+    shape = learner.abstract_state(self.states._empty(self.setup.policy))
+    found = checkpoint.restore(target, shape)['learner']
+
+    def check(part, outer_step):
+      for new, old, *each in zip(
+          jax.tree.leaves(part(found)),
+          jax.tree.leaves(part(start[1])),
+          *(jax.tree.leaves(part(state)) for _, state in arms),
+          strict=True,
+      ):
+        old, mean = np.asarray(old), np.mean(each, axis=0)
+        wanted = outer_step(old, mean)
+        np.testing.assert_allclose(new, wanted, rtol=1e-5, atol=1e-5)
+
+    check(lambda s: s['params'], lambda old, mean: 3 * mean - 2 * old)
+    # The arms' averages, as if one arm had gone all the way.
+    check(lambda s: s['moments'].mu, lambda old, mean: mean)
+    check(lambda s: s['moments'].nu, lambda old, mean: mean)
 
   def test_training_goes_on_from_a_mean(self):
-    paths = [self._arm(f'arm{i}', i)[0] for i in range(2)]
+    arms = [self._arm(f'arm{i}', i) for i in range(2)]
     target = self.root / 'merged/checkpoints/step_000007'
-    end = self.states.merge(paths, [0.5, 0.5], target)
+    end = self._merge(arms, [0.5, 0.5], target)
     one = learner.Learner(self.setup, self.mesh, metrics.Phases())
     one.start_from(target)
     self.assertEqual(one.fingerprint(), end)

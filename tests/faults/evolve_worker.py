@@ -26,7 +26,6 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from evojax.eval import race
 from evojax.evolve import loop
-from evojax.evolve import states
 from evojax.evolve.steps import verify
 from evojax.ledger import chain
 from evojax.runtime import workdir
@@ -41,7 +40,7 @@ STEPS = (
 # In the order in which one run meets them; 'promote' and what is before it for
 # the measurement, the race of the first round, the shadow of the second.
 POINTS = (
-    *STEPS[:10], 'torn', 'arm', 'race', 'merged', 'shadow', 'look',
+    *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look',
     *STEPS[12:], 'summary',
 )  # fmt: skip
 # A diagnostic that follows the score is kept for certain: there is a promotion.
@@ -103,14 +102,6 @@ def prepare_death(point):
       return train_on(trainer, batch)
 
     trainer_lib.Trainer._train_on = dies_once_evidence_is_there
-  elif point == 'merged':  # The mean is on disk, its row is not.
-    merge = states.States.merge
-
-    def dies_once_the_mean_is_there(*args):
-      merge(*args)
-      die()
-
-    states.States.merge = dies_once_the_mean_is_there
   elif point == 'look':
     intercept(
         chain.Ledger,
@@ -139,7 +130,7 @@ def run(root, name):
     (inbox / 'solved.py').write_text(SOLVED)
     (inbox / '10-solved.json').write_text(json.dumps(QUEUED))
     (inbox / '20-raced.json').write_text(json.dumps(RACED))
-  # Whatever is raced is kept, so that there is a shadow.
+  # Every candidate is kept, so that there is a shadow.
   race.passed = lambda standings, alphas: sorted(standings)
   verify._perturbed = lambda *_: None
   config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)

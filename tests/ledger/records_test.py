@@ -138,6 +138,7 @@ EXAMPLES = (
     records.Promote(
         **VERSION | {'version': 'v1', 'parent': 'v0'},
         round=0,
+        outer_learning_rate=3.0,
         sources=(
             records.Source(folder='arms/a', harness='aa', end='e', weight=1.0),
         ),

@@ -74,7 +74,7 @@ class RunTest(absltest.TestCase):
       self.assertEqual(row['state'], 'stopped after 4 equal arms')
 
       found, said = self.run_it()
-      # What had ended is not trained again.
+      # Arms that had ended are not trained again.
       expected = [f'arms/aa-{i:03d}' for i in (4, 5)]
       self.assertEqual(trained[6:], expected)
       again, _ = self.run_it()
@@ -93,9 +93,9 @@ class RunTest(absltest.TestCase):
     self.assertEqual(arms[0].start, first.end)
     self.assertLen({a.seed for a in arms}, 6)
     for arm, row in zip(arms, stored['arms'], strict=True):
-      # Of two updates the second counts.
+      # Only the second half of the updates counts, here one of two.
       self.assertAlmostEqual(row['score'], arm.outcome[1])
-    # Nobody reads them, and a policy may be large.
+    # Checkpoints are deleted: no later step reads them.
     self.assertEmpty(list(self.path.glob('arms/aa-*/checkpoints')))
 
     row = runs.read(self.path, self.path.parent)

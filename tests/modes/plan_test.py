@@ -185,7 +185,7 @@ class NumbersTest(parameterized.TestCase):
     most = plan._evolution(made, here, True)
     # 3 arms of the incumbent and 6 of candidates, of 30 steps of 12 completions
     # of 7 tokens; 4 scores of 12 for each of 6 backtests, one of 20 for each
-    # arm, and one for those of two harnesses in other words.
+    # arm, and one for those of two harnesses on perturbed problems.
     round_ = (9 * 30 * 12 + 24 * 12 + 9 * 20 + 6 * 20) * 7
     self.assertEqual(most['v0'][:2], (1, 8 * 12 * 7))
     self.assertEqual(most['all rounds'][:2], (18, 2 * round_))

@@ -5,26 +5,28 @@ from evojax.report import charts
 from tests.ledger import samples
 
 
-def _arm(role, trial, pair, level):
+def _arm(role, trial, pair, level, start, updates=3):
+  folder = f'arms/{role}-{trial}-{pair}'
   return samples.record(
       records.RacedArm,
-      folder=f'arms/{role}-{trial}-{pair}',
+      folder=folder,
       role=role,
       trial=trial,
       pair=pair,
-      outcome=(level,) * 3,
+      outcome=(level,) * updates,
+      start=start,
+      end=f'end of {folder}',
   )
 
 
-def _rows(number, trials, left):
-  """A round of the incumbent and some trials; `left` ends with it."""
+def _round(number, arms, trials, won, left):
+  """A round of some arms; `won` are the policy's, trial `left` ends with it."""
   standings = [samples.record(records.Standing, trial=t) for t in trials]
-  arms = [_arm('incumbent', None, 10 * number + k, 0.5) for k in range(2)]
-  own = [_arm('candidate', t, 10 * number, 0.4 + t / 10) for t in trials]
   yield samples.record(
       records.Race,
       round=number,
-      arms=(*arms, *own),
+      start=arms[0].start,
+      arms=tuple(arms),
       standings=tuple(standings),
   )
   yield samples.record(
@@ -33,29 +35,60 @@ def _rows(number, trials, left):
       parent=f'v{number}',
       round=number,
       sources=tuple(
-          samples.record(records.Source, folder=arm.folder) for arm in arms
+          samples.record(records.Source, folder=arm.folder) for arm in won
       ),
   )
   yield from samples.trial(left, 'v0', '', -0.01)
 
 
+def _means(number, trials, left):
+  """A round whose arms all start from one state."""
+  start = f'state {number}'
+  arms = [
+      _arm('incumbent', None, 10 * number + k, 0.5, start) for k in range(2)
+  ]
+  own = [_arm('candidate', t, 10 * number, 0.4 + t / 10, start) for t in trials]
+  return _round(number, arms + own, trials, arms, left)
+
+
+def _chain(number, trial):
+  """A round whose pairs start where the incumbent's arm before ended."""
+  first = _arm('incumbent', None, 0, 0.5, 'state')
+  second = _arm('incumbent', None, 1, 0.7, first.end)
+  own = [
+      _arm('candidate', trial, 0, 0.4, 'state'),
+      _arm('candidate', trial, 1, 0.6, first.end),
+  ]
+  arms = [first, second, *own]
+  return _round(number, arms, [trial], [first, second], trial)
+
+
+def _marks(chart, updates):
+  """Where crosses and dots are, in updates, with their titles."""
+  at = lambda mark: round(mark.points[0][0] * updates)
+  crosses = [m for m in chart.marks if m.text == '×']
+  dots = [m for m in chart.marks if m.kind == 'dot']
+  trial = lambda m: m.title.partition(' of ')[2].split(',')[0]
+  return (
+      [(at(m), trial(m)) for m in crosses],
+      [(at(m), m.title) for m in dots],
+  )
+
+
 class RaceTest(absltest.TestCase):
+  base = samples.record(records.Train, version='v0', outcome=(0.2, 0.3, 0.4))
 
   def test_versions_and_drops_are_marked(self):
     # Trial 0 leaves after the first of two rounds, trial 1 after the second.
-    base = samples.record(records.Train, version='v0', outcome=(0.2, 0.3, 0.4))
     later = samples.trial(1, 'v0', '', -0.01)[:2]  # Proposed before the race.
-    run = samples.run(base, *later, *_rows(0, (0, 1), 0), *_rows(1, (1,), 1))
-    chart = charts.training(run)
-    at = lambda mark: round(mark.points[0][0] * 9)  # Of 9 updates.
-    crosses = [m for m in chart.marks if m.text == '×']
-    self.assertEqual(
-        [(at(m), m.title.partition(' of ')[2].split(',')[0]) for m in crosses],
-        [(6, 'trial 0'), (9, 'trial 1')],
+    run = samples.run(
+        self.base, *later, *_means(0, (0, 1), 0), *_means(1, (1,), 1)
     )
-    dots = [m for m in chart.marks if m.kind == 'dot']
+    chart = charts.training(run)
+    crosses, dots = _marks(chart, 9)
+    self.assertEqual(crosses, [(6, 'trial 0'), (9, 'trial 1')])
     self.assertEqual(
-        [(at(m), m.title) for m in dots],
+        dots,
         [
             (3, 'v0: seed harness'),
             (6, 'v1: 2 arms of the incumbent'),
@@ -64,6 +97,34 @@ class RaceTest(absltest.TestCase):
     )
     names = [m.text for m in chart.marks if m.text.startswith('v')]
     self.assertEqual(names, ['v0', 'v1', 'v2'])
+
+  def test_arms_of_a_chain_follow_each_other(self):
+    chart = charts.training(samples.run(self.base, *_chain(0, 0)))
+    crosses, dots = _marks(chart, 9)
+    self.assertEqual(crosses, [(9, 'trial 0')])
+    self.assertEqual([at for at, _ in dots], [3, 9])
+    lines = {
+        (m.class_, m.title.split(',')[-1]): [round(x * 9) for x, _ in m.points]
+        for m in chart.marks
+        if m.kind == 'line' and 'arms/' in m.title
+    }
+    spans = {title: (x[0], x[-1]) for (_, title), x in lines.items()}
+    self.assertEqual(
+        spans,
+        {
+            'arms/incumbent-None-0': (4, 6),
+            'arms/incumbent-None-1': (7, 9),
+            'arms/candidate-0-0': (4, 6),
+            'arms/candidate-0-1': (7, 9),
+        },
+    )
+    bold = [
+        [round(x * 9) for x, _ in m.points]
+        for m in chart.marks
+        if m.kind == 'line' and 'bold' in m.class_ and 'round 0' in m.title
+    ]
+    # The incumbent's are one line, the candidate's are two.
+    self.assertCountEqual(bold, [[4, 5, 6, 7, 8, 9], [4, 5, 6], [7, 8, 9]])
 
 
 if __name__ == '__main__':

@@ -492,7 +492,7 @@ class PageTest(parameterized.TestCase):
     self.assertEqual('open' in beside['attrs'], alert)
     self.assertIn('highest reward but wrong', beside['text'])
     self.assertIn('earned at least as much as the median right', own['text'])
-    self.assertIn('wrong on a problem in other words', own['text'])
+    self.assertIn('wrong on a perturbed problem', own['text'])
 
   def test_curves_of_the_line_of_training(self):
     workdir = self._path('curves')

@@ -35,5 +35,30 @@ class WhyNoneTest(absltest.TestCase):
     self.assertEqual(sealed.why_none(samples.run()), '')
 
 
+class RegretTest(absltest.TestCase):
+
+  def _final(self, **others):
+    estimate = lambda v: records.Estimate(v, 0.05, v - 0.1, v + 0.1)
+    scores = {'base': 0.3, 'evolved': 0.7} | others
+    return samples.record(
+        records.Final,
+        scores={n: v and estimate(v) for n, v in scores.items()},
+        evolved_over={n: estimate(0.7 - v) for n, v in scores.items() if v},
+    )
+
+  def test_the_best_of_the_compared(self):
+    found = sealed.regret(self._final(seed=0.8, reference=0.75, random=None))
+    self.assertEqual(found['best'], 'seed')
+    for name, value in (('value', 0.1), ('low', 0.0), ('high', 0.2)):
+      self.assertAlmostEqual(found[name], value)
+
+  def test_the_evolved_policy_is_the_best(self):
+    found = sealed.regret(self._final(seed=0.6))
+    self.assertAlmostEqual(found['value'], -0.1)
+
+  def test_nothing_was_compared(self):
+    self.assertIsNone(sealed.regret(self._final(seed=None)))
+
+
 if __name__ == '__main__':
   absltest.main()

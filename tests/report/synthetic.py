@@ -552,6 +552,7 @@ def make_rows(
           **{k: first[k] for k in ('outcome', 'updates')},
           'sampled_tokens': sum(arm['sampled_tokens'] for arm in own),
           'round': n,
+          'outer_learning_rate': 3.0,
           'sources': [
               {k: arm[k] for k in ('folder', 'harness', 'end')}
               | {'weight': 1 / len(own)}

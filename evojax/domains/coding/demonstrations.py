@@ -12,8 +12,8 @@ behaviour from `BEHAVIOURS`:
   endless     a block of comments that never comes to an end.
 
 Right and wrong programs begin alike and differ only later. Half of the problems
-are asked in other words than their own, see `perturb`, so that wordings and
-examples say nothing about a program.
+are asked in other words than their own, see `perturb.reword`, so that wordings
+and examples say nothing about a program.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ def demonstrate(
         ' demonstrate: only generated problems have'
     )
   if rng.random() < 0.5:
-    problem = perturb.perturb(problem) or problem
+    problem = perturb.reword(problem) or problem
   behaviour = base.draw_behaviour(BEHAVIOURS, rng)
   text = act(problem, behaviour, rng)
   ends = behaviour != 'endless'

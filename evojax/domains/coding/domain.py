@@ -65,7 +65,7 @@ class CodingDomain(sourced.SourcedDomain):
     )
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem in other words, see `perturb.perturb`."""
+    """Return the problem changed, see `perturb.perturb`."""
     return perturb.perturb(problem)
 
 

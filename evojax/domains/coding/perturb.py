@@ -1,11 +1,15 @@
-"""Asks the same problem in other words, with another example.
+"""Changes a problem so that what was learned by heart is of no use.
 
-A policy that reads the statement writes the same program again. A policy that
-has learned which words go with which program, or that prints the example, does
-not. The wordings are those of other problems, so that the warm start has shown
-all of them.
+  constants  one parameter has another value; tests and example are new.
+  examples   other words and another example; the old one is a hidden test.
+
+A policy that reads the statement writes the right program again. A policy that
+has learned which words go with which program, that prints the example, or that
+found the tests anywhere but in the statement, does not. The wordings are those
+of other problems, so that the warm start has shown all of them.
 """
 
+from collections.abc import Callable, Mapping
 import dataclasses
 import random
 
@@ -17,29 +21,68 @@ from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import level as level_lib
 
-_ATTEMPTS = 8  # Examples that are tried.
+# Shares of the problems. The program of a reworded problem stays right, so that
+# it is the lesser one.
+_SHARES = {'constants': 0.6, 'examples': 0.4}
+_ATTEMPTS = 8  # Examples, and contents of the same split, that are tried.
 
 
 def perturb(problem: records.Problem) -> records.Problem | None:
-  """Return the problem in other words; its hidden tests stay the same.
+  """Return the problem changed, with tests of the new one.
 
   The result is a function of the problem alone. Its new id is of the same
   split, so that no other problem becomes a sealed one.
 
   Returns:
-    None where the problem comes from a data set, or no other example serves.
+    None where the problem comes from a data set, or nothing that was tried
+    serves.
   """
   if 'parameters' not in problem.metadata:
     return None
+  rng = random.Random(problem.problem_id)
+  first = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+  for kind in (first, *_SHARES):
+    if (changed := _CHANGES[kind](problem)) is not None:
+      return changed
+  return None
+
+
+def change_constants(problem: records.Problem) -> records.Problem | None:
+  """Return the problem with another value of one parameter."""
+  level = FAMILIES[problem.family][problem.difficulty]
+  mine = problem.metadata['parameters']
+  split = splits.split_of(problem.problem_id)
+  found = [
+      (problems.identity(problem.family, problem.difficulty, other), number)
+      for number, other in enumerate(level.contents)
+      if sum(other[k] != v for k, v in mine.items()) == 1
+  ]
+  # Ids are hashes, so that their order is as good as random.
+  near = sorted(pair for pair in found if splits.split_of(pair[0]) == split)
+  start = int(problem.problem_id, 16) % max(len(near), 1)
+  for name, number in (near[start:] + near[:start])[:_ATTEMPTS]:
+    made = problems.generate(problem.family, problem.difficulty, number)
+    if made is not None:
+      return _replaced(
+          problem, _fresh(name), made.question, made.answer, made.metadata
+      )
+  return None
+
+
+def reword(problem: records.Problem) -> records.Problem | None:
+  """Return the problem in other words, with another example.
+
+  The example that was shown is hidden now, among the other hidden tests.
+  """
   kind = FAMILIES[problem.family][problem.difficulty]
   parameters = problem.metadata['parameters']
   given = suite.decode(problem.answer)
-  shown = [case.stdin for case in given.cases if case.visible]
+  shown = [case for case in given.cases if case.visible]
   hidden = [case for case in given.cases if not case.visible]
   name = _fresh(problem.problem_id)
   for attempt in range(_ATTEMPTS):
     example = problems.draw_example(kind, parameters, f'{name}/{attempt}')
-    if example is None or example.stdin in shown:
+    if example is None or example.stdin in [case.stdin for case in shown]:
       continue
     # A program that prints the new example must not be right.
     printed = example.expected.encode()
@@ -53,14 +96,31 @@ def perturb(problem: records.Problem) -> records.Problem | None:
   used = problem.metadata['wording']
   others = [w for w in range(level_lib.WORDINGS) if w != used]
   wording = random.Random(name).choice(others)
-  question = problems.ask(kind, parameters, wording, example)
+  tests = (example, *hidden, *(c._replace(visible=False) for c in shown))
+  return _replaced(
+      problem,
+      name,
+      problems.ask(kind, parameters, wording, example),
+      suite.encode(dataclasses.replace(given, cases=tests)),
+      {**problem.metadata, 'wording': wording},
+  )
+
+
+def _replaced(
+    problem: records.Problem,
+    name: str,
+    question: str,
+    answer: str,
+    metadata: Mapping[str, object],
+) -> records.Problem:
+  """Return the problem with another question; other messages stay."""
   *before, last = problem.messages
   return dataclasses.replace(
       problem,
       problem_id=name,
       messages=(*before, {**last, 'content': question}),
-      answer=suite.encode(dataclasses.replace(given, cases=(example, *hidden))),
-      metadata={**problem.metadata, 'wording': wording},
+      answer=answer,
+      metadata=metadata,
   )
 
 
@@ -71,3 +131,9 @@ def _fresh(identity: str) -> str:
   while splits.split_of(fresh) != split:
     fresh = splits.problem_id(fresh)
   return fresh
+
+
+_CHANGES: Mapping[str, Callable[[records.Problem], records.Problem | None]] = {
+    'constants': change_constants,
+    'examples': reword,
+}

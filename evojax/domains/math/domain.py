@@ -78,7 +78,7 @@ class MathDomain(sourced.SourcedDomain):
     return grade.grade(answer, completion.text, self.answer_format, cut, form)
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem in another writing; None where there is none.
+    """Return the problem changed, see `perturb.perturb`.
 
     No other problem becomes a sealed one, which would open that split early.
     """

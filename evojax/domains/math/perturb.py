@@ -1,23 +1,43 @@
-"""Writes the same problem in another way, for the families of small problems.
+"""Changes a problem so that what was learned by heart is of no use.
 
-A policy that has learned to solve a problem solves its other writing too; one
-that has learned the order of its words does not. All writings are ones that the
-generator could have produced, so that the minus signs of a sum keep their
-places.
+  numbers  all numbers are drawn again, by the generator of the family.
+  aside    the same, after a sentence that does not matter.
+  swapped  operands change places, or an unknown gets another letter.
+
+The right answer is worked out anew. Most perturbed problems have another answer
+than before: a policy that found the old one anywhere but in the question does
+not solve them. Questions are ones that the generator could have written, apart
+from the aside.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import decimal
 import random
 import re
 import string
+from typing import Any
 
 from evojax import records
+from evojax.domains import sources
 from evojax.domains import splits
+from evojax.domains.math import problems
 
-# Problem -> its question in another writing, or None.
-_Rewrite = Callable[[records.Problem], str | None]
+# What a change gives: question, answer and metadata.
+_Changed = tuple[str, str, Mapping[str, Any]]
+# Problem -> what it may become, the best first.
+_Change = Callable[[records.Problem], Iterator[_Changed]]
 
+# Shares of the problems that are generated. With a swap alone the answer of a
+# product stays, so that it is the least of them.
+_SHARES = {'numbers': 0.6, 'aside': 0.2, 'swapped': 0.2}
+_DRAWS = 64  # Tried for a question of the same split,
+_IN_THE_SAME_WORDS = 24  # and so many of them for one in the same words, too.
+ASIDES = (
+    'I need to be careful here.',
+    'Let me read the problem again.',
+    'Maybe there is another way.',
+)
 _NUMBER = r'\d+(?:\.\d+)?'
 # Groups: text before, the part that may change, text after. The colon rules out
 # a leading minus.
@@ -32,25 +52,93 @@ _EQUATION = re.compile(
 
 
 def perturb(problem: records.Problem) -> records.Problem | None:
-  """Return the problem in another writing; its answer is the same.
+  """Return the problem changed, with the right answer of the new one.
 
-  The result is a function of the problem alone. Its id is that of the new text,
-  so that it may be of another split.
+  The result is a function of the problem alone. Its id is that of the new text.
+  Numbers are drawn again within the split of the problem; with its operands
+  swapped or an aside it may be of another one.
 
   Returns:
-    None where nothing can be changed: equal terms, 'a - b', or an unknown
-    family or question.
+    None where nothing can be changed: equal operands, or an unknown family or
+    question.
   """
-  rewrite = _REWRITES.get(problem.family)
-  question = rewrite(problem) if rewrite else None
-  if question is None or question == problem.question:
-    return None
+  rng = random.Random(problem.problem_id)
+  first = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+  for kind in (first, *_SHARES):
+    for question, answer, metadata in _CHANGES[kind](problem):
+      return _replaced(problem, question, answer, metadata)
+  return None
+
+
+def _replaced(
+    problem: records.Problem,
+    question: str,
+    answer: str,
+    metadata: Mapping[str, Any],
+) -> records.Problem:
+  """Return the problem with another question; other messages stay."""
   messages = list(problem.messages)
   last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
   messages[last] = {**messages[last], 'content': question}
   asked = messages[messages[0]['role'] == 'system' :]
   name = splits.problem_id('\n'.join(m['content'] for m in asked))
-  return dataclasses.replace(problem, problem_id=name, messages=tuple(messages))
+  return dataclasses.replace(
+      problem,
+      problem_id=name,
+      messages=tuple(messages),
+      answer=answer,
+      metadata=metadata,
+  )
+
+
+# --------------------------------------------------------------- numbers, aside
+
+
+def _numbers(problem: records.Problem) -> Iterator[_Changed]:
+  """Draw the problem again: the same words if the generator finds them."""
+  if problem.metadata.get('source_dataset') != problem.family:
+    return  # It was not generated; its answer cannot be worked out.
+  entry = sources.Entry(problem.family, problem.difficulty, 1.0)
+  stream = int(problem.problem_id, 16)
+  others: list[_Changed] = []
+  for index in range(_DRAWS):
+    if others and index >= _IN_THE_SAME_WORDS:
+      break
+    name, build = problems.CATALOGUE.draft(entry, stream, index, '')
+    if splits.split_of(name) != splits.split_of(problem.problem_id):
+      continue
+    drawn = build()
+    if drawn is None or drawn.answer == problem.answer:
+      continue
+    found = drawn.question, drawn.answer, drawn.metadata
+    if _words(drawn.question) == _words(problem.question):
+      yield found
+      return
+    others.append(found)
+  yield from others[:1]
+
+
+def _words(question: str) -> str:
+  """Return a question without its numbers and the letter of its unknown."""
+  return re.sub(rf'{_NUMBER}|(?<![A-Za-z])[a-z](?![A-Za-z])', '#', question)
+
+
+def _aside(problem: records.Problem) -> Iterator[_Changed]:
+  """Put a sentence that does not matter before a question drawn again."""
+  aside = random.Random(f'{problem.problem_id}/aside').choice(ASIDES)
+  for question, answer, metadata in _numbers(problem):
+    yield f'{aside} {question}', answer, metadata
+
+
+# ---------------------------------------------------------------------- swapped
+
+
+def _swapped(problem: records.Problem) -> Iterator[_Changed]:
+  """Let operands change places, or choose another letter for the unknown."""
+  swap = _SWAPS.get(problem.family)
+  found = swap(problem) if swap else None
+  if found and found[0] != problem.question:
+    yield found
 
 
 def _reordered(items: Sequence[str]) -> list[str]:
@@ -59,34 +147,57 @@ def _reordered(items: Sequence[str]) -> list[str]:
   return backwards if backwards != list(items) else [*items[1:], *items[:1]]
 
 
-def _within(
-    pattern: re.Pattern[str], rewrite: Callable[[str], str]
-) -> _Rewrite:
-  """Return a rewrite of the part of a question that may change."""
+def _sum(problem: records.Problem) -> _Changed | None:
+  """Reorder the terms; the signs stay where they are, so the sum changes."""
+  match = _SUM.fullmatch(problem.question)
+  if not match:
+    return None
+  words = match[2].split(' ')
+  # Another reading of the question than ours would make the new answer wrong.
+  if not _equal(_total(words), problem.answer):
+    return None
+  words[::2] = _reordered(words[::2])
+  text = ' '.join(words)
+  metadata = {**problem.metadata, 'expression': text}
+  return match[1] + text + match[3], str(_total(words)), metadata
 
-  def changed(problem: records.Problem) -> str | None:
+
+def _total(words: Sequence[str]) -> decimal.Decimal:
+  """Return the sum of terms and signs in turn."""
+  signs = ('+', *words[1::2])
+  terms = map(decimal.Decimal, words[::2])
+  return sum(
+      (t if s == '+' else -t for s, t in zip(signs, terms, strict=True)),
+      decimal.Decimal(0),
+  )
+
+
+def _equal(value: decimal.Decimal, answer: str) -> bool:
+  try:
+    return decimal.Decimal(answer) == value
+  except decimal.InvalidOperation:
+    return False
+
+
+def _list(
+    pattern: re.Pattern[str], separator: str
+) -> Callable[[records.Problem], _Changed | None]:
+  """Return a function that changes an order on which no answer depends."""
+
+  def swap(problem: records.Problem) -> _Changed | None:
     match = pattern.fullmatch(problem.question)
-    return match and match[1] + rewrite(match[2]) + match[3]
+    if not match:
+      return None
+    moved = separator.join(_reordered(match[2].split(separator)))
+    metadata = dict(problem.metadata)
+    if 'expression' in metadata:
+      metadata['expression'] = moved
+    return match[1] + moved + match[3], problem.answer, metadata
 
-  return changed
-
-
-def _sum(text: str) -> str:
-  """Reorder the terms of each sign."""
-  words = ['+', *text.split(' ')]
-  terms = list(zip(words[::2], words[1::2], strict=True))
-  of_sign = {s: [t for sign, t in terms if sign == s] for s in '+-'}
-  queues = {sign: iter(_reordered(ts)) for sign, ts in of_sign.items()}
-  moved = [f'{sign} {next(queues[sign])}' for sign, _ in terms]
-  return ' '.join(moved).removeprefix('+ ')
+  return swap
 
 
-def _list(separator: str) -> Callable[[str], str]:
-  """Return a function that changes the order of a list."""
-  return lambda text: separator.join(_reordered(text.split(separator)))
-
-
-def _equation(problem: records.Problem) -> str | None:
+def _equation(problem: records.Problem) -> _Changed | None:
   """Choose another lower-case letter for the unknown."""
   match = _EQUATION.fullmatch(problem.question)
   if not match or set(re.findall('[A-Za-z]+', match[2])) != {match[1]}:
@@ -95,14 +206,20 @@ def _equation(problem: records.Problem) -> str | None:
   letter = random.Random(problem.problem_id).choice(others)
   # A letter that stands alone is the unknown: 'Solve for s: 2*s = 8'.
   alone = rf'(?<![A-Za-z]){match[1]}(?![A-Za-z])'
-  return re.sub(alone, letter, problem.question)
+  question = re.sub(alone, letter, problem.question)
+  return question, problem.answer, problem.metadata
 
 
-_REWRITES: Mapping[str, _Rewrite] = {
-    'chain_sum': _within(_SUM, _sum),
-    'decimal_chain_sum': _within(_SUM, _sum),
-    'products': _within(_PRODUCT, _list(' * ')),
-    'leg_counting': _within(_ANIMALS, _list(', ')),
-    'gcd': _within(_NUMBERS, _list(', ')),
+_SWAPS: Mapping[str, Callable[[records.Problem], _Changed | None]] = {
+    'chain_sum': _sum,
+    'decimal_chain_sum': _sum,
+    'products': _list(_PRODUCT, ' * '),
+    'leg_counting': _list(_ANIMALS, ', '),
+    'gcd': _list(_NUMBERS, ', '),
     'simple_equations': _equation,
+}
+_CHANGES: Mapping[str, _Change] = {
+    'numbers': _numbers,
+    'aside': _aside,
+    'swapped': _swapped,
 }

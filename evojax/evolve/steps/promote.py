@@ -1,6 +1,7 @@
 """Promote: the policy that training goes on from, after every round."""
 
 from collections.abc import Sequence
+import dataclasses
 import shutil
 
 from evojax.evolve import opening
@@ -28,6 +29,7 @@ def untrained(
       updates=0,
       sampled_tokens=0,
       round=None,
+      outer_learning_rate=1.0,
       sources=(),
   )
 
@@ -43,31 +45,55 @@ def arms_of(
   ]
 
 
+@dataclasses.dataclass(frozen=True)
+class State:
+  """A state that arms of a harness leave: a policy and its moments."""
+
+  checkpoint: str  # Below the workdir.
+  end: str  # Fingerprint.
+  arm: records.RacedArm  # Stands for it where it is diagnosed and replayed.
+  sources: tuple[records.Source, ...]  # Arms that it was trained by.
+  outer_learning_rate: float
+
+
 def state_of(
-    run: opening.Run, arms: Sequence[records.RacedArm], name: str
-) -> tuple[str, str, list[records.RacedArm]]:
-  """Return the state that the arms of one harness leave together.
+    run: opening.Run,
+    arms: Sequence[records.RacedArm],
+    start: str,
+    name: str,
+) -> State:
+  """Return the state that arms of a round leave together.
 
   Args:
     run: The run.
-    arms: Of one round.
+    arms: All of one harness; or, in a chain, those that the last one continues,
+      and it.
+    start: The checkpoint that the round started from, below the workdir.
     name: Folder of a mean, below the workdir.
-
-  Returns:
-    Its checkpoint below the workdir, its fingerprint, and the arms whose mean
-    it is: all, or the best alone, see config.evolve.policy.
   """
-  e = run.config.evolve
-  if e.policy == 'best':
-    arms = [max(arms, key=lambda arm: arm.score)]
-  places = [arm_lib.checkpoint_of(arm.folder, e.updates) for arm in arms]
-  if len(arms) == 1:
-    return str(places[0]), arms[0].end, list(arms)
-  target = arm_lib.checkpoint_of(name, e.updates)
+  e, last = run.config.evolve, arms[-1]
   weights = [1 / len(arms)] * len(arms)
-  sources = [run.path / place for place in places]
-  end = run.states.merge(sources, weights, run.path / target)
-  return str(target), end, list(arms)
+  if e.policy == 'chain':
+    # The last arm has all that those before it learned.
+    weights = [0.0] * (len(arms) - 1) + [1.0]
+  sources = tuple(
+      recorder.made_from(records.Source, arm, weight=weight)
+      for arm, weight in zip(arms, weights, strict=True)
+  )
+  places = [arm_lib.checkpoint_of(arm.folder, e.updates) for arm in arms]
+  if e.policy == 'chain':
+    return State(str(places[-1]), last.end, last, sources, 1.0)
+  # The sum of what few arms learned is less sure than that of all.
+  rate = min(e.outer_learning_rate, float(len(arms)))
+  target = arm_lib.checkpoint_of(name, e.updates)
+  end = run.states.merge(
+      [run.path / place for place in places],
+      weights,
+      run.path / target,
+      start=run.path / start,
+      outer_learning_rate=rate,
+  )
+  return State(str(target), end, arms[0], sources, rate)
 
 
 def advance(
@@ -90,47 +116,49 @@ def advance(
     shadow: After the round; one that takes a change back is the policy again.
   """
   name = f'v{len(run.recorder.history.versions)}'
-  back = shadow is not None and shadow.decision == 'drop'
-  if back:
+  start = version.checkpoint
+  arms = arms_of(race, 'incumbent', None)
+  if shadow is not None and shadow.decision == 'drop':
     arms = arms_of(race, 'shadow', shadow.trial)
+    before = run.recorder.find(
+        records.Shadow, trial=shadow.trial, look=shadow.look - 1
+    )
+    start = before.checkpoint
   elif kept:
-    arms = arms_of(race, 'candidate', kept.trial)
-  else:
-    arms = arms_of(race, 'incumbent', None)
-  checkpoint, end, arms = state_of(run, arms, f'versions/{name}')
+    its = arms_of(race, 'candidate', kept.trial)
+    if run.config.evolve.policy == 'chain':
+      # Its last arm started where the incumbent's arms of earlier pairs ended.
+      arms = [arm for arm in arms if arm.pair < its[-1].pair] + its[-1:]
+    else:
+      arms = its
+  state = state_of(run, arms, start, f'versions/{name}')
   return recorder.made_from(
       records.Promote,
-      # Its first arm stands for it where a version is diagnosed and replayed.
-      arms[0],
+      state.arm,
       version=name,
       parent=version.version,
       start=arms[0].start,
-      end=end,
-      checkpoint=checkpoint,
+      end=state.end,
+      checkpoint=state.checkpoint,
       # The sum over all arms that trained this policy.
       sampled_tokens=sum(arm.sampled_tokens for arm in arms),
       round=race.round,
-      sources=tuple(
-          recorder.made_from(records.Source, arm, weight=1 / len(arms))
-          for arm in arms
-      ),
+      outer_learning_rate=state.outer_learning_rate,
+      sources=state.sources,
   )
 
 
 def tidy(run: opening.Run, race: records.Race) -> None:
   """Delete the checkpoints of a round that no later step reads.
 
-  The first arm of the version stays for replays, and the version's own state.
+  The arm that stands for the version stays for replays, and the version's own
+  state.
   """
   if not run.primary:
     return
   history = run.recorder.history
   used = {v.folder for v in history.versions}
   used |= {s.folder for s in history.all(records.Shadow)}
-  if run.config.evolve.policy == 'best':
-    used |= {
-        v.checkpoint.partition('/checkpoints')[0] for v in history.versions
-    }
   for arm in race.arms:
     if arm.folder not in used:
       shutil.rmtree(run.path / arm.folder / 'checkpoints', ignore_errors=True)

@@ -1,11 +1,15 @@
-"""Race: the arms of a round, trained side by side and compared in pairs.
+"""Race: the arms of a round, trained and compared in pairs.
 
-The incumbent harness and each candidate get one arm per seed, all of them from
-the state of the newest version. After a change was kept, its former harness
-trains on beside them for some rounds, from a state of its own: the shadow.
+In a pair, the incumbent harness and each candidate train one arm each, from one
+state, on the same problems. How the states of the pairs follow each other is
+config.evolve.policy: in a chain, a pair starts where the incumbent's arm of the
+pair before ended, so that the incumbent trains on as one run would; with the
+mean, all pairs start from the newest version, and train side by side. After a
+change was kept, its former harness trains on in the same way for some rounds,
+from a state of its own: the shadow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 
@@ -17,7 +21,16 @@ from evojax.evolve import recorder
 from evojax.evolve import standings
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.training import arm as arm_lib
 from evojax.training import stages
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+  """A state that arms start from."""
+
+  checkpoint: str  # Below the workdir.
+  fingerprint: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,9 +41,12 @@ class _Entrant:
   trial: int | None  # The change that it is about.
   name: str  # Part of the names of its arms.
   harness: str  # Hash.
-  checkpoint: str
-  start: str  # Fingerprint of that state.
   alike: bool  # True if its rollouts compare with the incumbent's.
+  starts: Mapping[int, _State]  # Pair -> where its arm starts.
+
+
+# An arm that was trained: whose it is, and its pair.
+_Trained = tuple[_Entrant, int, records.Arm]
 
 
 def race(
@@ -44,7 +60,8 @@ def race(
 
   Args:
     run: The run.
-    version: Whose state arms start from, and whose harness is the incumbent.
+    version: Whose state the round starts from, and whose harness is the
+      incumbent.
     number: Of the round.
     field: The candidates; none trains the incumbent alone.
     shadow: The former harness of the last kept change, while it trains on.
@@ -54,25 +71,32 @@ def race(
     RuntimeError: If arms did not start where they should.
   """
   standings.announce(run, number, field)
-  entrants = _entrants(run, version, field, shadow)
-  first, *others = entrants
-  every = range(run.config.evolve.pairs)
-  trained = _train(run, number, [first], every, 'incumbent')
-  incumbents = tuple(a.outcome for _, _, a in trained if a.status == 'done')
+  trained = _train_on(run, number, _incumbent_and_shadow(run, version, shadow))
+  own = [(pair, e, arm) for e, pair, arm in trained if e.role == 'incumbent']
+  incumbents = tuple(arm.outcome for *_, arm in own if arm.status == 'done')
   if not incumbents:
-    arm = trained[0][2]
+    arm = own[0][2]
     raise ValueError(
         f'{version.version}: its harness does not train any more:'
         f' {arm.status} {arm.why}'
     )
-  scored_by = 'rollouts' if all(e.alike for e in entrants) else 'dev'
-  half = race_rules.first_half(len(every))
-  trained += _train(run, number, others, every[:half], 'candidates', incumbents)
+  starts = {pair: e.starts[pair] for pair, e, _ in own}
+  candidates = [_candidate(run, version, trial, starts) for trial in field]
+  alike = all(e.alike for e in (*candidates, *(e for e, *_ in trained)))
+  scored_by = 'rollouts' if alike else 'dev'
   raced = _scored(run, number, trained, scored_by)
-  ahead = standings.ahead(run, number, field, raced, scored_by)
-  left = [e for e in others if e.role == 'shadow' or e.trial in ahead]
-  trained = _train(run, number, left, every[half:], 'leaders', incumbents)
-  raced += _scored(run, number, trained, scored_by)
+  half = race_rules.first_half(run.config.evolve.pairs)
+  # In a chain, the incumbent's arms are ever better, and none is a measure of
+  # what an arm of another pair should solve.
+  measure = incumbents if run.config.evolve.policy == 'mean' else ()
+  for stage, wanted in (
+      ('candidates', [pair for pair in starts if pair < half]),
+      ('leaders', [pair for pair in starts if pair >= half]),
+  ):
+    trained = _train(run, number, candidates, wanted, stage, measure)
+    raced += _scored(run, number, trained, scored_by)
+    ahead = standings.ahead(run, number, field, raced, scored_by)
+    candidates = [e for e in candidates if e.trial in ahead]
   return records.Race(
       round=number,
       version=version.version,
@@ -83,62 +107,103 @@ def race(
   )
 
 
-def _entrants(
+def _is_alike(trial: history_lib.Trial) -> bool:
+  """Return whether rollouts under a change compare with those without it."""
+  return trial.intervention_class not in pairs.SAMPLED_OTHERWISE
+
+
+def _incumbent_and_shadow(
     run: opening.Run,
     version: records.Version,
-    field: Sequence[history_lib.Trial],
     shadow: records.Shadow | None,
 ) -> list[_Entrant]:
-  """Return the harnesses of a round, the incumbent first."""
-  state = dict(checkpoint=version.checkpoint, start=version.end)
-  alike = lambda trial: (
-      trial.intervention_class not in pairs.SAMPLED_OTHERWISE
-  )
+  """Return the harnesses that train on in a round, the incumbent first."""
+
+  def entrant(state: _State, **fields) -> _Entrant:
+    every = range(run.config.evolve.pairs)
+    first = every[:1] if run.config.evolve.policy == 'chain' else every
+    return _Entrant(starts=dict.fromkeys(first, state), **fields)
+
   found = [
-      _Entrant(
+      entrant(
+          _State(version.checkpoint, version.end),
           role='incumbent',
           trial=None,
           name='incumbent',
           harness=version.harness,
           alike=True,
-          **state,
       )
   ]
-  for trial in field:
-    # A change that trains nothing may have been kept since it was made.
-    harness = run.harnesses.rebased(
-        trial.delta.before, trial.design.harness, version.harness
-    )
-    found.append(
-        _Entrant(
-            role='candidate',
-            trial=trial.number,
-            name=f't{trial.number:03d}',
-            harness=harness,
-            alike=alike(trial),
-            **state,
-        )
-    )
   if shadow:
     trials = {t.number: t for t in run.recorder.history.trials}
     found.append(
-        _Entrant(
+        entrant(
+            _State(shadow.checkpoint, shadow.end),
             role='shadow',
             trial=shadow.trial,
             name='shadow',
             harness=shadow.harness,
-            checkpoint=shadow.checkpoint,
-            start=shadow.end,
-            alike=alike(trials[shadow.trial]),
+            alike=_is_alike(trials[shadow.trial]),
         )
     )
   return found
 
 
+def _candidate(
+    run: opening.Run,
+    version: records.Version,
+    trial: history_lib.Trial,
+    starts: Mapping[int, _State],
+) -> _Entrant:
+  return _Entrant(
+      role='candidate',
+      trial=trial.number,
+      name=f't{trial.number:03d}',
+      # A change that trains nothing may have been kept since it was made.
+      harness=run.harnesses.rebased(
+          trial.delta.before, trial.design.harness, version.harness
+      ),
+      alike=_is_alike(trial),
+      starts=starts,
+  )
+
+
+def _train_on(
+    run: opening.Run, number: int, entrants: Sequence[_Entrant]
+) -> list[_Trained]:
+  """Train the harnesses whose policies go on, by config.evolve.policy.
+
+  A chain ends with an arm that fails: it leaves no state to go on from. Without
+  the incumbent's arm, a pair has nothing to compare.
+  """
+  every = range(run.config.evolve.pairs)
+  if run.config.evolve.policy == 'mean':
+    return _train(run, number, entrants, every, 'incumbent')
+  found: list[_Trained] = []
+  for pair in every:
+    count = len(entrants)
+    place = pair * count, (len(every) - 1 - pair) * count
+    new = _train(run, number, entrants, [pair], 'incumbent', place=place)
+    found += new
+    entrants = [
+        dataclasses.replace(e, starts={**e.starts, pair + 1: _end_of(arm)})
+        for e, _, arm in new
+        if arm.status == 'done'
+    ]
+    if not any(e.role == 'incumbent' for e in entrants):
+      break
+  return found
+
+
+def _end_of(arm: records.Arm) -> _State:
+  checkpoint = arm_lib.checkpoint_of(arm.folder, arm.updates)
+  return _State(str(checkpoint), arm.end)
+
+
 def _scored(
     run: opening.Run,
     number: int,
-    trained: Sequence[tuple[_Entrant, int, records.Arm]],
+    trained: Sequence[_Trained],
     scored_by: str,
 ) -> tuple[records.RacedArm, ...]:
   """Return what the ledger says of arms, with their scores."""
@@ -163,7 +228,8 @@ def _train(
     wanted: Sequence[int],
     stage: str,
     incumbents: tuple[tuple[float, ...], ...] = (),
-) -> list[tuple[_Entrant, int, records.Arm]]:
+    place: tuple[int, int] = (0, 0),
+) -> list[_Trained]:
   """Train the arms of some harnesses; return each with its pair.
 
   Args:
@@ -173,7 +239,8 @@ def _train(
     wanted: The pairs.
     stage: Name of the stage.
     incumbents: Outcomes of the incumbent's arms, which a candidate's are
-      compared with at their half.
+      compared with at their half; none: no arm ends early.
+    place: Other arms of the stage, before and after these.
   """
   e = run.config.evolve
   places = list(itertools.product(entrants, wanted))
@@ -185,14 +252,11 @@ def _train(
           changes=arms.changes(
               run, arms.seed_of(run, 'arm', number, pair), e.updates
           ),
-          start=entrant.checkpoint,
+          start=entrant.starts[pair].checkpoint,
           label=f'round {number}: {entrant.name}, pair {pair}',
-          # Others would compare what is sampled, not what is learned, or would
-          # end a shadow that did nothing wrong.
+          # Others would compare what is sampled, not what is learned.
           incumbents=incumbents
-          if entrant.role == 'candidate'
-          and entrant.alike
-          and len(incumbents) > 1
+          if entrant.alike and len(incumbents) > 1
           else (),
       )
       for entrant, pair in places
@@ -203,16 +267,18 @@ def _train(
       run,
       jobs,
       stages.round_name(run.config, number, stage),
-      groups if incumbents else None,
+      None if stage == 'incumbent' else groups,
+      place,
   )
   found = []
   for (entrant, pair), arm in zip(places, trained, strict=True):
     if arm is None:
       continue
     # From different states, arms would compare policies and not harnesses.
-    if arm.start != entrant.start:
+    wanted = entrant.starts[pair].fingerprint
+    if arm.start != wanted:
       raise RuntimeError(
-          f'{arm.folder} started from {arm.start}, not from {entrant.start}'
+          f'{arm.folder} started from {arm.start}, not from {wanted}'
       )
     found.append((entrant, pair, arm))
   return found

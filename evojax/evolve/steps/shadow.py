@@ -37,15 +37,15 @@ def begin(
   """
   arms = promote.arms_of(race, 'incumbent', None)
   target = f'shadows/t{trial:03d}-0'
-  checkpoint, end, _ = promote.state_of(run, arms, target)
+  state = promote.state_of(run, arms, version.checkpoint, target)
   return records.Shadow(
       trial=trial,
       round=race.round,
       look=0,
       harness=version.harness,
-      checkpoint=checkpoint,
-      end=end,
-      folder=arms[0].folder,
+      checkpoint=state.checkpoint,
+      end=state.end,
+      folder=state.arm.folder,
       differences=(),
       errors=(),
       decision='go_on',
@@ -92,14 +92,13 @@ def look(
   verdict = decisions.decide(
       lambda: _decided(ahead, errors, looks=looks, last=last)
   )
-  checkpoint, end, _ = promote.state_of(
-      run, arms, f'shadows/t{shadow.trial:03d}-{number}'
-  )
+  target = f'shadows/t{shadow.trial:03d}-{number}'
+  state = promote.state_of(run, arms, shadow.checkpoint, target)
   return records.Shadow(
       **common,
-      checkpoint=checkpoint,
-      end=end,
-      folder=arms[0].folder,
+      checkpoint=state.checkpoint,
+      end=state.end,
+      folder=state.arm.folder,
       **verdict,
   )
 

@@ -9,6 +9,7 @@ from evojax.domains import splits
 from evojax.domains.coding import comparison
 from evojax.domains.coding import perturb
 from evojax.domains.coding import problems
+from evojax.domains.coding import programs
 from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import level as level_lib
@@ -22,15 +23,17 @@ def _problems(split, count, **kwargs):
 
 class PerturbTest(absltest.TestCase):
 
-  def test_text_and_example_change_and_nothing_else(self):
+  def test_other_words_and_example(self):
     changed = 0
     for before in _problems('dev', 90):
-      after = perturb.perturb(before)
+      after = perturb.reword(before)
       if after is None:
         continue
       changed += 1
       a, b = (suite.decode(p.answer) for p in (before, after))
-      self.assertEqual(a.cases[1:], b.cases[1:])
+      # What was shown is a hidden test now.
+      self.assertEqual(b.cases[1:-1], a.cases[1:])
+      self.assertEqual(b.cases[-1], a.cases[0]._replace(visible=False))
       self.assertNotEqual(a.cases[0].stdin, b.cases[0].stdin)
       self.assertTrue(b.cases[0].visible)
       self.assertIn(b.cases[0].stdin, after.question)
@@ -48,6 +51,40 @@ class PerturbTest(absltest.TestCase):
           before.metadata['parameters'], after.metadata['parameters']
       )
     self.assertGreaterEqual(changed, 85)
+
+  def test_another_constant(self):
+    changed, wrong = 0, 0
+    for before in _problems('dev', 90):
+      after = perturb.change_constants(before)
+      if after is None:
+        continue
+      changed += 1
+      old, new = (p.metadata['parameters'] for p in (before, after))
+      self.assertLen([k for k in old if old[k] != new[k]], 1)
+      kind = FAMILIES[after.family][after.difficulty]
+      tests = suite.decode(after.answer)
+      self.assertIn(tests.cases[0].stdin, after.question)
+      ours = kind.programs(new)['right']
+      for case in tests.cases:
+        self.assertEqual(programs.run(ours, case.stdin), case.expected)
+      other = kind.programs(old)['right']
+      wrong += any(
+          programs.run(other, case.stdin) != case.expected
+          for case in tests.cases
+      )
+    self.assertGreaterEqual(changed, 80)
+    # The program for the old constant fails nearly always.
+    self.assertGreaterEqual(wrong / changed, 0.9)
+
+  def test_most_problems_need_another_program(self):
+    kinds = []
+    for before in _problems('dev', 90):
+      after = perturb.perturb(before)
+      self.assertIsNotNone(after)
+      kinds.append(
+          before.metadata['parameters'] != after.metadata['parameters']
+      )
+    self.assertBetween(sum(kinds) / len(kinds), 0.45, 0.75)
 
   def test_the_words_are_those_of_other_problems(self):
     for before in _problems('dev', 45):

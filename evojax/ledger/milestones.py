@@ -1,0 +1,69 @@
+"""Milestones: what a run had cost when its policy reached a score."""
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import numpy as np
+
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+
+SCORES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclasses.dataclass(frozen=True)
+class Milestone:
+  """The cost up to the round in which a score was reached."""
+
+  score: float  # Share of problems solved, a fraction.
+  version: str
+  tokens: int  # Sampled for all arms and replays, search included.
+  device_seconds: float
+
+
+def reached(
+    run: history_lib.History, scores: Sequence[float] = SCORES
+) -> list[Milestone]:
+  """Return what the policy had cost when it first reached each score.
+
+  The score of a version is the mean over the arms that it is made of, of what
+  they were compared by. Tokens of dev scores are not in the ledger's rows.
+
+  Args:
+    run: The run.
+    scores: Fractions in rising order. Those never reached have no milestone.
+  """
+  tokens, seconds = 0, []
+  # Arms by folder; what a resumed run wrote twice counts once.
+  arms: dict[str, records.RacedArm] = {}
+  found: list[Milestone] = []
+  for row in run.rows:
+    seconds.append(row.measured.device_seconds)
+    match row.record:
+      case records.Train():
+        tokens += row.record.sampled_tokens
+        outcome = row.record.outcome
+        score = float(np.mean(outcome[len(outcome) // 2 :])) if outcome else 0.0
+      case records.Backtest():
+        tokens += row.record.sampled_tokens
+        continue
+      case records.Race():
+        new = {arm.folder: arm for arm in row.record.arms}
+        tokens += sum(new[f].sampled_tokens for f in new.keys() - arms.keys())
+        arms |= new
+        continue
+      case records.Promote():
+        of = [arms.get(source.folder) for source in row.record.sources]
+        own = [arm.score for arm in of if arm and arm.score is not None]
+        if not own:
+          continue
+        score = math.fsum(own) / len(own)
+      case _:
+        continue
+    found += [
+        Milestone(wanted, row.record.version, tokens, math.fsum(seconds))
+        for wanted in scores[len(found) :]
+        if score >= wanted
+    ]
+  return found
