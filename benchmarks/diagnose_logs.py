@@ -1,19 +1,14 @@
-"""Records logs of runs with a planted fault, and judges diagnoses of them.
+"""Records logs of runs with a planted fault, and of their clean twins.
 
-    python -m benchmarks.diagnose_logs record --logs=DIR [--only=NAME]
-    python -m benchmarks.diagnose_logs judge --logs=DIR [--split=judging]
+    python -m benchmarks.diagnose_logs --logs=DIR [--only=NAME] [--verl=WHEEL]
 
-`record` trains a tiny character model with TRL's own GRPOTrainer, once for each
-fault and split and several times without one, and leaves what TRL wrote:
-completions in Parquet and trainer_state.json. It is a queue: a log that is
-there is not made again. With --verl=WHEEL, a wheel of verl, the rollouts of
-each training are written once more by verl's own functions; verl itself trains
-on GPUs only. Needs the test environment; less than a minute a log on one core.
-
-`judge` diagnoses the logs of one split and prints recall (logs whose fault was
-named), precision (findings that are of the log's fault), and 'cannot tell',
-beside thresholds from the literature and rlwatch where it is installed. Rules
-and thresholds were chosen on the split 'tuning' alone.
+It trains a tiny character model with TRL's own GRPOTrainer, once for each fault
+and split and several times without one, and leaves what TRL wrote: completions
+in Parquet and trainer_state.json. It is a queue: a log that is there is not
+made again. With a wheel of verl, the rollouts of each training are written once
+more by verl's own function; verl itself trains on GPUs only. Needs the test
+environment; less than a minute a log on an idle core. `benchmarks.diagnose_judge`
+reads the logs.
 """
 
 import argparse
@@ -26,7 +21,6 @@ import random
 import re
 import shutil
 import time
-import types
 from typing import Any
 import zipfile
 
@@ -123,14 +117,18 @@ NONE = Fault(())
 
 
 def jobs() -> dict[str, tuple[str, str, int]]:
-  """Return log name -> (fault or 'clean', split, seed); clean ones first."""
+  """Return log name -> (fault or 'clean', split, seed).
+
+  Faults and clean runs, and the splits, take turns, so that a queue that is
+  stopped early has some of each.
+  """
   found = {}
-  for split in SPLITS:
-    first = 100 * SPLITS.index(split)
-    for i in range(CLEAN):
-      found[f'clean-{i}-{split}'] = ('clean', split, first + i)
-    for name in FAULTS:
+  for i, name in enumerate(FAULTS):
+    for split in SPLITS:
+      first = 100 * SPLITS.index(split)
       found[f'{name}-{split}'] = (name, split, first)
+      if i % 2 == 1 and i // 2 < CLEAN:
+        found[f'clean-{i // 2}-{split}'] = ('clean', split, first + i // 2)
   return found
 
 
@@ -385,11 +383,6 @@ def write_verl(
     if 'correct' in rows:  # verl's reward managers call it so.
       extra['acc'] = rows['correct'].tolist()
     scope['_write_generations'](
-        *(
-            [types.SimpleNamespace()]
-            if function.args.args[0].arg == 'self'
-            else []
-        ),
         inputs=[*rows['prompt']],
         outputs=[*rows['completion']],
         gts=rows['answer'].tolist() if 'answer' in rows else [None] * len(rows),
@@ -402,15 +395,12 @@ def write_verl(
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  commands = parser.add_subparsers(dest='command', required=True)
-  recording = commands.add_parser('record')
-  recording.add_argument('--logs', type=pathlib.Path, required=True)
-  recording.add_argument('--only', default='')
-  recording.add_argument('--limit', type=int, default=1000)
-  recording.add_argument('--verl', type=pathlib.Path)
+  parser.add_argument('--logs', type=pathlib.Path, required=True)
+  parser.add_argument('--only', default='')
+  parser.add_argument('--limit', type=int, default=1000)
+  parser.add_argument('--verl', type=pathlib.Path)
   given = parser.parse_args()
-  if given.command == 'record':
-    record(given.logs, given.only, given.limit, given.verl)
+  record(given.logs, given.only, given.limit, given.verl)
 
 
 if __name__ == '__main__':
