@@ -7,7 +7,7 @@ and split and several times without one, and leaves what TRL wrote: completions
 in Parquet and trainer_state.json. It is a queue: a log that is there is not
 made again. With a wheel of verl, the rollouts of each training are written once
 more by verl's own function; verl itself trains on GPUs only. Needs the test
-environment; less than a minute a log on an idle core. `benchmarks.diagnose_judge`
+environment; less than a minute a log on an idle core. `diagnose_judge`
 reads the logs.
 """
 

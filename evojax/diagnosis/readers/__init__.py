@@ -56,8 +56,6 @@ def read(
   }
   if not format_:
     fitting = [name for name, module in modules.items() if module.fits(path)]
-    if columns and 'table' in fitting:
-      fitting = ['table']
     if not fitting:
       raise form.FormatError(
           f'{path} looks like no log of {", ".join(FORMATS)}; name its format'

@@ -10,6 +10,7 @@ or JSON with a column `_step`. Rollouts of tables are not read.
 from collections.abc import Iterator, Mapping
 import json
 import pathlib
+import re
 import struct
 from typing import Any
 
@@ -20,6 +21,7 @@ from evojax.diagnosis import names
 from evojax.diagnosis import readers
 from evojax.diagnosis.readers import table
 
+_STEP_COLUMN = re.compile(r'(^|[",])_step[",]', re.MULTILINE)
 _BLOCK = 1 << 15
 _HEADER = 7  # Of the file, and of each record.
 _FULL, _FIRST, _LAST = 1, 2, 4
@@ -37,7 +39,7 @@ def _offline(path: pathlib.Path) -> list[pathlib.Path]:
 
 def _has_step(path: pathlib.Path) -> bool:
   with path.open(errors='replace') as file:
-    return '_step' in file.read(1 << 16)
+    return bool(_STEP_COLUMN.search(file.read(1 << 16)))
 
 
 def fits(path: pathlib.Path) -> bool:
