@@ -446,13 +446,15 @@ class CreepTest(FolderTestCase):
 
 class OwnTest(absltest.TestCase):
 
-  def _said(self, *trials, races=()):
+  def _said(self, *trials, races=(), sealed=None):
     history = mock.Mock(
         spec=history_lib.History,
         trials=trials,
         races=races,
-        base=mock.Mock(sampled_tokens=100),
+        base=mock.Mock(sampled_tokens=100, outcome=(0.3, 0.4)),
     )
+    final = mock.Mock(gains={'evolved': mock.Mock(value=sealed)})
+    history.find.return_value = final if sealed is not None else None
     return own.answer(history, pathlib.Path('policy'), {})
 
   def _trial(self, status, reasons=(), class_='reward', alerts=()):
@@ -489,6 +491,17 @@ class OwnTest(absltest.TestCase):
     said = self._said(self._trial('discard', alerts=other))
     self.assertEqual(said['causes'], ['length'])
     self.assertEqual(self._said()['status'], 'nothing')
+
+  def test_what_is_not_in_the_sealed_score(self):
+    arms = [
+        mock.Mock(role='incumbent', outcome=(0.5, last), sampled_tokens=1)
+        for last in (0.8, 0.9)
+    ]
+    races = [mock.Mock(round=0, arms=arms)]
+    # Rollouts rose from 0.3 to 0.85.
+    said = self._said(races=races, sealed=0.10)
+    self.assertEqual((said['status'], said['causes']), ('named', ['grader']))
+    self.assertEqual(self._said(races=races, sealed=0.5)['status'], 'nothing')
 
 
 def task(name):
