@@ -431,6 +431,25 @@ class CreepTest(FolderTestCase):
     self.assertLess(lost, 0.01)
     self.assertEqual(creep.simulate(0.2, 50), (0, 0.0))
 
+  def test_live_evolves_the_clean_twin_and_counts(self):
+    setting = settings.read(self.setting())
+    trials = [mock.Mock(status=s) for s in ('keep', 'discard', 'taken back')]
+    with (
+        mock.patch.object(creep.subprocess, 'run') as run,
+        mock.patch.object(
+            creep.history_lib, 'read', return_value=mock.Mock(trials=trials)
+        ),
+    ):
+      row_ = creep.live(setting, 2, self.folder)
+    self.assertEqual(
+        (row_['offered'], row_['kept'], row_['taken_back']), (3, 1, 1)
+    )
+    config = json.loads(pathlib.Path(run.call_args.args[0][-2]).read_text())
+    self.assertEqual(config['reward']['weights'], {'outcome': 1.0})
+    self.assertEqual(config['evolve']['proposer'], 'benchmarks.faults.creep')
+    env = run.call_args.kwargs['env']
+    self.assertEqual(env['EVOJAX_FAULT'], str(setting.path))
+
   def test_offers_a_quarter_and_then_a_little_more(self):
     context = propose_test.context()
     with mock.patch.dict('os.environ', EVOJAX_FAULT=str(self.setting())):
