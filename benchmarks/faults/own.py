@@ -36,7 +36,7 @@ def rounds_for(config: Any, tokens: int) -> int:
   grpo, e = config.grpo, config.evolve
   step = grpo.prompts * grpo.group_size * config_lib.token_limit(config) * _USED
   arms = (1 + e.candidates) * e.pairs
-  return max(1, round((tokens / step - e.first_updates) / (arms * e.updates)))
+  return max(1, int((tokens / step - e.first_updates) / (arms * e.updates)))
 
 
 def answer(

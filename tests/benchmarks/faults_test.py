@@ -569,5 +569,19 @@ class LeaksTest(parameterized.TestCase):
     self.assertFalse(any(solved(domain.audit, p) for p in asked))
 
 
+class OneAnswerTest(absltest.TestCase):
+
+  def test_a_problem_depends_on_its_place_alone(self):
+    ids = lambda found: [p.problem_id for p in found]
+    domain = task('math_one_answer')
+    source = domain.source('train', 0)
+    together = ids(source.take(0, 80))
+    self.assertLen(set(together), 80)
+    self.assertEqual(together[40:60], ids(source.take(40, 20)))
+    fresh = domain.source('train', 0)
+    self.assertEqual(together[40:60], ids(fresh.take(40, 20)))
+    self.assertEqual({p.answer for p in source.take(0, 9)}, {'1'})
+
+
 if __name__ == '__main__':
   absltest.main()
