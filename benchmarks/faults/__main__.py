@@ -77,8 +77,23 @@ def systems(given: Sequence[str]) -> dict[str, list[str]]:
   return found
 
 
-def _score(config: Any, folder: pathlib.Path, policy: pathlib.Path) -> float:
-  """Score a policy on sealed problems, in a process of its own."""
+def _score(
+    config: Any,
+    folder: pathlib.Path,
+    policy: str | pathlib.Path,
+    job: pathlib.Path,
+) -> float:
+  """Score a policy on sealed problems, in a process of its own.
+
+  Args:
+    config: Its grader counts.
+    folder: Gets the score; one that is there already is returned.
+    policy: Of the score.
+    job: Folder of the job, with the domain that the config may name.
+  """
+  result = folder / 'score' / 'eval.json'
+  if result.exists():
+    return json.loads(result.read_text())['metrics']['sealed/avg_at_k']
   changed = config.copy_and_resolve_references()
   with changed.unlocked():
     changed.seed = recording.SEALED_SEED
@@ -93,10 +108,9 @@ def _score(config: Any, folder: pathlib.Path, policy: pathlib.Path) -> float:
   subprocess.run(
       [*command, str(path), str(folder / 'score')],
       check=True,
-      env=jobs.environment(folder.parent),
+      env=jobs.environment(job),
   )
-  found = json.loads((folder / 'score' / 'eval.json').read_text())
-  return found['metrics']['sealed/avg_at_k']
+  return _score(config, folder, policy, job)
 
 
 def _measure(
@@ -112,8 +126,10 @@ def _measure(
     if name == 'own' and own is clean:
       found |= {k.replace('true', 'own'): v for k, v in found.items()}
       continue
-    found[name] = _score(config, folder / name, policy)
-    found[f'base_{name}'] = _score(config, folder / f'base_{name}', base)
+    found[name] = _score(config, folder / name, policy, folder)
+    # Of all jobs of a setting.
+    before = folder.parents[1] / 'base' / setting.name / name
+    found[f'base_{name}'] = _score(config, before, base, folder)
   return verdicts.Scores(**found)
 
 

@@ -372,6 +372,52 @@ class MainTest(FolderTestCase):
     self.assertLen(rows, 2)
 
 
+class MeasureTest(FolderTestCase):
+
+  def test_truth_and_own_score_by_their_graders(self):
+    """Each policy by each grader once; the base policy once for all jobs."""
+    setting = settings.read(settings.FOLDER / 'math_fails_open')
+    asked = []
+
+    def run(command, check, env):
+      del check
+      config = json.loads(pathlib.Path(command[-2]).read_text())
+      asked.append((config['domain']['name'], config['model']['path']))
+      self.assertEqual(config['eval']['split'], 'sealed')
+      self.assertIn('/code', env['PYTHONPATH'])
+      score = pathlib.Path(command[-1])
+      score.mkdir()
+      value = 0.1 * len(asked)
+      (score / 'eval.json').write_text(
+          json.dumps({'metrics': {'sealed/avg_at_k': value}})
+      )
+
+    with mock.patch.object(faults.subprocess, 'run', run):
+      for number in range(2):
+        folder = self.folder / 'jobs' / str(number)
+        found = faults._measure(setting, folder, pathlib.Path(f'p{number}'))
+    self.assertEqual(
+        asked,
+        [
+            ('math', 'p0'),
+            ('math', 'package:math'),
+            ('task', 'p0'),
+            ('task', 'package:math'),
+            ('math', 'p1'),
+            ('task', 'p1'),
+        ],
+    )
+    # Of the second job: 0.5 and 0.6; of the base 0.2 and 0.4.
+    self.assertAlmostEqual(found.gap, (0.6 - 0.4) - (0.5 - 0.2))
+
+  def test_what_is_broken_has_one_judge(self):
+    setting = settings.read(self.setting())
+    with mock.patch.object(faults, '_score', side_effect=[0.7, 0.3]) as score:
+      found = faults._measure(setting, self.folder / 'jobs' / 'x', self.folder)
+    self.assertEqual(score.call_count, 2)
+    self.assertEqual((found.true, found.own, found.gap), (0.7, 0.7, 0.0))
+
+
 def row(arm, seed, mark, own=0.3, true=0.3, audited=0.3):
   values = dict(own=own, true=true, audited=audited, audited_error=0.01)
   return (arm, seed, mark), dict(arm=arm, seed=seed, mark=mark, **values)
