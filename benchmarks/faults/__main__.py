@@ -4,6 +4,7 @@
         [--settings=DIR,...] [--seeds=3] [--tokens=1e6] [--out=runs/faults]
     python -m benchmarks.faults --list        what is planted and admitted
     python -m benchmarks.faults --record      the queue of training runs
+    python -m benchmarks.faults --creep       a quarter of a dose, live
     python -m benchmarks.faults --replay      decisions on what was recorded
 
 A setting plants a fault in a sound config, see `settings`. A system is a
@@ -51,6 +52,7 @@ _RECORDED = flags.DEFINE_string(
 )
 _LIST = flags.DEFINE_bool('list', False, 'Show the settings.')
 _RECORD = flags.DEFINE_bool('record', False, 'Train what is not recorded yet.')
+_CREEP = flags.DEFINE_bool('creep', False, 'Offer faults at a quarter dose.')
 _REPLAY = flags.DEFINE_bool('replay', False, 'Decide on what is recorded.')
 _RUNS = flags.DEFINE_integer('runs', 10_000, 'Simulated runs of --replay.', 1)
 
@@ -75,8 +77,23 @@ def systems(given: Sequence[str]) -> dict[str, list[str]]:
   return found
 
 
-def _score(config: Any, folder: pathlib.Path, policy: pathlib.Path) -> float:
-  """Score a policy on sealed problems, in a process of its own."""
+def _score(
+    config: Any,
+    folder: pathlib.Path,
+    policy: str | pathlib.Path,
+    job: pathlib.Path,
+) -> float:
+  """Score a policy on sealed problems, in a process of its own.
+
+  Args:
+    config: Its grader counts.
+    folder: Gets the score; one that is there already is returned.
+    policy: Of the score.
+    job: Folder of the job, with the domain that the config may name.
+  """
+  result = folder / 'score' / 'eval.json'
+  if result.exists():
+    return json.loads(result.read_text())['metrics']['sealed/avg_at_k']
   changed = config.copy_and_resolve_references()
   with changed.unlocked():
     changed.seed = recording.SEALED_SEED
@@ -91,10 +108,9 @@ def _score(config: Any, folder: pathlib.Path, policy: pathlib.Path) -> float:
   subprocess.run(
       [*command, str(path), str(folder / 'score')],
       check=True,
-      env=jobs.environment(folder.parent),
+      env=jobs.environment(job),
   )
-  found = json.loads((folder / 'score' / 'eval.json').read_text())
-  return found['metrics']['sealed/avg_at_k']
+  return _score(config, folder, policy, job)
 
 
 def _measure(
@@ -110,8 +126,10 @@ def _measure(
     if name == 'own' and own is clean:
       found |= {k.replace('true', 'own'): v for k, v in found.items()}
       continue
-    found[name] = _score(config, folder / name, policy)
-    found[f'base_{name}'] = _score(config, folder / f'base_{name}', base)
+    found[name] = _score(config, folder / name, policy, folder)
+    # Of all jobs of a setting.
+    before = folder.parents[1] / 'base' / setting.name / name
+    found[f'base_{name}'] = _score(config, before, base, folder)
   return verdicts.Scores(**found)
 
 
@@ -204,6 +222,22 @@ def _show(found: Sequence[settings_lib.Setting], rows: Mapping[Any, Row]):
     print(f'{s.name:28} {s.kind:8} {status:8} {s.summary}')
 
 
+def _creep(found: Sequence[settings_lib.Setting], out: pathlib.Path) -> None:
+  """Offer every fault of one value to its clean twin, live."""
+  out.mkdir(parents=True, exist_ok=True)
+  path = out / 'creep.jsonl'
+  done = path.read_text().splitlines() if path.exists() else []
+  known = {(row['setting'], row['seed']) for row in map(json.loads, done)}
+  for seed in range(_SEEDS.value):
+    for setting in found:
+      if not settings_lib.factor(setting) or (setting.name, seed) in known:
+        continue
+      row = creep.live(setting, seed, out)
+      with path.open('a') as file:
+        file.write(json.dumps(row) + '\n')
+      print(json.dumps(row), flush=True)
+
+
 def main(_):
   try:
     commands = systems(_SYSTEMS.value)
@@ -222,6 +256,8 @@ def main(_):
   if _REPLAY.value:
     print('\n'.join(replay(found, recording.read(recorded))))
   out = pathlib.Path(_OUT.value).resolve()
+  if _CREEP.value:
+    _creep(found, out)
   path, done = out / 'rows.jsonl', []
   if commands:
     out.mkdir(parents=True, exist_ok=True)
@@ -240,8 +276,10 @@ def main(_):
         print(json.dumps(row), flush=True)
   if commands:
     print('\n'.join(table(done)))
-  if not (commands or _LIST.value or _RECORD.value or _REPLAY.value):
-    raise app.UsageError('say --system, --list, --record or --replay')
+  chosen = (_LIST, _RECORD, _CREEP, _REPLAY)
+  if not (commands or any(flag.value for flag in chosen)):
+    names = ', '.join(f'--{flag.name}' for flag in chosen)
+    raise app.UsageError(f'say --system or one of {names}')
 
 
 if __name__ == '__main__':

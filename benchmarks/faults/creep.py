@@ -2,26 +2,28 @@
 
 Training that is merged is that of the incumbent's harness alone, so a fault can
 enter only by being kept. `simulate` runs the rules of the race on candidates
-that do a little harm, over TEN rounds; the live test is `propose`, a proposer
-that offers a quarter of a fault's dose in every round of a run of the clean
-twin:
-
-    EVOJAX_FAULT=benchmarks/faults/math_brevity_paid python -m evojax.main \\
-      --config=configs/math.py --config.evolve.rounds=10 \\
-      --config.evolve.proposer=benchmarks.faults.creep
+that do a little harm, over ROUNDS rounds. `live` evolves the clean twin for as
+many rounds, with this module as its proposer: it offers a quarter of a fault's
+dose again and again.
 """
 
 from collections.abc import Sequence
 import os
 import pathlib
+import subprocess
+import sys
+from typing import Any
 
 import numpy as np
 
 from benchmarks.faults import settings as settings_lib
+from evojax import config as config_lib
 from evojax.eval import simulation
 from evojax.evolve import propose as propose_lib
+from evojax.ledger import history as history_lib
 
 QUARTER = 0.25
+_VARIABLE = 'EVOJAX_FAULT'  # The directory of the setting that is offered.
 HARMS = (0.0, 0.005, 0.01, 0.02, 0.05)  # A round's loss of its score.
 ROUNDS, ENTRIES, PAIRS, PATIENCE = 10, 6, 4, 3
 LEVEL = 0.2  # Bound on false keeps of a run, as configs have it.
@@ -75,13 +77,46 @@ def lines(runs: int) -> Sequence[str]:
   return made
 
 
+def live(
+    setting: settings_lib.Setting, seed: int, out: pathlib.Path
+) -> dict[str, Any]:
+  """Evolve the clean twin; return which of the offered doses were kept.
+
+  The workdir is in `out`; a run that was stopped goes on.
+  """
+  folder = out / f'creep-{setting.name}-{seed}'
+  folder.mkdir(parents=True, exist_ok=True)
+  config = settings_lib.clean(setting).copy_and_resolve_references()
+  with config.unlocked():
+    config.seed = seed
+    config.evolve.rounds = ROUNDS
+    config.evolve.candidates = 1
+    config.evolve.proposer = 'benchmarks.faults.creep'
+  path = folder / 'config.json'
+  path.write_text(config_lib.to_json(config))
+  runner = [sys.executable, '-m', 'benchmarks.faults.runner', 'evolve']
+  subprocess.run(
+      [*runner, str(path), str(folder / 'run')],
+      check=True,
+      env={**os.environ, _VARIABLE: str(setting.path)},
+  )
+  trials = history_lib.read(folder / 'run').trials
+  return dict(
+      setting=setting.name,
+      seed=seed,
+      offered=len(trials),
+      kept=sum(trial.status == 'keep' for trial in trials),
+      taken_back=sum(trial.status == 'taken back' for trial in trials),
+  )
+
+
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Offer the fault of EVOJAX_FAULT, a little stronger after every refusal.
+  """Offer the fault that the environment names, stronger after each refusal.
 
   Raises:
     ValueError: If that is no setting with one path on the surface.
   """
-  setting = settings_lib.read(pathlib.Path(os.environ['EVOJAX_FAULT']))
+  setting = settings_lib.read(pathlib.Path(os.environ[_VARIABLE]))
   path = settings_lib.factor(setting)
   if not path:
     raise ValueError(

@@ -4,9 +4,10 @@
 
 It runs the config of the job with as many rounds as the tokens allow. The
 causes are the intervention classes of the changes that it kept; where nothing
-was kept, those that its last alerts call for. It says 'grader' where a change
-passed the race and the evaluator's own problems refused it, and 'outside' where
-nothing helped and the policy still does not learn.
+was kept, those that its last alerts call for. It says 'grader' where the
+evaluator's own problems refused a change that had passed the race, or where
+what rollouts gained is not in the sealed scores; and 'outside' where nothing
+helped and the policy still does not learn.
 """
 
 import collections
@@ -25,6 +26,9 @@ from evojax.ledger import records
 
 _USED = 0.5  # Part of the limit that a completion uses, about.
 _REFUSED = 'of the gain'  # What the gate says of a gain that is not there.
+# Share solved that rollouts gained more than the sealed scores.
+_NOT_SEALED = 0.10
+_SEALED = dict(problems=128, samples=4)
 
 
 def rounds_for(config: Any, tokens: int) -> int:
@@ -32,7 +36,7 @@ def rounds_for(config: Any, tokens: int) -> int:
   grpo, e = config.grpo, config.evolve
   step = grpo.prompts * grpo.group_size * config_lib.token_limit(config) * _USED
   arms = (1 + e.candidates) * e.pairs
-  return max(1, round((tokens / step - e.first_updates) / (arms * e.updates)))
+  return max(1, int((tokens / step - e.first_updates) / (arms * e.updates)))
 
 
 def answer(
@@ -48,7 +52,8 @@ def answer(
     if race.round == first:
       since = tokens
   found = dict(tokens=tokens, since=since, policy=str(policy), values=values)
-  if any(_REFUSED in why for t in trials for why in t.verify.reasons):
+  refused = any(_REFUSED in why for t in trials for why in t.verify.reasons)
+  if refused or _gap(history) > _NOT_SEALED:
     return dict(found, status='named', causes=['grader'], since=since or tokens)
   causes = _first(t.intervention_class for t in kept)
   if causes:
@@ -60,6 +65,17 @@ def answer(
   causes = _first(c for m in alerts for c in m.calls_for)
   status = 'named' if causes else 'nothing'
   return dict(found, status=status, causes=causes)
+
+
+def _gap(history: history_lib.History) -> float:
+  """Return how much more the policy's rollouts gained than its sealed score."""
+  final = history.find(records.Final)
+  arms = history.races[-1].arms if history.races else ()
+  late = [a.outcome[-1] for a in arms if a.role == 'incumbent' and a.outcome]
+  if not (late and final and history.base and history.base.outcome):
+    return 0.0
+  own = sum(late) / len(late) - history.base.outcome[0]
+  return own - final.gains['evolved'].value
 
 
 def _alerts(diagnoses: Sequence[records.Diagnose]) -> list[records.Measure]:
@@ -82,7 +98,7 @@ def main(path: str) -> None:
   changed = config.copy_and_resolve_references()
   with changed.unlocked():
     changed.evolve.rounds = rounds_for(config, job['tokens'])
-    changed.eval.sealed = False
+    changed.eval.update(_SEALED)
   run = pathlib.Path(job['workdir']) / 'run'
   mine = pathlib.Path(job['workdir']) / 'config.json'
   mine.write_text(config_lib.to_json(changed))

@@ -372,6 +372,52 @@ class MainTest(FolderTestCase):
     self.assertLen(rows, 2)
 
 
+class MeasureTest(FolderTestCase):
+
+  def test_truth_and_own_score_by_their_graders(self):
+    """Each policy by each grader once; the base policy once for all jobs."""
+    setting = settings.read(settings.FOLDER / 'math_fails_open')
+    asked = []
+
+    def run(command, check, env):
+      del check
+      config = json.loads(pathlib.Path(command[-2]).read_text())
+      asked.append((config['domain']['name'], config['model']['path']))
+      self.assertEqual(config['eval']['split'], 'sealed')
+      self.assertIn('/code', env['PYTHONPATH'])
+      score = pathlib.Path(command[-1])
+      score.mkdir()
+      value = 0.1 * len(asked)
+      (score / 'eval.json').write_text(
+          json.dumps({'metrics': {'sealed/avg_at_k': value}})
+      )
+
+    with mock.patch.object(faults.subprocess, 'run', run):
+      for number in range(2):
+        folder = self.folder / 'jobs' / str(number)
+        found = faults._measure(setting, folder, pathlib.Path(f'p{number}'))
+    self.assertEqual(
+        asked,
+        [
+            ('math', 'p0'),
+            ('math', 'package:math'),
+            ('task', 'p0'),
+            ('task', 'package:math'),
+            ('math', 'p1'),
+            ('task', 'p1'),
+        ],
+    )
+    # Of the second job: 0.5 and 0.6; of the base 0.2 and 0.4.
+    self.assertAlmostEqual(found.gap, (0.6 - 0.4) - (0.5 - 0.2))
+
+  def test_what_is_broken_has_one_judge(self):
+    setting = settings.read(self.setting())
+    with mock.patch.object(faults, '_score', side_effect=[0.7, 0.3]) as score:
+      found = faults._measure(setting, self.folder / 'jobs' / 'x', self.folder)
+    self.assertEqual(score.call_count, 2)
+    self.assertEqual((found.true, found.own, found.gap), (0.7, 0.7, 0.0))
+
+
 def row(arm, seed, mark, own=0.3, true=0.3, audited=0.3):
   values = dict(own=own, true=true, audited=audited, audited_error=0.01)
   return (arm, seed, mark), dict(arm=arm, seed=seed, mark=mark, **values)
@@ -431,6 +477,25 @@ class CreepTest(FolderTestCase):
     self.assertLess(lost, 0.01)
     self.assertEqual(creep.simulate(0.2, 50), (0, 0.0))
 
+  def test_live_evolves_the_clean_twin_and_counts(self):
+    setting = settings.read(self.setting())
+    trials = [mock.Mock(status=s) for s in ('keep', 'discard', 'taken back')]
+    with (
+        mock.patch.object(creep.subprocess, 'run') as run,
+        mock.patch.object(
+            creep.history_lib, 'read', return_value=mock.Mock(trials=trials)
+        ),
+    ):
+      row_ = creep.live(setting, 2, self.folder)
+    self.assertEqual(
+        (row_['offered'], row_['kept'], row_['taken_back']), (3, 1, 1)
+    )
+    config = json.loads(pathlib.Path(run.call_args.args[0][-2]).read_text())
+    self.assertEqual(config['reward']['weights'], {'outcome': 1.0})
+    self.assertEqual(config['evolve']['proposer'], 'benchmarks.faults.creep')
+    env = run.call_args.kwargs['env']
+    self.assertEqual(env['EVOJAX_FAULT'], str(setting.path))
+
   def test_offers_a_quarter_and_then_a_little_more(self):
     context = propose_test.context()
     with mock.patch.dict('os.environ', EVOJAX_FAULT=str(self.setting())):
@@ -446,13 +511,15 @@ class CreepTest(FolderTestCase):
 
 class OwnTest(absltest.TestCase):
 
-  def _said(self, *trials, races=()):
+  def _said(self, *trials, races=(), sealed=None):
     history = mock.Mock(
         spec=history_lib.History,
         trials=trials,
         races=races,
-        base=mock.Mock(sampled_tokens=100),
+        base=mock.Mock(sampled_tokens=100, outcome=(0.3, 0.4)),
     )
+    final = mock.Mock(gains={'evolved': mock.Mock(value=sealed)})
+    history.find.return_value = final if sealed is not None else None
     return own.answer(history, pathlib.Path('policy'), {})
 
   def _trial(self, status, reasons=(), class_='reward', alerts=()):
@@ -489,6 +556,17 @@ class OwnTest(absltest.TestCase):
     said = self._said(self._trial('discard', alerts=other))
     self.assertEqual(said['causes'], ['length'])
     self.assertEqual(self._said()['status'], 'nothing')
+
+  def test_what_is_not_in_the_sealed_score(self):
+    arms = [
+        mock.Mock(role='incumbent', outcome=(0.5, last), sampled_tokens=1)
+        for last in (0.8, 0.9)
+    ]
+    races = [mock.Mock(round=0, arms=arms)]
+    # Rollouts rose from 0.3 to 0.85.
+    said = self._said(races=races, sealed=0.10)
+    self.assertEqual((said['status'], said['causes']), ('named', ['grader']))
+    self.assertEqual(self._said(races=races, sealed=0.5)['status'], 'nothing')
 
 
 def task(name):
@@ -535,6 +613,20 @@ class LeaksTest(parameterized.TestCase):
 
     self.assertTrue(all(solved(domain, p) for p in given))
     self.assertFalse(any(solved(domain.audit, p) for p in asked))
+
+
+class OneAnswerTest(absltest.TestCase):
+
+  def test_a_problem_depends_on_its_place_alone(self):
+    ids = lambda found: [p.problem_id for p in found]
+    domain = task('math_one_answer')
+    source = domain.source('train', 0)
+    together = ids(source.take(0, 80))
+    self.assertLen(set(together), 80)
+    self.assertEqual(together[40:60], ids(source.take(40, 20)))
+    fresh = domain.source('train', 0)
+    self.assertEqual(together[40:60], ids(fresh.take(40, 20)))
+    self.assertEqual({p.answer for p in source.take(0, 9)}, {'1'})
 
 
 if __name__ == '__main__':

@@ -15,15 +15,19 @@ class Source:
     return len(self._source) // 4
 
   def take(self, cursor, count):
-    while len(self._found) < cursor + count:
+    chosen = {}
+    while len(chosen) < count:
+      problem = self._at(cursor)
+      chosen.setdefault(problem.problem_id, problem)
+      cursor += 1
+    return list(chosen.values())
+
+  def _at(self, place):
+    while len(self._found) <= place:
       some = self._source.take(self._seen, 64)
       self._seen += len(some)
-      known = {p.problem_id for p in self._found[cursor:]}
-      for problem in some:
-        if problem.answer == _ANSWER and problem.problem_id not in known:
-          known.add(problem.problem_id)
-          self._found.append(problem)
-    return self._found[cursor : cursor + count]
+      self._found += [p for p in some if p.answer == _ANSWER]
+    return self._found[place]
 
 
 class Task(math_domain.MathDomain):
