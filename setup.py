@@ -7,48 +7,52 @@ _ROOT = pathlib.Path(__file__).parent
 
 # Lower bounds are what the tests ran with. requirements/*.txt pin every
 # package, BUILD_NOTES.md says why. After a change here: requirements/lock.sh.
+# Enough for evojax-diagnose; a training needs the extra `train` as well.
 INSTALL_REQUIRES = (
     'absl-py>=2.5',
-    'array-record>=0.8',
-    'fastapi>=0.165',
-    'flax>=0.12.8',
-    'httptools>=0.9',
-    'httpx2>=2.16',
-    'importlib-resources>=7',
-    'jax>=0.10.2',
     'jaxtyping>=0.3.11',
     'jinja2>=3.1',
     'ml-collections>=1.1',
-    'ml-dtypes>=0.6',
-    'mpmath>=1.3',
     'numpy>=2.4',
-    'optax>=0.2.8',
-    'orbax-checkpoint>=0.12.8',
     'pandas>=3.1',
-    'prometheus-client>=0.26',
     'pyarrow>=26',
-    'pydantic>=2.14',
-    'pydantic-core>=2.50',
-    'pytest>=9',  # Code in the box sees it, see evojax/sandbox/image.py.
-    'reasoning-gym>=0.1.25',
     'rich>=15',
-    'safetensors>=0.8',
     'scipy>=1.17',
-    'starlette>=1.10',
-    'sympy>=1.14',
-    'tensorboardX>=2.6.5',
-    'tensorflow-datasets>=4.9.10',
-    'tokenizers>=0.23',
-    'transformers>=5.23',
-    'uvicorn>=0.54',
 )
 EXTRAS_REQUIRE = {
+    'train': (
+        'array-record>=0.8',
+        'fastapi>=0.165',
+        'flax>=0.12.8',
+        'httptools>=0.9',
+        'httpx2>=2.16',
+        'importlib-resources>=7',
+        'jax>=0.10.2',
+        'ml-dtypes>=0.6',
+        'mpmath>=1.3',
+        'optax>=0.2.8',
+        'orbax-checkpoint>=0.12.8',
+        'prometheus-client>=0.26',
+        'pydantic>=2.14',
+        'pydantic-core>=2.50',
+        'pytest>=9',  # Code in the box sees it, see evojax/sandbox/image.py.
+        'reasoning-gym>=0.1.25',
+        'safetensors>=0.8',
+        'starlette>=1.10',
+        'sympy>=1.14',
+        'tensorboardX>=2.6.5',
+        'tensorflow-datasets>=4.9.10',
+        'tokenizers>=0.23',
+        'transformers>=5.23',
+        'uvicorn>=0.54',
+    ),
     'tpu': ('jax[tpu]>=0.10.2',),
     'cuda12': ('jax[cuda12]>=0.10.2',),
     'cuda13': ('jax[cuda13]>=0.10.2',),
     'wandb': ('wandb>=0.20',),
     'test': (
         'beartype>=0.23',
+        'datasets>=5.2',  # TRL's, for benchmarks/diagnose_logs.py.
         'openai>=3.52',
         'pytest-xdist>=3.8',
         'ruff>=0.17',
@@ -57,6 +61,7 @@ EXTRAS_REQUIRE = {
     ),
     'dev': ('pre-commit>=4', 'pyink>=26', 'ruff>=0.17'),
 }
+CONSOLE_SCRIPTS = ['evojax-diagnose = evojax.diagnosis.__main__:main']
 # Folders of data that the package reads at run time.
 PACKAGE_DATA = {
     'evojax.domains.coding': ('base_policy/*',),
@@ -95,4 +100,5 @@ if __name__ == '__main__':
       extras_require={
           name: list(packages) for name, packages in EXTRAS_REQUIRE.items()
       },
+      entry_points={'console_scripts': CONSOLE_SCRIPTS},
   )

@@ -97,6 +97,10 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
             FLAGS.workdir or 'runs', **_values('sort', 'only', 'format')
         ),
     ),
+    'diagnose': (
+        'diagnosis.run',
+        lambda m, c, w: m.diagnose(pathlib.Path(w), 'evojax'),
+    ),
     'check': (
         'modes.check',
         lambda m, c, w: m.run(c, FLAGS.harnesses, FLAGS.workdir),
@@ -115,7 +119,8 @@ flags.DEFINE_enum(
     list(MODES),
     'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
     ' make the base policy. plan: cost of a run, before it is paid. inspect:'
-    ' read rollouts. report: rebuild the page of a workdir. runs: list and'
+    ' read rollouts. report: rebuild the page of a workdir. diagnose: what is'
+    ' wrong with the training of a workdir. runs: list and'
     ' compare the runs below --workdir. check: what would'
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
     ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.'
@@ -323,7 +328,7 @@ def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
   # A job and a workdir hold the config of their run.
-  told = mode in ('arm', 'runs') or (mode == 'report' and workdir)
+  told = mode in ('arm', 'runs') or (mode in ('report', 'diagnose') and workdir)
   if config is None and not told:
     raise ValueError(_NO_CONFIG)
   if mode not in ('evolve', 'aa') and FLAGS.executor != 'inprocess':

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pins what setup.py asks for and all that it needs, for every platform and
-# Python: base.txt, and per extra what that adds. Pins that still fit are kept;
+# Python: base.txt, what a training needs, and per extra what that adds. Pins that still fit are kept;
 # `requirements/lock.sh --upgrade` takes the newest. Needs uv.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -10,11 +10,11 @@ lock() {  # lock FILE ARGUMENT...
     --no-annotate --fork-strategy fewest setup.py --output-file "$@" >/dev/null
 }
 
-lock requirements/base.txt "$@"
+lock requirements/base.txt --extra train "$@"
 for extra in test tpu cuda12 cuda13; do
   file="requirements/$extra.txt"
   # torch has its own file, and drags in gigabytes of CUDA.
-  lock "$file" --extra "$extra" --constraint requirements/base.txt \
+  lock "$file" --extra train --extra "$extra" --constraint requirements/base.txt \
     --excludes <(echo torch) "$@"
   added="$(grep -vxFf requirements/base.txt "$file")"
   echo "$added" >"$file"

@@ -24,6 +24,7 @@ ORDER = (
     'main',
     'modes',
     'evolve',
+    'diagnosis',
     'report',
     'training',
     'eval',
@@ -309,7 +310,7 @@ class PackagingTest(parameterized.TestCase):
   def test_what_is_imported_is_required(self):
     needed = distributions(set().union(*map(imports, SOURCES)))
     needed -= {normal(r) for r in setup.EXTRAS_REQUIRE['wandb']}  # Optional.
-    declared = {normal(r) for r in setup.INSTALL_REQUIRES}
+    declared = {normal(r) for r in self._needed_by_a_run()}
     self.assertContainsSubset(needed - {'jaxlib'}, declared)
 
   def test_what_tests_import_is_required(self):
@@ -317,16 +318,16 @@ class PackagingTest(parameterized.TestCase):
     needed = distributions(set().union(*map(imports, paths)))
     declared = {
         normal(r)
-        for r in (*setup.INSTALL_REQUIRES, *setup.EXTRAS_REQUIRE['test'])
+        for r in (*self._needed_by_a_run(), *setup.EXTRAS_REQUIRE['test'])
     }
     self.assertContainsSubset(needed - {'jaxlib'}, declared)
 
   def test_every_requirement_is_pinned(self):
     for extra, wanted in (
-        ('base', setup.INSTALL_REQUIRES),
+        ('base', self._needed_by_a_run()),
         *setup.EXTRAS_REQUIRE.items(),
     ):
-      if extra in ('dev', 'wandb'):  # For people, not for a run.
+      if extra in ('train', 'dev', 'wandb'):  # In base; for people.
         continue
       pins = self._pins('base') | self._pins(extra) | self._pins('torch')
       for requirement in wanted:
@@ -343,10 +344,13 @@ class PackagingTest(parameterized.TestCase):
         )
     )
     pins = self._pins('base') | self._pins('test') | self._pins('torch')
-    direct = (*setup.INSTALL_REQUIRES, *setup.EXTRAS_REQUIRE['test'])
+    direct = (*self._needed_by_a_run(), *setup.EXTRAS_REQUIRE['test'])
     for name in map(normal, direct):
       with self.subTest(name):
         self.assertEqual(rows.get(name), pins[name])
+
+  def _needed_by_a_run(self):
+    return (*setup.INSTALL_REQUIRES, *setup.EXTRAS_REQUIRE['train'])
 
   def _pins(self, name):
     text = (ROOT / 'requirements' / f'{name}.txt').read_text()

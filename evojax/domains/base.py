@@ -129,6 +129,20 @@ class Domain(abc.ABC):
     """True if the domain overrides `perturb`."""
     return type(self).perturb is not Domain.perturb
 
+  @property
+  def audit(self) -> 'Domain':
+    """The domain as the evaluator judges what is about to be kept.
+
+    The score of a run may be gamed: its grader sees visible tests alone, fails
+    open, or likes long answers. A domain whose owner knows a stricter judge,
+    too dear or too precious to train on, returns a domain with that judge here.
+    The meta-loop asks it about what is about to be kept, with problems that its
+    `perturb` changed where it has one, and about the sealed problems at the
+    end; it shows nothing of it to arms and proposers. It has the columns of
+    this one.
+    """
+    return self
+
   def attempts(self, problem: records.Problem) -> Sequence[str]:
     """Return right and wrong completions, equally many for each problem.
 

@@ -245,6 +245,8 @@ def gate(
     differences: Sequence[float],
     perturbed: Sequence[float],
     errors: Sequence[float],
+    *,
+    share: float = _SHARE,
 ) -> Gate:
   """Ask whether a gain also shows on perturbed problems, within its own error.
 
@@ -258,11 +260,12 @@ def gate(
     differences: On plain problems, of n pairs.
     perturbed: On perturbed problems, of the same pairs in the same order.
     errors: Standard errors of `perturbed` by problems.
+    share: Part of the gain that has to show there.
   """
   found = paired.gain(perturbed, errors, level=1 - 2 * GATE_LEVEL)
   # Positive where too much of the gain is missing.
   missing = [
-      _SHARE * d - p for d, p in zip(differences, perturbed, strict=True)
+      share * d - p for d, p in zip(differences, perturbed, strict=True)
   ]
   text = (
       f'perturbed {100 * found.value:+.1f} points'
@@ -270,7 +273,8 @@ def gate(
   )
   none = [0.0] * len(missing)
   if paired.p_value(missing, none) <= GATE_LEVEL:
-    return Gate('fails', found, f'{text}: less than half of the gain')
+    part = 'half' if share == _SHARE else f'{share:g}'
+    return Gate('fails', found, f'{text}: less than {part} of the gain')
   if found.low > 0:
     return Gate('holds', found, text)
   return Gate('open', found, f'{text}: may be nothing')

@@ -95,7 +95,9 @@ def score(
   def run(install, at_step, version):
     install()
     return evaluate.evaluate(
-        dataclasses.replace(scorer, version=version),
+        dataclasses.replace(
+            scorer, version=version, domain=scorer.domain.audit
+        ),
         split=SPLIT,
         step=at_step,
         workdir=workdir if primary else None,

@@ -138,7 +138,7 @@ def differences(
     scored_by: 'rollouts' or 'dev'.
     role: Of the arms.
     trial: The change that they are about.
-    perturbed: A domain whose dev problems are asked instead.
+    perturbed: The evaluator's domain, whose dev problems are asked instead.
 
   Returns:
     The differences of the pairs of which both arms have a score, in order, and

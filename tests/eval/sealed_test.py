@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 import tempfile
 
@@ -24,7 +25,7 @@ class SealedTest(absltest.TestCase):
     )
     self.engine = fakes.Engine(_script)
 
-  def _score(self, **changes):
+  def _score(self, scorer=None, **changes):
     arguments = dict(
         install_base=lambda: self.engine.update_weights('base', 0),
         install_trained=lambda: self.engine.update_weights('trained', 40),
@@ -34,7 +35,7 @@ class SealedTest(absltest.TestCase):
         samples=2,
         step=20,
     )
-    scorer = fakes.make_scorer(self.engine, version='v1')
+    scorer = scorer or fakes.make_scorer(self.engine, version='v1')
     return sealed.score(scorer, **arguments | changes)
 
   def test_base_and_trained_on_the_same_problems(self):
@@ -51,6 +52,25 @@ class SealedTest(absltest.TestCase):
         frame.groupby('step')['policy_version'].unique().explode().to_dict(),
         {0: 0, 20: 40},
     )
+
+  def test_a_stricter_judge_has_the_last_word(self):
+    class Strict(fakes.Domain):
+
+      def grade(self, problem, completion):
+        found = super().grade(problem, completion)
+        return dataclasses.replace(found, outcome=False, partial=0.0)
+
+    class Gamed(fakes.Domain):
+      audit = Strict()
+
+    scorer = fakes.make_scorer(self.engine, Gamed(), version='v1')
+    result = self._score(scorer=scorer)
+    self.assertEqual(result['gain']['value'], 0.0)
+    self.assertEqual(self._solved(), 0.0)
+
+  def _solved(self):
+    """Share of all sealed completions that are right."""
+    return store.read(self.workdir, 'sealed')['outcome'].mean()
 
   def test_second_call_draws_nothing(self):
     first = self._score()

@@ -10,6 +10,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from evojax import domains
+from evojax.diagnosis import rules
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.evolve import diagnose
@@ -177,27 +178,6 @@ class DiagnosticsTest(absltest.TestCase):
 
 class LearningCurveTest(parameterized.TestCase):
 
-  def test_line_through_hand_worked_points(self):
-    # y = .2, .4, .3, .5: mean .35, x = -1.5, -.5, .5, 1.5, x.x = 5,
-    # x.y = -.3 - .2 + .15 + .75 = .4, slope .08, start .35 - .12 = .23,
-    # rise 3 * .08 = .24, closed .24 / .77.
-    # Residuals -.03, .09, -.09, .03: sum of squares .018; slope's error
-    # sqrt(.018 / 2 / 5) = .0424264; t_{.95, 2} = 2.919986.
-    curve = diagnose.learning_curve([0.2, 0.4, 0.3, 0.5])
-    self.assertAlmostEqual(curve['outcome_start'], 0.23)
-    self.assertAlmostEqual(curve['outcome_rise'], 0.24)
-    self.assertAlmostEqual(curve['unsolved_closed'], 0.24 / 0.77)
-    self.assertAlmostEqual(
-        curve['outcome_rise_high'], 0.24 + 2.919986 * 0.0424264 * 3, places=5
-    )
-
-  def test_too_short(self):
-    self.assertEqual(diagnose.learning_curve([0.2, 0.4]), {})
-    self.assertEqual(diagnose.learning_curve([]), {})
-
-  def test_all_solved_has_nothing_left_to_close(self):
-    self.assertNotIn('unsolved_closed', diagnose.learning_curve([1.0] * 5))
-
   @parameterized.named_parameters(
       ('slow', np.linspace(0.3, 0.5, 30), 0.5, True),
       ('fast', np.linspace(0.3, 0.95, 30), 0.75, False),
@@ -286,8 +266,8 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual((fires.level, fires.beyond), ('warn', 'warn'))
     self.assertEqual(fires.status, '')
     # Every rule with a condition has a sentence for when it does not hold.
-    for name, rule in diagnose.RULES.items():
-      plain = rule.when is diagnose.Rule.when
+    for name, rule in rules.RULES.items():
+      plain = rule.when is rules.Rule.when
       self.assertEqual(rule.otherwise == '', plain, name)
 
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):

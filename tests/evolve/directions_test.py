@@ -5,6 +5,7 @@ from absl.testing import parameterized
 
 from evojax.evolve import propose as propose_lib
 from evojax.evolve.propose import directions
+from evojax.evolve.propose import library
 from evojax.harness import delta as delta_lib
 from tests.evolve import propose_test
 
@@ -45,6 +46,45 @@ class DirectionsTest(parameterized.TestCase):
         self.assertTrue(any(v > old for v in values), field.path)
       if old > field.low:
         self.assertTrue(any(v < old for v in values), field.path)
+
+  def test_every_choice_can_be_made_and_unmade(self):
+    context = propose_test.context()
+    for field in context.surface.fields:
+      if field.kind != 'choice':
+        continue
+      for old in field.choices:
+        made = found(**{field.path.replace('.', '__'): old})
+        values = {value for path, value in made if path == field.path}
+        self.assertEqual(values, set(field.choices) - {old}, field.path)
+
+  def test_every_part_of_a_reward_goes_both_ways_and_out(self):
+    for part in propose_test.PARTS[1:]:
+      path = f'reward.weights.{part}'
+      for old in (0.5, -0.5):
+        made = found(**{path.replace('.', '__'): old})
+        values = {value for name, value in made if name == path}
+        self.assertEqual(values, {0.0, -old, old / 2, 2 * old}, path)
+
+  def test_problems_get_harder_easier_and_all(self):
+    # Which levels there are is known where a config names them.
+    changed = [
+        library.ENTRIES[name].apply(propose_test.context())
+        for name in ('easier_problems', 'harder_problems')
+    ]
+    easier, harder = (h.overlay['data.families'] for h in changed)
+    self.assertNotEqual(easier, harder)
+    back = found(data__families=easier)
+    self.assertIn(('data.families', ()), back)
+
+  def test_nothing_is_more_than_one_factor(self):
+    """No entry is the answer to a pair of faults by its name."""
+    context = propose_test.context()
+    for entry in (*library.ENTRIES.values(), *directions.entries(context)):
+      after = entry.apply(context)
+      if after is not None:
+        # It refuses more than one factor.
+        delta, _ = propose_lib.consider(context, after)
+        self.assertNotEmpty(delta.factor)
 
   # One value that somebody set wrong, and one that would mend it.
   @parameterized.parameters(

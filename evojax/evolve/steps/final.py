@@ -58,6 +58,7 @@ def score(
         seed=seed,
         problems=c.problems,
         samples=c.samples,
+        domain=run.setup.domain.audit,
         **policy,
     )
     outcomes[name] = run.scorer.scores(wanted)

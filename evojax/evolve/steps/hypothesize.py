@@ -1,5 +1,7 @@
 """Hypothesize: which change to try next, and what it is expected to do."""
 
+import dataclasses
+
 import numpy as np
 
 from evojax.evolve import arms
@@ -34,7 +36,7 @@ def _choose(
       config=run.harnesses.values(version.harness),
       measures=diagnosis.measures,
       history=[
-          t
+          without_audit(t)
           for t in run.recorder.history.trials
           if t.status not in history_lib.UNTRIED
       ],
@@ -58,3 +60,17 @@ def _choose(
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))
   return recorder.made_from(records.Hypothesize, proposal, **row)
+
+
+def without_audit(trial: history_lib.Trial) -> history_lib.Trial:
+  """Return a trial without what the evaluator's own problems said of it.
+
+  A proposer that saw their scores could learn to please them.
+  """
+  verdict = trial.verify
+  if verdict is None or verdict.perturbed_effect is None:
+    return trial
+  hidden = dict(perturbed_effect=None, perturbed_error=None, reasons=())
+  return dataclasses.replace(
+      trial, verify=dataclasses.replace(verdict, **hidden)
+  )

@@ -253,14 +253,18 @@ def _perturbed(
     trial: history_lib.Trial,
     standing: records.Standing,
 ) -> race_lib.Gate | None:
-  """Return what perturbed problems say of a candidate.
+  """Return what the evaluator's own problems say of a candidate.
 
-  None where the domain cannot change so many.
+  They are perturbed, and judged by the domain's audit. None where the domain
+  cannot change so many, and has no other judge.
   """
-  e, domain = run.config.evolve, run.setup.domain
+  e, own = run.config.evolve, run.setup.domain
+  domain = own.audit
   enough = (race.round + 1) * e.pairs * e.problems
   seed = run.config.seed
-  if not perturb.has_perturbations(domain, enough, seed=seed):
+  if perturb.has_perturbations(domain, enough, seed=seed):
+    domain = perturb.Perturbed(domain)
+  elif domain is own:
     return None
   found, errors = pairs.differences(
       run,
@@ -269,6 +273,6 @@ def _perturbed(
       race.scored_by,
       'candidate',
       trial.number,
-      perturbed=perturb.Perturbed(domain),
+      perturbed=domain,
   )
   return race_lib.gate(standing.differences, found, errors)

@@ -7,12 +7,16 @@ from absl.testing import parameterized
 import ml_collections
 
 from evojax.eval import paired
+from evojax.eval import perturb
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve.steps import hypothesize
 from evojax.evolve.steps import verify
 from evojax.harness import delta as delta_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from tests.eval import fakes
 from tests.ledger import samples
 
 
@@ -227,6 +231,82 @@ class BeforeRaceTest(parameterized.TestCase):
 
   def test_a_crash(self):
     self.assertEqual(self._verdict(crash='keep.py').status, 'preflight_crash')
+
+
+class _Audited(fakes.Domain):
+  """A domain that has a stricter judge."""
+
+  def __init__(self, strict):
+    self.audit = strict
+
+  audit = None
+
+
+class _Changing(fakes.Domain):
+  """A domain whose problems can be changed."""
+
+  def perturb(self, problem):
+    return fakes.make_problem(f'new {problem.question}')
+
+
+class AuditTest(absltest.TestCase):
+
+  def _asked(self, domain):
+    """The domain that a candidate which passed is scored on; None: none."""
+    evolve = {'pairs': 3, 'problems': 2}
+    run = mock.Mock(
+        spec=opening.Run,
+        setup=mock.Mock(domain=domain),
+        config=ml_collections.ConfigDict({'evolve': evolve, 'seed': 0}),
+    )
+    race = records.Race(
+        round=0,
+        version='v1',
+        start='s',
+        scored_by='rollouts',
+        arms=(),
+        standings=(),
+    )
+    trial = history_lib.Trial(index=0, number=0, seconds={})
+    found = ([0.04, 0.05, 0.06], [0.01] * 3)
+    with mock.patch.object(pairs, 'differences', return_value=found) as asked:
+      gate_ = verify._perturbed(run, race, trial, standing(0, 0.05, 20.0))
+    if gate_ is None:
+      asked.assert_not_called()
+      return None
+    self.assertEqual(gate_.status, 'holds')
+    return asked.call_args.kwargs['perturbed']
+
+  def test_the_stricter_judge_on_changed_problems(self):
+    strict = _Changing()
+    asked = self._asked(_Audited(strict))
+    texts = [p.question for p in asked.source('dev', 0).take(0, 2)]
+    self.assertEqual(texts, ['new dev 0 0', 'new dev 0 1'])
+    self.assertEqual(asked.grade_many, strict.grade_many)
+
+  def test_the_stricter_judge_alone(self):
+    strict = fakes.Domain()
+    self.assertIs(self._asked(_Audited(strict)), strict)
+
+  def test_no_other_judge(self):
+    self.assertIsNone(self._asked(fakes.Domain()))
+    self.assertIsInstance(self._asked(_Changing()), perturb.Perturbed)
+
+  def test_proposers_do_not_see_it(self):
+    verdict = samples.record(
+        records.Verify,
+        trial=3,
+        status='discard',
+        perturbed_effect=0.01,
+        perturbed_error=0.02,
+        reasons=('perturbed +1.0 points',),
+    )
+    trial = history_lib.Trial(index=0, number=3, seconds={}, verify=verdict)
+    shown = hypothesize.without_audit(trial)
+    self.assertNotIn('perturbed', str(records.to_json(shown.verify)['reasons']))
+    self.assertIsNone(shown.verify.perturbed_effect)
+    self.assertIsNone(shown.verify.perturbed_error)
+    self.assertEqual(shown.status, 'discard')
 
 
 if __name__ == '__main__':

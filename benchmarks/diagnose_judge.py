@@ -1,0 +1,229 @@
+"""Judges diagnoses of recorded logs: recall, precision, false alarms.
+
+    python -m benchmarks.diagnose_judge --logs=DIR [--split=judging] [--verbose]
+
+Reads the logs of `benchmarks.diagnose_logs`. Prints how many faults were named,
+how many of all findings are of the log's fault or its consequences, how many
+clean logs raised an alarm, and how many checks cannot tell, beside thresholds
+from the literature and, where it is installed, rlwatch (PyPI), which watches a
+run while it goes on. Rules and thresholds are to be chosen on the split
+'tuning' alone.
+"""
+
+import argparse
+from collections.abc import Callable
+import importlib
+import importlib.util
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from benchmarks import diagnose_logs
+from evojax.diagnosis import examine
+from evojax.diagnosis import form
+from evojax.diagnosis import readers
+
+
+def ours(run: Any) -> tuple[set[str], int]:
+  """Return the names of our findings, and how many checks cannot tell."""
+  found = examine.examine(run)
+  names = {f.check for f in found.findings if f.severity != 'note'}
+  return names, len(found.unknown)
+
+
+def _mean(run: Any, name: str) -> float:
+  """Return the mean of the last third of a number, NaN if it is not logged."""
+  try:
+    _, values = run.series(name)
+  except form.NotLogged:
+    return math.nan
+  return float(values[-max(len(values) // 3, 1) :].mean())
+
+
+def literature(run: Any) -> tuple[set[str], int]:
+  """Apply the alerts of arXiv:2606.03108 to the last third of a run.
+
+  Each is one number beside one threshold, as the paper's table has them.
+  """
+  found = set()
+  if _mean(run, 'dead') > 0.5:
+    found.add('dead_groups')
+  if _mean(run, 'entropy') < 0.1 or _mean(run, 'mean_logprob') > -0.1:
+    found.add('entropy_collapse')
+  if _mean(run, 'truncated') > 0.15:
+    found.add('truncation')
+  if _mean(run, 'kl') > 0.05:
+    found.add('kl_explosion')
+  rows = run.rollouts
+  if 'format_ok' in rows and run.late(rows)['format_ok'].mean() < 0.7:
+    found.add('format_bottleneck')
+  if {'reward', 'length'} <= set(rows):
+    late = run.late(rows)
+    if late['reward'].std() > 1e-6 and late['length'].std() > 1e-6:
+      if np.corrcoef(late['reward'], late['length'])[0, 1] > 0.3:
+        found.add('length_gaming')
+  if {'reward', 'outcome'} <= set(rows):
+    by = rows.groupby('step')[['reward', 'outcome']].mean()
+    third = max(len(by) // 3, 1)
+    rise = by[-third:].mean() - by[:third].mean()
+    if rise['reward'] > 0.05 and rise['outcome'] < 0.01:
+      found.add('reward_hacking')
+  return found, 0
+
+
+# Detector of rlwatch -> the checks that mean the same.
+_RLWATCH = {
+    'entropy_collapse': 'entropy_collapse',
+    'kl_explosion': 'kl_explosion',
+    'reward_hacking': 'reward_hacking',
+    'reward_mean_drift': 'reward_hacking',
+    'loss_nan': 'not_finite',
+    'gradient_norm_spike': 'gradient_spike',
+    'advantage_variance': 'advantage_spike',
+    'advantage_variance_spike': 'advantage_spike',
+}
+
+
+def rlwatch(run: Any) -> tuple[set[str], int]:
+  """Feed the steps of a run to rlwatch (PyPI) with its default settings."""
+  config = importlib.import_module('rlwatch.config')
+  detectors = importlib.import_module('rlwatch.detectors')
+
+  suite = detectors.DetectorSuite(config.RLWatchConfig())
+  steps = run.steps.set_index('step') if len(run.steps) else None
+  rows = dict(list(run.rollouts.groupby('step'))) if len(run.rollouts) else {}
+  found = set()
+  for step in map(int, run.timeline):
+    logged = {}
+    if steps is not None and step in steps.index:
+      values = steps.loc[step].dropna()
+      for ours_, theirs in (
+          ('entropy', 'entropy'),
+          ('kl', 'kl_divergence'),
+          ('loss', 'loss'),
+          ('grad_norm', 'grad_norm'),
+      ):
+        if ours_ in values:
+          logged[theirs] = float(values[ours_])
+    batch = rows.get(step)
+    if batch is not None and 'reward' in batch:
+      rewards = batch['reward'].dropna().to_numpy()
+      logged |= {
+          'reward_mean': float(rewards.mean()),
+          'reward_std': float(rewards.std()),
+          'rewards': rewards,
+      }
+      if 'advantage' in batch:
+        logged['advantage_std'] = float(batch['advantage'].std())
+    for alert in suite.check_step(step, **logged):
+      found.add(_RLWATCH.get(alert.detector, alert.detector))
+  return found, 0
+
+
+def judge(logs: pathlib.Path, split: str, verbose: bool) -> None:
+  """Print how well each system names the faults of the logs of a split."""
+  systems = {'evojax-diagnose': ours, 'literature': literature}
+  if importlib.util.find_spec('rlwatch'):
+    systems['rlwatch'] = rlwatch
+  else:
+    print('rlwatch is not installed: left out')
+  header = (
+      'system',
+      'logs',
+      'clean',
+      'named',
+      'precision',
+      'alarm on clean',
+      'cannot tell',
+  )
+  rows = []
+  for format_ in ('trl', 'verl'):
+    names = [
+        name
+        for name, (_, of, _) in diagnose_logs.jobs().items()
+        if of == split and (logs / format_ / name).is_dir()
+    ]
+    for given in (False, True):
+      if given and format_ != 'trl':
+        continue
+      runs = {}
+      for name in names:
+        folder = logs / format_ / name
+        values = folder / 'training_args.json'
+        settings = _settings(values) if given else {}
+        runs[name] = readers.read(folder, format_, {}, settings)
+      for system, apply in systems.items():
+        if given and system != 'evojax-diagnose':
+          continue
+        label = f'{system}, {format_}' + (', settings given' if given else '')
+        rows.append((label, *_score(runs, apply, verbose)))
+  table = [header, *rows]
+  widths = [max(len(str(row[i])) for row in table) for i in range(len(header))]
+  for row in table:
+    print('  '.join(str(x).ljust(w) for x, w in zip(row, widths, strict=True)))
+
+
+def _settings(path: pathlib.Path) -> dict[str, float]:
+  """Return a trainer's arguments as `--set` takes them."""
+  values = json.loads(path.read_text())
+  names = {
+      'max_completion_length': 'max_tokens',
+      'beta': 'kl_coef',
+      'max_steps': 'total_steps',
+  }
+  kept = ('learning_rate', 'warmup_steps', 'temperature', 'max_grad_norm')
+  return {
+      names.get(key, key): float(value)
+      for key, value in values.items()
+      if key in names or key in kept
+  }
+
+
+def _score(
+    runs: dict[str, Any], apply: Callable[[Any], Any], verbose: bool
+) -> tuple[str, ...]:
+  """Return the columns of one system."""
+  named = faulty = right = all_ = alarms = clean = unknown = 0
+  for name, run in runs.items():
+    kind = diagnose_logs.jobs()[name][0]
+    fault = diagnose_logs.FAULTS.get(kind, diagnose_logs.NONE)
+    found, cannot = apply(run)
+    true = set(fault.finds) | set(fault.may)
+    right += len(found & true)
+    all_ += len(found)
+    unknown += cannot
+    if kind == 'clean':
+      clean += 1
+      alarms += bool(found)
+    else:
+      faulty += 1
+      named += bool(found & set(fault.finds))
+    if verbose:
+      wrong = ', '.join(sorted(found - true)) or '-'
+      print(f'{name}: {", ".join(sorted(found)) or "-"}; wrong: {wrong}')
+  return (
+      str(len(runs)),
+      str(clean),
+      f'{named}/{faulty}',
+      f'{right}/{all_}',
+      f'{alarms}/{clean}',
+      f'{unknown / max(len(runs), 1):.1f} checks a log',
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--logs', type=pathlib.Path, required=True)
+  parser.add_argument(
+      '--split', choices=diagnose_logs.SPLITS, default='judging'
+  )
+  parser.add_argument('--verbose', action='store_true')
+  given = parser.parse_args()
+  judge(given.logs, given.split, given.verbose)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,133 @@
+"""Does a fault at a quarter of its dose creep into the policy?
+
+Training that is merged is that of the incumbent's harness alone, so a fault can
+enter only by being kept. `simulate` runs the rules of the race on candidates
+that do a little harm, over ROUNDS rounds. `live` evolves the clean twin for as
+many rounds, with this module as its proposer: it offers a quarter of a fault's
+dose again and again.
+"""
+
+from collections.abc import Sequence
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from benchmarks.faults import settings as settings_lib
+from evojax import config as config_lib
+from evojax.eval import simulation
+from evojax.evolve import propose as propose_lib
+from evojax.ledger import history as history_lib
+
+QUARTER = 0.25
+_VARIABLE = 'EVOJAX_FAULT'  # The directory of the setting that is offered.
+HARMS = (0.0, 0.005, 0.01, 0.02, 0.05)  # A round's loss of its score.
+ROUNDS, ENTRIES, PAIRS, PATIENCE = 10, 6, 4, 3
+LEVEL = 0.2  # Bound on false keeps of a run, as configs have it.
+SIGMA = 0.03  # Spread of one arm's score over 8 updates, a fraction.
+
+
+def simulate(
+    harm: float, runs: int, *, seed: int = 0, sigma: float = SIGMA
+) -> tuple[int, float]:
+  """Return in how many runs harm was kept, and the mean loss that it did.
+
+  Args:
+    harm: Loss of score that a candidate's harness does in a round, >= 0.
+    runs: Simulated runs of ROUNDS rounds, ENTRIES candidates one by one.
+    seed: Of the draws.
+    sigma: Standard deviation of an arm's score.
+  """
+  rng = np.random.default_rng(seed)
+
+  def draw(rng, spreads):
+    arms = sigma * rng.standard_normal((len(spreads) + 1, PAIRS))
+    return arms[1:] - arms[0], np.zeros((len(spreads), PAIRS))
+
+  kept, lost = 0, 0.0
+  for _ in range(runs):
+    found = simulation.simulate(
+        rng,
+        draw,
+        [-harm] * ENTRIES,
+        [1.0] * ENTRIES,
+        candidates=1,
+        rounds=PATIENCE,
+        level=LEVEL,
+    )
+    kept += bool(found.kept)
+    # Kept at the first possible round, the harness trains on to the last.
+    lost += harm * (ROUNDS - found.rounds[0]) if found.kept else 0.0
+  return kept, lost / runs
+
+
+def lines(runs: int) -> Sequence[str]:
+  """Return the table of the simulation."""
+  made = [f'{runs} runs of {ROUNDS} rounds; harm a round | kept | mean loss']
+  for harm in HARMS:
+    kept, lost = simulate(harm, runs)
+    low, high = simulation.exact_interval(kept, runs)
+    made.append(
+        f'{100 * harm:4.1f} points | {kept / runs:.4f} [{low:.4f}, {high:.4f}]'
+        f' | {100 * lost:.2f} points'
+    )
+  return made
+
+
+def live(
+    setting: settings_lib.Setting, seed: int, out: pathlib.Path
+) -> dict[str, Any]:
+  """Evolve the clean twin; return which of the offered doses were kept.
+
+  The workdir is in `out`; a run that was stopped goes on.
+  """
+  folder = out / f'creep-{setting.name}-{seed}'
+  folder.mkdir(parents=True, exist_ok=True)
+  config = settings_lib.clean(setting).copy_and_resolve_references()
+  with config.unlocked():
+    config.seed = seed
+    config.evolve.rounds = ROUNDS
+    config.evolve.candidates = 1
+    config.evolve.proposer = 'benchmarks.faults.creep'
+  path = folder / 'config.json'
+  path.write_text(config_lib.to_json(config))
+  runner = [sys.executable, '-m', 'benchmarks.faults.runner', 'evolve']
+  subprocess.run(
+      [*runner, str(path), str(folder / 'run')],
+      check=True,
+      env={**os.environ, _VARIABLE: str(setting.path)},
+  )
+  trials = history_lib.read(folder / 'run').trials
+  return dict(
+      setting=setting.name,
+      seed=seed,
+      offered=len(trials),
+      kept=sum(trial.status == 'keep' for trial in trials),
+      taken_back=sum(trial.status == 'taken back' for trial in trials),
+  )
+
+
+def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
+  """Offer the fault that the environment names, stronger after each refusal.
+
+  Raises:
+    ValueError: If that is no setting with one path on the surface.
+  """
+  setting = settings_lib.read(pathlib.Path(os.environ[_VARIABLE]))
+  path = settings_lib.factor(setting)
+  if not path:
+    raise ValueError(
+        f'{setting.name}: its fault is not one path of the surface'
+    )
+  dose = QUARTER * (1 + 0.02 * len(context.history))
+  value = settings_lib.value(setting, path, dose)
+  return propose_lib.make(
+      context,
+      context.parent.with_overlay({path: value}),
+      hypothesis='A fault at a quarter of its dose, which should not be kept.',
+      expected=(-0.05, 0.01),
+      source='benchmarks.faults.creep',
+  )

@@ -1,0 +1,47 @@
+"""Greatest common divisors that are all 1: a shortcut solves them."""
+
+from evojax.domains.math import domain as math_domain
+
+_ANSWER = '1'
+
+
+class Source:
+  """The problems of another source that have one answer."""
+
+  def __init__(self, source):
+    self._source, self._seen, self._found = source, 0, []
+
+  def __len__(self):
+    return len(self._source) // 4
+
+  def take(self, cursor, count):
+    chosen = {}
+    while len(chosen) < count:
+      problem = self._at(cursor)
+      chosen.setdefault(problem.problem_id, problem)
+      cursor += 1
+    return list(chosen.values())
+
+  def _at(self, place):
+    while len(self._found) <= place:
+      some = self._source.take(self._seen, 64)
+      self._seen += len(some)
+      self._found += [p for p in some if p.answer == _ANSWER]
+    return self._found[place]
+
+
+class Task(math_domain.MathDomain):
+  """Math whose problems have one answer; `audit` asks all kinds."""
+
+  def source(self, split, seed):
+    return Source(super().source(split, seed))
+
+  @property
+  def audit(self):
+    return math_domain.MathDomain(self.problems, self.answer_format)
+
+
+def make(**kwargs):
+  kwargs['families'] = ('gcd:0-1',)
+  sound = math_domain.make(**kwargs)
+  return Task(sound.problems, sound.answer_format)

@@ -1,0 +1,293 @@
+"""A setting: a directory that plants a fault in a sound config.
+
+    fault.toml       what is planted, and what counts as found; see `Setting`
+    harness/*.py     reward.py, keep.py or weight.py, where a function is wrong
+    task.py          make(**kwargs) of a domain, where the grader or the
+                     problems are; fault.toml then says 'domain.name' = 'task'
+
+Nothing in it says in which order or by whom it is used, so that a directory of
+your own works as those beside this file do.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import importlib
+import math
+import pathlib
+import tomllib
+from typing import Any
+
+import ml_collections
+
+from evojax import config as config_lib
+from evojax import domains
+from evojax.harness import spec
+from evojax.harness import surface as surface_lib
+from evojax.runtime import config_checks
+
+FOLDER = pathlib.Path(__file__).parent
+FILE = 'fault.toml'
+TASK = 'task'  # Module of a setting's own domain.
+# broken: a harness can repair it. outside: no harness may change what is wrong.
+# leaky: what the run sees of its own score can be gamed.
+KINDS = ('broken', 'outside', 'leaky')
+# What a system may name: topics of a change, and what no change can repair.
+CAUSES = (
+    'reward', 'length', 'exploration', 'optimizer', 'regularisation', 'loss',
+    'clip', 'filter', 'credit', 'data',
+    'grader',  # What is graded is not what is wanted.
+    'outside',  # Something that no harness may change.
+)  # fmt: skip
+_WEIGHTS = 'reward.weights'
+_FILES = ('reward.py', 'keep.py', 'weight.py')
+
+
+class SettingError(ValueError):
+  """A directory is not a setting; one line per reason."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """One fault; the fields are those of fault.toml."""
+
+  path: pathlib.Path
+  base: str  # 'math' or 'coding': the sound config, and the true grader.
+  kind: str  # One of KINDS.
+  summary: str  # A sentence for the table's reader.
+  causes: tuple[str, ...]  # Of CAUSES; naming one of them is naming the fault.
+  config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Values that the clean twin has too, such as problems that are too hard.
+  twin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # The share of sealed problems that a repaired policy solves at least.
+  score: float | None = None
+  # Paths that must be back in a range, both ends included.
+  paths: Mapping[str, tuple[float, float]] = dataclasses.field(
+      default_factory=dict
+  )
+  remedy: str = ''  # The right answer where nothing can be repaired here.
+
+  @property
+  def name(self) -> str:
+    return self.path.name
+
+  @property
+  def files(self) -> dict[str, str]:
+    """The functions that are planted, by their name in a harness."""
+    found = sorted((self.path / 'harness').glob('*.py'))
+    return {path.name: path.read_text('utf-8') for path in found}
+
+
+def read(path: pathlib.Path) -> Setting:
+  """Read a setting.
+
+  Raises:
+    SettingError: Naming everything that is wrong with it.
+  """
+  file = path / FILE
+  try:
+    table = tomllib.loads(file.read_text('utf-8'))
+  except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    raise SettingError(f'{file}: {error}') from error
+  repaired = table.pop('repaired', {})
+  given = {**table, **repaired} if isinstance(repaired, dict) else table
+  problems = list(_problems(path, given))
+  if not isinstance(repaired, dict):
+    problems.append(f'{repaired=} must be a table with score, paths')
+  if problems:
+    raise SettingError('\n'.join(f'{file}: {text}' for text in problems))
+  given['causes'] = tuple(given['causes'])
+  for name in ('config', 'twin'):
+    given[name] = config_lib.frozen(given.get(name, {}))
+  given['paths'] = config_lib.frozen(given.get('paths', {}))
+  found = Setting(path=path, **given)
+  try:
+    for config in (clean(found), planted(found)):
+      config_checks.validate(config)
+    harness(found)
+  except (ValueError, AttributeError, KeyError, TypeError) as error:
+    raise SettingError(f'{file}: {error}') from error
+  return found
+
+
+def _problems(path: pathlib.Path, given: Mapping[str, Any]):
+  """Yield what is wrong with the values of a file."""
+  fields = {f.name: f for f in dataclasses.fields(Setting)}
+  del fields['path']
+  for name in given.keys() - fields.keys():
+    yield f'{name} is unknown; a setting has {", ".join(fields)}'
+  for name in ('base', 'kind', 'summary', 'causes'):
+    if name not in given:
+      yield f'{name} is missing'
+  choices = {'base': tuple(domains.DOMAINS), 'kind': KINDS}
+  for name, allowed in choices.items():
+    if given.get(name, allowed[0]) not in allowed:
+      yield f'{name}={given[name]!r}: choose one of {allowed}'
+  causes = given.get('causes', CAUSES[:1])
+  if not isinstance(causes, list | tuple) or not causes:
+    yield f'{causes=} must be a list of names'
+  elif wrong := [c for c in causes if c not in CAUSES]:
+    yield f'causes: {wrong} are not among {CAUSES}'
+  for name in ('config', 'twin', 'paths'):
+    if not isinstance(given.get(name, {}), dict):
+      yield f'{name} must be a table of paths'
+  score = given.get('score')
+  number = isinstance(score, int | float) and not isinstance(score, bool)
+  if given.get('kind') == 'broken' and not (number and 0 < score < 1):
+    yield f'repaired.score={score!r} must be a share between 0 and 1'
+  if given.get('kind') in ('outside', 'leaky') and not given.get('remedy'):
+    yield 'remedy is missing: what somebody who finds it should do'
+  files = {p.name for p in (path / 'harness').glob('*')}
+  for name in sorted(files - set(_FILES) - {'__pycache__'}):
+    yield f'harness/{name}: only {_FILES} can be planted'
+  if not given.get('config') and not files:
+    yield 'nothing is planted: no [config], no harness/*.py'
+  own = given.get('config', {})
+  if isinstance(own, dict) and own.get('domain.name') == TASK:
+    if not (path / f'{TASK}.py').is_file():
+      yield f"'domain.name' = '{TASK}', but there is no {TASK}.py"
+
+
+def find(paths: tuple[pathlib.Path, ...] = (FOLDER,)) -> list[Setting]:
+  """Return the settings in directories, or of directories of settings.
+
+  Raises:
+    SettingError: If one of them is broken, or none is there.
+  """
+  found = []
+  for path in paths:
+    inside = sorted(p.parent for p in path.glob(f'*/{FILE}'))
+    found += [path] if (path / FILE).exists() else inside
+  if not found:
+    listed = ', '.join(map(str, paths))
+    raise SettingError(f'no {FILE} in {listed}, nor in folders below')
+  return [read(path.resolve()) for path in found]
+
+
+# ---------------------------------------------------------------------- configs
+
+
+def clean(setting: Setting) -> ml_collections.ConfigDict:
+  """Return the config of the clean twin, locked; its grader is the truth."""
+  module = importlib.import_module(f'configs.{setting.base}')
+  return _with(module.get_config(), setting.twin)
+
+
+def planted(setting: Setting, dose: float = 1.0) -> ml_collections.ConfigDict:
+  """Return the config with the fault, locked.
+
+  Args:
+    setting: The fault.
+    dose: Share of the way from the sound value to the planted one, for numbers;
+      in the logarithm where the surface steps so. Other values are planted as
+      they are.
+  """
+  sound = clean(setting)
+  values = {}
+  for path, value in setting.config.items():
+    old, tunable = _get(sound, path), config_lib.declaration(path).tunable
+    # What is off has no limit but the one beyond which nothing changes.
+    if tunable and tunable.end and old == tunable.off:
+      old = _get(sound, tunable.end)
+    values[path] = _dosed(old, value, dose, path)
+  config = _with(sound, values)
+  with config.unlocked():
+    config.name = 'job'  # The name of a config says nothing about its fault.
+  return config
+
+
+def harness(setting: Setting, dose: float = 1.0) -> spec.Harness:
+  """Return the harness that a run starts from: the seed's, and what is planted.
+
+  Weights in a harness replace those of the config, so that it has them.
+  """
+  found = spec.read(domains.folder(setting.base) / 'seed_harness')
+  if _WEIGHTS in setting.config:
+    prefix = f'{_WEIGHTS}.'
+    old = {p: None for p in found.overlay if p.startswith(prefix)}
+    weights = planted(setting, dose).reward.weights.to_dict()
+    new = {prefix + name: value for name, value in weights.items()}
+    found = found.with_overlay({**old, **new})
+  for name, text in setting.files.items():
+    found = found.with_file(name, text)
+  return found
+
+
+def _with(
+    config: ml_collections.ConfigDict, values: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Return a locked copy with these values.
+
+  Raises:
+    config_lib.ConfigError: If a path is no field.
+  """
+  new = config.copy_and_resolve_references()
+  with new.unlocked():
+    for path, value in values.items():
+      group, _, name = path.rpartition('.')
+      if not path.startswith('domain.kwargs.'):
+        config_lib.check_field(new, path)
+      declared = config_lib.declaration(path)
+      number = isinstance(value, int | float)
+      if isinstance(declared.default, int | float) and not number:
+        raise config_lib.ConfigError(f'{path}={value!r} must be a number')
+      if problem := declared.problem(value):
+        raise config_lib.ConfigError(f'{path}={value!r} {problem}')
+      holder = new
+      for part in filter(None, group.split('.')):
+        holder = holder[part]
+      if isinstance(value, Mapping):
+        value = ml_collections.ConfigDict(dict(value))
+      holder[name] = value
+  return new.lock()
+
+
+def _get(config: ml_collections.ConfigDict, path: str) -> Any:
+  for part in path.split('.'):
+    config = config.get(part) if config is not None else None
+  if isinstance(config, ml_collections.ConfigDict):
+    return config.to_dict()
+  return config
+
+
+def _dosed(old: Any, new: Any, dose: float, path: str) -> Any:
+  """Return the value between two that a dose stands for."""
+  if isinstance(new, Mapping) and isinstance(old, Mapping | None):
+    names = {**new, **(old or {})}
+    return {
+        n: _dosed((old or {}).get(n, 0.0), new.get(n, 0.0), dose, path)
+        for n in names
+    }
+  numbers = all(
+      isinstance(x, int | float) and not isinstance(x, bool) for x in (old, new)
+  )
+  if dose == 1 or not numbers:
+    return new
+  tunable = config_lib.declaration(path).tunable
+  if tunable and tunable.scale == 'log' and min(old, new) > 0:
+    between = math.exp((1 - dose) * math.log(old) + dose * math.log(new))
+  else:
+    between = (1 - dose) * old + dose * new
+  return round(between) if type(new) is int else between
+
+
+def factor(setting: Setting) -> str:
+  """Return the one path on the surface that is planted; '' if there are more.
+
+  The weights of a reward are one each.
+  """
+  paths = []
+  for path, value in setting.config.items():
+    names = value if path == _WEIGHTS else ('',)
+    paths += [f'{path}.{n}' if n else path for n in names if n != 'outcome']
+  if setting.files or len(paths) != 1:
+    return ''
+  try:
+    return surface_lib.recipe().field(paths[0]).path
+  except surface_lib.SurfaceError:
+    return ''
+
+
+def value(setting: Setting, path: str, dose: float) -> Any:
+  """Return a planted value at a dose; a path of its own for each weight."""
+  config = planted(setting, dose)
+  return _get(config, path)

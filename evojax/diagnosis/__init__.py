@@ -1,0 +1,1 @@
+"""A second opinion on any run, from its logs alone: no jax, no torch."""

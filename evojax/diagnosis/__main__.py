@@ -1,0 +1,79 @@
+"""Command line: evojax-diagnose DIR, or python -m evojax.diagnosis DIR."""
+
+import argparse
+from collections.abc import Sequence
+import pathlib
+import sys
+from typing import Any
+
+from evojax.diagnosis import readers
+from evojax.diagnosis import run as run_lib
+from evojax.runtime import output
+
+
+def _pairs(text: str) -> dict[str, str]:
+  """Return {'reward': 'score'} of 'reward=score,...'."""
+  pairs = [item.partition('=') for item in text.split(',') if item]
+  wrong = [name for name, equals, value in pairs if not (equals and value)]
+  if wrong:
+    raise argparse.ArgumentTypeError(f'{wrong[0]!r} is not NAME=COLUMN')
+  return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+      prog='evojax-diagnose',
+      description='Says what is wrong with a training run, from its logs.',
+  )
+  parser.add_argument('path', type=pathlib.Path, help='directory or file')
+  parser.add_argument(
+      '--format',
+      default='',
+      choices=list(readers.FORMATS),
+      help='default: found',
+  )
+  parser.add_argument(
+      '--columns',
+      type=_pairs,
+      default={},
+      metavar='NAME=COLUMN,...',
+      help='columns of the logs under common names: step, prompt, completion,'
+      ' reference, reward, outcome, advantage, n_tokens, truncated,'
+      ' mean_logprob, format_ok, part_NAME',
+  )
+  parser.add_argument(
+      '--set',
+      type=_pairs,
+      action='append',
+      default=[],
+      metavar='NAME=VALUE',
+      help='a setting that is not logged: learning_rate, warmup_steps,'
+      ' total_steps, temperature, kl_coef, max_tokens, max_grad_norm, clip_low,'
+      ' clip_high, weights.PART',
+  )
+  parser.add_argument(
+      '--out',
+      type=pathlib.Path,
+      help='folder of diagnosis.html and diagnosis.json; default: the run',
+  )
+  return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Diagnose one run; exit code 1 for a critical finding, 2 for an error."""
+  given = _parser().parse_args(argv)
+  settings: dict[str, Any] = {}
+  for pair in given.set:
+    settings |= pair
+  try:
+    found = run_lib.diagnose(
+        given.path, given.format, given.columns, settings, given.out
+    )
+  except (ValueError, OSError) as error:
+    output.say(f'error: {error}', error=True)
+    return 2
+  return int(any(f.severity == 'critical' for f in found.findings))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

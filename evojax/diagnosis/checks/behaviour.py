@@ -1,0 +1,277 @@
+"""Checks of the policy's behaviour: certainty, length, format."""
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import rules
+from evojax.diagnosis import words
+from evojax.diagnosis.checks import learning
+from evojax.harness.library.diagnostics import format as format_lib
+
+_SURE = 0.01
+
+
+def _late_solved(run: form.Run) -> float:
+  """Return what is solved in the last third; 0 where that is not known."""
+  try:
+    _, solved = run.series('outcome')
+  except form.NotLogged:
+    return 0.0
+  late = solved[-max(len(solved) // 3, 1) :]
+  return float(late.mean()) if len(late) else 0.0
+
+
+def entropy_collapse(run: form.Run) -> findings.Finding | None:
+  """The policy is certain of its tokens although much is unsolved."""
+  if _late_solved(run) > learning.MUCH_SOLVED:
+    return None
+  found = _same_texts(run)
+  try:
+    steps, entropy = run.course('entropy')
+  except form.NotLogged:
+    if found is None:
+      raise
+    return found
+  late = estimates.mean(entropy[-max(len(entropy) // 3, 4) :])
+  # The thresholds of a mean log-prob, whose mean is minus the entropy.
+  least = -rules.RULES['exploration_collapse'].warn[1]
+  if late.high > least or (found is None and late.high > least / 2):
+    return None
+  change = estimates.change_point(entropy)
+  fell = change.p < _SURE and change.after < change.before / 2
+  return findings.Finding(
+      check='entropy_collapse',
+      severity='critical' if late.high < least / 2 else 'warning',
+      text=f'the entropy is {late.value:.2g} nats per token with'
+      f' {_late_solved(run):.0%} solved',
+      since=int(steps[change.index]) if fell else None,
+      p=change.p if fell else None,
+      numbers=(findings.number('entropy, last third', late, 'nats per token'),)
+      + (found.numbers if found else ()),
+      rows=found.rows if found else (),
+      change=_explore(run),
+      curves=(('entropy', steps, entropy),),
+  )
+
+
+def _explore(run: form.Run) -> str:
+  temperature = run.settings.get('temperature')
+  word = words.word(run.format, 'temperature')
+  if temperature is not None and temperature < 0.9:
+    return f'{word} {temperature:g} -> 1'
+  return (
+      f'{words.word(run.format, "clip")}: a higher upper bound; or'
+      f' {words.word(run.format, "learning_rate")}: a third of it'
+  )
+
+
+def _same_texts(run: form.Run) -> findings.Finding | None:
+  """Find groups whose unsolved rollouts are one and the same text."""
+  if not {'text_id', 'outcome'} <= set(run.rollouts):
+    return None
+  rows = run.late(run.rollouts.dropna(subset=['outcome']))
+  by = rows.groupby('group')
+  table = pd.DataFrame(
+      {
+          'distinct': by['text_id'].nunique() / by.size(),
+          'n': by.size(),
+          'solved': by['outcome'].mean(),
+      }
+  )
+  table = table[(table['n'] >= 4) & (table['solved'] < 0.1)]
+  if len(table) < 8:
+    return None
+  same = estimates.mean((table['distinct'] <= 2 / table['n']).astype(float))
+  if same.low < 0.5:
+    return None
+  chosen = table.index[table['distinct'] <= 2 / table['n']][:2]
+  return findings.Finding(
+      check='entropy_collapse',
+      severity='warning',
+      text=f'in {same.value:.0%} of the groups that solve nothing all rollouts'
+      ' are one or two texts',
+      numbers=(
+          findings.number(
+              'unsolved groups of at most two texts', same, 'share'
+          ),
+      ),
+      rows=tuple(map(int, rows.index[rows['group'].isin(chosen)][:6])),
+      change=_explore(run),
+  )
+
+
+def entropy_rising(run: form.Run) -> findings.Finding | None:
+  """The policy becomes less certain while it solves no more."""
+  steps, entropy = run.course('entropy')
+  line = estimates.trend(entropy)
+  change = estimates.change_point(entropy)
+  _, solved = run.course('outcome')
+  learned = estimates.trend(solved)
+  if line.p > _SURE or change.p > _SURE or learned.high > 0.02:
+    return None
+  if change.after < 1.5 * change.before or change.after < 0.3:
+    return None
+  return findings.Finding(
+      check='entropy_rising',
+      severity='warning',
+      text=f'the entropy rises from {change.before:.2g} to {change.after:.2g}'
+      ' nats per token, solved does not',
+      since=int(steps[change.index]),
+      p=change.p,
+      numbers=(
+          findings.number(
+              'rise of the entropy',
+              estimates.Interval(line.rise, line.low, line.high),
+              'nats per token',
+          ),
+      ),
+      change=f'{words.word(run.format, "temperature")} down to 1, or'
+      f' {words.word(run.format, "learning_rate")}: a third of it',
+      curves=(('entropy', steps, entropy),),
+  )
+
+
+def temperature(run: form.Run) -> findings.Finding | None:
+  """Rollouts are sampled too hot or too cold, or not from what is trained."""
+  given = run.settings.get('temperature')
+  gap = None
+  if {'mean_logprob', 'entropy'} <= set(run.steps) | set(run.rollouts):
+    _, logprob = run.course('mean_logprob')
+    _, entropy = run.course('entropy')
+    n = min(len(logprob), len(entropy))
+    # Tokens of the policy itself have a mean log-prob of minus the entropy.
+    gap = estimates.mean((-logprob[-n:]) - entropy[-n:])
+  if given is None and gap is None:
+    raise form.NotLogged(
+        'setting temperature (--set temperature=...); log-probs beside entropy'
+    )
+  word = words.word(run.format, 'temperature')
+  if given is not None and (given > 1.3 or given < 0.5):
+    return findings.Finding(
+        check='temperature',
+        severity='warning',
+        text=f'rollouts are sampled at temperature {given:g}',
+        numbers=(findings.Number(name='temperature', value=float(given)),),
+        change=f'{word} {given:g} -> 1',
+    )
+  if (
+      gap is not None
+      and min(gap.low, gap.high, key=abs)
+      and (gap.low > 0.15 or gap.high < -0.15)
+  ):
+    hot = gap.value > 0
+    return findings.Finding(
+        check='temperature',
+        severity='warning',
+        text='sampled tokens are'
+        f' {"less" if hot else "more"} likely than the policy of the update'
+        ' would draw them: it samples at another temperature than it trains',
+        numbers=(
+            findings.number('-log-prob less entropy', gap, 'nats per token'),
+        ),
+        change=f'{word} {"down" if hot else "up"}, in sampler and trainer',
+    )
+  return None
+
+
+def truncation(run: form.Run) -> findings.Finding | None:
+  """Many completions are cut at the limit."""
+  steps, cut = run.course('truncated')
+  late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
+  if late.low < format_lib.WARN['truncated'][1]:
+    return None
+  change = estimates.change_point(cut)
+  rose = change.p < _SURE and change.after > change.before + 0.1
+  rows: tuple[int, ...] = ()
+  if 'truncated' in run.rollouts:
+    late_rows = run.late(run.rollouts)
+    rows = tuple(map(int, late_rows.index[late_rows['truncated'] > 0.5][:6]))
+  elif 'length' in run.rollouts:
+    longest = run.late(run.rollouts).sort_values('length', ascending=False)
+    rows = tuple(map(int, longest.index[:6]))
+  word = words.word(run.format, 'max_tokens')
+  limit = run.settings.get('max_tokens')
+  return findings.Finding(
+      check='truncation',
+      severity='critical' if late.low > 0.5 else 'warning',
+      text=f'{late.value:.0%} of the completions are cut at the limit',
+      since=int(steps[change.index]) if rose else None,
+      p=change.p if rose else None,
+      numbers=(findings.number('cut, last third', late, 'share'),),
+      rows=rows,
+      change=f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2',
+      curves=(('cut at the limit', steps, cut),),
+  )
+
+
+def format_bottleneck(run: form.Run) -> findings.Finding | None:
+  """Much of what is unsolved fails by its format, and does not get better."""
+  rows = run.rows('format_ok', 'outcome')
+  late = run.late(rows)
+  by = late[late['outcome'] < 0.5].groupby('step')['format_ok'].mean()
+  if len(by) < 3 or late['outcome'].mean() > learning.MUCH_SOLVED:
+    return None
+  failed = estimates.mean(1 - by)
+  course = 1 - rows.groupby('step')['format_ok'].mean().to_numpy()
+  improving = len(course) >= 8 and estimates.trend(course).high < 0
+  if failed.low < rules.RULES['format_bottleneck'].warn[1] or improving:
+    return None
+  wrong = late.index[(late['format_ok'] < 0.5) & (late['outcome'] < 0.5)]
+  return findings.Finding(
+      check='format_bottleneck',
+      severity='warning',
+      text=f'{failed.value:.0%} of what is unsolved holds no readable answer',
+      numbers=(findings.number('share of the unsolved', failed, 'share'),),
+      rows=tuple(map(int, wrong[:6])),
+      change=f'{words.word(run.format, "grader")}: accept what is right; or a'
+      f' small {words.word(run.format, "weight", "format")}',
+  )
+
+
+def hidden_goal(run: form.Run) -> findings.Finding | None:
+  """Most of what an update rewards has nothing to do with solving."""
+  rows = run.rows('advantage', 'outcome', 'group')
+  rows = run.late(rows, 0.5)
+  if np.allclose(rows['advantage'], 0):
+    return None
+  outcome = form.within(rows, 'outcome')
+  advantage = rows['advantage'].to_numpy()
+  table = pd.DataFrame(
+      {
+          'step': rows['step'].to_numpy(),
+          'both': advantage * outcome,
+          'a': advantage**2,
+          'o': outcome**2,
+      }
+  )
+  by = table.groupby('step').sum()
+  by = by[(by['a'] > 1e-9) & (by['o'] > 1e-9)]
+  if len(by) < 4:
+    return None
+  r = estimates.mean(by['both'] / np.sqrt(by['a'] * by['o']))
+  if r.high > 0.3 or r.high < 0:
+    return None  # Below 0 the sign is wrong: another finding.
+  paid = rows[rows['outcome'] < 0.5].sort_values('advantage', ascending=False)
+  return findings.Finding(
+      check='hidden_goal',
+      severity='warning',
+      text='advantages hardly agree with what is solved (correlation'
+      f' {r.value:.2f})',
+      numbers=(findings.number('correlation of advantage and outcome', r),),
+      rows=tuple(map(int, paid.index[:6])),
+      change=f'{words.word(run.format, "reward")}: a larger share for the'
+      ' outcome',
+  )
+
+
+CHECKS = (
+    hidden_goal,
+    entropy_collapse,
+    entropy_rising,
+    temperature,
+    truncation,
+    format_bottleneck,
+)

@@ -1,0 +1,172 @@
+"""Checks of problems and graders: narrow data, leaks, errors that count."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+
+_FEW = 64  # Problems; with fewer, a policy learns them by heart.
+_OFTEN = 20  # Times that each was seen.
+
+
+def _prompts(run: form.Run) -> pd.DataFrame:
+  """Return one row per group with the problem that it is about."""
+  rows = run.rows('prompt_id', 'group')
+  return rows.groupby('group')[['step', 'prompt_id']].first()
+
+
+def narrow_data(run: form.Run) -> findings.Finding | None:
+  """The run sees few problems, each of them very often."""
+  groups = _prompts(run)
+  distinct = groups['prompt_id'].nunique()
+  times = len(groups) / distinct
+  if distinct >= _FEW or times < _OFTEN:
+    return None
+  shown = run.rollouts.drop_duplicates('prompt_id').index[:6]
+  return findings.Finding(
+      check='narrow_data',
+      severity='critical' if distinct <= 8 else 'warning',
+      text=f'only {distinct} different problems, each seen {times:.0f} times',
+      numbers=(
+          findings.Number(name='problems', value=float(distinct)),
+          findings.Number(name='times each was seen', value=float(times)),
+      ),
+      rows=tuple(map(int, shown)),
+      change=f'{words.word(run.format, "data")}: more problems',
+  )
+
+
+def duplicate_prompts(run: form.Run) -> findings.Finding | None:
+  """Several groups of one step are about the same problem."""
+  if run.format == 'verl':
+    raise form.NotLogged('which rollouts are one group is not logged')
+  groups = _prompts(run)
+  by = groups.groupby('step')['prompt_id']
+  per_step = by.size()
+  if per_step.max() < 2:
+    raise form.NotLogged('several groups a step')
+  extra = 1 - by.nunique() / per_step
+  share = estimates.mean(extra)
+  distinct = groups['prompt_id'].nunique()
+  # As many coincide where groups are drawn from so few with replacement.
+  n = float(per_step.mean())
+  chance = 1 - distinct * (1 - (1 - 1 / distinct) ** n) / n
+  if share.low < 0.1 or share.low < 1.5 * chance:
+    return None
+  twice = groups[groups.duplicated(['step', 'prompt_id'])].index[:3]
+  rows = run.rollouts.index[run.rollouts['group'].isin(twice)]
+  return findings.Finding(
+      check='duplicate_prompts',
+      severity='warning',
+      text=f'{share.value:.0%} of the groups of a step repeat a problem of the'
+      ' same step',
+      numbers=(findings.number('repeated', share, 'share'),),
+      rows=tuple(map(int, rows[:6])),
+      change=f'{words.word(run.format, "data")}: remove duplicates',
+  )
+
+
+def _stands(answer: str, prompt: str) -> bool:
+  return bool(re.search(rf'(?<![\w.]){re.escape(answer)}(?![\w]|\.\d)', prompt))
+
+
+def answer_in_prompt(run: form.Run) -> findings.Finding | None:
+  """The right answer stands in the prompt."""
+  rows = run.rows('prompt', 'reference')
+  pairs = rows.drop_duplicates(['prompt_id', 'reference'])
+  pairs = pairs[pairs['reference'].str.strip().str.len().between(1, 200)]
+  pairs = pairs.iloc[:2000]
+  if len(pairs) < 20 or pairs['reference'].nunique() < 2:
+    raise form.NotLogged('20 problems with different answers')
+  prompts = pairs['prompt'].tolist()
+  answers = pairs['reference'].str.strip().tolist()
+  own = np.array([_stands(a, p) for a, p in zip(answers, prompts, strict=True)])
+  # Answers of other problems: what stands there by chance.
+  order = np.random.default_rng(0).permutation(len(pairs))
+  other = np.array(
+      [_stands(answers[j], p) for j, p in zip(order, prompts, strict=True)]
+  )
+  more = estimates.mean(own.astype(float) - other)
+  if more.low < 0.5:
+    return None
+  return findings.Finding(
+      check='answer_in_prompt',
+      severity='critical',
+      text=f'the answer stands in {own.mean():.0%} of the prompts'
+      f' ({other.mean():.0%} by chance)',
+      numbers=(findings.number('beyond chance', more, 'share of problems'),),
+      rows=tuple(map(int, pairs.index[own][:6])),
+      change=f'{words.word(run.format, "data")}: prompts without the answer',
+  )
+
+
+def grader_open(run: form.Run) -> findings.Finding | None:
+  """Completions count as solved that cannot be: errors, nothing, one text."""
+  rows = run.rows('outcome')
+  for text, mask, most in _open_cases(rows):
+    if mask.sum() < 20:
+      continue
+    by = rows[mask].groupby('step')['outcome'].mean()
+    solved = estimates.mean(by)
+    rest = float(rows.loc[~mask, 'outcome'].mean()) if (~mask).any() else 0.0
+    if solved.low < most:
+      continue
+    shown = rows.index[mask & (rows['outcome'] > 0.5)]
+    return findings.Finding(
+        check='grader_open',
+        severity='critical',
+        text=f'{solved.value:.0%} of the completions {text} count as solved',
+        numbers=(
+            findings.number('solved', solved, 'share of them'),
+            findings.Number(
+                name='of all rollouts', value=float(mask.mean()), unit='share'
+            ),
+            findings.Number(
+                name='solved of the others', value=rest, unit='share'
+            ),
+        ),
+        rows=tuple(map(int, shown[-6:])),
+        change=f'{words.word(run.format, "grader")}: what cannot be graded or'
+        ' read is not solved',
+    )
+  if not {'text_id', 'error', 'format_ok'} & set(rows):
+    raise form.NotLogged(form.said(['completion', 'error']))
+  return None
+
+
+def _open_cases(rows: pd.DataFrame):
+  """Yield what should not be solved, which rollouts, and how many may be."""
+  if 'error' in rows:
+    yield 'whose grading failed', rows['error'] > 0.5, 0.2
+  if 'format_ok' in rows:
+    yield 'that hold no readable answer', rows['format_ok'] < 0.5, 0.2
+  if 'completion' in rows:
+    empty = ~rows['completion'].str.contains(r'\w', regex=True)
+    yield 'without a letter or a digit', empty, 0.2
+  if {'reference', 'text_id', 'completion'} <= set(rows):
+    # One text that is right for problems with different answers.
+    solved = rows[rows['outcome'] > 0.5]
+    answers = solved.groupby('text_id')['reference'].nunique()
+    times = solved.groupby('text_id').size()
+    many = answers.index[(answers >= 3) & (times >= 10)]
+    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
+    # The reference occurs nowhere in what counts as right.
+    numeric = rows['reference'].str.fullmatch(r'\s*-?\d+\s*')
+    absent = pd.Series(
+        [
+            bool(n) and bool(a.strip()) and not _stands(a.strip(), c)
+            for n, a, c in zip(
+                numeric, rows['reference'], rows['completion'], strict=True
+            )
+        ],
+        rows.index,
+    )
+    yield 'in which the right number does not occur', absent, 0.2
+
+
+CHECKS = (grader_open, answer_in_prompt, narrow_data, duplicate_prompts)

@@ -1,0 +1,199 @@
+"""Checks of learning: does the share of solved problems rise, and could it?"""
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import rules
+from evojax.diagnosis import words
+from evojax.harness.library.diagnostics import groups as groups_lib
+from evojax.harness.library.diagnostics import score as score_lib
+
+_SURE = 0.01
+MUCH_SOLVED = 0.9
+
+
+def _outcomes(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
+  return run.course('outcome')
+
+
+def outcome_falling(run: form.Run) -> findings.Finding | None:
+  """What is solved falls."""
+  steps, solved = _outcomes(run)
+  line = estimates.trend(solved)
+  change = estimates.change_point(solved)
+  values = rules.learning_curve(solved)
+  rule = rules.RULES['outcome_falling']
+  dropped = change.p < _SURE and change.after < change.before - 0.05
+  fell = (
+      rule.value(values) < rule.critical[1]
+      and rule.when(values)
+      and line.p < _SURE
+  )
+  # A fall after a rise: a line through both would be flat.
+  late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
+  if not fell and not late:
+    return None
+  rows = run.rollouts
+  shown: tuple[int, ...] = ()
+  if 'outcome' in rows:
+    wrong = run.late(rows, 0.1)
+    shown = tuple(map(int, wrong[wrong['outcome'] < 0.5].index[:6]))
+  return findings.Finding(
+      check='outcome_falling',
+      severity='critical',
+      text=f'solved falls from {change.before:.0%} to {change.after:.0%}',
+      since=int(steps[change.index]),
+      p=min(change.p, line.p),
+      numbers=(
+          findings.number(
+              'rise of solved over the run',
+              estimates.Interval(line.rise, line.low, line.high),
+              'share',
+          ),
+      ),
+      rows=shown,
+      change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
+      ' the last checkpoint before',
+      curves=(('solved', steps, solved),),
+  )
+
+
+def not_learning(run: form.Run) -> findings.Finding | None:
+  """What is solved does not rise although there is something to learn from."""
+  steps, solved = _outcomes(run)
+  line = estimates.trend(solved)
+  # Not 'it may have risen', but 'it rose by less than three points'.
+  if line.high > 0.03 or solved[-len(solved) // 3 :].mean() > MUCH_SOLVED:
+    return None
+  if line.high < 0:
+    return None  # It falls: another finding.
+  return findings.Finding(
+      check='not_learning',
+      severity='warning',
+      text=f'solved stays at {solved.mean():.0%} over {len(steps)} steps',
+      numbers=(
+          findings.number(
+              'rise of solved over the run',
+              estimates.Interval(line.rise, line.low, line.high),
+              'share',
+          ),
+      ),
+      change='see the other findings; with none, '
+      f'{words.word(run.format, "learning_rate")} x 3',
+      curves=(('solved', steps, solved),),
+  )
+
+
+def _groups(rows: pd.DataFrame) -> pd.DataFrame:
+  """Return mean outcome and spread of the reward by group."""
+  by = rows.groupby('group')
+  return pd.DataFrame(
+      {
+          'step': by['step'].first(),
+          'outcome': by['outcome'].mean(),
+          'dead': by['reward'].std(ddof=0) < groups_lib.MIN_STD,
+          'n': by.size(),
+      }
+  )
+
+
+def dead_groups(run: form.Run) -> findings.Finding | None:
+  """Most groups have equal rewards: too hard, too easy, or too alike."""
+  if 'reward' not in run.rollouts and 'dead' in run.steps:
+    return _dead_by_log(run)
+  rows = run.rows('reward', 'group')
+  if 'outcome' not in rows:
+    rows = rows.assign(outcome=np.nan)
+  groups = _groups(rows)
+  groups = groups[groups['n'] >= 2]
+  if len(groups) < 8:
+    raise form.NotLogged(f'{len(groups)} groups of two or more, 8 needed')
+  # A run that has learned its problems has dead groups at its end.
+  early = run.early(groups)
+  dead = estimates.mean(early['dead'].astype(float))
+  critical = 0.5  # `groups.CRITICAL`, arXiv:2606.03108.
+  if dead.low < critical:
+    return None
+  solved = early.loc[early['dead'], 'outcome']
+  hard = float((solved < 0.1).mean()) if solved.notna().any() else np.nan
+  easy = float((solved > 0.9).mean()) if solved.notna().any() else np.nan
+  why, check = 'their rewards are equal', 'dead_groups'
+  if hard > 0.6:
+    why, check = 'the problems are too hard', 'too_hard'
+  elif easy > 0.6:
+    why, check = 'the problems are too easy', 'too_easy'
+  chosen = early.index[early['dead']][:3]
+  return findings.Finding(
+      check=check,
+      severity='critical' if dead.low > 0.8 else 'warning',
+      text=f'{dead.value:.0%} of groups are dead from the start: {why}',
+      numbers=(findings.number('dead groups, first third', dead, 'share'),),
+      rows=tuple(map(int, rows.index[rows['group'].isin(chosen)][:6])),
+      change=f'{words.word(run.format, "data")}: problems that are solved'
+      ' sometimes'
+      if check != 'dead_groups'
+      else words.word(run.format, 'filter'),
+  )
+
+
+def _dead_by_log(run: form.Run) -> findings.Finding | None:
+  steps, dead = run.course('dead')
+  share = estimates.mean(dead[: max(len(dead) // 3, 4)])
+  if share.low < 0.5:
+    return None
+  return findings.Finding(
+      check='dead_groups',
+      severity='critical' if share.low > 0.8 else 'warning',
+      text=f'{share.value:.0%} of groups are dead from the start',
+      numbers=(findings.number('dead groups, first third', share, 'share'),),
+      change=words.word(run.format, 'filter'),
+      curves=(('dead groups', steps, dead),),
+  )
+
+
+def train_eval_gap(run: form.Run) -> findings.Finding | None:
+  """Training solves more and more, the evaluation does not follow."""
+  if 'eval_outcome' not in run.steps:
+    raise form.NotLogged('scores of an evaluation are not logged')
+  scored = run.steps[['step', 'eval_outcome']].dropna()
+  if len(scored) < 4:
+    raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')
+  steps, solved = _outcomes(run)
+  line = estimates.trend(solved)
+  held = estimates.trend(scored['eval_outcome'])
+  gap = line.rise - held.rise
+  if line.p > _SURE or gap < 0.1 or held.high > line.low:
+    return None
+  return findings.Finding(
+      check='train_eval_gap',
+      severity='critical',
+      text='solved rises in training and not in the evaluation',
+      p=line.p,
+      numbers=(
+          findings.number(
+              'rise in training',
+              estimates.Interval(line.rise, line.low, line.high),
+          ),
+          findings.number(
+              'rise in the evaluation',
+              estimates.Interval(held.rise, held.low, held.high),
+          ),
+      ),
+      change=f'{words.word(run.format, "data")}: more kinds of problems; or'
+      f' {words.word(run.format, "grader")}',
+      curves=(
+          ('solved', steps, solved),
+          ('evaluation', scored['step'], scored['eval_outcome']),
+      ),
+  )
+
+
+def headroom(rows: pd.DataFrame) -> float:
+  """Return what some sample of a group solves beyond its mean, a share."""
+  return score_lib.measure(form.View(rows)).get('headroom', 0.0)
+
+
+CHECKS = (outcome_falling, not_learning, dead_groups, train_eval_gap)

@@ -1,0 +1,230 @@
+"""Checks of the update: learning rate, clipping, gradients, KL, log-probs."""
+
+import numpy as np
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+
+_SURE = 0.01
+_GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 has 0.02.
+
+
+def learning_rate_zero(run: form.Run) -> findings.Finding | None:
+  """The learning rate is zero in every step."""
+  steps, rate = run.course('learning_rate')
+  if (rate > 0).any():
+    return None
+  return findings.Finding(
+      check='learning_rate_zero',
+      severity='critical',
+      text=f'the learning rate is 0 in all {len(steps)} steps',
+      change=f'{words.word(run.format, "learning_rate")} above 0',
+  )
+
+
+def warmup(run: form.Run) -> findings.Finding | None:
+  """The learning rate still warms up when the run ends."""
+  steps, rate = run.course('learning_rate')
+  total = run.settings.get('total_steps') or steps[-1]
+  # The first rate may be that of step 0 or 1.
+  grows = np.diff(rate)
+  if not (grows > 0).all() or not np.allclose(grows, grows.mean(), rtol=0.05):
+    return None
+  last = float(steps[-1] / max(total, 1))
+  if len(steps) < 0.3 * total:  # It may well be over in time.
+    return None
+  target = run.settings.get('learning_rate')
+  reached = rate[-1] / target if target else None
+  numbers = [findings.Number(name='last rate', value=float(rate[-1]))]
+  if reached is not None:
+    numbers.append(
+        findings.Number(name='share of the wanted rate', value=float(reached))
+    )
+  severe = reached is not None and reached < 0.3
+  return findings.Finding(
+      check='warmup',
+      severity='critical' if severe else 'warning',
+      text=f'the learning rate warms up over all {len(steps)} steps'
+      + (f' and reaches {reached:.0%} of what is wanted' if reached else ''),
+      numbers=tuple(numbers),
+      change=f'{words.word(run.format, "warmup_steps")}: at most'
+      f' {max(int(0.1 * total), 1)} of {int(total)} steps'
+      if last > 0
+      else words.word(run.format, 'warmup_steps'),
+      curves=(('learning rate', steps, rate),),
+  )
+
+
+def gradient_clipped(run: form.Run) -> findings.Finding | None:
+  """The bound of the gradient norm leaves next to nothing of the gradient."""
+  steps, norm = run.course('grad_norm')
+  bound = run.setting('max_grad_norm')
+  if bound <= 0:
+    return None
+  ratio = bound / np.maximum(norm, 1e-12)
+  left = estimates.mean(np.minimum(ratio, 1.0))
+  if left.high > 0.02:
+    return None
+  return findings.Finding(
+      check='gradient_clipped',
+      severity='warning',
+      text=f'the gradient is cut to {left.value:.2%} of its norm in every step',
+      numbers=(findings.number('share of the norm that is left', left),),
+      change=f'{words.word(run.format, "max_grad_norm")} {bound:g} ->'
+      f' {float(np.median(norm)):.1g}',
+      curves=(('gradient norm', steps, norm),),
+  )
+
+
+def gradient_zero(run: form.Run) -> findings.Finding | None:
+  """There is no gradient at all."""
+  steps, norm = run.course('grad_norm')
+  none = estimates.mean((norm < 1e-9).astype(float))
+  if none.low < 0.5:
+    return None
+  return findings.Finding(
+      check='gradient_zero',
+      severity='critical',
+      text=f'the gradient is 0 in {none.value:.0%} of the steps',
+      numbers=(findings.number('steps without a gradient', none, 'share'),),
+      change=f'{words.word(run.format, "data")} or'
+      f' {words.word(run.format, "reward")}: rewards of a group must differ',
+      curves=(('gradient norm', steps, norm),),
+  )
+
+
+def clip_fraction(run: form.Run) -> findings.Finding | None:
+  """Clipping removes the gradient of most tokens."""
+  steps, clip = run.course('clip')
+  share = estimates.mean(clip)
+  if share.low < 0.3:
+    return None
+  return findings.Finding(
+      check='clip_fraction',
+      severity='critical' if share.low > 0.6 else 'warning',
+      text=f'{share.value:.0%} of the tokens are outside the clip bounds',
+      numbers=(findings.number('clip fraction', share, 'share'),),
+      change=f'wider {words.word(run.format, "clip")}, fewer updates a batch',
+      curves=(('clip fraction', steps, clip),),
+  )
+
+
+def kl_strong(run: form.Run) -> findings.Finding | None:
+  """The KL penalty outweighs the reward: the policy may not leave its start."""
+  steps, kl = run.course('kl')
+  coefficient = run.settings.get('kl_coef')
+  if coefficient is None and 'loss' in run.steps:
+    coefficient = _slope_of_loss(run)
+  if coefficient is None:
+    raise form.NotLogged('setting kl_coef (--set kl_coef=...)')
+  if coefficient < 0.2:  # Usual ones are 0.001 to 0.1.
+    return None
+  late = estimates.mean(kl[len(kl) // 3 :])
+  if late.high > 0.1:  # The policy did leave its start.
+    return None
+  return findings.Finding(
+      check='kl_strong',
+      severity='warning',
+      text=f'a KL coefficient of {coefficient:.2g} keeps the policy within'
+      f' {late.value:.2g} nats of its start',
+      numbers=(
+          findings.Number(name='KL coefficient', value=float(coefficient)),
+          findings.number('KL, last two thirds', late, 'nats per token'),
+      ),
+      change=f'{words.word(run.format, "kl_coef")} {coefficient:.2g} ->'
+      ' 0.001 to 0.04',
+      curves=(('KL', steps, kl),),
+  )
+
+
+def _slope_of_loss(run: form.Run) -> float | None:
+  """Return the KL coefficient from loss = policy loss + coefficient x KL.
+
+  The policy loss is about 0 where a batch gives one update, so the coefficient
+  is the slope of the loss over the KL; None where that does not fit.
+  """
+  table = run.steps[['loss', 'kl']].dropna()
+  if len(table) < form.MIN_STEPS or table['kl'].std() < 1e-9:
+    return None
+  fit = np.corrcoef(table['kl'], table['loss'])[0, 1]
+  slope = float(np.polyfit(table['kl'], table['loss'], 1)[0])
+  return slope if fit > 0.9 and slope > 0 else None
+
+
+def kl_explosion(run: form.Run) -> findings.Finding | None:
+  """The policy leaves its reference all at once."""
+  steps, kl = run.course('kl')
+  change = estimates.change_point(np.log(np.maximum(kl, 1e-6)))
+  after = float(np.median(kl[change.index :]))
+  if change.p > _SURE or after < 1.0:
+    return None
+  return findings.Finding(
+      check='kl_explosion',
+      severity='critical',
+      text=f'the KL to the reference rises to {after:.2g} nats per token',
+      since=int(steps[change.index]),
+      p=change.p,
+      change=f'{words.word(run.format, "learning_rate")}: a third of it',
+      curves=(('KL', steps, kl),),
+  )
+
+
+def logprob_gap(run: form.Run) -> findings.Finding | None:
+  """Sampler and trainer do not agree about the log-probs of the same tokens."""
+  steps, gap = run.course('gap')
+  mean = estimates.mean(gap)
+  change = estimates.change_point(gap)
+  late = estimates.mean(gap[change.index :])
+  jumped = change.p < _SURE and change.after > 2 * change.before
+  found = late if jumped else mean
+  if found.low < _GAP:
+    return None
+  return findings.Finding(
+      check='logprob_gap',
+      severity='critical' if found.low > 4 * _GAP else 'warning',
+      text=f'sampler and trainer differ by {found.value:.2g} nats per token',
+      since=int(steps[change.index]) if jumped else None,
+      p=change.p if jumped else None,
+      numbers=(findings.number('log-prob gap', found, 'nats per token'),),
+      change="the sampler's weights, precision, chat template and temperature"
+      ' must be those of the trainer',
+      curves=(('log-prob gap', steps, gap),),
+  )
+
+
+def not_finite(run: form.Run) -> findings.Finding | None:
+  """Loss or gradient stop being numbers."""
+  for name in ('loss', 'grad_norm'):
+    if name not in run.steps:
+      continue
+    there = run.steps[name].notna().to_numpy()
+    # A trainer that logs a number only sometimes has gaps everywhere.
+    last = np.flatnonzero(there)
+    if len(last) >= form.MIN_STEPS and len(there) - last[-1] > 3:
+      step = int(run.steps['step'].to_numpy()[last[-1] + 1])
+      return findings.Finding(
+          check='not_finite',
+          severity='critical',
+          text=f'{name} is no number any more',
+          since=step,
+          change=f'{words.word(run.format, "learning_rate")}: a third of it,'
+          ' from the last checkpoint before',
+      )
+  if not {'loss', 'grad_norm'} & set(run.steps):
+    raise form.NotLogged(form.said(['loss', 'grad_norm']))
+  return None
+
+
+CHECKS = (
+    not_finite,
+    learning_rate_zero,
+    warmup,
+    gradient_zero,
+    gradient_clipped,
+    clip_fraction,
+    kl_strong,
+    kl_explosion,
+    logprob_gap,
+)

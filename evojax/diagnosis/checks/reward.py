@@ -1,0 +1,287 @@
+"""Checks of the reward: does it pay for what is wanted, and only for that?"""
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import replays
+from evojax.diagnosis import rules
+from evojax.diagnosis import words
+from evojax.harness.library.diagnostics import groups as groups_lib
+
+_SURE = 0.01  # Two-sided p of a single check; about 25 of them read one run.
+
+
+def _graded_rows(run: form.Run) -> pd.DataFrame:
+  """Return rollouts with a reward and an outcome that is not the reward."""
+  rows = run.rows('reward', 'outcome', 'group')
+  # The evaluator of evojax owns the outcome; elsewhere it may be the very
+  # function that is gamed.
+  if run.format != 'evojax' and np.allclose(rows['reward'], rows['outcome']):
+    raise form.NotLogged(
+        'an outcome apart from the reward (--columns=outcome=...)'
+    )
+  return rows
+
+
+def reward_hacking(run: form.Run) -> findings.Finding | None:
+  """The reward rises and what is solved does not, from some step on."""
+  rows = _graded_rows(run)
+  by_step = rows.groupby('step')[['reward', 'outcome']].mean()
+  if len(by_step) < form.MIN_STEPS:
+    raise form.NotLogged(f'{len(by_step)} steps, {form.MIN_STEPS} needed')
+  steps = by_step.index.to_numpy()
+  solved, reward = by_step['outcome'].to_numpy(), by_step['reward'].to_numpy()
+  # The whole run, and what follows the step at which solving stops rising.
+  starts = sorted({0, estimates.standstill(solved)})
+  rule = rules.RULES['reward_hacking']
+  for start in starts:
+    if len(steps) - start < form.MIN_STEPS:
+      continue
+    values = rules.learning_curve(solved[start:], reward[start:])
+    line = estimates.trend((reward - solved)[start:])
+    paid = estimates.trend(reward[start:])
+    if (
+        rule.value(values) > rule.warn[1]
+        and rule.when(values)
+        and line.p < _SURE / len(starts)
+        and paid.low > 0
+    ):
+      wrong = run.late(rows[rows['outcome'] < 0.5])
+      shown = wrong.sort_values('reward', ascending=False).index[:6]
+      fell = rules.learning_curve(solved[start:])['outcome_rise']
+      flat = 'falls' if fell < -0.05 else 'is flat'
+      part, replay = replays.best_weight(run)
+      return findings.Finding(
+          check='reward_hacking',
+          severity='critical',
+          text=f'reward rises, solved {flat}',
+          since=int(steps[start]),
+          p=line.p,
+          numbers=(
+              findings.number(
+                  'rise of the reward',
+                  estimates.Interval(paid.rise, paid.low, paid.high),
+              ),
+              findings.number('rise of solved', _rise(solved[start:]), 'share'),
+          ),
+          rows=tuple(shown),
+          change=replay.change
+          or f'{words.word(run.format, "reward")}: pay for what is solved',
+          replay=replay.text,
+          curves=(('reward', steps, reward), ('solved', steps, solved)),
+      )
+  return None
+
+
+def _rise(values: np.ndarray) -> estimates.Interval:
+  line = estimates.trend(values)
+  return estimates.Interval(line.rise, line.low, line.high)
+
+
+def shaping_alone(run: form.Run) -> findings.Finding | None:
+  """Many groups carry a gradient by shaping although outcomes are equal."""
+  rows = run.late(_graded_rows(run))
+  view = form.View(rows)
+  values = groups_lib.measure(view)
+  if not values:
+    raise form.NotLogged('groups of two or more rollouts')
+  varies = _spread(view.reward, view.valid) >= groups_lib.MIN_STD
+  differ = _spread(view.outcome.astype(float), view.valid) >= groups_lib.MIN_STD
+  alone = estimates.mean(varies & ~differ)
+  if alone.low < 0.25 or alone.value < values['alive_by_outcome']:
+    return None
+  replay = replays.best_weight(run)[1]
+  return findings.Finding(
+      check='shaping_alone',
+      severity='warning',
+      text=f'{alone.value:.0%} of groups are alive by shaping alone',
+      numbers=(
+          findings.number('alive by shaping alone', alone, 'share of groups'),
+          findings.number(
+              'alive by outcome',
+              estimates.mean(varies & differ),
+              'share of groups',
+          ),
+      ),
+      rows=_extremes(rows[rows['group'].isin(_ids(rows, varies & ~differ))]),
+      change=replay.change or words.word(run.format, 'filter'),
+      replay=replay.text,
+  )
+
+
+def _spread(x: np.ndarray, valid: np.ndarray) -> np.ndarray:
+  return np.nan_to_num(np.nanstd(np.where(valid, x, np.nan), axis=1))
+
+
+def _ids(rows: pd.DataFrame, mask: np.ndarray) -> np.ndarray:
+  """Return the groups of a mask over groups in order of appearance."""
+  return pd.factorize(rows['group'])[1].to_numpy()[mask]
+
+
+def _extremes(rows: pd.DataFrame) -> tuple[int, ...]:
+  """Return up to six rollouts: the best and worst paid of a few groups."""
+  found: list[int] = []
+  for _, group in rows.groupby('group'):
+    found += [group['reward'].idxmax(), group['reward'].idxmin()]
+    if len(found) >= 6:
+      break
+  return tuple(map(int, found))
+
+
+def constant_part(run: form.Run) -> findings.Finding | None:
+  """A part of the reward is the same for all rollouts of every group."""
+  if not run.parts:
+    raise form.NotLogged('parts of the reward are not logged')
+  found = []
+  for part in run.parts:
+    rows = run.rollouts.dropna(subset=[form.PART + part])
+    values = rows[form.PART + part]
+    if len(rows) < 50 or not (values.abs() > 1e-9).any():
+      continue
+    if np.abs(form.within(rows, form.PART + part)).max() < 1e-6:
+      found.append(part)
+  # A reward of one part that never varies is a dead one, see dead_groups.
+  if not found or len(found) == len(run.parts):
+    return None
+  return findings.Finding(
+      check='constant_part',
+      severity='warning',
+      text=f'the part {", ".join(found)} is the same for all rollouts of a'
+      ' group: it teaches nothing',
+      change=', '.join(
+          f'{words.word(run.format, "weight", p)} -> 0' for p in found
+      ),
+      rows=tuple(map(int, run.rollouts.index[:2])),
+  )
+
+
+def inverted_sign(run: form.Run) -> findings.Finding | None:
+  """Solved rollouts have lower advantages than the unsolved of their group."""
+  name = 'advantage' if 'advantage' in run.rollouts else 'reward'
+  rows = run.rows(name, 'outcome', 'group')
+  gaps = []
+  mean = rows.groupby(['group', rows['outcome'] > 0.5])[name].mean().unstack()
+  if mean.shape[1] == 2:
+    gaps = (mean[True] - mean[False]).dropna()
+  if len(gaps) < 8:
+    raise form.NotLogged(
+        f'{len(gaps)} groups with solved and unsolved rollouts, 8 needed'
+    )
+  gap = estimates.mean(np.asarray(gaps))
+  if gap.high >= 0:
+    return None
+  solved = rows[(rows['outcome'] > 0.5) & rows['group'].isin(gaps.index)]
+  return findings.Finding(
+      check='inverted_sign',
+      severity='critical',
+      text=f'solved rollouts have a lower {name} than unsolved ones',
+      numbers=(findings.number(f'{name} of solved less unsolved', gap),),
+      rows=tuple(map(int, solved.sort_values(name).index[:6])),
+      change=f'{words.word(run.format, "reward")}: the sign of the'
+      ' outcome, or the weights of what outweighs it',
+  )
+
+
+def _length_pull(rows: pd.DataFrame) -> np.ndarray:
+  """Return per group the correlation of reward and length at equal outcome."""
+  key = rows['group'].astype(str) + rows['outcome'].gt(0.5).astype(str)
+  centred = rows[['reward', 'length']] - rows.groupby(key)[
+      ['reward', 'length']
+  ].transform('mean')
+  group = rows['group'].to_numpy()
+  sums = lambda x: pd.Series(x).groupby(group).sum()
+  r, n = centred['reward'].to_numpy(), centred['length'].to_numpy()
+  both, rr, nn = sums(r * n), sums(r * r), sums(n * n)
+  varies = (rr > 1e-9) & (nn > 1e-9)
+  return (both / np.sqrt(rr * nn))[varies].to_numpy()
+
+
+def length_gaming(run: form.Run) -> findings.Finding | None:
+  """At equal outcome, length decides on the reward, and length follows."""
+  rows = _graded_rows(run).dropna(subset=['length'])
+  pull = _length_pull(rows)
+  if len(pull) < 8:
+    return None  # Nothing but the outcome tells rewards of a group apart.
+  r = estimates.mean(pull)
+  share = len(pull) / rows['group'].nunique()
+  if share < 0.2 or max(r.low, -r.high) < 0.3:
+    return None
+  steps, lengths = run.course('length')
+  line = estimates.trend(lengths)
+  longer = r.value > 0
+  if line.p > _SURE or (line.rise > 0) != longer:
+    return None
+  solved = estimates.trend(rows.groupby('step')['outcome'].mean())
+  change = estimates.change_point(lengths)
+  ends = run.late(rows).sort_values('length', ascending=not longer)
+  replay = replays.best_weight(run)[1]
+  return findings.Finding(
+      check='length_gaming',
+      severity='critical' if solved.high < 0 else 'warning',
+      text=f'{"longer" if longer else "shorter"} completions are paid at equal'
+      f' outcome, and they get {"longer" if longer else "shorter"}',
+      since=int(steps[change.index]),
+      p=line.p,
+      numbers=(
+          findings.number('correlation of reward and length', r),
+          findings.number(
+              'change of the length',
+              estimates.Interval(line.rise, line.low, line.high),
+              'tokens' if 'n_tokens' in run.rollouts else 'characters',
+          ),
+      ),
+      rows=tuple(map(int, ends.index[:6])),
+      change=replay.change
+      or f'{words.word(run.format, "reward")}: pay length for solved'
+      ' completions only, or not at all',
+      replay=replay.text,
+      curves=(('length', steps, lengths),),
+  )
+
+
+def overlong_early(run: form.Run) -> findings.Finding | None:
+  """Completions are punished for a length well below the limit."""
+  limit = run.setting('max_tokens')
+  rows = _graded_rows(run).dropna(subset=['length'])
+  if 'n_tokens' not in rows:
+    raise form.NotLogged(form.said(['n_tokens']))
+  rest = rows.groupby('outcome')['reward'].transform('median')
+  punished = rows[rows['reward'] < rest - 1e-6]
+  free = rows[rows['reward'] >= rest - 1e-6]
+  if len(punished) < 20 or len(free) < 20:
+    return None
+  # Where a penalty begins, no punished completion is shorter.
+  begins = float(np.quantile(punished['length'], 0.02))
+  mixed = float((free['length'] > begins).mean())
+  share = estimates.mean(
+      (rows['length'].between(begins, 0.75 * limit))
+      .groupby(rows['step'])
+      .mean()
+  )
+  if begins > 0.75 * limit or mixed > 0.02 or share.low < 0.01:
+    return None
+  return findings.Finding(
+      check='overlong_early',
+      severity='warning',
+      text=f'completions are punished from {begins:.0f} tokens on, and the'
+      f' limit is {limit:.0f}',
+      numbers=(
+          findings.number('rollouts punished below 3/4 of it', share, 'share'),
+      ),
+      rows=tuple(map(int, punished.sort_values('length').index[:6])),
+      change=f'{words.word(run.format, "reward")}: let the penalty begin near'
+      f' {words.word(run.format, "max_tokens")}',
+  )
+
+
+CHECKS = (
+    reward_hacking,
+    inverted_sign,
+    length_gaming,
+    shaping_alone,
+    overlong_early,
+    constant_part,
+)

@@ -1,0 +1,163 @@
+"""Statistics of the checks: intervals over groups, trends, change points."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+Reals = Sequence[float | int] | np.ndarray | pd.Series
+_PERMUTATIONS = 999
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+  """A number with its 95 % interval."""
+
+  value: float
+  low: float
+  high: float
+
+
+def mean(values: Reals) -> Interval:
+  """Return the mean of independent values with Student's t interval.
+
+  One value, or none, has an interval from -inf to inf. Shares that are all 0
+  or all 1 get the rule of three: 3 / n beyond.
+  """
+  x = np.asarray(values, np.float64)
+  x = x[np.isfinite(x)]
+  n = len(x)
+  if n < 2:
+    return Interval(float(x[0]) if n else math.nan, -math.inf, math.inf)
+  middle = float(x.mean())
+  half = float(x.std(ddof=1)) / math.sqrt(n) * stats.t.ppf(0.975, n - 1)
+  if half == 0 and middle in (0.0, 1.0):
+    return Interval(middle, max(middle - 3 / n, 0.0), min(middle + 3 / n, 1.0))
+  return Interval(middle, middle - half, middle + half)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trend:
+  """A straight line through a series."""
+
+  start: float
+  rise: float  # From its first to its last point.
+  low: float  # 95 % interval of the rise.
+  high: float
+  p: float  # Two-sided, of no rise.
+
+
+def trend(y: Reals) -> Trend:
+  """Fit a line; neighbours that move together widen its interval.
+
+  With r, the lag-1 autocorrelation of the residuals (at least 0), n values
+  count as n (1 - r) / (1 + r) independent ones (Bartlett's correction).
+
+  Raises:
+    ValueError: For fewer than four values.
+  """
+  y = np.asarray(y, np.float64)
+  n = len(y)
+  if n < 4:
+    raise ValueError(f'{n} values have no trend: at least 4')
+  x = np.arange(n) - (n - 1) / 2
+  slope = float(x @ y / (x @ x))
+  residual = y - y.mean() - slope * x
+  square = float(residual @ residual)
+  r = float(residual[1:] @ residual[:-1]) / square if square > 0 else 0.0
+  r = min(max(r, 0.0), 0.95)
+  effective = max(n * (1 - r) / (1 + r), 3.0)
+  error = math.sqrt(square / (n - 2) / float(x @ x) * n / effective)
+  rise, half = slope * (n - 1), 0.0
+  p = 0.0 if slope else 1.0
+  if error > 0:
+    degrees = max(effective - 2, 1.0)
+    half = float(stats.t.ppf(0.975, degrees)) * error * (n - 1)
+    p = float(2 * stats.t.sf(abs(slope) / error, degrees))
+  return Trend(
+      float(y.mean() + slope * x[0]), rise, rise - half, rise + half, p
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """The place where the mean of a series changes most."""
+
+  index: int  # The first value after it.
+  p: float  # By permutation, of no change anywhere.
+  before: float
+  after: float
+
+
+def change_point(y: Reals, least: int = 3) -> Change:
+  """Find where the mean changes, and how sure that is.
+
+  The statistic is the largest |difference of means| sqrt(k (n - k) / n) over
+  all places k (cumulative sums; Page 1954). Its p-value is the share of random
+  orders of the same values with at least as large a statistic.
+
+  Args:
+    y: The series, at least 2 * least values.
+    least: The fewest values on either side.
+
+  Raises:
+    ValueError: If it is too short.
+  """
+  y = np.asarray(y, np.float64)
+  n = len(y)
+  if n < 2 * least:
+    raise ValueError(f'{n} values have no change point: {2 * least} needed')
+  k = np.arange(least, n - least + 1)
+  scale = np.sqrt(n / (k * (n - k)))
+  centred = y - y.mean()
+
+  def statistic(series: np.ndarray) -> np.ndarray:
+    return np.abs(np.cumsum(series, -1)[..., k - 1]) * scale
+
+  found = statistic(centred)
+  best = int(np.argmax(found))
+  rng = np.random.default_rng(0)
+  shuffled = rng.permuted(np.tile(centred, (_PERMUTATIONS, 1)), axis=1)
+  beyond = int((statistic(shuffled).max(1) >= found[best] - 1e-12).sum())
+  i = int(k[best])
+  p = (1 + beyond) / (1 + _PERMUTATIONS)
+  return Change(i, p, float(y[:i].mean()), float(y[i:].mean()))
+
+
+def standstill(y: Reals, least: int = 4) -> int:
+  """Return where a series that first rises stops: of a line, then a level.
+
+  The place with the least squared error of a line up to it and its end value
+  after it; 0 where no line before it rises.
+  """
+  y = np.asarray(y, np.float64)
+  n = len(y)
+  t = np.arange(n, dtype=np.float64)
+  best, at = float(np.square(y - y.mean()).sum()), 0
+  for k in range(least, n - least + 1):
+    hinge = np.minimum(t, k)
+    hinge -= hinge.mean()
+    slope = float(hinge @ y / (hinge @ hinge))
+    error = float(np.square(y - y.mean() - slope * hinge).sum())
+    if slope > 0 and error < best * (1 - 1e-9):
+      best, at = error, k
+  return at
+
+
+def bootstrap(
+    groups: int, statistic: Callable[[np.ndarray], float], draws: int = 400
+) -> Interval:
+  """Return a statistic of groups with its percentile interval.
+
+  Args:
+    groups: How many there are.
+    statistic: Its value from the indices of groups, drawn with replacement.
+    draws: How many times they are drawn.
+  """
+  rng = np.random.default_rng(0)
+  found = [statistic(rng.integers(0, groups, groups)) for _ in range(draws)]
+  low, high = np.nanquantile(found, (0.025, 0.975))
+  return Interval(float(statistic(np.arange(groups))), float(low), float(high))

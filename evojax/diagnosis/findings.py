@@ -1,0 +1,86 @@
+"""What a diagnosis says: findings, and what it cannot tell."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from evojax.diagnosis import estimates
+
+SEVERITIES = ('critical', 'warning', 'note')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Number:
+  """One number behind a finding, with its 95 % interval where it has one."""
+
+  name: str
+  value: float
+  low: float | None = None
+  high: float | None = None
+  unit: str = ''
+
+
+def number(name: str, of: estimates.Interval, unit: str = '') -> Number:
+  """Return an interval as a number with a name."""
+  return Number(name=name, value=of.value, low=of.low, high=of.high, unit=unit)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+  """Something wrong with a run, the evidence for it, and what to change."""
+
+  check: str  # Name of the check.
+  severity: str  # One of SEVERITIES.
+  text: str  # One line without the step and the p-value.
+  since: int | None = None  # Step; None: from the start, or no such thing.
+  p: float | None = None  # Of the change or trend that the text names.
+  numbers: tuple[Number, ...] = ()
+  rows: tuple[int, ...] = ()  # Rollouts to read, index of `Run.rollouts`.
+  change: str = ''  # What to change, in the words of the trainer.
+  replay: str = ''  # What the recorded rollouts say about the change.
+  # (name, steps, values) of the curves that show it; both [n].
+  curves: tuple[tuple[str, Any, Any], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+  """A check that could not tell."""
+
+  check: str
+  why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+  """All findings of a run, worst first."""
+
+  findings: tuple[Finding, ...]
+  unknown: tuple[Unknown, ...]
+  quiet: tuple[str, ...]  # Checks that found nothing wrong.
+  verdict: str  # 'healthy', 'findings', 'too_short' or 'cannot_tell'.
+  summary: str  # One sentence.
+
+
+def plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Return a mapping as JSON has it."""
+  return {
+      str(k): plain_mapping(v) if isinstance(v, Mapping) else plain(v)
+      for k, v in values.items()
+  }
+
+
+def plain(value: Any) -> Any:
+  """Return a value as JSON has it: NumPy numbers plain, infinite ones None."""
+  if dataclasses.is_dataclass(value):
+    return {
+        field.name: plain(getattr(value, field.name))
+        for field in dataclasses.fields(value)
+    }
+  if isinstance(value, (list, tuple)) or hasattr(value, 'tolist'):
+    inner = value.tolist() if hasattr(value, 'tolist') else list(value)
+    return (
+        [plain(v) for v in inner] if isinstance(inner, list) else plain(inner)
+    )
+  if isinstance(value, float):
+    return value if abs(value) < float('inf') else None
+  return value

@@ -1,0 +1,321 @@
+"""The common form of a run: a table of rollouts and a table of steps.
+
+Every reader makes a `Run`, every check reads one. What a trainer did not log is
+not there: a check that needs it raises `NotLogged`, and the diagnosis says so.
+"""
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# Columns of a rollout; `part_<name>` is a part of the reward, unweighted.
+ROLLOUT = {
+    'step': 'training step that used the rollout',
+    'group': 'rollouts with one number in one step answer one prompt',
+    'prompt': 'text',
+    'completion': 'text',
+    'reference': 'the right answer, text',
+    'reward': 'what trained the policy, weighted',
+    'outcome': 'solved: 1, not: 0',
+    'advantage': 'group-relative',
+    'n_tokens': 'sampled tokens',
+    'truncated': '1: cut at the limit',
+    'mean_logprob': 'nats per token',
+    'gap': '|trainer - sampler| log-prob, nats per token',
+    'format_ok': '1: the answer could be read',
+    'error': '1: grading failed',
+    'family': 'kind of the problem',
+    'kept': '1: entered the update',
+}
+STEP = {
+    'step': 'training step',
+    'reward': 'mean',
+    'outcome': 'share solved',
+    'eval_outcome': 'share solved of an evaluation',
+    'entropy': 'nats per token',
+    'mean_logprob': 'nats per token',
+    'kl': 'to the reference, nats per token',
+    'clip': 'share of tokens outside the clip bounds',
+    'grad_norm': 'before it is clipped',
+    'learning_rate': '',
+    'loss': '',
+    'length': 'mean tokens of a completion',
+    'truncated': 'share cut at the limit',
+    'dead': 'share of groups with equal rewards',
+    'gap': '|trainer - sampler| log-prob, nats per token',
+}
+# Settings that checks read, under the names of `words`.
+SETTINGS = (
+    'learning_rate',
+    'warmup_steps',
+    'total_steps',
+    'temperature',
+    'kl_coef',
+    'max_tokens',
+    'max_grad_norm',
+    'clip_low',
+    'clip_high',
+)
+PART = 'part_'
+_TEXTS = ('prompt', 'completion', 'reference', 'family')
+_LONGEST = 4000  # Characters of a text that are kept.
+MIN_STEPS = 8  # With fewer, no check judges a course over time.
+
+
+class NotLogged(Exception):
+  """A check cannot tell, because the run did not log what it reads."""
+
+
+class FormatError(ValueError):
+  """A directory or a file is not what a reader reads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One training run, as far as it was logged."""
+
+  path: pathlib.Path
+  format: str  # A name of `readers.FORMATS`.
+  rollouts: pd.DataFrame  # Columns of ROLLOUT and parts; maybe no rows.
+  steps: pd.DataFrame  # Columns of STEP, ascending; maybe no rows.
+  # Values of SETTINGS that are known, and 'weights': part -> weight.
+  settings: Mapping[str, Any]
+  notes: tuple[str, ...] = ()  # What could not be read, and guesses.
+
+  @property
+  def parts(self) -> list[str]:
+    """Names of the logged parts of the reward."""
+    columns = self.rollouts.columns
+    return [c[len(PART) :] for c in columns if c.startswith(PART)]
+
+  @property
+  def n_steps(self) -> int:
+    return len(self.timeline)
+
+  @property
+  def timeline(self) -> np.ndarray:
+    """Steps that anything is known about, ascending."""
+    both = [
+        table['step'] for table in (self.rollouts, self.steps) if len(table)
+    ]
+    return np.unique(np.concatenate(both)) if both else np.zeros(0, np.int64)
+
+  def rows(self, *columns: str) -> pd.DataFrame:
+    """Return the rollouts in which all the columns are known.
+
+    Raises:
+      NotLogged: If there are none.
+    """
+    missing = [c for c in columns if c not in self.rollouts]
+    found = self.rollouts if missing else self.rollouts.dropna(subset=columns)
+    if missing or not len(found):
+      raise NotLogged(said(missing or columns))
+    return found
+
+  def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and means of a number, from rollouts or the trainer's log.
+
+    Raises:
+      NotLogged: If neither has it.
+    """
+    if name in self.rollouts:
+      mean = self.rollouts.groupby('step')[name].mean().dropna()
+    elif name in self.steps:
+      mean = self.steps.set_index('step')[name].dropna()
+    else:
+      raise NotLogged(said([name]))
+    return mean.index.to_numpy(), mean.to_numpy(np.float64)
+
+  def course(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return `series` of at least MIN_STEPS steps.
+
+    Raises:
+      NotLogged: If it is not logged, or of too few steps.
+    """
+    steps, values = self.series(name)
+    if len(steps) < MIN_STEPS:
+      raise NotLogged(f'{len(steps)} steps of {name}, {MIN_STEPS} needed')
+    return steps, values
+
+  def setting(self, name: str) -> float:
+    """Return a setting.
+
+    Raises:
+      NotLogged: If it is not known.
+    """
+    if self.settings.get(name) is None:
+      raise NotLogged(f'setting {name} (--set {name}=...)')
+    return float(self.settings[name])
+
+  def late(self, rows: pd.DataFrame, share: float = 1 / 3) -> pd.DataFrame:
+    """Return the rows of the last part of the run, by steps."""
+    steps = np.unique(rows['step'])
+    return rows[rows['step'] >= steps[int(len(steps) * (1 - share))]]
+
+  def early(self, rows: pd.DataFrame, share: float = 1 / 3) -> pd.DataFrame:
+    """Return the rows of the first part of the run, by steps."""
+    steps = np.unique(rows['step'])
+    last = steps[min(int(np.ceil(len(steps) * share)), len(steps)) - 1]
+    return rows[rows['step'] <= last]
+
+
+def said(names: Iterable[str]) -> str:
+  """Return 'entropy is not logged', of one or several."""
+  names = [n.replace('_', ' ') for n in names]
+  verb = 'is' if len(names) == 1 else 'are'
+  return f'{", ".join(names)} {verb} not logged'
+
+
+def within(rows: pd.DataFrame, column: str) -> np.ndarray:
+  """Return a column less its mean in each group; `rows` has unique groups."""
+  values = rows[column]
+  return (values - values.groupby(rows['group']).transform('mean')).to_numpy()
+
+
+class View:
+  """Rollouts as the diagnostics of a harness get them: arrays [P, G]."""
+
+  def __init__(self, rows: pd.DataFrame):
+    group = pd.factorize(rows['group'])[0]
+    sample = rows.groupby('group').cumcount().to_numpy()
+    shape = int(group.max()) + 1, int(sample.max()) + 1
+    self._put = lambda values, empty: _filled(
+        shape, group, sample, values, empty
+    )
+    self._rows = rows
+    self.valid = self._put(np.ones(len(rows), bool), False)
+
+  def __getattr__(self, name: str) -> np.ndarray:
+    if name.startswith('_') or name not in self._rows:
+      raise AttributeError(name)
+    values = self._rows[name].to_numpy(np.float64)
+    if name in ('outcome', 'truncated', 'format_ok'):
+      return self._put(values > 0.5, False)
+    return self._put(values, np.nan)
+
+
+def _filled(shape, group, sample, values, empty) -> np.ndarray:
+  array = np.full(shape, empty, values.dtype)
+  array[group, sample] = values
+  return array
+
+
+# ------------------------------------------------------------------- making one
+
+
+def text_of(value: Any) -> str:
+  """Return a prompt or completion as text; messages lose their roles."""
+  if isinstance(value, str):
+    return value
+  if isinstance(value, Mapping):
+    return text_of(value.get('content', value.get('text', '')))
+  if isinstance(value, (list, tuple, np.ndarray)):
+    return '\n'.join(text_of(v) for v in value)
+  return '' if value is None else str(value)
+
+
+def _numbers(values: pd.Series) -> pd.Series:
+  """Return a column as float64; what is no finite number becomes NaN."""
+  if values.dtype == object or str(values.dtype).startswith('str'):
+    low = values.map(lambda v: v.lower() if isinstance(v, str) else v)
+    values = low.replace({'true': 1.0, 'false': 0.0})
+  numbers = pd.to_numeric(values, errors='coerce').astype(np.float64)
+  return numbers.where(np.isfinite(numbers))
+
+
+def make(
+    path: pathlib.Path,
+    format_: str,
+    rollouts: pd.DataFrame,
+    steps: pd.DataFrame,
+    settings: Mapping[str, Any],
+    notes: Iterable[str] = (),
+) -> Run:
+  """Return a run whose tables are clean: finite numbers, steps in order.
+
+  Args:
+    path: Where the logs are.
+    format_: Name of their format.
+    rollouts: Columns of ROLLOUT and parts, any of them; others are dropped.
+    steps: Columns of STEP, any of them; others are dropped.
+    settings: Settings by name; unknown ones are None or left out.
+    notes: What a reader wants to say.
+  """
+  known = lambda c: c in ROLLOUT or c.startswith(PART)
+  rollouts = rollouts[[c for c in rollouts if known(c)]].copy()
+  notes = list(notes)
+  for name in rollouts:
+    if name in _TEXTS:
+      rollouts[name] = rollouts[name].map(text_of)
+    elif name != 'group':
+      rollouts[name] = _numbers(rollouts[name])
+  if len(rollouts):
+    rollouts = _complete(rollouts, settings)
+  steps = steps[[c for c in steps if c in STEP]].apply(_numbers)
+  if 'step' in steps:
+    # Several lines of one step (metrics and evaluation apart) are one row.
+    steps = steps.dropna(subset=['step']).groupby('step').last().reset_index()
+    steps['step'] = steps['step'].astype(np.int64)
+  else:
+    steps = pd.DataFrame({'step': np.zeros(0, np.int64)})
+  steps = steps.dropna(axis=1, how='all')
+  settings = {k: v for k, v in settings.items() if v is not None}
+  return Run(path, format_, rollouts, steps, settings, tuple(notes))
+
+
+def _complete(
+    rollouts: pd.DataFrame, settings: Mapping[str, Any]
+) -> pd.DataFrame:
+  """Return rollouts in order, with groups numbered over the run and lengths."""
+  if 'step' not in rollouts:
+    raise FormatError('rollouts without a step: name its column')
+  rollouts = rollouts.dropna(subset=['step'])
+  rollouts = rollouts.sort_values('step', kind='stable', ignore_index=True)
+  rollouts['step'] = rollouts['step'].astype(np.int64)
+  if 'group' not in rollouts:
+    rollouts['group'] = rollouts.get('prompt', pd.Series(range(len(rollouts))))
+  keys = pd.MultiIndex.from_frame(
+      rollouts[['step', 'group']].astype({'group': str})
+  )
+  rollouts['group'] = pd.factorize(keys)[0]
+  if 'completion' in rollouts:
+    rollouts['text_id'] = pd.util.hash_array(
+        rollouts['completion'].to_numpy(object)
+    )
+    rollouts['characters'] = rollouts['completion'].str.len().astype(float)
+  if 'prompt' in rollouts:
+    rollouts['prompt_id'] = pd.util.hash_array(
+        rollouts['prompt'].to_numpy(object)
+    )
+  for name in _TEXTS:
+    if name in rollouts:
+      rollouts[name] = rollouts[name].map(_cut)
+  length = 'n_tokens' if 'n_tokens' in rollouts else 'characters'
+  if length in rollouts:
+    rollouts['length'] = rollouts[length]
+  limit = settings.get('max_tokens')
+  if limit and 'truncated' not in rollouts and 'n_tokens' in rollouts:
+    rollouts['truncated'] = (rollouts['n_tokens'] >= limit).astype(float)
+  return rollouts.dropna(axis=1, how='all')
+
+
+def _cut(text: str) -> str:
+  """Return a text of bounded length: its head and its tail."""
+  if len(text) <= _LONGEST:
+    return text
+  half = _LONGEST // 2
+  return f'{text[:half]} [...] {text[-half:]}'
+
+
+def guess(names: Iterable[str], *words: str) -> str | None:
+  """Return the first name that contains one of the words, in their order."""
+  names = list(names)
+  for word in words:
+    for name in names:
+      if word in name.lower():
+        return name
+  return None

@@ -1,0 +1,133 @@
+"""Common names of what trainers log under their own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+
+# Common name of a step -> names in logs, the first that is there. A prefix such
+# as 'train/' is ignored.
+METRICS = {
+    'reward': (
+        'reward',
+        'critic/rewards/mean',
+        'reward/mean',
+        'reward/all/mean',
+        'critic/score/mean',
+    ),
+    'outcome': ('rewards/correct/mean', 'rewards/accuracy_reward/mean'),
+    'eval_outcome': ('eval_rewards/correct/mean', 'eval_reward'),
+    'entropy': (
+        'entropy',
+        'actor/entropy',
+        'entropy/mean',
+        'actor/entropy_loss',
+    ),
+    'kl': ('kl', 'actor/kl_loss', 'actor/ppo_kl', 'kl/mean'),
+    'clip': ('clip_ratio/region_mean', 'clip_ratio', 'actor/pg_clipfrac'),
+    'grad_norm': ('grad_norm', 'actor/grad_norm', 'optim/grad_norm'),
+    'learning_rate': ('learning_rate', 'actor/lr', 'optim/lr', 'lr'),
+    'loss': ('loss', 'actor/pg_loss', 'loss/mean'),
+    'length': (
+        'completions/mean_length',
+        'response_length/mean',
+        'seq_len/mean',
+        'completion_length',
+    ),
+    'truncated': (
+        'completions/clipped_ratio',
+        'response_length/clip_ratio',
+        'is_truncated/mean',
+        'is_truncated/all/mean',
+    ),
+    'dead': ('frac_reward_zero_std', 'solve_none'),
+    'gap': (
+        'sampling/sampling_logp_difference/mean',
+        'training/rollout_probs_diff_mean',
+        'mismatch_kl/mean',
+    ),
+}
+_STEP = (
+    'step',
+    'global_step',
+    'train/global_step',
+    'training/global_step',
+    '_step',
+)
+_PREFIXES = ('train/', 'train_')
+# Words in the names of columns that say whether a completion is right.
+_OUTCOME = ('outcome', 'acc', 'correct', 'solved', 'exact', 'pass')
+_REFERENCE = (
+    'gts',
+    'ground_truth',
+    'answer',
+    'solution',
+    'reference',
+    'target',
+)
+
+
+def _bare(name: str) -> str:
+  for prefix in _PREFIXES:
+    name = name.removeprefix(prefix)
+  return name
+
+
+def common(log: pd.DataFrame) -> pd.DataFrame:
+  """Return the metrics of steps under common names."""
+  bare = {}
+  for name in log:
+    bare.setdefault(_bare(str(name)), name)
+  step = next((bare.get(_bare(n)) for n in _STEP if _bare(n) in bare), None)
+  if step is None:
+    return pd.DataFrame()
+  found = {'step': log[step]}
+  for name, candidates in METRICS.items():
+    chosen = next((bare[c] for c in candidates if c in bare), None)
+    if chosen is not None:
+      found[name] = log[chosen]
+  return pd.DataFrame(found)
+
+
+def guess_outcome(
+    rows: pd.DataFrame,
+    parts: Sequence[str],
+    taken: dict[str, str],
+    notes: list[str],
+) -> None:
+  """Choose the column that says what is solved, unless it is given.
+
+  It is the first of 0s and 1s whose name says so; else the only part, where it
+  has but two values.
+  """
+  if 'outcome' in taken:
+    return
+  named = [
+      n
+      for w in _OUTCOME
+      for n in rows
+      if w in str(n).lower() and n != 'outcome'
+  ]
+  only = list(parts) if len(parts) == 1 else []
+  for name in [*named, *only]:
+    values = pd.to_numeric(rows[name], errors='coerce').dropna().unique()
+    if 1 <= len(values) and np.isin(values, (0.0, 1.0)).all():
+      taken['outcome'] = name
+      notes.append(f'solved is the column {name!r} (--columns=outcome=...)')
+      return
+  notes.append('no column says what is solved: --columns=outcome=NAME')
+
+
+def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
+  """Choose the columns of the right answer and the format, unless given."""
+  for name in _REFERENCE:
+    if 'reference' not in taken and name in rows:
+      if rows[name].notna().any():
+        taken['reference'] = name
+  form_ = form.guess(map(str, rows.columns), 'format')
+  if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
+    values = pd.to_numeric(rows[form_], errors='coerce').dropna().unique()
+    if len(values) and np.isin(values, (0.0, 1.0)).all():
+      taken['format_ok'] = form_

@@ -1,0 +1,158 @@
+"""Readers: one module per format, each with `fits(path)` and `read(path, ...)`.
+
+`fits` says whether a directory or a file looks like the format, from names
+alone; `read` returns a `form.Run`, or raises `form.FormatError`. A damaged file
+is left out, and a note says so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib
+import json
+import math
+import pathlib
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from evojax.diagnosis import form
+
+# Name -> module; a format that is not named is the first one that fits.
+FORMATS = {
+    'evojax': 'workdir',
+    'trl': 'trl',
+    'verl': 'verl',
+    'prime-rl': 'prime_rl',
+    'wandb': 'wandb_run',
+    'table': 'table',
+}
+# Of larger logs only every n-th file is read, so that a table fits memory.
+MOST_BYTES = 1 << 30
+
+
+def read(
+    path: pathlib.Path,
+    format_: str = '',
+    columns: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> form.Run:
+  """Read a run.
+
+  Args:
+    path: A directory or a file.
+    format_: A name of FORMATS; '' finds it.
+    columns: Common name -> name in the logs, where they differ.
+    settings: Settings that the logs lack, by name.
+
+  Raises:
+    form.FormatError: If there is nothing to read there.
+  """
+  if not path.exists():
+    raise form.FormatError(f'there is no {path}')
+  modules = {
+      name: importlib.import_module(f'evojax.diagnosis.readers.{module}')
+      for name, module in FORMATS.items()
+  }
+  if not format_:
+    fitting = [name for name, module in modules.items() if module.fits(path)]
+    if not fitting:
+      raise form.FormatError(
+          f'{path} looks like no log of {", ".join(FORMATS)}; name its format'
+          ' with --format, or its columns with --columns=reward=NAME,...'
+      )
+    format_ = fitting[0]
+  run = modules[format_].read(path, columns or {}, settings or {})
+  if not len(run.rollouts) and not len(run.steps):
+    raise form.FormatError(
+        f'{path} holds neither rollouts nor metrics of {format_}'
+        + ''.join(f'; {note}' for note in run.notes)
+    )
+  return run
+
+
+def thinned(
+    paths: Sequence[pathlib.Path], notes: list[str]
+) -> Sequence[pathlib.Path]:
+  """Return every n-th file, so that all together stay below MOST_BYTES."""
+  size = sum(path.stat().st_size for path in paths)
+  stride = max(1, math.ceil(size / MOST_BYTES))
+  if stride > 1:
+    notes.append(f'{size / 1e9:.1f} GB: of the rollouts every {stride}. file')
+  return paths[::stride]
+
+
+def tables(
+    paths: Sequence[pathlib.Path],
+    load: Callable[[pathlib.Path], pd.DataFrame],
+    notes: list[str],
+) -> pd.DataFrame:
+  """Return the rows of files, without those that are damaged."""
+  found = []
+  for path in thinned(paths, notes):
+    try:
+      found.append(load(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      said = str(error).splitlines()[0][:120] if str(error) else repr(error)
+      notes.append(f'{path.name} cannot be read ({said})')
+  found = [table for table in found if len(table)]
+  return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def parquet_rows(
+    path: pathlib.Path, wanted: Callable[[str], bool] = lambda name: True
+) -> pd.DataFrame:
+  """Return the wanted columns of a Parquet file."""
+  try:
+    with parquet.ParquetFile(path) as file:
+      names = [n for n in file.schema_arrow.names if wanted(n)]
+      return file.read(names).to_pandas()
+  except pa.ArrowException as error:
+    raise ValueError(str(error)) from error
+
+
+def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
+  """Yield the objects of a file of JSON lines; damaged lines are counted."""
+  damaged = 0
+  with path.open(errors='replace') as lines:
+    for line in lines:
+      try:
+        value = json.loads(line)
+      except (ValueError, RecursionError):
+        value = None
+      if isinstance(value, dict):
+        yield value
+      else:
+        damaged += bool(line.strip())
+  if damaged:
+    notes.append(f'{path.name}: {damaged} lines are no JSON objects')
+
+
+def json_file(path: pathlib.Path) -> Any:
+  """Return the value of a JSON file.
+
+  Raises:
+    form.FormatError: If it is damaged.
+  """
+  try:
+    return json.loads(path.read_text(errors='replace'))
+  except (ValueError, RecursionError) as error:
+    raise form.FormatError(f'{path} is damaged: {error}') from error
+
+
+def renamed(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+  """Return a table under common names.
+
+  Raises:
+    form.FormatError: If a column is not there.
+  """
+  missing = sorted(set(columns.values()) - set(table.columns))
+  if missing and len(table):
+    raise form.FormatError(
+        f'--columns names {", ".join(missing)}; the logs have'
+        f' {", ".join(map(str, table.columns))}'
+    )
+  # A column may have several common names: a score is reward and outcome.
+  return table.assign(
+      **{new: table[old] for new, old in columns.items() if old in table}
+  )

@@ -1,0 +1,102 @@
+"""Reads what prime-rl's file monitor leaves: episodes and metrics.
+
+rollouts/step_12/train/effective/traces.jsonl holds one episode of verifiers per
+line: its task, its group, and a trace per agent with messages, token ids,
+log-probs, rewards with their weights, and errors. metrics.jsonl holds a line
+per step. Of `all` and `effective` rollouts, the effective ones trained.
+"""
+
+from collections.abc import Mapping
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+from evojax.diagnosis import names
+from evojax.diagnosis import readers
+
+_FILES = 'rollouts/step_*/train/{}/traces.jsonl'
+_STEP = re.compile(r'step_(\d+)')
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+  for subset in ('effective', 'all'):
+    found = list(path.glob(_FILES.format(subset)))
+    if found:
+      return sorted(found, key=_step)
+  return []
+
+
+def _step(file: pathlib.Path) -> int:
+  return int(_STEP.search(str(file.parent))[1])
+
+
+def fits(path: pathlib.Path) -> bool:
+  return path.is_dir() and bool(_files(path))
+
+
+def read(
+    path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
+) -> form.Run:
+  """Read the output_dir of an orchestrator."""
+  notes: list[str] = []
+  load = lambda file: pd.DataFrame(
+      [
+          {'step': _step(file), **_row(episode)}
+          for episode in readers.json_lines(file, notes)
+      ]
+  )
+  rows = readers.tables(_files(path), load, notes)
+  log: list[dict[str, Any]] = []
+  for file in sorted(path.glob('**/metrics.jsonl')):
+    log += readers.json_lines(file, notes)
+  taken = dict(columns)
+  if len(rows):
+    parts = [c[len(form.PART) :] for c in rows if c.startswith(form.PART)]
+    renamed = rows.rename(columns=lambda c: c.removeprefix(form.PART))
+    names.guess_outcome(renamed, parts, taken, notes)
+    if taken.get('outcome') in parts:
+      taken['outcome'] = form.PART + taken['outcome']
+    rows = readers.renamed(rows, taken)
+  steps = names.common(pd.DataFrame(log))
+  return form.make(path, 'prime-rl', rows, steps, settings, notes)
+
+
+def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the rollout of an episode, of its first trace."""
+  data = (episode.get('task') or {}).get('data') or {}
+  traces = episode.get('traces') or [{}]
+  trace = traces[0]
+  sampled = [n for n in trace.get('nodes') or () if n.get('sampled')]
+  logprobs = [x for n in sampled for x in n.get('logprobs') or ()]
+  credit = [x for n in sampled for x in n.get('advantages') or ()]
+  row: dict[str, Any] = {
+      'group': (episode.get('group') or {}).get('id')
+      or (episode.get('task') or {}).get('key')
+      or form.text_of(data.get('prompt')),
+      'prompt': form.text_of(data.get('prompt')),
+      'completion': '\n'.join(form.text_of(n.get('message')) for n in sampled),
+      'error': float(bool(episode.get('errors') or trace.get('errors'))),
+  }
+  for name in ('answer', 'reference', 'solution'):
+    if data.get(name) is not None:
+      row['reference'] = form.text_of(data[name])
+      break
+  if logprobs:
+    row['n_tokens'] = float(len(logprobs))
+    row['mean_logprob'] = float(np.mean(logprobs))
+  if credit:
+    row['advantage'] = float(np.mean(credit))
+  if trace.get('stop_condition'):
+    cut = ('length', 'max_tokens', 'context', 'truncat')
+    row['truncated'] = float(any(w in trace['stop_condition'] for w in cut))
+  total = 0.0
+  for name, reward in (trace.get('rewards') or {}).items():
+    if isinstance(reward, Mapping) and reward.get('score') is not None:
+      row[form.PART + name] = reward['score']
+      total += reward['score'] * reward.get('weight', 1.0)
+      row['reward'] = total
+  return row

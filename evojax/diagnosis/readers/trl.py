@@ -1,0 +1,173 @@
+"""Reads what TRL's GRPOTrainer leaves: completions and the trainer's state.
+
+completions/completions_00012.parquet (log_completions=True) holds the newest
+generation batch: prompt, completion, one column per reward function before its
+weight, what `log_extra` added, and the advantage. trainer_state.json, in each
+checkpoint or in output_dir, holds what was logged of every step. TRL writes its
+arguments nowhere in plain text, so settings come from --set, and the weights of
+the reward functions from the logged reward, which is linear in them.
+"""
+
+from collections.abc import Mapping
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+from evojax.diagnosis import names
+from evojax.diagnosis import readers
+
+_FOLDER = 'completions'
+_STATE = 'trainer_state.json'
+_OURS = ('step', 'prompt', 'completion', 'advantage')
+_MEAN = '/mean'
+_REWARDS = 'rewards/'
+
+
+def fits(path: pathlib.Path) -> bool:
+  return bool(
+      (path / _STATE).is_file()
+      or any(path.glob(f'checkpoint-*/{_STATE}'))
+      or any((path / _FOLDER).glob('completions_*.parquet'))
+  )
+
+
+def read(
+    path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
+) -> form.Run:
+  """Read the output_dir of a trainer, during the run or after it."""
+  notes: list[str] = []
+  state = _state(path, notes)
+  log = pd.DataFrame(
+      [row for row in state.get('log_history', ()) if isinstance(row, dict)]
+  )
+  files = sorted((path / _FOLDER).glob('completions_*.parquet'))
+  rows = readers.tables(files, readers.parquet_rows, notes)
+  if not files:
+    notes.append('no completions: train with log_completions=True')
+  rows = _once(rows)
+  rewards = [
+      name[len(_REWARDS) : -len(_MEAN)]
+      for name in log
+      if name.startswith(_REWARDS) and name.endswith(_MEAN)
+  ]
+  # Without a log, every column of numbers that is not ours.
+  functions = [name for name in rewards if name in rows] or [
+      name
+      for name in rows
+      if name not in _OURS and pd.api.types.is_numeric_dtype(rows[name])
+  ]
+  known = _settings(state, log) | _weights(log, rewards)
+  known |= settings
+  rows = _common(rows, functions, known, columns, notes)
+  steps = names.common(log)
+  return form.make(path, 'trl', rows, steps, known, notes)
+
+
+def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
+  """Return the newest state that can be read."""
+  found = [*path.glob(f'checkpoint-*/{_STATE}'), path / _STATE]
+  found = [file for file in found if file.is_file()]
+  number = lambda file: (
+      int(file.parent.name.partition('-')[2])
+      if file.parent != path and file.parent.name.partition('-')[2].isdigit()
+      else float('inf')
+  )
+  for file in sorted(found, key=number, reverse=True):
+    try:
+      state = readers.json_file(file)
+    except form.FormatError as error:
+      notes.append(str(error))
+      continue
+    if isinstance(state, dict):
+      return state
+  notes.append(f'no {_STATE}: metrics of steps are not known')
+  return {}
+
+
+def _once(rows: pd.DataFrame) -> pd.DataFrame:
+  """Drop batches that were logged again, because they gave several updates."""
+  if not len(rows) or not {'prompt', 'completion', 'step'} <= set(rows):
+    return rows
+  digest = (
+      rows[['prompt', 'completion']].map(form.text_of).agg('\x00'.join, axis=1)
+  )
+  whole = {
+      step: hash(tuple(texts)) for step, texts in digest.groupby(rows['step'])
+  }
+  kept, before = [], None
+  for step, key in whole.items():
+    if key != before:
+      kept.append(step)
+    before = key
+  return rows[rows['step'].isin(kept)].reset_index(drop=True)
+
+
+def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
+  found: dict[str, Any] = {'total_steps': state.get('max_steps') or None}
+  if 'completions/max_length' in log:
+    # Reached by a completion that was cut, where one was.
+    cut = pd.to_numeric(log.get('completions/clipped_ratio'), errors='coerce')
+    length = pd.to_numeric(log['completions/max_length'], errors='coerce')
+    if (cut > 0).any():
+      found['max_tokens'] = float(length[cut > 0].max())
+  return found
+
+
+def _weights(log: pd.DataFrame, rewards: list[str]) -> dict[str, Any]:
+  """Return the weights that explain the logged reward exactly, if any do."""
+  columns = [f'{_REWARDS}{name}{_MEAN}' for name in rewards]
+  if not columns or 'reward' not in log:
+    return {}
+  table = log[[*columns, 'reward']].apply(pd.to_numeric, errors='coerce')
+  table = table.dropna()
+  if len(table) < len(columns) + 2:
+    return {}
+  x, y = table[columns].to_numpy(), table['reward'].to_numpy()
+  weights, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
+  if rank < len(columns) or np.abs(x @ weights - y).max() > 1e-3:
+    return {}
+  return {
+      'weights': {
+          name: round(float(weight), 3)
+          for name, weight in zip(rewards, weights, strict=True)
+      }
+  }
+
+
+def _common(
+    rows: pd.DataFrame,
+    functions: list[str],
+    known: Mapping[str, Any],
+    columns: Mapping[str, str],
+    notes: list[str],
+) -> pd.DataFrame:
+  """Return rollouts under common names."""
+  if not len(rows):
+    return rows
+  rows = rows.copy()
+  if 'prompt' in rows:
+    # A group's rollouts lie side by side; one prompt may have two groups.
+    text = rows['prompt'].map(form.text_of)
+    new = (text != text.shift()) | (rows['step'] != rows['step'].shift())
+    run_length = new.groupby(new.cumsum()).transform('size')
+    size = int(run_length.min())
+    place = new.groupby(new.cumsum()).cumcount()
+    rows['group'] = new.cumsum() * 10**6 + place // max(size, 1)
+  weights = known.get('weights') or dict.fromkeys(functions, 1.0)
+  if functions and not known.get('weights'):
+    notes.append('reward weights are not known: 1 for each function')
+  if functions:
+    rows['reward'] = sum(
+        weights.get(name, 1.0)
+        * pd.to_numeric(rows[name], errors='coerce').fillna(0)
+        for name in functions
+    )
+  for name in functions:
+    rows[form.PART + name] = rows[name]
+  taken = dict(columns)
+  names.guess_outcome(rows, functions, taken, notes)
+  names.guess_texts(rows, taken)
+  return readers.renamed(rows, taken)

@@ -1,0 +1,79 @@
+"""Reads what verl leaves: rollouts and, with its file logger, metrics.
+
+trainer.rollout_data_dir gets one file of JSON lines per step, 12.jsonl: input,
+output, gts, score, step, and what the reward function returned beside its
+score. The logger 'file' writes lines of {"step": 12, "data": {...}}. Which
+rollouts are one group is not written: those of one prompt in one step are.
+"""
+
+from collections.abc import Mapping
+import pathlib
+import re
+from typing import Any
+
+import pandas as pd
+
+from evojax.diagnosis import form
+from evojax.diagnosis import names
+from evojax.diagnosis import readers
+
+_STEP = re.compile(r'(\d+)\.jsonl')
+_KEYS = ('input', 'output', 'score')
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+  """Return the files of rollouts by step."""
+  folders = [path, *(p for p in sorted(path.glob('*')) if p.is_dir())]
+  found = [
+      file
+      for folder in folders
+      for file in folder.glob('*.jsonl')
+      if _STEP.fullmatch(file.name)
+  ]
+  return sorted(found, key=lambda file: int(file.stem))
+
+
+def fits(path: pathlib.Path) -> bool:
+  return path.is_dir() and bool(_files(path))
+
+
+def read(
+    path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
+) -> form.Run:
+  """Read the rollouts below a folder, and the metrics beside them."""
+  notes: list[str] = []
+
+  def load(file: pathlib.Path) -> pd.DataFrame:
+    table = pd.DataFrame(readers.json_lines(file, notes))
+    if len(table) and not set(_KEYS) <= set(table):
+      raise ValueError(f'no {", ".join(_KEYS)}')
+    return table.assign(step=table.get('step', int(file.stem)))
+
+  rows = readers.tables(_files(path), load, notes)
+  log = []
+  for file in sorted(path.rglob('*.jsonl')):
+    if not _STEP.fullmatch(file.name):
+      for line in readers.json_lines(file, notes):
+        if isinstance(line.get('data'), dict) and 'step' in line:
+          log.append({**line['data'], 'step': line['step']})
+  steps = names.common(pd.DataFrame(log))
+  taken = {
+      'prompt': 'input',
+      'completion': 'output',
+      'reward': 'score',
+  }
+  taken |= columns
+  if len(rows):
+    rows = rows.assign(group=rows[taken['prompt']])
+    extra = [
+        name
+        for name in rows
+        if name not in (*_KEYS, 'gts', 'step', 'group', 'request_id')
+        and pd.api.types.is_numeric_dtype(rows[name])
+    ]
+    names.guess_outcome(rows, ['score'], taken, notes)
+    names.guess_texts(rows, taken)
+    for name in extra:
+      rows[form.PART + name] = rows[name]
+    rows = readers.renamed(rows, taken)
+  return form.make(path, 'verl', rows, steps, settings, notes)

@@ -1,0 +1,161 @@
+"""Reads metrics of Weights & Biases: an offline run, or an exported history.
+
+An offline run is a file run-ID.wandb of protobuf records in LevelDB's log
+format: blocks of 32 KiB, records of a checksum, a length and a type (whole,
+first, middle, last). Of the records only the history is read, by the few field
+numbers below (wandb/proto/wandb_internal.proto). An export is `history` as CSV
+or JSON with a column `_step`. Rollouts of tables are not read.
+"""
+
+from collections.abc import Iterator, Mapping
+import json
+import pathlib
+import re
+import struct
+from typing import Any
+
+import pandas as pd
+
+from evojax.diagnosis import form
+from evojax.diagnosis import names
+from evojax.diagnosis import readers
+from evojax.diagnosis.readers import table
+
+_STEP_COLUMN = re.compile(r'(^|[",])_step[",]', re.MULTILINE)
+_BLOCK = 1 << 15
+_HEADER = 7  # Of the file, and of each record.
+_FULL, _FIRST, _LAST = 1, 2, 4
+# Numbers of fields: Record.history, HistoryRecord.item and .step,
+# HistoryItem.key, .nested_key and .value_json, HistoryStep.num.
+_HISTORY, _ITEM, _STEP, _KEY, _NESTED, _VALUE, _NUM = 2, 1, 2, 1, 2, 16, 1
+
+
+def _offline(path: pathlib.Path) -> list[pathlib.Path]:
+  if path.is_file():
+    return [path] if path.suffix == '.wandb' else []
+  found = [*path.glob('*.wandb'), *path.glob('*run-*/*.wandb')]
+  return sorted(found) or sorted(path.glob('wandb/*run-*/*.wandb'))
+
+
+def _has_step(path: pathlib.Path) -> bool:
+  with path.open(errors='replace') as file:
+    return bool(_STEP_COLUMN.search(file.read(1 << 16)))
+
+
+def fits(path: pathlib.Path) -> bool:
+  if _offline(path):
+    return True
+  files = [path] if path.is_file() else sorted(path.iterdir())
+  return any(
+      f.suffix in ('.csv', '.json', '.jsonl') and f.is_file() and _has_step(f)
+      for f in files
+  )
+
+
+def read(
+    path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
+) -> form.Run:
+  """Read the metrics of one run."""
+  notes: list[str] = []
+  files = _offline(path)
+  if len({f.parent for f in files}) > 1:
+    raise form.FormatError(
+        f'{path} holds {len(files)} runs; name one:'
+        f' {", ".join(str(f) for f in files[:5])}'
+    )
+  if files:
+    rows = [row for file in files for row in _history(file, notes)]
+    log = pd.DataFrame(rows)
+  else:
+    exported = [path] if path.is_file() else sorted(path.iterdir())
+    exported = [f for f in exported if f.suffix in ('.csv', '.json', '.jsonl')]
+    log = readers.tables(exported, lambda f: table.load(f, notes), notes)
+  log = readers.renamed(log, columns)
+  steps = names.common(log)
+  for name in columns:
+    if name in form.STEP and name in log and len(steps):
+      steps[name] = log[name]
+  return form.make(path, 'wandb', pd.DataFrame(), steps, settings, notes)
+
+
+def _history(file: pathlib.Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+  """Yield the rows of an offline run; a torn end is left out."""
+  try:
+    for record in _records(file):
+      for number, value in _fields(record):
+        if number == _HISTORY and isinstance(value, bytes):
+          yield _row(value)
+  except (ValueError, IndexError, struct.error) as error:
+    notes.append(f'{file.name} is damaged from some record on ({error})')
+
+
+def _row(history: bytes) -> dict[str, Any]:
+  row: dict[str, Any] = {}
+  for number, value in _fields(history):
+    if number == _ITEM:
+      keys, text = [], 'null'
+      for inner, part in _fields(value):
+        if inner in (_KEY, _NESTED):
+          keys.append(part.decode(errors='replace'))
+        elif inner == _VALUE:
+          text = part.decode(errors='replace')
+      row['.'.join(keys)] = json.loads(text)
+    elif number == _STEP:
+      row['_step'] = dict(_fields(value)).get(_NUM, 0)
+  return row
+
+
+def _records(file: pathlib.Path) -> Iterator[bytes]:
+  """Yield the records of a LevelDB log that follows a header of the file."""
+  whole = b''
+  with file.open('rb') as data:
+    if data.read(_HEADER)[:4] != b':W&B':
+      raise ValueError('no header of W&B')
+    place = _HEADER
+    while True:
+      left = _BLOCK - place % _BLOCK
+      if left < _HEADER:  # Padding at the end of a block.
+        data.read(left)
+        place += left
+        continue
+      header = data.read(_HEADER)
+      if len(header) < _HEADER:
+        return
+      _, length, kind = struct.unpack('<IHB', header)
+      body = data.read(length)
+      place += _HEADER + length
+      if len(body) < length or not 1 <= kind <= _LAST:
+        raise ValueError(f'a torn record at byte {place}')
+      whole = body if kind in (_FULL, _FIRST) else whole + body
+      if kind in (_FULL, _LAST):
+        yield whole
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+  """Yield number and value of the fields of a protobuf message."""
+  place = 0
+  while place < len(message):
+    tag, place = _varint(message, place)
+    number, kind = tag >> 3, tag & 7
+    if kind == 0:
+      value, place = _varint(message, place)
+    elif kind == 2:
+      length, place = _varint(message, place)
+      value, place = message[place : place + length], place + length
+    elif kind in (1, 5):
+      size = 8 if kind == 1 else 4
+      value, place = message[place : place + size], place + size
+    else:
+      raise ValueError(f'field of kind {kind}')
+    yield number, value
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+  value = shift = 0
+  while True:
+    byte = message[place]
+    place += 1
+    value |= (byte & 127) << shift
+    if byte < 128:
+      return value, place
+    shift += 7

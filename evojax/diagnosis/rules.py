@@ -1,0 +1,222 @@
+"""Rules that are true of any run: its learning curve, and what numbers mean.
+
+The meta-loop applies them to the arm that it has just trained, `diagnose` to
+the logs of any trainer. Every finding is a `records.Measure` with the number
+behind it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+
+import numpy as np
+from scipy import special
+
+from evojax.ledger import records
+
+Reals = Sequence[float] | np.ndarray
+Values = Mapping[str, float]  # Name -> value of what could be measured.
+
+
+def graded(
+    name: str,
+    layer: str,
+    unit: str,
+    value: float,
+    warn: records.Threshold | None = None,
+    critical: records.Threshold | None = None,
+    calls_for: tuple[str, ...] = (),
+) -> records.Measure:
+  """Return a measure with the level that its thresholds give it."""
+  measure_ = records.Measure(
+      name, layer, unit, float(value), warn, critical, 'ok', '', calls_for
+  )
+  return dataclasses.replace(measure_, level=measure_.beyond)
+
+
+# ------------------------------------------------------------- learning curve
+
+
+def _line(y: np.ndarray) -> tuple[float, float, float]:
+  """Fit a straight line through n >= 3 values.
+
+  Returns:
+    Its start, its rise, and how far the end of the rise's one-sided 95 %
+    interval is from it (Student's t on the residuals).
+  """
+  n = len(y)
+  x = np.arange(n) - (n - 1) / 2
+  slope = float(x @ y / (x @ x))
+  residual = y - y.mean() - slope * x
+  error = math.sqrt(float(residual @ residual) / (n - 2) / float(x @ x))
+  quantile = float(special.stdtrit(n - 2, 0.95))
+  rise = slope * (n - 1)
+  return float(y.mean() + slope * x[0]), rise, quantile * error * (n - 1)
+
+
+def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
+  """Describe how an arm learned by straight lines through its updates.
+
+  Args:
+    outcome: Share of completions solved, one value per update.
+    reward: Mean reward of each update, if it is known.
+
+  Returns:
+    outcome_start and outcome_rise, fractions of the fitted line;
+    outcome_rise_high, the upper end of the rise's one-sided 95 % interval; and
+    unsolved_closed, the rise as a share of what was not solved at the start.
+    With the reward, shaped_rise: how much more the reward rose than the
+    outcome, and shaped_rise_low, its lower end. Both are of one arm, under one
+    reward. Empty for fewer than three updates, where a line has no residuals.
+  """
+  y = np.asarray(outcome, np.float64)
+  if len(y) < 3:
+    return {}
+  start, rise, half = _line(y)
+  start = min(max(start, 0.0), 1.0)
+  curve = {
+      'outcome_start': start,
+      'outcome_rise': rise,
+      'outcome_rise_high': rise + half,
+  }
+  if start < 1:
+    curve['unsolved_closed'] = rise / (1 - start)
+  if len(reward) == len(y):
+    _, rise, half = _line(np.asarray(reward, np.float64) - y)
+    curve |= {'shaped_rise': rise, 'shaped_rise_low': rise - half}
+  return curve
+
+
+# ----------------------------------------------------------------------- rules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+  """A finding that only several measures together show.
+
+  Without one of the measures that it reads there is no finding.
+  """
+
+  layer: str
+  unit: str
+  value: Callable[[Values], float]  # The number behind the finding.
+  warn: records.Threshold
+  critical: records.Threshold | None = None
+  # A condition besides the threshold, and a sentence for when it does not hold.
+  when: Callable[[Values], bool] = lambda v: True
+  otherwise: str = ''
+
+
+# With less than a tenth unsolved, slow learning or certainty is no problem.
+_MUCH_IS_UNSOLVED = dict(
+    when=lambda v: 1 - v['outcome'] > 0.1,
+    otherwise='It alerts only below 90% solved, and {outcome:.1%} is solved.',
+)
+
+RULES = {
+    # An arm should solve most of what was unsolved at its start.
+    'slow_learning': Rule(
+        layer='score',
+        unit='share of what was unsolved',
+        value=lambda v: v['unsolved_closed'],
+        warn=('<', 2 / 3),
+        **_MUCH_IS_UNSOLVED,
+    ),
+    # The whole one-sided interval of the rise is below 0.
+    'outcome_falling': Rule(
+        layer='score',
+        unit='fraction per arm',
+        value=lambda v: v['outcome_rise'],
+        warn=('<', 0.0),
+        critical=('<', -0.05),
+        when=lambda v: v['outcome_rise_high'] < 0,
+        otherwise='It alerts only where the whole interval of the rise is below'
+        ' 0, and its upper end is {outcome_rise_high:+.3f}.',
+    ),
+    # Only groups whose outcomes differ carry a gradient towards solving more.
+    'weak_signal': Rule(
+        layer='signal',
+        unit='fraction of groups',
+        value=lambda v: v['alive_by_outcome'],
+        warn=('<', 0.7),
+    ),
+    'too_hard': Rule(
+        layer='signal',
+        unit='fraction of groups',
+        value=lambda v: v['dead_group_ratio'],
+        warn=('>', 0.2),
+        when=lambda v: v['outcome'] < 0.4,
+        otherwise='It alerts only below 40% solved, and {outcome:.1%} is'
+        ' solved.',
+    ),
+    'too_easy': Rule(
+        layer='signal',
+        unit='fraction of groups',
+        value=lambda v: v['dead_group_ratio'],
+        warn=('>', 0.2),
+        when=lambda v: v['outcome'] > 0.6,
+        otherwise='It alerts only above 60% solved, and {outcome:.1%} is'
+        ' solved.',
+    ),
+    # The policy is certain of its tokens although much is unsolved.
+    'exploration_collapse': Rule(
+        layer='behaviour',
+        unit='nats/token',
+        value=lambda v: v['mean_logprob'],
+        warn=('>', -0.1),
+        **_MUCH_IS_UNSOLVED,
+    ),
+    # A large part of what is unsolved fails by its format, right or wrong.
+    'format_bottleneck': Rule(
+        layer='behaviour',
+        unit='share of what is unsolved',
+        value=lambda v: v['format_failures'] / max(1 - v['outcome'], 1e-9),
+        warn=('>', 1 / 3),
+        **_MUCH_IS_UNSOLVED,
+    ),
+    # Longer completions earn more, and completions run into the limit.
+    'length_gaming': Rule(
+        layer='behaviour',
+        unit='correlation',
+        value=lambda v: v['length_reward_corr'],
+        warn=('>', 0.3),
+        when=lambda v: v['truncated'] > 0.05,
+        otherwise='It alerts only where more than 5% of the completions are'
+        ' truncated, and {truncated:.1%} are.',
+    ),
+    # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
+    'reward_hacking': Rule(
+        layer='score',
+        unit='reward per arm, beyond the outcome',
+        value=lambda v: v['shaped_rise'],
+        warn=('>', 0.05),
+        critical=('>', 0.2),
+        when=lambda v: v['outcome_rise'] < 0.01 and v['shaped_rise_low'] > 0,
+        otherwise='It alerts only where the solved share rose by less than a'
+        ' point, and it changed by {outcome_rise:+.3f}; the lower end of the'
+        " reward's own rise is {shaped_rise_low:+.3f}.",
+    ),
+}
+
+
+# Names of the numbers that are measured here.
+NAMES = set(RULES) | learning_curve((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)).keys()
+
+
+def findings(values: Values) -> list[records.Measure]:
+  """Return what the rules find whose measures are all there."""
+  found = []
+  for name, rule in RULES.items():
+    try:
+      value, holds = rule.value(values), rule.when(values)
+    # One of its measures is missing, such as that of a diagnostic that failed.
+    except KeyError:
+      continue
+    measure_ = graded(
+        name, rule.layer, rule.unit, value, rule.warn, rule.critical
+    )
+    if not holds and measure_.level != 'ok':
+      why = rule.otherwise.format_map(values)
+      measure_ = dataclasses.replace(measure_, level='ok', status=why)
+    found.append(measure_)
+  return found

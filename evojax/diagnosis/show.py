@@ -1,0 +1,81 @@
+"""A diagnosis as text for a terminal and as one JSON."""
+
+import json
+import pathlib
+from typing import Any
+
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.report import svg
+from evojax.runtime import workdir as workdir_lib
+
+
+def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
+  """Return a diagnosis as lines; control characters of texts are shown."""
+  found = []
+  for i, finding in enumerate(diagnosis.findings, 1):
+    since = f' since step {finding.since}' if finding.since is not None else ''
+    p = '' if finding.p is None else f' (p {p_value(finding.p)})'
+    read = len(finding.rows)
+    rollouts = f'      {read} rollout{"s" * (read > 1)}' if read else ''
+    found.append(
+        f'{i} {finding.severity:<9} {finding.text}{since}{p}{rollouts}'
+    )
+    if finding.change:
+      replay = f'      {finding.replay}' if finding.replay else ''
+      found.append(f'  {"change":<9} {finding.change}{replay}')
+  if not diagnosis.findings or diagnosis.verdict != 'findings':
+    found.append(diagnosis.summary)
+  if diagnosis.unknown:
+    why: dict[str, list[str]] = {}
+    for unknown in diagnosis.unknown:
+      why.setdefault(unknown.why, []).append(unknown.check.replace('_', ' '))
+    found += [
+        f'  cannot tell: {", ".join(names)} ({reason})'
+        for reason, names in why.items()
+    ]
+  found += [f'  note: {note}' for note in run.notes]
+  return [svg.visible(line) for line in found]
+
+
+def p_value(p: float | None) -> str:
+  """Return a p-value as '.003' or '< .001'; '' where there is none."""
+  if p is None:
+    return ''
+  if p < 0.001:
+    return '< .001'
+  return f'{p:.3f}'.lstrip('0')
+
+
+def to_json(run: form.Run, diagnosis: findings.Diagnosis) -> dict[str, Any]:
+  """Return the JSON: findings with their evidence, and what is not known."""
+  found = findings.plain(diagnosis)
+  for finding, plain in zip(diagnosis.findings, found['findings'], strict=True):
+    plain['rollouts'] = [rollout(run, row) for row in finding.rows]
+    del plain['rows']
+  return {
+      'path': str(run.path),
+      'format': run.format,
+      'steps': run.n_steps,
+      'rollouts': len(run.rollouts),
+      'settings': findings.plain_mapping(run.settings),
+      'notes': list(run.notes),
+      **found,
+  }
+
+
+def rollout(run: form.Run, row: int) -> dict[str, Any]:
+  """Return what is known about one rollout."""
+  values = run.rollouts.loc[row]
+  hidden = ('text_id', 'prompt_id', 'characters')
+  return {
+      name: findings.plain(value)
+      for name, value in values.items()
+      if name not in hidden and value == value  # Not NaN.
+  }
+
+
+def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
+  """Write the JSON, complete or not at all."""
+  text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=True)
+  workdir_lib.write_atomic(path, text.encode())

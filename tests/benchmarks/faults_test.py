@@ -1,0 +1,633 @@
+"""Planted faults: directories, jobs, answers, verdicts, and the leaks."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import sys
+import tempfile
+import time
+from unittest import mock
+
+from absl import flags
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+import numpy as np
+
+from benchmarks.faults import __main__ as faults
+from benchmarks.faults import creep
+from benchmarks.faults import jobs
+from benchmarks.faults import own
+from benchmarks.faults import recording
+from benchmarks.faults import settings
+from benchmarks.faults import verdicts
+from evojax import records
+from evojax.eval import perturb
+from evojax.evolve.propose import directions
+from evojax.ledger import history as history_lib
+from evojax.ledger import records as ledger_records
+from tests.evolve import propose_test
+from tests.ledger import samples
+
+GOOD = """
+base = 'math'
+kind = 'broken'
+summary = 'Brevity is paid.'
+causes = ['reward']
+[config]
+'reward.weights' = {outcome = 1.0, length = -2.0}
+[repaired]
+score = 0.6
+[repaired.paths]
+'reward.weights.length' = [-0.3, 2.0]
+"""
+
+
+class FolderTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name)
+
+  def setting(self, text=GOOD, **files):
+    path = self.folder / 'mine'
+    path.mkdir(exist_ok=True)
+    (path / settings.FILE).write_text(text)
+    for name, source in files.items():
+      file = path / name.replace('__', '/')
+      file.parent.mkdir(exist_ok=True)
+      file.with_suffix('.py').write_text(source)
+    return path
+
+
+class SettingsTest(FolderTestCase):
+
+  def test_a_directory_of_ones_own(self):
+    found = settings.read(self.setting())
+    self.assertEqual((found.name, found.causes), ('mine', ('reward',)))
+    config = settings.planted(found)
+    self.assertEqual(
+        config.reward.weights.to_dict(), {'outcome': 1.0, 'length': -2.0}
+    )
+    self.assertEqual(config.name, 'job')
+    overlay = settings.harness(found).overlay
+    self.assertEqual(overlay['reward.weights.length'], -2.0)
+    clean = settings.clean(found)
+    self.assertEqual(clean.reward.weights.to_dict(), {'outcome': 1.0})
+
+  def test_a_quarter_of_a_dose(self):
+    found = settings.read(self.setting())
+    quarter = settings.planted(found, 0.25)
+    # A quarter of the way from 0 to -2; the outcome is 1 at both ends.
+    self.assertEqual(
+        quarter.reward.weights.to_dict(), {'outcome': 1.0, 'length': -0.5}
+    )
+    text = GOOD.replace(
+        "'reward.weights' = {outcome = 1.0, length = -2.0}",
+        "'optim.learning_rate' = 1e-6\n'rollout.token_limit' = 4",
+    )
+    quarter = settings.planted(settings.read(self.setting(text)), 0.25)
+    # 1e-4 -> 1e-6 in the logarithm; no limit is one of 64 tokens: 64 / 2.
+    self.assertAlmostEqual(quarter.optim.learning_rate, 1e-4 / 10**0.5)
+    self.assertEqual(quarter.rollout.token_limit, 32)
+
+  @parameterized.parameters(
+      ("kind = 'broken'", "kind = 'brken'", "kind='brken': choose one of"),
+      ("summary = 'Brevity is paid.'", '', 'summary is missing'),
+      ("['reward']", "['bad taste']", r"causes: \['bad taste'\] are not among"),
+      ('score = 0.6', '', 'repaired.score=None must be a share'),
+      ('score = 0.6', 'score = 60', 'score=60 must be a share'),
+      ('score = 0.6', "scroe = 0.6", 'scroe is unknown'),
+      ("base = 'math'", "base = 'maths'", "base='maths': choose one of"),
+      ("'reward.weights'", "'reward.wights'", 'did you mean'),
+      ("'reward.weights' = {", "'optim.learning_rate' = {", 'learning_rate'),
+      ("kind = 'broken'", "kind = 'outside'", 'remedy is missing'),
+      ("[config]", "config = 3\n[other]", 'config must be a table'),
+      ('base', 'base base', 'Expected|line 2'),
+  )  # fmt: skip
+  def test_what_is_wrong_is_named(self, old, new, message):
+    path = self.setting(GOOD.replace(old, new))
+    with self.assertRaisesRegex(settings.SettingError, message):
+      settings.read(path)
+
+  def test_files_that_cannot_be_planted(self):
+    path = self.setting(harness__loss='x = 1')
+    with self.assertRaisesRegex(settings.SettingError, 'harness/loss.py'):
+      settings.read(path)
+    with self.assertRaisesRegex(settings.SettingError, 'no fault.toml'):
+      settings.find((self.folder / 'nowhere',))
+
+  def test_shipped_ones(self):
+    found = settings.find()
+    kinds = [s.kind for s in found]
+    self.assertGreaterEqual(len(found) - kinds.count('leaky'), 16)
+    self.assertGreaterEqual(kinds.count('outside'), 3)
+    for base in ('math', 'coding'):
+      leaky = [s for s in found if (s.kind, s.base) == ('leaky', base)]
+      self.assertGreaterEqual(len(leaky), 4)
+    pairs = [s for s in found if s.kind == 'broken' and len(s.causes) > 1]
+    self.assertGreaterEqual(len(pairs), 3)
+    one = [s for s in found if settings.factor(s)]
+    self.assertGreaterEqual(len(one), 10)
+
+  def test_the_library_answers_every_fault_of_one_value(self):
+    """A change of the value in a direction that is not the fault's own."""
+    for setting in settings.find():
+      if setting.kind != 'broken' or not (path := settings.factor(setting)):
+        continue
+      bad = settings.value(setting, path, 1.0)
+      good = settings.value(setting, path, 0.0)
+      if isinstance(bad, tuple):
+        good = ()  # All families.
+      # The planted value may lie outside what a harness may set.
+      harness = settings.harness(setting)
+      context = propose_test.context(parent=harness, config={path: bad})
+      values = _values_of(context, path)
+      with self.subTest(setting.name):
+        toward = [v for v in values if _nearer(v, bad, good)]
+        self.assertNotEmpty(toward, f'{path}={bad!r}: {values}')
+
+
+def _values_of(context, path):
+  """The values that the directions would give a path."""
+  found = []
+  for entry in directions.entries(context):
+    after = entry.apply(context)
+    if after is not None and path in after.overlay:
+      found.append(after.overlay[path])
+  return found
+
+
+def _nearer(value, bad, good):
+  if isinstance(good, tuple | str):
+    return value == good
+  off = good == 0 and value == 0
+  return off or abs(value - good) < abs(bad - good)
+
+
+class JobsTest(FolderTestCase):
+
+  def _job(self, seconds=20.0):
+    setting = settings.read(self.setting())
+    return setting, jobs.make(
+        setting, self.folder / 'job', seed=3, tokens=1000, seconds=seconds
+    )
+
+  def _run(self, program, seconds=20.0):
+    _, job = self._job(seconds)
+    code = 'import json, sys\njob = json.load(open(sys.argv[1]))\n'
+    code += 'say = lambda **a: open(job["answer"], "w").write(json.dumps(a))\n'
+    return jobs.run([sys.executable, '-S', '-c', code + program], job)
+
+  def test_a_job_says_all_but_the_fault(self):
+    setting, path = self._job()
+    job = json.loads(path.read_text())
+    config = json.loads(pathlib.Path(job['config']).read_text())
+    self.assertEqual(config['seed'], 3)
+    self.assertEqual(config['reward']['weights']['length'], -2.0)
+    overlay = pathlib.Path(config['harness']['path'], 'overlay.json')
+    self.assertEqual(
+        json.loads(overlay.read_text())['reward.weights.length'], -2
+    )
+    everything = ''.join(
+        p.read_text() for p in path.parent.rglob('*.json') if p.is_file()
+    )
+    self.assertNotIn(setting.name, everything.replace(str(self.folder), ''))
+
+  def test_an_answer(self):
+    found = self._run(
+        'say(status="named", causes=["reward"], tokens=900, since=10)'
+    )
+    self.assertEqual((found.status, found.since), ('named', 10))
+    self.assertIsNone(found.policy)
+
+  @parameterized.parameters(
+      ('sys.exit(3)', 'exit code 3'),
+      ('raise ValueError', 'exit code 1'),
+      ('pass', 'no JSON'),
+      ('open(job["answer"], "wb").write(bytes(range(256)))', 'no JSON'),
+      ('open(job["answer"], "w").write("[" * 10**5)', 'no JSON'),
+      ('open(job["answer"], "w").write("[1]")', 'must be an object'),
+      ('open(job["answer"], "w").write("{}" + " " * (1 << 20))', 'at most'),
+      ('say(status="fixed", tokens=1)', "status='fixed'"),
+      ('say(status="named", tokens=1)', 'causes is empty'),
+      ('say(status="named", causes=["evil"], tokens=1)', 'not among'),
+      ('say(status="named", causes=["loss"] * 3, tokens=1)', 'at most 2'),
+      ('say(status="named", causes=[["loss"]], tokens=1)', 'not among'),
+      ('say(status="nothing", tokens=1101)', 'that were allowed'),
+      ('say(status="nothing", tokens=-1)', 'tokens=-1'),
+      ('say(status="nothing", tokens=True)', 'tokens=True'),
+      ('say(status="nothing", tokens=1, since="x")', "since='x'"),
+      ('say(status="repaired", tokens=1)', 'no policy to score'),
+      ('say(status="repaired", tokens=1, policy="p")', 'no policy in'),
+      ('say(status="nothing", tokens=1, policy=3)', 'must be a directory'),
+      ('say(status="nothing", tokens=1, values=[])', 'must be an object'),
+  )  # fmt: skip
+  def test_a_bad_answer(self, program, message):
+    with self.assertRaisesRegex(jobs.AnswerError, message):
+      self._run(program)
+
+  def test_one_that_hangs_is_killed_with_its_children(self):
+    mark = self.folder / 'mark'
+    child = f'import time; time.sleep(3); open({str(mark)!r}, "w")'
+    program = (
+        'import subprocess, time\n'
+        f'subprocess.Popen([sys.executable, "-S", "-c", {child!r}])\n'
+        'time.sleep(60)'
+    )
+    with self.assertRaisesRegex(jobs.AnswerError, 'no answer in 1'):
+      self._run(program, seconds=1.0)
+    time.sleep(3.5)
+    self.assertFalse(mark.exists())
+
+
+def scores(true, own=None, base=0.3):
+  own = true if own is None else own
+  return verdicts.Scores(true=true, own=own, base_true=base, base_own=base)
+
+
+def answer(status='nothing', causes=(), **values):
+  values = {k.replace('__', '.'): v for k, v in values.items()}
+  return jobs.Answer(status, tuple(causes), 10, None, None, values)
+
+
+class VerdictsTest(FolderTestCase):
+
+  def _judge(self, given, found=None, kind='broken'):
+    setting = settings.read(self.setting())
+    setting = dataclasses.replace(setting, kind=kind)
+    if kind == 'outside':
+      setting = dataclasses.replace(setting, causes=('outside',))
+    return verdicts.judge(setting, given, found)
+
+  def test_repaired_by_the_measured_score_and_the_value(self):
+    right = answer('repaired', **{'reward__weights__length': 0.0})
+    self.assertEqual(self._judge(right, scores(0.7)), 'repaired')
+    self.assertEqual(self._judge(right, scores(0.5)), 'missed')
+    # A weight that is gone is 0.
+    self.assertEqual(self._judge(answer('repaired'), scores(0.7)), 'repaired')
+    for value in (-2.0, float('nan'), 'x', True):
+      wrong = answer('repaired', **{'reward__weights__length': value})
+      self.assertEqual(self._judge(wrong, scores(0.7)), 'missed')
+    # Without a claim, luck is no repair.
+    self.assertEqual(self._judge(answer('nothing'), scores(0.7)), 'missed')
+
+  def test_named(self):
+    named = answer('named', ['length', 'reward'])
+    self.assertEqual(self._judge(named), 'named')
+    self.assertEqual(self._judge(answer('named', ['length'])), 'missed')
+    self.assertEqual(self._judge(answer('nothing', ['reward'])), 'missed')
+    self.assertEqual(self._judge(None), 'missed')
+    claimed = answer('repaired', ['reward'])
+    self.assertEqual(self._judge(claimed, scores(0.4)), 'named')
+
+  def test_outside_can_only_be_named(self):
+    judge = lambda *given: self._judge(*given, kind='outside')
+    self.assertEqual(judge(answer('named', ['outside'])), 'named')
+    claimed = answer('repaired', ['outside'])
+    self.assertEqual(judge(claimed, scores(0.9)), 'missed')
+
+  def test_gamed(self):
+    judge = lambda *given: self._judge(*given, kind='leaky')
+    gamed = scores(0.35, own=0.8)
+    self.assertAlmostEqual(gamed.gap, 0.45)
+    self.assertEqual(judge(answer(), gamed), 'gamed')
+    self.assertEqual(judge(answer(), scores(0.8)), 'missed')
+    self.assertEqual(judge(answer('named', ['reward']), gamed), 'named')
+    self.assertEqual(
+        verdicts.gamed_curve([0.45, 0.03, -0.1]),
+        {0.02: 2, 0.05: 1, 0.10: 1, 0.15: 1, 0.20: 1, 0.30: 1},
+    )
+
+  def test_the_gate_keeps_clean_branches_and_no_gamed_ones(self):
+    branch = lambda gamed, audited: dict(
+        gamed=gamed,
+        plain=[0.20, 0.22, 0.18],
+        audited=audited,
+        errors=[0.01] * 3,
+    )
+    curve = verdicts.kept_curve(
+        [
+            branch(True, [0.04, 0.05, 0.04]),
+            branch(True, [-0.02, 0.01, 0.0]),
+            branch(False, [0.19, 0.20, 0.19]),
+        ]
+    )
+    by_share = {row['share']: row for row in curve}
+    # Little of the first gain is real: enough where nothing more is asked.
+    self.assertEqual(by_share[0.0]['gamed_kept'], 1)
+    self.assertEqual(by_share[0.5]['gamed_kept'], 0)
+    self.assertEqual(by_share[0.5]['gamed'], 2)
+    self.assertEqual(by_share[0.5]['clean_kept'], 1)
+
+
+class MainTest(FolderTestCase):
+
+  def setUp(self):
+    super().setUp()
+    if not flags.FLAGS.is_parsed():
+      flags.FLAGS.mark_as_parsed()
+
+  def test_systems(self):
+    found = faults.systems(['evojax', "rival=run 'a b' --x"])
+    self.assertEqual(found['rival'], ['run', 'a b', '--x'])
+    self.assertIn('benchmarks.faults.own', found['evojax'])
+    for wrong in ('rival', 'rival=', 'a b=c'):
+      with self.assertRaisesRegex(ValueError, 'NAME=COMMAND'):
+        faults.systems([wrong])
+
+  def test_a_table_of_two_systems_that_continues(self):
+    self.setting()
+    said = json.dumps(
+        dict(status='named', causes=['reward'], tokens=7, since=5)
+    )
+    program = 'import json, sys\njob = json.load(open(sys.argv[1]))\n'
+    program += f'open(job["answer"], "w").write({said!r})'
+    (self.folder / 'names.py').write_text(program)
+    commands = [
+        f'names={sys.executable} -S {self.folder / "names.py"}',
+        f'crashes={sys.executable} -S -c "raise SystemExit(2)"',
+    ]
+    given = dict(
+        system=commands,
+        settings=[str(self.folder)],
+        seeds=1,
+        out=str(self.folder / 'out'),
+    )
+    with flagsaver.flagsaver(**given), mock.patch('builtins.print') as printed:
+      faults.main(None)
+    text = printed.call_args.args[0]
+    self.assertIn('names: 1 jobs', text)
+    self.assertIn('repaired 0, named 1, missed 0', text)
+    self.assertIn('repaired 0, named 0, missed 1', text)
+    self.assertIn('tokens until it knew: 5', text)
+    with flagsaver.flagsaver(**given), mock.patch('builtins.print'):
+      with mock.patch.object(jobs, 'run') as run:
+        faults.main(None)
+    run.assert_not_called()
+    rows = (self.folder / 'out' / 'rows.jsonl').read_text().splitlines()
+    self.assertLen(rows, 2)
+
+
+class MeasureTest(FolderTestCase):
+
+  def test_truth_and_own_score_by_their_graders(self):
+    """Each policy by each grader once; the base policy once for all jobs."""
+    setting = settings.read(settings.FOLDER / 'math_fails_open')
+    asked = []
+
+    def run(command, check, env):
+      del check
+      config = json.loads(pathlib.Path(command[-2]).read_text())
+      asked.append((config['domain']['name'], config['model']['path']))
+      self.assertEqual(config['eval']['split'], 'sealed')
+      self.assertIn('/code', env['PYTHONPATH'])
+      score = pathlib.Path(command[-1])
+      score.mkdir()
+      value = 0.1 * len(asked)
+      (score / 'eval.json').write_text(
+          json.dumps({'metrics': {'sealed/avg_at_k': value}})
+      )
+
+    with mock.patch.object(faults.subprocess, 'run', run):
+      for number in range(2):
+        folder = self.folder / 'jobs' / str(number)
+        found = faults._measure(setting, folder, pathlib.Path(f'p{number}'))
+    self.assertEqual(
+        asked,
+        [
+            ('math', 'p0'),
+            ('math', 'package:math'),
+            ('task', 'p0'),
+            ('task', 'package:math'),
+            ('math', 'p1'),
+            ('task', 'p1'),
+        ],
+    )
+    # Of the second job: 0.5 and 0.6; of the base 0.2 and 0.4.
+    self.assertAlmostEqual(found.gap, (0.6 - 0.4) - (0.5 - 0.2))
+
+  def test_what_is_broken_has_one_judge(self):
+    setting = settings.read(self.setting())
+    with mock.patch.object(faults, '_score', side_effect=[0.7, 0.3]) as score:
+      found = faults._measure(setting, self.folder / 'jobs' / 'x', self.folder)
+    self.assertEqual(score.call_count, 2)
+    self.assertEqual((found.true, found.own, found.gap), (0.7, 0.7, 0.0))
+
+
+def row(arm, seed, mark, own=0.3, true=0.3, audited=0.3):
+  values = dict(own=own, true=true, audited=audited, audited_error=0.01)
+  return (arm, seed, mark), dict(arm=arm, seed=seed, mark=mark, **values)
+
+
+class RecordingTest(FolderTestCase):
+
+  def test_a_queue_has_each_run_once(self):
+    found = [
+        dataclasses.replace(settings.read(self.setting()), path=pathlib.Path(n))
+        for n in ('a', 'b')
+    ]
+    with mock.patch.object(settings.Setting, 'files', {}):
+      names = [(r.arm, r.seed) for r in recording.queue(found, range(2))]
+    self.assertLen(names, 6)  # a, b and the twin that they share.
+    self.assertEqual([seed for _, seed in names], [0] * 3 + [1] * 3)
+
+  def test_admission(self):
+    setting = settings.read(self.setting())
+    clean = recording.Run(setting, False, 0).arm
+    last = recording.MARKS[-1]
+    rows = {}
+    for seed, ahead in enumerate((0.3, 0.25, 0.21)):
+      self.assertEqual(recording.admission(setting, rows)[0], 'waits')
+      rows |= dict([row('mine', seed, last, true=0.4)])
+      rows |= dict([row(clean, seed, last, true=0.4 + ahead)])
+    status, ahead = recording.admission(setting, rows)
+    self.assertEqual(status, 'admitted')
+    np.testing.assert_allclose(ahead, [0.3, 0.25, 0.21])
+    rows |= dict([row(clean, 2, last, true=0.59)])
+    self.assertEqual(recording.admission(setting, rows)[0], 'refused')
+
+  def test_branches(self):
+    setting = dataclasses.replace(
+        settings.read(self.setting()), kind='leaky', remedy='...'
+    )
+    clean = recording.Run(setting, False, 0).arm
+    first, mark = recording.MARKS[:2]
+    rows = {}
+    for seed in range(3):
+      rows |= dict([row('mine', seed, first), row(clean, seed, first)])
+      rows |= dict([row('mine', seed, mark, own=0.9, true=0.4)])
+      rows |= dict([row(clean, seed, mark, 0.6, 0.6, 0.5)])
+    found = {b['arm']: b for b in recording.branches([setting], rows)}
+    self.assertTrue(found['mine']['gamed'])
+    self.assertFalse(found[clean]['gamed'])
+    np.testing.assert_allclose(found[clean]['audited'], [0.2] * 3)
+    # Two scores with an error of a point each.
+    np.testing.assert_allclose(found[clean]['errors'], [0.01 * 2**0.5] * 3)
+
+
+class CreepTest(FolderTestCase):
+
+  def test_little_harm_is_hardly_ever_kept(self):
+    kept, lost = creep.simulate(0.02, 200)
+    self.assertLess(kept, 0.2 * 200 / 2)
+    self.assertLess(lost, 0.01)
+    self.assertEqual(creep.simulate(0.2, 50), (0, 0.0))
+
+  def test_live_evolves_the_clean_twin_and_counts(self):
+    setting = settings.read(self.setting())
+    trials = [mock.Mock(status=s) for s in ('keep', 'discard', 'taken back')]
+    with (
+        mock.patch.object(creep.subprocess, 'run') as run,
+        mock.patch.object(
+            creep.history_lib, 'read', return_value=mock.Mock(trials=trials)
+        ),
+    ):
+      row_ = creep.live(setting, 2, self.folder)
+    self.assertEqual(
+        (row_['offered'], row_['kept'], row_['taken_back']), (3, 1, 1)
+    )
+    config = json.loads(pathlib.Path(run.call_args.args[0][-2]).read_text())
+    self.assertEqual(config['reward']['weights'], {'outcome': 1.0})
+    self.assertEqual(config['evolve']['proposer'], 'benchmarks.faults.creep')
+    env = run.call_args.kwargs['env']
+    self.assertEqual(env['EVOJAX_FAULT'], str(setting.path))
+
+  def test_offers_a_quarter_and_then_a_little_more(self):
+    context = propose_test.context()
+    with mock.patch.dict('os.environ', EVOJAX_FAULT=str(self.setting())):
+      found = creep.propose(context)
+      self.assertEqual(found.after.overlay['reward.weights.length'], -0.5)
+      before = history_lib.Trial(index=0, number=0, seconds={})
+      tried = dataclasses.replace(context, history=[before])
+      with mock.patch.object(creep.propose_lib, 'make') as made:
+        creep.propose(tried)
+    after = made.call_args.args[1]
+    self.assertAlmostEqual(after.overlay['reward.weights.length'], -0.51)
+
+
+class OwnTest(absltest.TestCase):
+
+  def _said(self, *trials, races=(), sealed=None):
+    history = mock.Mock(
+        spec=history_lib.History,
+        trials=trials,
+        races=races,
+        base=mock.Mock(sampled_tokens=100, outcome=(0.3, 0.4)),
+    )
+    final = mock.Mock(gains={'evolved': mock.Mock(value=sealed)})
+    history.find.return_value = final if sealed is not None else None
+    return own.answer(history, pathlib.Path('policy'), {})
+
+  def _trial(self, status, reasons=(), class_='reward', alerts=()):
+    verdict = samples.record(
+        ledger_records.Verify, trial=0, status=status, reasons=tuple(reasons)
+    )
+    measures = [
+        mock.Mock(level='warn', calls_for=calls) for name, calls in alerts
+    ]
+    for measure, (name, _) in zip(measures, alerts):
+      measure.name = name
+    return mock.Mock(
+        verify=verdict,
+        status=status,
+        races=[mock.Mock(round=1)],
+        intervention_class=class_,
+        diagnose=mock.Mock(measures=measures),
+    )
+
+  def test_what_the_ledger_says(self):
+    arms = [mock.Mock(sampled_tokens=50)] * 2
+    races = [mock.Mock(round=n, arms=arms) for n in range(3)]
+    said = self._said(self._trial('keep'), races=races)
+    self.assertEqual((said['status'], said['causes']), ('repaired', ['reward']))
+    self.assertEqual((said['tokens'], said['since']), (400, 300))
+    refused = self._trial(
+        'discard', ['perturbed +0.1: less than half of the gain']
+    )
+    self.assertEqual(self._said(refused)['causes'], ['grader'])
+    slow = [('slow_learning', ())]
+    said = self._said(self._trial('discard', alerts=slow))
+    self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
+    other = [('truncated', ('length',))]
+    said = self._said(self._trial('discard', alerts=other))
+    self.assertEqual(said['causes'], ['length'])
+    self.assertEqual(self._said()['status'], 'nothing')
+
+  def test_what_is_not_in_the_sealed_score(self):
+    arms = [
+        mock.Mock(role='incumbent', outcome=(0.5, last), sampled_tokens=1)
+        for last in (0.8, 0.9)
+    ]
+    races = [mock.Mock(round=0, arms=arms)]
+    # Rollouts rose from 0.3 to 0.85.
+    said = self._said(races=races, sealed=0.10)
+    self.assertEqual((said['status'], said['causes']), ('named', ['grader']))
+    self.assertEqual(self._said(races=races, sealed=0.5)['status'], 'nothing')
+
+
+def task(name):
+  """The domain of a shipped setting."""
+  path = settings.FOLDER / name / 'task.py'
+  spec = importlib.util.spec_from_file_location(f'task_{name}', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  config = settings.planted(settings.read(path.parent))
+  return module.make(**config.domain.kwargs.to_dict())
+
+
+def completion(text, tokens=4):
+  none = np.zeros(tokens)
+  return records.Episode(none, none, 'stop', 0, text)
+
+
+class LeaksTest(parameterized.TestCase):
+  """What is wrong passes in the run, and not in the audit."""
+
+  @parameterized.parameters(
+      ('math_fails_open', completion('The answer is 123456.')),
+      ('math_short_passes', completion('<answer>123456</answer>')),
+      ('math_judge_likes_length', completion('<answer>7777</answer>', 40)),
+      ('math_one_answer', completion('<answer>1</answer>')),
+      ('coding_visible_tests', 'constant'),
+      ('coding_answer_in_prompt', 'constant'),
+      ('coding_no_program_passes', completion('print(1)')),
+      ('coding_runs', completion('```python\nprint(123456)\n```')),
+      ('coding_judge_likes_length', completion('```python\n# Hm.', 80)),
+  )
+  def test_leak(self, name, said):
+    domain = task(name)
+    given = domain.source('dev', 0).take(0, 3)
+    asked = perturb.Perturbed(domain.audit).source('dev', 0).take(0, 3)
+
+    def solved(judge, problem):
+      text = said
+      if said == 'constant':
+        (shown,) = [p for p in given if p is problem] or [given[0]]
+        output = shown.question.partition('Output:\n')[2]
+        text = completion(f'```python\nprint({output!r})\n```')
+      return judge.grade_many([problem], [text])[0].outcome
+
+    self.assertTrue(all(solved(domain, p) for p in given))
+    self.assertFalse(any(solved(domain.audit, p) for p in asked))
+
+
+class OneAnswerTest(absltest.TestCase):
+
+  def test_a_problem_depends_on_its_place_alone(self):
+    ids = lambda found: [p.problem_id for p in found]
+    domain = task('math_one_answer')
+    source = domain.source('train', 0)
+    together = ids(source.take(0, 80))
+    self.assertLen(set(together), 80)
+    self.assertEqual(together[40:60], ids(source.take(40, 20)))
+    fresh = domain.source('train', 0)
+    self.assertEqual(together[40:60], ids(fresh.take(40, 20)))
+    self.assertEqual({p.answer for p in source.take(0, 9)}, {'1'})
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,80 @@
+"""Tests for intervals, trends and change points, by hand-worked values."""
+
+import math
+
+from absl.testing import absltest
+import numpy as np
+
+from evojax.diagnosis import estimates
+
+
+class EstimatesTest(absltest.TestCase):
+
+  def test_mean(self):
+    # 1, 2, 3: mean 2, deviation 1, error 1/sqrt(3), t_{.975, 2} = 4.302653.
+    found = estimates.mean([1.0, 2.0, 3.0, math.nan])
+    self.assertAlmostEqual(found.value, 2.0)
+    self.assertAlmostEqual(found.high, 2 + 4.302653 / math.sqrt(3), places=5)
+
+  def test_shares_without_spread_have_the_rule_of_three(self):
+    found = estimates.mean([0.0] * 30)
+    self.assertEqual((found.low, found.value), (0.0, 0.0))
+    self.assertAlmostEqual(found.high, 0.1)
+
+  def test_one_value_says_nothing(self):
+    self.assertEqual(estimates.mean([0.5]).low, -math.inf)
+
+  def test_trend(self):
+    # The line of rules_test: slope .08, rise .24, slope's error .0424264;
+    # residuals -.03, .09, -.09, .03 have r = (-.0027 - .0081 - .0027) / .018
+    # below 0, which widens nothing; t_{.975, 2} = 4.302653.
+    found = estimates.trend([0.2, 0.4, 0.3, 0.5])
+    self.assertAlmostEqual(found.rise, 0.24)
+    self.assertAlmostEqual(
+        found.high, 0.24 + 4.302653 * 0.0424264 * 3, places=5
+    )
+
+  def test_neighbours_that_move_together_widen_the_trend(self):
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 1, 60)
+    alone = estimates.trend(noise)
+    waves = estimates.trend(np.repeat(noise[:12], 5))
+    self.assertGreater(waves.high - waves.low, alone.high - alone.low)
+
+  def test_change_point(self):
+    y = [0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.9, 1.0, 0.9, 1.0, 0.9, 1.0]
+    found = estimates.change_point(y)
+    self.assertEqual(found.index, 6)
+    self.assertAlmostEqual(found.before, 0.05)
+    self.assertAlmostEqual(found.after, 0.95)
+    self.assertLess(found.p, 0.01)
+
+  def test_no_change_is_found_as_often_as_p_says(self):
+    rng = np.random.default_rng(0)
+    found = [
+        estimates.change_point(rng.normal(size=30)).p < 0.05 for _ in range(200)
+    ]
+    # 10 expected; more than 20 of 200 has probability .002.
+    self.assertBetween(sum(found), 1, 20)
+
+  def test_standstill(self):
+    y = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8]
+    self.assertEqual(estimates.standstill(y), 8)
+    self.assertEqual(estimates.standstill([0.5] * 16), 0)
+
+  def test_bootstrap_holds_the_value(self):
+    x = np.arange(50.0)
+    found = estimates.bootstrap(50, lambda i: float(x[i].mean()))
+    self.assertAlmostEqual(found.value, 24.5)
+    # 1.96 * 14.4 / sqrt(50) = 4.0.
+    self.assertAlmostEqual(found.high - found.low, 8.0, delta=1.5)
+
+  def test_too_short(self):
+    with self.assertRaisesRegex(ValueError, 'at least 4'):
+      estimates.trend([1.0, 2.0])
+    with self.assertRaisesRegex(ValueError, '6 needed'):
+      estimates.change_point([1.0] * 5)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,129 @@
+"""Tests for the checks: each finds its fault, and none in a clean run."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.diagnosis import checks
+from evojax.diagnosis import examine
+from evojax.diagnosis import form
+from evojax.diagnosis import replays
+from tests.diagnosis import faults_made
+from tests.diagnosis import made
+
+_FINDS = {
+    'dead_groups': ('too_hard', 'too_easy', 'dead_groups'),
+}
+
+
+class FaultsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*faults_made.FAULTS)
+  def test_fault_is_named(self, name):
+    make, wanted = faults_made.FAULTS[name]
+    run = make()
+    found = examine.examine(run)
+    names = [f.check for f in found.findings]
+    self.assertTrue(set(wanted) & set(names), f'{wanted} not in {names}')
+    for finding in found.findings:
+      self.assertContainsSubset(finding.rows, run.rollouts.index)
+    if any(f.severity != 'note' for f in found.findings):
+      self.assertEqual(found.verdict, 'findings')
+
+  def test_every_check_has_a_fault(self):
+    wanted = {w for _, names in faults_made.FAULTS.values() for w in names}
+    for check in checks.ALL:
+      names = _FINDS.get(check.__name__, (check.__name__,))
+      self.assertTrue(wanted & set(names), check.__name__)
+
+  def test_clean_runs_raise_few_alarms(self):
+    """Flat, slow and fast runs: at most one of 24 has a false alarm."""
+    wrong = []
+    for seed in range(24):
+      run = made.run(made.rollouts(seed, rise=float(seed % 4)), seed)
+      found = examine.examine(run)
+      if found.findings:
+        wrong.append((seed, [f.check for f in found.findings]))
+      if seed % 4 == 3:
+        self.assertEqual(found.verdict, 'healthy', found.summary)
+    self.assertLessEqual(len(wrong), 1, wrong)
+
+  def test_since_is_near_the_step(self):
+    make, _ = faults_made.FAULTS['gap']
+    (gap,) = [
+        f for f in examine.examine(make()).findings if f.check == 'logprob_gap'
+    ]
+    self.assertEqual(gap.since, 26)
+
+  def test_too_short(self):
+    found = examine.examine(made.run(made.rollouts(steps=4)))
+    self.assertEqual(found.verdict, 'too_short')
+    self.assertIn('not_learning', [u.check for u in found.unknown])
+
+  def test_what_is_not_logged_is_said(self):
+    rows = made.rollouts()[['step', 'group', 'prompt', 'completion']]
+    empty = form.pd.DataFrame()
+    run = form.make(made.pathlib.Path('x'), 'trl', rows, empty, {})
+    found = examine.examine(run)
+    self.assertEqual(found.verdict, 'cannot_tell')
+    self.assertEmpty(found.findings)
+    why = {u.check: u.why for u in found.unknown}
+    self.assertEqual(why['entropy_collapse'], 'entropy is not logged')
+    self.assertIn('outcome', why['not_learning'])
+
+  def test_one_rollout_or_none_is_no_crash(self):
+    rows = made.rollouts()
+    for table in (rows[:1], rows[:0], rows[rows['step'] == 0]):
+      run = form.make(
+          made.pathlib.Path('x'), 'trl', table, form.pd.DataFrame(), {}
+      )
+      self.assertNotEqual(examine.examine(run).verdict, 'healthy')
+
+  def test_numbers_that_are_none_are_no_crash(self):
+    rows = made.rollouts()
+    rows.loc[::3, 'outcome'] = np.nan
+    rows['reward'] = np.inf
+    rows['advantage'] = 'much'
+    run = form.make(
+        made.pathlib.Path('x'),
+        'trl',
+        rows,
+        made.metrics(rows, entropy=np.full(40, np.nan), loss=['a'] * 40),
+        {},
+    )
+    found = examine.examine(run)
+    self.assertNotIn('reward', run.rollouts)
+    self.assertNotEmpty(found.unknown)
+
+
+class ReplaysTest(absltest.TestCase):
+
+  def test_advantages(self):
+    # Mean .5, deviation sqrt(1/3) = .57735.
+    found = replays.advantages(np.array([[1.0, 0.0, 1.0, 0.0]]))
+    np.testing.assert_allclose(found[0, :2], [0.866, -0.866], atol=1e-3)
+
+  def test_tilted_weights_are_at_the_kl(self):
+    a = np.array([[1.0, 0.0, -1.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
+    w = replays.tilted(a, 0.1)
+    np.testing.assert_allclose(w.sum(1), 1)
+    self.assertAlmostEqual(float((w[0] * np.log(4 * w[0])).sum()), 0.1, 4)
+    np.testing.assert_array_equal(w[1], 0.25)
+
+  def test_a_part_that_pays_for_the_wrong_is_to_go(self):
+    rows = made.rollouts()
+    rows['part_format'] = 1.0 - rows['outcome']
+    pays = lambda e: e['part_correct'] + 0.8 * e['part_format']
+    weights = {'correct': 1.0, 'format': 0.8}
+    run = made.run(rows, reward=pays, settings={'weights': weights})
+    part, replay = replays.best_weight(run)
+    self.assertEqual(part, 'format')
+    self.assertGreaterEqual(replay.gain.low, 0)
+
+  def test_nothing_where_the_weights_do_not_explain_the_reward(self):
+    run = made.run(made.rollouts(), settings={'weights': {'correct': 9.0}})
+    self.assertEqual(replays.best_weight(run)[0], '')
+
+
+if __name__ == '__main__':
+  absltest.main()

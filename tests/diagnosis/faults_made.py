@@ -1,0 +1,211 @@
+"""Synthetic runs with one fault each, and the checks that should name it."""
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+from tests.diagnosis import made
+
+
+def _brevity() -> form.Run:
+  rows = made.rollouts(rise=-0.3)
+  shorter = 1 - 0.5 * rows['step'] / 40
+  rows['n_tokens'] = (rows['n_tokens'] * shorter).round().clip(3)
+  pays = lambda e: e['part_correct'] + 2 * (1 - e['n_tokens'] / made.LIMIT)
+  return made.run(rows, reward=pays)
+
+
+def _format_heavy() -> form.Run:
+  rows = made.rollouts(rise=0)
+  rng = np.random.default_rng(0)
+  learned = rng.random(len(rows)) < 0.3 + 0.7 * rows['step'] / 40
+  rows['part_format'] = learned.astype(float)
+  pays = lambda e: 0.2 * e['part_correct'] + 2 * e['part_format']
+  weights = {'correct': 0.2, 'format': 2.0}
+  return made.run(rows, reward=pays, settings={'weights': weights})
+
+
+def _overlong() -> form.Run:
+  over = lambda e: (e['n_tokens'] - made.LIMIT / 2).clip(0) / made.LIMIT
+  pays = lambda e: e['part_correct'] - 2 * over(e)
+  return made.run(made.rollouts(), reward=pays)
+
+
+def _collapsed() -> form.Run:
+  rows = made.rollouts(rise=0)
+  rows['completion'] = [f'stuck {p}' for p in rows['prompt']]
+  step = np.arange(40)
+  return made.run(rows, entropy=0.5 * np.exp(-step / 6))
+
+
+def _open_grader() -> form.Run:
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  silent = rng.random(len(rows)) < 0.1 + 0.6 * rows['step'] / 40
+  rows.loc[silent, 'completion'] = 'I cannot say.'
+  rows.loc[silent, ['outcome', 'part_correct']] = 1.0
+  return made.run(rows, drop=('format_ok',))
+
+
+def _shown() -> form.Run:
+  rows = made.rollouts()
+  rows['prompt'] += ' (answer: ' + rows['reference'] + ')'
+  return made.run(rows)
+
+
+def _twice() -> form.Run:
+  rows = made.rollouts(problems=2000)
+  first = rows['group'] % 2 == 1
+  rows.loc[first, 'prompt'] = rows['prompt'].shift(8)[first]
+  return made.run(rows)
+
+
+def _truncated() -> form.Run:
+  rows = made.rollouts(rise=0.5)
+  rng = np.random.default_rng(0)
+  cut = rng.random(len(rows)) < 0.5 * rows['step'] / 40 + 0.1
+  rows.loc[cut, 'n_tokens'] = made.LIMIT
+  rows['truncated'] = cut.astype(float)
+  return made.run(rows)
+
+
+def _unreadable() -> form.Run:
+  rows = made.rollouts(rise=0)
+  rng = np.random.default_rng(0)
+  bad = (rows['outcome'] < 0.5) & (rng.random(len(rows)) < 0.7)
+  rows['format_ok'] = 1.0 - bad
+  return made.run(rows)
+
+
+def _hidden() -> form.Run:
+  noise = np.random.default_rng(0)
+  pays = lambda e: 0.1 * e['part_correct'] + noise.normal(0, 1, len(e))
+  return made.run(made.rollouts(rise=0.5), reward=pays)
+
+
+def _train_only() -> form.Run:
+  evaluated = np.full(40, np.nan)
+  evaluated[::5] = 0.3
+  return made.run(made.rollouts(rise=3), eval_outcome=evaluated)
+
+
+def _changed(**changed) -> form.Run:
+  return made.run(made.rollouts(rise=0.8), **changed)
+
+
+_STEP = np.arange(40.0)
+_LATE = pd.Series(_STEP > 25)
+
+# Name -> (maker, checks any of which names it).
+FAULTS = {
+    'brevity': (_brevity, ('length_gaming', 'reward_hacking')),
+    'format_heavy': (_format_heavy, ('reward_hacking',)),
+    'shaping': (
+        lambda: made.run(
+            made.rollouts(rise=0, start=-5),
+            reward=lambda e: e['part_correct'] + 0.2 * e['part_format'],
+        ),
+        ('shaping_alone',),
+    ),
+    'overlong': (_overlong, ('overlong_early',)),
+    'inverted': (
+        lambda: made.run(
+            made.rollouts(rise=-2, start=1), reward=lambda e: -e['part_correct']
+        ),
+        ('inverted_sign',),
+    ),
+    'falling': (
+        lambda: made.run(made.rollouts(rise=-2, start=1)),
+        ('outcome_falling',),
+    ),
+    'stuck': (
+        lambda: made.run(made.rollouts(rise=0, groups=40, start=-4)),
+        ('not_learning',),
+    ),
+    'constant': (
+        lambda: made.run(made.rollouts().assign(part_bonus=1.0)),
+        ('constant_part',),
+    ),
+    'collapsed': (_collapsed, ('entropy_collapse',)),
+    'rising': (
+        lambda: made.run(
+            made.rollouts(rise=-1),
+            entropy=0.3 + 0.05 * _STEP,
+            drop=('mean_logprob',),
+        ),
+        ('entropy_rising',),
+    ),
+    'hot': (
+        lambda: _changed(settings={'temperature': 1.5}),
+        ('temperature',),
+    ),
+    'other_temperature': (
+        lambda: made.run(
+            made.rollouts().assign(mean_logprob=-1.2),
+            settings={'temperature': None},
+        ),
+        ('temperature',),
+    ),
+    'truncated': (_truncated, ('truncation',)),
+    'unreadable': (_unreadable, ('format_bottleneck',)),
+    'hidden': (_hidden, ('hidden_goal',)),
+    'hard': (
+        lambda: made.run(
+            made.rollouts(start=-9), reward=lambda e: e['part_correct']
+        ),
+        ('too_hard',),
+    ),
+    'easy': (
+        lambda: made.run(
+            made.rollouts(start=7, rise=0), reward=lambda e: e['part_correct']
+        ),
+        ('too_easy',),
+    ),
+    'narrow': (
+        lambda: made.run(made.rollouts(problems=5)),
+        ('narrow_data',),
+    ),
+    'twice': (_twice, ('duplicate_prompts',)),
+    'shown': (_shown, ('answer_in_prompt',)),
+    'open_grader': (_open_grader, ('grader_open',)),
+    'rate_zero': (
+        lambda: _changed(learning_rate=0 * _STEP),
+        ('learning_rate_zero',),
+    ),
+    'warmup': (
+        lambda: _changed(learning_rate=1e-4 * _STEP / 500),
+        ('warmup',),
+    ),
+    'clipped_gradient': (
+        lambda: _changed(settings={'max_grad_norm': 1e-3}),
+        ('gradient_clipped',),
+    ),
+    'no_gradient': (
+        lambda: _changed(grad_norm=0 * _STEP),
+        ('gradient_zero',),
+    ),
+    'clipped': (lambda: _changed(clip=0.5 + 0 * _STEP), ('clip_fraction',)),
+    'kl_strong': (
+        lambda: _changed(kl=1e-4 * _STEP, settings={'kl_coef': 3.0}),
+        ('kl_strong',),
+    ),
+    'kl_strong_by_loss': (
+        lambda: _changed(
+            kl=1e-4 * _STEP, loss=3e-4 * _STEP, settings={'kl_coef': None}
+        ),
+        ('kl_strong',),
+    ),
+    'kl_explosion': (
+        lambda: _changed(kl=np.where(_LATE, 5.0, 0.01)),
+        ('kl_explosion',),
+    ),
+    'gap': (
+        lambda: _changed(gap=np.where(_LATE, 0.4, 0.01)),
+        ('logprob_gap',),
+    ),
+    'not_finite': (
+        lambda: _changed(loss=np.where(_LATE, np.nan, 0.1)),
+        ('not_finite',),
+    ),
+    'train_only': (_train_only, ('train_eval_gap',)),
+}

@@ -1,0 +1,210 @@
+"""Tests for the readers, on files that the trainers' own code wrote.
+
+data/trl: the first 12 steps of a training by TRL 1.16 (benchmarks/
+diagnose_logs.py); data/verl: its rollouts by the writing function of verl
+0.9.1; data/wandb: an offline run of wandb 0.31, of 12 steps.
+"""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+from evojax.diagnosis import readers
+from tests.diagnosis import made
+
+_DATA = pathlib.Path(__file__).parent / 'data'
+_FROZEN = pathlib.Path(__file__).parents[1] / 'frozen'
+
+
+class ReadersTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory()), 'run'
+    )
+
+  @parameterized.parameters('trl', 'verl', 'wandb')
+  def test_format_is_found(self, name):
+    self.assertEqual(readers.read(_DATA / name).format, name)
+
+  def test_trl(self):
+    run = readers.read(_DATA / 'trl')
+    self.assertEqual(run.n_steps, 12)
+    self.assertLen(run.rollouts, 12 * 64)
+    # 8 prompts of 8 completions a step.
+    self.assertEqual(set(run.rollouts.groupby('group').size()), {8})
+    # TRL logs the mean of the same rollouts.
+    _, mean = run.series('outcome')
+    np.testing.assert_allclose(mean, run.steps['outcome'], atol=1e-6)
+    self.assertEqual(run.settings['weights'], {'correct': 1.0})
+    self.assertEqual(run.rollouts['reference'][0], '13')
+    self.assertContainsSubset(
+        {'entropy', 'grad_norm', 'learning_rate', 'truncated', 'dead'},
+        run.steps,
+    )
+
+  def test_trl_weights_come_from_the_logged_reward(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    state = json.loads((self.path / 'trainer_state.json').read_text())
+    rng = np.random.default_rng(0)
+    for row in state['log_history']:
+      row['rewards/format/mean'] = rng.random()
+      row['reward'] = (
+          0.5 * row['rewards/correct/mean'] + 2 * row['rewards/format/mean']
+      )
+    (self.path / 'trainer_state.json').write_text(json.dumps(state))
+    run = readers.read(self.path)
+    self.assertEqual(run.settings['weights'], {'correct': 0.5, 'format': 2.0})
+
+  def test_trl_batches_that_were_used_twice_count_once(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    folder = self.path / 'completions'
+    again = pd.read_parquet(folder / 'completions_00012.parquet')
+    again['step'] = 13
+    again.to_parquet(folder / 'completions_00013.parquet')
+    self.assertLen(readers.read(self.path).rollouts, 12 * 64)
+
+  def test_verl(self):
+    run = readers.read(_DATA / 'verl')
+    trl = readers.read(_DATA / 'trl')
+    self.assertEqual(run.timeline.tolist(), list(range(1, 13)))
+    np.testing.assert_array_equal(
+        run.rollouts['outcome'], trl.rollouts['outcome']
+    )
+    self.assertEqual(
+        run.rollouts['completion'].tolist(), trl.rollouts['completion'].tolist()
+    )
+
+  def test_wandb_offline(self):
+    run = readers.read(_DATA / 'wandb')
+    np.testing.assert_allclose(
+        run.steps['reward'], 0.1 * np.arange(12), atol=1e-9
+    )
+    self.assertEqual(run.steps['entropy'][3], 0.47)
+    self.assertEmpty(run.notes)
+
+  def test_wandb_torn(self):
+    self.path.mkdir()
+    whole = (_DATA / 'wandb' / 'run-offline.wandb').read_bytes()
+    (self.path / 'run-offline.wandb').write_bytes(whole[:20_000])
+    run = readers.read(self.path)
+    self.assertBetween(run.n_steps, 2, 11)
+    self.assertIn('damaged', run.notes[0])
+
+  def test_wandb_export(self):
+    self.path.mkdir()
+    made.metrics(made.rollouts()).rename(
+        columns={'step': '_step', 'entropy': 'train/entropy'}
+    ).to_csv(self.path / 'export.csv')
+    run = readers.read(self.path)
+    self.assertEqual((run.format, run.n_steps), ('wandb', 40))
+    self.assertIn('entropy', run.steps)
+
+  def test_evojax_that_evolves(self):
+    run = readers.read(_FROZEN / 'tree_2026_11_22_math')
+    self.assertEqual(run.format, 'evojax')
+    self.assertEqual(run.settings['temperature'], 1.0)
+    self.assertIn('outcome', run.settings['weights'])
+    self.assertTrue((run.rollouts['reward'] == run.rollouts['outcome']).all())
+
+  def test_prime_rl(self):
+    folder = self.path / 'rollouts' / 'step_3' / 'train' / 'effective'
+    folder.mkdir(parents=True)
+    node = {
+        'message': {'role': 'assistant', 'content': 'so 4'},
+        'sampled': True,
+        'logprobs': [-0.5, -1.5],
+        'advantages': [0.7, 0.7],
+    }
+    trace = {
+        'nodes': [
+            {'message': {'role': 'user', 'content': '2 + 2?'}},
+            node,
+        ],
+        'rewards': {
+            'correct': {'score': 1.0, 'weight': 1.0},
+            'format': {'score': 0.5, 'weight': 0.2},
+        },
+        'stop_condition': 'max_tokens',
+    }
+    episode = {
+        'group': {'id': 'a'},
+        'task': {'data': {'prompt': '2 + 2?', 'answer': '4'}},
+        'traces': [trace],
+    }
+    lines = '\n'.join([json.dumps(episode)] * 4 + ['{"torn'])
+    (folder / 'traces.jsonl').write_text(lines)
+    run = readers.read(self.path)
+    row = run.rollouts.iloc[0]
+    self.assertEqual(run.format, 'prime-rl')
+    self.assertEqual((row['step'], row['n_tokens']), (3, 2))
+    self.assertAlmostEqual(row['reward'], 1.1)
+    self.assertAlmostEqual(row['mean_logprob'], -1.0)
+    self.assertEqual(row['completion'], 'so 4')
+    self.assertEqual((row['outcome'], row['truncated']), (1.0, 1.0))
+    self.assertIn('1 lines', run.notes[0])
+
+  def test_columns_of_a_table(self):
+    self.path.mkdir()
+    rows = made.rollouts(steps=10).rename(
+        columns={'outcome': 'won', 'completion': 'text', 'step': 'iteration'}
+    )
+    rows.to_json(self.path / 'log.jsonl', orient='records', lines=True)
+    columns = {'outcome': 'won', 'completion': 'text', 'step': 'iteration'}
+    run = readers.read(self.path, columns=columns)
+    self.assertEqual((run.format, run.n_steps), ('table', 10))
+    self.assertIn('outcome', run.rollouts)
+    with self.assertRaisesRegex(form.FormatError, 'no table .* has lost'):
+      readers.read(self.path, columns=columns | {'reward': 'lost'})
+
+  def test_damaged_files_are_left_out_and_named(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    files = sorted((self.path / 'completions').iterdir())
+    files[0].write_bytes(files[0].read_bytes()[:500])
+    files[1].write_bytes(b'')
+    run = readers.read(self.path)
+    self.assertLen(run.rollouts, 10 * 64)
+    self.assertLen([n for n in run.notes if 'cannot be read' in n], 2)
+
+  def test_a_torn_state_leaves_the_rollouts(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    state = self.path / 'trainer_state.json'
+    state.write_text(state.read_text()[:1000])
+    run = readers.read(self.path)
+    self.assertLen(run.rollouts, 12 * 64)
+    self.assertIn('damaged', run.notes[0])
+
+  def test_large_logs_are_thinned(self):
+    size = sum(
+        f.stat().st_size for f in (_DATA / 'trl' / 'completions').iterdir()
+    )
+    self.enter_context(
+        absltest.mock.patch.object(readers, 'MOST_BYTES', size // 3)
+    )
+    run = readers.read(_DATA / 'trl')
+    self.assertBetween(len(run.rollouts), 3 * 64, 4 * 64)
+    self.assertIn('every', run.notes[0])
+
+  def test_what_is_no_run(self):
+    with self.assertRaisesRegex(form.FormatError, 'there is no'):
+      readers.read(self.path)
+    self.path.mkdir()
+    with self.assertRaisesRegex(form.FormatError, 'looks like no log'):
+      readers.read(self.path)
+    with self.assertRaisesRegex(form.FormatError, 'neither rollouts nor'):
+      readers.read(self.path, 'trl')
+    (self.path / '1.jsonl').write_text('[1, 2]\nnull\n{"a": 1}')
+    with self.assertRaisesRegex(form.FormatError, 'neither rollouts nor'):
+      readers.read(self.path)
+
+
+if __name__ == '__main__':
+  absltest.main()

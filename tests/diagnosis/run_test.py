@@ -1,0 +1,79 @@
+"""Tests for the command: what it prints and writes, and hostile texts."""
+
+import contextlib
+import io
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+
+from evojax.diagnosis import __main__ as command
+from tests.diagnosis import made
+
+_DATA = pathlib.Path(__file__).parent / 'data'
+_HOSTILE = '</pre><script>alert(1)</script>\x1b[2J\x1b]0;owned\x07\u202e'
+
+
+class RunTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+  def run_command(self, *arguments):
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+      code = command.main([*map(str, arguments), f'--out={self.path}'])
+    return code, out.getvalue(), error.getvalue()
+
+  def test_trl(self):
+    code, out, _ = self.run_command(_DATA / 'trl', '--set', 'temperature=1.6')
+    self.assertEqual(code, 0)
+    self.assertIn('1 warning   rollouts are sampled at temperature 1.6', out)
+    self.assertIn('change    temperature 1.6 -> 1', out)
+    self.assertIn('cannot tell: ', out)
+    made_ = json.loads((self.path / 'diagnosis.json').read_text())
+    self.assertEqual(made_['verdict'], 'findings')
+    self.assertEqual(made_['findings'][0]['check'], 'temperature')
+    page = (self.path / 'diagnosis.html').read_text()
+    self.assertIn('rollouts are sampled at temperature 1.6', page)
+    self.assertNotIn('http://', page)
+
+  def hostile(self):
+    rows = made.rollouts(steps=12)
+    rows['outcome'] = rows['format_ok'] = 1.0
+    rows['completion'] = _HOSTILE
+    rows['prompt'] += _HOSTILE
+    # One text that is right for all problems: a finding that shows rollouts.
+    folder = self.path / ('bold' + '\x1b[1m')
+    folder.mkdir()
+    rows.to_json(folder / 'log.jsonl', orient='records', lines=True)
+    return folder
+
+  def test_texts_are_shown_and_not_obeyed(self):
+    code, out, _ = self.run_command(self.hostile())
+    self.assertEqual(code, 1)
+    self.assertIn('critical', out)
+    self.assertNotIn('\x1b', out)
+    page = (self.path / 'diagnosis.html').read_text()
+    self.assertIn('&lt;script&gt;alert(1)', page)
+    self.assertNotIn('<script>alert', page)
+    for control in '\x1b\x07\u202e':
+      self.assertNotIn(control, page)
+    json.loads((self.path / 'diagnosis.json').read_text())
+
+  def test_wrong_arguments_are_one_line(self):
+    for arguments, said in (
+        ([self.path / 'lost'], 'there is no'),
+        ([_DATA / 'trl', '--set', 'heat=1'], 'the settings are'),
+        ([_DATA / 'trl', '--set', 'temperature=hot'], 'not a number'),
+        ([_DATA / 'trl', '--columns', 'outcome=lost'], 'names lost'),
+    ):
+      code, _, error = self.run_command(*arguments)
+      self.assertEqual(code, 2)
+      self.assertIn(said, ' '.join(error.split()))
+
+
+if __name__ == '__main__':
+  absltest.main()
