@@ -152,8 +152,8 @@ class EndToEndTest(parameterized.TestCase):
             'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'verify',
             'promote', 'accumulate',
             'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'race',
-            'verify', 'accumulate', 'promote',
-            'race', 'promote',  # Nobody else may enter.
+            'promote',  # It races on, and nobody else may enter.
+            'race', 'verify', 'accumulate', 'promote',
             'retrain', 'seal', 'final',
         ],
     )  # fmt: skip
@@ -203,7 +203,7 @@ class EndToEndTest(parameterized.TestCase):
       )
 
   def test_pairs_start_where_the_arm_of_the_incumbent_ended(self):
-    for number, count in ((0, 6), (1, 3)):  # The candidate led after half.
+    for number, count in ((0, 6), (1, 6)):  # The candidate went on.
       row = self.row('race', round=number)
       self.assertLen(row['arms'], count)
       ends = {r['version']: r['end'] for r in self.rows if 'parent' in r}
@@ -382,7 +382,7 @@ class EndToEndTest(parameterized.TestCase):
     (measured,) = [t for t in stored['trials'] if t['effect'] is not None]
     change = 'optim.learning_rate (0.0001 -> 0.002)'
     self.assertEqual(measured['change'], change)
-    (standing,) = self.row('race', round=0)['standings']
+    (standing,) = self.row('race', round=1)['standings']
     self.assertEqual(
         measured['minimum_detectable_effect'], standing['detectable']
     )
