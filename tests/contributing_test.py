@@ -83,6 +83,34 @@ def measure(e):
     return {}
   return {'length_spread': float(e.n_tokens[e.valid].std())}
 '''
+_CHECK = '''
+def few_steps(run: form.Run) -> findings.Finding | None:
+  """The run has fewer than ten steps."""
+  if run.n_steps >= 10:
+    return None
+  return findings.Finding(
+      check='few_steps', severity='note', text=f'only {run.n_steps} steps'
+  )
+'''
+_READER = '''
+"""Reads a reward per line."""
+
+import pandas as pd
+
+from evojax.diagnosis import form
+
+
+def fits(path):
+  return path.suffix == '.doubles'
+
+
+def read(path, columns, settings):
+  """Read a file."""
+  del columns
+  rewards = [float(line) for line in path.read_text().split()]
+  steps = pd.DataFrame({'step': range(len(rewards)), 'reward': rewards})
+  return form.make(path, 'doubles', pd.DataFrame(), steps, settings)
+'''
 _ENTRY = """
     'a_little_warmer': Entry(
         triggers=('constant_reward',),
@@ -205,6 +233,34 @@ class WalkTest(parameterized.TestCase):
       named['diagnostics/spread.py'] = 'diagnostics/spread.py'
       (self.root / path).write_text(json.dumps(named))
     self.pytest(walk, 'tests/harness/seed_test.py', '-k', 'admitted or share')
+
+  def test_check_of_a_diagnosis(self):
+    walk = 'A check of a diagnosis'
+    path = 'evojax/diagnosis/checks/data.py'
+    self.edit(walk, path, 'CHECKS = (', f'{_CHECK}\n\nCHECKS = (few_steps, ')
+    self.edit(
+        walk,
+        'tests/diagnosis/faults_made.py',
+        'FAULTS = {\n',
+        'FAULTS = {\n'
+        "    'few': (lambda: made.run(made.rollouts(steps=9)),"
+        " ('few_steps',)),\n",
+    )
+    test = 'tests/diagnosis/examine_test.py'
+    self.pytest(walk, test, '-k', 'every_check or named0')
+
+  def test_log_format_of_a_diagnosis(self):
+    walk = 'A log format of a diagnosis'
+    self.write(walk, 'evojax/diagnosis/readers/doubles.py', _READER)
+    self.edit(
+        walk,
+        'evojax/diagnosis/readers/__init__.py',
+        'FORMATS = {\n',
+        "FORMATS = {\n    'doubles': 'doubles',\n",
+    )
+    (self.root / 'log.doubles').write_text('0.5\n0.75\n')
+    printed = self.run_python('-m', 'evojax.diagnosis', 'log.doubles')
+    self.assertIn('2 steps are too few', printed)
 
   def test_intervention(self):
     walk = 'An intervention'

@@ -1,0 +1,63 @@
+"""Tests for how diagnoses of recorded logs are judged."""
+
+import pathlib
+import shutil
+import tempfile
+
+from absl.testing import absltest
+
+from benchmarks import diagnose_judge
+from benchmarks import diagnose_logs
+from evojax.diagnosis import checks
+from evojax.diagnosis import readers
+
+_DATA = pathlib.Path(__file__).parents[1] / 'diagnosis' / 'data'
+# Of one check, or of rlwatch.
+_OTHERS = {'too_hard', 'too_easy', 'gradient_spike'}
+
+
+class DiagnoseTest(absltest.TestCase):
+
+  def test_expected_names_are_names_of_checks(self):
+    known = {check.__name__ for check in checks.ALL} | _OTHERS
+    for fault in diagnose_logs.FAULTS.values():
+      self.assertContainsSubset(fault.finds + fault.may, known)
+
+  def test_each_split_has_all_faults_and_clean_logs(self):
+    jobs = diagnose_logs.jobs().values()
+    for split in diagnose_logs.SPLITS:
+      kinds = [kind for kind, of, _ in jobs if of == split]
+      self.assertContainsSubset(set(diagnose_logs.FAULTS), kinds)
+      self.assertEqual(kinds.count('clean'), diagnose_logs.CLEAN)
+    seeds = [(kind, seed) for kind, _, seed in jobs]
+    self.assertLen(set(seeds), len(seeds))
+
+  def test_score(self):
+    run = readers.read(_DATA / 'trl')
+    runs = dict.fromkeys(('clean-0-tuning', 'warmup-tuning'), run)
+    apply = lambda _: ({'warmup', 'truncation'}, 3)
+    logs, clean, named, right, alarms, unknown = diagnose_judge._score(
+        runs, apply, False
+    )
+    self.assertEqual((logs, clean, named), ('2', '1', '1/1'))
+    # Of four findings one is of the fault.
+    self.assertEqual((right, alarms), ('1/4', '1/1'))
+    self.assertEqual(unknown, '3.0 checks a log')
+
+  def test_thresholds_of_the_literature(self):
+    # A false alarm: right answers are longer here, and that is what is paid.
+    run = readers.read(_DATA / 'trl')
+    self.assertEqual(diagnose_judge.literature(run), ({'length_gaming'}, 0))
+
+  def test_judge_reads_what_was_recorded(self):
+    with tempfile.TemporaryDirectory() as folder:
+      target = pathlib.Path(folder, 'trl', 'clean-0-tuning')
+      shutil.copytree(_DATA / 'trl', target)
+      (target / 'training_args.json').write_text(
+          '{"learning_rate": 3e-4, "max_completion_length": 16, "beta": 0.0}'
+      )
+      diagnose_judge.judge(pathlib.Path(folder), 'tuning', False)
+
+
+if __name__ == '__main__':
+  absltest.main()
