@@ -104,6 +104,9 @@ def read(path: pathlib.Path) -> Setting:
     for config in (clean(found), planted(found)):
       config_checks.validate(config)
     harness(found)
+    for path, (low, high) in found.paths.items():
+      if low <= _get(planted(found), path) <= high:
+        raise ValueError(f'{path}: what is planted lies in [{low}, {high}]')
   except (ValueError, AttributeError, KeyError, TypeError) as error:
     raise SettingError(f'{file}: {error}') from error
   return found

@@ -1,6 +1,6 @@
 """Changed problems: a gain in skill survives the change, a trick does not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from evojax.evidence import views
 
 SPLITS = ('dev', 'sealed')  # Perturbed problems are scored, never trained on.
 _MOST_PER_ONE = 50  # Problems that are looked at for each one that is changed.
+Fits = Callable[[records.Problem], bool]
 _CHUNK = 64  # Fixed, so that the stream does not depend on `count`.
 
 
@@ -23,8 +24,13 @@ class Perturbed(base.Domain):
   It is graded and recorded as the domain itself is.
   """
 
-  def __init__(self, domain: base.Domain):
+  def __init__(self, domain: base.Domain, fits: Fits = lambda problem: True):
     """Wrap a domain that defines `perturb`.
+
+    Args:
+      domain: Of the problems.
+      fits: Says which changed problems can be asked; a sentence more may be
+        too long for a prompt.
 
     Raises:
       ValueError: If it does not.
@@ -34,7 +40,7 @@ class Perturbed(base.Domain):
           f'domain {domain.name!r} has no perturb(problem); its problems cannot'
           ' be asked otherwise'
       )
-    self._domain = domain
+    self._domain, self._fits = domain, fits
     self.name, self.columns = domain.name, domain.columns
     self.grade_many = domain.grade_many
 
@@ -49,7 +55,7 @@ class Perturbed(base.Domain):
           f'{split=}: perturbed problems are of {SPLITS}; they are scored,'
           ' never trained on'
       )
-    return _Source(self._domain, split, seed)
+    return _Source(self._domain, split, seed, self._fits)
 
   def grade(
       self, problem: records.Problem, completion: records.Episode
@@ -63,9 +69,9 @@ class Perturbed(base.Domain):
 class _Source:
   """The problems of a split that can be changed, each changed."""
 
-  def __init__(self, domain: base.Domain, split: str, seed: int):
+  def __init__(self, domain: base.Domain, split: str, seed: int, fits: Fits):
     self._source = domain.source(split, seed)
-    self._perturb = domain.perturb
+    self._perturb, self._fits = domain.perturb, fits
     self._what = f'split {split!r} of domain {domain.name!r}'
 
   def __len__(self) -> int:
@@ -91,7 +97,7 @@ class _Source:
       # Two problems may become one.
       for problem in self._source.take(start, min(_CHUNK, size - start)):
         changed = self._perturb(problem)
-        if changed is not None:
+        if changed is not None and self._fits(changed):
           found.setdefault(changed.problem_id, changed)
     if len(found) < wanted:
       raise TooFewError(
@@ -107,13 +113,14 @@ def has_perturbations(
     *,
     split: str = 'dev',
     seed: int = 0,
+    fits: Fits = lambda problem: True,
 ) -> bool:
   """Return True if a domain can change so many problems of a split."""
   if not domain.perturbs:
     return False
   # A domain may define `perturb` and still find nothing to change.
   try:
-    Perturbed(domain).source(split, seed).take(0, problems)
+    Perturbed(domain, fits).source(split, seed).take(0, problems)
   except TooFewError:
     return False
   return True

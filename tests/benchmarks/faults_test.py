@@ -104,6 +104,8 @@ class SettingsTest(FolderTestCase):
       ("base = 'math'", "base = 'maths'", "base='maths': choose one of"),
       ("'reward.weights'", "'reward.wights'", 'did you mean'),
       ("'reward.weights' = {", "'optim.learning_rate' = {", 'learning_rate'),
+      ('[-0.3, 2.0]', '[-3.0, 2.0]', r'what is planted lies in \[-3.0, 2.0\]'),
+      ('[-0.3, 2.0]', '[-3.0]', 'not enough values'),
       ("kind = 'broken'", "kind = 'outside'", 'remedy is missing'),
       ("[config]", "config = 3\n[other]", 'config must be a table'),
       ('base', 'base base', 'Expected|line 2'),

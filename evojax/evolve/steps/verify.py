@@ -261,9 +261,12 @@ def _perturbed(
   e, own = run.config.evolve, run.setup.domain
   domain = own.audit
   enough = (race.round + 1) * e.pairs * e.problems
+  tokenizer = run.setup.policy.tokenizer
+  most = run.config.data.max_prompt_tokens
+  fits = lambda problem: len(tokenizer.render(problem.messages)) <= most
   seed = run.config.seed
-  if perturb.has_perturbations(domain, enough, seed=seed):
-    domain = perturb.Perturbed(domain)
+  if perturb.has_perturbations(domain, enough, seed=seed, fits=fits):
+    domain = perturb.Perturbed(domain, fits)
   elif domain is own:
     return None
   found, errors = pairs.differences(

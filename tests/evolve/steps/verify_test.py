@@ -246,19 +246,26 @@ class _Changing(fakes.Domain):
   """A domain whose problems can be changed."""
 
   def perturb(self, problem):
-    return fakes.make_problem(f'new {problem.question}')
+    more = ' and more' * problem.question.endswith('1')
+    return fakes.make_problem(f'new {problem.question}{more}')
 
 
 class AuditTest(absltest.TestCase):
 
   def _asked(self, domain):
     """The domain that a candidate which passed is scored on; None: none."""
-    evolve = {'pairs': 3, 'problems': 2}
+    config = {
+        'evolve': {'pairs': 3, 'problems': 2},
+        'data': {'max_prompt_tokens': 4},
+        'seed': 0,
+    }
     run = mock.Mock(
         spec=opening.Run,
         setup=mock.Mock(domain=domain),
-        config=ml_collections.ConfigDict({'evolve': evolve, 'seed': 0}),
+        config=ml_collections.ConfigDict(config),
     )
+    # A word is a token: 'new dev 0 3' has 4.
+    run.setup.policy.tokenizer.render = lambda m: m[-1]['content'].split()
     race = records.Race(
         round=0,
         version='v1',
@@ -281,7 +288,8 @@ class AuditTest(absltest.TestCase):
     strict = _Changing()
     asked = self._asked(_Audited(strict))
     texts = [p.question for p in asked.source('dev', 0).take(0, 2)]
-    self.assertEqual(texts, ['new dev 0 0', 'new dev 0 1'])
+    # The one in between is too long for a prompt.
+    self.assertEqual(texts, ['new dev 0 0', 'new dev 0 2'])
     self.assertEqual(asked.grade_many, strict.grade_many)
 
   def test_the_stricter_judge_alone(self):
