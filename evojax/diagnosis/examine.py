@@ -37,6 +37,8 @@ def examine(run: form.Run) -> findings.Diagnosis:
       quiet.append(check.__name__)
     else:
       found.append(finding)
+  # Two checks may find one thing; the first has more to say.
+  found = list({f.check: f for f in reversed(found)}.values())[::-1]
   names = {f.check for f in found}
   found = [f for f in found if names.isdisjoint(_SAID_BY.get(f.check, ()))]
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.

@@ -161,6 +161,14 @@ FAULTS = {
         ),
         ('too_easy',),
     ),
+    'alike': (
+        lambda: made.run(
+            made.rollouts(start=7, rise=0).assign(completion='one text'),
+            reward=lambda e: e['part_correct'],
+            drop=('format_ok',),
+        ),
+        ('entropy_collapse',),
+    ),
     'narrow': (
         lambda: made.run(made.rollouts(problems=5)),
         ('narrow_data',),
