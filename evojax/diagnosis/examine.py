@@ -18,7 +18,12 @@ _SAID_BY = {
     ),
     'hidden_goal': ('inverted_sign', 'reward_hacking', 'shaping_alone'),
     'shaping_alone': ('reward_hacking',),
-    'gradient_zero': ('too_hard', 'too_easy', 'dead_groups'),
+    'gradient_zero': (
+        'too_hard',
+        'too_easy',
+        'dead_groups',
+        'entropy_collapse',
+    ),
 }
 
 

@@ -35,7 +35,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   # A fall after a rise: a line through both would be flat.
   late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
   if not fell and not late:
-    return None
+    return _fell_at_once(run)
   rows = run.rollouts
   shown: tuple[int, ...] = ()
   if 'outcome' in rows:
@@ -58,6 +58,27 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
       ' the last checkpoint before',
       curves=(('solved', steps, solved),),
+  )
+
+
+def _fell_at_once(run: form.Run) -> findings.Finding | None:
+  """Find a policy that the first updates ruin: no trend shows one step."""
+  if not {'outcome', 'group'} <= set(run.rollouts):
+    return None
+  rows = run.rollouts.dropna(subset=['outcome'])
+  first = rows['step'] == rows['step'].min()
+  start = estimates.mean(rows[first].groupby('group')['outcome'].mean())
+  rest = rows[~first].groupby('step')['outcome'].mean()
+  if start.low < float(rest.max()) or start.low < rest.mean() + 0.1:
+    return None
+  return findings.Finding(
+      check='outcome_falling',
+      severity='critical',
+      text=f'solved falls from {start.value:.0%} to {rest.mean():.0%} at once',
+      since=int(rest.index[0]),
+      numbers=(findings.number('solved in the first step', start, 'share'),),
+      rows=tuple(map(int, rows.index[~first][:6])),
+      change=f'{words.word(run.format, "learning_rate")}: a tenth of it',
   )
 
 
@@ -125,6 +146,9 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   if _alike(rows[rows['group'].isin(chosen)]):
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
   elif hard > 0.6:
+    first = rows[rows['step'] == rows['step'].min()]
+    if first['outcome'].mean() > 0.1:  # It solved some of them once.
+      return None
     why, check = 'the problems are too hard', 'too_hard'
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
