@@ -23,6 +23,7 @@ _SAID_BY = {
         'too_easy',
         'dead_groups',
         'entropy_collapse',
+        'outcome_falling',
     ),
 }
 
