@@ -52,7 +52,9 @@ FAULTS = {
     'format_heavy': Fault(
         ('reward_hacking', 'shaping_alone', 'hidden_goal'),
         _GAMED + _STUCK + ('constant_part', 'entropy_collapse'),
-        rewards={'correct': 0.2, 'format': 2.0},
+        # Scaled by its spread, the rest would count once all keep the format.
+        config={'scale_rewards': 'none'},
+        rewards={'correct': 0.02, 'format': 2.0},
     ),
     'length_judge': Fault(
         ('length_gaming', 'reward_hacking'),
@@ -201,8 +203,10 @@ def make_base(folder: pathlib.Path, seed: int) -> None:
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-  model.save_pretrained(folder)
-  tokenizer.save_pretrained(folder)
+  part = folder.with_name(f'.{folder.name}')
+  model.save_pretrained(part)
+  tokenizer.save_pretrained(part)
+  part.rename(folder)
 
 
 def problems(kind: str, seed: int, count: int) -> list[dict[str, str]]:

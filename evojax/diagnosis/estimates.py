@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 Reals = Sequence[float | int] | np.ndarray | pd.Series
 _PERMUTATIONS = 999
@@ -33,7 +33,7 @@ def mean(values: Reals) -> Interval:
   if n < 2:
     return Interval(float(x[0]) if n else math.nan, -math.inf, math.inf)
   middle = float(x.mean())
-  half = float(x.std(ddof=1)) / math.sqrt(n) * stats.t.ppf(0.975, n - 1)
+  half = float(x.std(ddof=1)) / math.sqrt(n) * special.stdtrit(n - 1, 0.975)
   if half == 0 and middle in (0.0, 1.0):
     return Interval(middle, max(middle - 3 / n, 0.0), min(middle + 3 / n, 1.0))
   return Interval(middle, middle - half, middle + half)
@@ -75,8 +75,8 @@ def trend(y: Reals) -> Trend:
   p = 0.0 if slope else 1.0
   if error > 0:
     degrees = max(effective - 2, 1.0)
-    half = float(stats.t.ppf(0.975, degrees)) * error * (n - 1)
-    p = float(2 * stats.t.sf(abs(slope) / error, degrees))
+    half = float(special.stdtrit(degrees, 0.975)) * error * (n - 1)
+    p = float(2 * special.stdtr(degrees, -abs(slope) / error))
   return Trend(
       float(y.mean() + slope * x[0]), rise, rise - half, rise + half, p
   )

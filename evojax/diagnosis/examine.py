@@ -18,7 +18,13 @@ _SAID_BY = {
     ),
     'hidden_goal': ('inverted_sign', 'reward_hacking', 'shaping_alone'),
     'shaping_alone': ('reward_hacking',),
-    'gradient_zero': ('too_hard', 'too_easy', 'dead_groups'),
+    'gradient_zero': (
+        'too_hard',
+        'too_easy',
+        'dead_groups',
+        'entropy_collapse',
+        'outcome_falling',
+    ),
 }
 
 
@@ -37,6 +43,8 @@ def examine(run: form.Run) -> findings.Diagnosis:
       quiet.append(check.__name__)
     else:
       found.append(finding)
+  # Two checks may find one thing; the first has more to say.
+  found = list({f.check: f for f in reversed(found)}.values())[::-1]
   names = {f.check for f in found}
   found = [f for f in found if names.isdisjoint(_SAID_BY.get(f.check, ()))]
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.

@@ -83,6 +83,13 @@ def _hidden() -> form.Run:
   return made.run(made.rollouts(rise=0.5), reward=pays)
 
 
+def _ruined() -> form.Run:
+  rows = made.rollouts(start=0)
+  after = rows['step'] > 0
+  rows.loc[after, ['outcome', 'part_correct']] = 0.0
+  return made.run(rows, reward=lambda e: e['part_correct'])
+
+
 def _train_only() -> form.Run:
   evaluated = np.full(40, np.nan)
   evaluated[::5] = 0.3
@@ -118,6 +125,7 @@ FAULTS = {
         lambda: made.run(made.rollouts(rise=-2, start=1)),
         ('outcome_falling',),
     ),
+    'ruined': (_ruined, ('outcome_falling',)),
     'stuck': (
         lambda: made.run(made.rollouts(rise=0, groups=40, start=-4)),
         ('not_learning',),
@@ -160,6 +168,14 @@ FAULTS = {
             made.rollouts(start=7, rise=0), reward=lambda e: e['part_correct']
         ),
         ('too_easy',),
+    ),
+    'alike': (
+        lambda: made.run(
+            made.rollouts(start=7, rise=0).assign(completion='one text'),
+            reward=lambda e: e['part_correct'],
+            drop=('format_ok',),
+        ),
+        ('entropy_collapse',),
     ),
     'narrow': (
         lambda: made.run(made.rollouts(problems=5)),

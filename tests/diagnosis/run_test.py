@@ -4,6 +4,9 @@ import contextlib
 import io
 import json
 import pathlib
+import shutil
+import subprocess
+import sys
 import tempfile
 
 from absl.testing import absltest
@@ -62,6 +65,27 @@ class RunTest(absltest.TestCase):
     for control in '\x1b\x07\u202e':
       self.assertNotIn(control, page)
     json.loads((self.path / 'diagnosis.json').read_text())
+
+  def test_mode_of_evojax(self):
+    workdir = self.path / 'run'
+    frozen = _DATA.parents[1] / 'frozen' / 'tree_2026_11_22_math'
+    shutil.copytree(frozen, workdir)
+    run = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'evojax.main',
+            '--mode=diagnose',
+            f'--workdir={workdir}',
+        ],
+        cwd=_DATA.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(run.returncode, 0, run.stderr)
+    self.assertIn('too few to judge', run.stdout)
+    self.assertTrue((workdir / 'diagnosis.html').is_file())
 
   def test_wrong_arguments_are_one_line(self):
     for arguments, said in (

@@ -12,6 +12,7 @@ from evojax.diagnosis.checks import learning
 from evojax.harness.library.diagnostics import format as format_lib
 
 _SURE = 0.01
+_ALIVE = 0.2  # Share of groups whose outcomes differ.
 
 
 def _late_solved(run: form.Run) -> float:
@@ -38,7 +39,7 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
   late = estimates.mean(entropy[-max(len(entropy) // 3, 4) :])
   # The thresholds of a mean log-prob, whose mean is minus the entropy.
   least = -rules.RULES['exploration_collapse'].warn[1]
-  if late.high > least or (found is None and late.high > least / 2):
+  if late.high > least or (found is None and _explores(run)):
     return None
   change = estimates.change_point(entropy)
   fell = change.p < _SURE and change.after < change.before / 2
@@ -55,6 +56,18 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
       change=_explore(run),
       curves=(('entropy', steps, entropy),),
   )
+
+
+def _explores(run: form.Run) -> bool:
+  """Return whether rollouts of a group still end differently.
+
+  A policy that is certain of most tokens may be uncertain of those that matter.
+  """
+  if not {'outcome', 'group'} <= set(run.rollouts):
+    return False
+  late = run.late(run.rollouts.dropna(subset=['outcome']))
+  differ = late.groupby('group')['outcome'].nunique() > 1
+  return float(differ.mean()) > _ALIVE
 
 
 def _explore(run: form.Run) -> str:

@@ -35,7 +35,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   # A fall after a rise: a line through both would be flat.
   late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
   if not fell and not late:
-    return None
+    return _fell_at_once(run)
   rows = run.rollouts
   shown: tuple[int, ...] = ()
   if 'outcome' in rows:
@@ -58,6 +58,27 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
       ' the last checkpoint before',
       curves=(('solved', steps, solved),),
+  )
+
+
+def _fell_at_once(run: form.Run) -> findings.Finding | None:
+  """Find a policy that the first updates ruin: no trend shows one step."""
+  if not {'outcome', 'group'} <= set(run.rollouts):
+    return None
+  rows = run.rollouts.dropna(subset=['outcome'])
+  first = rows['step'] == rows['step'].min()
+  start = estimates.mean(rows[first].groupby('group')['outcome'].mean())
+  rest = rows[~first].groupby('step')['outcome'].mean()
+  if start.low < float(rest.max()) or start.low < rest.mean() + 0.1:
+    return None
+  return findings.Finding(
+      check='outcome_falling',
+      severity='critical',
+      text=f'solved falls from {start.value:.0%} to {rest.mean():.0%} at once',
+      since=int(rest.index[0]),
+      numbers=(findings.number('solved in the first step', start, 'share'),),
+      rows=tuple(map(int, rows.index[~first][:6])),
+      change=f'{words.word(run.format, "learning_rate")}: a tenth of it',
   )
 
 
@@ -121,22 +142,45 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   hard = float((solved < 0.1).mean()) if solved.notna().any() else np.nan
   easy = float((solved > 0.9).mean()) if solved.notna().any() else np.nan
   why, check = 'their rewards are equal', 'dead_groups'
-  if hard > 0.6:
+  chosen = early.index[early['dead']]
+  if _alike(rows[rows['group'].isin(chosen)]):
+    why, check = 'their rollouts are one or two texts', 'entropy_collapse'
+  elif hard > 0.6:
+    first = rows[rows['step'] == rows['step'].min()]
+    if first['outcome'].mean() > 0.1:  # It solved some of them once.
+      return None
     why, check = 'the problems are too hard', 'too_hard'
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
-  chosen = early.index[early['dead']][:3]
   return findings.Finding(
       check=check,
       severity='critical' if dead.low > 0.8 else 'warning',
       text=f'{dead.value:.0%} of groups are dead from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
-      rows=tuple(map(int, rows.index[rows['group'].isin(chosen)][:6])),
-      change=f'{words.word(run.format, "data")}: problems that are solved'
-      ' sometimes'
-      if check != 'dead_groups'
-      else words.word(run.format, 'filter'),
+      rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
+      change=_ANSWERS[check].format(
+          data=words.word(run.format, 'data'),
+          filter=words.word(run.format, 'filter'),
+          temperature=words.word(run.format, 'temperature'),
+      ),
   )
+
+
+_ANSWERS = {
+    'too_hard': '{data}: problems that are solved sometimes',
+    'too_easy': '{data}: problems that are not always solved',
+    'dead_groups': '{filter}',
+    'entropy_collapse': '{temperature} up to 1',
+}
+
+
+def _alike(rows: pd.DataFrame) -> bool:
+  """Return whether most groups of four or more are at most two texts."""
+  if 'text_id' not in rows:
+    return False
+  by = rows.groupby('group')['text_id']
+  texts = by.nunique()[by.size() >= 4]
+  return len(texts) >= 8 and float((texts <= 2).mean()) > 0.6
 
 
 def _dead_by_log(run: form.Run) -> findings.Finding | None:
