@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Pins what setup.py asks for and all that it needs, for every platform and
-# Python: base.txt, what a training needs, and per extra what that adds. Pins that still fit are kept;
-# `requirements/lock.sh --upgrade` takes the newest. Needs uv.
+# Python: base.txt, what a training needs, and per extra what that adds. Pins
+# that still fit are kept; `requirements/lock.sh --upgrade` takes the newest.
+# Needs uv.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
