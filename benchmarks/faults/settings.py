@@ -105,7 +105,10 @@ def read(path: pathlib.Path) -> Setting:
       config_checks.validate(config)
     harness(found)
     for path, (low, high) in found.paths.items():
-      if low <= _get(planted(found), path) <= high:
+      value = _get(planted(found), path)
+      if value is None:
+        raise ValueError(f'{path}: the planted config has no such value')
+      if low <= value <= high:
         raise ValueError(f'{path}: what is planted lies in [{low}, {high}]')
   except (ValueError, AttributeError, KeyError, TypeError) as error:
     raise SettingError(f'{file}: {error}') from error

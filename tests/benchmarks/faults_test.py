@@ -88,6 +88,9 @@ class SettingsTest(FolderTestCase):
     text = GOOD.replace(
         "'reward.weights' = {outcome = 1.0, length = -2.0}",
         "'optim.learning_rate' = 1e-6\n'rollout.token_limit' = 4",
+    ).replace(
+        "'reward.weights.length' = [-0.3, 2.0]",
+        "'optim.learning_rate' = [1e-5, 1e-3]",
     )
     quarter = settings.planted(settings.read(self.setting(text)), 0.25)
     # 1e-4 -> 1e-6 in the logarithm; no limit is one of 64 tokens: 64 / 2.
@@ -106,6 +109,7 @@ class SettingsTest(FolderTestCase):
       ("'reward.weights' = {", "'optim.learning_rate' = {", 'learning_rate'),
       ('[-0.3, 2.0]', '[-3.0, 2.0]', r'what is planted lies in \[-3.0, 2.0\]'),
       ('[-0.3, 2.0]', '[-3.0]', 'not enough values'),
+      ("weights.length'", "weights.lenght'", 'lenght: the planted config has no'),
       ("kind = 'broken'", "kind = 'outside'", 'remedy is missing'),
       ("[config]", "config = 3\n[other]", 'config must be a table'),
       ('base', 'base base', 'Expected|line 2'),
