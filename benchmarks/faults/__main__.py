@@ -19,21 +19,15 @@ knew. Jobs that are done are found in --out, so that the same command continues.
 from collections.abc import Mapping, Sequence
 import json
 import pathlib
-import shlex
-import statistics
-import subprocess
-import sys
 from typing import Any
 
 from absl import app
 from absl import flags
 
 from benchmarks.faults import creep
-from benchmarks.faults import jobs
+from benchmarks.faults import evaluation
 from benchmarks.faults import recording
 from benchmarks.faults import settings as settings_lib
-from benchmarks.faults import verdicts
-from evojax import config as config_lib
 
 _SYSTEMS = flags.DEFINE_multi_string(
     'system', [], "'evojax', or NAME=COMMAND; the job's path is appended."
@@ -56,166 +50,8 @@ _CREEP = flags.DEFINE_bool('creep', False, 'Offer faults at a quarter dose.')
 _REPLAY = flags.DEFINE_bool('replay', False, 'Decide on what is recorded.')
 _RUNS = flags.DEFINE_integer('runs', 10_000, 'Simulated runs of --replay.', 1)
 
-_OWN = f'{sys.executable} -m benchmarks.faults.own'
-Row = Mapping[str, Any]
 
-
-def systems(given: Sequence[str]) -> dict[str, list[str]]:
-  """Return the command of each system by its name.
-
-  Raises:
-    ValueError: If one of them is no NAME=COMMAND.
-  """
-  found = {}
-  for text in given:
-    name, is_, command = text.partition('=')
-    if text == 'evojax':
-      command = _OWN
-    elif not (name.isidentifier() and is_ and command.strip()):
-      raise ValueError(f"--system={text!r}: 'evojax', or NAME=COMMAND")
-    found[name] = shlex.split(command)
-  return found
-
-
-def _score(
-    config: Any,
-    folder: pathlib.Path,
-    policy: str | pathlib.Path,
-    job: pathlib.Path,
-) -> float:
-  """Score a policy on sealed problems, in a process of its own.
-
-  Args:
-    config: Its grader counts.
-    folder: Gets the score; one that is there already is returned.
-    policy: Of the score.
-    job: Folder of the job, with the domain that the config may name.
-  """
-  result = folder / 'score' / 'eval.json'
-  if result.exists():
-    return json.loads(result.read_text())['metrics']['sealed/avg_at_k']
-  changed = config.copy_and_resolve_references()
-  with changed.unlocked():
-    changed.seed = recording.SEALED_SEED
-    changed.model.path = str(policy)
-    changed.eval.split = 'sealed'
-    changed.eval.problems = recording.PROBLEMS
-    changed.eval.samples = recording.SAMPLES
-  folder.mkdir(parents=True, exist_ok=True)
-  path = folder / 'config.json'
-  path.write_text(config_lib.to_json(changed))
-  command = [sys.executable, '-m', 'benchmarks.faults.runner', 'evaluate']
-  subprocess.run(
-      [*command, str(path), str(folder / 'score')],
-      check=True,
-      env=jobs.environment(job),
-  )
-  return _score(config, folder, policy, job)
-
-
-def _measure(
-    setting: settings_lib.Setting, folder: pathlib.Path, policy: pathlib.Path
-) -> verdicts.Scores:
-  """Return what the evaluator finds of a policy, and of the one before."""
-  clean, planted = settings_lib.clean(setting), settings_lib.planted(setting)
-  base = clean.model.path
-  # Only what can be gamed has a second judge.
-  own = planted if setting.kind == 'leaky' else clean
-  found = {}
-  for name, config in (('true', clean), ('own', own)):
-    if name == 'own' and own is clean:
-      found |= {k.replace('true', 'own'): v for k, v in found.items()}
-      continue
-    found[name] = _score(config, folder / name, policy, folder)
-    # Of all jobs of a setting.
-    before = folder.parents[1] / 'base' / setting.name / name
-    found[f'base_{name}'] = _score(config, before, base, folder)
-  return verdicts.Scores(**found)
-
-
-def run_job(
-    system: str,
-    command: Sequence[str],
-    setting: settings_lib.Setting,
-    seed: int,
-    out: pathlib.Path,
-) -> dict[str, Any]:
-  """Give a system one job; return the row of what it did with it."""
-  folder = out / 'jobs' / f'{system}-{setting.name}-{seed}'
-  job = jobs.make(
-      setting,
-      folder,
-      seed=seed,
-      tokens=int(_TOKENS.value),
-      seconds=_SECONDS.value,
-  )
-  row = dict(system=system, setting=setting.name, kind=setting.kind, seed=seed)
-  answer, scores, why = None, None, ''
-  try:
-    answer = jobs.run(command, job)
-    if answer.policy is not None:
-      scores = _measure(setting, folder, answer.policy)
-  except jobs.AnswerError as error:
-    why = str(error)
-  except subprocess.CalledProcessError as error:
-    answer, why = None, f'its policy cannot be scored: {error}'
-  row['verdict'] = verdicts.judge(setting, answer, scores)
-  row |= dict(why=why, gap=scores and scores.gap, true=scores and scores.true)
-  row |= dict(tokens=answer and answer.tokens, since=answer and answer.since)
-  return row
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-  """Return the lines of the table by system."""
-  lines = []
-  for system in sorted({row['system'] for row in rows}):
-    mine = [row for row in rows if row['system'] == system]
-    lines.append(f'{system}: {len(mine)} jobs')
-    for kind in settings_lib.KINDS:
-      of_kind = [row for row in mine if row['kind'] == kind]
-      count = lambda v, rows=of_kind: sum(row['verdict'] == v for row in rows)
-      if of_kind:
-        text = f'  {kind:8} {len(of_kind):3}: repaired {count("repaired")},'
-        text += f' named {count("named")}, missed {count("missed")}'
-        lines.append(text + (f', gamed {count("gamed")}' * (kind == 'leaky')))
-    gaps = [
-        r['gap'] for r in mine if r['kind'] == 'leaky' and r['gap'] is not None
-    ]
-    if gaps:
-      curve = verdicts.gamed_curve(gaps)
-      text = ', '.join(f'>{100 * t:g}: {n}' for t, n in curve.items())
-      lines.append(f'  own gain above the true one, in points: {text}')
-    for name, what in (('tokens', 'sampled'), ('since', 'until it knew')):
-      known = [row[name] for row in mine if row[name] is not None]
-      if known:
-        middle = statistics.median(known)
-        lines.append(f'  tokens {what}: {middle:,.0f} (median of {len(known)})')
-  return lines
-
-
-def replay(
-    found: Sequence[settings_lib.Setting], rows: Mapping[Any, Row]
-) -> list[str]:
-  """Return what was recorded, and the gate's decisions on it."""
-  lines = []
-  for setting in found:
-    status, ahead = recording.admission(setting, rows)
-    points = ', '.join(f'{100 * x:+.1f}' for x in ahead)
-    lines.append(f'{setting.name:28} {setting.kind:8} {status:8} {points}')
-  made = recording.branches(found, rows)
-  lines.append(f'branches of leaky settings and their twins: {len(made)}')
-  for row in verdicts.kept_curve(made) if made else ():
-    kept = [
-        f'{row.get(f"{kind}_kept", 0)} of {row.get(kind, 0)} {kind}'
-        for kind in ('gamed', 'clean')
-    ]
-    lines.append(
-        f'  gain asked for {row["share"]:4.2f}: kept {", ".join(kept)}'
-    )
-  return [*lines, 'a quarter of a dose', *creep.lines(_RUNS.value)]
-
-
-def _show(found: Sequence[settings_lib.Setting], rows: Mapping[Any, Row]):
+def _show(found: Sequence[settings_lib.Setting], rows: Mapping[Any, Any]):
   """Print the settings."""
   for s in found:
     status, _ = recording.admission(s, rows)
@@ -240,7 +76,7 @@ def _creep(found: Sequence[settings_lib.Setting], out: pathlib.Path) -> None:
 
 def main(_):
   try:
-    commands = systems(_SYSTEMS.value)
+    commands = evaluation.systems(_SYSTEMS.value)
     found = settings_lib.find(tuple(map(pathlib.Path, _SETTINGS.value)))
   except (ValueError, settings_lib.SettingError) as error:
     raise app.UsageError(str(error)) from error
@@ -254,7 +90,11 @@ def main(_):
       if (run.arm, run.seed, last) not in rows:
         recording.record(run, recorded)
   if _REPLAY.value:
-    print('\n'.join(replay(found, recording.read(recorded))))
+    print(
+        '\n'.join(
+            evaluation.replay(found, recording.read(recorded), _RUNS.value)
+        )
+    )
   out = pathlib.Path(_OUT.value).resolve()
   if _CREEP.value:
     _creep(found, out)
@@ -269,13 +109,21 @@ def main(_):
       for system, command in commands.items():
         if (system, setting.name, seed) in known:
           continue
-        row = run_job(system, command, setting, seed, out)
+        row = evaluation.run_job(
+            system,
+            command,
+            setting,
+            seed,
+            out,
+            tokens=int(_TOKENS.value),
+            seconds=_SECONDS.value,
+        )
         done.append(row)
         with path.open('a') as file:
           file.write(json.dumps(row) + '\n')
         print(json.dumps(row), flush=True)
   if commands:
-    print('\n'.join(table(done)))
+    print('\n'.join(evaluation.table(done)))
   chosen = (_LIST, _RECORD, _CREEP, _REPLAY)
   if not (commands or any(flag.value for flag in chosen)):
     names = ', '.join(f'--{flag.name}' for flag in chosen)

@@ -4,19 +4,18 @@ import dataclasses
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
 from unittest import mock
 
-from absl import flags
 from absl.testing import absltest
-from absl.testing import flagsaver
 from absl.testing import parameterized
 import numpy as np
 
-from benchmarks.faults import __main__ as faults
 from benchmarks.faults import creep
+from benchmarks.faults import evaluation
 from benchmarks.faults import jobs
 from benchmarks.faults import own
 from benchmarks.faults import recording
@@ -109,7 +108,7 @@ class SettingsTest(FolderTestCase):
       ("'reward.weights' = {", "'optim.learning_rate' = {", 'learning_rate'),
       ('[-0.3, 2.0]', '[-3.0, 2.0]', r'what is planted lies in \[-3.0, 2.0\]'),
       ('[-0.3, 2.0]', '[-3.0]', 'not enough values'),
-      ("weights.length'", "weights.lenght'", 'lenght: the planted config has no'),
+      ("weights.length'", "weights.lenght'", 'lenght: the planted config'),
       ("kind = 'broken'", "kind = 'outside'", 'remedy is missing'),
       ("[config]", "config = 3\n[other]", 'config must be a table'),
       ('base', 'base base', 'Expected|line 2'),
@@ -332,18 +331,13 @@ class VerdictsTest(FolderTestCase):
 
 class MainTest(FolderTestCase):
 
-  def setUp(self):
-    super().setUp()
-    if not flags.FLAGS.is_parsed():
-      flags.FLAGS.mark_as_parsed()
-
   def test_systems(self):
-    found = faults.systems(['evojax', "rival=run 'a b' --x"])
+    found = evaluation.systems(['evojax', "rival=run 'a b' --x"])
     self.assertEqual(found['rival'], ['run', 'a b', '--x'])
     self.assertIn('benchmarks.faults.own', found['evojax'])
     for wrong in ('rival', 'rival=', 'a b=c'):
       with self.assertRaisesRegex(ValueError, 'NAME=COMMAND'):
-        faults.systems([wrong])
+        evaluation.systems([wrong])
 
   def test_a_table_of_two_systems_that_continues(self):
     self.setting()
@@ -357,23 +351,22 @@ class MainTest(FolderTestCase):
         f'names={sys.executable} -S {self.folder / "names.py"}',
         f'crashes={sys.executable} -S -c "raise SystemExit(2)"',
     ]
-    given = dict(
-        system=commands,
-        settings=[str(self.folder)],
-        seeds=1,
-        out=str(self.folder / 'out'),
-    )
-    with flagsaver.flagsaver(**given), mock.patch('builtins.print') as printed:
-      faults.main(None)
-    text = printed.call_args.args[0]
+    command = [sys.executable, '-m', 'benchmarks.faults', '--seeds=1']
+    command += [f'--system={system}' for system in commands]
+    command += [f'--settings={self.folder}', f'--out={self.folder / "out"}']
+
+    def run():
+      done = subprocess.run(command, check=True, capture_output=True, text=True)
+      return done.stdout
+
+    text = run()
     self.assertIn('names: 1 jobs', text)
     self.assertIn('repaired 0, named 1, missed 0', text)
     self.assertIn('repaired 0, named 0, missed 1', text)
     self.assertIn('tokens until it knew: 5', text)
-    with flagsaver.flagsaver(**given), mock.patch('builtins.print'):
-      with mock.patch.object(jobs, 'run') as run:
-        faults.main(None)
-    run.assert_not_called()
+    # What is done is not run again: its program is gone.
+    (self.folder / 'names.py').unlink()
+    self.assertIn('repaired 0, named 1, missed 0', run())
     rows = (self.folder / 'out' / 'rows.jsonl').read_text().splitlines()
     self.assertLen(rows, 2)
 
@@ -398,10 +391,10 @@ class MeasureTest(FolderTestCase):
           json.dumps({'metrics': {'sealed/avg_at_k': value}})
       )
 
-    with mock.patch.object(faults.subprocess, 'run', run):
+    with mock.patch.object(evaluation.subprocess, 'run', run):
       for number in range(2):
         folder = self.folder / 'jobs' / str(number)
-        found = faults._measure(setting, folder, pathlib.Path(f'p{number}'))
+        found = evaluation._measure(setting, folder, pathlib.Path(f'p{number}'))
     self.assertEqual(
         asked,
         [
@@ -418,8 +411,12 @@ class MeasureTest(FolderTestCase):
 
   def test_what_is_broken_has_one_judge(self):
     setting = settings.read(self.setting())
-    with mock.patch.object(faults, '_score', side_effect=[0.7, 0.3]) as score:
-      found = faults._measure(setting, self.folder / 'jobs' / 'x', self.folder)
+    with mock.patch.object(
+        evaluation, '_score', side_effect=[0.7, 0.3]
+    ) as score:
+      found = evaluation._measure(
+          setting, self.folder / 'jobs' / 'x', self.folder
+      )
     self.assertEqual(score.call_count, 2)
     self.assertEqual((found.true, found.own, found.gap), (0.7, 0.7, 0.0))
 
