@@ -98,7 +98,11 @@ class ReadmeTest(parameterized.TestCase):
     self.assertNotEmpty(linked)
     for path in [*linked, *re.findall(r'bash ([\w./]+\.sh)', README)]:
       with self.subTest(path):
-        self.assertTrue((ROOT / path).is_file())
+        if path.startswith('#'):
+          title = path[1:].replace('-', ' ')
+          self.assertRegex(README, rf'(?im)^## {title}$')
+        else:
+          self.assertTrue((ROOT / path).is_file())
 
   def test_names_every_mode_and_variant(self):
     modes = evojax.main.flags.FLAGS['mode'].parser.enum_values
