@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -23,6 +24,7 @@ from scipy import special
 from evojax.eval import estimates
 
 _SIMULATED = 8000  # Candidates in a computation of power.
+_HOPE = 0.84  # Quantile 0.8 of the standard Normal distribution.
 
 Values = float | np.ndarray  # Arrays may have any shapes that broadcast.
 
@@ -152,6 +154,25 @@ def bet(p: Values, target: Values, *, last: bool) -> Values:
   return np.where(target <= 1, 1.0, found)[()]
 
 
+def first_half(pairs: int) -> int:
+  """Return how many pairs of a round a candidate is trained for at first."""
+  return (pairs + 1) // 2
+
+
+def is_hopeful(mean: Values, error: Values, worth: Values) -> Any:
+  """Return whether a gain is not unlikely, so that more pairs are worth it.
+
+  A candidate that gains `worth` is given up with a probability of 0.2 at a
+  look. Arguments and the result have any shapes that broadcast.
+
+  Args:
+    mean: Of the differences so far.
+    error: Its standard error.
+    worth: The least gain that is looked for.
+  """
+  return mean + _HOPE * error >= worth
+
+
 def power(
     effect: float,
     spread: float,
@@ -159,6 +180,7 @@ def power(
     pairs: int,
     alpha: float,
     rounds: int,
+    worth: float | None = None,
 ) -> tuple[float, ...]:
   """Return the probabilities that a candidate has passed after each round.
 
@@ -171,29 +193,46 @@ def power(
     pairs: Of a round, >= 2.
     alpha: Level of the candidate, in (0, 1).
     rounds: At most, >= 1.
+    worth: A candidate is given up where this gain is unlikely, after half of
+      its pairs and after each round; None: never.
   """
-  p = _p_values(pairs, rounds, effect / spread)
-  e_value, passed = np.ones(_SIMULATED), []
+  # All below in units of the spread.
+  whole, errors, halves = _drawn(pairs, rounds)
+  gain, least = effect / spread, None if worth is None else worth / spread
+  e_value, total = np.ones(_SIMULATED), np.zeros(_SIMULATED)
+  done, races = np.zeros(_SIMULATED, bool), np.ones(_SIMULATED, bool)
+  half, found = first_half(pairs), []
   for i in range(rounds):
-    # An e-value near 0 has no chance, and would make the target infinite.
-    target = 1 / np.maximum(alpha * e_value, 1e-12)
-    e_value *= bet(p[i], target, last=i == rounds - 1)
-    passed.append(float(np.mean(e_value * alpha > 1 - 1e-9)))
-  return tuple(passed)
+    seen = i * pairs
+    for more, mean in ((half, halves[i]), (pairs, whole[i])):
+      if more == pairs:
+        # An e-value near 0 has no chance, and would make the target infinite.
+        target = 1 / np.maximum(alpha * e_value, 1e-12)
+        p = special.stdtr(pairs - 1, -(mean + gain) / errors[i])
+        e_value *= bet(p, target, last=i == rounds - 1)
+        done |= races & (e_value * alpha > 1 - 1e-9)
+      if least is not None:
+        count = seen + more
+        so_far = (total + more * (mean + gain)) / count
+        races &= is_hopeful(so_far, 1 / math.sqrt(count), least)
+    total += pairs * (whole[i] + gain)
+    found.append(float(np.mean(done)))
+  return tuple(found)
 
 
 @functools.cache
-def _drawn(pairs: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-  """Return the mean and its error of standard Normal pairs, [rounds, S]."""
+def _drawn(
+    pairs: int, rounds: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Return means of standard Normal pairs, their errors, and means of halves.
+
+  Each is [rounds, S]; the errors are of the whole rounds.
+  """
   rng = np.random.default_rng(0)
   drawn = rng.standard_normal((rounds, _SIMULATED, pairs))
-  return drawn.mean(axis=2), drawn.std(axis=2, ddof=1) / math.sqrt(pairs)
-
-
-def _p_values(pairs: int, rounds: int, effect: float) -> np.ndarray:
-  """Return p-values [rounds, S] where the mean is `effect` deviations."""
-  mean, error = _drawn(pairs, rounds)
-  return special.stdtr(pairs - 1, -(mean + effect) / error)
+  error = drawn.std(axis=2, ddof=1) / math.sqrt(pairs)
+  half = drawn[:, :, : first_half(pairs)]
+  return drawn.mean(axis=2), error, half.mean(axis=2)
 
 
 def detectable(
@@ -203,6 +242,7 @@ def detectable(
     alpha: float,
     rounds: int,
     wanted: float = 0.8,
+    worth: float | None = None,
 ) -> float:
   """Return the least effect that passes within `rounds` with power `wanted`.
 
@@ -210,10 +250,8 @@ def detectable(
   result is a fraction.
   """
   low, high = 0.0, spread
-  reaches = lambda effect: (
-      power(effect, spread, pairs=pairs, alpha=alpha, rounds=rounds)[-1]
-      >= wanted
-  )
+  fixed = dict(pairs=pairs, alpha=alpha, rounds=rounds, worth=worth)
+  reaches = lambda effect: power(effect, spread, **fixed)[-1] >= wanted
   while not reaches(high):
     low, high = high, 2 * high
   for _ in range(8):

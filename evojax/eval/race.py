@@ -18,7 +18,6 @@ from evojax.eval import paired
 from evojax.ledger import records
 
 WORTH = 0.02  # The least gain that a race looks for, a fraction.
-_HOPE = 0.84  # Quantile 0.8 of the standard Normal distribution.
 MARGIN = 0.02  # A loss that a simplification, or a kept change, must exclude.
 # One-sided levels of the perturbed gate and of the check at a longer horizon.
 GATE_LEVEL = 0.1
@@ -142,9 +141,9 @@ def is_hopeful(
 ) -> bool:
   """Return whether more pairs of a candidate are worth their price.
 
-  They are not where a candidate that gains WORTH would be seen so low with a
-  probability of 0.2 at most. This can only lose a good change: what is dropped
-  is never kept, so no e-value gains by it.
+  They are where a gain of WORTH is not unlikely, see `paired.is_hopeful`. This
+  can only lose a good change: what is dropped is never kept, so no e-value
+  gains by it.
 
   Args:
     differences: Of all pairs of the candidate so far, fractions.
@@ -154,12 +153,7 @@ def is_hopeful(
   if len(differences) < 2:
     return math.fsum(differences) > 0
   found = paired.gain(differences, [max(error, spread) for error in errors])
-  return found.value + _HOPE * found.standard_error >= WORTH
-
-
-def first_half(pairs: int) -> int:
-  """Return how many pairs of a round a candidate is trained for at first."""
-  return (pairs + 1) // 2
+  return paired.is_hopeful(found.value, found.standard_error, WORTH)
 
 
 def passed(
@@ -264,9 +258,7 @@ def gate(
   """
   found = paired.gain(perturbed, errors, level=1 - 2 * GATE_LEVEL)
   # Positive where too much of the gain is missing.
-  missing = [
-      share * d - p for d, p in zip(differences, perturbed, strict=True)
-  ]
+  missing = [share * d - p for d, p in zip(differences, perturbed, strict=True)]
   text = (
       f'perturbed {100 * found.value:+.1f} points'
       f' [{100 * found.low:+.1f}, {100 * found.high:+.1f}]'

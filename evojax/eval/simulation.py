@@ -67,7 +67,7 @@ def simulate(
       d, errors = draw(rng, [spreads[i] for i in names])
       d = d + np.array([effects[i] for i in names])[:, None]
       # A candidate without hope after half of its pairs gets no other half.
-      half = race.first_half(d.shape[1])
+      half = paired.first_half(d.shape[1])
       early = paired.pooled_spread([*groups, *d[:, :half].tolist()]) or 0.0
       told = []
       for i, own, noise in zip(names, d.tolist(), errors.tolist(), strict=True):

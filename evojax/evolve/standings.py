@@ -191,6 +191,7 @@ def detectable(
       pairs=e.pairs,
       alpha=alpha,
       rounds=min(e.patience, e.rounds),
+      worth=race_lib.WORTH,
   )
 
 

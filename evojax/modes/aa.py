@@ -252,6 +252,7 @@ def measure(
         alpha=race.alpha_of(1, e.entries, 0, rules.level),
         rounds=rules.rounds,
         wanted=POWER,
+        worth=race.WORTH,
     )
   found = dict(
       rate=dataclasses.asdict(rate) | dict(level=estimates.LEVEL),

@@ -4,7 +4,7 @@ from typing import Any
 
 import ml_collections
 
-from evojax.eval import race
+from evojax.eval import paired
 from evojax.runtime import progress
 
 TRIES = 3  # Changes that are looked for, at most, for a free place of a round.
@@ -47,7 +47,7 @@ def of_round(
     return progress.Stage(name=name, arms=arms, expected=expected, **fields)
 
   racing, new = _field(e, number)
-  half = race.first_half(e.pairs)
+  half = paired.first_half(e.pairs)
   rest = e.pairs - half
   # A candidate that samples differently has all arms scored on dev problems.
   scored = dict(problems=e.problems, samples=e.samples)

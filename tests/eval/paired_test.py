@@ -148,6 +148,26 @@ class PowerTest(parameterized.TestCase):
     more = paired.detectable(0.02, **(kwargs | dict(pairs=6)))
     self.assertLess(more, least)
 
+  def test_what_is_given_up_is_not_found(self):
+    options = dict(pairs=4, alpha=0.05, rounds=3)
+    # With a spread of 2, the first half of 2 pairs has a standard error of
+    # 1.41, and 0.84 of that is 1.19: a mean below 0.81 is given up.
+    for effect in (0.01, 0.02, 0.05):
+      always = paired.power(effect, 0.02, **options)
+      found = paired.power(effect, 0.02, worth=0.02, **options)
+      for less, more in zip(found, always, strict=True):
+        self.assertLessEqual(less, more)
+      early = stats.norm.cdf((0.0081 - effect) / 0.0141)
+      self.assertLess(found[-1], 1 - early + 0.01)
+    # So a small gain is never sure to be found, however steady the pairs are.
+    self.assertLess(paired.power(0.019, 1e-4, worth=0.02, **options)[-1], 0.01)
+    self.assertGreater(paired.detectable(0.001, worth=0.02, **options), 0.019)
+    # Nothing is given up where nothing is looked for.
+    self.assertEqual(
+        paired.power(0.01, 0.02, worth=-1.0, **options),
+        paired.power(0.01, 0.02, **options),
+    )
+
   def test_pooled_spread(self):
     # Squares 2 * 0.01^2 + 2 * 0.02^2 + 0 on 1 + 2 degrees of freedom.
     groups = [[0.01, 0.03], [0.02, 0.04, 0.06], [0.5], []]

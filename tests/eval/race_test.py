@@ -49,7 +49,7 @@ class HalfTest(parameterized.TestCase):
 
   @parameterized.parameters((3, 2), (4, 2), (5, 3), (8, 4))
   def test_first_half(self, pairs, expected):
-    self.assertEqual(race.first_half(pairs), expected)
+    self.assertEqual(paired.first_half(pairs), expected)
 
   @parameterized.named_parameters(
       # Mean 0.01, standard error 0.02 / sqrt(2) = 0.0141: 0.01 + 0.84 x 0.0141

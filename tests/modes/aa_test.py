@@ -166,7 +166,11 @@ class MeasureTest(parameterized.TestCase):
     np.testing.assert_allclose([a['error'] for a in found['arms']], 0.05)
     # 1 + 1/2 + 1/3 + 1/4 = 25/12; two variances add up in a pair.
     expected = paired.detectable(
-        0.1 * math.sqrt(4 / 7), pairs=3, alpha=0.1 * 12 / 25, rounds=2
+        0.1 * math.sqrt(4 / 7),
+        pairs=3,
+        alpha=0.1 * 12 / 25,
+        rounds=2,
+        worth=0.02,
     )
     self.assertAlmostEqual(found['detectable']['effect'], expected)
     self.assertEqual(found['bound'], 0.1)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 
-from evojax.eval import race as race_rules
+from evojax.eval import paired
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import pairs
@@ -85,7 +85,7 @@ def race(
   alike = all(e.alike for e in (*candidates, *(e for e, *_ in trained)))
   scored_by = 'rollouts' if alike else 'dev'
   raced = _scored(run, number, trained, scored_by)
-  half = race_rules.first_half(run.config.evolve.pairs)
+  half = paired.first_half(run.config.evolve.pairs)
   # In a chain, the incumbent's arms are ever better, and none is a measure of
   # what an arm of another pair should solve.
   measure = incumbents if run.config.evolve.policy == 'mean' else ()
