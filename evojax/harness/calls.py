@@ -8,7 +8,6 @@ says nothing about the function. A failure of the box is an `InfraError`.
 """
 
 import ast
-import atexit
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
@@ -22,6 +21,7 @@ from evojax.harness import worker
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
+from evojax.sandbox import shared
 
 BUSY = 'busy'  # The machine gave too little CPU time, each time it was tried.
 STATUSES = tuple(
@@ -104,19 +104,21 @@ def limits(
   )
 
 
-@functools.cache
 def box(number: int) -> box_lib.Box:
   """Return a box of this process; the gate compares the answers of two.
 
   Raises:
     probe.WeakSandboxError: If this machine cannot contain untrusted code.
   """
+  return shared.opened(_box, number)
+
+
+def _box(number: int) -> box_lib.Box:
+  del number  # It only tells boxes apart.
   packages = str(pathlib.Path(np.__file__).parent.parent)
   entry = box_lib.Entry(worker.__file__, [packages])
   most = limits(10.0)
-  made = box_lib.Box('pure', tier=probe.tier(), entry=entry, limits=most)
-  atexit.register(made.close)
-  return made
+  return box_lib.Box('pure', tier=probe.tier(), entry=entry, limits=most)
 
 
 def exchange(

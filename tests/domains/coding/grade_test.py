@@ -1,9 +1,12 @@
 """Programs in the real box: what earns an outcome, and what does not."""
 
-import atexit
 import dataclasses
 import os
+import pathlib
 import signal
+import subprocess
+import sys
+import textwrap
 from unittest import mock
 
 from absl.testing import absltest
@@ -19,7 +22,10 @@ from evojax.evidence import schema
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits
 from evojax.sandbox import probe
+from evojax.sandbox import shared
 from tests.domains.coding import graded
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 class OutcomeTest(parameterized.TestCase):
@@ -322,7 +328,7 @@ class RunsTest(parameterized.TestCase):
 
   def test_a_zygote_that_dies_half_way_costs_nothing(self):
     """All processes of the box are killed; what they ran is run again."""
-    box = grade.open_box(graded.SLOTS)
+    box = shared.open_box(graded.SLOTS)
     killed = []
 
     def kill(one, program):
@@ -341,35 +347,59 @@ class RunsTest(parameterized.TestCase):
 class BoxTest(parameterized.TestCase):
 
   def test_one_box_per_process(self):
-    self.assertIs(grade.open_box(graded.SLOTS), grade.open_box(graded.SLOTS))
+    self.assertIs(shared.open_box(graded.SLOTS), shared.open_box(graded.SLOTS))
     pid = os.getpid()
     with mock.patch.object(os, 'getpid', lambda: pid + 1):
-      other = grade.open_box(graded.SLOTS)
-    self.assertIsNot(other, grade.open_box(graded.SLOTS))
+      other = shared.open_box(graded.SLOTS)
+    self.assertIsNot(other, shared.open_box(graded.SLOTS))
     other.close()
 
-  def test_a_child_leaves_its_parents_box_alone(self):
-    """A fork ends; the parent's box goes on, and its directories are there."""
-    # The tier whose boxes have directories on the disk.
-    self.enterContext(mock.patch.object(probe, 'tier', lambda: 'T1'))
-    self.assertTrue(graded.grade_one(graded.RIGHT).outcome)
-    box = grade.open_box(graded.SLOTS)
-    before = [s._process.pid for s in box._all if s._process]
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if not child:
-      try:
-        os.write(theirs, str(graded.grade_one(graded.RIGHT).outcome).encode())
-        atexit._run_exitfuncs()  # As at the end of any process.
-        os.write(theirs, b', done')
-      finally:
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(theirs)
-    with open(ours) as said:
-      self.assertEqual(said.read(), 'True, done')
-    self.assertTrue(graded.grade_one(graded.RIGHT + '# again').outcome)
-    self.assertEqual([s._process.pid for s in box._all if s._process], before)
+  def test_a_child_leaves_its_parents_boxes_alone(self):
+    """A fork ends; the parent's boxes go on, and their directories are there.
+
+    In a process of its own: what other tests import has exit functions, too,
+    and not all of them survive a fork.
+    """
+    code = textwrap.dedent("""
+        import atexit
+        import os
+        from unittest import mock
+        from evojax.harness import calls
+        from evojax.sandbox import probe, shared
+        from tests.domains.coding import graded
+
+        # The tier whose boxes have directories on the disk.
+        with mock.patch.object(probe, 'tier', lambda: 'T1'):
+          grader = shared.open_box(graded.SLOTS)
+          boxes = [grader, calls.box(0)]
+          boxes[1].start()
+          print(graded.grade_one(graded.RIGHT).outcome, flush=True)
+          before = [s._process for b in boxes for s in b._all if s._process]
+          child = os.fork()
+          if not child:
+            assert calls.box(0) is not boxes[1]
+            print(graded.grade_one(graded.RIGHT).outcome)
+            atexit._run_exitfuncs()  # As at the end of any process.
+            print('ended', flush=True)
+            os._exit(0)
+          os.waitpid(child, 0)
+          print(graded.grade_one(graded.RIGHT + '# again').outcome)
+        after = [s._process for b in boxes for s in b._all if s._process]
+        print(len(before) > 1 and before == after)
+        print(all(process.poll() is None for process in before))
+        """)
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    )
+    self.assertEqual(
+        done.stdout.split(),
+        ['True', 'True', 'ended', 'True', 'True', 'True'],
+        done.stderr,
+    )
 
   def test_without_a_box_nothing_is_run(self):
     with mock.patch.object(
