@@ -99,7 +99,8 @@ class Box:
       tier: The tier that this machine holds, see `probe.choose`.
       slots: Number of runs at the same time.
       limits: Limits of every run that names none.
-      entry: What a 'pure' box calls; None for other profiles.
+      entry: What a 'pure' box calls, and a 'repository' box may; None for a
+        'program'.
       readable: Paths that code in the box may read besides the interpreter's.
       environment: Additional environment variables for it.
       grace_seconds: How late a zygote may answer before it is ended.
@@ -113,8 +114,11 @@ class Box:
       raise ValueError(f'{profile=} is not one of {PROFILES}')
     if tier not in limits_lib.TIERS:
       raise ValueError(f'{tier=} is not one of {tuple(limits_lib.TIERS)}')
-    if (profile == 'pure') != (entry is not None):
-      raise ValueError(f'{entry=}: an entry is what the pure profile calls')
+    if profile == ('pure' if entry is None else 'program'):
+      raise ValueError(
+          f'{entry=}: an entry is what the pure profile calls, and that of'
+          ' repositories may'
+      )
     if profile == 'repository' and slots != 1:
       raise ValueError(f'{slots=}: there is one tree in a box for repositories')
     if slots < 1 or attempts < 1:
@@ -250,6 +254,8 @@ class Box:
     Raises:
       InfraError: If the attempt says nothing about the program.
     """
+    if self._config.profile == 'repository' and slot.has_ended:
+      raise InfraError('the zygote has ended, and its tree with it')
     slot.start()
     # The task goes past the zygote in a file, because the next run is a copy of
     # the zygote and could find it in memory.
@@ -260,7 +266,8 @@ class Box:
         for data in (stdin, None, None, task):
           files.append(_memory_file(data))
           stack.callback(os.close, files[-1])
-        answer = slot.exchange(limits, files, self._grace_seconds)
+        clear = fields.get('operation') == 'clear'
+        answer = slot.exchange(limits, files, self._grace_seconds, clear)
         return self._result(answer, files[1:3], limits)
     except OSError as error:  # No memory or no descriptors are left.
       raise InfraError(f'{error}') from error
@@ -357,6 +364,12 @@ class _Slot:
         self.stop()
         raise InfraError(message) from error
 
+  @property
+  def has_ended(self) -> bool:
+    """Tell if there was a zygote, which nobody has stopped."""
+    with self._lock:
+      return self._process is not None and self._process.poll() is not None
+
   def stop(self) -> None:
     """Hang up; the supervisor ends all that it started and cleans up."""
     with self._lock:
@@ -403,6 +416,7 @@ class _Slot:
       limits: limits_lib.Limits,
       files: Sequence[int],
       grace_seconds: float,
+      clear: bool = False,
   ) -> wire.Answer:
     """Send a request and return its answer.
 
@@ -410,12 +424,14 @@ class _Slot:
       limits: Limits of the run.
       files: Descriptors for the child: stdin, stdout, stderr and the task.
       grace_seconds: How long after its limit a run may still be answered.
+      clear: Whether the zygote empties the slot's directory after the run.
 
     Raises:
       InfraError: If no answer comes in time, or it is not an answer to this.
     """
     # The name is not a count, which the next run could find and continue.
-    request = wire.Request(os.urandom(8).hex(), *limits.of_a_run)
+    name = os.urandom(8).hex()
+    request = wire.Request(name, *limits.of_a_run, clear=clear)
     seconds = limits.wall_seconds + grace_seconds
     deadline = time.monotonic() + seconds
     self._control.settimeout(seconds)

@@ -137,13 +137,17 @@ class Child:
       operation = tree.OPERATIONS[task['operation']]
       return lambda: operation(self._config.scratch, task)
     source = task['program']
-    if self._entry is not None:
-      call, size = self._entry['call'], os.fstat(0).st_size
-      data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''
-      return lambda: programs.call(call, source, memoryview(data))
-    for name in self._ours:
-      sys.modules.pop(name, None)
-    return lambda: programs.run(source)
+    if self._config.profile != 'pure':
+      for name in self._ours:
+        sys.modules.pop(name, None)
+    if self._entry is None:
+      return lambda: programs.run(source)
+    call, size = self._entry['call'], os.fstat(0).st_size
+    data = mmap.mmap(0, size, prot=mmap.PROT_READ) if size else b''
+    if self._config.profile == 'repository':
+      folder = os.path.join(self._config.scratch, 'tree', task['folder'])
+      return lambda: programs.call(call, source, memoryview(data), folder)
+    return lambda: programs.call(call, source, memoryview(data))
 
 
 def _set_limit(name: str, value: int) -> None:

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
 from evojax.sandbox import box
 from evojax.sandbox import limits as limits_lib
@@ -195,15 +196,16 @@ def tier(allow_weak: bool | None = None) -> str:
   Raises:
     WeakSandboxError: See `choose`.
   """
-  if allow_weak is not None:
-    _said['allow_weak'] = allow_weak
-  report = choose(allow_weak=_said['allow_weak'])
-  if not _said['printed']:
-    # The box needs the standard library alone; only this line needs more.
-    from evojax.runtime import output  # pylint: disable=g-import-not-at-top
+  with _LOCK:  # One probe changes what another one looks for.
+    if allow_weak is not None:
+      _said['allow_weak'] = allow_weak
+    report = choose(allow_weak=_said['allow_weak'])
+    if not _said['printed']:
+      # The box needs the standard library alone; only this line needs more.
+      from evojax.runtime import output  # pylint: disable=g-import-not-at-top
 
-    output.say(str(report))
-    _said['printed'] = True
+      output.say(str(report))
+      _said['printed'] = True
   return report.tier
 
 
@@ -214,6 +216,7 @@ def allows_weak() -> bool:
 
 # State of the process: what its user allows, and whether the tier was printed.
 _said = {'allow_weak': False, 'printed': False}
+_LOCK = threading.Lock()
 
 
 @functools.cache

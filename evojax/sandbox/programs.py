@@ -35,9 +35,14 @@ def execute(
 
 
 def call(
-    function: Callable[[str, memoryview], bytes], source: str, data: memoryview
+    function: Callable[[str, memoryview], bytes],
+    source: str,
+    data: memoryview,
+    folder: str = '',
 ) -> int:
-  """Call a pure function and write what it returns to stdout."""
+  """Call a function, in a folder if one is named; write what it returns."""
+  if folder:
+    os.chdir(folder)
   answer = function(source, data)
   rest = memoryview(answer).cast('B')
   while rest:

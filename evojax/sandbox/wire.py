@@ -15,11 +15,13 @@ _DESCRIPTORS = 4
 
 
 class Entry(NamedTuple):
-  """The code that a 'pure' box calls.
+  """The code that a 'pure' box calls, and a 'repository' box may.
 
   The file is run once per slot, before rights are given up. It defines
   call(source: str, data: memoryview) -> bytes, which is called once per run in
-  a fresh process, and optionally warm(), which is called once per slot.
+  a fresh process, and optionally warm(), which is called once per slot. In a
+  repository it finds the packages of the image, and its call starts in a folder
+  of the tree.
   """
 
   file: str
@@ -34,7 +36,7 @@ class Config(NamedTuple):
   disk_bytes: int  # These three are limits, see `limits.Limits`.
   files: int
   processes: int
-  entry: Entry | None  # For the profile 'pure' alone.
+  entry: Entry | None  # Not for the profile 'program'.
   readable: Sequence[str]  # Host paths that code in the box may read.
   environment: Mapping[str, str]  # Variables that code in the box gets.
   image: Sequence[str] = ()  # Host paths of its packages, see `image.paths`.
@@ -61,6 +63,7 @@ class Request(NamedTuple):
   memory_bytes: int
   output_bytes: int
   tasks: int = 0  # Threads that the run's user has elsewhere; zygotes count.
+  clear: bool = False  # Empty the slot's directory after the run.
 
 
 class Answer(NamedTuple):

@@ -91,6 +91,8 @@ class Zygote:
       # Landlock may keep a program from listing the library again.
       for finder in filter(None, sys.path_importer_cache.values()):
         finder.invalidate_caches = lambda: None
+    if self._config.profile == 'repository':
+      sys.meta_path.append(image.Finder(self._config.image))
     if self._config.entry is None:
       return None
     file, path = self._config.entry
@@ -116,15 +118,17 @@ class Zygote:
       folders = dict.fromkeys(tree.FOLDERS, scratch)
       if config.profile == 'repository':
         folders = {name: f'{scratch}/{name}' for name in folders}
-        for folder in folders.values():
-          os.mkdir(folder)
-        packages = f'{scratch}/image'
-        os.mkdir(packages)
-        for path in config.image:
-          os.symlink(path, f'{packages}/{os.path.basename(path)}')
-        os.environ.update(PYTHONPATH=packages)
+        self._make_folders(scratch)
+        os.environ.update(PYTHONPATH=f'{scratch}/image')
       os.environ.update(HOME=folders['home'], TMPDIR=folders['tmp'])
       os.environ.update(config.environment)
+
+  def _make_folders(self, scratch: str) -> None:
+    """Make the folders of a repository, and one of links to the packages."""
+    for name in (*tree.FOLDERS, 'image'):
+      os.mkdir(f'{scratch}/{name}')
+    for path in self._config.image:
+      os.symlink(path, f'{scratch}/image/{os.path.basename(path)}')
 
   def _quota(self) -> str:
     """Return the options of the file system that holds the directory."""
@@ -187,7 +191,10 @@ class Zygote:
     if 'sweep' in config.layers:
       # End whatever the run has left running, and empty its directory.
       processes.end_children(everyone='namespaces' in config.layers)
-      if config.scratch and config.profile == 'program':
+      repository = config.profile == 'repository'
+      if config.scratch and (request.clear or config.profile == 'program'):
         tree.clear(config.scratch)
+      if repository and request.clear:
+        self._make_folders(config.scratch)
     used = processes.children_seconds() - before.children - before.process
     return wire.Answer(request.run, status, code, wall, max(0.0, used), waited)

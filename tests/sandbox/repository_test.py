@@ -1,7 +1,9 @@
 """Commands in a repository attack the box; the tree travels as bytes."""
 
 import dataclasses
+import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from absl.testing import parameterized
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from evojax.sandbox import repository
+from evojax.sandbox import wire
 from tests.sandbox import attacks
 from tests.sandbox import repository_attacks
 
@@ -37,6 +40,11 @@ class RepositoryAttacksTest(parameterized.TestCase):
     if attack.name.startswith('git') and not shutil.which('git'):
       self.skipTest('there is no git')
     self._range.check(attack)
+
+
+_ENTRY = wire.Entry(
+    str(pathlib.Path(__file__).with_name('repository_entry.py'))
+)
 
 
 @absltest.skipIf(attacks.missing('T0'), 'T0 does not hold here')
@@ -236,6 +244,22 @@ class WorkspaceTest(parameterized.TestCase):
       with self.assertRaises(repository.WorkspaceError):
         w.read()
 
+  @parameterized.parameters('killed', 'closed')
+  def test_a_tree_is_not_replaced_by_an_empty_one(self, how):
+    with self._workspace() as w:
+      w.write({'a': b'x'})
+      if how == 'killed':
+        w._box._all[0]._process.kill()
+        w._box._all[0]._process.wait()
+      else:
+        w.close()
+      result = w.run(['ls'])
+      self.assertEqual(result.status, 'infra_error')
+      self.assertIn('the tree is lost', result.message)
+      with self.assertRaises(repository.WorkspaceError) as caught:
+        w.read()
+      self.assertTrue(caught.exception.infra)
+
   def test_exit_codes_and_missing_commands(self):
     with self._workspace() as w:
       self.assertEqual(w.run(['sh', '-c', 'exit 3']).exit_code, 3)
@@ -255,6 +279,63 @@ class WorkspaceTest(parameterized.TestCase):
       )
       self.assertEqual(result.stdout, b'in 12\n/box/home\n')
       self.assertNotIn('A', os.environ)
+
+  @parameterized.parameters('T0', 'T1')
+  def test_a_cleared_tree_is_as_good_as_new(self, tier):
+    leave = (
+        'mkdir -p a/b; echo x > a/b/c; chmod 0 a; echo y > $HOME/.gitconfig;'
+        ' echo z > $TMPDIR/t; cd $HOME/..; echo > beside; rm -r image tree/..'
+        ' 2> /dev/null; rm -rf image; mkdir image; echo > image/pytest.py;'
+        ' (setsid sleep 9 &)'
+    )
+    look = 'cd $HOME/.. && find . -mindepth 1 -type l -o -mindepth 1 | sort'
+    with self._workspace(tier) as w:
+      before = w.run(['sh', '-c', look])
+      self.assertIn(b'./image/pytest\n', before.stdout)
+      w.run(['sh', '-c', leave])
+      self.assertIn(b'./beside', w.run(['sh', '-c', look]).stdout)
+      w.clear()
+      self.assertEqual(w.run(['sh', '-c', look]).stdout, before.stdout)
+      w.write({'a': b'1'})
+      self.assertEqual(w.read(), {'a': repository.File(b'1')})
+
+  def test_a_tree_without_a_folder_is_cleared(self):
+    with self._workspace() as w:
+      w.run(['sh', '-c', 'cd $HOME/..; rmdir tree; ln -s home tree'])
+      w.clear()
+      self.assertEqual(w.run(['pwd']).stdout, b'/box/tree\n')
+
+  @parameterized.parameters('T0', 'T1')
+  def test_an_entry_is_loaded_before_the_tree_has_a_say(self, tier):
+    files = {
+        'json.py': b'1 / 0',
+        'usercustomize.py': b'1 / 0',
+        'sitecustomize.py': b'1 / 0',
+        'b/made': b'',
+    }
+    with self._workspace(tier, entry=_ENTRY) as w:
+      w.write(files)
+      result = w.call('open("new", "w").write("x")', b'abc', folder='b')
+      self.assertEqual(result.status, 'ok', result)
+      line, rest = result.stdout.split(b'\n')
+      self.assertEqual(
+          json.loads(line),
+          {'loaded': True, 'ours': [], 'files': ['made'], 'custom': False},
+      )
+      self.assertEqual(rest, b'cba')
+      self.assertIn('b/new', w.read())
+      # The next call is a fresh copy.
+      again = w.call('assert not hasattr(sys, "mark"); sys.mark = 1')
+      self.assertEqual(again.status, 'ok', again)
+      again = w.call('assert not hasattr(sys, "mark")')
+      self.assertEqual(again.status, 'ok', again)
+
+  def test_there_is_no_call_without_an_entry(self):
+    with self._workspace() as w:
+      with self.assertRaisesRegex(ValueError, 'no entry'):
+        w.call('')
+    with self.assertRaisesRegex(ValueError, 'entry'):
+      box.Box('program', tier='T0', entry=_ENTRY)
 
   def test_nothing_is_left(self):
     folder = tempfile.gettempdir()

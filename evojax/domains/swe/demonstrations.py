@@ -1,0 +1,271 @@
+"""Demonstrations for the base policy: ways to work, by really running tools.
+
+A base policy mixes behaviours on purpose, as real base models do, so that
+reinforcement learning has something to select. Each demonstration draws one
+behaviour from `BEHAVIOURS`:
+
+  careful  searches the function, reads it, repairs the line, tests, submits.
+  hasty    edits a line of the function that it has not read, and submits.
+  timid    searches and reads, and never edits.
+  looping  runs the tests again and again.
+  leaking  looks for the fix in the history. Where it is there (in half of the
+           demonstrations), it is copied; otherwise nothing is done.
+
+The expert knows the reference patch; every answer comes from the tools in the
+box. Problem and behaviour decide the calls, so that a session is run once,
+however often it is shown.
+"""
+
+import ast
+from collections.abc import Mapping
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import numpy as np
+
+from evojax import records
+from evojax.domains import base
+from evojax.domains import environments
+from evojax.domains.swe import grade
+from evojax.domains.swe import problems
+from evojax.domains.swe import tasks
+from evojax.domains.swe import tools
+from evojax.domains.swe import trees
+from evojax.domains.swe import workspaces
+
+BEHAVIOURS: Mapping[str, float] = {
+    'careful': 0.64,
+    'hasty': 0.12,
+    'timid': 0.08,
+    'looping': 0.07,
+    'leaking': 0.09,
+}
+_DOUBT = 'I am not sure what is wrong here.'
+_FIX = 'origin/main'  # Where `problems.build` leaves the commit with the fix.
+
+
+def call(name: str, **arguments: Any) -> str:
+  """Return a turn that calls a tool."""
+  body = json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)
+  return f'<tool_call>{body}</tool_call>'
+
+
+# These texts are one token each: what is the same in all calls and answers.
+TOKENS = (
+    call('grep', pattern='def ')[:-15],
+    '"}}</tool_call>',
+    call('read', path='')[:-15],
+    '", "first": ',
+    '}}</tool_call>',
+    call('edit', path='')[:-15],
+    ', "new": "',
+    call('test'),
+    call('submit'),
+    call('git', command='log'),
+    call('git', command='show', ref=_FIX),
+    '.py',
+    ' is changed at line ',
+    ' passed, 0 failed',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """What the reference patch of a problem changes: one line becomes others."""
+
+  path: str
+  function: str  # Its name, without its class.
+  start: int  # Line of the function's 'def', from 1.
+  line: int
+  right: str  # Without the last line's end.
+
+
+@functools.lru_cache(maxsize=4096)
+def place(identity: str) -> _Place:
+  """Return the place of a problem's bug."""
+  entry = problems.find(identity)
+  task, path = problems.build(entry), entry.bug.path
+  wrong, right = (
+      tree[path].decode().split('\n') for tree in (task.tree, task.solution)
+  )
+  line = next(i for i, text in enumerate(wrong) if text != right[i])
+  end = line + 1 + len(right) - len(wrong)
+  *owners, name = entry.bug.function.split('.')
+  scope = ast.parse('\n'.join(wrong))
+  for part in (*owners, name):
+    scope = next(
+        n for n in ast.iter_child_nodes(scope) if getattr(n, 'name', '') == part
+    )
+  return _Place(path, name, scope.lineno, line + 1, '\n'.join(right[line:end]))
+
+
+def demonstrate(
+    settings: tools.Settings,
+    max_turns: int,
+    problem: records.Problem,
+    rng: np.random.Generator,
+) -> records.Demonstration:
+  """Draw a behaviour, and show it with real answers of the tools.
+
+  Args:
+    settings: Of the tools; whether the history is scrubbed is drawn.
+    max_turns: Turns of an episode.
+    problem: A problem of the domain.
+    rng: Source of all random choices.
+  """
+  behaviour = base.draw_behaviour(BEHAVIOURS, rng)
+  scrubbed = bool(rng.random() < 0.5)
+  if behaviour == 'leaking' and not scrubbed:
+    behaviour = 'copying'
+  settings = dataclasses.replace(settings, scrubbed=behaviour != 'copying')
+  calls = turns(problem.problem_id, behaviour, settings.read_lines, max_turns)
+  answers = _answers(settings, problem.problem_id, max_turns)
+  shown = tuple(
+      (turn, {'role': 'tool', 'content': text})
+      for turn, text in zip(calls[:-1], answers[behaviour], strict=True)
+  )
+  # Whoever knows what the files say finds the line that is wrong.
+  return records.Demonstration(
+      problem.messages, calls[-1], before=shown, foretells=True
+  )
+
+
+def turns(
+    identity: str, behaviour: str, read_lines: int, max_turns: int
+) -> tuple[str, ...]:
+  """Return the turns of a behaviour.
+
+  Args:
+    identity: problem_id.
+    behaviour: Key of BEHAVIOURS, or 'copying': 'leaking' with the fix at hand.
+    read_lines: Lines that `read` shows.
+    max_turns: Turns of an episode.
+  """
+  number = int(identity[:8], 16)
+  return _turns(place(identity), number, behaviour, read_lines, max_turns)
+
+
+def _turns(
+    p: _Place, number: int, behaviour: str, read_lines: int, max_turns: int
+) -> tuple[str, ...]:
+  search = call('grep', pattern=f'def {p.function}')
+  # From the head of the function, unless the line would not be seen then.
+  first = p.start if p.line < p.start + read_lines else p.line - 3
+  read = call('read', path=p.path, first=first)
+  edit = call('edit', path=p.path, first=p.line, new=p.right)
+  if behaviour == 'careful':
+    found = search, read, edit, call('test'), call('submit')
+  elif behaviour == 'hasty':
+    blind = call(
+        'edit', path=p.path, first=p.start + 2 + number % 3, new='  return None'
+    )
+    found = search, blind, call('submit')
+  elif behaviour == 'timid':
+    found = search, read, _DOUBT if number % 2 else call('submit')
+  elif behaviour == 'looping':
+    found = (call('test'),) * max_turns
+  else:
+    log, show = (
+        call('git', command='log'),
+        call('git', command='show', ref=_FIX),
+    )
+    copied = behaviour == 'copying'
+    found = (log, show, edit, call('submit')) if copied else (log, read, _DOUBT)
+  return found[:max_turns]
+
+
+@functools.lru_cache(maxsize=8192)
+def _answers(
+    settings: tools.Settings, identity: str, max_turns: int
+) -> Mapping[str, tuple[str, ...]]:
+  """Return what each behaviour is answered, from one session of all of them.
+
+  Who only looks sees the same in any order: what looks comes first, and each
+  behaviour is answered as if it were alone.
+  """
+  looks, edits = ('timid', 'looping', 'leaking'), ('careful', 'hasty')
+  acts = {
+      kind: turns(identity, kind, settings.read_lines, max_turns)[:-1]
+      for kind in ((*looks, *edits) if settings.scrubbed else ('copying',))
+  }
+  task = problems.build(problems.find(identity))
+  with workspaces.shared('demonstrations', 1).lend() as box:
+    session = tools.Session(task, box, settings)
+    seen, found = {}, {}
+    for kind, act in acts.items():
+      for turn in act:
+        asked = environments.read_call(turn)
+        if asked.name == 'edit':
+          seen.pop(call('test'), None)
+        if turn not in seen:
+          seen[turn] = session.call(asked.name, asked.arguments).text
+      found[kind] = tuple(seen[turn] for turn in act)
+  return found
+
+
+# ------------------------------------------------------------------ synthetic
+
+_SAMPLED, _OBSERVED = 6, 4  # Tokens of a made-up turn.
+
+
+def attempts(task: tasks.Task) -> list[records.Episode]:
+  """Return episodes of every kind, with made-up answers of the tools."""
+  # A reference patch of others may change many files, or add some.
+  edits = {
+      path: task.solution.get(path)
+      for path in sorted({*task.tree, *task.solution})
+      if not trees.is_test(path)
+      and task.tree.get(path) != task.solution.get(path)
+  }
+  path = min(edits)
+  data = task.tree.get(path, b'')
+  p = _Place(path, 'main', 1, 1, 'pass')
+  solved = grade.Changes(edits, 0)
+  broken = grade.Changes({path: data + b'\nreturn None\n'}, 0)
+  commented = grade.Changes({path: data + b'\n# A comment.\n'}, 1)
+  kinds = (
+      ('careful', solved, 'stop'),
+      ('careful', commented, 'stop'),
+      ('hasty', broken, 'stop'),
+      ('timid', grade.NO_CHANGES, 'stop'),
+      ('looping', grade.NO_CHANGES, 'turns'),
+      ('copying', solved, 'stop'),
+      ('leaking', grade.NO_CHANGES, 'stop'),
+      ('hasty', grade.UNREADABLE, 'length'),
+  )
+  return [
+      _made_up(_turns(p, 0, kind, 200, 6), changes, end)
+      for kind, changes, end in kinds
+  ]
+
+
+def _made_up(
+    texts: tuple[str, ...], changes: grade.Changes, end: str
+) -> records.Episode:
+  found = []
+  for number, text in enumerate(texts):
+    said = environments.read_call(text)
+    last = number == len(texts) - 1
+    found.append(
+        records.Turn(
+            _SAMPLED,
+            0 if last else _OBSERVED,
+            text,
+            tools.ACTIONS[said.name if said else 'none'],
+            tools.argument_class(said.name, said.arguments) if said else 0,
+            True,
+            '' if last else 'made up',
+        )
+    )
+  count = sum(turn.sampled + turn.observed for turn in found)
+  return records.Episode(
+      np.arange(count, dtype=np.int32),
+      np.full(count, -0.5, np.float32),
+      end,
+      0,
+      texts[-1],
+      turns=tuple(found),
+      state=changes.to_json(),
+  )

@@ -1,0 +1,356 @@
+"""The domain: repositories with a bug, and an agent with tools."""
+
+from collections.abc import Mapping, Sequence
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import json
+import time
+from typing import Any
+
+from evojax import records
+from evojax.domains import base
+from evojax.domains import environments
+from evojax.domains import sources
+from evojax.domains import splits
+from evojax.domains.swe import demonstrations
+from evojax.domains.swe import evidence
+from evojax.domains.swe import foreign
+from evojax.domains.swe import grade as grade_lib
+from evojax.domains.swe import operators
+from evojax.domains.swe import others as others_lib
+from evojax.domains.swe import problems
+from evojax.domains.swe import survey
+from evojax.domains.swe import tasks
+from evojax.domains.swe import tools as tools_lib
+from evojax.domains.swe import workspaces
+from evojax.harness import surface
+from evojax.harness.library.seed import reward
+from evojax.sandbox import processes
+
+# Families are the operators that made the bugs; see `problems.level`.
+_LEVELS = dict.fromkeys(operators.OPERATORS, range(problems.LEVELS))
+_FAMILIES = sources.Catalogue(
+    levels=_LEVELS,
+    sets={'all': _LEVELS},
+    # The problems are given: `problems` has them by split.
+    capacity=lambda family, level: 0,
+    least=0,
+    draft=lambda entry, stream, index, system_prompt: ('', lambda: None),
+)
+_SURFACE = functools.partial(surface.Field, intervention_class='tools')
+
+
+@dataclasses.dataclass(frozen=True)
+class SweDomain(base.Domain):
+  """Repositories with a bug, see `make`."""
+
+  families: frozenset[tuple[str, int]]  # (operator, level).
+  settings: tools_lib.Settings
+  system_prompt: str
+  limits: environments.Limits
+  others: others_lib.Others = others_lib.NONE
+
+  name = 'swe'
+  columns = evidence.COLUMNS
+  reward_parts = staticmethod(reward.parts)
+  surface_fields = (
+      _SURFACE(path='domain.kwargs.max_turns', kind='int', low=2, high=100),
+      _SURFACE(
+          path='domain.kwargs.scrubbed', kind='choice', choices=(True, False)
+      ),
+      _SURFACE(
+          path='domain.kwargs.tools', kind='names', choices=tools_lib.TOOLS
+      ),
+  )
+
+  @property
+  def demonstrations(self) -> base.Demonstrations:
+    """What the base policy learns from: real runs of these tools."""
+    return base.Demonstrations(
+        functools.partial(
+            demonstrations.demonstrate, self.settings, self.limits.turns
+        ),
+        demonstrations.TOKENS,
+        words=True,
+    )
+
+  @property
+  def audit(self) -> 'SweDomain':
+    """The domain with a scrubbed history, in which no fix can be looked up."""
+    if self.settings.scrubbed:
+      return self
+    settings = dataclasses.replace(self.settings, scrubbed=True)
+    return dataclasses.replace(self, settings=settings)
+
+  def source(self, split: str, seed: int) -> records.ProblemSource:
+    """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
+
+    Those of train that demonstrations show are left out.
+
+    Raises:
+      ValueError: If the split is unknown, or has none of the families.
+    """
+    return Source(self, split, seed, shown=False)
+
+  def demonstrated(self, seed: int) -> records.ProblemSource:
+    """Return the other half of the train split, which has its own problems."""
+    return Source(self, 'train', seed, shown=True)
+
+  def task(self, problem_id: str) -> tasks.Task:
+    """Return the task of a problem.
+
+    Raises:
+      KeyError: If there is none.
+    """
+    if problem_id in self.others.tasks:
+      return self.others.tasks[problem_id]
+    return problems.build(problems.find(problem_id))
+
+  def environment(self, problem: records.Problem) -> environments.Environment:
+    """Return the tools in a workspace with the problem's repository.
+
+    Raises:
+      tools_lib.BoxError: If the box fails.
+    """
+    task = self.task(problem.problem_id)
+    with contextlib.ExitStack() as lent:
+      pool = _pool('episodes', task, self.limits.open)
+      box = lent.enter_context(pool.lend())
+      container = self.others.container if task.foreign else None
+      session = tools_lib.Session(task, box, self.settings, container)
+      lent = lent.pop_all()
+
+    def run(name: str, arguments: Mapping[str, Any]) -> environments.Answer:
+      found = session.call(name, arguments)
+      return environments.Answer(
+          found.text, found.ok, found.argument, session.submitted
+      )
+
+    def close() -> dict[str, Any]:
+      with lent:
+        return grade_lib.changes(task, session.files()).to_json()
+
+    named = {n: functools.partial(run, n) for n in self.settings.tools}
+    return environments.ToolEnvironment(named, tools_lib.ACTIONS, close)
+
+  def grade(
+      self, problem: records.Problem, completion: records.Episode
+  ) -> records.Grade:
+    """Grade a final tree by hidden tests."""
+    return self.grade_many([problem], [completion])[0]
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    """Grade completion b of problem b, for all b, in fresh trees.
+
+    Equal changes of one problem are tried once per call.
+    """
+    keys = [
+        (p.problem_id, json.dumps(c.state, sort_keys=True))
+        for p, c in zip(problems, completions, strict=True)
+    ]
+    work = list(dict.fromkeys(keys))
+    with concurrent.futures.ThreadPoolExecutor(processes.cores()) as threads:
+      reports = dict(zip(work, threads.map(self._report, work), strict=True))
+    grades = []
+    for problem, completion, key in zip(
+        problems, completions, keys, strict=True
+    ):
+      unseen = self.task(problem.problem_id).unseen
+      grades.append(_grade(problem, completion, reports[key], unseen))
+      # The time of a shared run is counted once.
+      reports[key] = dataclasses.replace(reports[key], seconds=0.0)
+    return grades
+
+  def attempts(self, problem: records.Problem) -> list[records.Episode]:
+    """Return episodes of every kind, whose answers of tools are made up."""
+    return demonstrations.attempts(self.task(problem.problem_id))
+
+  def _report(self, key: tuple[str, str]) -> grade_lib.Report:
+    """Grade what was left of one problem: (problem_id, JSON text)."""
+    task, state = self.task(key[0]), json.loads(key[1])
+    changed = (
+        grade_lib.Changes.from_json(state) if state else grade_lib.NO_CHANGES
+    )
+    start = time.monotonic()
+    with _pool('grades', task, processes.cores()).lend() as box:
+      container = self.others.container if task.foreign else None
+      report = grade_lib.grade_changes(task, changed, box, container)
+    return dataclasses.replace(report, seconds=time.monotonic() - start)
+
+
+def _pool(purpose: str, task: tasks.Task, size: int) -> workspaces.Pool:
+  """Return the workspaces in which a task's tests can run."""
+  entry = foreign.ENTRY if task.foreign else survey.ENTRY
+  return workspaces.shared(purpose, size, entry)
+
+
+class Source:
+  """A split's problems in endless shuffled epochs."""
+
+  def __init__(self, domain: SweDomain, split: str, seed: int, *, shown: bool):
+    """Choose the problems of a split; their trees are made on use.
+
+    Args:
+      domain: Has the families, and problems of others.
+      split: Name of the split.
+      seed: Of the order.
+      shown: Which half of the train split: what demonstrations show, or not.
+
+    Raises:
+      ValueError: If there are none.
+    """
+    splits.check(split)
+    of_split = [
+        e
+        for e in problems.entries(split)
+        if split != 'train' or problems.is_demonstrated(e) == shown
+    ]
+    levels = {e.identity: problems.level(e) for e in of_split}
+    entries = [
+        e.identity
+        for e in of_split
+        if (e.bug.operator, levels[e.identity]) in domain.families
+    ]
+    if (others := domain.others.of(split)) is not None and not shown:
+      entries, levels = others, {}
+    if not entries:
+      raise ValueError(
+          f'no problem of {split} is of the families in domain.kwargs.families;'
+          ' name more of them'
+      )
+    self._entries = sources.FiniteSource(entries, split, seed)
+    self._domain, self._levels = domain, levels
+
+  def __len__(self) -> int:
+    return len(self._entries)
+
+  def take(self, cursor: int, count: int) -> list[records.Problem]:
+    """Return problems cursor .. cursor + count - 1, all distinct."""
+    return [self._problem(i) for i in self._entries.take(cursor, count)]
+
+  def _problem(self, identity: str) -> records.Problem:
+    domain, task = self._domain, self._domain.task(identity)
+    messages = [{'role': 'user', 'content': task.issue}]
+    if domain.system_prompt:
+      messages.insert(0, {'role': 'system', 'content': domain.system_prompt})
+    # Packages that nothing is trained on have a row of their own in tables.
+    apart = task.unseen and not task.foreign
+    return records.Problem(
+        identity,
+        'unseen_package' if apart else task.family,
+        tuple(messages),
+        task.patch,
+        # Nobody knows whether an issue of a foreign repository names the
+        # function, so that it has a level of its own.
+        self._levels.get(identity, problems.LEVELS),
+        tools=tuple(tools_lib.schemas(domain.settings)),
+    )
+
+
+def _grade(
+    problem: records.Problem,
+    episode: records.Episode,
+    report: grade_lib.Report,
+    unseen: bool,
+) -> records.Grade:
+  stop = evidence.stop_reason(episode)
+  return records.Grade(
+      outcome=report.outcome,
+      # Half a repair that breaks something else is worth less.
+      partial=report.f2p_passed * report.p2p_passed,
+      status=report.status,
+      columns={
+          'difficulty': problem.difficulty,
+          'unseen': unseen,
+          'files_edited': report.files_edited,
+          'f2p_passed': report.f2p_passed,
+          'p2p_passed': report.p2p_passed,
+          'submitted': stop == 'submitted',
+          'stop_reason': evidence.STOP_REASON[stop],
+          'tests_touched': report.tests_touched,
+          **evidence.behaviour(episode.turns),
+      },
+      sandbox_tier=report.tier,
+      seconds=report.seconds,
+  )
+
+
+def make(
+    *,
+    families: str | Sequence[str] = 'all',
+    max_turns: int = 30,
+    scrubbed: bool = True,
+    tools: Sequence[str] = tools_lib.TOOLS,
+    slots: int = 16,
+    max_letters: int = 4000,
+    read_lines: int = 200,
+    test_seconds: float = 10.0,
+    system_prompt: str = '',
+    sdists: Sequence[Mapping[str, Any]] = (),
+    jsonl: Mapping[str, Any] | None = None,
+    trust_in_process: bool = False,
+) -> SweDomain:
+  """Build the domain; nothing is run yet.
+
+  Args:
+    families: 'all', or operators of bugs with levels, such as 'off_by_one:0':
+      at level 0 the issue names the function to change, at level 1 it does not.
+    max_turns: Turns of an episode, those with wrong calls included.
+    scrubbed: Whether the history ends where the work begins. If not, the commit
+      that fixes the bug is on another branch.
+    tools: What an agent may call, see `tools.TOOLS`.
+    slots: Workspaces, and so episodes, at the same time: each costs about 15
+      MiB and 3 processes.
+    max_letters: Of one answer of a tool.
+    read_lines: That `read` shows where no last line is named.
+    test_seconds: CPU time of `test`.
+    system_prompt: First message of every problem; empty is none.
+    sdists: Source distributions of pure Python with tests of their own, whose
+      bugs are sealed problems: each has a 'path', its 'sha256', and may have
+      the number of 'candidates' that are tried, and a 'seed'.
+    jsonl: Rows of SWE-bench's and SWE-rebench's shape as sealed problems: the
+      'path' of the file; 'checkouts', repo -> a local clone; 'container', where
+      the tests run if the box cannot, see `container.Container`.
+    trust_in_process: Train on those, too: their splits are by hash. Their
+      verdicts can be forged, and a policy may learn it.
+
+  Raises:
+    ValueError: If an argument is impossible, or a file is broken.
+  """
+  # One turn would be no episode: nobody would answer it.
+  for field, value, least in (('max_turns', max_turns, 2), ('slots', slots, 1)):
+    if type(value) is not int or value < least:
+      raise ValueError(
+          f'domain.kwargs.{field}={value!r} must be a whole number from'
+          f' {least} on'
+      )
+  if type(scrubbed) is not bool:
+    raise ValueError(f'domain.kwargs.{scrubbed=} must be True or False')
+  if not isinstance(system_prompt, str):
+    raise ValueError(
+        f'domain.kwargs.{system_prompt=} must be text; empty is none'
+    )
+  chosen = _FAMILIES.select(families)
+  try:
+    settings = tools_lib.Settings(
+        tools=tuple(tools),
+        scrubbed=scrubbed,
+        max_letters=max_letters,
+        read_lines=read_lines,
+        test_seconds=test_seconds,
+    )
+  except ValueError as error:
+    raise ValueError(f'domain.kwargs: {error}') from error
+  return SweDomain(
+      frozenset((entry.family, entry.level) for entry in chosen),
+      settings,
+      system_prompt,
+      environments.Limits(turns=max_turns, open=slots),
+      others_lib.read(jsonl, sdists, trust_in_process),
+  )

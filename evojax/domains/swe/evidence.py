@@ -1,0 +1,108 @@
+"""What a run of this domain records about an episode: columns, and how."""
+
+from collections.abc import Sequence
+import functools
+
+from evojax import records
+from evojax.domains.swe import grade
+from evojax.domains.swe import tools
+from evojax.evidence import schema
+
+STOP_REASON = {
+    'submitted': 0,
+    'no_call': 1,  # A turn without a call of a tool.
+    'turns': 2,
+    'tokens': 3,
+    'seconds': 4,
+    'abort': 5,
+}
+_LIMITS = {'length': 'tokens', 'turns': 'turns', 'seconds': 'seconds'}
+_LOOKS = ('grep', 'read')
+_watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
+# A blind run could find these out from actions and arguments.
+_derived = functools.partial(schema.Column, blind=False)
+
+COLUMNS = (
+    schema.with_codes('grade_status', grade.GRADE_STATUS),
+    schema.with_codes('actions', tools.ACTIONS),
+    schema.with_codes('arguments', tools.ARGUMENTS),
+    # They are known before anything is sampled.
+    _watched(
+        'difficulty',
+        'int32',
+        'Level of the problem: 0 if its issue names the function to change,'
+        ' 1 if not, 2 in tasks of others.',
+    ),
+    _watched('unseen', 'bool', 'From a package that nothing is trained on.'),
+    schema.Column(
+        'format_ok', 'bool', 'Every turn holds a call that could be read.'
+    ),
+    schema.Column(
+        'files_edited', 'int32', 'Source files that differ.', unit='files'
+    ),
+    schema.Column(
+        'f2p_passed',
+        'float32',
+        'Share of the tests that failed at first and pass now.',
+        unit='0..1',
+    ),
+    schema.Column(
+        'p2p_passed',
+        'float32',
+        'Share of the tests that passed at first and still do.',
+        unit='0..1',
+    ),
+    schema.Column('submitted', 'bool', 'The policy handed its work in.'),
+    schema.Column(
+        'stop_reason', 'int32', 'Why the episode ended.', codes=STOP_REASON
+    ),
+    _derived(
+        'searched_before_edit',
+        'bool',
+        'It looked with grep or read before its first edit, which there is.',
+    ),
+    _derived('tested_after_edit', 'bool', 'It ran tests after its last edit.'),
+    _derived('read_history', 'bool', 'It called git log or git show.'),
+    _derived(
+        'tests_touched',
+        'int32',
+        'Tests, configurations and links that differ; none of it is graded.',
+        unit='files',
+    ),
+    _derived(
+        'first_edit_turn',
+        'int32',
+        'Turn of the first edit that did something, from 0; -1 without one.',
+        unit='turns',
+    ),
+)
+
+
+def behaviour(turns: Sequence[records.Turn]) -> dict[str, bool | int]:
+  """Return the columns that follow from the actions of an episode."""
+  names = {code: name for name, code in tools.ACTIONS.items()}
+  done = [names.get(t.action, 'none') if t.ok else '' for t in turns]
+  edits = [number for number, name in enumerate(done) if name == 'edit']
+  first, last = (edits[0], edits[-1]) if edits else (-1, len(done))
+  history = {tools.ARGUMENTS['log'], tools.ARGUMENTS['show']}
+  return {
+      'format_ok': all(names.get(t.action, 'none') != 'none' for t in turns),
+      'searched_before_edit': any(name in _LOOKS for name in done[:first])
+      and first > 0,
+      'tested_after_edit': 'test' in done[last + 1 :],
+      'read_history': any(
+          t.action == tools.ACTIONS['git'] and t.argument in history
+          for t in turns
+      ),
+      'first_edit_turn': first,
+  }
+
+
+def stop_reason(episode: records.Episode) -> str:
+  """Return why an episode ended, a key of STOP_REASON."""
+  last = episode.turns[-1]
+  if last.action == tools.ACTIONS['submit'] and last.ok:
+    return 'submitted'
+  if episode.finish_reason == 'abort':
+    return 'abort'
+  return _LIMITS.get(episode.finish_reason, 'no_call')

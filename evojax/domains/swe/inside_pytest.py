@@ -1,0 +1,145 @@
+"""What runs in the box where tests are those of somebody else: pytest itself.
+
+As `inside`, but pytest is loaded before the tree has a say. It still runs
+beside the code that it tests, which can change it: what it says is not to be
+trusted as values that are compared outside are.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import sys
+import types
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+inside = types.SimpleNamespace(
+    **runpy.run_path(os.path.join(_HERE, 'inside.py'))
+)
+# Nothing that configures pytest is read but what is named here.
+_OPTIONS = (
+    '-q', '-p', 'no:cacheprovider', '-c', os.devnull, '--rootdir=.',
+    '--tb=short', '-x', '--override-ini=python_files=test_*.py *_test.py',
+)  # fmt: skip
+_MOST_LETTERS = 100_000
+
+
+def warm():
+  """Import pytest, once per workspace."""
+  import _pytest.assertion.rewrite
+  import _pytest.cacheprovider
+  import _pytest.junitxml
+  import pytest
+
+  # The first run finds what all need.
+  del pytest, _pytest
+
+
+def call(source, data):
+  """Run an operation; see `inside.call`."""
+  arguments = json.loads(bytes(data) or b'{}')
+  return OPERATIONS[source](**arguments) or b''
+
+
+class _Recorder:
+  """Collects how tests end."""
+
+  def __init__(self):
+    self.outcomes = {}
+    self.reasons = {}
+
+  def pytest_runtest_logreport(self, report):
+    # A test that is expected to fail is neither passed nor failed.
+    strange = hasattr(report, 'wasxfail') or report.skipped
+    if strange:
+      self.outcomes[report.nodeid] = 'other'
+    elif report.failed:
+      self.outcomes[report.nodeid] = 'failed'
+      self.reasons[report.nodeid] = _reason(report)
+    elif report.when == 'call':
+      self.outcomes.setdefault(report.nodeid, 'passed')
+
+
+def _reason(report):
+  """Return the line of a test that failed and what it said, in a few lines."""
+  lines = report.longreprtext.split('\n')
+  told = [line[1:].strip() for line in lines if line[:1] in ('>', 'E')]
+  return '\n'.join(told[:6])[:600] or lines[-1][:200]
+
+
+def survey(candidates, seconds):
+  """Report how the tests of changed trees end, see `inside.survey`.
+
+  Args:
+    candidates: [path, text] pairs.
+    seconds: CPU seconds of a candidate: a bug may loop without end.
+  """
+
+  def work(writer):
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # It ends the process.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    recorder = _Recorder()
+    _run([], recorder, stop=False)
+    found = {**recorder.outcomes}
+    found |= {f'{name}!': said for name, said in recorder.reasons.items()}
+    for name, said in found.items():
+      os.write(writer, f'{json.dumps([name, json.dumps(said)])}\n'.encode())
+
+  with inside._quiet() as out:
+    # Behind the first clock, for one that sleeps.
+    inside.each(candidates, 10 * seconds, out, work)
+
+
+def outcomes(names=()):
+  """Report the outcomes of tests, all if none are named, line by line."""
+  recorder = _Recorder()
+  with inside._quiet() as out:
+    try:
+      _run([*_files(names)], recorder, stop=False)
+    finally:
+      for name, outcome in recorder.outcomes.items():
+        if not names or name in names:
+          line = json.dumps([name, json.dumps(outcome)])
+          os.write(out, f'{line}\n'.encode())
+
+
+def visible(seconds, only=''):
+  """Run the tests that lie in the tree, and say how they went, as text."""
+  del seconds  # The box ends what takes too long.
+  recorder = _Recorder()
+  report = os.path.join(os.environ['TMPDIR'], 'report')
+  with inside._quiet() as out:
+    with open(report, 'w') as file:
+      with contextlib.redirect_stdout(file):
+        arguments = ['-k', only] if only else []
+        _run(arguments, recorder, stop=True)
+    said = list(recorder.outcomes.values())
+    with open(report, errors='replace') as file:
+      text = file.read(_MOST_LETTERS)
+    first = f'{said.count("passed")} passed, {said.count("failed")} failed\n'
+    os.write(out, (first + text).encode(errors='replace'))
+
+
+def _files(names):
+  """Return the files of tests: a name of a test may have changed a bit."""
+  return sorted({name.partition('::')[0] for name in names})
+
+
+def _run(arguments, recorder, stop):
+  import pytest
+
+  sys.path.insert(0, os.getcwd())
+  for folder in ('src', 'lib'):  # Where packages may lie.
+    if os.path.isdir(folder):
+      sys.path.insert(0, os.path.abspath(folder))
+  options = [option for option in _OPTIONS if stop or option != '-x']
+  return pytest.main([*options, *arguments], plugins=[recorder])
+
+
+OPERATIONS = {
+    'pytest': outcomes,
+    'survey': survey,
+    'visible': visible,
+    'tool': inside.tool,
+}

@@ -1,0 +1,1 @@
+"""Dates as (year, month, day), of the Gregorian calendar."""

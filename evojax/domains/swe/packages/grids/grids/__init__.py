@@ -1,0 +1,1 @@
+"""Lists of lists of equal length: rows of a grid."""

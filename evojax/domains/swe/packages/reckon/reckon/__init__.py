@@ -1,0 +1,1 @@
+"""A pocket calculator for text."""

@@ -1,0 +1,1 @@
+"""Who does what when; times are minutes since midnight."""

@@ -1,0 +1,1 @@
+"""Graphs: {place: {neighbour: length}}."""

@@ -1,0 +1,1 @@
+"""Codes for letters and numbers."""

@@ -1,0 +1,1 @@
+"""Goods on shelves."""

@@ -1,0 +1,79 @@
+"""Source distributions as trees: an archive is read, never unpacked."""
+
+import hashlib
+import io
+import pathlib
+import tarfile
+
+_MOST_BYTES = 64 << 20  # Of all files together.
+_MOST_FILES = 10_000
+_TOO_LARGE = (
+    f'has more than {_MOST_BYTES} bytes or {_MOST_FILES} files; leave out what'
+    ' tests do not need'
+)
+
+
+def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
+  """Return the name and the files of a pinned source distribution.
+
+  Args:
+    path: A .tar.gz, as `pip download --no-binary :all: NAME==VERSION` fetches.
+    sha256: Its hash in hex, as in a requirements file.
+
+  Returns:
+    'name-version', and the files below the one folder of that name.
+
+  Raises:
+    ValueError: If it has another hash, is no such archive, is too large, or
+      names files outside of its folder.
+  """
+  path = pathlib.Path(path)
+  data = path.read_bytes()
+  found = hashlib.sha256(data).hexdigest()
+  if found != sha256.removeprefix('sha256:').lower():
+    raise ValueError(f'{path.name} has the hash sha256:{found}, not {sha256}')
+  members = read_tar(data, path.name)
+  tops = {name.partition('/')[0] for name in members}
+  if len(tops) != 1 or any('/' not in name for name in members):
+    raise ValueError(
+        f'{path.name} is no source distribution: its files must lie in one'
+        f' folder, not in {sorted(tops)[:5]}'
+    )
+  (top,) = tops
+  return top, {
+      name.partition('/')[2]: data
+      for name, data in members.items()
+      if '.egg-info/' not in name
+  }
+
+
+def read_tar(data: bytes, name: str) -> dict[str, bytes]:
+  """Return the regular files of a tar archive; links and devices are left out.
+
+  Args:
+    data: The archive, compressed or not.
+    name: What it is called in messages.
+
+  Raises:
+    ValueError: If it is none, is too large, or names a file twice or outside.
+  """
+  found, size = {}, 0
+  try:
+    with tarfile.open(fileobj=io.BytesIO(data), mode='r|*') as archive:
+      for member in archive:
+        if not member.isreg():
+          continue
+        path = member.name.removeprefix('./')
+        parts = pathlib.PurePosixPath(path).parts
+        if path.startswith('/') or '..' in parts or not parts or '\0' in path:
+          raise ValueError(f'{name}: {member.name!r} leads out of the archive')
+        path = '/'.join(parts)
+        size += member.size
+        if path in found:
+          raise ValueError(f'{name}: {path!r} is in it twice')
+        if size > _MOST_BYTES or len(found) >= _MOST_FILES:
+          raise ValueError(f'{name} {_TOO_LARGE}')
+        found[path] = archive.extractfile(member).read()
+  except (tarfile.TarError, EOFError, OSError) as error:
+    raise ValueError(f'{name} is no tar archive: {error}') from error
+  return found

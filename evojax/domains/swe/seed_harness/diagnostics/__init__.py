@@ -1,0 +1,1 @@
+"""Diagnostics of agents; each file runs in the box."""

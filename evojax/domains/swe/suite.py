@@ -1,0 +1,230 @@
+"""Tests as data: what is called stays in the box, what is expected outside.
+
+A test of a shipped package is a function of plain asserts:
+
+    def test_last():
+      made = ring.Ring(3)
+      assert made.last() == 4
+      with pytest.raises(IndexError):
+        made.last(3)
+
+Each assert is a check. The program that goes into the box holds the left sides
+alone, all in one form, so that nothing in the box tells what is expected, nor
+which calls are to raise. What comes back is compared here.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterable, Mapping
+import dataclasses
+import functools
+import json
+from typing import Any
+
+from evojax.domains.swe import values
+
+_CHECK = '_check'
+_LITERAL = (
+    ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set,
+    ast.UnaryOp, ast.USub, ast.BinOp, ast.Div, ast.Load,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+  """One call and what it must return or raise."""
+
+  call: str  # The left side of an assert, as source.
+  expected: Any  # A plain value, or the name of an exception if `raises`.
+  raises: bool = False
+  exact: bool = False  # `is`: True is not 1.
+  before: str = ''  # What it needs of the file, and of the test before it.
+  modules: tuple[str, ...] = ()  # Names of modules that the file imports.
+
+  def passes(self, found: Any) -> bool:
+    """Tell if a decoded value is what is expected."""
+    if self.raises:
+      return isinstance(found, values.Raised) and found.is_a(self.expected)
+    if isinstance(found, (values.Raised, values.Foreign)):
+      return False
+    if self.exact:
+      return found is self.expected
+    return bool(found == self.expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+  """One test function."""
+
+  name: str  # 'tests/test_ring.py::test_last'
+  checks: tuple[Check, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+  """All tests of a package."""
+
+  tests: tuple[Test, ...]
+  programs: Mapping[str, str]  # Path of a test file -> what runs in the box.
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """Return the names of the tests."""
+    return tuple(test.name for test in self.tests)
+
+  def failures(self, found: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the tests that fail, with the checks that do.
+
+    Args:
+      found: 'test name#check' -> decoded value; what is missing fails.
+    """
+    failed = {}
+    for test in self.tests:
+      wrong = [
+          number
+          for number, check in enumerate(test.checks)
+          if not check.passes(
+              found.get(f'{test.name}#{number}', values.Foreign('nothing'))
+          )
+      ]
+      if wrong:
+        failed[test.name] = wrong
+    return failed
+
+
+def parse(files: Mapping[str, bytes]) -> Suite:
+  """Return the tests of test files.
+
+  Raises:
+    ValueError: If a test is written in another form.
+  """
+  return _parse(tuple(sorted(files.items())))
+
+
+@functools.lru_cache(maxsize=64)  # All tasks of a package have the same tests.
+def _parse(files: tuple[tuple[str, bytes], ...]) -> Suite:
+  tests, programs = [], {}
+  for path, data in files:
+    tree = ast.parse(data.decode(), path)
+    helpers, modules = _helpers(tree), _modules(tree)
+    for node in tree.body:
+      if isinstance(node, ast.FunctionDef) and node.name.startswith('test_'):
+        visitor = _Checks(f'{path}::{node.name}', helpers, modules)
+        node.body = visitor.statements(node.body)
+        if not visitor.checks:
+          raise ValueError(f'{path}: {node.name} checks nothing')
+        tests.append(Test(visitor.name, tuple(visitor.checks)))
+    tree.body = [node for node in tree.body if not _imports_pytest(node)]
+    programs[path] = ast.unparse(ast.fix_missing_locations(tree))
+  return Suite(tuple(tests), programs)
+
+
+def read(output: bytes) -> dict[str, Any]:
+  """Return what checks found, from what the box wrote.
+
+  Lines that are no reports are left out: whatever runs in the box may write.
+  """
+  found = {}
+  for line in output.split(b'\n'):
+    try:
+      name, text = json.loads(line)
+      found.setdefault(str(name), values.decode(text))
+    except (ValueError, TypeError, RecursionError):
+      continue
+  return found
+
+
+class _Checks:
+  """Takes the asserts out of a test, and calls that report in."""
+
+  def __init__(
+      self, name: str, helpers: Mapping[str, str], modules: tuple[str, ...]
+  ):
+    self.name, self._helpers, self._modules = name, helpers, modules
+    self.checks: list[Check] = []
+    self._before: list[str] = []
+
+  def statements(self, body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    return [self._statement(node) for node in body]
+
+  def _statement(self, node: ast.stmt) -> ast.stmt:
+    match node:
+      case ast.Assert(test=ast.Compare(left, [ast.Eq()], [right])):
+        return self._add(left, _literal(right))
+      case ast.Assert(
+          test=ast.Compare(left, [ast.Is()], [ast.Constant(value)])
+      ) if value is None or isinstance(value, bool):
+        return self._add(left, value, exact=True)
+      case ast.With(
+          items=[ast.withitem(context_expr=ast.Call(args=[ast.Name(kind)]))],
+          body=[ast.Expr(left)],
+      ) if isinstance(getattr(builtins, kind, None), type):
+        return self._add(left, kind, raises=True)
+      case ast.Assert() | ast.With():
+        raise ValueError(
+            f'{self.name}: {ast.unparse(node)!r} is neither'
+            ' `assert call == literal`, `assert call is None` (or True, or'
+            ' False) nor one call `with pytest.raises(kind)`'
+        )
+    self._before.append(ast.unparse(node))
+    return node
+
+  def _add(self, left: ast.expr, expected: Any, **how: bool) -> ast.stmt:
+    name = f'{self.name}#{len(self.checks)}'
+    used = {n.id for n in ast.walk(left) if isinstance(n, ast.Name)}
+    for text in self._before:
+      used |= _names(text)
+    # Helpers may need those above them.
+    for helper in reversed(self._helpers):
+      if helper in used:
+        used |= _names(self._helpers[helper])
+    parts = [text for name, text in self._helpers.items() if name in used]
+    before = '\n'.join((*parts, *self._before))
+    check = Check(ast.unparse(left), expected, before=before, **how)
+    self.checks.append(dataclasses.replace(check, modules=self._modules))
+    call = ast.parse(f'{_CHECK}({name!r}, lambda: 0)').body[0]
+    call.value.args[1].body = left
+    return call
+
+
+def _helpers(tree: ast.Module) -> dict[str, str]:
+  """Return the source of what a test file defines besides tests, by name."""
+  found = {}
+  for node in tree.body:
+    if isinstance(node, ast.FunctionDef) and not node.name.startswith('test'):
+      found[node.name] = ast.unparse(node)
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+      found[node.targets[0].id] = ast.unparse(node)
+  return found
+
+
+def _modules(tree: ast.Module) -> tuple[str, ...]:
+  return tuple(
+      alias.asname or alias.name
+      for node in tree.body
+      if isinstance(node, (ast.Import, ast.ImportFrom))
+      for alias in node.names
+  )
+
+
+def _names(text: str) -> set[str]:
+  """Return the names that a source reads or binds."""
+  nodes = ast.walk(ast.parse(text))
+  return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _literal(node: ast.expr) -> Any:
+  """Return the value of a literal, quotients included.
+
+  Raises:
+    ValueError: If it is none.
+  """
+  expression = ast.Expression(node)
+  if not all(isinstance(part, _LITERAL) for part in ast.walk(expression)):
+    raise ValueError(f'{ast.unparse(node)!r} is no literal')
+  code = compile(ast.fix_missing_locations(expression), 'expected', 'eval')
+  return eval(code, {'__builtins__': {}})
+
+
+def _imports_pytest(node: ast.stmt) -> bool:
+  return isinstance(node, ast.Import) and node.names[0].name == 'pytest'
