@@ -5,10 +5,12 @@
 # Needs uv.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+root="$PWD"
 
 lock() {  # lock FILE ARGUMENT...
   uv pip compile --quiet --universal --python-version 3.11 --no-header \
-    --no-annotate --fork-strategy fewest setup.py --output-file "$@" >/dev/null
+    --no-annotate --fork-strategy fewest "$root/setup.py" --output-file "$@" \
+    >/dev/null
 }
 
 lock requirements/base.txt --extra train "$@"
@@ -20,6 +22,22 @@ for extra in test tpu cuda12 cuda13; do
   added="$(grep -vxFf requirements/base.txt "$file")"
   echo "$added" >"$file"
 done
+
+# Environments of others, in versions that fit test.txt and each other. What
+# OpenEnv's servers show in a browser needs gradio, which refuses our pandas.
+cd requirements
+lock verifiers.txt --extra train --extra verifiers --excludes <(echo torch) \
+  --constraint base.txt --constraint test.txt "$@"
+lock openenv.txt --extra train --excludes <(printf '%s\n' torch gradio) \
+  --constraint base.txt --constraint test.txt --constraint verifiers.txt \
+  "$@" - <<<'openenv==0.10.0'
+lock ray.txt --extra train --extra ray --constraint base.txt \
+  --constraint test.txt --constraint verifiers.txt --constraint openenv.txt "$@"
+for file in verifiers.txt openenv.txt ray.txt; do
+  added="$(grep -vxFf base.txt "$file")"
+  echo "$added" >"$file"
+done
+cd ..
 
 # A program of its own, with versions of its own: see launch/sglang_jax.sh.
 uv pip compile --quiet --universal --python-version 3.12 --no-header \

@@ -17,6 +17,9 @@ from evojax.runtime import plugins
 DOMAINS = {
     'coding': 'evojax.domains.coding',
     'math': 'evojax.domains.math',
+    'openenv': 'evojax.domains.openenv',
+    'swe': 'evojax.domains.swe',
+    'verifiers': 'evojax.domains.verifiers',
 }
 
 
@@ -92,7 +95,10 @@ def policy_path(path: str) -> pathlib.Path:
   with contextlib.suppress(ValueError):
     if (directory := folder(name) / 'base_policy').is_dir():
       return directory
-  shipped = [f'package:{n}' for n in DOMAINS]
+  here = pathlib.Path(__file__).parent
+  shipped = [
+      f'package:{n}' for n in DOMAINS if (here / n / 'base_policy').is_dir()
+  ]
   raise ValueError(
       f'config.model.path={path!r}: shipped policies are {shipped}; the policy'
       ' of a domain of your own is its folder base_policy'

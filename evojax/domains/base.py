@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evojax import records
+from evojax.domains import environments
 from evojax.evidence import schema
 from evojax.harness import surface
 
@@ -34,6 +35,7 @@ class Demonstrations:
       [records.Problem, np.random.Generator], records.Demonstration
   ]
   tokens: tuple[str, ...] = ()  # Texts that are one token each.
+  words: bool = False  # Other tokens are words at most, as suits code.
 
   def batch(
       self, source: records.ProblemSource, seed: int, step: int, count: int
@@ -41,14 +43,19 @@ class Demonstrations:
     """Return the demonstrations of one step, a pure function of the arguments.
 
     Args:
-      source: Problems of the train split. The policy must not see others.
+      source: See `Domain.demonstrated`.
       seed: Seeds the random generator together with `step`.
       step: >= 0; the step takes problems step * count and following.
       count: Demonstrations per step, the same for the whole run.
     """
     rng = np.random.default_rng([seed, step])
-    problems = source.take(step * count, count)
-    return [self.demonstrate(problem, rng) for problem in problems]
+    # A small source is shown several times; it gives no problem twice at once.
+    most, end = len(source), (step + 1) * count
+    return [
+        self.demonstrate(problem, rng)
+        for cursor in range(step * count, end, most)
+        for problem in source.take(cursor, min(most, end - cursor))
+    ]
 
 
 class Domain(abc.ABC):
@@ -73,6 +80,17 @@ class Domain(abc.ABC):
   surface_fields: tuple[surface.Field, ...] = ()
   # Training data of the base policy; None: there is no warm start.
   demonstrations: Demonstrations | None = None
+  # How long an episode goes on. With more than one turn, `environment` answers
+  # to each, and the table of statuses holds records.INFRA_ERROR.
+  limits = environments.Limits()
+
+  def demonstrated(self, seed: int) -> records.ProblemSource:
+    """Return the problems that demonstrations are about, of the train split.
+
+    Where problems are few, those of training should be others: a base policy
+    that has been shown them often has nothing to learn from them.
+    """
+    return self.source('train', seed)
 
   @abc.abstractmethod
   def source(self, split: str, seed: int) -> records.ProblemSource:
@@ -90,6 +108,19 @@ class Domain(abc.ABC):
   @abc.abstractmethod
   def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
     """Return named reward parts, float32 [P, G], from an evidence view."""
+
+  def environment(
+      self, problem: records.Problem
+  ) -> environments.Environment | None:
+    """Return the environment of a new episode; called from many threads.
+
+    It is not called where `limits.turns` is 1. An error ends the episode
+    without a grade.
+
+    Returns:
+      None for a problem whose first turn ends the episode.
+    """
+    return None
 
   def grade_many(
       self,
@@ -143,8 +174,12 @@ class Domain(abc.ABC):
     """
     return self
 
-  def attempts(self, problem: records.Problem) -> Sequence[str]:
+  def attempts(
+      self, problem: records.Problem
+  ) -> Sequence[str | records.Episode]:
     """Return right and wrong completions, equally many for each problem.
+
+    A text is an episode of one turn; those of several turns are episodes.
 
     The gate runs a harness's functions on them before any training is paid
     for, see `episodes.synthetic`.

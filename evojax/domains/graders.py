@@ -238,7 +238,9 @@ def make(
     GraderError: If a name, an option or a value is impossible.
   """
   given = dict(given or {})
-  low, high = _range(given.pop('range', (0.0, 1.0)))
+  low, high = read_range(
+      'domain.kwargs.grader_options.range', given.pop('range', (0.0, 1.0))
+  )
   threshold = given.pop('threshold', high)
   if not isinstance(threshold, int | float) or not low < threshold <= high:
     raise GraderError(
@@ -260,7 +262,57 @@ def make(
   return Grader(path, scorer, low, high, float(threshold), columns)
 
 
-def _range(given: Any) -> tuple[float, float]:
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  """What the rewards of somebody else's environment mean."""
+
+  low: float
+  high: float
+  threshold: float  # The least reward of a solved problem.
+
+  @classmethod
+  def read(cls, ends: Any, threshold: float | int | None) -> 'Scale':
+    """Return the scale of domain.kwargs.range and domain.kwargs.threshold.
+
+    Args:
+      ends: The lowest and the highest reward.
+      threshold: None: the highest.
+
+    Raises:
+      GraderError: If that is no scale.
+    """
+    low, high = read_range('domain.kwargs.range', ends)
+    threshold = high if threshold is None else threshold
+    if not low < threshold <= high:
+      raise GraderError(
+          f'domain.kwargs.threshold={threshold!r} must be a reward above'
+          f' {low:g}, up to {high:g}: the range'
+      )
+    return cls(low, high, float(threshold))
+
+  def grade(self, who: str, reward: float) -> tuple[bool, float]:
+    """Return whether a reward solves a problem, and its partial credit 0..1.
+
+    Raises:
+      GraderError: If it is out of range; names `who` gave it.
+    """
+    slack = _TOLERANCE * max(1.0, abs(self.low), abs(self.high))
+    if not self.low - slack <= reward <= self.high + slack:
+      raise GraderError(
+          f'{who} gave the reward {reward:g}; rewards lie in [{self.low:g},'
+          f' {self.high:g}]. Declare what it gives with'
+          ' domain.kwargs.range=(low, high)'
+      )
+    share = (reward - self.low) / (self.high - self.low)
+    return reward >= self.threshold - slack, min(max(share, 0.0), 1.0)
+
+
+def read_range(field: str, given: Any) -> tuple[float, float]:
+  """Return the lowest and the highest score.
+
+  Raises:
+    GraderError: If `given`, the value of `field`, is not that.
+  """
   pair = list(given) if isinstance(given, list | tuple) else []
   if (
       len(pair) != 2
@@ -268,8 +320,8 @@ def _range(given: Any) -> tuple[float, float]:
       or pair[0] >= pair[1]
   ):
     raise GraderError(
-        f'domain.kwargs.grader_options.range={given!r} must be the lowest and'
-        ' the highest score, e.g. (0.0, 1.0)'
+        f'{field}={given!r} must be the lowest and the highest score, e.g.'
+        ' (0.0, 1.0)'
     )
   return float(pair[0]), float(pair[1])
 

@@ -22,6 +22,15 @@ class Problems:
   data: Mapping[str, tuple[records.Problem, ...]] | None = None
   system_prompt: str = ''  # First message of generated problems; empty: none.
   grader: graders.Grader | None = None  # Of the user's own, for given problems.
+  tools: tuple[Mapping[str, Any], ...] = ()  # Schemas, see `records.Problem`.
+
+  def with_tools(self, tools: tuple[Mapping[str, Any], ...]) -> 'Problems':
+    """Return the problems with tools."""
+    data = self.data and {
+        split: tuple(dataclasses.replace(p, tools=tools) for p in given)
+        for split, given in self.data.items()
+    }
+    return dataclasses.replace(self, data=data, tools=tools)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +118,12 @@ class SourcedDomain(base.Domain):
     if chosen.data:
       return sources.FiniteSource(chosen.data[split], split, seed)
     return sources.ProceduralSource(
-        self.catalogue, chosen.entries, split, seed, chosen.system_prompt
+        self.catalogue,
+        chosen.entries,
+        split,
+        seed,
+        chosen.system_prompt,
+        chosen.tools,
     )
 
   def is_sealed(self, problem: records.Problem) -> bool:

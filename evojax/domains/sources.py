@@ -73,6 +73,7 @@ class ProceduralSource:
       split: str,
       seed: int,
       system_prompt: str = '',
+      tools: tuple[Mapping[str, Any], ...] = (),
   ):
     """Describe the stream; no problem is generated yet.
 
@@ -82,6 +83,7 @@ class ProceduralSource:
       split: One of splits.SHARES.
       seed: Another seed is another stream of the same split.
       system_prompt: First message of every problem; empty is none.
+      tools: Schemas of the tools of every problem.
 
     Raises:
       ValueError: If a level is too small for disjoint splits.
@@ -91,7 +93,7 @@ class ProceduralSource:
     self._cumulative = list(itertools.accumulate(e.weight for e in entries))
     self._stream = uniform64(f'{seed}/{split}')
     self._catalogue = catalogue
-    self._system_prompt = system_prompt
+    self._system_prompt, self._tools = system_prompt, tools
     levels = dict.fromkeys((e.family, e.level) for e in entries)
     distinct = sum(itertools.starmap(catalogue.check_capacity, levels))
     self._distinct = distinct * splits.SHARES[split] // 100
@@ -109,7 +111,10 @@ class ProceduralSource:
     for position in range(cursor, cursor + count):
       problem = self._draw(position, problems)
       problems[problem.problem_id] = problem
-    return list(problems.values())
+    found = list(problems.values())
+    if self._tools:
+      found = [dataclasses.replace(p, tools=self._tools) for p in found]
+    return found
 
   def _draw(
       self, position: int, taken: Mapping[str, records.Problem]
@@ -241,16 +246,14 @@ class Catalogue:
 
 
 class FiniteSource:
-  """A data set in endless shuffled epochs.
+  """A data set, of problems or of what they are made from, in shuffled epochs.
 
   Position p is problem p % n of epoch p // n, and each epoch has a permutation
   of its own. A `take` that crosses into the next epoch skips the problems that
   it already has, so that it never repeats one.
   """
 
-  def __init__(
-      self, problems: Sequence[records.Problem], split: str, seed: int
-  ):
+  def __init__(self, problems: Sequence[Any], split: str, seed: int):
     """Shuffle `problems`, distinct by id, by (seed, split, epoch)."""
     self._problems = tuple(problems)
     self._split = splits.check(split)
@@ -261,7 +264,7 @@ class FiniteSource:
   def __len__(self) -> int:
     return len(self._problems)
 
-  def take(self, cursor: int, count: int) -> list[records.Problem]:
+  def take(self, cursor: int, count: int) -> list[Any]:
     """Return problems cursor .. cursor + count - 1, all distinct.
 
     Raises:

@@ -103,7 +103,9 @@ def render(
     ValueError: If a prompt has more than `max_prompt_tokens` tokens.
   """
   # All are rendered before any is refused: the message names the longest.
-  prompts = [tuple(tokenizer.render(p.messages)) for p in problems]
+  prompts = [
+      tuple(tokenizer.render(p.messages, tools=p.tools)) for p in problems
+  ]
   longest = max(map(len, prompts), default=0)
   for problem, prompt in zip(problems, prompts, strict=True):
     if len(prompt) > max_prompt_tokens:
@@ -189,6 +191,11 @@ def grade(
         f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'
         f' {len(episodes)} completions'
     )
+  failed = dict(outcome=False, partial=0.0, status=records.INFRA_ERROR)
+  grades = [
+      dataclasses.replace(g, **failed) if e.error else g
+      for g, e in zip(grades, episodes, strict=True)
+  ]
   # A grade without a time of its own gets an equal share of the call's.
   share = (time.perf_counter() - start) / max(len(grades), 1)
   # Some may fail for reasons of their own; all of them point to the machine.

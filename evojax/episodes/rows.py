@@ -16,6 +16,8 @@ TURN_COLUMNS = (
     'actions',
     'arguments',
     'action_ok',
+    'turn_texts',
+    'observations',
 )
 
 
@@ -131,6 +133,8 @@ def _turn_columns(episodes: Sequence[records.Episode]) -> dict[str, list[Any]]:
     ):
       found[name].append(np.array(values, np.int32))
     found['action_ok'].append(np.array([t.ok for t in calls], bool))
+    found['turn_texts'].append([t.text for t in spans])
+    found['observations'].append([t.observation for t in spans])
   return found
 
 
@@ -138,7 +142,6 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
   """Return the episodes of rows that were read back.
 
   Older evidence lacks the columns of turns: its rows are episodes of one turn.
-  The texts of single turns are not recorded.
 
   Args:
     rows: Column -> B values, with tokens and sampler_logprobs.
@@ -149,14 +152,24 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
   lists = [rows.get(name, absent) for name in TURN_COLUMNS]
   episodes = []
   for i in range(len(absent)):
-    sampled, observed, *calls = (
+    found = [
         [] if values[i] is None else np.asarray(values[i]).tolist()
         for values in lists
-    )
-    called = zip(*calls, strict=True) if calls[0] else [()] * len(sampled)
+    ]
+    sampled, observed, actions, arguments, ok, texts, answers = found
+    count = len(sampled)
     turns = [
-        records.Turn(*lengths, '', *call)
-        for *lengths, call in zip(sampled, observed, called, strict=True)
+        records.Turn(*values)
+        for values in zip(
+            sampled,
+            observed,
+            texts or [''] * count,
+            actions or [None] * count,
+            arguments or [None] * count,
+            ok or [True] * count,
+            answers or [''] * count,
+            strict=True,
+        )
     ]
     episodes.append(
         records.Episode(
@@ -179,13 +192,12 @@ def _status(
   Raises:
     ValueError: If the domain's code table lacks one.
   """
-  column = next(column for column in columns if column.name == 'grade_status')
-  codes = column.codes or {}
+  codes = schema.codes_of(columns, 'grade_status')
   unknown = {grade.status for grade in grades} - set(codes)
   if unknown:
     raise ValueError(
         f'a grade has status {min(unknown)!r}, which the code table of the'
-        f' domain lacks: {dict(codes)}. Put schema.with_codes('
+        f' domain lacks: {codes}. Put schema.with_codes('
         "'grade_status', {NAME: CODE, ...}) into the domain's columns"
     )
   return np.array([codes[grade.status] for grade in grades], np.int32)

@@ -69,7 +69,11 @@ def make_view(
         f' {sizes[1]} for another; give as many for each'
     )
   limit = config.rollout.max_tokens
-  episodes = [_episode(text, limit) for group in texts for text in group]
+  episodes = [
+      given if isinstance(given, records.Episode) else _episode(given, limit)
+      for group in texts
+      for given in group
+  ]
   columns = collect.columns(domain, config)
   asked = records.RequestBatch(problems, [(0,)] * _PROBLEMS, config.seed)
   rows = collect.rollout_batch(domain, columns, asked, episodes).rows

@@ -102,7 +102,8 @@ class Column:
         raise ValueError(f'column {self.name!r}: {why}')
 
 
-FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2}
+# Those of records.EPISODE_ENDS.
+FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2, 'turns': 3, 'seconds': 4}
 # Those of sandbox.limits.TIERS, and none: nothing untrusted was run.
 SANDBOX_TIER = {'none': 0, 'T0': 1, 'T1': 2, 'T2': 3}
 
@@ -141,6 +142,12 @@ def with_codes(name: str, codes: Mapping[str, int]) -> Column:
   """
   column = next(column for column in CORE if column.name == name)
   return dataclasses.replace(column, codes=codes)
+
+
+def codes_of(columns: Sequence[Column], name: str) -> dict[str, int]:
+  """Return the code table of a column; empty if there is none."""
+  found = (c.codes for c in columns if c.name == name)
+  return dict(next(found, None) or {})
 
 
 def part(name: str) -> Column:

@@ -7,7 +7,8 @@ is executed again after a kill leaves no duplicate rows. pandas reads the files
 without evojax.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import os
 import pathlib
 import re
@@ -123,11 +124,24 @@ def _lists(column: schema.Column, values: Values) -> pa.Array:
       )
   filled = [row for row in rows if row.size]
   flat = np.concatenate(filled) if filled else np.zeros(0, column.dtype)
+  return _list_array(
+      column, rows, _primitive(column, _check_numbers(column, flat))
+  )
+
+
+def _text_lists(column: schema.Column, values: Values) -> pa.Array:
+  """Return a list column from one sequence of texts per row."""
+  rows = [list(row) for row in values]
+  return _list_array(column, rows, _strings([t for row in rows for t in row]))
+
+
+def _list_array(
+    column: schema.Column, rows: Sequence[Any], flat: pa.Array
+) -> pa.Array:
+  offsets = _offsets([len(row) for row in rows])
+  kind = schema.arrow_type(column)
   return pa.Array.from_buffers(
-      schema.arrow_type(column),
-      len(rows),
-      [None, _offsets([row.size for row in rows])],
-      children=[_primitive(column, _check_numbers(column, flat))],
+      kind, len(rows), [None, offsets], children=[flat]
   )
 
 
@@ -182,7 +196,7 @@ def _to_arrow(column: schema.Column, values: Values) -> pa.Array:
   """
   try:
     if column.dtype == 'string':
-      return _strings(values)
+      return _text_lists(column, values) if column.shape else _strings(values)
     if column.shape:
       return _lists(column, values)
     return _scalars(column, values)
@@ -332,8 +346,16 @@ def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
   Raises:
     EvidenceError: If it is damaged or lacks a column.
   """
+  with _open_file(path) as file:
+    return file.read(columns)
+
+
+@contextlib.contextmanager
+def _open_file(path: pathlib.Path) -> Iterator[parquet.ParquetFile]:
+  """Open a file; what is wrong with it is an EvidenceError."""
   try:
-    return parquet.ParquetFile(path).read(columns)
+    with parquet.ParquetFile(path) as file:
+      yield file
   except FileNotFoundError:
     raise
   except (pa.ArrowInvalid, OSError) as error:
@@ -381,6 +403,20 @@ def read(
         f'no evidence of {split} in {workdir} has the columns {sorted(absent)}'
     )
   return table.to_pandas()
+
+
+def declaration(
+    workdir: str | os.PathLike[str], split: str
+) -> tuple[schema.Column, ...]:
+  """Return the columns that the newest step of a split was written with.
+
+  Raises:
+    FileNotFoundError: If nothing was written.
+    EvidenceError: If the file is damaged.
+  """
+  newest = max(list_steps(workdir, split), default=0)
+  with _open_file(path_of(workdir, split, newest)) as file:
+    return schema.from_arrow_schema(file.schema_arrow)
 
 
 def read_numbers(

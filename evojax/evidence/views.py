@@ -171,12 +171,11 @@ class View:
     values = [() if row is None else row for row in values]
     lengths = np.array([len(row) for row in values], np.int64)
     longest = int(lengths.max(initial=0))
+    found = [np.asarray(row, dtype) for row in values if len(row)]
+    joined = np.concatenate(found) if found else np.zeros(0, dtype)
+    dtype = joined.dtype  # Of texts: wide enough for the longest.
     flat = np.full((len(values), longest), _PADDING[dtype.kind], dtype)
-    flat[np.arange(longest) < lengths[:, None]] = (
-        np.concatenate([np.asarray(row, dtype) for row in values])
-        if len(values)
-        else ()
-    )
+    flat[np.arange(longest) < lengths[:, None]] = joined
     array = np.full((*self.valid.shape, longest), _PADDING[dtype.kind], dtype)
     array[self._place] = flat
     return array

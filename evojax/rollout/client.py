@@ -7,7 +7,7 @@ the same completions, or the same error.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import concurrent.futures
 import dataclasses
 import functools
@@ -29,6 +29,7 @@ from evojax.rollout import parity
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import stops
 from evojax.rollout import weights as weights_lib
+from evojax.runtime import preemption
 from evojax.runtime import sharding
 
 PROBE_TOKENS = 16
@@ -46,6 +47,7 @@ _TEXT = 'Add 12 + 345: "naïve"?\n\t数'
 _Requests, _Episodes = Sequence[records.Request], list[records.Episode]
 _Arrays = dict[str, np.ndarray]
 _Future = concurrent.futures.Future[Any] | None  # None but in process 0.
+_WATCH_SECONDS = 0.5  # Between two looks whether the run is to stop.
 _ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
 
 
@@ -80,6 +82,7 @@ class SGLangEngine:
       weights_folder: str | os.PathLike[str],
       concurrency: int = 64,
       timeout_seconds: float = 600.0,
+      stopping: Callable[[], bool] = lambda: False,
       **options: Any,
   ):
     """Probe the servers; returns once one of them is up.
@@ -91,13 +94,15 @@ class SGLangEngine:
         under the same path; belongs to this run alone.
       concurrency: Requests in flight per server.
       timeout_seconds: How long a request, or all servers, may be silent.
-      **options: Keys, `stopping` and `transport`; see `fleet.Fleet`.
+      stopping: See `records.RolloutEngine`; only process 0 asks.
+      **options: Keys and `transport`; see `fleet.Fleet`.
 
     Raises:
       answers.DisagreementError: If a server does not fit the policy.
       fleet.FleetError: If no server is up in time.
     """
     self.model = model
+    self.stopping = stopping
     self.policy_version = -1
     self._urls = tuple(url.rstrip('/') for url in urls)
     self._workers = concurrency * len(self._urls)
@@ -123,6 +128,7 @@ class SGLangEngine:
           concurrency=concurrency,
           timeout_seconds=timeout_seconds,
           check=self._check_server,
+          stopping=stopping,
           **options,
       )
     try:
@@ -140,6 +146,7 @@ class SGLangEngine:
       ValueError: If no weights were installed, or a request does not fit.
       answers.DisagreementError: If a server does not serve this policy.
       fleet.FleetError: If no server could be used for too long.
+      preemption.Interrupted: If the run was asked to stop.
     """
     return self.finish(self.begin(requests))
 
@@ -149,10 +156,7 @@ class SGLangEngine:
     Raises:
       ValueError: If no weights were installed, or a request does not fit.
     """
-    if self.policy_version < 0:
-      raise ValueError('SGLangEngine.generate before update_weights.')
-    for request in requests:
-      request.check(self.model.max_prompt_tokens, self.model.max_tokens)
+    self.check(requests)
     width = max((r.params.max_tokens for r in requests), default=1)
 
     async def sample() -> _Arrays:
@@ -167,9 +171,30 @@ class SGLangEngine:
 
     return wait
 
+  def check(self, requests: Iterable[records.Request]) -> None:
+    """Refuse requests that do not fit.
+
+    Raises:
+      ValueError: If no weights were installed, or a request does not fit.
+    """
+    if self.policy_version < 0:
+      raise ValueError('SGLangEngine.generate before update_weights.')
+    for request in requests:
+      request.check(self.model.max_prompt_tokens, self.model.max_tokens)
+
   def finish(self, pending: Callable[[], _Episodes]) -> _Episodes:
     """Return the episodes of what `begin` started; see `generate`."""
     return pending()
+
+  def stream(
+      self, ended: Callable[[int, records.Episode | BaseException], None]
+  ) -> records.Stream:
+    """Return what samples requests that come while others run.
+
+    It samples in a thread of its own; `ended` is called there. It is for a run
+    of one process: others would not get the episodes.
+    """
+    return _Stream(self, ended)
 
   def update_weights(self, params: Any, version: int) -> None:
     """Give the weights to all servers, and check that they have them.
@@ -248,12 +273,23 @@ class SGLangEngine:
       for i in waiting:
         completions[i] = await self._sample(requests[i])
 
+    async def watch() -> None:
+      while not self.stopping():
+        await asyncio.sleep(_WATCH_SECONDS)
+      raise preemption.Interrupted
+
     async with asyncio.TaskGroup() as group:  # One fails: none goes on.
-      for _ in range(min(self._workers, len(requests))):
-        group.create_task(work())
+      watching = group.create_task(watch())
+      async with asyncio.TaskGroup() as workers:
+        for _ in range(min(self._workers, len(requests))):
+          workers.create_task(work())
+      watching.cancel()
+    await self._check_all_unchanged()
+    return completions
+
+  async def _check_all_unchanged(self) -> None:
     up = [server for server in self._fleet.servers if server.up]
     await asyncio.gather(*map(self._check_unchanged, up))
-    return completions
 
   async def _sample(
       self, request: records.Request, server: str = ''
@@ -530,6 +566,53 @@ class SGLangEngine:
       text = bytes(np.asarray(message)).rstrip(b'\0').decode(errors='replace')
       raise fleet_lib.FleetError(f'process 0 failed: {text}')
     return result
+
+
+class _Stream:
+  """Requests that are sent one by one; see `SGLangEngine.stream`."""
+
+  def __init__(
+      self,
+      client: SGLangEngine,
+      ended: Callable[[int, records.Episode | BaseException], None],
+  ):
+    self._client, self._ended = client, ended
+    self._free = asyncio.Semaphore(client._workers)
+    self._futures: list[concurrent.futures.Future[None]] = []
+
+  def __enter__(self) -> '_Stream':
+    return self
+
+  def __exit__(self, kind: Any, *_: Any) -> None:
+    for future in self._futures:
+      future.cancel()
+    if kind is None:
+      self._client._on_primary(self._client._check_all_unchanged)
+
+  def submit(self, requests: Mapping[int, records.Request]) -> None:
+    """Send requests; see `SGLangEngine.generate`."""
+    self._client.check(requests.values())
+    self._futures = [f for f in self._futures if not f.done()]
+    for number, request in requests.items():
+      work = functools.partial(self._sample, number, request)
+      self._futures.append(self._client._run(work))
+
+  def work(self) -> bool:
+    """Return False: the servers sample."""
+    return False
+
+  async def _sample(self, number: int, request: records.Request) -> None:
+    # The caller waits for `ended`, whatever happens here.
+    try:
+      async with self._free:
+        found = await self._client._sample(request)
+      packed = packed_lib.pack([found], request.params.max_tokens)
+      decode = self._client.model.decode
+      (episode,) = packed_lib.unpack(packed, [request], decode)
+    except BaseException as error:
+      self._ended(number, _first(error))
+      raise
+    self._ended(number, episode)
 
 
 def _mean_gap(a: np.ndarray, b: np.ndarray) -> float:

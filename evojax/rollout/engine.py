@@ -7,9 +7,10 @@ the engine's shapes a sample's tokens and log-probs are bit-equal whatever runs
 beside it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import concurrent.futures
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from evojax.rollout import scheduler
 from evojax.rollout import service
 from evojax.rollout import slots
 from evojax.rollout import stops
+from evojax.runtime import preemption
 from evojax.runtime import sharding
 
 _NEUTRAL = records.SamplingParams()
@@ -39,6 +41,7 @@ class Engine:
       refill_every: int,
       copy_weights: bool = False,
       mesh: sharding.AnyMesh | None = None,
+      stopping: Callable[[], bool] = lambda: False,
   ):
     """Compile nothing yet.
 
@@ -52,7 +55,10 @@ class Engine:
       copy_weights: Whether the weights that it is given may be donated while
         it samples.
       mesh: Where to run; default: the first device.
+      stopping: Asked before each segment of decoding, see
+        `records.RolloutEngine`. Processes that sample together must agree.
     """
+    self.stopping = stopping
     self.policy_version = -1
     self._decode_text = decode_text
     self._copy_weights = copy_weights
@@ -126,6 +132,30 @@ class Engine:
     Raises:
       ValueError: If a request does not fit the engine's shapes, or no weights
         were installed.
+      Interrupted: If the run was asked to stop.
+    """
+    episodes: dict[int, records.Episode] = {}
+    with _Stream(self, episodes.__setitem__, expecting=False) as stream:
+      stream.submit(dict(enumerate(requests)))
+      while stream.work():
+        pass
+    return [episodes[i] for i in range(len(requests))]
+
+  def stream(
+      self, ended: Callable[[int, records.Episode], None]
+  ) -> records.Stream:
+    """Return what samples requests that come while others run.
+
+    `generate` is a stream that gets all of them at once. The caller's thread
+    samples, in `work`.
+    """
+    return _Stream(self, ended, expecting=True)
+
+  def check(self, requests: Iterable[records.Request]) -> None:
+    """Refuse requests that do not fit.
+
+    Raises:
+      ValueError: As `generate`.
     """
     if self.slots.params is None:
       raise ValueError('Engine.generate before Engine.update_weights.')
@@ -133,27 +163,6 @@ class Engine:
     for request in requests:
       request.check(shapes.max_prompt_tokens, shapes.max_tokens)
       _refuse_adjustments(request.params)
-    episodes: list[records.Episode | None] = [None] * len(requests)
-
-    def listen(entry: scheduler.Entry, progress: scheduler.Progress) -> None:
-      if progress.finish:
-        episodes[int(entry.job.rid)] = self._episode(entry, progress.finish)
-
-    schedule = self._schedule
-    keys = [(r.seed, r.problem_key, r.sample) for r in requests]
-    jobs = [
-        service.Job(str(i), r.prompt_tokens, r.params, *key)
-        for i, (r, key) in enumerate(zip(requests, keys, strict=True))
-    ]
-    schedule.waiting.add([scheduler.Entry(job, listen) for job in jobs])
-    try:
-      with sharding.use(self.slots.mesh):
-        while schedule.busy:
-          schedule.step()
-    finally:
-      if schedule.busy:  # An error: the next call must not go on with this.
-        self._schedule = self._new_schedule()
-    return episodes
 
   def _episode(
       self, entry: scheduler.Entry, finish: service.Finish
@@ -168,6 +177,65 @@ class Engine:
         policy_version=self.policy_version,
         text=text,
     )
+
+
+class _Stream:
+  """The requests of one call, or of the turns of some episodes."""
+
+  def __init__(
+      self,
+      engine: Engine,
+      ended: Callable[[int, records.Episode], None],
+      *,
+      expecting: bool,
+  ):
+    self._engine, self._ended = engine, ended
+    self._schedule = engine._schedule
+    self._schedule.expecting = expecting
+
+  def __enter__(self) -> '_Stream':
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._schedule.expecting = False
+    if self._schedule.busy:  # An error: the next call must not go on with this.
+      self._engine._schedule = self._engine._new_schedule()
+
+  def submit(self, requests: Mapping[int, records.Request]) -> None:
+    """Queue requests; see `Engine.generate`."""
+    self._engine.check(requests.values())
+    entries = [
+        scheduler.Entry(
+            service.Job(
+                str(number),
+                request.prompt_tokens,
+                request.params,
+                request.seed,
+                request.problem_key,
+                request.sample,
+            ),
+            self._listen,
+        )
+        for number, request in requests.items()
+    ]
+    self._schedule.waiting.add(entries)
+
+  def work(self) -> bool:
+    """Decode a segment; False if there is nothing to sample."""
+    if not self._schedule.busy:
+      return False
+    if self._engine.stopping():
+      raise preemption.Interrupted
+    with sharding.use(self._engine.slots.mesh):
+      self._schedule.step()
+    return True
+
+  def _listen(
+      self, entry: scheduler.Entry, progress: scheduler.Progress
+  ) -> None:
+    if progress.finish:
+      episode = self._engine._episode(entry, progress.finish)
+      self._ended(int(entry.job.rid), episode)
 
 
 def _refuse_adjustments(params: records.SamplingParams) -> None:

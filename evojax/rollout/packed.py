@@ -1,4 +1,4 @@
-"""Episodes of one turn as arrays of known shapes, to broadcast and to save."""
+"""Completions as arrays of known shapes, to broadcast and to save."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -34,7 +34,7 @@ def pack(
     arrays['tokens'][i, :n] = c.tokens
     arrays['logprobs'][i, :n] = c.logprobs
     arrays['lengths'][i] = n
-    arrays['reasons'][i] = records.FINISH_REASONS.index(c.finish_reason)
+    arrays['reasons'][i] = records.EPISODE_ENDS.index(c.finish_reason)
     begin = 0
     for version, end in c.version_spans or ((c.policy_version, n),):
       arrays['versions'][i, begin:end] = version
@@ -63,7 +63,7 @@ def unpack(
     episode = records.Episode(
         tokens=tokens,
         logprobs=np.array(arrays['logprobs'][part], np.float32),
-        finish_reason=records.FINISH_REASONS[int(arrays['reasons'][i])],
+        finish_reason=records.EPISODE_ENDS[int(arrays['reasons'][i])],
         policy_version=int(versions.min()),
         text=stops.cut(decode(tokens.tolist()), request.params.stop),
         version_spans=found if len(found) > 1 else (),

@@ -5,6 +5,7 @@ slots, R rows that are prefilled, C tokens of a chunk, W = chunks * C tokens of
 a prefilled row, S cache slots of a decode slot, Lc tokens sampled at most.
 """
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 
@@ -103,12 +104,9 @@ def insert(
   slot, source, prior = new.slot, new.source, new.prior
   put = lambda old, x: old.at[slot].set(x.astype(old.dtype), mode='drop')
 
-  def install(slots, kept):  # [..., B, K, S, H], [..., R, K, W, H]
-    axis = slots.ndim - 4
-    kept = jax.lax.slice_in_dim(kept, 0, longest, axis=kept.ndim - 2)
-    kept = jnp.take(kept, source, axis).astype(slots.dtype)
-    where = (slice(None),) * axis + (slot, slice(None), slice(0, longest))
-    return slots.at[where].set(kept, mode='drop')
+  def install(slots, layer, kept):  # [*layer, B, K, S, H], [R, K, W, H]
+    kept = kept[:, :, :longest][source].astype(slots.dtype)
+    return slots.at[*layer, slot, :, :longest].set(kept, mode='drop')
 
   params = new.params
   keys = sampling.row_keys(params)
@@ -122,7 +120,7 @@ def insert(
   count = new.count + 1
   done = sampling.ends(params, token, eos_ids) | (count >= params.max_tokens)
   return State(
-      cache=jax.tree.map(install, state.cache, rows.cache),
+      cache=_copy(install, state.cache, rows.cache),
       token=put(state.token, token),
       position=put(state.position, new.length),
       count=put(state.count, count),
@@ -210,25 +208,38 @@ def recent(width: int, view: Any, start: jax.Array) -> Any:
 def load_chunks(rows: Prefilled, pool: Any, ids: jax.Array) -> Prefilled:
   """Begin rows with the chunks ids [R, N] of the prefix cache; -1 ends."""
 
-  def load(row, chunks):  # [..., R, K, W, H], [..., pool, K, C, H]
-    axis = row.ndim - 4
-    found = jnp.take(chunks, ids.clip(0), axis)  # [..., R, N, K, C, H]
-    found = jnp.moveaxis(found, axis + 1, axis + 2)  # [..., R, K, N, C, H]
+  def load(row, layer, chunks):  # [*layer, R, K, W, H], [pool, K, C, H]
+    found = jnp.moveaxis(chunks[ids.clip(0)], 1, 2)  # [R, K, N, C, H]
     known = jnp.repeat(ids >= 0, chunks.shape[-2], 1)[:, None, :, None]
-    return jnp.where(known, found.reshape(row.shape), row)
+    old = row[layer]
+    return row.at[layer].set(jnp.where(known, found.reshape(old.shape), old))
 
-  return dataclasses.replace(rows, cache=jax.tree.map(load, rows.cache, pool))
+  return dataclasses.replace(rows, cache=_copy(load, rows.cache, pool))
 
 
 def store_chunks(pool: Any, rows: Prefilled, ids: jax.Array) -> Any:
   """Copy chunk n of row r to place ids[r, n] of the prefix cache."""
 
-  def store(chunks, row):  # [..., pool, K, C, H], [..., R, K, W, H]
-    axis = row.ndim - 4
+  def store(chunks, layer, row):  # [*layer, pool, K, C, H], [R, K, W, H]
     shape = (*row.shape[:-2], ids.shape[1], *chunks.shape[-2:])
-    kept = jnp.moveaxis(row.reshape(shape), axis + 2, axis + 1)
-    kept = kept.reshape(*kept.shape[:axis], -1, *kept.shape[axis + 2 :])
-    where = (slice(None),) * axis + (ids.reshape(-1),)
-    return chunks.at[where].set(kept, mode='drop')
+    kept = jnp.moveaxis(row.reshape(shape), 2, 1)  # [R, N, K, C, H]
+    return chunks.at[*layer, ids].set(kept, mode='drop')
 
-  return jax.tree.map(store, pool, rows.cache)
+  return _copy(store, pool, rows.cache)
+
+
+def _copy(write: Callable[..., Any], to: Any, source: Any) -> Any:
+  """Return a cache after write(to, index of a layer, layer of the source).
+
+  Sequences move to other devices, for which all of them are gathered: of a
+  stack of layers only one at a time, since that of all may be as large as the
+  cache.
+  """
+
+  def one(to, source):
+    if source.ndim == 4:
+      return write(to, (), source)
+    body = lambda i, to: write(to, (i,), source[i])
+    return jax.lax.fori_loop(0, len(source), body, to)
+
+  return jax.tree.map(one, to, source)

@@ -147,6 +147,9 @@ class Scheduler:
     """
     self.slots = slots
     self.version = ''
+    # Jobs are expected beyond those that are queued: it looks for them as often
+    # as slots are refilled.
+    self.expecting = False
     self.waiting = _Turns()
     shapes = slots.shapes
     self.running: list[Entry | None] = [None] * shapes.decode_slots
@@ -265,7 +268,8 @@ class Scheduler:
       # The emptier the slots, the more a job that comes meanwhile would lose.
       return max(1, self._every * self.live // len(self.running))
     stops = any(entry and entry.job.params.stop for entry in self.running)
-    if stops or (self.queued and self._refill_every):
+    comes = self.queued or self.expecting
+    if stops or (comes and self._refill_every):
       return self._every
     return self.slots.shapes.max_tokens
 

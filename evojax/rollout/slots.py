@@ -174,25 +174,33 @@ class Slots:
   def install(self, params: decoder.Params) -> None:
     """Take weights; see `Engine.update_weights`."""
     self.params = None  # Freed before the new ones are made.
+    self.params = params if self._usable(params) else self._cast(params)
+
+  def _usable(self, params: Any) -> bool:
+    """Return whether programs can read weights as they are stored."""
     same = jax.tree.leaves(params)[0].dtype == self.cfg.compute_dtype
-    usable = same and self.mesh.shape['fsdp'] == 1
-    self.params = params if usable else self._cast(params)
+    return same and self.mesh.shape['fsdp'] == 1
 
   def arrays(self) -> tuple[programs_lib.State, programs_lib.Prefilled, Any]:
     """Return shapes and places of slots, rows and prefix cache."""
     return sharding.placed(jax.eval_shape(self._allocate), self._layout())
 
-  def lower(self, params: Any) -> Iterator[tuple[str, Any]]:
+  def lower(self, stored: Any, params: Any) -> Iterator[tuple[str, Any]]:
     """Lower the programs that training needs; nothing runs.
 
     Args:
-      params: Shapes and places of the weights as they are used.
+      stored: Shapes and places of the weights as `install` takes them.
+      params: Those of the weights as they are used.
 
     Yields:
-      'prefill', 'insert' and 'decode', each a `jax.stages.Lowered`.
+      'weights' (what `install` runs where the two differ), 'prefill', 'insert'
+      and 'decode', and where there is a prefix cache 'load' and 'store', each a
+      `jax.stages.Lowered`.
     """
+    if not self._usable(stored):
+      yield 'weights', self._cast.lower(stored)
     whole = lambda tree: sharding.placed(tree, self._replicated)
-    state, prefilled, _ = self.arrays()
+    state, prefilled, pool = self.arrays()
     chunk = whole(self._chunk(()))
     yield 'prefill', self._prefill.lower(params, prefilled, chunk)
     longest = self._bucket(self.shapes.max_prompt_tokens)
@@ -201,6 +209,11 @@ class Slots:
     halted = whole(np.zeros(self.shapes.decode_slots, bool))
     steps = whole(np.zeros((), np.int32))
     yield 'decode', self._decode.lower(params, state, halted, steps)
+    if pool:
+      rows = self.shapes.prefill_rows, self.shapes.row_chunks
+      ids = whole(np.zeros(rows, np.int32))
+      yield 'load', self._load.lower(prefilled, pool, ids)
+      yield 'store', self._store.lower(pool, prefilled, ids)
 
   def free(self) -> None:
     """Give the memory of caches back; all slots must be free."""
@@ -219,9 +232,7 @@ class Slots:
       self.store(())
       self._load_prefixes({})
     nobody = np.zeros(self.shapes.decode_slots, np.int32)
-    length = 0
-    while length < self.shapes.max_prompt_tokens:
-      length = self._bucket(length + 1)  # The longest prompt of each program.
+    for length in self.prompt_lengths:
       self._insert_some((), length)
     self.decode(nobody == 0, 0)
     for top in (False, True):
@@ -391,6 +402,14 @@ class Slots:
       sampling.fill(new.params, i, start.job)
     return new
 
+  @property
+  def prompt_lengths(self) -> list[int]:
+    """The longest prompt of each program that puts sequences into slots."""
+    lengths = [self._bucket(1)]
+    while lengths[-1] < self.shapes.max_prompt_tokens:
+      lengths.append(self._bucket(lengths[-1] + 1))
+    return lengths
+
   def _bucket(self, length: int) -> int:
     """Return the least power of two of chunks that holds so many tokens."""
     size = self.shapes.chunk
@@ -445,7 +464,7 @@ class Slots:
 
   def _allocate(self) -> tuple[Any, ...]:
     """Return free slots, empty rows of prefill, and the prefix cache."""
-    shapes, vocab = self.shapes, self.cfg.vocab_size
+    shapes, vocab = self.shapes, self.cfg.vocab_rows
     b, lc = shapes.decode_slots, shapes.max_tokens
     cache = functools.partial(decoder.empty_cache, self.cfg)
     top = (b, lc, self._top)

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import tempfile
+import threading
 import time
 import types as simple_types
 from unittest import mock
@@ -20,17 +21,21 @@ import pytest
 
 from evojax import domains
 from evojax import records
+from evojax.episodes import collect
+from evojax.episodes import episode
 from evojax.models import policy as policy_lib
 from evojax.rollout import answers
 from evojax.rollout import parity
 from evojax.runtime import sharding
 from evojax.training import engines
 from evojax.training import loop as training_loop
+from tests import talk
 from tests import tiny
 from tests.contract import servers
 
 _PARITY = 1e-4  # Nats.
 _LENGTH = 480  # Prompt and completion.
+_TURNS = dict(max_tokens=120, turn_tokens=30)
 # Bodies that other trainers send to /generate, without their input_ids.
 TRAINERS = {
     'slime': {
@@ -84,6 +89,7 @@ class Contract(parameterized.TestCase):
   start = None
   updates_at_once = True  # Or when what runs is done, unless it is paused.
   survives_misfits = True  # Weights of another shape.
+  page = 16  # Of its prefix cache, in tokens; 0 if it has none.
   fewest = 0  # Tokens that are sampled where none is asked for.
   _pace = None  # Seconds per token of eight samples at once.
 
@@ -128,10 +134,12 @@ class Contract(parameterized.TestCase):
     )
 
   @contextlib.contextmanager
-  def engine(self, *, weights=True):
+  def engine(self, *, weights=True, **rollout):
+    config = self.config.copy_and_resolve_references().unlock()
+    config.rollout.update(rollout)
     with tempfile.TemporaryDirectory() as folder:
       with engines.open_sampler(
-          self.config, self.policy, self.mesh, pathlib.Path(folder)
+          config, self.policy, self.mesh, pathlib.Path(folder)
       ) as engine:
         if weights:
           engine.update_weights(self.params, 0)
@@ -465,9 +473,88 @@ class Contract(parameterized.TestCase):
         with self.engine(weights=False):
           pass
 
-  def train(self, name, **rollout):
+  def talk(self, engine, domain, count):
+    """The episodes of a domain of several turns, and their request batch."""
+    asked = collect.request_batch(
+        self.policy.tokenizer,
+        domain.source('train', 3).take(0, count),
+        records.SamplingParams(max_tokens=120, turn_tokens=30),
+        group_size=2,
+        seed=3,
+        max_prompt_tokens=40,
+    )
+    player = episode.Player(engine, self.policy.tokenizer, domain)
+    return asked, player.play(asked)
+
+  def test_episodes_of_several_turns(self):
+    domain = talk.make(families=('chain_sum:0',))
+    cached, read = [], answers.read
+
+    def remember(answer, body, **options):
+      found = answer['meta_info'].get('cached_tokens', 0)
+      cached.append((tuple(body['input_ids']), found))
+      return read(answer, body, **options)
+
+    with self.engine(**_TURNS) as engine:
+      with mock.patch.object(answers, 'read', remember):
+        asked, episodes = self.talk(engine, domain, 4)
+    self.assertGreater(max(len(e.turns) for e in episodes), 1)
+    rows = [
+        (request.prompt_tokens, e.tokens.tolist())
+        for request, e in zip(asked.requests, episodes, strict=True)
+    ]
+    scored = self.score(self.params, rows, [1.0] * len(rows))
+    for e, want in zip(episodes, scored, strict=True):
+      gap = np.abs(e.logprobs - want[: len(e.tokens)])[e.loss_mask]
+      self.assertLess(gap.max(), 10 * _PARITY)
+      self.assertEqual([t.text for t in e.turns], e.state['heard'])
+    # The prompt of a later turn begins with that of the turn before it, of
+    # which the server knows all whole pages.
+    hits = 0
+    for prompt, found in cached if self.page else ():
+      before = [
+          len(other)
+          for other, _ in cached
+          if len(other) < len(prompt) and prompt[: len(other)] == other
+      ]
+      known = max(before, default=0) // self.page * self.page
+      self.assertGreaterEqual(found, known)
+      hits += known > 0
+    self.assertEqual(hits > 0, self.page > 0)
+
+  def test_weights_that_change_between_turns_are_marked(self):
+    domain = talk.make(families=('chain_sum:0',))
+    with self.engine(**_TURNS) as engine:
+
+      class Environment(talk.Environment):
+
+        def reply(self, turn):
+          with once:
+            if engine.policy_version == 0:
+              engine.update_weights(params, 1)
+          return super().reply(turn)
+
+      params, once = self.params, threading.Lock()
+      with mock.patch.object(talk, 'Environment', Environment):
+        _, episodes = self.talk(engine, domain, 1)
+    several = [e for e in episodes if len(e.turns) > 1]
+    self.assertNotEmpty(several)
+    for e in several:
+      first = e.turns[0].sampled + e.turns[0].observed
+      self.assertEqual(e.policy_version, 0)
+      spans = ((0, first), (1, len(e.tokens)))
+      self.assertIn(e.version_spans, (spans, ()))
+    self.assertNotEmpty([e for e in several if e.version_spans])
+
+  def test_training_with_several_turns(self):
+    rows = self.train('turns', 'tests.talk', max_tokens=60, turn_tokens=16)
+    for row in rows:
+      self.assertLess(row['gap_max'], _PARITY)
+
+  def train(self, name, domain='math', **rollout):
     """Rows of the metrics of three steps."""
     config = self.config.copy_and_resolve_references().unlock()
+    config.domain.name = domain
     config.rollout.max_tokens = 24
     config.rollout.update(rollout)
     config.eval.problems, config.eval.samples = 2, 1
@@ -522,6 +609,7 @@ class SglangTest(Contract):
   """Mainline SGLang, started by launch/sglang_cpu.py."""
 
   __test__ = True
+  page = 0  # launch/sglang_cpu.py says why.
   updates_at_once = False
   # It takes back what it loaded from the new directory, and dies:
   # https://github.com/sgl-project/sglang/pull/30749.

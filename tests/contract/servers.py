@@ -171,7 +171,6 @@ def sglang_jax(
   }
   switches = (
       'enable-deterministic-sampling',
-      'disable-radix-cache',
       'disable-overlap-schedule',
       'skip-server-warmup',
   )

@@ -13,6 +13,7 @@ import numpy as np
 from evojax import domains
 from evojax import records
 from evojax.domains import base
+from evojax.domains import sources
 from tests.eval import fakes
 
 
@@ -34,6 +35,15 @@ class LoadTest(parameterized.TestCase):
   def test_refuses_what_is_no_domain(self, name, message):
     with self.assertRaisesRegex(ValueError, message):
       domains.load(name)
+
+  @parameterized.parameters(
+      ('verifiers', dict(environment='wordle'), "'verifiers>=0.3,<0.4'"),
+      ('openenv', dict(url='http://localhost:1'), 'requirements/openenv.txt'),
+  )
+  def test_a_library_that_is_not_installed(self, name, kwargs, wanted):
+    with absltest.mock.patch.dict(sys.modules, {name: None}):
+      with self.assertRaisesRegex(ValueError, f'pip install .*{wanted}'):
+        domains.make(name, **kwargs)
 
   def test_unknown_argument_is_named_with_those_that_exist(self):
     with self.assertRaisesRegex(ValueError, "'family'.*takes: families, w"):
@@ -175,6 +185,18 @@ class DefaultsTest(parameterized.TestCase):
     self.assertEqual(batch(1, 2, 3), batch(1, 2, 3))
     self.assertNotEqual(batch(1, 2, 3)[0][1], batch(2, 2, 3)[0][1])
     self.assertNotEqual(batch(1, 2, 3)[0][1], batch(1, 3, 3)[0][1])
+
+  def test_a_small_source_is_shown_several_times(self):
+    given = [records.Problem(f'{i:016x}', 'f', (), '') for i in range(3)]
+    source = sources.FiniteSource(given, 'train', 0)
+    shown = base.Demonstrations(
+        lambda problem, rng: records.Demonstration((), problem.problem_id)
+    )
+    found = shown.batch(source, 0, 0, 7)
+    ids = [demonstration.completion for demonstration in found]
+    self.assertLen(set(ids[:3]), 3)
+    self.assertEqual(set(ids[3:6]), set(ids[:3]))
+    self.assertLen(ids, 7)
 
 
 if __name__ == '__main__':

@@ -167,7 +167,8 @@ class DocumentTest(absltest.TestCase):
       self.assertNotEmpty(each.doc)
       # Seven cells; a bar inside the meaning is escaped.
       self.assertEqual(line.replace(r'\|', '').count('|'), 8)
-    self.assertIn('Codes: 0 stop, 1 length, 2 abort.', '\n'.join(lines))
+    codes = 'Codes: 0 stop, 1 length, 2 abort, 3 turns, 4 seconds.'
+    self.assertIn(codes, '\n'.join(lines))
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """The client of SGLang servers, against servers that misbehave."""
 
+import asyncio
 import concurrent.futures
 import http.server
 import json
@@ -22,6 +23,7 @@ from evojax.rollout import client as client_lib
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import weights as weights_lib
+from evojax.runtime import preemption
 from tests.rollout import fake_sglang as fake
 
 WEIGHT = 0.5
@@ -382,8 +384,27 @@ class TroubleTest(ClientTestCase):
       server.up = False
     start = time.monotonic()
     with self.assertRaises(fleet_lib.FleetError):
-      engine.generate(requests(4))
+      engine.update_weights(WEIGHT, 8)
     self.assertLess(time.monotonic() - start, 10.0)
+
+  def test_asked_to_stop_while_servers_sample(self):
+    asked = []
+    engine = self.connect(timeout_seconds=60.0, stopping=lambda: bool(asked))
+    ended = []
+
+    async def hangs(*given, **options):
+      asked.append('once a request was sent')
+      try:
+        await asyncio.sleep(60)
+      finally:
+        ended.append(given)
+
+    with mock.patch.object(fleet_lib.Fleet, 'generate', hangs):
+      with self.assertRaises(preemption.Interrupted):
+        engine.generate(requests(4))
+    self.assertLen(ended, 4)
+    asked.clear()
+    self.check(engine.generate(requests(4)), requests(4))
 
   def test_none_up_at_the_start(self):
     for server in self.servers:

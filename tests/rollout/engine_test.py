@@ -13,20 +13,11 @@ from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
 from evojax.rollout import slots
+from evojax.runtime import preemption
 from tests import forward
 
 EOS = 1
-CFG = decoder.DecoderConfig(
-    family='qwen3',
-    vocab_size=40,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    qk_norm=True,
-)
+CFG = forward.CFG
 
 
 def text_of(tokens):
@@ -124,6 +115,16 @@ class EngineTest(parameterized.TestCase):
     for a, b in zip(want, other.generate(requests)):
       np.testing.assert_array_equal(a.tokens, b.tokens)
       np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+  def test_who_is_asked_to_stop_does_and_starts_afresh(self):
+    asked, engine = [], make_engine(self.params)
+    want = engine.generate(many(30))
+    engine.stopping = lambda: asked.append(0) or len(asked) == 4
+    with self.assertRaises(preemption.Interrupted):
+      engine.generate(many(30))
+    self.assertLen(asked, 4)
+    for a, b in zip(want, engine.generate(many(30)), strict=True):
+      self.assert_same(a, b)
 
   def test_sampling_follows_the_distribution(self):
     # First token of 4,000 samples against softmax(logits / T), chi-squared

@@ -5,11 +5,9 @@ exit code 0 and the expected output on every test. Identical programs for one
 problem are run once per call.
 """
 
-import atexit
 from collections.abc import Sequence
 import dataclasses
 import functools
-import os
 import re
 
 from evojax import records
@@ -17,8 +15,7 @@ from evojax.domains.coding import execution
 from evojax.domains.coding import extract
 from evojax.domains.coding import suite
 from evojax.evidence import schema
-from evojax.sandbox import box as box_lib
-from evojax.sandbox import probe
+from evojax.sandbox import shared
 
 GRADE_STATUS = {
     'ok': 0,  # Ended by itself on every test that was run, right or wrong.
@@ -143,7 +140,7 @@ def grade_many(
   verdicts = {}
   if work:
     pairs = [(_tests(answer), program) for answer, program in work]
-    found = execution.run_many(open_box(slots), pairs, partial=partial)
+    found = execution.run_many(shared.open_box(slots), pairs, partial=partial)
     verdicts = dict(zip(work, found, strict=True))
   grades = []
   for problem, completion, key in zip(problems, completions, keys, strict=True):
@@ -153,21 +150,6 @@ def grade_many(
       # A program that was run for another completion costs this one no time.
       verdicts[key] = dataclasses.replace(verdict, seconds=0.0)
   return grades
-
-
-def open_box(slots: int) -> box_lib.Box:
-  """Return the box of this process with so many slots, opened once."""
-  # The process id is part of the cache key because a forked process must not
-  # share the box of its parent.
-  return _open_box(os.getpid(), probe.tier(), slots)
-
-
-@functools.cache
-def _open_box(process: int, tier: str, slots: int) -> box_lib.Box:
-  box = box_lib.Box('program', tier=tier, slots=slots)
-  # A fork of this process inherits the call, and must not close its box.
-  atexit.register(lambda: os.getpid() == process and box.close())
-  return box
 
 
 _tests = functools.lru_cache(maxsize=4096)(suite.decode)

@@ -7,15 +7,20 @@ from typing import Any
 
 from evojax import records
 from evojax.domains import base
+from evojax.domains import environments
 from evojax.domains import sourced
 from evojax.domains.math import datasets
 from evojax.domains.math import demonstrations
 from evojax.domains.math import grade
 from evojax.domains.math import perturb
 from evojax.domains.math import problems
+from evojax.domains.math import python_tool
 from evojax.domains.math import scoring
 from evojax.evidence import schema
+from evojax.harness import surface
 from evojax.harness.library.seed import reward
+
+TOOLS = {python_tool.NAME: python_tool.SCHEMA}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +28,7 @@ class MathDomain(sourced.SourcedDomain):
   """Problems with one right answer, see `make`."""
 
   answer_format: str  # One of grade.ANSWER_FORMATS.
+  max_turns: int = 1  # More than 1: there are tools, or a harness may add one.
 
   name = 'math'
   reward_parts = staticmethod(reward.parts)
@@ -35,8 +41,32 @@ class MathDomain(sourced.SourcedDomain):
   @property
   def columns(self) -> tuple[schema.Column, ...]:
     """The columns of the math grader, or of the user's own beside its."""
-    own = self.grader
-    return own.declare(grade.COLUMNS) if own else grade.COLUMNS
+    columns = grade.COLUMNS
+    if self.max_turns > 1:
+      columns = (*columns, *python_tool.COLUMNS)
+    return self.grader.declare(columns) if self.grader else columns
+
+  @property
+  def limits(self) -> environments.Limits:
+    """Several turns only where there is a tool to call."""
+    return environments.Limits(self.max_turns if self.problems.tools else 1)
+
+  @property
+  def surface_fields(self) -> tuple[surface.Field, ...]:
+    """The list of tools, which a harness may change if max_turns > 1."""
+    field = surface.Field(
+        intervention_class='tools',
+        path='domain.kwargs.tools',
+        kind='names',
+        choices=tuple(TOOLS),
+    )
+    return (field,) if self.max_turns > 1 else ()
+
+  def environment(
+      self, problem: records.Problem
+  ) -> environments.ToolEnvironment:
+    """Return the environment of an episode with tools."""
+    return python_tool.environment()
 
   def grade(
       self, problem: records.Problem, completion: records.Episode
@@ -85,7 +115,7 @@ class MathDomain(sourced.SourcedDomain):
     changed = perturb.perturb(problem)
     if changed and self.is_sealed(changed) and not self.is_sealed(problem):
       return None
-    return changed
+    return changed and dataclasses.replace(changed, tools=problem.tools)
 
 
 def make(
@@ -99,6 +129,8 @@ def make(
     tfds: Mapping[str, Any] | None = None,
     grader: str = '',
     grader_options: Mapping[str, Any] | None = None,
+    tools: Sequence[str] = (),
+    max_turns: int = 1,
 ) -> MathDomain:
   """Build the domain, read its files and measure its families.
 
@@ -127,6 +159,10 @@ def make(
       dotted path of a function, or 'openai', see `graders`; empty compares the
       value of the answer.
     grader_options: Its options, see `graders.make`.
+    tools: Tools that the policy may call, some of TOOLS. The chat template of
+      the policy has to describe them.
+    max_turns: Turns of an episode. With more than 1, a harness may switch tools
+      on and off; config.rollout.turn_tokens is the length of a turn.
 
   Raises:
     ValueError: If an argument is impossible, a file is broken, or a family is
@@ -148,4 +184,17 @@ def make(
       parquet=parquet,
       tfds=tfds,
   )
-  return MathDomain(selected, answer_format)
+  unknown = sorted(set(tools) - set(TOOLS))
+  if unknown or isinstance(tools, str):
+    raise ValueError(
+        f'domain.kwargs.tools={tools!r}: choose some of {list(TOOLS)}'
+    )
+  if type(max_turns) is not int or max_turns < 1 or (tools and max_turns == 1):
+    raise ValueError(
+        f'domain.kwargs.max_turns={max_turns!r} with tools={list(tools)}: a'
+        ' call and its answer need 2 turns or more'
+    )
+  schemas = tuple(TOOLS[name] for name in dict.fromkeys(tools))
+  if schemas:
+    selected = selected.with_tools(schemas)
+  return MathDomain(selected, answer_format, max_turns)

@@ -23,7 +23,7 @@ from evojax.domains import sources
 from evojax.domains import splits
 from evojax.domains.math import problems
 
-# What a change gives: question, answer and metadata.
+# The question, the answer and the metadata of a changed problem.
 _Changed = tuple[str, str, Mapping[str, Any]]
 # Problem -> what it may become, the best first.
 _Change = Callable[[records.Problem], Iterator[_Changed]]

@@ -6,12 +6,10 @@ its score. None of them runs programs of a policy, so that a reference never
 lies where such a program could look for it.
 """
 
-import atexit
 from collections.abc import Iterable, Sequence
 import concurrent.futures
 import functools
 import json
-import os
 import pathlib
 from typing import NamedTuple
 
@@ -24,6 +22,7 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 from evojax.sandbox import processes
+from evojax.sandbox import shared
 
 FORM = 'scored'  # The answer_form of problems that are graded here.
 MAX_ANSWER_CHARS = 20_000  # The longest references have 9,000.
@@ -105,7 +104,7 @@ def _scores(requests: Iterable[str | None]) -> dict[str | None, Score]:
   wanted = [request for request in requests if request is not None]
   if not wanted:
     return {}
-  box = _open_box(os.getpid(), probe.tier())
+  box = _open_box()
   with concurrent.futures.ThreadPoolExecutor(box.slots) as pool:
     found = pool.map(functools.partial(_score, box), wanted)
     return dict(zip(wanted, found, strict=True))
@@ -133,16 +132,17 @@ def _score(box: box_lib.Box, request: str) -> Score:
   return Score(status, score, result.tier, result.wall_seconds)
 
 
-@functools.cache
-def _open_box(process: int, tier: str) -> box_lib.Box:
-  """Return the box of a process; a fork must not share its parent's."""
+def _open_box() -> box_lib.Box:
+  """Return the box of this process."""
+  return shared.opened(_box, probe.tier())
+
+
+def _box(tier: str) -> box_lib.Box:
   packages = str(pathlib.Path(np.__file__).parent.parent)
-  box = box_lib.Box(
+  return box_lib.Box(
       'pure',
       tier=tier,
       slots=processes.cores(),
       entry=box_lib.Entry(gym.__file__, [packages]),
       limits=_LIMITS,
   )
-  atexit.register(lambda: os.getpid() == process and box.close())
-  return box

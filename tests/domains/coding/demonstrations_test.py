@@ -153,7 +153,7 @@ class BatchTest(absltest.TestCase):
     prompts = []
     for demonstration in taught:
       # 96 is the limit of configs/coding.py; encode refuses what is longer.
-      prompt, completion = warmstart.encode(tokenizer, demonstration, 96)
+      prompt, completion, _ = warmstart.encode(tokenizer, demonstration, 96)
       prompts.append(len(prompt))
       if not demonstration.ends:
         self.assertLen(completion, 96)

@@ -7,9 +7,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from evojax.domains.coding import execution
-from evojax.domains.coding import grade
 from evojax.domains.coding import one_process
 from evojax.domains.coding import suite
+from evojax.sandbox import shared
 
 # 2n for four n, one of them shown.
 CASES = tuple(
@@ -241,7 +241,7 @@ class TogetherTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.box = grade.open_box(2)
+    self.box = shared.open_box(2)
 
   def judge(self, program, partial, tests=TESTS):
     runs = []

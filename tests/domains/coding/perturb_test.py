@@ -31,7 +31,7 @@ class PerturbTest(absltest.TestCase):
         continue
       changed += 1
       a, b = (suite.decode(p.answer) for p in (before, after))
-      # What was shown is a hidden test now.
+      # The test that was shown is a hidden one now.
       self.assertEqual(b.cases[1:-1], a.cases[1:])
       self.assertEqual(b.cases[-1], a.cases[0]._replace(visible=False))
       self.assertNotEqual(a.cases[0].stdin, b.cases[0].stdin)

@@ -14,6 +14,7 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits
+from evojax.sandbox import shared
 from evojax.training import loop as training_loop
 from evojax.training import update as update_lib
 from tests import tiny
@@ -36,7 +37,7 @@ class TrainTest(parameterized.TestCase):
     for split in ('train', 'dev', 'sealed'):
       rows = store.read(workdir, split)
       self.assertTrue(rows['graded'].all())
-      tier = grade.open_box(2).tier
+      tier = shared.open_box(2).tier
       self.assertEqual(set(rows['sandbox_tier']), {schema.SANDBOX_TIER[tier]})
       solved = rows['tests_passed'] == rows['tests_total']
       self.assertEqual(rows['outcome'].tolist(), solved.tolist())
@@ -109,7 +110,7 @@ class TrainTest(parameterized.TestCase):
 
   def test_a_box_that_does_not_work_stops_the_run(self):
     lost = limits.Result('infra_error', 'T1', message='gone')
-    grade.open_box(2)  # The probe needs one that works.
+    shared.open_box(2)  # The probe needs one that works.
     self.enterContext(
         absltest.mock.patch.object(box_lib.Box, 'run', return_value=lost)
     )

@@ -11,6 +11,7 @@ from evojax.domains.coding import grade
 from evojax.domains.coding import one_process
 from evojax.domains.coding import suite
 from evojax.domains.coding import wrapper
+from evojax.sandbox import shared
 from tests.domains.coding import graded
 
 CALL = suite.Suite(
@@ -71,7 +72,7 @@ class AsJudgesTest(parameterized.TestCase):
   def test_one_process_is_as_deep_as_one_test(self):
     program = 'def f(n):\n  try: return f(n + 1)\n  except: return n\n'
     program += 'print(f(0))'
-    box = grade.open_box(graded.SLOTS)
+    box = shared.open_box(graded.SLOTS)
     of_a_test = execution._limits(box.limits, 2.0, 10)
     found = one_process.run(box, program, [b'', b''], of_a_test)
     alone = box.run(wrapper.wrap(program), limits=of_a_test)
@@ -93,7 +94,7 @@ class AsJudgesTest(parameterized.TestCase):
     self.assertTrue(found.outcome, found)
 
   def test_the_wrapper_adds_no_name(self):
-    box, program = grade.open_box(graded.SLOTS), 'print(sorted(globals()))'
+    box, program = shared.open_box(graded.SLOTS), 'print(sorted(globals()))'
     alone = box.run(program).stdout
     self.assertNotEmpty(alone)
     self.assertEqual(box.run(wrapper.wrap(program)).stdout, alone)

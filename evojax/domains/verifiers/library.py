@@ -1,0 +1,252 @@
+"""An environment as the library `verifiers` makes it, and its event loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import importlib
+import inspect
+import signal
+import threading
+from typing import Any
+
+_FIELD = 'domain.kwargs.environment'
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ALIVE_SECONDS = 5.0  # A loop that answers nothing for so long is held up.
+# Libraries by which a reward function asks somebody else.
+_CLIENTS = ('aiohttp', 'anthropic', 'httpcore', 'httpx', 'httpx2', 'openai')
+# Where a tool or a reward function of the running task failed.
+_failures: contextvars.ContextVar[list['Failure']] = contextvars.ContextVar(
+    'failures'
+)
+
+
+class LibraryError(ValueError):
+  """An environment cannot be had, or is of a kind that cannot be driven."""
+
+
+class LateError(RuntimeError):
+  """A coroutine took too long, and was cancelled."""
+
+
+class HeldUpError(RuntimeError):
+  """Something in the event loop does not await; the loop was given up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+  """An error that the library turns into a value of its own."""
+
+  name: str  # Of the function that raised.
+  text: str
+  outside: bool  # Somebody else is to blame, e.g. a judge that is not there.
+
+
+class Loop:
+  """An event loop in a thread of its own.
+
+  All episodes share it, as they do in the library: clients and locks of an
+  environment belong to one loop.
+  """
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._loop: asyncio.AbstractEventLoop | None = None
+
+  def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """Return what a coroutine returns; called from any thread but the loop's.
+
+    Raises:
+      LateError: If it takes longer; it is cancelled.
+      HeldUpError: If the loop does not get to it, because something blocks it.
+    """
+    loop = self._running()
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    try:
+      return future.result(seconds)
+    except TimeoutError:
+      if future.done():  # An error of the coroutine's own.
+        raise
+      future.cancel()
+    alive = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop)
+    try:
+      alive.result(ALIVE_SECONDS)
+    except TimeoutError as error:
+      with self._lock:
+        if self._loop is loop:
+          self._loop = None
+      raise HeldUpError(
+          'the event loop of the environment is held up: a tool or a reward'
+          ' function blocks it. Make it a coroutine that awaits, or have it'
+          ' end by itself'
+      ) from error
+    raise LateError(f'no answer within {seconds:g} s')
+
+  def _running(self) -> asyncio.AbstractEventLoop:
+    with self._lock:
+      if self._loop is None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon: what is held up does not hold up the end of the process.
+        threading.Thread(
+            target=self._loop.run_forever, name='verifiers', daemon=True
+        ).start()
+      return self._loop
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[list[Failure]]:
+  """Collect the failures of tools and reward functions of this task."""
+  found = []
+  token = _failures.set(found)
+  try:
+    yield found
+  finally:
+    _failures.reset(token)
+
+
+def load(name: str, arguments: Mapping[str, Any]) -> Any:
+  """Return a `verifiers.MultiTurnEnv` whose failures are seen.
+
+  Args:
+    name: What `verifiers.load_environment` takes, the name of an installed
+      package; or 'package.module:function', which returns an environment.
+    arguments: Of the environment.
+
+  Raises:
+    LibraryError: If the library is missing or another one, or there is no such
+      environment, or it cannot be driven.
+  """
+  library = _import()
+  module, colon, function = name.partition(':')
+  with _own_signals():
+    try:
+      if colon:
+        make = getattr(importlib.import_module(module), function)
+      else:
+        make = functools.partial(library.load_environment, name)
+      made = make(**arguments)
+    except (
+        AttributeError,
+        ImportError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+      raise LibraryError(
+          f'{_FIELD}={name!r} with arguments={dict(arguments)}: {error}. It is'
+          ' the name of an installed environment package, or'
+          " 'package.module:function'"
+      ) from error
+  _check(library, name, made)
+  for rubric in rubrics(made.rubric):
+    judges = isinstance(rubric, library.JudgeRubric)
+    rubric.funcs = [_noted(f, judges, number=True) for f in rubric.funcs]
+  if hasattr(made, 'call_tool'):
+    made.call_tool = _noted(made.call_tool)
+  return made
+
+
+def rubrics(rubric: Any) -> list[Any]:
+  """Return the rubrics that a rubric is made of."""
+  inner = getattr(rubric, 'rubrics', None)
+  return [r for i in inner for r in rubrics(i)] if inner else [rubric]
+
+
+def _import() -> Any:
+  """Return the library.
+
+  Raises:
+    LibraryError: If it is not installed, or has other environments.
+  """
+  try:
+    import verifiers
+  except ModuleNotFoundError as error:
+    if error.name != 'verifiers':
+      raise
+    raise LibraryError(
+        "domain.name='verifiers' needs the library: pip install"
+        " 'verifiers>=0.3,<0.4'"
+    ) from error
+  if not hasattr(verifiers, 'MultiTurnEnv'):
+    raise LibraryError(
+        f'verifiers {verifiers.__version__} has no MultiTurnEnv, whose'
+        " interface is driven here: pip install 'verifiers>=0.3,<0.4'"
+    )
+  return verifiers
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+  """Keep the handlers of signals, which an environment replaces."""
+  # Only the main thread has them; the library raises a ValueError elsewhere.
+  kept = {number: signal.getsignal(number) for number in _SIGNALS}
+  try:
+    yield
+  finally:
+    if threading.current_thread() is threading.main_thread():
+      for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def _check(library: Any, name: str, made: Any) -> None:
+  """Refuse what is no environment, or cannot be driven turn by turn."""
+  if not isinstance(made, library.MultiTurnEnv):
+    raise LibraryError(
+        f'{_FIELD}={name!r} is a {type(made).__name__}, which plays its'
+        ' episodes by itself; SingleTurnEnv, MultiTurnEnv, ToolEnv and what'
+        ' derives from them can be driven. Of a group name one member'
+    )
+  if made.rubric.has_group_rewards or made.rubric.has_advantages:
+    raise LibraryError(
+        f'{_FIELD}={name!r}: its rubric compares completions with each other;'
+        ' a grade here is of one episode. Leave that to the advantages'
+    )
+  weights = [w for r in rubrics(made.rubric) for w in r.weights]
+  if not any(weights):
+    raise LibraryError(
+        f'{_FIELD}={name!r}: its rubric has no reward function with a weight,'
+        ' so that every episode has the same reward'
+    )
+
+
+def _noted(
+    function: Callable[..., Any], judges: bool = False, number: bool = False
+) -> Callable[..., Any]:
+  """Return a function whose errors are seen before the library hides them.
+
+  Args:
+    function: A reward function or a tool's call; a coroutine function or not.
+    judges: Whether an error of it is somebody else's in any case.
+    number: Whether it must return a number.
+  """
+
+  @functools.wraps(function)
+  async def noted(*args, **kwargs):
+    try:
+      found = function(*args, **kwargs)
+      if inspect.isawaitable(found):
+        found = await found
+      return float(found) if number else found
+    except Exception as error:
+      text = f'{type(error).__name__}: {error}'
+      outside = judges or _is_outside(error)
+      name = getattr(function, '__name__', 'function')
+      _failures.get([]).append(Failure(name, text, outside))
+      raise
+
+  return noted
+
+
+def _is_outside(error: BaseException | None) -> bool:
+  """Tell whether an error, or what caused it, is one of a connection."""
+  while error is not None:
+    if isinstance(error, OSError):  # Timeouts, too.
+      return True
+    kinds = {kind.__module__.partition('.')[0] for kind in type(error).__mro__}
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & set(_CLIENTS) or ('verifiers' in kinds and 'Error' in names):
+      return True
+    error = error.__cause__
+  return False

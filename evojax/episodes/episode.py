@@ -1,0 +1,584 @@
+"""Episodes: turns of the policy, and what an environment answers to them.
+
+    prompt -> turn -> reply -> turn -> reply -> ... -> episode
+
+One loop serves the engine in this process and servers. A turn is a request
+whose prompt is all that came before it: token ids are carried on as they were
+sampled, and only what an environment says is made into tokens. While one
+environment works, others' turns are sampled; an episode that waits has no
+decode slot, and what it has so far stays in the prefix cache.
+
+Which environment answers first changes no bit of an episode: a turn depends on
+its prompt, its weights and the key (seed, problem, sample, turn).
+"""
+
+from collections.abc import Callable, Sequence
+import concurrent.futures
+import dataclasses
+import functools
+import hashlib
+import math
+import queue
+import threading
+import time
+from typing import Any
+
+from absl import logging
+import jax
+import numpy as np
+
+from evojax import records
+from evojax.domains import base
+from evojax.domains import environments
+from evojax.evidence import schema
+from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import daemon_threads
+from evojax.runtime import preemption
+from evojax.runtime import sharding
+
+# Replies at the same time. Most environments wait for a box of their own.
+_THREADS = 32
+_WATCH_SECONDS = 1.0  # Between two looks whether the run is to stop.
+_CHARACTERS = 16  # Of an observation, at most so many per token that is left.
+_NO_TEXT = 'error: the answer spells a special token and cannot be shown'
+
+
+class Player:
+  """Plays the episodes of a domain on a sampler.
+
+  Attributes:
+    waited: Seconds since the start in which nothing was sampled, because all
+      episodes waited for their environments.
+  """
+
+  def __init__(
+      self,
+      sampler: records.Sampler,
+      tokenizer: tokenizer_lib.Tokenizer,
+      domain: base.Domain,
+  ):
+    """Start nothing yet.
+
+    Args:
+      sampler: Holds the weights. With `stream`, see `records.RolloutEngine`,
+        turns are sampled while environments work; otherwise by turns.
+      tokenizer: Renders replies.
+      domain: Has limits and makes environments.
+    """
+    self._sampler, self._tokenizer, self._domain = sampler, tokenizer, domain
+    self.waited = 0.0
+
+  def play(
+      self, asked: records.RequestBatch, only: Sequence[int] | None = None
+  ) -> list[records.Episode]:
+    """Return the episodes of a request batch, in the order of its requests.
+
+    Args:
+      asked: Problems and requests, group-major.
+      only: Indices of the requests to play; all by default.
+
+    Raises:
+      ValueError: If a request does not fit the sampler.
+      fleet.FleetError: If no server could be used for too long.
+      preemption.Interrupted: If the run was asked to stop.
+    """
+    indices = range(len(asked.requests)) if only is None else only
+    requests = [asked.requests[i] for i in indices]
+    if self._domain.limits.turns == 1:
+      return self._sampler.generate([_first_turn(r) for r in requests])
+    group_size = len(asked.requests) // len(asked.problems)
+    problems = [asked.problems[i // group_size] for i in indices]
+    game = _Game(
+        self._sampler, self._tokenizer, self._domain, problems, requests
+    )
+    try:
+      return game.play()
+    finally:
+      self.waited += game.waited
+
+  def begin(self, asked: records.RequestBatch) -> Any:
+    """Start `play` and return at once; the weights stay until `finish`."""
+    if self._domain.limits.turns == 1:
+      return self._sampler.begin([_first_turn(r) for r in asked.requests])
+    pool = concurrent.futures.ThreadPoolExecutor(1, 'episodes')
+    future = pool.submit(self.play, asked)
+    pool.shutdown(wait=False)
+    return future
+
+  def finish(self, pending: Any) -> list[records.Episode]:
+    """Return the episodes of what `begin` started, or raise its error."""
+    if self._domain.limits.turns == 1:
+      return self._sampler.finish(pending)
+    return pending.result()
+
+
+def _first_turn(request: records.Request) -> records.Request:
+  """Return the request of the first and only turn of an episode."""
+  if not request.params.turn_tokens:
+    return request
+  return _turn_request(request, (), 0, request.params.max_tokens)
+
+
+def _turn_request(
+    request: records.Request,
+    tokens: Sequence[int],
+    turn: int,
+    left: int,
+) -> records.Request:
+  """Return the request of a turn of an episode.
+
+  Args:
+    request: That of the episode.
+    tokens: What follows the prompt so far.
+    turn: Number of the turn, from 0.
+    left: Tokens that the episode may still have.
+  """
+  p = request.params
+  # Every turn counts its tokens from 0: it must not draw the first one's noise
+  # again. The first turn has that of an episode without others.
+  seed = request.seed
+  if turn:
+    digest = hashlib.blake2b(f'{seed} {turn}'.encode(), digest_size=4).digest()
+    seed = int.from_bytes(digest, 'little')
+  longest = min(p.turn_tokens or left, left)
+  return dataclasses.replace(
+      request,
+      prompt_tokens=(*request.prompt_tokens, *tokens),
+      seed=seed,
+      params=dataclasses.replace(p, max_tokens=longest, turn_tokens=0),
+  )
+
+
+@dataclasses.dataclass
+class _Play:
+  """One episode while it is played."""
+
+  problem: records.Problem
+  request: records.Request
+  environment: environments.Environment | None = None
+  opened: bool = False
+  tokens: list[int] = dataclasses.field(default_factory=list)
+  logprobs: list[np.ndarray] = dataclasses.field(default_factory=list)
+  versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+  turns: list[records.Turn] = dataclasses.field(default_factory=list)
+  last: records.Episode | None = None  # The last turn.
+  end: str = ''  # Why it ended; '' while it goes on.
+  seconds: float = 0.0  # Of all replies.
+  error: str = ''
+  state: Any = None
+
+  @property
+  def left(self) -> int:
+    """Tokens that it may still have."""
+    return self.request.params.max_tokens - len(self.tokens)
+
+  def next_request(self) -> records.Request:
+    """Return the request of its next turn."""
+    return _turn_request(self.request, self.tokens, len(self.turns), self.left)
+
+  def add_turn(self, turn: records.Episode) -> None:
+    """Add what was sampled."""
+    begin = len(self.tokens)
+    spans = turn.version_spans or ((turn.policy_version, len(turn.tokens)),)
+    self.versions += [(version, begin + end) for version, end in spans]
+    self.tokens += turn.tokens.tolist()
+    self.logprobs.append(turn.logprobs)
+    self.turns.append(records.Turn(len(turn.tokens), text=turn.text))
+    self.last = turn
+
+  def add_reply(
+      self, reply: environments.Reply, ids: Sequence[int], text: str
+  ) -> None:
+    """Add what the environment answered to the last turn."""
+    self.turns[-1] = dataclasses.replace(
+        self.turns[-1],
+        observed=len(ids),
+        action=reply.action,
+        argument=reply.argument,
+        ok=reply.ok,
+        observation=text,
+    )
+    self.tokens += ids
+    self.logprobs.append(np.zeros(len(ids), np.float32))
+    if ids:  # Nobody sampled them; they count to the turn before.
+      self.versions[-1] = self.versions[-1][0], len(self.tokens)
+
+  def episode(self) -> records.Episode:
+    """Return the record of it."""
+    spans = []
+    for version, end in self.versions:
+      if spans and spans[-1][0] == version:
+        spans.pop()
+      spans.append((version, end))
+    return records.Episode(
+        tokens=np.array(self.tokens, np.int32),
+        logprobs=np.concatenate(self.logprobs).astype(np.float32),
+        finish_reason=self.end,
+        policy_version=min(version for version, _ in spans),
+        text=self.last.text,
+        version_spans=tuple(spans) if len(spans) > 1 else (),
+        turns=tuple(self.turns),
+        state=self.state,
+        error=self.error,
+    )
+
+
+class _Game:
+  """The episodes of one call of `Player.play`."""
+
+  def __init__(
+      self,
+      sampler: records.Sampler,
+      tokenizer: tokenizer_lib.Tokenizer,
+      domain: base.Domain,
+      problems: Sequence[records.Problem],
+      requests: Sequence[records.Request],
+  ):
+    self._sampler, self._tokenizer, self._domain = sampler, tokenizer, domain
+    self._limits = domain.limits
+    self._plays = [
+        _Play(problem, request)
+        for problem, request in zip(problems, requests, strict=True)
+    ]
+    self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    # Play -> when its reply is late, on the monotonic clock.
+    self._replying: dict[int, float] = {}
+    self._late: set[int] = set()  # Plays that ended while it was made.
+    self._lock = threading.Lock()  # Of `_late`.
+    self._closing: set[int] = set()
+    self._unstarted = list(range(len(requests)))[::-1]
+    self._running = 0  # Requests that the sampler has.
+    self._error: BaseException | None = None
+    self._leaving = False
+    self.waited = 0.0  # Seconds in which the sampler had nothing to do.
+    # All processes must ask for the same turns at the same time.
+    self._together = jax.process_count() > 1
+    self._ready: dict[int, tuple[environments.Reply, str]] = {}
+    # Only an engine of training has it.
+    self._stopping = getattr(sampler, 'stopping', lambda: False)
+
+  def play(self) -> list[records.Episode]:
+    """Play all; see `Player.play`."""
+    streams = hasattr(self._sampler, 'stream') and not self._together
+    rounds = functools.partial(_Rounds, self._sampler)
+    open_stream = self._sampler.stream if streams else rounds
+    self._threads = daemon_threads.DaemonThreads(_THREADS, 'environment')
+    try:
+      with open_stream(self._on_turn) as self._stream:
+        self._start()
+        while self._running or self._replying or self._closing:
+          self._step()
+      self._drain()  # A late reply may have come meanwhile.
+    except BaseException:
+      self._leave()
+      raise
+    finally:
+      self._threads.end()
+    return [play.episode() for play in self._plays]
+
+  def _leave(self) -> None:
+    """Close the environments that an error left open."""
+    self._leaving = True
+    with self._lock:  # What still answers closes its environment then.
+      answering, self._replying = set(self._replying), {}
+      self._late |= answering
+    self._drain()
+    for number, play in enumerate(self._plays):
+      if play.opened and not play.end and number not in answering:
+        self._threads.run(lambda play=play: self._abandon(play))
+
+  def _start(self) -> None:
+    """Ask for first turns, as many as may have an environment."""
+    most = self._limits.open or len(self._plays)
+    alive = self._running + len(self._replying) + len(self._closing)
+    count = min(len(self._unstarted), most - alive)
+    if count > 0:
+      self._submit([self._unstarted.pop() for _ in range(count)])
+
+  def _submit(self, numbers: Sequence[int]) -> None:
+    """Ask for the next turn of some plays."""
+    asked = {i: self._plays[i].next_request() for i in numbers}
+    self._running += len(asked)
+    self._stream.submit(asked)
+
+  def _step(self) -> None:
+    """Let the sampler work, and take what has happened since."""
+    works = self._running and self._stream.work()
+    if works:
+      self._drain()
+    else:
+      self._wait()
+    if self._error:
+      raise self._error
+    if self._together and not self._running and not self._replying:
+      self._take_together()
+    self._start()
+
+  def _drain(self) -> None:
+    """Take the events that are there."""
+    while True:
+      try:
+        self._events.get_nowait()()
+      except queue.Empty:
+        return
+
+  def _wait(self) -> None:
+    """Wait for an event; end the plays whose environment is late."""
+    # Alone, it looks now and then whether the run is to stop; of several
+    # processes none may leave the others waiting.
+    if not self._together and self._stopping():
+      raise preemption.Interrupted
+    started, idle = time.monotonic(), not self._running
+    first = min(self._replying.values(), default=math.inf)
+    timeout = min(max(first - started, 0.0), _WATCH_SECONDS)
+    try:
+      event = self._events.get(timeout=timeout)
+    except queue.Empty:
+      event = lambda: None
+    if idle:
+      self.waited += time.monotonic() - started
+    event()
+    self._drain()
+    now = time.monotonic()
+    for i in [i for i, at in self._replying.items() if at <= now]:
+      del self._replying[i]
+      with self._lock:
+        self._late.add(i)
+      self._threads.replace()
+      self._answer(i, self._no_reply(i), 'seconds')
+
+  # ------------------------------------------------------------------- events
+
+  def _on_turn(
+      self, number: int, turn: records.Episode | BaseException
+  ) -> None:
+    self._events.put(lambda: self._take_turn(number, turn))
+
+  def _take_turn(
+      self, number: int, turn: records.Episode | BaseException
+  ) -> None:
+    """Hand a turn to its environment."""
+    self._running -= 1
+    if self._leaving:
+      return
+    if isinstance(turn, BaseException):
+      self._error = self._error or turn
+      return
+    play = self._plays[number]
+    play.add_turn(turn)
+    self._replying[number] = math.inf  # Until a thread has time for it.
+    self._threads.run(lambda: self._reply(number))
+
+  def _reply(self, number: int) -> None:
+    """Let an environment answer; runs in a thread."""
+    play, started = self._plays[number], time.monotonic()
+    late = started + self._limits.reply_seconds
+    self._events.put(lambda: self._begin(number, late))
+    # An environment may run anything of the user's or of others'.
+    try:
+      if not play.opened:
+        play.environment = self._domain.environment(play.problem)
+        play.opened = True
+      reply = environments.Reply()
+      if play.environment is not None:
+        reply = play.environment.reply(play.last)
+    except Exception as error:  # pylint: disable=broad-except
+      reply = error
+    seconds = time.monotonic() - started
+    with self._lock:
+      if number not in self._late:
+        self._events.put(lambda: self._take_reply(number, reply, seconds))
+        return
+    self._abandon(play)
+
+  def _begin(self, number: int, late: float) -> None:
+    if number in self._replying:
+      self._replying[number] = late
+
+  def _take_reply(
+      self, number: int, reply: environments.Reply | Exception, seconds: float
+  ) -> None:
+    play = self._plays[number]
+    if self._replying.pop(number, None) is None:  # Late, by very little.
+      self._threads.run(lambda: self._abandon(play))
+      return
+    play.seconds += seconds
+    if isinstance(reply, Exception):
+      play.error = f'{type(reply).__name__}: {reply}'
+      logging.warning(
+          'the environment of problem %s failed: %s',
+          play.problem.problem_id,
+          play.error,
+      )
+      reply = self._no_reply(number)
+    self._answer(number, reply)
+
+  def _abandon(self, play: _Play) -> None:
+    """Close an environment whose episode ended without it."""
+    try:
+      if play.environment is not None:
+        play.environment.close()
+    except Exception as error:  # pylint: disable=broad-except
+      logging.warning('a late environment does not close: %s', error)
+
+  def _no_reply(self, number: int) -> environments.Reply:
+    """Return what stands for the reply of an environment that gave none."""
+    # All turns of an episode have codes, or none has.
+    codes = schema.codes_of(self._domain.columns, 'actions')
+    turns = self._plays[number].turns
+    if codes or any(t.action is not None for t in turns):
+      code = codes.get('none', 0)
+      return environments.Reply(action=code, argument=0, ok=False)
+    return environments.Reply(ok=False)
+
+  # ------------------------------------------------------------------ replies
+
+  def _answer(
+      self, number: int, reply: environments.Reply, end: str = ''
+  ) -> None:
+    """Add a reply; ask for the next turn, or end the episode."""
+    if self._together:  # Once all processes have all replies.
+      self._ready[number] = reply, end
+      return
+    ids, text = self._observe(self._plays[number], reply)
+    self._go_on(number, reply, ids, text, end)
+
+  def _observe(
+      self, play: _Play, reply: environments.Reply
+  ) -> tuple[list[int], str]:
+    """Return an observation as tokens and as text."""
+    if not reply.messages:
+      return [], ''
+    most = _CHARACTERS * max(play.left, 1)
+    clean = lambda text: text[:most].encode(errors='replace').decode()
+    messages = [{**m, 'content': clean(m['content'])} for m in reply.messages]
+    ended = play.last.tokens[-1:].tolist()
+    render = lambda messages: self._tokenizer.render_reply(
+        play.problem.messages,
+        messages,
+        ended=bool(ended) and ended[0] in self._tokenizer.eos_ids,
+        tools=play.problem.tools,
+    )
+    try:
+      ids = render(messages)
+    except tokenizer_lib.TokenizerError:
+      # Some texts become special tokens by another spelling.
+      messages = [{**m, 'content': _NO_TEXT} for m in messages]
+      ids = render(messages)
+    return ids, '\n'.join(m['content'] for m in messages)
+
+  def _go_on(
+      self,
+      number: int,
+      reply: environments.Reply,
+      ids: Sequence[int],
+      text: str,
+      end: str,
+  ) -> None:
+    play = self._plays[number]
+    if end or play.error:
+      play.end = end or 'abort'
+    elif not reply.messages:
+      play.end = play.last.finish_reason
+    elif len(play.turns) >= self._limits.turns:
+      play.end = 'turns'
+    elif play.seconds >= self._limits.episode_seconds:
+      play.end = 'seconds'
+    elif len(ids) >= play.left:
+      play.end = 'length'
+    # Nobody reads the answer to the last turn: it is no part of the tokens.
+    play.add_reply(reply, () if play.end else ids, text)
+    if not play.end:
+      self._submit([number])
+    elif number not in self._late and play.environment is not None:
+      self._closing.add(number)
+      self._threads.run(lambda: self._close(number))
+
+  def _close(self, number: int) -> None:
+    play = self._plays[number]
+    try:
+      state, error = play.environment.close(), ''
+    except Exception as e:  # pylint: disable=broad-except
+      state, error = None, f'{type(e).__name__}: {e}'
+
+    def take() -> None:
+      self._closing.discard(number)
+      play.state, play.error = state, play.error or error
+
+    self._events.put(take)
+
+  # ---------------------------------------------------------------- processes
+
+  def _take_together(self) -> None:
+    """Take the replies of process 0 in all processes, in one order."""
+    numbers = sorted(self._ready)
+    if not numbers:
+      return
+    width = max(play.request.params.max_tokens for play in self._plays)
+    shown = [self._observe(self._plays[i], self._ready[i][0]) for i in numbers]
+    arrays = dict(
+        ids=np.zeros((len(numbers), width), np.int32),
+        numbers=np.zeros((len(numbers), 7), np.float64),
+    )
+    for row, (i, (ids, _)) in enumerate(zip(numbers, shown, strict=True)):
+      reply, end = self._ready[i]
+      arrays['ids'][row, : len(ids)] = ids[:width]
+      arrays['numbers'][row] = (
+          len(ids) if reply.messages else -1,
+          -1 if reply.action is None else reply.action,
+          -1 if reply.argument is None else reply.argument,
+          reply.ok,
+          self._plays[i].seconds,
+          bool(self._plays[i].error),
+          records.EPISODE_ENDS.index(end) if end else -1,
+      )
+    arrays = sharding.broadcast(arrays)
+    ready, self._ready = self._ready, {}
+    for row, (i, (_, text)) in enumerate(zip(numbers, shown, strict=True)):
+      play = self._plays[i]
+      length, action, argument, ok, seconds, failed, end = (
+          float(x) for x in arrays['numbers'][row]
+      )
+      play.seconds = seconds
+      play.error = (play.error or 'process 0 failed') if failed else ''
+      reply = environments.Reply(
+          ready[i][0].messages or ({},) if length >= 0 else (),
+          None if action < 0 else int(action),
+          None if argument < 0 else int(argument),
+          bool(ok),
+      )
+      # One that does not fit counts as long as it is, and ends the episode.
+      ids = np.asarray(arrays['ids'][row])[: int(max(length, 0))].tolist()
+      end = records.EPISODE_ENDS[int(end)] if end >= 0 else ''
+      self._go_on(i, reply, ids, text, end)
+
+
+class _Rounds:
+  """A stream over a sampler that has none: all turns of a moment together."""
+
+  def __init__(
+      self,
+      sampler: records.Sampler,
+      ended: Callable[[int, records.Episode | BaseException], None],
+  ):
+    self._sampler, self._ended = sampler, ended
+    self._waiting: dict[int, records.Request] = {}
+
+  def __enter__(self) -> '_Rounds':
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    pass
+
+  def submit(self, requests: dict[int, records.Request]) -> None:
+    """Keep requests for the next round."""
+    self._waiting |= requests
+
+  def work(self) -> bool:
+    """Sample all that is there."""
+    asked, self._waiting = dict(sorted(self._waiting.items())), {}
+    if asked:
+      episodes = self._sampler.generate(list(asked.values()))
+      for number, episode in zip(asked, episodes, strict=True):
+        self._ended(number, episode)
+    return bool(asked)
