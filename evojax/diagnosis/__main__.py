@@ -6,6 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
+from evojax.diagnosis import form
 from evojax.diagnosis import readers
 from evojax.diagnosis import run as run_lib
 from evojax.runtime import output
@@ -47,9 +48,8 @@ def _parser() -> argparse.ArgumentParser:
       action='append',
       default=[],
       metavar='NAME=VALUE',
-      help='a setting that is not logged: learning_rate, warmup_steps,'
-      ' total_steps, temperature, kl_coef, max_tokens, max_grad_norm, clip_low,'
-      ' clip_high, weights.PART',
+      help='a setting that is not logged:'
+      f' {", ".join(form.SETTINGS)}, weights.PART',
   )
   parser.add_argument(
       '--out',

@@ -18,6 +18,7 @@ _SAID_BY = {
     ),
     'hidden_goal': ('inverted_sign', 'reward_hacking', 'shaping_alone'),
     'shaping_alone': ('reward_hacking',),
+    'gives_up': ('submits_at_once', 'echo_trap'),
     'gradient_zero': (
         'too_hard',
         'too_easy',
@@ -33,7 +34,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
   found: list[findings.Finding] = []
   unknown: list[findings.Unknown] = []
   quiet: list[str] = []
-  for check in checks.ALL:
+  for check in checks.of(run):
     try:
       finding = check(run)
     except form.NotLogged as error:

@@ -1,10 +1,11 @@
-"""What a diagnosis says: findings, and what it cannot tell."""
+"""The parts of a diagnosis: findings, and what it cannot tell."""
 
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
 from evojax.diagnosis import estimates
+from evojax.ledger import records
 
 SEVERITIES = ('critical', 'warning', 'note')
 
@@ -37,6 +38,8 @@ class Finding:
   numbers: tuple[Number, ...] = ()
   rows: tuple[int, ...] = ()  # Rollouts to read, index of `Run.rollouts`.
   change: str = ''  # What to change, in the words of the trainer.
+  # The same for a program that can try it out, the likeliest first.
+  remedies: tuple[records.Remedy, ...] = ()
   replay: str = ''  # What the recorded rollouts say about the change.
   # (name, steps, values) of the curves that show it; both [n].
   curves: tuple[tuple[str, Any, Any], ...] = ()

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evojax.diagnosis import calls
+
 # Columns of a rollout; `part_<name>` is a part of the reward, unweighted.
 ROLLOUT = {
     'step': 'training step that used the rollout',
@@ -30,6 +32,23 @@ ROLLOUT = {
     'error': '1: grading failed',
     'family': 'kind of the problem',
     'kept': '1: entered the update',
+    # Of episodes with tools; `calls` reads them out of the completion.
+    'n_turns': 'turns of the policy',
+    'n_calls': 'calls of tools',
+    'calls_failed': 'share of them that were malformed or failed',
+    'repeated': 'share of them that were made before, nothing edited since',
+    'first_call': 'a number that stands for the first call',
+    'all_calls': 'a number that stands for all calls',
+    'edited': '1: some call changed a file',
+    'looked': '1: some call looked at files',
+    'tested': '1: tests were run after the last edit',
+    'submitted': '1: the work was handed in',
+    'history': '1: some call read the history of the repository',
+    'tests_touched': '1: some call changed a test',
+    'copied': '1: an edit wrote what a tool other than a look had answered',
+    'visible_passed': '1: the tests that the policy sees passed at last',
+    'out_of_turns': '1: the limit of turns ended it',
+    'out_of_time': '1: the limit of seconds ended it',
 }
 STEP = {
     'step': 'training step',
@@ -47,6 +66,9 @@ STEP = {
     'truncated': 'share cut at the limit',
     'dead': 'share of groups with equal rewards',
     'gap': '|trainer - sampler| log-prob, nats per token',
+    'n_turns': 'mean turns of an episode',
+    'n_calls': 'mean calls of an episode',
+    'calls_failed': 'share of calls that were malformed or failed',
 }
 # Settings that checks read, under the names of `words`.
 SETTINGS = (
@@ -59,6 +81,7 @@ SETTINGS = (
     'max_grad_norm',
     'clip_low',
     'clip_high',
+    'max_turns',
 )
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family')
@@ -85,12 +108,23 @@ class Run:
   # Values of SETTINGS that are known, and 'weights': part -> weight.
   settings: Mapping[str, Any]
   notes: tuple[str, ...] = ()  # What could not be read, and guesses.
+  # Of evojax's own runs: dotted path -> value, under the newest harness.
+  config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def parts(self) -> list[str]:
     """Names of the logged parts of the reward."""
     columns = self.rollouts.columns
     return [c[len(PART) :] for c in columns if c.startswith(PART)]
+
+  @property
+  def has_turns(self) -> bool:
+    """Whether episodes have several turns, or call tools."""
+    return any(
+        name in table and table[name].max() > most
+        for table in (self.rollouts, self.steps)
+        for name, most in (('n_turns', 1), ('n_calls', 0))
+    )
 
   @property
   def n_steps(self) -> int:
@@ -208,11 +242,17 @@ def _filled(shape, group, sample, values, empty) -> np.ndarray:
 
 
 def text_of(value: Any) -> str:
-  """Return a prompt or completion as text; messages lose their roles."""
+  """Return a prompt or completion as text; messages lose most roles.
+
+  Calls of tools and their answers are written as Qwen3 writes them.
+  """
   if isinstance(value, str):
     return value
   if isinstance(value, Mapping):
-    return text_of(value.get('content', value.get('text', '')))
+    text = text_of(value.get('content', value.get('text', '')))
+    if value.get('role') == 'tool':
+      return f'<tool_response>{text}</tool_response>'
+    return '\n'.join(filter(None, (text, calls.as_text(value))))
   if isinstance(value, (list, tuple, np.ndarray)):
     return '\n'.join(text_of(v) for v in value)
   return '' if value is None else str(value)
@@ -234,6 +274,7 @@ def make(
     steps: pd.DataFrame,
     settings: Mapping[str, Any],
     notes: Iterable[str] = (),
+    config: Mapping[str, Any] | None = None,
 ) -> Run:
   """Return a run whose tables are clean: finite numbers, steps in order.
 
@@ -244,10 +285,16 @@ def make(
     steps: Columns of STEP, any of them; others are dropped.
     settings: Settings by name; unknown ones are None or left out.
     notes: What a reader wants to say.
+    config: Dotted path -> value, of evojax's own runs.
   """
   known = lambda c: c in ROLLOUT or c.startswith(PART)
   rollouts = rollouts[[c for c in rollouts if known(c)]].copy()
   notes = list(notes)
+  if 'completion' in rollouts and 'n_calls' not in rollouts:
+    found = calls.table([calls.read(v) for v in rollouts['completion']])
+    for name in found:
+      if name not in rollouts:
+        rollouts[name] = found[name].to_numpy()
   for name in rollouts:
     if name in _TEXTS:
       rollouts[name] = rollouts[name].map(text_of)
@@ -264,7 +311,9 @@ def make(
     steps = pd.DataFrame({'step': np.zeros(0, np.int64)})
   steps = steps.dropna(axis=1, how='all')
   settings = {k: v for k, v in settings.items() if v is not None}
-  return Run(path, format_, rollouts, steps, settings, tuple(notes))
+  return Run(
+      path, format_, rollouts, steps, settings, tuple(notes), config or {}
+  )
 
 
 def _complete(
@@ -300,6 +349,11 @@ def _complete(
   limit = settings.get('max_tokens')
   if limit and 'truncated' not in rollouts and 'n_tokens' in rollouts:
     rollouts['truncated'] = (rollouts['n_tokens'] >= limit).astype(float)
+  limit = settings.get('max_turns')
+  if limit and 'out_of_turns' not in rollouts and 'n_turns' in rollouts:
+    handed_in = rollouts.get('submitted', pd.Series(0.0, rollouts.index))
+    late = (rollouts['n_turns'] >= limit) & (handed_in < 0.5)
+    rollouts['out_of_turns'] = late.astype(float)
   return rollouts.dropna(axis=1, how='all')
 
 

@@ -48,6 +48,9 @@ METRICS = {
         'training/rollout_probs_diff_mean',
         'mismatch_kl/mean',
     ),
+    'n_turns': ('num_turns/mean', 'num_turns/all/mean'),
+    'n_calls': ('tools/call_frequency', 'tool_call_counts/mean'),
+    'calls_failed': ('tools/failure_frequency',),
 }
 _STEP = (
     'step',

@@ -1,4 +1,4 @@
-"""What the recorded rollouts say about another weight of a reward part.
+"""Replays: the effect of another weight of a reward part, from rollouts.
 
 Rewards are linear in their weights, so advantages under another weight are
 known without new rollouts. An update moves the policy from its rollouts towards

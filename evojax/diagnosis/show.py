@@ -67,7 +67,13 @@ def to_json(run: form.Run, diagnosis: findings.Diagnosis) -> dict[str, Any]:
 def rollout(run: form.Run, row: int) -> dict[str, Any]:
   """Return what is known about one rollout."""
   values = run.rollouts.loc[row]
-  hidden = ('text_id', 'prompt_id', 'characters')
+  hidden = (
+      'text_id',
+      'prompt_id',
+      'characters',
+      'first_call',
+      'all_calls',
+  )
   return {
       name: findings.plain(value)
       for name, value in values.items()

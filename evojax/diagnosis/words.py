@@ -1,4 +1,4 @@
-"""What each trainer calls the settings that a finding says to change."""
+"""The names that each trainer has for the settings of a finding."""
 
 _WORDS = {
     'evojax': {
@@ -6,14 +6,19 @@ _WORDS = {
         'warmup_steps': 'optim.warmup_steps',
         'temperature': 'rollout.temperature',
         'kl_coef': 'grpo.kl_coef',
-        'max_tokens': 'rollout.max_tokens',
+        'max_tokens': 'rollout.token_limit',
         'max_grad_norm': 'optim.max_grad_norm',
         'clip': 'grpo.clip_low, grpo.clip_high',
         'data': 'data.families',
         'filter': "grpo.keep = 'reward_variance'",
+        'filter_code': 'keep.py',
+        'credit_code': 'weight.py',
+        'reward_code': 'reward.py',
         'weight': 'reward.weights.{}',
         'reward': 'reward.parts',
         'grader': "the domain's grader",
+        'max_turns': 'domain.kwargs.max_turns',
+        'history': 'domain.kwargs.scrubbed',
     },
     'trl': {
         'learning_rate': 'learning_rate',
@@ -28,6 +33,7 @@ _WORDS = {
         'weight': 'reward_weights of {}',
         'reward': 'reward_funcs',
         'grader': 'the reward function that compares answers',
+        'max_turns': 'max_tool_calling_iterations',
     },
     'verl': {
         'learning_rate': 'actor_rollout_ref.actor.optim.lr',
@@ -42,6 +48,7 @@ _WORDS = {
         'weight': 'the weight of {} in custom_reward_function',
         'reward': 'custom_reward_function',
         'grader': 'compute_score',
+        'max_turns': 'actor_rollout_ref.rollout.multi_turn.max_assistant_turns',
     },
     'prime-rl': {
         'learning_rate': 'trainer.optim.lr',
@@ -56,6 +63,7 @@ _WORDS = {
         'weight': "the weight of {} in the environment's rewards",
         'reward': "the environment's rewards",
         'grader': "the environment's reward that compares answers",
+        'max_turns': 'max_turns of the environment',
     },
 }
 _PLAIN = {
@@ -68,9 +76,12 @@ _PLAIN = {
     'clip': 'the clip bounds',
     'data': 'the training problems',
     'filter': 'a filter of groups with equal rewards',
+    'filter_code': 'the filter',
     'weight': 'the weight of {}',
     'reward': 'the reward',
     'grader': 'the grader',
+    'max_turns': 'the limit of turns',
+    'history': 'the history that agents can read',
 }
 
 
@@ -82,4 +93,13 @@ def word(format_: str, name: str, part: str = '') -> str:
     name: 'learning_rate', 'weight', ...
     part: Part of the reward, for 'weight'.
   """
-  return _WORDS.get(format_, _PLAIN)[name].format(part)
+  found = _WORDS.get(format_, _PLAIN)
+  return found.get(name, _PLAIN.get(name, name)).format(part)
+
+
+def of_path(format_: str, path: str) -> str:
+  """Return a trainer's name of a config path of evojax, or the path."""
+  for name, own in _WORDS['evojax'].items():
+    if own == path:
+      return word(format_, name)
+  return path

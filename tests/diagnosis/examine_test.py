@@ -8,6 +8,7 @@ from evojax.diagnosis import checks
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import replays
+from tests.diagnosis import agents_made
 from tests.diagnosis import faults_made
 from tests.diagnosis import made
 
@@ -32,6 +33,7 @@ class FaultsTest(parameterized.TestCase):
 
   def test_every_check_has_a_fault(self):
     wanted = {w for _, names in faults_made.FAULTS.values() for w in names}
+    wanted |= {w for f in agents_made.FAULTS.values() for w in f.finds}
     for check in checks.ALL:
       names = _FINDS.get(check.__name__, (check.__name__,))
       self.assertTrue(wanted & set(names), check.__name__)

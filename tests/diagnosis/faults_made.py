@@ -1,5 +1,7 @@
 """Synthetic runs with one fault each, and the checks that should name it."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 
@@ -96,6 +98,12 @@ def _train_only() -> form.Run:
   return made.run(made.rollouts(rise=3), eval_outcome=evaluated)
 
 
+def _unsolved(rows: made.Rows) -> pd.Series:
+  """Return whether nobody solves a rollout's group."""
+  by = rows.groupby(['step', 'group'])['outcome']
+  return by.transform('max') == 0
+
+
 def _changed(**changed) -> form.Run:
   return made.run(made.rollouts(rise=0.8), **changed)
 
@@ -151,12 +159,44 @@ FAULTS = {
         lambda: made.run(
             made.rollouts().assign(mean_logprob=-1.2),
             settings={'temperature': None},
+            gap=np.full(40, np.nan),  # Not logged.
         ),
         ('temperature',),
     ),
     'truncated': (_truncated, ('truncation',)),
     'unreadable': (_unreadable, ('format_bottleneck',)),
     'hidden': (_hidden, ('hidden_goal',)),
+    'outweighed': (
+        lambda: made.run(
+            made.rollouts(),
+            reward=lambda e: e['part_correct'] + 5 * e['part_format'],
+            settings={'weights': {'correct': 1.0, 'format': 5.0}},
+        ),
+        ('outweighed',),
+    ),
+    'starved': (
+        lambda: made.run(
+            made.rollouts().assign(kept=lambda e: _unsolved(e).astype(float))
+        ),
+        ('filter_starves',),
+    ),
+    'unusual': (
+        lambda: _changed(settings={'max_grad_norm': 1e-7}),
+        ('unusual_setting',),
+    ),
+    'stopped': (
+        lambda: dataclasses.replace(
+            made.run(made.rollouts(start=-9)),
+            config={'rollout.stop': ('print(',)},
+        ),
+        ('stop_string',),
+    ),
+    'slice': (
+        lambda: dataclasses.replace(
+            made.run(made.rollouts()), config={'data.families': ('gcd:0',)}
+        ),
+        ('part_of_the_data',),
+    ),
     'hard': (
         lambda: made.run(
             made.rollouts(start=-9), reward=lambda e: e['part_correct']

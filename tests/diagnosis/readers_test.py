@@ -17,7 +17,10 @@ import pandas as pd
 
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
+from evojax.evidence import store
+from evojax.ledger import records
 from tests.diagnosis import made
+from tests.ledger import samples
 
 _DATA = pathlib.Path(__file__).parent / 'data'
 _FROZEN = pathlib.Path(__file__).parents[1] / 'frozen'
@@ -34,6 +37,35 @@ class ReadersTest(parameterized.TestCase):
   @parameterized.parameters('trl', 'verl', 'wandb')
   def test_format_is_found(self, name):
     self.assertEqual(readers.read(_DATA / name).format, name)
+
+  def test_every_arm_of_a_chain_is_read(self):
+    rows = [samples.record(records.Train, version='v0', folder='arms/v0')]
+    # The last arm of the chain stands for the version; all trained it.
+    sources = [
+        samples.record(records.Source, folder=f'arms/i{n}', weight=weight)
+        for n, weight in enumerate((0.0, 0.0, 1.0))
+    ]
+    rows.append(
+        samples.record(
+            records.Promote,
+            version='v1',
+            folder='arms/i2',
+            sources=tuple(sources),
+        )
+    )
+    self.path.mkdir()
+    samples.write(self.path, *rows)
+    (self.path / 'manifest.json').write_text('{}')
+    names = ['v0', 'i0', 'i1', 'i2']
+    for number, name in enumerate(names):
+      folder = self.path / 'arms' / name
+      folder.mkdir(parents=True)
+      line = {'step': 1, 'entropy': number / 10}
+      (folder / 'metrics.jsonl').write_text(json.dumps(line))
+    run = readers.read(self.path)
+    self.assertEqual(run.steps['step'].tolist(), [1, 2, 3, 4])
+    np.testing.assert_allclose(run.steps['entropy'], [0.0, 0.1, 0.2, 0.3])
+    self.assertIn('4 arms that trained the policy', run.notes[0])
 
   def test_trl(self):
     run = readers.read(_DATA / 'trl')
@@ -114,6 +146,61 @@ class ReadersTest(parameterized.TestCase):
     self.assertEqual(run.settings['temperature'], 1.0)
     self.assertIn('outcome', run.settings['weights'])
     self.assertTrue((run.rollouts['reward'] == run.rollouts['outcome']).all())
+
+  def test_evojax_with_turns(self):
+    call = '<tool_call>{"name": "git", "arguments": {"command": "log"}}'
+    rows = pd.DataFrame(
+        {
+            'step': [0, 0],
+            'group': [0, 0],
+            'prompt': 'Repair it.',
+            'completion': ['', 'no idea'],
+            'outcome': [True, False],
+            'n_turns': [2, 1],
+            'finish_reason': [3, 0],
+            'turn_texts': [[f'{call}</tool_call>', call], None],
+            'observations': [['a1b2 the fix', 'not closed'], None],
+            'actions': [[6, 0], []],
+            'action_ok': [[True, False], []],
+            'first_edit_turn': [-1, -1],
+        }
+    )
+    path = store.path_of(self.path, 'train', 0)
+    path.parent.mkdir(parents=True)
+    rows.to_parquet(path)
+    run = readers.read(self.path)
+    self.assertEqual(run.format, 'evojax')
+    first, last = run.rollouts.to_dict('records')
+    self.assertEqual(
+        {
+            name: first[name]
+            for name in ('history', 'calls_failed', 'out_of_turns', 'edited')
+        },
+        {'history': 1, 'calls_failed': 0.5, 'out_of_turns': 1, 'edited': 0},
+    )
+    self.assertIn('a1b2 the fix</tool_response>', first['completion'])
+    self.assertEqual((last['completion'], last['n_calls']), ('no idea', 0))
+
+  def test_prime_rl_with_tools(self):
+    folder = self.path / 'rollouts' / 'step_1' / 'train' / 'all'
+    folder.mkdir(parents=True)
+    ask = {'function': {'name': 'search', 'arguments': '{"q": "x"}'}}
+    nodes = [
+        {'message': {'role': 'user', 'content': 'x?'}},
+        {
+            'message': {'role': 'assistant', 'tool_calls': [ask]},
+            'sampled': True,
+        },
+        {'message': {'role': 'tool', 'content': 'Error: no index'}},
+        {'message': {'role': 'assistant', 'content': '4'}, 'sampled': True},
+    ]
+    trace = {'nodes': nodes, 'stop_condition': 'max_turns_reached'}
+    text = json.dumps({'group': {'id': 'a'}, 'traces': [trace]})
+    (folder / 'traces.jsonl').write_text(text)
+    row = readers.read(self.path).rollouts.iloc[0]
+    self.assertEqual((row['n_turns'], row['n_calls']), (2, 1))
+    self.assertEqual((row['calls_failed'], row['out_of_turns']), (1, 1))
+    self.assertIn('"name": "search"', row['completion'])
 
   def test_prime_rl(self):
     folder = self.path / 'rollouts' / 'step_3' / 'train' / 'effective'

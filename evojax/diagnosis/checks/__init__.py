@@ -4,19 +4,35 @@
 
 A check raises `form.NotLogged` where the run did not log what it reads. Its
 name is the name of its findings, `dead_groups` apart, which also finds too_hard
-and too_easy.
+and too_easy. Those of agents are asked only where episodes have turns.
 """
 
+from collections.abc import Callable
+
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis.checks import agents
 from evojax.diagnosis.checks import behaviour
+from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import reward
+from evojax.diagnosis.checks import settings
 
-ALL = (
+Check = Callable[[form.Run], findings.Finding | None]
+
+_ANY: tuple[Check, ...] = (
     *reward.CHECKS,
     *data.CHECKS,
     *learning.CHECKS,
     *optimiser.CHECKS,
     *behaviour.CHECKS,
+    *settings.CHECKS,
 )
+ALL = (*cheats.CHECKS, *agents.CHECKS, *_ANY)
+
+
+def of(run: form.Run) -> tuple[Check, ...]:
+  """Return the checks that can say something about a run."""
+  return ALL if run.has_turns else _ANY

@@ -8,8 +8,10 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import learning
 from evojax.harness.library.diagnostics import format as format_lib
+from evojax.ledger import records
 
 _SURE = 0.01
 _ALIVE = 0.2  # Share of groups whose outcomes differ.
@@ -54,6 +56,7 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
       + (found.numbers if found else ()),
       rows=found.rows if found else (),
       change=_explore(run),
+      remedies=_remedies(run),
       curves=(('entropy', steps, entropy),),
   )
 
@@ -79,6 +82,14 @@ def _explore(run: form.Run) -> str:
       f'{words.word(run.format, "clip")}: a higher upper bound; or'
       f' {words.word(run.format, "learning_rate")}: a third of it'
   )
+
+
+def _remedies(run: form.Run) -> tuple[records.Remedy, ...]:
+  """Return what brings exploration back, as `_explore` says it."""
+  temperature = run.settings.get('temperature')
+  if temperature is not None and temperature < 0.9:
+    return (records.Remedy(setting='temperature', value=1.0),)
+  return (records.Remedy(setting='learning_rate', times=1 / 3),)
 
 
 def _same_texts(run: form.Run) -> findings.Finding | None:
@@ -113,6 +124,7 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen)][:6])),
       change=_explore(run),
+      remedies=_remedies(run),
   )
 
 
@@ -143,6 +155,10 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       ),
       change=f'{words.word(run.format, "temperature")} down to 1, or'
       f' {words.word(run.format, "learning_rate")}: a third of it',
+      remedies=(
+          records.Remedy(setting='temperature', value=1.0),
+          records.Remedy(setting='learning_rate', times=1 / 3),
+      ),
       curves=(('entropy', steps, entropy),),
   )
 
@@ -151,7 +167,9 @@ def temperature(run: form.Run) -> findings.Finding | None:
   """Rollouts are sampled too hot or too cold, or not from what is trained."""
   given = run.settings.get('temperature')
   gap = None
-  if {'mean_logprob', 'entropy'} <= set(run.steps) | set(run.rollouts):
+  both = {'mean_logprob', 'entropy'} <= set(run.steps) | set(run.rollouts)
+  # Where both have log-probs of the same tokens, `logprob_gap` compares them.
+  if both and 'gap' not in set(run.steps) | set(run.rollouts):
     _, logprob = run.course('mean_logprob')
     _, entropy = run.course('entropy')
     n = min(len(logprob), len(entropy))
@@ -169,6 +187,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
         text=f'rollouts are sampled at temperature {given:g}',
         numbers=(findings.Number(name='temperature', value=float(given)),),
         change=f'{word} {given:g} -> 1',
+        remedies=(records.Remedy(setting='temperature', value=1.0),),
     )
   if (
       gap is not None
@@ -216,6 +235,7 @@ def truncation(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('cut, last third', late, 'share'),),
       rows=rows,
       change=f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2',
+      remedies=(records.Remedy(setting='max_tokens', times=2.0),),
       curves=(('cut at the limit', steps, cut),),
   )
 
@@ -233,14 +253,17 @@ def format_bottleneck(run: form.Run) -> findings.Finding | None:
   if failed.low < rules.RULES['format_bottleneck'].warn[1] or improving:
     return None
   wrong = late.index[(late['format_ok'] < 0.5) & (late['outcome'] < 0.5)]
+  # Hardly anything can be read: no training mends a grader of another format.
+  unread = failed.low > 0.9 and late['outcome'].mean() < 0.05
   return findings.Finding(
       check='format_bottleneck',
-      severity='warning',
+      severity='critical' if unread else 'warning',
       text=f'{failed.value:.0%} of what is unsolved holds no readable answer',
       numbers=(findings.number('share of the unsolved', failed, 'share'),),
       rows=tuple(map(int, wrong[:6])),
       change=f'{words.word(run.format, "grader")}: accept what is right; or a'
       f' small {words.word(run.format, "weight", "format")}',
+      remedies=(records.Remedy(setting='grader'),) if unread else (),
   )
 
 
@@ -277,6 +300,7 @@ def hidden_goal(run: form.Run) -> findings.Finding | None:
       rows=tuple(map(int, paid.index[:6])),
       change=f'{words.word(run.format, "reward")}: a larger share for the'
       ' outcome',
+      remedies=blame.remedies(run),
   )
 
 

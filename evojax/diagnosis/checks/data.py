@@ -9,6 +9,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.ledger import records
 
 _FEW = 64  # Problems; with fewer, a policy learns them by heart.
 _OFTEN = 20  # Times that each was seen.
@@ -39,6 +40,7 @@ def narrow_data(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, shown)),
       change=f'{words.word(run.format, "data")}: more problems',
+      remedies=(records.Remedy(setting='data'),),
   )
 
 
@@ -103,6 +105,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('beyond chance', more, 'share of problems'),),
       rows=tuple(map(int, pairs.index[own][:6])),
       change=f'{words.word(run.format, "data")}: prompts without the answer',
+      remedies=(records.Remedy(setting='grader'),),
   )
 
 
@@ -135,6 +138,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
         rows=tuple(map(int, shown[-6:])),
         change=f'{words.word(run.format, "grader")}: what cannot be graded or'
         ' read is not solved',
+        remedies=(records.Remedy(setting='grader'),),
     )
   if not {'text_id', 'error', 'format_ok'} & set(rows):
     raise form.NotLogged(form.said(['completion', 'error']))

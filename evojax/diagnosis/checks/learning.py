@@ -10,9 +10,15 @@ from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.harness.library.diagnostics import score as score_lib
+from evojax.ledger import records
 
 _SURE = 0.01
 MUCH_SOLVED = 0.9
+# A harness's own functions, where nothing else is known to be wrong.
+_CODE = tuple(
+    records.Remedy(setting=name)
+    for name in ('reward_code', 'filter_code', 'credit_code')
+)
 
 
 def _outcomes(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +26,7 @@ def _outcomes(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def outcome_falling(run: form.Run) -> findings.Finding | None:
-  """What is solved falls."""
+  """The solved share falls."""
   steps, solved = _outcomes(run)
   line = estimates.trend(solved)
   change = estimates.change_point(solved)
@@ -57,6 +63,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       rows=shown,
       change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
       ' the last checkpoint before',
+      remedies=(records.Remedy(setting='learning_rate', times=1 / 3), *_CODE),
       curves=(('solved', steps, solved),),
   )
 
@@ -79,11 +86,12 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('solved in the first step', start, 'share'),),
       rows=tuple(map(int, rows.index[~first][:6])),
       change=f'{words.word(run.format, "learning_rate")}: a tenth of it',
+      remedies=(records.Remedy(setting='learning_rate', times=0.1), *_CODE),
   )
 
 
 def not_learning(run: form.Run) -> findings.Finding | None:
-  """What is solved does not rise although there is something to learn from."""
+  """The solved share does not rise although there is something to learn."""
   steps, solved = _outcomes(run)
   line = estimates.trend(solved)
   # Not 'it may have risen', but 'it rose by less than three points'.
@@ -104,6 +112,11 @@ def not_learning(run: form.Run) -> findings.Finding | None:
       ),
       change='see the other findings; with none, '
       f'{words.word(run.format, "learning_rate")} x 3',
+      remedies=(
+          *_CODE,
+          records.Remedy(setting='data'),
+          records.Remedy(setting='learning_rate', times=10.0),
+      ),
       curves=(('solved', steps, solved),),
   )
 
@@ -162,6 +175,46 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
           data=words.word(run.format, 'data'),
           filter=words.word(run.format, 'filter'),
           temperature=words.word(run.format, 'temperature'),
+      ),
+      remedies=(
+          records.Remedy(setting='temperature', value=1.0)
+          if check == 'entropy_collapse'
+          else records.Remedy(setting='data'),
+      ),
+  )
+
+
+def filter_starves(run: form.Run) -> findings.Finding | None:
+  """The filter drops most of the groups that tell solved from unsolved."""
+  rows = run.rows('kept', 'outcome', 'group')
+  by = rows.groupby('group')
+  groups = pd.DataFrame(
+      {
+          'alive': by['outcome'].nunique() > 1,
+          'kept': by['kept'].max(),
+          'step': by['step'].first(),
+      }
+  )
+  alive = groups[groups['alive']]
+  if len(alive) < 8:
+    raise form.NotLogged(
+        f'{len(alive)} groups with solved and unsolved rollouts, 8 needed'
+    )
+  kept = estimates.mean(alive['kept'])
+  if kept.high > 0.5:
+    return None
+  dropped = alive.index[alive['kept'] < 0.5]
+  return findings.Finding(
+      check='filter_starves',
+      severity='critical' if kept.high < 0.2 else 'warning',
+      text=f'the filter drops {1 - kept.value:.0%} of the groups whose outcomes'
+      ' differ, the only ones that teach',
+      numbers=(findings.number('kept of them', kept, 'share'),),
+      rows=tuple(map(int, rows.index[rows['group'].isin(dropped[:2])][:6])),
+      change=f'without {words.word(run.format, "filter_code")}',
+      remedies=(
+          records.Remedy(setting='filter_code'),
+          records.Remedy(setting='grpo.keep', value='all'),
       ),
   )
 
@@ -240,4 +293,10 @@ def headroom(rows: pd.DataFrame) -> float:
   return score_lib.measure(form.View(rows)).get('headroom', 0.0)
 
 
-CHECKS = (outcome_falling, not_learning, dead_groups, train_eval_gap)
+CHECKS = (
+    outcome_falling,
+    not_learning,
+    dead_groups,
+    filter_starves,
+    train_eval_gap,
+)

@@ -6,6 +6,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.ledger import records
 
 _SURE = 0.01
 _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 has 0.02.
@@ -53,6 +54,7 @@ def warmup(run: form.Run) -> findings.Finding | None:
       f' {max(int(0.1 * total), 1)} of {int(total)} steps'
       if last > 0
       else words.word(run.format, 'warmup_steps'),
+      remedies=(records.Remedy(setting='warmup_steps', value=0),),
       curves=(('learning rate', steps, rate),),
   )
 
@@ -74,6 +76,7 @@ def gradient_clipped(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('share of the norm that is left', left),),
       change=f'{words.word(run.format, "max_grad_norm")} {bound:g} ->'
       f' {float(np.median(norm)):.1g}',
+      remedies=(records.Remedy(setting='max_grad_norm', value=1.0),),
       curves=(('gradient norm', steps, norm),),
   )
 
@@ -113,8 +116,10 @@ def clip_fraction(run: form.Run) -> findings.Finding | None:
 
 def kl_strong(run: form.Run) -> findings.Finding | None:
   """The KL penalty outweighs the reward: the policy may not leave its start."""
-  steps, kl = run.course('kl')
   coefficient = run.settings.get('kl_coef')
+  if coefficient == 0:
+    return None
+  steps, kl = run.course('kl')
   if coefficient is None and 'loss' in run.steps:
     coefficient = _slope_of_loss(run)
   if coefficient is None:
@@ -135,6 +140,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
       ),
       change=f'{words.word(run.format, "kl_coef")} {coefficient:.2g} ->'
       ' 0.001 to 0.04',
+      remedies=(records.Remedy(setting='kl_coef', value=0.0),),
       curves=(('KL', steps, kl),),
   )
 
@@ -167,6 +173,7 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
       since=int(steps[change.index]),
       p=change.p,
       change=f'{words.word(run.format, "learning_rate")}: a third of it',
+      remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
       curves=(('KL', steps, kl),),
   )
 
@@ -211,6 +218,7 @@ def not_finite(run: form.Run) -> findings.Finding | None:
           since=step,
           change=f'{words.word(run.format, "learning_rate")}: a third of it,'
           ' from the last checkpoint before',
+          remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
       )
   if not {'loss', 'grad_norm'} & set(run.steps):
     raise form.NotLogged(form.said(['loss', 'grad_norm']))

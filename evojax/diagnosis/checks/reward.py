@@ -9,8 +9,10 @@ from evojax.diagnosis import form
 from evojax.diagnosis import replays
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import blame
 from evojax.harness.library.diagnostics import groups as groups_lib
 
+_AGREES = 0.7  # Correlation with the outcome, of a part that does no harm.
 _SURE = 0.01  # Two-sided p of a single check; about 25 of them read one run.
 
 
@@ -70,6 +72,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
           rows=tuple(shown),
           change=replay.change
           or f'{words.word(run.format, "reward")}: pay for what is solved',
+          remedies=blame.remedies(run),
           replay=replay.text,
           curves=(('reward', steps, reward), ('solved', steps, solved)),
       )
@@ -108,6 +111,7 @@ def shaping_alone(run: form.Run) -> findings.Finding | None:
       ),
       rows=_extremes(rows[rows['group'].isin(_ids(rows, varies & ~differ))]),
       change=replay.change or words.word(run.format, 'filter'),
+      remedies=blame.remedies(run),
       replay=replay.text,
   )
 
@@ -182,6 +186,7 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
       rows=tuple(map(int, solved.sort_values(name).index[:6])),
       change=f'{words.word(run.format, "reward")}: the sign of the'
       ' outcome, or the weights of what outweighs it',
+      remedies=blame.remedies(run),
   )
 
 
@@ -237,6 +242,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
       change=replay.change
       or f'{words.word(run.format, "reward")}: pay length for solved'
       ' completions only, or not at all',
+      remedies=blame.remedies(run),
       replay=replay.text,
       curves=(('length', steps, lengths),),
   )
@@ -277,9 +283,44 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
   )
 
 
+def outweighed(run: form.Run) -> findings.Finding | None:
+  """A part of the reward says more about what is reinforced than the outcome.
+
+  The part may agree with the outcome; then it does no harm.
+  """
+  found = [
+      share
+      for share in blame.shares(run)
+      if not share.is_outcome and share.of_outcome.low > 1
+  ]
+  found = [s for s in found if s.agrees.high < _AGREES]
+  if not found:
+    return None
+  worst = max(found, key=lambda share: share.of_outcome.value)
+  rows = run.late(run.rows('reward', 'outcome', 'group'))
+  wrong = rows[rows['outcome'] < 0.5].sort_values('reward', ascending=False)
+  return findings.Finding(
+      check='outweighed',
+      severity='warning',
+      text=f'the part {worst.name} moves the reward'
+      f' {worst.of_outcome.value:.1f} times as far as the outcome',
+      numbers=(
+          findings.number(
+              'spread within groups, of the outcome', worst.of_outcome
+          ),
+          findings.number('correlation with the outcome', worst.agrees),
+      ),
+      rows=tuple(map(int, wrong.index[:6])),
+      change=f'{words.word(run.format, "weight", worst.name)}'
+      f' {worst.weight:g} -> 0',
+      remedies=blame.remedies(run),
+  )
+
+
 CHECKS = (
     reward_hacking,
     inverted_sign,
+    outweighed,
     length_gaming,
     shaping_alone,
     overlong_early,

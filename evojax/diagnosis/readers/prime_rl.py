@@ -20,6 +20,12 @@ from evojax.diagnosis import readers
 
 _FILES = 'rollouts/step_*/train/{}/traces.jsonl'
 _STEP = re.compile(r'step_(\d+)')
+# Column -> words in the name of the condition that ended an episode.
+_ENDS = {
+    'truncated': ('length', 'max_tokens', 'context', 'truncat'),
+    'out_of_turns': ('max_turns',),
+    'out_of_time': ('timeout',),
+}
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
@@ -70,7 +76,9 @@ def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
   data = (episode.get('task') or {}).get('data') or {}
   traces = episode.get('traces') or [{}]
   trace = traces[0]
-  sampled = [n for n in trace.get('nodes') or () if n.get('sampled')]
+  nodes = list(trace.get('nodes') or ())
+  sampled = [n for n in nodes if n.get('sampled')]
+  first = nodes.index(sampled[0]) if sampled else len(nodes)
   logprobs = [x for n in sampled for x in n.get('logprobs') or ()]
   credit = [x for n in sampled for x in n.get('advantages') or ()]
   row: dict[str, Any] = {
@@ -78,7 +86,7 @@ def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
       or (episode.get('task') or {}).get('key')
       or form.text_of(data.get('prompt')),
       'prompt': form.text_of(data.get('prompt')),
-      'completion': '\n'.join(form.text_of(n.get('message')) for n in sampled),
+      'completion': [n.get('message') for n in nodes[first:]],
       'error': float(bool(episode.get('errors') or trace.get('errors'))),
   }
   for name in ('answer', 'reference', 'solution'):
@@ -91,8 +99,9 @@ def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
   if credit:
     row['advantage'] = float(np.mean(credit))
   if trace.get('stop_condition'):
-    cut = ('length', 'max_tokens', 'context', 'truncat')
-    row['truncated'] = float(any(w in trace['stop_condition'] for w in cut))
+    why = trace['stop_condition']
+    for name, words in _ENDS.items():
+      row[name] = float(any(word in why for word in words))
   total = 0.0
   for name, reward in (trace.get('rewards') or {}).items():
     if isinstance(reward, Mapping) and reward.get('score') is not None:

@@ -1,15 +1,20 @@
 """Reads a workdir of evojax: of --mode=train or evolve, finished or not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from evojax import config as config_lib
+from evojax.diagnosis import calls
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
+from evojax.diagnosis import words
+from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.evidence import turns as turns_lib
 from evojax.ledger import history
 
 _METRICS = {
@@ -19,14 +24,23 @@ _METRICS = {
     'learning_rate': 'learning_rate',
     'loss': 'loss',
 }
+# Columns of a domain's own that say what the texts of turns say.
+_TURNS = {
+    'history': 'read_history',
+    'tests_touched': 'tests_touched',
+    'submitted': 'submitted',
+}
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
-_FIELDS = {
-    'learning_rate': 'optim.learning_rate',
-    'warmup_steps': 'optim.warmup_steps',
-    'temperature': 'rollout.temperature',
-    'kl_coef': 'grpo.kl_coef',
-    'max_tokens': 'rollout.max_tokens',
-    'max_grad_norm': 'optim.max_grad_norm',
+_SETTINGS = (
+    'learning_rate',
+    'warmup_steps',
+    'temperature',
+    'kl_coef',
+    'max_tokens',
+    'max_grad_norm',
+    'max_turns',
+)
+_FIELDS = {name: words.word('evojax', name) for name in _SETTINGS} | {
     'clip_low': 'grpo.clip_low',
     'clip_high': 'grpo.clip_high',
 }
@@ -44,9 +58,43 @@ def read(
 ) -> form.Run:
   """Read the training of a run, or of the policy's arms one after the other."""
   notes: list[str] = []
-  found = _folders(path)
+  folders = _folders(path)
+  rollouts, steps = _tables(folders, notes)
+  if len(folders) > 1:
+    notes.append(f'{len(folders)} arms that trained the policy, in their order')
+  rollouts = readers.renamed(rollouts, columns)
+  config = _config(path, rollouts)
+  known = _settings(config)
+  if not (path / 'ledger.jsonl').is_file():  # An arm is no whole run.
+    known['total_steps'] = config.get('steps')
+  known |= settings
+  return form.make(path, 'evojax', rollouts, steps, known, notes, config)
+
+
+def read_arms(
+    path: pathlib.Path,
+    folders: Sequence[pathlib.Path],
+    config: Mapping[str, Any],
+) -> form.Run:
+  """Read the training of arms, each of which continues the one before.
+
+  Args:
+    path: The workdir.
+    folders: Of the arms.
+    config: Dotted path -> value, with those of the harness.
+  """
+  notes: list[str] = []
+  tables = _tables(folders, notes)
+  settings = _settings(config)
+  return form.make(path, 'evojax', *tables, settings, notes, config)
+
+
+def _tables(
+    folders: Sequence[pathlib.Path], notes: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Return rollouts and steps of arms, with steps counted through from 1."""
   rows, metrics, before = [], [], 0
-  for folder in found:
+  for folder in folders:
     rollouts = _rollouts(folder, notes)
     steps = _metrics(folder, notes)
     # Evidence counts updates from 0, metrics from 1.
@@ -58,17 +106,14 @@ def read(
     )
   rollouts = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
   steps = pd.concat(metrics, ignore_index=True) if metrics else pd.DataFrame()
-  if len(found) > 1:
-    notes.append(f'{len(found)} arms that trained the policy, in their order')
-  rollouts = readers.renamed(rollouts, columns)
-  known = _settings(path, rollouts) | settings
-  return form.make(path, 'evojax', rollouts, steps, known, notes)
+  return rollouts, steps
 
 
 def _folders(path: pathlib.Path) -> list[pathlib.Path]:
   """Return the folders whose training made the policy."""
   if (path / 'ledger.jsonl').is_file():
-    folders = dict.fromkeys(v.folder for v in history.read(path).versions)
+    versions = history.read(path).versions
+    folders = dict.fromkeys(f for v in versions for f in history.in_a_row(v))
     return [path / folder for folder in folders if (path / folder).is_dir()]
   return [path]
 
@@ -82,13 +127,53 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       name in form.ROLLOUT
       or name.startswith(form.PART)
       or name in ('graded', 'version', 'sampler_trainer_logprob_gap')
+      or name in (*turns_lib.COLUMNS, *_TURNS.values())
+      or name in ('first_edit_turn', 'finish_reason')
   )
   table = readers.tables(
       paths, lambda path: readers.parquet_rows(path, wanted), notes
   )
   if 'graded' in table:
     table = table[table['graded'].astype(bool)]
-  return table.rename(columns={'sampler_trainer_logprob_gap': 'gap'})
+  table = table.rename(columns={'sampler_trainer_logprob_gap': 'gap'})
+  if 'n_turns' not in table or not (table['n_turns'] > 1).any():
+    return table
+  return _with_turns(table)
+
+
+def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
+  """Return episodes of several turns with what their calls say."""
+  table = table.reset_index(drop=True)
+  shown, made = [], []
+  for row in table[[c for c in turns_lib.COLUMNS if c in table]].to_dict(
+      'records'
+  ):
+    turns = turns_lib.of(row, {})
+    made.append(
+        calls.of_turns(
+            [t.text for t in turns],
+            [t.observation for t in turns],
+            [t.ok for t in turns],
+        )
+    )
+    shown.append(
+        '\n'.join(
+            f'{t.text}\n<tool_response>{t.observation}</tool_response>'
+            for t in turns
+        )
+    )
+  found = calls.table(made).drop(columns=['n_turns'], errors='ignore')
+  found['completion'] = np.where(shown, shown, table['completion'])
+  for name, own in _TURNS.items():
+    if own in table:
+      found[name] = (table[own] > 0).astype(float)
+  if 'first_edit_turn' in table:
+    found['edited'] = (table['first_edit_turn'] >= 0).astype(float)
+  for name, reason in (('out_of_turns', 'turns'), ('out_of_time', 'seconds')):
+    if 'finish_reason' in table:
+      code = schema.FINISH_REASON[reason]
+      found[name] = (table['finish_reason'] == code).astype(float)
+  return table.assign(**found)
 
 
 def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
@@ -114,8 +199,8 @@ def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
   return found
 
 
-def _settings(path: pathlib.Path, rollouts: pd.DataFrame) -> dict[str, Any]:
-  """Return the settings of the config, under the newest harness's overlay."""
+def _config(path: pathlib.Path, rollouts: pd.DataFrame) -> dict[str, Any]:
+  """Return the values of the config, under the newest harness's overlay."""
   values: dict[str, Any] = {}
   if (path / 'config.json').is_file():
     saved = readers.json_file(path / 'config.json')
@@ -127,12 +212,17 @@ def _settings(path: pathlib.Path, rollouts: pd.DataFrame) -> dict[str, Any]:
     overlay = path / 'harness' / newest / 'overlay.json'
     if overlay.is_file():
       values |= readers.json_file(overlay)
-  found = {name: values.get(field) for name, field in _FIELDS.items()}
-  if not (path / 'ledger.jsonl').is_file():  # An arm is no whole run.
-    found['total_steps'] = values.get('steps')
+  return values
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the settings that checks read, of a config."""
+  found = {name: config.get(field) for name, field in _FIELDS.items()}
+  # Without a limit of its own, training goes as far as an evaluation.
+  found['max_tokens'] = found['max_tokens'] or config.get('rollout.max_tokens')
   found['weights'] = {
       name.removeprefix(_WEIGHTS): float(weight)
-      for name, weight in values.items()
+      for name, weight in config.items()
       if name.startswith(_WEIGHTS)
   }
   return found

@@ -1,0 +1,391 @@
+"""Calls of tools, read out of an episode in whatever form it was logged.
+
+    turns = calls.read(completion)
+    table = calls.table([turns, ...])
+
+Three forms are read: messages with `tool_calls` (OpenAI's; TRL and verifiers
+log them), text with Qwen3's <tool_call>{...}</tool_call> and
+<tool_response>...</tool_response> (verl decodes it), and the turns and answers
+of evojax's own evidence. A tool's kind is guessed by its name, or by the
+command that a shell is given.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from typing import Any
+
+import pandas as pd
+
+KINDS = ('look', 'edit', 'test', 'history', 'submit', 'other', 'malformed')
+_CALL = re.compile(r'<tool_call>(.*?)(?:</tool_call>|$)', re.DOTALL)
+_REPLY = re.compile(r'<tool_response>(.*?)(?:</tool_response>|$)', re.DOTALL)
+# What a chat template leaves between turns once special tokens are gone.
+_ROLES = re.compile(r'^\s*(?:user|assistant|tool)?\s*$')
+# Readers of a shell's command; the first that fits says what it does.
+_COMMANDS = (
+    (
+        'history',
+        r'\bgit\b[^|;&\n]*\b(?:log|show|reflog|cherry-pick|whatchanged|rev-list'
+        r'|cat-file)\b|\.git/(?:objects|refs|logs|packed)',
+    ),
+    ('submit', r'^\s*submit\b|COMPLETE_TASK'),
+    (
+        'edit',
+        r'\bsed\b.*\s-i|<<|(?<![\d&])>>?\s*[\w./]|\b(?:tee|patch|apply_patch)\b'
+        r'|\bgit\s+apply\b|^\s*(?:rm|mv|cp)\b',
+    ),
+    ('test', r'\b(?:pytest|unittest|tox|runtests)\b|\b(?:npm|go|cargo) test\b'),
+    ('look', r'\b(?:ls|cat|grep|rg|find|head|tail|sed|tree|wc|nl)\b'),
+)
+# Words in the name of a tool; the first that fits says what it does.
+_NAMES = (
+    ('submit', r'submit|finish|hand_in|complete_task'),
+    ('edit', r'edit|write|replace|create|insert|patch|delete|undo'),
+    ('test', r'test'),
+    ('look', r'grep|read|search|find|view|open|list|glob|cat|scroll|goto|^ls$'),
+    ('history', r'history|blame'),
+)
+_SHELL = re.compile(r'bash|shell|terminal|execute|command|^cmd$|^run$|^sh$')
+_FAILED = re.compile(
+    r'^\W*(?:error|exception|traceback|invalid|unknown (?:tool|function))',
+    re.IGNORECASE,
+)
+_TEST_PATH = re.compile(
+    r'(?:^|[\s/\'"])(?:tests?/|testing/|test_\w+\.\w+|\w+_test\.\w+|conftest\.py)'
+)
+_PATHS = ('path', 'file', 'file_path', 'filename', 'filepath')
+_NEW = ('new', 'new_str', 'new_string', 'content', 'file_text', 'text', 'patch')
+_OLD = ('old', 'old_str', 'old_string')
+# What stands before a line of code in an answer: a path and a number, or the
+# sign of a diff.
+_BEFORE_LINE = re.compile(r'^(?:[\w./-]*:)?\s*(?:\d+\s*[:|\t-]|[+-])\s?')
+_SHORTEST = 8  # Characters of a line that tells where it comes from.
+_COUNTS = re.compile(r'(\d+) (passed|failed|errors?)\b')
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """One call of a tool."""
+
+  name: str  # '' if it could not be read.
+  arguments: Mapping[str, Any]
+  reply: str = ''  # What it was answered; '' where that is not logged.
+  failed: bool | None = None  # None: told by the reply.
+
+  @functools.cached_property
+  def key(self) -> str:
+    """The tool and its arguments as text: equal calls have equal keys."""
+    given = json.dumps(self.arguments, sort_keys=True, default=str)
+    return f'{self.name} {given}'
+
+  @property
+  def command(self) -> str:
+    """What a shell is given, '' for other tools."""
+    found = self.arguments.get('command', self.arguments.get('cmd', ''))
+    if isinstance(found, Sequence) and not isinstance(found, str):
+      return ' '.join(map(str, found))
+    return found if isinstance(found, str) else ''
+
+  @functools.cached_property
+  def kind(self) -> str:
+    """What the call does, one of KINDS."""
+    if not self.name:
+      return 'malformed'
+    name = self.name.lower()
+    command = self.command
+    if name == 'git':
+      return _first(_COMMANDS, f'git {command}') or 'look'
+    if _SHELL.search(name) and command:
+      return _first(_COMMANDS, command) or 'other'
+    if 'edit' in name and command in ('view', 'undo_edit'):
+      return 'look' if command == 'view' else 'edit'
+    return _first(_NAMES, name) or 'other'
+
+  @property
+  def ok(self) -> bool:
+    """Whether it was well formed and did not fail, as far as one can tell."""
+    if self.failed is not None:
+      return not self.failed
+    return bool(self.name) and not _FAILED.match(self.reply[:200])
+
+  @property
+  def touches_tests(self) -> bool:
+    """Whether it changes a test."""
+    if self.kind != 'edit':
+      return False
+    texts = [self.command, *(self.arguments.get(name) for name in _PATHS)]
+    return any(isinstance(t, str) and _TEST_PATH.search(t) for t in texts)
+
+
+Turn = tuple[Call, ...]
+
+
+def _first(table: Iterable[tuple[str, str]], text: str) -> str:
+  for kind, pattern in table:
+    if re.search(pattern, text):
+      return kind
+  return ''
+
+
+# -------------------------------------------------------------------- reading
+
+
+def read(value: Any) -> list[Turn]:
+  """Return the turns of a logged completion, each with its calls.
+
+  Args:
+    value: Text, or messages: dictionaries with role, content and tool_calls.
+  """
+  if isinstance(value, str):
+    return _of_text(value)
+  if isinstance(value, Mapping):
+    value = [value]
+  if not hasattr(value, '__iter__'):
+    return []
+  messages = [m for m in value if isinstance(m, Mapping)]
+  turns: list[Turn] = []
+  for message in messages:
+    if message.get('role', 'assistant') == 'assistant':
+      turns.append(_of_message(message))
+    elif message.get('role') == 'tool' and turns:
+      turns[-1] = _answered(turns[-1], [_text(message.get('content'))])
+  return turns
+
+
+def of_turns(
+    texts: Sequence[str], replies: Sequence[str], ok: Sequence[bool]
+) -> list[Turn]:
+  """Return the turns of evojax's evidence.
+
+  Args:
+    texts: What the policy wrote, one text per turn.
+    replies: What it was answered.
+    ok: Whether the call was well formed and did not fail; maybe empty.
+  """
+  turns = []
+  for i, (text, reply) in enumerate(zip(texts, replies, strict=True)):
+    found = _answered(_in_text(text), [reply])
+    if len(ok):
+      found = tuple(
+          dataclasses.replace(call, failed=not ok[i]) for call in found
+      )
+    turns.append(found)
+  return turns
+
+
+def _of_text(text: str) -> list[Turn]:
+  turns, place = [], 0
+  for match in _REPLY.finditer(text):
+    said = text[place : match.start()]
+    if _ROLES.match(said) and turns:  # A second answer to the turn before.
+      turns[-1] = _answered(turns[-1], [match[1]])
+    else:
+      turns.append(_answered(_in_text(said), [match[1]]))
+    place = match.end()
+  if not turns or not _ROLES.match(text[place:]):
+    turns.append(_in_text(text[place:]))
+  return turns
+
+
+def _in_text(text: str) -> Turn:
+  """Return the calls that a turn writes."""
+  found = []
+  for match in _CALL.finditer(text):
+    try:
+      value = json.loads(match[1])
+    except (ValueError, RecursionError):
+      value = None
+    found.append(_call(value))
+  return tuple(found)
+
+
+def _of_message(message: Mapping[str, Any]) -> Turn:
+  calls = message.get('tool_calls')
+  if calls is None or not len(calls):
+    return _in_text(_text(message.get('content')))
+  return tuple(_call(call.get('function') or call) for call in calls)
+
+
+def _call(value: Any) -> Call:
+  """Return the call that {'name': ..., 'arguments': ...} is."""
+  if not isinstance(value, Mapping) or not isinstance(value.get('name'), str):
+    return Call('', {})
+  arguments = value.get('arguments')
+  if isinstance(arguments, str):  # OpenAI writes them as text.
+    try:
+      arguments = json.loads(arguments)
+    except (ValueError, RecursionError):
+      return Call('', {})
+  if arguments is None:
+    arguments = {}
+  if not isinstance(arguments, Mapping):
+    return Call('', {})
+  # A table of Parquet gives every call the arguments of all others, as None.
+  given = {k: v for k, v in arguments.items() if v is not None}
+  return Call(value['name'], given)
+
+
+def _answered(turn: Turn, replies: Iterable[str]) -> Turn:
+  """Give answers to the first calls that have none."""
+  left = list(turn)
+  for reply in replies:
+    for i, call in enumerate(left):
+      if not call.reply:
+        left[i] = dataclasses.replace(call, reply=reply.strip('\n'))
+        break
+  return tuple(left)
+
+
+def _text(value: Any) -> str:
+  return (
+      value if isinstance(value, str) else '' if value is None else str(value)
+  )
+
+
+def as_text(message: Mapping[str, Any]) -> str:
+  """Return the calls of a message as text, as Qwen3 writes them."""
+  calls = message.get('tool_calls')
+  if calls is None or not len(calls):
+    return ''
+  made = [_call(call.get('function') or call) for call in calls]
+  texts = [
+      json.dumps({'name': c.name, 'arguments': c.arguments}, default=str)
+      for c in made
+  ]
+  return '\n'.join(f'<tool_call>{text}</tool_call>' for text in texts)
+
+
+# ------------------------------------------------------------------- measuring
+
+COLUMNS = (
+    'n_turns',
+    'n_calls',
+    'calls_failed',
+    'repeated',
+    'first_call',
+    'all_calls',
+    'edited',
+    'looked',
+    'tested',
+    'submitted',
+    'history',
+    'tests_touched',
+    'copied',
+    'visible_passed',
+)
+# What a run whose tools cannot do it says nothing about.
+_NEEDS = {
+    'edited': 'edit',
+    'tests_touched': 'edit',
+    'copied': 'edit',
+    'submitted': 'submit',
+    'tested': 'test',
+    'visible_passed': 'test',
+}
+
+
+def table(episodes: Sequence[Sequence[Turn]]) -> pd.DataFrame:
+  """Return what the calls of episodes say, one row each; see `form.ROLLOUT`.
+
+  No columns if no episode calls a tool. A column that needs a kind of tool is
+  left out where no episode calls one.
+  """
+  kinds = {c.kind for turns in episodes for turn in turns for c in turn}
+  if not kinds:
+    return pd.DataFrame(index=range(len(episodes)))
+  rows = pd.DataFrame([_row(turns) for turns in episodes], columns=COLUMNS)
+  gone = [name for name, kind in _NEEDS.items() if kind not in kinds]
+  return rows.drop(columns=gone)
+
+
+def _row(turns: Sequence[Turn]) -> dict[str, float | None]:
+  made = [call for turn in turns for call in turn]
+  kinds = [call.kind for call in made]
+  edits = [i for i, kind in enumerate(kinds) if kind == 'edit' and made[i].ok]
+  tests = [call for call in made if call.kind == 'test']
+  return {
+      'n_turns': float(len(turns)),
+      'n_calls': float(len(made)),
+      'calls_failed': sum(not c.ok for c in made) / len(made) if made else None,
+      'repeated': _repeated(made) / len(made) if made else 0.0,
+      'first_call': _number(made[0].key if made else ''),
+      'all_calls': _number('\n'.join(call.key for call in made)),
+      'edited': float(bool(edits)),
+      'looked': float('look' in kinds),
+      'tested': float('test' in kinds[edits[-1] if edits else 0 :]),
+      'submitted': float('submit' in kinds),
+      'history': float('history' in kinds),
+      'tests_touched': float(any(c.touches_tests and c.ok for c in made)),
+      'copied': float(bool(copied_from(made))),
+      'visible_passed': _passed(tests[-1].reply) if tests else None,
+  }
+
+
+def _number(text: str) -> float:
+  """Return a number that stands for a text; a float64 holds it exactly."""
+  return float(int(hashlib.sha256(text.encode()).hexdigest()[:12], 16))
+
+
+def _repeated(made: Sequence[Call]) -> int:
+  """Count the calls that were made before, with nothing edited since."""
+  seen: set[str] = set()
+  count = 0
+  for call in made:
+    if not call.name:  # Nobody can tell what it would have been.
+      continue
+    if call.kind == 'edit' and call.key not in seen:
+      seen = set()
+    count += call.key in seen
+    seen.add(call.key)
+  return count
+
+
+def _passed(reply: str) -> float | None:
+  """Return 1 if tests passed, 0 if some failed; None if an answer says neither.
+
+  Read are counts as pytest prints them.
+  """
+  counts = {word: int(n) for n, word in _COUNTS.findall(reply)}
+  if not counts:
+    return None
+  bad = sum(n for word, n in counts.items() if word != 'passed')
+  return float(counts.get('passed', 0) > 0 and not bad)
+
+
+def _lines(text: str) -> set[str]:
+  """Return the lines of code in a text, as they stand without indentation."""
+  found = set()
+  for line in text.splitlines():
+    bare = _BEFORE_LINE.sub('', line).strip()
+    found |= {line.strip(), bare}
+  return {line for line in found if len(line) >= _SHORTEST}
+
+
+def _argument(call: Call, names: Iterable[str]) -> str:
+  found = [call.arguments.get(name) for name in names]
+  return '\n'.join(text for text in found if isinstance(text, str))
+
+
+def copied_from(made: Sequence[Call]) -> str:
+  """Return the tool whose answer held what an edit wrote later; '' if none.
+
+  What the source itself held before, as a look at it shows, does not count.
+  """
+  looked: set[str] = set()
+  told: dict[str, str] = {}
+  for call in made:
+    if call.kind == 'edit' and call.ok:
+      new = _lines(_argument(call, _NEW)) - _lines(_argument(call, _OLD))
+      for line in new - looked:
+        if line in told:
+          return told[line]
+      looked |= new
+    elif call.kind in ('look', 'test'):
+      looked |= _lines(call.reply)
+    elif call.kind in ('history', 'other'):
+      told |= dict.fromkeys(_lines(call.reply), call.name)
+  return ''

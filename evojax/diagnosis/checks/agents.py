@@ -1,0 +1,357 @@
+"""Checks of agents: what goes wrong where an episode has turns and tools.
+
+They are asked only where `form.Run.has_turns`. What is paid is compared within
+groups, so that a hard problem, which takes more turns, is no reason to alarm.
+"""
+
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+from evojax.diagnosis.checks import blame
+from evojax.diagnosis.checks import learning
+from evojax.diagnosis.checks import shares
+from evojax.ledger import records
+
+# Alerts of arXiv:2606.03108: an edit in 60 % of the episodes, 15 % of failed
+# calls. The others were chosen on synthetic logs, see BUILD_NOTES.md.
+_NO_EDIT = 0.4
+_FAILED = 0.15
+_REPEATED = 0.2
+_LIMITED = 0.15
+_AT_ONCE = 0.3
+
+
+def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
+  """Return weights of parts that evojax ships for agents."""
+  return [
+      records.Remedy(setting='weight', part=part, value=weight)
+      for part, weight in parts
+  ]
+
+
+def echo_trap(run: form.Run) -> findings.Finding | None:
+  """Calls are made again and again (RAGEN, arXiv:2504.20073: Echo Trap)."""
+  share = shares.Share(run, 'repeated')
+  if share.late.low < _REPEATED or share.falling:
+    return None
+  if shares.solved_late(run) > learning.MUCH_SOLVED:
+    return None
+  numbers = [findings.number('repeated calls, last third', share.late, 'share')]
+  rows = run.rollouts.dropna(subset=['repeated'])
+  distinct = (
+      [
+          float((by.nunique() / by.size()).mean())
+          for part in (run.early(rows), run.late(rows))
+          for by in [part.groupby('group')['first_call']]
+      ]
+      if 'first_call' in rows
+      else []
+  )
+  for when, value in zip(('first', 'last'), distinct, strict=bool(distinct)):
+    numbers.append(
+        findings.Number(
+            name=f'distinct first calls of a group, {when} third', value=value
+        )
+    )
+  ends = ''
+  if 'out_of_turns' in rows:
+    cut = estimates.mean(run.late(rows).groupby('step')['out_of_turns'].mean())
+    numbers.append(findings.number('ended by the limit of turns', cut, 'share'))
+    if cut.low > 0.3:
+      ends = f', and {cut.value:.0%} of the episodes end by the limit of turns'
+  remedies = [
+      *shares.paid(run, rows, 'repeated'),
+      records.Remedy(setting='temperature', value=1.0),
+      records.Remedy(setting='grpo.keep', value='reward_variance'),
+  ]
+  late = run.late(rows)
+  return findings.Finding(
+      check='echo_trap',
+      severity='critical' if share.late.low > 2 * _REPEATED else 'warning',
+      text=f'{share.late.value:.0%} of the calls were made before in their'
+      f' episode{shares.said_solved(run)}{ends}',
+      since=share.since,
+      p=share.p,
+      numbers=tuple(numbers),
+      rows=shares.newest(late, late['repeated'] > 0.4),
+      change=shares.change(
+          run,
+          remedies,
+          f'{words.word(run.format, "filter")}; or'
+          f' {words.word(run.format, "temperature")} up to 1',
+      ),
+      remedies=tuple(remedies),
+      curves=(share.curve('repeated calls'),),
+  )
+
+
+def gives_up(run: form.Run) -> findings.Finding | None:
+  """Episodes end without an edit; or they become short and solve no more."""
+  if shares.solved_late(run) > learning.MUCH_SOLVED or shares.rises(run):
+    return None
+  if 'edited' not in run.rollouts:
+    return _ever_shorter(run)
+  rows = run.rows('edited').assign(idle=lambda e: 1 - e['edited'])
+  share = shares.Share(run, 'idle', rows)
+  if share.late.low < _NO_EDIT or share.falling:
+    return None
+  numbers = [
+      findings.number('episodes without an edit', share.late, 'share'),
+  ]
+  curves = [share.curve('episodes without an edit')]
+  if 'n_turns' in rows:
+    turns = shares.Share(run, 'n_turns')
+    numbers.append(findings.number('turns, last third', turns.late))
+    curves.append(turns.curve('turns'))
+  late = run.late(rows)
+  remedies = shares.paid(run, rows, 'idle')
+  remedies += _pay(('fail_to_pass', 0.3), ('few_turns', -0.1))
+  return findings.Finding(
+      check='gives_up',
+      severity='critical' if share.late.low > 0.6 else 'warning',
+      text=f'{share.late.value:.0%} of the episodes end without an edit'
+      f'{shares.said_solved(run)}',
+      since=share.since,
+      p=share.p,
+      numbers=tuple(numbers),
+      rows=shares.newest(late, late['idle'] > 0.5),
+      change=f'{words.word(run.format, "reward")}: nothing that a failed edit'
+      ' costs, and partial credit for tests that now pass',
+      remedies=tuple(remedies),
+      curves=tuple(curves),
+  )
+
+
+def _ever_shorter(run: form.Run) -> findings.Finding | None:
+  """Find turn counts that fall although no more is solved."""
+  try:
+    turns = shares.Share(run, 'n_turns')
+    _, solved = run.course('outcome')
+  except form.NotLogged as error:
+    raise form.NotLogged(f'{error}; no call edits a file') from error
+  change = estimates.change_point(turns.values)
+  half = change.p < shares.SURE and change.after < 0.6 * change.before
+  if not half or turns.line.high > 0 or estimates.trend(solved).high > 0.02:
+    return None
+  late = run.late(run.rollouts) if 'n_turns' in run.rollouts else None
+  return findings.Finding(
+      check='gives_up',
+      severity='warning',
+      text=f'turns fall from {change.before:.1f} to {change.after:.1f} and no'
+      ' more is solved',
+      since=int(turns.steps[change.index]),
+      p=change.p,
+      numbers=(findings.number('turns, last third', turns.late),),
+      rows=()
+      if late is None
+      else tuple(map(int, late.sort_values('n_turns').index[: shares.SHOWN])),
+      change=f'{words.word(run.format, "reward")}: nothing that turns cost',
+      remedies=blame.remedies(run),
+      curves=(turns.curve('turns'),),
+  )
+
+
+def submits_at_once(run: form.Run) -> findings.Finding | None:
+  """Work is handed in unseen: nothing was looked at, no test was run."""
+  rows = run.rows('submitted', 'looked')
+  if not (rows['submitted'] > 0.5).any():
+    raise form.NotLogged('no call hands the work in')
+  tested = rows.get('tested', pd.Series(0.0, rows.index)).fillna(0)
+  unseen = (rows['submitted'] > 0.5) & (rows['looked'] < 0.5) & (tested < 0.5)
+  rows = rows.assign(unseen=unseen.astype(float))
+  share = shares.Share(run, 'unseen', rows)
+  solved = shares.solved_late(run)
+  if share.late.low < _AT_ONCE or share.falling:
+    return None
+  if solved > learning.MUCH_SOLVED:
+    return None
+  gap = shares.gap(rows, 'unseen', 'outcome') if 'outcome' in rows else None
+  # A policy that is as good without a look does well to save it.
+  if gap is not None and gap.high > 0 and solved > 0.5:
+    return None
+  numbers = [findings.number('handed in unseen', share.late, 'share')]
+  if gap is not None:
+    numbers.append(
+        findings.number('solved, unseen less the others', gap, 'share')
+    )
+  late = run.late(rows)
+  remedies = shares.paid(run, rows, 'unseen')
+  remedies += _pay(('searched_first', 0.1), ('tested_edit', 0.15))
+  return findings.Finding(
+      check='submits_at_once',
+      severity='critical' if share.late.low > 0.6 else 'warning',
+      text=f'{share.late.value:.0%} of the episodes hand in without a look or'
+      f' a test{shares.said_solved(run)}',
+      since=share.since,
+      p=share.p,
+      numbers=tuple(numbers),
+      rows=shares.newest(late, late['unseen'] > 0.5),
+      change=shares.change(
+          run,
+          remedies,
+          f'{words.word(run.format, "reward")}: pay for what is solved, not for'
+          ' handing in',
+      ),
+      remedies=tuple(remedies),
+      curves=(share.curve('handed in unseen'),),
+  )
+
+
+def turn_limit(run: form.Run) -> findings.Finding | None:
+  """The limit of turns or of seconds ends what would have been solved."""
+  names = [n for n in ('out_of_turns', 'out_of_time') if n in run.rollouts]
+  if not names:
+    raise form.NotLogged(
+        'what ended the episodes (--set max_turns=...,'
+        ' --columns=out_of_turns=...)'
+    )
+  for name in names:
+    if found := _limited(run, name):
+      return found
+  return None
+
+
+def _limited(run: form.Run, name: str) -> findings.Finding | None:
+  rows = run.rows(name)
+  share = shares.Share(run, name, rows)
+  if share.late.low < _LIMITED or share.falling:
+    return None
+  late = run.late(rows)
+  cut = late[late[name] > 0.5]
+  # What goes round in circles would not be solved with more turns.
+  if 'repeated' in cut and cut['repeated'].mean() > 0.3:
+    return None
+  working = 1.0
+  if 'edited' in cut:
+    working = float(((cut['edited'] > 0.5) | (cut['looked'] > 0.5)).mean())
+  if working < 0.5:
+    return None
+  numbers = [findings.number('ended by the limit', share.late, 'share')]
+  if 'outcome' in rows:
+    gap = shares.gap(rows.dropna(subset=['outcome']), name, 'outcome')
+    if gap is None or gap.high > 0:  # They are solved as often as the others.
+      return None
+    numbers.append(
+        findings.number('solved, these less the others', gap, 'share')
+    )
+  numbers.append(
+      findings.Number(
+          name='of them at work, not in circles', value=working, unit='share'
+      )
+  )
+  turns = name == 'out_of_turns'
+  what, word = (
+      ('turns', words.word(run.format, 'max_turns'))
+      if turns
+      else ('seconds', 'the limit of seconds of an episode')
+  )
+  return findings.Finding(
+      check='turn_limit',
+      severity='critical' if share.late.low > 0.4 else 'warning',
+      text=f'{share.late.value:.0%} of the episodes end by the limit of {what}'
+      ' while they are at work',
+      since=share.since,
+      p=share.p,
+      numbers=tuple(numbers),
+      rows=shares.newest(late, late[name] > 0.5),
+      change=f'{word} x 2',
+      remedies=(records.Remedy(setting='max_turns', times=2.0),)
+      if turns
+      else (),
+      curves=(share.curve(f'ended by the limit of {what}'),),
+  )
+
+
+def efficiency_collapse(run: form.Run) -> findings.Finding | None:
+  """Fewer turns are paid at equal outcome, turns fall, and solved with them."""
+  rows = run.rows('n_turns', 'reward', 'outcome', 'group')
+  turns = shares.Share(run, 'n_turns', rows)
+  solved = shares.Share(run, 'outcome', rows)
+  pull = shares.pull(rows, 'reward', 'n_turns')
+  if pull is None or pull.high > -0.3:
+    return None
+  change = estimates.change_point(turns.values)
+  if change.p > shares.SURE or change.after > 0.8 * change.before:
+    return None
+  # It was, or becomes, worse than it is when turns do not matter.
+  if solved.line.low > 0 or solved.late.value > learning.MUCH_SOLVED:
+    return None
+  remedies = shares.paid(run, rows.assign(fewer=-rows['n_turns']), 'fewer')
+  late = run.late(rows).sort_values('n_turns')
+  return findings.Finding(
+      check='efficiency_collapse',
+      severity='critical' if solved.line.high < 0 else 'warning',
+      text=f'fewer turns are paid at equal outcome: turns fall from'
+      f' {change.before:.1f} to {change.after:.1f}, solved'
+      f' {"falls" if solved.line.high < 0 else "does not rise"}',
+      since=int(turns.steps[change.index]),
+      p=change.p,
+      numbers=(
+          findings.number('correlation of reward and turns', pull),
+          findings.number('turns, last third', turns.late),
+          findings.number(
+              'rise of solved over the run',
+              estimates.Interval(
+                  solved.line.rise, solved.line.low, solved.line.high
+              ),
+              'share',
+          ),
+      ),
+      rows=tuple(map(int, late.index[late['outcome'] < 0.5][: shares.SHOWN])),
+      change=shares.change(
+          run,
+          remedies,
+          f'{words.word(run.format, "reward")}: nothing for fewer turns, or'
+          ' only among solved episodes',
+      ),
+      remedies=tuple(remedies),
+      curves=(turns.curve('turns'), solved.curve('solved')),
+  )
+
+
+def malformed_calls(run: form.Run) -> findings.Finding | None:
+  """Many calls are malformed or fail, and do not get better."""
+  share = shares.Share(run, 'calls_failed')
+  if share.late.low < _FAILED or share.falling:
+    return None
+  rows: tuple[int, ...] = ()
+  if 'calls_failed' in run.rollouts:
+    late = run.late(run.rollouts)
+    rows = shares.newest(late, late['calls_failed'] > 0.3)
+  return findings.Finding(
+      check='malformed_calls',
+      severity='critical' if share.late.low > 0.5 else 'warning',
+      text=f'{share.late.value:.0%} of the calls are malformed or fail',
+      since=share.since,
+      p=share.p,
+      numbers=(
+          findings.number('failed calls, first fifth', _exactly(share.start)),
+          findings.number('failed calls, last third', share.late, 'share'),
+      ),
+      rows=rows,
+      change=f'{words.word(run.format, "learning_rate")}: a third of it; or'
+      f' {words.word(run.format, "temperature")} down to 1',
+      remedies=(
+          records.Remedy(setting='temperature', value=1.0),
+          records.Remedy(setting='learning_rate', times=1 / 3),
+          records.Remedy(setting='weight', part='format', value=0.3),
+      ),
+      curves=(share.curve('failed calls'),),
+  )
+
+
+def _exactly(value: float) -> estimates.Interval:
+  return estimates.Interval(value, value, value)
+
+
+CHECKS = (
+    efficiency_collapse,
+    echo_trap,
+    gives_up,
+    submits_at_once,
+    turn_limit,
+    malformed_calls,
+)

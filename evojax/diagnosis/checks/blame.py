@@ -1,0 +1,98 @@
+"""Which part of the reward is to blame where it pays for the wrong thing."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import form
+from evojax.ledger import records
+
+_SMALL = 1e-9  # Variance below which a part says nothing.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Share:
+  """How far one part of the reward moves it within groups."""
+
+  name: str
+  weight: float
+  is_outcome: bool  # The part that says what is solved.
+  # Standard deviation of weight x part over that of weight x outcome.
+  of_outcome: estimates.Interval
+  agrees: estimates.Interval  # Correlation of weight x part with the outcome.
+
+
+def shares(run: form.Run) -> list[Share]:
+  """Return the parts that move the reward, those that move it most first.
+
+  Each step is one value of the intervals. Empty where parts, weights or
+  outcomes are not logged.
+  """
+  weights = run.settings.get('weights') or {}
+  names = [n for n in run.parts if weights.get(n)]
+  if not names or not {'outcome', 'group'} <= set(run.rollouts):
+    return []
+  columns = [form.PART + name for name in names]
+  rows = run.rollouts.dropna(subset=['outcome', 'group', *columns])
+  if not len(rows):
+    return []
+  solved = form.within(rows, 'outcome')
+  paid = [n for n in names if _is_outcome(rows, n)]
+  scale = abs(weights[paid[0]]) if paid else 0.0
+  steps = rows['step'].to_numpy()
+  each = np.unique(steps)
+  found = []
+  for name, column in zip(names, columns, strict=True):
+    part = weights[name] * form.within(rows, column)
+    ratios, agreements = [], []
+    for step in each:
+      x, y = part[steps == step], solved[steps == step]
+      moved, right = float(x @ x), float(y @ y)
+      if moved > _SMALL and right > _SMALL:
+        agreements.append(float(x @ y) / (moved * right) ** 0.5)
+        if scale:
+          ratios.append((moved / right) ** 0.5 / scale)
+    found.append(
+        Share(
+            name=name,
+            weight=float(weights[name]),
+            is_outcome=name in paid,
+            of_outcome=estimates.mean(ratios),
+            agrees=estimates.mean(agreements),
+        )
+    )
+  far = lambda share: np.nan_to_num(share.of_outcome.value)
+  return sorted(found, key=far, reverse=True)
+
+
+def _is_outcome(rows: pd.DataFrame, name: str) -> bool:
+  return bool(np.allclose(rows[form.PART + name], rows['outcome']))
+
+
+def remedies(run: form.Run) -> tuple[records.Remedy, ...]:
+  """Return the changes that may put a reward right, the likeliest first.
+
+  An outcome that costs is paid; other parts go, those first that move the
+  reward most and agree least with the outcome; then the harness's own reward
+  function goes.
+  """
+  found = shares(run)
+  made = [
+      records.Remedy(setting='weight', part=share.name, value=-share.weight)
+      for share in found
+      if share.is_outcome and share.weight < 0
+  ]
+  made += [
+      records.Remedy(setting='weight', part=share.name, value=0.0)
+      for share in sorted(found, key=_harm, reverse=True)
+      if not share.is_outcome
+  ]
+  return (*made, records.Remedy(setting='reward_code'))
+
+
+def _harm(share: Share) -> float:
+  """Return how far a part moves the reward away from the outcome."""
+  far, agrees = share.of_outcome.value, share.agrees.value
+  return float(np.nan_to_num(far) * (1 - np.nan_to_num(agrees)))

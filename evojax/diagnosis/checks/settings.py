@@ -1,0 +1,82 @@
+"""Checks of settings: values that practice does not use."""
+
+from evojax import config as config_lib
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+from evojax.ledger import records
+
+_SOLVED = 0.02  # Share below which nothing is solved.
+
+
+def unusual_setting(run: form.Run) -> findings.Finding | None:
+  """A setting has a value far from those that practice uses."""
+  values = dict(run.config)
+  if not values:
+    values = {
+        words.word('evojax', name): run.settings[name]
+        for name in form.SETTINGS
+        if name in run.settings
+    }
+  if not values:
+    raise form.NotLogged('settings (--set NAME=VALUE)')
+  odd = {}
+  for path, value in values.items():
+    if not config_lib.declaration(path).is_usual(value):
+      odd[path] = value
+  if not odd:
+    return None
+  said, changes, remedies = [], [], []
+  for path, value in odd.items():
+    field = config_lib.declaration(path)
+    name = words.of_path(run.format, path)
+    low, high = field.usual
+    said.append(f'{name} is {value:g} ({low:g} to {high:g} is usual)')
+    # The default is that of a small policy: no advice for other trainers.
+    good = f'{field.default:g}' if run.config else f'{low:g} to {high:g}'
+    changes.append(f'{name} {value:g} -> {good}')
+    remedies.append(records.Remedy(setting=path, value=field.default))
+  return findings.Finding(
+      check='unusual_setting',
+      severity='warning',
+      text=', '.join(said),
+      numbers=tuple(
+          findings.Number(name=path, value=float(value))
+          for path, value in odd.items()
+      ),
+      change=', '.join(changes),
+      remedies=tuple(remedies),
+  )
+
+
+def stop_string(run: form.Run) -> findings.Finding | None:
+  """Nothing is solved, and a string ends completions before their end."""
+  stop = run.config.get('rollout.stop')  # Of evojax's own runs alone.
+  if not stop or float(run.series('outcome')[1].mean()) > _SOLVED:
+    return None
+  return findings.Finding(
+      check='stop_string',
+      severity='critical',
+      text=f'nothing is solved, and {", ".join(map(repr, stop))} ends'
+      ' completions',
+      rows=tuple(map(int, run.rollouts.index[:6])),
+      change='no rollout.stop',
+      remedies=(records.Remedy(setting='rollout.stop'),),
+  )
+
+
+def part_of_the_data(run: form.Run) -> findings.Finding | None:
+  """Training asks a part of the problems alone."""
+  families = run.config.get('data.families')  # Of evojax's own runs alone.
+  if not families:
+    return None
+  return findings.Finding(
+      check='part_of_the_data',
+      severity='note',
+      text=f'training asks only {", ".join(map(str, families))}',
+      change='data.families -> () asks all',
+      remedies=(records.Remedy(setting='data'),),
+  )
+
+
+CHECKS = (stop_string, unusual_setting, part_of_the_data)

@@ -1,0 +1,113 @@
+"""Tests for the checks of agents: synthetic logs with a fault, and twins."""
+
+import functools
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pandas as pd
+
+from evojax.diagnosis import checks
+from evojax.diagnosis import examine
+from evojax.diagnosis import form
+from evojax.diagnosis import readers
+from evojax.ledger import records
+from tests.diagnosis import agents_made
+from tests.diagnosis import made
+
+_SEED = 7  # Neither of those in benchmarks/diagnose_logs.py.
+# World -> log format; both are read.
+_FORMATS = dict(
+    zip(agents_made.FAULTS, ['verl', 'trl'] * len(agents_made.FAULTS))
+)
+
+
+@functools.cache
+def _run(world: str) -> form.Run:
+  """Return a log of FAULTS or HEALTHY, as its reader makes it of files."""
+  worlds = agents_made.FAULTS | agents_made.HEALTHY
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, 'run')
+    format_ = _FORMATS.get(world, 'verl')
+    agents_made.write(path, format_, worlds[world], _SEED, steps=28)
+    return readers.read(path)
+
+
+class AgentsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*agents_made.FAULTS)
+  def test_fault_is_named(self, name):
+    run, world = _run(name), agents_made.FAULTS[name]
+    self.assertEqual(run.format, _FORMATS[name])
+    found = examine.examine(run).findings
+    names = {f.check for f in found}
+    self.assertTrue(names & set(world.finds), names)
+    self.assertContainsSubset(names, {*world.finds, *world.may})
+    finding = next(f for f in found if f.check in world.finds)
+    self.assertNotEmpty(finding.rows)
+    self.assertContainsSubset(finding.rows, run.rollouts.index)
+    self.assertTrue(finding.change)
+    self.assertTrue(any(n.low is not None for n in finding.numbers))
+
+  @parameterized.parameters(*agents_made.HEALTHY)
+  def test_healthy_runs_raise_no_alarm(self, name):
+    found = examine.examine(_run(name))
+    self.assertEmpty([f.text for f in found.findings])
+    self.assertContainsSubset(
+        {'echo_trap', 'history_leak', 'gives_up'}, found.quiet
+    )
+
+  def test_since_is_near_the_step(self):
+    # The share of what is solved by the leak passes a half at that step.
+    run = _run('leak')
+    solved = run.rollouts[run.rollouts['outcome'] > 0.5]
+    by = solved.groupby('step')['copied'].mean()
+    (leak,) = examine.examine(run).findings
+    self.assertAlmostEqual(leak.since, by.index[by > 0.5][0], delta=4)
+
+  def test_the_part_that_is_paid_is_to_go(self):
+    run = _run('efficiency')
+    self.assertEqual(run.format, 'trl')
+    found = {f.check: f for f in examine.examine(run).findings}
+    finding = found['efficiency_collapse']
+    self.assertEqual(
+        finding.remedies[0],
+        records.Remedy(setting='weight', part='turns', value=0.0),
+    )
+    self.assertEqual(finding.change, 'reward_weights of turns -> 0')
+
+  def test_the_tool_that_leaks_is_named(self):
+    (leak,) = examine.examine(_run('leak_renamed')).findings
+    self.assertIn("'archive'", leak.text)
+
+  def test_cannot_tell_what_is_not_logged(self):
+    rows = _run('sound').rollouts[
+        ['step', 'group', 'reward', 'outcome', 'n_turns']
+    ]
+    run = form.make(pathlib.Path('x'), 'table', rows, pd.DataFrame(), {})
+    why = {u.check: u.why for u in examine.examine(run).unknown}
+    self.assertEqual(why['echo_trap'], 'repeated is not logged')
+    self.assertIn('calls of tools', why['history_leak'])
+    self.assertIn('max_turns', why['turn_limit'])
+
+  def test_metrics_alone(self):
+    steps = pd.DataFrame(
+        {
+            'step': range(20),
+            'n_calls': 3.0,
+            'calls_failed': [0.02] * 10 + [0.4] * 10,
+        }
+    )
+    run = form.make(pathlib.Path('x'), 'wandb', pd.DataFrame(), steps, {})
+    (found,) = examine.examine(run).findings
+    self.assertEqual((found.check, found.since), ('malformed_calls', 10))
+
+  def test_plain_completions_are_not_asked(self):
+    run = made.run(made.rollouts())
+    self.assertFalse(run.has_turns)
+    self.assertNotIn('echo_trap', [c.__name__ for c in checks.of(run)])
+
+
+if __name__ == '__main__':
+  absltest.main()
